@@ -1,0 +1,185 @@
+//! Configuration: command line over environment over file over default.
+//!
+//! A role's settings are one `clap` struct. The file is YAML with the same names as the flags
+//! (`http-port: 8000`), so there is one vocabulary and one place that documents it. Unknown keys
+//! and values that do not fit are all reported at once.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// The flag that names the configuration file.
+pub const CONFIG_FLAG: &str = "config";
+/// The environment variable that names the configuration file.
+pub const CONFIG_ENV: &str = "STATOR_CONFIG";
+
+/// Why the configuration was refused; every fault that could be found, one a line.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct ConfigError(pub Vec<String>);
+
+/// The flag for a configuration file, to be added to every role's command.
+pub fn config_arg() -> Arg {
+    Arg::new(CONFIG_FLAG)
+        .long(CONFIG_FLAG)
+        .env(CONFIG_ENV)
+        .value_name("FILE")
+        .help("YAML file with the same names as the flags, for example `http-port: 8000`")
+}
+
+/// Parses `args` for `command`, whose subcommands are the roles, with the file that `--config`
+/// or `STATOR_CONFIG` names underneath.
+///
+/// # Errors
+///
+/// [`ConfigError`] for what the file holds. Faults on the command line end the process with
+/// `clap`'s own message, as `--help` does.
+pub fn parse(mut command: Command, args: Vec<OsString>) -> Result<ArgMatches, ConfigError> {
+    if let Some((role, file)) = config_file(&command, &args) {
+        let text = std::fs::read_to_string(Path::new(&file))
+            .map_err(|error| ConfigError(vec![format!("config: cannot read {file:?}: {error}")]))?;
+        command = with_defaults(command, &role, &text)?;
+    }
+    Ok(command.get_matches_from(args))
+}
+
+/// The role and the file, if a file is named. Reads no more of the command line than that.
+fn config_file(command: &Command, args: &[OsString]) -> Option<(String, String)> {
+    let words: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let role = words.iter().skip(1).find(|w| command.find_subcommand(w).is_some())?.clone();
+    let flag = format!("--{CONFIG_FLAG}");
+    let spaced = words.iter().position(|w| *w == flag).and_then(|i| words.get(i + 1)).cloned();
+    let joined =
+        || words.iter().find_map(|w| w.strip_prefix(&format!("{flag}="))).map(String::from);
+    let file = spaced.or_else(joined).or_else(|| std::env::var(CONFIG_ENV).ok())?;
+    Some((role, file))
+}
+
+/// Makes the values of a configuration file the defaults of the role's flags.
+fn with_defaults(command: Command, role: &str, text: &str) -> Result<Command, ConfigError> {
+    let refuse = |fault: String| ConfigError(vec![fault]);
+    let values: BTreeMap<String, serde_yaml_ng::Value> = if text.trim().is_empty() {
+        BTreeMap::new()
+    } else {
+        serde_yaml_ng::from_str(text).map_err(|error| refuse(format!("config: {error}")))?
+    };
+    let found = command.find_subcommand(role).expect("the role was found by its name");
+    let mut faults = Vec::new();
+    let mut defaults = Vec::new();
+    for (key, value) in values {
+        let arg = found.get_arguments().find(|a| a.get_long() == Some(key.as_str()));
+        match arg.filter(|a| a.get_id() != CONFIG_FLAG) {
+            None => faults.push(format!("{key}: no such setting of `{role}`")),
+            Some(arg) => match words_of(arg, &value).and_then(|w| check(found, &key, w)) {
+                Ok(words) => defaults.push((arg.get_id().clone(), words)),
+                Err(fault) => faults.push(format!("{key}: {fault}")),
+            },
+        }
+    }
+    if !faults.is_empty() {
+        return Err(ConfigError(faults));
+    }
+    Ok(command.mut_subcommand(role, |mut found| {
+        for (id, words) in defaults {
+            found = found.mut_arg(id, |arg| arg.default_values(words));
+        }
+        found
+    }))
+}
+
+/// The words that a value would be on the command line.
+fn words_of(arg: &Arg, value: &serde_yaml_ng::Value) -> Result<Vec<String>, String> {
+    use serde_yaml_ng::Value;
+    match value {
+        Value::Bool(b) => Ok(vec![b.to_string()]),
+        Value::Number(n) => Ok(vec![n.to_string()]),
+        Value::String(s) => Ok(vec![s.clone()]),
+        Value::Sequence(items) if matches!(arg.get_action(), ArgAction::Append) => {
+            items.iter().map(|item| words_of(arg, item).map(|w| w.concat())).collect()
+        }
+        other => Err(format!("expected one plain value, got {other:?}")),
+    }
+}
+
+/// Lets the flag's own parser judge the words, alone.
+fn check(role: &Command, key: &str, words: Vec<String>) -> Result<Vec<String>, String> {
+    let arg = role
+        .get_arguments()
+        .find(|a| a.get_long() == Some(key))
+        .expect("the flag was found by its name")
+        .clone()
+        .required(false);
+    let is_switch = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
+    if is_switch {
+        return match words.as_slice() {
+            [word] if word == "true" || word == "false" => Ok(words),
+            _ => Err(format!("expected true or false, got {:?}", words.concat())),
+        };
+    }
+    let id = arg.get_id().clone();
+    let alone = Command::new("config").no_binary_name(true).arg(arg);
+    let line = words.iter().map(|word| format!("--{key}={word}"));
+    match alone.try_get_matches_from(line) {
+        Ok(matches) if matches.contains_id(id.as_str()) => Ok(words),
+        Ok(_) => Err("expected a value".into()),
+        Err(error) => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            Err(first.trim_start_matches("error: ").to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::value_parser;
+
+    fn command() -> Command {
+        let port = Arg::new("http_port").long("http-port").value_parser(value_parser!(u16));
+        let tag = Arg::new("tag").long("tag").action(ArgAction::Append);
+        let quiet = Arg::new("quiet").long("quiet").action(ArgAction::SetTrue);
+        let role =
+            Command::new("proxy").args([port.default_value("8000"), tag, quiet, config_arg()]);
+        Command::new("stator").subcommand(role)
+    }
+
+    fn check_file(text: &str, args: &[&str]) -> Result<ArgMatches, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let mut line: Vec<OsString> = vec!["stator".into(), "proxy".into()];
+        line.push(format!("--config={}", file.path().display()).into());
+        line.extend(args.iter().map(OsString::from));
+        let matches = parse(command(), line).map_err(|error| error.to_string())?;
+        Ok(matches.subcommand().unwrap().1.clone())
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file_and_the_file_over_the_default() {
+        let port = |text, args: &[&str]| {
+            *check_file(text, args).unwrap().get_one::<u16>("http_port").unwrap()
+        };
+        assert_eq!(port("", &[]), 8000);
+        assert_eq!(port("http-port: 9000", &[]), 9000);
+        assert_eq!(port("http-port: 9000", &["--http-port=7000"]), 7000);
+    }
+
+    #[test]
+    fn lists_and_switches_are_read() {
+        let matches = check_file("tag: [a, b]\nquiet: true", &[]).unwrap();
+        let tags: Vec<&String> = matches.get_many("tag").unwrap().collect();
+        assert_eq!(tags, ["a", "b"]);
+        assert!(matches.get_flag("quiet"));
+    }
+
+    #[test]
+    fn every_fault_of_a_file_is_reported_at_once() {
+        let error = check_file("http-port: 70000\nhttp-prot: 1\nquiet: 7", &[]).unwrap_err();
+        for part in
+            ["http-port:", "70000", "65535", "http-prot: no such setting", "quiet: expected"]
+        {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! This room is not furnished yet.
+
+fn main() {}
