@@ -1,1 +1,8 @@
-fn main() {}
+//! Generates the request plane from its protobuf file, without a `protoc` binary.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let files = protox::compile(["stator/worker/v1/worker.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(files)?;
+    Ok(())
+}

@@ -1,1 +1,62 @@
-//! This room is not furnished yet.
+//! What two stator processes must agree on: the request plane's services, the wire format of KV
+//! events and load reports, block and sequence hashes, discovery records, and names.
+//!
+//! This crate never does I/O and decides nothing. Start reading at `proto/stator/worker/v1` for
+//! the request plane and at [`kv_event`] for the event plane.
+
+pub mod discovery;
+pub mod hash;
+pub mod header;
+pub mod kv_event;
+pub mod load;
+mod msgpack;
+pub mod topic;
+
+/// Generated types of the request plane (`stator.worker.v1`).
+///
+/// They stop at the edges that speak gRPC; no other module names them.
+pub mod worker {
+    #![allow(missing_docs, unreachable_pub, clippy::all)]
+    tonic::include_proto!("stator.worker.v1");
+}
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Identity of a worker: one running instance of an engine. A restarted worker keeps it and gets
+/// a new [`Generation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WorkerId(pub u64);
+
+/// One data-parallel part of a worker: the unit that requests are placed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WorkerRank {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Its data-parallel rank, 0 where there is only one.
+    pub rank: u16,
+}
+
+/// One life of a worker. Later lives have larger numbers; event numbers count within one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Generation(pub u64);
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for WorkerRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.worker, self.rank)
+    }
+}

@@ -1,0 +1,104 @@
+//! KV events as engines publish them: vLLM's MessagePack payload, in both of its encodings.
+//!
+//! Source: vLLM's `kv_events` as published by 0.10 to 0.33 and SGLang's as published by 0.5; an
+//! event was a positional array up to vLLM 0.23 and is a map from 0.24 on. [`decode`] reads
+//! both, [`encode`] writes maps.
+
+mod decode;
+mod encode;
+#[cfg(test)]
+mod tests;
+
+pub use crate::msgpack::{DecodeError, MAX_DEPTH};
+pub use decode::{Decoded, MAX_BLOCK_SIZE, MAX_BLOCKS, MAX_EVENTS, MAX_PAYLOAD_BYTES, decode};
+pub use encode::encode;
+
+/// What one message carries: events in the order in which they happened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EventBatch {
+    /// When the batch was published, in seconds since the Unix epoch.
+    pub timestamp_s: f64,
+    /// The events.
+    pub events: Vec<KvEvent>,
+    /// Data-parallel rank of the publisher, where it says so.
+    pub rank: Option<u32>,
+}
+
+/// One change of an engine's KV cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvEvent {
+    /// Consecutive blocks of one sequence were filled.
+    Stored(Stored),
+    /// Blocks are gone.
+    Removed(Removed),
+    /// All blocks are gone.
+    Cleared,
+}
+
+/// Consecutive blocks of one sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Hashes of the blocks, in order. A stator agent sends sequence hashes
+    /// ([`crate::hash::SequenceHash`]); other engines send their own.
+    pub hashes: Vec<u64>,
+    /// Hash of the block before the first, `None` at the start of a sequence.
+    pub parent: Option<u64>,
+    /// `block_size` tokens per hash, or none at all.
+    pub tokens: Vec<u32>,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Where the blocks are.
+    pub medium: Medium,
+    /// LoRA adapter, if any. Engines that only number their adapters give the number here.
+    pub lora_name: Option<String>,
+}
+
+/// Blocks that are gone from one medium.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// Their hashes, in any order. A block that was stored twice is named twice when both of its
+    /// copies are gone.
+    pub hashes: Vec<u64>,
+    /// Where they were.
+    pub medium: Medium,
+}
+
+/// Where a block lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Medium {
+    /// Accelerator memory (or what stands for it).
+    #[default]
+    Device,
+    /// Host memory.
+    Host,
+    /// Local disk.
+    Disk,
+    /// Storage that several nodes share.
+    Remote,
+}
+
+impl Medium {
+    /// Every medium, nearest first.
+    pub const ALL: [Self; 4] = [Self::Device, Self::Host, Self::Disk, Self::Remote];
+
+    /// The medium that an engine means by `name`; `None` if no engine is known to say so.
+    fn parse(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"GPU" | b"DEVICE" => Self::Device,
+            b"CPU" | b"CPU_PINNED" | b"CPU_TIER1" => Self::Host,
+            b"CPU_TIER2" | b"DISK" | b"NVME" | b"STORAGE" => Self::Disk,
+            b"EXTERNAL" | b"NETWORK" | b"REMOTE" | b"SHARED" => Self::Remote,
+            _ => return None,
+        })
+    }
+
+    /// The name that [`encode`] writes.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Device => "GPU",
+            Self::Host => "CPU",
+            Self::Disk => "DISK",
+            Self::Remote => "REMOTE",
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Reads a batch in either encoding, and believes nothing that it cannot see in the frame.
+
+use super::{EventBatch, KvEvent, Medium, Removed, Stored};
+use crate::msgpack::{DecodeError, Reader, Value};
+
+/// Largest payload, in bytes.
+pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
+/// Most events in one batch.
+pub const MAX_EVENTS: u32 = 262_144;
+/// Most blocks in one event.
+pub const MAX_BLOCKS: u32 = 1_000_000;
+/// Most tokens in one block.
+pub const MAX_BLOCK_SIZE: u32 = 65_536;
+
+/// No event that is kept is shorter: an array with `AllBlocksCleared` in it.
+const MIN_EVENT_BYTES: usize = 18;
+/// Widths of a hash that is sent as bytes: 8 of them name a block, digests have up to 64.
+const HASH_BYTES: std::ops::RangeInclusive<usize> = 8..=64;
+
+/// A batch, and what of it meant nothing to us.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// The batch without the events that were skipped.
+    pub batch: EventBatch,
+    /// Events of an unknown kind or on an unknown medium.
+    pub skipped: u32,
+}
+
+/// Reads a payload in any encoding that vLLM or SGLang has used.
+///
+/// Hashes may be unsigned, signed (kept as the same 64 bits) or bytes (the last 8, big endian).
+/// Trailing fields may be missing, and unknown fields have no effect. Memory is at most a small
+/// multiple of `payload`'s length, whatever the lengths inside it claim.
+///
+/// # Errors
+///
+/// [`DecodeError`] where the frame is malformed or beyond a limit; nothing of it may be used.
+pub fn decode(payload: &[u8]) -> Result<Decoded, DecodeError> {
+    within("payload bytes", payload.len() as u64, MAX_PAYLOAD_BYTES as u64)?;
+    let mut reader = Reader::new(payload);
+    let fields = array(&mut reader, "batch")?;
+    if fields < 2 {
+        return Err(DecodeError::Missing { field: "events" });
+    }
+    let timestamp_s = timestamp(&mut reader)?;
+    let count = array(&mut reader, "events")?;
+    within("events", count.into(), MAX_EVENTS.into())?;
+    let mut events = Vec::with_capacity((count as usize).min(reader.remaining() / MIN_EVENT_BYTES));
+    let mut skipped = 0;
+    for _ in 0..count {
+        match event(&mut reader)? {
+            Some(event) => events.push(event),
+            None => skipped += 1,
+        }
+    }
+    let rank = match fields {
+        2 => None,
+        _ => optional_u32(&mut reader, "data_parallel_rank")?,
+    };
+    for _ in 3..fields {
+        reader.skip()?;
+    }
+    reader.finish()?;
+    Ok(Decoded { batch: EventBatch { timestamp_s, events, rank }, skipped })
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Stored,
+    Removed,
+    Cleared,
+    Unknown,
+}
+
+impl Kind {
+    fn parse(name: &[u8]) -> Self {
+        match name {
+            b"BlockStored" => Self::Stored,
+            b"BlockRemoved" => Self::Removed,
+            b"AllBlocksCleared" => Self::Cleared,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// What stands at `position` of the array form, the kind itself being 0.
+    fn field(self, position: u32) -> &'static [u8] {
+        const STORED: [&[u8]; 7] = [
+            b"block_hashes",
+            b"parent_block_hash",
+            b"token_ids",
+            b"block_size",
+            b"lora_id",
+            b"medium",
+            b"lora_name",
+        ];
+        const REMOVED: [&[u8]; 2] = [b"block_hashes", b"medium"];
+        let names: &[&[u8]] = match self {
+            Self::Stored => &STORED,
+            Self::Removed => &REMOVED,
+            Self::Cleared | Self::Unknown => &[],
+        };
+        names.get(position as usize - 1).copied().unwrap_or(b"")
+    }
+}
+
+/// One event; `None` if it is of no known kind or medium.
+fn event(reader: &mut Reader<'_>) -> Result<Option<KvEvent>, DecodeError> {
+    let unexpected = unexpected("event", "an array or a map");
+    match reader.value()? {
+        Value::Array(items) if items > 0 => {
+            let Value::Str(name) = reader.value()? else { return Err(unexpected) };
+            let kind = Kind::parse(name);
+            let mut fields = Fields::default();
+            for position in 1..items {
+                fields.read(kind, kind.field(position), reader)?;
+            }
+            fields.event(kind)
+        }
+        Value::Map(pairs) => {
+            let kind = kind_of_map(*reader, pairs)?;
+            let mut fields = Fields::default();
+            for _ in 0..pairs {
+                let Value::Str(name) = reader.value()? else { return Err(unexpected) };
+                fields.read(kind, name, reader)?;
+            }
+            fields.event(kind)
+        }
+        _ => Err(unexpected),
+    }
+}
+
+/// Looks ahead for the kind, which is the first key of every writer known and may be any.
+fn kind_of_map(mut reader: Reader<'_>, pairs: u32) -> Result<Kind, DecodeError> {
+    for _ in 0..pairs {
+        if reader.value()? == Value::Str(b"type") {
+            let Value::Str(name) = reader.value()? else {
+                return Err(unexpected("type", "a string"));
+            };
+            return Ok(Kind::parse(name));
+        }
+        reader.skip()?;
+    }
+    Err(DecodeError::Missing { field: "type" })
+}
+
+/// Fields of one event as far as they have been read.
+#[derive(Default)]
+struct Fields {
+    hashes: Option<Vec<u64>>,
+    parent: Option<u64>,
+    tokens: Vec<u32>,
+    block_size: Option<u32>,
+    lora_id: Option<u64>,
+    lora_name: Option<String>,
+    medium: Option<Medium>,
+    unknown_medium: bool,
+}
+
+impl Fields {
+    /// Reads the value of one field, or skips it if an event of this kind has no such field.
+    fn read(
+        &mut self,
+        kind: Kind,
+        name: &[u8],
+        reader: &mut Reader<'_>,
+    ) -> Result<(), DecodeError> {
+        match (kind, name) {
+            (Kind::Stored | Kind::Removed, b"block_hashes") => self.hashes = Some(hashes(reader)?),
+            (Kind::Stored | Kind::Removed, b"medium") => self.read_medium(reader)?,
+            (Kind::Stored, b"parent_block_hash") => self.parent = optional_hash(reader)?,
+            (Kind::Stored, b"token_ids") => self.tokens = tokens(reader)?,
+            (Kind::Stored, b"block_size") => {
+                self.block_size = optional_u32(reader, "block_size")?;
+            }
+            (Kind::Stored, b"lora_id") => self.lora_id = optional_hash(reader)?,
+            (Kind::Stored, b"lora_name") => {
+                self.lora_name = optional_str(reader, "lora_name")?.map(lossy);
+            }
+            _ => reader.skip()?,
+        }
+        Ok(())
+    }
+
+    fn read_medium(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        let name = optional_str(reader, "medium")?;
+        self.medium = name.and_then(Medium::parse);
+        self.unknown_medium = name.is_some() && self.medium.is_none();
+        Ok(())
+    }
+
+    /// Puts the fields together.
+    fn event(self, kind: Kind) -> Result<Option<KvEvent>, DecodeError> {
+        if self.unknown_medium {
+            return Ok(None);
+        }
+        let medium = self.medium.unwrap_or_default();
+        let hashes = self.hashes.ok_or(DecodeError::Missing { field: "block_hashes" });
+        Ok(match kind {
+            Kind::Unknown => None,
+            Kind::Cleared => Some(KvEvent::Cleared),
+            Kind::Removed => Some(KvEvent::Removed(Removed { hashes: hashes?, medium })),
+            Kind::Stored => {
+                let hashes = hashes?;
+                let block_size = block_size(self.block_size)?;
+                fills(self.tokens.len(), hashes.len(), block_size)?;
+                // An adapter that has only a number is still another namespace than none.
+                let lora_name = self.lora_name.or(self.lora_id.map(|id| id.to_string()));
+                let (parent, tokens) = (self.parent, self.tokens);
+                Some(KvEvent::Stored(Stored {
+                    hashes,
+                    parent,
+                    tokens,
+                    block_size,
+                    medium,
+                    lora_name,
+                }))
+            }
+        })
+    }
+}
+
+fn block_size(value: Option<u32>) -> Result<u32, DecodeError> {
+    match value {
+        None => Err(DecodeError::Missing { field: "block_size" }),
+        Some(0) => Err(unexpected("block_size", "at least 1")),
+        Some(size) => {
+            within("block_size", size.into(), MAX_BLOCK_SIZE.into())?;
+            Ok(size)
+        }
+    }
+}
+
+/// Tokens may be left out; those that are there must fill the blocks.
+fn fills(tokens: usize, blocks: usize, block_size: u32) -> Result<(), DecodeError> {
+    if tokens == 0 || tokens as u64 == blocks as u64 * u64::from(block_size) {
+        return Ok(());
+    }
+    Err(DecodeError::TokenCount { tokens, blocks, block_size })
+}
+
+fn hashes(reader: &mut Reader<'_>) -> Result<Vec<u64>, DecodeError> {
+    let count = array(reader, "block_hashes")?;
+    within("block_hashes", count.into(), MAX_BLOCKS.into())?;
+    let mut hashes = Vec::with_capacity((count as usize).min(reader.remaining()));
+    for _ in 0..count {
+        let hash = optional_hash(reader)?.ok_or(unexpected("block_hashes", "a hash"))?;
+        hashes.push(hash);
+    }
+    Ok(hashes)
+}
+
+fn optional_hash(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
+    match reader.value()? {
+        Value::Nil => Ok(None),
+        Value::Unsigned(hash) => Ok(Some(hash)),
+        Value::Negative(hash) => Ok(Some(hash as u64)),
+        Value::Bin(bytes) if HASH_BYTES.contains(&bytes.len()) => {
+            Ok(bytes.last_chunk().map(|last| u64::from_be_bytes(*last)))
+        }
+        _ => Err(unexpected("hash", "an integer, or 8 to 64 bytes")),
+    }
+}
+
+fn tokens(reader: &mut Reader<'_>) -> Result<Vec<u32>, DecodeError> {
+    let count = array(reader, "token_ids")?;
+    let mut tokens = Vec::with_capacity((count as usize).min(reader.remaining()));
+    for _ in 0..count {
+        tokens.push(u32_of(reader.value()?, "token_ids")?);
+    }
+    Ok(tokens)
+}
+
+fn timestamp(reader: &mut Reader<'_>) -> Result<f64, DecodeError> {
+    match reader.value()? {
+        Value::Float(seconds) => Ok(seconds),
+        Value::Unsigned(seconds) => Ok(seconds as f64),
+        _ => Err(unexpected("timestamp", "a number of seconds")),
+    }
+}
+
+fn array(reader: &mut Reader<'_>, field: &'static str) -> Result<u32, DecodeError> {
+    match reader.value()? {
+        Value::Array(items) => Ok(items),
+        _ => Err(unexpected(field, "an array")),
+    }
+}
+
+fn optional_u32(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u32>, DecodeError> {
+    match reader.value()? {
+        Value::Nil => Ok(None),
+        value => u32_of(value, field).map(Some),
+    }
+}
+
+fn u32_of(value: Value<'_>, field: &'static str) -> Result<u32, DecodeError> {
+    match value {
+        Value::Unsigned(value) => u32::try_from(value).ok(),
+        _ => None,
+    }
+    .ok_or(unexpected(field, "an integer from 0 to 4294967295"))
+}
+
+fn optional_str<'a>(
+    reader: &mut Reader<'a>,
+    field: &'static str,
+) -> Result<Option<&'a [u8]>, DecodeError> {
+    match reader.value()? {
+        Value::Nil => Ok(None),
+        Value::Str(text) => Ok(Some(text)),
+        _ => Err(unexpected(field, "a string or nil")),
+    }
+}
+
+fn lossy(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
+}
+
+fn within(field: &'static str, size: u64, limit: u64) -> Result<(), DecodeError> {
+    if size <= limit { Ok(()) } else { Err(DecodeError::TooLarge { field, size, limit }) }
+}
+
+fn unexpected(field: &'static str, expected: &'static str) -> DecodeError {
+    DecodeError::Unexpected { field, expected }
+}

@@ -1,0 +1,280 @@
+//! A reader of MessagePack that trusts no length: it borrows from the frame, allocates nothing
+//! and never panics. What a value means is its caller's business.
+
+use rmp::Marker;
+
+/// Deepest nesting of values that are skipped unread.
+pub const MAX_DEPTH: usize = 32;
+
+/// Why a frame was refused. The frame is lost as a whole: for a numbered stream that is a gap.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The frame ends inside a value.
+    #[error("frame ends inside a value")]
+    Truncated,
+    /// Bytes follow the message.
+    #[error("{bytes} bytes follow the message")]
+    TrailingBytes {
+        /// How many.
+        bytes: usize,
+    },
+    /// A value has the wrong type or is out of range.
+    #[error("{field}: expected {expected}")]
+    Unexpected {
+        /// Where it stands.
+        field: &'static str,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// A field that has no default is missing.
+    #[error("{field}: missing")]
+    Missing {
+        /// Which one.
+        field: &'static str,
+    },
+    /// A size is beyond its limit.
+    #[error("{field}: {size} is above the limit of {limit}")]
+    TooLarge {
+        /// What has this size.
+        field: &'static str,
+        /// Its size.
+        size: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// An event's tokens do not fill its blocks.
+    #[error("token_ids: {tokens} tokens do not fill {blocks} blocks of {block_size}")]
+    TokenCount {
+        /// Tokens in the event.
+        tokens: usize,
+        /// Blocks in the event.
+        blocks: usize,
+        /// Tokens per block.
+        block_size: u32,
+    },
+    /// Values nest deeper than [`MAX_DEPTH`].
+    #[error("values nest deeper than {MAX_DEPTH}")]
+    TooDeep,
+}
+
+/// One scalar, or the head of a container whose items follow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    Nil,
+    Unsigned(u64),
+    /// Below zero.
+    Negative(i64),
+    Float(f64),
+    Str(&'a [u8]),
+    Bin(&'a [u8]),
+    /// Number of items.
+    Array(u32),
+    /// Number of pairs.
+    Map(u32),
+    /// A boolean or an extension: nothing here has one, so that only skipping meets them.
+    Other,
+}
+
+/// Reads values from the front of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(frame: &'a [u8]) -> Self {
+        Self { rest: frame }
+    }
+
+    /// Bytes not read yet: no honest container has more items than this.
+    pub(crate) fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Succeeds at the end of the frame only.
+    pub(crate) fn finish(&self) -> Result<(), DecodeError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            bytes => Err(DecodeError::TrailingBytes { bytes }),
+        }
+    }
+
+    /// The next scalar or container head.
+    pub(crate) fn value(&mut self) -> Result<Value<'a>, DecodeError> {
+        let [byte] = self.take()?;
+        Ok(match Marker::from_u8(byte) {
+            Marker::FixPos(value) => Value::Unsigned(value.into()),
+            Marker::FixNeg(value) => Value::Negative(value.into()),
+            Marker::U8 => Value::Unsigned(self.take().map(u8::from_be_bytes)?.into()),
+            Marker::U16 => Value::Unsigned(self.take().map(u16::from_be_bytes)?.into()),
+            Marker::U32 => Value::Unsigned(self.take().map(u32::from_be_bytes)?.into()),
+            Marker::U64 => Value::Unsigned(self.take().map(u64::from_be_bytes)?),
+            Marker::I8 => signed(self.take().map(i8::from_be_bytes)?.into()),
+            Marker::I16 => signed(self.take().map(i16::from_be_bytes)?.into()),
+            Marker::I32 => signed(self.take().map(i32::from_be_bytes)?.into()),
+            Marker::I64 => signed(self.take().map(i64::from_be_bytes)?),
+            Marker::F32 => Value::Float(self.take().map(f32::from_be_bytes)?.into()),
+            Marker::F64 => Value::Float(self.take().map(f64::from_be_bytes)?),
+            Marker::Null => Value::Nil,
+            Marker::FixArray(items) => Value::Array(items.into()),
+            Marker::Array16 => Value::Array(self.take().map(u16::from_be_bytes)?.into()),
+            Marker::Array32 => Value::Array(self.take().map(u32::from_be_bytes)?),
+            Marker::FixMap(pairs) => Value::Map(pairs.into()),
+            Marker::Map16 => Value::Map(self.take().map(u16::from_be_bytes)?.into()),
+            Marker::Map32 => Value::Map(self.take().map(u32::from_be_bytes)?),
+            marker => self.bytes(marker)?,
+        })
+    }
+
+    /// Passes over the next value with all it holds.
+    pub(crate) fn skip(&mut self) -> Result<(), DecodeError> {
+        // Items left at each open level. A loop instead of recursion, so that a hostile frame
+        // cannot choose how much stack it takes.
+        let mut left = [0u64; MAX_DEPTH];
+        let mut depth = 0;
+        left[0] = 1;
+        loop {
+            while left[depth] == 0 {
+                if depth == 0 {
+                    return Ok(());
+                }
+                depth -= 1;
+            }
+            left[depth] -= 1;
+            let items = match self.value()? {
+                Value::Array(items) => u64::from(items),
+                Value::Map(pairs) => 2 * u64::from(pairs),
+                _ => continue,
+            };
+            depth += 1;
+            *left.get_mut(depth).ok_or(DecodeError::TooDeep)? = items;
+        }
+    }
+
+    /// A string, a byte string, or something that is only skipped.
+    fn bytes(&mut self, marker: Marker) -> Result<Value<'a>, DecodeError> {
+        Ok(match marker {
+            Marker::FixStr(bytes) => Value::Str(self.slice(bytes.into())?),
+            Marker::Str8 | Marker::Str16 | Marker::Str32 => {
+                let bytes = self.length(marker)?;
+                Value::Str(self.slice(bytes)?)
+            }
+            Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => {
+                let bytes = self.length(marker)?;
+                Value::Bin(self.slice(bytes)?)
+            }
+            Marker::Ext8 | Marker::Ext16 | Marker::Ext32 => {
+                let bytes = self.length(marker)?;
+                self.extension(bytes)?
+            }
+            Marker::FixExt1 => self.extension(1)?,
+            Marker::FixExt2 => self.extension(2)?,
+            Marker::FixExt4 => self.extension(4)?,
+            Marker::FixExt8 => self.extension(8)?,
+            Marker::FixExt16 => self.extension(16)?,
+            _ => Value::Other,
+        })
+    }
+
+    fn length(&mut self, marker: Marker) -> Result<usize, DecodeError> {
+        Ok(match marker {
+            Marker::Str8 | Marker::Bin8 | Marker::Ext8 => {
+                self.take().map(u8::from_be_bytes)?.into()
+            }
+            Marker::Str16 | Marker::Bin16 | Marker::Ext16 => {
+                self.take().map(u16::from_be_bytes)?.into()
+            }
+            _ => self.take().map(u32::from_be_bytes)? as usize,
+        })
+    }
+
+    /// An extension is its type, one byte, and then its data.
+    fn extension(&mut self, bytes: usize) -> Result<Value<'a>, DecodeError> {
+        let [_kind] = self.take()?;
+        self.slice(bytes)?;
+        Ok(Value::Other)
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (head, rest) = self.rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    fn slice(&mut self, bytes: usize) -> Result<&'a [u8], DecodeError> {
+        let (head, rest) = self.rest.split_at_checked(bytes).ok_or(DecodeError::Truncated)?;
+        self.rest = rest;
+        Ok(head)
+    }
+}
+
+/// Writers may use a signed form for what is not negative.
+fn signed<'a>(value: i64) -> Value<'a> {
+    u64::try_from(value).map_or(Value::Negative(value), Value::Unsigned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::{collection::vec, prelude::*};
+
+    #[track_caller]
+    fn check(frame: &[u8], expected: Result<Value<'_>, DecodeError>) {
+        assert_eq!(Reader::new(frame).value(), expected);
+    }
+
+    #[test]
+    fn every_width_of_a_number_reads_alike() {
+        check(&[0x07], Ok(Value::Unsigned(7)));
+        check(&[0xcc, 7], Ok(Value::Unsigned(7)));
+        check(&[0xd0, 7], Ok(Value::Unsigned(7)));
+        check(&[0xd3, 0, 0, 0, 0, 0, 0, 0, 7], Ok(Value::Unsigned(7)));
+        check(&[0xcf, 0xff, 0, 0, 0, 0, 0, 0, 7], Ok(Value::Unsigned(0xff00_0000_0000_0007)));
+        check(&[0xff], Ok(Value::Negative(-1)));
+        check(&[0xd1, 0xff, 0xfe], Ok(Value::Negative(-2)));
+    }
+
+    #[test]
+    fn a_value_cut_short_is_truncated() {
+        for frame in [&[][..], &[0xcf, 1], &[0xa3, b'a'], &[0xc4], &[0xdc, 1], &[0xd6, 1, 2]] {
+            check(frame, Err(DecodeError::Truncated));
+        }
+    }
+
+    #[test]
+    fn skipping_passes_over_exactly_one_value() {
+        // {"a": [1, {2: nil}], true: ext}, and then 9.
+        let frame = [0x82, 0xa1, b'a', 0x92, 1, 0x81, 2, 0xc0, 0xc3, 0xd4, 5, 6, 9];
+        let mut reader = Reader::new(&frame);
+        assert_eq!(reader.skip(), Ok(()));
+        assert_eq!(reader.value(), Ok(Value::Unsigned(9)));
+        assert_eq!(reader.finish(), Ok(()));
+    }
+
+    #[test]
+    fn nesting_has_a_limit() {
+        let nested = |levels: usize| [vec![0x91; levels], vec![0xc0]].concat();
+        assert_eq!(Reader::new(&nested(MAX_DEPTH - 1)).skip(), Ok(()));
+        assert_eq!(Reader::new(&nested(MAX_DEPTH)).skip(), Err(DecodeError::TooDeep));
+    }
+
+    #[test]
+    fn a_lying_length_is_truncated_not_believed() {
+        assert_eq!(
+            Reader::new(&[0xdf, 0xff, 0xff, 0xff, 0xff]).skip(),
+            Err(DecodeError::Truncated)
+        );
+        check(&[0xc6, 0xff, 0xff, 0xff, 0xff, 0], Err(DecodeError::Truncated));
+    }
+
+    proptest! {
+        #[test]
+        fn skipping_anything_ends(frame in vec(any::<u8>(), 0..200)) {
+            let mut reader = Reader::new(&frame);
+            let before = reader.remaining();
+            if reader.skip().is_ok() {
+                prop_assert!(reader.remaining() < before);
+            }
+        }
+    }
+}
