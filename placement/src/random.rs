@@ -1,0 +1,47 @@
+//! Random numbers from a seed: the same on every machine and in every version.
+
+/// A sequence of numbers that its seed determines.
+///
+/// Source: SplitMix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators".
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number in `0..limit`, each equally likely up to a part in 2^64 / `limit`; 0 for 0.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        ((u128::from(self.next()) * limit as u128) >> 64) as usize
+    }
+
+    /// A number from 0 up to, and never, 1.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_cover_their_range_evenly() {
+        let mut random = Random::new(1);
+        let mut counts = [0; 7];
+        for _ in 0..70_000 {
+            counts[random.below(7)] += 1;
+            assert!((0.0..1.0).contains(&random.unit()));
+        }
+        assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
+        assert_eq!(random.below(0), 0);
+    }
+}
