@@ -1,0 +1,244 @@
+//! Sends the sessions of a workload, in a closed or an open loop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use stator_runtime::Shutdown;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::args::LoadArgs;
+use crate::client::Client;
+use crate::client::body::{BodyWriter, Input, Role};
+use crate::progress::Progress;
+use crate::record::{Outcome, Record};
+use crate::workload::{Prompt, Session, Source, Workload};
+
+/// How often the progress bar changes.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Sends requests and records what comes of them.
+pub(crate) struct Runner {
+    client: Client,
+    bodies: BodyWriter,
+    args: LoadArgs,
+    record: Mutex<Record>,
+    /// Requests sent since the measurement began.
+    started: AtomicU64,
+    /// The next session of a closed loop.
+    next: AtomicU64,
+}
+
+/// When a measurement began, and when it sends nothing new any more.
+#[derive(Clone, Copy)]
+struct Window {
+    start: Instant,
+    deadline: Option<Instant>,
+}
+
+impl Window {
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+impl Runner {
+    pub(crate) fn new(client: Client, bodies: BodyWriter, args: &LoadArgs) -> Self {
+        let args = args.clone();
+        Self {
+            client,
+            bodies,
+            args,
+            record: Mutex::default(),
+            started: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// Sends unmeasured requests in a closed loop, and forgets what came of them.
+    pub(crate) async fn warm_up(
+        self: &Arc<Self>,
+        source: Arc<dyn Source>,
+        requests: u64,
+        in_flight: u32,
+        shutdown: &Shutdown,
+    ) {
+        let window = Window { start: Instant::now(), deadline: None };
+        let in_flight = in_flight.min(u32::try_from(requests).unwrap_or(u32::MAX));
+        tokio::select! {
+            () = Arc::clone(self).closed_loop(source, in_flight, Some(requests), window) => {}
+            () = shutdown.wait() => {}
+        }
+        self.started.store(0, Ordering::Relaxed);
+        self.next.store(0, Ordering::Relaxed);
+        *self.record.lock() = Record::default();
+    }
+
+    /// Runs the workload and shows its progress; returns how long it took.
+    pub(crate) async fn measured(
+        self: Arc<Self>,
+        workload: Workload,
+        duration: Option<Duration>,
+        shutdown: &Shutdown,
+    ) -> Duration {
+        let start = Instant::now();
+        let window = Window { start, deadline: duration.map(|duration| start + duration) };
+        let progress = Progress::new(workload.requests);
+        let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
+        let work = Arc::clone(&self).drive(workload, window);
+        tokio::pin!(work);
+        loop {
+            // Leaving the loop drops the work, and with it every request in flight.
+            tokio::select! {
+                () = &mut work => break,
+                () = shutdown.wait() => break,
+                _ = ticks.tick() => progress.show(&self.record.lock(), start.elapsed()),
+            }
+        }
+        progress.clear();
+        start.elapsed()
+    }
+
+    /// What came of the requests, and how many were cut off.
+    pub(crate) fn take(&self) -> (Record, u64) {
+        let record = std::mem::take(&mut *self.record.lock());
+        let sent = self.started.load(Ordering::Relaxed);
+        let unfinished = sent.saturating_sub(record.succeeded + record.failed);
+        (record, unfinished)
+    }
+
+    async fn drive(self: Arc<Self>, workload: Workload, window: Window) {
+        let Workload { source, schedule, sessions, in_flight_max, .. } = workload;
+        let source: Arc<dyn Source> = source.into();
+        match schedule.times() {
+            None => self.closed_loop(source, in_flight_max, sessions, window).await,
+            Some(times) => {
+                let sessions = usize::try_from(sessions.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+                self.open_loop(source, times.take(sessions), in_flight_max, window).await;
+            }
+        }
+    }
+
+    /// Keeps `in_flight` sessions going until there are no more.
+    async fn closed_loop(
+        self: Arc<Self>,
+        source: Arc<dyn Source>,
+        in_flight: u32,
+        sessions: Option<u64>,
+        window: Window,
+    ) {
+        let sessions = sessions.unwrap_or(u64::MAX);
+        let mut workers = JoinSet::new();
+        for _ in 0..u64::from(in_flight).min(sessions) {
+            let (runner, source) = (Arc::clone(&self), Arc::clone(&source));
+            workers.spawn(async move {
+                loop {
+                    let index = runner.next.fetch_add(1, Ordering::Relaxed);
+                    if index >= sessions || window.is_over() {
+                        return;
+                    }
+                    runner.session(source.session(index), Duration::ZERO, window).await;
+                }
+            });
+        }
+        join(workers).await;
+    }
+
+    /// Starts sessions at their times, whether or not earlier ones have ended, up to
+    /// `in_flight_max` at once. Times are absolute, so that lateness never adds up.
+    async fn open_loop(
+        self: Arc<Self>,
+        source: Arc<dyn Source>,
+        times: impl Iterator<Item = Duration>,
+        in_flight_max: u32,
+        window: Window,
+    ) {
+        let permits = Arc::new(Semaphore::new(in_flight_max as usize));
+        let mut sessions = JoinSet::new();
+        for (index, at) in (0..).zip(times) {
+            let planned = window.start + at;
+            if window.deadline.is_some_and(|deadline| planned >= deadline) {
+                break;
+            }
+            sleep_until(planned).await;
+            let permit =
+                Arc::clone(&permits).acquire_owned().await.expect("the semaphore is never closed");
+            if window.is_over() {
+                break;
+            }
+            let (runner, source) = (Arc::clone(&self), Arc::clone(&source));
+            sessions.spawn(async move {
+                runner.session(source.session(index), planned.elapsed(), window).await;
+                drop(permit);
+            });
+            while let Some(ended) = sessions.try_join_next() {
+                resume(ended);
+            }
+        }
+        join(sessions).await;
+    }
+
+    /// Runs the turns of a session one after the other. A turn that fails ends it: there is no
+    /// answer that the next one could follow.
+    async fn session(&self, session: Session, lag: Duration, window: Window) {
+        let Session { system, mut turns } = session;
+        if turns.len() == 1 && system.is_none() {
+            let turn = turns.remove(0);
+            self.request(Input::Prompt(&turn.prompt), turn.output_tokens, lag, window).await;
+            return;
+        }
+        let mut said: Vec<(Role, String)> =
+            system.map(|text| (Role::System, text)).into_iter().collect();
+        for (number, turn) in turns.into_iter().enumerate() {
+            if number > 0 && window.is_over() {
+                return;
+            }
+            let Prompt::Text(text) = turn.prompt else {
+                return; // The arguments are checked: conversations are text.
+            };
+            said.push((Role::User, text));
+            let lag = if number == 0 { lag } else { Duration::ZERO };
+            match self.request(Input::Conversation(&said), turn.output_tokens, lag, window).await {
+                Some(answer) => said.push((Role::Assistant, answer)),
+                None => return,
+            }
+        }
+    }
+
+    /// Sends one request and records what came of it; returns the text of a conversation's answer.
+    async fn request(
+        &self,
+        input: Input<'_>,
+        output_tokens: u32,
+        lag: Duration,
+        window: Window,
+    ) -> Option<String> {
+        let keep_text = matches!(input, Input::Conversation(_));
+        let body = self.bodies.write(input, output_tokens);
+        self.started.fetch_add(1, Ordering::Relaxed);
+        let sent = window.start.elapsed();
+        let result = self.client.send(body, keep_text).await;
+        let outcome = Outcome { sent, lag, ended: window.start.elapsed(), result: &result };
+        self.record.lock().add(outcome, &self.args.objectives);
+        result.ok().map(|reply| reply.text)
+    }
+}
+
+/// Waits until all tasks have ended.
+async fn join(mut tasks: JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        resume(ended);
+    }
+}
+
+/// A task that panicked is a mistake of ours, and must not look like a quiet measurement.
+fn resume(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
+    }
+}
