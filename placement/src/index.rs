@@ -105,7 +105,6 @@ impl Index {
                 for &hash in &stored.hashes {
                     self.store(slot, SequenceHash(hash), stored.medium);
                 }
-                self.make_room();
             }
             KvEvent::Removed(removed) => {
                 for &hash in &removed.hashes {
@@ -135,7 +134,6 @@ impl Index {
         }
         for (hash, medium) in blocks {
             self.store(slot, hash, medium);
-            self.make_room();
         }
         Applied::Yes
     }
@@ -216,6 +214,7 @@ impl Index {
         if let Some(state) = self.workers.at_mut(slot) {
             state.held.insert(hash);
         }
+        self.make_room();
     }
 
     fn discard(&mut self, slot: u32, hash: SequenceHash, medium: Medium) {

@@ -16,7 +16,7 @@ pub struct Settings {
     pub weights: Weights,
     /// When a worker counts as busy. Default never.
     pub busy: BusyThresholds,
-    /// Most entries of the KV index, see [`crate::Index`]; about 60 bytes each. Default
+    /// Most entries of the KV index, see [`crate::Index`]; about 100 bytes each. Default
     /// 16,777,216.
     pub max_blocks: usize,
     /// How long a booking lasts without news of its request. Default 300 s.

@@ -126,6 +126,25 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// The next value if it is an integer from 0 to 2^32 - 1, else `None`. Token ids are most of
+    /// every frame, so that their usual forms are looked for first.
+    #[inline]
+    pub(crate) fn u32(&mut self) -> Result<Option<u32>, DecodeError> {
+        let (value, rest) = match self.rest {
+            [value @ 0..=0x7f, rest @ ..] => (u32::from(*value), rest),
+            [0xcd, a, b, rest @ ..] => (u16::from_be_bytes([*a, *b]).into(), rest),
+            [0xce, a, b, c, d, rest @ ..] => (u32::from_be_bytes([*a, *b, *c, *d]), rest),
+            _ => {
+                return Ok(match self.value()? {
+                    Value::Unsigned(value) => u32::try_from(value).ok(),
+                    _ => None,
+                });
+            }
+        };
+        self.rest = rest;
+        Ok(Some(value))
+    }
+
     /// Passes over the next value with all it holds.
     pub(crate) fn skip(&mut self) -> Result<(), DecodeError> {
         // Items left at each open level. A loop instead of recursion, so that a hostile frame
@@ -268,6 +287,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_short_way_to_a_number_reads_the_same(frame in vec(any::<u8>(), 0..12)) {
+            let (mut short, mut long) = (Reader::new(&frame), Reader::new(&frame));
+            let expected = long.value().map(|value| match value {
+                Value::Unsigned(value) => u32::try_from(value).ok(),
+                _ => None,
+            });
+            prop_assert_eq!(short.u32(), expected.clone());
+            if expected.is_ok() {
+                prop_assert_eq!(short.remaining(), long.remaining());
+            }
+        }
+
         #[test]
         fn skipping_anything_ends(frame in vec(any::<u8>(), 0..200)) {
             let mut reader = Reader::new(&frame);

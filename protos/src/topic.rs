@@ -27,7 +27,8 @@ pub struct Topic {
 pub enum Kind {
     /// A numbered batch of KV events.
     KvEvents,
-    /// An unnumbered load report.
+    /// A load report. It has no number of its own: its number frame is that of the worker's next
+    /// batch, so that a subscriber notices what it lost before a silence.
     Load,
 }
 

@@ -39,6 +39,7 @@ pub async fn serve(
 ) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
     let listener = TcpListener::bind(listen).await?;
     let address = listener.local_addr()?;
+    tracing::info!(%address, "side server listening");
     let app = axum::Router::new()
         .route("/metrics", get(render))
         .route("/live", get(|| async { "live\n" }))

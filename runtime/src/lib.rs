@@ -10,3 +10,18 @@ pub mod metrics;
 pub mod shutdown;
 
 pub use shutdown::Shutdown;
+
+use std::path::PathBuf;
+
+/// Where agents register and proxies look by default: a directory that only this user can enter.
+///
+/// `$XDG_RUNTIME_DIR/stator`, or `stator-$USER` in the directory for temporary files.
+pub fn discovery_dir() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => PathBuf::from(dir).join("stator"),
+        None => {
+            let user = std::env::var("USER").unwrap_or_else(|_| "all".into());
+            std::env::temp_dir().join(format!("stator-{user}"))
+        }
+    }
+}

@@ -60,6 +60,19 @@ impl Shutdown {
         let _ = self.0.clone().wait_for(|set| *set).await;
     }
 
+    /// A shutdown that is set as soon as this one or `other` is.
+    pub fn or(self, other: Self) -> Self {
+        let (trigger, either) = Self::new();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = self.wait() => {}
+                () = other.wait() => {}
+            }
+            trigger.set();
+        });
+        either
+    }
+
     /// The watch channel behind it, for libraries that take one.
     pub fn watch(&self) -> watch::Receiver<bool> {
         self.0.clone()
@@ -88,5 +101,15 @@ mod tests {
         let (trigger, shutdown) = Shutdown::new();
         drop(trigger);
         shutdown.wait().await;
+    }
+
+    #[tokio::test]
+    async fn either_of_two_is_enough() {
+        let (first, a) = Shutdown::new();
+        let (_second, b) = Shutdown::new();
+        let either = a.or(b);
+        assert!(!either.is_set());
+        first.set();
+        either.wait().await;
     }
 }

@@ -17,6 +17,9 @@ const MIN_EVENT_BYTES: usize = 18;
 /// Widths of a hash that is sent as bytes: 8 of them name a block, digests have up to 64.
 const HASH_BYTES: std::ops::RangeInclusive<usize> = 8..=64;
 
+/// What a count or a token id is.
+const SMALL_INTEGER: &str = "an integer from 0 to 4294967295";
+
 /// A batch, and what of it meant nothing to us.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
@@ -265,7 +268,7 @@ fn tokens(reader: &mut Reader<'_>) -> Result<Vec<u32>, DecodeError> {
     let count = array(reader, "token_ids")?;
     let mut tokens = Vec::with_capacity((count as usize).min(reader.remaining()));
     for _ in 0..count {
-        tokens.push(u32_of(reader.value()?, "token_ids")?);
+        tokens.push(reader.u32()?.ok_or(unexpected("token_ids", SMALL_INTEGER))?);
     }
     Ok(tokens)
 }
@@ -288,16 +291,9 @@ fn array(reader: &mut Reader<'_>, field: &'static str) -> Result<u32, DecodeErro
 fn optional_u32(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u32>, DecodeError> {
     match reader.value()? {
         Value::Nil => Ok(None),
-        value => u32_of(value, field).map(Some),
+        Value::Unsigned(value) if value <= u32::MAX.into() => Ok(Some(value as u32)),
+        _ => Err(unexpected(field, SMALL_INTEGER)),
     }
-}
-
-fn u32_of(value: Value<'_>, field: &'static str) -> Result<u32, DecodeError> {
-    match value {
-        Value::Unsigned(value) => u32::try_from(value).ok(),
-        _ => None,
-    }
-    .ok_or(unexpected(field, "an integer from 0 to 4294967295"))
 }
 
 fn optional_str<'a>(
