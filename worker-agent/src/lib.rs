@@ -1,1 +1,26 @@
-//! This room is not furnished yet.
+//! The worker agent: runs engines on one node, publishes their KV events and load, and serves the
+//! request plane to proxies.
+//!
+//! It never decides where a request runs and never sees text: token ids in, token ids out. Start
+//! reading at [`engine`] for what computes tokens, and at [`agent`] for how the parts are joined.
+
+pub mod agent;
+pub mod config;
+pub mod engine;
+pub mod model_files;
+
+mod events;
+mod identity;
+mod in_flight;
+mod listen;
+mod load;
+mod metrics;
+mod outbox;
+mod registration;
+mod service;
+mod translate;
+mod worker;
+mod workers;
+
+pub use agent::run;
+pub use config::{AgentArgs, AgentSettings, EngineArgs, EngineSettings};

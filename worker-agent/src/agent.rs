@@ -1,0 +1,293 @@
+//! One agent from start to end: load, bind, run workers, register, serve, drain.
+
+use crate::config::AgentSettings;
+use crate::engine::Engine;
+use crate::events::{LoadFeed, publish, replay};
+use crate::identity;
+use crate::listen::{self, Listener};
+use crate::metrics::AgentMetrics;
+use crate::registration::{self, Registration};
+use crate::service::{self, Service};
+use crate::workers::{self, Reports, Workers};
+use anyhow::Context;
+use stator_protos::WorkerRank;
+use stator_protos::discovery::{AgentRecord, ModelRecord, WorkerRecord};
+use stator_protos::worker::ModelFile;
+use stator_protos::worker::worker_server::WorkerServer;
+use stator_runtime::metrics::Metrics;
+use stator_runtime::shutdown::Trigger;
+use stator_runtime::{Shutdown, admin};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use zeromq::{PubSocket, RouterSocket, Socket};
+
+/// Largest message that a client may send: a prompt of a million tokens has less than a third.
+const MAX_INPUT_BYTES: usize = 16 << 20;
+/// Longest wait for clients to close their connections once their streams have ended.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// HTTP/2 flow-control window.
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+/// How often a silent client is probed, and how long it has to answer.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How often the load of every worker is repeated.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// A model, and engines that run it.
+pub struct Loaded {
+    /// What the fleet must know of it.
+    pub model: ModelRecord,
+    /// Files that proxies ask for, by base name.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// One per worker.
+    pub engines: Vec<LoadedEngine>,
+}
+
+/// One worker's engine.
+pub struct LoadedEngine {
+    /// The engine.
+    pub engine: Box<dyn Engine>,
+    /// KV blocks it can hold.
+    pub total_blocks: u32,
+    /// Whether its steps compute: it gets a thread of its own then. Others only take time.
+    pub computes: bool,
+}
+
+/// A running agent.
+pub struct Running {
+    /// What it told the fleet about itself, without the lease.
+    pub record: AgentRecord,
+    /// Where metrics and health are served, if they are.
+    pub metrics_address: Option<std::net::SocketAddr>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    /// Waits until the agent has drained and ended.
+    pub async fn ended(self) {
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "the agent's task failed");
+        }
+    }
+}
+
+/// Runs an agent until `shutdown`, then drains it.
+///
+/// # Errors
+///
+/// When the model cannot be loaded or a socket cannot be bound; the agent has not registered then.
+pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let engine = settings.engine.clone();
+    let loading = tokio::task::spawn_blocking(move || crate::load::load(&engine));
+    let loaded = loading.await.context("loading the model failed")??;
+    start(settings, loaded, Metrics::default(), shutdown).await?.ended().await;
+    Ok(())
+}
+
+/// Starts an agent around engines that are there already; it runs until `shutdown`.
+///
+/// # Errors
+///
+/// When a socket cannot be bound or the discovery directory cannot be made.
+pub async fn start(
+    settings: AgentSettings,
+    loaded: Loaded,
+    metrics: Metrics,
+    shutdown: Shutdown,
+) -> anyhow::Result<Running> {
+    let agent_metrics = AgentMetrics::default();
+    metrics.register(|registry| agent_metrics.register(registry));
+    let planes = Planes::bind(&settings).await?;
+    let record = planes.record(&settings, loaded.model, &loaded.engines);
+    let (record_sender, record_receiver) = watch::channel(record.clone());
+    let record_sender = Arc::new(record_sender);
+    let registration =
+        Registration::new(settings.discovery_dir.clone(), settings.lease, record_receiver.clone())
+            .context("discovery-dir: cannot make the directory")?;
+    let (ended_trigger, ended) = Shutdown::new();
+    let readiness = admin::Readiness::default();
+    let metrics_address = match settings.metrics_listen {
+        None => None,
+        Some(listen) => {
+            let served = admin::serve(listen, metrics, readiness.clone(), ended.clone()).await;
+            Some(served.with_context(|| format!("metrics-port: cannot bind {listen}"))?.0)
+        }
+    };
+
+    let queue = Arc::new(publish::Queue::default());
+    let reports = Reports::new(&settings, &queue, &agent_metrics, &record_sender);
+    let workers = Workers::start(loaded.engines, &record.workers, &reports)?;
+    let files = loaded.files.into_iter().map(|(name, content)| ModelFile { name, content });
+    let agent = Arc::new(service::Agent::new(
+        workers.handles,
+        files.collect(),
+        record_receiver,
+        settings.max_requests_per_stream,
+        (agent_metrics.clone(), ended.clone()),
+    ));
+    readiness.set(true);
+    let tasks = Tasks {
+        server: tokio::spawn(serve(planes.listener, agent.clone(), ended.clone())),
+        agent,
+        feeds: [
+            tokio::spawn(publish::run(queue, planes.publisher, agent_metrics.clone())),
+            tokio::spawn(replay::run(workers.logs, planes.replayer, agent_metrics)),
+            tokio::spawn(heartbeat(workers.loads)),
+        ],
+        registration: tokio::spawn(registration.run(ended)),
+        drivers: workers.drivers,
+        record: record_sender,
+        readiness,
+        ended: ended_trigger,
+    };
+    let ids = record.workers.iter().map(|worker| worker.worker.to_string());
+    tracing::info!(
+        agent = record.agent_id,
+        pid = std::process::id(),
+        endpoint = record.endpoint,
+        events = record.events_endpoint,
+        replay = record.replay_endpoint,
+        model = record.model.name,
+        workers = ids.collect::<Vec<_>>().join(" "),
+        "serving"
+    );
+    let task = tokio::spawn(tasks.until(shutdown, settings.drain_timeout));
+    Ok(Running { record, metrics_address, task })
+}
+
+/// The agent's sockets, bound.
+struct Planes {
+    listener: Listener,
+    publisher: PubSocket,
+    replayer: RouterSocket,
+    endpoint: String,
+    events_endpoint: String,
+    replay_endpoint: String,
+}
+
+impl Planes {
+    async fn bind(settings: &AgentSettings) -> anyhow::Result<Self> {
+        let host = settings.advertise_host.as_deref();
+        let (listener, endpoint) = listen::request_plane(&settings.listen, host)?;
+        let (mut publisher, mut replayer) = (PubSocket::new(), RouterSocket::new());
+        let (events, replay) = (&settings.events_listen, &settings.replay_listen);
+        let events_endpoint =
+            listen::event_plane("events-listen", &mut publisher, events, host).await?;
+        let replay_endpoint =
+            listen::event_plane("replay-listen", &mut replayer, replay, host).await?;
+        Ok(Self { listener, publisher, replayer, endpoint, events_endpoint, replay_endpoint })
+    }
+
+    /// What the agent tells the fleet, without a lease yet.
+    fn record(
+        &self,
+        settings: &AgentSettings,
+        model: ModelRecord,
+        engines: &[LoadedEngine],
+    ) -> AgentRecord {
+        let made = || identity::agent_id(&settings.listen, &self.endpoint);
+        let agent_id = settings.agent_id.clone().unwrap_or_else(made);
+        let previous = registration::previous(&settings.discovery_dir, &agent_id);
+        let last_life =
+            previous.and_then(|record| record.workers.iter().map(|w| w.generation).max());
+        let generation = identity::generation(SystemTime::now(), last_life);
+        let workers = (0..).zip(engines).map(|(index, engine)| WorkerRecord {
+            worker: WorkerRank { worker: identity::worker_id(&agent_id, index), rank: 0 },
+            generation,
+            total_blocks: engine.total_blocks,
+        });
+        AgentRecord {
+            workers: workers.collect(),
+            endpoint: self.endpoint.clone(),
+            events_endpoint: self.events_endpoint.clone(),
+            replay_endpoint: self.replay_endpoint.clone(),
+            model,
+            accepting: true,
+            lease_expires_unix_ms: 0,
+            agent_id,
+        }
+    }
+}
+
+/// Everything that runs, and what ends it.
+struct Tasks {
+    agent: Arc<service::Agent>,
+    server: JoinHandle<()>,
+    /// Publishing, replay and heartbeat: they have no end of their own.
+    feeds: [JoinHandle<()>; 3],
+    registration: JoinHandle<()>,
+    drivers: Vec<oneshot::Receiver<()>>,
+    record: Arc<watch::Sender<AgentRecord>>,
+    readiness: admin::Readiness,
+    ended: Trigger,
+}
+
+impl Tasks {
+    /// Waits for `shutdown`, then drains: the fleet is told first, running requests finish, and
+    /// only then do streams and sockets close.
+    async fn until(self, shutdown: Shutdown, drain_timeout: Duration) {
+        shutdown.wait().await;
+        self.readiness.set(false);
+        self.record.send_modify(|record| record.accepting = false);
+        self.agent.drain();
+        let running = self.agent.in_flight().count();
+        tracing::info!(running, "agent drains");
+        if tokio::time::timeout(drain_timeout, self.agent.in_flight().none()).await.is_err() {
+            let running = self.agent.in_flight().count();
+            tracing::warn!(running, ?drain_timeout, "draining took too long; requests are cut off");
+        }
+        drop(self.agent);
+        self.ended.set();
+        let mut server = self.server;
+        if tokio::time::timeout(CLOSE_TIMEOUT, &mut server).await.is_err() {
+            server.abort();
+            // An aborted task ends at its next await; what it held is dropped then.
+            let _ = server.await;
+        }
+        let _ = self.registration.await;
+        for task in self.feeds {
+            task.abort();
+        }
+        workers::ended(self.drivers, CLOSE_TIMEOUT).await;
+        tracing::info!("agent has ended");
+    }
+}
+
+async fn serve(listener: Listener, agent: Arc<service::Agent>, ended: Shutdown) {
+    let service = WorkerServer::new(Service(agent)).max_decoding_message_size(MAX_INPUT_BYTES);
+    let router = tonic::transport::Server::builder()
+        // One stream carries everything of a client: its window is the connection's, and large
+        // enough that a burst of long prompts is not cut into round trips.
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(STREAM_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .add_service(service);
+    let served = match listener {
+        Listener::Tcp(incoming) => {
+            router.serve_with_incoming_shutdown(incoming, async move { ended.wait().await }).await
+        }
+        Listener::Unix(listener) => {
+            let incoming = UnixListenerStream::new(listener);
+            router.serve_with_incoming_shutdown(incoming, async move { ended.wait().await }).await
+        }
+    };
+    if let Err(error) = served {
+        tracing::error!(%error, "the request plane failed");
+    }
+}
+
+/// Repeats every worker's last load, so that a quiet worker's subscribers know that nothing was
+/// lost before the silence.
+async fn heartbeat(loads: Vec<Arc<LoadFeed>>) {
+    let mut beat = tokio::time::interval(HEARTBEAT);
+    loop {
+        beat.tick().await;
+        for load in &loads {
+            load.repeat();
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What a scheduler asks of arithmetic: the narrow side of a model.
+
+use std::time::Duration;
+
+use super::pool::BlockId;
+use super::{Sampling, TokenLogprobs};
+
+/// Computes tokens: real arithmetic, or a model of its timing.
+///
+/// What it returns for one item must not depend on the other items of the step, nor on how the
+/// item's tokens were divided into steps.
+pub trait Compute: Send {
+    /// Computes the items of one step and writes one result per item, in order, to `results`,
+    /// which is empty. Returns how long the step is to take where time is simulated, zero where
+    /// it took its time.
+    fn run(&mut self, items: &[Item<'_>], results: &mut Vec<Computed>) -> Duration;
+}
+
+/// One sequence's part of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'a> {
+    /// All its tokens: prompt, resumed and generated.
+    pub tokens: &'a [u32],
+    /// Tokens whose KV is in `blocks` already; below `end`.
+    pub start: usize,
+    /// Tokens whose KV is to be there after the step; at most `tokens.len()`.
+    pub end: usize,
+    /// Where its KV is: the block of token `i` is `blocks[i / block_size]`. Blocks from
+    /// `start / block_size` on are its own and may be written.
+    pub blocks: &'a [BlockId],
+    /// How to choose the next token; set when `end` is `tokens.len()`.
+    pub draw: Option<Draw<'a>>,
+    /// Logprobs wanted of the prompt, with this many alternatives: one entry for each token in
+    /// `start + 1..=end` that exists.
+    pub prompt_logprobs: Option<u32>,
+}
+
+/// What decides a token, apart from its logits. A pure function of these makes it, so that a
+/// sequence that is preempted or moved to another engine goes on as if nothing had happened.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw<'a> {
+    /// The request's parameters.
+    pub sampling: &'a Sampling,
+    /// Number of the choice.
+    pub choice: u32,
+    /// Prompt, then the answer so far.
+    pub tokens: &'a [u32],
+    /// Where the answer starts in `tokens`.
+    pub prompt: usize,
+    /// The model's end-of-sequence tokens.
+    pub eos_token_ids: &'a [u32],
+}
+
+impl Draw<'_> {
+    /// Place of the token to choose in the answer, from 0.
+    pub fn position(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+}
+
+/// What a step computed for one item.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Computed {
+    /// The next token, where the item asked to draw one.
+    pub token: Option<u32>,
+    /// With the token, where the request asked for logprobs.
+    pub logprobs: Option<TokenLogprobs>,
+    /// As the item asked.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
+}

@@ -1,0 +1,278 @@
+//! Continuous batching: which sequences compute how many tokens in each step.
+//!
+//! A step first lets every running sequence decode, then spends the rest of its token budget on
+//! prompts, in chunks, first come first served. A sequence is admitted when the blocks for all
+//! its tokens are there; when a decoding one finds no block, the youngest gives its blocks back,
+//! waits at the head of the queue and is recomputed later, which its client does not notice.
+//!
+//! The oldest running sequence always gets its block, so that every request ends.
+
+mod queue;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use stator_protos::hash::SequenceHash;
+use stator_protos::load::Load;
+
+use self::queue::Queue;
+use self::sequence::Sequence;
+use super::compute::{Compute, Computed, Item};
+use super::options::{EngineOptions, InvalidOption, ModelInfo};
+use super::pool::Pool;
+use super::{Engine, Output, Refusal, Request, RequestKey, Step};
+
+/// An engine around anything that computes. No clock, no threads, no I/O.
+pub struct Scheduler<C> {
+    compute: C,
+    model: ModelInfo,
+    options: EngineOptions,
+    pool: Pool,
+    /// In the order of admission: the last is the youngest.
+    running: Vec<Sequence>,
+    waiting: Queue,
+    /// Reused from step to step.
+    results: Vec<Computed>,
+}
+
+impl<C: Compute> Scheduler<C> {
+    /// An idle engine. `compute` must have room for the KV of `options.total_blocks` blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`] when an option is out of its range.
+    pub fn new(
+        compute: C,
+        model: ModelInfo,
+        options: EngineOptions,
+    ) -> Result<Self, InvalidOption> {
+        options.check()?;
+        Ok(Self {
+            compute,
+            model,
+            pool: Pool::new(options.total_blocks, options.block_size),
+            running: Vec::new(),
+            waiting: Queue::default(),
+            results: Vec::new(),
+            options,
+        })
+    }
+
+    /// Longest prompt and answer together, in tokens: the least of the model's context length,
+    /// the configured one, and what fits the pool.
+    pub fn context_length(&self) -> u32 {
+        let configured = self.options.context_length.unwrap_or(u32::MAX);
+        self.model.context_length.min(configured).min(self.pool_tokens())
+    }
+
+    fn pool_tokens(&self) -> u32 {
+        self.options.total_blocks.saturating_mul(self.options.block_size)
+    }
+
+    fn block_size(&self) -> usize {
+        self.options.block_size as usize
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
+        let invalid = |message| Err(Refusal::Invalid(message));
+        let (length, limit) = (request.tokens.len(), self.context_length());
+        if request.resumed >= length {
+            return invalid("the prompt has no tokens".into());
+        }
+        if length >= limit as usize {
+            return invalid(self.too_long(length, limit));
+        }
+        let vocab = self.model.vocab_size;
+        if let Some(token) = request.tokens.iter().find(|token| **token >= vocab) {
+            return invalid(format!("token id {token} is not below the vocabulary size {vocab}"));
+        }
+        let mut biased = request.sampling.logit_bias.iter();
+        if let Some((token, _)) = biased.find(|(token, _)| *token >= vocab) {
+            return invalid(format!(
+                "logit_bias: token id {token} is not below the vocabulary size {vocab}"
+            ));
+        }
+        let (choices, most) = (request.choices, self.options.max_waiting);
+        if !(1..=most).contains(&choices) || request.first_choice.checked_add(choices).is_none() {
+            return invalid(format!("number of choices: {choices} is not in 1..={most}"));
+        }
+        let max_tokens = request.sampling.max_tokens;
+        if request.resumed >= max_tokens as usize {
+            return invalid(format!(
+                "max_tokens: {max_tokens} is not above the {} tokens generated already",
+                request.resumed
+            ));
+        }
+        Ok(())
+    }
+
+    fn too_long(&self, length: usize, limit: u32) -> String {
+        if limit == self.pool_tokens() {
+            let (blocks, size) = (self.options.total_blocks, self.options.block_size);
+            return format!(
+                "prompt of {length} tokens and an answer do not fit the KV pool of {blocks} blocks \
+                 of {size} tokens"
+            );
+        }
+        format!("prompt of {length} tokens leaves no room for an answer in a context of {limit}")
+    }
+
+    /// Choices that wait, including those that wait for the first of their request.
+    fn waiting(&self) -> usize {
+        let siblings: usize = self.running.iter().map(|s| s.siblings as usize).sum();
+        self.waiting.choices() + siblings
+    }
+
+    /// Decides what the next step computes; true if anything.
+    fn plan(&mut self) -> bool {
+        let mut budget = self.options.step_tokens();
+        let preempted = self.plan_decode(&mut budget);
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.chunk == 0) {
+            if sequence.remaining() > 1 && budget > 0 {
+                budget -= sequence.plan(budget);
+            }
+        }
+        // What a preemption freed is for those that still run.
+        if !preempted {
+            self.admit(budget);
+        }
+        self.running.iter().any(|sequence| sequence.chunk > 0)
+    }
+
+    /// Plans one token for every sequence that needs only one, oldest first; returns whether one
+    /// was preempted for it.
+    fn plan_decode(&mut self, budget: &mut usize) -> bool {
+        let block_size = self.block_size();
+        let before = self.running.len();
+        let mut next = 0;
+        while next < self.running.len() && *budget > 0 {
+            let sequence = &mut self.running[next];
+            if sequence.remaining() > 1 {
+                next += 1;
+            } else if sequence.grow(&mut self.pool, block_size) {
+                *budget -= sequence.plan(1);
+                next += 1;
+            } else {
+                self.preempt_youngest();
+            }
+        }
+        self.running.len() < before
+    }
+
+    fn preempt_youngest(&mut self) {
+        if let Some(mut youngest) = self.running.pop() {
+            youngest.release(&mut self.pool);
+            self.waiting.push_front(youngest);
+        }
+    }
+
+    fn admit(&mut self, mut budget: usize) {
+        let block_size = self.block_size();
+        while budget > 0 && self.running.len() < self.options.max_running as usize {
+            // One spare block for each that runs: otherwise the newcomer would soon be preempted.
+            let spare = self.running.len();
+            let pool = &mut self.pool;
+            let admitted = self.waiting.pop_if(|first| first.admit(pool, block_size, spare));
+            let Some(mut sequence) = admitted else { return };
+            budget -= sequence.plan(budget);
+            self.running.push(sequence);
+        }
+    }
+
+    /// Computes what was planned.
+    fn compute(&mut self) -> Duration {
+        let planned = self.running.iter().filter(|sequence| sequence.chunk > 0);
+        let items: Vec<Item<'_>> = planned.map(|sequence| sequence.item(&self.model)).collect();
+        self.results.clear();
+        let duration = self.compute.run(&items, &mut self.results);
+        assert_eq!(items.len(), self.results.len(), "one result per item");
+        duration
+    }
+
+    /// Takes the results in: full blocks are indexed, tokens appended and reported.
+    fn apply(&mut self, outputs: &mut Vec<Output>) {
+        let block_size = self.options.block_size as usize;
+        let context_length = self.context_length() as usize;
+        let mut results = self.results.drain(..);
+        let mut finished = false;
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.chunk > 0) {
+            let mut computed = results.next().expect("one result per planned sequence");
+            let prompt_logprobs = std::mem::take(&mut computed.prompt_logprobs);
+            sequence.take_prompt_logprobs(prompt_logprobs);
+            sequence.advance(&mut self.pool, block_size);
+            let Some(token) = computed.token else { continue };
+            for sibling in sequence.take_siblings().into_iter().rev() {
+                self.waiting.push_front(sibling);
+            }
+            let output = sequence.push(token, computed, &self.model, context_length);
+            if output.finish.is_some() {
+                sequence.release(&mut self.pool);
+                sequence.ended = true;
+                finished = true;
+            }
+            outputs.push(output);
+        }
+        if finished {
+            self.running.retain(|sequence| !sequence.ended);
+        }
+    }
+}
+
+impl<C: Compute> Engine for Scheduler<C> {
+    fn submit(&mut self, request: Request) -> Result<(), Refusal> {
+        self.check(&request)?;
+        let (waiting, limit) = (self.waiting(), self.options.max_waiting);
+        if waiting + request.choices as usize > limit as usize {
+            return Err(Refusal::QueueFull { waiting: waiting as u32, limit });
+        }
+        self.waiting.push_back(Sequence::new(request));
+        Ok(())
+    }
+
+    fn cancel(&mut self, key: RequestKey) {
+        self.waiting.remove(key);
+        let pool = &mut self.pool;
+        self.running.retain_mut(|sequence| {
+            let keep = sequence.key() != key;
+            if !keep {
+                sequence.release(pool);
+            }
+            keep
+        });
+    }
+
+    fn reset_cache(&mut self) {
+        while !self.running.is_empty() {
+            self.preempt_youngest();
+        }
+        self.pool.clear();
+    }
+
+    fn step(&mut self, step: &mut Step) {
+        step.ran = self.plan();
+        if step.ran {
+            step.duration = self.compute();
+            self.apply(&mut step.outputs);
+        }
+        self.pool.drain_events(&mut step.events);
+    }
+
+    fn load(&self) -> Load {
+        let prefilling = self.running.iter().filter(|sequence| !sequence.decoding);
+        let remaining: usize = prefilling.map(Sequence::remaining).sum();
+        Load {
+            running: self.running.len() as u32,
+            waiting: self.waiting() as u32,
+            used_blocks: self.pool.used() as u32,
+            cached_blocks: self.pool.idle() as u32,
+            total_blocks: self.options.total_blocks,
+            pending_prefill_tokens: (self.waiting.tokens() + remaining) as u64,
+        }
+    }
+
+    fn blocks(&self) -> Vec<SequenceHash> {
+        self.pool.hashes()
+    }
+}

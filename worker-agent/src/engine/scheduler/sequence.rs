@@ -1,0 +1,246 @@
+//! One choice of one request on its way through the engine.
+
+use std::sync::Arc;
+
+use stator_protos::hash::{HashSeed, SequenceHash, block_hash, next_sequence_hash};
+
+use crate::engine::compute::{Computed, Draw, Item};
+use crate::engine::pool::{BlockId, Pool};
+use crate::engine::{
+    Finish, FinishReason, ModelInfo, Output, Request, RequestKey, Sampling, TokenLogprobs,
+};
+
+/// Prompt tokens computed in one step where logprobs of each are wanted: bounds the logits held.
+const PROMPT_LOGPROBS_CHUNK: usize = 64;
+
+/// A sequence of tokens, the blocks that hold its KV, and how far it is computed.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub(super) choice: u32,
+    /// Further choices, which start when this one's prompt is computed and reuse its blocks.
+    pub(super) siblings: u32,
+    /// Tokens to compute in the step that is being planned or run; 0 for none.
+    pub(super) chunk: usize,
+    /// It has a token of its own since it was last admitted.
+    pub(super) decoding: bool,
+    /// It has given its last output.
+    pub(super) ended: bool,
+    origin: Origin,
+    tokens: Vec<u32>,
+    /// Leading tokens whose KV is in `blocks`.
+    computed: usize,
+    blocks: Vec<BlockId>,
+    /// Of the leading full blocks of `tokens`, as far as they were needed yet.
+    hashes: Vec<SequenceHash>,
+    /// Prompt tokens found in the cache when it was first admitted.
+    cached: Option<usize>,
+    prompt_logprobs: Vec<TokenLogprobs>,
+    wants_prompt_logprobs: bool,
+}
+
+/// What all choices of a request have in common.
+#[derive(Clone, Debug)]
+struct Origin {
+    key: RequestKey,
+    sampling: Arc<Sampling>,
+    seed: HashSeed,
+    /// Tokens of the prompt, and with those that an earlier attempt generated.
+    prompt: usize,
+    submitted: usize,
+}
+
+impl Sequence {
+    pub(super) fn new(request: Request) -> Self {
+        let origin = Origin {
+            key: request.key,
+            seed: HashSeed::new(None, request.cache_salt.as_deref()),
+            prompt: request.tokens.len() - request.resumed,
+            submitted: request.tokens.len(),
+            sampling: request.sampling,
+        };
+        let wanted = origin.sampling.prompt_logprobs.is_some();
+        let mut first = Self::start(origin, request.first_choice, request.tokens);
+        first.siblings = request.choices - 1;
+        first.wants_prompt_logprobs = wanted && request.resumed == 0;
+        first
+    }
+
+    fn start(origin: Origin, choice: u32, tokens: Vec<u32>) -> Self {
+        Self {
+            choice,
+            siblings: 0,
+            chunk: 0,
+            decoding: false,
+            ended: false,
+            origin,
+            tokens,
+            computed: 0,
+            blocks: Vec::new(),
+            hashes: Vec::new(),
+            cached: None,
+            prompt_logprobs: Vec::new(),
+            wants_prompt_logprobs: false,
+        }
+    }
+
+    /// Takes the further choices off this one, in order.
+    pub(super) fn take_siblings(&mut self) -> Vec<Self> {
+        let numbers = self.choice..=self.choice + std::mem::take(&mut self.siblings);
+        let prompt = &self.tokens[..self.origin.submitted];
+        numbers.skip(1).map(|n| Self::start(self.origin.clone(), n, prompt.to_vec())).collect()
+    }
+
+    /// The request it belongs to.
+    pub(super) fn key(&self) -> RequestKey {
+        self.origin.key
+    }
+
+    /// Tokens whose KV is still to be computed.
+    pub(super) fn remaining(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Plans up to `budget` tokens for this step; returns how many.
+    pub(super) fn plan(&mut self, budget: usize) -> usize {
+        let limit = if self.wants_prompt_logprobs { PROMPT_LOGPROBS_CHUNK } else { usize::MAX };
+        self.chunk = self.remaining().min(budget).min(limit);
+        self.chunk
+    }
+
+    /// Takes the blocks of a prefix that is cached, and private ones for the rest of its tokens,
+    /// if `spare` blocks stay available; otherwise takes none and returns false.
+    pub(super) fn admit(&mut self, pool: &mut Pool, block_size: usize, spare: usize) -> bool {
+        // At least one token must be computed to get logits.
+        let reusable = (self.tokens.len() - 1) / block_size;
+        let reusable = if self.wants_prompt_logprobs { 0 } else { reusable };
+        self.hash_blocks(reusable, block_size);
+        let prefix = pool.lookup(&self.hashes[..reusable]);
+        let missing = self.tokens.len().div_ceil(block_size) - prefix.blocks;
+        if pool.available() < prefix.idle + missing + spare {
+            return false;
+        }
+        for &hash in &self.hashes[..prefix.blocks] {
+            self.blocks.push(pool.acquire(hash).expect("the pool just counted this block"));
+        }
+        for _ in 0..missing {
+            self.blocks.push(pool.allocate().expect("the pool has as many as it said"));
+        }
+        self.computed = prefix.blocks * block_size;
+        self.cached.get_or_insert(self.computed.min(self.origin.prompt));
+        true
+    }
+
+    /// Has a block for the next token to compute; false if the pool has none.
+    pub(super) fn grow(&mut self, pool: &mut Pool, block_size: usize) -> bool {
+        if self.computed / block_size < self.blocks.len() {
+            return true;
+        }
+        let block = pool.allocate();
+        self.blocks.extend(block);
+        block.is_some()
+    }
+
+    /// Gives all blocks back; what is cached of them stays reusable for a while.
+    pub(super) fn release(&mut self, pool: &mut Pool) {
+        for block in self.blocks.drain(..).rev() {
+            pool.release(block);
+        }
+        self.computed = 0;
+        self.chunk = 0;
+        self.decoding = false;
+    }
+
+    /// Its part of the step, as planned.
+    pub(super) fn item<'a>(&'a self, model: &'a ModelInfo) -> Item<'a> {
+        let end = self.computed + self.chunk;
+        let draw = (end == self.tokens.len()).then_some(Draw {
+            sampling: &self.origin.sampling,
+            choice: self.choice,
+            tokens: &self.tokens,
+            prompt: self.origin.prompt,
+            eos_token_ids: &model.eos_token_ids,
+        });
+        let wanted = self.origin.sampling.prompt_logprobs;
+        Item {
+            tokens: &self.tokens,
+            start: self.computed,
+            end,
+            blocks: &self.blocks,
+            draw,
+            prompt_logprobs: wanted.filter(|_| self.wants_prompt_logprobs),
+        }
+    }
+
+    /// Takes what the step computed: indexes blocks that became full.
+    pub(super) fn advance(&mut self, pool: &mut Pool, block_size: usize) {
+        let full_before = self.computed / block_size;
+        self.computed += std::mem::take(&mut self.chunk);
+        let full = self.computed / block_size;
+        self.hash_blocks(full, block_size);
+        for i in full_before..full {
+            let parent = i.checked_sub(1).map(|before| self.hashes[before]);
+            let tokens = &self.tokens[i * block_size..][..block_size];
+            self.blocks[i] = pool.commit(self.blocks[i], self.hashes[i], parent, tokens);
+        }
+    }
+
+    /// Takes logprobs of the prompt, before [`Sequence::advance`]; after a preemption the first
+    /// of them come a second time.
+    pub(super) fn take_prompt_logprobs(&mut self, logprobs: Vec<TokenLogprobs>) {
+        let known = self.prompt_logprobs.len().saturating_sub(self.computed);
+        self.prompt_logprobs.extend(logprobs.into_iter().skip(known));
+    }
+
+    /// Appends the token that was drawn; returns what to tell the client.
+    pub(super) fn push(
+        &mut self,
+        token: u32,
+        computed: Computed,
+        model: &ModelInfo,
+        context_length: usize,
+    ) -> Output {
+        self.tokens.push(token);
+        self.decoding = true;
+        self.wants_prompt_logprobs = false;
+        let reason = self.reason_to_end(token, model, context_length);
+        Output {
+            key: self.key(),
+            choice: self.choice,
+            tokens: vec![token],
+            logprobs: computed.logprobs.into_iter().collect(),
+            prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+            finish: reason.map(|reason| Finish {
+                reason,
+                prompt_tokens: self.origin.prompt as u32,
+                completion_tokens: (self.tokens.len() - self.origin.prompt) as u32,
+                cached_tokens: self.cached.unwrap_or(0) as u32,
+            }),
+        }
+    }
+
+    fn reason_to_end(
+        &self,
+        token: u32,
+        model: &ModelInfo,
+        context_length: usize,
+    ) -> Option<FinishReason> {
+        let sampling = &self.origin.sampling;
+        let generated = self.tokens.len() - self.origin.prompt;
+        let eos = !sampling.ignore_eos && model.eos_token_ids.contains(&token);
+        let stop = eos || sampling.stop_token_ids.contains(&token);
+        if stop && generated >= sampling.min_tokens as usize {
+            return Some(FinishReason::Stop(token));
+        }
+        let full = self.tokens.len() >= context_length;
+        let length = full || generated >= sampling.max_tokens as usize;
+        length.then_some(FinishReason::Length)
+    }
+
+    /// Knows the hashes of the first `count` blocks.
+    fn hash_blocks(&mut self, count: usize, block_size: usize) {
+        for i in self.hashes.len()..count {
+            let block = block_hash(&self.tokens[i * block_size..][..block_size], self.origin.seed);
+            self.hashes.push(next_sequence_hash(self.hashes.last().copied(), block));
+        }
+    }
+}

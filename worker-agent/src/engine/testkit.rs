@@ -1,0 +1,133 @@
+//! What the tests of engines have in common: requests, and running them to their end.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::KvEvent;
+
+use super::{
+    Engine, Finish, FinishReason, Output, Request, RequestKey, Sampling, Step, TokenLogprobs,
+};
+
+/// One choice's answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) logprobs: Vec<TokenLogprobs>,
+    pub(crate) prompt_logprobs: Vec<TokenLogprobs>,
+    pub(crate) finish: Option<Finish>,
+}
+
+impl Answer {
+    pub(crate) fn cached_tokens(&self) -> u32 {
+        self.finish.expect("an answer that has ended").cached_tokens
+    }
+
+    pub(crate) fn reason(&self) -> FinishReason {
+        self.finish.expect("an answer that has ended").reason
+    }
+}
+
+/// A greedy request of one choice.
+pub(crate) fn request(key: u64, tokens: Vec<u32>, max_tokens: u32) -> Request {
+    request_with(key, tokens, Sampling { max_tokens, ..Sampling::default() })
+}
+
+/// A request of one choice.
+pub(crate) fn request_with(key: u64, tokens: Vec<u32>, sampling: Sampling) -> Request {
+    Request {
+        key: RequestKey(key),
+        tokens,
+        resumed: 0,
+        first_choice: 0,
+        choices: 1,
+        sampling: Arc::new(sampling),
+        cache_salt: None,
+    }
+}
+
+/// Drives an engine, collects answers, and checks that its events tell what it holds.
+pub(crate) struct Driver<E> {
+    pub(crate) engine: E,
+    pub(crate) answers: BTreeMap<(u64, u32), Answer>,
+    pub(crate) steps: usize,
+    held: HashSet<SequenceHash>,
+}
+
+impl<E: Engine> Driver<E> {
+    pub(crate) fn new(engine: E) -> Self {
+        Self { engine, answers: BTreeMap::new(), steps: 0, held: HashSet::new() }
+    }
+
+    pub(crate) fn submit(&mut self, request: Request) {
+        self.engine.submit(request).expect("the request can run");
+    }
+
+    /// One step; whether anything ran.
+    pub(crate) fn step(&mut self) -> bool {
+        let mut step = Step::default();
+        self.engine.step(&mut step);
+        self.steps += 1;
+        for output in step.outputs {
+            self.take(output);
+        }
+        for event in &step.events {
+            self.replay(event);
+        }
+        let blocks = self.engine.blocks();
+        assert_eq!(blocks.len(), self.held.len());
+        assert!(blocks.iter().all(|block| self.held.contains(block)), "events tell what is held");
+        step.ran
+    }
+
+    /// Steps until nothing is left to do.
+    pub(crate) fn run(&mut self) {
+        while self.step() {
+            assert!(self.steps < 100_000, "the engine does not come to an end");
+        }
+        let load = self.engine.load();
+        assert_eq!((load.running, load.waiting, load.used_blocks), (0, 0, 0));
+    }
+
+    /// The answer of a request's first choice.
+    pub(crate) fn answer(&self, key: u64) -> &Answer {
+        &self.answers[&(key, 0)]
+    }
+
+    fn take(&mut self, output: Output) {
+        let answer = self.answers.entry((output.key.0, output.choice)).or_default();
+        assert_eq!(answer.finish, None, "nothing follows the last output");
+        answer.tokens.extend(output.tokens);
+        answer.logprobs.extend(output.logprobs);
+        answer.prompt_logprobs.extend(output.prompt_logprobs);
+        answer.finish = output.finish;
+    }
+
+    fn replay(&mut self, event: &KvEvent) {
+        match event {
+            KvEvent::Stored(stored) => {
+                assert_eq!(stored.tokens.len(), stored.hashes.len() * stored.block_size as usize);
+                let parent = stored.parent.map(SequenceHash);
+                assert!(parent.is_none_or(|parent| self.held.contains(&parent)), "parents first");
+                for &hash in &stored.hashes {
+                    assert!(self.held.insert(SequenceHash(hash)), "stored twice");
+                }
+            }
+            KvEvent::Removed(removed) => {
+                for &hash in &removed.hashes {
+                    assert!(self.held.remove(&SequenceHash(hash)), "removed but not held");
+                }
+            }
+            KvEvent::Cleared => self.held.clear(),
+        }
+    }
+}
+
+/// What a fresh engine answers to one request alone.
+pub(crate) fn alone<E: Engine>(engine: E, request: Request) -> BTreeMap<(u64, u32), Answer> {
+    let mut driver = Driver::new(engine);
+    driver.submit(request);
+    driver.run();
+    driver.answers
+}

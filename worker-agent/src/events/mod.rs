@@ -1,0 +1,144 @@
+//! The event plane: KV events and load of the agent's workers, numbered and published on ZMQ.
+//!
+//! An engine's driver never waits for subscribers. It appends each batch to its worker's
+//! [`log::EventLog`] and to a bounded queue; [`publish`] empties the queue into a PUB socket, and
+//! [`replay`] answers from the logs. What the queue loses is a gap in the numbers, which
+//! subscribers see and heal.
+
+pub(crate) mod log;
+pub(crate) mod publish;
+pub(crate) mod replay;
+
+use crate::metrics::AgentMetrics;
+use bytes::Bytes;
+use log::EventLog;
+use parking_lot::Mutex;
+use publish::{Message, Queue};
+use stator_protos::kv_event::{self, EventBatch, KvEvent};
+use stator_protos::load::Load;
+use stator_protos::topic::{Kind, Topic};
+use stator_protos::{Generation, WorkerRank};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The log of one worker's life as replay finds it.
+#[derive(Clone, Debug)]
+pub(crate) struct LogEntry {
+    /// Topic frame of its batches.
+    pub(crate) topic: Bytes,
+    /// Its batches.
+    pub(crate) log: Arc<Mutex<EventLog>>,
+}
+
+/// Where one worker's driver leaves its events and load.
+#[derive(Debug)]
+pub(crate) struct WorkerFeed {
+    rank: u16,
+    events_topic: Bytes,
+    log: Arc<Mutex<EventLog>>,
+    queue: Arc<Queue>,
+    loads: Arc<LoadFeed>,
+    metrics: AgentMetrics,
+}
+
+/// The load reports of one worker's life. Repeating the last one is what keeps an idle worker's
+/// subscribers sure that they missed nothing.
+#[derive(Debug)]
+pub(crate) struct LoadFeed {
+    topic: Bytes,
+    last: Mutex<Load>,
+    /// Number of the next batch; written by the driver alone, after the batch before it is queued.
+    next: AtomicU64,
+    queue: Arc<Queue>,
+    metrics: AgentMetrics,
+}
+
+impl LoadFeed {
+    /// Publishes `load`. Its number frame is the number of the next batch, so that a subscriber
+    /// that lost the last batch before a silence notices.
+    fn report(&self, load: Load) {
+        *self.last.lock() = load;
+        self.repeat();
+    }
+
+    /// Publishes the last report again.
+    pub(crate) fn repeat(&self) {
+        let mut payload = Vec::new();
+        self.last.lock().encode(&mut payload);
+        let number = self.next.load(Ordering::Acquire);
+        let message = Message { topic: self.topic.clone(), number, payload: Bytes::from(payload) };
+        self.metrics.messages_dropped.inc_by(self.queue.push(message));
+    }
+}
+
+impl WorkerFeed {
+    /// A feed of one life of `worker` whose log keeps `log_bytes`.
+    pub(crate) fn new(
+        (worker, generation): (WorkerRank, Generation),
+        log_bytes: usize,
+        queue: Arc<Queue>,
+        metrics: AgentMetrics,
+    ) -> Self {
+        let topic = |kind| Bytes::from(Topic { kind, worker, generation }.to_string());
+        let loads = LoadFeed {
+            topic: topic(Kind::Load),
+            last: Mutex::default(),
+            next: AtomicU64::new(0),
+            queue: queue.clone(),
+            metrics: metrics.clone(),
+        };
+        Self {
+            rank: worker.rank,
+            events_topic: topic(Kind::KvEvents),
+            log: Arc::new(Mutex::new(EventLog::new(log_bytes))),
+            queue,
+            loads: Arc::new(loads),
+            metrics,
+        }
+    }
+
+    /// The log, for replay.
+    pub(crate) fn log(&self) -> LogEntry {
+        LogEntry { topic: self.events_topic.clone(), log: self.log.clone() }
+    }
+
+    /// The load reports, for repeating them.
+    pub(crate) fn loads(&self) -> Arc<LoadFeed> {
+        self.loads.clone()
+    }
+
+    /// Number of the next batch.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.loads.next.load(Ordering::Acquire)
+    }
+
+    /// Numbers and publishes a batch; `events` is empty afterwards.
+    pub(crate) fn events(&mut self, events: &mut Vec<KvEvent>) {
+        let batch = EventBatch {
+            timestamp_s: unix_seconds(),
+            events: std::mem::take(events),
+            rank: Some(u32::from(self.rank)),
+        };
+        let mut payload = Vec::new();
+        kv_event::encode(&batch, &mut payload);
+        // The events' own memory serves the next step.
+        *events = batch.events;
+        events.clear();
+
+        let payload = Bytes::from(payload);
+        let number = self.log.lock().append(payload.clone());
+        let message = Message { topic: self.events_topic.clone(), number, payload };
+        self.metrics.messages_dropped.inc_by(self.queue.push(message));
+        self.loads.next.store(number + 1, Ordering::Release);
+    }
+
+    /// Publishes a load report.
+    pub(crate) fn load(&self, load: Load) {
+        self.loads.report(load);
+    }
+}
+
+fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

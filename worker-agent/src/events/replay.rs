@@ -1,0 +1,113 @@
+//! The replay socket: answers which batches a subscriber missed, from the workers' logs.
+//!
+//! A request is `["", start]` from a DEALER, with an optional third frame that is the topic of
+//! one worker. Each answer is `["", topic, number, payload]`, and `["", "", ff*8, ""]` ends them.
+//! Without a topic all workers answer, each from `start`.
+//!
+//! Source: vLLM's ZMQ event publisher; the topic frame is ours, because one agent has one replay
+//! socket for several workers.
+
+use super::LogEntry;
+use crate::metrics::AgentMetrics;
+use bytes::Bytes;
+use std::time::Duration;
+use zeromq::{RouterSocket, SocketRecv, SocketSend, ZmqMessage};
+
+/// Longest wait for a subscriber to take one answer; the rest of its replay is dropped then, and
+/// with it the end marker, so that it cannot mistake a part for the whole.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// The number frame of the end marker.
+const END: [u8; 8] = [0xff; 8];
+
+/// What a subscriber asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    peer: Bytes,
+    start: u64,
+    topic: Option<Bytes>,
+}
+
+/// Answers replay requests one after the other, until dropped.
+pub(crate) async fn run(logs: Vec<LogEntry>, mut socket: RouterSocket, metrics: AgentMetrics) {
+    loop {
+        let frames = match socket.recv().await {
+            Ok(message) => message.into_vec(),
+            Err(error) => {
+                tracing::warn!(%error, "cannot receive a replay request");
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        let Some(wanted) = parse(&frames) else {
+            metrics.replay_requests_malformed.inc();
+            continue;
+        };
+        metrics.replay_requests.inc();
+        if let Err(error) = answer(&logs, &wanted, &mut socket).await {
+            tracing::debug!(%error, "a replay was cut short");
+        }
+    }
+}
+
+fn parse(frames: &[Bytes]) -> Option<Wanted> {
+    let (peer, empty, start, topic) = match frames {
+        [peer, empty, start] => (peer, empty, start, None),
+        [peer, empty, start, topic] => (peer, empty, start, Some(topic)),
+        _ => return None,
+    };
+    let start = u64::from_be_bytes(start.as_ref().try_into().ok()?);
+    let wanted = Wanted { peer: peer.clone(), start, topic: topic.cloned() };
+    empty.is_empty().then_some(wanted)
+}
+
+async fn answer(
+    logs: &[LogEntry],
+    wanted: &Wanted,
+    socket: &mut RouterSocket,
+) -> anyhow::Result<()> {
+    let asked = |entry: &&LogEntry| wanted.topic.as_ref().is_none_or(|topic| *topic == entry.topic);
+    for entry in logs.iter().filter(asked) {
+        let batches = entry.log.lock().since(wanted.start);
+        for (number, payload) in batches {
+            let number = Bytes::copy_from_slice(&number.to_be_bytes());
+            send(socket, &wanted.peer, [entry.topic.clone(), number, payload]).await?;
+        }
+    }
+    send(socket, &wanted.peer, [Bytes::new(), Bytes::from_static(&END), Bytes::new()]).await
+}
+
+async fn send(socket: &mut RouterSocket, peer: &Bytes, frames: [Bytes; 3]) -> anyhow::Result<()> {
+    let mut message = ZmqMessage::from(peer.clone());
+    message.push_back(Bytes::new());
+    for frame in frames {
+        message.push_back(frame);
+    }
+    Ok(tokio::time::timeout(SEND_TIMEOUT, socket.send(message)).await??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(frames: &[&[u8]]) -> Option<(u64, Option<Bytes>)> {
+        let frames: Vec<_> = frames.iter().map(|f| Bytes::copy_from_slice(f)).collect();
+        parse(&frames).map(|wanted| (wanted.start, wanted.topic))
+    }
+
+    #[test]
+    fn requests_with_and_without_topic_are_read_and_others_refused() {
+        let start = 7u64.to_be_bytes();
+        assert_eq!(check(&[b"peer", b"", &start]), Some((7, None)));
+        let topic = Bytes::from_static(b"kv-events/x");
+        assert_eq!(check(&[b"peer", b"", &start, &topic]), Some((7, Some(topic))));
+        for malformed in [
+            &[&b"peer"[..]][..],
+            &[b"peer", &start],
+            &[b"peer", b"x", &start],
+            &[b"peer", b"", &start[..7]],
+            &[b"peer", b"", &start, b"t", b"more"],
+        ] {
+            assert_eq!(check(malformed), None);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The agent's sockets: bound before the agent registers, so that its record tells real ports.
+
+use crate::config::Listen;
+use anyhow::Context;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use tokio::net::UnixListener;
+use tonic::transport::server::TcpIncoming;
+use zeromq::Socket;
+
+/// The request plane's listener.
+pub(crate) enum Listener {
+    Tcp(TcpIncoming),
+    Unix(UnixListener),
+}
+
+/// Binds the request plane; returns the listener and the endpoint that reaches it.
+///
+/// # Errors
+///
+/// When the address is taken or not ours.
+pub(crate) fn request_plane(
+    listen: &Listen,
+    advertise_host: Option<&str>,
+) -> anyhow::Result<(Listener, String)> {
+    match listen {
+        Listen::Tcp(address) => {
+            let incoming = TcpIncoming::bind(*address)
+                .with_context(|| format!("listen: cannot bind {address}"))?
+                // A frame is small and somebody waits for it: never wait to fill a packet.
+                .with_nodelay(Some(true));
+            let bound = incoming.local_addr().context("listen: no local address")?;
+            let endpoint = format!("http://{}", reachable(bound, advertise_host));
+            Ok((Listener::Tcp(incoming), endpoint))
+        }
+        Listen::Unix(path) => {
+            clear_stale(path);
+            let listener = UnixListener::bind(path)
+                .with_context(|| format!("listen: cannot bind {}", path.display()))?;
+            Ok((Listener::Unix(listener), format!("unix://{}", path.display())))
+        }
+    }
+}
+
+/// Binds a ZMQ socket; returns the endpoint that reaches it.
+///
+/// # Errors
+///
+/// When the endpoint is taken or not ours.
+pub(crate) async fn event_plane(
+    flag: &str,
+    socket: &mut impl Socket,
+    endpoint: &str,
+    advertise_host: Option<&str>,
+) -> anyhow::Result<String> {
+    if let Some(path) = endpoint.strip_prefix("ipc://") {
+        clear_stale(Path::new(path));
+    }
+    let bound = socket
+        .bind(endpoint)
+        .await
+        .with_context(|| format!("{flag}: cannot bind {endpoint}"))?
+        .to_string();
+    match bound.strip_prefix("tcp://").and_then(|address| address.parse().ok()) {
+        Some(address) => Ok(format!("tcp://{}", reachable(address, advertise_host))),
+        None => Ok(bound),
+    }
+}
+
+/// Where others reach a socket that is bound to `bound`.
+fn reachable(bound: SocketAddr, advertise_host: Option<&str>) -> String {
+    match advertise_host {
+        Some(host) => format!("{host}:{}", bound.port()),
+        None if bound.ip().is_unspecified() => {
+            SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), bound.port()).to_string()
+        }
+        None => bound.to_string(),
+    }
+}
+
+/// Removes a Unix socket that nobody listens on, left by an agent that was killed.
+fn clear_stale(path: &Path) {
+    let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+    if UnixStream::connect(path).is_err_and(refused) {
+        // If this fails, binding says why.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(bound: &str, host: Option<&str>) -> String {
+        reachable(bound.parse().unwrap(), host)
+    }
+
+    #[test]
+    fn a_record_never_names_the_unspecified_address() {
+        assert_eq!(check("10.0.0.1:7000", None), "10.0.0.1:7000");
+        assert_eq!(check("0.0.0.0:7000", None), "127.0.0.1:7000");
+        assert_eq!(check("[::]:7000", None), "127.0.0.1:7000");
+        assert_eq!(check("0.0.0.0:7000", Some("node-1")), "node-1:7000");
+    }
+
+    #[tokio::test]
+    async fn a_dead_agents_socket_is_replaced_and_a_live_ones_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let listen = Listen::Unix(dir.path().join("agent.sock"));
+        let (first, endpoint) = request_plane(&listen, None).unwrap();
+        assert!(endpoint.starts_with("unix:///"));
+        assert!(request_plane(&listen, None).is_err());
+        drop(first);
+        assert!(request_plane(&listen, None).is_ok());
+    }
+}

@@ -1,0 +1,176 @@
+//! The agent's metrics, all of them. Counters end in `_total` where they are rendered.
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use stator_protos::WorkerRank;
+use stator_protos::load::Load;
+use stator_protos::worker::ErrorKind;
+
+/// Metrics of one agent process. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AgentMetrics {
+    requests: Family<RequestLabels, Counter>,
+    running: Family<WorkerLabels, Gauge>,
+    waiting: Family<WorkerLabels, Gauge>,
+    used_blocks: Family<WorkerLabels, Gauge>,
+    cached_blocks: Family<WorkerLabels, Gauge>,
+    total_blocks: Family<WorkerLabels, Gauge>,
+    /// Tokens of finished requests' prompts.
+    pub(crate) prompt_tokens: Counter,
+    /// Of these, tokens whose KV was already there.
+    pub(crate) cached_tokens: Counter,
+    /// Tokens generated.
+    pub(crate) generated_tokens: Counter,
+    /// Event batches and load reports handed to subscribers' queues.
+    pub(crate) messages_published: Counter,
+    /// Messages that left the live feed because publishing fell behind.
+    pub(crate) messages_dropped: Counter,
+    /// Replay requests answered.
+    pub(crate) replay_requests: Counter,
+    /// Replay requests that could not be read.
+    pub(crate) replay_requests_malformed: Counter,
+    /// Engines that failed.
+    pub(crate) worker_failures: Counter,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WorkerLabels {
+    worker: String,
+    rank: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    outcome: Outcome,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the names are label values")]
+pub(crate) enum Outcome {
+    /// With an answer.
+    completed,
+    /// By its client.
+    cancelled,
+    /// It can never succeed.
+    invalid,
+    /// No room.
+    overloaded,
+    /// Sent to a worker that is not here.
+    unknown_worker,
+    /// Sent to an agent that drains.
+    draining,
+    /// The engine failed.
+    internal,
+}
+
+impl From<ErrorKind> for Outcome {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Invalid => Self::invalid,
+            ErrorKind::Overloaded => Self::overloaded,
+            ErrorKind::UnknownWorker => Self::unknown_worker,
+            ErrorKind::Draining => Self::draining,
+            ErrorKind::Internal | ErrorKind::Unspecified => Self::internal,
+        }
+    }
+}
+
+/// Gauges of one worker, looked up once.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerGauges {
+    running: Gauge,
+    waiting: Gauge,
+    used_blocks: Gauge,
+    cached_blocks: Gauge,
+    total_blocks: Gauge,
+}
+
+impl WorkerGauges {
+    pub(crate) fn set(&self, load: &Load) {
+        self.running.set(load.running.into());
+        self.waiting.set(load.waiting.into());
+        self.used_blocks.set(load.used_blocks.into());
+        self.cached_blocks.set(load.cached_blocks.into());
+        self.total_blocks.set(load.total_blocks.into());
+    }
+}
+
+impl AgentMetrics {
+    /// Makes the metrics known to the process's registry.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("stator_agent");
+        registry.register("requests", "Requests by how they ended", self.requests.clone());
+        registry.register("requests_running", "Requests in the batch", self.running.clone());
+        registry.register("requests_waiting", "Requests that wait", self.waiting.clone());
+        let blocks = [
+            ("kv_blocks_used", "KV blocks that running requests use", &self.used_blocks),
+            ("kv_blocks_cached", "KV blocks kept for reuse, evictable", &self.cached_blocks),
+            ("kv_blocks", "KV blocks in all", &self.total_blocks),
+        ];
+        for (name, help, family) in blocks {
+            registry.register(name, help, family.clone());
+        }
+        let counters = [
+            ("prompt_tokens", "Prompt tokens of finished choices", &self.prompt_tokens),
+            ("cached_tokens", "Prompt tokens whose KV was reused", &self.cached_tokens),
+            ("generated_tokens", "Tokens generated", &self.generated_tokens),
+            ("messages_published", "Event batches and load reports sent", &self.messages_published),
+            ("messages_dropped", "Messages dropped from the live feed", &self.messages_dropped),
+            ("replay_requests", "Replay requests answered", &self.replay_requests),
+            (
+                "replay_requests_malformed",
+                "Replay requests that could not be read",
+                &self.replay_requests_malformed,
+            ),
+            ("worker_failures", "Engines that failed", &self.worker_failures),
+        ];
+        for (name, help, counter) in counters {
+            registry.register(name, help, counter.clone());
+        }
+    }
+
+    /// Counts a request that ended.
+    pub(crate) fn ended(&self, outcome: Outcome) {
+        self.requests.get_or_create(&RequestLabels { outcome }).inc();
+    }
+
+    /// The gauges of one worker.
+    pub(crate) fn worker(&self, worker: WorkerRank) -> WorkerGauges {
+        let labels = WorkerLabels { worker: worker.worker.to_string(), rank: worker.rank.into() };
+        WorkerGauges {
+            running: self.running.get_or_create(&labels).clone(),
+            waiting: self.waiting.get_or_create(&labels).clone(),
+            used_blocks: self.used_blocks.get_or_create(&labels).clone(),
+            cached_blocks: self.cached_blocks.get_or_create(&labels).clone(),
+            total_blocks: self.total_blocks.get_or_create(&labels).clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_carry_the_prefix_and_labels() {
+        let metrics = AgentMetrics::default();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        metrics.ended(Outcome::completed);
+        let worker = WorkerRank { worker: stator_protos::WorkerId(1), rank: 0 };
+        metrics.worker(worker).set(&Load { running: 3, ..Load::default() });
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "stator_agent_requests_total{outcome=\"completed\"} 1",
+            "stator_agent_requests_running{worker=\"0000000000000001\",rank=\"0\"} 3",
+            "stator_agent_messages_dropped_total 0",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+}

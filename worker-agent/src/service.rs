@@ -1,0 +1,299 @@
+//! The request plane's server: demultiplexes a client's stream to the workers, and sends what they
+//! answer in as few frames as the client's pace allows.
+
+use crate::engine::RequestKey;
+use crate::in_flight::InFlight;
+use crate::metrics::AgentMetrics;
+use crate::outbox::{Outbox, Refused, Route};
+use crate::translate;
+use crate::worker::{Command, Status as WorkerStatus, Submission};
+use futures::Stream;
+use rustc_hash::FxHashMap;
+use stator_protos::discovery::AgentRecord;
+use stator_protos::worker::generate_input::Input;
+use stator_protos::worker::worker_server::Worker;
+use stator_protos::worker::{
+    self, AgentDescription, DescribeRequest, ErrorKind, GenerateFrame, GenerateInput, ModelFile,
+    ModelFilesRequest, ModelFilesResponse, SnapshotChunk, SnapshotRequest,
+};
+use stator_protos::{Generation, WorkerId, WorkerRank};
+use stator_runtime::Shutdown;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use tokio::sync::{mpsc, oneshot, watch};
+use tonic::{Request, Response, Status, Streaming};
+
+/// Hashes in one chunk of a snapshot at most.
+const HASHES_PER_CHUNK: usize = 65_536;
+
+/// One worker as the service reaches it.
+#[derive(Debug)]
+pub(crate) struct WorkerHandle {
+    /// Who it is.
+    pub(crate) worker: WorkerRank,
+    /// Its life.
+    pub(crate) generation: Generation,
+    /// Commands to its driver.
+    pub(crate) commands: mpsc::Sender<Command>,
+    /// Whether it lives.
+    pub(crate) status: Arc<WorkerStatus>,
+}
+
+/// The agent as its clients see it.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    workers: Vec<WorkerHandle>,
+    places: FxHashMap<WorkerRank, usize>,
+    model_files: Vec<ModelFile>,
+    record: watch::Receiver<AgentRecord>,
+    max_requests_per_stream: usize,
+    next_key: AtomicU64,
+    draining: AtomicBool,
+    in_flight: InFlight,
+    metrics: AgentMetrics,
+    ended: Shutdown,
+}
+
+impl Agent {
+    /// `ended` ends all streams; until then they live as long as their clients want.
+    pub(crate) fn new(
+        workers: Vec<WorkerHandle>,
+        model_files: Vec<ModelFile>,
+        record: watch::Receiver<AgentRecord>,
+        max_requests_per_stream: usize,
+        (metrics, ended): (AgentMetrics, Shutdown),
+    ) -> Self {
+        let places = workers.iter().enumerate().map(|(n, handle)| (handle.worker, n)).collect();
+        Self {
+            workers,
+            places,
+            model_files,
+            record,
+            max_requests_per_stream,
+            next_key: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            in_flight: InFlight::new(),
+            metrics,
+            ended,
+        }
+    }
+
+    /// From now on new requests are refused; what runs goes on.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// What runs.
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.in_flight
+    }
+
+    /// Sends a request to its worker, or its refusal back.
+    fn submit(&self, submit: worker::Submit, outbox: &Arc<Outbox>) {
+        let (request_id, choice) = (submit.request_id, submit.first_choice);
+        if let Err((kind, message)) = self.try_submit(submit, outbox) {
+            self.metrics.ended(kind.into());
+            let refusal = translate::failure(request_id, choice, kind, message);
+            outbox.push(&mut vec![refusal], &mut vec![]);
+        }
+    }
+
+    fn try_submit(
+        &self,
+        submit: worker::Submit,
+        outbox: &Arc<Outbox>,
+    ) -> Result<(), (ErrorKind, String)> {
+        if self.draining.load(Ordering::Acquire) {
+            return Err((ErrorKind::Draining, "the agent is draining".into()));
+        }
+        let place = self.place(submit.worker_id, submit.rank)?;
+        let handle = &self.workers[place];
+        let request_id = submit.request_id;
+        let key = RequestKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        let request =
+            translate::request(submit, key).map_err(|message| (ErrorKind::Invalid, message))?;
+        let limit = self.max_requests_per_stream;
+        outbox.admit(request_id, Route { worker: place, key }, limit).map_err(|refused| {
+            match refused {
+                Refused::Duplicate => {
+                    (ErrorKind::Invalid, format!("request_id: {request_id} is live already"))
+                }
+                Refused::Full => {
+                    (ErrorKind::Overloaded, format!("stream has {limit} live requests, the limit"))
+                }
+                Refused::Closed => (ErrorKind::Draining, "the stream is ending".into()),
+            }
+        })?;
+        let ticket = self.in_flight.enter();
+        let submission = Submission { request, request_id, outbox: outbox.clone(), ticket };
+        handle.commands.try_send(Command::Submit(submission)).map_err(|error| {
+            outbox.push(&mut vec![], &mut vec![request_id]);
+            match error {
+                mpsc::error::TrySendError::Full(_) => {
+                    let limit = handle.commands.max_capacity();
+                    (ErrorKind::Overloaded, format!("{limit} commands wait, the limit"))
+                }
+                mpsc::error::TrySendError::Closed(_) => {
+                    (ErrorKind::Internal, "the worker has ended".into())
+                }
+            }
+        })
+    }
+
+    fn place(&self, worker_id: u64, rank: u32) -> Result<usize, (ErrorKind, String)> {
+        let unknown = || {
+            let id = WorkerId(worker_id);
+            (ErrorKind::UnknownWorker, format!("no worker {id}/{rank} here"))
+        };
+        let rank = u16::try_from(rank).map_err(|_| unknown())?;
+        let worker = WorkerRank { worker: WorkerId(worker_id), rank };
+        self.places.get(&worker).copied().ok_or_else(unknown)
+    }
+
+    /// Stops requests. Waits where a driver has many commands before it.
+    async fn cancel(&self, routes: Vec<Route>) {
+        let mut keys: FxHashMap<usize, Vec<RequestKey>> = FxHashMap::default();
+        for route in routes {
+            keys.entry(route.worker).or_default().push(route.key);
+        }
+        for (place, keys) in keys {
+            // A driver that is gone has no request any more.
+            let _ = self.workers[place].commands.send(Command::Cancel(keys)).await;
+        }
+    }
+
+    /// Serves one client stream until it ends, then cancels what it has running.
+    async fn serve(
+        &self,
+        mut inputs: Streaming<GenerateInput>,
+        outbox: Arc<Outbox>,
+        mut gone: oneshot::Receiver<()>,
+    ) {
+        loop {
+            let input = tokio::select! {
+                input = inputs.message() => input,
+                _ = &mut gone => break,
+                () = self.ended.wait() => break,
+            };
+            match input {
+                Ok(Some(GenerateInput { input: Some(Input::Submit(submit)) })) => {
+                    self.submit(submit, &outbox);
+                }
+                Ok(Some(GenerateInput { input: Some(Input::Cancel(cancel)) })) => {
+                    if let Some(route) = outbox.route(cancel.request_id) {
+                        self.cancel(vec![route]).await;
+                    }
+                }
+                // A kind of input that a later version may send.
+                Ok(Some(GenerateInput { input: None })) => {}
+                Ok(None) => break,
+                Err(status) => {
+                    tracing::debug!(%status, "a client stream broke");
+                    break;
+                }
+            }
+        }
+        self.cancel(outbox.close()).await;
+    }
+}
+
+/// The gRPC service; all its clones serve one agent.
+#[derive(Clone, Debug)]
+pub(crate) struct Service(pub(crate) Arc<Agent>);
+
+/// The answers of one client stream.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    outbox: Arc<Outbox>,
+    /// Dropped with the answers: the client is gone.
+    _alive: oneshot::Sender<()>,
+}
+
+impl Stream for Frames {
+    type Item = Result<GenerateFrame, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.outbox
+            .poll_take(context)
+            .map(|taken| taken.map(|outputs| Ok(GenerateFrame { outputs })))
+    }
+}
+
+type Chunks = tokio_stream::Iter<std::vec::IntoIter<Result<SnapshotChunk, Status>>>;
+
+#[tonic::async_trait]
+impl Worker for Service {
+    type GenerateStream = Frames;
+    type SnapshotStream = Chunks;
+
+    async fn describe(
+        &self,
+        _: Request<DescribeRequest>,
+    ) -> Result<Response<AgentDescription>, Status> {
+        let record = self.0.record.borrow().clone();
+        let record_json = serde_json::to_string(&record)
+            .map_err(|error| Status::internal(format!("cannot write the record: {error}")))?;
+        Ok(Response::new(AgentDescription {
+            agent_id: record.agent_id,
+            version: env!("CARGO_PKG_VERSION").into(),
+            record_json,
+        }))
+    }
+
+    async fn model_files(
+        &self,
+        request: Request<ModelFilesRequest>,
+    ) -> Result<Response<ModelFilesResponse>, Status> {
+        let asked = request.into_inner().model;
+        let name = self.0.record.borrow().model.name.clone();
+        if asked != name {
+            return Err(Status::not_found(format!("model {asked:?} is not here, {name:?} is")));
+        }
+        Ok(Response::new(ModelFilesResponse { files: self.0.model_files.clone() }))
+    }
+
+    async fn generate(
+        &self,
+        request: Request<Streaming<GenerateInput>>,
+    ) -> Result<Response<Frames>, Status> {
+        let outbox = Arc::new(Outbox::new());
+        let (alive, gone) = oneshot::channel();
+        let frames = Frames { outbox: outbox.clone(), _alive: alive };
+        let agent = self.0.clone();
+        // Ends with the stream: either side's end is the other's.
+        tokio::spawn(async move { agent.serve(request.into_inner(), outbox, gone).await });
+        Ok(Response::new(frames))
+    }
+
+    async fn snapshot(
+        &self,
+        request: Request<SnapshotRequest>,
+    ) -> Result<Response<Chunks>, Status> {
+        let SnapshotRequest { worker_id, rank } = request.into_inner();
+        let place =
+            self.0.place(worker_id, rank).map_err(|(_, message)| Status::not_found(message))?;
+        let handle = &self.0.workers[place];
+        let (answer, answered) = oneshot::channel();
+        let ended = || Status::unavailable("the worker has ended");
+        handle.commands.send(Command::Snapshot(answer)).await.map_err(|_| ended())?;
+        let snapshot = answered.await.map_err(|_| ended())?;
+        if handle.status.is_dead() {
+            return Err(ended());
+        }
+        let chunk = |hashes: &[stator_protos::hash::SequenceHash]| {
+            Ok(SnapshotChunk {
+                generation: handle.generation.0,
+                next_sequence: snapshot.next_sequence,
+                sequence_hashes: hashes.iter().map(|hash| hash.0).collect(),
+            })
+        };
+        let mut chunks: Vec<_> = snapshot.blocks.chunks(HASHES_PER_CHUNK).map(chunk).collect();
+        if chunks.is_empty() {
+            // Also an empty worker has a generation and a next number.
+            chunks.push(chunk(&[]));
+        }
+        Ok(Response::new(tokio_stream::iter(chunks)))
+    }
+}

@@ -1,0 +1,262 @@
+//! Between the request plane's messages and the engine's types: everything that a client can get
+//! wrong without the engine's help is found here.
+
+use crate::engine::{self, FinishReason, Request, RequestKey, Sampling};
+use stator_protos::worker;
+use std::sync::Arc;
+
+/// Most completions of one prompt.
+pub(crate) const MAX_CHOICES: u32 = 128;
+/// Most alternatives per token with logprobs.
+const MAX_LOGPROBS: u32 = 20;
+/// Most entries of `logit_bias`, and most stop tokens.
+const MAX_TOKEN_LIST: usize = 4096;
+/// Longest cache salt in bytes.
+const MAX_SALT_BYTES: usize = 256;
+
+/// Checks a submission and turns it into a request of the engine.
+///
+/// # Errors
+///
+/// A message that names the field, its value and its limit.
+pub(crate) fn request(submit: worker::Submit, key: RequestKey) -> Result<Request, String> {
+    let tokens = submit.token_ids.len();
+    if tokens == 0 {
+        return Err("token_ids: 0 tokens, at least 1 is needed".into());
+    }
+    let resumed = submit.resumed_tokens as usize;
+    if resumed >= tokens {
+        return Err(format!("resumed_tokens: {resumed} is not below {tokens}, the tokens given"));
+    }
+    let choices = submit.choices.max(1);
+    if choices > MAX_CHOICES {
+        return Err(format!("choices: {choices} is not in 1..={MAX_CHOICES}"));
+    }
+    if submit.first_choice > u32::MAX - choices {
+        return Err(format!("first_choice: {} is too large", submit.first_choice));
+    }
+    if !submit.lora_name.is_empty() {
+        return Err(format!("lora_name: {:?} is not served here", submit.lora_name));
+    }
+    if submit.cache_salt.len() > MAX_SALT_BYTES {
+        let bytes = submit.cache_salt.len();
+        return Err(format!("cache_salt: {bytes} bytes, limit {MAX_SALT_BYTES}"));
+    }
+    Ok(Request {
+        key,
+        tokens: submit.token_ids,
+        resumed,
+        first_choice: submit.first_choice,
+        choices,
+        sampling: Arc::new(sampling(submit.sampling.unwrap_or_default())?),
+        cache_salt: Some(submit.cache_salt).filter(|salt| !salt.is_empty()),
+    })
+}
+
+fn sampling(given: worker::Sampling) -> Result<Sampling, String> {
+    let one_if_zero = |value: f32| if value == 0.0 { 1.0 } else { value };
+    let top_p = one_if_zero(given.top_p);
+    let repetition_penalty = one_if_zero(given.repetition_penalty);
+    in_range("temperature", given.temperature, 0.0, 2.0)?;
+    in_range("top_p", top_p, 0.0, 1.0)?;
+    in_range("min_p", given.min_p, 0.0, 1.0)?;
+    in_range("repetition_penalty", repetition_penalty, 0.01, 100.0)?;
+    in_range("presence_penalty", given.presence_penalty, -2.0, 2.0)?;
+    in_range("frequency_penalty", given.frequency_penalty, -2.0, 2.0)?;
+    at_most("logit_bias", given.logit_bias.len(), MAX_TOKEN_LIST)?;
+    at_most("stop_token_ids", given.stop_token_ids.len(), MAX_TOKEN_LIST)?;
+    for entry in &given.logit_bias {
+        in_range("logit_bias", entry.bias, -100.0, 100.0)?;
+    }
+    for (field, value) in [("logprobs", given.logprobs), ("prompt_logprobs", given.prompt_logprobs)]
+    {
+        if value.is_some_and(|n| n > MAX_LOGPROBS) {
+            return Err(format!("{field}: {} is not in 0..={MAX_LOGPROBS}", value.unwrap_or(0)));
+        }
+    }
+    if given.max_tokens == 0 {
+        return Err("max_tokens: 0 is below 1".into());
+    }
+    if given.min_tokens > given.max_tokens {
+        let (min, max) = (given.min_tokens, given.max_tokens);
+        return Err(format!("min_tokens: {min} is above max_tokens, {max}"));
+    }
+    Ok(Sampling {
+        temperature: given.temperature,
+        top_k: given.top_k,
+        top_p,
+        min_p: given.min_p,
+        repetition_penalty,
+        presence_penalty: given.presence_penalty,
+        frequency_penalty: given.frequency_penalty,
+        seed: given.seed,
+        logit_bias: given.logit_bias.iter().map(|entry| (entry.token_id, entry.bias)).collect(),
+        logprobs: given.logprobs,
+        prompt_logprobs: given.prompt_logprobs,
+        min_tokens: given.min_tokens,
+        max_tokens: given.max_tokens,
+        stop_token_ids: given.stop_token_ids,
+        ignore_eos: given.ignore_eos,
+    })
+}
+
+fn in_range(field: &str, value: f32, min: f32, max: f32) -> Result<(), String> {
+    // A NaN is in no range.
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(format!("{field}: {value} is not in {min}..={max}"))
+}
+
+fn at_most(field: &str, entries: usize, limit: usize) -> Result<(), String> {
+    if entries <= limit {
+        return Ok(());
+    }
+    Err(format!("{field}: {entries} entries, limit {limit}"))
+}
+
+/// An engine's output as the stream sends it.
+pub(crate) fn output(output: engine::Output, request_id: u64) -> worker::Output {
+    worker::Output {
+        request_id,
+        choice: output.choice,
+        token_ids: output.tokens,
+        logprobs: output.logprobs.into_iter().map(logprobs).collect(),
+        prompt_logprobs: output.prompt_logprobs.into_iter().map(logprobs).collect(),
+        cached_tokens: output.finish.map(|finish| finish.cached_tokens),
+        finish: output.finish.map(finish),
+    }
+}
+
+fn logprobs(token: engine::TokenLogprobs) -> worker::TokenLogprobs {
+    let top = token.top.into_iter();
+    worker::TokenLogprobs {
+        token_id: token.token,
+        logprob: token.logprob,
+        top: top.map(|(token_id, logprob)| worker::TopLogprob { token_id, logprob }).collect(),
+    }
+}
+
+fn finish(finish: engine::Finish) -> worker::Finish {
+    let (reason, stop_token_id) = match finish.reason {
+        FinishReason::Stop(token) => (worker::FinishReason::Stop, Some(token)),
+        FinishReason::Length => (worker::FinishReason::Length, None),
+    };
+    worker::Finish {
+        reason: reason.into(),
+        stop_token_id,
+        usage: Some(worker::Usage {
+            prompt_tokens: finish.prompt_tokens,
+            completion_tokens: finish.completion_tokens,
+            cached_tokens: finish.cached_tokens,
+        }),
+        ..worker::Finish::default()
+    }
+}
+
+/// The last output of a choice that failed.
+pub(crate) fn failure(
+    request_id: u64,
+    choice: u32,
+    kind: worker::ErrorKind,
+    message: String,
+) -> worker::Output {
+    let finish = worker::Finish {
+        reason: worker::FinishReason::Error.into(),
+        error_kind: kind.into(),
+        error_message: message,
+        ..worker::Finish::default()
+    };
+    worker::Output { request_id, choice, finish: Some(finish), ..worker::Output::default() }
+}
+
+/// The last output of a choice that its client cancelled.
+pub(crate) fn cancelled(request_id: u64, choice: u32) -> worker::Output {
+    let finish = worker::Finish {
+        reason: worker::FinishReason::Cancelled.into(),
+        ..worker::Finish::default()
+    };
+    worker::Output { request_id, choice, finish: Some(finish), ..worker::Output::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn submit(change: impl FnOnce(&mut worker::Submit)) -> worker::Submit {
+        let sampling = worker::Sampling { max_tokens: 5, ..worker::Sampling::default() };
+        let mut submit = worker::Submit {
+            token_ids: vec![1, 2, 3],
+            sampling: Some(sampling),
+            ..worker::Submit::default()
+        };
+        change(&mut submit);
+        submit
+    }
+
+    fn check(change: impl FnOnce(&mut worker::Submit)) -> Result<Request, String> {
+        request(submit(change), RequestKey(1))
+    }
+
+    fn check_sampling(change: impl FnOnce(&mut worker::Sampling)) -> Result<Request, String> {
+        check(|s| change(s.sampling.as_mut().unwrap()))
+    }
+
+    #[test]
+    fn zeros_read_as_the_documented_defaults() {
+        let request = check(|_| ()).unwrap();
+        assert_eq!((request.choices, request.cache_salt), (1, None));
+        assert_eq!((request.sampling.top_p, request.sampling.repetition_penalty), (1.0, 1.0));
+    }
+
+    #[test]
+    fn absurd_values_are_refused_with_field_value_and_limit() {
+        let cases = [
+            (check(|s| s.token_ids.clear()), "token_ids: 0 tokens, at least 1 is needed"),
+            (check(|s| s.resumed_tokens = 3), "resumed_tokens: 3 is not below 3, the tokens given"),
+            (check(|s| s.choices = 129), "choices: 129 is not in 1..=128"),
+            (check(|s| s.first_choice = u32::MAX), "first_choice: 4294967295 is too large"),
+            (check(|s| s.lora_name = "x".into()), "lora_name: \"x\" is not served here"),
+            (check(|s| s.cache_salt = "x".repeat(257)), "cache_salt: 257 bytes, limit 256"),
+            (check(|s| s.sampling = None), "max_tokens: 0 is below 1"),
+            (check_sampling(|s| s.temperature = f32::NAN), "temperature: NaN is not in 0..=2"),
+            (check_sampling(|s| s.temperature = -0.5), "temperature: -0.5 is not in 0..=2"),
+            (check_sampling(|s| s.top_p = 1.5), "top_p: 1.5 is not in 0..=1"),
+            (check_sampling(|s| s.min_p = f32::INFINITY), "min_p: inf is not in 0..=1"),
+            (check_sampling(|s| s.presence_penalty = 3.0), "presence_penalty: 3 is not in -2..=2"),
+            (check_sampling(|s| s.logprobs = Some(21)), "logprobs: 21 is not in 0..=20"),
+            (check_sampling(|s| s.min_tokens = 6), "min_tokens: 6 is above max_tokens, 5"),
+            (
+                check_sampling(|s| s.stop_token_ids = vec![0; 4097]),
+                "stop_token_ids: 4097 entries, limit 4096",
+            ),
+        ];
+        for (result, expected) in cases {
+            assert_eq!(result.unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn a_finished_output_carries_reason_token_and_usage() {
+        let finish = engine::Finish {
+            reason: FinishReason::Stop(2),
+            prompt_tokens: 3,
+            completion_tokens: 1,
+            cached_tokens: 0,
+        };
+        let given = engine::Output {
+            key: RequestKey(1),
+            choice: 4,
+            tokens: vec![2],
+            logprobs: vec![],
+            prompt_logprobs: vec![],
+            finish: Some(finish),
+        };
+        let sent = output(given, 9);
+        assert_eq!((sent.request_id, sent.choice), (9, 4));
+        let finish = sent.finish.unwrap();
+        assert_eq!(finish.reason(), worker::FinishReason::Stop);
+        assert_eq!(finish.stop_token_id, Some(2));
+        assert_eq!(finish.usage.unwrap().prompt_tokens, 3);
+    }
+}

@@ -1,0 +1,382 @@
+//! Drives one engine: takes commands, steps it, and hands on what each step did.
+//!
+//! The driver owns the engine and everything about its requests; others send it commands and read
+//! what it publishes. The loop is the same for every engine. One that computes runs it on a thread
+//! of its own; one that simulates runs it as a task and waits where the other computes.
+
+use crate::engine::{Engine, Refusal, Request, RequestKey, Step};
+use crate::events::WorkerFeed;
+use crate::in_flight::Ticket;
+use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
+use crate::outbox::Outbox;
+use crate::translate;
+use rustc_hash::FxHashMap;
+use stator_protos::hash::SequenceHash;
+use stator_protos::worker::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+/// Commands that may wait for a driver; a submission beyond them is refused as overload.
+pub(crate) const COMMANDS_MAX: usize = 8192;
+/// Commands taken between two steps at most, so that a flood of them cannot stop the engine.
+const COMMANDS_PER_STEP: usize = 1024;
+/// How far simulated time may lag behind before it stops catching up.
+const MAX_LAG: Duration = Duration::from_millis(100);
+
+/// What a driver is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Run a request.
+    Submit(Submission),
+    /// Stop these; those that are not known have just ended.
+    Cancel(Vec<RequestKey>),
+    /// Say which blocks there are.
+    Snapshot(oneshot::Sender<Snapshot>),
+}
+
+/// A request and where its answer goes.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    /// The request; its key is unique in the agent.
+    pub(crate) request: Request,
+    /// Its name on the client's stream.
+    pub(crate) request_id: u64,
+    /// The client's stream.
+    pub(crate) outbox: Arc<Outbox>,
+    /// Counts it among what runs until it ends.
+    pub(crate) ticket: Ticket,
+}
+
+/// The blocks of a worker after event `next_sequence - 1`.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// Number of the first event that is not in it.
+    pub(crate) next_sequence: u64,
+    /// Each block after the one before it in its prompt.
+    pub(crate) blocks: Vec<SequenceHash>,
+}
+
+/// What a driver shows to others.
+#[derive(Debug, Default)]
+pub(crate) struct Status {
+    dead: AtomicBool,
+}
+
+impl Status {
+    /// Whether the engine has failed.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+}
+
+/// How a driver reports.
+pub(crate) struct Reporting {
+    /// Where events and load go.
+    pub(crate) feed: WorkerFeed,
+    /// Shortest time between two load reports of a busy worker.
+    pub(crate) load_interval: Duration,
+    /// Counters of the agent.
+    pub(crate) metrics: AgentMetrics,
+    /// Gauges of this worker.
+    pub(crate) gauges: WorkerGauges,
+    /// Shown to others.
+    pub(crate) status: Arc<Status>,
+    /// Called once if the engine fails.
+    pub(crate) on_death: Box<dyn FnOnce() + Send>,
+}
+
+/// Owner of one engine.
+pub(crate) struct Driver {
+    /// `None` once it has failed.
+    engine: Option<Box<dyn Engine>>,
+    live: FxHashMap<RequestKey, Live>,
+    streams: FxHashMap<u64, Stream>,
+    /// Streams with something to send.
+    touched: Vec<u64>,
+    step: Step,
+    feed: WorkerFeed,
+    load_interval: Duration,
+    load_reported: Option<Instant>,
+    metrics: AgentMetrics,
+    gauges: WorkerGauges,
+    status: Arc<Status>,
+    on_death: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// A request that runs.
+struct Live {
+    request_id: u64,
+    stream: u64,
+    first_choice: u32,
+    choices_left: u32,
+    _ticket: Ticket,
+}
+
+/// A client stream with requests here, and what the present step has for it.
+struct Stream {
+    outbox: Arc<Outbox>,
+    live: usize,
+    outputs: Vec<worker::Output>,
+    ended: Vec<u64>,
+}
+
+impl Driver {
+    pub(crate) fn new(engine: Box<dyn Engine>, reporting: Reporting) -> Self {
+        Self {
+            engine: Some(engine),
+            live: FxHashMap::default(),
+            streams: FxHashMap::default(),
+            touched: Vec::new(),
+            step: Step::default(),
+            feed: reporting.feed,
+            load_interval: reporting.load_interval,
+            load_reported: None,
+            metrics: reporting.metrics,
+            gauges: reporting.gauges,
+            status: reporting.status,
+            on_death: Some(reporting.on_death),
+        }
+    }
+
+    /// Runs until nobody can send commands any more.
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut clock = StepClock::default();
+        self.report_load(Instant::now());
+        loop {
+            for _ in 0..COMMANDS_PER_STEP {
+                let Ok(command) = commands.try_recv() else { break };
+                self.apply(command);
+            }
+            if self.step() {
+                clock.pass(self.step.duration).await;
+                self.deliver();
+                continue;
+            }
+            self.report_load(Instant::now());
+            clock = StepClock::default();
+            match commands.recv().await {
+                Some(command) => self.apply(command),
+                None => return,
+            }
+        }
+    }
+
+    fn apply(&mut self, command: Command) {
+        match command {
+            Command::Submit(submission) => self.submit(submission),
+            Command::Cancel(keys) => self.cancel(&keys),
+            Command::Snapshot(answer) => {
+                let blocks = self.guarded(|engine| engine.blocks()).unwrap_or_default();
+                let next_sequence = self.feed.next_sequence();
+                // Who asked may be gone; then nobody needs it.
+                let _ = answer.send(Snapshot { next_sequence, blocks });
+            }
+        }
+        self.flush();
+    }
+
+    fn submit(&mut self, submission: Submission) {
+        let Submission { request, request_id, outbox, ticket } = submission;
+        let key = request.key;
+        let live = Live {
+            request_id,
+            stream: outbox.id(),
+            first_choice: request.first_choice,
+            choices_left: request.choices,
+            _ticket: ticket,
+        };
+        let stream = self.streams.entry(live.stream).or_insert_with(|| Stream::new(outbox));
+        stream.live += 1;
+        self.live.insert(key, live);
+        match self.guarded(|engine| engine.submit(request)) {
+            Some(Ok(())) => {}
+            Some(Err(refusal)) => {
+                let kind = match &refusal {
+                    Refusal::Invalid(_) => ErrorKind::Invalid,
+                    Refusal::QueueFull { .. } => ErrorKind::Overloaded,
+                };
+                self.fail(key, kind, refusal.to_string());
+            }
+            // The engine had failed before; otherwise its failure has ended this request too.
+            None => self.fail(key, ErrorKind::Internal, "the engine has failed".into()),
+        }
+    }
+
+    fn cancel(&mut self, keys: &[RequestKey]) {
+        for &key in keys {
+            let Some(live) = self.live.get(&key) else { continue };
+            let end = translate::cancelled(live.request_id, live.first_choice);
+            self.end(key, end, Outcome::cancelled);
+            self.guarded(|engine| engine.cancel(key));
+        }
+    }
+
+    /// Ends a request with an error; nothing if it has ended already.
+    fn fail(&mut self, key: RequestKey, kind: ErrorKind, message: String) {
+        if let Some(live) = self.live.get(&key) {
+            let end = translate::failure(live.request_id, live.first_choice, kind, message);
+            self.end(key, end, kind.into());
+        }
+    }
+
+    fn end(&mut self, key: RequestKey, last: worker::Output, outcome: Outcome) {
+        let Some(live) = self.live.remove(&key) else { return };
+        self.metrics.ended(outcome);
+        if let Some(stream) = self.streams.get_mut(&live.stream) {
+            stream.touch(&mut self.touched, live.stream);
+            stream.outputs.push(last);
+            stream.ended.push(live.request_id);
+            stream.live -= 1;
+        }
+    }
+
+    /// Runs one engine step; false when there was nothing to do.
+    fn step(&mut self) -> bool {
+        let mut step = std::mem::take(&mut self.step);
+        step.clear();
+        let stepped = self.guarded(|engine| {
+            engine.step(&mut step);
+            step
+        });
+        self.step = stepped.unwrap_or_default();
+        self.step.ran || !self.step.outputs.is_empty() || !self.step.events.is_empty()
+    }
+
+    /// Hands on what the step did: events first, so that nobody hears of an answer before the
+    /// blocks behind it are numbered.
+    fn deliver(&mut self) {
+        if !self.step.events.is_empty() {
+            self.feed.events(&mut self.step.events);
+        }
+        let mut outputs = std::mem::take(&mut self.step.outputs);
+        for output in outputs.drain(..) {
+            self.route(output);
+        }
+        self.step.outputs = outputs;
+        self.flush();
+        let now = Instant::now();
+        if self.load_reported.is_none_or(|then| now - then >= self.load_interval) {
+            self.report_load(now);
+        }
+    }
+
+    fn route(&mut self, output: crate::engine::Output) {
+        let key = output.key;
+        // A request may be cancelled between its step and its delivery.
+        let Some(live) = self.live.get_mut(&key) else { return };
+        let Some(stream) = self.streams.get_mut(&live.stream) else { return };
+        self.metrics.generated_tokens.inc_by(output.tokens.len() as u64);
+        stream.touch(&mut self.touched, live.stream);
+        if let Some(finish) = &output.finish {
+            self.metrics.prompt_tokens.inc_by(finish.prompt_tokens.into());
+            self.metrics.cached_tokens.inc_by(finish.cached_tokens.into());
+            live.choices_left = live.choices_left.saturating_sub(1);
+        }
+        stream.outputs.push(translate::output(output, live.request_id));
+        if live.choices_left == 0 {
+            stream.ended.push(live.request_id);
+            stream.live -= 1;
+            self.live.remove(&key);
+            self.metrics.ended(Outcome::completed);
+        }
+    }
+
+    /// Gives every touched stream its outputs: one lock per stream and step.
+    fn flush(&mut self) {
+        for id in self.touched.drain(..) {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            stream.outbox.push(&mut stream.outputs, &mut stream.ended);
+            if stream.live == 0 {
+                self.streams.remove(&id);
+            }
+        }
+    }
+
+    fn report_load(&mut self, now: Instant) {
+        let Some(load) = self.guarded(|engine| engine.load()) else { return };
+        self.load_reported = Some(now);
+        self.gauges.set(&load);
+        self.feed.load(load);
+    }
+
+    /// Calls the engine; `None` once it has failed. A panic in it ends it and its requests, and
+    /// nothing else.
+    fn guarded<T>(&mut self, call: impl FnOnce(&mut dyn Engine) -> T) -> Option<T> {
+        let engine = self.engine.as_deref_mut()?;
+        match catch_unwind(AssertUnwindSafe(|| call(engine))) {
+            Ok(value) => Some(value),
+            Err(panic) => {
+                self.die(&message_of(panic.as_ref()));
+                None
+            }
+        }
+    }
+
+    fn die(&mut self, message: &str) {
+        tracing::error!(message, "engine failed");
+        // What it left behind may be inconsistent: even dropping it may panic.
+        let engine = self.engine.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
+        self.metrics.worker_failures.inc();
+        self.status.dead.store(true, Ordering::Release);
+        if let Some(on_death) = self.on_death.take() {
+            on_death();
+        }
+        let keys: Vec<_> = self.live.keys().copied().collect();
+        for key in keys {
+            self.fail(key, ErrorKind::Internal, format!("the engine has failed: {message}"));
+        }
+        self.flush();
+    }
+}
+
+impl Stream {
+    fn new(outbox: Arc<Outbox>) -> Self {
+        Self { outbox, live: 0, outputs: Vec::new(), ended: Vec::new() }
+    }
+
+    fn touch(&mut self, touched: &mut Vec<u64>, id: u64) {
+        if self.outputs.is_empty() && self.ended.is_empty() {
+            touched.push(id);
+        }
+    }
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic".into())
+}
+
+/// Waits out simulated steps so that their sum is right, though each wait is only as exact as the
+/// timer: a step that woke late shortens the next.
+#[derive(Debug, Default)]
+struct StepClock {
+    /// End of the last step as simulated; `None` after idleness.
+    end: Option<Instant>,
+}
+
+impl StepClock {
+    async fn pass(&mut self, duration: Duration) {
+        if duration.is_zero() {
+            // The step took its own time; the task must still let others run.
+            tokio::task::yield_now().await;
+            return;
+        }
+        let now = Instant::now();
+        let begin = self.end.filter(|end| now - *end <= MAX_LAG).unwrap_or(now);
+        let end = begin + duration;
+        self.end = Some(end);
+        if end > now {
+            tokio::time::sleep_until(end).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

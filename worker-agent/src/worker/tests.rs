@@ -1,0 +1,287 @@
+use super::*;
+use crate::engine::{Finish, FinishReason, Output};
+use crate::events::publish::{Message, Queue};
+use crate::in_flight::InFlight;
+use crate::outbox::Route;
+use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
+use stator_protos::load::Load;
+use stator_protos::topic::{Kind, Topic};
+use stator_protos::worker::FinishReason as Reason;
+use stator_protos::{Generation, WorkerId, WorkerRank};
+use std::future::poll_fn;
+
+/// A prompt that makes the fake engine fail in its next step.
+const POISON: u32 = 666;
+
+/// Gives every request one token a step, counting up, and stores one block a step.
+#[derive(Default)]
+struct Fake {
+    running: Vec<(Request, u32)>,
+    blocks: Vec<SequenceHash>,
+    step_time: Duration,
+}
+
+impl Engine for Fake {
+    fn submit(&mut self, request: Request) -> Result<(), Refusal> {
+        if request.tokens[0] == 0 {
+            return Err(Refusal::QueueFull { waiting: 1, limit: 1 });
+        }
+        self.running.push((request, 0));
+        Ok(())
+    }
+
+    fn cancel(&mut self, key: RequestKey) {
+        self.running.retain(|(request, _)| request.key != key);
+    }
+
+    fn step(&mut self, step: &mut Step) {
+        assert!(!self.running.iter().any(|(request, _)| request.tokens[0] == POISON), "poisoned");
+        if self.running.is_empty() {
+            return;
+        }
+        (step.ran, step.duration) = (true, self.step_time);
+        let hash = self.blocks.len() as u64;
+        let parent = self.blocks.last().map(|hash| hash.0);
+        self.blocks.push(SequenceHash(hash));
+        step.events.push(KvEvent::Stored(Stored {
+            hashes: vec![hash],
+            parent,
+            tokens: vec![1],
+            block_size: 1,
+            medium: Medium::Device,
+            lora_name: None,
+        }));
+        self.running.retain_mut(|(request, generated)| {
+            *generated += 1;
+            let last = *generated == request.sampling.max_tokens;
+            let finish = last.then_some(Finish {
+                reason: FinishReason::Length,
+                prompt_tokens: 1,
+                completion_tokens: *generated,
+                cached_tokens: 0,
+            });
+            for choice in 0..request.choices {
+                step.outputs.push(Output {
+                    key: request.key,
+                    choice,
+                    tokens: vec![*generated],
+                    logprobs: vec![],
+                    prompt_logprobs: vec![],
+                    finish,
+                });
+            }
+            !last
+        });
+    }
+
+    fn load(&self) -> Load {
+        Load { running: self.running.len() as u32, ..Load::default() }
+    }
+
+    fn blocks(&self) -> Vec<SequenceHash> {
+        self.blocks.clone()
+    }
+
+    fn reset_cache(&mut self) {
+        self.blocks.clear();
+    }
+}
+
+struct Harness {
+    commands: mpsc::Sender<Command>,
+    outbox: Arc<Outbox>,
+    queue: Arc<Queue>,
+    status: Arc<Status>,
+    in_flight: InFlight,
+    deaths: Arc<AtomicBool>,
+}
+
+impl Harness {
+    fn start(step_time: Duration) -> Self {
+        let queue = Arc::new(Queue::default());
+        let metrics = AgentMetrics::default();
+        let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
+        let (status, deaths) = (Arc::new(Status::default()), Arc::new(AtomicBool::new(false)));
+        let life = (worker, Generation(1));
+        let reporting = Reporting {
+            feed: WorkerFeed::new(life, 1 << 20, queue.clone(), metrics.clone()),
+            load_interval: Duration::from_millis(50),
+            gauges: metrics.worker(worker),
+            metrics,
+            status: status.clone(),
+            on_death: Box::new({
+                let deaths = deaths.clone();
+                move || deaths.store(true, Ordering::Relaxed)
+            }),
+        };
+        let driver = Driver::new(Box::new(Fake { step_time, ..Fake::default() }), reporting);
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        tokio::spawn(driver.run(inbox));
+        let (outbox, in_flight) = (Arc::new(Outbox::new()), InFlight::new());
+        Self { commands, outbox, queue, status, in_flight, deaths }
+    }
+
+    async fn submit(&self, id: u64, first_token: u32, choices: u32, max_tokens: u32) {
+        let submit = worker::Submit {
+            token_ids: vec![first_token],
+            choices,
+            sampling: Some(worker::Sampling { max_tokens, ..worker::Sampling::default() }),
+            ..worker::Submit::default()
+        };
+        let request = translate::request(submit, RequestKey(id)).unwrap();
+        self.outbox.admit(id, Route { worker: 0, key: RequestKey(id) }, 100).unwrap();
+        let submission = Submission {
+            request,
+            request_id: id,
+            outbox: self.outbox.clone(),
+            ticket: self.in_flight.enter(),
+        };
+        self.commands.send(Command::Submit(submission)).await.unwrap();
+    }
+
+    async fn frame(&self) -> Vec<worker::Output> {
+        poll_fn(|context| self.outbox.poll_take(context)).await.unwrap()
+    }
+
+    /// All tokens of request `id` and how it ended.
+    async fn answer(&self, id: u64) -> (Vec<u32>, worker::Finish) {
+        let mut tokens = Vec::new();
+        loop {
+            for output in self.frame().await.into_iter().filter(|o| o.request_id == id) {
+                tokens.extend(output.token_ids);
+                if let Some(finish) = output.finish {
+                    return (tokens, finish);
+                }
+            }
+        }
+    }
+
+    async fn snapshot(&self) -> Snapshot {
+        let (sender, receiver) = oneshot::channel();
+        self.commands.send(Command::Snapshot(sender)).await.unwrap();
+        receiver.await.unwrap()
+    }
+
+    async fn messages(&self, kind: Kind) -> Vec<Message> {
+        let of_kind =
+            |message: &Message| Topic::parse(&message.topic).is_some_and(|t| t.kind == kind);
+        self.queue.take().await.into_iter().filter(of_kind).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_gets_its_tokens_and_its_end() {
+    let harness = Harness::start(Duration::ZERO);
+    harness.submit(7, 1, 1, 3).await;
+    let (tokens, finish) = harness.answer(7).await;
+    assert_eq!((tokens, finish.reason()), (vec![1, 2, 3], Reason::Length));
+    assert_eq!(finish.usage.unwrap().completion_tokens, 3);
+    harness.in_flight.none().await;
+    assert_eq!(harness.outbox.route(7), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_step_makes_one_frame_for_all_requests_and_choices_of_a_stream() {
+    let harness = Harness::start(Duration::from_millis(10));
+    harness.submit(1, 1, 2, 1).await;
+    harness.submit(2, 1, 1, 1).await;
+    let mut ids: Vec<_> = harness.frame().await.iter().map(|o| (o.request_id, o.choice)).collect();
+    ids.sort();
+    assert_eq!(ids, [(1, 0), (1, 1), (2, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulated_steps_take_their_time() {
+    let harness = Harness::start(Duration::from_micros(12_300));
+    let begin = tokio::time::Instant::now();
+    harness.submit(1, 1, 1, 100).await;
+    harness.answer(1).await;
+    let passed = begin.elapsed();
+    let expected = Duration::from_millis(1230);
+    assert!(passed >= expected && passed <= expected + Duration::from_millis(2), "{passed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_request_ends_and_gets_no_further_token() {
+    let harness = Harness::start(Duration::from_millis(10));
+    harness.submit(1, 1, 1, 1000).await;
+    harness.submit(2, 1, 1, 5).await;
+    harness.frame().await;
+    harness.commands.send(Command::Cancel(vec![RequestKey(1)])).await.unwrap();
+    let (tokens, finish) = harness.answer(1).await;
+    assert!(tokens.len() <= 1, "{tokens:?}");
+    assert_eq!(finish.reason(), Reason::Cancelled);
+    let (rest, _) = harness.answer(2).await;
+    assert_eq!(rest.last(), Some(&5));
+    harness.in_flight.none().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_the_engine_reaches_the_client() {
+    let harness = Harness::start(Duration::ZERO);
+    harness.submit(1, 0, 1, 1).await;
+    let (_, finish) = harness.answer(1).await;
+    assert_eq!(finish.error_kind(), ErrorKind::Overloaded);
+    assert_eq!(finish.error_message, "queue is full: 1 requests waiting, limit 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_engine_ends_its_requests_and_takes_no_more() {
+    let harness = Harness::start(Duration::from_millis(10));
+    harness.submit(1, 1, 1, 1000).await;
+    harness.frame().await;
+    harness.submit(2, POISON, 1, 1).await;
+    for id in [1, 2] {
+        assert!(harness.outbox.route(id).is_some());
+    }
+    let mut ends = Vec::new();
+    while ends.len() < 2 {
+        let frame = harness.frame().await;
+        ends.extend(frame.into_iter().filter_map(|output| output.finish));
+    }
+    for finish in ends {
+        assert_eq!(finish.error_kind(), ErrorKind::Internal);
+        assert!(finish.error_message.contains("poisoned"), "{}", finish.error_message);
+    }
+    assert!(harness.status.is_dead() && harness.deaths.load(Ordering::Relaxed));
+    harness.in_flight.none().await;
+    harness.submit(3, 1, 1, 1).await;
+    assert_eq!(harness.answer(3).await.1.error_kind(), ErrorKind::Internal);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_is_what_the_events_before_it_add_up_to() {
+    let harness = Harness::start(Duration::from_millis(10));
+    harness.submit(1, 1, 1, 20).await;
+    harness.frame().await;
+    harness.frame().await;
+    let snapshot = harness.snapshot().await;
+    assert!(snapshot.next_sequence >= 2);
+    let mut blocks = Vec::new();
+    for message in harness.messages(Kind::KvEvents).await {
+        if message.number >= snapshot.next_sequence {
+            break;
+        }
+        for event in kv_event::decode(&message.payload).unwrap().batch.events {
+            let KvEvent::Stored(stored) = event else { panic!("{event:?}") };
+            blocks.extend(stored.hashes.into_iter().map(SequenceHash));
+        }
+    }
+    assert_eq!(blocks, snapshot.blocks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_is_reported_at_most_once_an_interval_and_at_once_when_idle() {
+    let harness = Harness::start(Duration::from_millis(10));
+    harness.submit(1, 1, 1, 20).await;
+    harness.answer(1).await;
+    harness.in_flight.none().await;
+    // The driver reports idleness before it waits for the next command.
+    let snapshot = harness.snapshot().await;
+    let loads = harness.messages(Kind::Load).await;
+    // 20 steps of 10 ms at one report in 50 ms, the one at the start, and the one for idleness.
+    assert!((4..=7).contains(&loads.len()), "{}", loads.len());
+    let last = loads.last().unwrap();
+    assert_eq!(Load::decode(&last.payload).unwrap().running, 0);
+    assert_eq!(last.number, snapshot.next_sequence);
+}

@@ -1,0 +1,137 @@
+//! Starts the drivers of an agent's workers: tasks for engines that only take time, threads for
+//! engines that compute.
+
+use crate::agent::LoadedEngine;
+use crate::config::AgentSettings;
+use crate::events::publish::Queue;
+use crate::events::{LoadFeed, LogEntry, WorkerFeed};
+use crate::metrics::AgentMetrics;
+use crate::service::WorkerHandle;
+use crate::worker::{COMMANDS_MAX, Driver, Reporting, Status};
+use anyhow::Context;
+use stator_protos::discovery::{AgentRecord, WorkerRecord};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Where all workers of the agent report.
+pub(crate) struct Reports {
+    event_log_bytes: usize,
+    load_interval: Duration,
+    queue: Arc<Queue>,
+    metrics: AgentMetrics,
+    record: Arc<watch::Sender<AgentRecord>>,
+}
+
+impl Reports {
+    pub(crate) fn new(
+        settings: &AgentSettings,
+        queue: &Arc<Queue>,
+        metrics: &AgentMetrics,
+        record: &Arc<watch::Sender<AgentRecord>>,
+    ) -> Self {
+        Self {
+            event_log_bytes: settings.event_log_bytes,
+            load_interval: settings.load_interval,
+            queue: queue.clone(),
+            metrics: metrics.clone(),
+            record: record.clone(),
+        }
+    }
+}
+
+/// The agent's workers, running.
+#[derive(Default)]
+pub(crate) struct Workers {
+    pub(crate) handles: Vec<WorkerHandle>,
+    pub(crate) logs: Vec<LogEntry>,
+    pub(crate) loads: Vec<Arc<LoadFeed>>,
+    /// Each ends with its driver, which ends with its commands.
+    pub(crate) drivers: Vec<oneshot::Receiver<()>>,
+}
+
+/// Waits for the ends of drivers, all together at most `limit`: an engine may be in the middle of
+/// a long step.
+pub(crate) async fn ended(drivers: Vec<oneshot::Receiver<()>>, limit: Duration) {
+    let all = async {
+        for driver in drivers {
+            // A sender that is gone has ended too.
+            let _ = driver.await;
+        }
+    };
+    if tokio::time::timeout(limit, all).await.is_err() {
+        tracing::warn!(?limit, "engines are still in their last steps");
+    }
+}
+
+impl Workers {
+    /// Starts a driver per engine, in order of the records.
+    ///
+    /// # Errors
+    ///
+    /// When a thread cannot be started.
+    pub(crate) fn start(
+        engines: Vec<LoadedEngine>,
+        records: &[WorkerRecord],
+        reports: &Reports,
+    ) -> anyhow::Result<Self> {
+        let mut workers = Self::default();
+        for (engine, record) in engines.into_iter().zip(records) {
+            workers.start_one(engine, *record, reports)?;
+        }
+        Ok(workers)
+    }
+
+    fn start_one(
+        &mut self,
+        engine: LoadedEngine,
+        record: WorkerRecord,
+        reports: &Reports,
+    ) -> anyhow::Result<()> {
+        let WorkerRecord { worker, generation, .. } = record;
+        let metrics = &reports.metrics;
+        let feed = WorkerFeed::new(
+            (worker, generation),
+            reports.event_log_bytes,
+            reports.queue.clone(),
+            metrics.clone(),
+        );
+        self.logs.push(feed.log());
+        self.loads.push(feed.loads());
+        let status = Arc::new(Status::default());
+        let agent_record = reports.record.clone();
+        let driver = Driver::new(
+            engine.engine,
+            Reporting {
+                feed,
+                load_interval: reports.load_interval,
+                metrics: metrics.clone(),
+                gauges: metrics.worker(worker),
+                status: status.clone(),
+                on_death: Box::new(move || {
+                    agent_record
+                        .send_modify(|record| record.workers.retain(|w| w.worker != worker));
+                }),
+            },
+        );
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let (ending, ended) = oneshot::channel();
+        let run = async move {
+            driver.run(inbox).await;
+            // Nobody may be waiting for it.
+            let _ = ending.send(());
+        };
+        if engine.computes {
+            let runtime = tokio::runtime::Handle::current();
+            std::thread::Builder::new()
+                .name(format!("engine {worker}"))
+                .spawn(move || runtime.block_on(run))
+                .context("cannot start an engine's thread")?;
+        } else {
+            tokio::spawn(run);
+        }
+        self.handles.push(WorkerHandle { worker, generation, commands, status });
+        self.drivers.push(ended);
+        Ok(())
+    }
+}
