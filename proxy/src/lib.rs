@@ -1,1 +1,70 @@
-//! This room is not furnished yet.
+//! The HTTP edge: an OpenAI-compatible endpoint over a fleet of workers.
+//!
+//! It parses requests, makes tokens of them, has `placement` choose a worker, and makes text of
+//! what the worker sends. It never computes a model and keeps no state that a restart would miss.
+//! Start reading at [`run()`] and `service::Service::handle`.
+
+mod answer;
+mod catalog;
+mod config;
+mod exchange;
+pub mod fleet;
+mod generate;
+mod job;
+mod metrics;
+pub mod model;
+pub mod openai;
+mod route;
+mod run;
+mod server;
+mod service;
+
+pub use config::{HttpArgs, InvalidSettings, ProxyArgs, ProxySettings, RouterArgs};
+
+use anyhow::Context;
+use catalog::Catalog;
+use fleet::{Fleet, FleetMetrics, FleetSettings};
+use metrics::Metrics;
+use service::Service;
+use stator_runtime::Shutdown;
+use stator_runtime::admin::{self, Readiness};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// Serves until `shutdown`, then drains.
+///
+/// # Errors
+///
+/// When an address cannot be bound.
+pub async fn run(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let registry = stator_runtime::metrics::Metrics::default();
+    let (metrics, gauges) = registry.register(Metrics::register);
+    let fleet_metrics = FleetMetrics::default();
+    registry.register(|registry| fleet_metrics.register(registry));
+    let readiness = Readiness::default();
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", settings.listen))?;
+    let address = listener.local_addr()?;
+    if let Some(listen) = settings.metrics_listen {
+        admin::serve(listen, registry.clone(), readiness.clone(), shutdown.clone())
+            .await
+            .with_context(|| format!("cannot listen on {listen}"))?;
+    }
+    let fleet = FleetSettings {
+        placement: settings.placement.clone(),
+        seed: rand::random(),
+        ..FleetSettings::new(settings.discovery_dir.clone())
+    };
+    let (_fleet, events) = Fleet::start(fleet, fleet_metrics);
+    let catalog = Arc::new(Catalog::new(gauges));
+    let following = tokio::spawn({
+        let (catalog, readiness) = (catalog.clone(), readiness.clone());
+        async move { catalog.follow(events, readiness, address).await }
+    });
+    tracing::info!(%address, router_mode = %settings.placement.mode, "listening");
+    let service = Arc::new(Service::new(settings, catalog, registry, metrics, readiness));
+    server::serve(listener, service, shutdown).await;
+    following.abort();
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! Settings of the proxy.
+
+use crate::exchange::RequestLimits;
+use clap::Args;
+use stator_placement::{InvalidWeight, InvalidWeights, Mode, WeightSettings, Weights};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where and for whom the proxy serves.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "HTTP")]
+pub struct HttpArgs {
+    /// Address to serve on. Use 0.0.0.0 to be reachable from other machines.
+    #[arg(long, env = "STATOR_HTTP_HOST", default_value = "127.0.0.1", value_name = "IP")]
+    pub http_host: IpAddr,
+
+    /// Port to serve on; 0 picks a free one and logs it.
+    #[arg(long, env = "STATOR_HTTP_PORT", default_value_t = 8000, value_name = "PORT")]
+    pub http_port: u16,
+
+    /// Keys that clients may use (`authorization: Bearer KEY`), comma-separated. Without any,
+    /// everyone may.
+    #[arg(
+        long,
+        env = "STATOR_API_KEY",
+        value_name = "KEY",
+        value_delimiter = ',',
+        hide_env_values = true
+    )]
+    pub api_key: Vec<String>,
+
+    /// Largest request body, in bytes. Larger ones get 413.
+    #[arg(long, env = "STATOR_MAX_BODY_BYTES", default_value_t = 32 << 20, value_name = "BYTES",
+          value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub max_body_bytes: u64,
+
+    /// Largest sum of header names and values, in bytes. Larger ones get 431.
+    #[arg(long, env = "STATOR_MAX_HEADER_BYTES", default_value_t = 32 << 10, value_name = "BYTES",
+          value_parser = clap::value_parser!(u64).range(256..=1 << 20))]
+    pub max_header_bytes: u64,
+
+    /// Requests answered at once. Further ones get 429.
+    #[arg(long, env = "STATOR_MAX_CONCURRENT_REQUESTS", default_value_t = 8192, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_concurrent_requests: u32,
+
+    /// Connections held at once. Further ones wait to be accepted.
+    #[arg(long, env = "STATOR_MAX_CONNECTIONS", default_value_t = 16_384, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections: u32,
+
+    /// Longest wait for the next part of a request body, in milliseconds. Slower ones get 408.
+    #[arg(long, env = "STATOR_BODY_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS",
+          value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub body_timeout_ms: u64,
+
+    /// Longest wait for the first token, in milliseconds. Later ones end with 504.
+    #[arg(long, env = "STATOR_FIRST_TOKEN_TIMEOUT_MS", default_value_t = 600_000, value_name = "MS",
+          value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    pub first_token_timeout_ms: u64,
+
+    /// Longest wait between tokens, in milliseconds. An answer that stalls longer ends with an
+    /// error.
+    #[arg(long, env = "STATOR_IDLE_TIMEOUT_MS", default_value_t = 120_000, value_name = "MS",
+          value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    pub idle_timeout_ms: u64,
+
+    /// Longest wait for running requests when the process is told to end, in seconds.
+    #[arg(long, env = "STATOR_DRAIN_TIMEOUT_S", default_value_t = 30, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub drain_timeout_s: u64,
+}
+
+/// How requests are placed.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Routing")]
+pub struct RouterArgs {
+    /// How a worker is chosen: `kv` weighs what each worker has cached against its load.
+    #[arg(long, env = "STATOR_ROUTER_MODE", default_value_t = Mode::Kv, value_name = "MODE")]
+    pub router_mode: Mode,
+
+    /// What a cached block is worth, in blocks of prefill saved; 0 ignores the cache.
+    #[arg(long, env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT", default_value_t = 1.0, value_name = "X")]
+    pub router_kv_overlap_score_credit: f64,
+
+    /// How fast that credit fades on workers with more pending prefill than the least busy one.
+    #[arg(long, env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY", default_value_t = 0.0, value_name = "X")]
+    pub router_kv_overlap_score_credit_decay: f64,
+
+    /// Weight of prefill work against decode blocks.
+    #[arg(long, env = "STATOR_ROUTER_PREFILL_LOAD_SCALE", default_value_t = 1.0, value_name = "X")]
+    pub router_prefill_load_scale: f64,
+
+    /// Cost of each request that a worker is running, in blocks.
+    #[arg(long, env = "STATOR_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT", default_value_t = 0.0, value_name = "X")]
+    pub router_decode_active_request_weight: f64,
+
+    /// Randomness of the choice: 0 takes the cheapest worker, higher spreads.
+    #[arg(long, env = "STATOR_ROUTER_TEMPERATURE", default_value_t = 0.0, value_name = "T")]
+    pub router_temperature: f64,
+
+    /// How long a request counts as load on its worker at most, in seconds.
+    #[arg(long, env = "STATOR_ROUTER_ACTIVE_REQUEST_EXPIRY_S", default_value_t = 300, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub router_active_request_expiry_s: u64,
+
+    /// How often a request may go on elsewhere after its worker was lost.
+    #[arg(long, env = "STATOR_MIGRATION_LIMIT", default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub migration_limit: u32,
+}
+
+/// Flags of `stator proxy`.
+#[derive(Args, Clone, Debug)]
+pub struct ProxyArgs {
+    /// Where to serve and what to allow.
+    #[command(flatten)]
+    pub http: HttpArgs,
+
+    /// How requests are placed.
+    #[command(flatten)]
+    pub router: RouterArgs,
+
+    /// Address that serves metrics and health for operators.
+    #[arg(long, env = "STATOR_METRICS_HOST", default_value = "127.0.0.1", value_name = "IP")]
+    pub metrics_host: IpAddr,
+
+    /// Port that serves metrics and health; 0 takes a free one. The HTTP port serves both too.
+    #[arg(long, env = "STATOR_METRICS_PORT", default_value_t = 9090, value_name = "PORT")]
+    pub metrics_port: u16,
+
+    /// Directory in which agents register.
+    #[arg(long, env = "STATOR_DISCOVERY_DIR", default_value_os_t = stator_runtime::discovery_dir(), value_name = "DIR")]
+    pub discovery_dir: PathBuf,
+}
+
+/// Checked settings of the proxy.
+#[derive(Clone, Debug)]
+pub struct ProxySettings {
+    pub(crate) listen: SocketAddr,
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    pub(crate) api_keys: Vec<String>,
+    pub(crate) limits: RequestLimits,
+    pub(crate) connections_max: usize,
+    pub(crate) requests_max: usize,
+    pub(crate) first_token_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) migration_limit: u32,
+    pub(crate) placement: stator_placement::Settings,
+    pub(crate) discovery_dir: PathBuf,
+}
+
+/// Every fault of the given settings, one a line, each with the flag's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct InvalidSettings(pub Vec<String>);
+
+impl ProxySettings {
+    /// Checks the flags of a proxy that finds its agents in `discovery_dir` and serves operators
+    /// at `metrics_listen`, if anywhere apart from its HTTP port.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidSettings`] with every fault.
+    pub fn new(
+        http: HttpArgs,
+        router: RouterArgs,
+        discovery_dir: PathBuf,
+        metrics_listen: Option<SocketAddr>,
+    ) -> Result<Self, InvalidSettings> {
+        let mut faults = Vec::new();
+        if http.api_key.iter().any(|key| key.trim().is_empty()) {
+            faults.push("api-key: must not be empty".to_owned());
+        }
+        let weights = Weights::new(WeightSettings {
+            overlap_score_credit: router.router_kv_overlap_score_credit,
+            overlap_score_credit_decay: router.router_kv_overlap_score_credit_decay,
+            prefill_load_scale: router.router_prefill_load_scale,
+            decode_active_request_weight: router.router_decode_active_request_weight,
+            temperature: router.router_temperature,
+            ..WeightSettings::default()
+        });
+        let weights = weights.map_err(|InvalidWeights(invalid)| {
+            faults.extend(invalid.iter().map(|weight| {
+                let InvalidWeight { value, limit, .. } = weight;
+                format!("{}: {value} is not in 0..={limit}", flag(weight.name))
+            }));
+        });
+        let (Ok(weights), true) = (weights, faults.is_empty()) else {
+            return Err(InvalidSettings(faults));
+        };
+        Ok(Self {
+            listen: SocketAddr::new(http.http_host, http.http_port),
+            metrics_listen,
+            api_keys: http.api_key,
+            limits: RequestLimits {
+                header_bytes: http.max_header_bytes as usize,
+                body_bytes: http.max_body_bytes as usize,
+                body_timeout: Duration::from_millis(http.body_timeout_ms),
+            },
+            connections_max: http.max_connections as usize,
+            requests_max: http.max_concurrent_requests as usize,
+            first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),
+            idle_timeout: Duration::from_millis(http.idle_timeout_ms),
+            drain_timeout: Duration::from_secs(http.drain_timeout_s),
+            migration_limit: router.migration_limit,
+            placement: stator_placement::Settings {
+                mode: router.router_mode,
+                weights,
+                booking_lease: Duration::from_secs(router.router_active_request_expiry_s),
+                ..stator_placement::Settings::default()
+            },
+            discovery_dir,
+        })
+    }
+}
+
+/// The flag that sets a weight.
+fn flag(weight: &str) -> String {
+    let about = if weight.starts_with("overlap") { "kv-" } else { "" };
+    format!("router-{about}{}", weight.replace('_', "-"))
+}
+
+impl TryFrom<ProxyArgs> for ProxySettings {
+    type Error = InvalidSettings;
+
+    fn try_from(args: ProxyArgs) -> Result<Self, InvalidSettings> {
+        let metrics = SocketAddr::new(args.metrics_host, args.metrics_port);
+        Self::new(args.http, args.router, args.discovery_dir, Some(metrics))
+    }
+}

@@ -1,0 +1,276 @@
+//! One HTTP exchange with a client: reads the request within its limits, writes the response.
+//!
+//! The only module that knows Pingora's session. It decides nothing: what to answer is the
+//! caller's business, how it gets onto the wire is this module's.
+
+use crate::openai::error::ApiError;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::{HttpTask, ServerSession};
+use pingora::{Error, ErrorType};
+use stator_protos::header::{REQUEST_ID, TRACEPARENT, WORKER_ID};
+use std::time::Duration;
+
+/// Longest `x-request-id` that is kept, in bytes; longer ones are replaced.
+const REQUEST_ID_MAX_BYTES: usize = 128;
+/// Capacity that is set aside for a body of known length before any of it has come.
+const BODY_RESERVE_MAX_BYTES: usize = 1 << 20;
+
+/// What a client may send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestLimits {
+    /// Most bytes of all header names and values.
+    pub header_bytes: usize,
+    /// Most bytes of a body.
+    pub body_bytes: usize,
+    /// Longest wait for the next part of a body.
+    pub body_timeout: Duration,
+}
+
+/// The client has gone; nobody reads what would be written.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+/// A request that was read up to its body, and the response to it.
+pub(crate) struct Exchange {
+    session: ServerSession,
+    request_id: HeaderValue,
+    status: Option<StatusCode>,
+    reusable: bool,
+}
+
+impl Exchange {
+    /// Takes over a session whose request header was read.
+    pub(crate) fn new(session: ServerSession) -> Self {
+        let request_id = kept_request_id(&session).unwrap_or_else(new_request_id);
+        Self { session, request_id, status: None, reusable: true }
+    }
+
+    pub(crate) fn method(&self) -> &Method {
+        &self.session.req_header().method
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.session.req_header().uri.path()
+    }
+
+    /// A header's value, if it is there once and is text.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.session.get_header(name)?.to_str().ok()
+    }
+
+    /// The request's identity, the client's own or made here.
+    pub(crate) fn request_id(&self) -> &str {
+        self.request_id.to_str().unwrap_or_default()
+    }
+
+    /// The trace context to pass on, if the client sent one.
+    pub(crate) fn traceparent(&self) -> Option<&str> {
+        self.header(TRACEPARENT)
+    }
+
+    /// The status that was sent, if any.
+    pub(crate) fn status(&self) -> Option<StatusCode> {
+        self.status
+    }
+
+    /// Refuses headers that are larger than allowed.
+    pub(crate) fn check_headers(&self, limits: &RequestLimits) -> Result<(), ApiError> {
+        let header = self.session.req_header();
+        let fields: usize = header.headers.iter().map(|(n, v)| n.as_str().len() + v.len()).sum();
+        let bytes = fields + header.raw_path().len();
+        match bytes <= limits.header_bytes {
+            true => Ok(()),
+            false => Err(ApiError::headers_too_large(bytes, limits.header_bytes)),
+        }
+    }
+
+    /// Reads the whole body.
+    ///
+    /// # Errors
+    ///
+    /// 413 for a body past its limit, 408 for one that does not come, 400 for one that is cut.
+    pub(crate) async fn body(&mut self, limits: &RequestLimits) -> Result<Bytes, ApiError> {
+        let limit = limits.body_bytes;
+        let expected: Option<usize> =
+            self.header(header::CONTENT_LENGTH.as_str()).and_then(|length| length.parse().ok());
+        if let Some(bytes) = expected.filter(|bytes| *bytes > limit) {
+            self.reusable = false;
+            return Err(ApiError::body_too_large(bytes, limit));
+        }
+        if self.header(header::EXPECT.as_str()).is_some_and(|e| e.eq_ignore_ascii_case("100-continue")) {
+            let _ = self.session.write_continue_response().await;
+        }
+        self.session.set_read_timeout(Some(limits.body_timeout));
+        let read = self.read_body(expected, limit).await;
+        self.reusable &= read.is_ok();
+        match read {
+            Ok(body) if body.len() > limit => {
+                self.reusable = false;
+                Err(ApiError::body_too_large(body.len(), limit))
+            }
+            Ok(body) => Ok(body),
+            Err(error) if *error.etype() == ErrorType::ReadTimedout => {
+                Err(ApiError::request_timeout(limits.body_timeout))
+            }
+            Err(error) => Err(ApiError::unreadable_body(error.etype().as_str())),
+        }
+    }
+
+    /// The body, or its first part where that already exceeds `limit`.
+    async fn read_body(&mut self, expected: Option<usize>, limit: usize) -> Result<Bytes, Box<Error>> {
+        let Some(first) = self.session.read_request_body().await? else {
+            return Ok(Bytes::new());
+        };
+        if expected == Some(first.len()) {
+            return Ok(first);
+        }
+        let reserve = expected.unwrap_or(0).clamp(first.len(), BODY_RESERVE_MAX_BYTES.max(first.len()));
+        let mut body = BytesMut::with_capacity(reserve);
+        body.extend_from_slice(&first);
+        while body.len() <= limit {
+            match self.session.read_request_body().await? {
+                Some(part) => body.extend_from_slice(&part),
+                None => break,
+            }
+        }
+        Ok(body.freeze())
+    }
+
+    /// Waits until the client is gone. Never ends while it waits for its answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub(crate) async fn gone(&mut self) -> Gone {
+        // Pingora stashes bytes of a pipelined request and stays pending; only the end of the
+        // connection or an error ends this.
+        let _ = self.session.read_body_or_idle(true).await;
+        Gone
+    }
+
+    /// Sends a whole response.
+    pub(crate) async fn respond(
+        &mut self,
+        status: StatusCode,
+        content_type: &'static str,
+        body: Bytes,
+        extra: &[(HeaderName, HeaderValue)],
+    ) {
+        let mut head = self.head(status, content_type, extra);
+        let _ = head.insert_header(header::CONTENT_LENGTH, body.len());
+        let tasks = vec![HttpTask::Header(Box::new(head), false), HttpTask::Body(Some(body), true)];
+        if self.session.response_duplex_vec(tasks).await.is_err() {
+            self.reusable = false;
+        }
+    }
+
+    /// Sends an error. The only place where an [`ApiError`] becomes a response.
+    pub(crate) async fn fail(&mut self, error: &ApiError) {
+        let mut extra = Vec::new();
+        if let Some(after) = error.retry_after {
+            extra.push((header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1))));
+        }
+        if let Some(allow) = error.allow {
+            extra.push((header::ALLOW, HeaderValue::from_static(allow)));
+        }
+        if error.status == StatusCode::UNAUTHORIZED {
+            extra.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+        }
+        self.respond(error.status, "application/json", error.to_json().into(), &extra).await;
+    }
+
+    /// Begins an event stream with its first events, in one write.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the client has closed the connection.
+    pub(crate) async fn begin_stream(&mut self, worker: &str, first: Bytes) -> Result<(), Gone> {
+        let mut extra = vec![(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
+        if let Ok(value) = HeaderValue::from_str(worker) {
+            extra.push((HeaderName::from_static(WORKER_ID), value));
+        }
+        let mut head = self.head(StatusCode::OK, "text/event-stream", &extra);
+        let _ = head.insert_header(header::TRANSFER_ENCODING, "chunked");
+        let tasks = vec![HttpTask::Header(Box::new(head), false), HttpTask::Body(Some(first), false)];
+        let written = self.session.response_duplex_vec(tasks).await;
+        self.wrote(written.map(drop))
+    }
+
+    /// Sends further events of a stream that was begun.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the client has closed the connection.
+    pub(crate) async fn stream(&mut self, events: Bytes) -> Result<(), Gone> {
+        let written = self.session.write_response_body(events, false).await;
+        self.wrote(written)
+    }
+
+    /// Ends a stream with its last events.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the client has closed the connection.
+    pub(crate) async fn end_stream(&mut self, events: Bytes) -> Result<(), Gone> {
+        let written = self.session.write_response_body(events, true).await;
+        self.wrote(written)
+    }
+
+    /// Closes the connection after this exchange.
+    pub(crate) fn close_after(&mut self) {
+        self.session.set_keepalive(None);
+    }
+
+    /// Ends the exchange and gives the connection back for the next one, where it can be used.
+    pub(crate) async fn finish(self) -> Option<ReusedHttpStream> {
+        if !self.reusable {
+            return None;
+        }
+        let settings = HttpPersistentSettings::for_session(&self.session);
+        let reusable = self.session.finish().await.ok()??;
+        Some(ReusedHttpStream::from_reusable_stream(reusable, settings))
+    }
+
+    fn wrote(&mut self, result: Result<(), Box<Error>>) -> Result<(), Gone> {
+        result.map_err(|_| {
+            self.reusable = false;
+            Gone
+        })
+    }
+
+    fn head(
+        &mut self,
+        status: StatusCode,
+        content_type: &'static str,
+        extra: &[(HeaderName, HeaderValue)],
+    ) -> ResponseHeader {
+        self.status = Some(status);
+        if !self.reusable {
+            self.session.set_keepalive(None);
+        }
+        let mut head = ResponseHeader::build(status, Some(8)).expect("a status code is valid");
+        let own = [
+            (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
+            (HeaderName::from_static(REQUEST_ID), self.request_id.clone()),
+        ];
+        for (name, value) in own.into_iter().chain(extra.iter().cloned()) {
+            head.insert_header(name, value).expect("names and values are valid by type");
+        }
+        head
+    }
+}
+
+fn kept_request_id(session: &ServerSession) -> Option<HeaderValue> {
+    let value = session.get_header(REQUEST_ID)?;
+    let fits = (1..=REQUEST_ID_MAX_BYTES).contains(&value.len());
+    let plain = value.as_bytes().iter().all(|b| b.is_ascii_graphic());
+    (fits && plain).then(|| value.clone())
+}
+
+fn new_request_id() -> HeaderValue {
+    let id: u128 = rand::random();
+    HeaderValue::from_str(&format!("{id:032x}")).expect("hexadecimal digits are a valid value")
+}

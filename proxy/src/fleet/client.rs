@@ -1,0 +1,255 @@
+//! The request plane's client: requests of one agent over a few shared connections.
+
+use super::link::{self, Link};
+use super::mailbox::Mailbox;
+use stator_protos::hash::SequenceHash;
+use stator_protos::worker::worker_client::WorkerClient;
+use stator_protos::worker::{ModelFilesRequest, Output, SnapshotRequest, Submit};
+use stator_protos::{Generation, WorkerRank};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tonic::transport::{Channel, Endpoint};
+
+/// Limits and timing of the connections to one agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientSettings {
+    /// Connections, each with one stream; 1 by default. More spread the work of very many tokens
+    /// over more cores.
+    pub links: usize,
+    /// Requests that one connection may have running; 65536 by default.
+    pub requests_max: usize,
+    /// Largest frame taken, in bytes; 64 MiB by default. Only prompt logprobs come near it.
+    pub frame_bytes_max: usize,
+    /// Longest wait for a connection; 2 s by default.
+    pub connect_timeout: Duration,
+    /// Wait after the first failed attempt to connect; 50 ms by default. It doubles each time.
+    pub backoff_min: Duration,
+    /// Longest wait between attempts to connect; 1 s by default.
+    pub backoff_max: Duration,
+    /// How often a silent connection is probed, and how long the probe may take; 5 s by default.
+    pub keepalive: Duration,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        Self {
+            links: 1,
+            requests_max: 65_536,
+            frame_bytes_max: 64 << 20,
+            connect_timeout: Duration::from_secs(2),
+            backoff_min: Duration::from_millis(50),
+            backoff_max: Duration::from_secs(1),
+            keepalive: Duration::from_secs(5),
+        }
+    }
+}
+
+/// HTTP/2 window of a stream and of its connection: all tokens of an agent share them, so they
+/// hold a burst of many frames, and a slow client's tokens never stop the others', because the
+/// link reads on and keeps them in mailboxes.
+const WINDOW_BYTES: u32 = 8 << 20;
+
+/// Why a request's stream ended without an answer from its agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// The connection is gone. The request may run elsewhere, from the tokens that arrived.
+    #[error("the connection to the agent is lost")]
+    Disconnected,
+    /// The connection has as many requests as it may.
+    #[error("the connection has {limit} requests, the limit")]
+    Overloaded {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// The blocks of a worker as of event `next_sequence - 1`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The worker's life.
+    pub generation: Generation,
+    /// Number of the first event that is not in it.
+    pub next_sequence: u64,
+    /// Each block after the one before it in its prompt.
+    pub blocks: Vec<SequenceHash>,
+}
+
+/// Sends requests to one agent. Its connections close when it and all its streams are dropped.
+#[derive(Debug)]
+pub struct AgentClient {
+    links: Vec<Arc<Link>>,
+    turn: AtomicUsize,
+    up: watch::Receiver<usize>,
+    /// Questions have a connection of their own, so that a large answer delays no token. It is
+    /// made when first needed.
+    questions: WorkerClient<Channel>,
+    /// Held by every stream too, so that streams outlive the client.
+    tasks: Arc<JoinSet<()>>,
+}
+
+impl AgentClient {
+    /// Starts to connect to `http://host:port` or `unix:///path`, and stays connected.
+    ///
+    /// Must be called within a Tokio runtime, which the connections then live on.
+    ///
+    /// # Errors
+    ///
+    /// When `endpoint` is not a valid address.
+    pub fn connect(
+        endpoint: &str,
+        settings: &ClientSettings,
+    ) -> Result<Self, tonic::transport::Error> {
+        let endpoint = Endpoint::from_shared(endpoint.to_owned())?
+            .connect_timeout(settings.connect_timeout)
+            // Requests and tokens are small and somebody waits for each.
+            .tcp_nodelay(true)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            // A host that vanished sends no FIN: without probes its requests would hang.
+            .http2_keep_alive_interval(settings.keepalive)
+            .keep_alive_timeout(settings.keepalive)
+            .keep_alive_while_idle(true);
+        let (up_sender, up) = watch::channel(0);
+        let up_sender = Arc::new(up_sender);
+        let mut tasks = JoinSet::new();
+        let links: Vec<_> = (0..settings.links.max(1))
+            .map(|_| Arc::new(Link::new(settings.requests_max)))
+            .collect();
+        for link in &links {
+            let (endpoint, settings) = (endpoint.clone(), settings.clone());
+            tasks.spawn(link::run(link.clone(), endpoint, settings, up_sender.clone()));
+        }
+        let questions =
+            WorkerClient::new(endpoint.connect_lazy()).max_decoding_message_size(usize::MAX);
+        Ok(Self { links, turn: AtomicUsize::new(0), up, questions, tasks: Arc::new(tasks) })
+    }
+
+    /// How many of its connections are up, now and as it changes.
+    pub fn links_up(&self) -> watch::Receiver<usize> {
+        self.up.clone()
+    }
+
+    /// Sends a request, whose `request_id` is chosen here. Never blocks: where it cannot be sent,
+    /// the stream says so at its first poll.
+    pub fn submit(&self, submit: Submit) -> TokenStream {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let count = self.links.len();
+        let link = (0..count)
+            .map(|n| &self.links[(turn + n) % count])
+            .find(|link| count == 1 || link.is_up())
+            .unwrap_or(&self.links[0]);
+        let state = match link.submit(submit) {
+            Ok((id, mailbox)) => {
+                let (link, _tasks) = (link.clone(), self.tasks.clone());
+                StreamState::Live { link, id, mailbox, _tasks }
+            }
+            Err(error) => StreamState::Refused(error),
+        };
+        TokenStream { state }
+    }
+
+    /// The files that the agent has for `model`, by base name.
+    ///
+    /// # Errors
+    ///
+    /// The agent's or the connection's status.
+    pub async fn model_files(&self, model: &str) -> Result<Vec<(String, Vec<u8>)>, tonic::Status> {
+        let request = ModelFilesRequest { model: model.into() };
+        let files = self.questions.clone().model_files(request).await?.into_inner().files;
+        Ok(files.into_iter().map(|file| (file.name, file.content)).collect())
+    }
+
+    /// The blocks that a worker holds now, `blocks_max` at most.
+    ///
+    /// # Errors
+    ///
+    /// The agent's or the connection's status; `data_loss` when the answer contradicts itself or
+    /// is too large.
+    pub async fn snapshot(
+        &self,
+        worker: WorkerRank,
+        blocks_max: usize,
+    ) -> Result<Snapshot, tonic::Status> {
+        let request = SnapshotRequest { worker_id: worker.worker.0, rank: worker.rank.into() };
+        let mut chunks = self.questions.clone().snapshot(request).await?.into_inner();
+        let mut snapshot: Option<Snapshot> = None;
+        while let Some(chunk) = chunks.message().await? {
+            let generation = Generation(chunk.generation);
+            let snapshot = snapshot.get_or_insert_with(|| Snapshot {
+                generation,
+                next_sequence: chunk.next_sequence,
+                blocks: Vec::new(),
+            });
+            let same =
+                snapshot.generation == generation && snapshot.next_sequence == chunk.next_sequence;
+            if !same {
+                return Err(tonic::Status::data_loss("chunks of different snapshots"));
+            }
+            if snapshot.blocks.len() + chunk.sequence_hashes.len() > blocks_max {
+                return Err(tonic::Status::data_loss(format!(
+                    "snapshot of more than {blocks_max} blocks, the limit"
+                )));
+            }
+            snapshot.blocks.extend(chunk.sequence_hashes.into_iter().map(SequenceHash));
+        }
+        snapshot.ok_or_else(|| tonic::Status::data_loss("empty snapshot"))
+    }
+}
+
+/// The answers of one request. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct TokenStream {
+    state: StreamState,
+}
+
+#[derive(Debug)]
+enum StreamState {
+    Live { link: Arc<Link>, id: u64, mailbox: Arc<Mailbox>, _tasks: Arc<JoinSet<()>> },
+    Refused(StreamError),
+}
+
+impl TokenStream {
+    /// Waits for answers and puts all that have arrived into `outputs`, which is emptied first.
+    /// Outputs of one choice that arrived together are one. `Ok(false)`: the stream has ended.
+    ///
+    /// An error of the worker is an output whose finish says so; it ends the request.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamError`] when no more will come though the request has not ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub async fn next(&mut self, outputs: &mut Vec<Output>) -> Result<bool, StreamError> {
+        poll_fn(|context| self.poll_next(context, outputs)).await
+    }
+
+    /// As [`TokenStream::next`], for who polls by hand.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+        outputs: &mut Vec<Output>,
+    ) -> Poll<Result<bool, StreamError>> {
+        match &self.state {
+            StreamState::Live { mailbox, .. } => mailbox.poll_take(context, outputs),
+            StreamState::Refused(error) => {
+                outputs.clear();
+                Poll::Ready(Err(*error))
+            }
+        }
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if let StreamState::Live { link, id, .. } = &self.state {
+            link.cancel(*id);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The fleet as this proxy knows it: agents, their workers, and the streams to them.
+//!
+//! [`Fleet`] watches the discovery directory and runs one task per agent, which keeps the agent's
+//! workers, blocks and load in the [`Pool`] of their model. A request asks its pool for a
+//! [`Place`] and submits through the place's [`AgentClient`]. Nothing here knows text.
+
+mod agent;
+mod client;
+mod discovery;
+mod feed;
+mod link;
+mod mailbox;
+mod metrics;
+mod pool;
+mod subscribe;
+
+pub use client::{AgentClient, ClientSettings, Snapshot, StreamError, TokenStream};
+pub use metrics::FleetMetrics;
+pub use pool::{Place, Pool};
+
+use agent::AgentTask;
+use discovery::{Change, Directory, Roster};
+use stator_protos::discovery::AgentRecord;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::task::JoinSet;
+
+/// Models that may wait for who listens.
+const EVENTS_MAX: usize = 64;
+/// Wait after a failed attempt to get a model's files.
+const FILES_BACKOFF: Duration = Duration::from_millis(200);
+
+/// How the fleet is found and reached.
+#[derive(Clone, Debug)]
+pub struct FleetSettings {
+    /// Directory where agents register.
+    pub discovery_dir: PathBuf,
+    /// How often it is looked at; 200 ms by default.
+    pub poll: Duration,
+    /// Connections to agents.
+    pub client: ClientSettings,
+    /// Placement of every model's requests; the block size is each model's own.
+    pub placement: stator_placement::Settings,
+    /// Where the sequence of random choices starts.
+    pub seed: u64,
+}
+
+impl FleetSettings {
+    /// The default settings for a directory.
+    pub fn new(discovery_dir: PathBuf) -> Self {
+        Self {
+            discovery_dir,
+            poll: Duration::from_millis(200),
+            client: ClientSettings::default(),
+            placement: stator_placement::Settings::default(),
+            seed: 0,
+        }
+    }
+}
+
+/// What happens in the fleet that concerns who speaks for models.
+#[derive(Debug)]
+pub enum FleetEvent {
+    /// A model is there for the first time, or again with another description.
+    ModelUp {
+        /// Its workers, now and later.
+        pool: Arc<Pool>,
+        /// Its tokenizer, templates and defaults, by base name.
+        files: Vec<(String, Vec<u8>)>,
+    },
+}
+
+/// The fleet, followed in the background. Dropping it ends that.
+#[derive(Debug)]
+pub struct Fleet {
+    _task: JoinSet<()>,
+}
+
+impl Fleet {
+    /// Starts to follow the fleet; the events must be read.
+    ///
+    /// Must be called within a Tokio runtime, which all connections then live on.
+    pub fn start(
+        settings: FleetSettings,
+        metrics: FleetMetrics,
+    ) -> (Self, mpsc::Receiver<FleetEvent>) {
+        let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+        let keeper = Keeper {
+            agents: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            models: BTreeMap::new(),
+            events: sender,
+            metrics,
+            settings,
+        };
+        let mut task = JoinSet::new();
+        task.spawn(keeper.run());
+        (Self { _task: task }, receiver)
+    }
+}
+
+/// Owner of the tasks that follow agents.
+struct Keeper {
+    settings: FleetSettings,
+    agents: BTreeMap<String, Agent>,
+    /// Agents that contradict others; they are met when one of those leaves.
+    refused: BTreeMap<String, AgentRecord>,
+    models: BTreeMap<String, Model>,
+    events: mpsc::Sender<FleetEvent>,
+    metrics: FleetMetrics,
+}
+
+struct Agent {
+    record: watch::Sender<AgentRecord>,
+    /// Following the agent, and announcing its model; aborted with the agent.
+    _tasks: JoinSet<()>,
+}
+
+/// A model, kept when its last agent leaves: its clients are told to come back, not that it never
+/// was.
+struct Model {
+    pool: Arc<Pool>,
+    announced: Arc<OnceCell<()>>,
+}
+
+impl Keeper {
+    async fn run(mut self) {
+        let mut directory = Directory::new(self.settings.discovery_dir.clone());
+        let mut roster = Roster::default();
+        let mut poll = tokio::time::interval(self.settings.poll);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            poll.tick().await;
+            let scanning = tokio::task::spawn_blocking(move || {
+                let scan = directory.scan();
+                (directory, scan)
+            });
+            let scan = match scanning.await {
+                Ok((same, scan)) => {
+                    directory = same;
+                    scan
+                }
+                Err(error) => {
+                    tracing::error!(%error, "looking for agents failed");
+                    directory = Directory::new(self.settings.discovery_dir.clone());
+                    continue;
+                }
+            };
+            for (agent, fault) in &scan.newly_malformed {
+                self.metrics.records_refused.inc();
+                tracing::warn!(agent, fault, "a discovery record is malformed");
+            }
+            for change in roster.update(scan, unix_ms(SystemTime::now())) {
+                self.change(change);
+            }
+            self.metrics.agents.set(self.agents.len() as i64);
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Down(agent) => {
+                tracing::info!(agent, "agent left");
+                self.agents.remove(&agent);
+                self.refused.remove(&agent);
+                for record in std::mem::take(&mut self.refused).into_values() {
+                    self.meet(record);
+                }
+            }
+            Change::Up(record) => {
+                if let Some(agent) = self.agents.get(&record.agent_id) {
+                    if same_place(&agent.record.borrow(), &record) {
+                        agent.record.send_replace(record);
+                        return;
+                    }
+                    // Its successor is met anew, with connections of its own.
+                    self.agents.remove(&record.agent_id);
+                }
+                self.meet(record);
+            }
+        }
+    }
+
+    fn meet(&mut self, record: AgentRecord) {
+        self.refused.remove(&record.agent_id);
+        let Some((pool, announced)) = self.model(&record) else {
+            self.metrics.records_refused.inc();
+            tracing::warn!(
+                agent = record.agent_id,
+                model = record.model.name,
+                "agent refused: others serve a model of this name with another description"
+            );
+            self.refused.insert(record.agent_id.clone(), record);
+            return;
+        };
+        let client = match AgentClient::connect(&record.endpoint, &self.settings.client) {
+            Ok(client) => Arc::new(client),
+            Err(error) => {
+                self.metrics.records_refused.inc();
+                let (agent, endpoint) = (&record.agent_id, &record.endpoint);
+                tracing::warn!(agent, endpoint, %error, "agent refused: not an endpoint");
+                return;
+            }
+        };
+        tracing::info!(
+            agent = record.agent_id,
+            endpoint = record.endpoint,
+            workers = record.workers.len(),
+            "agent found"
+        );
+        let (sender, receiver) = watch::channel(record.clone());
+        let mut tasks = JoinSet::new();
+        let task = AgentTask::new(pool.clone(), client.clone(), receiver, self.metrics.clone());
+        tasks.spawn(task.run());
+        if !announced.initialized() {
+            tasks.spawn(announce(pool, client, announced, self.events.clone()));
+        }
+        self.agents.insert(record.agent_id, Agent { record: sender, _tasks: tasks });
+    }
+
+    /// The pool for an agent's model. `None` when others serve a different model by its name.
+    fn model(&mut self, record: &AgentRecord) -> Option<(Arc<Pool>, Arc<OnceCell<()>>)> {
+        let name = &record.model.name;
+        let fits = |model: &&Model| *model.pool.record() == record.model;
+        if let Some(model) = self.models.get(name).filter(fits) {
+            return Some((model.pool.clone(), model.announced.clone()));
+        }
+        if self.agents.values().any(|agent| agent.record.borrow().model.name == *name) {
+            return None;
+        }
+        let pool = Arc::new(Pool::new(
+            record.model.clone(),
+            &self.settings.placement,
+            self.settings.seed,
+        )?);
+        let announced = Arc::new(OnceCell::new());
+        let model = Model { pool: pool.clone(), announced: announced.clone() };
+        self.models.insert(name.clone(), model);
+        Some((pool, announced))
+    }
+}
+
+/// Whether a record describes the same process at the same place.
+fn same_place(a: &AgentRecord, b: &AgentRecord) -> bool {
+    let place = |record: &AgentRecord| {
+        let AgentRecord { endpoint, events_endpoint, replay_endpoint, model, .. } = record;
+        (endpoint.clone(), events_endpoint.clone(), replay_endpoint.clone(), model.clone())
+    };
+    place(a) == place(b)
+}
+
+/// Gets a model's files from one of its agents, whichever is first, and tells who listens.
+async fn announce(
+    pool: Arc<Pool>,
+    client: Arc<AgentClient>,
+    announced: Arc<OnceCell<()>>,
+    events: mpsc::Sender<FleetEvent>,
+) {
+    let name = &pool.record().name;
+    loop {
+        let attempt = announced.get_or_try_init(|| async {
+            let files = client.model_files(name).await?;
+            // Whoever does not listen any more needs no models.
+            let _ = events.send(FleetEvent::ModelUp { pool: pool.clone(), files }).await;
+            Ok::<_, tonic::Status>(())
+        });
+        match attempt.await {
+            Ok(()) => return,
+            Err(status) => tracing::warn!(model = name, %status, "cannot get the model's files"),
+        }
+        tokio::time::sleep(FILES_BACKOFF).await;
+    }
+}
+
+fn unix_ms(now: SystemTime) -> u64 {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! The workers that serve one model, and the placement that chooses among them.
+
+use super::client::AgentClient;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use stator_placement::{Decision, PickError, Placement, Request, Settings, Stats, Time, Worker};
+use stator_protos::discovery::ModelRecord;
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::{KvEvent, Medium};
+use stator_protos::load::Load;
+use stator_protos::{Generation, WorkerRank};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a worker that lost a request gets no new ones, unless discovery or its connection say
+/// earlier what became of it.
+const SUSPICION: Duration = Duration::from_secs(1);
+
+/// The workers of one model.
+pub struct Pool {
+    record: ModelRecord,
+    block_size: NonZeroU32,
+    state: Mutex<State>,
+    start: Instant,
+    seed: AtomicU64,
+}
+
+struct State {
+    placement: Placement,
+    members: FxHashMap<WorkerRank, Member>,
+}
+
+/// A worker as its agent's task sees it.
+struct Member {
+    worker: Worker,
+    client: Arc<AgentClient>,
+    suspected_until: Option<Instant>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("record", &self.record).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// A pool without workers. `None` if the record's block size is 0.
+    pub(super) fn new(record: ModelRecord, settings: &Settings, seed: u64) -> Option<Self> {
+        let block_size = NonZeroU32::new(record.block_size)?;
+        let placement = Placement::new(Settings { block_size, ..settings.clone() });
+        let state = State { placement, members: FxHashMap::default() };
+        let (start, seed) = (Instant::now(), AtomicU64::new(seed));
+        Some(Self { record, block_size, state: Mutex::new(state), start, seed })
+    }
+
+    /// The model, as all of its agents describe it.
+    pub fn record(&self) -> &ModelRecord {
+        &self.record
+    }
+
+    /// Tokens per KV block.
+    pub fn block_size(&self) -> NonZeroU32 {
+        self.block_size
+    }
+
+    /// Chooses a worker for a request and books the request there, until the place is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`PickError`] says why no worker could be chosen.
+    pub fn place(self: &Arc<Self>, request: &Request<'_>) -> Result<Place, PickError> {
+        // Any number that differs from request to request will do.
+        let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        let decision = state.placement.pick(request, self.now(), seed)?;
+        let Some(member) = state.members.get(&decision.worker) else {
+            // Members and the placement's workers change together, under the lock.
+            state.placement.release(decision.booking);
+            return Err(PickError::NoWorkers);
+        };
+        let client = member.client.clone();
+        drop(state);
+        Ok(Place { pool: self.clone(), decision, client })
+    }
+
+    /// A request was lost at this worker: it gets no new ones for a moment.
+    pub fn suspect(&self, worker: WorkerRank) {
+        let mut state = self.state.lock();
+        if let Some(member) = state.members.get_mut(&worker) {
+            member.suspected_until = Some(Instant::now() + SUSPICION);
+            state.refresh(worker, Instant::now());
+        }
+    }
+
+    /// Workers that take requests now.
+    pub fn accepting(&self) -> usize {
+        let state = self.state.lock();
+        state.placement.fleet().workers().iter().filter(|state| state.worker.accepting).count()
+    }
+
+    /// Counts for metrics.
+    pub fn stats(&self) -> Stats {
+        self.state.lock().placement.stats()
+    }
+
+    /// Blocks of the prompt's start that a worker is known to hold.
+    #[cfg(test)]
+    pub(super) fn overlap(self: &Arc<Self>, worker: WorkerRank, sequence: &[SequenceHash]) -> u32 {
+        let request = Request { sequence, pinned: Some(worker), ..Request::default() };
+        self.place(&request).map_or(0, |place| place.decision().overlap_blocks)
+    }
+
+    /// A worker is there, or something about it changed. False if another agent has it: an
+    /// earlier life gives way to a later one, and nothing else does.
+    pub(super) fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool {
+        let mut state = self.state.lock();
+        let rank = worker.worker;
+        let known = state.members.get(&rank);
+        let keeps = |known: &Member| known.worker.generation >= worker.generation;
+        if known.is_some_and(|known| !Arc::ptr_eq(&known.client, client) && keeps(known)) {
+            return false;
+        }
+        let suspected_until = known.and_then(|known| known.suspected_until);
+        state.members.insert(rank, Member { worker, client: client.clone(), suspected_until });
+        state.refresh(rank, Instant::now());
+        true
+    }
+
+    /// A worker is gone, unless it has come back with another agent.
+    pub(super) fn leave(&self, worker: WorkerRank, client: &Arc<AgentClient>) {
+        let mut state = self.state.lock();
+        if state.members.get(&worker).is_some_and(|m| Arc::ptr_eq(&m.client, client)) {
+            state.members.remove(&worker);
+            state.placement.worker_down(worker);
+        }
+    }
+
+    /// Ends suspicions that are over, and bookings that nobody renews.
+    pub(super) fn refresh(&self, workers: impl Iterator<Item = WorkerRank>) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        for worker in workers {
+            state.refresh(worker, now);
+        }
+        state.placement.expire(self.now());
+    }
+
+    pub(super) fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) {
+        let mut state = self.state.lock();
+        for event in events {
+            state.placement.apply(worker, generation, event);
+        }
+    }
+
+    pub(super) fn replace(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        blocks: Vec<SequenceHash>,
+    ) {
+        let blocks = blocks.into_iter().map(|block| (block, Medium::Device));
+        self.state.lock().placement.replace(worker, generation, blocks);
+    }
+
+    pub(super) fn unknown(&self, worker: WorkerRank) {
+        self.state.lock().placement.unknown(worker);
+    }
+
+    pub(super) fn load(&self, worker: WorkerRank, generation: Generation, load: Load) {
+        self.state.lock().placement.report_load(worker, generation, load);
+    }
+
+    fn now(&self) -> Time {
+        Time(self.start.elapsed())
+    }
+}
+
+impl State {
+    /// Tells the placement whether a member takes requests now.
+    fn refresh(&mut self, worker: WorkerRank, now: Instant) {
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        member.suspected_until = member.suspected_until.filter(|until| *until > now);
+        let accepting = member.worker.accepting && member.suspected_until.is_none();
+        self.placement.worker_up(Worker { accepting, ..member.worker });
+    }
+}
+
+/// A request's place at a worker. Dropping it gives the place back.
+#[derive(Debug)]
+pub struct Place {
+    pool: Arc<Pool>,
+    decision: Decision,
+    client: Arc<AgentClient>,
+}
+
+impl Place {
+    /// The worker.
+    pub fn worker(&self) -> WorkerRank {
+        self.decision.worker
+    }
+
+    /// What was decided.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// What reaches the worker.
+    pub fn client(&self) -> &AgentClient {
+        &self.client
+    }
+
+    /// The first token came: the prompt is computed.
+    pub fn prefill_done(&self) {
+        self.pool.state.lock().placement.prefill_done(self.decision.booking);
+    }
+
+    /// The answer filled one more block.
+    pub fn output_block(&self) {
+        self.pool.state.lock().placement.output_block(self.decision.booking);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.state.lock().placement.release(self.decision.booking);
+    }
+}

@@ -1,0 +1,142 @@
+//! The event plane's sockets: the live feed of one agent, and replays from it.
+
+use bytes::Bytes;
+use futures::StreamExt;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use zeromq::{DealerSocket, Socket, SocketEvent, SocketRecv, SocketSend, SubSocket, ZmqMessage};
+
+/// Longest silence of an agent, whose workers speak every second, before the connection is taken
+/// for dead.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Waits between attempts to connect, from the first to the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Longest wait for the next message of a replay.
+const REPLAY_SILENCE: Duration = Duration::from_secs(1);
+/// Bytes of payload that a replay may have.
+const REPLAY_BYTES_MAX: usize = 256 << 20;
+/// The number frame of a replay's end marker.
+const REPLAY_END: u64 = u64::MAX;
+
+/// What the live feed brings.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// The subscription stands; what is published from about now on will come.
+    Subscribed,
+    /// A message: topic, number, payload.
+    Message(Bytes, u64, Bytes),
+    /// A message that has not these three frames.
+    Malformed,
+}
+
+/// Stays subscribed to `endpoint` until the receiver is gone. Where the receiver is slow, the
+/// publisher is held up and then drops: the numbers tell.
+pub(crate) async fn follow(endpoint: String, news: mpsc::Sender<News>) {
+    let mut backoff = BACKOFF.0;
+    while !news.is_closed() {
+        match follow_once(&endpoint, &news).await {
+            Ok(()) => return,
+            Err(Lost::Connected(reason)) => {
+                tracing::info!(endpoint, reason, "lost the event feed of an agent");
+                backoff = BACKOFF.0;
+            }
+            Err(Lost::NeverConnected(reason)) => {
+                tracing::debug!(endpoint, reason, "cannot subscribe to an agent");
+            }
+        }
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(BACKOFF.1);
+    }
+}
+
+enum Lost {
+    Connected(String),
+    NeverConnected(String),
+}
+
+async fn follow_once(endpoint: &str, news: &mpsc::Sender<News>) -> Result<(), Lost> {
+    let mut socket = SubSocket::new();
+    connect(&mut socket, endpoint).await.map_err(Lost::NeverConnected)?;
+    let lost = |reason: &dyn std::fmt::Display| Lost::Connected(reason.to_string());
+    let mut monitor = socket.monitor();
+    for prefix in [stator_protos::topic::KV_EVENTS, stator_protos::topic::LOAD] {
+        socket.subscribe(prefix).await.map_err(|error| lost(&error))?;
+    }
+    if news.send(News::Subscribed).await.is_err() {
+        return Ok(());
+    }
+    loop {
+        let message = tokio::select! {
+            received = timeout(SILENCE, socket.recv()) => match received {
+                Ok(message) => message.map_err(|error| lost(&error))?,
+                Err(_) => return Err(lost(&"silence")),
+            },
+            // The socket would reconnect by itself, but with growing waits of up to 30 s.
+            event = monitor.next() => match event {
+                Some(SocketEvent::Disconnected(_)) | None => return Err(lost(&"disconnected")),
+                Some(_) => continue,
+            },
+            () = news.closed() => return Ok(()),
+        };
+        let item = match <[Bytes; 3]>::try_from(message.into_vec()) {
+            Ok([topic, number, payload]) => match number.as_ref().try_into() {
+                Ok(number) => News::Message(topic, u64::from_be_bytes(number), payload),
+                Err(_) => News::Malformed,
+            },
+            Err(_) => News::Malformed,
+        };
+        if news.send(item).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Asks for the batches of `topic` from `start` on; they come in order, with their numbers.
+///
+/// # Errors
+///
+/// What went wrong, for a log line. A replay that breaks off is an error, never a part.
+pub(crate) async fn replay(
+    endpoint: &str,
+    topic: &str,
+    start: u64,
+) -> Result<Vec<(u64, Bytes)>, String> {
+    let mut socket = DealerSocket::new();
+    connect(&mut socket, endpoint).await?;
+    let mut request = ZmqMessage::from(Bytes::new());
+    request.push_back(Bytes::copy_from_slice(&start.to_be_bytes()));
+    request.push_back(Bytes::copy_from_slice(topic.as_bytes()));
+    socket.send(request).await.map_err(|error| error.to_string())?;
+    let (mut batches, mut size_bytes) = (Vec::new(), 0);
+    loop {
+        let answer = timeout(REPLAY_SILENCE, socket.recv())
+            .await
+            .map_err(|_| format!("no answer within {REPLAY_SILENCE:?}"))?
+            .map_err(|error| error.to_string())?;
+        let Ok([_, found, number, payload]) = <[Bytes; 4]>::try_from(answer.into_vec()) else {
+            return Err("an answer has not four frames".into());
+        };
+        let number = number.as_ref().try_into().map_err(|_| "a number has not 8 bytes")?;
+        let number = u64::from_be_bytes(number);
+        if number == REPLAY_END && found.is_empty() {
+            return Ok(batches);
+        }
+        size_bytes += payload.len();
+        if size_bytes > REPLAY_BYTES_MAX {
+            return Err(format!("more than {REPLAY_BYTES_MAX} bytes"));
+        }
+        if found == topic.as_bytes() {
+            batches.push((number, payload));
+        }
+    }
+}
+
+async fn connect(socket: &mut impl Socket, endpoint: &str) -> Result<(), String> {
+    match timeout(CONNECT_TIMEOUT, socket.connect(endpoint)).await {
+        Ok(connected) => connected.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no connection within {CONNECT_TIMEOUT:?}")),
+    }
+}

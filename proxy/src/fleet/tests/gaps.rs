@@ -1,0 +1,297 @@
+//! The event plane against a scripted agent that loses what the test wants lost.
+
+use super::*;
+use bytes::Bytes;
+use stator_protos::discovery::WorkerRecord;
+use stator_protos::kv_event::{self, EventBatch, KvEvent, Medium, Stored};
+use stator_protos::load::Load;
+use stator_protos::topic::{Kind, Topic};
+use stator_protos::worker::worker_server::{Worker, WorkerServer};
+use stator_protos::worker::{
+    AgentDescription, DescribeRequest, GenerateFrame, GenerateInput, ModelFile, ModelFilesRequest,
+    ModelFilesResponse, SnapshotChunk, SnapshotRequest,
+};
+use stator_protos::{Generation, WorkerId, WorkerRank};
+use std::sync::Mutex;
+use tokio_stream::{Iter, Pending};
+use tonic::{Response, Status, Streaming};
+use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+
+const WORKER: WorkerRank = WorkerRank { worker: WorkerId(7), rank: 0 };
+const LIFE: Generation = Generation(1);
+
+/// What the scripted agent answers.
+#[derive(Default)]
+struct Script {
+    /// The worker's life, after the first.
+    later_life: u64,
+    /// Blocks in a snapshot, and its next number.
+    snapshot: (Vec<SequenceHash>, u64),
+    snapshots: usize,
+    /// Batches in the log, by number.
+    log: Vec<(u64, Bytes)>,
+    replays: Vec<u64>,
+}
+
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+#[tonic::async_trait]
+impl Worker for Scripted {
+    type GenerateStream = Pending<Result<GenerateFrame, Status>>;
+    type SnapshotStream = Iter<std::vec::IntoIter<Result<SnapshotChunk, Status>>>;
+
+    async fn describe(
+        &self,
+        _: tonic::Request<DescribeRequest>,
+    ) -> Result<Response<AgentDescription>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn model_files(
+        &self,
+        _: tonic::Request<ModelFilesRequest>,
+    ) -> Result<Response<ModelFilesResponse>, Status> {
+        let file = ModelFile { name: "tokenizer.json".into(), content: b"{}".to_vec() };
+        Ok(Response::new(ModelFilesResponse { files: vec![file] }))
+    }
+
+    async fn generate(
+        &self,
+        _: tonic::Request<Streaming<GenerateInput>>,
+    ) -> Result<Response<Self::GenerateStream>, Status> {
+        Ok(Response::new(tokio_stream::pending()))
+    }
+
+    async fn snapshot(
+        &self,
+        _: tonic::Request<SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let mut script = self.0.lock().unwrap();
+        script.snapshots += 1;
+        let chunk = SnapshotChunk {
+            generation: LIFE.0 + script.later_life,
+            next_sequence: script.snapshot.1,
+            sequence_hashes: script.snapshot.0.iter().map(|hash| hash.0).collect(),
+        };
+        Ok(Response::new(tokio_stream::iter(vec![Ok(chunk)])))
+    }
+}
+
+struct Bed {
+    script: Scripted,
+    publisher: PubSocket,
+    pool: Arc<Pool>,
+    record: AgentRecord,
+    _fleet: Fleet,
+    dir: tempfile::TempDir,
+}
+
+impl Bed {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let script = Scripted::default();
+        let incoming =
+            tonic::transport::server::TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let endpoint = format!("http://{}", incoming.local_addr().unwrap());
+        let server = tonic::transport::Server::builder()
+            .add_service(WorkerServer::new(script.clone()))
+            .serve_with_incoming(incoming);
+        tokio::spawn(server);
+        let mut publisher = PubSocket::new();
+        let events_endpoint = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let mut replayer = RouterSocket::new();
+        let replay_endpoint = replayer.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        tokio::spawn(serve_replays(replayer, script.clone()));
+        let record = AgentRecord {
+            agent_id: "scripted".into(),
+            endpoint,
+            events_endpoint,
+            replay_endpoint,
+            model: loaded(Duration::ZERO).model,
+            workers: vec![WorkerRecord { worker: WORKER, generation: LIFE, total_blocks: 100 }],
+            accepting: true,
+            lease_expires_unix_ms: u64::MAX,
+        };
+        put(&dir, &record);
+        let settings = FleetSettings::new(dir.path().into());
+        let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default());
+        let FleetEvent::ModelUp { pool, .. } = events.recv().await.unwrap();
+        until("the worker accepts", || pool.accepting() == 1).await;
+        let mut bed = Self { script, publisher, pool, record, _fleet: fleet, dir };
+        bed.until_followed().await;
+        bed
+    }
+
+    /// Until the subscription stands and the snapshot is in: a first batch must arrive, and may
+    /// be lost before.
+    async fn until_followed(&mut self) {
+        self.script.0.lock().unwrap().snapshot = (vec![], 1);
+        let begin = std::time::Instant::now();
+        while self.overlap() != 1 {
+            assert!(begin.elapsed() < DEADLINE, "the first batch never arrives");
+            let payload = payload(1);
+            self.script.0.lock().unwrap().log = vec![(1, payload)];
+            self.publish(1).await;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn publish(&mut self, number: u64) {
+        self.send(Kind::KvEvents, LIFE, number, payload(number)).await;
+    }
+
+    async fn send(&mut self, kind: Kind, generation: Generation, number: u64, payload: Bytes) {
+        let topic = Topic { kind, worker: WORKER, generation };
+        let mut message = ZmqMessage::from(topic.to_string());
+        message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
+        message.push_back(payload);
+        self.publisher.send(message).await.unwrap();
+    }
+
+    fn overlap(&self) -> u32 {
+        self.pool.overlap(WORKER, &chain())
+    }
+
+    fn script<T>(&self, see: impl FnOnce(&mut Script) -> T) -> T {
+        see(&mut self.script.0.lock().unwrap())
+    }
+}
+
+/// Registers the agent as the real one does.
+fn put(dir: &tempfile::TempDir, record: &AgentRecord) {
+    let temporary = dir.path().join("record.tmp");
+    std::fs::write(&temporary, serde_json::to_vec(record).unwrap()).unwrap();
+    std::fs::rename(temporary, dir.path().join("scripted.json")).unwrap();
+}
+
+/// Twenty blocks, each after the one before it.
+fn chain() -> Vec<SequenceHash> {
+    sequence(&prompt(320))
+}
+
+/// Batch number n stores block n - 1 of the chain.
+fn payload(number: u64) -> Bytes {
+    let chain = chain();
+    let place = number as usize - 1;
+    let stored = Stored {
+        hashes: vec![chain[place].0],
+        parent: place.checked_sub(1).map(|before| chain[before].0),
+        tokens: prompt(320)[place * 16..][..16].to_vec(),
+        block_size: 16,
+        medium: Medium::Device,
+        lora_name: None,
+    };
+    let events = vec![KvEvent::Stored(stored)];
+    let mut payload = Vec::new();
+    kv_event::encode(&EventBatch { timestamp_s: 0.0, events, rank: Some(0) }, &mut payload);
+    payload.into()
+}
+
+async fn serve_replays(mut socket: RouterSocket, script: Scripted) {
+    loop {
+        let request = socket.recv().await.unwrap().into_vec();
+        let start = u64::from_be_bytes(request[2].as_ref().try_into().unwrap());
+        let log = {
+            let mut script = script.0.lock().unwrap();
+            script.replays.push(start);
+            script.log.clone()
+        };
+        let end = (Bytes::new(), u64::MAX, Bytes::new());
+        let batches = log.into_iter().filter(|(number, _)| *number >= start);
+        let answers = batches.map(|(number, payload)| (request[3].clone(), number, payload));
+        for (topic, number, payload) in answers.chain([end]) {
+            let mut message = ZmqMessage::from(request[0].clone());
+            let number = Bytes::copy_from_slice(&number.to_be_bytes());
+            for frame in [Bytes::new(), topic, number, payload] {
+                message.push_back(frame);
+            }
+            socket.send(message).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gap_is_filled_by_replay() {
+    let mut bed = Bed::start().await;
+    let snapshots = bed.script(|script| {
+        script.log = (1..=4).map(|number| (number, payload(number))).collect();
+        script.snapshots
+    });
+    bed.publish(4).await;
+    until("the hole is filled", || bed.overlap() == 4).await;
+    assert_eq!(bed.script(|script| script.replays.last().copied()), Some(2));
+    assert_eq!(bed.script(|script| script.snapshots), snapshots);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_log_has_forgotten_is_taken_from_a_snapshot() {
+    let mut bed = Bed::start().await;
+    bed.script(|script| {
+        script.log = vec![(5, payload(5))];
+        script.snapshot = (chain()[..5].to_vec(), 6);
+    });
+    bed.publish(5).await;
+    until("the snapshot is in", || bed.overlap() == 5).await;
+    bed.publish(6).await;
+    until("live events follow it", || bed.overlap() == 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn malformed_messages_are_skipped_and_the_rest_goes_on() {
+    let mut bed = Bed::start().await;
+    let topic = Topic { kind: Kind::KvEvents, worker: WORKER, generation: LIFE }.to_string();
+    let ours = Bytes::from(topic);
+    let number = Bytes::copy_from_slice(&2u64.to_be_bytes());
+    let foreign = Bytes::from_static(b"kv-events");
+    for frames in [
+        vec![ours.clone()],
+        vec![ours.clone(), Bytes::from_static(b"short"), Bytes::new()],
+        vec![foreign, number.clone(), Bytes::new()],
+        vec![ours.clone(), number.clone(), Bytes::new(), Bytes::new()],
+    ] {
+        bed.publisher.send(ZmqMessage::try_from(frames).unwrap()).await.unwrap();
+    }
+    // A batch that cannot be read is as good as lost; the log has it whole.
+    bed.script(|script| script.log = vec![(2, payload(2))]);
+    let torn = vec![ours, number, payload(2).slice(..20)];
+    bed.publisher.send(ZmqMessage::try_from(torn).unwrap()).await.unwrap();
+    until("the replay brought it", || bed.overlap() == 2).await;
+    bed.publish(3).await;
+    until("live events follow", || bed.overlap() == 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_before_a_silence_is_noticed_by_the_next_load_report() {
+    let mut bed = Bed::start().await;
+    bed.script(|script| script.log = vec![(2, payload(2)), (3, payload(3))]);
+    let mut load = Vec::new();
+    Load { running: 1, ..Load::default() }.encode(&mut load);
+    bed.send(Kind::Load, LIFE, 4, load.into()).await;
+    until("the replay is in", || bed.overlap() == 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_life_has_no_block_of_the_old_one_and_its_numbers_count_anew() {
+    let mut bed = Bed::start().await;
+    let second = Generation(LIFE.0 + 1);
+    bed.script(|script| {
+        script.later_life = 1;
+        script.snapshot = (vec![], 1);
+        script.log = vec![];
+    });
+    // What the old life still says counts for nothing, though its number would fit.
+    let mut record = bed.record.clone();
+    record.workers[0].generation = second;
+    put(&bed.dir, &record);
+    until("the old blocks are gone", || bed.overlap() == 0).await;
+    let snapshots = bed.script(|script| script.snapshots);
+    bed.publish(2).await;
+    bed.script(|script| script.log = vec![(1, payload(1))]);
+    bed.send(Kind::KvEvents, second, 1, payload(1)).await;
+    until("the new life is followed", || bed.overlap() == 1).await;
+    bed.publish(2).await;
+    bed.send(Kind::KvEvents, second, 2, payload(2)).await;
+    until("and goes on", || bed.overlap() == 2).await;
+    assert!(bed.script(|script| script.snapshots) <= snapshots + 1);
+}

@@ -1,0 +1,369 @@
+//! The fleet against real agents, over real sockets on free ports.
+
+mod gaps;
+
+use super::*;
+use clap::{Args, Command, FromArgMatches};
+use stator_placement::Request;
+use stator_protos::discovery::ModelRecord;
+use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
+use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Sampling, Submit};
+use stator_runtime::Shutdown;
+use stator_runtime::metrics::Metrics;
+use stator_runtime::shutdown::Trigger;
+use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
+use stator_worker_agent::config::{AgentArgs, AgentSettings};
+use stator_worker_agent::engine::sim::timing::Timing;
+use stator_worker_agent::engine::sim::{self, SimOptions};
+use stator_worker_agent::engine::{EngineOptions, ModelInfo};
+use std::path::Path;
+
+/// Longest wait for anything that must happen.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Waits until `done`, which must come true by itself.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let waiting = async {
+        while !done() {
+            tokio::task::yield_now().await;
+        }
+    };
+    if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
+        panic!("waited in vain: {what}");
+    }
+}
+
+/// A simulated agent.
+struct Agent {
+    running: Running,
+    shutdown: Trigger,
+    metrics: Metrics,
+}
+
+impl Agent {
+    /// Two workers whose steps take `step`; `flags` override those that every test has.
+    async fn start(dir: &Path, step: Duration, flags: &[&str]) -> Self {
+        Self::start_with(dir, loaded(step), flags).await
+    }
+
+    async fn start_with(dir: &Path, loaded: Loaded, flags: &[&str]) -> Self {
+        let args = ["--listen=127.0.0.1:0", "--agent-id=a", "--drain-timeout-s=0"];
+        let zmq = ["--events-listen=tcp://127.0.0.1:0", "--replay-listen=tcp://127.0.0.1:0"];
+        let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true))
+            .args_override_self(true);
+        let dir = format!("--discovery-dir={}", dir.display());
+        let args =
+            args.iter().chain(&zmq).copied().chain([dir.as_str()]).chain(flags.iter().copied());
+        let args = AgentArgs::from_arg_matches(&command.try_get_matches_from(args).unwrap());
+        let mut settings = AgentSettings::try_from(args.unwrap()).unwrap();
+        settings.metrics_listen = None;
+        let metrics = Metrics::default();
+        let (shutdown, stop) = Shutdown::new();
+        let running = start(settings, loaded, metrics.clone(), stop).await.unwrap();
+        Self { running, shutdown, metrics }
+    }
+
+    async fn stop(self) {
+        self.shutdown.set();
+        self.running.ended().await;
+    }
+
+    fn has_metric(&self, line: &str) -> bool {
+        self.metrics.render().lines().any(|found| found == line)
+    }
+}
+
+fn loaded(step: Duration) -> Loaded {
+    let model = ModelInfo { context_length: 1 << 20, vocab_size: 1000, eos_token_ids: vec![] };
+    let options = EngineOptions {
+        total_blocks: 4096,
+        max_running: 4096,
+        max_waiting: 8192,
+        max_batched_tokens: 1 << 16,
+        ..EngineOptions::default()
+    };
+    let engine = || LoadedEngine {
+        engine: Box::new(
+            sim::engine(
+                SimOptions {
+                    model: model.clone(),
+                    answer_tokens: [].into(),
+                    timing: Timing::fixed(step),
+                    speedup: 1.0,
+                },
+                options.clone(),
+            )
+            .unwrap(),
+        ),
+        total_blocks: options.total_blocks,
+        computes: false,
+    };
+    Loaded {
+        model: ModelRecord {
+            name: "m".into(),
+            context_length: 1 << 16,
+            block_size: 16,
+            vocab_size: 1000,
+        },
+        files: vec![("tokenizer.json".into(), b"{}".to_vec())],
+        engines: vec![engine(), engine()],
+    }
+}
+
+/// A fleet that has found the model.
+async fn fleet(dir: &Path) -> (Fleet, Arc<Pool>) {
+    let settings =
+        FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.into()) };
+    let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default());
+    let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap().unwrap();
+    let FleetEvent::ModelUp { pool, files } = event;
+    assert_eq!(files, [("tokenizer.json".to_owned(), b"{}".to_vec())]);
+    until("two workers", || pool.accepting() == 2).await;
+    (fleet, pool)
+}
+
+fn prompt(length: u32) -> Vec<u32> {
+    (0..length).map(|n| n % 1000).collect()
+}
+
+fn sequence(tokens: &[u32]) -> Vec<SequenceHash> {
+    let mut sequence = Vec::new();
+    let block_size = std::num::NonZeroU32::new(16).unwrap();
+    sequence_hashes(tokens, block_size, HashSeed::default(), &mut sequence);
+    sequence
+}
+
+fn submit(
+    pool: &Arc<Pool>,
+    tokens: &[u32],
+    change: impl FnOnce(&mut Submit),
+) -> (Place, TokenStream) {
+    let sequence = sequence(tokens);
+    let request =
+        Request { sequence: &sequence, prompt_tokens: tokens.len() as u32, ..Request::default() };
+    let place = pool.place(&request).unwrap();
+    let sampling = Sampling { max_tokens: 10, ..Sampling::default() };
+    let mut submit = Submit {
+        worker_id: place.worker().worker.0,
+        rank: place.worker().rank.into(),
+        token_ids: tokens.to_vec(),
+        sampling: Some(sampling),
+        ..Submit::default()
+    };
+    change(&mut submit);
+    let stream = place.client().submit(submit);
+    (place, stream)
+}
+
+fn endless(submit: &mut Submit) {
+    submit.sampling.as_mut().unwrap().max_tokens = 60_000;
+}
+
+/// The tokens and the end of a stream with one choice.
+async fn answer(stream: &mut TokenStream) -> Result<(Vec<u32>, Finish), StreamError> {
+    let (mut tokens, mut finish, mut outputs) = (Vec::new(), None, Vec::new());
+    while tokio::time::timeout(DEADLINE, stream.next(&mut outputs)).await.expect("an answer")? {
+        for Output { token_ids, finish: end, .. } in outputs.drain(..) {
+            tokens.extend(token_ids);
+            finish = finish.or(end);
+        }
+    }
+    Ok((tokens, finish.expect("an end")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_answered_over_tcp_and_over_a_unix_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let unix = format!("--listen=unix://{}", dir.path().join("agent.sock").display());
+    for listen in ["--listen=127.0.0.1:0", &unix] {
+        let agent = Agent::start(dir.path(), Duration::ZERO, &[listen]).await;
+        let (_fleet, pool) = fleet(dir.path()).await;
+        let (_place, mut stream) = submit(&pool, &prompt(40), |_| ());
+        let (tokens, finish) = answer(&mut stream).await.unwrap();
+        assert_eq!((tokens.len(), finish.reason()), (10, FinishReason::Length));
+        let usage = finish.usage.unwrap();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (40, 10));
+        agent.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_requests_share_one_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::start(dir.path(), Duration::ZERO, &[]).await;
+    let (_fleet, pool) = fleet(dir.path()).await;
+    let mut streams: Vec<_> = (0..4000).map(|_| submit(&pool, &prompt(20), |_| ())).collect();
+    for (_, stream) in &mut streams {
+        assert_eq!(answer(stream).await.unwrap().0.len(), 10);
+    }
+    drop(streams);
+    assert_eq!(pool.stats().bookings, 0);
+    until("all counted", || {
+        agent.has_metric("stator_agent_requests_total{outcome=\"completed\"} 4000")
+    })
+    .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_a_stream_stops_the_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::start(dir.path(), Duration::from_millis(1), &[]).await;
+    let (_fleet, pool) = fleet(dir.path()).await;
+    let (place, mut stream) = submit(&pool, &prompt(40), endless);
+    assert!(stream.next(&mut Vec::new()).await.unwrap());
+    drop((place, stream));
+    until("cancelled", || agent.has_metric("stator_agent_requests_total{outcome=\"cancelled\"} 1"))
+        .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_that_vanishes_cancels_what_it_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::start(dir.path(), Duration::from_millis(1), &[]).await;
+    let (first, pool) = fleet(dir.path()).await;
+    let (place, mut stream) = submit(&pool, &prompt(40), endless);
+    assert!(stream.next(&mut Vec::new()).await.unwrap());
+    // Its runtime ends without a word to anyone.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let endpoint = agent.running.record.endpoint.clone();
+    let guard = runtime.enter();
+    let client = AgentClient::connect(&endpoint, &ClientSettings::default()).unwrap();
+    drop(guard);
+    let links = client.links_up();
+    until("connected", || *links.borrow() == 1).await;
+    let worker = agent.running.record.workers[0].worker;
+    let sampling = Sampling { max_tokens: 60_000, ..Sampling::default() };
+    let mut other = client.submit(Submit {
+        worker_id: worker.worker.0,
+        token_ids: prompt(20),
+        sampling: Some(sampling),
+        ..Submit::default()
+    });
+    assert!(other.next(&mut Vec::new()).await.unwrap());
+    runtime.shutdown_background();
+    until("cancelled", || agent.has_metric("stator_agent_requests_total{outcome=\"cancelled\"} 1"))
+        .await;
+    // The other proxy's stream goes on.
+    assert!(stream.next(&mut Vec::new()).await.unwrap());
+    drop((place, stream, first));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_input_is_answered_and_the_stream_lives_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::start(dir.path(), Duration::ZERO, &[]).await;
+    let (_fleet, pool) = fleet(dir.path()).await;
+    type Change = fn(&mut Submit);
+    let cases: [(Change, ErrorKind, &str); 5] = [
+        (|s| s.worker_id ^= 1, ErrorKind::UnknownWorker, "no worker"),
+        (|s| s.rank = 70_000, ErrorKind::UnknownWorker, "no worker"),
+        (|s| s.token_ids.clear(), ErrorKind::Invalid, "token_ids: 0 tokens"),
+        (|s| s.token_ids[0] = 1000, ErrorKind::Invalid, "1000"),
+        (
+            |s| s.sampling.as_mut().unwrap().temperature = f32::NAN,
+            ErrorKind::Invalid,
+            "temperature: NaN",
+        ),
+    ];
+    for (change, kind, message) in cases {
+        let (_place, mut stream) = submit(&pool, &prompt(20), change);
+        let (_, finish) = answer(&mut stream).await.unwrap();
+        assert_eq!((finish.reason(), finish.error_kind()), (FinishReason::Error, kind));
+        assert!(finish.error_message.contains(message), "{}", finish.error_message);
+    }
+    let (_place, mut stream) = submit(&pool, &prompt(20), |_| ());
+    assert_eq!(answer(&mut stream).await.unwrap().0.len(), 10);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_draining_agent_is_left_alone_and_finishes_what_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = Duration::from_millis(20);
+    let agent = Agent::start(dir.path(), slow, &["--drain-timeout-s=60"]).await;
+    let (_fleet, pool) = fleet(dir.path()).await;
+    let (place, mut stream) = submit(&pool, &prompt(40), |_| ());
+    assert!(stream.next(&mut Vec::new()).await.unwrap());
+    agent.shutdown.set();
+    until("no worker accepts", || pool.accepting() == 0).await;
+    let refused = place.client().submit(Submit {
+        worker_id: place.worker().worker.0,
+        token_ids: prompt(20),
+        ..Submit::default()
+    });
+    let (tokens, finish) = answer(&mut stream).await.unwrap();
+    assert_eq!((tokens.len() < 10, finish.reason()), (true, FinishReason::Length));
+    drop(refused);
+    agent.running.ended().await;
+    until("the worker is gone", || pool.stats().workers == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_agent_ends_its_streams_at_once_and_a_new_life_serves_with_an_empty_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::start(dir.path(), Duration::from_millis(1), &[]).await;
+    let (_fleet, pool) = fleet(dir.path()).await;
+    let tokens = prompt(64);
+    let (place, mut stream) = submit(&pool, &tokens, endless);
+    let worker = place.worker();
+    until("its blocks are known", || pool.overlap(worker, &sequence(&tokens)) == 4).await;
+    let first_life = agent.running.record.workers[0].generation;
+    agent.stop().await;
+    assert_eq!(answer(&mut stream).await, Err(StreamError::Disconnected));
+    drop(place);
+    until("the workers are gone", || pool.stats().workers == 0).await;
+
+    let agent = Agent::start(dir.path(), Duration::ZERO, &[]).await;
+    assert!(agent.running.record.workers[0].generation > first_life);
+    assert!(agent.running.record.workers.iter().any(|record| record.worker == worker));
+    until("two workers again", || pool.accepting() == 2).await;
+    assert_eq!(pool.overlap(worker, &sequence(&tokens)), 0);
+    let (_place, mut stream) = submit(&pool, &tokens, |_| ());
+    assert_eq!(answer(&mut stream).await.unwrap().0.len(), 10);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_proxy_learns_what_was_cached_before_it_came() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::start(dir.path(), Duration::ZERO, &[]).await;
+    let tokens = prompt(160);
+    let (first, pool) = fleet(dir.path()).await;
+    let (place, mut stream) = submit(&pool, &tokens, |_| ());
+    let worker = place.worker();
+    answer(&mut stream).await.unwrap();
+    drop((place, stream, first));
+
+    let (_second, pool) = fleet(dir.path()).await;
+    until("the snapshot is there", || pool.overlap(worker, &sequence(&tokens)) == 10).await;
+    // And placement uses it.
+    let (place, mut stream) = submit(&pool, &tokens, |_| ());
+    assert_eq!((place.worker(), place.decision().cached_tokens), (worker, 160));
+    assert_eq!(answer(&mut stream).await.unwrap().1.usage.unwrap().cached_tokens, 144);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_with_another_model_of_the_same_name_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = Agent::start(dir.path(), Duration::ZERO, &[]).await;
+    let settings =
+        FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.path().into()) };
+    let metrics = FleetMetrics::default();
+    let (_fleet, mut events) = Fleet::start(settings, metrics.clone());
+    let FleetEvent::ModelUp { pool, .. } = events.recv().await.unwrap();
+    let mut other = loaded(Duration::ZERO);
+    other.model.block_size = 32;
+    let other = Agent::start_with(dir.path(), other, &["--agent-id=b"]).await;
+    until("refused", || metrics.records_refused.get() == 1).await;
+    assert_eq!((pool.block_size().get(), pool.stats().workers), (16, 2));
+    // When nobody contradicts it any more, it is the model.
+    agent.stop().await;
+    let FleetEvent::ModelUp { pool, .. } = events.recv().await.unwrap();
+    assert_eq!(pool.block_size().get(), 32);
+    until("its workers serve", || pool.accepting() == 2).await;
+    other.stop().await;
+}

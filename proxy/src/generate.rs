@@ -1,0 +1,271 @@
+//! Runs the prompts of one request on the fleet, and goes on elsewhere when a worker is lost.
+
+use crate::fleet::{Place, Pool, StreamError, TokenStream};
+use crate::job::Job;
+use crate::metrics::Metrics;
+use crate::openai::ApiError;
+use stator_placement::{PickError, Request};
+use stator_protos::WorkerRank;
+use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
+use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Sampling, Submit};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// When to come back where no worker can take a request now.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What all prompts of a request have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Completions of each prompt.
+    pub choices: u32,
+    pub sampling: Sampling,
+    pub cache_salt: Option<String>,
+    pub request_id: String,
+    pub traceparent: Option<String>,
+    /// How often a prompt may go on elsewhere.
+    pub migration_limit: u32,
+}
+
+/// The running prompts of one request. Dropping it cancels what still runs.
+pub(crate) struct Generation {
+    pool: Arc<Pool>,
+    metrics: Metrics,
+    plan: Plan,
+    legs: Vec<Leg>,
+    outputs: Vec<Output>,
+}
+
+/// One prompt, or a choice of one, on one worker.
+struct Leg {
+    prompt: Arc<[u32]>,
+    /// Number of this prompt's first choice in the response.
+    base: u32,
+    /// Number of the leg's first choice among those of its prompt.
+    first_choice: u32,
+    choices: Vec<Progress>,
+    attempts: u32,
+    place: Place,
+    stream: TokenStream,
+    prefilled: bool,
+    /// Blocks of the answer that were counted as load.
+    blocks: usize,
+}
+
+/// What a choice has generated so far: enough to go on with it elsewhere.
+#[derive(Default)]
+struct Progress {
+    generated: Vec<u32>,
+    ended: bool,
+}
+
+impl Generation {
+    /// Places and submits all prompts.
+    ///
+    /// # Errors
+    ///
+    /// 503 when no worker can take one of them; those already submitted are cancelled then.
+    pub(crate) fn start(
+        metrics: Metrics,
+        job: &Job,
+    ) -> Result<Self, ApiError> {
+        let mut generation = Self {
+            pool: job.served.pool.clone(),
+            metrics,
+            plan: job.plan.clone(),
+            legs: Vec::with_capacity(job.prompts.len()),
+            outputs: Vec::new(),
+        };
+        let choices = generation.plan.choices;
+        for (prompt, base) in job.prompts.iter().zip((0..).step_by(choices as usize)) {
+            let progress = (0..choices).map(|_| Progress::default()).collect();
+            let start = Start { prompt: prompt.clone(), base, first_choice: 0, choices: progress, attempts: 0 };
+            let leg = generation.submit(start, &[])?;
+            generation.legs.push(leg);
+        }
+        Ok(generation)
+    }
+
+    /// The worker that runs the first prompt.
+    pub(crate) fn worker(&self) -> Option<WorkerRank> {
+        self.legs.first().map(|leg| leg.place.worker())
+    }
+
+    /// Waits for the next outputs, each with the number of its choice in the response. `None` when
+    /// all choices have ended.
+    ///
+    /// # Errors
+    ///
+    /// When a prompt cannot go on anywhere.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Result<Option<&mut Vec<Output>>, ApiError> {
+        while !self.legs.is_empty() {
+            let (at, taken) = poll_fn(|context| self.poll_legs(context)).await;
+            match taken {
+                Ok(true) => self.progress(at)?,
+                Ok(false) => {
+                    self.legs.swap_remove(at);
+                }
+                Err(StreamError::Disconnected) => self.migrate(at, "its connection was lost")?,
+                Err(StreamError::Overloaded { limit }) => {
+                    let why = format!("the connection to the worker has {limit} requests, the limit");
+                    return Err(ApiError::unavailable(why, RETRY_AFTER));
+                }
+            }
+            if !self.outputs.is_empty() {
+                return Ok(Some(&mut self.outputs));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first leg that has something, and what it has, in `outputs`.
+    fn poll_legs(&mut self, context: &mut Context<'_>) -> Poll<(usize, Result<bool, StreamError>)> {
+        for (at, leg) in self.legs.iter_mut().enumerate() {
+            if let Poll::Ready(taken) = leg.stream.poll_next(context, &mut self.outputs) {
+                return Poll::Ready((at, taken));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Notes what a leg generated; outputs that report the worker's failure become a migration.
+    fn progress(&mut self, at: usize) -> Result<(), ApiError> {
+        let leg = &mut self.legs[at];
+        if !std::mem::replace(&mut leg.prefilled, true) {
+            leg.place.prefill_done();
+        }
+        let mut failure = None;
+        for output in &mut self.outputs {
+            let Some(choice) = output
+                .choice
+                .checked_sub(leg.first_choice)
+                .and_then(|choice| leg.choices.get_mut(choice as usize))
+            else {
+                tracing::error!(choice = output.choice, "a worker answered for a choice nobody asked for");
+                return Err(ApiError::internal());
+            };
+            choice.generated.extend_from_slice(&output.token_ids);
+            output.choice += leg.base;
+            if let Some(finish) = &output.finish {
+                match failed(finish) {
+                    false => choice.ended = true,
+                    true => failure = Some((finish.error_kind(), finish.error_message.clone())),
+                }
+            }
+        }
+        let blocks = leg.new_blocks(self.pool.block_size().get() as usize);
+        for _ in 0..blocks {
+            leg.place.output_block();
+        }
+        let Some((kind, message)) = failure else { return Ok(()) };
+        // A failure carries no tokens; what others of the leg's choices sent is kept.
+        self.outputs.retain(|output| output.finish.as_ref().is_none_or(|finish| !failed(finish)));
+        match kind {
+            ErrorKind::Invalid => Err(ApiError::bad_request(message)),
+            ErrorKind::Overloaded if self.legs[at].attempts >= self.plan.migration_limit => {
+                Err(ApiError::unavailable(message, RETRY_AFTER))
+            }
+            _ => self.migrate(at, &message),
+        }
+    }
+
+    /// Continues the unfinished choices of a leg on other workers, each as a leg of its own.
+    fn migrate(&mut self, at: usize, why: &str) -> Result<(), ApiError> {
+        let leg = self.legs.swap_remove(at);
+        let lost = leg.place.worker();
+        self.pool.suspect(lost);
+        let attempts = leg.attempts + 1;
+        if attempts > self.plan.migration_limit {
+            tracing::warn!(request_id = self.plan.request_id, worker = %lost, why, attempts, "giving up");
+            return Err(ApiError::bad_gateway(format!("the worker failed and {attempts} attempts were made")));
+        }
+        tracing::info!(request_id = self.plan.request_id, worker = %lost, why, "continuing elsewhere");
+        self.metrics.migrations.inc();
+        let Leg { prompt, base, first_choice, choices, stream, place, .. } = leg;
+        drop((stream, place));
+        for (choice, progress) in (first_choice..).zip(choices) {
+            if progress.ended {
+                continue;
+            }
+            let start =
+                Start { prompt: prompt.clone(), base, first_choice: choice, choices: vec![progress], attempts };
+            let leg = self.submit(start, &[lost])?;
+            self.legs.push(leg);
+        }
+        Ok(())
+    }
+
+    /// Chooses a worker and sends it the tokens. All choices of a start have generated the same
+    /// tokens: none, or there is one choice.
+    fn submit(&self, start: Start, excluded: &[WorkerRank]) -> Result<Leg, ApiError> {
+        let Start { prompt, base, first_choice, choices, attempts } = start;
+        let resumed = choices.first().map_or(&[][..], |choice| &choice.generated);
+        let tokens: Vec<u32> = prompt.iter().chain(resumed).copied().collect();
+        let mut sequence: Vec<SequenceHash> = Vec::new();
+        let seed = HashSeed::new(None, self.plan.cache_salt.as_deref());
+        sequence_hashes(&tokens, self.pool.block_size(), seed, &mut sequence);
+        let request = Request {
+            sequence: &sequence,
+            prompt_tokens: tokens.len() as u32,
+            max_output_tokens: Some(self.plan.sampling.max_tokens),
+            excluded,
+            ..Request::default()
+        };
+        let place = self.pool.place(&request).map_err(unplaced)?;
+        let stream = place.client().submit(Submit {
+            request_id: 0,
+            worker_id: place.worker().worker.0,
+            rank: place.worker().rank.into(),
+            resumed_tokens: resumed.len() as u32,
+            token_ids: tokens,
+            choices: choices.len() as u32,
+            first_choice,
+            sampling: Some(self.plan.sampling.clone()),
+            cache_salt: self.plan.cache_salt.clone().unwrap_or_default(),
+            lora_name: String::new(),
+            client_request_id: self.plan.request_id.clone(),
+            traceparent: self.plan.traceparent.clone().unwrap_or_default(),
+        });
+        // What was resumed is part of the prompt that was booked.
+        let blocks = resumed.len() / self.pool.block_size().get() as usize;
+        Ok(Leg { prompt, base, first_choice, choices, attempts, place, stream, prefilled: false, blocks })
+    }
+}
+
+impl Leg {
+    /// Blocks that the answer has filled since this was last asked.
+    fn new_blocks(&mut self, block_size: usize) -> usize {
+        let tokens: usize = self.choices.iter().map(|choice| choice.generated.len()).sum();
+        let blocks = tokens / block_size;
+        blocks - std::mem::replace(&mut self.blocks, blocks)
+    }
+}
+
+/// Whether a worker ended a choice without an answer.
+fn failed(finish: &Finish) -> bool {
+    !matches!(finish.reason(), FinishReason::Stop | FinishReason::Length)
+}
+
+/// The one place where a failed placement becomes an answer.
+fn unplaced(error: PickError) -> ApiError {
+    match error {
+        PickError::NoWorkers | PickError::AllBusy { .. } | PickError::PinnedUnavailable { .. } => {
+            ApiError::unavailable(error.to_string(), RETRY_AFTER)
+        }
+    }
+}
+
+/// A leg that is still to be placed.
+struct Start {
+    prompt: Arc<[u32]>,
+    base: u32,
+    first_choice: u32,
+    choices: Vec<Progress>,
+    attempts: u32,
+}

@@ -1,0 +1,150 @@
+//! From a request's body to what the workers need: prompts in tokens, and one plan for all.
+
+use crate::catalog::{Catalog, Served};
+use crate::exchange::Exchange;
+use crate::generate::Plan;
+use crate::model::Model;
+use crate::openai::response::Api;
+use crate::openai::{ApiError, ChatRequest, CompletionRequest, GenerateOptions, Prompt};
+use stator_protos::discovery::ModelRecord;
+use stator_protos::worker::{LogitBias, Sampling};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A checked and tokenized request.
+pub(crate) struct Job {
+    pub served: Arc<Served>,
+    /// The model, as the request named it.
+    pub model_name: String,
+    pub prompts: Vec<Arc<[u32]>>,
+    /// The text of each prompt, where it is to be repeated.
+    pub echo: Vec<String>,
+    pub options: GenerateOptions,
+    pub plan: Plan,
+}
+
+/// Parses a body, applies the chat template, tokenizes, and checks against the model's limits.
+///
+/// # Errors
+///
+/// 4xx, with the field at fault.
+pub(crate) fn prepare(
+    body: &[u8],
+    api: Api,
+    catalog: &Catalog,
+    exchange: &Exchange,
+    migration_limit: u32,
+) -> Result<Job, ApiError> {
+    let (served, model_name, prompts, echo, options) = match api {
+        Api::Chat => {
+            let request = ChatRequest::parse(body)?;
+            let served = catalog.find(&request.model)?;
+            let prompt = served.model.encode_chat(&request, SystemTime::now())?;
+            (served, request.model.into_owned(), vec![prompt.into()], Vec::new(), request.options)
+        }
+        Api::Completion => {
+            let request = CompletionRequest::parse(body)?;
+            let served = catalog.find(&request.model)?;
+            let special = request.options.add_special_tokens;
+            let encode = |prompt: &Prompt<'_>| match prompt {
+                Prompt::Text(text) => Ok(served.model.encode_prompt(text, special)?.into()),
+                Prompt::Tokens(ids) => Ok(ids.as_slice().into()),
+            };
+            let prompts: Vec<Arc<[u32]>> =
+                request.prompts.iter().map(encode).collect::<Result<_, ApiError>>()?;
+            let echo = match request.echo {
+                true => echoes(&served.model, &request.prompts),
+                false => Vec::new(),
+            };
+            (served, request.model.into_owned(), prompts, echo, request.options)
+        }
+    };
+    let mut options = options;
+    served.model.fill_defaults(&mut options);
+    let sampling = sampling(served.pool.record(), &options, &prompts, !echo.is_empty())?;
+    let plan = Plan {
+        choices: options.n,
+        sampling,
+        cache_salt: options.cache_salt.clone(),
+        request_id: exchange.request_id().to_owned(),
+        traceparent: exchange.traceparent().map(str::to_owned),
+        migration_limit,
+    };
+    Ok(Job { served, model_name, prompts, echo, options, plan })
+}
+
+fn echoes(model: &Model, prompts: &[Prompt<'_>]) -> Vec<String> {
+    let text = |prompt: &Prompt<'_>| match prompt {
+        Prompt::Text(text) => text.clone().into_owned(),
+        Prompt::Tokens(ids) => {
+            let (mut detokenizer, mut text) = (model.detokenizer(true), String::new());
+            detokenizer.push(ids, &mut text);
+            detokenizer.finish(&mut text);
+            text
+        }
+    };
+    prompts.iter().map(text).collect()
+}
+
+/// What the workers are told of the options, whose defaults are the API's by now.
+fn sampling(
+    model: &ModelRecord,
+    options: &GenerateOptions,
+    prompts: &[Arc<[u32]>],
+    echo: bool,
+) -> Result<Sampling, ApiError> {
+    for prompt in prompts {
+        if prompt.is_empty() {
+            return Err(ApiError::invalid("prompt", "the prompt has no tokens"));
+        }
+        check_ids(model, "prompt", prompt.iter().copied())?;
+    }
+    check_ids(model, "stop_token_ids", options.stop_token_ids.iter().copied())?;
+    check_ids(model, "logit_bias", options.logit_bias.iter().map(|(id, _)| *id))?;
+    let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
+    let bias = |(token_id, bias): &(u32, f32)| LogitBias { token_id: *token_id, bias: *bias };
+    Ok(Sampling {
+        temperature: options.temperature.unwrap_or(1.0),
+        top_k: options.top_k.unwrap_or(0),
+        top_p: options.top_p.unwrap_or(1.0),
+        min_p: options.min_p.unwrap_or(0.0),
+        repetition_penalty: options.repetition_penalty.unwrap_or(1.0),
+        presence_penalty: options.presence_penalty,
+        frequency_penalty: options.frequency_penalty,
+        seed: options.seed.unwrap_or_else(rand::random),
+        logit_bias: options.logit_bias.iter().map(bias).collect(),
+        logprobs: options.logprobs,
+        prompt_logprobs: options.logprobs.filter(|_| echo),
+        min_tokens: options.min_tokens,
+        max_tokens: max_tokens(model, options, longest)?,
+        stop_token_ids: options.stop_token_ids.clone(),
+        ignore_eos: options.ignore_eos,
+    })
+}
+
+/// The tokens that fit: what was asked for, else what the context leaves.
+fn max_tokens(model: &ModelRecord, options: &GenerateOptions, longest: usize) -> Result<u32, ApiError> {
+    let context = model.context_length as usize;
+    let left = context.saturating_sub(longest);
+    match options.max_tokens.map_or(1, |max| max as usize) {
+        wanted if wanted > left => {
+            Err(ApiError::context_length_exceeded(longest, options.max_tokens, context))
+        }
+        _ => Ok(options.max_tokens.unwrap_or(left as u32)),
+    }
+}
+
+fn check_ids(
+    model: &ModelRecord,
+    param: &str,
+    mut ids: impl Iterator<Item = u32>,
+) -> Result<(), ApiError> {
+    let limit = model.vocab_size;
+    match ids.find(|id| *id >= limit) {
+        None => Ok(()),
+        Some(id) => {
+            let message = format!("{param} has the token id {id}, the vocabulary has {limit} tokens");
+            Err(ApiError::invalid(param, message))
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Metrics of the proxy; all names stand here.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// What a request asked for and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Outcome {
+    /// Route, for example `/v1/chat/completions`; `other` for unknown ones.
+    pub route: &'static str,
+    /// HTTP status, or 499 where the client hung up first.
+    pub status: u16,
+}
+
+/// What is read from the fleet when somebody asks for metrics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FleetGauges {
+    pub workers: Gauge,
+    pub index_blocks: Gauge,
+}
+
+/// The proxy's metrics. Recording takes no lock but for the first use of a label.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    pub requests: Family<Outcome, Counter>,
+    pub requests_running: Gauge,
+    pub time_to_first_token: Histogram,
+    pub inter_token_latency: Histogram,
+    pub request_duration: Histogram,
+    pub placement_duration: Histogram,
+    pub prompt_tokens: Counter,
+    pub cached_tokens: Counter,
+    pub completion_tokens: Counter,
+    pub migrations: Counter,
+    pub hang_ups: Counter,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    pub(crate) fn register(registry: &mut Registry) -> (Self, FleetGauges) {
+        let registry = registry.sub_registry_with_prefix("stator_proxy");
+        let metrics = Self {
+            requests: Family::default(),
+            requests_running: Gauge::default(),
+            time_to_first_token: Histogram::new(exponential_buckets(0.000_25, 2.0, 20)),
+            inter_token_latency: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
+            request_duration: Histogram::new(exponential_buckets(0.001, 2.0, 20)),
+            placement_duration: Histogram::new(exponential_buckets(0.000_001, 2.0, 16)),
+            prompt_tokens: Counter::default(),
+            cached_tokens: Counter::default(),
+            completion_tokens: Counter::default(),
+            migrations: Counter::default(),
+            hang_ups: Counter::default(),
+        };
+        registry.register("requests", "Requests answered", metrics.requests.clone());
+        registry.register(
+            "requests_running",
+            "Requests being answered now",
+            metrics.requests_running.clone(),
+        );
+        let seconds = [
+            ("time_to_first_token", "From the request to its first token", &metrics.time_to_first_token),
+            ("inter_token_latency", "Mean gap between the tokens of a request", &metrics.inter_token_latency),
+            ("request_duration", "From the request to the end of its answer", &metrics.request_duration),
+            ("placement_duration", "Time to choose a worker", &metrics.placement_duration),
+        ];
+        for (name, help, histogram) in seconds {
+            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        }
+        let counts = [
+            ("prompt_tokens", "Tokens of prompts", &metrics.prompt_tokens),
+            ("cached_prompt_tokens", "Prompt tokens whose KV was reused", &metrics.cached_tokens),
+            ("completion_tokens", "Tokens generated", &metrics.completion_tokens),
+            ("migrations", "Requests continued on another worker", &metrics.migrations),
+            ("hang_ups", "Requests whose client left early", &metrics.hang_ups),
+        ];
+        for (name, help, counter) in counts {
+            registry.register(name, help, counter.clone());
+        }
+        let gauges = FleetGauges::default();
+        registry.register("workers", "Workers that take requests", gauges.workers.clone());
+        let blocks = gauges.index_blocks.clone();
+        registry.register("kv_index_blocks", "Entries of the KV index, one per block and worker", blocks);
+        (metrics, gauges)
+    }
+}

@@ -1,0 +1,100 @@
+//! A chat request as the values that its template reads.
+
+use crate::openai::json::Json;
+use crate::openai::message::{Content, Message, Role};
+use minijinja::value::Value;
+
+/// What a template can read, found out when it is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dialect {
+    /// It renders a list of text parts; otherwise the parts are joined by new lines.
+    pub(crate) parts: bool,
+    /// It knows the role `developer`; otherwise such messages are `system`'s.
+    pub(crate) developer: bool,
+}
+
+/// The messages. `open` is added to the end of the last text of the last message.
+pub(crate) fn messages(messages: &[Message<'_>], dialect: Dialect, open: Option<&str>) -> Value {
+    let last = messages.len().wrapping_sub(1);
+    let values = messages.iter().enumerate().map(|(at, message)| {
+        let open = open.filter(|_| at == last);
+        message_value(message, dialect, open)
+    });
+    Value::from(values.collect::<Vec<_>>())
+}
+
+/// Any JSON value.
+pub(crate) fn json(value: &Json<'_>) -> Value {
+    match value {
+        Json::Null => Value::from(()),
+        Json::Bool(flag) => Value::from(*flag),
+        Json::Int(number) => Value::from(*number),
+        Json::Uint(number) => Value::from(*number),
+        Json::Float(number) => Value::from(*number),
+        Json::Str(text) => Value::from(&**text),
+        Json::Array(items) => Value::from(items.iter().map(json).collect::<Vec<_>>()),
+        Json::Object(members) => Value::from_pairs(members.iter().map(|(key, value)| (&**key, json(value)))),
+    }
+}
+
+fn message_value(message: &Message<'_>, dialect: Dialect, open: Option<&str>) -> Value {
+    let role = match message.role {
+        Role::Developer if !dialect.developer => Role::System,
+        role => role,
+    };
+    let content = content(&message.content, dialect, open);
+    let fixed = [("role", Value::from(role.as_str())), ("content", content)];
+    let extra = message.extra.iter().map(|(key, value)| match &**key {
+        "tool_calls" => ("tool_calls", tool_calls(value)),
+        key => (key, json(value)),
+    });
+    Value::from_pairs(fixed.into_iter().chain(extra))
+}
+
+fn content(content: &Content<'_>, dialect: Dialect, open: Option<&str>) -> Value {
+    let opened = |text: &str, open: Option<&str>| match open {
+        Some(open) => Value::from(format!("{text}{open}")),
+        None => Value::from(text),
+    };
+    match content {
+        Content::Null => Value::from(()),
+        Content::Text(text) => opened(text, open),
+        Content::Parts(parts) if dialect.parts => {
+            let last = parts.len().wrapping_sub(1);
+            let part = |(at, text): (usize, &std::borrow::Cow<'_, str>)| {
+                let text = opened(text, open.filter(|_| at == last));
+                Value::from_pairs([("type", Value::from("text")), ("text", text)])
+            };
+            Value::from(parts.iter().enumerate().map(part).collect::<Vec<_>>())
+        }
+        Content::Parts(parts) => opened(&parts.join("\n"), open),
+    }
+}
+
+/// Tool calls with their arguments as objects: the API sends them as JSON in a string, templates
+/// expect what is in it. A string that is not an object stays a string.
+fn tool_calls(calls: &Json<'_>) -> Value {
+    let Json::Array(calls) = calls else { return json(calls) };
+    let call = |call: &Json<'_>| match call {
+        Json::Object(members) => Value::from_pairs(members.iter().map(|(key, value)| match (&**key, value) {
+            ("function", Json::Object(function)) => (&**key, function_value(function)),
+            _ => (&**key, json(value)),
+        })),
+        other => json(other),
+    };
+    Value::from(calls.iter().map(call).collect::<Vec<_>>())
+}
+
+fn function_value(members: &[(std::borrow::Cow<'_, str>, Json<'_>)]) -> Value {
+    Value::from_pairs(members.iter().map(|(key, value)| {
+        let value = match (&**key, value) {
+            ("arguments", Json::Str(text)) => match serde_json::from_str::<Json<'_>>(text) {
+                Ok(arguments @ Json::Object(_)) => json(&arguments),
+                _ if text.trim().is_empty() => json(&Json::Object(Vec::new())),
+                _ => json(value),
+            },
+            _ => json(value),
+        };
+        (&**key, value)
+    }))
+}

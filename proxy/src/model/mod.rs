@@ -1,0 +1,206 @@
+//! What a proxy knows about a model: its template, its tokenizer, its defaults.
+//!
+//! Pure: a [`Model`] is built from the bytes of a model folder's files and answers questions about
+//! text. It never opens a file or a socket; the time is an argument.
+//!
+//! Start reading at [`Model`], then [`tokenizer`] and [`template`].
+
+mod context;
+mod detokenizer;
+mod fast_bpe;
+mod files;
+mod python;
+mod segments;
+mod stop;
+mod strftime;
+pub mod template;
+pub mod tokenizer;
+mod vocabulary;
+mod word_cache;
+mod words;
+
+pub use detokenizer::Detokenizer;
+pub use files::GenerationDefaults;
+pub use stop::StopMatcher;
+pub use tokenizer::Tokenizer;
+
+use crate::openai::{ApiError, ChatRequest, GenerateOptions};
+use bytes::Bytes;
+use std::borrow::Cow;
+use std::time::SystemTime;
+use template::ChatTemplate;
+
+/// Why a model's files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A file without which nothing can be tokenized.
+    #[error("the model has no {0}")]
+    Missing(&'static str),
+    /// A file that is not JSON.
+    #[error("{name}: {source}")]
+    Json {
+        /// The file.
+        name: &'static str,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A template that is not UTF-8 or does not compile.
+    #[error("{0}")]
+    Template(String),
+    /// A `tokenizer.json` that cannot be used.
+    #[error("tokenizer.json: {0}")]
+    Tokenizer(String),
+}
+
+/// A model as the proxy sees it. Shared by all requests, never changed.
+#[derive(Debug)]
+pub struct Model {
+    name: String,
+    template: Option<ChatTemplate>,
+    tokenizer: Tokenizer,
+    eos_ids: Vec<u32>,
+    context_length: Option<u32>,
+    vocabulary_size: usize,
+    defaults: GenerationDefaults,
+}
+
+impl Model {
+    /// Builds a model from the files of its folder, as pairs of name and content. Used are
+    /// `tokenizer.json`, and if they are there `tokenizer_config.json`, `special_tokens_map.json`,
+    /// `chat_template.jinja`, `config.json` and `generation_config.json`.
+    ///
+    /// # Errors
+    ///
+    /// A file that is missing or cannot be used. A model without a chat template is no error: it
+    /// refuses chats.
+    pub fn load(name: &str, files: &[(String, Bytes)]) -> Result<Self, ModelError> {
+        let content = |wanted: &str| files.iter().find(|(name, _)| name == wanted).map(|(_, content)| &content[..]);
+        let tokenizer_json = content("tokenizer.json").ok_or(ModelError::Missing("tokenizer.json"))?;
+        let tokenizer_config = files::json("tokenizer_config.json", content("tokenizer_config.json"))?;
+        let tokens_map = files::json("special_tokens_map.json", content("special_tokens_map.json"))?;
+        let config = files::json("config.json", content("config.json"))?;
+        let generation_config = files::json("generation_config.json", content("generation_config.json"))?;
+        let tokenizer =
+            Tokenizer::new(tokenizer_json, tokenizer::CACHE_MAX_BYTES).map_err(ModelError::Tokenizer)?;
+
+        let special_tokens = files::special_tokens(&tokenizer_config, &tokens_map);
+        let eos_token = special_tokens.iter().find(|(name, _)| name == "eos_token").map(|(_, token)| token);
+        let mut eos_ids = files::eos_ids(&generation_config);
+        eos_ids.extend(files::eos_ids(&config));
+        eos_ids.extend(eos_token.and_then(|token| tokenizer.token_to_id(token)));
+        eos_ids.sort_unstable();
+        eos_ids.dedup();
+
+        let template_file = content("chat_template.jinja").map(std::str::from_utf8).transpose();
+        let template_file =
+            template_file.map_err(|error| ModelError::Template(format!("chat_template.jinja: {error}")))?;
+        let templates = files::templates(&tokenizer_config, template_file);
+        let template = match templates.is_empty() {
+            true => None,
+            false => Some(ChatTemplate::new(templates, special_tokens).map_err(ModelError::Template)?),
+        };
+        let config_vocabulary = config["vocab_size"].as_u64().or_else(|| config["text_config"]["vocab_size"].as_u64());
+        Ok(Self {
+            name: name.to_owned(),
+            template,
+            vocabulary_size: config_vocabulary.map_or_else(|| tokenizer.vocabulary_size(), |size| size as usize),
+            tokenizer,
+            eos_ids,
+            context_length: files::context_length(&config, &tokenizer_config),
+            defaults: files::generation_defaults(&generation_config),
+        })
+    }
+
+    /// The name under which it is served.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Tokens that end an answer, ascending.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
+    }
+
+    /// Most tokens of a prompt and its answer, where a file says so.
+    pub fn context_length(&self) -> Option<u32> {
+        self.context_length
+    }
+
+    /// Token ids that are valid are below this.
+    pub fn vocabulary_size(&self) -> usize {
+        self.vocabulary_size
+    }
+
+    /// What the model's authors recommend.
+    pub fn defaults(&self) -> &GenerationDefaults {
+        &self.defaults
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Puts the model's defaults where the request says nothing.
+    pub fn fill_defaults(&self, options: &mut GenerateOptions) {
+        let defaults = &self.defaults;
+        options.temperature = options.temperature.or(defaults.temperature);
+        options.top_p = options.top_p.or(defaults.top_p);
+        options.top_k = options.top_k.or(defaults.top_k);
+        options.min_p = options.min_p.or(defaults.min_p);
+        options.repetition_penalty = options.repetition_penalty.or(defaults.repetition_penalty);
+        options.max_tokens = options.max_tokens.or(defaults.max_tokens);
+    }
+
+    /// The prompt of a chat, as text. `now` is for templates that tell the date.
+    ///
+    /// # Errors
+    ///
+    /// 400 where the model has no template or its template refuses the conversation.
+    pub fn render_chat(&self, request: &ChatRequest<'_>, now: SystemTime) -> Result<String, ApiError> {
+        let Some(template) = &self.template else {
+            let message = format!("the model {:?} has no chat template; use /v1/completions", self.name);
+            return Err(ApiError::invalid("model", message));
+        };
+        template.render(request, now)
+    }
+
+    /// The prompt of a chat, as tokens: rendered, then encoded without further special tokens
+    /// unless the request wants them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Model::render_chat`] and [`Model::encode_prompt`].
+    pub fn encode_chat(&self, request: &ChatRequest<'_>, now: SystemTime) -> Result<Vec<u32>, ApiError> {
+        let text = self.render_chat(request, now)?;
+        self.encode(&text, request.options.add_special_tokens.unwrap_or(false), "messages")
+    }
+
+    /// The tokens of a completion's prompt, special tokens added unless `add_special_tokens` is
+    /// false.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a text that the tokenizer cannot express.
+    pub fn encode_prompt(&self, text: &str, add_special_tokens: Option<bool>) -> Result<Vec<u32>, ApiError> {
+        self.encode(text, add_special_tokens.unwrap_or(true), "prompt")
+    }
+
+    /// A detokenizer for one choice.
+    pub fn detokenizer(&self, skip_special_tokens: bool) -> Detokenizer {
+        Detokenizer::new(self.tokenizer.decoder(), skip_special_tokens)
+    }
+
+    /// The bytes of one token, for logprobs; they need not be whole characters.
+    pub fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
+        self.tokenizer.token_bytes(id)
+    }
+
+    fn encode(&self, text: &str, add_special_tokens: bool, param: &str) -> Result<Vec<u32>, ApiError> {
+        let failed = |error| ApiError::invalid(param, format!("the text cannot be tokenized: {error}"));
+        self.tokenizer.encode(text, add_special_tokens).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+use super::*;
+use serde_json::Value as Json;
+use std::time::{Duration, UNIX_EPOCH};
+
+const RECORDED: &str = include_str!("../../fixtures/templates.json");
+
+fn source(name: &str) -> String {
+    let path = format!("{}/fixtures/templates/{name}.jinja", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).expect(&path)
+}
+
+fn template(source: &str) -> ChatTemplate {
+    let token = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let special_tokens = vec![token("bos_token", "<bos>"), token("eos_token", "<eos>")];
+    ChatTemplate::new(vec![(DEFAULT.to_owned(), source.to_owned())], special_tokens).unwrap()
+}
+
+fn render(template: &ChatTemplate, body: &str, now: SystemTime) -> Result<String, ApiError> {
+    template.render(&ChatRequest::parse(body.as_bytes()).expect(body), now)
+}
+
+/// Renders one user message with `source`.
+fn render_hi(source: &str) -> Result<String, ApiError> {
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+    render(&template(source), body, UNIX_EPOCH)
+}
+
+#[test]
+fn every_recorded_prompt_is_rendered_as_transformers_does() {
+    let recorded: Json = serde_json::from_str(RECORDED).unwrap();
+    let now = UNIX_EPOCH + Duration::from_secs_f64(recorded["now"].as_f64().unwrap());
+    let cases = recorded["cases"].as_array().unwrap();
+    let mut failed = Vec::new();
+    for case in cases {
+        let name = case["template"].as_str().unwrap();
+        let body = body_text(case["case"].as_str().unwrap());
+        let rendered = render(&template(&source(name)), body, now);
+        let agrees = match (&rendered, case["prompt"].as_str(), case["refusal"].as_str()) {
+            (Ok(text), Some(prompt), _) => text == prompt,
+            (Err(error), None, Some(refusal)) => error.message.ends_with(refusal),
+            // What is no refusal of the template's is told in our own words.
+            (Err(_), None, None) => case["fault"].is_string(),
+            _ => false,
+        };
+        if !agrees {
+            let recorded = case.get("prompt").or(case.get("refusal")).or(case.get("fault"));
+            failed.push(format!("{name}, {}:\n  recorded {recorded:?}\n  rendered {rendered:?}", case["case"]));
+        }
+    }
+    assert!(failed.is_empty(), "{} of {} cases differ:\n{}", failed.len(), cases.len(), failed.join("\n"));
+}
+
+/// The recorded body of a case as it stands in the file: a tree would lose the order of its keys.
+fn body_text(case: &str) -> &'static str {
+    let start = RECORDED.find(&format!("\"case\": {}", serde_json::to_string(case).unwrap())).expect(case);
+    let body = RECORDED[start..].find("\"body\": ").expect("a case has a body") + start + "\"body\": ".len();
+    let mut values = serde_json::Deserializer::from_str(&RECORDED[body..]).into_iter::<serde::de::IgnoredAny>();
+    values.next().expect("a body").expect("a body is JSON");
+    &RECORDED[body..body + values.byte_offset()]
+}
+
+#[test]
+fn a_refusal_is_the_clients_fault() {
+    let error = render_hi("{{ raise_exception('no ' + messages[0].content) }}").unwrap_err();
+    assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("messages")));
+    assert_eq!(error.message, "the chat template refuses the messages: no hi");
+}
+
+#[test]
+fn a_template_that_loops_is_stopped() {
+    let source = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}";
+    assert_eq!(render_hi(source).unwrap_err().status.as_u16(), 400);
+}
+
+#[test]
+fn a_template_that_recurses_is_stopped() {
+    let error = render_hi("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}").unwrap_err();
+    assert!(error.message.contains("recursion"), "{error}");
+}
+
+#[test]
+fn a_template_that_does_not_compile_is_refused_when_loaded() {
+    let error = ChatTemplate::new(vec![(DEFAULT.into(), "\n{% if %}".into())], vec![]).unwrap_err();
+    assert!(error.contains("line 2"), "{error}");
+}
+
+#[test]
+fn requests_with_tools_use_the_template_for_tools() {
+    let named = |name: &str, source: &str| (name.to_owned(), source.to_owned());
+    let templates = vec![named("default", "plain"), named("tool_use", "tools {{ tools | length }}")];
+    let template = ChatTemplate::new(templates, vec![]).unwrap();
+    let body = |tools| format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}],"tools":{tools}}}"#);
+    assert_eq!(render(&template, &body("[]"), UNIX_EPOCH).unwrap(), "plain");
+    let tools = r#"[{"type":"function","function":{"name":"f"}}]"#;
+    assert_eq!(render(&template, &body(tools), UNIX_EPOCH).unwrap(), "tools 1");
+    let missing = ChatTemplate::new(vec![named("a", ""), named("b", "")], vec![]);
+    assert!(missing.unwrap_err().contains("default"));
+}
+
+#[test]
+fn a_request_cannot_replace_what_the_template_is_given() {
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{"bos_token":"x"}}"#;
+    // A client's own special tokens are its own business, as in `transformers`.
+    assert_eq!(render(&template("{{ bos_token }}"), body, UNIX_EPOCH).unwrap(), "x");
+    let body = body.replace("bos_token", "messages");
+    assert!(ChatRequest::parse(body.as_bytes()).is_err());
+}
+
+#[test]
+fn generation_tags_keep_their_whitespace_control() {
+    assert_eq!(
+        replace_generation_tags("a {%- generation -%} b {% endgeneration%}{%if x%}"),
+        "a {%- with generation_scope = true -%} b {% endwith%}{%if x%}"
+    );
+    assert_eq!(replace_generation_tags("none {% here"), "none {% here");
+}

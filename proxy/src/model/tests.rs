@@ -1,0 +1,75 @@
+use super::*;
+use serde_json::{Value, json};
+use std::time::UNIX_EPOCH;
+
+fn file(name: &str) -> Bytes {
+    let path = format!("{}/fixtures/tokenizers/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read(&path).expect(&path).into()
+}
+
+/// A model with the Llama-style test tokenizer and further files.
+fn load(files: &[(&str, Value)]) -> Result<Model, ModelError> {
+    let mut all = vec![("tokenizer.json".to_owned(), file("llama3.json"))];
+    all.extend(files.iter().map(|(name, json)| ((*name).to_owned(), Bytes::from(json.to_string()))));
+    Model::load("m", &all)
+}
+
+const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+
+#[test]
+fn a_chat_is_rendered_and_encoded_without_a_second_start_token() {
+    let template = "{{ bos_token }}{{ messages[0].content }}<|end|>";
+    let model =
+        load(&[("tokenizer_config.json", json!({"chat_template": template, "bos_token": "<|start|>"}))]).unwrap();
+    let request = ChatRequest::parse(CHAT.as_bytes()).unwrap();
+    assert_eq!(model.render_chat(&request, UNIX_EPOCH).unwrap(), "<|start|>hi<|end|>");
+    let ids = model.encode_chat(&request, UNIX_EPOCH).unwrap();
+    let id = |token| model.tokenizer().token_to_id(token).unwrap();
+    assert_eq!((ids[0], ids[ids.len() - 1]), (id("<|start|>"), id("<|end|>")));
+    assert_eq!(ids.iter().filter(|token| **token == ids[0]).count(), 1);
+    assert_eq!(model.encode_prompt("hi<|end|>", None).unwrap(), ids);
+    assert_eq!(model.encode_prompt("hi<|end|>", Some(false)).unwrap(), ids[1..]);
+}
+
+#[test]
+fn a_model_without_a_template_refuses_chats() {
+    let model = load(&[]).unwrap();
+    let request = ChatRequest::parse(CHAT.as_bytes()).unwrap();
+    let error = model.render_chat(&request, UNIX_EPOCH).unwrap_err();
+    assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some("model")));
+}
+
+#[test]
+fn end_tokens_are_collected_from_all_files() {
+    let model = load(&[
+        ("generation_config.json", json!({"eos_token_id": [9, 3], "temperature": 0.5})),
+        ("config.json", json!({"eos_token_id": 9, "max_position_embeddings": 77, "vocab_size": 1000})),
+        ("tokenizer_config.json", json!({"eos_token": "<|end|>"})),
+    ])
+    .unwrap();
+    let end = model.tokenizer().token_to_id("<|end|>").unwrap();
+    let mut expected = vec![3, 9, end];
+    expected.sort_unstable();
+    assert_eq!(model.eos_ids(), expected);
+    assert_eq!((model.context_length(), model.vocabulary_size()), (Some(77), 1000));
+}
+
+#[test]
+fn the_request_counts_before_the_models_defaults() {
+    let model = load(&[("generation_config.json", json!({"temperature": 0.5, "top_k": 7}))]).unwrap();
+    let body = r#"{"model":"m","temperature":1.5,"messages":[{"role":"user","content":"hi"}]}"#;
+    let mut options = ChatRequest::parse(body.as_bytes()).unwrap().options;
+    model.fill_defaults(&mut options);
+    assert_eq!((options.temperature, options.top_k, options.top_p), (Some(1.5), Some(7), None));
+}
+
+#[test]
+fn unusable_files_are_named() {
+    let message = |files: &[(&str, Value)]| load(files).unwrap_err().to_string();
+    assert_eq!(Model::load("m", &[]).unwrap_err().to_string(), "the model has no tokenizer.json");
+    let broken = [("tokenizer.json".to_owned(), Bytes::from("{}"))];
+    assert!(Model::load("m", &broken).unwrap_err().to_string().starts_with("tokenizer.json: "));
+    assert!(message(&[("tokenizer_config.json", json!({"chat_template": "{% if"}))]).contains("chat template"));
+    let files = [("tokenizer.json".to_owned(), file("llama3.json")), ("config.json".to_owned(), Bytes::from("{"))];
+    assert!(Model::load("m", &files).unwrap_err().to_string().starts_with("config.json: "));
+}

@@ -1,0 +1,170 @@
+//! The body of `POST /v1/chat/completions`.
+
+use super::body::{self, Body, FlagOrCount};
+use super::error::ApiError;
+use super::json::{Json, Text};
+use super::message::Message;
+use super::request::{self, GenerateOptions, integer};
+use std::borrow::Cow;
+
+/// Most tools of a request.
+pub const TOOLS_MAX: usize = 1536;
+/// Longest name of a function, in bytes.
+pub const FUNCTION_NAME_MAX_BYTES: usize = 128;
+/// Most alternatives per token.
+pub const TOP_LOGPROBS_MAX: i64 = 20;
+
+/// A chat request within the API's limits; texts borrow from the body where they can.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatRequest<'a> {
+    /// The model asked for.
+    pub model: Cow<'a, str>,
+    /// The conversation, at least one message.
+    pub messages: Vec<Message<'a>>,
+    /// Tool definitions for the template, at least one.
+    pub tools: Option<Vec<Json<'a>>>,
+    /// Documents for the template.
+    pub documents: Option<Json<'a>>,
+    /// Further variables for the template.
+    pub template_kwargs: Vec<(Cow<'a, str>, Json<'a>)>,
+    /// Ends the prompt with the opening of an assistant's message.
+    pub add_generation_prompt: bool,
+    /// Leaves the last message open, so that the answer continues it.
+    pub continue_final_message: bool,
+    /// Sampling and shape of the answer.
+    pub options: GenerateOptions,
+}
+
+impl<'a> ChatRequest<'a> {
+    /// Parses and checks a body.
+    ///
+    /// # Errors
+    ///
+    /// 400 for what is not JSON, of the wrong type, out of range or not supported; 422 for fields
+    /// that exclude each other.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ApiError> {
+        let mut body = body::parse(bytes)?;
+        if body.prompt.is_some() {
+            return Err(ApiError::unsupported("prompt", "chats take messages; prompt belongs to /v1/completions"));
+        }
+        let options = request::check(&body, logprobs(&body)?)?;
+        let model = request::model(&mut body)?.0;
+        let messages = body.messages.take().ok_or_else(|| ApiError::missing("messages"))?;
+        if messages.is_empty() {
+            return Err(ApiError::invalid("messages", "messages must have at least one message"));
+        }
+        let continue_final_message = body.continue_final_message.unwrap_or(false);
+        let add_generation_prompt = body.add_generation_prompt.unwrap_or(!continue_final_message);
+        if continue_final_message && add_generation_prompt {
+            let message = "continue_final_message and add_generation_prompt cannot both be true";
+            return Err(ApiError::impossible("continue_final_message", message));
+        }
+        if body.echo.unwrap_or(false) {
+            return Err(ApiError::unsupported("echo", "echo is supported for /v1/completions only"));
+        }
+        check_tool_choice(&body)?;
+        Ok(Self {
+            model,
+            messages,
+            tools: tools(body.tools.take())?,
+            documents: body.documents.take(),
+            template_kwargs: template_kwargs(body.chat_template_kwargs.take(), body.reasoning_effort.take())?,
+            add_generation_prompt,
+            continue_final_message,
+            options,
+        })
+    }
+}
+
+fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {
+    let wanted = match body.logprobs {
+        None | Some(FlagOrCount::Flag(false)) => false,
+        Some(FlagOrCount::Flag(true)) => true,
+        Some(FlagOrCount::Count(count)) => {
+            let message = format!("logprobs is {count}, in chats it must be a boolean");
+            return Err(ApiError::invalid("logprobs", message));
+        }
+    };
+    match (wanted, integer("top_logprobs", body.top_logprobs, 0..=TOP_LOGPROBS_MAX)?) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(top)) => {
+            let message = format!("top_logprobs is {top}, which needs logprobs to be true");
+            Err(ApiError::impossible("top_logprobs", message))
+        }
+    }
+}
+
+/// Tools are shown to the model; forcing it to call one needs guided decoding.
+fn check_tool_choice(body: &Body<'_>) -> Result<(), ApiError> {
+    match body.tool_choice.as_ref() {
+        None | Some(Json::Null) => Ok(()),
+        Some(Json::Str(choice)) if matches!(&**choice, "auto" | "none") => Ok(()),
+        Some(Json::Str(choice)) if choice != "required" => {
+            let message = format!("tool_choice is {choice:?}, it must be \"auto\" or \"none\"");
+            Err(ApiError::invalid("tool_choice", message))
+        }
+        Some(_) => {
+            let message = "forcing a tool call is not supported: tool_choice must be \"auto\" or \"none\"";
+            Err(ApiError::unsupported("tool_choice", message))
+        }
+    }
+}
+
+fn tools(tools: Option<Json<'_>>) -> Result<Option<Vec<Json<'_>>>, ApiError> {
+    let tools = match tools {
+        None | Some(Json::Null) => return Ok(None),
+        Some(Json::Array(tools)) => tools,
+        Some(_) => return Err(ApiError::invalid("tools", "tools must be a list")),
+    };
+    if tools.len() > TOOLS_MAX {
+        return Err(ApiError::invalid("tools", format!("tools has {} tools, the limit is {TOOLS_MAX}", tools.len())));
+    }
+    for (at, tool) in tools.iter().enumerate() {
+        let fault = |field: &str, message: String| Err(ApiError::invalid(&format!("tools[{at}]{field}"), message));
+        if tool.get("type").and_then(Json::as_str) != Some("function") {
+            return fault(".type", format!("tools[{at}].type must be \"function\""));
+        }
+        match tool.get("function").and_then(|function| function.get("name")).and_then(Json::as_str) {
+            None | Some("") => {
+                return fault(".function.name", format!("tools[{at}].function.name must be a string"));
+            }
+            Some(name) if name.len() > FUNCTION_NAME_MAX_BYTES => {
+                let bytes = name.len();
+                let message = format!("the name has {bytes} bytes, the limit is {FUNCTION_NAME_MAX_BYTES}");
+                return fault(".function.name", message);
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(Some(tools).filter(|tools| !tools.is_empty()))
+}
+
+fn template_kwargs<'a>(
+    kwargs: Option<Json<'a>>,
+    reasoning_effort: Option<Text<'a>>,
+) -> Result<Vec<(Cow<'a, str>, Json<'a>)>, ApiError> {
+    const PARAM: &str = "chat_template_kwargs";
+    let mut kwargs = match kwargs {
+        None | Some(Json::Null) => Vec::new(),
+        Some(Json::Object(kwargs)) => kwargs,
+        Some(_) => return Err(ApiError::invalid(PARAM, "chat_template_kwargs must be an object")),
+    };
+    // Each of these has its own field or is not the client's to choose.
+    const RESERVED: [&str; 6] =
+        ["chat_template", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message"];
+    if let Some((key, _)) = kwargs.iter().find(|(key, _)| RESERVED.contains(&&**key)) {
+        let message = format!("chat_template_kwargs must not contain {key:?}");
+        return Err(ApiError::invalid(PARAM, message));
+    }
+    if let Some(Text(effort)) = reasoning_effort
+        && !kwargs.iter().any(|(key, _)| key == "reasoning_effort")
+    {
+        kwargs.push(("reasoning_effort".into(), Json::Str(effort)));
+    }
+    Ok(kwargs)
+}
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;

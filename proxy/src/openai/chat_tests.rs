@@ -1,0 +1,221 @@
+use super::*;
+use crate::openai::message::{Content, Role};
+use http::StatusCode;
+
+const MESSAGES: &str = r#""model":"m","messages":[{"role":"user","content":"hi"}]"#;
+
+/// Parses the smallest chat with `extra` members.
+fn chat(extra: &str) -> Result<GenerateOptions, ApiError> {
+    let body = format!("{{{MESSAGES}{extra}}}");
+    ChatRequest::parse(body.as_bytes()).map(|request| request.options)
+}
+
+#[track_caller]
+fn check_refused(extra: &str, status: u16, param: &str, message: &str) {
+    let error = chat(extra).expect_err(extra);
+    assert_eq!(error.status.as_u16(), status, "{extra}: {error}");
+    assert_eq!(error.param.as_deref(), Some(param), "{extra}: {error}");
+    assert!(error.message.contains(message), "{extra}: {error}");
+}
+
+#[test]
+fn the_smallest_chat_asks_for_nothing() {
+    let body = format!("{{{MESSAGES}}}");
+    let request = ChatRequest::parse(body.as_bytes()).unwrap();
+    assert_eq!(request.model, "m");
+    assert!(matches!(request.model, Cow::Borrowed(_)));
+    assert_eq!(request.messages[0].role, Role::User);
+    assert_eq!(request.messages[0].content, Content::Text("hi".into()));
+    assert!(request.add_generation_prompt);
+    let options = request.options;
+    assert_eq!((options.temperature, options.max_tokens, options.n), (None, None, 1));
+    assert_eq!((options.logprobs, options.stream, options.skip_special_tokens), (None, false, true));
+}
+
+#[test]
+fn every_option_is_read() {
+    let options = chat(
+        r#","max_tokens":9,"max_completion_tokens":7,"min_tokens":2,"n":3,"temperature":0.5,"top_p":0.9,
+        "top_k":-1,"min_p":0.1,"repetition_penalty":1.5,"presence_penalty":-1,"frequency_penalty":2,"seed":-1,
+        "stop":["a","b"],"stop_token_ids":[5],"logit_bias":{"7":-100,"8":1.5},"logprobs":true,"top_logprobs":2,
+        "ignore_eos":true,"skip_special_tokens":false,"include_stop_str_in_output":true,"stream":true,
+        "stream_options":{"include_usage":true,"continuous_usage_stats":true},"cache_salt":"s","user":"u",
+        "return_token_ids":true,"add_special_tokens":true,"unknown":{"a":[1]},"store":null,"best_of":3"#,
+    )
+    .unwrap();
+    let expected = GenerateOptions {
+        max_tokens: Some(7),
+        min_tokens: 2,
+        temperature: Some(0.5),
+        top_p: Some(0.9),
+        top_k: Some(0),
+        min_p: Some(0.1),
+        repetition_penalty: Some(1.5),
+        presence_penalty: -1.0,
+        frequency_penalty: 2.0,
+        seed: Some(u64::MAX),
+        n: 3,
+        stop: vec!["a".into(), "b".into()],
+        stop_token_ids: vec![5],
+        logit_bias: vec![(7, -100.0), (8, 1.5)],
+        logprobs: Some(2),
+        ignore_eos: true,
+        skip_special_tokens: false,
+        include_stop_str_in_output: true,
+        return_token_ids: true,
+        stream: true,
+        include_usage: true,
+        continuous_usage_stats: true,
+        cache_salt: Some("s".into()),
+        add_special_tokens: Some(true),
+    };
+    assert_eq!(options, expected);
+}
+
+#[test]
+fn values_out_of_range_name_field_value_and_limit() {
+    for (extra, param, message) in [
+        (r#","temperature":2.5"#, "temperature", "2.5, it must be in 0..=2"),
+        (r#","temperature":-0.1"#, "temperature", "-0.1"),
+        (r#","top_p":0"#, "top_p", "above 0 and at most 1"),
+        (r#","top_p":1.01"#, "top_p", "1.01"),
+        (r#","min_p":1.5"#, "min_p", "0..=1"),
+        (r#","top_k":-2"#, "top_k", "-2"),
+        (r#","repetition_penalty":0"#, "repetition_penalty", "above 0"),
+        (r#","presence_penalty":2.1"#, "presence_penalty", "-2..=2"),
+        (r#","frequency_penalty":-3"#, "frequency_penalty", "-2..=2"),
+        (r#","n":0"#, "n", "1..=128"),
+        (r#","n":129"#, "n", "129"),
+        (r#","max_tokens":0"#, "max_tokens", "max_tokens is 0"),
+        (r#","max_completion_tokens":-1"#, "max_completion_tokens", "-1"),
+        (r#","top_logprobs":21,"logprobs":true"#, "top_logprobs", "0..=20"),
+        (r#","logprobs":3"#, "logprobs", "must be a boolean"),
+        (r#","stop":"""#, "stop", "stop[0] is empty"),
+        (r#","logit_bias":{"x":1}"#, "logit_bias", "\"x\""),
+        (r#","logit_bias":{"1":101}"#, "logit_bias", "101"),
+        (r#","cache_salt":"""#, "cache_salt", "0 bytes"),
+        (r#","tool_choice":"maybe""#, "tool_choice", "maybe"),
+        (r#","tools":{}"#, "tools", "list"),
+        (r#","tools":[{"type":"function","function":{}}]"#, "tools[0].function.name", "string"),
+        (r#","tools":[{"type":"web"}]"#, "tools[0].type", "function"),
+        (r#","chat_template_kwargs":{"chat_template":"x"}"#, "chat_template_kwargs", "chat_template"),
+    ] {
+        check_refused(extra, 400, param, message);
+    }
+    let stop = serde_json::to_string(&vec!["x"; 33]).unwrap();
+    check_refused(&format!(",\"stop\":{stop}"), 400, "stop", "33 strings, the limit is 32");
+}
+
+#[test]
+fn what_would_change_the_answer_is_refused() {
+    for (extra, param) in [
+        (r#","tool_choice":"required""#, "tool_choice"),
+        (r#","tool_choice":{"type":"function","function":{"name":"f"}}"#, "tool_choice"),
+        (r#","response_format":{"type":"json_object"}"#, "response_format"),
+        (r#","response_format":{"type":"json_schema","json_schema":{}}"#, "response_format"),
+        (r#","audio":{"voice":"x"}"#, "audio"),
+        (r#","modalities":["text","audio"]"#, "modalities"),
+        (r#","best_of":2"#, "best_of"),
+        (r#","chat_template":"x""#, "chat_template"),
+        (r#","guided_choice":["a"]"#, "guided_choice"),
+        (r#","functions":[{"name":"f"}]"#, "functions"),
+        (r#","prompt":"x""#, "prompt"),
+        (r#","echo":true"#, "echo"),
+    ] {
+        let error = chat(extra).expect_err(extra);
+        assert_eq!((error.status, error.code), (StatusCode::BAD_REQUEST, Some("unsupported_parameter")), "{extra}");
+        assert_eq!(error.param.as_deref(), Some(param), "{extra}");
+    }
+}
+
+#[test]
+fn what_asks_for_nothing_is_accepted() {
+    chat(
+        r#","tool_choice":"none","tools":[],"response_format":{"type":"text"},"audio":null,"modalities":["text"],
+        "functions":[],"suffix":"","prompt_logprobs":0,"use_beam_search":false,"guided_json":null"#,
+    )
+    .unwrap();
+}
+
+#[test]
+fn impossible_combinations_are_422() {
+    check_refused(r#","stream_options":{}"#, 422, "stream_options", "stream");
+    check_refused(r#","top_logprobs":1"#, 422, "top_logprobs", "logprobs");
+    check_refused(r#","min_tokens":5,"max_tokens":4"#, 422, "min_tokens", "max_tokens, which is 4");
+    let both = r#","add_generation_prompt":true,"continue_final_message":true"#;
+    check_refused(both, 422, "continue_final_message", "both");
+}
+
+#[track_caller]
+fn check_body(body: &str, param: Option<&str>, message: &str) {
+    let error = ChatRequest::parse(body.as_bytes()).expect_err(body);
+    assert_eq!(error.status, StatusCode::BAD_REQUEST, "{body}");
+    assert_eq!(error.param.as_deref(), param, "{body}: {error}");
+    assert!(error.message.contains(message), "{body}: {error}");
+}
+
+#[test]
+fn faults_name_the_place() {
+    check_body("", None, "line 1 column 0");
+    check_body("{\"model\":\n \"x\",}", None, "line 2 column 6");
+    check_body("[]", None, "not a valid request");
+    check_body("{}", Some("model"), "missing required parameter: model");
+    check_body(r#"{"model":""}"#, Some("model"), "empty");
+    check_body(r#"{"model":"m"}"#, Some("messages"), "missing");
+    check_body(r#"{"model":"m","messages":[]}"#, Some("messages"), "at least one");
+    check_body(r#"{"model":7}"#, Some("model"), "expected a string");
+    check_body(r#"{"model":"m","temperature":"hot"}"#, Some("temperature"), "hot");
+    let message = |message: &str| format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}},{message}]}}"#);
+    check_body(&message(r#"{"role":"king","content":"x"}"#), Some("messages[1].role"), "king");
+    check_body(&message(r#"{"content":"x"}"#), Some("messages[1]"), "role");
+    check_body(&message(r#"{"role":"user","content":null}"#), Some("messages[1]"), "content is required");
+    check_body(&message(r#"{"role":"user","content":4}"#), Some("messages[1].content"), "text parts");
+    let image = r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}"#;
+    check_body(&message(image), Some("messages[1].content[0]"), "image_url");
+    check_body(&format!("{{\"model\":\"m\",\"tools\":{}", "[".repeat(1000)), None, "recursion limit");
+    check_body("{\"model\":\"\u{1}\"}", None, "control character");
+    let mut raw = br#"{"model":"a"}"#.to_vec();
+    raw[10] = 0xff;
+    assert_eq!(ChatRequest::parse(&raw).unwrap_err().status, StatusCode::BAD_REQUEST);
+}
+
+#[test]
+fn messages_keep_what_templates_read() {
+    let body = r#"{"model":"m","messages":[
+        {"role":"developer","content":[{"type":"text","text":"a"},{"type":"text","text":"b\n"}],"name":"d"},
+        {"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}],"role":"assistant"},
+        {"role":"tool","content":"4","tool_call_id":"1"}]}"#;
+    let request = ChatRequest::parse(body.as_bytes()).unwrap();
+    let [developer, assistant, tool] = &request.messages[..] else { panic!("three messages") };
+    assert_eq!(developer.content, Content::Parts(vec!["a".into(), "b\n".into()]));
+    assert_eq!(developer.extra, [("name".into(), Json::Str("d".into()))]);
+    assert_eq!((assistant.role, &assistant.content), (Role::Assistant, &Content::Null));
+    assert_eq!(assistant.extra[0].0, "tool_calls");
+    assert_eq!(tool.extra, [("tool_call_id".into(), Json::Str("1".into()))]);
+}
+
+mod arbitrary_bodies {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever a client sends, parsing answers and does not panic.
+        #[test]
+        fn never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = ChatRequest::parse(&bytes);
+        }
+
+        /// A legal body with one byte changed is answered too, and a refusal is a 4xx.
+        #[test]
+        fn one_changed_byte_is_answered(at in 0usize..300, byte in any::<u8>()) {
+            let mut body = br#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],
+                "stop":["x"],"logit_bias":{"1":2},"tools":[{"type":"function","function":{"name":"f"}}],
+                "stream":true,"stream_options":{"include_usage":true},"top_k":5,"seed":1}"#.to_vec();
+            let at = at % body.len();
+            body[at] = byte;
+            if let Err(error) = ChatRequest::parse(&body) {
+                prop_assert!(error.status.is_client_error());
+            }
+        }
+    }
+}

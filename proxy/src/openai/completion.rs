@@ -1,0 +1,97 @@
+//! The body of `POST /v1/completions`.
+
+use super::body::{self, Body, FlagOrCount, RawPrompt};
+use super::error::ApiError;
+use super::request::{self, CHOICES_MAX, GenerateOptions, integer};
+use std::borrow::Cow;
+
+/// Most alternatives per token; chats allow more, as in the official API.
+pub const LOGPROBS_MAX: i64 = 5;
+/// The official API's answer length where the request gives none.
+pub const DEFAULT_MAX_TOKENS: u32 = 16;
+
+/// One prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt<'a> {
+    /// A text, still to be tokenized.
+    Text(Cow<'a, str>),
+    /// Token ids, at least one.
+    Tokens(Vec<u32>),
+}
+
+/// A completion request within the API's limits; texts borrow from the body where they can.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompletionRequest<'a> {
+    /// The model asked for.
+    pub model: Cow<'a, str>,
+    /// The prompts, at least one; choice `i * n + j` is completion `j` of prompt `i`.
+    pub prompts: Vec<Prompt<'a>>,
+    /// Repeats the prompt before each completion.
+    pub echo: bool,
+    /// Sampling and shape of the answer.
+    pub options: GenerateOptions,
+}
+
+impl<'a> CompletionRequest<'a> {
+    /// Parses and checks a body.
+    ///
+    /// # Errors
+    ///
+    /// 400 for what is not JSON, of the wrong type, out of range or not supported; 422 for fields
+    /// that exclude each other, such as more choices than one request may have.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ApiError> {
+        let mut body = body::parse(bytes)?;
+        if body.messages.is_some() {
+            let message = "completions take a prompt; messages belongs to /v1/chat/completions";
+            return Err(ApiError::unsupported("messages", message));
+        }
+        let mut options = request::check(&body, logprobs(&body)?)?;
+        options.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS.max(options.min_tokens));
+        let model = request::model(&mut body)?.0;
+        let prompts = prompts(body.prompt.take().ok_or_else(|| ApiError::missing("prompt"))?)?;
+        let choices = prompts.len() as u64 * u64::from(options.n);
+        if choices > CHOICES_MAX.cast_unsigned() {
+            let message = format!(
+                "{} prompts with n = {} make {choices} choices, the limit is {CHOICES_MAX}",
+                prompts.len(),
+                options.n
+            );
+            return Err(ApiError::impossible("n", message));
+        }
+        Ok(Self { model, prompts, echo: body.echo.unwrap_or(false), options })
+    }
+}
+
+fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {
+    if body.top_logprobs.is_some() {
+        let message = "top_logprobs belongs to /v1/chat/completions; completions take a number in logprobs";
+        return Err(ApiError::unsupported("top_logprobs", message));
+    }
+    match body.logprobs {
+        None | Some(FlagOrCount::Flag(false)) => Ok(None),
+        Some(FlagOrCount::Flag(true)) => {
+            Err(ApiError::invalid("logprobs", "logprobs is true, in completions it must be an integer"))
+        }
+        Some(FlagOrCount::Count(count)) => integer("logprobs", Some(count), 0..=LOGPROBS_MAX),
+    }
+}
+
+fn prompts(raw: RawPrompt<'_>) -> Result<Vec<Prompt<'_>>, ApiError> {
+    let prompts: Vec<_> = match raw {
+        RawPrompt::Text(text) => vec![Prompt::Text(text.0)],
+        RawPrompt::Texts(texts) => texts.into_iter().map(|text| Prompt::Text(text.0)).collect(),
+        RawPrompt::Tokens(ids) => vec![Prompt::Tokens(ids)],
+        RawPrompt::TokenLists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
+    };
+    if prompts.is_empty() {
+        return Err(ApiError::invalid("prompt", "prompt must not be an empty list"));
+    }
+    match prompts.iter().position(|prompt| matches!(prompt, Prompt::Tokens(ids) if ids.is_empty())) {
+        Some(at) => Err(ApiError::invalid("prompt", format!("prompt[{at}] has no tokens"))),
+        None => Ok(prompts),
+    }
+}
+
+#[cfg(test)]
+#[path = "completion_tests.rs"]
+mod tests;

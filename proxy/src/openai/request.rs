@@ -1,0 +1,276 @@
+//! What both completion routes ask of the generation, checked.
+
+use super::body::{Body, Meaning};
+use super::error::ApiError;
+use super::json::Text;
+use std::ops::RangeInclusive;
+
+/// Most completions of one request: `n` times the number of prompts.
+pub const CHOICES_MAX: i64 = 128;
+/// Most stop strings.
+pub const STOP_MAX: usize = 32;
+/// Most stop token ids.
+pub const STOP_TOKEN_IDS_MAX: usize = 1024;
+/// Most entries of `logit_bias`.
+pub const LOGIT_BIAS_MAX: usize = 1024;
+/// Most bytes of `cache_salt`.
+pub const CACHE_SALT_MAX_BYTES: usize = 1024;
+
+/// Sampling and shape of the answer. A value of this type is within the API's limits.
+///
+/// What is `None` was not asked for. The precedence is: the request, then the model's
+/// `generation_config.json`, then the API's defaults (temperature 1, top_p 1, no penalties).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateOptions {
+    /// Most tokens of an answer, at least 1; without it, what the context leaves.
+    pub max_tokens: Option<u32>,
+    /// Tokens before which the answer does not end.
+    pub min_tokens: u32,
+    /// 0 to 2; 0 is greedy.
+    pub temperature: Option<f32>,
+    /// Above 0, to 1.
+    pub top_p: Option<f32>,
+    /// 0 means no limit.
+    pub top_k: Option<u32>,
+    /// 0 to 1.
+    pub min_p: Option<f32>,
+    /// Above 0, to 2; 1 is none.
+    pub repetition_penalty: Option<f32>,
+    /// -2 to 2.
+    pub presence_penalty: f32,
+    /// -2 to 2.
+    pub frequency_penalty: f32,
+    /// Makes the choice of tokens repeatable.
+    pub seed: Option<u64>,
+    /// Completions of each prompt, 1 to 128.
+    pub n: u32,
+    /// Texts that end the answer, none of them empty.
+    pub stop: Vec<String>,
+    /// Tokens that end the answer.
+    pub stop_token_ids: Vec<u32>,
+    /// Token ids and what is added to their logits, -100 to 100.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// How many alternatives to report beside each token's logprob; `None` reports nothing.
+    pub logprobs: Option<u32>,
+    /// Continues past the model's end-of-sequence tokens.
+    pub ignore_eos: bool,
+    /// Leaves special tokens out of the text.
+    pub skip_special_tokens: bool,
+    /// Keeps the stop text at the end of the answer.
+    pub include_stop_str_in_output: bool,
+    /// Reports the token ids beside the text.
+    pub return_token_ids: bool,
+    /// Answers with an event stream.
+    pub stream: bool,
+    /// Ends the stream with the usage.
+    pub include_usage: bool,
+    /// Puts the usage so far into every chunk.
+    pub continuous_usage_stats: bool,
+    /// Requests with different salts share no cached prefix.
+    pub cache_salt: Option<String>,
+    /// Whether the tokenizer adds its special tokens; the default is the route's.
+    pub add_special_tokens: Option<bool>,
+}
+
+/// Checks the fields that both routes share. `logprobs` differs, so the route passes it in.
+///
+/// # Errors
+///
+/// 400 for a value out of its range, 422 for values that exclude each other.
+pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOptions, ApiError> {
+    refuse_unimplemented(body)?;
+    let n = integer("n", body.n, 1..=CHOICES_MAX)?.unwrap_or(1);
+    if let Some(best_of) = body.best_of.filter(|best_of| *best_of != i64::from(n)) {
+        let message = format!("best_of must equal n: best_of is {best_of}, n is {n}");
+        return Err(ApiError::unsupported("best_of", message));
+    }
+    let max_tokens = integer("max_tokens", body.max_tokens, 1..=i64::from(u32::MAX))?;
+    let max_completion_tokens =
+        integer("max_completion_tokens", body.max_completion_tokens, 1..=i64::from(u32::MAX))?;
+    let max_tokens = max_completion_tokens.or(max_tokens);
+    let min_tokens = integer("min_tokens", body.min_tokens, 0..=i64::from(u32::MAX))?.unwrap_or(0);
+    if let Some(max) = max_tokens.filter(|max| *max < min_tokens) {
+        let message = format!("min_tokens is {min_tokens}, more than max_tokens, which is {max}");
+        return Err(ApiError::impossible("min_tokens", message));
+    }
+    let stream = body.stream.unwrap_or(false);
+    let options = body.stream_options.unwrap_or_default();
+    if body.stream_options.is_some() && !stream {
+        return Err(ApiError::impossible("stream_options", "stream_options needs stream to be true"));
+    }
+    Ok(GenerateOptions {
+        max_tokens,
+        min_tokens,
+        temperature: number("temperature", body.temperature, 0.0..=2.0)?,
+        top_p: positive("top_p", body.top_p, 1.0)?,
+        top_k: top_k(body.top_k)?,
+        min_p: number("min_p", body.min_p, 0.0..=1.0)?,
+        repetition_penalty: positive("repetition_penalty", body.repetition_penalty, 2.0)?,
+        presence_penalty: number("presence_penalty", body.presence_penalty, -2.0..=2.0)?.unwrap_or(0.0),
+        frequency_penalty: number("frequency_penalty", body.frequency_penalty, -2.0..=2.0)?.unwrap_or(0.0),
+        seed: body.seed.map(i64::cast_unsigned),
+        n,
+        stop: stop(body)?,
+        stop_token_ids: stop_token_ids(body)?,
+        logit_bias: logit_bias(body)?,
+        logprobs,
+        ignore_eos: body.ignore_eos.unwrap_or(false),
+        skip_special_tokens: body.skip_special_tokens.unwrap_or(true),
+        include_stop_str_in_output: body.include_stop_str_in_output.unwrap_or(false),
+        return_token_ids: body.return_token_ids.unwrap_or(false),
+        stream,
+        include_usage: options.include_usage.unwrap_or(false),
+        continuous_usage_stats: options.continuous_usage_stats.unwrap_or(false),
+        cache_salt: cache_salt(body)?,
+        add_special_tokens: body.add_special_tokens,
+    })
+}
+
+/// The model's name.
+pub(crate) fn model<'a>(body: &mut Body<'a>) -> Result<Text<'a>, ApiError> {
+    let model = body.model.take().ok_or_else(|| ApiError::missing("model"))?;
+    match model.0.is_empty() {
+        true => Err(ApiError::invalid("model", "model must not be empty")),
+        false => Ok(model),
+    }
+}
+
+/// An integer in a range.
+pub(crate) fn integer(
+    param: &str,
+    value: Option<i64>,
+    range: RangeInclusive<i64>,
+) -> Result<Option<u32>, ApiError> {
+    let Some(value) = value else { return Ok(None) };
+    let (low, high) = (*range.start(), *range.end());
+    let checked = range.contains(&value).then_some(value).and_then(|value| u32::try_from(value).ok());
+    match checked {
+        Some(value) => Ok(Some(value)),
+        None => Err(ApiError::invalid(param, format!("{param} is {value}, it must be in {low}..={high}"))),
+    }
+}
+
+fn number(param: &str, value: Option<f64>, range: RangeInclusive<f64>) -> Result<Option<f32>, ApiError> {
+    match value {
+        Some(value) if !range.contains(&value) => {
+            let (low, high) = (range.start(), range.end());
+            Err(ApiError::invalid(param, format!("{param} is {value}, it must be in {low}..={high}")))
+        }
+        value => Ok(value.map(|value| value as f32)),
+    }
+}
+
+/// A number above zero, up to a limit.
+fn positive(param: &str, value: Option<f64>, high: f64) -> Result<Option<f32>, ApiError> {
+    match value {
+        Some(value) if !(value > 0.0 && value <= high) => {
+            Err(ApiError::invalid(param, format!("{param} is {value}, it must be above 0 and at most {high}")))
+        }
+        value => Ok(value.map(|value| value as f32)),
+    }
+}
+
+/// -1 is how vLLM and its clients say "no limit".
+fn top_k(value: Option<i64>) -> Result<Option<u32>, ApiError> {
+    match value {
+        Some(-1) => Ok(Some(0)),
+        value => integer("top_k", value, 0..=i64::from(u32::MAX)),
+    }
+}
+
+fn stop(body: &Body<'_>) -> Result<Vec<String>, ApiError> {
+    let stop = body.stop.as_ref().map_or(&[][..], |stop| &stop.0);
+    if stop.len() > STOP_MAX {
+        return Err(ApiError::invalid("stop", format!("stop has {} strings, the limit is {STOP_MAX}", stop.len())));
+    }
+    if let Some(at) = stop.iter().position(|text| text.0.is_empty()) {
+        return Err(ApiError::invalid("stop", format!("stop[{at}] is empty")));
+    }
+    Ok(stop.iter().map(|text| text.0.clone().into_owned()).collect())
+}
+
+fn stop_token_ids(body: &Body<'_>) -> Result<Vec<u32>, ApiError> {
+    let ids = body.stop_token_ids.as_deref().unwrap_or_default();
+    if ids.len() > STOP_TOKEN_IDS_MAX {
+        let message = format!("stop_token_ids has {} ids, the limit is {STOP_TOKEN_IDS_MAX}", ids.len());
+        return Err(ApiError::invalid("stop_token_ids", message));
+    }
+    Ok(ids.to_vec())
+}
+
+fn logit_bias(body: &Body<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
+    let entries = body.logit_bias.as_ref().map_or(&[][..], |bias| &bias.0);
+    if entries.len() > LOGIT_BIAS_MAX {
+        let message = format!("logit_bias has {} entries, the limit is {LOGIT_BIAS_MAX}", entries.len());
+        return Err(ApiError::invalid("logit_bias", message));
+    }
+    let parse = |(key, bias): &(Text<'_>, f64)| {
+        let Ok(id) = key.0.parse::<u32>() else {
+            let message = format!("logit_bias has the key {:?}, keys must be token ids", &*key.0);
+            return Err(ApiError::invalid("logit_bias", message));
+        };
+        match (-100.0..=100.0).contains(bias) {
+            true => Ok((id, *bias as f32)),
+            false => {
+                let message = format!("logit_bias of token {id} is {bias}, it must be in -100..=100");
+                Err(ApiError::invalid("logit_bias", message))
+            }
+        }
+    };
+    entries.iter().map(parse).collect()
+}
+
+fn cache_salt(body: &Body<'_>) -> Result<Option<String>, ApiError> {
+    match &body.cache_salt {
+        Some(salt) if salt.0.is_empty() || salt.0.len() > CACHE_SALT_MAX_BYTES => {
+            let message =
+                format!("cache_salt has {} bytes, it must have 1 to {CACHE_SALT_MAX_BYTES}", salt.0.len());
+            Err(ApiError::invalid("cache_salt", message))
+        }
+        salt => Ok(salt.as_ref().map(|salt| salt.0.clone().into_owned())),
+    }
+}
+
+/// Refuses what would change the answer if it were ignored.
+fn refuse_unimplemented(body: &Body<'_>) -> Result<(), ApiError> {
+    let fields = [
+        ("suffix", body.suffix),
+        ("audio", body.audio),
+        ("functions", body.functions),
+        ("function_call", body.function_call),
+        ("web_search_options", body.web_search_options),
+        ("guided_json", body.guided_json),
+        ("guided_regex", body.guided_regex),
+        ("guided_choice", body.guided_choice),
+        ("guided_grammar", body.guided_grammar),
+        ("structured_outputs", body.structured_outputs),
+        ("prompt_logprobs", body.prompt_logprobs),
+        ("prompt_embeds", body.prompt_embeds),
+        ("use_beam_search", body.use_beam_search),
+        ("bad_words", body.bad_words),
+        ("allowed_token_ids", body.allowed_token_ids),
+        ("truncate_prompt_tokens", body.truncate_prompt_tokens),
+        ("chat_template", body.chat_template),
+    ];
+    if let Some((param, _)) = fields.iter().find(|(_, Meaning(asked))| *asked) {
+        return Err(ApiError::unsupported(param, format!("{param} is not supported")));
+    }
+    if let Some(format) = &body.response_format {
+        match format.get("type").and_then(|kind| kind.as_str()) {
+            Some("text") => {}
+            kind => {
+                let message =
+                    format!("response_format of type {:?} is not supported, only text", kind.unwrap_or("null"));
+                return Err(ApiError::unsupported("response_format", message));
+            }
+        }
+    }
+    let modalities = body.modalities.as_deref().unwrap_or_default();
+    match modalities.iter().find(|modality| modality.0 != "text") {
+        Some(Text(other)) => {
+            let message = format!("the modality {other:?} is not supported, only text");
+            Err(ApiError::unsupported("modalities", message))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,175 @@
+//! One completion on its way to the client: as an event stream, or whole.
+
+use crate::answer::Answer;
+use crate::config::ProxySettings;
+use crate::exchange::Exchange;
+use crate::generate::Generation;
+use crate::job::Job;
+use crate::metrics::Metrics;
+use crate::openai::ApiError;
+use crate::openai::response::{
+    Api, DONE, EventWriter, Identity, UsageMode, push_error_event, push_response,
+};
+use crate::service::Failure;
+use http::StatusCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::time::timeout;
+
+/// A completion that runs.
+pub(crate) struct Run<'a> {
+    metrics: &'a Metrics,
+    first_token_timeout: Duration,
+    idle_timeout: Duration,
+    job: Job,
+    generation: Generation,
+    answer: Answer,
+    started: Instant,
+    first_token: Option<Instant>,
+    /// The worker that the first prompt was placed on, for the response's header.
+    worker: String,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(
+        settings: &ProxySettings,
+        metrics: &'a Metrics,
+        job: Job,
+        generation: Generation,
+        started: Instant,
+    ) -> Self {
+        let answer = Answer::new(&job);
+        let worker = generation.worker().map(|rank| rank.worker.to_string()).unwrap_or_default();
+        Self {
+            metrics,
+            first_token_timeout: settings.first_token_timeout,
+            idle_timeout: settings.idle_timeout,
+            job,
+            generation,
+            answer,
+            started,
+            first_token: None,
+            worker,
+        }
+    }
+
+    /// Whether the client wants an event stream.
+    pub(crate) fn streams(&self) -> bool {
+        self.job.options.stream
+    }
+
+    /// Writes events as tokens come. Errors before the first token are the caller's to answer;
+    /// later ones end the stream as an error event.
+    pub(crate) async fn stream(&mut self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
+        let created = created();
+        let id = exchange.request_id().to_owned();
+        let identity = Identity { id: &id, created, model: &self.job.model_name };
+        let options = &self.job.options;
+        let usage = UsageMode::new(options.include_usage, options.continuous_usage_stats);
+        let writer = EventWriter::new(api, &identity, usage);
+        let mut events = Vec::new();
+        let mut begun = false;
+        loop {
+            let open = match self.advance(exchange).await {
+                Ok(open) => open,
+                Err(Failure::Error(error)) if begun => {
+                    push_error_event(&mut events, &error);
+                    events.extend_from_slice(DONE);
+                    exchange.end_stream(events.into()).await?;
+                    tracing::warn!(request_id = id, %error, "a stream ended with an error");
+                    return Ok(());
+                }
+                Err(failure) => return Err(failure),
+            };
+            if !begun {
+                self.answer.begin(&writer, &mut events);
+            }
+            self.answer.write(&writer, &mut events);
+            if !open {
+                if writer.has_usage() {
+                    writer.usage(&mut events, self.answer.usage());
+                }
+                events.extend_from_slice(DONE);
+            }
+            let events = std::mem::take(&mut events).into();
+            match (begun, open) {
+                (false, _) => {
+                    exchange.begin_stream(&self.worker, events).await?;
+                    begun = true;
+                    if !open {
+                        exchange.end_stream(bytes::Bytes::new()).await?;
+                    }
+                }
+                (true, true) => exchange.stream(events).await?,
+                (true, false) => exchange.end_stream(events).await?,
+            }
+            if !open {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Collects the answer and writes it at once.
+    pub(crate) async fn whole(&mut self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
+        while self.advance(exchange).await? {}
+        let id = exchange.request_id().to_owned();
+        let identity = Identity { id: &id, created: created(), model: &self.job.model_name };
+        let mut body = Vec::new();
+        let pieces = self.answer.pieces();
+        push_response(&mut body, api, &identity, &pieces, self.answer.usage());
+        exchange.respond(StatusCode::OK, "application/json", body.into(), &[]).await;
+        Ok(())
+    }
+
+    /// Takes in what has come. False when the answer is complete.
+    async fn advance(&mut self, exchange: &mut Exchange) -> Result<bool, Failure> {
+        let limit = match self.first_token {
+            None => self.first_token_timeout.saturating_sub(self.started.elapsed()),
+            Some(_) => self.idle_timeout,
+        };
+        let next = tokio::select! {
+            biased;
+            next = timeout(limit, self.generation.next()) => next,
+            gone = exchange.gone() => return Err(gone.into()),
+        };
+        match next {
+            Ok(outputs) => match outputs? {
+                Some(outputs) => self.answer.take(outputs),
+                None if self.answer.open() => {
+                    tracing::error!("the workers ended an answer without a reason");
+                    return Err(ApiError::internal().into());
+                }
+                None => {}
+            },
+            Err(_) => {
+                let what = if self.first_token.is_none() { "first" } else { "next" };
+                let message = format!("the {what} token did not come within {} ms", limit.as_millis());
+                return Err(ApiError::gateway_timeout(message).into());
+            }
+        }
+        if self.first_token.is_none() {
+            let now = Instant::now();
+            self.first_token = Some(now);
+            self.metrics.time_to_first_token.observe((now - self.started).as_secs_f64());
+        }
+        Ok(self.answer.open())
+    }
+
+    /// Counts the request's tokens and times.
+    pub(crate) fn record(&self) {
+        let usage = self.answer.usage();
+        self.metrics.prompt_tokens.inc_by(usage.prompt_tokens.into());
+        self.metrics.cached_tokens.inc_by(usage.cached_tokens.into());
+        self.metrics.completion_tokens.inc_by(usage.completion_tokens.into());
+        self.metrics.request_duration.observe(self.started.elapsed().as_secs_f64());
+        let gaps = self.answer.longest().saturating_sub(1);
+        if let (Some(first), 1..) = (self.first_token, gaps) {
+            let mean = first.elapsed().as_secs_f64() / f64::from(gaps);
+            self.metrics.inter_token_latency.observe(mean);
+        }
+    }
+}
+
+/// Seconds since 1970.
+fn created() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

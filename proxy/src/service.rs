@@ -1,0 +1,315 @@
+//! The request path: what happens to a request between its header and its last byte.
+//!
+//! Read [`Service::handle`] for all requests and [`Service::generate`] for completions.
+
+use crate::catalog::{Catalog, Served};
+use crate::config::ProxySettings;
+use crate::exchange::{Exchange, Gone};
+use crate::generate::Generation;
+use crate::job::{self, Job};
+use crate::metrics::{Metrics, Outcome};
+use crate::openai::response::Api;
+use crate::openai::{ApiError, models, openapi};
+use crate::route::Route;
+use crate::run::Run;
+use bytes::Bytes;
+use http::{StatusCode, header};
+use stator_runtime::admin::Readiness;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// When to come back where this proxy is full or on its way out.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// What a request whose client left is counted as.
+const STATUS_GONE: u16 = 499;
+/// Bodies up to this size are prepared where they are read, in bytes; the prompts of larger ones
+/// take milliseconds to tokenize, which other requests need not wait for.
+const INLINE_BODY_MAX_BYTES: usize = 64 << 10;
+
+/// Answers requests.
+pub(crate) struct Service {
+    settings: ProxySettings,
+    catalog: Arc<Catalog>,
+    metrics: Metrics,
+    registry: stator_runtime::metrics::Metrics,
+    /// False before the first model is there, and from the beginning of the drain.
+    readiness: Readiness,
+    draining: AtomicBool,
+    running: AtomicUsize,
+    generating: AtomicUsize,
+    ended: Notify,
+}
+
+/// Why a request got no whole answer.
+pub(crate) enum Failure {
+    /// The client gets this error.
+    Error(ApiError),
+    /// There is no client any more.
+    Gone,
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Gone> for Failure {
+    fn from(_: Gone) -> Self {
+        Self::Gone
+    }
+}
+
+/// A completion's place among those that run at once; given back when dropped.
+struct Admission<'a>(&'a AtomicUsize);
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Counts a request as running while it lives.
+pub(crate) struct Running<'a>(&'a Service);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.metrics.requests_running.dec();
+        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.ended.notify_waiters();
+        }
+    }
+}
+
+impl Service {
+    pub(crate) fn new(
+        settings: ProxySettings,
+        catalog: Arc<Catalog>,
+        registry: stator_runtime::metrics::Metrics,
+        metrics: Metrics,
+        readiness: Readiness,
+    ) -> Self {
+        Self {
+            settings,
+            catalog,
+            metrics,
+            registry,
+            readiness,
+            draining: AtomicBool::new(false),
+            running: AtomicUsize::new(0),
+            generating: AtomicUsize::new(0),
+            ended: Notify::new(),
+        }
+    }
+
+    /// Takes no new work from now on; what runs goes on.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.readiness.set(false);
+        tracing::info!(running = self.running(), "draining");
+    }
+
+    /// Most connections at once, and the longest drain.
+    pub(crate) fn server_limits(&self) -> (usize, Duration) {
+        (self.settings.connections_max, self.settings.drain_timeout)
+    }
+
+    /// Counts one more running request.
+    pub(crate) fn enter(&self) -> Running<'_> {
+        self.metrics.requests_running.inc();
+        self.running.fetch_add(1, Ordering::AcqRel);
+        Running(self)
+    }
+
+    /// Requests that run now.
+    pub(crate) fn running(&self) -> usize {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// Waits until no request runs.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.running() == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// Answers one request, whatever it is.
+    pub(crate) async fn handle(&self, exchange: &mut Exchange) {
+        let started = Instant::now();
+        let (route, outcome) = self.answer(exchange).await;
+        let status = match outcome {
+            Ok(()) => exchange.status().map_or(STATUS_GONE, |status| status.as_u16()),
+            Err(Failure::Gone) => STATUS_GONE,
+            Err(Failure::Error(error)) => {
+                exchange.fail(&error).await;
+                error.status.as_u16()
+            }
+        };
+        if status == STATUS_GONE {
+            self.metrics.hang_ups.inc();
+        }
+        self.metrics.requests.get_or_create(&Outcome { route, status }).inc();
+        let seconds = started.elapsed().as_secs_f64();
+        let request_id = exchange.request_id();
+        if status >= 500 {
+            tracing::warn!(request_id, route, status, seconds, "request failed");
+        } else {
+            tracing::debug!(request_id, route, status, seconds, "request");
+        }
+    }
+
+    async fn answer(&self, exchange: &mut Exchange) -> (&'static str, Result<(), Failure>) {
+        // The path is copied because the exchange is written to while the route is in use.
+        let path = exchange.path().to_owned();
+        match Route::find(exchange.method(), &path) {
+            Err(error) => ("other", Err(error.into())),
+            Ok(route) => (route.label(), self.dispatch(exchange, route).await),
+        }
+    }
+
+    async fn dispatch(&self, exchange: &mut Exchange, route: Route<'_>) -> Result<(), Failure> {
+        exchange.check_headers(&self.settings.limits)?;
+        match route {
+            Route::Live => json(exchange, StatusCode::OK, r#"{"status":"live"}"#).await,
+            Route::Health => self.health(exchange).await,
+            Route::Metrics => {
+                self.catalog.observe();
+                let text = self.registry.render().into();
+                let kind = stator_runtime::metrics::CONTENT_TYPE;
+                exchange.respond(StatusCode::OK, kind, text, &[]).await;
+            }
+            Route::OpenApi => json(exchange, StatusCode::OK, openapi::DOCUMENT).await,
+            Route::Models | Route::Model(_) => {
+                self.authorize(exchange)?;
+                let body = self.models(route)?;
+                json(exchange, StatusCode::OK, body).await;
+            }
+            Route::Chat => self.generate(exchange, Api::Chat).await?,
+            Route::Completion => self.generate(exchange, Api::Completion).await?,
+        }
+        Ok(())
+    }
+
+    fn authorize(&self, exchange: &Exchange) -> Result<(), ApiError> {
+        let keys = &self.settings.api_keys;
+        let sent = exchange.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+        // Every key is compared, and each in constant time: how long it takes tells nothing.
+        let known = |sent: &str| keys.iter().fold(false, |known, key| known | same(key, sent));
+        match keys.is_empty() || sent.is_some_and(known) {
+            true => Ok(()),
+            false => Err(ApiError::unauthorized()),
+        }
+    }
+
+    async fn health(&self, exchange: &mut Exchange) {
+        let (status, body) = match self.readiness.get() {
+            true => (StatusCode::OK, r#"{"status":"ready"}"#),
+            false => (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"not ready"}"#),
+        };
+        json(exchange, status, body).await;
+    }
+
+    fn models(&self, route: Route<'_>) -> Result<Vec<u8>, ApiError> {
+        let mut body = Vec::new();
+        let all = self.catalog.all();
+        let entry = |served: &Arc<Served>| models::ModelEntry {
+            id: served.model.name().to_owned(),
+            created: served.created,
+            max_model_len: served.pool.record().context_length,
+        };
+        match route {
+            Route::Model(name) => {
+                let served = all.get(name).ok_or_else(|| ApiError::unknown_model(name))?;
+                models::push_model(&mut body, &entry(served));
+            }
+            _ => {
+                let mut entries: Vec<_> = all.values().map(entry).collect();
+                entries.sort_by(|a, b| a.id.cmp(&b.id));
+                models::push_models(&mut body, &entries);
+            }
+        }
+        Ok(body)
+    }
+
+    /// The way of every completion: read, prepare, place, and write what comes.
+    async fn generate(&self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
+        self.authorize(exchange)?;
+        let _place = self.admit()?;
+        let started = Instant::now();
+        let job = self.prepare(exchange, api).await?;
+        let placing = Instant::now();
+        let generation = Generation::start(self.metrics.clone(), &job)?;
+        self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());
+        let mut run = Run::new(&self.settings, &self.metrics, job, generation, started);
+        let written = match run.streams() {
+            true => run.stream(exchange, api).await,
+            false => run.whole(exchange, api).await,
+        };
+        run.record();
+        written
+    }
+
+    fn admit(&self) -> Result<Admission<'_>, ApiError> {
+        let limit = self.settings.requests_max;
+        if self.draining.load(Ordering::Acquire) {
+            return Err(ApiError::unavailable("the server is shutting down", RETRY_AFTER));
+        }
+        let before = self.generating.fetch_add(1, Ordering::AcqRel);
+        let admission = Admission(&self.generating);
+        match before < limit {
+            true => Ok(admission),
+            false => Err(ApiError::too_many_requests(limit, RETRY_AFTER)),
+        }
+    }
+
+    /// Reads the body and makes of it what the workers need; the body is not kept.
+    async fn prepare(&self, exchange: &mut Exchange, api: Api) -> Result<Job, ApiError> {
+        check_content_type(exchange)?;
+        let body = exchange.body(&self.settings.limits).await?;
+        let prepare = || job::prepare(&body, api, &self.catalog, exchange, self.settings.migration_limit);
+        match body.len() > INLINE_BODY_MAX_BYTES {
+            true => tokio::task::block_in_place(prepare),
+            false => prepare(),
+        }
+    }
+}
+
+fn check_content_type(exchange: &Exchange) -> Result<(), ApiError> {
+    let sent = exchange.header(header::CONTENT_TYPE.as_str());
+    let essence = sent.and_then(|value| value.split(';').next()).map(str::trim);
+    match essence.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) {
+        true => Ok(()),
+        false => Err(ApiError::unsupported_media_type(sent)),
+    }
+}
+
+async fn json(exchange: &mut Exchange, status: StatusCode, body: impl Into<Bytes>) {
+    exchange.respond(status, "application/json", body.into(), &[]).await;
+}
+
+/// Whether two keys are the same, in a time that depends on the length of `sent` alone.
+fn same(key: &str, sent: &str) -> bool {
+    let (key, sent) = (key.as_bytes(), sent.as_bytes());
+    let at = |n: usize| key.get(n).copied().unwrap_or_default();
+    let different = (0..sent.len()).fold(0, |different, n| different | (at(n) ^ sent[n]));
+    different == 0 && key.len() == sent.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_key_is_the_same() {
+        assert!(same("alpha", "alpha"));
+        for sent in ["", "alph", "alphaa", "Alpha", "beta"] {
+            assert!(!same("alpha", sent), "{sent}");
+        }
+    }
+}
