@@ -1,0 +1,137 @@
+//! The command line: one subcommand per role.
+
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use stator_bench::BenchArgs;
+use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs};
+use stator_runtime::config::{self, ConfigError};
+use stator_runtime::log::LogArgs;
+use stator_worker_agent::{AgentArgs, EngineArgs};
+
+/// Serves large language models across fleets of engines: places every request on the worker
+/// that already holds its prefix and has room.
+///
+/// Every flag has an environment variable (`STATOR_` and its name) and a key of the same name in
+/// the file that `--config` names. The command line wins over the environment, the environment
+/// over the file.
+#[derive(Debug, Parser)]
+#[command(name = "stator", version, arg_required_else_help = true)]
+struct Line {
+    #[command(subcommand)]
+    role: Role,
+}
+
+/// What the process is.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Role {
+    /// Everything on this machine: a proxy and two agents with their workers. Needs no
+    /// configuration.
+    Up(WithLog<UpArgs>),
+    /// Edge proxy: an OpenAI-compatible endpoint over the workers of all registered agents.
+    Proxy(WithLog<ProxyArgs>),
+    /// Worker agent: runs engines, publishes their KV events and load, registers them.
+    Agent(WithLog<ChildArgs>),
+    /// Load generator and trace replay against any OpenAI-compatible endpoint.
+    Bench(WithLog<BenchArgs>),
+}
+
+/// A role's flags and those of its log.
+#[derive(Args, Debug)]
+pub(crate) struct WithLog<T: Args> {
+    #[command(flatten)]
+    pub args: T,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Flags of `stator up`: the proxy's and the engines' own.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub http: HttpArgs,
+    #[command(flatten)]
+    pub router: RouterArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Flags of `stator agent`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ChildArgs {
+    #[command(flatten)]
+    pub agent: AgentArgs,
+
+    /// Drain and end when standard input is closed: how `stator up` keeps its children.
+    #[arg(long, hide = true)]
+    pub exit_with_parent: bool,
+}
+
+/// The parsed command line.
+pub(crate) struct Cli {
+    pub role: Role,
+    /// The flags of the role as they were written, to hand on to child processes.
+    pub matches: ArgMatches,
+}
+
+impl Role {
+    /// How the role logs.
+    pub(crate) fn log(&self) -> &LogArgs {
+        match self {
+            Self::Up(role) => &role.log,
+            Self::Proxy(role) => &role.log,
+            Self::Agent(role) => &role.log,
+            Self::Bench(role) => &role.log,
+        }
+    }
+}
+
+impl Cli {
+    /// Reads command line, environment and configuration file.
+    ///
+    /// # Errors
+    ///
+    /// For faults of the file. Faults of the command line end the process with their message.
+    pub(crate) fn parse() -> Result<Self, ConfigError> {
+        let matches = config::parse(command(), std::env::args_os().collect())?;
+        let line = Line::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        let (_, role) = matches.subcommand().expect("a subcommand is required");
+        Ok(Self { role: line.role, matches: role.clone() })
+    }
+}
+
+fn command() -> clap::Command {
+    let mut command = Line::command();
+    let roles: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    for role in roles {
+        command = command.mut_subcommand(role, |role| role.arg(config::config_arg()));
+    }
+    // A fleet of one has nothing to choose from.
+    command.mut_subcommand("up", |up| up.mut_arg("workers", |arg| arg.default_value("2")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    /// Flags whose value is a secret or a path still have both other ways in.
+    #[test]
+    fn every_flag_has_an_environment_variable_of_its_name() {
+        let unnamed = ["help", "version", "exit-with-parent"];
+        for role in command().get_subcommands() {
+            for arg in role.get_arguments() {
+                let Some(long) = arg.get_long().filter(|long| !unnamed.contains(long)) else {
+                    continue;
+                };
+                let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
+                let name = long.to_uppercase().replace('-', "_");
+                let expected = [format!("STATOR_{name}"), format!("STATOR_BENCH_{name}")];
+                let named = variable.as_ref().is_some_and(|variable| expected.contains(variable));
+                assert!(named, "{} --{long} has {variable:?}", role.get_name());
+            }
+        }
+    }
+}

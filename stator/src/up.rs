@@ -1,0 +1,186 @@
+//! `stator up`: a proxy in this process, agents in child processes, in a directory of their own.
+
+use crate::cli::UpArgs;
+use anyhow::Context;
+use clap::{ArgMatches, Args};
+use stator_proxy::ProxySettings;
+use stator_runtime::Shutdown;
+use stator_worker_agent::{EngineArgs, EngineSettings};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+/// Agents that share the workers; one agent where there is one worker.
+const AGENTS: u32 = 2;
+/// Pause before an agent that ended is started again; doubles up to the maximum.
+const RESTART_PAUSE: Duration = Duration::from_millis(250);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Runs the proxy and its agents until `shutdown`.
+///
+/// # Errors
+///
+/// When settings are wrong, or the proxy or the first agent cannot start.
+pub(crate) async fn run(
+    args: UpArgs,
+    matches: &ArgMatches,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    // Checked here, so that a fault is reported once and not by each child.
+    let engine = EngineSettings::try_from(args.engine)?;
+    let home =
+        tempfile::Builder::new().prefix("stator-").tempdir().context("no directory for sockets")?;
+    let discovery_dir = home.path().join("agents");
+    let proxy = ProxySettings::new(args.http, args.router, discovery_dir.clone(), None)?;
+
+    // Agents outlive the proxy's drain, which needs them; dropping this set ends them.
+    let (stop, stopped) = Shutdown::new();
+    let mut agents = JoinSet::new();
+    let shares = shares(engine.workers, AGENTS);
+    for (number, workers) in shares.into_iter().enumerate() {
+        let line = agent_line(matches, home.path(), &discovery_dir, number, workers);
+        let record = discovery_dir.join(format!("{}.json", agent_id(number)));
+        agents.spawn(supervise(number, line, record, stopped.clone()));
+    }
+    let served = tokio::select! {
+        served = stator_proxy::run(proxy, shutdown) => served,
+        Some(ended) = agents.join_next() => ended.context("supervising an agent failed")?,
+    };
+    stop.set();
+    while let Some(ended) = agents.join_next().await {
+        ended.context("supervising an agent failed")??;
+    }
+    served
+}
+
+fn agent_id(number: usize) -> String {
+    format!("agent-{number}")
+}
+
+/// Splits `workers` into at most `agents` shares that differ by one at most.
+fn shares(workers: u32, agents: u32) -> Vec<u32> {
+    let agents = agents.min(workers);
+    (0..agents).map(|agent| workers / agents + u32::from(agent < workers % agents)).collect()
+}
+
+/// The command line of an agent: the engine's flags as they are in force here, and its own places.
+fn agent_line(
+    matches: &ArgMatches,
+    home: &Path,
+    discovery_dir: &Path,
+    number: usize,
+    workers: u32,
+) -> Vec<OsString> {
+    let mut line: Vec<OsString> = vec!["agent".into(), "--exit-with-parent".into()];
+    let flags = EngineArgs::augment_args(clap::Command::new("engine"));
+    for flag in flags.get_arguments().filter(|flag| flag.get_id() != "workers") {
+        let long = flag.get_long().expect("engine settings are flags");
+        for value in matches.get_raw(flag.get_id().as_str()).into_iter().flatten() {
+            line.push(format!("--{long}").into());
+            line.push(value.into());
+        }
+    }
+    for log in ["log_level", "log_format"] {
+        for value in matches.get_raw(log).into_iter().flatten() {
+            line.push(format!("--{}", log.replace('_', "-")).into());
+            line.push(value.into());
+        }
+    }
+    let at = |kind: &str| home.join(format!("{kind}-{number}")).display().to_string();
+    let own = [
+        ("workers", workers.to_string()),
+        ("agent-id", agent_id(number)),
+        ("listen", format!("unix://{}", at("requests"))),
+        ("events-listen", format!("ipc://{}", at("events"))),
+        ("replay-listen", format!("ipc://{}", at("replay"))),
+        ("metrics-port", "0".into()),
+        ("discovery-dir", discovery_dir.display().to_string()),
+    ];
+    for (flag, value) in own {
+        line.push(format!("--{flag}={value}").into());
+    }
+    line
+}
+
+/// Runs one agent, and runs it again when it ends, until `stopped`. An agent that ends without
+/// ever having registered (`record`) has nothing to go back to: that is an error.
+async fn supervise(
+    number: usize,
+    line: Vec<OsString>,
+    record: PathBuf,
+    stopped: Shutdown,
+) -> anyhow::Result<()> {
+    let binary = std::env::current_exe().context("cannot find this program")?;
+    let mut pause = RESTART_PAUSE;
+    while !stopped.is_set() {
+        let mut child =
+            start(&binary, &line).with_context(|| format!("cannot start agent {number}"))?;
+        // Held open: its end is what tells the agent that this process is gone or stops.
+        let input = child.stdin.take();
+        let started = tokio::time::Instant::now();
+        let status = tokio::select! {
+            status = child.wait() => status.context("cannot wait for an agent")?,
+            () = stopped.wait() => {
+                drop(input);
+                child.wait().await.context("cannot wait for an agent")?;
+                return Ok(());
+            }
+        };
+        anyhow::ensure!(
+            record.exists(),
+            "agent {number} could not start ({status}); its log says why"
+        );
+        if started.elapsed() > RESTART_PAUSE_MAX {
+            pause = RESTART_PAUSE;
+        }
+        tracing::error!(agent = number, %status, pause_ms = pause.as_millis() as u64, "agent ended; starting it again");
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stopped.wait() => {}
+        }
+        pause = (pause * 2).min(RESTART_PAUSE_MAX);
+    }
+    Ok(())
+}
+
+fn start(binary: &Path, line: &[OsString]) -> std::io::Result<Child> {
+    // The environment was read here already; a child that read it again would take
+    // settings of other roles, or this role's file, for its own.
+    let own =
+        std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("STATOR_"));
+    Command::new(binary)
+        .args(line)
+        .env_clear()
+        .envs(own)
+        .stdin(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+}
+
+/// Set when standard input ends: the parent process closed it, or is gone.
+pub(crate) fn parent_gone() -> Shutdown {
+    let (trigger, gone) = Shutdown::new();
+    // A thread of its own: reading standard input blocks, and nothing can interrupt it.
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        trigger.set();
+    });
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_shared_evenly_and_no_agent_is_idle() {
+        assert_eq!(shares(1, 2), [1]);
+        assert_eq!(shares(2, 2), [1, 1]);
+        assert_eq!(shares(5, 2), [3, 2]);
+        assert_eq!(shares(1024, 2), [512, 512]);
+    }
+}
