@@ -1,3 +1,9 @@
-//! This room is not furnished yet.
+//! End-to-end tests: the real binary, the real official client, on port 0.
 
-fn main() {}
+mod api;
+mod bench;
+mod errors;
+mod events;
+mod fleet;
+mod lifecycle;
+mod support;

@@ -1,1 +1,24 @@
-//! This room is not furnished yet.
+//! The testbed: starts the real binary, waits for what it logs, and talks to it over HTTP.
+//!
+//! Everything runs on port 0 and in temporary directories, so tests run side by side; everything
+//! waits for a signal with a deadline and never for time.
+
+pub mod http;
+pub mod process;
+
+use std::time::Duration;
+
+/// Longest wait for anything that should happen; only a failing test waits that long.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits for `future`, and fails the test when it does not come in time.
+///
+/// # Panics
+///
+/// After [`DEADLINE`].
+pub async fn soon<F: IntoFuture>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(DEADLINE, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("{what}: nothing within {DEADLINE:?}"),
+    }
+}

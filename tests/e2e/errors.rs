@@ -1,0 +1,126 @@
+//! Every way to be refused, in the shape that the official clients expect.
+
+use crate::support::{MODEL, chat, up};
+use hyper::Method;
+use serde_json::{Value, json};
+use stator_tests::http::{Client, Reply};
+use stator_tests::soon;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Checks status and body, and returns the error.
+fn check(reply: &Reply, status: u16) -> Value {
+    assert_eq!(reply.status, status, "{:?}", reply.body);
+    let error = reply.json()["error"].clone();
+    for member in ["message", "type", "param", "code"] {
+        assert!(error.get(member).is_some(), "{member} is missing in {error}");
+    }
+    assert!(!error["message"].as_str().unwrap().is_empty());
+    error
+}
+
+#[tokio::test]
+async fn errors_name_the_field_the_value_and_the_limit() {
+    let up = up(&["--max-body-bytes=20000", "--max-header-bytes=2000"]).await;
+    let post = async |body: Value| up.client.post("/v1/chat/completions", &body).await;
+    let with = |field: &str, value: Value| {
+        let mut body = chat("Hello", 4);
+        body[field] = value;
+        body
+    };
+
+    let error = check(&post(with("temperature", json!(2.5))).await, 400);
+    assert_eq!(error["param"], "temperature");
+    assert!(error["message"].as_str().unwrap().contains("2.5"), "{error}");
+    let error = check(&post(with("model", json!("other"))).await, 404);
+    assert_eq!(error["code"], "model_not_found");
+    check(&post(with("messages", json!([]))).await, 400);
+    check(&post(with("logit_bias", json!({"99999999": 1}))).await, 400);
+    check(&post(with("min_tokens", json!(9))).await, 422);
+    let error = check(&post(with("max_tokens", json!(1_000_000))).await, 400);
+    assert_eq!(error["code"], "context_length_exceeded");
+
+    let client = &up.client;
+    check(&client.send(Method::POST, "/v1/chat/completions", "{\"model\":").await, 400);
+    let plain = client.clone().with_header("content-type", "text/plain");
+    check(&plain.send(Method::POST, "/v1/completions", "{}").await, 415);
+    check(&client.get("/v1/nothing").await, 404);
+    check(&client.get("/v1/models/other").await, 404);
+    let reply = client.get("/v1/completions").await;
+    check(&reply, 405);
+    assert_eq!(reply.headers["allow"], "POST");
+    check(&client.send(Method::POST, "/v1/completions", vec![b' '; 20_001]).await, 413);
+    check(&client.clone().with_header("x-long", &"x".repeat(2000)).get("/live").await, 431);
+    let ids = json!({"model": MODEL, "prompt": [1, 2, 4_000_000], "max_tokens": 2});
+    let error = check(&client.post("/v1/completions", &ids).await, 400);
+    assert!(error["message"].as_str().unwrap().contains("4000000"), "{error}");
+}
+
+#[tokio::test]
+async fn keys_are_asked_for_where_there_are_any() {
+    let up = up(&["--api-key=alpha,beta"]).await;
+    let with = |key: &str| up.client.clone().with_header("authorization", key);
+    let reply = up.client.get("/v1/models").await;
+    assert_eq!(check(&reply, 401)["code"], "invalid_api_key");
+    check(&with("Bearer gamma").get("/v1/models").await, 401);
+    check(&with("alpha").get("/v1/models").await, 401);
+    assert_eq!(with("Bearer beta").get("/v1/models").await.status, 200);
+    assert_eq!(up.client.get("/health").await.status, 200, "probes carry no key");
+    assert!(!up.process.log().contains("gamma") && !up.process.log().contains("beta"));
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let up = up(&["--body-timeout-ms=50"]).await;
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n\
+                content-length: 100\r\n\r\n{\"model\"";
+    let answer = raw(&up.client, head).await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("\"code\":\"request_timeout\""), "{answer}");
+}
+
+#[tokio::test]
+async fn bytes_that_are_not_http_get_a_400() {
+    let up = up(&[]).await;
+    let answer = raw(&up.client, "NOT HTTP AT ALL\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert_eq!(up.client.get("/live").await.status, 200);
+}
+
+#[tokio::test]
+async fn too_many_requests_at_once_are_told_to_come_back() {
+    let up = up(&["--engine=sim", "--sim-step-ms=20", "--max-concurrent-requests=1"]).await;
+    let mut body = chat("Hello", 2000);
+    body["stream"] = json!(true);
+    let mut first = up.client.stream("/v1/chat/completions", &body).await;
+    first.next().await;
+    let reply = up.client.post("/v1/chat/completions", &chat("Hello", 2)).await;
+    check(&reply, 429);
+    assert!(reply.headers["retry-after"].to_str().unwrap().parse::<u32>().unwrap() >= 1);
+    assert_eq!(up.client.get("/health").await.status, 200, "probes are not counted");
+}
+
+#[tokio::test]
+async fn a_first_token_that_does_not_come_is_a_504_and_a_stall_an_error_event() {
+    let slow = ["--engine=sim", "--sim-step-ms=60000", "--first-token-timeout-ms=50"];
+    let up_slow = up(&slow).await;
+    let reply = up_slow.client.post("/v1/chat/completions", &chat("Hello", 2)).await;
+    check(&reply, 504);
+
+    let stalls = ["--engine=sim", "--sim-step-ms=2000", "--idle-timeout-ms=50"];
+    let up_stalls = up(&stalls).await;
+    let mut body = chat("Hello", 20);
+    body["stream"] = json!(true);
+    let events = up_stalls.client.stream("/v1/chat/completions", &body).await.rest().await;
+    let error = &events.last().unwrap()["error"];
+    assert_eq!(error["code"], "timeout", "{events:?}");
+}
+
+/// Sends bytes and reads until the server closes.
+async fn raw(client: &Client, bytes: &str) -> String {
+    let mut socket = TcpStream::connect(client.address()).await.unwrap();
+    socket.write_all(bytes.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    soon("the server answers and closes", socket.read_to_end(&mut answer)).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}

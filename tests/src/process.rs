@@ -1,0 +1,160 @@
+//! Runs the `stator` binary.
+
+use crate::soon;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// A running `stator` process; killed when dropped.
+pub struct Process {
+    child: Child,
+    lines: watch::Receiver<usize>,
+    readers: [JoinHandle<()>; 2],
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    /// Starts `stator` with these arguments, logging JSON.
+    ///
+    /// # Panics
+    ///
+    /// When the binary is missing: `cargo build -p stator` makes it.
+    pub fn start(args: &[&str]) -> Self {
+        Self::start_with(args, &[])
+    }
+
+    /// As [`Process::start`], with further environment variables.
+    ///
+    /// # Panics
+    ///
+    /// When the binary is missing.
+    pub fn start_with(args: &[&str], environment: &[(&str, &str)]) -> Self {
+        let binary = binary();
+        let mut child = Command::new(&binary)
+            .args(args)
+            .envs(environment.iter().copied())
+            .env("STATOR_LOG_FORMAT", "json")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
+        let (counter, lines) = watch::channel(0);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let counter = Arc::new(counter);
+        let stdout = child.stdout.take().expect("standard output is piped");
+        let stderr = child.stderr.take().expect("standard error is piped");
+        let readers = [
+            tokio::spawn(read_lines(stdout, log.clone(), counter.clone())),
+            tokio::spawn(read_lines(stderr, log.clone(), counter)),
+        ];
+        Self { child, lines, readers, log }
+    }
+
+    /// The process id.
+    ///
+    /// # Panics
+    ///
+    /// When the process has ended.
+    pub fn id(&self) -> u32 {
+        self.child.id().expect("the process runs")
+    }
+
+    /// Waits for the `n`th log event with this message, counted from 0, and returns it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come within the deadline, or the process ends without it.
+    pub async fn nth_event(&mut self, message: &str, n: usize) -> Value {
+        let mut lines = self.lines.clone();
+        let log = self.log.clone();
+        let find = || {
+            let log = log.lock().expect("no reader panicked");
+            let events = log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            events.filter(|event| event["message"] == message).nth(n)
+        };
+        let found = soon(message, async {
+            loop {
+                if let Some(event) = find() {
+                    return Some(event);
+                }
+                if lines.changed().await.is_err() {
+                    return find();
+                }
+            }
+        })
+        .await;
+        found.unwrap_or_else(|| panic!("ended without {message:?}:\n{}", self.log()))
+    }
+
+    /// Waits for the first log event with this message.
+    ///
+    /// # Panics
+    ///
+    /// As [`Process::nth_event`].
+    pub async fn event(&mut self, message: &str) -> Value {
+        self.nth_event(message, 0).await
+    }
+
+    /// What it has printed so far.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("no reader panicked").join("\n")
+    }
+
+    /// Sends SIGTERM; does not wait.
+    pub fn terminate(&self) {
+        signal(self.id(), "TERM");
+    }
+
+    /// Waits for the end, and for all that it printed.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end within the deadline.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let status = soon("the process ends", self.child.wait()).await;
+        for reader in &mut self.readers {
+            soon("the end of its output", reader).await.expect("no reader panicked");
+        }
+        status.expect("the process can be waited for")
+    }
+}
+
+/// Sends a signal by name, as `kill` does.
+///
+/// # Panics
+///
+/// When there is no such process.
+pub fn signal(process: u32, name: &str) {
+    let sent = std::process::Command::new("kill")
+        .arg(format!("-{name}"))
+        .arg(process.to_string())
+        .status()
+        .expect("kill can be run");
+    assert!(sent.success(), "process {process} could not be signalled");
+}
+
+/// Where cargo put the binary: beside the directory of this test program.
+fn binary() -> PathBuf {
+    let program = std::env::current_exe().expect("a running program has a path");
+    let profile = program.ancestors().nth(2).expect("test programs are two levels deep");
+    profile.join("stator")
+}
+
+async fn read_lines(
+    output: impl AsyncRead + Unpin,
+    log: Arc<Mutex<Vec<String>>>,
+    counter: Arc<watch::Sender<usize>>,
+) {
+    let mut lines = BufReader::new(output).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        log.lock().expect("no reader panicked").push(line);
+        counter.send_modify(|count| *count += 1);
+    }
+}
