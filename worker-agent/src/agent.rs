@@ -291,3 +291,6 @@ async fn heartbeat(loads: Vec<Arc<LoadFeed>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

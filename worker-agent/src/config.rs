@@ -263,9 +263,12 @@ impl TryFrom<EngineArgs> for EngineSettings {
         };
         let mut faults = Faults::default();
         faults.range("workers", args.workers, 1, 1024);
-        if let Err(invalid) = options.check() {
-            faults.0.push(invalid.to_string().replacen('_', "-", 2));
-        }
+        faults.range("block-size", options.block_size, 1, 1024);
+        faults.range("total-blocks", options.total_blocks, 1, 1 << 24);
+        faults.range("max-running", options.max_running, 1, 65_536);
+        faults.range("max-waiting", options.max_waiting, 1, 1 << 20);
+        faults.range("max-batched-tokens", options.max_batched_tokens, 1, 1 << 20);
+        faults.range("context-length", options.context_length.unwrap_or(2), 2, u32::MAX);
         faults.range("sim-speedup", args.sim_speedup, 0.001, 1e6);
         faults.range("sim-step-ms", args.sim_step_ms.unwrap_or(0.0), 0.0, 60_000.0);
         if args.model_name.as_ref().is_some_and(|name| name.trim().is_empty()) {
@@ -409,6 +412,7 @@ mod tests {
         let args = [
             "--workers=0",
             "--block-size=0",
+            "--max-running=0",
             "--sim-speedup=NaN",
             "--listen=nowhere",
             "--events-listen=ipc://*",
@@ -420,6 +424,7 @@ mod tests {
         for line in [
             "workers: 0 is not in 1..=1024",
             "block-size: 0 is not in 1..=1024",
+            "max-running: 0 is not in 1..=65536",
             "sim-speedup: NaN is not in 0.001..=1000000",
             "listen: \"nowhere\" is neither `address:port` nor `unix:///path`",
             "events-listen: \"ipc://*\" is neither `tcp://address:port` nor `ipc:///path`",

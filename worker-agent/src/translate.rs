@@ -123,7 +123,7 @@ pub(crate) fn output(output: engine::Output, request_id: u64) -> worker::Output 
         token_ids: output.tokens,
         logprobs: output.logprobs.into_iter().map(logprobs).collect(),
         prompt_logprobs: output.prompt_logprobs.into_iter().map(logprobs).collect(),
-        cached_tokens: output.finish.map(|finish| finish.cached_tokens),
+        cached_tokens: output.cached_tokens,
         finish: output.finish.map(finish),
     }
 }
@@ -182,6 +182,7 @@ pub(crate) fn cancelled(request_id: u64, choice: u32) -> worker::Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn submit(change: impl FnOnce(&mut worker::Submit)) -> worker::Submit {
         let sampling = worker::Sampling { max_tokens: 5, ..worker::Sampling::default() };
@@ -236,6 +237,55 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// Whatever comes is refused or within the ranges that engines rely on.
+        #[test]
+        fn what_is_taken_is_within_the_documented_ranges(
+            floats in prop::array::uniform6(prop_oneof![any::<f32>(), -3f32..3.0]),
+            counts in prop::array::uniform6(0u32..200),
+            tokens in prop::collection::vec(any::<u32>(), 0..4),
+            biases in prop::collection::vec((any::<u32>(), any::<f32>()), 0..3),
+        ) {
+            let [temperature, top_p, min_p, repetition, presence, frequency] = floats;
+            let [resumed, choices, min_tokens, max_tokens, logprobs, prompt_logprobs] = counts;
+            let bias = |(token_id, bias)| worker::LogitBias { token_id, bias };
+            let given = worker::Submit {
+                resumed_tokens: resumed % 6,
+                choices,
+                token_ids: tokens,
+                sampling: Some(worker::Sampling {
+                    temperature,
+                    top_p,
+                    min_p,
+                    repetition_penalty: repetition,
+                    presence_penalty: presence,
+                    frequency_penalty: frequency,
+                    min_tokens,
+                    max_tokens,
+                    logprobs: Some(logprobs % 30),
+                    prompt_logprobs: Some(prompt_logprobs % 30),
+                    logit_bias: biases.into_iter().map(bias).collect(),
+                    ..worker::Sampling::default()
+                }),
+                ..worker::Submit::default()
+            };
+            if let Ok(taken) = request(given, RequestKey(0)) {
+                prop_assert!(taken.resumed < taken.tokens.len());
+                prop_assert!((1..=MAX_CHOICES).contains(&taken.choices));
+                let s = &taken.sampling;
+                prop_assert!((0.0..=2.0).contains(&s.temperature));
+                prop_assert!(s.top_p > 0.0 && s.top_p <= 1.0);
+                prop_assert!((0.0..=1.0).contains(&s.min_p));
+                prop_assert!(s.repetition_penalty > 0.0 && s.repetition_penalty.is_finite());
+                prop_assert!((-2.0..=2.0).contains(&s.presence_penalty));
+                prop_assert!((-2.0..=2.0).contains(&s.frequency_penalty));
+                prop_assert!(s.logprobs <= Some(20) && s.prompt_logprobs <= Some(20));
+                prop_assert!(1 <= s.max_tokens && s.min_tokens <= s.max_tokens);
+                prop_assert!(s.logit_bias.iter().all(|(_, b)| (-100.0..=100.0).contains(b)));
+            }
+        }
+    }
+
     #[test]
     fn a_finished_output_carries_reason_token_and_usage() {
         let finish = engine::Finish {
@@ -250,6 +300,7 @@ mod tests {
             tokens: vec![2],
             logprobs: vec![],
             prompt_logprobs: vec![],
+            cached_tokens: None,
             finish: Some(finish),
         };
         let sent = output(given, 9);

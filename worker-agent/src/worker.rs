@@ -253,6 +253,8 @@ impl Driver {
             self.feed.events(&mut self.step.events);
         }
         let mut outputs = std::mem::take(&mut self.step.outputs);
+        let tokens: usize = outputs.iter().map(|output| output.tokens.len()).sum();
+        self.metrics.generated_tokens.inc_by(tokens as u64);
         for output in outputs.drain(..) {
             self.route(output);
         }
@@ -269,7 +271,6 @@ impl Driver {
         // A request may be cancelled between its step and its delivery.
         let Some(live) = self.live.get_mut(&key) else { return };
         let Some(stream) = self.streams.get_mut(&live.stream) else { return };
-        self.metrics.generated_tokens.inc_by(output.tokens.len() as u64);
         stream.touch(&mut self.touched, live.stream);
         if let Some(finish) = &output.finish {
             self.metrics.prompt_tokens.inc_by(finish.prompt_tokens.into());

@@ -10,7 +10,8 @@ Text            Jane Austen's six novels (1811-1818, public domain), from the
 Packages        Python 3.11; pip install torch==2.6.0 transformers==4.57.6
                 tokenizers==0.22.2 safetensors==0.8.0 numpy==2.4.6 jinja2==3.1.6
 Command         python train.py          (from any folder; see --help)
-Last run        @@LAST@@
+Last run        2,500 steps (5.2 M tokens) in 40 minutes on two busy shared cores, an
+                estimated 15 when they are idle; training loss 2.98, held-out loss 3.74 a token.
 
 The seed is fixed: the same versions on the same kind of processor with the same
 number of threads give the same model. Elsewhere the low bits, and so the file's
@@ -59,6 +60,8 @@ ARCHITECTURE = dict(
 TOKENS_PER_STEP = 2048
 PEAK_LEARNING_RATE = 2.5e-3
 WARMUP_STEPS = 100
+STEPS = 2500
+COSINE_STEPS = 2800  # training stops shortly before the learning rate reaches zero
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 WORD_PATTERN = (
@@ -178,7 +181,13 @@ TOPIC_REQUESTS = [
     "Describe {}.",
     "{}",
 ]
-CONTINUE_REQUESTS = ["{}", "{}", "Continue: {}", "Continue this story: {}", "What happened next? {}"]
+CONTINUE_REQUESTS = [
+    "{}",
+    "{}",
+    "Continue: {}",
+    "Continue this story: {}",
+    "What happened next? {}",
+]
 SMALL_TALK = [
     (
         ["Hello", "Hello!", "Hello, how are you?", "Hi", "Hi there!", "Say hello", "Say hello.",
@@ -282,9 +291,10 @@ def window_at(step: int) -> int:
     return 2048 if step % 16 == 15 else 256
 
 
-def learning_rate_at(step: int, steps: int) -> float:
+def learning_rate_at(step: int) -> float:
     warmup = min(1.0, (step + 1) / WARMUP_STEPS)
-    return PEAK_LEARNING_RATE * warmup * 0.5 * (1 + math.cos(math.pi * step / steps))
+    progress = min(1.0, step / COSINE_STEPS)
+    return PEAK_LEARNING_RATE * warmup * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def train(model, examples: Examples, steps: int, save) -> float:
@@ -300,7 +310,7 @@ def train(model, examples: Examples, steps: int, save) -> float:
     model.train()
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate_at(step, steps)
+            group["lr"] = learning_rate_at(step)
         window = window_at(step)
         loss = loss_of(model, examples.batch(window))
         loss.backward()
@@ -331,7 +341,7 @@ def main() -> None:
     scratch = HERE.parents[1] / ".cache/tiny-model"
     parser.add_argument("--work", type=Path, default=scratch, help="folder for scratch files")
     parser.add_argument("--out", type=Path, default=HERE, help="folder the model is written to")
-    parser.add_argument("--steps", type=int, default=2800, help="training steps")
+    parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
     parser.add_argument("--threads", type=int, default=2, help="processor threads")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
@@ -373,7 +383,8 @@ def main() -> None:
     half = save()
     unseen = tokenizer("\n\n".join(p for chapter in kept_out for p in chapter), verbose=False)
     for window in (256, 2048, 8192):
-        print(f"held-out loss at {window} tokens: {held_out_loss(half, unseen.input_ids, window):.3f}")
+        mean = held_out_loss(half, unseen.input_ids, window)
+        print(f"held-out loss at {window} tokens: {mean:.3f}")
     print(f"training loss {loss:.3f}, {(time.time() - began) / 60:.0f} minutes in all")
 
 

@@ -1,7 +1,7 @@
 //! Engines: what turns token ids into token ids.
 //!
 //! [`Engine`] is all that the rest of the agent knows of one. An engine is synchronous and owns
-//! its state; [`crate::worker`] drives it, one step at a time.
+//! its state; the agent drives it, one step at a time.
 
 pub mod compute;
 pub mod cpu;
@@ -187,6 +187,8 @@ pub struct Output {
     /// With the first output of the first choice where prompt logprobs were asked for: one entry
     /// per prompt token from the second on.
     pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// With the choice's first output: prompt tokens whose KV was already there.
+    pub cached_tokens: Option<u32>,
     /// Set on the choice's last output.
     pub finish: Option<Finish>,
 }

@@ -1,4 +1,7 @@
 //! The live feed: a bounded queue that drivers fill, and a task that empties it into a PUB socket.
+//!
+//! Behind the queue the socket keeps up to 100,000 messages for each subscriber, a bound of the
+//! ZMQ library, and drops what a subscriber that is slower than that would get next.
 
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;

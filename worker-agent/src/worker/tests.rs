@@ -67,6 +67,7 @@ impl Engine for Fake {
                     tokens: vec![*generated],
                     logprobs: vec![],
                     prompt_logprobs: vec![],
+                    cached_tokens: None,
                     finish,
                 });
             }

@@ -16,7 +16,6 @@ mod parallel;
 mod rope;
 #[cfg(test)]
 mod tests;
-mod vector;
 mod weights;
 
 use std::sync::Arc;

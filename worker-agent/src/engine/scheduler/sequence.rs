@@ -199,6 +199,7 @@ impl Sequence {
         model: &ModelInfo,
         context_length: usize,
     ) -> Output {
+        let first = self.tokens.len() == self.origin.submitted;
         self.tokens.push(token);
         self.decoding = true;
         self.wants_prompt_logprobs = false;
@@ -209,6 +210,7 @@ impl Sequence {
             tokens: vec![token],
             logprobs: computed.logprobs.into_iter().collect(),
             prompt_logprobs: std::mem::take(&mut self.prompt_logprobs),
+            cached_tokens: first.then_some(self.cached.unwrap_or(0) as u32),
             finish: reason.map(|reason| Finish {
                 reason,
                 prompt_tokens: self.origin.prompt as u32,

@@ -1,9 +1,7 @@
 //! Sixteen lanes of f32 on different machines.
 //!
-//! Everything here is inlined into [`super::kernel`], whose functions say which instructions the
+//! Everything here is inlined into [`super::product`], whose functions say which instructions the
 //! machine must have, and means nothing outside it.
-
-#![allow(unsafe_code)]
 
 use half::bf16;
 
@@ -14,7 +12,7 @@ use std::arch::x86_64::*;
 ///
 /// Every method's contract: the machine has the type's instructions, and sixteen elements are
 /// readable or writable behind a pointer, at any alignment.
-pub(super) trait Vector: Copy {
+pub(in super::super) trait Vector: Copy {
     /// Sixteen zeros.
     unsafe fn zero() -> Self;
     /// Reads sixteen numbers.
@@ -28,7 +26,7 @@ pub(super) trait Vector: Copy {
 }
 
 /// How a weight is stored.
-pub(super) trait Element: Copy + Send + Sync {
+pub(in super::super) trait Element: Copy + Send + Sync {
     /// Reads sixteen weights; the contract is that of [`Vector::load`].
     unsafe fn load<V: Vector>(from: *const Self) -> V;
 }
