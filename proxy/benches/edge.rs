@@ -4,13 +4,13 @@
 //! folder the small tokenizer of the tests is used, whose words have more tokens than real ones.
 
 use bytes::Bytes;
+use stator_proxy::model::{Model, StopMatcher};
+use stator_proxy::openai::ChatRequest;
+use stator_proxy::openai::response::{Api, EventWriter, Identity, Piece, Usage, UsageMode};
 use std::fmt::Write;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
-use stator_proxy::model::{Model, StopMatcher};
-use stator_proxy::openai::ChatRequest;
-use stator_proxy::openai::response::{Api, EventWriter, Identity, Piece, Usage, UsageMode};
 
 /// How long each line is measured.
 const MEASURE: Duration = Duration::from_millis(400);
@@ -40,30 +40,40 @@ fn measure(name: &str, units: usize, mut work: impl FnMut(usize)) {
     println!("{name:<58} {micros:>10.3} us");
 }
 
-fn load() -> Model {
+fn model_files() -> Vec<(String, Bytes)> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let folder = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).map(PathBuf::from);
-    let files: Vec<(String, Bytes)> = match &folder {
+    match &folder {
         Some(folder) => FILES
             .iter()
-            .filter_map(|name| Some(((*name).to_owned(), std::fs::read(folder.join(name)).ok()?.into())))
+            .filter_map(|name| {
+                Some(((*name).to_owned(), std::fs::read(folder.join(name)).ok()?.into()))
+            })
             .collect(),
-        None => [("tokenizer.json", "tokenizers/llama3.json"), ("chat_template.jinja", "templates/thinking.jinja")]
-            .map(|(name, path)| (name.to_owned(), std::fs::read(fixtures.join(path)).expect(path).into()))
-            .into(),
-    };
-    Model::load("bench", &files).expect("the model loads")
+        None => [
+            ("tokenizer.json", "tokenizers/llama3.json"),
+            ("chat_template.jinja", "templates/thinking.jinja"),
+        ]
+        .map(|(name, path)| {
+            (name.to_owned(), std::fs::read(fixtures.join(path)).expect(path).into())
+        })
+        .into(),
+    }
 }
 
 /// `count` words that look like text; `salt` makes them other words.
 fn words(count: usize, salt: usize) -> String {
-    const SYLLABLES: [&str; 16] =
-        ["the", "in", "er", "and", "re", "on", "st", "to", "ly", "ing", "a", "of", "be", "con", "un", "al"];
+    const SYLLABLES: [&str; 16] = [
+        "the", "in", "er", "and", "re", "on", "st", "to", "ly", "ing", "a", "of", "be", "con",
+        "un", "al",
+    ];
     let mut text = String::new();
     let mut state = salt as u64 * 2 + 1;
     for at in 0..count {
         for _ in 0..1 + at % 2 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             text.push_str(SYLLABLES[(state >> 60) as usize]);
         }
         text.push(if at % 16 == 15 { '.' } else { ' ' });
@@ -78,12 +88,30 @@ fn chat(system: &str, user: &str) -> Vec<u8> {
 }
 
 fn main() {
+    let files = model_files();
     let start = Instant::now();
-    let model = load();
-    println!("load {:.0} ms, fast path {}", start.elapsed().as_secs_f64() * 1e3, model.tokenizer().is_fast());
+    let model = Model::load("bench", &files).expect("the model loads");
+    println!(
+        "load {:.0} ms, fast path {}",
+        start.elapsed().as_secs_f64() * 1e3,
+        model.tokenizer().is_fast()
+    );
     parse_and_render(&model);
     tokenize(&model);
+    let (_, json) = files.iter().find(|(name, _)| name == "tokenizer.json").expect("there is one");
+    compare(&model, json);
     stream(&model);
+}
+
+/// What the tokenizer library takes for the same text, for comparison.
+fn compare(model: &Model, tokenizer_json: &[u8]) {
+    let library = tokenizers::Tokenizer::from_bytes(tokenizer_json).expect("the tokenizer loads");
+    let text = words(3000, 4);
+    let ids = model.encode_prompt(&text, Some(false)).expect("tokens");
+    measure(&format!("the library alone: encode {} tokens", ids.len()), 1, |_| {
+        let encoding = library.encode_fast(black_box(text.as_str()), false).expect("tokens");
+        assert_eq!(encoding.get_ids(), ids);
+    });
 }
 
 fn parse_and_render(model: &Model) {

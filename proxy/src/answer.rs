@@ -56,7 +56,10 @@ impl Answer {
                     finish: None,
                     written: false,
                 };
-                if echo.is_some() && options.logprobs.is_some() && let Some(first) = prompt.first() {
+                if echo.is_some()
+                    && options.logprobs.is_some()
+                    && let Some(first) = prompt.first()
+                {
                     // Nothing came before it, so no worker can say how likely it was.
                     let first = TokenLogprobs { token_id: *first, ..TokenLogprobs::default() };
                     choice.note(model, &first, false);
@@ -106,7 +109,7 @@ impl Answer {
             // It ended here, by a stop string; the worker has not heard of that yet.
             return;
         }
-        if at.is_multiple_of(self.choices_per_prompt) {
+        if choice.tokens == 0 && at.is_multiple_of(self.choices_per_prompt) {
             self.usage.cached_tokens += output.cached_tokens.unwrap_or(0);
         }
         for prompt in &output.prompt_logprobs {
@@ -114,7 +117,8 @@ impl Answer {
         }
         let ending = output.finish.as_ref().map(Ending::of);
         let stop_token = ending.is_some_and(|ending| ending.by_token) && !self.keep_stop_token;
-        let shown = output.token_ids.len() - usize::from(stop_token && !output.token_ids.is_empty());
+        let shown =
+            output.token_ids.len() - usize::from(stop_token && !output.token_ids.is_empty());
         let mut stopped = false;
         for (n, id) in output.token_ids.iter().enumerate() {
             choice.tokens += 1;
@@ -123,7 +127,9 @@ impl Answer {
                 if self.with_ids {
                     choice.token_ids.push(*id);
                 }
-                if self.with_logprobs && let Some(logprobs) = output.logprobs.get(n) {
+                if self.with_logprobs
+                    && let Some(logprobs) = output.logprobs.get(n)
+                {
                     choice.note(&self.model, logprobs, true);
                 }
                 stopped = choice.push(*id);
@@ -151,7 +157,9 @@ impl Answer {
     pub(crate) fn write(&mut self, writer: &EventWriter, events: &mut Vec<u8>) {
         for (number, choice) in (0..).zip(&mut self.choices) {
             let ends = choice.finish.is_some() && !choice.written;
-            let news = !choice.text.is_empty() || !choice.token_ids.is_empty() || !choice.logprobs.is_empty();
+            let news = !choice.text.is_empty()
+                || !choice.token_ids.is_empty()
+                || !choice.logprobs.is_empty();
             if !news && !ends {
                 continue;
             }

@@ -77,7 +77,9 @@ impl Catalog {
                     readiness.set(true);
                     tracing::info!(model = name, url = %format_args!("http://{address}/v1"), "serving a model");
                 }
-                Ok(Err(error)) => tracing::error!(model = name, %error, "cannot load a model's files"),
+                Ok(Err(error)) => {
+                    tracing::error!(model = name, %error, "cannot load a model's files")
+                }
                 Err(error) => tracing::error!(model = name, %error, "loading a model failed"),
             }
         }

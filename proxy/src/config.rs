@@ -81,11 +81,21 @@ pub struct RouterArgs {
     pub router_mode: Mode,
 
     /// What a cached block is worth, in blocks of prefill saved; 0 ignores the cache.
-    #[arg(long, env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT", default_value_t = 1.0, value_name = "X")]
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT",
+        default_value_t = 1.0,
+        value_name = "X"
+    )]
     pub router_kv_overlap_score_credit: f64,
 
     /// How fast that credit fades on workers with more pending prefill than the least busy one.
-    #[arg(long, env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY", default_value_t = 0.0, value_name = "X")]
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",
+        default_value_t = 0.0,
+        value_name = "X"
+    )]
     pub router_kv_overlap_score_credit_decay: f64,
 
     /// Weight of prefill work against decode blocks.
@@ -93,7 +103,12 @@ pub struct RouterArgs {
     pub router_prefill_load_scale: f64,
 
     /// Cost of each request that a worker is running, in blocks.
-    #[arg(long, env = "STATOR_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT", default_value_t = 0.0, value_name = "X")]
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT",
+        default_value_t = 0.0,
+        value_name = "X"
+    )]
     pub router_decode_active_request_weight: f64,
 
     /// Randomness of the choice: 0 takes the cheapest worker, higher spreads.

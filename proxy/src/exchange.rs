@@ -100,7 +100,10 @@ impl Exchange {
             self.reusable = false;
             return Err(ApiError::body_too_large(bytes, limit));
         }
-        if self.header(header::EXPECT.as_str()).is_some_and(|e| e.eq_ignore_ascii_case("100-continue")) {
+        if self
+            .header(header::EXPECT.as_str())
+            .is_some_and(|e| e.eq_ignore_ascii_case("100-continue"))
+        {
             let _ = self.session.write_continue_response().await;
         }
         self.session.set_read_timeout(Some(limits.body_timeout));
@@ -120,14 +123,19 @@ impl Exchange {
     }
 
     /// The body, or its first part where that already exceeds `limit`.
-    async fn read_body(&mut self, expected: Option<usize>, limit: usize) -> Result<Bytes, Box<Error>> {
+    async fn read_body(
+        &mut self,
+        expected: Option<usize>,
+        limit: usize,
+    ) -> Result<Bytes, Box<Error>> {
         let Some(first) = self.session.read_request_body().await? else {
             return Ok(Bytes::new());
         };
         if expected == Some(first.len()) {
             return Ok(first);
         }
-        let reserve = expected.unwrap_or(0).clamp(first.len(), BODY_RESERVE_MAX_BYTES.max(first.len()));
+        let reserve =
+            expected.unwrap_or(0).clamp(first.len(), BODY_RESERVE_MAX_BYTES.max(first.len()));
         let mut body = BytesMut::with_capacity(reserve);
         body.extend_from_slice(&first);
         while body.len() <= limit {
@@ -194,7 +202,8 @@ impl Exchange {
         }
         let mut head = self.head(StatusCode::OK, "text/event-stream", &extra);
         let _ = head.insert_header(header::TRANSFER_ENCODING, "chunked");
-        let tasks = vec![HttpTask::Header(Box::new(head), false), HttpTask::Body(Some(first), false)];
+        let tasks =
+            vec![HttpTask::Header(Box::new(head), false), HttpTask::Body(Some(first), false)];
         let written = self.session.response_duplex_vec(tasks).await;
         self.wrote(written.map(drop))
     }

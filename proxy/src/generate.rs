@@ -67,10 +67,7 @@ impl Generation {
     /// # Errors
     ///
     /// 503 when no worker can take one of them; those already submitted are cancelled then.
-    pub(crate) fn start(
-        metrics: Metrics,
-        job: &Job,
-    ) -> Result<Self, ApiError> {
+    pub(crate) fn start(metrics: Metrics, job: &Job) -> Result<Self, ApiError> {
         let mut generation = Self {
             pool: job.served.pool.clone(),
             metrics,
@@ -81,7 +78,13 @@ impl Generation {
         let choices = generation.plan.choices;
         for (prompt, base) in job.prompts.iter().zip((0..).step_by(choices as usize)) {
             let progress = (0..choices).map(|_| Progress::default()).collect();
-            let start = Start { prompt: prompt.clone(), base, first_choice: 0, choices: progress, attempts: 0 };
+            let start = Start {
+                prompt: prompt.clone(),
+                base,
+                first_choice: 0,
+                choices: progress,
+                attempts: 0,
+            };
             let leg = generation.submit(start, &[])?;
             generation.legs.push(leg);
         }
@@ -113,7 +116,8 @@ impl Generation {
                 }
                 Err(StreamError::Disconnected) => self.migrate(at, "its connection was lost")?,
                 Err(StreamError::Overloaded { limit }) => {
-                    let why = format!("the connection to the worker has {limit} requests, the limit");
+                    let why =
+                        format!("the connection to the worker has {limit} requests, the limit");
                     return Err(ApiError::unavailable(why, RETRY_AFTER));
                 }
             }
@@ -147,7 +151,10 @@ impl Generation {
                 .checked_sub(leg.first_choice)
                 .and_then(|choice| leg.choices.get_mut(choice as usize))
             else {
-                tracing::error!(choice = output.choice, "a worker answered for a choice nobody asked for");
+                tracing::error!(
+                    choice = output.choice,
+                    "a worker answered for a choice nobody asked for"
+                );
                 return Err(ApiError::internal());
             };
             choice.generated.extend_from_slice(&output.token_ids);
@@ -183,7 +190,9 @@ impl Generation {
         let attempts = leg.attempts + 1;
         if attempts > self.plan.migration_limit {
             tracing::warn!(request_id = self.plan.request_id, worker = %lost, why, attempts, "giving up");
-            return Err(ApiError::bad_gateway(format!("the worker failed and {attempts} attempts were made")));
+            return Err(ApiError::bad_gateway(format!(
+                "the worker failed and {attempts} attempts were made"
+            )));
         }
         tracing::info!(request_id = self.plan.request_id, worker = %lost, why, "continuing elsewhere");
         self.metrics.migrations.inc();
@@ -193,8 +202,13 @@ impl Generation {
             if progress.ended {
                 continue;
             }
-            let start =
-                Start { prompt: prompt.clone(), base, first_choice: choice, choices: vec![progress], attempts };
+            let start = Start {
+                prompt: prompt.clone(),
+                base,
+                first_choice: choice,
+                choices: vec![progress],
+                attempts,
+            };
             let leg = self.submit(start, &[lost])?;
             self.legs.push(leg);
         }
@@ -234,7 +248,17 @@ impl Generation {
         });
         // What was resumed is part of the prompt that was booked.
         let blocks = resumed.len() / self.pool.block_size().get() as usize;
-        Ok(Leg { prompt, base, first_choice, choices, attempts, place, stream, prefilled: false, blocks })
+        Ok(Leg {
+            prompt,
+            base,
+            first_choice,
+            choices,
+            attempts,
+            place,
+            stream,
+            prefilled: false,
+            blocks,
+        })
     }
 }
 

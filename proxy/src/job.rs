@@ -123,7 +123,11 @@ fn sampling(
 }
 
 /// The tokens that fit: what was asked for, else what the context leaves.
-fn max_tokens(model: &ModelRecord, options: &GenerateOptions, longest: usize) -> Result<u32, ApiError> {
+fn max_tokens(
+    model: &ModelRecord,
+    options: &GenerateOptions,
+    longest: usize,
+) -> Result<u32, ApiError> {
     let context = model.context_length as usize;
     let left = context.saturating_sub(longest);
     match options.max_tokens.map_or(1, |max| max as usize) {
@@ -143,7 +147,8 @@ fn check_ids(
     match ids.find(|id| *id >= limit) {
         None => Ok(()),
         Some(id) => {
-            let message = format!("{param} has the token id {id}, the vocabulary has {limit} tokens");
+            let message =
+                format!("{param} has the token id {id}, the vocabulary has {limit} tokens");
             Err(ApiError::invalid(param, message))
         }
     }

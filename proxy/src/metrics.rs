@@ -63,9 +63,21 @@ impl Metrics {
             metrics.requests_running.clone(),
         );
         let seconds = [
-            ("time_to_first_token", "From the request to its first token", &metrics.time_to_first_token),
-            ("inter_token_latency", "Mean gap between the tokens of a request", &metrics.inter_token_latency),
-            ("request_duration", "From the request to the end of its answer", &metrics.request_duration),
+            (
+                "time_to_first_token",
+                "From the request to its first token",
+                &metrics.time_to_first_token,
+            ),
+            (
+                "inter_token_latency",
+                "Mean gap between the tokens of a request",
+                &metrics.inter_token_latency,
+            ),
+            (
+                "request_duration",
+                "From the request to the end of its answer",
+                &metrics.request_duration,
+            ),
             ("placement_duration", "Time to choose a worker", &metrics.placement_duration),
         ];
         for (name, help, histogram) in seconds {
@@ -84,7 +96,11 @@ impl Metrics {
         let gauges = FleetGauges::default();
         registry.register("workers", "Workers that take requests", gauges.workers.clone());
         let blocks = gauges.index_blocks.clone();
-        registry.register("kv_index_blocks", "Entries of the KV index, one per block and worker", blocks);
+        registry.register(
+            "kv_index_blocks",
+            "Entries of the KV index, one per block and worker",
+            blocks,
+        );
         (metrics, gauges)
     }
 }

@@ -59,7 +59,11 @@ impl<'a> Run<'a> {
 
     /// Writes events as tokens come. Errors before the first token are the caller's to answer;
     /// later ones end the stream as an error event.
-    pub(crate) async fn stream(&mut self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
+    pub(crate) async fn stream(
+        &mut self,
+        exchange: &mut Exchange,
+        api: Api,
+    ) -> Result<(), Failure> {
         let created = created();
         let id = exchange.request_id().to_owned();
         let identity = Identity { id: &id, created, model: &self.job.model_name };
@@ -142,7 +146,8 @@ impl<'a> Run<'a> {
             },
             Err(_) => {
                 let what = if self.first_token.is_none() { "first" } else { "next" };
-                let message = format!("the {what} token did not come within {} ms", limit.as_millis());
+                let message =
+                    format!("the {what} token did not come within {} ms", limit.as_millis());
                 return Err(ApiError::gateway_timeout(message).into());
             }
         }

@@ -18,11 +18,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves `listener` until `shutdown`, then drains: health turns to 503 and new work is refused
 /// while running requests finish, for at most the drain timeout.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    service: Arc<Service>,
-    shutdown: Shutdown,
-) {
+pub(crate) async fn serve(listener: TcpListener, service: Arc<Service>, shutdown: Shutdown) {
     let (connections_max, drain_timeout) = service.server_limits();
     let edge = Arc::new(Edge { service: service.clone(), shutdown: shutdown.clone() });
     let places = Arc::new(Semaphore::new(connections_max));

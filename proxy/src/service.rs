@@ -272,7 +272,8 @@ impl Service {
     async fn prepare(&self, exchange: &mut Exchange, api: Api) -> Result<Job, ApiError> {
         check_content_type(exchange)?;
         let body = exchange.body(&self.settings.limits).await?;
-        let prepare = || job::prepare(&body, api, &self.catalog, exchange, self.settings.migration_limit);
+        let prepare =
+            || job::prepare(&body, api, &self.catalog, exchange, self.settings.migration_limit);
         match body.len() > INLINE_BODY_MAX_BYTES {
             true => tokio::task::block_in_place(prepare),
             false => prepare(),

@@ -78,7 +78,8 @@ start_sim_agent() { # STEP_MS
 }
 
 start_stator() { # ROUTER_MODE PORT
-    start router "$stator" proxy --http-host 127.0.0.1 --http-port "$2" --router-mode "$1" --discovery-dir "$discovery"
+    start router "$stator" proxy --http-host 127.0.0.1 --http-port "$2" --router-mode "$1" \
+        --discovery-dir "$discovery" --metrics-port 0
 }
 
 # start_with_dynamo NAME LEVEL MODULE ARGUMENT...: a part of Dynamo, with the environment that its

@@ -1,9 +1,10 @@
 """Appends one measurement to a file of JSON lines, and prints a line about it.
 
-usage: record.py RESULTS PEER SCENARIO PASS ROUTER_PID REPORT
+usage: record.py RESULTS PEER SCENARIO PASS ROUTER_PID RSS_BEFORE_BYTES REPORT
 
 REPORT is what `stator bench --json` or idle.py wrote; where it is missing or empty, the measurement
-has failed, and is recorded as such.
+has failed, and is recorded as such. RSS_BEFORE_BYTES is the router's resident memory before the load
+began.
 """
 
 import json
@@ -38,7 +39,7 @@ def summary(line):
     )
 
 
-def main(results, peer, scenario, number, router_pid, report):
+def main(results, peer, scenario, number, router_pid, rss_before_bytes, report):
     """One line more."""
     report = read(report)
     router = None
@@ -46,13 +47,16 @@ def main(results, peer, scenario, number, router_pid, report):
         for name in LARGE:
             report.pop(name, None)
         router = next((p for p in report.get("processes", []) if p["pid"] == int(router_pid)), {})
-    line = {"peer": peer, "scenario": scenario, "pass": int(number), "router": router, "report": report}
+    line = {
+        "peer": peer, "scenario": scenario, "pass": int(number), "router": router,
+        "rss_before_bytes": int(rss_before_bytes), "report": report,
+    }
     with open(results, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
     print(summary(line), flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 7:
+    if len(sys.argv) != 8:
         sys.exit(__doc__)
     main(*sys.argv[1:])

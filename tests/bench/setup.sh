@@ -50,7 +50,7 @@ make_model() {
         "$cache/venv-tools/bin/python" "$here/make_model.py" "$cache/model"
     fi
     local ms
-    for ms in 20 200; do
+    for ms in 5 20 200; do
         if [ ! -e "$cache/step$ms.npz" ] && [ -e "$cache/venv-dynamo/complete-dynamo" ]; then
             "$cache/venv-dynamo/bin/python" "$here/make_timing.py" "$cache/step$ms.npz" "$ms"
         fi

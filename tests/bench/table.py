@@ -18,6 +18,7 @@ TITLES = {
     "a128": "short prompts, 16 tokens out, 128 connections",
     "a1q": "as a1, client with TCP_QUICKACK",
     "a16q": "as a16, client with TCP_QUICKACK",
+    "a128p": "as a128, a token every 5 ms, so that each is sent on its own",
     "n16": "as a16, not streamed",
     "b1": "prompts of 4,000 tokens (half shared), 32 tokens out, 1 connection",
     "b16": "prompts of 4,000 tokens (half shared), 32 tokens out, 16 connections",
@@ -48,9 +49,16 @@ def over_direct(read, direct):
 
 def per_stream_kb(line):
     """Memory that each of a scenario's streams added."""
-    before, peak = of("router", "rss_before_bytes")(line), of("router", "rss_peak_bytes")(line)
+    before, peak = of("rss_before_bytes")(line), of("router", "rss_peak_bytes")(line)
     streams = int("".join(filter(str.isdigit, line["scenario"])))
     return None if before is None or peak is None else (peak - before) / KIB / streams
+
+
+def events_per_request(line):
+    """Stream events with content in each answer: fewer than tokens where several came in one."""
+    latency, requests = line["report"]["latency"], line["report"]["requests"]["succeeded"]
+    events = latency["ttft"]["count"] + latency["inter_chunk"]["count"]
+    return events / requests if requests and events else None
 
 
 def cell(lines, read, digits):
@@ -82,7 +90,7 @@ def columns(scenario, direct):
             ("gap p99", of(*gap, "p99_ms"), 0),
             ("TTFT ms p50", of(*ttft, "p50_ms"), 0),
             ("TTFT p99", of(*ttft, "p99_ms"), 0),
-            ("RSS MB before", of(router, "rss_before_bytes", scale=1 / MIB), 0),
+            ("RSS MB before", of("rss_before_bytes", scale=1 / MIB), 0),
             ("RSS peak", of(router, "rss_peak_bytes", scale=1 / MIB), 0),
             ("KB per stream", per_stream_kb, 0),
             failed,
@@ -97,6 +105,7 @@ def columns(scenario, direct):
         (f"{name} p99", p99, 2),
         ("p50 over direct", over_direct(p50, direct), 2),
         ("p99 over direct", over_direct(p99, direct), 2),
+        ("events/request", events_per_request, 1),
         ("RSS MB peak", of(router, "rss_peak_bytes", scale=1 / MIB), 0),
         ("cached %", of("report", "tokens", "cached_share", scale=100), 0),
         failed,

@@ -36,6 +36,9 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How often the load of every worker is repeated.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
+/// Workers that are named when the agent starts; simulated agents may have hundreds.
+const LOGGED_WORKERS: usize = 16;
+
 /// A model, and engines that run it.
 pub struct Loaded {
     /// What the fleet must know of it.
@@ -143,7 +146,7 @@ pub async fn start(
         readiness,
         ended: ended_trigger,
     };
-    let ids = record.workers.iter().map(|worker| worker.worker.to_string());
+    let ids = record.workers.iter().map(|worker| worker.worker.to_string()).take(LOGGED_WORKERS);
     tracing::info!(
         agent = record.agent_id,
         pid = std::process::id(),
@@ -151,6 +154,7 @@ pub async fn start(
         events = record.events_endpoint,
         replay = record.replay_endpoint,
         model = record.model.name,
+        worker_count = record.workers.len(),
         workers = ids.collect::<Vec<_>>().join(" "),
         "serving"
     );

@@ -33,6 +33,9 @@ const EVENTS_MAX: usize = 64;
 /// Wait after a failed attempt to get a model's files.
 const FILES_BACKOFF: Duration = Duration::from_millis(200);
 
+/// Longest wait for the link of an agent that has just answered a question.
+const LINK_WAIT: Duration = Duration::from_secs(2);
+
 /// How the fleet is found and reached.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
@@ -263,6 +266,10 @@ async fn announce(
     loop {
         let attempt = announced.get_or_try_init(|| async {
             let files = client.model_files(name).await?;
+            // Who hears of a model sends it requests. The agent answers, so its link is about to
+            // be up; if it is not, others' may be.
+            let mut links = client.links_up();
+            let _ = tokio::time::timeout(LINK_WAIT, links.wait_for(|up| *up > 0)).await;
             // Whoever does not listen any more needs no models.
             let _ = events.send(FleetEvent::ModelUp { pool: pool.clone(), files }).await;
             Ok::<_, tonic::Status>(())

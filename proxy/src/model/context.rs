@@ -33,7 +33,9 @@ pub(crate) fn json(value: &Json<'_>) -> Value {
         Json::Float(number) => Value::from(*number),
         Json::Str(text) => Value::from(&**text),
         Json::Array(items) => Value::from(items.iter().map(json).collect::<Vec<_>>()),
-        Json::Object(members) => Value::from_pairs(members.iter().map(|(key, value)| (&**key, json(value)))),
+        Json::Object(members) => {
+            Value::from_pairs(members.iter().map(|(key, value)| (&**key, json(value))))
+        }
     }
 }
 
@@ -76,10 +78,12 @@ fn content(content: &Content<'_>, dialect: Dialect, open: Option<&str>) -> Value
 fn tool_calls(calls: &Json<'_>) -> Value {
     let Json::Array(calls) = calls else { return json(calls) };
     let call = |call: &Json<'_>| match call {
-        Json::Object(members) => Value::from_pairs(members.iter().map(|(key, value)| match (&**key, value) {
-            ("function", Json::Object(function)) => (&**key, function_value(function)),
-            _ => (&**key, json(value)),
-        })),
+        Json::Object(members) => {
+            Value::from_pairs(members.iter().map(|(key, value)| match (&**key, value) {
+                ("function", Json::Object(function)) => (&**key, function_value(function)),
+                _ => (&**key, json(value)),
+            }))
+        }
         other => json(other),
     };
     Value::from(calls.iter().map(call).collect::<Vec<_>>())

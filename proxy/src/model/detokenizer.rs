@@ -102,7 +102,9 @@ fn push_bytes(pending: &mut Vec<u8>, bytes: &[u8], out: &mut String) {
             }
             Err(error) => {
                 let valid = rest + error.valid_up_to();
-                out.push_str(std::str::from_utf8(&pending[rest..valid]).expect("valid up to there"));
+                out.push_str(
+                    std::str::from_utf8(&pending[rest..valid]).expect("valid up to there"),
+                );
                 let Some(wrong) = error.error_len() else {
                     pending.drain(..valid);
                     return;

@@ -16,7 +16,12 @@ thread_local! {
 }
 
 /// The pieces of a text, `chunk` tokens at a time.
-fn pieces(tokenizer: &ModelTokenizer, ids: &[u32], chunk: usize, skip_special: bool) -> Vec<String> {
+fn pieces(
+    tokenizer: &ModelTokenizer,
+    ids: &[u32],
+    chunk: usize,
+    skip_special: bool,
+) -> Vec<String> {
     let mut detokenizer = Detokenizer::new(tokenizer.decoder(), skip_special);
     let mut pieces: Vec<String> = Vec::new();
     for ids in ids.chunks(chunk) {
@@ -85,8 +90,9 @@ proptest! {
 fn half_a_character_waits_for_the_other_half() {
     TOKENIZERS.with(|all| {
         for (tokenizer, general) in &all[1..] {
-            let ids: Vec<u32> =
-                ["a", "<0xE6>", "<0x97>", "<0xA5>", "<0xE6>"].map(|token| general.token_to_id(token).unwrap()).into();
+            let ids: Vec<u32> = ["a", "<0xE6>", "<0x97>", "<0xA5>", "<0xE6>"]
+                .map(|token| general.token_to_id(token).unwrap())
+                .into();
             assert_eq!(pieces(tokenizer, &ids, 1, true), ["a", "", "", "日", "", "\u{fffd}"]);
         }
     });

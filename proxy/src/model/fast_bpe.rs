@@ -6,6 +6,7 @@
 //! is the same, token for token: what is not exactly known is left to the general path.
 
 use super::segments::{Splitter, is_plain};
+use super::tokenizer::Shape;
 use super::vocabulary::bytes_to_chars;
 use super::word_cache::{Key, WordCache};
 use super::words::Pattern;
@@ -27,9 +28,8 @@ pub(crate) struct FastBpe {
 }
 
 impl FastBpe {
-    /// The fast path for a tokenizer, given its `tokenizer.json` too, where every part of it is
-    /// known.
-    pub(crate) fn new(json: &Value, tokenizer: &Tokenizer) -> Option<Self> {
+    /// The fast path for a tokenizer of this shape, where every part of it is known.
+    pub(crate) fn new(shape: &Shape, tokenizer: &Tokenizer) -> Option<Self> {
         let chars = bytes_to_chars();
         let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
         let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
@@ -38,21 +38,25 @@ impl FastBpe {
             && empty(&model.end_of_word_suffix)
             && !model.byte_fallback;
         // With a token for every byte nothing is ever unknown.
-        let every_byte = chars.iter().all(|c| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_some());
-        let nfc = match &json["normalizer"] {
+        let every_byte =
+            chars.iter().all(|c| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_some());
+        let nfc = match &shape.normalizer {
             Value::Null => false,
             normalizer if normalizer["type"] == "NFC" => true,
             _ => return None,
         };
         let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
         // An ASCII token is its own normal form.
-        let plain_tokens = added.values().all(|token| is_plain(token) && (!token.normalized || token.content.is_ascii()));
+        let plain_tokens = added
+            .values()
+            .all(|token| is_plain(token) && (!token.normalized || token.content.is_ascii()));
         if !(plain_model && every_byte && plain_tokens) {
             return None;
         }
-        let normalized = added.iter().filter(|(_, token)| token.normalized).map(|(id, token)| (*id, token));
+        let normalized =
+            added.iter().filter(|(_, token)| token.normalized).map(|(id, token)| (*id, token));
         Some(Self {
-            pattern: pattern(&json["pre_tokenizer"])?,
+            pattern: pattern(&shape.pre_tokenizer)?,
             nfc,
             normalized: Splitter::new(normalized),
             chars,
@@ -65,7 +69,12 @@ impl FastBpe {
     /// # Errors
     ///
     /// The model's own, which a byte-level model does not have.
-    pub(crate) fn encode(&self, tokenizer: &Tokenizer, text: &str, ids: &mut Vec<u32>) -> tokenizers::Result<()> {
+    pub(crate) fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        text: &str,
+        ids: &mut Vec<u32>,
+    ) -> tokenizers::Result<()> {
         let text = match self.nfc && !is_surely_nfc(text) {
             true => normalize(tokenizer, text)?,
             false => Cow::Borrowed(text),
@@ -96,8 +105,11 @@ impl FastBpe {
                 Some(tokens) => ids.extend_from_slice(tokens),
                 None => {
                     let start = ids.len();
-                    let mapped: String = word.bytes().map(|byte| self.chars[usize::from(byte)]).collect();
-                    ids.extend(tokenizer.get_model().tokenize(&mapped)?.into_iter().map(|token| token.id));
+                    let mapped: String =
+                        word.bytes().map(|byte| self.chars[usize::from(byte)]).collect();
+                    ids.extend(
+                        tokenizer.get_model().tokenize(&mapped)?.into_iter().map(|token| token.id),
+                    );
                     if let Some(key) = key {
                         cache.insert(key, &ids[start..]);
                     }

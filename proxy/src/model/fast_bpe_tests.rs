@@ -48,7 +48,10 @@ proptest! {
 
 #[test]
 fn every_character_taken_for_normal_is_and_joins_no_other() {
-    let sure: Vec<char> = (0..=0x10_ffff).filter_map(char::from_u32).filter(|c| is_surely_nfc(&c.to_string())).collect();
+    let sure: Vec<char> = (0..=0x10_ffff)
+        .filter_map(char::from_u32)
+        .filter(|c| is_surely_nfc(&c.to_string()))
+        .collect();
     assert!(sure.len() > 30_000);
     // Each one twice: once after its neighbour, once after a letter that takes accents.
     let text: String = sure.iter().flat_map(|c| [*c, 'a', *c]).collect();
@@ -62,16 +65,21 @@ fn every_character_is_in_the_class_of_the_engine() {
     // A letter joins the letters around it, a digit the digits, and so on; see the pattern.
     let regex = SysRegex::new(LLAMA3).unwrap();
     let mut text = String::new();
-    for c in (0..=0x10_ffff).filter_map(char::from_u32).filter(|c| u32::from(*c) < 0x3_2000 || u32::from(*c) % 97 == 0) {
+    for c in (0..=0x10_ffff)
+        .filter_map(char::from_u32)
+        .filter(|c| u32::from(*c) < 0x3_2000 || u32::from(*c) % 97 == 0)
+    {
         text.extend(['x', c, 'x', '1', c, '1', ' ', c, '.', c, '\n']);
     }
-    let expected: Vec<&str> = regex.find_iter(&text).map(|(start, end)| &text[start..end]).collect();
+    let expected: Vec<&str> =
+        regex.find_iter(&text).map(|(start, end)| &text[start..end]).collect();
     assert!(words(Pattern::Llama3, &text) == expected);
 }
 
 #[test]
 fn what_is_not_known_is_left_to_the_general_path() {
-    let known = serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
+    let known =
+        serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
     assert_eq!(pattern(&known), Some(Pattern::Gpt2));
     let mut spaced = known.clone();
     spaced["add_prefix_space"] = true.into();

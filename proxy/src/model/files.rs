@@ -27,7 +27,9 @@ const SPECIAL_TOKENS: [&str; 7] =
 /// Parses a file that may be absent; an absent one is `null`.
 pub(crate) fn json(name: &'static str, content: Option<&[u8]>) -> Result<Value, ModelError> {
     match content {
-        Some(content) => serde_json::from_slice(content).map_err(|source| ModelError::Json { name, source }),
+        Some(content) => {
+            serde_json::from_slice(content).map_err(|source| ModelError::Json { name, source })
+        }
         None => Ok(Value::Null),
     }
 }
@@ -41,7 +43,9 @@ pub(crate) fn templates(config: &Value, file: Option<&str>) -> Vec<(String, Stri
         (None, Value::String(source)) => default(source),
         (None, Value::Array(named)) => named
             .iter()
-            .filter_map(|entry| Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned())))
+            .filter_map(|entry| {
+                Some((entry["name"].as_str()?.to_owned(), entry["template"].as_str()?.to_owned()))
+            })
             .collect(),
         _ => Vec::new(),
     }
@@ -51,7 +55,9 @@ pub(crate) fn templates(config: &Value, file: Option<&str>) -> Vec<(String, Stri
 /// `special_tokens_map.json`.
 pub(crate) fn special_tokens(config: &Value, map: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().or(value["content"].as_str()).map(str::to_owned);
-    let token = |name: &str| text(&config[name]).or_else(|| text(&map[name])).map(|token| (name.to_owned(), token));
+    let token = |name: &str| {
+        text(&config[name]).or_else(|| text(&map[name])).map(|token| (name.to_owned(), token))
+    };
     SPECIAL_TOKENS.into_iter().filter_map(token).collect()
 }
 
@@ -83,7 +89,8 @@ pub(crate) fn eos_ids(config: &Value) -> Vec<u32> {
 
 /// Most tokens of a prompt and its answer. Models of several parts keep it with their text part.
 pub(crate) fn context_length(config: &Value, tokenizer_config: &Value) -> Option<u32> {
-    const NAMES: [&str; 4] = ["max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"];
+    const NAMES: [&str; 4] =
+        ["max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"];
     let of = |part: &Value| NAMES.iter().find_map(|name| part[name].as_u64());
     of(config)
         .or_else(|| of(&config["text_config"]))
@@ -108,8 +115,14 @@ mod tests {
     #[test]
     fn context_length_is_found_where_models_keep_it() {
         let length = |config, tokenizer| context_length(&config, &tokenizer);
-        assert_eq!(length(json!({"max_position_embeddings": 4096}), json!({"model_max_length": 10})), Some(4096));
-        assert_eq!(length(json!({"text_config": {"max_position_embeddings": 8}}), Value::Null), Some(8));
+        assert_eq!(
+            length(json!({"max_position_embeddings": 4096}), json!({"model_max_length": 10})),
+            Some(4096)
+        );
+        assert_eq!(
+            length(json!({"text_config": {"max_position_embeddings": 8}}), Value::Null),
+            Some(8)
+        );
         assert_eq!(length(json!({}), json!({"model_max_length": 512})), Some(512));
         assert_eq!(length(json!({}), json!({"model_max_length": 1e30})), None);
     }
@@ -119,7 +132,10 @@ mod tests {
         let config = json!({"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": null});
         let map = json!({"bos_token": "no", "eos_token": "</s>", "additional_special_tokens": []});
         let expected = [("bos_token", "<s>"), ("eos_token", "</s>")];
-        assert_eq!(special_tokens(&config, &map), expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+        assert_eq!(
+            special_tokens(&config, &map),
+            expected.map(|(name, text)| (name.to_owned(), text.to_owned()))
+        );
     }
 
     #[test]
@@ -134,8 +150,14 @@ mod tests {
 
     #[test]
     fn sampling_defaults_out_of_range_are_dropped() {
-        let defaults = generation_defaults(&json!({"temperature": 0.6, "top_p": 0, "top_k": -1, "max_new_tokens": 7}));
-        let expected = GenerationDefaults { temperature: Some(0.6), max_tokens: Some(7), ..Default::default() };
+        let defaults = generation_defaults(
+            &json!({"temperature": 0.6, "top_p": 0, "top_k": -1, "max_new_tokens": 7}),
+        );
+        let expected = GenerationDefaults {
+            temperature: Some(0.6),
+            max_tokens: Some(7),
+            ..Default::default()
+        };
         assert_eq!(defaults, expected);
     }
 }

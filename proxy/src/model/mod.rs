@@ -9,6 +9,7 @@ mod context;
 mod detokenizer;
 mod fast_bpe;
 mod files;
+mod jinja;
 mod python;
 mod segments;
 mod stop;
@@ -74,17 +75,24 @@ impl Model {
     /// A file that is missing or cannot be used. A model without a chat template is no error: it
     /// refuses chats.
     pub fn load(name: &str, files: &[(String, Bytes)]) -> Result<Self, ModelError> {
-        let content = |wanted: &str| files.iter().find(|(name, _)| name == wanted).map(|(_, content)| &content[..]);
-        let tokenizer_json = content("tokenizer.json").ok_or(ModelError::Missing("tokenizer.json"))?;
-        let tokenizer_config = files::json("tokenizer_config.json", content("tokenizer_config.json"))?;
-        let tokens_map = files::json("special_tokens_map.json", content("special_tokens_map.json"))?;
+        let content = |wanted: &str| {
+            files.iter().find(|(name, _)| name == wanted).map(|(_, content)| &content[..])
+        };
+        let tokenizer_json =
+            content("tokenizer.json").ok_or(ModelError::Missing("tokenizer.json"))?;
+        let tokenizer_config =
+            files::json("tokenizer_config.json", content("tokenizer_config.json"))?;
+        let tokens_map =
+            files::json("special_tokens_map.json", content("special_tokens_map.json"))?;
         let config = files::json("config.json", content("config.json"))?;
-        let generation_config = files::json("generation_config.json", content("generation_config.json"))?;
-        let tokenizer =
-            Tokenizer::new(tokenizer_json, tokenizer::CACHE_MAX_BYTES).map_err(ModelError::Tokenizer)?;
+        let generation_config =
+            files::json("generation_config.json", content("generation_config.json"))?;
+        let tokenizer = Tokenizer::new(tokenizer_json, tokenizer::CACHE_MAX_BYTES)
+            .map_err(ModelError::Tokenizer)?;
 
         let special_tokens = files::special_tokens(&tokenizer_config, &tokens_map);
-        let eos_token = special_tokens.iter().find(|(name, _)| name == "eos_token").map(|(_, token)| token);
+        let eos_token =
+            special_tokens.iter().find(|(name, _)| name == "eos_token").map(|(_, token)| token);
         let mut eos_ids = files::eos_ids(&generation_config);
         eos_ids.extend(files::eos_ids(&config));
         eos_ids.extend(eos_token.and_then(|token| tokenizer.token_to_id(token)));
@@ -92,18 +100,22 @@ impl Model {
         eos_ids.dedup();
 
         let template_file = content("chat_template.jinja").map(std::str::from_utf8).transpose();
-        let template_file =
-            template_file.map_err(|error| ModelError::Template(format!("chat_template.jinja: {error}")))?;
+        let template_file = template_file
+            .map_err(|error| ModelError::Template(format!("chat_template.jinja: {error}")))?;
         let templates = files::templates(&tokenizer_config, template_file);
         let template = match templates.is_empty() {
             true => None,
-            false => Some(ChatTemplate::new(templates, special_tokens).map_err(ModelError::Template)?),
+            false => {
+                Some(ChatTemplate::new(templates, special_tokens).map_err(ModelError::Template)?)
+            }
         };
-        let config_vocabulary = config["vocab_size"].as_u64().or_else(|| config["text_config"]["vocab_size"].as_u64());
+        let config_vocabulary =
+            config["vocab_size"].as_u64().or_else(|| config["text_config"]["vocab_size"].as_u64());
         Ok(Self {
             name: name.to_owned(),
             template,
-            vocabulary_size: config_vocabulary.map_or_else(|| tokenizer.vocabulary_size(), |size| size as usize),
+            vocabulary_size: config_vocabulary
+                .map_or_else(|| tokenizer.vocabulary_size(), |size| size as usize),
             tokenizer,
             eos_ids,
             context_length: files::context_length(&config, &tokenizer_config),
@@ -157,9 +169,14 @@ impl Model {
     /// # Errors
     ///
     /// 400 where the model has no template or its template refuses the conversation.
-    pub fn render_chat(&self, request: &ChatRequest<'_>, now: SystemTime) -> Result<String, ApiError> {
+    pub fn render_chat(
+        &self,
+        request: &ChatRequest<'_>,
+        now: SystemTime,
+    ) -> Result<String, ApiError> {
         let Some(template) = &self.template else {
-            let message = format!("the model {:?} has no chat template; use /v1/completions", self.name);
+            let message =
+                format!("the model {:?} has no chat template; use /v1/completions", self.name);
             return Err(ApiError::invalid("model", message));
         };
         template.render(request, now)
@@ -171,7 +188,11 @@ impl Model {
     /// # Errors
     ///
     /// Those of [`Model::render_chat`] and [`Model::encode_prompt`].
-    pub fn encode_chat(&self, request: &ChatRequest<'_>, now: SystemTime) -> Result<Vec<u32>, ApiError> {
+    pub fn encode_chat(
+        &self,
+        request: &ChatRequest<'_>,
+        now: SystemTime,
+    ) -> Result<Vec<u32>, ApiError> {
         let text = self.render_chat(request, now)?;
         self.encode(&text, request.options.add_special_tokens.unwrap_or(false), "messages")
     }
@@ -181,8 +202,13 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// 400 for a text that the tokenizer cannot express.
-    pub fn encode_prompt(&self, text: &str, add_special_tokens: Option<bool>) -> Result<Vec<u32>, ApiError> {
+    /// 400 for a text that the tokenizer cannot express, or that is so long that it cannot fit the
+    /// model's context whatever its tokens are.
+    pub fn encode_prompt(
+        &self,
+        text: &str,
+        add_special_tokens: Option<bool>,
+    ) -> Result<Vec<u32>, ApiError> {
         self.encode(text, add_special_tokens.unwrap_or(true), "prompt")
     }
 
@@ -196,8 +222,21 @@ impl Model {
         self.tokenizer.token_bytes(id)
     }
 
-    fn encode(&self, text: &str, add_special_tokens: bool, param: &str) -> Result<Vec<u32>, ApiError> {
-        let failed = |error| ApiError::invalid(param, format!("the text cannot be tokenized: {error}"));
+    fn encode(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        param: &str,
+    ) -> Result<Vec<u32>, ApiError> {
+        // A text that cannot fit is not worth the time of counting its tokens.
+        let (fewest, context) = (self.tokenizer.fewest_tokens(text.len()), self.context_length);
+        if let Some(context) = context.filter(|context| fewest > *context as usize) {
+            return Err(
+                ApiError::prompt_too_long(text.len(), fewest, context as usize).with_param(param)
+            );
+        }
+        let failed =
+            |error| ApiError::invalid(param, format!("the text cannot be tokenized: {error}"));
         self.tokenizer.encode(text, add_special_tokens).map_err(failed)
     }
 }

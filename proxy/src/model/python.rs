@@ -26,11 +26,12 @@ impl JsonStyle {
             None => None,
         };
         let separators: Option<Value> = kwargs.get("separators")?;
-        let (item_separator, key_separator) = match separators.filter(|separators| !separators.is_none()) {
-            Some(pair) => (text_at(&pair, 0)?, text_at(&pair, 1)?),
-            None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
-            None => (", ".to_owned(), ": ".to_owned()),
-        };
+        let (item_separator, key_separator) =
+            match separators.filter(|separators| !separators.is_none()) {
+                Some(pair) => (text_at(&pair, 0)?, text_at(&pair, 1)?),
+                None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
+                None => (", ".to_owned(), ": ".to_owned()),
+            };
         let ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
         let sort_keys = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
         kwargs.assert_all_used()?;
@@ -58,7 +59,12 @@ pub(crate) fn to_json(value: &Value, style: &JsonStyle) -> Result<String, Error>
     Ok(out)
 }
 
-fn push_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) -> Result<(), Error> {
+fn push_json(
+    out: &mut String,
+    value: &Value,
+    style: &JsonStyle,
+    depth: usize,
+) -> Result<(), Error> {
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -274,6 +280,9 @@ mod tests {
         check_str(Value::from(0.1), "0.1");
         check_str(Value::from(-3), "-3");
         check_str(Value::from(vec!["it's", "a\n"]), "[\"it's\", 'a\\n']");
-        check_str(Value::from_pairs([("k", Value::from(vec![Value::from(()), Value::from(2.0)]))]), "{'k': [None, 2.0]}");
+        check_str(
+            Value::from_pairs([("k", Value::from(vec![Value::from(()), Value::from(2.0)]))]),
+            "{'k': [None, 2.0]}",
+        );
     }
 }

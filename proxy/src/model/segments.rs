@@ -30,11 +30,13 @@ pub(crate) struct Splitter {
 impl Splitter {
     /// A splitter for `tokens`; none if there are none.
     pub(crate) fn new<'t>(tokens: impl Iterator<Item = (u32, &'t AddedToken)>) -> Option<Self> {
-        let (ids, contents): (Vec<_>, Vec<_>) = tokens.map(|(id, token)| (id, token.content.as_bytes())).unzip();
+        let (ids, contents): (Vec<_>, Vec<_>) =
+            tokens.map(|(id, token)| (id, token.content.as_bytes())).unzip();
         if ids.is_empty() {
             return None;
         }
-        let automaton = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents).ok()?;
+        let automaton =
+            AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents).ok()?;
         Some(Self { automaton, ids })
     }
 
@@ -74,7 +76,13 @@ pub(crate) fn is_plain(token: &AddedToken) -> bool {
 /// The splitter for the added tokens that the tokenizer looks for in the raw text (`normalized` is
 /// false), where all of them are plain.
 pub(crate) fn raw_splitter(tokenizer: &Tokenizer) -> Option<Splitter> {
-    let tokens = || tokenizer.get_added_vocabulary().get_added_tokens_decoder().iter().map(|(id, token)| (*id, token));
+    let tokens = || {
+        tokenizer
+            .get_added_vocabulary()
+            .get_added_tokens_decoder()
+            .iter()
+            .map(|(id, token)| (*id, token))
+    };
     let raw = || tokens().filter(|(_, token)| !token.normalized);
     if raw().any(|(_, token)| !is_plain(token)) {
         return None;

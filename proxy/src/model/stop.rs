@@ -27,8 +27,14 @@ impl StopMatcher {
     /// A matcher for `stops`, none of them empty; nothing if there are none. With `include` the
     /// stop string stays at the end of the text.
     pub fn new(stops: &[String], include: bool) -> Option<Self> {
-        let needles: Vec<_> = stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Needle::new(stop)).collect();
-        (!needles.is_empty()).then(|| Self { needles, held: String::new(), include, matched: false })
+        let needles: Vec<_> =
+            stops.iter().filter(|stop| !stop.is_empty()).map(|stop| Needle::new(stop)).collect();
+        (!needles.is_empty()).then(|| Self {
+            needles,
+            held: String::new(),
+            include,
+            matched: false,
+        })
     }
 
     /// Takes the next piece of text and appends to `out` what is safe to show. Returns whether a

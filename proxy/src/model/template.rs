@@ -6,26 +6,19 @@
 //! in lower case, and `%` does not format text (the `format` filter does).
 
 use super::context::{self, Dialect};
-use super::python::{self, JsonStyle};
+use super::jinja::{Raised, environment};
 use super::strftime::strftime;
+use crate::openai::ChatRequest;
 use crate::openai::error::ApiError;
 use crate::openai::message::{Content, Message, Role};
-use crate::openai::ChatRequest;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, from_args};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Template};
-use minijinja_contrib::pycompat;
+use minijinja::value::Value;
+use minijinja::{Environment, Error, ErrorKind, Template};
 use std::borrow::Cow;
 use std::io;
 use std::time::SystemTime;
 
 /// Most bytes of a rendered prompt.
 pub const OUTPUT_MAX_BYTES: usize = 64 << 20;
-/// Most template instructions of one rendering: about a tenth of a second. A conversation of a
-/// thousand messages takes a few hundred thousand.
-const FUEL: u64 = 5_000_000;
-/// Deepest nesting of macros, calls and blocks.
-const RECURSION_MAX: usize = 200;
 /// Marks the end of a message that the answer continues. The space tells whether the template
 /// trims its messages. It holds private-use characters, which no template looks for.
 const OPEN_TAG: &str = "\u{f8ff}open\u{f8ff} ";
@@ -54,7 +47,10 @@ impl ChatTemplate {
     /// # Errors
     ///
     /// The fault and its line, for a template that does not compile.
-    pub fn new(templates: Vec<(String, String)>, special_tokens: Vec<(String, String)>) -> Result<Self, String> {
+    pub fn new(
+        templates: Vec<(String, String)>,
+        special_tokens: Vec<(String, String)>,
+    ) -> Result<Self, String> {
         let mut environment = environment()?;
         let only = templates.len() == 1;
         let (mut clock, mut developer, mut tool_use, mut default) = (false, false, false, false);
@@ -71,7 +67,8 @@ impl ChatTemplate {
         if !default {
             return Err("there are several chat templates and none is named \"default\"".to_owned());
         }
-        let special_tokens = special_tokens.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
+        let special_tokens =
+            special_tokens.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
         let dialect = Dialect { parts: false, developer };
         let mut this = Self { environment, dialect, tool_use, clock, special_tokens };
         this.dialect.parts = this.renders_parts();
@@ -98,15 +95,31 @@ impl ChatTemplate {
         }
     }
 
-    fn render_values(&self, request: &ChatRequest<'_>, messages: Value, now: SystemTime) -> Result<String, Error> {
-        let tools = request.tools.as_ref().map(|tools| tools.iter().map(context::json).collect::<Vec<_>>());
+    fn render_values(
+        &self,
+        request: &ChatRequest<'_>,
+        messages: Value,
+        now: SystemTime,
+    ) -> Result<String, Error> {
+        let tools =
+            request.tools.as_ref().map(|tools| tools.iter().map(context::json).collect::<Vec<_>>());
         let name = if tools.is_some() && self.tool_use { TOOL_USE } else { DEFAULT };
         let mut values: Vec<(Cow<'_, str>, Value)> = Vec::with_capacity(16);
-        values.extend(self.special_tokens.iter().map(|(name, token)| (Cow::Borrowed(&**name), token.clone())));
-        values.extend(request.template_kwargs.iter().map(|(name, value)| (name.clone(), context::json(value))));
+        values.extend(
+            self.special_tokens.iter().map(|(name, token)| (Cow::Borrowed(&**name), token.clone())),
+        );
+        values.extend(
+            request
+                .template_kwargs
+                .iter()
+                .map(|(name, value)| (name.clone(), context::json(value))),
+        );
         values.push(("messages".into(), messages));
         values.push(("tools".into(), tools.map_or(Value::from(()), Value::from)));
-        values.push(("documents".into(), request.documents.as_ref().map_or(Value::from(()), context::json)));
+        values.push((
+            "documents".into(),
+            request.documents.as_ref().map_or(Value::from(()), context::json),
+        ));
         values.push(("add_generation_prompt".into(), Value::from(request.add_generation_prompt)));
         if self.clock {
             let clock = move |format: &str| strftime(format, now);
@@ -133,104 +146,14 @@ impl ChatTemplate {
         ];
         let special = self.special_tokens.iter().map(|(name, token)| (&**name, token.clone()));
         let values = Value::from_pairs(special.chain(fixed));
-        let rendered =
-            self.environment.get_template(DEFAULT).and_then(|template| render_bounded(&template, values));
-        rendered.is_ok_and(|text| text.contains(PROBE) && !text.contains("'text'") && !text.contains("\"text\""))
+        let rendered = self
+            .environment
+            .get_template(DEFAULT)
+            .and_then(|template| render_bounded(&template, values));
+        rendered.is_ok_and(|text| {
+            text.contains(PROBE) && !text.contains("'text'") && !text.contains("\"text\"")
+        })
     }
-}
-
-/// The client's refusal by `raise_exception`.
-#[derive(Debug)]
-struct Raised(String);
-
-impl std::fmt::Display for Raised {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Raised {}
-
-fn environment() -> Result<Environment<'static>, String> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.map_err(|error| error.to_string())?);
-    environment.set_debug(false);
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_fuel(Some(FUEL));
-    environment.set_recursion_limit(RECURSION_MAX);
-    environment.set_unknown_method_callback(call_method);
-    environment.set_formatter(|out, _, value| match value.as_str() {
-        Some(text) => out.write_str(text).map_err(Error::from),
-        None => out.write_str(&python::str(value)?).map_err(Error::from),
-    });
-    environment.add_filter("tojson", |value: Value, kwargs: Kwargs| -> Result<Value, Error> {
-        let style = JsonStyle::from_kwargs(&kwargs)?;
-        Ok(Value::from(python::to_json(&value, &style)?))
-    });
-    environment.add_filter("string", |value: Value| python::str(&value));
-    // The engine takes `none` for an empty list.
-    environment.add_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok());
-    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
-    });
-    Ok(environment)
-}
-
-/// Python's methods of strings, lists and dictionaries that the engine does not have itself.
-fn call_method(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let Some(text) = value.as_str() else {
-        return pycompat::unknown_method_callback(state, value, method, args);
-    };
-    let parts = |parts: Vec<&str>| Ok(Value::from(parts.into_iter().map(Value::from).collect::<Vec<_>>()));
-    match method {
-        "removeprefix" => {
-            let (prefix,): (&str,) = from_args(args)?;
-            Ok(Value::from(text.strip_prefix(prefix).unwrap_or(text)))
-        }
-        "removesuffix" => {
-            let (suffix,): (&str,) = from_args(args)?;
-            Ok(Value::from(text.strip_suffix(suffix).unwrap_or(text)))
-        }
-        "partition" => {
-            let (separator,): (&str,) = from_args(args)?;
-            let (before, after) = text.split_once(separator).unwrap_or((text, ""));
-            let found = if text.contains(separator) { separator } else { "" };
-            parts(vec![before, found, after])
-        }
-        "rpartition" => {
-            let (separator,): (&str,) = from_args(args)?;
-            let (before, after) = text.rsplit_once(separator).unwrap_or(("", text));
-            let found = if text.contains(separator) { separator } else { "" };
-            parts(vec![before, found, after])
-        }
-        "rsplit" => {
-            let (separator, most): (Option<&str>, Option<i64>) = from_args(args)?;
-            let most = most.and_then(|most| usize::try_from(most).ok()).map_or(usize::MAX, |most| most.saturating_add(1));
-            let mut found: Vec<&str> = match separator {
-                Some(separator) => text.rsplitn(most, separator).collect(),
-                None => text.split_whitespace().rev().collect(),
-            };
-            found.reverse();
-            parts(found)
-        }
-        "title" => Ok(Value::from(title(text))),
-        _ => pycompat::unknown_method_callback(state, value, method, args),
-    }
-}
-
-/// Every letter after something that is no letter in upper case, all others in lower case.
-fn title(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut inside = false;
-    for c in text.chars() {
-        match inside {
-            true => out.extend(c.to_lowercase()),
-            false => out.extend(c.to_uppercase()),
-        }
-        inside = c.is_alphabetic();
-    }
-    out
 }
 
 /// A buffer that refuses to grow past its limit.
@@ -239,7 +162,9 @@ struct Bounded(Vec<u8>);
 impl io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.0.len() + bytes.len() > OUTPUT_MAX_BYTES {
-            return Err(io::Error::other(format!("the prompt is longer than {OUTPUT_MAX_BYTES} bytes")));
+            return Err(io::Error::other(format!(
+                "the prompt is longer than {OUTPUT_MAX_BYTES} bytes"
+            )));
         }
         self.0.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -253,13 +178,15 @@ impl io::Write for Bounded {
 fn render_bounded(template: &Template<'_, '_>, values: Value) -> Result<String, Error> {
     let mut out = Bounded(Vec::with_capacity(4096));
     template.render_captured_to(values, &mut out)?;
-    String::from_utf8(out.0).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+    String::from_utf8(out.0)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
 /// `transformers`' tag for the assistant's tokens changes nothing in a prompt. It becomes a scope,
 /// which is what it is otherwise; its whitespace control stays.
 fn replace_generation_tags(source: &str) -> Cow<'_, str> {
-    const TAGS: [(&str, &str); 2] = [("generation", "with generation_scope = true"), ("endgeneration", "endwith")];
+    const TAGS: [(&str, &str); 2] =
+        [("generation", "with generation_scope = true"), ("endgeneration", "endwith")];
     let mut out = String::new();
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
@@ -290,7 +217,8 @@ fn last_text<'a>(messages: &'a [Message<'_>]) -> Option<&'a str> {
 /// Cuts the prompt where the last message's text ends.
 fn reopen(mut text: String, tag: &str, last: &str) -> Result<String, ApiError> {
     let Some(at) = text.rfind(tag.trim_end()).filter(|_| text.contains(last.trim())) else {
-        let message = "continue_final_message: the chat template leaves out the last message or a part of it";
+        let message =
+            "continue_final_message: the chat template leaves out the last message or a part of it";
         return Err(ApiError::invalid("continue_final_message", message));
     };
     let trimmed = !text[at..].starts_with(tag);
@@ -306,11 +234,17 @@ fn refusal(error: &Error) -> ApiError {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         if let Some(Raised(message)) = cause.downcast_ref() {
-            return ApiError::invalid("messages", format!("the chat template refuses the messages: {message}"));
+            return ApiError::invalid(
+                "messages",
+                format!("the chat template refuses the messages: {message}"),
+            );
         }
         source = cause.source();
     }
-    ApiError::invalid("messages", format!("the chat template cannot render the messages: {}", describe(error)))
+    ApiError::invalid(
+        "messages",
+        format!("the chat template cannot render the messages: {}", describe(error)),
+    )
 }
 
 fn describe(error: &Error) -> String {

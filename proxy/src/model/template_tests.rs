@@ -44,17 +44,30 @@ fn every_recorded_prompt_is_rendered_as_transformers_does() {
         };
         if !agrees {
             let recorded = case.get("prompt").or(case.get("refusal")).or(case.get("fault"));
-            failed.push(format!("{name}, {}:\n  recorded {recorded:?}\n  rendered {rendered:?}", case["case"]));
+            failed.push(format!(
+                "{name}, {}:\n  recorded {recorded:?}\n  rendered {rendered:?}",
+                case["case"]
+            ));
         }
     }
-    assert!(failed.is_empty(), "{} of {} cases differ:\n{}", failed.len(), cases.len(), failed.join("\n"));
+    assert!(
+        failed.is_empty(),
+        "{} of {} cases differ:\n{}",
+        failed.len(),
+        cases.len(),
+        failed.join("\n")
+    );
 }
 
 /// The recorded body of a case as it stands in the file: a tree would lose the order of its keys.
 fn body_text(case: &str) -> &'static str {
-    let start = RECORDED.find(&format!("\"case\": {}", serde_json::to_string(case).unwrap())).expect(case);
-    let body = RECORDED[start..].find("\"body\": ").expect("a case has a body") + start + "\"body\": ".len();
-    let mut values = serde_json::Deserializer::from_str(&RECORDED[body..]).into_iter::<serde::de::IgnoredAny>();
+    let start =
+        RECORDED.find(&format!("\"case\": {}", serde_json::to_string(case).unwrap())).expect(case);
+    let body = RECORDED[start..].find("\"body\": ").expect("a case has a body")
+        + start
+        + "\"body\": ".len();
+    let mut values =
+        serde_json::Deserializer::from_str(&RECORDED[body..]).into_iter::<serde::de::IgnoredAny>();
     values.next().expect("a body").expect("a body is JSON");
     &RECORDED[body..body + values.byte_offset()]
 }
@@ -68,7 +81,8 @@ fn a_refusal_is_the_clients_fault() {
 
 #[test]
 fn a_template_that_loops_is_stopped() {
-    let source = "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}";
+    let source =
+        "{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}";
     assert_eq!(render_hi(source).unwrap_err().status.as_u16(), 400);
 }
 
@@ -87,9 +101,12 @@ fn a_template_that_does_not_compile_is_refused_when_loaded() {
 #[test]
 fn requests_with_tools_use_the_template_for_tools() {
     let named = |name: &str, source: &str| (name.to_owned(), source.to_owned());
-    let templates = vec![named("default", "plain"), named("tool_use", "tools {{ tools | length }}")];
+    let templates =
+        vec![named("default", "plain"), named("tool_use", "tools {{ tools | length }}")];
     let template = ChatTemplate::new(templates, vec![]).unwrap();
-    let body = |tools| format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}],"tools":{tools}}}"#);
+    let body = |tools| {
+        format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}],"tools":{tools}}}"#)
+    };
     assert_eq!(render(&template, &body("[]"), UNIX_EPOCH).unwrap(), "plain");
     let tools = r#"[{"type":"function","function":{"name":"f"}}]"#;
     assert_eq!(render(&template, &body(tools), UNIX_EPOCH).unwrap(), "tools 1");

@@ -10,7 +10,9 @@ fn file(name: &str) -> Bytes {
 /// A model with the Llama-style test tokenizer and further files.
 fn load(files: &[(&str, Value)]) -> Result<Model, ModelError> {
     let mut all = vec![("tokenizer.json".to_owned(), file("llama3.json"))];
-    all.extend(files.iter().map(|(name, json)| ((*name).to_owned(), Bytes::from(json.to_string()))));
+    all.extend(
+        files.iter().map(|(name, json)| ((*name).to_owned(), Bytes::from(json.to_string()))),
+    );
     Model::load("m", &all)
 }
 
@@ -19,8 +21,11 @@ const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"
 #[test]
 fn a_chat_is_rendered_and_encoded_without_a_second_start_token() {
     let template = "{{ bos_token }}{{ messages[0].content }}<|end|>";
-    let model =
-        load(&[("tokenizer_config.json", json!({"chat_template": template, "bos_token": "<|start|>"}))]).unwrap();
+    let model = load(&[(
+        "tokenizer_config.json",
+        json!({"chat_template": template, "bos_token": "<|start|>"}),
+    )])
+    .unwrap();
     let request = ChatRequest::parse(CHAT.as_bytes()).unwrap();
     assert_eq!(model.render_chat(&request, UNIX_EPOCH).unwrap(), "<|start|>hi<|end|>");
     let ids = model.encode_chat(&request, UNIX_EPOCH).unwrap();
@@ -43,7 +48,10 @@ fn a_model_without_a_template_refuses_chats() {
 fn end_tokens_are_collected_from_all_files() {
     let model = load(&[
         ("generation_config.json", json!({"eos_token_id": [9, 3], "temperature": 0.5})),
-        ("config.json", json!({"eos_token_id": 9, "max_position_embeddings": 77, "vocab_size": 1000})),
+        (
+            "config.json",
+            json!({"eos_token_id": 9, "max_position_embeddings": 77, "vocab_size": 1000}),
+        ),
         ("tokenizer_config.json", json!({"eos_token": "<|end|>"})),
     ])
     .unwrap();
@@ -56,11 +64,22 @@ fn end_tokens_are_collected_from_all_files() {
 
 #[test]
 fn the_request_counts_before_the_models_defaults() {
-    let model = load(&[("generation_config.json", json!({"temperature": 0.5, "top_k": 7}))]).unwrap();
+    let model =
+        load(&[("generation_config.json", json!({"temperature": 0.5, "top_k": 7}))]).unwrap();
     let body = r#"{"model":"m","temperature":1.5,"messages":[{"role":"user","content":"hi"}]}"#;
     let mut options = ChatRequest::parse(body.as_bytes()).unwrap().options;
     model.fill_defaults(&mut options);
     assert_eq!((options.temperature, options.top_k, options.top_p), (Some(1.5), Some(7), None));
+}
+
+#[test]
+fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
+    let model = load(&[("config.json", json!({"max_position_embeddings": 100}))]).unwrap();
+    let error = model.encode_prompt(&"word ".repeat(100_000), None).unwrap_err();
+    assert_eq!((error.status.as_u16(), error.code), (400, Some("context_length_exceeded")));
+    assert!(error.message.contains("500000 bytes"), "{error}");
+    // What may fit by its bytes is counted, by whoever knows how long the answer is to be.
+    assert!(model.encode_prompt(&"word ".repeat(200), None).unwrap().len() > 100);
 }
 
 #[test]
@@ -69,7 +88,13 @@ fn unusable_files_are_named() {
     assert_eq!(Model::load("m", &[]).unwrap_err().to_string(), "the model has no tokenizer.json");
     let broken = [("tokenizer.json".to_owned(), Bytes::from("{}"))];
     assert!(Model::load("m", &broken).unwrap_err().to_string().starts_with("tokenizer.json: "));
-    assert!(message(&[("tokenizer_config.json", json!({"chat_template": "{% if"}))]).contains("chat template"));
-    let files = [("tokenizer.json".to_owned(), file("llama3.json")), ("config.json".to_owned(), Bytes::from("{"))];
+    assert!(
+        message(&[("tokenizer_config.json", json!({"chat_template": "{% if"}))])
+            .contains("chat template")
+    );
+    let files = [
+        ("tokenizer.json".to_owned(), file("llama3.json")),
+        ("config.json".to_owned(), Bytes::from("{")),
+    ];
     assert!(Model::load("m", &files).unwrap_err().to_string().starts_with("config.json: "));
 }

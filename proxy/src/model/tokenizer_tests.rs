@@ -109,7 +109,8 @@ fn single_tokens_have_bytes() {
         let id = general.token_to_id("Ġthe").unwrap();
         assert_eq!(&*byte_level.token_bytes(id), b" the");
         let (sentencepiece, general) = &all[4];
-        let bytes = |token| sentencepiece.token_bytes(general.token_to_id(token).unwrap()).into_owned();
+        let bytes =
+            |token| sentencepiece.token_bytes(general.token_to_id(token).unwrap()).into_owned();
         assert_eq!((bytes("<0xE6>"), bytes("▁")), (vec![0xe6], b" ".to_vec()));
         assert!(byte_level.token_bytes(u32::MAX).is_empty());
     });

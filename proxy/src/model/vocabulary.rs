@@ -19,11 +19,17 @@ impl ByteTable {
         let added = tokenizer.get_added_vocabulary();
         let chars = chars_to_bytes();
         let ids = tokenizer.get_vocab(true).into_values().max().map_or(0, |max| max + 1);
-        let mut table = Self { bytes: Vec::new(), starts: vec![0], special: Vec::with_capacity(ids as usize) };
+        let mut table =
+            Self { bytes: Vec::new(), starts: vec![0], special: Vec::with_capacity(ids as usize) };
         for id in 0..ids {
             // What is not in the vocabulary has no bytes, as it decodes to nothing.
-            let token = added.simple_id_to_token(id).or_else(|| model.id_to_token(id)).unwrap_or_default();
-            match token.chars().map(|c| chars.get(c as usize).copied().flatten()).collect::<Option<Vec<u8>>>() {
+            let token =
+                added.simple_id_to_token(id).or_else(|| model.id_to_token(id)).unwrap_or_default();
+            match token
+                .chars()
+                .map(|c| chars.get(c as usize).copied().flatten())
+                .collect::<Option<Vec<u8>>>()
+            {
                 Some(bytes) => table.bytes.extend(bytes),
                 None => table.bytes.extend(token.bytes()),
             }
@@ -39,6 +45,11 @@ impl ByteTable {
             Some([start, end]) => &self.bytes[*start as usize..*end as usize],
             _ => &[],
         }
+    }
+
+    /// The most bytes that one token has.
+    pub(crate) fn longest(&self) -> usize {
+        self.starts.windows(2).map(|ends| (ends[1] - ends[0]) as usize).max().unwrap_or(0)
     }
 
     /// Whether a token is special.

@@ -4,7 +4,7 @@
 pub(crate) const WORD_MAX_BYTES: usize = 24;
 /// Most tokens of a word that is kept.
 const TOKENS_MAX: usize = 7;
-/// Sets of two entries; a table is at most 2 MiB, of which the touched part is resident.
+/// Sets of two entries; a table has 2 MiB.
 const SETS: usize = 1 << 14;
 
 /// A word and its tokens, in one cache line.
@@ -35,7 +35,8 @@ impl Key {
         }
         let mut padded = [0u8; WORD_MAX_BYTES];
         padded[..length].copy_from_slice(word.as_bytes());
-        let part = |at: usize| u64::from_le_bytes(padded[at..at + 8].try_into().expect("eight bytes"));
+        let part =
+            |at: usize| u64::from_le_bytes(padded[at..at + 8].try_into().expect("eight bytes"));
         Some(Self { word: [part(0), part(8), part(16)], length: length as u8 })
     }
 
@@ -67,7 +68,8 @@ impl WordCache {
     #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&[u32]> {
         let set = &self.entries[key.set()];
-        let found = set.iter().find(|entry| entry.length == key.length && entry.word == key.word)?;
+        let found =
+            set.iter().find(|entry| entry.length == key.length && entry.word == key.word)?;
         Some(&found.tokens[..usize::from(found.count)])
     }
 
@@ -76,7 +78,12 @@ impl WordCache {
         if tokens.len() > TOKENS_MAX || key.length == 0 {
             return;
         }
-        let mut entry = Entry { word: key.word, length: key.length, count: tokens.len() as u8, ..Entry::default() };
+        let mut entry = Entry {
+            word: key.word,
+            length: key.length,
+            count: tokens.len() as u8,
+            ..Entry::default()
+        };
         entry.tokens[..tokens.len()].copy_from_slice(tokens);
         let set = &mut self.entries[key.set()];
         set[1] = set[0];

@@ -186,13 +186,17 @@ fn class_of(c: char) -> Class {
 
 fn classes(block: u32) -> Box<[Class]> {
     static REGEXES: LazyLock<[(Class, SysRegex); 3]> = LazyLock::new(|| {
-        let regex = |class, source| (class, SysRegex::new(source).expect("a property is a regular expression"));
+        let regex = |class, source| {
+            (class, SysRegex::new(source).expect("a property is a regular expression"))
+        };
         [regex(Class::Letter, r"\p{L}"), regex(Class::Number, r"\p{N}"), regex(Class::Space, r"\s")]
     });
     let of = |c: Option<char>| {
         let mut buffer = [0; 4];
         let text = c.map(|c| &*c.encode_utf8(&mut buffer));
-        let found = REGEXES.iter().find(|(_, regex)| text.is_some_and(|text| regex.find_iter(text).next().is_some()));
+        let found = REGEXES
+            .iter()
+            .find(|(_, regex)| text.is_some_and(|text| regex.find_iter(text).next().is_some()));
         found.map_or(Class::Other, |(class, _)| *class)
     };
     (block * BLOCK..(block + 1) * BLOCK).map(|code| of(char::from_u32(code))).collect()

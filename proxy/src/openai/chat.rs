@@ -1,7 +1,8 @@
 //! The body of `POST /v1/chat/completions`.
 
-use super::body::{self, Body, FlagOrCount};
+use super::body::{self, Body};
 use super::error::ApiError;
+use super::fields::FlagOrCount;
 use super::json::{Json, Text};
 use super::message::Message;
 use super::request::{self, GenerateOptions, integer};
@@ -45,7 +46,10 @@ impl<'a> ChatRequest<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ApiError> {
         let mut body = body::parse(bytes)?;
         if body.prompt.is_some() {
-            return Err(ApiError::unsupported("prompt", "chats take messages; prompt belongs to /v1/completions"));
+            return Err(ApiError::unsupported(
+                "prompt",
+                "chats take messages; prompt belongs to /v1/completions",
+            ));
         }
         let options = request::check(&body, logprobs(&body)?)?;
         let model = request::model(&mut body)?.0;
@@ -60,7 +64,10 @@ impl<'a> ChatRequest<'a> {
             return Err(ApiError::impossible("continue_final_message", message));
         }
         if body.echo.unwrap_or(false) {
-            return Err(ApiError::unsupported("echo", "echo is supported for /v1/completions only"));
+            return Err(ApiError::unsupported(
+                "echo",
+                "echo is supported for /v1/completions only",
+            ));
         }
         check_tool_choice(&body)?;
         Ok(Self {
@@ -68,7 +75,10 @@ impl<'a> ChatRequest<'a> {
             messages,
             tools: tools(body.tools.take())?,
             documents: body.documents.take(),
-            template_kwargs: template_kwargs(body.chat_template_kwargs.take(), body.reasoning_effort.take())?,
+            template_kwargs: template_kwargs(
+                body.chat_template_kwargs.take(),
+                body.reasoning_effort.take(),
+            )?,
             add_generation_prompt,
             continue_final_message,
             options,
@@ -105,7 +115,8 @@ fn check_tool_choice(body: &Body<'_>) -> Result<(), ApiError> {
             Err(ApiError::invalid("tool_choice", message))
         }
         Some(_) => {
-            let message = "forcing a tool call is not supported: tool_choice must be \"auto\" or \"none\"";
+            let message =
+                "forcing a tool call is not supported: tool_choice must be \"auto\" or \"none\"";
             Err(ApiError::unsupported("tool_choice", message))
         }
     }
@@ -118,20 +129,30 @@ fn tools(tools: Option<Json<'_>>) -> Result<Option<Vec<Json<'_>>>, ApiError> {
         Some(_) => return Err(ApiError::invalid("tools", "tools must be a list")),
     };
     if tools.len() > TOOLS_MAX {
-        return Err(ApiError::invalid("tools", format!("tools has {} tools, the limit is {TOOLS_MAX}", tools.len())));
+        return Err(ApiError::invalid(
+            "tools",
+            format!("tools has {} tools, the limit is {TOOLS_MAX}", tools.len()),
+        ));
     }
     for (at, tool) in tools.iter().enumerate() {
-        let fault = |field: &str, message: String| Err(ApiError::invalid(&format!("tools[{at}]{field}"), message));
+        let fault = |field: &str, message: String| {
+            Err(ApiError::invalid(&format!("tools[{at}]{field}"), message))
+        };
         if tool.get("type").and_then(Json::as_str) != Some("function") {
             return fault(".type", format!("tools[{at}].type must be \"function\""));
         }
-        match tool.get("function").and_then(|function| function.get("name")).and_then(Json::as_str) {
+        match tool.get("function").and_then(|function| function.get("name")).and_then(Json::as_str)
+        {
             None | Some("") => {
-                return fault(".function.name", format!("tools[{at}].function.name must be a string"));
+                return fault(
+                    ".function.name",
+                    format!("tools[{at}].function.name must be a string"),
+                );
             }
             Some(name) if name.len() > FUNCTION_NAME_MAX_BYTES => {
                 let bytes = name.len();
-                let message = format!("the name has {bytes} bytes, the limit is {FUNCTION_NAME_MAX_BYTES}");
+                let message =
+                    format!("the name has {bytes} bytes, the limit is {FUNCTION_NAME_MAX_BYTES}");
                 return fault(".function.name", message);
             }
             Some(_) => {}
@@ -151,8 +172,14 @@ fn template_kwargs<'a>(
         Some(_) => return Err(ApiError::invalid(PARAM, "chat_template_kwargs must be an object")),
     };
     // Each of these has its own field or is not the client's to choose.
-    const RESERVED: [&str; 6] =
-        ["chat_template", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message"];
+    const RESERVED: [&str; 6] = [
+        "chat_template",
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+    ];
     if let Some((key, _)) = kwargs.iter().find(|(key, _)| RESERVED.contains(&&**key)) {
         let message = format!("chat_template_kwargs must not contain {key:?}");
         return Err(ApiError::invalid(PARAM, message));

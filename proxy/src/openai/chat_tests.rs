@@ -29,7 +29,10 @@ fn the_smallest_chat_asks_for_nothing() {
     assert!(request.add_generation_prompt);
     let options = request.options;
     assert_eq!((options.temperature, options.max_tokens, options.n), (None, None, 1));
-    assert_eq!((options.logprobs, options.stream, options.skip_special_tokens), (None, false, true));
+    assert_eq!(
+        (options.logprobs, options.stream, options.skip_special_tokens),
+        (None, false, true)
+    );
 }
 
 #[test]
@@ -98,7 +101,11 @@ fn values_out_of_range_name_field_value_and_limit() {
         (r#","tools":{}"#, "tools", "list"),
         (r#","tools":[{"type":"function","function":{}}]"#, "tools[0].function.name", "string"),
         (r#","tools":[{"type":"web"}]"#, "tools[0].type", "function"),
-        (r#","chat_template_kwargs":{"chat_template":"x"}"#, "chat_template_kwargs", "chat_template"),
+        (
+            r#","chat_template_kwargs":{"chat_template":"x"}"#,
+            "chat_template_kwargs",
+            "chat_template",
+        ),
     ] {
         check_refused(extra, 400, param, message);
     }
@@ -123,7 +130,11 @@ fn what_would_change_the_answer_is_refused() {
         (r#","echo":true"#, "echo"),
     ] {
         let error = chat(extra).expect_err(extra);
-        assert_eq!((error.status, error.code), (StatusCode::BAD_REQUEST, Some("unsupported_parameter")), "{extra}");
+        assert_eq!(
+            (error.status, error.code),
+            (StatusCode::BAD_REQUEST, Some("unsupported_parameter")),
+            "{extra}"
+        );
         assert_eq!(error.param.as_deref(), Some(param), "{extra}");
     }
 }
@@ -165,14 +176,28 @@ fn faults_name_the_place() {
     check_body(r#"{"model":"m","messages":[]}"#, Some("messages"), "at least one");
     check_body(r#"{"model":7}"#, Some("model"), "expected a string");
     check_body(r#"{"model":"m","temperature":"hot"}"#, Some("temperature"), "hot");
-    let message = |message: &str| format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}},{message}]}}"#);
+    let message = |message: &str| {
+        format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}},{message}]}}"#)
+    };
     check_body(&message(r#"{"role":"king","content":"x"}"#), Some("messages[1].role"), "king");
     check_body(&message(r#"{"content":"x"}"#), Some("messages[1]"), "role");
-    check_body(&message(r#"{"role":"user","content":null}"#), Some("messages[1]"), "content is required");
-    check_body(&message(r#"{"role":"user","content":4}"#), Some("messages[1].content"), "text parts");
+    check_body(
+        &message(r#"{"role":"user","content":null}"#),
+        Some("messages[1]"),
+        "content is required",
+    );
+    check_body(
+        &message(r#"{"role":"user","content":4}"#),
+        Some("messages[1].content"),
+        "text parts",
+    );
     let image = r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}"#;
     check_body(&message(image), Some("messages[1].content[0]"), "image_url");
-    check_body(&format!("{{\"model\":\"m\",\"tools\":{}", "[".repeat(1000)), None, "recursion limit");
+    check_body(
+        &format!("{{\"model\":\"m\",\"tools\":{}", "[".repeat(1000)),
+        None,
+        "recursion limit",
+    );
     check_body("{\"model\":\"\u{1}\"}", None, "control character");
     let mut raw = br#"{"model":"a"}"#.to_vec();
     raw[10] = 0xff;

@@ -1,7 +1,8 @@
 //! The body of `POST /v1/completions`.
 
-use super::body::{self, Body, FlagOrCount, RawPrompt};
+use super::body::{self, Body};
 use super::error::ApiError;
+use super::fields::{FlagOrCount, RawPrompt};
 use super::request::{self, CHOICES_MAX, GenerateOptions, integer};
 use std::borrow::Cow;
 
@@ -64,14 +65,16 @@ impl<'a> CompletionRequest<'a> {
 
 fn logprobs(body: &Body<'_>) -> Result<Option<u32>, ApiError> {
     if body.top_logprobs.is_some() {
-        let message = "top_logprobs belongs to /v1/chat/completions; completions take a number in logprobs";
+        let message =
+            "top_logprobs belongs to /v1/chat/completions; completions take a number in logprobs";
         return Err(ApiError::unsupported("top_logprobs", message));
     }
     match body.logprobs {
         None | Some(FlagOrCount::Flag(false)) => Ok(None),
-        Some(FlagOrCount::Flag(true)) => {
-            Err(ApiError::invalid("logprobs", "logprobs is true, in completions it must be an integer"))
-        }
+        Some(FlagOrCount::Flag(true)) => Err(ApiError::invalid(
+            "logprobs",
+            "logprobs is true, in completions it must be an integer",
+        )),
         Some(FlagOrCount::Count(count)) => integer("logprobs", Some(count), 0..=LOGPROBS_MAX),
     }
 }
@@ -86,7 +89,8 @@ fn prompts(raw: RawPrompt<'_>) -> Result<Vec<Prompt<'_>>, ApiError> {
     if prompts.is_empty() {
         return Err(ApiError::invalid("prompt", "prompt must not be an empty list"));
     }
-    match prompts.iter().position(|prompt| matches!(prompt, Prompt::Tokens(ids) if ids.is_empty())) {
+    match prompts.iter().position(|prompt| matches!(prompt, Prompt::Tokens(ids) if ids.is_empty()))
+    {
         Some(at) => Err(ApiError::invalid("prompt", format!("prompt[{at}] has no tokens"))),
         None => Ok(prompts),
     }

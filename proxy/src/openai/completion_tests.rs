@@ -19,7 +19,11 @@ fn check_prompts(prompt: &str, expected: &[Prompt<'_>]) {
 #[track_caller]
 fn check_refused(members: &str, status: u16, param: &str, message: &str) {
     let error = parse(members).expect_err(members);
-    assert_eq!((error.status.as_u16(), error.param.as_deref()), (status, Some(param)), "{members}: {error}");
+    assert_eq!(
+        (error.status.as_u16(), error.param.as_deref()),
+        (status, Some(param)),
+        "{members}: {error}"
+    );
     assert!(error.message.contains(message), "{members}: {error}");
 }
 
@@ -52,7 +56,9 @@ fn choices_of_all_prompts_are_limited() {
 
 #[test]
 fn logprobs_is_a_number_up_to_five() {
-    let logprobs = |value: &str| parse(&format!(r#""prompt":"a","logprobs":{value}"#)).map(|(_, o)| o.logprobs);
+    let logprobs = |value: &str| {
+        parse(&format!(r#""prompt":"a","logprobs":{value}"#)).map(|(_, o)| o.logprobs)
+    };
     assert_eq!(logprobs("null"), Ok(None));
     assert_eq!(logprobs("0"), Ok(Some(0)));
     assert_eq!(logprobs("5"), Ok(Some(5)));

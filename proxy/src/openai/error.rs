@@ -38,7 +38,15 @@ const SERVER: &str = "server_error";
 impl ApiError {
     /// Any status, type and message, for what no constructor below covers.
     pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), kind, param: None, code: None, retry_after: None, allow: None }
+        Self {
+            status,
+            message: message.into(),
+            kind,
+            param: None,
+            code: None,
+            retry_after: None,
+            allow: None,
+        }
     }
 
     /// The same error with the field at fault.
@@ -61,7 +69,9 @@ impl ApiError {
 
     /// 400: a field has a value that it cannot have.
     pub fn invalid(param: &str, message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, message).with_param(param).with_code("invalid_value")
+        Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, message)
+            .with_param(param)
+            .with_code("invalid_value")
     }
 
     /// 400: the request is wrong as a whole.
@@ -92,18 +102,31 @@ impl ApiError {
             Some(max) => format!("{prompt} in the prompt and {max} for the answer"),
             None => format!("{prompt} in the prompt, which leaves none for the answer"),
         };
-        Self::bad_request(format!("the model's context is {context} tokens; the request has {wanted}"))
-            .with_code("context_length_exceeded")
+        Self::bad_request(format!(
+            "the model's context is {context} tokens; the request has {wanted}"
+        ))
+        .with_code("context_length_exceeded")
+    }
+
+    /// 400: a text of so many bytes has more tokens than the context, whatever they are.
+    pub fn prompt_too_long(bytes: usize, fewest_tokens: usize, context: usize) -> Self {
+        Self::bad_request(format!(
+            "the model's context is {context} tokens; the prompt has {bytes} bytes, which are at least \
+             {fewest_tokens} tokens"
+        ))
+        .with_code("context_length_exceeded")
     }
 
     /// 400: what arrived is not an HTTP request.
     pub fn malformed_http() -> Self {
-        Self::bad_request("the bytes received are not a valid HTTP request").with_code("malformed_http")
+        Self::bad_request("the bytes received are not a valid HTTP request")
+            .with_code("malformed_http")
     }
 
     /// 400: the body broke off or was framed wrongly.
     pub fn unreadable_body(cause: &str) -> Self {
-        Self::bad_request(format!("the request body could not be read: {cause}")).with_code("unreadable_body")
+        Self::bad_request(format!("the request body could not be read: {cause}"))
+            .with_code("unreadable_body")
     }
 
     /// 401: no key, or one that is not known.
@@ -128,7 +151,8 @@ impl ApiError {
 
     /// 405: the path exists, the method does not; `allow` lists those that do.
     pub fn method_not_allowed(method: &str, path: &str, allow: &'static str) -> Self {
-        let message = format!("{} is not allowed for {}; allowed: {allow}", quote(method), quote(path));
+        let message =
+            format!("{} is not allowed for {}; allowed: {allow}", quote(method), quote(path));
         let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, INVALID_REQUEST, message);
         Self { allow: Some(allow), ..error.with_code("method_not_allowed") }
     }
@@ -136,13 +160,15 @@ impl ApiError {
     /// 408: the body did not arrive in time.
     pub fn request_timeout(limit: Duration) -> Self {
         let message = format!("the request body stalled for longer than {} ms", limit.as_millis());
-        Self::new(StatusCode::REQUEST_TIMEOUT, INVALID_REQUEST, message).with_code("request_timeout")
+        Self::new(StatusCode::REQUEST_TIMEOUT, INVALID_REQUEST, message)
+            .with_code("request_timeout")
     }
 
     /// 413: the body is larger than allowed, both in bytes.
     pub fn body_too_large(bytes: usize, limit: usize) -> Self {
         let message = format!("the request body has {bytes} bytes or more, the limit is {limit}");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, message).with_code("body_too_large")
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, message)
+            .with_code("body_too_large")
     }
 
     /// 431: the headers are larger than allowed, both in bytes.
@@ -171,7 +197,8 @@ impl ApiError {
 
     /// 429: too many requests at once.
     pub fn too_many_requests(limit: usize, retry_after: Duration) -> Self {
-        let message = format!("too many concurrent requests, the limit is {limit}; try again later");
+        let message =
+            format!("too many concurrent requests, the limit is {limit}; try again later");
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
             .with_code("rate_limit_exceeded")
             .with_retry_after(retry_after)
@@ -179,8 +206,12 @@ impl ApiError {
 
     /// 500: our own fault; the cause is in the log and not in the answer.
     pub fn internal() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "the server failed to process the request")
-            .with_code("internal_error")
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            SERVER,
+            "the server failed to process the request",
+        )
+        .with_code("internal_error")
     }
 
     /// 502: a worker answered with something that cannot be used.
@@ -263,7 +294,10 @@ mod tests {
     #[test]
     fn absent_fields_are_null() {
         let error = ApiError::new(StatusCode::BAD_REQUEST, "t", "m");
-        assert_eq!(error.to_json(), br#"{"error":{"message":"m","type":"t","param":null,"code":null}}"#);
+        assert_eq!(
+            error.to_json(),
+            br#"{"error":{"message":"m","type":"t","param":null,"code":null}}"#
+        );
     }
 
     #[test]

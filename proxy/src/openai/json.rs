@@ -33,7 +33,9 @@ impl<'a> Json<'a> {
     /// The member of an object.
     pub fn get(&self, key: &str) -> Option<&Json<'a>> {
         match self {
-            Self::Object(members) => members.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value),
+            Self::Object(members) => {
+                members.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value)
+            }
             _ => None,
         }
     }
@@ -139,11 +141,18 @@ mod tests {
 
     #[test]
     fn objects_keep_their_order_and_plain_text_is_borrowed() {
-        let json: Json<'_> = serde_json::from_str(r#"{"z":1,"a":[-2,2.5,"x\n",null,true]}"#).unwrap();
+        let json: Json<'_> =
+            serde_json::from_str(r#"{"z":1,"a":[-2,2.5,"x\n",null,true]}"#).unwrap();
         let Json::Object(members) = &json else { panic!("not an object: {json:?}") };
         assert_eq!(members.iter().map(|(key, _)| &**key).collect::<Vec<_>>(), ["z", "a"]);
         assert!(matches!(members[0].0, Cow::Borrowed("z")));
-        let expected = [Json::Int(-2), Json::Float(2.5), Json::Str("x\n".into()), Json::Null, Json::Bool(true)];
+        let expected = [
+            Json::Int(-2),
+            Json::Float(2.5),
+            Json::Str("x\n".into()),
+            Json::Null,
+            Json::Bool(true),
+        ];
         assert_eq!(json.get("a"), Some(&Json::Array(expected.to_vec())));
     }
 }

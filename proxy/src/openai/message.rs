@@ -85,7 +85,10 @@ impl<'de> Visitor<'de> for MessageVisitor {
         }
         let role: Role = role.ok_or_else(|| A::Error::missing_field("role"))?;
         if content == Content::Null && role != Role::Assistant {
-            return Err(A::Error::custom(format_args!("content is required for role `{}`", role.as_str())));
+            return Err(A::Error::custom(format_args!(
+                "content is required for role `{}`",
+                role.as_str()
+            )));
         }
         Ok(Message { role, content, extra })
     }
@@ -146,9 +149,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Part<'a> {
             ("text", Some(Text(text)), _) | ("refusal", _, Some(Text(text))) => Ok(Part(text)),
             ("text", None, _) => Err(D::Error::missing_field("text")),
             ("refusal", _, None) => Err(D::Error::missing_field("refusal")),
-            (kind, ..) => {
-                Err(D::Error::custom(format_args!("content parts of type `{kind:.40}` are not supported, only text")))
-            }
+            (kind, ..) => Err(D::Error::custom(format_args!(
+                "content parts of type `{kind:.40}` are not supported, only text"
+            ))),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod chat;
 pub mod completion;
 pub mod error;
 pub mod escape;
+pub mod fields;
 pub mod json;
 pub mod logprobs;
 pub mod message;

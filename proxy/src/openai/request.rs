@@ -1,7 +1,8 @@
 //! What both completion routes ask of the generation, checked.
 
-use super::body::{Body, Meaning};
+use super::body::Body;
 use super::error::ApiError;
+use super::fields::Meaning;
 use super::json::Text;
 use std::ops::RangeInclusive;
 
@@ -96,7 +97,10 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
     let stream = body.stream.unwrap_or(false);
     let options = body.stream_options.unwrap_or_default();
     if body.stream_options.is_some() && !stream {
-        return Err(ApiError::impossible("stream_options", "stream_options needs stream to be true"));
+        return Err(ApiError::impossible(
+            "stream_options",
+            "stream_options needs stream to be true",
+        ));
     }
     Ok(GenerateOptions {
         max_tokens,
@@ -106,8 +110,10 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
         top_k: top_k(body.top_k)?,
         min_p: number("min_p", body.min_p, 0.0..=1.0)?,
         repetition_penalty: positive("repetition_penalty", body.repetition_penalty, 2.0)?,
-        presence_penalty: number("presence_penalty", body.presence_penalty, -2.0..=2.0)?.unwrap_or(0.0),
-        frequency_penalty: number("frequency_penalty", body.frequency_penalty, -2.0..=2.0)?.unwrap_or(0.0),
+        presence_penalty: number("presence_penalty", body.presence_penalty, -2.0..=2.0)?
+            .unwrap_or(0.0),
+        frequency_penalty: number("frequency_penalty", body.frequency_penalty, -2.0..=2.0)?
+            .unwrap_or(0.0),
         seed: body.seed.map(i64::cast_unsigned),
         n,
         stop: stop(body)?,
@@ -143,18 +149,29 @@ pub(crate) fn integer(
 ) -> Result<Option<u32>, ApiError> {
     let Some(value) = value else { return Ok(None) };
     let (low, high) = (*range.start(), *range.end());
-    let checked = range.contains(&value).then_some(value).and_then(|value| u32::try_from(value).ok());
+    let checked =
+        range.contains(&value).then_some(value).and_then(|value| u32::try_from(value).ok());
     match checked {
         Some(value) => Ok(Some(value)),
-        None => Err(ApiError::invalid(param, format!("{param} is {value}, it must be in {low}..={high}"))),
+        None => Err(ApiError::invalid(
+            param,
+            format!("{param} is {value}, it must be in {low}..={high}"),
+        )),
     }
 }
 
-fn number(param: &str, value: Option<f64>, range: RangeInclusive<f64>) -> Result<Option<f32>, ApiError> {
+fn number(
+    param: &str,
+    value: Option<f64>,
+    range: RangeInclusive<f64>,
+) -> Result<Option<f32>, ApiError> {
     match value {
         Some(value) if !range.contains(&value) => {
             let (low, high) = (range.start(), range.end());
-            Err(ApiError::invalid(param, format!("{param} is {value}, it must be in {low}..={high}")))
+            Err(ApiError::invalid(
+                param,
+                format!("{param} is {value}, it must be in {low}..={high}"),
+            ))
         }
         value => Ok(value.map(|value| value as f32)),
     }
@@ -163,9 +180,10 @@ fn number(param: &str, value: Option<f64>, range: RangeInclusive<f64>) -> Result
 /// A number above zero, up to a limit.
 fn positive(param: &str, value: Option<f64>, high: f64) -> Result<Option<f32>, ApiError> {
     match value {
-        Some(value) if !(value > 0.0 && value <= high) => {
-            Err(ApiError::invalid(param, format!("{param} is {value}, it must be above 0 and at most {high}")))
-        }
+        Some(value) if !(value > 0.0 && value <= high) => Err(ApiError::invalid(
+            param,
+            format!("{param} is {value}, it must be above 0 and at most {high}"),
+        )),
         value => Ok(value.map(|value| value as f32)),
     }
 }
@@ -181,7 +199,10 @@ fn top_k(value: Option<i64>) -> Result<Option<u32>, ApiError> {
 fn stop(body: &Body<'_>) -> Result<Vec<String>, ApiError> {
     let stop = body.stop.as_ref().map_or(&[][..], |stop| &stop.0);
     if stop.len() > STOP_MAX {
-        return Err(ApiError::invalid("stop", format!("stop has {} strings, the limit is {STOP_MAX}", stop.len())));
+        return Err(ApiError::invalid(
+            "stop",
+            format!("stop has {} strings, the limit is {STOP_MAX}", stop.len()),
+        ));
     }
     if let Some(at) = stop.iter().position(|text| text.0.is_empty()) {
         return Err(ApiError::invalid("stop", format!("stop[{at}] is empty")));
@@ -192,7 +213,8 @@ fn stop(body: &Body<'_>) -> Result<Vec<String>, ApiError> {
 fn stop_token_ids(body: &Body<'_>) -> Result<Vec<u32>, ApiError> {
     let ids = body.stop_token_ids.as_deref().unwrap_or_default();
     if ids.len() > STOP_TOKEN_IDS_MAX {
-        let message = format!("stop_token_ids has {} ids, the limit is {STOP_TOKEN_IDS_MAX}", ids.len());
+        let message =
+            format!("stop_token_ids has {} ids, the limit is {STOP_TOKEN_IDS_MAX}", ids.len());
         return Err(ApiError::invalid("stop_token_ids", message));
     }
     Ok(ids.to_vec())
@@ -201,7 +223,8 @@ fn stop_token_ids(body: &Body<'_>) -> Result<Vec<u32>, ApiError> {
 fn logit_bias(body: &Body<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
     let entries = body.logit_bias.as_ref().map_or(&[][..], |bias| &bias.0);
     if entries.len() > LOGIT_BIAS_MAX {
-        let message = format!("logit_bias has {} entries, the limit is {LOGIT_BIAS_MAX}", entries.len());
+        let message =
+            format!("logit_bias has {} entries, the limit is {LOGIT_BIAS_MAX}", entries.len());
         return Err(ApiError::invalid("logit_bias", message));
     }
     let parse = |(key, bias): &(Text<'_>, f64)| {
@@ -212,7 +235,8 @@ fn logit_bias(body: &Body<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
         match (-100.0..=100.0).contains(bias) {
             true => Ok((id, *bias as f32)),
             false => {
-                let message = format!("logit_bias of token {id} is {bias}, it must be in -100..=100");
+                let message =
+                    format!("logit_bias of token {id} is {bias}, it must be in -100..=100");
                 Err(ApiError::invalid("logit_bias", message))
             }
         }
@@ -223,8 +247,10 @@ fn logit_bias(body: &Body<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
 fn cache_salt(body: &Body<'_>) -> Result<Option<String>, ApiError> {
     match &body.cache_salt {
         Some(salt) if salt.0.is_empty() || salt.0.len() > CACHE_SALT_MAX_BYTES => {
-            let message =
-                format!("cache_salt has {} bytes, it must have 1 to {CACHE_SALT_MAX_BYTES}", salt.0.len());
+            let message = format!(
+                "cache_salt has {} bytes, it must have 1 to {CACHE_SALT_MAX_BYTES}",
+                salt.0.len()
+            );
             Err(ApiError::invalid("cache_salt", message))
         }
         salt => Ok(salt.as_ref().map(|salt| salt.0.clone().into_owned())),
@@ -259,8 +285,10 @@ fn refuse_unimplemented(body: &Body<'_>) -> Result<(), ApiError> {
         match format.get("type").and_then(|kind| kind.as_str()) {
             Some("text") => {}
             kind => {
-                let message =
-                    format!("response_format of type {:?} is not supported, only text", kind.unwrap_or("null"));
+                let message = format!(
+                    "response_format of type {:?} is not supported, only text",
+                    kind.unwrap_or("null")
+                );
                 return Err(ApiError::unsupported("response_format", message));
             }
         }

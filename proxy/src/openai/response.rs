@@ -131,7 +131,9 @@ impl EventWriter {
         push_int(out, piece.choice);
         match self.api {
             // A chat's last event has an empty delta unless text is left.
-            Api::Chat if piece.text.is_empty() && piece.finish.is_some() => out.extend_from_slice(b",\"delta\":{}"),
+            Api::Chat if piece.text.is_empty() && piece.finish.is_some() => {
+                out.extend_from_slice(b",\"delta\":{}")
+            }
             Api::Chat => {
                 out.extend_from_slice(b",\"delta\":{\"content\":\"");
                 push_escaped(out, piece.text);
@@ -177,7 +179,13 @@ pub fn push_error_event(out: &mut Vec<u8>, error: &ApiError) {
 }
 
 /// Appends a whole response: `choices` in order, each complete.
-pub fn push_response(out: &mut Vec<u8>, api: Api, identity: &Identity<'_>, choices: &[Piece<'_>], usage: Usage) {
+pub fn push_response(
+    out: &mut Vec<u8>,
+    api: Api,
+    identity: &Identity<'_>,
+    choices: &[Piece<'_>],
+    usage: Usage,
+) {
     push_head(out, api, identity, false);
     for (at, choice) in choices.iter().enumerate() {
         if at > 0 {

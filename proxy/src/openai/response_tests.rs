@@ -25,7 +25,11 @@ fn usage_json() -> Value {
 }
 
 fn logprobs() -> Vec<TokenLogprob> {
-    let text = |token: &str, logprob| TokenText { token: token.into(), bytes: token.as_bytes().to_vec(), logprob };
+    let text = |token: &str, logprob| TokenText {
+        token: token.into(),
+        bytes: token.as_bytes().to_vec(),
+        logprob,
+    };
     let first = TokenLogprob { chosen: text("h", 0.0), known: false, top: vec![], text_offset: 0 };
     let top = vec![text("é", -0.5), text("i", -1.25), text("i", -2.5)];
     vec![first, TokenLogprob { chosen: text("é", -0.5), known: true, top, text_offset: 1 }]
@@ -40,15 +44,21 @@ fn a_chat_streams_role_content_finish_and_usage() {
         json!({"id": "chatcmpl-7", "object": "chat.completion.chunk", "created": 1_700_000_000u64, "model": "a\"b",
             "choices": choices, "usage": usage})
     };
-    let choice = |delta: Value, finish: Value| {
-        json!([{"index": 1, "delta": delta, "logprobs": null, "finish_reason": finish}])
-    };
+    let choice = |delta: Value, finish: Value| json!([{"index": 1, "delta": delta, "logprobs": null, "finish_reason": finish}]);
     let role = json!({"role": "assistant", "content": ""});
     assert_eq!(event(&out), head(choice(role, Value::Null), Value::Null));
 
-    let piece = |text, finish| write(Api::Chat, UsageMode::Last, &Piece { choice: 1, text, finish, ..Piece::default() });
-    assert_eq!(piece("a\n\"", None), head(choice(json!({"content": "a\n\""}), Value::Null), Value::Null));
-    assert_eq!(piece("", Some(FinishReason::Stop)), head(choice(json!({}), json!("stop")), Value::Null));
+    let piece = |text, finish| {
+        write(Api::Chat, UsageMode::Last, &Piece { choice: 1, text, finish, ..Piece::default() })
+    };
+    assert_eq!(
+        piece("a\n\"", None),
+        head(choice(json!({"content": "a\n\""}), Value::Null), Value::Null)
+    );
+    assert_eq!(
+        piece("", Some(FinishReason::Stop)),
+        head(choice(json!({}), json!("stop")), Value::Null)
+    );
     let last = head(choice(json!({"content": "z"}), json!("length")), Value::Null);
     assert_eq!(piece("z", Some(FinishReason::Length)), last);
 

@@ -158,13 +158,6 @@ impl Bed {
     }
 }
 
-/// Registers the agent as the real one does.
-fn put(dir: &tempfile::TempDir, record: &AgentRecord) {
-    let temporary = dir.path().join("record.tmp");
-    std::fs::write(&temporary, serde_json::to_vec(record).unwrap()).unwrap();
-    std::fs::rename(temporary, dir.path().join("scripted.json")).unwrap();
-}
-
 /// Twenty blocks, each after the one before it.
 fn chain() -> Vec<SequenceHash> {
     sequence(&prompt(320))

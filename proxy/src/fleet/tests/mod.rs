@@ -15,7 +15,7 @@ use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
 use stator_worker_agent::engine::sim::timing::Timing;
 use stator_worker_agent::engine::sim::{self, SimOptions};
-use stator_worker_agent::engine::{EngineOptions, ModelInfo};
+use stator_worker_agent::engine::{self, Engine, EngineOptions, ModelInfo};
 use std::path::Path;
 
 /// Longest wait for anything that must happen.
@@ -110,16 +110,28 @@ fn loaded(step: Duration) -> Loaded {
     }
 }
 
-/// A fleet that has found the model.
+/// A fleet that has found the model and its two workers.
 async fn fleet(dir: &Path) -> (Fleet, Arc<Pool>) {
+    fleet_of(dir, 2).await
+}
+
+async fn fleet_of(dir: &Path, workers: usize) -> (Fleet, Arc<Pool>) {
     let settings =
         FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.into()) };
     let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default());
     let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap().unwrap();
     let FleetEvent::ModelUp { pool, files } = event;
     assert_eq!(files, [("tokenizer.json".to_owned(), b"{}".to_vec())]);
-    until("two workers", || pool.accepting() == 2).await;
+    until("all workers", || pool.accepting() == workers).await;
     (fleet, pool)
+}
+
+/// Shows a record with a lease that does not end, in one move as the agent does.
+fn put(dir: &tempfile::TempDir, record: &AgentRecord) {
+    let record = AgentRecord { lease_expires_unix_ms: u64::MAX, ..record.clone() };
+    let temporary = dir.path().join("record.tmp");
+    std::fs::write(&temporary, serde_json::to_vec(&record).unwrap()).unwrap();
+    std::fs::rename(temporary, dir.path().join(format!("{}.json", record.agent_id))).unwrap();
 }
 
 fn prompt(length: u32) -> Vec<u32> {
@@ -280,23 +292,121 @@ async fn bad_input_is_answered_and_the_stream_lives_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_has_only_so_many_requests() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = Duration::from_millis(10);
+    let agent = Agent::start(dir.path(), slow, &["--max-requests-per-stream=1"]).await;
+    let (_fleet, pool) = fleet(dir.path()).await;
+    let (_place, mut first) = submit(&pool, &prompt(20), endless);
+    assert!(first.next(&mut Vec::new()).await.unwrap());
+    let (_place, mut second) = submit(&pool, &prompt(20), |_| ());
+    let (_, finish) = answer(&mut second).await.unwrap();
+    assert_eq!(finish.error_kind(), ErrorKind::Overloaded);
+    assert_eq!(finish.error_message, "stream has 1 live requests, the limit");
+    agent.stop().await;
+}
+
+/// An engine that fails when it is given a certain token.
+struct Fragile(Box<dyn Engine>);
+
+impl Engine for Fragile {
+    fn submit(&mut self, request: engine::Request) -> Result<(), engine::Refusal> {
+        assert_ne!(request.tokens[0], 666, "poisoned");
+        self.0.submit(request)
+    }
+
+    fn cancel(&mut self, key: engine::RequestKey) {
+        self.0.cancel(key);
+    }
+
+    fn step(&mut self, step: &mut engine::Step) {
+        self.0.step(step);
+    }
+
+    fn load(&self) -> stator_protos::load::Load {
+        self.0.load()
+    }
+
+    fn blocks(&self) -> Vec<SequenceHash> {
+        self.0.blocks()
+    }
+
+    fn reset_cache(&mut self) {
+        self.0.reset_cache();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_engine_ends_its_requests_and_leaves_the_fleet_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut loaded = loaded(Duration::from_millis(1));
+    let fragile = |LoadedEngine { engine, .. }| LoadedEngine {
+        engine: Box::new(Fragile(engine)),
+        total_blocks: 4096,
+        // On a thread of its own, as engines that compute are.
+        computes: true,
+    };
+    loaded.engines = loaded.engines.into_iter().map(fragile).collect();
+    let agent = Agent::start_with(dir.path(), loaded, &[]).await;
+    let (_fleet, pool) = fleet(dir.path()).await;
+    let (first, mut running) = submit(&pool, &prompt(20), endless);
+    assert!(running.next(&mut Vec::new()).await.unwrap());
+    let poison = |submit: &mut Submit| {
+        submit.worker_id = first.worker().worker.0;
+        submit.token_ids = vec![666];
+    };
+    let (_place, mut poisoned) = submit(&pool, &prompt(20), poison);
+    for stream in [&mut poisoned, &mut running] {
+        let (_, finish) = answer(stream).await.unwrap();
+        assert_eq!(finish.error_kind(), ErrorKind::Internal, "{}", finish.error_message);
+    }
+    until("it has left", || pool.stats().workers == 1).await;
+    let (place, mut stream) = submit(&pool, &prompt(20), |_| ());
+    assert_ne!(place.worker(), first.worker());
+    assert_eq!(answer(&mut stream).await.unwrap().0.len(), 10);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_agent_runs_hundreds_of_simulated_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut many = loaded(Duration::from_millis(1));
+    many.engines = (0..100).flat_map(|_| loaded(Duration::from_millis(1)).engines).collect();
+    let agent = Agent::start_with(dir.path(), many, &[]).await;
+    let (_fleet, pool) = fleet_of(dir.path(), 200).await;
+    let mut streams = Vec::new();
+    for record in &agent.running.record.workers {
+        let to = |submit: &mut Submit| submit.worker_id = record.worker.worker.0;
+        streams.push((record.worker, submit(&pool, &prompt(32), to)));
+    }
+    for (_, (_, stream)) in &mut streams {
+        assert_eq!(answer(stream).await.unwrap().0.len(), 10);
+    }
+    for (worker, _) in &streams {
+        until("its blocks are known", || pool.overlap(*worker, &sequence(&prompt(32))) == 2).await;
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_draining_agent_is_left_alone_and_finishes_what_runs() {
     let dir = tempfile::tempdir().unwrap();
     let slow = Duration::from_millis(20);
     let agent = Agent::start(dir.path(), slow, &["--drain-timeout-s=60"]).await;
     let (_fleet, pool) = fleet(dir.path()).await;
-    let (place, mut stream) = submit(&pool, &prompt(40), |_| ());
-    assert!(stream.next(&mut Vec::new()).await.unwrap());
+    let (_place, mut stream) = submit(&pool, &prompt(40), |_| ());
+    let (place, mut endless_stream) = submit(&pool, &prompt(40), endless);
+    assert!(endless_stream.next(&mut Vec::new()).await.unwrap());
     agent.shutdown.set();
     until("no worker accepts", || pool.accepting() == 0).await;
-    let refused = place.client().submit(Submit {
+    let mut refused = place.client().submit(Submit {
         worker_id: place.worker().worker.0,
         token_ids: prompt(20),
         ..Submit::default()
     });
-    let (tokens, finish) = answer(&mut stream).await.unwrap();
-    assert_eq!((tokens.len() < 10, finish.reason()), (true, FinishReason::Length));
-    drop(refused);
+    assert_eq!(answer(&mut refused).await.unwrap().1.error_kind(), ErrorKind::Draining);
+    assert_eq!(answer(&mut stream).await.unwrap().0.len(), 10);
+    drop(endless_stream);
     agent.running.ended().await;
     until("the worker is gone", || pool.stats().workers == 0).await;
 }
@@ -324,6 +434,43 @@ async fn a_lost_agent_ends_its_streams_at_once_and_a_new_life_serves_with_an_emp
     let (_place, mut stream) = submit(&pool, &tokens, |_| ());
     assert_eq!(answer(&mut stream).await.unwrap().0.len(), 10);
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_crashed_and_came_back_at_the_same_place_is_followed_again() {
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name).display().to_string();
+    let flags = [
+        format!("--listen=unix://{}", at("requests")),
+        format!("--events-listen=ipc://{}", at("events")),
+        format!("--replay-listen=ipc://{}", at("replay")),
+    ];
+    let flags = flags.each_ref().map(String::as_str);
+    // The fleet sees the records only as the test shows them: a crash removes none.
+    let shown = tempfile::tempdir().unwrap();
+    let show = |agent: &Agent| put(&shown, &agent.running.record);
+    let tokens = prompt(64);
+
+    let first = Agent::start(&home.path().join("1"), Duration::ZERO, &flags).await;
+    show(&first);
+    let (_fleet, pool) = fleet(shown.path()).await;
+    let (place, mut stream) = submit(&pool, &tokens, |_| ());
+    let worker = place.worker();
+    answer(&mut stream).await.unwrap();
+    drop((place, stream));
+    until("its blocks are known", || pool.overlap(worker, &sequence(&tokens)) == 4).await;
+    first.stop().await;
+    until("nobody can be reached", || pool.accepting() == 0).await;
+
+    let second = Agent::start(&home.path().join("2"), Duration::ZERO, &flags).await;
+    show(&second);
+    until("both can be reached", || pool.accepting() == 2).await;
+    until("the cache is new", || pool.overlap(worker, &sequence(&tokens)) == 0).await;
+    let to = |submit: &mut Submit| submit.worker_id = worker.worker.0;
+    let (_place, mut stream) = submit(&pool, &tokens, to);
+    assert_eq!(answer(&mut stream).await.unwrap().0.len(), 10);
+    until("its blocks are known again", || pool.overlap(worker, &sequence(&tokens)) == 4).await;
+    second.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
