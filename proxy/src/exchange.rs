@@ -3,12 +3,13 @@
 //! The only module that knows Pingora's session. It decides nothing: what to answer is the
 //! caller's business, how it gets onto the wire is this module's.
 
+use crate::corked::Corked;
 use crate::openai::error::ApiError;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
 use pingora::http::ResponseHeader;
-use pingora::protocols::http::{HttpTask, ServerSession};
+use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType};
 use stator_protos::header::{REQUEST_ID, TRACEPARENT, WORKER_ID};
 use std::time::Duration;
@@ -169,10 +170,8 @@ impl Exchange {
     ) {
         let mut head = self.head(status, content_type, extra);
         let _ = head.insert_header(header::CONTENT_LENGTH, body.len());
-        let tasks = vec![HttpTask::Header(Box::new(head), false), HttpTask::Body(Some(body), true)];
-        if self.session.response_duplex_vec(tasks).await.is_err() {
-            self.reusable = false;
-        }
+        // A client that is gone finds no answer; there is nobody to tell.
+        let _ = self.write(Some(head), body, true).await;
     }
 
     /// Sends an error. The only place where an [`ApiError`] becomes a response.
@@ -190,22 +189,24 @@ impl Exchange {
         self.respond(error.status, "application/json", error.to_json().into(), &extra).await;
     }
 
-    /// Begins an event stream with its first events, in one write.
+    /// Begins an event stream with its first events, which may be its last.
     ///
     /// # Errors
     ///
     /// [`Gone`] when the client has closed the connection.
-    pub(crate) async fn begin_stream(&mut self, worker: &str, first: Bytes) -> Result<(), Gone> {
+    pub(crate) async fn begin_stream(
+        &mut self,
+        worker: &str,
+        events: Bytes,
+        last: bool,
+    ) -> Result<(), Gone> {
         let mut extra = vec![(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
         if let Ok(value) = HeaderValue::from_str(worker) {
             extra.push((HeaderName::from_static(WORKER_ID), value));
         }
         let mut head = self.head(StatusCode::OK, "text/event-stream", &extra);
         let _ = head.insert_header(header::TRANSFER_ENCODING, "chunked");
-        let tasks =
-            vec![HttpTask::Header(Box::new(head), false), HttpTask::Body(Some(first), false)];
-        let written = self.session.response_duplex_vec(tasks).await;
-        self.wrote(written.map(drop))
+        self.write(Some(head), events, last).await
     }
 
     /// Sends further events of a stream that was begun.
@@ -213,19 +214,48 @@ impl Exchange {
     /// # Errors
     ///
     /// [`Gone`] when the client has closed the connection.
-    pub(crate) async fn stream(&mut self, events: Bytes) -> Result<(), Gone> {
-        let written = self.session.write_response_body(events, false).await;
-        self.wrote(written)
+    pub(crate) async fn stream(&mut self, events: Bytes, last: bool) -> Result<(), Gone> {
+        self.write(None, events, last).await
     }
 
-    /// Ends a stream with its last events.
-    ///
-    /// # Errors
-    ///
-    /// [`Gone`] when the client has closed the connection.
-    pub(crate) async fn end_stream(&mut self, events: Bytes) -> Result<(), Gone> {
-        let written = self.session.write_response_body(events, true).await;
-        self.wrote(written)
+    /// Writes a head, a part of the body and the body's end, as far as there are such, at once.
+    async fn write(
+        &mut self,
+        head: Option<ResponseHeader>,
+        body: Bytes,
+        last: bool,
+    ) -> Result<(), Gone> {
+        let written = self.write_parts(head, body, last).await;
+        written.map_err(|_| {
+            self.reusable = false;
+            Gone
+        })
+    }
+
+    async fn write_parts(
+        &mut self,
+        head: Option<ResponseHeader>,
+        body: Bytes,
+        last: bool,
+    ) -> Result<(), Box<Error>> {
+        if let Some(head) = head {
+            self.cork(true);
+            self.session.write_response_header(Box::new(head)).await?;
+        }
+        self.cork(last);
+        self.session.write_response_body(body, false).await?;
+        if last {
+            self.cork(false);
+            self.session.write_response_body(Bytes::new(), true).await?;
+        }
+        Ok(())
+    }
+
+    fn cork(&self, corked: bool) {
+        let connection = self.session.stream().and_then(|stream| stream.as_any().downcast_ref());
+        if let Some(connection) = connection {
+            Corked::cork(connection, corked);
+        }
     }
 
     /// Closes the connection after this exchange.
@@ -241,13 +271,6 @@ impl Exchange {
         let settings = HttpPersistentSettings::for_session(&self.session);
         let reusable = self.session.finish().await.ok()??;
         Some(ReusedHttpStream::from_reusable_stream(reusable, settings))
-    }
-
-    fn wrote(&mut self, result: Result<(), Box<Error>>) -> Result<(), Gone> {
-        result.map_err(|_| {
-            self.reusable = false;
-            Gone
-        })
     }
 
     fn head(

@@ -7,6 +7,7 @@
 mod answer;
 mod catalog;
 mod config;
+mod corked;
 mod exchange;
 pub mod fleet;
 mod generate;

@@ -78,7 +78,7 @@ impl<'a> Run<'a> {
                 Err(Failure::Error(error)) if begun => {
                     push_error_event(&mut events, &error);
                     events.extend_from_slice(DONE);
-                    exchange.end_stream(events.into()).await?;
+                    exchange.stream(events.into(), true).await?;
                     tracing::warn!(request_id = id, %error, "a stream ended with an error");
                     return Ok(());
                 }
@@ -95,16 +95,9 @@ impl<'a> Run<'a> {
                 events.extend_from_slice(DONE);
             }
             let events = std::mem::take(&mut events).into();
-            match (begun, open) {
-                (false, _) => {
-                    exchange.begin_stream(&self.worker, events).await?;
-                    begun = true;
-                    if !open {
-                        exchange.end_stream(bytes::Bytes::new()).await?;
-                    }
-                }
-                (true, true) => exchange.stream(events).await?,
-                (true, false) => exchange.end_stream(events).await?,
+            match std::mem::replace(&mut begun, true) {
+                false => exchange.begin_stream(&self.worker, events, !open).await?,
+                true => exchange.stream(events, !open).await?,
             }
             if !open {
                 return Ok(());

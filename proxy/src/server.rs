@@ -1,5 +1,6 @@
 //! Accepts connections and hands each request to the [`Service`].
 
+use crate::corked::Corked;
 use crate::exchange::Exchange;
 use crate::service::Service;
 use async_trait::async_trait;
@@ -66,7 +67,7 @@ async fn connection(
 ) {
     // Events are small writes; waiting to fill a segment would delay every token.
     if stream.set_nodelay(true).is_ok() {
-        let stream = Stream::from(stream);
+        let stream = Corked::new(Stream::from(stream));
         edge.process_new(Box::new(stream), &shutdown.watch()).await;
     }
 }

@@ -157,7 +157,8 @@ impl Service {
         self.metrics.requests.get_or_create(&Outcome { route, status }).inc();
         let seconds = started.elapsed().as_secs_f64();
         let request_id = exchange.request_id();
-        if status >= 500 {
+        // Probes ask often, and "not ready" is an answer.
+        if status >= 500 && route != Route::Health.label() {
             tracing::warn!(request_id, route, status, seconds, "request failed");
         } else {
             tracing::debug!(request_id, route, status, seconds, "request");

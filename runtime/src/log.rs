@@ -33,7 +33,9 @@ pub struct LogArgs {
 ///
 /// When the filter does not parse, or logging was started before.
 pub fn init(args: &LogArgs) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&args.log_level)
+    // The ZMQ library warns of sockets that are gone already when it tidies up; who wants to hear
+    // that says `zeromq=warn`.
+    let filter = EnvFilter::try_new(format!("zeromq=error,{}", args.log_level))
         .map_err(|error| anyhow::anyhow!("log-level: {:?}: {error}", args.log_level))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match args.log_format {

@@ -34,7 +34,7 @@ start_peer() {
     case $peer in
     stator-*) start_sim_agent "$step_ms" ;;
     dynamo-*) start_mocker "$step_ms" ;;
-    *) start_fake_engine "$step_ms" ;;
+    *) start_fake_engine "$step_ms" || return ;;
     esac
     engine_pid=$pid
     case $peer in
@@ -53,7 +53,7 @@ start_peer() {
     *) echo "no such peer: $peer" >&2 && return 1 ;;
     esac
     router_pid=$pid
-    wait_until_serving
+    wait_until_serving || return
     # Several of the routers finish their registration and first health checks after they answer.
     sleep 2
 }

@@ -155,14 +155,14 @@ async fn handle(
         (&Method::GET, "/v1/models") => json_reply(json!({"object": "list", "data": [{
             "id": model, "object": "model", "created": CREATED, "owned_by": "fake",
             "root": model_path, "max_model_len": 131_072}]})),
-        (&Method::GET, "/get_server_info" | "/server_info") => json_reply(json!({
+        (&Method::GET, "/server_info") => json_reply(json!({
             "model_path": model_path, "tokenizer_path": model_path, "served_model_name": model,
             "tp_size": 1, "dp_size": 1, "pp_size": 1, "disaggregation_mode": "null",
             "max_total_num_tokens": 1_048_576, "internal_states": [{"load": active}]})),
-        (&Method::GET, "/get_model_info" | "/model_info") => json_reply(json!({
+        (&Method::GET, "/model_info") => json_reply(json!({
             "model_path": model_path, "tokenizer_path": model_path, "served_model_name": model,
             "is_generation": true, "model_type": "llama"})),
-        (&Method::GET, "/get_load" | "/v1/loads") => json_reply(json!([{
+        (&Method::GET, "/v1/loads") => json_reply(json!([{
             "dp_rank": 0, "num_reqs": active, "num_waiting_reqs": 0, "num_tokens": active}])),
         (&Method::GET, "/metrics") => reply(
             StatusCode::OK,
