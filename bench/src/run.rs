@@ -9,7 +9,7 @@ use stator_runtime::Shutdown;
 use crate::args::LoadArgs;
 use crate::client::Client;
 use crate::client::body::BodyWriter;
-use crate::process::{self, Meter};
+use crate::process;
 use crate::report::{self, Measured, Report};
 use crate::runner::Runner;
 use crate::workload::Workload;
@@ -64,9 +64,9 @@ pub async fn measure(args: &LoadArgs, shutdown: &Shutdown) -> Result<Report> {
     let warmup = Arc::new(workload.warmup.clone());
     runner.warm_up(warmup, args.pace.warmup_requests, workload.in_flight_max, shutdown).await;
 
-    let meter = Meter::start(&args.output.pid, args.output.pid_children);
     let started_at = SystemTime::now();
-    let window = Arc::clone(&runner).measured(workload, args.pace.duration, shutdown).await;
+    let (window, meter) =
+        Arc::clone(&runner).measured(workload, args.pace.duration, shutdown).await;
     let (processes, machine) = meter.finish();
     let (record, unfinished) = runner.take();
     let measured = Measured { model, started_at, window, record, unfinished, processes, machine };

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::args::LoadArgs;
 use crate::client::Client;
 use crate::client::body::{BodyWriter, Input, Role};
+use crate::process::Meter;
 use crate::progress::Progress;
 use crate::record::{Outcome, Record};
 use crate::workload::{Prompt, Session, Source, Workload};
@@ -37,6 +38,8 @@ pub(crate) struct Runner {
 struct Window {
     start: Instant,
     deadline: Option<Instant>,
+    /// Time before the start over which the first requests of a closed loop begin.
+    ramp: Duration,
 }
 
 impl Window {
@@ -66,26 +69,37 @@ impl Runner {
         in_flight: u32,
         shutdown: &Shutdown,
     ) {
-        let window = Window { start: Instant::now(), deadline: None };
+        let window = Window { start: Instant::now(), deadline: None, ramp: Duration::ZERO };
         let in_flight = in_flight.min(u32::try_from(requests).unwrap_or(u32::MAX));
         tokio::select! {
             () = Arc::clone(self).closed_loop(source, in_flight, Some(requests), window) => {}
             () = shutdown.wait() => {}
         }
-        self.started.store(0, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
-        *self.record.lock() = Record::default();
+        self.forget();
     }
 
-    /// Runs the workload and shows its progress; returns how long it took.
+    /// Forgets the requests that have ended; those in flight will count.
+    fn forget(&self) {
+        let record = std::mem::take(&mut *self.record.lock());
+        self.started.fetch_sub(record.succeeded + record.failed, Ordering::Relaxed);
+    }
+
+    /// Runs the workload and shows its progress; returns how long it was measured, and what was
+    /// measured meanwhile.
     pub(crate) async fn measured(
         self: Arc<Self>,
         workload: Workload,
         duration: Option<Duration>,
         shutdown: &Shutdown,
-    ) -> Duration {
-        let start = Instant::now();
-        let window = Window { start, deadline: duration.map(|duration| start + duration) };
+    ) -> (Duration, Meter) {
+        let ramp = self.args.pace.ramp.unwrap_or_default();
+        let start = Instant::now() + ramp;
+        let deadline = duration.map(|duration| start + duration);
+        let window = Window { start, deadline, ramp };
+        let mut meter = self.meter();
+        let mut ramping = !ramp.is_zero();
+        let cut_off = deadline.filter(|_| ramping);
         let progress = Progress::new(workload.requests);
         let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
         let work = Arc::clone(&self).drive(workload, window);
@@ -95,11 +109,20 @@ impl Runner {
             tokio::select! {
                 () = &mut work => break,
                 () = shutdown.wait() => break,
+                () = sleep_until(start), if ramping => {
+                    self.forget();
+                    (meter, ramping) = (self.meter(), false);
+                }
+                () = sleep_until(cut_off.unwrap_or(start)), if cut_off.is_some() => break,
                 _ = ticks.tick() => progress.show(&self.record.lock(), start.elapsed()),
             }
         }
         progress.clear();
-        start.elapsed()
+        (start.elapsed(), meter)
+    }
+
+    fn meter(&self) -> Meter {
+        Meter::start(&self.args.output.pid, self.args.output.pid_children)
     }
 
     /// What came of the requests, and how many were cut off.
@@ -132,9 +155,12 @@ impl Runner {
     ) {
         let sessions = sessions.unwrap_or(u64::MAX);
         let mut workers = JoinSet::new();
-        for _ in 0..u64::from(in_flight).min(sessions) {
+        let in_flight = u64::from(in_flight).min(sessions);
+        for number in 0..in_flight {
+            let begin = window.start - window.ramp.mul_f64(1.0 - number as f64 / in_flight as f64);
             let (runner, source) = (Arc::clone(&self), Arc::clone(&source));
             workers.spawn(async move {
+                sleep_until(begin).await;
                 loop {
                     let index = runner.next.fetch_add(1, Ordering::Relaxed);
                     if index >= sessions || window.is_over() {

@@ -59,6 +59,18 @@ async fn a_closed_loop_keeps_its_concurrency_and_its_connections() {
 }
 
 #[tokio::test]
+async fn a_steady_load_is_measured_without_its_beginning_and_its_end() {
+    let server = Fake::start().await;
+    let more = ["--concurrency", "4", "--ramp", "50ms", "--duration", "200ms", "--quickack"];
+    let report = run(&server, &more).await;
+    assert!(report.requests.succeeded > 0);
+    assert_eq!(report.requests.failed, 0);
+    assert!(report.requests.unfinished <= 4, "those in flight at the end were cut off");
+    assert!(server.most_in_flight() <= 4);
+    assert!(report.machine.is_none_or(|machine| machine.cpus > 0));
+}
+
+#[tokio::test]
 async fn a_server_that_closes_idle_connections_is_no_failure() {
     let server = Fake::start().await;
     let more = ["--model", "close", "--requests", "30", "--concurrency", "2"];

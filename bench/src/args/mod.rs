@@ -104,6 +104,10 @@ pub struct TargetArgs {
     /// Requests carry no sampling parameters of their own, except "temperature":0 without this.
     #[arg(long, value_name = "JSON", value_parser = json_object, env = "STATOR_BENCH_EXTRA_BODY")]
     pub extra_body: Option<String>,
+    /// Acknowledge what arrives at once (TCP_QUICKACK, Linux only). Without it, servers that write
+    /// small pieces and wait for their acknowledgement show delays of 40 ms.
+    #[arg(long, env = "STATOR_BENCH_QUICKACK")]
+    pub quickack: bool,
     /// Sent as a bearer token; never written to a report.
     #[arg(long, env = "STATOR_API_KEY", hide_env_values = true)]
     #[serde(skip)]
@@ -134,6 +138,13 @@ pub struct PaceArgs {
     #[arg(long, value_name = "TIME", value_parser = duration, env = "STATOR_BENCH_DURATION")]
     #[serde(rename = "duration_s", serialize_with = "seconds")]
     pub duration: Option<Duration>,
+    /// Closed loop: the first requests begin one after the other over this time, and only then does
+    /// the measurement begin. It ends with --duration, which is needed, and cuts off what is in
+    /// flight. So only the steady load between beginning and end is measured.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "duration",
+          conflicts_with_all = ["rate", "trace", "requests"], env = "STATOR_BENCH_RAMP")]
+    #[serde(rename = "ramp_s", serialize_with = "seconds")]
+    pub ramp: Option<Duration>,
     /// Open loop: requests (or conversations) arrive at random, so many per second on average
     /// (Poisson), 0.001 to 100000, whether or not earlier ones have been answered.
     #[arg(long, value_name = "R", value_parser = |text: &str| number(text, 0.001..=100_000.0),
@@ -158,6 +169,10 @@ pub struct PromptArgs {
     /// lengths are what the server's tokenizer makes of them; usage reports the real ones.
     #[arg(long, value_enum, env = "STATOR_BENCH_PROMPT_KIND")]
     pub prompt_kind: Option<PromptKind>,
+    /// Words for text, one a line, in place of the built-in ones: 1 to 1000000 of lower-case ASCII
+    /// letters. With words that are one token each, lengths are exact.
+    #[arg(long, value_name = "FILE", env = "STATOR_BENCH_WORDS")]
+    pub words: Option<PathBuf>,
     /// Token ids are drawn below this, 16 to 10000000. The lowest 256 (or half of them, where that is
     /// less) are left out, because special and byte tokens live there.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(16..=10_000_000),

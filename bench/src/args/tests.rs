@@ -37,6 +37,8 @@ fn a_refusal_names_flag_value_and_limit() {
     refused(&["--rate", "0"], &["--rate", "'0'", "0.001..=100000"]);
     refused(&["--shared-prefix-share", "1.5"], &["--shared-prefix-share", "1.5", "0..=1"]);
     refused(&["--length-scale", "1/0"], &["--length-scale", "1/0", "0.0001..=16"]);
+    refused(&["--ramp", "1s"], &["--duration"]);
+    refused(&["--ramp", "1s", "--duration", "1s", "--rate", "1"], &["--ramp", "--rate"]);
     refused(&["--duration", "soon"], &["--duration", "soon", "not a number"]);
     refused(&["--extra-body", "{\"model\":1}"], &["--extra-body", "\"model\" is set"]);
     refused(&["--trace", "t", "--rate", "1"], &["--trace", "--rate"]);

@@ -162,6 +162,7 @@ mod tests {
             ignore_eos: true,
             no_ignore_eos: false,
             extra_body: None,
+            quickack: false,
             api_key: None,
             timeout_s: 1.0,
         }

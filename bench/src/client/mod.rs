@@ -2,6 +2,7 @@
 
 pub(crate) mod body;
 mod failure;
+mod quick_ack;
 mod scan;
 mod tally;
 mod target;
@@ -27,6 +28,7 @@ pub use tally::Reply;
 
 use crate::args::{Endpoint, TargetArgs};
 use crate::sse;
+use quick_ack::QuickAck;
 use tally::Tally;
 use target::Target;
 
@@ -46,6 +48,7 @@ pub struct Client {
     api: Uri,
     headers: HeaderMap,
     timeout: Duration,
+    quickack: bool,
     idle: Mutex<Vec<Sender>>,
 }
 
@@ -63,7 +66,7 @@ impl Client {
         })?;
         let timeout = Duration::from_secs_f64(args.timeout_s);
         let headers = headers(&target, args.api_key.as_deref())?;
-        Ok(Self { target, api, headers, timeout, idle: Mutex::default() })
+        Ok(Self { target, api, headers, timeout, quickack: args.quickack, idle: Mutex::default() })
     }
 
     /// The first model that the endpoint lists.
@@ -169,7 +172,9 @@ impl Client {
         let stream = stream.map_err(|_| Failure::Connect)?;
         stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
         let (sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|_| Failure::Connect)?;
+            http1::handshake(TokioIo::new(QuickAck::new(stream, self.quickack)))
+                .await
+                .map_err(|_| Failure::Connect)?;
         // The task ends when the sender is dropped or the server closes the connection. Its error
         // also reaches the request that is in flight, so it is not handled here.
         tokio::spawn(async move { drop(connection.await) });

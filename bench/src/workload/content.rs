@@ -1,6 +1,14 @@
 //! What prompts are made of: token ids, or words.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+
 use crate::seed::Seed;
+
+/// Most words that are read from a file.
+const WORDS_MAX: usize = 1_000_000;
 
 /// Token ids below this are special or single bytes in the usual vocabularies.
 const FIRST_ID: u32 = 256;
@@ -15,7 +23,7 @@ pub enum Prompt {
 }
 
 /// Makes parts of prompts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Token ids from `first` on, `count` of them.
     Tokens {
@@ -24,8 +32,8 @@ pub enum Content {
         /// How many different ids.
         count: u32,
     },
-    /// Common English words, most of which are one token in most vocabularies.
-    Words,
+    /// Words of lower-case ASCII letters.
+    Words(Arc<[String]>),
 }
 
 impl Content {
@@ -35,31 +43,52 @@ impl Content {
         Self::Tokens { first, count: (vocab_size - first).max(1) }
     }
 
+    /// Common English words, most of which are one token in most vocabularies.
+    pub fn common_words() -> Self {
+        Self::Words(WORDS.iter().map(|word| (*word).to_owned()).collect())
+    }
+
+    /// The words of a file, one a line.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, has none or too many, or one of them would need escapes in JSON.
+    pub fn words(path: &Path) -> Result<Self> {
+        let name = || format!("words: {}", path.display());
+        let text = std::fs::read_to_string(path).with_context(name)?;
+        let words: Arc<[String]> = text.lines().take(WORDS_MAX + 1).map(str::to_owned).collect();
+        ensure!((1..=WORDS_MAX).contains(&words.len()), "{}: not 1 to {WORDS_MAX} words", name());
+        let plain =
+            |word: &&String| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
+        if let Some(word) = words.iter().find(|word| !plain(word)) {
+            anyhow::bail!("{}: {word:?} is not of lower-case ASCII letters", name());
+        }
+        Ok(Self::Words(words))
+    }
+
     /// An empty prompt with room for `len` tokens or words.
-    pub fn empty(self, len: usize) -> Prompt {
+    pub fn empty(&self, len: usize) -> Prompt {
         match self {
             Self::Tokens { .. } => Prompt::Tokens(Vec::with_capacity(len)),
-            Self::Words => Prompt::Text(String::with_capacity(len * 6)),
+            Self::Words(_) => Prompt::Text(String::with_capacity(len * 6)),
         }
     }
 
     /// Appends `len` tokens or words of the stream to `prompt`, which [`Content::empty`] made.
-    pub(crate) fn extend(self, prompt: &mut Prompt, len: usize, mut seed: Seed) {
+    pub(crate) fn extend(&self, prompt: &mut Prompt, len: usize, mut seed: Seed) {
         match (self, prompt) {
             (Self::Tokens { first, count }, Prompt::Tokens(ids)) => {
-                ids.extend((0..len).map(|_| first + seed.below(u64::from(count)) as u32));
+                ids.extend((0..len).map(|_| first + seed.below(u64::from(*count)) as u32));
             }
-            (_, Prompt::Text(text)) => {
+            (Self::Words(words), Prompt::Text(text)) => {
                 for _ in 0..len {
                     if !text.is_empty() {
                         text.push(' ');
                     }
-                    text.push_str(WORDS[seed.below(WORDS.len() as u64) as usize]);
+                    text.push_str(&words[seed.below(words.len() as u64) as usize]);
                 }
             }
-            (Self::Words, Prompt::Tokens(_)) => {
-                unreachable!("a prompt is extended by its own content")
-            }
+            _ => unreachable!("a prompt is extended by its own content"),
         }
     }
 }
@@ -139,10 +168,24 @@ mod tests {
 
     #[test]
     fn words_are_counted_and_separated() {
-        let Prompt::Text(text) = prompt(Content::Words, 7, 1) else {
+        let Prompt::Text(text) = prompt(Content::common_words(), 7, 1) else {
             panic!("no text");
         };
         assert_eq!(text.split(' ').filter(|word| WORDS.contains(word)).count(), 7);
+    }
+
+    #[test]
+    fn words_of_a_file_replace_the_common_ones() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "one\ntwo\n").unwrap();
+        let Prompt::Text(text) = prompt(Content::words(file.path()).unwrap(), 50, 1) else {
+            panic!("no text");
+        };
+        assert_eq!(text.split(' ').filter(|word| ["one", "two"].contains(word)).count(), 50);
+        for bad in ["", "one\n\ntwo\n", "it's\n"] {
+            std::fs::write(file.path(), bad).unwrap();
+            assert!(Content::words(file.path()).is_err(), "{bad:?}");
+        }
     }
 
     #[test]
@@ -152,7 +195,7 @@ mod tests {
 
     #[test]
     fn equal_seeds_make_equal_prompts() {
-        assert_eq!(prompt(Content::Words, 9, 4), prompt(Content::Words, 9, 4));
-        assert_ne!(prompt(Content::Words, 9, 4), prompt(Content::Words, 9, 5));
+        assert_eq!(prompt(Content::common_words(), 9, 4), prompt(Content::common_words(), 9, 4));
+        assert_ne!(prompt(Content::common_words(), 9, 4), prompt(Content::common_words(), 9, 5));
     }
 }

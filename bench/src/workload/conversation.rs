@@ -50,7 +50,7 @@ mod tests {
 
     fn conversations(shared_prefix_share: f64) -> Conversations {
         let args = crate::args::PromptArgs { shared_prefix_share, ..args() };
-        Conversations::new(Synthetic::new(&args, Content::Words, 1), 3)
+        Conversations::new(Synthetic::new(&args, Content::common_words(), 1), 3)
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Workload {
         let content = content(args)?;
         let warmup = Synthetic::new(
             &args.prompt,
-            content,
+            content.clone(),
             Seed::of(args.pace.seed, Purpose::Warmup, 0).next(),
         );
         let seed = args.pace.seed;
@@ -156,7 +156,10 @@ fn content(args: &LoadArgs) -> Result<Content> {
     };
     let kind = args.prompt.prompt_kind.unwrap_or(default);
     if kind == PromptKind::Text {
-        return Ok(Content::Words);
+        return match &args.prompt.words {
+            Some(path) => Content::words(path),
+            None => Ok(Content::common_words()),
+        };
     }
     ensure!(
         args.target.endpoint == Endpoint::Completions,

@@ -85,6 +85,7 @@ pub(super) mod tests {
     pub(in crate::workload) fn args() -> PromptArgs {
         PromptArgs {
             prompt_kind: None,
+            words: None,
             vocab_size: 1000,
             prompt_tokens: 100,
             output_tokens: 10,
@@ -142,7 +143,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_request_depends_on_seed_and_index_alone() {
-        let source = |seed| Synthetic::new(&args(), Content::Words, seed);
+        let source = |seed| Synthetic::new(&args(), Content::common_words(), seed);
         assert_eq!(source(1).session(5), source(1).session(5));
         assert_ne!(source(1).session(5), source(2).session(5));
     }
