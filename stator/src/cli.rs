@@ -111,6 +111,8 @@ fn command() -> clap::Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stator_proxy::ProxySettings;
+    use stator_worker_agent::{AgentSettings, EngineSettings};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -133,5 +135,31 @@ mod tests {
                 assert!(named, "{} --{long} has {variable:?}", role.get_name());
             }
         }
+    }
+
+    /// Every example is a file of the role that it is named after, and its settings are valid.
+    #[test]
+    fn every_example_configuration_is_accepted() {
+        let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/examples");
+        let mut roles = Vec::new();
+        for example in std::fs::read_dir(examples).unwrap() {
+            let path = example.unwrap().path();
+            let role = path.file_stem().unwrap().to_owned();
+            let args = ["stator".into(), role.clone(), "--config".into(), path.into_os_string()];
+            let matches = config::parse(command(), args.into()).unwrap();
+            let checked = match Line::from_arg_matches(&matches).unwrap().role {
+                Role::Up(role) => EngineSettings::try_from(role.args.engine).map(drop),
+                Role::Agent(role) => AgentSettings::try_from(role.args.agent).map(drop),
+                Role::Proxy(role) => {
+                    ProxySettings::try_from(role.args).unwrap();
+                    Ok(())
+                }
+                Role::Bench(_) => panic!("there is no example for bench"),
+            };
+            checked.unwrap();
+            roles.push(role);
+        }
+        roles.sort();
+        assert_eq!(roles, ["agent", "proxy", "up"]);
     }
 }
