@@ -1,4 +1,5 @@
 //! End-to-end tests: the real binary, the real official client, on port 0.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod api;
 mod bench;
