@@ -3,6 +3,7 @@
 use crate::exchange::RequestLimits;
 use clap::Args;
 use stator_placement::{InvalidWeight, InvalidWeights, Mode, WeightSettings, Weights};
+use stator_runtime::config::ConfigError;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -167,24 +168,19 @@ pub struct ProxySettings {
     pub(crate) discovery_dir: PathBuf,
 }
 
-/// Every fault of the given settings, one a line, each with the flag's name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct InvalidSettings(pub Vec<String>);
-
 impl ProxySettings {
     /// Checks the flags of a proxy that finds its agents in `discovery_dir` and serves operators
     /// at `metrics_listen`, if anywhere apart from its HTTP port.
     ///
     /// # Errors
     ///
-    /// [`InvalidSettings`] with every fault.
+    /// [`ConfigError`] with every fault.
     pub fn new(
         http: HttpArgs,
         router: RouterArgs,
         discovery_dir: PathBuf,
         metrics_listen: Option<SocketAddr>,
-    ) -> Result<Self, InvalidSettings> {
+    ) -> Result<Self, ConfigError> {
         let mut faults = Vec::new();
         if http.api_key.iter().any(|key| key.trim().is_empty()) {
             faults.push("api-key: must not be empty".to_owned());
@@ -204,7 +200,7 @@ impl ProxySettings {
             }));
         });
         let (Ok(weights), true) = (weights, faults.is_empty()) else {
-            return Err(InvalidSettings(faults));
+            return Err(ConfigError(faults));
         };
         Ok(Self {
             listen: SocketAddr::new(http.http_host, http.http_port),
@@ -239,9 +235,9 @@ fn flag(weight: &str) -> String {
 }
 
 impl TryFrom<ProxyArgs> for ProxySettings {
-    type Error = InvalidSettings;
+    type Error = ConfigError;
 
-    fn try_from(args: ProxyArgs) -> Result<Self, InvalidSettings> {
+    fn try_from(args: ProxyArgs) -> Result<Self, ConfigError> {
         let metrics = SocketAddr::new(args.metrics_host, args.metrics_port);
         Self::new(args.http, args.router, args.discovery_dir, Some(metrics))
     }

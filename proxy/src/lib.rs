@@ -20,7 +20,7 @@ mod run;
 mod server;
 mod service;
 
-pub use config::{HttpArgs, InvalidSettings, ProxyArgs, ProxySettings, RouterArgs};
+pub use config::{HttpArgs, ProxyArgs, ProxySettings, RouterArgs};
 
 use anyhow::Context;
 use catalog::Catalog;

@@ -2,6 +2,7 @@
 
 use crate::engine::EngineOptions;
 use clap::{Args, ValueEnum};
+use stator_runtime::config::ConfigError;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -240,15 +241,10 @@ pub struct AgentSettings {
     pub drain_timeout: Duration,
 }
 
-/// Every fault of the given settings, one a line, each with the flag's name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct InvalidSettings(pub Vec<String>);
-
 impl TryFrom<EngineArgs> for EngineSettings {
-    type Error = InvalidSettings;
+    type Error = ConfigError;
 
-    fn try_from(args: EngineArgs) -> Result<Self, InvalidSettings> {
+    fn try_from(args: EngineArgs) -> Result<Self, ConfigError> {
         let (blocks, running, batched) = match args.engine {
             EngineKind::Builtin => (2048, 64, 512),
             EngineKind::Sim => (16_384, 256, 8192),
@@ -291,9 +287,9 @@ impl TryFrom<EngineArgs> for EngineSettings {
 }
 
 impl TryFrom<AgentArgs> for AgentSettings {
-    type Error = InvalidSettings;
+    type Error = ConfigError;
 
-    fn try_from(args: AgentArgs) -> Result<Self, InvalidSettings> {
+    fn try_from(args: AgentArgs) -> Result<Self, ConfigError> {
         let AgentArgs { engine, planes } = args;
         let mut faults = Faults::default();
         let engine = faults.keep(EngineSettings::try_from(engine));
@@ -344,7 +340,7 @@ impl Faults {
         }
     }
 
-    fn keep<T>(&mut self, result: Result<T, InvalidSettings>) -> Option<T> {
+    fn keep<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
         result.map_err(|faults| self.0.extend(faults.0)).ok()
     }
 
@@ -352,8 +348,8 @@ impl Faults {
         result.map_err(|fault| self.0.push(fault)).ok()
     }
 
-    fn none(self) -> Result<(), InvalidSettings> {
-        if self.0.is_empty() { Ok(()) } else { Err(InvalidSettings(self.0)) }
+    fn none(self) -> Result<(), ConfigError> {
+        if self.0.is_empty() { Ok(()) } else { Err(ConfigError(self.0)) }
     }
 }
 
