@@ -1,6 +1,7 @@
 //! Logs: structured events on standard error.
 
 use clap::ValueEnum;
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// How log lines look.
@@ -37,7 +38,10 @@ pub fn init(args: &LogArgs) -> anyhow::Result<()> {
     // that says `zeromq=warn`.
     let filter = EnvFilter::try_new(format!("zeromq=error,{}", args.log_level))
         .map_err(|error| anyhow::anyhow!("log-level: {:?}: {error}", args.log_level))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     let started = match args.log_format {
         Format::Text => builder.try_init(),
         Format::Json => builder.json().flatten_event(true).try_init(),
