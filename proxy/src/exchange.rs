@@ -49,6 +49,17 @@ impl Exchange {
         Self { session, request_id, status: None, reusable: true }
     }
 
+    /// Answers bytes that are no request, and closes the connection.
+    pub(crate) async fn refuse_malformed(mut session: ServerSession) {
+        let error = ApiError::malformed_http();
+        let body = Bytes::from(error.to_json());
+        let mut head = ResponseHeader::build(error.status, Some(4)).expect("a status is valid");
+        let _ = head.insert_header(header::CONTENT_TYPE, "application/json");
+        let _ = head.insert_header(header::CONTENT_LENGTH, body.len());
+        // Who sends no HTTP may not wait for any either.
+        let _ = session.write_error_response(head, body).await;
+    }
+
     pub(crate) fn method(&self) -> &Method {
         &self.session.req_header().method
     }
@@ -174,7 +185,7 @@ impl Exchange {
         let _ = self.write(Some(head), body, true).await;
     }
 
-    /// Sends an error. The only place where an [`ApiError`] becomes a response.
+    /// Sends an error: how every [`ApiError`] to a request becomes a response.
     pub(crate) async fn fail(&mut self, error: &ApiError) {
         let mut extra = Vec::new();
         if let Some(after) = error.retry_after {

@@ -91,8 +91,7 @@ impl HttpServerApp for Edge {
             Ok(true) => {}
             Ok(false) => return None,
             Err(_) => {
-                // No header was parsed, so Pingora has no request to hang our error body on.
-                session.respond_error(400).await.ok();
+                Exchange::refuse_malformed(session).await;
                 return None;
             }
         }

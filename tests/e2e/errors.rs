@@ -84,6 +84,7 @@ async fn bytes_that_are_not_http_get_a_400() {
     let up = up(&[]).await;
     let answer = raw(&up.client, "NOT HTTP AT ALL\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("\"code\":\"malformed_http\""), "{answer}");
     assert_eq!(up.client.get("/live").await.status, 200);
 }
 
