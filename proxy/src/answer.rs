@@ -1,9 +1,9 @@
 //! Turns the tokens of a request's choices into text: detokenizes, finds stop strings, counts.
 
 use crate::job::Job;
-use crate::model::{Detokenizer, Model, StopMatcher};
-use crate::openai::logprobs::{TokenLogprob, TokenText};
-use crate::openai::response::{EventWriter, FinishReason, Piece, Usage};
+use stator_model::openai::logprobs::{TokenLogprob, TokenText};
+use stator_model::openai::response::{EventWriter, FinishReason, Piece, Usage};
+use stator_model::{Detokenizer, Model, StopMatcher};
 use stator_protos::worker::{self, Finish, Output, TokenLogprobs};
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 //! The models that this proxy speaks for.
 
-use crate::fleet::{FleetEvent, Pool};
 use crate::metrics::FleetGauges;
-use crate::model::Model;
-use crate::openai::ApiError;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use stator_fleet::{FleetEvent, Pool};
+use stator_model::Model;
+use stator_model::openai::ApiError;
 use stator_runtime::admin::Readiness;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

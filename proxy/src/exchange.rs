@@ -4,13 +4,13 @@
 //! caller's business, how it gets onto the wire is this module's.
 
 use crate::corked::Corked;
-use crate::openai::error::ApiError;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType};
+use stator_model::openai::error::ApiError;
 use stator_protos::header::{REQUEST_ID, TRACEPARENT, WORKER_ID};
 use std::time::Duration;
 

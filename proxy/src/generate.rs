@@ -1,9 +1,9 @@
 //! Runs the prompts of one request on the fleet, and goes on elsewhere when a worker is lost.
 
-use crate::fleet::{Place, Pool, StreamError, TokenStream};
 use crate::job::Job;
 use crate::metrics::Metrics;
-use crate::openai::ApiError;
+use stator_fleet::{Place, Pool, StreamError, TokenStream};
+use stator_model::openai::ApiError;
 use stator_placement::{PickError, Request};
 use stator_protos::WorkerRank;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};

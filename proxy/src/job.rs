@@ -3,9 +3,9 @@
 use crate::catalog::{Catalog, Served};
 use crate::exchange::Exchange;
 use crate::generate::Plan;
-use crate::model::Model;
-use crate::openai::response::Api;
-use crate::openai::{ApiError, ChatRequest, CompletionRequest, GenerateOptions, Prompt};
+use stator_model::Model;
+use stator_model::openai::response::Api;
+use stator_model::openai::{ApiError, ChatRequest, CompletionRequest, GenerateOptions, Prompt};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::worker::{LogitBias, Sampling};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Which request is which.
 
-use crate::openai::ApiError;
 use http::Method;
+use stator_model::openai::ApiError;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use crate::exchange::Exchange;
 use crate::generate::Generation;
 use crate::job::Job;
 use crate::metrics::Metrics;
-use crate::openai::ApiError;
-use crate::openai::response::{
-    Api, DONE, EventWriter, Identity, UsageMode, push_error_event, push_response,
-};
 use crate::service::Failure;
 use http::StatusCode;
+use stator_model::openai::ApiError;
+use stator_model::openai::response::{
+    Api, DONE, EventWriter, Identity, UsageMode, push_error_event, push_response,
+};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 

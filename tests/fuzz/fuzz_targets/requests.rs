@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stator_proxy::openai::{ApiError, ChatRequest, CompletionRequest};
+use stator_model::openai::{ApiError, ChatRequest, CompletionRequest};
 
 fuzz_target!(|body: &[u8]| {
     check(ChatRequest::parse(body).err());

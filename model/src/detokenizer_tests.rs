@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::tokenizer::{CACHE_MAX_BYTES, Tokenizer as ModelTokenizer};
+use crate::tokenizer::{CACHE_MAX_BYTES, Tokenizer as ModelTokenizer};
 use proptest::prelude::*;
 
 const NAMES: [&str; 3] = ["llama3", "metaspace", "prepend"];

@@ -1,7 +1,8 @@
-//! What a proxy knows about a model: its template, its tokenizer, its defaults.
+//! From what clients send to what engines take, and back: API bodies, templates, tokens.
 //!
 //! Pure: a [`Model`] is built from the bytes of a model folder's files and answers questions about
-//! text. It never opens a file or a socket; the time is an argument.
+//! text; [`openai`] has the API as values. Nothing here opens a file or a socket; the time is an
+//! argument.
 //!
 //! Start reading at [`Model`], then [`tokenizer`] and [`template`].
 
@@ -10,6 +11,7 @@ mod detokenizer;
 mod fast_bpe;
 mod files;
 mod jinja;
+pub mod openai;
 mod python;
 mod segments;
 mod stop;
@@ -53,7 +55,7 @@ pub enum ModelError {
     Tokenizer(String),
 }
 
-/// A model as the proxy sees it. Shared by all requests, never changed.
+/// What a model's files say about text: its template, its tokenizer, its defaults. Shared by all requests, never changed.
 #[derive(Debug)]
 pub struct Model {
     name: String,

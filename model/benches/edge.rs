@@ -1,12 +1,12 @@
-//! What the pure parts of a request cost: `cargo bench -p stator-proxy --bench edge [-- MODEL_DIR]`.
+//! What the pure parts of a request cost: `cargo bench -p stator-model --bench edge [-- MODEL_DIR]`.
 //!
 //! Plain loops and plain printing; the figures are microseconds of one thread. Without a model
 //! folder the small tokenizer of the tests is used, whose words have more tokens than real ones.
 
 use bytes::Bytes;
-use stator_proxy::model::{Model, StopMatcher};
-use stator_proxy::openai::ChatRequest;
-use stator_proxy::openai::response::{Api, EventWriter, Identity, Piece, Usage, UsageMode};
+use stator_model::openai::ChatRequest;
+use stator_model::openai::response::{Api, EventWriter, Identity, Piece, Usage, UsageMode};
+use stator_model::{Model, StopMatcher};
 use std::fmt::Write;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The fleet as this proxy knows it: agents, their workers, and the streams to them.
+//! The fleet as a process that places requests knows it: agents, their workers, and the streams
+//! to them.
 //!
 //! [`Fleet`] watches the discovery directory and runs one task per agent, which keeps the agent's
 //! workers, blocks and load in the [`Pool`] of their model. A request asks its pool for a

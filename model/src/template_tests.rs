@@ -2,7 +2,7 @@ use super::*;
 use serde_json::Value as Json;
 use std::time::{Duration, UNIX_EPOCH};
 
-const RECORDED: &str = include_str!("../../fixtures/templates.json");
+const RECORDED: &str = include_str!("../fixtures/templates.json");
 
 fn source(name: &str) -> String {
     let path = format!("{}/fixtures/templates/{name}.jinja", env!("CARGO_MANIFEST_DIR"));
