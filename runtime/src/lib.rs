@@ -1,5 +1,5 @@
-//! What every stator process does alike: configuration, logs, metrics, the side server for
-//! operators, and shutdown.
+//! What every stator process does alike: configuration, logs, metrics, traces, TLS, the side
+//! server for operators, and shutdown.
 //!
 //! This crate knows nothing of models, workers or requests. Start reading at [`config`].
 
@@ -8,6 +8,8 @@ pub mod config;
 pub mod log;
 pub mod metrics;
 pub mod shutdown;
+pub mod tls;
+pub mod trace;
 
 pub use shutdown::Shutdown;
 

@@ -1,8 +1,12 @@
 //! Logs: structured events on standard error.
 
+use crate::trace::{self, Spans, Traces};
 use clap::ValueEnum;
 use std::io::IsTerminal;
-use tracing_subscriber::EnvFilter;
+use tracing::Subscriber;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -28,23 +32,42 @@ pub struct LogArgs {
     pub log_format: Format,
 }
 
-/// Starts logging for the process.
+/// Starts logging for the process, and traces where the environment asks for them. `service`
+/// names the process in traces unless the environment does: `stator-proxy`.
+///
+/// What it returns is to be held until the process ends: dropping it sends the last traces.
 ///
 /// # Errors
 ///
-/// When the filter does not parse, or logging was started before.
-pub fn init(args: &LogArgs) -> anyhow::Result<()> {
+/// When the filter does not parse, traces cannot be sent, or logging was started before.
+pub fn init(args: &LogArgs, service: &str) -> anyhow::Result<Traces> {
+    let settings = trace::Settings::from_env(service, |name| std::env::var(name).ok())?;
+    let (spans, traces) = trace::start(settings)?;
+    subscriber(args, spans)?
+        .try_init()
+        .map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))?;
+    Ok(traces)
+}
+
+/// Lines on standard error for what `args` lets through, and `spans` beside them.
+pub(crate) fn subscriber(
+    args: &LogArgs,
+    spans: Option<Spans>,
+) -> anyhow::Result<impl Subscriber + Send + Sync + use<>> {
     // The ZMQ library warns of sockets that are gone already when it tidies up; who wants to hear
-    // that says `zeromq=warn`.
-    let filter = EnvFilter::try_new(format!("zeromq=error,{}", args.log_level))
-        .map_err(|error| anyhow::anyhow!("log-level: {:?}: {error}", args.log_level))?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    // that says `zeromq=warn`. Spans for traces are not for the log.
+    let filter =
+        EnvFilter::try_new(format!("zeromq=error,{}=off,{}", trace::TARGET, args.log_level))
+            .map_err(|error| anyhow::anyhow!("log-level: {:?}: {error}", args.log_level))?;
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    let started = match args.log_format {
-        Format::Text => builder.try_init(),
-        Format::Json => builder.json().flatten_event(true).try_init(),
+    let lines = match args.log_format {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().flatten_event(true).boxed(),
     };
-    started.map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))
+    // One list, because each layer here has a filter of its own: what none of them wants is then
+    // skipped where it is called. A `None` in place of `spans` would count as one that wants all.
+    let layers: Vec<_> = spans.into_iter().chain([lines.with_filter(filter).boxed()]).collect();
+    Ok(tracing_subscriber::registry().with(layers))
 }

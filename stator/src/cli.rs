@@ -82,6 +82,16 @@ impl Role {
             Self::Bench(role) => &role.log,
         }
     }
+
+    /// Its name in traces, where the environment gives it none.
+    pub(crate) fn service(&self) -> &'static str {
+        match self {
+            Self::Up(_) => "stator-up",
+            Self::Proxy(_) => "stator-proxy",
+            Self::Agent(_) => "stator-agent",
+            Self::Bench(_) => "stator-bench",
+        }
+    }
 }
 
 impl Cli {

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let started = log::init(cli.role.log()).and_then(|()| run(cli));
+    let started = log::init(cli.role.log(), cli.role.service()).and_then(|_traces| run(cli));
     match started {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,0 +1,213 @@
+//! Accepting connections, plain or over TLS, as one type and on one path.
+
+use futures::Stream;
+use futures::stream::unfold;
+use prometheus_client::metrics::counter::Counter;
+use rustls::ServerConfig;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinError, JoinSet};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+/// How long a client may take for its handshake.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Handshakes that run at once; further connections wait in the kernel's queue.
+pub const HANDSHAKES_MAX: usize = 1024;
+
+/// The wait after the system refused a connection, mostly for want of file descriptors, so that
+/// asking again does not take a whole core.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepts connections of one server.
+pub struct Listener {
+    tcp: TcpListener,
+    tls: Option<TlsAcceptor>,
+    /// Handshakes under way. Dropping the listener drops them.
+    handshakes: JoinSet<Option<Connection>>,
+    failures: Counter,
+}
+
+/// One connection of a client.
+#[derive(Debug)]
+pub enum Connection {
+    /// As it is on the wire.
+    Plain(TcpStream),
+    /// Over TLS, the handshake done.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Listener {
+    /// Plain connections.
+    pub fn plain(tcp: TcpListener) -> Self {
+        Self { tcp, tls: None, handshakes: JoinSet::new(), failures: Counter::default() }
+    }
+
+    /// Connections over TLS.
+    pub fn tls(tcp: TcpListener, config: Arc<ServerConfig>) -> Self {
+        Self { tls: Some(config.into()), ..Self::plain(tcp) }
+    }
+
+    /// The address that clients connect to.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
+    /// Counts handshakes that failed or took too long, for a registry of metrics.
+    pub fn failures(&self) -> Counter {
+        self.failures.clone()
+    }
+
+    /// The next connection. Handshakes run beside each other, so that a slow client holds up
+    /// nobody; those that fail are counted, and logged at debug level, as anyone can cause them.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no connection.
+    pub async fn accept(&mut self) -> Connection {
+        loop {
+            tokio::select! {
+                Some(done) = self.handshakes.join_next() => {
+                    if let Some(connection) = settle(done) {
+                        return connection;
+                    }
+                }
+                accepted = self.tcp.accept(), if self.handshakes.len() < HANDSHAKES_MAX => {
+                    match accepted {
+                        Ok((stream, _)) => if let Some(plain) = self.begin(stream) {
+                            return plain;
+                        },
+                        Err(error) => {
+                            tracing::debug!(%error, "connection not accepted");
+                            // A client that is gone already is no reason to let others wait.
+                            if error.kind() != io::ErrorKind::ConnectionAborted {
+                                tokio::time::sleep(REFUSED_PAUSE).await;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// All connections, as servers of gRPC take them: without end and without errors.
+    pub fn incoming(self) -> impl Stream<Item = io::Result<Connection>> + Send {
+        unfold(self, async |mut listener| {
+            let connection = listener.accept().await;
+            Some((Ok(connection), listener))
+        })
+    }
+
+    /// Hands a plain connection back; begins the handshake of any other.
+    fn begin(&mut self, stream: TcpStream) -> Option<Connection> {
+        // Only a connection that is gone already refuses; reading from it says so.
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = self.tls.clone() else { return Some(Connection::Plain(stream)) };
+        let failures = self.failures.clone();
+        self.handshakes.spawn(async move {
+            match tokio::time::timeout(HANDSHAKE_LIMIT, tls.accept(stream)).await {
+                Ok(Ok(stream)) => return Some(Connection::Tls(Box::new(stream))),
+                Ok(Err(error)) => tracing::debug!(%error, "handshake failed"),
+                Err(_) => tracing::debug!(limit = ?HANDSHAKE_LIMIT, "handshake took too long"),
+            }
+            failures.inc();
+            None
+        });
+        None
+    }
+}
+
+/// The connection, if its handshake came to a good end.
+fn settle(done: Result<Option<Connection>, JoinError>) -> Option<Connection> {
+    done.unwrap_or_else(|error| {
+        tracing::error!(%error, "handshake panicked");
+        None
+    })
+}
+
+impl Connection {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.tcp().connect_info()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! TLS for servers: where the certificate comes from, who may connect, and how both change while
+//! the process runs.
+//!
+//! [`server_config`] turns checked [`Settings`] into a rustls configuration that any server can
+//! use. [`Listener`] accepts connections with it, or plain ones, so that a server has one path.
+
+mod certificate;
+mod listener;
+mod reload;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
+
+pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Listener};
+pub use reload::{RELOAD_INTERVAL, Reload};
+
+use reload::{Certificate, Clients, Material};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::server::NoServerSessionStorage;
+use rustls::{ServerConfig, SupportedProtocolVersion, version};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How a server speaks TLS.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The server's own certificate.
+    pub certificate: Source,
+    /// A PEM file with the authorities of clients. Where it is given, a client without a
+    /// certificate from one of them is refused (mTLS).
+    pub client_ca: Option<PathBuf>,
+    /// Whether to look at the files again every [`RELOAD_INTERVAL`].
+    pub reload: bool,
+    /// The oldest version that is spoken.
+    pub min_version: Version,
+    /// Application protocols, the best first: `h2` for gRPC. None: the protocol is not negotiated.
+    pub alpn: Vec<String>,
+}
+
+/// Where a server's certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Made at start and kept in memory, for `localhost` and these host names or addresses.
+    SelfSigned {
+        /// Names besides `localhost`.
+        names: Vec<String>,
+    },
+    /// The files `tls.crt` (chain, PEM) and `tls.key` (private key, PEM) in this folder, as a
+    /// Kubernetes secret of type `kubernetes.io/tls` is mounted.
+    Folder(PathBuf),
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Version {
+    /// TLS 1.2: the default, because Envoy offers nothing newer to its upstreams unless told to.
+    #[default]
+    #[value(name = "1.2")]
+    Tls12,
+    /// TLS 1.3.
+    #[value(name = "1.3")]
+    Tls13,
+}
+
+/// Why a server cannot speak TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {path:?}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What reading it said.
+        error: std::io::Error,
+    },
+    /// A file is not the PEM that it should be.
+    #[error("{path:?} holds no {what}: {error}")]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+        /// What parsing it said.
+        error: rustls_pki_types::pem::Error,
+    },
+    /// Certificate and key do not belong together, or are of a kind that is not supported.
+    #[error("certificate and key are refused: {0}")]
+    Refused(#[from] rustls::Error),
+    /// The authorities of clients make no verifier.
+    #[error("client authorities in {path:?} are refused: {error}")]
+    ClientCa {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: String,
+    },
+    /// No certificate could be made for these names.
+    #[error("cannot make a certificate for {names:?}: {error}")]
+    SelfSigned {
+        /// The names that were asked for.
+        names: Vec<String>,
+        /// Why.
+        error: rcgen::Error,
+    },
+}
+
+/// Makes ring the cryptography of every TLS library in the process. Call it once at start, before
+/// clients of other libraries are built; calling it again does nothing.
+pub fn install_provider() {
+    // An error means that a provider is installed already.
+    let _ = ring::default_provider().install_default();
+}
+
+/// The rustls configuration for `settings`, and the task that keeps its files fresh where
+/// [`Settings::reload`] asks for one and there are files.
+///
+/// # Errors
+///
+/// When a file cannot be read, or does not hold what it should.
+pub fn server_config(settings: &Settings) -> Result<(Arc<ServerConfig>, Option<Reload>), TlsError> {
+    let material = Material::read(settings)?;
+    let certificate =
+        Arc::new(Certificate::new(certificate::certified(settings.names(), &material)?));
+    let clients = match material.client_ca(settings) {
+        Some((path, pem)) => Some(Arc::new(Clients::new(certificate::verifier(path, pem)?))),
+        None => None,
+    };
+
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(settings.min_version.and_newer())?;
+    let builder = match &clients {
+        Some(clients) => builder.with_client_cert_verifier(clients.clone()),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(certificate.clone());
+    config.alpn_protocols = settings.alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    if clients.is_some() {
+        // A resumed session is not checked again: it would outlive the authority that let it in.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    let reload = Reload::new(settings.clone(), material, certificate, clients);
+    Ok((Arc::new(config), reload))
+}
+
+impl Settings {
+    /// The names for a certificate of our own making.
+    fn names(&self) -> &[String] {
+        match &self.certificate {
+            Source::SelfSigned { names } => names,
+            Source::Folder(_) => &[],
+        }
+    }
+}
+
+impl Version {
+    fn and_newer(self) -> &'static [&'static SupportedProtocolVersion] {
+        match self {
+            Self::Tls12 => rustls::ALL_VERSIONS,
+            Self::Tls13 => NEWEST,
+        }
+    }
+}
+
+/// TLS 1.3 and what will follow it.
+static NEWEST: &[&SupportedProtocolVersion] = &[&version::TLS13];
+
+/// The cryptography of our own servers: named outright, so that it does not depend on what is
+/// installed for others.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
