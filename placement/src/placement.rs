@@ -151,7 +151,28 @@ impl Placement {
         self.expire(now);
         self.find_candidates(request)?;
         let chosen = self.choose(request, &mut Random::new(seed));
-        Ok(self.book(request, chosen))
+        let Candidate { worker, overlap, .. } = self.scratch.candidates[chosen];
+        Ok(self.place(request, worker, overlap))
+    }
+
+    /// Scores every worker that may take a request, in order of their identity, and books
+    /// nothing. For callers that weigh more than the cost: they choose, then [`Placement::book`].
+    pub fn survey(&mut self, request: &Request<'_>, now: Time) -> &[Candidate] {
+        self.expire(now);
+        self.scratch.candidates.clear();
+        if self.find_candidates(request).is_ok() {
+            self.score(request);
+        }
+        &self.scratch.candidates
+    }
+
+    /// Books a request at a worker of the caller's choice; the last [`Placement::survey`] must
+    /// have been of the same request. `None` if the worker is not known.
+    pub fn book(&mut self, request: &Request<'_>, worker: WorkerRank) -> Option<Decision> {
+        self.fleet.worker(worker)?;
+        let surveyed = self.scratch.candidates.iter().find(|found| found.worker == worker);
+        let overlap = surveyed.map(|found| found.overlap).unwrap_or_default();
+        Some(self.place(request, worker, overlap))
     }
 
     /// The request's prompt is computed: its first token came. False if the booking has ended.
@@ -326,8 +347,7 @@ impl Placement {
         }
     }
 
-    fn book(&mut self, request: &Request<'_>, chosen: usize) -> Decision {
-        let Candidate { worker, overlap, .. } = self.scratch.candidates[chosen];
+    fn place(&mut self, request: &Request<'_>, worker: WorkerRank, overlap: Overlap) -> Decision {
         let block_size = self.settings.block_size.get();
         let overlap_blocks = overlap.blocks();
         let cached_tokens = overlap_blocks.saturating_mul(block_size).min(request.prompt_tokens);
@@ -344,6 +364,14 @@ impl Placement {
         self.predict(worker, request.sequence);
         let candidates = if request.explain { self.scratch.candidates.clone() } else { Vec::new() };
         Decision { worker, prefill: None, booking, overlap_blocks, cached_tokens, candidates }
+    }
+
+    /// A request that was placed elsewhere went to this worker: it is taken to hold the prompt
+    /// where its events do not say so.
+    pub fn sent(&mut self, worker: WorkerRank, sequence: &[SequenceHash]) {
+        if self.fleet.worker(worker).is_some() {
+            self.predict(worker, sequence);
+        }
     }
 
     /// Takes it that the worker will hold the prompt, where its events do not say so.

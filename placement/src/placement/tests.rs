@@ -469,3 +469,20 @@ proptest! {
         prop_assert_eq!(one.stats(), left);
     }
 }
+
+#[test]
+fn a_survey_books_nothing_and_a_booking_follows_the_callers_choice() {
+    let mut placement = in_mode(Mode::Kv, 3);
+    let blocks = sequence(1, 4);
+    placement.apply(rank(1), LIFE, &stored(&blocks));
+    let asked = request(&blocks);
+    let surveyed = placement.survey(&asked, Time::default()).to_vec();
+    assert_eq!(surveyed.iter().map(|found| found.worker).collect::<Vec<_>>(), [0, 1, 2].map(rank));
+    assert_eq!(placement.stats().bookings, 0);
+    assert!(surveyed[1].score.total < surveyed[0].score.total);
+
+    let decision = placement.book(&asked, rank(1)).expect("the worker is known");
+    assert_eq!((decision.worker, decision.overlap_blocks), (rank(1), 4));
+    assert_eq!(placement.in_flight(rank(1)).requests, 1);
+    assert_eq!(placement.book(&asked, rank(9)), None);
+}
