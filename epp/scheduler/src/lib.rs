@@ -1,0 +1,31 @@
+//! Which endpoint of a pool takes a request: a configured profile of filters, scorers and a
+//! picker, as `EndpointPickerConfig` describes it.
+//!
+//! Pure: values in, values out. Time ([`Time`]) and randomness (a seed) are arguments; nothing
+//! here opens a socket, reads a clock or knows Kubernetes or Envoy. A [`Scheduler`] is owned by
+//! one pool and changed under that pool's lock, so that choosing and booking are one step.
+//!
+//! Start reading at [`Scheduler::schedule`], then [`plugin`] for what a plug-in is.
+
+mod candidate;
+mod cycle;
+mod endpoint;
+mod load;
+pub mod plugin;
+mod program;
+mod random;
+mod request;
+mod scheduler;
+mod slot;
+#[cfg(test)]
+mod testkit;
+mod tickets;
+
+pub use candidate::{Candidate, KvCost, PredictedLatency, PrefixMatch};
+pub use endpoint::{Endpoint, Roles};
+pub use load::{CacheConfig, EngineLoad, InFlight, Lora};
+pub use program::{Named, Profile, Program, Saturation};
+pub use random::Random;
+pub use request::{Headers, MultimodalItem, Prompt, Request, Subset, SubsetEntry};
+pub use scheduler::{Call, Decision, PoolStats, Refused, Scheduler, SchedulerSettings};
+pub use stator_placement::Time;

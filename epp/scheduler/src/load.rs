@@ -1,0 +1,49 @@
+//! How busy an endpoint is: what its engine reports, and what was sent to it.
+
+use crate::Time;
+
+/// What an engine last reported, scraped or pushed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineLoad {
+    /// Requests that wait for room.
+    pub waiting: u32,
+    /// Requests in the running batch.
+    pub running: u32,
+    /// Share of KV blocks in use, 0 to 1.
+    pub kv_usage: f64,
+    /// Adapters; `None` where the engine never spoke of them.
+    pub lora: Option<Lora>,
+    /// Size of its KV cache; `None` where the engine does not say.
+    pub cache: Option<CacheConfig>,
+    /// When it was reported; `None` before the first report.
+    pub updated: Option<Time>,
+}
+
+/// LoRA adapters of an engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lora {
+    /// Most adapters that run at once.
+    pub max: u32,
+    /// Adapters with running requests.
+    pub running: Vec<String>,
+    /// Adapters whose requests wait for a slot.
+    pub waiting: Vec<String>,
+}
+
+/// Size of an engine's KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Blocks on the device.
+    pub blocks: u32,
+}
+
+/// What this picker has sent to an endpoint and not yet seen end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// Requests.
+    pub requests: u64,
+    /// Their tokens still to be computed or produced, as far as known.
+    pub tokens: u64,
+}

@@ -1,0 +1,202 @@
+//! What a plug-in is: narrow traits, one for each place of the decision that it can take.
+//!
+//! A plug-in is built once from its `parameters` and shared by all profiles that refer to it. It
+//! is called under its pool's lock, one request at a time; one that keeps state keeps it in a
+//! mutex of its own, which is therefore never contended.
+
+use crate::{Candidate, Random, Request, Time};
+use stator_protos::WorkerRank;
+use std::sync::Arc;
+
+/// Drops candidates that may not take the request.
+pub trait Filter: Send + Sync {
+    /// Leaves in `candidates` those that may, in their order.
+    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>);
+}
+
+/// Ranks candidates.
+pub trait Scorer: Send + Sync {
+    /// Writes one score per candidate, in order: 0.0 is worst, 1.0 is best; what is outside is
+    /// clamped.
+    fn score(
+        &self,
+        request: &Request<'_>,
+        candidates: &[Candidate<'_>],
+        scores: &mut [f64],
+        now: Moment<'_>,
+    );
+}
+
+/// Chooses among scored candidates.
+pub trait Picker: Send + Sync {
+    /// Positions of the chosen candidates, best first; `scores` has one entry or more, in order.
+    /// Empty only if `scores` is.
+    fn pick(&self, scores: &[f64], random: &mut Random) -> Vec<usize>;
+}
+
+/// When it is, and the chance of this decision.
+pub struct Moment<'a> {
+    /// The present.
+    pub time: Time,
+    /// Random numbers for this decision.
+    pub random: &'a mut Random,
+}
+
+/// Finds out about a request and its candidates before they are filtered and scored.
+pub trait Producer: Send + Sync {
+    /// Adds to the candidates what it knows.
+    fn produce(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], now: Time);
+}
+
+/// Follows requests after they are placed.
+pub trait Observer: Send + Sync {
+    /// The request goes to these endpoints.
+    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time);
+    /// The endpoint sent the first byte of an answer.
+    fn first_token(&self, ended: &Progress<'_>, now: Time);
+    /// The request is over, in whatever way.
+    fn ended(&self, ended: &Progress<'_>, now: Time);
+    /// An endpoint left the pool, or began another life: what was known of it is void.
+    fn left(&self, _worker: WorkerRank) {}
+}
+
+/// Adds headers for the endpoint that answers, once it is known where a request goes.
+pub trait RouteHeaders: Send + Sync {
+    /// Headers, names in lower case. `candidates` are all that the request could go to.
+    fn route_headers(
+        &self,
+        request: &Request<'_>,
+        candidates: &[Candidate<'_>],
+        routing: &Routing<'_>,
+    ) -> Vec<(&'static str, String)>;
+}
+
+/// Adds headers to the answer, known as soon as it is known where a request goes.
+pub trait ResponseHeaders: Send + Sync {
+    /// Headers for the client, names in lower case.
+    fn response_headers(
+        &self,
+        request: &Request<'_>,
+        routing: &Routing<'_>,
+    ) -> Vec<(String, String)>;
+}
+
+/// Runs profiles for a request and makes one routing of their results.
+pub trait ProfileHandler: Send + Sync {
+    /// Decides; `run` runs a profile by name and gives its pick, `None` where it has none.
+    ///
+    /// # Errors
+    ///
+    /// [`NotRouted`] if the request cannot be answered.
+    fn route<'a>(
+        &self,
+        request: &Request<'_>,
+        run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
+    ) -> Result<Routing<'a>, NotRouted>;
+}
+
+/// Whether a request's prompt, or its images, should be computed by another endpoint than the
+/// one that answers.
+pub trait Decider: Send + Sync {
+    /// Whether to split, given the endpoint that will answer.
+    fn split(&self, request: &Request<'_>, decode: &Candidate<'_>) -> bool;
+}
+
+/// Refuses requests that are not worth serving now. Returns why not, in words for the client.
+pub trait Admitter: Send + Sync {
+    /// `Err` refuses.
+    fn admit(
+        &self,
+        request: &Request<'_>,
+        candidates: &[Candidate<'_>],
+        now: Moment<'_>,
+    ) -> Result<(), String>;
+}
+
+/// What a profile chose: candidates in order, the first is the one, others are fallbacks.
+#[derive(Clone, Debug)]
+pub struct Pick<'a> {
+    /// At least one.
+    pub targets: Vec<Candidate<'a>>,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug)]
+pub struct Routing<'a> {
+    /// The profile whose pick answers.
+    pub primary: Pick<'a>,
+    /// Endpoints that compute something for it, by the name of their profile.
+    pub others: Vec<(String, Pick<'a>)>,
+    /// Headers for the endpoint that answers, names in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// Port that the request is sent to instead of the endpoint's own, where a front of all
+    /// ranks takes it.
+    pub port: Option<u16>,
+}
+
+impl<'a> Routing<'a> {
+    /// A request that goes to a pick and nowhere else.
+    pub fn to(primary: Pick<'a>) -> Self {
+        Self { primary, others: Vec::new(), headers: Vec::new(), port: None }
+    }
+}
+
+/// Why no profile's pick can answer. One variant per answer a client gets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRouted {
+    /// All candidates were filtered out.
+    #[error("no endpoints available for the given request")]
+    Drained,
+    /// The request names a profile that there is not.
+    #[error("no profile is called {0:?}")]
+    UnknownProfile(String),
+}
+
+/// A placed request, for observers.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed<'a> {
+    /// Identity of the request within this process, never used again.
+    pub ticket: u64,
+    /// Where it goes.
+    pub routing: &'a Routing<'a>,
+}
+
+/// A placed request some time later.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// Identity of the request, see [`Placed::ticket`].
+    pub ticket: u64,
+    /// Tokens of the answer, where the answer was watched and said so.
+    pub output_tokens: Option<u64>,
+    /// Tokens of the prompt that were cached, likewise.
+    pub cached_tokens: Option<u64>,
+    /// Whether an answer came at all.
+    pub answered: bool,
+    /// Name of the endpoint that served it, if it was told and another than chosen.
+    pub served: Option<&'a str>,
+}
+
+/// What one entry of `plugins` was built into: every place that its type can take.
+#[derive(Clone, Default)]
+pub struct Built {
+    /// As a filter.
+    pub filter: Option<Arc<dyn Filter>>,
+    /// As a scorer.
+    pub scorer: Option<Arc<dyn Scorer>>,
+    /// As a picker.
+    pub picker: Option<Arc<dyn Picker>>,
+    /// As a producer.
+    pub producer: Option<Arc<dyn Producer>>,
+    /// As an observer.
+    pub observer: Option<Arc<dyn Observer>>,
+    /// As a profile handler.
+    pub handler: Option<Arc<dyn ProfileHandler>>,
+    /// As a decider.
+    pub decider: Option<Arc<dyn Decider>>,
+    /// As an admitter.
+    pub admitter: Option<Arc<dyn Admitter>>,
+    /// As a writer of headers for the endpoint.
+    pub route_headers: Option<Arc<dyn RouteHeaders>>,
+    /// As a writer of headers for the client.
+    pub response_headers: Option<Arc<dyn ResponseHeaders>>,
+}

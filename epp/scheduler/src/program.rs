@@ -1,0 +1,95 @@
+//! A configuration turned into what runs: profiles of plug-ins, and what stands around them.
+
+use crate::plugin::{
+    Admitter, Filter, Observer, Picker, Producer, ProfileHandler, ResponseHeaders, RouteHeaders,
+    Scorer,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A scheduling profile: filters in order, then scorers, then the picker.
+#[derive(Clone)]
+pub struct Profile {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Filters, in order.
+    pub filters: Vec<Named<dyn Filter>>,
+    /// Scorers and their weights.
+    pub scorers: Vec<(Named<dyn Scorer>, f64)>,
+    /// Chooses among what is left.
+    pub picker: Named<dyn Picker>,
+}
+
+/// A plug-in and its names, for metrics and explanations.
+pub struct Named<T: ?Sized> {
+    /// Its type in the configuration.
+    pub type_name: Arc<str>,
+    /// Its name there.
+    pub name: Arc<str>,
+    /// What it does.
+    pub plugin: Arc<T>,
+}
+
+impl<T: ?Sized> Clone for Named<T> {
+    fn clone(&self) -> Self {
+        let Self { type_name, name, plugin } = self;
+        Self { type_name: type_name.clone(), name: name.clone(), plugin: plugin.clone() }
+    }
+}
+
+/// Everything that decides.
+#[derive(Clone)]
+pub struct Program {
+    /// The profiles; names are unique.
+    pub profiles: Vec<Profile>,
+    /// Runs them.
+    pub handler: Named<dyn ProfileHandler>,
+    /// In the order in which they must run.
+    pub producers: Vec<Named<dyn Producer>>,
+    /// In no particular order.
+    pub observers: Vec<Named<dyn Observer>>,
+    /// All must agree.
+    pub admitters: Vec<Named<dyn Admitter>>,
+    /// What adds headers for the endpoint that answers.
+    pub route_headers: Vec<Named<dyn RouteHeaders>>,
+    /// What adds headers for the client.
+    pub response_headers: Vec<Named<dyn ResponseHeaders>>,
+    /// Whether the placement core's costs and overlaps are wanted.
+    pub uses_kv: bool,
+    /// When the pool counts as full for requests of negative priority.
+    pub saturation: Saturation,
+}
+
+/// When a pool is full.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Saturation {
+    /// By what engines report: the mean over the endpoints of the larger of queue and cache use,
+    /// each relative to its threshold; an endpoint whose report is older than `staleness` is
+    /// judged by what is in flight there, as if each request waited.
+    ///
+    /// Source: `utilization-detector` of the llm-d router, which takes a stale endpoint for full.
+    Utilization {
+        /// Waiting requests at which an endpoint is full.
+        queue_depth: f64,
+        /// Share of KV blocks at which it is full, 0 to 1.
+        kv_usage: f64,
+        /// Age at which a report counts no more.
+        staleness: Duration,
+    },
+    /// By what was sent: the share of the requests, of the tokens, or the larger of both, that
+    /// may be in flight.
+    ///
+    /// Source: `concurrency-detector` of the llm-d router.
+    Concurrency {
+        /// Requests in flight at which an endpoint is full; `None` does not count them.
+        requests: Option<u64>,
+        /// Tokens in flight at which an endpoint is full; `None` does not count them.
+        tokens: Option<u64>,
+    },
+}
+
+impl Default for Saturation {
+    fn default() -> Self {
+        Self::Utilization { queue_depth: 5.0, kv_usage: 0.8, staleness: Duration::from_millis(200) }
+    }
+}

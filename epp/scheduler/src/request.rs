@@ -1,0 +1,94 @@
+//! A request, as far as its scheduling depends on it.
+
+use stator_protos::hash::SequenceHash;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// A request whose body has been read. Borrowed from the request path for one decision.
+#[derive(Clone, Debug, Default)]
+pub struct Request<'a> {
+    /// Identity, from `x-request-id` or made at the edge.
+    pub id: &'a str,
+    /// The model that will be asked for, after rewriting; empty if the body was not read.
+    pub model: &'a str,
+    /// Headers that plug-ins may read.
+    pub headers: Headers<'a>,
+    /// Objective's priority: 0 without one, negative is sheddable.
+    pub priority: i32,
+    /// Whose request it is, for fairness.
+    pub fairness_id: &'a str,
+    /// The endpoints that the data plane allows; `None` is all.
+    pub subset: Option<&'a Subset>,
+    /// What is to be computed.
+    pub prompt: Prompt<'a>,
+    /// Most tokens of the answer, if limited.
+    pub max_output_tokens: Option<u32>,
+    /// Whether the answer is streamed.
+    pub stream: bool,
+    /// Bytes of the body.
+    pub size_bytes: usize,
+    /// Objective for the time to the first token.
+    pub slo_ttft: Option<Duration>,
+    /// Objective for the mean time between tokens.
+    pub slo_tpot: Option<Duration>,
+}
+
+/// The prompt in the forms that plug-ins use; each is empty where it is not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Prompt<'a> {
+    /// Tokens of the prompt: exact if `token_ids` is there, else estimated from its bytes.
+    pub tokens: u32,
+    /// The token ids, where there is a tokenizer or the client sent them.
+    pub token_ids: Option<&'a [u32]>,
+    /// Sequence hashes of its complete blocks, of the pool's block size, seeded by LoRA adapter
+    /// and cache salt: over token ids, or over text where there are none.
+    pub sequence: &'a [SequenceHash],
+    /// The user's input as bytes, in pieces; equal beginnings of conversations have equal bytes.
+    pub text: &'a [&'a [u8]],
+    /// Images, audio and video of the prompt.
+    pub multimodal: &'a [MultimodalItem],
+    /// What keeps this prompt's cache apart from others'.
+    pub cache_salt: Option<&'a str>,
+}
+
+/// An image, a sound or a video of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MultimodalItem {
+    /// Hash of its content or address.
+    pub hash: u64,
+    /// Estimated size of its embedding.
+    pub size_bytes: u64,
+}
+
+/// Headers of a request. Names are in lower case; the last value of a name counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Headers<'a>(pub &'a [(&'a str, &'a str)]);
+
+impl<'a> Headers<'a> {
+    /// The value of a header, whose name is in lower case.
+    pub fn get(&self, name: &str) -> Option<&'a str> {
+        self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+}
+
+/// The endpoints that a data plane allows for a request. Empty allows none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subset(pub Vec<SubsetEntry>);
+
+/// One allowed address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubsetEntry {
+    /// The address.
+    pub ip: IpAddr,
+    /// The port; `None` allows all ports of the address.
+    pub port: Option<u16>,
+}
+
+impl Subset {
+    /// Whether an endpoint's address is allowed.
+    pub fn allows(&self, address: std::net::SocketAddr) -> bool {
+        self.0.iter().any(|entry| {
+            entry.ip == address.ip() && entry.port.is_none_or(|port| port == address.port())
+        })
+    }
+}

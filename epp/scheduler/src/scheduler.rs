@@ -1,0 +1,438 @@
+//! One pool's state and decisions: endpoints, what they report, what is in flight, who takes the
+//! next request.
+
+use crate::cycle::{self, Cycle};
+use crate::plugin::{NotRouted, Placed, Progress, Routing};
+use crate::program::Program;
+use crate::slot::{Slot, Slots};
+use crate::tickets::{Place, Ticket, Tickets};
+use crate::{Endpoint, EngineLoad, InFlight, Request, Time};
+use stator_placement::{Placement, Settings, Stats, Worker};
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::{KvEvent, Medium};
+use stator_protos::load::Load;
+use stator_protos::{Generation, WorkerRank};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Decides for one pool. Owned by it, changed under its lock.
+pub struct Scheduler {
+    program: Program,
+    slots: Slots,
+    placement: Placement,
+    tickets: Tickets,
+    settle: Duration,
+}
+
+/// One call of [`Scheduler::schedule`].
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// The present.
+    pub now: Time,
+    /// Any number that differs from request to request.
+    pub seed: u64,
+    /// Whether [`Scheduler::ended`] will be called. The place of a request that nobody watches is
+    /// given back when its endpoint's report covers it, or after a lease.
+    pub watched: bool,
+    /// Whether [`Decision::scores`] is wanted.
+    pub scores: bool,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The request's identity from now on.
+    pub ticket: u64,
+    /// The endpoint that answers, then fallbacks in order. At least one.
+    pub targets: Vec<Arc<Endpoint>>,
+    /// Endpoints that compute something for it, by the name of their profile.
+    pub others: Vec<(String, Arc<Endpoint>)>,
+    /// Headers for the endpoint that answers, names in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// Headers for the client, names in lower case.
+    pub response_headers: Vec<(String, String)>,
+    /// Tokens of the prompt that the endpoint is taken to hold.
+    pub cached_tokens: u64,
+    /// What each candidate of the answering profile scored, if wanted.
+    pub scores: Vec<(SocketAddr, f64)>,
+}
+
+/// Why a request was not placed. One variant per answer a client gets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// No endpoint is ready, or none that the data plane allows.
+    #[error("failed to find endpoint candidates for serving the request")]
+    NoEndpoints,
+    /// The pool is full, and the request's priority is negative.
+    #[error("system saturated, sheddable request dropped")]
+    Saturated,
+    /// An admitter refused.
+    #[error("request cannot be admitted: {0}")]
+    NotAdmitted(String),
+    /// No profile's pick can answer.
+    #[error(transparent)]
+    NotRouted(#[from] NotRouted),
+    /// As many requests are in flight as may be.
+    #[error("{limit} requests are in flight, the limit")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// Counts and levels for metrics.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PoolStats {
+    /// Endpoints that take requests.
+    pub ready_endpoints: usize,
+    /// Endpoints whose last report is too old to count, or that never reported.
+    pub stale_endpoints: usize,
+    /// How full the pool is, 1 and more is full; 1 without endpoints.
+    pub saturation: f64,
+    /// Requests in flight.
+    pub in_flight: usize,
+    /// The placement core's counts.
+    pub placement: Stats,
+}
+
+impl Scheduler {
+    /// A pool without endpoints.
+    pub fn new(program: Program, settings: SchedulerSettings) -> Self {
+        Self {
+            program,
+            slots: Slots::default(),
+            placement: Placement::new(settings.placement),
+            tickets: Tickets::new(settings.in_flight_max, settings.unwatched_lease),
+            settle: settings.settle,
+        }
+    }
+
+    /// What decides.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The endpoints are these. Those that stay keep what is known of them; another life of a
+    /// pod starts with nothing.
+    pub fn set_endpoints(&mut self, endpoints: &[Arc<Endpoint>]) {
+        for left in self.slots.retain(endpoints) {
+            self.placement.worker_down(left);
+            self.program.observers.iter().for_each(|observer| observer.plugin.left(left));
+        }
+        for endpoint in endpoints {
+            if let Some(slot) = self.slots.insert(endpoint) {
+                self.placement.worker_up(worker(slot));
+            }
+        }
+    }
+
+    /// The endpoints and what is known of them, in order of their identity.
+    pub fn endpoints(&self) -> impl Iterator<Item = (&Arc<Endpoint>, &EngineLoad, InFlight)> {
+        self.slots.iter().map(|slot| (&slot.endpoint, &slot.load, slot.in_flight()))
+    }
+
+    /// A worker's present life, as its event feed tells of it, and whether it publishes events;
+    /// what was known of another life's blocks is forgotten.
+    pub fn set_life(&mut self, rank: WorkerRank, generation: Generation, publishes_events: bool) {
+        let Some(slot) = self.slots.get_mut(rank) else { return };
+        if (slot.generation, slot.publishes_events) == (generation, publishes_events) {
+            return;
+        }
+        let other_life = slot.generation != generation;
+        (slot.generation, slot.publishes_events) = (generation, publishes_events);
+        let worker = worker(slot);
+        if other_life {
+            self.placement.worker_down(rank);
+        }
+        self.placement.worker_up(worker);
+    }
+
+    /// Keeps what an engine reported at `load.updated`. Requests that nobody watches and that
+    /// the report covers are in its numbers from now on.
+    pub fn report(&mut self, rank: WorkerRank, load: EngineLoad) {
+        let Some(slot) = self.slots.get_mut(rank) else { return };
+        let updated = load.updated.unwrap_or_default();
+        let blocks = load.cache.map_or(0, |cache| cache.blocks);
+        let reported = Load {
+            running: load.running,
+            waiting: load.waiting,
+            used_blocks: (load.kv_usage.clamp(0.0, 1.0) * f64::from(blocks)) as u32,
+            total_blocks: blocks,
+            ..Load::default()
+        };
+        slot.load = load;
+        let generation = slot.generation;
+        self.settle(rank, updated);
+        self.placement.report_load(rank, generation, reported);
+    }
+
+    /// Keeps what an agent reported of one life of its worker.
+    pub fn report_agent(
+        &mut self,
+        rank: WorkerRank,
+        generation: Generation,
+        load: Load,
+        now: Time,
+    ) {
+        let Some(slot) = self.slots.get_mut(rank) else { return };
+        if slot.generation != generation {
+            return;
+        }
+        slot.load.waiting = load.waiting;
+        slot.load.running = load.running;
+        slot.load.kv_usage = match load.total_blocks {
+            0 => 0.0,
+            total => f64::from(load.used_blocks) / f64::from(total),
+        };
+        slot.load.updated = Some(now);
+        self.settle(rank, now);
+        self.placement.report_load(rank, generation, load);
+    }
+
+    /// Follows KV events of a worker's life.
+    pub fn apply(&mut self, rank: WorkerRank, generation: Generation, events: &[KvEvent]) {
+        for event in events {
+            self.placement.apply(rank, generation, event);
+        }
+    }
+
+    /// Replaces what is known of a worker's blocks.
+    pub fn replace(
+        &mut self,
+        rank: WorkerRank,
+        generation: Generation,
+        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
+    ) {
+        self.placement.replace(rank, generation, blocks);
+    }
+
+    /// Events of a worker were lost: it counts as holding nothing until they are replaced.
+    pub fn unknown(&mut self, rank: WorkerRank) {
+        self.placement.unknown(rank);
+    }
+
+    /// Takes it that a worker holds a prompt that another replica sent there.
+    pub fn predict(&mut self, rank: WorkerRank, sequence: &[SequenceHash], now: Time) {
+        self.placement.expire(now);
+        self.placement.sent(rank, sequence);
+    }
+
+    /// What all other replicas have in flight at an endpoint.
+    pub fn set_others_in_flight(&mut self, rank: WorkerRank, in_flight: InFlight) {
+        if let Some(slot) = self.slots.get_mut(rank) {
+            slot.others = in_flight;
+        }
+    }
+
+    /// Chooses an endpoint and books the request there, in one step.
+    ///
+    /// The same calls with the same arguments give the same answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] says why it was not placed; nothing is booked then.
+    pub fn schedule(&mut self, request: &Request<'_>, call: Call) -> Result<Decision, Refused> {
+        self.expire(call.now);
+        self.tickets.check_room()?;
+        let asked = asked(request);
+        let block_size = self.block_size();
+        let surveyed = match self.program.uses_kv {
+            true => self.placement.survey(&asked, call.now),
+            false => &[],
+        };
+        let candidates = self.slots.candidates(request, surveyed, block_size);
+        let mut cycle = Cycle::new(&self.program, request, call, candidates);
+        let routing = cycle.route()?;
+        let response_headers = cycle.response_headers(&routing);
+        let scores = cycle.scores(&routing);
+        let ticket = self.tickets.next();
+        for observer in &self.program.observers {
+            observer.plugin.placed(request, &Placed { ticket, routing: &routing }, call.now);
+        }
+        let mut decision = self.decision(ticket, &routing);
+        (decision.scores, decision.response_headers) = (scores, response_headers);
+        self.book(&asked, &decision, call);
+        Ok(decision)
+    }
+
+    /// The answer's first byte came: the prompt is computed.
+    pub fn first_token(&mut self, progress: &Progress<'_>, now: Time) {
+        let Some(ticket) = self.tickets.get_mut(progress.ticket) else { return };
+        let tokens = std::mem::take(&mut ticket.tokens);
+        for place in &ticket.places {
+            self.placement.prefill_done(place.booking);
+            if let Some(slot) = self.slots.of(place) {
+                slot.own.tokens = slot.own.tokens.saturating_sub(tokens);
+            }
+        }
+        for observer in &self.program.observers {
+            observer.plugin.first_token(progress, now);
+        }
+    }
+
+    /// The request is over, in whatever way.
+    pub fn ended(&mut self, progress: &Progress<'_>, now: Time) {
+        if let Some(ticket) = self.tickets.remove(progress.ticket) {
+            self.release(ticket);
+        }
+        for observer in &self.program.observers {
+            observer.plugin.ended(progress, now);
+        }
+    }
+
+    /// Ends what has run out by `now`. Every decision does the same; call it now and then where
+    /// none come.
+    pub fn expire(&mut self, now: Time) {
+        self.placement.expire(now);
+        while let Some(ticket) = self.tickets.pop_expired(now) {
+            self.release(ticket);
+        }
+    }
+
+    /// How full the pool is; 1 and more is full.
+    pub fn saturation(&self, now: Time) -> f64 {
+        cycle::saturation(self.program.saturation, self.slots.iter(), now)
+    }
+
+    /// What is in flight here at each endpoint, without what others have there.
+    pub fn own_in_flight(&self) -> impl Iterator<Item = (WorkerRank, InFlight)> {
+        self.slots.iter().map(|slot| (slot.endpoint.worker, slot.own))
+    }
+
+    /// Counts and levels for metrics.
+    pub fn stats(&self, now: Time) -> PoolStats {
+        let stale = |slot: &&Slot| slot.load.updated.is_none_or(|at| now > at.after(STALE));
+        PoolStats {
+            ready_endpoints: self.slots.iter().len(),
+            stale_endpoints: self.slots.iter().filter(stale).count(),
+            saturation: self.saturation(now),
+            in_flight: self.tickets.len(),
+            placement: self.placement.stats(),
+        }
+    }
+
+    /// Tokens per KV block.
+    pub fn block_size(&self) -> u32 {
+        self.placement.settings().block_size.get()
+    }
+
+    fn decision(&self, ticket: u64, routing: &Routing<'_>) -> Decision {
+        let shared = |endpoint: &Endpoint| self.slots.endpoint(endpoint.worker);
+        let targets = &routing.primary.targets;
+        let others = routing.others.iter().filter_map(|(profile, pick)| {
+            Some((profile.clone(), shared(pick.targets.first()?.endpoint)?))
+        });
+        let prefix = targets.first().and_then(|target| target.prefix()).unwrap_or_default();
+        Decision {
+            ticket,
+            targets: targets.iter().filter_map(|target| shared(target.endpoint)).collect(),
+            others: others.collect(),
+            headers: routing.headers.clone(),
+            cached_tokens: prefix.matched_tokens(),
+            response_headers: Vec::new(),
+            scores: Vec::new(),
+        }
+    }
+
+    /// Books the request at the endpoint that answers and at those that help.
+    fn book(&mut self, asked: &stator_placement::Request<'_>, decision: &Decision, call: Call) {
+        let uncached = u64::from(asked.prompt_tokens).saturating_sub(decision.cached_tokens);
+        let mut places = Vec::with_capacity(1 + decision.others.len());
+        let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
+        for endpoint in decision.targets.first().into_iter().chain(helpers) {
+            let rank = endpoint.worker;
+            let booked = self.placement.book(asked, rank);
+            if let (Some(booked), Some(slot)) = (booked, self.slots.get_mut(rank)) {
+                slot.own.requests += 1;
+                slot.own.tokens += uncached;
+                if !call.watched {
+                    slot.unsettled.push_back((call.now, decision.ticket));
+                }
+                places.push(Place { rank, epoch: slot.epoch, booking: booked.booking });
+            }
+        }
+        let ticket = Ticket { places, tokens: uncached };
+        self.tickets.insert(decision.ticket, ticket, (!call.watched).then_some(call.now));
+    }
+
+    /// Ends the unwatched requests of an endpoint that were sent long enough before `reported`
+    /// for the engine's numbers to have them.
+    fn settle(&mut self, rank: WorkerRank, reported: Time) {
+        while let Some(slot) = self.slots.get_mut(rank) {
+            match slot.unsettled.front() {
+                Some(&(sent, _)) if sent.after(self.settle) <= reported => {}
+                _ => return,
+            }
+            if let Some((_, ticket)) = slot.unsettled.pop_front()
+                && let Some(ticket) = self.tickets.remove(ticket)
+            {
+                self.release(ticket);
+            }
+        }
+    }
+
+    fn release(&mut self, ticket: Ticket) {
+        for place in ticket.places {
+            self.placement.release(place.booking);
+            if let Some(slot) = self.slots.of(&place) {
+                slot.own.requests = slot.own.requests.saturating_sub(1);
+                slot.own.tokens = slot.own.tokens.saturating_sub(ticket.tokens);
+            }
+        }
+    }
+}
+
+/// Age at which a report counts as stale in [`PoolStats`].
+///
+/// Source: `--metrics-staleness-threshold` of the llm-d router.
+const STALE: Duration = Duration::from_secs(2);
+
+/// How a pool's state is kept.
+#[derive(Clone, Debug)]
+pub struct SchedulerSettings {
+    /// The placement core's settings.
+    pub placement: Settings,
+    /// How long after a request was sent its engine's report is sure to cover it. Default 100 ms.
+    pub settle: Duration,
+    /// How long the place of an unwatched request lasts where no report covers it. Default 60 s.
+    pub unwatched_lease: Duration,
+    /// Most requests in flight. Default 1,048,576.
+    pub in_flight_max: usize,
+}
+
+impl Default for SchedulerSettings {
+    fn default() -> Self {
+        Self {
+            placement: Settings::default(),
+            settle: Duration::from_millis(100),
+            unwatched_lease: Duration::from_secs(60),
+            in_flight_max: 1 << 20,
+        }
+    }
+}
+
+/// A request as the placement core sees it.
+fn asked<'a>(request: &Request<'a>) -> stator_placement::Request<'a> {
+    stator_placement::Request {
+        sequence: request.prompt.sequence,
+        prompt_tokens: request.prompt.tokens,
+        max_output_tokens: request.max_output_tokens,
+        ..stator_placement::Request::default()
+    }
+}
+
+/// A slot as the placement core knows it.
+fn worker(slot: &Slot) -> Worker {
+    Worker {
+        worker: slot.endpoint.worker,
+        generation: slot.generation,
+        total_blocks: slot.load.cache.map_or(0, |cache| cache.blocks),
+        accepting: true,
+        publishes_events: slot.publishes_events,
+    }
+}
+
+#[cfg(test)]
+#[path = "scheduler_tests.rs"]
+mod tests;

@@ -1,0 +1,259 @@
+use super::*;
+use crate::plugin::NotRouted;
+use crate::testkit::{endpoint, life, program, rank};
+use crate::{CacheConfig, Headers, Prompt, Subset, SubsetEntry};
+use proptest::{collection::vec, prelude::*};
+use stator_protos::kv_event::Stored;
+
+fn pool(endpoints: u8) -> Scheduler {
+    let mut pool = Scheduler::new(program(), SchedulerSettings::default());
+    pool.set_endpoints(&(1..=endpoints).map(endpoint).collect::<Vec<_>>());
+    pool
+}
+
+fn sequence(from: u64, blocks: u64) -> Vec<SequenceHash> {
+    (from..from + blocks).map(SequenceHash).collect()
+}
+
+fn asking(sequence: &[SequenceHash]) -> Request<'_> {
+    let tokens = sequence.len() as u32 * 16;
+    Request { prompt: Prompt { sequence, tokens, ..Prompt::default() }, ..Request::default() }
+}
+
+fn call(ms: u64, watched: bool) -> Call {
+    Call { now: Time::from_millis(ms), seed: 7, watched, scores: false }
+}
+
+#[track_caller]
+fn schedule(pool: &mut Scheduler, request: &Request<'_>, call: Call) -> (u64, String) {
+    let decision = pool.schedule(request, call).expect("an endpoint takes it");
+    (decision.ticket, decision.targets[0].pod.to_string())
+}
+
+fn in_flight(pool: &Scheduler) -> Vec<u64> {
+    pool.endpoints().map(|(_, _, in_flight)| in_flight.requests).collect()
+}
+
+fn over(ticket: u64) -> Progress<'static> {
+    Progress { ticket, output_tokens: None, cached_tokens: None, answered: true, served: None }
+}
+
+fn stored(hashes: &[SequenceHash]) -> KvEvent {
+    KvEvent::Stored(Stored {
+        hashes: hashes.iter().map(|hash| hash.0).collect(),
+        parent: None,
+        tokens: Vec::new(),
+        block_size: 16,
+        medium: Medium::Device,
+        lora_name: None,
+    })
+}
+
+#[test]
+fn the_endpoint_that_holds_the_prefix_takes_the_request() {
+    let mut pool = pool(3);
+    let blocks = sequence(1, 8);
+    pool.set_life(rank(2), Generation(5), true);
+    pool.apply(rank(2), Generation(5), &[stored(&blocks)]);
+    let decision = pool.schedule(&asking(&blocks), call(1, true)).expect("one takes it");
+    assert_eq!(&*decision.targets[0].pod, "pod2");
+    assert_eq!(decision.cached_tokens, 128);
+}
+
+#[test]
+fn what_was_just_sent_counts_before_any_report() {
+    let mut pool = pool(2);
+    let (one, two) = (sequence(1, 4), sequence(100, 4));
+    assert_eq!(schedule(&mut pool, &asking(&one), call(1, true)).1, "pod1");
+    assert_eq!(schedule(&mut pool, &asking(&two), call(1, true)).1, "pod2");
+    assert_eq!(in_flight(&pool), [1, 1]);
+}
+
+#[test]
+fn a_watched_request_holds_its_place_until_it_ends() {
+    let mut pool = pool(1);
+    let (ticket, _) = schedule(&mut pool, &asking(&sequence(1, 4)), call(1, true));
+    let load = EngineLoad { updated: Some(Time::from_millis(900_000)), ..EngineLoad::default() };
+    pool.report(rank(1), load);
+    assert_eq!(in_flight(&pool), [1]);
+    pool.ended(&over(ticket), Time::from_millis(900_001));
+    pool.ended(&over(ticket), Time::from_millis(900_002));
+    assert_eq!(in_flight(&pool), [0]);
+}
+
+#[test]
+fn an_unwatched_request_is_covered_by_a_later_report() {
+    let mut pool = pool(1);
+    schedule(&mut pool, &asking(&sequence(1, 4)), call(1000, false));
+    let report = |pool: &mut Scheduler, ms| {
+        let updated = Some(Time::from_millis(ms));
+        pool.report(rank(1), EngineLoad { running: 1, updated, ..EngineLoad::default() });
+        in_flight(pool)
+    };
+    assert_eq!(report(&mut pool, 1099), [1]);
+    assert_eq!(report(&mut pool, 1100), [0]);
+    assert_eq!(pool.stats(Time::from_millis(1100)).in_flight, 0);
+}
+
+#[test]
+fn an_unwatched_request_without_reports_ends_with_its_lease() {
+    let mut pool = pool(1);
+    schedule(&mut pool, &asking(&sequence(1, 4)), call(0, false));
+    pool.expire(Time::from_millis(59_999));
+    assert_eq!(in_flight(&pool), [1]);
+    pool.expire(Time::from_millis(60_000));
+    assert_eq!(in_flight(&pool), [0]);
+}
+
+#[test]
+fn only_what_the_data_plane_allows_is_chosen() {
+    let mut pool = pool(3);
+    let mut ask = |entries: Vec<SubsetEntry>| {
+        let subset = Subset(entries);
+        let request = Request { subset: Some(&subset), ..Request::default() };
+        pool.schedule(&request, call(1, true)).map(|decision| decision.targets[0].pod.to_string())
+    };
+    let entry = |last: u8, port| SubsetEntry { ip: [10, 0, 0, last].into(), port };
+    assert_eq!(ask(vec![entry(3, Some(8000))]), Ok("pod3".into()));
+    assert_eq!(ask(vec![entry(2, None)]), Ok("pod2".into()));
+    assert_eq!(ask(vec![entry(3, Some(8001))]), Err(Refused::NoEndpoints));
+    assert_eq!(ask(vec![]), Err(Refused::NoEndpoints));
+}
+
+#[test]
+fn an_empty_pool_and_drained_filters_are_different_refusals() {
+    let mut none = pool(0);
+    let refused = none.schedule(&Request::default(), call(1, true)).map(|_| ());
+    assert_eq!(refused, Err(Refused::NoEndpoints));
+    let headers = [("only", "pod9")];
+    let request = Request { headers: Headers(&headers), ..Request::default() };
+    let refused = pool(2).schedule(&request, call(1, true)).map(|_| ());
+    assert_eq!(refused, Err(Refused::NotRouted(NotRouted::Drained)));
+}
+
+#[test]
+fn a_full_pool_sheds_requests_of_negative_priority_alone() {
+    let mut pool = pool(1);
+    let updated = Some(Time::from_millis(1000));
+    pool.report(rank(1), EngineLoad { waiting: 5, updated, ..EngineLoad::default() });
+    let mut ask = |priority, ms| {
+        let request = Request { priority, ..Request::default() };
+        pool.schedule(&request, call(ms, false)).map(|_| ())
+    };
+    assert_eq!(ask(0, 1000), Ok(()));
+    assert_eq!(ask(-1, 1000), Err(Refused::Saturated));
+    // The report is stale, and of what was sent one request is no crowd.
+    assert_eq!(ask(-1, 2000), Ok(()));
+}
+
+#[test]
+fn another_life_of_a_pod_holds_nothing_and_has_nothing_in_flight() {
+    let mut pool = pool(1);
+    let blocks = sequence(1, 8);
+    pool.set_life(rank(1), Generation(5), true);
+    pool.apply(rank(1), Generation(5), &[stored(&blocks)]);
+    let (ticket, _) = schedule(&mut pool, &asking(&blocks), call(1, true));
+    pool.set_endpoints(&[life(1, "2")]);
+    assert_eq!(in_flight(&pool), [0]);
+    let decision = pool.schedule(&asking(&blocks), call(2, true)).expect("it takes requests");
+    assert_eq!(decision.cached_tokens, 0);
+    pool.ended(&over(ticket), Time::from_millis(3));
+    assert_eq!(in_flight(&pool), [1]);
+}
+
+#[test]
+fn reported_cache_use_weighs_on_the_choice() {
+    let mut pool = pool(2);
+    let cache = Some(CacheConfig { block_size: 16, blocks: 1000 });
+    let updated = Some(Time::from_millis(1));
+    let busy = EngineLoad { kv_usage: 0.9, cache, updated, ..EngineLoad::default() };
+    pool.report(rank(1), busy);
+    assert_eq!(schedule(&mut pool, &asking(&sequence(1, 4)), call(2, true)).1, "pod2");
+}
+
+#[test]
+fn scores_come_when_they_are_wanted() {
+    let mut pool = pool(2);
+    let wanted = Call { scores: true, ..call(1, true) };
+    let decision = pool.schedule(&Request::default(), wanted).expect("one takes it");
+    assert_eq!(decision.scores.len(), 2);
+    let decision = pool.schedule(&Request::default(), call(1, true)).expect("one takes it");
+    assert_eq!(decision.scores, []);
+}
+
+/// Something that happens to a pool.
+#[derive(Clone, Debug)]
+enum Step {
+    Schedule { blocks: u64, watched: bool },
+    First(usize),
+    End(usize),
+    Report(u8),
+    Leave(u8),
+    Join(u8),
+    Wait(u64),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..20u64, any::<bool>()).prop_map(|(blocks, watched)| Step::Schedule { blocks, watched }),
+        1 => any::<usize>().prop_map(Step::First),
+        3 => any::<usize>().prop_map(Step::End),
+        1 => (1..4u8).prop_map(Step::Report),
+        1 => (1..4u8).prop_map(Step::Leave),
+        1 => (1..4u8).prop_map(Step::Join),
+        1 => (0..5000u64).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// Whatever happens, when all requests have ended nothing is in flight anywhere.
+    #[test]
+    fn nothing_leaks(steps in vec(any_step(), 0..200)) {
+        let mut pool = pool(3);
+        let (mut now, mut open) = (0, Vec::new());
+        let mut here: std::collections::BTreeMap<u8, u32> = (1..4).map(|n| (n, 1)).collect();
+        let mut lives = 1;
+        for step in steps {
+            match step {
+                Step::Schedule { blocks, watched } => {
+                    let blocks = sequence(0, blocks);
+                    if let Ok(decision) = pool.schedule(&asking(&blocks), call(now, watched))
+                        && watched
+                    {
+                        open.push(decision.ticket);
+                    }
+                }
+                Step::First(at) if !open.is_empty() => {
+                    pool.first_token(&over(open[at % open.len()]), Time::from_millis(now));
+                }
+                Step::End(at) if !open.is_empty() => {
+                    let ticket = open.swap_remove(at % open.len());
+                    pool.ended(&over(ticket), Time::from_millis(now));
+                }
+                Step::First(_) | Step::End(_) => {}
+                Step::Report(number) => {
+                    let updated = Some(Time::from_millis(now));
+                    pool.report(rank(number), EngineLoad { updated, ..EngineLoad::default() });
+                }
+                Step::Leave(number) => {
+                    here.remove(&number);
+                }
+                Step::Join(number) => {
+                    lives += 1;
+                    here.entry(number).or_insert(lives);
+                }
+                Step::Wait(ms) => now += ms,
+            }
+            let all: Vec<_> = here.iter().map(|(n, uid)| life(*n, &uid.to_string())).collect();
+            pool.set_endpoints(&all);
+        }
+        for ticket in open {
+            pool.ended(&over(ticket), Time::from_millis(now));
+        }
+        pool.expire(Time::from_millis(now + 60_000));
+        let left: Vec<_> = pool.endpoints().map(|(_, _, in_flight)| in_flight).collect();
+        prop_assert!(left.iter().all(|left| *left == InFlight::default()), "{left:?}");
+        let stats = pool.stats(Time::from_millis(now + 60_000));
+        prop_assert_eq!((stats.in_flight, stats.placement.bookings), (0, 0));
+    }
+}

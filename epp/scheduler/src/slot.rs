@@ -1,0 +1,158 @@
+//! What a pool knows of each of its endpoints.
+
+use crate::tickets::Place;
+use crate::{Candidate, Endpoint, EngineLoad, InFlight, KvCost, PrefixMatch, Request, Time};
+use stator_placement::Overlap;
+use stator_protos::kv_event::Medium;
+use stator_protos::{Generation, WorkerRank};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What a block in each tier is worth against one on the device.
+///
+/// Source: default tier weights of the llm-d router's precise prefix scorer, which knows the
+/// first two; the others are the placement core's defaults.
+fn tier_weight(medium: Medium) -> f64 {
+    match medium {
+        Medium::Device => 1.0,
+        Medium::Host => 0.8,
+        Medium::Remote => 0.5,
+        Medium::Disk => 0.25,
+    }
+}
+
+/// An endpoint and its state.
+pub(crate) struct Slot {
+    pub endpoint: Arc<Endpoint>,
+    /// Differs from that of every other slot there ever was: what was sent to an endpoint that
+    /// left is not given back to the one that came in its place.
+    pub epoch: u64,
+    /// The life of its engine; 0 until its event feed tells.
+    pub generation: Generation,
+    pub publishes_events: bool,
+    pub load: EngineLoad,
+    /// What is in flight there from here.
+    pub own: InFlight,
+    /// What other replicas have in flight there.
+    pub others: InFlight,
+    /// Requests that nobody watches, by when they were sent.
+    pub unsettled: VecDeque<(Time, u64)>,
+}
+
+impl Slot {
+    fn new(endpoint: &Arc<Endpoint>, epoch: u64) -> Self {
+        Self {
+            endpoint: endpoint.clone(),
+            epoch,
+            generation: Generation(0),
+            publishes_events: false,
+            load: EngineLoad::default(),
+            own: InFlight::default(),
+            others: InFlight::default(),
+            unsettled: VecDeque::new(),
+        }
+    }
+
+    /// What is in flight there from all replicas.
+    pub(crate) fn in_flight(&self) -> InFlight {
+        InFlight {
+            requests: self.own.requests + self.others.requests,
+            tokens: self.own.tokens + self.others.tokens,
+        }
+    }
+}
+
+/// All endpoints, in order of their identity.
+#[derive(Default)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    epochs: u64,
+}
+
+impl Slots {
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Slot> {
+        self.slots.iter()
+    }
+
+    pub(crate) fn get_mut(&mut self, rank: WorkerRank) -> Option<&mut Slot> {
+        self.position(rank).ok().map(|position| &mut self.slots[position])
+    }
+
+    pub(crate) fn endpoint(&self, rank: WorkerRank) -> Option<Arc<Endpoint>> {
+        self.position(rank).ok().map(|position| self.slots[position].endpoint.clone())
+    }
+
+    /// Keeps the endpoints that are in `endpoints` in the same life; returns the others.
+    pub(crate) fn retain(&mut self, endpoints: &[Arc<Endpoint>]) -> Vec<WorkerRank> {
+        let lives: rustc_hash::FxHashSet<_> =
+            endpoints.iter().map(|endpoint| (endpoint.worker, &endpoint.uid)).collect();
+        let stays = |slot: &Slot| lives.contains(&(slot.endpoint.worker, &slot.endpoint.uid));
+        let left = self.slots.iter().filter(|slot| !stays(slot)).map(|slot| slot.endpoint.worker);
+        let left = left.collect();
+        self.slots.retain(stays);
+        left
+    }
+
+    /// Adds an endpoint, or updates what discovery tells of one. The slot, if it is new.
+    pub(crate) fn insert(&mut self, endpoint: &Arc<Endpoint>) -> Option<&Slot> {
+        match self.position(endpoint.worker) {
+            Ok(position) => {
+                self.slots[position].endpoint = endpoint.clone();
+                None
+            }
+            Err(position) => {
+                self.epochs += 1;
+                self.slots.insert(position, Slot::new(endpoint, self.epochs));
+                Some(&self.slots[position])
+            }
+        }
+    }
+
+    /// The slot where a place was taken, if it is still there.
+    pub(crate) fn of(&mut self, place: &Place) -> Option<&mut Slot> {
+        self.get_mut(place.rank).filter(|slot| slot.epoch == place.epoch)
+    }
+
+    /// The endpoints that a request may go to, with the placement core's findings, which are in
+    /// order of the workers too. `block_size` is that core's.
+    pub(crate) fn candidates(
+        &self,
+        request: &Request<'_>,
+        surveyed: &[stator_placement::Candidate],
+        block_size: u32,
+    ) -> Vec<Candidate<'_>> {
+        let total_blocks = request.prompt.tokens.checked_div(block_size).unwrap_or_default();
+        let mut surveyed = surveyed.iter().peekable();
+        let mut candidates = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            let rank = slot.endpoint.worker;
+            while surveyed.next_if(|found| found.worker < rank).is_some() {}
+            let found = surveyed.next_if(|found| found.worker == rank);
+            if request.subset.is_some_and(|subset| !subset.allows(slot.endpoint.address)) {
+                continue;
+            }
+            let mut candidate = Candidate::new(&slot.endpoint, &slot.load, slot.in_flight());
+            if let Some(found) = found {
+                let overlap_blocks = found.overlap.blocks();
+                candidate.kv = Some(KvCost { cost: found.score.total, overlap_blocks });
+                candidate.precise = Some(prefix_match(found.overlap, total_blocks, block_size));
+            }
+            candidates.push(candidate);
+        }
+        candidates
+    }
+
+    fn position(&self, rank: WorkerRank) -> Result<usize, usize> {
+        self.slots.binary_search_by_key(&rank, |slot| slot.endpoint.worker)
+    }
+}
+
+fn prefix_match(overlap: Overlap, total_blocks: u32, block_size: u32) -> PrefixMatch {
+    let weighted = |medium: &Medium| tier_weight(*medium) * f64::from(overlap.on(*medium));
+    PrefixMatch {
+        matched_blocks: overlap.blocks(),
+        total_blocks,
+        block_size,
+        weighted_blocks: Medium::ALL.iter().map(weighted).sum(),
+    }
+}
