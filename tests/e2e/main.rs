@@ -8,3 +8,4 @@ mod events;
 mod fleet;
 mod lifecycle;
 mod support;
+mod testbed;

@@ -3,8 +3,13 @@
 //! Everything runs on port 0 and in temporary directories, so tests run side by side; everything
 //! waits for a signal with a deadline and never for time.
 
+pub mod envoy;
 pub mod http;
+pub mod kube;
+pub mod kube_api;
+pub mod kube_objects;
 pub mod process;
+pub mod tooling;
 
 use std::time::Duration;
 

@@ -1,0 +1,84 @@
+// Command kube is a Kubernetes API server with its etcd in one process: the cluster that the
+// end-to-end tests talk to. It has no kubelet and no controllers; the tests play those parts.
+//
+// It prints one line, the server's URL, once the server is ready. It ends, and removes its
+// directory, when its standard input is closed, so that it never outlives the tests. A signal
+// ends it too, but leaves the directory for the next start.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+)
+
+func main() {
+	dir := flag.String("dir", "", "directory for keys and data; created where it is missing")
+	token := flag.String("token", "", "bearer token of an administrator")
+	port := flag.Int("port", 0, "port of the API server, or 0 for any free one")
+	flag.Parse()
+	if err := run(*dir, *token, *port); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(dir, token string, port int) error {
+	ctx := genericapiserver.SetupSignalContext()
+	listener, err := listen(port)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	go endWithParent(dir)
+	store, err := startEtcd(dir)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	server, err := newAPIServer(dir, token, store.Clients[0].Addr().String(), listener)
+	if err != nil {
+		return err
+	}
+	go func() {
+		url := "https://" + listener.Addr().String()
+		if err := waitReady(ctx, url, dir, token); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(url)
+	}()
+	return server.Run(ctx)
+}
+
+// listen takes a port of loopback. After a restart it may have to wait for a connection that the
+// kernel gave the same port meanwhile.
+func listen(port int) (listener net.Listener, err error) {
+	for end := time.Now().Add(startTimeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		listener, err = net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return listener, err
+}
+
+// endWithParent waits until the other end of standard input is closed.
+func endWithParent(dir string) {
+	// By then nobody reads what is logged, which must not end the process before it has tidied up.
+	signal.Ignore(syscall.SIGPIPE)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	// Etcd may write a file into a directory that is just being emptied.
+	for attempt := 0; attempt < 100 && os.RemoveAll(dir) != nil; attempt++ {
+	}
+	os.Exit(0)
+}

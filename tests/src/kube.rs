@@ -1,0 +1,297 @@
+//! A Kubernetes cluster: a real API server with etcd, and nothing else. Tests create the objects,
+//! and play the controllers and kubelets by patching status.
+
+use crate::kube_api::{Api, Refusal};
+use crate::kube_objects::reference;
+use crate::tooling::{Tool, installed};
+use serde_json::{Value, json};
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+/// A running cluster with the inference extension's resources installed.
+pub struct Cluster {
+    binaries: PathBuf,
+    server: Option<Tool>,
+    address: SocketAddr,
+    token: String,
+    directory: TempDir,
+    namespaces: AtomicUsize,
+}
+
+/// Custom resources that can be installed; the name of a directory that `tests/kube/build` made.
+#[derive(Clone, Copy, Debug)]
+pub enum Resources {
+    /// `InferencePool`, its import, and objectives and rewrites in both groups.
+    Inference,
+    /// `Gateway`, `GatewayClass`, `HTTPRoute`, `GRPCRoute` and `ReferenceGrant`.
+    Gateway,
+}
+
+impl Cluster {
+    /// The cluster that all tests of a program share, each in a [`Cluster::namespace`] of its
+    /// own. `None`, and said so, where `tests/run` has not installed one.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start, or is missing in continuous integration.
+    pub async fn shared() -> Option<&'static Self> {
+        static SHARED: OnceCell<Option<Cluster>> = OnceCell::const_new();
+        SHARED.get_or_init(Self::start).await.as_ref()
+    }
+
+    /// A cluster for one test, which may stop it.
+    ///
+    /// # Panics
+    ///
+    /// As [`Cluster::shared`].
+    pub async fn start() -> Option<Self> {
+        let binaries = installed("STATOR_TEST_KUBE", "the Kubernetes API server")?;
+        let directory = TempDir::new().expect("a temporary directory");
+        let random = RandomState::new();
+        let token = format!("{:016x}{:016x}", random.hash_one(1), random.hash_one(2));
+        let (server, address) = serve(&binaries, directory.path(), &token, 0).await;
+        let cluster = Self {
+            binaries,
+            server: Some(server),
+            address,
+            token,
+            directory,
+            namespaces: AtomicUsize::new(0),
+        };
+        cluster.write_kubeconfig("admin", &cluster.token);
+        cluster.install(Resources::Inference).await;
+        Some(cluster)
+    }
+
+    /// A client with all rights.
+    pub fn api(&self) -> Api {
+        Api::new(self.address, &self.certificate(), &self.token)
+    }
+
+    /// A kubeconfig file with all rights.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.directory.path().join("admin.kubeconfig")
+    }
+
+    /// The kubeconfig of a service account, which this creates where it is missing. It has the
+    /// rights that roles bound to `system:serviceaccount:NAMESPACE:NAME` give it.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn kubeconfig_for(&self, namespace: &str, account: &str) -> PathBuf {
+        let token = self.token_for(namespace, account).await;
+        self.write_kubeconfig(&format!("{namespace}-{account}"), &token)
+    }
+
+    /// A client with the rights of a service account, as [`Cluster::kubeconfig_for`] has.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn api_for(&self, namespace: &str, account: &str) -> Api {
+        let token = self.token_for(namespace, account).await;
+        Api::new(self.address, &self.certificate(), &token)
+    }
+
+    /// Creates a namespace that no other test uses.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn namespace(&self) -> Namespace {
+        let name = format!("test-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
+        let api = self.api();
+        api.apply(&reference("v1", "Namespace", "", &name)).await;
+        Namespace { name, api }
+    }
+
+    /// Installs custom resources and waits until they are served.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn install(&self, resources: Resources) {
+        let set = match resources {
+            Resources::Inference => "crds/inference",
+            Resources::Gateway => "crds/gateway",
+        };
+        let files = std::fs::read_dir(self.binaries.join(set)).expect("the build made them");
+        let files = files.map(|file| file.expect("the directory can be read").path());
+        let mut tasks: tokio::task::JoinSet<()> =
+            files.map(|file| install(self.api(), file)).collect();
+        while let Some(done) = tasks.join_next().await {
+            done.expect("the definition is installed");
+        }
+    }
+
+    /// Kills the API server and etcd, as the loss of a control plane does. Objects survive.
+    pub fn stop(&mut self) {
+        self.server = None;
+    }
+
+    /// Stops the API server, where it runs, and starts it at the same address.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub async fn restart(&mut self) {
+        self.stop();
+        let port = self.address.port();
+        let (server, _) = serve(&self.binaries, self.directory.path(), &self.token, port).await;
+        self.server = Some(server);
+    }
+
+    fn certificate(&self) -> PathBuf {
+        self.directory.path().join("apiserver.crt")
+    }
+
+    async fn token_for(&self, namespace: &str, account: &str) -> String {
+        let api = self.api();
+        api.apply(&reference("v1", "ServiceAccount", namespace, account)).await;
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest" });
+        let reply = api.send(hyper::Method::POST, &path, "application/json", request.to_string());
+        let reply = reply.await.json();
+        reply["status"]["token"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no token in {reply}"))
+            .to_owned()
+    }
+
+    /// Writes the configuration as JSON, which is YAML too.
+    fn write_kubeconfig(&self, user: &str, token: &str) -> PathBuf {
+        let server = format!("https://{}", self.address);
+        let cluster = json!({ "server": server, "certificate-authority": self.certificate() });
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": "tests", "cluster": cluster }],
+            "users": [{ "name": user, "user": { "token": token } }],
+            "contexts": [{ "name": "tests", "context": { "cluster": "tests", "user": user } }],
+            "current-context": "tests",
+        });
+        let path = self.directory.path().join(format!("{user}.kubeconfig"));
+        std::fs::write(&path, config.to_string()).expect("a temporary directory can be written");
+        path
+    }
+}
+
+/// A namespace of one test. Nothing removes it: that would need a controller.
+#[derive(Clone)]
+pub struct Namespace {
+    /// Its name.
+    pub name: String,
+    /// A client with all rights.
+    pub api: Api,
+}
+
+impl Namespace {
+    /// Applies an object in this namespace; see [`Api::try_apply`].
+    ///
+    /// # Errors
+    ///
+    /// The server's refusal.
+    pub async fn try_apply(&self, mut object: Value) -> Result<Value, Refusal> {
+        object["metadata"]["namespace"] = json!(self.name);
+        self.api.try_apply(&object).await
+    }
+
+    /// As [`Namespace::try_apply`].
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn apply(&self, mut object: Value) -> Value {
+        object["metadata"]["namespace"] = json!(self.name);
+        self.api.apply(&object).await
+    }
+
+    /// Creates a pod with these labels (an object of strings) and makes it ready at an address.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn ready_pod(&self, name: &str, labels: Value, address: IpAddr) -> Value {
+        let mut pod = reference("v1", "Pod", &self.name, name);
+        pod["metadata"]["labels"] = labels;
+        pod["spec"] = json!({
+            "nodeName": "node",
+            "containers": [{ "name": "engine", "image": "engine" }],
+        });
+        let pod = self.apply(pod).await;
+        let status = json!({
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{ "ip": address }],
+        });
+        self.api.patch_status(&pod, &status).await;
+        self.set_ready(name, true).await
+    }
+
+    /// Makes a pod ready, or no longer ready, as its kubelet would.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn set_ready(&self, pod: &str, ready: bool) -> Value {
+        let status = if ready { "True" } else { "False" };
+        let conditions = json!([{ "type": "Ready", "status": status }]);
+        let pod = reference("v1", "Pod", &self.name, pod);
+        self.api.patch_status(&pod, &json!({ "conditions": conditions })).await
+    }
+
+    /// Begins to end a pod: it stays, with its status, until [`Namespace::delete_pod`].
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn terminate_pod(&self, pod: &str) {
+        let pod = reference("v1", "Pod", &self.name, pod);
+        self.api.delete(&pod, Duration::from_secs(30)).await;
+    }
+
+    /// Deletes a pod at once.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn delete_pod(&self, pod: &str) {
+        self.api.delete(&reference("v1", "Pod", &self.name, pod), Duration::ZERO).await;
+    }
+}
+
+/// Starts the server and waits until it is ready.
+async fn serve(binaries: &Path, directory: &Path, token: &str, port: u16) -> (Tool, SocketAddr) {
+    let mut command = Command::new(binaries.join("kube"));
+    command.arg("-dir").arg(directory).arg("-token").arg(token);
+    let tool = Tool::start(command.arg("-port").arg(port.to_string()));
+    let url = tool.line("the API server's URL", |line| line.starts_with("https://")).await;
+    let address = url.trim_start_matches("https://").parse().expect("an address and a port");
+    (tool, address)
+}
+
+/// Installs the definition in a file and waits until the server serves it.
+async fn install(api: Api, file: PathBuf) {
+    let text = std::fs::read_to_string(&file).expect("the build made it");
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).expect("a name of the build's");
+    let (group, plural) = stem.split_once('_').expect("a file is named GROUP_PLURAL");
+    let version = "apiextensions.k8s.io/v1";
+    let name = format!("{plural}.{group}");
+    let path = format!("/apis/{version}/customresourcedefinitions/{name}");
+    api.apply_text(&path, text).await.expect("a definition that the server accepts");
+    let definition = reference(version, "CustomResourceDefinition", "", &name);
+    api.until(&definition, "the definition is established", |definition| {
+        let conditions = definition["status"]["conditions"].as_array();
+        conditions.is_some_and(|all| {
+            all.iter().any(|one| one["type"] == "Established" && one["status"] == "True")
+        })
+    })
+    .await;
+}

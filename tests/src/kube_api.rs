@@ -1,0 +1,224 @@
+//! A client of the Kubernetes API: HTTPS and JSON, so that it shares no code with what is tested.
+//!
+//! Objects are [`Value`]s. Where a method only needs to know which object is meant, a
+//! [`reference()`](crate::kube_objects::reference) will do as well as the object.
+
+use crate::http::Reply;
+use crate::kube_objects::{collection, path};
+use crate::soon;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// A client of one API server, as one user.
+#[derive(Clone)]
+pub struct Api {
+    address: SocketAddr,
+    token: String,
+    tls: TlsConnector,
+}
+
+/// What the API server said when it did not do as it was asked.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Its status: 422 for an object that its schema forbids, 403 for what the user may not do.
+    pub status: StatusCode,
+    /// Its explanation.
+    pub message: String,
+}
+
+impl Api {
+    /// A client that trusts the certificates in the PEM file `ca` and shows a bearer token.
+    ///
+    /// # Panics
+    ///
+    /// When the file holds no certificate.
+    pub fn new(address: SocketAddr, ca: &Path, token: &str) -> Self {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(ca).expect("the server wrote its CA") {
+            let certificate = certificate.expect("a PEM certificate");
+            roots.add(certificate).expect("a certificate that can be trusted");
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring has the default versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Self { address, token: token.to_owned(), tls: TlsConnector::from(Arc::new(config)) }
+    }
+
+    /// Sends any request and reads the whole response.
+    ///
+    /// # Panics
+    ///
+    /// When there is none within the deadline.
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: impl Into<Bytes>,
+    ) -> Reply {
+        let response = self.open(method, path, content_type, body.into()).await;
+        let (head, body) = response.into_parts();
+        let body = soon("the body", body.collect()).await.expect("the body is whole");
+        Reply { status: head.status, headers: head.headers, body: body.to_bytes() }
+    }
+
+    /// Creates the object or changes it to be like this one, by server-side apply.
+    ///
+    /// # Errors
+    ///
+    /// The server's refusal.
+    pub async fn try_apply(&self, object: &Value) -> Result<Value, Refusal> {
+        self.apply_text(&path(object), object.to_string()).await
+    }
+
+    /// As [`Api::try_apply`].
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn apply(&self, object: &Value) -> Value {
+        accepted(self.try_apply(object).await, object)
+    }
+
+    /// As [`Api::try_apply`], for an object in YAML whose path is known.
+    pub(crate) async fn apply_text(&self, path: &str, text: String) -> Result<Value, Refusal> {
+        let path = format!("{path}?fieldManager=tests&force=true");
+        answer(self.send(Method::PATCH, &path, "application/apply-patch+yaml", text).await)
+    }
+
+    /// Changes an object by a JSON merge patch.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn patch(&self, object: &Value, patch: &Value) -> Value {
+        self.merge(object, &path(object), patch).await
+    }
+
+    /// Changes an object's status by a JSON merge patch, as the controller that owns it would.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn patch_status(&self, object: &Value, status: &Value) -> Value {
+        let path = format!("{}/status", path(object));
+        self.merge(object, &path, &json!({ "status": status })).await
+    }
+
+    /// The object as the server has it, or `None` when there is none.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn get(&self, object: &Value) -> Option<Value> {
+        match answer(self.send(Method::GET, &path(object), "application/json", "").await) {
+            Err(refusal) if refusal.status == StatusCode::NOT_FOUND => None,
+            reply => Some(accepted(reply, object)),
+        }
+    }
+
+    /// Deletes an object. A pod without a grace period is gone at once; one with a period is
+    /// terminating until it is deleted without, which a kubelet would do.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn delete(&self, object: &Value, grace: Duration) {
+        let path = format!("{}?gracePeriodSeconds={}", path(object), grace.as_secs());
+        let reply = self.send(Method::DELETE, &path, "application/json", "").await;
+        accepted(answer(reply), object);
+    }
+
+    /// Watches an object until `is_it` accepts it, and returns it.
+    ///
+    /// # Panics
+    ///
+    /// When that does not happen within the deadline.
+    pub async fn until(&self, object: &Value, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let name = object["metadata"]["name"].as_str().expect("an object has a name");
+        let path = format!("{}?watch=true&fieldSelector=metadata.name={name}", collection(object));
+        let mut response = self.open(Method::GET, &path, "application/json", Bytes::new()).await;
+        assert_eq!(response.status(), StatusCode::OK, "watching {path}");
+        let mut buffer = Vec::new();
+        soon(what, async {
+            loop {
+                let frame = response.body_mut().frame().await;
+                let frame = frame.unwrap_or_else(|| panic!("the watch ended before {what}"));
+                buffer.extend_from_slice(frame.expect("a whole frame").data_ref().expect("data"));
+                while let Some(end) = buffer.iter().position(|&byte| byte == b'\n') {
+                    let line: Vec<u8> = buffer.drain(..=end).collect();
+                    let event: Value = serde_json::from_slice(&line).expect("events are JSON");
+                    if event["type"] != "DELETED" && is_it(&event["object"]) {
+                        return event["object"].clone();
+                    }
+                }
+            }
+        })
+        .await
+    }
+
+    async fn merge(&self, object: &Value, path: &str, patch: &Value) -> Value {
+        let media = "application/merge-patch+json";
+        accepted(answer(self.send(Method::PATCH, path, media, patch.to_string()).await), object)
+    }
+
+    async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Response<Incoming> {
+        let socket = TcpStream::connect(self.address).await.expect("the API server accepts");
+        let name = ServerName::IpAddress(self.address.ip().into());
+        let stream = soon("the TLS handshake", self.tls.connect(name, socket)).await;
+        let stream = TokioIo::new(stream.expect("a server that is trusted"));
+        let (mut sender, connection) =
+            http1::handshake(stream).await.expect("a fresh connection works");
+        // It ends with the response, and how shows there.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", self.address.to_string())
+            .header("authorization", format!("Bearer {}", self.token))
+            .header("content-type", content_type)
+            .body(Full::new(body))
+            .expect("a well-formed request");
+        soon("a response", sender.send_request(request)).await.expect("a response")
+    }
+}
+
+fn answer(reply: Reply) -> Result<Value, Refusal> {
+    if reply.status.is_success() {
+        return Ok(reply.json());
+    }
+    let message = match serde_json::from_slice::<Value>(&reply.body) {
+        Ok(status) => status["message"].as_str().unwrap_or_default().to_owned(),
+        Err(_) => String::from_utf8_lossy(&reply.body).into_owned(),
+    };
+    Err(Refusal { status: reply.status, message })
+}
+
+fn accepted(reply: Result<Value, Refusal>, object: &Value) -> Value {
+    reply.unwrap_or_else(|Refusal { status, message }| {
+        panic!("{}: {status} {message}", path(object))
+    })
+}
