@@ -1,0 +1,204 @@
+//! Where the values stand that the picker reads from a request.
+
+use crate::cursor::Cursor;
+use crate::strings::unquote;
+
+/// A range of bytes in a body, `start` included and `end` not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// First byte.
+    pub start: usize,
+    /// The byte after the last.
+    pub end: usize,
+}
+
+impl Span {
+    /// The bytes of the range; empty where `body` is not the one that it was made from.
+    pub fn of<'a>(&self, body: &'a [u8]) -> &'a [u8] {
+        body.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether the range has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// A member of an object: where its key starts, quote included, and where its value stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The opening quote of the key.
+    pub key_start: usize,
+    /// The key, quotes included.
+    pub key_end: usize,
+    /// The value, without the space around it.
+    pub value: Span,
+}
+
+/// Declares the fields once: the variant, its name in a body and the way back.
+macro_rules! fields {
+    ($($variant:ident = $name:literal,)+) => {
+        /// A top-level member of a request that the picker or a sidecar reads or writes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Field {
+            $(
+                #[doc = concat!("`", $name, "`")]
+                $variant,
+            )+
+        }
+
+        impl Field {
+            /// Every field, in the order of the declaration.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// The member's name in a body.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// The field of this name, which is unescaped and has no quotes.
+            pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
+                $(
+                    if name == $name.as_bytes() {
+                        return Some(Self::$variant);
+                    }
+                )+
+                None
+            }
+        }
+    };
+}
+
+fields! {
+    BootstrapHost = "bootstrap_host",
+    BootstrapPort = "bootstrap_port",
+    BootstrapRoom = "bootstrap_room",
+    CacheSalt = "cache_salt",
+    EcTransferParams = "ec_transfer_params",
+    ExtraKey = "extra_key",
+    Input = "input",
+    InputIds = "input_ids",
+    Instructions = "instructions",
+    Items = "items",
+    KvTransferParams = "kv_transfer_params",
+    MaxCompletionTokens = "max_completion_tokens",
+    MaxOutputTokens = "max_output_tokens",
+    MaxTokens = "max_tokens",
+    Messages = "messages",
+    Metadata = "metadata",
+    MinTokens = "min_tokens",
+    Model = "model",
+    N = "n",
+    Nvext = "nvext",
+    Priority = "priority",
+    Prompt = "prompt",
+    SamplingParams = "sampling_params",
+    SessionId = "session_id",
+    Stream = "stream",
+    StreamOptions = "stream_options",
+    System = "system",
+    Text = "text",
+    TokenIds = "token_ids",
+    Tools = "tools",
+    User = "user",
+}
+
+/// The fields that a body has. Where a name stands more than once its last value counts, as in
+/// the maps of serde_json, Go and Python.
+#[derive(Clone, Debug)]
+pub struct Fields {
+    object: Span,
+    members: Box<[Option<Member>; Field::ALL.len()]>,
+    repeated: bool,
+}
+
+impl Fields {
+    pub(crate) fn new() -> Self {
+        Self {
+            object: Span::default(),
+            members: Box::new([None; Field::ALL.len()]),
+            repeated: false,
+        }
+    }
+
+    /// Notes a member if it is one of the fields.
+    pub(crate) fn note(&mut self, body: &[u8], member: Member) {
+        if let Some(field) = field_of(body, &member) {
+            let seen = self.members[field as usize].replace(member);
+            self.repeated |= seen.is_some();
+        }
+    }
+
+    pub(crate) fn close(&mut self, object: Span) {
+        self.object = object;
+    }
+
+    /// The body's object, braces included.
+    pub fn object(&self) -> Span {
+        self.object
+    }
+
+    /// Where the value of `field` stands.
+    pub fn get(&self, field: Field) -> Option<Span> {
+        self.member(field).map(|member| member.value)
+    }
+
+    /// The member of `field`, key included.
+    pub fn member(&self, field: Field) -> Option<Member> {
+        self.members[field as usize]
+    }
+
+    /// Every member named like `field`, in order.
+    pub(crate) fn every(&self, body: &[u8], field: Field) -> Vec<Member> {
+        if !self.repeated {
+            return self.member(field).into_iter().collect();
+        }
+        // Repeated names are rare enough to look at the body again.
+        let mut found = Vec::new();
+        let _ = Cursor::at(body, self.object.start).object(1, |member| {
+            if field_of(body, &member) == Some(field) {
+                found.push(member);
+            }
+        });
+        found
+    }
+
+    /// The raw value of `field`, a string with its quotes.
+    pub fn raw<'a>(&self, body: &'a [u8], field: Field) -> Option<&'a [u8]> {
+        self.get(field).map(|span| span.of(body))
+    }
+
+    /// The value of `field` where it is `true` or `false`.
+    pub fn flag(&self, body: &[u8], field: Field) -> Option<bool> {
+        match self.raw(body, field)? {
+            b"true" => Some(true),
+            b"false" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// The value of `field` where it is a whole number below 2^32.
+    pub fn number(&self, body: &[u8], field: Field) -> Option<u32> {
+        whole_number(self.raw(body, field)?)
+    }
+}
+
+/// A whole number below 2^32 as JSON writes it.
+pub(crate) fn whole_number(raw: &[u8]) -> Option<u32> {
+    raw.iter().all(u8::is_ascii_digit).then(|| str::from_utf8(raw).ok()?.parse().ok())?
+}
+
+fn field_of(body: &[u8], member: &Member) -> Option<Field> {
+    let key = Span { start: member.key_start, end: member.key_end }.of(body);
+    if key.contains(&b'\\') {
+        return Field::from_name(unquote(key)?.as_bytes());
+    }
+    Field::from_name(key.get(1..key.len().saturating_sub(1))?)
+}

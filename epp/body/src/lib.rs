@@ -1,0 +1,36 @@
+//! Request and response bodies as the endpoint picker sees them: scanned once, spliced where one
+//! value changes, and otherwise passed on as the bytes that came.
+//!
+//! Pure: bytes in, values out. This crate never opens a socket, never builds a tree and never
+//! serialises a body again. Every entry point takes arbitrary bytes and returns an error or a
+//! value; none panics. Start reading at [`Parser`], which turns a request body into a
+//! [`ParsedBody`] by way of [`scan`]; [`Editor`] changes a body, [`UsageTail`] and
+//! [`ModelNameRewriter`] watch a response go by.
+
+mod body;
+mod cursor;
+mod edit;
+mod fields;
+mod grpc;
+mod parse;
+mod rename;
+mod scan;
+mod strings;
+mod text;
+mod tokens;
+mod usage;
+mod utf8;
+
+pub use body::{Body, BodyTooLong};
+pub use edit::{Editor, Edits, Pieces};
+pub use fields::{Field, Fields, Member, Span};
+pub use grpc::{FrameError, GrpcUsage};
+pub use parse::{
+    Api, Input, ParseError, Parsed, ParsedBody, Parser, ParserSet, UnknownParser, parser,
+};
+pub use rename::ModelNameRewriter;
+pub use scan::{ScanError, ScanErrorKind, scan};
+pub use strings::{unquote, write_string};
+pub use text::{PromptBytes, prompt_bytes};
+pub use tokens::{read_token_ids, write_token_ids};
+pub use usage::{Usage, UsageTail};

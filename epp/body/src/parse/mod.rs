@@ -1,0 +1,67 @@
+//! What a request asks for, by the API whose path it came on.
+//!
+//! Source: the parsers of the llm-d router, whose names, paths and error texts these keep.
+
+mod http;
+mod request;
+mod rpc;
+mod set;
+
+pub use request::{Api, Input, ParsedBody};
+pub use set::{ParserSet, UnknownParser, parser};
+
+use crate::grpc::FrameError;
+use crate::scan::ScanError;
+
+/// Reads the requests of one family of APIs.
+pub trait Parser: Send + Sync {
+    /// Name in configuration.
+    fn name(&self) -> &'static str;
+
+    /// Endings of the paths it takes; a parser without any takes what no other does.
+    fn paths(&self) -> &'static [&'static str];
+
+    /// Reads the body that came on `path`, which has neither a query nor a slash at its end.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseError`] where the request cannot be served: a 400 with the error's text.
+    fn parse(&self, path: &str, body: &[u8]) -> Result<Parsed, ParseError>;
+}
+
+/// What a parser makes of a body.
+#[derive(Clone, Debug)]
+pub enum Parsed {
+    /// A request to route by what it asks for.
+    Request(ParsedBody),
+    /// A call that the picker has no part in: it goes on unread.
+    Skip,
+}
+
+/// Why a request is refused; the client sees a 400 with this text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// The body is no JSON object.
+    #[error("error unmarshaling request bodyMap: {0}")]
+    Json(#[from] ScanError),
+    /// No model is named.
+    #[error("model not found in request body")]
+    NoModel,
+    /// A field is missing or has the wrong shape.
+    #[error("invalid {request} request: {problem}")]
+    Field {
+        /// The API, in the words of its errors.
+        request: &'static str,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// The parser does not know the path.
+    #[error("unsupported API endpoint: {0}")]
+    Path(String),
+    /// The body is no gRPC message.
+    #[error("invalid or unsupported gRPC payload: {0}")]
+    Grpc(#[from] FrameError),
+}
+
+#[cfg(test)]
+mod tests;
