@@ -7,7 +7,7 @@ use crate::program::Program;
 use crate::slot::{Slot, Slots};
 use crate::tickets::{Place, Ticket, Tickets};
 use crate::{Endpoint, EngineLoad, InFlight, Request, Time};
-use stator_placement::{Placement, Settings, Stats, Worker};
+use stator_placement::{Held, Placement, Settings, Stats, Worker};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
@@ -132,19 +132,24 @@ impl Scheduler {
         self.slots.iter().map(|slot| (&slot.endpoint, &slot.load, slot.in_flight()))
     }
 
-    /// A worker's present life, as its event feed tells of it, and whether it publishes events;
-    /// what was known of another life's blocks is forgotten.
-    pub fn set_life(&mut self, rank: WorkerRank, generation: Generation, publishes_events: bool) {
+    /// A worker's present life, as its event feed tells of it; what was known or predicted of its
+    /// blocks before is forgotten.
+    pub fn set_life(&mut self, rank: WorkerRank, generation: Generation) {
         let Some(slot) = self.slots.get_mut(rank) else { return };
-        if (slot.generation, slot.publishes_events) == (generation, publishes_events) {
+        if slot.publishes_events && slot.generation == generation {
             return;
         }
-        let other_life = slot.generation != generation;
-        (slot.generation, slot.publishes_events) = (generation, publishes_events);
+        (slot.generation, slot.publishes_events) = (generation, true);
         let worker = worker(slot);
-        if other_life {
-            self.placement.worker_down(rank);
-        }
+        self.placement.worker_down(rank);
+        self.placement.worker_up(worker);
+    }
+
+    /// Whether an endpoint takes new requests, as its agent says.
+    pub fn set_accepting(&mut self, rank: WorkerRank, accepting: bool) {
+        let Some(slot) = self.slots.get_mut(rank) else { return };
+        slot.accepting = accepting;
+        let worker = worker(slot);
         self.placement.worker_up(worker);
     }
 
@@ -216,6 +221,37 @@ impl Scheduler {
     pub fn predict(&mut self, rank: WorkerRank, sequence: &[SequenceHash], now: Time) {
         self.placement.expire(now);
         self.placement.sent(rank, sequence);
+    }
+
+    /// What a worker reported that it holds; `None` where that is not known.
+    pub fn held(&self, rank: WorkerRank) -> Option<Held> {
+        self.slots.get(rank).filter(|slot| slot.publishes_events)?;
+        self.placement.index().held_by(rank)
+    }
+
+    /// A part of what workers are taken to hold because of what they were sent, see
+    /// [`stator_placement::Index::predictions`].
+    pub fn predictions(
+        &self,
+        from: usize,
+        most: usize,
+    ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        self.placement.index().predictions(from, most)
+    }
+
+    /// Another replica knows this of a worker's blocks. It counts until the worker's event feed
+    /// tells of its state; where the feed has done so already, or tells of another life, nothing
+    /// changes. True if it counts.
+    pub fn restore(&mut self, rank: WorkerRank, held: Held) -> bool {
+        let Some(slot) = self.slots.get(rank) else { return false };
+        let fed = slot.publishes_events;
+        let known = slot.generation != held.generation || self.placement.index().is_known(rank);
+        if fed && known {
+            return false;
+        }
+        self.set_life(rank, held.generation);
+        self.replace(rank, held.generation, held.blocks);
+        true
     }
 
     /// What all other replicas have in flight at an endpoint.
@@ -428,7 +464,7 @@ fn worker(slot: &Slot) -> Worker {
         worker: slot.endpoint.worker,
         generation: slot.generation,
         total_blocks: slot.load.cache.map_or(0, |cache| cache.blocks),
-        accepting: true,
+        accepting: slot.accepting,
         publishes_events: slot.publishes_events,
     }
 }

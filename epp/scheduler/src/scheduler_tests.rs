@@ -53,7 +53,7 @@ fn stored(hashes: &[SequenceHash]) -> KvEvent {
 fn the_endpoint_that_holds_the_prefix_takes_the_request() {
     let mut pool = pool(3);
     let blocks = sequence(1, 8);
-    pool.set_life(rank(2), Generation(5), true);
+    pool.set_life(rank(2), Generation(5));
     pool.apply(rank(2), Generation(5), &[stored(&blocks)]);
     let decision = pool.schedule(&asking(&blocks), call(1, true)).expect("one takes it");
     assert_eq!(&*decision.targets[0].pod, "pod2");
@@ -121,6 +121,17 @@ fn only_what_the_data_plane_allows_is_chosen() {
 }
 
 #[test]
+fn an_endpoint_whose_agent_drains_gets_nothing_new() {
+    let mut pool = pool(2);
+    pool.set_accepting(rank(1), false);
+    for _ in 0..3 {
+        assert_eq!(schedule(&mut pool, &asking(&sequence(1, 4)), call(1, true)).1, "pod2");
+    }
+    pool.set_accepting(rank(1), true);
+    assert_eq!(schedule(&mut pool, &asking(&sequence(1, 4)), call(1, true)).1, "pod1");
+}
+
+#[test]
 fn an_empty_pool_and_drained_filters_are_different_refusals() {
     let mut none = pool(0);
     let refused = none.schedule(&Request::default(), call(1, true)).map(|_| ());
@@ -150,7 +161,7 @@ fn a_full_pool_sheds_requests_of_negative_priority_alone() {
 fn another_life_of_a_pod_holds_nothing_and_has_nothing_in_flight() {
     let mut pool = pool(1);
     let blocks = sequence(1, 8);
-    pool.set_life(rank(1), Generation(5), true);
+    pool.set_life(rank(1), Generation(5));
     pool.apply(rank(1), Generation(5), &[stored(&blocks)]);
     let (ticket, _) = schedule(&mut pool, &asking(&blocks), call(1, true));
     pool.set_endpoints(&[life(1, "2")]);
@@ -256,4 +267,60 @@ proptest! {
         let stats = pool.stats(Time::from_millis(now + 60_000));
         prop_assert_eq!((stats.in_flight, stats.placement.bookings), (0, 0));
     }
+}
+
+/// What a replica that starts takes over of pod 1 after `before` happened to it; pod 1 holds 8
+/// blocks in life 5.
+#[track_caller]
+fn check_restore(before: impl FnOnce(&mut Scheduler), taken: bool, cached_tokens: u64) {
+    let (mut old, mut new) = (pool(1), pool(1));
+    let blocks = sequence(1, 8);
+    assert_eq!(old.held(rank(1)), None, "nothing was reported yet");
+    old.set_life(rank(1), Generation(5));
+    old.apply(rank(1), Generation(5), &[stored(&blocks)]);
+    before(&mut new);
+    assert_eq!(new.restore(rank(1), old.held(rank(1)).expect("it reported")), taken);
+    let decision = new.schedule(&asking(&blocks), call(1, true)).expect("one takes it");
+    assert_eq!(decision.cached_tokens, cached_tokens);
+}
+
+#[test]
+fn a_peers_blocks_count_until_the_own_feed_tells() {
+    check_restore(|_| {}, true, 128);
+    let connects = |pool: &mut Scheduler| {
+        pool.set_life(rank(1), Generation(5));
+        pool.unknown(rank(1));
+    };
+    check_restore(connects, true, 128);
+    check_restore(|pool| pool.set_life(rank(1), Generation(5)), false, 0);
+    check_restore(|pool| pool.set_life(rank(1), Generation(6)), false, 0);
+    check_restore(|pool| pool.set_endpoints(&[endpoint(1), endpoint(2)]), true, 128);
+}
+
+#[test]
+fn the_own_feed_overrules_what_a_peer_said() {
+    let mut pool = pool(1);
+    let held = Held { generation: Generation(5), blocks: vec![(SequenceHash(1), Medium::Device)] };
+    assert!(pool.restore(rank(1), held.clone()));
+    pool.set_life(rank(1), Generation(5));
+    assert_eq!(pool.held(rank(1)), Some(held), "the same life goes on");
+    pool.replace(rank(1), Generation(5), []);
+    assert_eq!(pool.held(rank(1)).map(|held| held.blocks), Some(vec![]));
+    pool.set_life(rank(1), Generation(4));
+    assert_eq!(pool.held(rank(1)).map(|held| held.generation), Some(Generation(4)));
+    assert!(!pool.restore(rank(9), Held { generation: Generation(1), blocks: vec![] }));
+}
+
+#[test]
+fn what_is_predicted_can_be_given_to_another_replica() {
+    let (mut old, mut new) = (pool(1), pool(1));
+    let blocks = sequence(1, 8);
+    old.predict(rank(1), &blocks, Time::from_millis(1));
+    let told = old.predictions(0, 100).expect("something is predicted");
+    assert_eq!((told.len(), old.predictions(8, 100)), (8, None));
+    for (worker, hash) in told {
+        new.predict(worker, &[hash], Time::from_millis(2));
+    }
+    let decision = new.schedule(&asking(&blocks), call(3, true)).expect("one takes it");
+    assert_eq!(decision.cached_tokens, 128);
 }

@@ -30,6 +30,8 @@ pub(crate) struct Slot {
     /// The life of its engine; 0 until its event feed tells.
     pub generation: Generation,
     pub publishes_events: bool,
+    /// False while its agent takes nothing new.
+    pub accepting: bool,
     pub load: EngineLoad,
     /// What is in flight there from here.
     pub own: InFlight,
@@ -46,6 +48,7 @@ impl Slot {
             epoch,
             generation: Generation(0),
             publishes_events: false,
+            accepting: true,
             load: EngineLoad::default(),
             own: InFlight::default(),
             others: InFlight::default(),
@@ -72,6 +75,10 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, Slot> {
         self.slots.iter()
+    }
+
+    pub(crate) fn get(&self, rank: WorkerRank) -> Option<&Slot> {
+        self.position(rank).ok().map(|position| &self.slots[position])
     }
 
     pub(crate) fn get_mut(&mut self, rank: WorkerRank) -> Option<&mut Slot> {
@@ -128,7 +135,8 @@ impl Slots {
             let rank = slot.endpoint.worker;
             while surveyed.next_if(|found| found.worker < rank).is_some() {}
             let found = surveyed.next_if(|found| found.worker == rank);
-            if request.subset.is_some_and(|subset| !subset.allows(slot.endpoint.address)) {
+            let address = slot.endpoint.address;
+            if !slot.accepting || request.subset.is_some_and(|subset| !subset.allows(address)) {
                 continue;
             }
             let mut candidate = Candidate::new(&slot.endpoint, &slot.load, slot.in_flight());

@@ -1,0 +1,115 @@
+//! What chooses among scored endpoints. All take `maxNumOfEndpoints`, 1 by default: the first is
+//! the choice, the others are fallbacks.
+
+use crate::context::BuildContext;
+use crate::params::Params;
+use stator_epp_scheduler::Random;
+use stator_epp_scheduler::plugin::{Built, Picker};
+use std::sync::Arc;
+
+/// `max-score-picker`: the highest scores; equal ones in random order.
+pub(crate) fn max_score(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+    picker(params, |scores, random| {
+        let mut order = shuffled(scores.len(), random);
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        order
+    })
+}
+
+/// `random-picker`: any, whatever the scores.
+pub(crate) fn random(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+    picker(params, |scores, random| shuffled(scores.len(), random))
+}
+
+/// `weighted-random-picker`: any, with a chance in proportion to its score. Those with a score of
+/// 0 come last, in random order.
+///
+/// Source: weighted sampling without replacement by keys `U^(1/w)` of Efraimidis and Spirakis.
+pub(crate) fn weighted_random(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+    picker(params, |scores, random| {
+        // The logarithm of the key, which orders alike and does not underflow for small scores.
+        let mut key = |score: f64| match score > 0.0 {
+            true => (1.0 - random.unit()).ln() / score,
+            false => f64::NEG_INFINITY,
+        };
+        let keys: Vec<_> = scores.iter().map(|score| key(*score)).collect();
+        let mut order = shuffled(scores.len(), random);
+        order.sort_by(|&a, &b| keys[b].total_cmp(&keys[a]));
+        order
+    })
+}
+
+type Order = fn(&[f64], &mut Random) -> Vec<usize>;
+
+struct First {
+    count: usize,
+    order: Order,
+}
+
+fn picker(params: &mut Params<'_>, order: Order) -> Built {
+    let count = params.whole("maxNumOfEndpoints", 1, 1..=1000) as usize;
+    Built { picker: Some(Arc::new(First { count, order })), ..Built::default() }
+}
+
+impl Picker for First {
+    fn pick(&self, scores: &[f64], random: &mut Random) -> Vec<usize> {
+        let mut order = (self.order)(scores, random);
+        order.truncate(self.count);
+        order
+    }
+}
+
+fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {
+    let mut order: Vec<_> = (0..count).collect();
+    random.shuffle(&mut order);
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{check_errors, made};
+    use serde_json::{Value, json};
+    use stator_epp_scheduler::Random;
+
+    /// How often each is picked first in 10,000 picks.
+    fn shares(type_name: &str, scores: &[f64]) -> Vec<f64> {
+        let picker = made(type_name, Value::Null).picker.expect("it is a picker");
+        let mut random = Random::new(7);
+        let mut counts = vec![0.0; scores.len()];
+        for _ in 0..10_000 {
+            counts[picker.pick(scores, &mut random)[0]] += 1e-4;
+        }
+        counts
+    }
+
+    fn check(type_name: &str, scores: &[f64], wanted: &[f64]) {
+        let shares = shares(type_name, scores);
+        let alike = shares.iter().zip(wanted).all(|(share, wanted)| (share - wanted).abs() < 0.03);
+        assert!(alike, "{shares:?} is not {wanted:?}");
+    }
+
+    #[test]
+    fn the_highest_score_is_picked_and_ties_are_broken_by_chance() {
+        check("max-score-picker", &[0.1, 0.9, 0.5], &[0.0, 1.0, 0.0]);
+        check("max-score-picker", &[0.5, 0.5, 0.1, 0.5], &[1.0 / 3.0, 1.0 / 3.0, 0.0, 1.0 / 3.0]);
+    }
+
+    #[test]
+    fn random_picks_ignore_scores_and_weighted_ones_follow_them() {
+        check("random-picker", &[0.1, 0.9], &[0.5, 0.5]);
+        check("weighted-random-picker", &[0.1, 0.3, 0.0, 0.6], &[0.1, 0.3, 0.0, 0.6]);
+        check("weighted-random-picker", &[0.0, 0.0], &[0.5, 0.5]);
+    }
+
+    #[test]
+    fn fallbacks_follow_in_order() {
+        let parameters = json!({"maxNumOfEndpoints": 3});
+        let picker = made("max-score-picker", parameters).picker.expect("it is a picker");
+        let mut random = Random::new(1);
+        assert_eq!(picker.pick(&[0.1, 0.9, 0.5, 0.0], &mut random), [1, 2, 0]);
+        assert_eq!(picker.pick(&[0.1, 0.9], &mut random), [1, 0]);
+        assert_eq!(picker.pick(&[], &mut random), [0; 0]);
+        let wanted = "maxNumOfEndpoints: 0 is not in 1..=1000";
+        check_errors("random-picker", json!({"maxNumOfEndpoints": 0}), &[wanted]);
+    }
+}

@@ -1,0 +1,186 @@
+//! `predicted-latency-producer`.
+
+mod model;
+
+use super::{PREFILL, computes};
+use crate::context::{BuildContext, PrefixSource};
+use crate::expiring::Expiring;
+use crate::params::{Bound, Params};
+use crate::scorers::tokens::uncached_tokens;
+use model::Model;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use stator_epp_scheduler::plugin::{Built, Observer, Pick, Placed, Producer, Progress};
+use stator_epp_scheduler::{Candidate, PredictedLatency, Request, Time};
+use std::sync::Arc;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Most requests that are followed at once; others are not learned from.
+const MAX_FOLLOWED: usize = 100_000;
+/// Most roles that have a model of their own; others share one.
+const MAX_ROLES: usize = 16;
+/// What a prediction goes by: a constant, requests waiting and running, KV cache usage, and
+/// thousands of tokens to compute for the request and in flight before it.
+const FEATURES: usize = 6;
+
+type Features = [f64; FEATURES];
+
+/// `predicted-latency-producer`: predicts the time to the first token and the mean time between
+/// tokens for each endpoint, from its load and from how requests fared before.
+///
+/// Both are linear in six features (see [`FEATURES`]), fitted in this process by recursive least
+/// squares with forgetting, one pair of models for each value of `endpointRoleLabel` (without it,
+/// for each role); nothing is predicted before twenty requests were seen to end. With
+/// `streamingMode` the first token is timed on streamed answers, else the whole answer is, and
+/// tokens are not. `sloBufferFactor` scales the objectives that predictions are held against;
+/// requests are followed for `contextTTL`; `predictInProduce: false` learns without predicting.
+///
+/// The llm-d router trains trees in a service beside it instead. The parameters of its sampling
+/// (`samplingMean`, `maxDecodeTokenSamplesForPrediction`, `useEncoderCacheFeatures`) are accepted
+/// and have no effect.
+pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    params.number("samplingMean", 1000.0, Bound::Above(0.0));
+    params.whole("maxDecodeTokenSamplesForPrediction", 0, 0..=u64::MAX);
+    params.flag("useEncoderCacheFeatures", false);
+    params.text("inFlightLoadProducerName");
+    let ttl = params.duration("contextTTL", Duration::from_secs(300));
+    let factor = params.number("sloBufferFactor", 1.0, Bound::Above(0.0));
+    context.claim("predicted-latency-producer", params);
+    context.slo_factor().get_or_init(|| factor);
+    let state = State { models: FxHashMap::default(), followed: Expiring::new(MAX_FOLLOWED, ttl) };
+    let plugin = Arc::new(Predictor {
+        streaming: params.flag("streamingMode", false),
+        predicts: params.flag("predictInProduce", true),
+        role_label: params.text("endpointRoleLabel"),
+        prefix: context.prefix_source(params),
+        state: Mutex::new(state),
+    });
+    Built { producer: Some(plugin.clone()), observer: Some(plugin), ..Built::default() }
+}
+
+struct Predictor {
+    streaming: bool,
+    predicts: bool,
+    role_label: Option<String>,
+    prefix: PrefixSource,
+    state: Mutex<State>,
+}
+
+struct State {
+    models: FxHashMap<u64, Models>,
+    followed: Expiring<u64, Followed>,
+}
+
+/// The models of one role.
+#[derive(Default)]
+struct Models {
+    ttft_ms: Model<FEATURES>,
+    tpot_ms: Model<FEATURES>,
+}
+
+/// A request that was placed and has not ended.
+struct Followed {
+    placed: Time,
+    first_token: Option<Time>,
+    streamed: bool,
+    /// Role and features of the endpoint that computes the prompt, and of the one that answers.
+    computes: (u64, Features),
+    answers: (u64, Features),
+}
+
+impl Predictor {
+    fn role(&self, candidate: &Candidate<'_>) -> u64 {
+        match &self.role_label {
+            Some(label) => candidate.endpoint.label(label).map_or(0, |v| xxh3_64(v.as_bytes())),
+            None => {
+                let roles = candidate.endpoint.roles;
+                u64::from(roles.prefill) | u64::from(roles.decode) << 1
+            }
+        }
+    }
+
+    fn features(&self, request: &Request<'_>, candidate: &Candidate<'_>) -> Features {
+        let load = candidate.load;
+        [
+            1.0,
+            load.waiting.into(),
+            load.running.into(),
+            load.kv_usage,
+            uncached_tokens(request, candidate, self.prefix) as f64 / 1000.0,
+            candidate.in_flight.tokens as f64 / 1000.0,
+        ]
+    }
+
+    fn seen(&self, request: &Request<'_>, pick: &Pick<'_>) -> Option<(u64, Features)> {
+        let target = pick.targets.first()?;
+        Some((self.role(target), self.features(request, target)))
+    }
+}
+
+impl State {
+    fn models(&mut self, role: u64) -> &mut Models {
+        let known = self.models.len() < MAX_ROLES || self.models.contains_key(&role);
+        self.models.entry(if known { role } else { 0 }).or_default()
+    }
+}
+
+impl Producer for Predictor {
+    fn produce(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], _: Time) {
+        if !self.predicts {
+            return;
+        }
+        let mut state = self.state.lock();
+        for candidate in candidates {
+            let models = state.models(self.role(candidate));
+            let features = self.features(request, candidate);
+            candidate.latency = models.ttft_ms.predict(&features).map(|ttft_ms| {
+                let tpot_ms = models.tpot_ms.predict(&features).unwrap_or(0.0);
+                PredictedLatency { ttft_ms, tpot_ms }
+            });
+        }
+    }
+}
+
+impl Observer for Predictor {
+    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time) {
+        let computes = self.seen(request, computes(placed.routing, PREFILL));
+        let answers = self.seen(request, &placed.routing.primary);
+        let (Some(computes), Some(answers)) = (computes, answers) else { return };
+        let streamed = request.stream;
+        let followed = Followed { placed: now, first_token: None, streamed, computes, answers };
+        self.state.lock().followed.insert(placed.ticket, followed, now);
+    }
+
+    fn first_token(&self, progress: &Progress<'_>, now: Time) {
+        let mut state = self.state.lock();
+        if let Some(followed) = state.followed.get_mut(&progress.ticket, now) {
+            followed.first_token.get_or_insert(now);
+        }
+    }
+
+    fn ended(&self, progress: &Progress<'_>, now: Time) {
+        let mut state = self.state.lock();
+        let Some(followed) = state.followed.remove(&progress.ticket, now) else { return };
+        // What another endpoint served tells nothing of this one.
+        if !progress.answered || progress.served.is_some() {
+            return;
+        }
+        let elapsed_ms = |from: Time, to: Time| to.0.saturating_sub(from.0).as_secs_f64() * 1000.0;
+        let (role, features) = &followed.computes;
+        if !self.streaming {
+            let latency_ms = elapsed_ms(followed.placed, now);
+            return state.models(*role).ttft_ms.observe(features, latency_ms);
+        }
+        let Some(first) = followed.first_token.filter(|_| followed.streamed) else { return };
+        state.models(*role).ttft_ms.observe(features, elapsed_ms(followed.placed, first));
+        let (role, features) = &followed.answers;
+        if let Some(tokens) = progress.output_tokens.filter(|tokens| *tokens > 1) {
+            let tpot_ms = elapsed_ms(first, now) / (tokens - 1) as f64;
+            state.models(*role).tpot_ms.observe(features, tpot_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+use crate::testing::{Fleet, check_errors, made, routed};
+use serde_json::{Value, json};
+use stator_epp_scheduler::plugin::{Built, Pick, Placed, Progress};
+use stator_epp_scheduler::{Prompt, Request, Time};
+
+/// Lets a request run: the first token comes after `ttft` ms and 11 tokens take `10 · tpot` more.
+fn run(plugin: &Built, fleet: &Fleet, ticket: u64, ttft: u64, tpot: u64) {
+    let observer = plugin.observer.as_ref().expect("it is an observer");
+    let request = request();
+    let routing = routed(&fleet.candidates()[0]);
+    let at = |ms| Time::from_millis(ticket * 10_000 + ms);
+    observer.placed(&request, &Placed { ticket, routing: &routing }, at(0));
+    let progress = progress(ticket);
+    observer.first_token(&progress, at(ttft));
+    observer.first_token(&progress, at(ttft + 1));
+    observer.ended(&progress, at(ttft + 10 * tpot));
+}
+
+fn request() -> Request<'static> {
+    let prompt = Prompt { tokens: 1000, ..Prompt::default() };
+    Request { stream: true, prompt, ..Request::default() }
+}
+
+fn progress(ticket: u64) -> Progress<'static> {
+    Progress { ticket, output_tokens: Some(11), cached_tokens: None, answered: true, served: None }
+}
+
+/// What is predicted for the first endpoint, in whole milliseconds.
+fn predicted(plugin: &Built, fleet: &Fleet) -> Option<(f64, f64)> {
+    let mut candidates = fleet.candidates();
+    let producer = plugin.producer.as_ref().expect("it is a producer");
+    producer.produce(&request(), &mut candidates, Time::default());
+    candidates[0].latency.map(|latency| (latency.ttft_ms.round(), latency.tpot_ms.round()))
+}
+
+/// A predictor that saw queues of 0 to 9 cost 100 ms each.
+fn trained(parameters: Value) -> (Built, Fleet) {
+    let plugin = made("predicted-latency-producer", parameters);
+    let mut fleet = Fleet::of(1);
+    for ticket in 0..100 {
+        fleet.loads[0].waiting = (ticket % 10) as u32;
+        run(&plugin, &fleet, ticket, 200 + 100 * (ticket % 10), 20);
+    }
+    fleet.loads[0].waiting = 5;
+    (plugin, fleet)
+}
+
+#[test]
+fn streamed_answers_teach_both_latencies() {
+    let (plugin, fleet) = trained(json!({"streamingMode": true}));
+    assert_eq!(predicted(&plugin, &fleet), Some((700.0, 20.0)));
+}
+
+#[test]
+fn whole_answers_teach_their_whole_latency() {
+    let (plugin, fleet) = trained(json!({}));
+    assert_eq!(predicted(&plugin, &fleet), Some((900.0, 0.0)));
+}
+
+#[test]
+fn nothing_is_predicted_when_it_is_not_wanted_or_not_known() {
+    let (plugin, fleet) = trained(json!({"predictInProduce": false}));
+    assert_eq!(predicted(&plugin, &fleet), None);
+    let fresh = made("predicted-latency-producer", json!({}));
+    assert_eq!(predicted(&fresh, &fleet), None);
+}
+
+#[test]
+fn endpoints_of_other_roles_learn_apart() {
+    let (plugin, mut fleet) = trained(json!({"endpointRoleLabel": "kind"}));
+    assert!(predicted(&plugin, &fleet).is_some());
+    fleet.endpoints = Fleet::labelled(&[&[("kind", "new")]]).endpoints;
+    assert_eq!(predicted(&plugin, &fleet), None);
+}
+
+#[test]
+fn what_tells_nothing_of_the_endpoint_is_passed_over() {
+    let plugin = made("predicted-latency-producer", json!({}));
+    let fleet = Fleet::of(1);
+    let observer = plugin.observer.as_ref().expect("it is an observer");
+    let routing = routed(&fleet.candidates()[0]);
+    for ticket in 0..100 {
+        observer.placed(&request(), &Placed { ticket, routing: &routing }, Time::default());
+        let mut progress = progress(ticket);
+        match ticket % 2 {
+            0 => progress.answered = false,
+            _ => progress.served = Some("another"),
+        }
+        observer.ended(&progress, Time::from_millis(100));
+    }
+    assert_eq!(predicted(&plugin, &fleet), None);
+}
+
+#[test]
+fn the_first_token_is_owed_to_the_endpoint_that_computes_the_prompt() {
+    let plugin = made("predicted-latency-producer", json!({"streamingMode": true}));
+    let observer = plugin.observer.as_ref().expect("it is an observer");
+    let role = "llm-d.ai/role";
+    let fleet = Fleet::labelled(&[&[(role, "prefill")], &[(role, "decode")]]);
+    let candidates = fleet.candidates();
+    let mut routing = routed(&candidates[1]);
+    routing.others.push(("prefill".to_owned(), Pick { targets: vec![candidates[0].clone()] }));
+    for ticket in 0..50 {
+        observer.placed(&request(), &Placed { ticket, routing: &routing }, Time::default());
+        observer.first_token(&progress(ticket), Time::from_millis(300));
+        observer.ended(&progress(ticket), Time::from_millis(400));
+    }
+    assert_eq!(predicted(&plugin, &fleet), Some((300.0, 0.0)));
+}
+
+#[test]
+fn factors_are_checked() {
+    check_errors(
+        "predicted-latency-producer",
+        json!({"sloBufferFactor": 0, "contextTTL": "later", "samplingMean": 0}),
+        &[
+            "samplingMean: 0 is not above 0",
+            "contextTTL: \"later\" is not a duration such as \"500ms\"",
+            "sloBufferFactor: 0 is not above 0",
+        ],
+    );
+}

@@ -1,0 +1,148 @@
+//! `mm-embeddings-cache-producer`.
+
+use super::computes;
+use crate::context::BuildContext;
+use crate::lru::Lru;
+use crate::params::Params;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use stator_epp_scheduler::plugin::{Built, Observer, Placed, Producer, Progress};
+use stator_epp_scheduler::{Candidate, Request, Time};
+use stator_protos::WorkerRank;
+use std::sync::Arc;
+
+/// What the embedding of one item takes, in MiB.
+///
+/// Source: the encoder cache budget of the llm-d router.
+const ITEM_MIB: u64 = 2;
+
+/// `mm-embeddings-cache-producer`: believes that endpoints hold the embeddings of the images,
+/// sounds and videos that they encoded last, as many as `cacheSizeInMBPerServer` has room for at
+/// 2 MiB each.
+///
+/// A request's items are encoded by the endpoints of the `encode` profile if it ran, else by the
+/// one that computes the prompt.
+pub(crate) fn multimodal(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+    let mib = params.whole("cacheSizeInMBPerServer", 4096, 1..=1 << 30);
+    let capacity = (mib / ITEM_MIB).max(1) as usize;
+    let plugin = Arc::new(Multimodal { capacity, held: Mutex::default() });
+    Built { producer: Some(plugin.clone()), observer: Some(plugin), ..Built::default() }
+}
+
+struct Multimodal {
+    capacity: usize,
+    held: Mutex<FxHashMap<WorkerRank, Held>>,
+}
+
+/// What an endpoint holds in one of its lives.
+struct Held {
+    uid: Arc<str>,
+    items: Lru<u64>,
+}
+
+impl Producer for Multimodal {
+    fn produce(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], _: Time) {
+        let items = request.prompt.multimodal;
+        let total: u64 = items.iter().map(|item| item.size_bytes).sum();
+        if total == 0 {
+            return;
+        }
+        let held = self.held.lock();
+        for candidate in candidates {
+            let held = held.get(&candidate.endpoint.worker);
+            let held = held.filter(|held| held.uid == candidate.endpoint.uid);
+            let bytes = |held: &Held| {
+                let known = items.iter().filter(|item| held.items.contains(&item.hash));
+                known.map(|item| item.size_bytes).sum::<u64>()
+            };
+            candidate.multimodal = Some(held.map_or(0, bytes) as f64 / total as f64);
+        }
+    }
+}
+
+impl Observer for Multimodal {
+    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, _: Time) {
+        let routing = placed.routing;
+        let encode = routing.others.iter().find(|(profile, _)| profile == "encode");
+        let targets = match encode {
+            Some((_, pick)) => &pick.targets[..],
+            None => &computes(routing, super::PREFILL).targets[..1],
+        };
+        let mut held = self.held.lock();
+        for target in targets.iter().filter(|_| !request.prompt.multimodal.is_empty()) {
+            let endpoint = target.endpoint;
+            let fresh = || Held { uid: Arc::clone(&endpoint.uid), items: Lru::new(self.capacity) };
+            let held = held.entry(endpoint.worker).or_insert_with(fresh);
+            if held.uid != endpoint.uid {
+                *held = fresh();
+            }
+            for item in request.prompt.multimodal {
+                held.items.touch(item.hash);
+            }
+        }
+    }
+
+    fn first_token(&self, _: &Progress<'_>, _: Time) {}
+
+    fn ended(&self, _: &Progress<'_>, _: Time) {}
+
+    fn left(&self, worker: WorkerRank) {
+        self.held.lock().remove(&worker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Fleet, check_errors, made, routed};
+    use serde_json::json;
+    use stator_epp_scheduler::plugin::{Built, Pick, Placed};
+    use stator_epp_scheduler::{MultimodalItem, Prompt, Request, Time};
+
+    fn request(items: &[MultimodalItem]) -> Request<'_> {
+        Request { prompt: Prompt { multimodal: items, ..Prompt::default() }, ..Request::default() }
+    }
+
+    fn check(plugin: &Built, fleet: &Fleet, items: &[MultimodalItem], wanted: &[Option<f64>]) {
+        let mut candidates = fleet.candidates();
+        let producer = plugin.producer.as_ref().expect("it is a producer");
+        producer.produce(&request(items), &mut candidates, Time::default());
+        let shares: Vec<_> = candidates.iter().map(|c| c.multimodal).collect();
+        assert_eq!(shares, wanted);
+    }
+
+    fn item(hash: u64, size_bytes: u64) -> MultimodalItem {
+        MultimodalItem { hash, size_bytes }
+    }
+
+    #[test]
+    fn endpoints_hold_what_they_encoded_last() {
+        let plugin = made("mm-embeddings-cache-producer", json!({"cacheSizeInMBPerServer": 4}));
+        let observer = plugin.observer.as_ref().expect("it is an observer");
+        let fleet = Fleet::of(3);
+        let candidates = fleet.candidates();
+        let mut routing = routed(&candidates[0]);
+        let placed = |items, routing: &_| {
+            observer.placed(&request(items), &Placed { ticket: 1, routing }, Time::default());
+        };
+        let both = [item(1, 30), item(2, 10)];
+        check(&plugin, &fleet, &both, &[Some(0.0); 3]);
+        placed(&both[..1], &routing);
+        check(&plugin, &fleet, &both, &[Some(0.75), Some(0.0), Some(0.0)]);
+        routing.others.push(("encode".to_owned(), Pick { targets: candidates[1..].to_vec() }));
+        placed(&both, &routing);
+        check(&plugin, &fleet, &both, &[Some(0.75), Some(1.0), Some(1.0)]);
+        // There is room for two.
+        placed(&[item(3, 1)], &routing);
+        check(&plugin, &fleet, &both, &[Some(0.75), Some(0.25), Some(0.25)]);
+        observer.left(fleet.endpoints[0].worker);
+        check(&plugin, &fleet, &both, &[Some(0.0), Some(0.25), Some(0.25)]);
+        check(&plugin, &fleet, &[], &[None; 3]);
+    }
+
+    #[test]
+    fn a_cache_has_a_size() {
+        let wanted = "cacheSizeInMBPerServer: 0 is not in 1..=1073741824";
+        let parameters = json!({"cacheSizeInMBPerServer": 0});
+        check_errors("mm-embeddings-cache-producer", parameters, &[wanted]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Finds plug-ins by type name and builds them.
+
+use crate::context::BuildContext;
+use crate::params::{self, Params};
+use crate::table::KINDS;
+use serde_json::Value;
+use stator_epp_scheduler::plugin::Built;
+
+/// A type of plug-in.
+#[derive(Debug)]
+pub struct Kind {
+    /// Its name in configuration.
+    pub type_name: &'static str,
+    /// Other names of it.
+    pub aliases: &'static [&'static str],
+    /// Whether it can be used.
+    pub stability: Stability,
+    /// What it can be.
+    pub places: &'static [Place],
+    /// What must produce for it.
+    pub needs: &'static [Need],
+    pub(crate) make: Make,
+}
+
+/// Reads parameters and makes a plug-in; leaves errors in the parameters.
+pub(crate) type Make = fn(&mut Params<'_>, &mut BuildContext) -> Built;
+
+/// Whether a type can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stability {
+    /// Yes.
+    Stable,
+    /// Only where experimental plug-ins are allowed.
+    Alpha,
+    /// Yes, but another one took its place.
+    Deprecated,
+    /// No: others have it, this program does not.
+    Missing,
+}
+
+/// What a plug-in can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Drops endpoints.
+    Filter,
+    /// Ranks endpoints.
+    Scorer,
+    /// Chooses endpoints.
+    Picker,
+    /// Runs profiles.
+    ProfileHandler,
+    /// Decides whether to split a request.
+    Decider,
+    /// Finds out about requests and endpoints.
+    Producer,
+    /// Refuses requests.
+    Admitter,
+    /// Adds headers to requests or answers, or reports on them.
+    Reporter,
+    /// Reads request bodies.
+    Parser,
+    /// Orders the requests of a flow.
+    OrderingPolicy,
+    /// Chooses between flows.
+    FairnessPolicy,
+    /// Limits priority bands.
+    UsageLimitPolicy,
+    /// Says which requests can be revoked.
+    EvictionFilter,
+    /// Says which requests are revoked first.
+    EvictionOrder,
+    /// Says how full a pool is.
+    SaturationDetector,
+    /// Reads what endpoints tell.
+    DataSource,
+    /// Makes sense of what a data source read.
+    Extractor,
+    /// Finds endpoints.
+    Discovery,
+    /// Shares state with other replicas.
+    Syncer,
+}
+
+/// A producer that a plug-in depends on; one that is missing is made with its defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Type of the producer.
+    pub producer: &'static str,
+    /// The parameter that names another one instead, if given.
+    pub unless: Option<&'static str>,
+    /// A parameter and the word that it must have for the need to be there.
+    pub when: Option<(&'static str, &'static str)>,
+}
+
+/// A parameter that names another plug-in, which must be built before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// The parameter, from the top: `deciders.prefill`.
+    pub path: String,
+    /// The name that it gives.
+    pub name: String,
+}
+
+/// Paths of parameters that name plug-ins.
+const REFERENCES: &[&str] = &[
+    "deciders.encode",
+    "deciders.prefill",
+    "deciderPluginName",
+    "prefixMatchInfoProducerName",
+    "latencyPredictionInfoProducerName",
+    "inFlightLoadProducerName",
+    "topologyProducerName",
+];
+
+/// Every type that is known, in alphabetical order.
+pub fn kinds() -> &'static [Kind] {
+    KINDS
+}
+
+/// The type of a name or of an alias.
+pub fn find(type_name: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.type_name == type_name || kind.aliases.contains(&type_name))
+}
+
+/// The producers that a plug-in with these parameters depends on, by type name.
+pub fn needs(type_name: &str, parameters: &Value) -> Vec<&'static str> {
+    let needs = find(type_name).map_or(&[][..], |kind| kind.needs);
+    let text = |name: &str| parameters.get(name).and_then(Value::as_str);
+    let applies = |need: &&Need| {
+        let named = need.unless.and_then(text).is_some_and(|name| !name.is_empty());
+        !named && need.when.is_none_or(|(name, word)| text(name) == Some(word))
+    };
+    needs.iter().filter(applies).map(|need| need.producer).collect()
+}
+
+/// The plug-ins that the parameters of a plug-in name. A name that no plug-in has is for
+/// [`build`] to refuse.
+pub fn references(parameters: &Value) -> Vec<Reference> {
+    let named = |path: String| {
+        let pointer = format!("/{}", path.replace(['.', '['], "/").replace(']', ""));
+        let name = parameters.pointer(&pointer)?.as_str().filter(|name| !name.is_empty())?;
+        Some(Reference { name: name.to_owned(), path })
+    };
+    let sources = parameters.pointer("/sessionIdConfig/sources").and_then(Value::as_array);
+    let attributes = (0..sources.map_or(0, Vec::len))
+        .flat_map(|at| ["attribute", "producer"].map(|name| (at, name)))
+        .map(|(at, name)| format!("sessionIdConfig.sources[{at}].{name}"));
+    let paths = REFERENCES.iter().map(|path| (*path).to_owned());
+    paths.chain(attributes).filter_map(named).collect()
+}
+
+/// Builds the plug-in `name` of a type; `parameters` is an object, or null for defaults. It is
+/// kept in the context, where plug-ins built later find it.
+///
+/// # Errors
+///
+/// Everything that is wrong with the parameters, each error beginning with the parameter's path;
+/// or that there is no such type.
+pub fn build(
+    type_name: &str,
+    name: &str,
+    parameters: &Value,
+    context: &mut BuildContext,
+) -> Result<Built, Vec<String>> {
+    let kind = find(type_name).filter(|kind| kind.stability != Stability::Missing);
+    let Some(kind) = kind else {
+        return Err(vec![format!("type: {type_name:?} is not available")]);
+    };
+    context.begin(name);
+    let built = params::read(parameters, |params| (kind.make)(params, context))?;
+    context.built.insert(name.to_owned(), built.clone());
+    Ok(built)
+}
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod tests;

@@ -1,0 +1,119 @@
+//! `kv-aware`.
+
+use super::scorer;
+use crate::context::BuildContext;
+use crate::params::Params;
+use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
+use stator_epp_scheduler::{Candidate, Request};
+use stator_placement::{WeightSettings, Weights};
+
+/// `kv-aware`: prefers what the placement core would choose: endpoints where little is left to
+/// compute of the prompt, counting what they hold in every tier, what is queued before it, and
+/// what they are decoding.
+///
+/// Score: `1 − (cost − min) / (max − min)` over the candidates; all equal, 1; without a cost, 0.
+/// The parameters are the weights of the cost function, named as there in camel case.
+pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let defaults = WeightSettings::default();
+    let mut weight = |name, default| {
+        params.number(name, default, crate::params::Bound::Within(0.0, Weights::MAX))
+    };
+    let settings = WeightSettings {
+        overlap_score_credit: weight("overlapScoreCredit", defaults.overlap_score_credit),
+        overlap_score_credit_decay: weight(
+            "overlapScoreCreditDecay",
+            defaults.overlap_score_credit_decay,
+        ),
+        host_cache_hit_weight: weight("hostCacheHitWeight", defaults.host_cache_hit_weight),
+        disk_cache_hit_weight: weight("diskCacheHitWeight", defaults.disk_cache_hit_weight),
+        shared_cache_multiplier: weight("sharedCacheMultiplier", defaults.shared_cache_multiplier),
+        prefill_load_scale: weight("prefillLoadScale", defaults.prefill_load_scale),
+        decode_active_request_weight: weight(
+            "decodeActiveRequestWeight",
+            defaults.decode_active_request_weight,
+        ),
+        temperature: weight("temperature", defaults.temperature),
+        track_prefill_tokens: params.flag("trackPrefillTokens", defaults.track_prefill_tokens),
+        assume_kv_reuse: params.flag("assumeKvReuse", defaults.assume_kv_reuse),
+        output_block_decay: params.flag("outputBlockDecay", defaults.output_block_decay),
+    };
+    match (Weights::new(settings), context.kv_weights) {
+        (Ok(weights), Some(others)) if weights != others => {
+            params.wrong("parameters", "differ from those of another kv-aware plug-in");
+        }
+        (Ok(weights), _) => context.kv_weights = Some(weights),
+        // Whatever is out of range has left its own error above.
+        (Err(_), _) => {}
+    }
+    scorer(KvAware)
+}
+
+struct KvAware;
+
+impl Scorer for KvAware {
+    fn score(
+        &self,
+        _: &Request<'_>,
+        candidates: &[Candidate<'_>],
+        scores: &mut [f64],
+        _: Moment<'_>,
+    ) {
+        let costs = || candidates.iter().filter_map(|candidate| candidate.kv).map(|kv| kv.cost);
+        let min = costs().fold(f64::INFINITY, f64::min);
+        let range = costs().fold(f64::NEG_INFINITY, f64::max) - min;
+        for (score, candidate) in scores.iter_mut().zip(candidates) {
+            *score = match candidate.kv {
+                None => 0.0,
+                Some(_) if range <= 0.0 => 1.0,
+                Some(kv) => 1.0 - (kv.cost - min) / range,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Fleet, check_errors, check_scores, made};
+    use crate::{BuildContext, build};
+    use serde_json::{Value, json};
+    use stator_epp_scheduler::{KvCost, Request};
+
+    fn check(costs: &[Option<f64>], wanted: &[f64]) {
+        let fleet = Fleet::of(costs.len() as u8);
+        let mut candidates = fleet.candidates();
+        for (candidate, cost) in candidates.iter_mut().zip(costs) {
+            candidate.kv = cost.map(|cost| KvCost { cost, overlap_blocks: 0 });
+        }
+        let scorer = made("kv-aware", Value::Null).scorer.expect("it is a scorer");
+        check_scores(&*scorer, &Request::default(), &candidates, wanted);
+    }
+
+    #[test]
+    fn the_least_cost_scores_one_and_no_cost_scores_nothing() {
+        check(&[Some(10.0), Some(30.0), Some(15.0), None], &[1.0, 0.0, 0.75, 0.0]);
+        check(&[Some(4.0), Some(4.0)], &[1.0, 1.0]);
+        check(&[None], &[0.0]);
+    }
+
+    #[test]
+    fn the_weights_are_handed_on() {
+        let mut context = BuildContext::new(vec!["default".to_owned()]);
+        let parameters = json!({"overlapScoreCredit": 2, "temperature": 0.5});
+        build("kv-aware", "kv", &parameters, &mut context).expect("the weights are right");
+        let weights = context.kv_weights.expect("the scorer needs the cost");
+        assert_eq!(weights.settings().overlap_score_credit, 2.0);
+        assert_eq!(weights.settings().temperature, 0.5);
+        let others = build("kv-aware", "other", &Value::Null, &mut context);
+        let wanted = "parameters: differ from those of another kv-aware plug-in";
+        assert_eq!(others.err(), Some(vec![wanted.to_owned()]));
+    }
+
+    #[test]
+    fn weights_out_of_range_are_refused() {
+        check_errors(
+            "kv-aware",
+            json!({"temperature": -1, "assumeKvReuse": 3}),
+            &["temperature: -1 is not in 0..=1000000", "assumeKvReuse: 3 is not true or false"],
+        );
+    }
+}

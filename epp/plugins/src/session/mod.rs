@@ -1,0 +1,174 @@
+//! Plug-ins that keep the requests of a session on one endpoint.
+
+mod identity;
+mod token;
+
+pub use identity::IdSource;
+pub(crate) use identity::{agent_identity, session_id};
+
+use crate::context::BuildContext;
+use crate::expiring::Expiring;
+use crate::filters::prefer;
+use crate::params::{Bound, Params};
+use identity::{first, id_sources};
+use parking_lot::Mutex;
+use stator_epp_scheduler::plugin::{
+    Built, Filter, Moment, Observer, Pick, Placed, Progress, ResponseHeaders, Routing, Scorer,
+};
+use stator_epp_scheduler::{Candidate, Request, Time};
+use stator_protos::WorkerRank;
+use std::sync::Arc;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Header of the token unless configured otherwise.
+const TOKEN_HEADER: &str = "x-session-token";
+/// Most sessions that are remembered, about 100 bytes each.
+const MAX_SESSIONS: usize = 500_000;
+
+/// `session-affinity-filter`: keeps the endpoint that served a session before, where it is among
+/// the candidates; else all.
+///
+/// With `strategy: encoded_endpoint_header` the client carries the endpoint in a header, which is
+/// set on every answer; with `session_id` the session's identity comes from `sessionIdConfig` and
+/// its endpoint is remembered here for `evictionTtlSeconds` after its last use. `profileName`
+/// binds to the pick of that profile instead of the one that answers.
+pub(crate) fn affinity_filter(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let affinity = Arc::new(affinity(params, context));
+    Built { filter: Some(affinity.clone()), ..followed(&affinity) }
+}
+
+/// `session-affinity-scorer`: prefers the endpoint that served a session before.
+///
+/// Score: 1 for that endpoint, else 0. Parameters as for `session-affinity-filter`.
+pub(crate) fn affinity_scorer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let affinity = Arc::new(affinity(params, context));
+    Built { scorer: Some(affinity.clone()), ..followed(&affinity) }
+}
+
+/// What keeps a session's endpoint known: answers that carry it, or requests that are followed.
+fn followed(affinity: &Arc<Affinity>) -> Built {
+    match affinity.strategy {
+        Strategy::Token { .. } => {
+            Built { response_headers: Some(affinity.clone()), ..Built::default() }
+        }
+        Strategy::Id { .. } => Built { observer: Some(affinity.clone()), ..Built::default() },
+    }
+}
+
+struct Affinity {
+    strategy: Strategy,
+    /// `None` is the profile that answers.
+    profile: Option<String>,
+}
+
+enum Strategy {
+    Token {
+        header: String,
+    },
+    /// Endpoints by the hashes of identities.
+    Id {
+        sources: Vec<IdSource>,
+        bindings: Mutex<Expiring<u64, WorkerRank>>,
+    },
+}
+
+fn affinity(params: &mut Params<'_>, context: &mut BuildContext) -> Affinity {
+    let by_id =
+        params.choice("strategy", &[("encoded_endpoint_header", false), ("session_id", true)]);
+    let profile = params.has("profileName").then(|| context.profile(params, "profileName", ""));
+    let header = params.text("header");
+    let header = params
+        .within("encodedEndpointHeaderConfig", |params| params.text("header"))
+        .or(header)
+        .unwrap_or_else(|| TOKEN_HEADER.to_owned());
+    let (sources, ttl) = params.within("sessionIdConfig", |params| {
+        // What expired is dropped as others are added, so that there is nothing to sweep.
+        params.number("evictionSweepSeconds", 10.0, Bound::Above(0.0));
+        let ttl = params.number("evictionTtlSeconds", 300.0, Bound::Within(0.001, 1e9));
+        (id_sources(params, context), Duration::from_secs_f64(ttl))
+    });
+    let strategy = if by_id {
+        Strategy::Id { sources, bindings: Mutex::new(Expiring::new(MAX_SESSIONS, ttl)) }
+    } else {
+        Strategy::Token { header: header.to_ascii_lowercase() }
+    };
+    Affinity { strategy, profile }
+}
+
+impl Affinity {
+    /// Which of the candidates served the request's session before.
+    fn bound(
+        &self,
+        request: &Request<'_>,
+        candidates: &[Candidate<'_>],
+        now: Time,
+    ) -> Option<usize> {
+        match &self.strategy {
+            Strategy::Token { header } => {
+                let name = token::decode(request.headers.get(header)?)?;
+                candidates.iter().position(|candidate| token::names(&name, candidate.endpoint))
+            }
+            Strategy::Id { sources, bindings } => {
+                let id = xxh3_64(first(sources, request.headers)?.as_bytes());
+                let worker = *bindings.lock().get(&id, now)?;
+                candidates.iter().position(|candidate| candidate.endpoint.worker == worker)
+            }
+        }
+    }
+
+    /// The pick that a session is bound to.
+    fn pick<'r, 'a>(&self, routing: &'r Routing<'a>) -> Option<&'r Pick<'a>> {
+        let Some(profile) = &self.profile else { return Some(&routing.primary) };
+        routing.others.iter().find(|(name, _)| name == profile).map(|(_, pick)| pick)
+    }
+}
+
+impl Filter for Affinity {
+    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>) {
+        let Some(bound) = self.bound(request, candidates, now.time) else { return };
+        let mut position = 0..;
+        prefer(candidates, |_| position.next() == Some(bound));
+    }
+}
+
+impl Scorer for Affinity {
+    fn score(
+        &self,
+        request: &Request<'_>,
+        candidates: &[Candidate<'_>],
+        scores: &mut [f64],
+        now: Moment<'_>,
+    ) {
+        scores.fill(0.0);
+        if let Some(bound) = self.bound(request, candidates, now.time) {
+            scores[bound] = 1.0;
+        }
+    }
+}
+
+impl ResponseHeaders for Affinity {
+    fn response_headers(&self, _: &Request<'_>, routing: &Routing<'_>) -> Vec<(String, String)> {
+        let Strategy::Token { header } = &self.strategy else { return Vec::new() };
+        let target = self.pick(routing).and_then(|pick| pick.targets.first());
+        let token = target.map(|target| (header.clone(), token::encode(target.endpoint)));
+        token.into_iter().collect()
+    }
+}
+
+impl Observer for Affinity {
+    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time) {
+        let Strategy::Id { sources, bindings } = &self.strategy else { return };
+        let target = self.pick(placed.routing).and_then(|pick| pick.targets.first());
+        if let (Some(id), Some(target)) = (first(sources, request.headers), target) {
+            bindings.lock().insert(xxh3_64(id.as_bytes()), target.endpoint.worker, now);
+        }
+    }
+
+    fn first_token(&self, _: &Progress<'_>, _: Time) {}
+
+    fn ended(&self, _: &Progress<'_>, _: Time) {}
+}
+
+#[cfg(test)]
+mod tests;

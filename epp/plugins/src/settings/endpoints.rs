@@ -1,0 +1,21 @@
+//! Settings of where endpoints come from.
+
+use super::Settings;
+use crate::context::BuildContext;
+use crate::params::Params;
+use stator_epp_scheduler::plugin::Built;
+
+/// Settings of `file-discovery`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileDiscovery {
+    /// The file with the endpoints.
+    pub path: String,
+    /// Whether to read it again when it changes.
+    pub watch: bool,
+}
+
+/// `file-discovery`: endpoints from a file instead of a cluster.
+pub(crate) fn file_discovery(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let (path, watch) = (params.required_text("path"), params.flag("watchFile", false));
+    context.settle(Settings::FileDiscovery(FileDiscovery { path, watch }))
+}

@@ -1,0 +1,149 @@
+//! Settings of what is read from endpoints.
+
+use super::Settings;
+use crate::context::BuildContext;
+use crate::params::Params;
+use stator_epp_scheduler::plugin::Built;
+use std::time::Duration;
+
+/// How something is fetched from each endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpSource {
+    /// With or without TLS.
+    pub scheme: Scheme,
+    /// Path of the page.
+    pub path: String,
+    /// Port instead of the endpoint's own.
+    pub port: Option<u16>,
+    /// Whether any certificate will do.
+    pub insecure_skip_verify: bool,
+    /// Authorities to trust instead of the system's, as a PEM file.
+    pub ca_cert_path: Option<String>,
+    /// Certificate to show, and its key, as PEM files.
+    pub client_cert: Option<(String, String)>,
+    /// How often; `None` is as often as everything is.
+    pub interval: Option<Duration>,
+}
+
+/// With or without TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Without.
+    Http,
+    /// With.
+    Https,
+}
+
+/// Settings of `core-metrics-extractor`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsExtractor {
+    /// Label of a pod that names its engine.
+    pub engine_label: String,
+    /// Engine of pods without the label.
+    pub default_engine: String,
+    /// Engines beside the built-in ones, or instead of them.
+    pub engines: Vec<EngineSpecs>,
+}
+
+/// Where an engine's metrics page tells what; each as `name{label=value,...}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineSpecs {
+    /// The engine's name, the value of the label.
+    pub name: String,
+    /// Waiting requests.
+    pub waiting: Option<String>,
+    /// Running requests.
+    pub running: Option<String>,
+    /// KV cache usage.
+    pub kv_usage: Option<String>,
+    /// LoRA adapters.
+    pub lora: Option<String>,
+    /// Cache configuration, told by labels.
+    pub cache_info: Option<String>,
+    /// Label of the block size in it, `block_size` by default.
+    pub block_size_label: Option<String>,
+    /// Label of the number of blocks in it, `num_gpu_blocks` by default.
+    pub blocks_label: Option<String>,
+    /// Block size, told by a value.
+    pub block_size: Option<String>,
+    /// Number of blocks, told by a value.
+    pub blocks: Option<String>,
+}
+
+/// Engines that are known without configuration.
+///
+/// Source: the core metrics extractor of the llm-d router.
+const BUILT_IN: [&str; 5] = ["vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton"];
+
+/// `metrics-data-source`.
+pub(crate) fn metrics_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let source = http_source(params, "/metrics");
+    context.settle(Settings::MetricsSource(source))
+}
+
+/// `models-data-source`.
+pub(crate) fn models_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let source = http_source(params, "/v1/models");
+    context.settle(Settings::ModelsSource(source))
+}
+
+/// `core-metrics-extractor`.
+pub(crate) fn metrics_extractor(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let label = params.text("engineLabelKey");
+    let default_engine = params.text("defaultEngine").unwrap_or_else(|| "vllm".to_owned());
+    let engines = params.list("engineConfigs", engine);
+    let known = BUILT_IN.contains(&default_engine.as_str())
+        || engines.iter().any(|engine| engine.name == default_engine);
+    if !known {
+        params.wrong("defaultEngine", format!("no engine is called {default_engine:?}"));
+    }
+    for (position, engine) in engines.iter().enumerate() {
+        if engines[..position].iter().any(|other| other.name == engine.name) {
+            let name = &engine.name;
+            params.wrong("engineConfigs", format!("engine {name:?} is there more than once"));
+        }
+    }
+    context.settle(Settings::MetricsExtractor(MetricsExtractor {
+        engine_label: label.unwrap_or_else(|| "llm-d.ai/engine-type".to_owned()),
+        default_engine,
+        engines,
+    }))
+}
+
+fn http_source(params: &mut Params<'_>, path: &str) -> HttpSource {
+    let (cert, key) = (params.text("clientCertPath"), params.text("clientKeyPath"));
+    if cert.is_some() != key.is_some() {
+        params.wrong("clientCertPath", "needs clientKeyPath, and the other way round");
+    }
+    let interval = params.has("interval");
+    let every = params.duration("interval", Duration::ZERO);
+    let path = params.text("path").unwrap_or_else(|| path.to_owned());
+    if !path.starts_with('/') {
+        params.wrong("path", format!("{path:?} does not begin with /"));
+    }
+    let port = params.whole("port", 0, 0..=65535) as u16;
+    HttpSource {
+        scheme: params.choice("scheme", &[("http", Scheme::Http), ("https", Scheme::Https)]),
+        path,
+        port: (port > 0).then_some(port),
+        insecure_skip_verify: params.flag("insecureSkipVerify", true),
+        ca_cert_path: params.text("caCertPath"),
+        client_cert: cert.zip(key),
+        interval: (interval && !every.is_zero()).then_some(every),
+    }
+}
+
+fn engine(params: &mut Params<'_>) -> EngineSpecs {
+    EngineSpecs {
+        name: params.required_text("name"),
+        waiting: params.text("queuedRequestsSpec"),
+        running: params.text("runningRequestsSpec"),
+        kv_usage: params.text("kvUsageSpec"),
+        lora: params.text("loraSpec"),
+        cache_info: params.text("cacheInfoSpec"),
+        block_size_label: params.text("cacheBlockSizeLabelName"),
+        blocks_label: params.text("cacheNumBlocksLabelName"),
+        block_size: params.text("cacheBlockSizeSpec"),
+        blocks: params.text("cacheNumBlocksSpec"),
+    }
+}

@@ -1,0 +1,82 @@
+//! Checked settings of plug-ins whose work other rooms do.
+
+mod endpoints;
+mod flow;
+mod load;
+mod metrics;
+mod precise;
+mod tokens;
+
+pub use endpoints::FileDiscovery;
+pub use flow::{Eviction, Fairness, Ordering, ProgramAware, Shape, Strategy, UsageLimit};
+pub use load::{Concurrency, ConcurrencyMode, Detector, InFlightLoad, Utilization};
+pub use metrics::{EngineSpecs, HttpSource, MetricsExtractor, Scheme};
+pub use precise::{EngineKind, KvEvents, Precise};
+pub use tokens::{ImageEstimate, Render, Tokens};
+
+pub(crate) use endpoints::file_discovery;
+pub(crate) use flow::{
+    edf, fcfs, global_strict, priority_holdback, priority_then_time, program_aware, round_robin,
+    sheddable, slo_deadline, soft_reflective, static_limit,
+};
+pub(crate) use load::{concurrency_detector, in_flight_load, utilization_detector};
+pub(crate) use metrics::{metrics_extractor, metrics_source, models_source};
+pub(crate) use precise::{precise, precise_producer};
+pub(crate) use tokens::token_producer;
+
+use crate::context::BuildContext;
+use crate::params::Params;
+use crate::reporter::AttributeReporter;
+use crate::session::IdSource;
+use stator_epp_scheduler::plugin::Built;
+
+/// What another room has to do for a plug-in.
+#[derive(Clone, Debug)]
+pub enum Settings {
+    /// Tokenize prompts, or estimate their tokens.
+    Tokens(Tokens),
+    /// Follow what engines report to hold.
+    Precise(Precise),
+    /// Count tokens in flight.
+    InFlightLoad(InFlightLoad),
+    /// Say how full a pool is.
+    Detector(Detector),
+    /// Read metrics from endpoints.
+    MetricsSource(HttpSource),
+    /// Read the models that endpoints serve.
+    ModelsSource(HttpSource),
+    /// Make sense of metrics.
+    MetricsExtractor(MetricsExtractor),
+    /// Read endpoints from a file.
+    FileDiscovery(FileDiscovery),
+    /// Order the requests of a flow.
+    Ordering(Ordering),
+    /// Choose between flows.
+    Fairness(Fairness),
+    /// Limit priority bands.
+    UsageLimit(UsageLimit),
+    /// Revoke requests.
+    Eviction(Eviction),
+    /// Take a session's identity from here.
+    SessionId(IdSource),
+    /// Take an agent's identity from the first of these; it stands for an absent fairness id.
+    AgentIdentity(Vec<IdSource>),
+    /// Tell the data plane a number about each request.
+    AttributeReporter(AttributeReporter),
+}
+
+/// A plug-in without parameters, whose work is done wherever its type name is known.
+pub(crate) fn plain(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
+    Built::default()
+}
+
+/// `k8s-notification-source`: endpoints are watched in any case, whatever object is named here.
+pub(crate) fn k8s_source(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
+    for name in ["group", "version", "kind"] {
+        params.text(name);
+    }
+    Built::default()
+}
+
+#[cfg(test)]
+mod tests;

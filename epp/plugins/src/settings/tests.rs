@@ -1,0 +1,208 @@
+use super::*;
+use crate::build;
+use crate::testing::check_errors;
+use serde_json::{Value, json};
+use stator_epp_scheduler::{InFlight, Prompt, Request};
+use std::time::Duration;
+
+fn settings(type_name: &str, parameters: Value) -> Settings {
+    let mut context = BuildContext::new(vec!["default".to_owned()]);
+    build(type_name, "it", &parameters, &mut context).expect("the parameters are right");
+    context.settings.remove("it").expect("it leaves settings")
+}
+
+/// Asserts what settings look like when printed.
+fn check(type_name: &str, parameters: Value, wanted: &Settings) {
+    assert_eq!(format!("{:?}", settings(type_name, parameters)), format!("{wanted:?}"));
+}
+
+#[test]
+fn prompts_are_estimated_tokenized_or_rendered() {
+    let images = ImageEstimate::Dynamic { factor: 1024.0, default_resolution: (640, 360) };
+    check("token-producer", Value::Null, &Settings::Tokens(Tokens::Estimate(images)));
+    let fixed = json!({"estimate": {"image": {"mode": "static", "static": {"staticToken": 9}}}});
+    let tokens = Tokens::Estimate(ImageEstimate::Static { tokens: 9 });
+    check("token-producer", fixed, &Settings::Tokens(tokens));
+    let local = Tokens::Model { name: "m".to_owned(), render: None };
+    check("tokenizer", json!({"modelName": "m"}), &Settings::Tokens(local));
+    let Settings::Tokens(Tokens::Model { render: Some(render), .. }) =
+        settings("token-producer", json!({"modelName": "m", "vllm": {"timeout": "1s"}}))
+    else {
+        panic!("a server renders");
+    };
+    assert_eq!(render.url, "http://localhost:8000");
+    assert_eq!(render.timeout, Duration::from_secs(1));
+    check_errors(
+        "token-producer",
+        json!({"estimate": {}, "vllm": {"url": "unix:x", "clientKeyPath": "k"}}),
+        &[
+            "vllm.clientCertPath: needs clientKeyPath, and the other way round",
+            "vllm.url: \"unix:x\" does not begin with http:// or https://",
+            "estimate: cannot be there together with modelName or vllm",
+            "modelName: is required with vllm",
+        ],
+    );
+}
+
+#[test]
+fn the_precise_index_has_defaults_and_takes_old_names() {
+    let Settings::Precise(precise) = settings("precise-prefix-cache-producer", Value::Null) else {
+        panic!("it leaves settings of its own");
+    };
+    assert_eq!(
+        (precise.block_size, precise.max_blocks, precise.speculative_ttl),
+        (None, None, None)
+    );
+    assert_eq!(precise.tier_weights, [("gpu".to_owned(), 1.0), ("cpu".to_owned(), 0.8)]);
+    assert_eq!((precise.events.port, precise.events.topic_filter.as_str()), (5557, "kv@"));
+    let parameters = json!({
+        "indexerConfig": {
+            "tokenProcessorConfig": {"blockSize": 64, "hashSeed": "42"},
+            "kvBlockIndexConfig": {"inMemoryConfig": {"size": 1000, "podCacheSize": 10}},
+            "kvCacheBackendConfigs": [{"name": "GPU", "weight": 1}, {"name": "disk", "weight": 0.2}],
+        },
+        "kvEventsConfig": {"engineType": "sglang", "podDiscoveryConfig": {"replaySocketPort": 6000}},
+        "speculativeIndexing": true,
+    });
+    let Settings::Precise(precise) = settings("precise-prefix-cache-scorer", parameters) else {
+        panic!("it leaves settings of its own");
+    };
+    assert_eq!((precise.block_size, precise.max_blocks), (Some(64), Some(1000)));
+    assert_eq!(precise.tier_weights[1], ("disk".to_owned(), 0.2));
+    assert_eq!(precise.events.engine, EngineKind::Sglang);
+    assert_eq!(precise.events.replay_port, Some(6000));
+    assert_eq!(precise.speculative_ttl, Some(Duration::from_secs(2)));
+}
+
+#[test]
+fn an_index_elsewhere_is_refused() {
+    check_errors(
+        "precise-prefix-cache-producer",
+        json!({
+            "indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "x"}}},
+            "kvEventsConfig": {"podDiscoveryConfig": {"socketPort": 0}},
+        }),
+        &[
+            "indexerConfig.kvBlockIndexConfig.redisConfig: is not supported, the index is in \
+             this process",
+            "kvEventsConfig.podDiscoveryConfig.socketPort: 0 is not in 1..=65535",
+        ],
+    );
+}
+
+#[test]
+fn output_counts_only_if_asked_and_within_limits() {
+    let check = |parameters, wanted: u64| {
+        let Settings::InFlightLoad(load) = settings("inflight-load-producer", parameters) else {
+            panic!("it leaves settings of its own");
+        };
+        let prompt = Prompt { tokens: 1000, ..Prompt::default() };
+        let request = Request { prompt, max_output_tokens: Some(1200), ..Request::default() };
+        assert_eq!(load.output_tokens(&request), wanted);
+    };
+    check(Value::Null, 0);
+    check(json!({"addEstimatedOutputTokens": true}), 1200);
+    check(json!({"addEstimatedOutputTokens": true, "outputRatio": 0.5}), 500);
+    check(json!({"addEstimatedOutputTokens": true, "maxEstimatedOutputTokens": 100}), 100);
+    let wanted = "outputRatio: -1 is less than 0";
+    check_errors("inflight-load-producer", json!({"outputRatio": -1}), &[wanted]);
+}
+
+#[test]
+fn fullness_goes_by_requests_tokens_or_both() {
+    let check = |mode, wanted: f64| {
+        let limits = Concurrency { mode, requests: 10, tokens: 100, headroom: 0.0 };
+        assert_eq!(limits.fullness(InFlight { requests: 5, tokens: 80 }), wanted);
+    };
+    check(ConcurrencyMode::Requests, 0.5);
+    check(ConcurrencyMode::Tokens, 0.8);
+    check(ConcurrencyMode::Hybrid, 0.8);
+}
+
+#[test]
+fn metrics_are_read_as_configured() {
+    let Settings::MetricsSource(source) =
+        settings("metrics-data-source", json!({"port": 9400, "interval": "1s"}))
+    else {
+        panic!("it leaves settings of its own");
+    };
+    assert_eq!((source.path.as_str(), source.port), ("/metrics", Some(9400)));
+    assert_eq!(source.interval, Some(Duration::from_secs(1)));
+    assert!(source.insecure_skip_verify);
+    let Settings::MetricsExtractor(extractor) = settings(
+        "core-metrics-extractor",
+        json!({"defaultEngine": "mine", "engineConfigs": [
+            {"name": "mine", "queuedRequestsSpec": "waiting{kind=all}"}]}),
+    ) else {
+        panic!("it leaves settings of its own");
+    };
+    assert_eq!(extractor.engine_label, "llm-d.ai/engine-type");
+    assert_eq!(extractor.engines[0].waiting.as_deref(), Some("waiting{kind=all}"));
+    check_errors(
+        "models-data-source",
+        json!({"path": "models", "scheme": "ftp", "clientCertPath": "c", "port": 70000}),
+        &[
+            "clientCertPath: needs clientKeyPath, and the other way round",
+            "path: \"models\" does not begin with /",
+            "port: 70000 is not in 0..=65535",
+            "scheme: \"ftp\" is none of http, https",
+        ],
+    );
+    check_errors(
+        "core-metrics-extractor",
+        json!({"defaultEngine": "other", "engineConfigs": [{"name": "a"}, {"name": "a"}, {}]}),
+        &[
+            "engineConfigs[2].name: is required",
+            "defaultEngine: no engine is called \"other\"",
+            "engineConfigs: engine \"a\" is there more than once",
+        ],
+    );
+}
+
+#[test]
+fn policies_have_settings() {
+    let limit = Settings::UsageLimit(UsageLimit::Static { threshold: 0.9 });
+    check("static-usage-limit-policy", json!({"threshold": 0.9}), &limit);
+    let holdback =
+        UsageLimit::PriorityHoldback { shape: Shape::Linear, by_value: true, min: 0.5, max: 1.0 };
+    let parameters = json!({"minCeiling": 0.5, "domain": "value"});
+    check("priority-holdback-policy", parameters, &Settings::UsageLimit(holdback));
+    let ordering = Settings::Ordering(Ordering::EarliestDeadline);
+    check("edf-ordering-policy", Value::Null, &ordering);
+    let Settings::Fairness(Fairness::ProgramAware(fairness)) =
+        settings("program-aware-fairness", json!({"lasHalfLifeSeconds": 30}))
+    else {
+        panic!("it leaves settings of its own");
+    };
+    assert_eq!(fairness.half_life, Duration::from_secs(30));
+    assert_eq!((fairness.service_weight, fairness.head_wait_weight), (0.8, 0.2));
+    check_errors(
+        "priority-holdback-policy",
+        json!({"maxCeiling": 2}),
+        &["minCeiling: is required", "maxCeiling: 2 is not in 0..=1"],
+    );
+    check_errors(
+        "priority-holdback-policy",
+        json!({"minCeiling": 0.9, "maxCeiling": 0.5}),
+        &["minCeiling: 0.9 is more than maxCeiling, 0.5"],
+    );
+    check_errors(
+        "program-aware-fairness",
+        json!({"strategy": "drr", "lasWeightService": -1, "evictionTtlSeconds": 0}),
+        &[
+            "strategy: \"drr\" is none of las",
+            "lasWeightService: -1 is less than 0",
+            "evictionTtlSeconds: 0 is not in 0.001..=1000000000",
+        ],
+    );
+    let wanted = "threshold: 0 is not above 0";
+    check_errors("static-usage-limit-policy", json!({"threshold": 0}), &[wanted]);
+}
+
+#[test]
+fn a_file_of_endpoints_has_a_path() {
+    let discovery = FileDiscovery { path: "/e".to_owned(), watch: true };
+    let parameters = json!({"path": "/e", "watchFile": true});
+    check("file-discovery", parameters, &Settings::FileDiscovery(discovery));
+    check_errors("file-discovery", Value::Null, &["path: is required"]);
+}

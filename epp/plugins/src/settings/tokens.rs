@@ -1,0 +1,111 @@
+//! Settings of how prompts become tokens.
+
+use super::Settings;
+use crate::context::BuildContext;
+use crate::params::{Bound, Params};
+use stator_epp_scheduler::plugin::Built;
+use std::time::Duration;
+
+/// Settings of `token-producer`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Tokens {
+    /// Four bytes of text are a token.
+    Estimate(ImageEstimate),
+    /// A tokenizer of this model.
+    Model {
+        /// The model.
+        name: String,
+        /// A vLLM server that renders prompts, where one is configured; else the tokenizer runs
+        /// in this process.
+        render: Option<Render>,
+    },
+}
+
+/// How many tokens an image is taken for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ImageEstimate {
+    /// One for so many pixels.
+    Dynamic {
+        /// Pixels of a token.
+        factor: f64,
+        /// Width and height of an image that tells neither.
+        default_resolution: (u64, u64),
+    },
+    /// Always as many.
+    Static {
+        /// The tokens.
+        tokens: u64,
+    },
+}
+
+/// A vLLM server that renders prompts to tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Render {
+    /// Its address.
+    pub url: String,
+    /// How long a text may take.
+    pub timeout: Duration,
+    /// How long a prompt with images may take.
+    pub multimodal_timeout: Duration,
+    /// Authorities to trust instead of the system's, as a PEM file.
+    pub ca_cert_path: Option<String>,
+    /// Certificate to show, and its key, as PEM files.
+    pub client_cert: Option<(String, String)>,
+    /// Whether any certificate will do.
+    pub insecure_skip_verify: bool,
+}
+
+/// `token-producer`: with `modelName` prompts are tokenized, by the server that `vllm` names or
+/// in this process; without, their tokens are estimated.
+pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    // Older configurations say so in words.
+    params.choice("backend", &[("vllm", ()), ("estimate", ())]);
+    let (renders, estimates) = (params.has("vllm"), params.has("estimate"));
+    let model = params.text("modelName");
+    let render = params.within("vllm", render);
+    let images = params.within("estimate", |params| params.within("image", image));
+    if estimates && (renders || model.is_some()) {
+        params.wrong("estimate", "cannot be there together with modelName or vllm");
+    }
+    if renders && model.is_none() {
+        params.wrong("modelName", "is required with vllm");
+    }
+    let tokens = match model {
+        Some(name) => Tokens::Model { name, render: renders.then_some(render) },
+        None => Tokens::Estimate(images),
+    };
+    context.settle(Settings::Tokens(tokens))
+}
+
+fn render(params: &mut Params<'_>) -> Render {
+    let (cert, key) = (params.text("clientCertPath"), params.text("clientKeyPath"));
+    if cert.is_some() != key.is_some() {
+        params.wrong("clientCertPath", "needs clientKeyPath, and the other way round");
+    }
+    let url = params.text("url").unwrap_or_else(|| "http://localhost:8000".to_owned());
+    if !url.starts_with("http://") && !url.starts_with("https://") {
+        params.wrong("url", format!("{url:?} does not begin with http:// or https://"));
+    }
+    Render {
+        url,
+        timeout: params.duration("timeout", Duration::from_secs(5)),
+        multimodal_timeout: params.duration("mmTimeout", Duration::from_secs(30)),
+        ca_cert_path: params.text("caCertPath"),
+        client_cert: cert.zip(key),
+        insecure_skip_verify: params.flag("insecureSkipVerify", false),
+    }
+}
+
+fn image(params: &mut Params<'_>) -> ImageEstimate {
+    let is_static = params.choice("mode", &[("dynamic", false), ("static", true)]);
+    let default_resolution = params.within("defaultResolution", |params| {
+        (params.whole("width", 640, 1..=1 << 20), params.whole("height", 360, 1..=1 << 20))
+    });
+    let factor =
+        params.within("dynamic", |params| params.number("factor", 1024.0, Bound::Above(0.0)));
+    let tokens = params.within("static", |params| params.whole("staticToken", 256, 1..=1 << 20));
+    match is_static {
+        true => ImageEstimate::Static { tokens },
+        false => ImageEstimate::Dynamic { factor, default_resolution },
+    }
+}

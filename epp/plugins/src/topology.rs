@@ -1,0 +1,208 @@
+//! Plug-ins that go by where endpoints are.
+
+use crate::context::BuildContext;
+use crate::filters::{filter, prefer};
+use crate::params::Params;
+use crate::scorers::scorer;
+use parking_lot::Mutex;
+use stator_epp_scheduler::plugin::{Built, Filter, Moment, Pick, Scorer};
+use stator_epp_scheduler::{Candidate, Endpoint, Request};
+use std::sync::{Arc, OnceLock};
+
+/// Labels that tell where an endpoint is, the closest level first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Levels([String; 4]);
+
+impl Default for Levels {
+    fn default() -> Self {
+        let labels = [
+            "kubernetes.io/hostname",
+            "topology.kubernetes.io/rack",
+            "topology.kubernetes.io/zone",
+            "topology.kubernetes.io/region",
+        ];
+        Self(labels.map(str::to_owned))
+    }
+}
+
+/// The values of the labels of an endpoint, the closest level first.
+type Location = [Option<String>; 4];
+
+impl Levels {
+    fn locate(&self, endpoint: &Endpoint) -> Location {
+        self.0.each_ref().map(|label| endpoint.label(label).map(str::to_owned))
+    }
+
+    /// The closest level that two places have in common, 0 for the same host.
+    fn common(&self, place: &Location, endpoint: &Endpoint) -> Option<usize> {
+        let mut levels = self.0.iter().zip(place);
+        levels.position(|(label, value)| {
+            value.as_deref().is_some_and(|value| endpoint.label(label) == Some(value))
+        })
+    }
+}
+
+/// The endpoint that an earlier profile of the same request chose. Requests of a pool are
+/// scheduled one at a time, so that one place is enough.
+#[derive(Clone, Default)]
+pub(crate) struct Peer(Arc<Mutex<Option<Endpoint>>>);
+
+impl Peer {
+    /// A new request: there is no peer yet.
+    pub(crate) fn forget(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// The first choice of a profile is the peer of those that run after it.
+    pub(crate) fn meet(&self, pick: Option<&Pick<'_>>) {
+        let target = pick.and_then(|pick| pick.targets.first());
+        if let Some(target) = target {
+            *self.0.lock() = Some(target.endpoint.clone());
+        }
+    }
+}
+
+/// `topology-extractor`: names the labels of a pod that tell its `hostname`, `rack`, `zone` and
+/// `region`. Labels of nodes count where something copies them to pods.
+pub(crate) fn extractor(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let defaults = Levels::default();
+    let mut levels = defaults.0.into_iter();
+    let labels = ["hostname", "rack", "zone", "region"]
+        .map(|name| (params.text(name), levels.next().unwrap_or_default()));
+    let labels = labels.map(|(given, default)| given.unwrap_or(default));
+    context.claim("topology-extractor", params);
+    context.levels.get_or_init(|| Levels(labels));
+    Built::default()
+}
+
+/// `topology-affinity-filter`: keeps endpoints near the one that the profile before chose: on the
+/// same host, or at least in the same rack, zone or region, by `minAffinity`. Where nothing is
+/// known of that one, or nobody is near, all are kept.
+pub(crate) fn affinity_filter(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    params.text("topologyProducerName");
+    let levels = [("host", 0), ("rack", 1), ("zone", 2), ("region", 3)];
+    let farthest = params.choice("minAffinity", &levels);
+    filter(Near { nearness: Nearness::of(context), farthest })
+}
+
+/// `topology-affinity-scorer`: prefers endpoints near the one that the profile before chose.
+///
+/// Score: 1 on the same host, 0.2 in the same rack, 0.05 in the zone, 0.02 in the region, else 0;
+/// about as the bandwidth between them.
+pub(crate) fn affinity_scorer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    params.text("topologyProducerName");
+    scorer(Nearness::of(context))
+}
+
+struct Nearness {
+    peer: Peer,
+    levels: Arc<OnceLock<Levels>>,
+}
+
+impl Nearness {
+    fn of(context: &BuildContext) -> Self {
+        Self { peer: context.peer.clone(), levels: Arc::clone(&context.levels) }
+    }
+
+    /// The closest level that each candidate has in common with the peer.
+    fn levels<'c>(
+        &'c self,
+        candidates: &'c [Candidate<'_>],
+    ) -> impl Iterator<Item = Option<usize>> + 'c {
+        let levels = self.levels.get_or_init(Levels::default);
+        let place = self.peer.0.lock().as_ref().map(|peer| levels.locate(peer));
+        candidates.iter().map(move |candidate| {
+            place.as_ref().and_then(|place| levels.common(place, candidate.endpoint))
+        })
+    }
+}
+
+impl Scorer for Nearness {
+    fn score(
+        &self,
+        _: &Request<'_>,
+        candidates: &[Candidate<'_>],
+        scores: &mut [f64],
+        _: Moment<'_>,
+    ) {
+        for (score, level) in scores.iter_mut().zip(self.levels(candidates)) {
+            *score = level.map_or(0.0, |level| [1.0, 0.2, 0.05, 0.02][level]);
+        }
+    }
+}
+
+struct Near {
+    nearness: Nearness,
+    farthest: usize,
+}
+
+impl Filter for Near {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+        let levels: Vec<_> = self.nearness.levels(candidates).collect();
+        let mut levels = levels.into_iter();
+        prefer(candidates, |_| levels.next().flatten().is_some_and(|level| level <= self.farthest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Fleet, check_errors, check_scores, kept};
+    use crate::{BuildContext, build};
+    use serde_json::{Value, json};
+    use stator_epp_scheduler::Request;
+    use stator_epp_scheduler::plugin::{Built, Pick};
+
+    const HOST: &str = "kubernetes.io/hostname";
+    const RACK: &str = "rack";
+    const ZONE: &str = "topology.kubernetes.io/zone";
+
+    fn fleet() -> Fleet {
+        Fleet::labelled(&[
+            &[(HOST, "h1"), (RACK, "r1"), (ZONE, "z1")],
+            &[(HOST, "h1"), (RACK, "r1"), (ZONE, "z1")],
+            &[(HOST, "h2"), (RACK, "r1"), (ZONE, "z1")],
+            &[(HOST, "h3"), (RACK, "r2"), (ZONE, "z1")],
+            &[],
+        ])
+    }
+
+    /// A plug-in whose peer is the first endpoint, if `met`.
+    fn built(type_name: &str, parameters: &Value, met: bool) -> Built {
+        let mut context = BuildContext::new(vec!["default".to_owned()]);
+        let rack = json!({"rack": RACK});
+        build("topology-extractor", "levels", &rack, &mut context).expect("it can be built");
+        if met {
+            let fleet = fleet();
+            let targets = fleet.candidates()[..1].to_vec();
+            context.peer.meet(Some(&Pick { targets }));
+        }
+        build(type_name, "near", parameters, &mut context).expect("it can be built")
+    }
+
+    #[test]
+    fn nearness_is_scored_by_the_closest_common_level() {
+        let check = |met, wanted: &[f64]| {
+            let scorer = built("topology-affinity-scorer", &Value::Null, met).scorer;
+            let scorer = scorer.expect("it is a scorer");
+            check_scores(&*scorer, &Request::default(), &fleet().candidates(), wanted);
+        };
+        check(true, &[1.0, 1.0, 0.2, 0.05, 0.0]);
+        check(false, &[0.0; 5]);
+    }
+
+    #[test]
+    fn far_endpoints_are_dropped_unless_all_are_far() {
+        let check = |least: &str, met, wanted: &[u64]| {
+            let parameters = json!({"minAffinity": least});
+            let filter = built("topology-affinity-filter", &parameters, met).filter;
+            let filter = filter.expect("it is a filter");
+            assert_eq!(kept(&*filter, &Request::default(), fleet().candidates()), wanted);
+        };
+        check("host", true, &[0, 1]);
+        check("rack", true, &[0, 1, 2]);
+        check("zone", true, &[0, 1, 2, 3]);
+        check("host", false, &[0, 1, 2, 3, 4]);
+        let wanted = "minAffinity: \"near\" is none of host, rack, zone, region";
+        check_errors("topology-affinity-filter", json!({"minAffinity": "near"}), &[wanted]);
+    }
+}
