@@ -4,6 +4,7 @@ use crate::catalog::{Catalog, Served};
 use crate::exchange::Exchange;
 use crate::generate::Plan;
 use stator_model::Model;
+use stator_model::openai::body::TOKEN_DATA;
 use stator_model::openai::response::Api;
 use stator_model::openai::{ApiError, ChatRequest, CompletionRequest, GenerateOptions, Prompt};
 use stator_protos::discovery::ModelRecord;
@@ -23,6 +24,17 @@ pub(crate) struct Job {
     pub plan: Plan,
 }
 
+/// What a request asks for, with its prompts in tokens, not yet checked against the model's limits.
+struct Asked {
+    served: Arc<Served>,
+    model_name: String,
+    prompts: Vec<Arc<[u32]>>,
+    /// Where the request has its prompts, in the words of error messages.
+    prompt_param: &'static str,
+    echo: Vec<String>,
+    options: GenerateOptions,
+}
+
 /// Parses a body, applies the chat template, tokenizes, and checks against the model's limits.
 ///
 /// # Errors
@@ -35,33 +47,15 @@ pub(crate) fn prepare(
     exchange: &Exchange,
     migration_limit: u32,
 ) -> Result<Job, ApiError> {
-    let (served, model_name, prompts, echo, options) = match api {
-        Api::Chat => {
-            let request = ChatRequest::parse(body)?;
-            let served = catalog.find(&request.model)?;
-            let prompt = served.model.encode_chat(&request, SystemTime::now())?;
-            (served, request.model.into_owned(), vec![prompt.into()], Vec::new(), request.options)
-        }
-        Api::Completion => {
-            let request = CompletionRequest::parse(body)?;
-            let served = catalog.find(&request.model)?;
-            let special = request.options.add_special_tokens;
-            let encode = |prompt: &Prompt<'_>| match prompt {
-                Prompt::Text(text) => Ok(served.model.encode_prompt(text, special)?.into()),
-                Prompt::Tokens(ids) => Ok(ids.as_slice().into()),
-            };
-            let prompts: Vec<Arc<[u32]>> =
-                request.prompts.iter().map(encode).collect::<Result<_, ApiError>>()?;
-            let echo = match request.echo {
-                true => echoes(&served.model, &request.prompts),
-                false => Vec::new(),
-            };
-            (served, request.model.into_owned(), prompts, echo, request.options)
-        }
+    let asked = match api {
+        Api::Chat => chat(body, catalog)?,
+        Api::Completion => completion(body, catalog)?,
     };
-    let mut options = options;
+    let Asked { served, model_name, prompts, prompt_param, echo, mut options } = asked;
     served.model.fill_defaults(&mut options);
-    let sampling = sampling(served.pool.record(), &options, &prompts, !echo.is_empty())?;
+    let record = served.pool.record();
+    check_prompts(record, prompt_param, &prompts)?;
+    let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
     let plan = Plan {
         choices: options.n,
         sampling,
@@ -71,6 +65,73 @@ pub(crate) fn prepare(
         migration_limit,
     };
     Ok(Job { served, model_name, prompts, echo, options, plan })
+}
+
+fn chat(body: &[u8], catalog: &Catalog) -> Result<Asked, ApiError> {
+    let mut request = ChatRequest::parse(body)?;
+    let served = catalog.find(&request.model)?;
+    let (prompt, prompt_param) = chat_prompt(&served.model, &mut request)?;
+    Ok(Asked {
+        served,
+        model_name: request.model.into_owned(),
+        prompts: vec![prompt.into()],
+        prompt_param,
+        echo: Vec::new(),
+        options: request.options,
+    })
+}
+
+/// The tokens of a chat and where they come from: the request itself, or else its messages.
+fn chat_prompt(
+    model: &Model,
+    request: &mut ChatRequest<'_>,
+) -> Result<(Vec<u32>, &'static str), ApiError> {
+    match request.token_data.take() {
+        Some(ids) => Ok((ids, TOKEN_DATA)),
+        None => Ok((model.encode_chat(request, SystemTime::now())?, "prompt")),
+    }
+}
+
+fn completion(body: &[u8], catalog: &Catalog) -> Result<Asked, ApiError> {
+    let mut request = CompletionRequest::parse(body)?;
+    let served = catalog.find(&request.model)?;
+    let prompt_param = take_token_data(&mut request);
+    let prompts = completion_prompts(&served.model, &request)?;
+    let echo = match request.echo {
+        true => echoes(&served.model, &request.prompts),
+        false => Vec::new(),
+    };
+    Ok(Asked {
+        served,
+        model_name: request.model.into_owned(),
+        prompts,
+        prompt_param,
+        echo,
+        options: request.options,
+    })
+}
+
+/// Puts tokens that came beside the prompt in its place; returns where the prompt comes from.
+fn take_token_data(request: &mut CompletionRequest<'_>) -> &'static str {
+    match request.token_data.take() {
+        Some(ids) => {
+            request.prompts = vec![Prompt::Tokens(ids)];
+            TOKEN_DATA
+        }
+        None => "prompt",
+    }
+}
+
+fn completion_prompts(
+    model: &Model,
+    request: &CompletionRequest<'_>,
+) -> Result<Vec<Arc<[u32]>>, ApiError> {
+    let special = request.options.add_special_tokens;
+    let encode = |prompt: &Prompt<'_>| match prompt {
+        Prompt::Text(text) => Ok(model.encode_prompt(text, special)?.into()),
+        Prompt::Tokens(ids) => Ok(ids.as_slice().into()),
+    };
+    request.prompts.iter().map(encode).collect()
 }
 
 fn echoes(model: &Model, prompts: &[Prompt<'_>]) -> Vec<String> {
@@ -86,6 +147,20 @@ fn echoes(model: &Model, prompts: &[Prompt<'_>]) -> Vec<String> {
     prompts.iter().map(text).collect()
 }
 
+fn check_prompts(
+    model: &ModelRecord,
+    param: &str,
+    prompts: &[Arc<[u32]>],
+) -> Result<(), ApiError> {
+    for prompt in prompts {
+        if prompt.is_empty() {
+            return Err(ApiError::invalid(param, "the prompt has no tokens"));
+        }
+        check_ids(model, param, prompt.iter().copied())?;
+    }
+    Ok(())
+}
+
 /// What the workers are told of the options, whose defaults are the API's by now.
 fn sampling(
     model: &ModelRecord,
@@ -93,12 +168,6 @@ fn sampling(
     prompts: &[Arc<[u32]>],
     echo: bool,
 ) -> Result<Sampling, ApiError> {
-    for prompt in prompts {
-        if prompt.is_empty() {
-            return Err(ApiError::invalid("prompt", "the prompt has no tokens"));
-        }
-        check_ids(model, "prompt", prompt.iter().copied())?;
-    }
     check_ids(model, "stop_token_ids", options.stop_token_ids.iter().copied())?;
     check_ids(model, "logit_bias", options.logit_bias.iter().map(|(id, _)| *id))?;
     let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
@@ -153,3 +222,7 @@ fn check_ids(
         }
     }
 }
+
+#[cfg(test)]
+#[path = "job_tests.rs"]
+mod tests;

@@ -25,7 +25,7 @@ use metrics::Metrics;
 use service::Service;
 use stator_fleet::{Fleet, FleetMetrics, FleetSettings};
 use stator_runtime::Shutdown;
-use stator_runtime::admin::{self, Readiness};
+use stator_runtime::admin::{self, Readiness, Shown};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
@@ -45,7 +45,8 @@ pub async fn run(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<
         .with_context(|| format!("cannot listen on {}", settings.listen))?;
     let address = listener.local_addr()?;
     if let Some(listen) = settings.metrics_listen {
-        admin::serve(listen, registry.clone(), readiness.clone(), shutdown.clone())
+        let (metrics, readiness) = (registry.clone(), readiness.clone());
+        admin::serve(listen, Shown { metrics, readiness, gate: None }, shutdown.clone())
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
     }

@@ -2,9 +2,10 @@
 
 use crate::{Shutdown, metrics};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures::future::BoxFuture;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,22 @@ impl Readiness {
     }
 }
 
+/// Says who may read metrics: it gets the bearer token of a reader, if there is one, and answers
+/// with the status of a refusal, if it refuses.
+pub type Gate =
+    Arc<dyn Fn(Option<String>) -> BoxFuture<'static, Result<(), StatusCode>> + Send + Sync>;
+
+/// What the side server shows.
+#[derive(Clone)]
+pub struct Shown {
+    /// All metrics.
+    pub metrics: metrics::Metrics,
+    /// Whether requests are welcome.
+    pub readiness: Readiness,
+    /// Who may read metrics; `None` lets everybody.
+    pub gate: Option<Gate>,
+}
+
 /// Serves until `shutdown`; returns the address it listens on and the task that serves.
 ///
 /// # Errors
@@ -33,8 +50,7 @@ impl Readiness {
 /// When the address cannot be bound.
 pub async fn serve(
     listen: SocketAddr,
-    metrics: metrics::Metrics,
-    readiness: Readiness,
+    shown: Shown,
     shutdown: Shutdown,
 ) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
     let listener = TcpListener::bind(listen).await?;
@@ -44,7 +60,7 @@ pub async fn serve(
         .route("/metrics", get(render))
         .route("/live", get(|| async { "live\n" }))
         .route("/health", get(health))
-        .with_state((metrics, readiness));
+        .with_state(shown);
     let task = tokio::spawn(async move {
         let served = axum::serve(listener, app)
             .with_graceful_shutdown(async move { shutdown.wait().await })
@@ -56,12 +72,19 @@ pub async fn serve(
     Ok((address, task))
 }
 
-async fn render(State((metrics, _)): State<(metrics::Metrics, Readiness)>) -> Response {
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics.render()).into_response()
+async fn render(State(shown): State<Shown>, headers: HeaderMap) -> Response {
+    if let Some(gate) = &shown.gate {
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = bearer.and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned);
+        if let Err(status) = gate(token).await {
+            return status.into_response();
+        }
+    }
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], shown.metrics.render()).into_response()
 }
 
-async fn health(State((_, readiness)): State<(metrics::Metrics, Readiness)>) -> Response {
-    if readiness.get() {
+async fn health(State(shown): State<Shown>) -> Response {
+    if shown.readiness.get() {
         (StatusCode::OK, "ready\n").into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response()

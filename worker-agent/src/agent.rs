@@ -115,7 +115,8 @@ pub async fn start(
     let metrics_address = match settings.metrics_listen {
         None => None,
         Some(listen) => {
-            let served = admin::serve(listen, metrics, readiness.clone(), ended.clone()).await;
+            let shown = admin::Shown { metrics, readiness: readiness.clone(), gate: None };
+            let served = admin::serve(listen, shown, ended.clone()).await;
             Some(served.with_context(|| format!("metrics-port: cannot bind {listen}"))?.0)
         }
     };
