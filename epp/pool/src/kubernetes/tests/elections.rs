@@ -1,0 +1,99 @@
+//! Leaders that come and go, and readers of metrics.
+
+use super::server::{Mood, Server};
+use super::{cluster, soon};
+use crate::kubernetes::lease::Pace;
+use crate::kubernetes::{Access, Election, Elector, Reviewer};
+use std::time::Duration;
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
+const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+
+/// Looks often; a lease lasts long.
+const PATIENT: Pace = Pace {
+    duration: Duration::from_secs(60),
+    renew_deadline: Duration::from_secs(50),
+    retry: Duration::from_millis(10),
+    look_timeout: Duration::from_secs(5),
+};
+/// A lease runs out soon.
+const HASTY: Pace = Pace {
+    duration: Duration::from_secs(1),
+    renew_deadline: Duration::from_millis(500),
+    retry: Duration::from_millis(10),
+    look_timeout: Duration::from_millis(200),
+};
+
+fn candidate(server: &Server, identity: &str, pace: Pace) -> Election {
+    let mut elector = Elector::new(&cluster(server), "n", "p", identity);
+    elector.pace = pace;
+    elector.start()
+}
+
+async fn until(election: &Election, leading: bool) {
+    let mut leads = election.leading();
+    soon(leads.wait_for(|leads| *leads == leading)).await.expect("the candidate is at work");
+}
+
+#[tokio::test]
+async fn one_leads_and_another_follows_when_it_resigns() {
+    let server = Server::start().await;
+    let first = candidate(&server, "first", PATIENT);
+    until(&first, true).await;
+    let second = candidate(&server, "second", PATIENT);
+    let asked = server.requests(LEASES);
+    server.asked_more_than(LEASES, asked + 6).await;
+    assert!(!*second.leading().borrow());
+    first.resign().await;
+    until(&second, true).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_is_followed_when_its_lease_runs_out() {
+    let server = Server::start().await;
+    let first = candidate(&server, "first", HASTY);
+    until(&first, true).await;
+    let second = candidate(&server, "second", HASTY);
+    drop(first);
+    until(&second, true).await;
+}
+
+#[tokio::test]
+async fn a_leader_that_cannot_renew_stops_leading_until_it_can() {
+    let server = Server::start().await;
+    let only = candidate(&server, "only", HASTY);
+    until(&only, true).await;
+    server.mood(LEASES, Mood::Stalled);
+    until(&only, false).await;
+    server.mood(LEASES, Mood::Good);
+    until(&only, true).await;
+}
+
+#[tokio::test]
+async fn rights_are_asked_for_once() {
+    let server = Server::start().await;
+    let reviewer = Reviewer::new(&cluster(&server));
+    let check = async |token: &str, path: &str, expected: Access| {
+        let access = reviewer.authorize(token, path).await.expect("the server answers");
+        assert_eq!(access, expected, "{token} {path}");
+    };
+    for _ in 0..3 {
+        check("root", "/metrics", Access::Granted).await;
+        check("root", "/secrets", Access::Denied).await;
+        check("guest", "/metrics", Access::Denied).await;
+        check("nobody", "/metrics", Access::Unknown).await;
+        check("", "/metrics", Access::Unknown).await;
+    }
+    assert_eq!(server.requests(TOKENS), 4);
+}
+
+#[tokio::test]
+async fn nobody_is_granted_anything_by_a_server_that_fails() {
+    let server = Server::start().await;
+    let reviewer = Reviewer::new(&cluster(&server));
+    server.mood(TOKENS, Mood::Failing);
+    reviewer.authorize("root", "/metrics").await.expect_err("the server does not answer");
+    server.mood(TOKENS, Mood::Good);
+    let access = reviewer.authorize("root", "/metrics").await.expect("the server answers");
+    assert_eq!(access, Access::Granted);
+}
