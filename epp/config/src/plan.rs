@@ -1,0 +1,163 @@
+//! What a picker runs, as a configuration says.
+
+use stator_epp_plugins::settings::{
+    Detector, Fairness, FileDiscovery, HttpSource, InFlightLoad, MetricsExtractor, Ordering,
+    Precise, Tokens, UsageLimit,
+};
+use stator_epp_plugins::{AttributeReporter, IdSource};
+use stator_epp_scheduler::Program;
+use stator_placement::Weights;
+use std::time::Duration;
+
+/// Everything that a configuration decides. A value of this type is valid.
+#[derive(Clone)]
+pub struct Plan {
+    /// What decides where requests go.
+    pub program: Program,
+    /// How much of the answers plug-ins must see.
+    pub response_path: ResponsePath,
+    /// What reads request bodies, in the order in which they are asked; at least one.
+    pub parsers: Vec<Parser>,
+    /// Where tokens of prompts come from; `None` if no plug-in wants any.
+    pub tokens: Option<Tokens>,
+    /// How the precise index is kept; `None` if no plug-in asks for one.
+    pub precise: Option<Precise>,
+    /// Weights of the placement core's cost; `None` if no plug-in asks for it.
+    pub kv_weights: Option<Weights>,
+    /// What a request counts for while it is in flight.
+    pub in_flight: InFlightLoad,
+    /// How metrics of endpoints are read; `None` if they are not.
+    pub metrics: Option<Metrics>,
+    /// How the models of endpoints are read; `None` if they are not.
+    pub models: Option<HttpSource>,
+    /// The file with the endpoints; `None` if they come from Kubernetes.
+    pub discovery: Option<FileDiscovery>,
+    /// What replicas tell each other.
+    pub replicas: Replicas,
+    /// Where the fairness identity of a request comes from if no header says it, first to last.
+    pub agent_identity: Vec<IdSource>,
+    /// Numbers about each request for the data plane.
+    pub reporters: Vec<AttributeReporter>,
+    /// Whether answers are checked to come from the chosen endpoint.
+    pub verifies_served: bool,
+    /// How full the pool is.
+    pub detector: Detector,
+    /// How requests wait; used if [`Features::flow_control`] is on.
+    pub flow_control: FlowControl,
+    /// Which features are on.
+    pub features: Features,
+}
+
+/// Features that have a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// Whether requests wait here: gate `flowControl`, off by default.
+    pub flow_control: bool,
+    /// Whether a replica that does not lead follows the endpoints too: gate
+    /// `haPopulateNonLeaderDatastore`, on by default.
+    pub populate_standby: bool,
+}
+
+/// How much of an answer plug-ins must see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ResponsePath {
+    /// Nothing: where a request goes is all that counts.
+    Nothing,
+    /// Its head: headers are added to it, or read.
+    Headers,
+    /// All of it: what is in flight is counted, or the answer is measured.
+    Body,
+}
+
+/// What reads request bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parser {
+    /// `openai-parser`.
+    OpenAi,
+    /// `anthropic-parser`.
+    Anthropic,
+    /// `vllmhttp-parser`.
+    VllmHttp,
+    /// `sglanghttp-parser`.
+    SglangHttp,
+    /// `vllmgrpc-parser`.
+    VllmGrpc,
+    /// `vertexai-parser`.
+    VertexAi,
+    /// `passthrough-parser`.
+    Passthrough,
+}
+
+impl Parser {
+    /// The parser of a type name.
+    pub(crate) fn of(type_name: &str) -> Option<Self> {
+        Some(match type_name {
+            "openai-parser" => Self::OpenAi,
+            "anthropic-parser" => Self::Anthropic,
+            "vllmhttp-parser" => Self::VllmHttp,
+            "sglanghttp-parser" => Self::SglangHttp,
+            "vllmgrpc-parser" => Self::VllmGrpc,
+            "vertexai-parser" => Self::VertexAi,
+            "passthrough-parser" => Self::Passthrough,
+            _ => return None,
+        })
+    }
+}
+
+/// How metrics of endpoints are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Where.
+    pub source: HttpSource,
+    /// What they mean.
+    pub extractor: MetricsExtractor,
+}
+
+/// What replicas tell each other, as far as the configuration says; types of plug-ins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replicas {
+    /// What finds other replicas.
+    pub discovery: Option<String>,
+    /// What shares state with them.
+    pub syncer: Option<String>,
+    /// How often.
+    pub interval: Option<Duration>,
+}
+
+/// How requests wait.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FlowControl {
+    /// Most bytes of bodies that wait at once, in all bands; `None` is without limit.
+    pub max_bytes: Option<u64>,
+    /// Most requests that wait at once, in all bands; `None` is without limit.
+    pub max_requests: Option<u64>,
+    /// Longest wait while the pool has no endpoint; `None` waits as long as the client does.
+    pub no_endpoint_ttl: Option<Duration>,
+    /// Bands with a priority of their own, the highest first. There is one of priority 0.
+    pub bands: Vec<Band>,
+    /// What the band of any other priority above 0 is like.
+    pub default_band: Band,
+    /// What the band of any other priority below 0 is like.
+    pub default_negative_band: Band,
+    /// How full the pool may be for a band to dispatch.
+    pub usage_limit: UsageLimit,
+    /// Whether requests of negative priority that are in flight give way to others.
+    pub evicts: bool,
+}
+
+/// Requests of one priority.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Band {
+    /// The priority; of no meaning in a template.
+    pub priority: i32,
+    /// Most bytes of bodies that wait at once, above 0.
+    pub max_bytes: u64,
+    /// Most requests that wait at once, above 0.
+    pub max_requests: u64,
+    /// Longest wait while the pool has an endpoint; `None` waits as long as the client does.
+    pub ttl: Option<Duration>,
+    /// Which flow is next.
+    pub fairness: Fairness,
+    /// Which request of a flow is next.
+    pub ordering: Ordering,
+}

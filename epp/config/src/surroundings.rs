@@ -1,0 +1,175 @@
+//! What stands around the decision: each part from the settings of the plug-in that asks for it.
+
+use crate::document::{BandEntry, Document, Given, PluginEntry, Reference};
+use crate::findings::Findings;
+use crate::plan::{Band, FlowControl, Metrics, Replicas};
+use stator_epp_plugins::settings::{
+    Detector, FileDiscovery, HttpSource, InFlightLoad, Precise, Settings, Tokens,
+};
+use stator_epp_plugins::{AttributeReporter, BuildContext};
+use std::time::Duration;
+
+/// A configuration whose plug-ins are built.
+pub(crate) struct Surroundings<'d> {
+    pub(crate) document: &'d Document,
+    pub(crate) context: &'d BuildContext,
+    pub(crate) findings: &'d Findings,
+}
+
+impl Surroundings<'_> {
+    /// The settings of the plug-in that is referred to.
+    fn settings(&self, reference: &Reference) -> Option<&Settings> {
+        self.context.settings.get(&reference.name)
+    }
+
+    /// Settings of one kind, with the plug-ins that they belong to.
+    fn every<T>(&self, pick: impl Fn(&Settings) -> Option<T>) -> Vec<(&PluginEntry, T)> {
+        let plugins = self.document.plugins.iter();
+        let found = plugins.filter_map(|plugin| {
+            let settings = self.context.settings.get(&plugin.name)?;
+            Some((plugin, pick(settings)?))
+        });
+        found.collect()
+    }
+
+    /// Settings of which there can be one; each further one is a fault.
+    pub(crate) fn only<T>(&self, pick: impl Fn(&Settings) -> Option<T>) -> Option<T> {
+        let mut found = self.every(pick).into_iter();
+        let (first, settings) = found.next()?;
+        for (other, _) in found {
+            let message = format!("{} does the same already, and only one can", first.path);
+            self.findings.fault(&other.path, message);
+        }
+        Some(settings)
+    }
+
+    pub(crate) fn tokens(&self) -> Option<Tokens> {
+        self.only(|settings| match settings {
+            Settings::Tokens(tokens) => Some(tokens.clone()),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn precise(&self) -> Option<Precise> {
+        self.only(|settings| match settings {
+            Settings::Precise(precise) => Some(precise.clone()),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn in_flight(&self) -> InFlightLoad {
+        let in_flight = self.only(|settings| match settings {
+            Settings::InFlightLoad(in_flight) => Some(*in_flight),
+            _ => None,
+        });
+        in_flight.unwrap_or_default()
+    }
+
+    pub(crate) fn reporters(&self) -> Vec<AttributeReporter> {
+        let reporters = self.every(|settings| match settings {
+            Settings::AttributeReporter(reporter) => Some(reporter.clone()),
+            _ => None,
+        });
+        reporters.into_iter().map(|(_, reporter)| reporter).collect()
+    }
+
+    pub(crate) fn detector(&self) -> Option<Detector> {
+        match self.settings(&self.document.flow_control.saturation_detector)? {
+            Settings::Detector(detector) => Some(*detector),
+            _ => None,
+        }
+    }
+
+    /// The one source of metrics, with what it means.
+    pub(crate) fn metrics(&self) -> Option<Metrics> {
+        let sources = self.document.data_layer.sources.iter();
+        let mut sources = sources.filter_map(|source| match self.settings(&source.reference)? {
+            Settings::MetricsSource(http) => Some((source, http)),
+            _ => None,
+        });
+        let (source, http) = sources.next()?;
+        let path = &source.reference.path;
+        for (other, _) in sources {
+            let message = format!("{path} reads metrics already, and only one can");
+            self.findings.fault(&other.reference.path, message);
+        }
+        let extractor = |extractor: &Reference| match self.settings(extractor)? {
+            Settings::MetricsExtractor(extractor) => Some(extractor.clone()),
+            _ => None,
+        };
+        let extractor = source.extractors.iter().find_map(extractor);
+        // Where there is a fault already, the extractor may be what it is about.
+        if extractor.is_none() && self.findings.faults() == 0 {
+            self.findings.fault(path, "has no core-metrics-extractor among its extractors");
+        }
+        Some(Metrics { source: http.clone(), extractor: extractor? })
+    }
+
+    /// The source of models, if one is named.
+    pub(crate) fn models(&self) -> Option<HttpSource> {
+        let mut sources = self.document.data_layer.sources.iter();
+        sources.find_map(|source| match self.settings(&source.reference)? {
+            Settings::ModelsSource(http) => Some(http.clone()),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn discovery(&self) -> Option<FileDiscovery> {
+        match self.settings(self.document.data_layer.discovery.as_ref()?)? {
+            Settings::FileDiscovery(file) => Some(file.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn replicas(&self) -> Replicas {
+        let layer = &self.document.data_layer;
+        let type_name = |reference: &Option<Reference>| {
+            let plugin = self.document.plugin(&reference.as_ref()?.name)?;
+            Some(plugin.type_name.clone())
+        };
+        Replicas {
+            discovery: type_name(&layer.peer_discovery),
+            syncer: type_name(&layer.syncer),
+            interval: layer.sync_interval,
+        }
+    }
+
+    /// How requests wait; `None` if a policy was not built.
+    pub(crate) fn flow_control(&self) -> Option<FlowControl> {
+        let flow = &self.document.flow_control;
+        let limit = |limit: &Given<u64>| (limit.value > 0).then_some(limit.value);
+        let Settings::UsageLimit(usage_limit) = self.settings(&flow.usage_limit)? else {
+            return None;
+        };
+        let bands = flow.bands.iter().map(|band| self.band(band));
+        Some(FlowControl {
+            max_bytes: limit(&flow.max_bytes),
+            max_requests: limit(&flow.max_requests),
+            no_endpoint_ttl: ending(flow.no_endpoint_request_ttl.value),
+            bands: bands.collect::<Option<Vec<_>>>()?,
+            default_band: self.band(&flow.default_band)?,
+            default_negative_band: self.band(&flow.default_negative_band)?,
+            usage_limit: *usage_limit,
+            evicts: flow.enable_eviction.value,
+        })
+    }
+
+    fn band(&self, band: &BandEntry) -> Option<Band> {
+        let default_ttl = self.document.flow_control.default_request_ttl.value;
+        let Settings::Fairness(fairness) = self.settings(&band.fairness)? else { return None };
+        let Settings::Ordering(ordering) = self.settings(&band.ordering)? else { return None };
+        Some(Band {
+            priority: band.priority,
+            max_bytes: band.max_bytes.value,
+            max_requests: band.max_requests.value,
+            ttl: ending(band.default_request_ttl.unwrap_or(default_ttl)),
+            fairness: *fairness,
+            ordering: *ordering,
+        })
+    }
+}
+
+/// A time to live, of which zero is without end.
+fn ending(ttl: Duration) -> Option<Duration> {
+    (!ttl.is_zero()).then_some(ttl)
+}
