@@ -27,5 +27,5 @@ pub use load::{CacheConfig, EngineLoad, InFlight, Lora};
 pub use program::{Named, Profile, Program, Saturation};
 pub use random::Random;
 pub use request::{Headers, MultimodalItem, Prompt, Request, Subset, SubsetEntry};
-pub use scheduler::{Call, Decision, PoolStats, Refused, Scheduler, SchedulerSettings};
+pub use scheduler::{Call, Decision, PoolStats, Refused, STALE, Scheduler, SchedulerSettings};
 pub use stator_placement::Time;

@@ -23,6 +23,8 @@ pub struct Request<'a> {
     pub prompt: Prompt<'a>,
     /// Most tokens of the answer, if limited.
     pub max_output_tokens: Option<u32>,
+    /// Tokens of the answer that the request counts for while it is in flight.
+    pub expected_output_tokens: u64,
     /// Whether the answer is streamed.
     pub stream: bool,
     /// Bytes of the body.

@@ -48,6 +48,8 @@ pub struct Decision {
     pub targets: Vec<Arc<Endpoint>>,
     /// Endpoints that compute something for it, by the name of their profile.
     pub others: Vec<(String, Arc<Endpoint>)>,
+    /// Port that the request is sent to instead of the first target's own.
+    pub port: Option<u16>,
     /// Headers for the endpoint that answers, names in lower case.
     pub headers: Vec<(&'static str, String)>,
     /// Headers for the client, names in lower case.
@@ -231,11 +233,7 @@ impl Scheduler {
 
     /// A part of what workers are taken to hold because of what they were sent, see
     /// [`stator_placement::Index::predictions`].
-    pub fn predictions(
-        &self,
-        from: usize,
-        most: usize,
-    ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+    pub fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>> {
         self.placement.index().predictions(from, most)
     }
 
@@ -288,14 +286,14 @@ impl Scheduler {
         }
         let mut decision = self.decision(ticket, &routing);
         (decision.scores, decision.response_headers) = (scores, response_headers);
-        self.book(&asked, &decision, call);
+        self.book(request, &decision, call);
         Ok(decision)
     }
 
     /// The answer's first byte came: the prompt is computed.
     pub fn first_token(&mut self, progress: &Progress<'_>, now: Time) {
         let Some(ticket) = self.tickets.get_mut(progress.ticket) else { return };
-        let tokens = std::mem::take(&mut ticket.tokens);
+        let tokens = std::mem::take(&mut ticket.prompt_tokens);
         for place in &ticket.places {
             self.placement.prefill_done(place.booking);
             if let Some(slot) = self.slots.of(place) {
@@ -364,6 +362,7 @@ impl Scheduler {
             ticket,
             targets: targets.iter().filter_map(|target| shared(target.endpoint)).collect(),
             others: others.collect(),
+            port: routing.port,
             headers: routing.headers.clone(),
             cached_tokens: prefix.matched_tokens(),
             response_headers: Vec::new(),
@@ -372,23 +371,25 @@ impl Scheduler {
     }
 
     /// Books the request at the endpoint that answers and at those that help.
-    fn book(&mut self, asked: &stator_placement::Request<'_>, decision: &Decision, call: Call) {
+    fn book(&mut self, request: &Request<'_>, decision: &Decision, call: Call) {
+        let asked = asked(request);
         let uncached = u64::from(asked.prompt_tokens).saturating_sub(decision.cached_tokens);
+        let output = request.expected_output_tokens;
         let mut places = Vec::with_capacity(1 + decision.others.len());
         let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
         for endpoint in decision.targets.first().into_iter().chain(helpers) {
             let rank = endpoint.worker;
-            let booked = self.placement.book(asked, rank);
+            let booked = self.placement.book(&asked, rank);
             if let (Some(booked), Some(slot)) = (booked, self.slots.get_mut(rank)) {
                 slot.own.requests += 1;
-                slot.own.tokens += uncached;
+                slot.own.tokens += uncached + output;
                 if !call.watched {
                     slot.unsettled.push_back((call.now, decision.ticket));
                 }
                 places.push(Place { rank, epoch: slot.epoch, booking: booked.booking });
             }
         }
-        let ticket = Ticket { places, tokens: uncached };
+        let ticket = Ticket { places, prompt_tokens: uncached, output_tokens: output };
         self.tickets.insert(decision.ticket, ticket, (!call.watched).then_some(call.now));
     }
 
@@ -409,20 +410,21 @@ impl Scheduler {
     }
 
     fn release(&mut self, ticket: Ticket) {
+        let tokens = ticket.prompt_tokens + ticket.output_tokens;
         for place in ticket.places {
             self.placement.release(place.booking);
             if let Some(slot) = self.slots.of(&place) {
                 slot.own.requests = slot.own.requests.saturating_sub(1);
-                slot.own.tokens = slot.own.tokens.saturating_sub(ticket.tokens);
+                slot.own.tokens = slot.own.tokens.saturating_sub(tokens);
             }
         }
     }
 }
 
-/// Age at which a report counts as stale in [`PoolStats`].
+/// Age at which a report counts as stale in metrics.
 ///
 /// Source: `--metrics-staleness-threshold` of the llm-d router.
-const STALE: Duration = Duration::from_secs(2);
+pub const STALE: Duration = Duration::from_secs(2);
 
 /// How a pool's state is kept.
 #[derive(Clone, Debug)]

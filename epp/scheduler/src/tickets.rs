@@ -12,7 +12,9 @@ pub(crate) struct Ticket {
     /// Its places.
     pub places: Vec<Place>,
     /// Tokens of its prompt that are still to be computed.
-    pub tokens: u64,
+    pub prompt_tokens: u64,
+    /// Tokens of its answer that it counts for until it ends.
+    pub output_tokens: u64,
 }
 
 /// A request's place at one endpoint.

@@ -1,0 +1,85 @@
+//! The endpoint picker's metrics: those of the llm-d router by name, label and bucket, their
+//! deprecated twins, and a few of ours.
+//!
+//! Recording is a handful of atomic additions on counters found once per request; text is made,
+//! pools are asked and twins are summed up when somebody reads the metrics. Nothing here decides
+//! anything, opens a socket or knows Kubernetes or Envoy. What a client can choose (names of
+//! models, fairness ids) never makes more than a bounded number of series, see [`Requests`].
+//!
+//! Start reading at [`EppMetrics`], then [`RequestMetrics`] for what one request records. All
+//! names stand in `names`, all buckets in [`buckets`].
+
+mod bounded;
+pub mod buckets;
+mod decisions;
+mod exposition;
+mod family;
+mod histogram;
+mod names;
+mod plugins;
+mod pools;
+mod process;
+mod request;
+mod requests;
+mod snapshot;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+pub use decisions::{Decisions, Disaggregation, PluginName};
+pub use plugins::{PluginMetrics, PluginTimer, PrefixIndexer};
+pub use pools::{PoolView, Pools};
+pub use process::{Build, Picks, Process, Tokenization};
+pub use request::{ErrorCode, Finished, RequestMetrics, Running};
+pub use requests::{RequestLabels, Requests};
+pub use snapshot::{EndpointSnapshot, LoadSnapshot, PoolSnapshot};
+pub use streams::{OpenStream, Streams};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+
+/// All metrics of a picker.
+#[derive(Debug)]
+pub struct EppMetrics {
+    /// What becomes of requests, by model and flow.
+    pub requests: Requests,
+    /// What the picker decides about them.
+    pub decisions: Decisions,
+    /// What plug-ins take and find.
+    pub plugins: PluginMetrics,
+    /// How pools are, read when the metrics are.
+    pub pools: Pools,
+    /// Streams of data planes.
+    pub streams: Streams,
+    /// The process as a whole.
+    pub process: Process,
+}
+
+impl EppMetrics {
+    /// Makes the metrics of this build known to the process's registry; once per process.
+    pub fn register(build: Build, registry: &mut Registry) -> Arc<Self> {
+        let metrics = Arc::new(Self {
+            requests: Requests::default(),
+            decisions: Decisions::default(),
+            plugins: PluginMetrics::default(),
+            pools: Pools::default(),
+            streams: Streams::default(),
+            process: Process::new(build),
+        });
+        registry.register_collector(Box::new(metrics.clone()));
+        metrics
+    }
+}
+
+impl Collector for EppMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        self.requests.encode(&mut encoder)?;
+        self.decisions.encode(&mut encoder)?;
+        self.plugins.encode(&mut encoder)?;
+        self.pools.encode(&mut encoder)?;
+        self.streams.encode(&mut encoder)?;
+        self.process.encode(&mut encoder)
+    }
+}

@@ -1,0 +1,132 @@
+//! How pools are, asked for when metrics are read.
+
+use crate::exposition::{Metric, Row, Value, merged, single, write};
+use crate::names;
+use crate::snapshot::{EndpointSnapshot, LoadSnapshot, PoolSnapshot};
+use parking_lot::Mutex;
+use prometheus_client::encoding::DescriptorEncoder;
+use std::sync::{Arc, Weak};
+
+/// Value of `producer_name`: what counts requests in flight here is no plug-in that an operator
+/// names, so that it has the name of the one it stands for.
+const PRODUCER: &str = "inflight-load-producer";
+
+/// A pool that can be asked how it is.
+pub trait PoolView: Send + Sync {
+    /// Its name in metrics; no other pool of the process has it.
+    fn name(&self) -> &str;
+    /// How it is now. Called once per reading of the metrics; takes its lock for microseconds.
+    fn snapshot(&self) -> PoolSnapshot;
+}
+
+/// The pools of the process.
+#[derive(Default)]
+pub struct Pools(Mutex<Vec<Weak<dyn PoolView>>>);
+
+impl std::fmt::Debug for Pools {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Pools").field(&self.0.lock().len()).finish()
+    }
+}
+
+impl Pools {
+    /// Shows a pool for as long as somebody else holds it.
+    pub fn add(&self, pool: &Arc<dyn PoolView>) {
+        let mut pools = self.0.lock();
+        pools.retain(|known| known.strong_count() > 0);
+        pools.push(Arc::downgrade(pool));
+    }
+
+    pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        // The list is let go before a pool is asked, which takes the pool's lock.
+        let pools: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        let seen: Vec<_> = pools.iter().map(|pool| (pool.name(), pool.snapshot())).collect();
+        for (metric, level) in LEVELS {
+            let rows =
+                seen.iter().filter_map(|(name, pool)| Some(gauge("name", name, level(pool)?)));
+            write(encoder, metric, &rows.collect::<Vec<_>>())?;
+        }
+        encode_endpoints(encoder, &seen)?;
+        let full = seen.iter().map(|(name, pool)| {
+            let labels = vec![("inference_pool", *name), ("stage", "effective")];
+            (labels, Value::Gauge(pool.saturation))
+        });
+        write(encoder, &names::SATURATION, &full.collect::<Vec<_>>())?;
+        // The name of the pool is not among the labels of the source.
+        let stale = seen
+            .iter()
+            .map(|(_, pool)| gauge("detector", pool.detector, pool.stale_endpoints as f64));
+        write(encoder, &names::STALE_ENDPOINTS, &merged(stale))?;
+        let evictions = seen.iter().map(|(_, pool)| pool.index_evictions).sum();
+        write(encoder, &names::INDEX_EVICTIONS, &single(Value::count(evictions)))
+    }
+}
+
+type Seen<'a> = (&'a str, PoolSnapshot);
+type Level = fn(&PoolSnapshot) -> Option<f64>;
+
+/// Gauges of a pool as a whole. Without an endpoint that reports there is no mean.
+const LEVELS: [(&Metric, Level); 7] = [
+    (&names::AVERAGE_KV, |pool| mean(pool, |load| load.kv_usage)),
+    (&names::AVERAGE_QUEUE, |pool| mean(pool, |load| load.waiting)),
+    (&names::AVERAGE_RUNNING, |pool| mean(pool, |load| load.running)),
+    (&names::STD_DEV_KV, |pool| deviation(pool, |load| load.kv_usage)),
+    (&names::STD_DEV_QUEUE, |pool| deviation(pool, |load| load.waiting)),
+    (&names::STD_DEV_RUNNING, |pool| deviation(pool, |load| load.running)),
+    (&names::READY_ENDPOINTS, |pool| Some(pool.endpoints.len() as f64)),
+];
+
+fn gauge<'a>(label: &'static str, value: &'a str, level: f64) -> Row<'a> {
+    (vec![(label, value)], Value::Gauge(level))
+}
+
+fn loads(pool: &PoolSnapshot) -> impl Iterator<Item = LoadSnapshot> {
+    pool.endpoints.iter().filter_map(|endpoint| endpoint.load)
+}
+
+fn mean(pool: &PoolSnapshot, of: fn(&LoadSnapshot) -> f64) -> Option<f64> {
+    let (sum, count) = loads(pool).fold((0.0, 0.0), |(sum, n), load| (sum + of(&load), n + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+/// Standard deviation of the population: the endpoints are all there are, and no sample.
+fn deviation(pool: &PoolSnapshot, of: fn(&LoadSnapshot) -> f64) -> Option<f64> {
+    let mean = mean(pool, of)?;
+    let squares = loads(pool).map(|load| (of(&load) - mean).powi(2));
+    let (sum, count) = squares.fold((0.0, 0.0), |(sum, n), square| (sum + square, n + 1.0));
+    Some((sum / count).sqrt())
+}
+
+fn encode_endpoints(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std::fmt::Result {
+    let all = || {
+        seen.iter()
+            .flat_map(|(pool, is)| is.endpoints.iter().map(move |endpoint| (*pool, endpoint)))
+    };
+    let queues = all().filter_map(|(pool, endpoint)| {
+        let labels = vec![("name", pool), ("model_server_endpoint", &*endpoint.name)];
+        Some((labels, Value::Gauge(endpoint.load?.waiting)))
+    });
+    write(encoder, &names::ENDPOINT_QUEUE, &queues.collect::<Vec<_>>())?;
+    let in_flight = |level: fn(&EndpointSnapshot) -> u64| {
+        let row = move |(_, endpoint)| in_flight_row(endpoint, level(endpoint));
+        // A pod that two pools select is one endpoint with what both sent it.
+        merged(all().map(row))
+    };
+    let requests = in_flight(|endpoint| endpoint.in_flight.requests);
+    write(encoder, &names::INFLIGHT_REQUESTS, &requests)?;
+    let tokens = in_flight(|endpoint| endpoint.in_flight.tokens);
+    write(encoder, &names::INFLIGHT_TOKENS, &tokens)
+}
+
+/// Flows and priorities are not told apart here: their labels are empty, which is as if they
+/// were not there.
+fn in_flight_row(endpoint: &EndpointSnapshot, level: u64) -> Row<'_> {
+    let labels = vec![
+        ("endpoint_name", &*endpoint.name),
+        ("namespace", &*endpoint.namespace),
+        ("producer_name", PRODUCER),
+        ("fairness_id", ""),
+        ("priority", ""),
+    ];
+    (labels, Value::Gauge(level as f64))
+}

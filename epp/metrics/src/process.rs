@@ -1,0 +1,150 @@
+//! The process as a whole.
+
+use crate::decisions::count;
+use crate::exposition::{Row, Value, rows, single, write};
+use crate::family::{Child, Family};
+use crate::histogram::Histogram;
+use crate::{buckets, names};
+use prometheus_client::encoding::DescriptorEncoder;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What was built.
+#[derive(Clone, Debug, Default)]
+pub struct Build {
+    /// Commit of the source.
+    pub commit: String,
+    /// Branch or tag it was built from.
+    pub build_ref: String,
+}
+
+/// How a prompt was turned into tokens: label `mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tokenization {
+    /// By the model's tokenizer.
+    Exact,
+    /// By its length as text.
+    Text,
+    /// Not at all.
+    None,
+}
+
+const MODES: [&str; 3] = ["exact", "text", "none"];
+
+/// Counts that no request, decision or stream has.
+#[derive(Debug)]
+pub struct Process {
+    build: Build,
+    requests: Histogram,
+    responses: Histogram,
+    tokenization: [AtomicU64; MODES.len()],
+    picks: Family<1, PickCounts>,
+    poll_errors: Family<1, AtomicU64>,
+    extract_errors: Family<2, AtomicU64>,
+}
+
+/// Whether data planes went where one pool's picker sent them. Made once per pool; cheap to
+/// clone.
+#[derive(Clone, Debug)]
+pub struct Picks(Arc<Child<1, PickCounts>>);
+
+#[derive(Debug, Default)]
+struct PickCounts {
+    honoured: AtomicU64,
+    not_honoured: AtomicU64,
+}
+
+impl Process {
+    pub(crate) fn new(build: Build) -> Self {
+        Self {
+            build,
+            requests: Histogram::new(buckets::REQUEST_PROCESSING_SECONDS),
+            responses: Histogram::new(buckets::RESPONSE_PROCESSING_SECONDS),
+            tokenization: Default::default(),
+            picks: Family::new(usize::MAX),
+            poll_errors: Family::new(usize::MAX),
+            extract_errors: Family::new(usize::MAX),
+        }
+    }
+
+    /// The picker took so long from a request's head until its body was sent on.
+    pub fn request_processed(&self, took: Duration) {
+        self.requests.observe_duration(took);
+    }
+
+    /// The picker worked so long on an answer, all its pieces together.
+    pub fn response_processed(&self, took: Duration) {
+        self.responses.observe_duration(took);
+    }
+
+    /// A prompt was turned into tokens in this way.
+    pub fn tokenized(&self, mode: Tokenization) {
+        self.tokenization[mode as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The picks of a pool, from now on in the metrics.
+    pub fn picks(&self, pool: &str) -> Picks {
+        Picks(self.picks.always(&[pool], PickCounts::default))
+    }
+
+    /// A data source of this configured type could not be read.
+    pub fn poll_failed(&self, source_type: &str) {
+        let child = self.poll_errors.always(&[source_type], AtomicU64::default);
+        child.metric.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What a data source said lacked what this configured extractor looks for.
+    pub fn extract_failed(&self, source_type: &str, extractor_type: &str) {
+        let labels = [source_type, extractor_type];
+        let child = self.extract_errors.always(&labels, AtomicU64::default);
+        child.metric.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let requests = self.requests.read().map(Value::Histogram);
+        write(encoder, &names::REQUEST_PROCESSING, &single(requests))?;
+        let responses = self.responses.read().map(Value::Histogram);
+        write(encoder, &names::RESPONSE_PROCESSING, &single(responses))?;
+        let polls = self.poll_errors.children();
+        write(encoder, &names::POLL_ERRORS, &rows(&polls, &["source_type"], count))?;
+        let extracts = self.extract_errors.children();
+        let extracts = rows(&extracts, &["source_type", "extractor_type"], count);
+        write(encoder, &names::EXTRACT_ERRORS, &extracts)?;
+        let Build { commit, build_ref } = &self.build;
+        let build: Row<'_> =
+            (vec![("commit", commit), ("build_ref", build_ref)], Value::Gauge(1.0));
+        write(encoder, &names::INFO, &[build])?;
+        self.encode_own(encoder)
+    }
+
+    fn encode_own(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let picks = self.picks.children();
+        // From the first day on and not from the first miss, so that a rate has a start.
+        let of = |counter: fn(&PickCounts) -> &AtomicU64| {
+            rows(&picks, &["pool"], move |child| {
+                Some(Value::Counter(counter(&child.metric).load(Ordering::Relaxed)))
+            })
+        };
+        write(encoder, &names::PICKS_HONOURED, &of(|picks| &picks.honoured))?;
+        write(encoder, &names::PICKS_NOT_HONOURED, &of(|picks| &picks.not_honoured))?;
+        let modes: Vec<Row<'_>> = (self.tokenization.iter().zip(MODES))
+            .map(|(count, mode)| {
+                (vec![("mode", mode)], Value::Counter(count.load(Ordering::Relaxed)))
+            })
+            .collect();
+        write(encoder, &names::TOKENIZATION, &modes)
+    }
+}
+
+impl Picks {
+    /// The answer came from the endpoint that was picked.
+    pub fn honoured(&self) {
+        self.0.metric.honoured.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The answer came from another endpoint.
+    pub fn not_honoured(&self) {
+        self.0.metric.not_honoured.fetch_add(1, Ordering::Relaxed);
+    }
+}

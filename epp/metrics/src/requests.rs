@@ -1,0 +1,221 @@
+//! Requests by model, flow and priority.
+
+use crate::bounded::{BoundedValues, OTHER};
+use crate::exposition::{Metric, Row, Value, rows, write};
+use crate::family::{Child, Family};
+use crate::histogram::Histogram;
+use crate::names::{self, REQUEST_LABELS};
+use crate::request::{ErrorCode, RequestMetrics, Series};
+use prometheus_client::encoding::DescriptorEncoder;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Names of models that are kept; the rest becomes `other`.
+///
+/// Source: `maxModelLabelValues` of the llm-d router.
+pub(crate) const MODELS_MAX: usize = 1000;
+/// Fairness ids that are kept; the rest becomes `other`.
+///
+/// Source: `--fairness-id-metric-label-limit` of the llm-d router, its default.
+pub(crate) const FAIRNESS_IDS_MAX: usize = 1000;
+/// Sets of labels that are kept, each 2.5 KB here and up to 36 KB of a page. A thousand models
+/// times a thousand flows would be a million sets: from here on, new flows and models that nobody
+/// configured become `other`.
+pub(crate) const SETS_MAX: usize = 4096;
+
+/// What tells requests apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestLabels<'a> {
+    /// The model that the client named; empty where the body was not understood.
+    pub model: &'a str,
+    /// The model that the request is sent to.
+    pub target_model: &'a str,
+    /// Whose request it is.
+    pub fairness_id: &'a str,
+    /// How much it matters.
+    pub priority: i32,
+}
+
+/// All requests.
+///
+/// Names of models share a bound of 1000, fairness ids have one of 1000, and sets of both one of
+/// 4096, all for the life of the process; what comes later is counted under `other`. Names
+/// given to [`Requests::keep_model`] stay beside the bounds.
+#[derive(Debug)]
+pub struct Requests {
+    family: Family<4, Series>,
+    models: BoundedValues,
+    fairness_ids: BoundedValues,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self::new(MODELS_MAX, FAIRNESS_IDS_MAX, SETS_MAX)
+    }
+}
+
+impl Requests {
+    pub(crate) fn new(models_max: usize, fairness_ids_max: usize, sets_max: usize) -> Self {
+        Self {
+            family: Family::new(sets_max),
+            models: BoundedValues::new(models_max),
+            fairness_ids: BoundedValues::new(fairness_ids_max),
+        }
+    }
+
+    /// Keeps the name of a model that an operator wrote into a rewrite, whatever clients send.
+    pub fn keep_model(&self, name: &str) {
+        self.models.pin(name);
+    }
+
+    /// Where requests with these labels are counted. One hash and one read lock for labels seen
+    /// before.
+    pub fn of(&self, labels: &RequestLabels<'_>) -> RequestMetrics {
+        let mut digits = itoa::Buffer::new();
+        let priority = digits.format(labels.priority);
+        let RequestLabels { model, target_model, fairness_id, .. } = *labels;
+        let asked = [model, target_model, fairness_id, priority];
+        RequestMetrics(self.family.get(&asked).unwrap_or_else(|| self.folded(asked)))
+    }
+
+    /// The set for labels that are new, or too many.
+    fn folded(&self, [model, target, fairness_id, priority]: [&str; 4]) -> Arc<Child<4, Series>> {
+        let (model, target) = (self.models.bound(model), self.models.bound(target));
+        let fairness_id = self.fairness_ids.bound(fairness_id);
+        let bounded = [model, target, fairness_id, priority];
+        self.family.get_or_make(&bounded, Series::new).unwrap_or_else(|| {
+            let kept = |name: &str| name.is_empty() || self.models.is_pinned(name);
+            let model = if kept(model) { model } else { OTHER };
+            let target = if kept(target) { target } else { OTHER };
+            let configured = [model, target, OTHER, priority];
+            self.family.always(&configured, Series::new)
+        })
+    }
+
+    pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let children = self.family.children();
+        let of = |value: &dyn Fn(&Child<4, Series>) -> Option<Value>| {
+            rows(&children, &REQUEST_LABELS, value)
+        };
+        let received = of(&|child| Value::count(child.metric.received.load(Ordering::Relaxed)));
+        write(encoder, &names::REQUESTS, &received)?;
+        write(encoder, &names::REQUEST_ERRORS, &errors(&children))?;
+        write(encoder, &names::REQUEST_RUNNING, &of(&running))?;
+        for (metric, histogram) in HISTOGRAMS {
+            let read =
+                |child: &Child<4, Series>| histogram(&child.metric).read().map(Value::Histogram);
+            write(encoder, metric, &of(&read))?;
+        }
+        write(encoder, &names::TTFT, &first_tokens(&children))
+    }
+}
+
+type OneOf = fn(&Series) -> &Histogram;
+
+/// Histograms that differ by nothing but [`RequestLabels`].
+const HISTOGRAMS: [(&Metric, OneOf); 9] = [
+    (&names::REQUEST_DURATION, |series| &series.duration),
+    (&names::REQUEST_SIZE, |series| &series.request_bytes),
+    (&names::RESPONSE_SIZE, |series| &series.response_bytes),
+    (&names::INPUT_TOKENS, |series| &series.input_tokens),
+    (&names::OUTPUT_TOKENS, |series| &series.output_tokens),
+    (&names::CACHED_TOKENS, |series| &series.cached_tokens),
+    (&names::NTPOT, |series| &series.ntpot),
+    (&names::TPOT, |series| &series.tpot),
+    (&names::ITL, |series| &series.itl),
+];
+
+/// Requests that run now; of a set whose model is not known there is no such number.
+fn running(child: &Child<4, Series>) -> Option<Value> {
+    let seen = child.metric.received.load(Ordering::Relaxed) > 0 && !child.labels[0].is_empty();
+    seen.then(|| Value::Gauge(child.metric.running.load(Ordering::Relaxed) as f64))
+}
+
+fn errors(children: &[Arc<Child<4, Series>>]) -> Vec<Row<'_>> {
+    let mut all = Vec::new();
+    for code in ErrorCode::ALL {
+        let count = |child: &Child<4, Series>| {
+            Value::count(child.metric.errors[code as usize].load(Ordering::Relaxed))
+        };
+        all.extend(labelled(children, ("error_code", code.name()), count));
+    }
+    all
+}
+
+fn first_tokens(children: &[Arc<Child<4, Series>>]) -> Vec<Row<'_>> {
+    let mut all = Vec::new();
+    for (at, streaming) in ["false", "true"].into_iter().enumerate() {
+        let read = |child: &Child<4, Series>| child.metric.ttft[at].read().map(Value::Histogram);
+        all.extend(labelled(children, ("streaming", streaming), read));
+    }
+    all
+}
+
+/// Rows with one label more.
+fn labelled<'a>(
+    children: &'a [Arc<Child<4, Series>>],
+    label: (&'static str, &'static str),
+    value: impl Fn(&Child<4, Series>) -> Option<Value>,
+) -> Vec<Row<'a>> {
+    let mut rows = rows(children, &REQUEST_LABELS, value);
+    rows.iter_mut().for_each(|(labels, _)| labels.push(label));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn label(requests: &Requests, model: &str, fairness_id: &str) -> (String, String) {
+        let labels = RequestLabels { model, fairness_id, ..RequestLabels::default() };
+        let found = requests.of(&labels).0;
+        (found.labels[0].to_string(), found.labels[2].to_string())
+    }
+
+    #[test]
+    fn the_first_so_many_names_stay_and_the_rest_is_other() {
+        let requests = Requests::default();
+        requests.keep_model("tuned");
+        for number in 0..MODELS_MAX + 5 {
+            let name = format!("m{number}");
+            let kept = if number < MODELS_MAX { &name } else { OTHER };
+            assert_eq!(label(&requests, &name, "").0, kept);
+        }
+        assert_eq!(label(&requests, "tuned", "").0, "tuned");
+        for number in 0..FAIRNESS_IDS_MAX + 5 {
+            let name = format!("f{number}");
+            let kept = if number < FAIRNESS_IDS_MAX { &name } else { OTHER };
+            assert_eq!(label(&requests, "m0", &name).1, kept);
+        }
+    }
+
+    proptest! {
+        /// However many names clients think of, there are no more sets than the bound and those
+        /// that an operator's names alone can make; and a configured name is never lost.
+        #[test]
+        fn sets_stay_bounded(
+            asked in vec(("[a-f]{1,2}", "[a-f]{1,2}"), 0..60),
+            (models_max, sets_max) in (0_usize..12, 0_usize..12),
+        ) {
+            let requests = Requests::new(models_max, 12, sets_max);
+            ["a", "bb"].iter().for_each(|name| requests.keep_model(name));
+            for (model, fairness_id) in &asked {
+                let (kept, flow) = label(&requests, model, fairness_id);
+                prop_assert!(kept == *model || kept == OTHER);
+                prop_assert!(flow == *fairness_id || flow == OTHER);
+                prop_assert!(kept == *model || !["a", "bb"].contains(&model.as_str()));
+            }
+            let children = requests.family.children();
+            // Two configured names and `other`, each with no target and one flow.
+            prop_assert!(children.len() <= sets_max + 3);
+            let column = |at: usize| {
+                children.iter().map(|child| &*child.labels[at]).collect::<BTreeSet<_>>().len()
+            };
+            prop_assert!(column(0) <= models_max + 3);
+            prop_assert!(column(2) <= 13);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A pool at one moment.
+
+use stator_epp_scheduler::{STALE, Endpoint, EngineLoad, InFlight, Saturation, Scheduler, Time};
+use std::sync::Arc;
+
+/// How a pool is.
+#[derive(Clone, Debug, Default)]
+pub struct PoolSnapshot {
+    /// How full it is; 1 and more is full.
+    pub saturation: f64,
+    /// Type of what says how full it is.
+    pub detector: &'static str,
+    /// Endpoints whose last report is too old to count, or that never reported.
+    pub stale_endpoints: usize,
+    /// Blocks that the KV index forgot for lack of room, since the start.
+    pub index_evictions: u64,
+    /// The endpoints that take requests.
+    pub endpoints: Vec<EndpointSnapshot>,
+}
+
+/// How an endpoint is.
+#[derive(Clone, Debug)]
+pub struct EndpointSnapshot {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// What its engine reported; `None` if that is too old, or was never.
+    pub load: Option<LoadSnapshot>,
+    /// What was sent to it and is not over.
+    pub in_flight: InFlight,
+}
+
+/// What an engine reported.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadSnapshot {
+    /// Requests that wait.
+    pub waiting: f64,
+    /// Requests that run.
+    pub running: f64,
+    /// Share of KV blocks in use, 0 to 1.
+    pub kv_usage: f64,
+}
+
+impl PoolSnapshot {
+    /// What a scheduler knows of its pool.
+    pub fn of(scheduler: &Scheduler, now: Time) -> Self {
+        let endpoint = |(endpoint, load, in_flight): (&Arc<Endpoint>, &EngineLoad, InFlight)| {
+            EndpointSnapshot {
+                name: endpoint.name.clone(),
+                namespace: endpoint.namespace.clone(),
+                load: fresh(load, now),
+                in_flight,
+            }
+        };
+        let stats = scheduler.stats(now);
+        Self {
+            saturation: stats.saturation,
+            detector: match scheduler.program().saturation {
+                Saturation::Utilization { .. } => "utilization-detector",
+                Saturation::Concurrency { .. } => "concurrency-detector",
+            },
+            stale_endpoints: stats.stale_endpoints,
+            index_evictions: stats.placement.dropped_blocks,
+            endpoints: scheduler.endpoints().map(endpoint).collect(),
+        }
+    }
+}
+
+fn fresh(load: &EngineLoad, now: Time) -> Option<LoadSnapshot> {
+    load.updated.filter(|at| now <= at.after(STALE)).map(|_| LoadSnapshot {
+        waiting: load.waiting.into(),
+        running: load.running.into(),
+        kv_usage: load.kv_usage,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stator_epp_scheduler::plugin::{NotRouted, Pick, ProfileHandler, Routing};
+    use stator_epp_scheduler::{Named, Program, Request, SchedulerSettings};
+    use stator_protos::{WorkerId, WorkerRank};
+
+    struct Nowhere;
+
+    impl ProfileHandler for Nowhere {
+        fn route<'a>(
+            &self,
+            _: &Request<'_>,
+            _: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
+        ) -> Result<Routing<'a>, NotRouted> {
+            Err(NotRouted::Drained)
+        }
+    }
+
+    fn program() -> Program {
+        let (type_name, name) = ("nowhere".into(), "nowhere".into());
+        Program {
+            profiles: Vec::new(),
+            handler: Named { type_name, name, plugin: Arc::new(Nowhere) },
+            producers: Vec::new(),
+            observers: Vec::new(),
+            admitters: Vec::new(),
+            route_headers: Vec::new(),
+            response_headers: Vec::new(),
+            uses_kv: false,
+            saturation: Saturation::default(),
+        }
+    }
+
+    fn endpoint(number: u8) -> Arc<Endpoint> {
+        Arc::new(Endpoint {
+            worker: WorkerRank { worker: WorkerId(number.into()), rank: 0 },
+            uid: "1".into(),
+            name: format!("pod{number}-rank-0").into(),
+            pod: format!("pod{number}").into(),
+            namespace: "default".into(),
+            address: ([10, 0, 0, number], 8000).into(),
+            labels: Arc::default(),
+            roles: Default::default(),
+        })
+    }
+
+    #[test]
+    fn a_scheduler_is_seen_as_it_is() {
+        let mut scheduler = Scheduler::new(program(), SchedulerSettings::default());
+        let endpoints = [endpoint(1), endpoint(2)];
+        scheduler.set_endpoints(&endpoints);
+        let now = Time::from_millis(1000);
+        let load =
+            EngineLoad { waiting: 3, kv_usage: 0.5, updated: Some(now), ..EngineLoad::default() };
+        scheduler.report(endpoints[0].worker, load);
+        let seen = PoolSnapshot::of(&scheduler, now);
+        assert_eq!((seen.detector, seen.stale_endpoints), ("utilization-detector", 1));
+        assert_eq!(seen.saturation, scheduler.saturation(now));
+        let queues = seen.endpoints.iter().map(|endpoint| {
+            (&*endpoint.name, endpoint.load.map(|load| (load.waiting, load.kv_usage)))
+        });
+        let expected = [("pod1-rank-0", Some((3.0, 0.5))), ("pod2-rank-0", None)];
+        assert_eq!(queues.collect::<Vec<_>>(), expected);
+    }
+
+    fn check(updated: Option<u64>, now: u64, counts: bool) {
+        let load = EngineLoad { updated: updated.map(Time::from_millis), ..EngineLoad::default() };
+        assert_eq!(fresh(&load, Time::from_millis(now)).is_some(), counts);
+    }
+
+    #[test]
+    fn a_report_counts_for_two_seconds() {
+        check(Some(500), 500, true);
+        check(Some(500), 2500, true);
+        check(Some(500), 2501, false);
+        check(None, 0, false);
+    }
+}

@@ -1,0 +1,239 @@
+//! What a reader of the metrics sees.
+
+use crate::*;
+use prometheus_client::encoding::text::encode_registry;
+use stator_epp_body::Usage;
+use stator_epp_scheduler::{Endpoint, InFlight};
+use stator_protos::{WorkerId, WorkerRank};
+use std::time::Duration;
+
+mod values;
+
+/// A picker's metrics and how they read.
+struct Page {
+    metrics: Arc<EppMetrics>,
+    registry: Registry,
+}
+
+impl Page {
+    fn new() -> Self {
+        let mut registry = Registry::default();
+        let build = Build { commit: "c0ffee".into(), build_ref: "main".into() };
+        Self { metrics: EppMetrics::register(build, &mut registry), registry }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry).expect("writing to a string cannot fail");
+        text
+    }
+
+    /// The series whose names begin so, without the lines about them.
+    fn series(&self, prefix: &str) -> Vec<String> {
+        let text = self.text();
+        text.lines().filter(|line| line.starts_with(prefix)).map(str::to_owned).collect()
+    }
+
+    fn request(&self, model: &str, fairness_id: &str, priority: i32) -> RequestMetrics {
+        let labels = RequestLabels { model, target_model: "t", fairness_id, priority };
+        self.metrics.requests.of(&labels)
+    }
+}
+
+fn endpoint(number: u8) -> Endpoint {
+    Endpoint {
+        worker: WorkerRank { worker: WorkerId(number.into()), rank: 0 },
+        uid: "1".into(),
+        name: format!("pod{number}-rank-0").into(),
+        pod: format!("pod{number}").into(),
+        namespace: "default".into(),
+        address: ([10, 0, 0, number], 8000).into(),
+        labels: Arc::default(),
+        roles: Default::default(),
+    }
+}
+
+/// A page without buckets, which other tests look at.
+fn without_buckets(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.contains("_bucket{"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn one_request_reads_like_this() {
+    let page = Page::new();
+    let request = page.request("m", "f", 2);
+    let running = request.received();
+    request.sized(100);
+    let took = Duration::from_micros(500);
+    page.metrics.decisions.decided(&request, took, Some(&endpoint(1)));
+    page.metrics.decisions.rewritten(&request, "rule");
+    let handler = PluginName { type_name: "disagg-profile-handler", name: "handler" };
+    page.metrics.decisions.disaggregated(&request, handler, Disaggregation::of(false, true));
+    request.first_token(Duration::from_millis(500), true);
+    request.chunk(Duration::from_millis(20));
+    let usage = Usage { prompt_tokens: 7, completion_tokens: 11, ..Usage::default() };
+    request.finished(&Finished {
+        duration: Duration::from_millis(2750),
+        first_token: Some(Duration::from_millis(250)),
+        streaming: true,
+        usage: Some(Usage { cached_tokens: Some(4), ..usage }),
+        response_bytes: 1000,
+    });
+    drop(running);
+    page.metrics.process.picks("pool").honoured();
+    page.metrics.process.tokenized(Tokenization::Exact);
+    let golden = include_str!("golden/one_request.txt");
+    assert_eq!(without_buckets(&page.text()), golden);
+}
+
+#[test]
+fn a_refused_request_reads_like_this() {
+    let page = Page::new();
+    let request = page.request("m", "", 0);
+    drop(request.received());
+    page.metrics.decisions.decided(&request, Duration::ZERO, None);
+    request.failed(ErrorCode::of_status(429));
+    let errors = [
+        "llm_d_epp_request_error_total{model_name=\"m\",target_model_name=\"t\",fairness_id=\"\",\
+            priority=\"0\",error_code=\"ResourceExhausted\"} 1",
+    ];
+    assert_eq!(page.series("llm_d_epp_request_error"), errors);
+    let attempts =
+        ["llm_d_epp_scheduler_attempts_total{status=\"failure\",target_model_name=\"t\",\
+            endpoint_name=\"\",namespace=\"\",port=\"\"} 1"];
+    assert_eq!(page.series("llm_d_epp_scheduler_attempts"), attempts);
+    assert_eq!(page.series("llm_d_epp_request_duration"), [""; 0]);
+}
+
+struct Pool(&'static str);
+
+impl PoolView for Pool {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn snapshot(&self) -> PoolSnapshot {
+        let endpoint = |number: u8, load| EndpointSnapshot {
+            name: format!("pod{number}-rank-0").into(),
+            namespace: "default".into(),
+            load,
+            in_flight: InFlight { requests: number.into(), tokens: 100 },
+        };
+        let load = |waiting, kv_usage| Some(LoadSnapshot { waiting, running: 2.0, kv_usage });
+        PoolSnapshot {
+            saturation: 0.5,
+            detector: "utilization-detector",
+            stale_endpoints: 1,
+            index_evictions: 3,
+            endpoints: vec![
+                endpoint(1, load(1.0, 0.25)),
+                endpoint(2, load(3.0, 0.75)),
+                endpoint(3, None),
+            ],
+        }
+    }
+}
+
+#[test]
+fn a_pool_reads_like_this() {
+    let page = Page::new();
+    let pool: Arc<dyn PoolView> = Arc::new(Pool("pool"));
+    page.metrics.pools.add(&pool);
+    assert_eq!(page.text(), include_str!("golden/one_pool.txt"));
+    drop(pool);
+    assert_eq!(page.series("llm_d_epp_ready_endpoints"), [""; 0]);
+}
+
+#[test]
+fn pools_are_told_apart_and_shared_endpoints_are_summed() {
+    let page = Page::new();
+    let pools: [Arc<dyn PoolView>; 2] = [Arc::new(Pool("a")), Arc::new(Pool("b"))];
+    pools.iter().for_each(|pool| page.metrics.pools.add(pool));
+    let ready =
+        ["llm_d_epp_ready_endpoints{name=\"a\"} 3.0", "llm_d_epp_ready_endpoints{name=\"b\"} 3.0"];
+    assert_eq!(page.series("llm_d_epp_ready_endpoints"), ready);
+    assert_eq!(page.series("llm_d_epp_inflight_requests").len(), 3);
+    let stale = "llm_d_epp_flow_control_stale_endpoints{detector=\"utilization-detector\"} 2.0";
+    assert_eq!(page.series("llm_d_epp_flow_control_stale_endpoints"), [stale]);
+}
+
+#[test]
+fn a_stream_counts_under_the_code_it_ended_with() {
+    let page = Page::new();
+    assert_eq!(page.series("llm_d_epp_extproc"), [""; 0]);
+    let streams = &page.metrics.streams;
+    let open = streams.opened();
+    streams.opened().ended(0);
+    streams.opened().ended(13);
+    streams.opened().ended(99);
+    drop(streams.opened());
+    let ended = |code| format!("llm_d_epp_extproc_streams_total{{code=\"{code}\"}} 1");
+    let expected = ["OK", "Canceled", "Unknown", "Internal"].map(ended);
+    assert_eq!(page.series("llm_d_epp_extproc_streams_total"), expected);
+    let inflight = "llm_d_epp_extproc_streams_inflight 1.0";
+    assert_eq!(page.series("llm_d_epp_extproc_streams_inflight"), [inflight]);
+    let counted = "llm_d_epp_extproc_stream_duration_seconds_count 4";
+    assert_eq!(page.series("llm_d_epp_extproc_stream_duration_seconds_count"), [counted]);
+    drop(open);
+}
+
+#[test]
+fn what_plug_ins_and_indices_tell_reads_like_this() {
+    let page = Page::new();
+    let plugins = &page.metrics.plugins;
+    let queue = PluginName { type_name: "queue-scorer", name: "queue" };
+    plugins.timer("Scorer", queue).took(Duration::from_micros(250));
+    let prefix = PluginName { type_name: "approx-prefix-cache-producer", name: "prefix" };
+    let indexer = plugins.prefix_indexer(prefix);
+    indexer.resized(9);
+    indexer.found(16, 64);
+    indexer.found(0, 0);
+    plugins.looked_up(5, Duration::from_micros(250));
+    plugins.looked_up(0, Duration::from_micros(250));
+    page.metrics.process.poll_failed("metrics-data-source");
+    page.metrics.process.extract_failed("metrics-data-source", "core-metrics-extractor");
+    assert_eq!(without_buckets(&page.text()), include_str!("golden/plugins.txt"));
+}
+
+#[test]
+fn decisions_of_the_old_handler_have_their_own_metric() {
+    let page = Page::new();
+    let request = page.metrics.requests.of(&RequestLabels::default());
+    let handler = PluginName { type_name: "pd-profile-handler", name: "pd" };
+    page.metrics.decisions.disaggregated(&request, handler, Disaggregation::of(false, false));
+    let counted = "llm_d_inference_scheduler_pd_decision_total{model_name=\"unknown\",\
+        decision_type=\"decode-only\"} 1";
+    assert_eq!(page.series("llm_d_inference_scheduler"), [counted]);
+}
+
+#[test]
+fn a_client_cannot_break_the_page() {
+    let page = Page::new();
+    drop(page.request("a\"b\\c\nd", "", 0).received());
+    let total = "llm_d_epp_request_total{model_name=\"a\\\"b\\\\c\\nd\",target_model_name=\"t\",\
+        fairness_id=\"\",priority=\"0\"} 1";
+    assert_eq!(page.series("llm_d_epp_request_total"), [total]);
+}
+
+#[test]
+fn buckets_read_like_this() {
+    let page = Page::new();
+    let request = page.request("m", "", 0);
+    page.metrics.decisions.decided(&request, Duration::from_micros(500), None);
+    page.metrics.decisions.decided(&request, Duration::from_millis(1), None);
+    page.metrics.decisions.decided(&request, Duration::from_secs(1), None);
+    let name = "llm_d_epp_scheduler_e2e_duration_seconds_bucket";
+    let bounds = "0.0001 0.0002 0.0005 0.001 0.002 0.005 0.01 0.02 0.05 0.1 +Inf";
+    let counts = [0, 0, 1, 2, 2, 2, 2, 2, 2, 2, 3];
+    let lines = bounds.split(' ').zip(counts);
+    let lines = lines.map(|(bound, count)| format!("{name}{{le=\"{bound}\"}} {count}"));
+    assert_eq!(page.series(name), lines.collect::<Vec<_>>());
+    request.finished(&Finished {
+        usage: Some(Usage { prompt_tokens: 32_770, ..Usage::default() }),
+        ..Finished::default()
+    });
+    let bound = "le=\"32778.0\",model_name=\"m\",target_model_name=\"t\"";
+    let line = format!("inference_objective_input_tokens_bucket{{{bound}}} 1");
+    assert_eq!(page.series(&line), [line]);
+}
