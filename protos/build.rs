@@ -1,8 +1,9 @@
-//! Generates the request plane from its protobuf file, without a `protoc` binary.
+//! Generates the services from their protobuf files, without a `protoc` binary.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let files = protox::compile(["stator/worker/v1/worker.proto"], ["proto"])?;
+    let files = ["stator/worker/v1/worker.proto", "stator/picker/v1/peers.proto"];
+    let files = protox::compile(files, ["proto"])?;
     tonic_prost_build::configure().compile_fds(files)?;
     Ok(())
 }

@@ -1,19 +1,20 @@
 //! Follows one agent: its record, its connection, its workers' events and load.
 //!
-//! One task per agent owns all of this; what it learns goes to the agent's [`Pool`].
+//! One task per agent owns all of this; what it learns goes to whoever places requests on the
+//! agent's workers: a [`super::Pool`], or a picker.
 
 use super::client::{AgentClient, Snapshot};
 use super::feed::{Action, Feed, Input};
 use super::metrics::FleetMetrics;
-use super::pool::Pool;
-use super::subscribe::{self, News};
+use super::sink::{KvSink, Members};
+use super::subscribe::{self, News, Subscription};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use stator_placement::Worker;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
-use stator_protos::kv_event::{self, KvEvent};
+use stator_protos::kv_event::{self, KvEvent, Medium};
 use stator_protos::load::Load;
-use stator_protos::topic::{Kind, Topic};
+use stator_protos::topic::{self, Kind, Topic};
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +38,8 @@ const TICK: Duration = Duration::from_millis(250);
 type Events = Vec<KvEvent>;
 
 /// The task of one agent.
-pub(super) struct AgentTask {
-    pool: Arc<Pool>,
+pub(super) struct AgentTask<S: Members + KvSink> {
+    sink: Arc<S>,
     client: Arc<AgentClient>,
     record: watch::Receiver<AgentRecord>,
     replay_endpoint: String,
@@ -74,9 +75,24 @@ enum Content {
     Snapshot(Result<Snapshot, String>),
 }
 
-impl AgentTask {
+/// Follows an agent until the sender of its record is gone, or the future is dropped; its workers
+/// leave the sink then.
+///
+/// # Cancel safety
+///
+/// Dropping the future ends everything that it started.
+pub async fn follow<S: Members + KvSink>(
+    sink: Arc<S>,
+    client: Arc<AgentClient>,
+    record: watch::Receiver<AgentRecord>,
+    metrics: FleetMetrics,
+) {
+    AgentTask::new(sink, client, record, metrics).run().await;
+}
+
+impl<S: Members + KvSink> AgentTask<S> {
     pub(super) fn new(
-        pool: Arc<Pool>,
+        sink: Arc<S>,
         client: Arc<AgentClient>,
         record: watch::Receiver<AgentRecord>,
         metrics: FleetMetrics,
@@ -84,7 +100,7 @@ impl AgentTask {
         let replay_endpoint = record.borrow().replay_endpoint.clone();
         let links_up = client.links_up();
         Self {
-            pool,
+            sink,
             client,
             record,
             replay_endpoint,
@@ -101,9 +117,13 @@ impl AgentTask {
     /// Follows the agent until its record's sender is gone, or the task is dropped.
     pub(super) async fn run(mut self) {
         let (sender, mut news) = mpsc::channel(NEWS_MAX);
-        let events_endpoint = self.record.borrow().events_endpoint.clone();
+        let subscription = Subscription {
+            endpoint: self.record.borrow().events_endpoint.clone(),
+            prefixes: vec![topic::KV_EVENTS.into(), topic::LOAD.into()],
+            silence: Some(subscribe::AGENT_SILENCE),
+        };
         let mut subscriber = JoinSet::new();
-        subscriber.spawn(subscribe::follow(events_endpoint, sender));
+        subscriber.spawn(subscribe::follow(subscription, sender));
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         self.reconcile();
@@ -121,7 +141,7 @@ impl AgentTask {
                     Err(error) => tracing::error!(%error, "a question to an agent failed"),
                 },
                 _ = tick.tick() => {
-                    self.pool.refresh(self.workers.keys().copied());
+                    self.sink.refresh(&mut self.workers.keys().copied());
                     if self.contested {
                         self.reconcile();
                     }
@@ -130,7 +150,7 @@ impl AgentTask {
         }
     }
 
-    /// Makes the pool's members what the record and the connection say.
+    /// Makes the sink's members what the record and the connection say.
     fn reconcile(&mut self) {
         let record = self.record.borrow_and_update().clone();
         let accepting = record.accepting && *self.links_up.borrow_and_update() > 0;
@@ -142,11 +162,11 @@ impl AgentTask {
             .collect();
         for worker in gone {
             self.workers.remove(&worker);
-            self.pool.leave(worker, &self.client);
+            self.sink.leave(worker, &self.client);
         }
         let was_contested = std::mem::take(&mut self.contested);
         for worker in &record.workers {
-            if self.pool.join(Worker::new(worker, accepting), &self.client) {
+            if self.sink.join(Worker::new(worker, accepting), &self.client) {
                 self.meet(worker);
                 continue;
             }
@@ -213,7 +233,7 @@ impl AgentTask {
             },
             Kind::Load => {
                 match Load::decode(payload) {
-                    Ok(load) => self.pool.load(topic.worker, topic.generation, load),
+                    Ok(load) => self.sink.load(topic.worker, topic.generation, load),
                     Err(_) => drop(self.metrics.messages_malformed.inc()),
                 }
                 Input::Next(number)
@@ -286,14 +306,16 @@ impl AgentTask {
         };
         for action in actions {
             match action {
-                Action::Unknown => self.pool.unknown(worker),
+                Action::Unknown => self.sink.unknown(worker),
                 Action::Replace => {
                     let snapshot = snapshot.take().expect("a snapshot is replaced by when it came");
-                    self.pool.replace(worker, generation, snapshot.blocks);
+                    let blocks = snapshot.blocks.into_iter();
+                    let blocks = blocks.map(|block| (block, Medium::Device)).collect();
+                    self.sink.replace(worker, generation, blocks);
                 }
                 Action::Apply(events) => {
                     self.metrics.batches.inc();
-                    self.pool.apply(worker, generation, &events);
+                    self.sink.apply(worker, generation, &events);
                 }
                 Action::AskReplay(start) => self.ask_replay(worker, generation, start),
                 Action::AskSnapshot => self.ask_snapshot(worker),
@@ -308,7 +330,7 @@ impl AgentTask {
         self.questions.spawn(async move {
             // The semaphore is never closed.
             let _turn = turns.acquire().await;
-            let content = Content::Replay(subscribe::replay(&endpoint, &topic, start).await);
+            let content = Content::Replay(subscribe::replay(&endpoint, Some(&topic), start).await);
             Answer { worker, generation, content }
         });
     }
@@ -356,10 +378,10 @@ impl Followed {
     }
 }
 
-impl Drop for AgentTask {
+impl<S: Members + KvSink> Drop for AgentTask<S> {
     fn drop(&mut self) {
         for worker in self.workers.keys() {
-            self.pool.leave(*worker, &self.client);
+            self.sink.leave(*worker, &self.client);
         }
     }
 }

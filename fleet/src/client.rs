@@ -2,9 +2,10 @@
 
 use super::link::{self, Link};
 use super::mailbox::Mailbox;
+use stator_protos::discovery::AgentRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::worker::worker_client::WorkerClient;
-use stator_protos::worker::{ModelFilesRequest, Output, SnapshotRequest, Submit};
+use stator_protos::worker::{DescribeRequest, ModelFilesRequest, Output, SnapshotRequest, Submit};
 use stator_protos::{Generation, WorkerRank};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -151,6 +152,17 @@ impl AgentClient {
             Err(error) => StreamState::Refused(error),
         };
         TokenStream { state }
+    }
+
+    /// Who the agent is, and which workers it has: its discovery record.
+    ///
+    /// # Errors
+    ///
+    /// The agent's or the connection's status; `data_loss` when the answer is no record.
+    pub async fn describe(&self) -> Result<AgentRecord, tonic::Status> {
+        let description = self.questions.clone().describe(DescribeRequest {}).await?.into_inner();
+        serde_json::from_str(&description.record_json)
+            .map_err(|error| tonic::Status::data_loss(format!("not a discovery record: {error}")))
     }
 
     /// The files that the agent has for `model`, by base name.

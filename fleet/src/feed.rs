@@ -1,6 +1,6 @@
 //! Follows the numbered events of one life of one worker, and finds out when it cannot.
 //!
-//! Pure: what arrives goes in, what is to be done comes out. The edge in [`super::agent`] does it.
+//! Pure: what arrives goes in, what is to be done comes out; the task that owns the feed does it.
 //!
 //! A feed starts with a snapshot, follows live batches by their numbers, asks for a replay when
 //! numbers are missing, and takes a new snapshot when the replay cannot fill the hole; before
@@ -9,11 +9,11 @@
 use std::collections::BTreeMap;
 
 /// Batches kept while a replay or a snapshot is on its way; more make the feed start over.
-pub(crate) const BUFFER_MAX: usize = 4096;
+pub const BUFFER_MAX: usize = 4096;
 
 /// What arrived. `B` is a batch of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Input<B> {
+pub enum Input<B> {
     /// A live batch.
     Batch {
         /// Its number.
@@ -38,7 +38,7 @@ pub(crate) enum Input<B> {
 
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action<B> {
+pub enum Action<B> {
     /// Forget the worker's blocks.
     Unknown,
     /// Replace them by the snapshot that was just given.
@@ -53,7 +53,7 @@ pub(crate) enum Action<B> {
 
 /// The state of one worker's feed.
 #[derive(Debug)]
-pub(crate) struct Feed<B> {
+pub struct Feed<B> {
     state: State,
     /// Batches that are ahead of what could be applied.
     buffer: BTreeMap<u64, B>,
@@ -73,13 +73,13 @@ enum State {
 
 impl<B> Feed<B> {
     /// A feed of which nothing is known, and what it needs first.
-    pub(crate) fn start(actions: &mut Vec<Action<B>>) -> Self {
+    pub fn start(actions: &mut Vec<Action<B>>) -> Self {
         actions.extend([Action::Unknown, Action::AskSnapshot]);
         Self { state: State::Syncing, buffer: BTreeMap::new(), target: 0 }
     }
 
     /// Takes in what arrived; appends what is to be done.
-    pub(crate) fn take(&mut self, input: Input<B>, actions: &mut Vec<Action<B>>) {
+    pub fn take(&mut self, input: Input<B>, actions: &mut Vec<Action<B>>) {
         match input {
             Input::Batch { number, batch } => self.batch(number, batch, actions),
             Input::Next(next) => {

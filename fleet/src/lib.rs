@@ -8,16 +8,19 @@
 mod agent;
 mod client;
 mod discovery;
-mod feed;
+pub mod feed;
 mod link;
 mod mailbox;
 mod metrics;
 mod pool;
-mod subscribe;
+mod sink;
+pub mod subscribe;
 
+pub use agent::follow as follow_agent;
 pub use client::{AgentClient, ClientSettings, Snapshot, StreamError, TokenStream};
 pub use metrics::FleetMetrics;
 pub use pool::{Place, Pool};
+pub use sink::{KvSink, Members};
 
 use agent::AgentTask;
 use discovery::{Change, Directory, Roster};

@@ -1,6 +1,7 @@
 //! The workers that serve one model, and the placement that chooses among them.
 
 use super::client::AgentClient;
+use super::sink::{KvSink, Members};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_placement::{Decision, PickError, Placement, Request, Settings, Stats, Time, Worker};
@@ -112,9 +113,13 @@ impl Pool {
         self.place(&request).map_or(0, |place| place.decision().overlap_blocks)
     }
 
-    /// A worker is there, or something about it changed. False if another agent has it: an
-    /// earlier life gives way to a later one, and nothing else does.
-    pub(super) fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool {
+    fn now(&self) -> Time {
+        Time(self.start.elapsed())
+    }
+}
+
+impl Members for Pool {
+    fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool {
         let mut state = self.state.lock();
         let rank = worker.worker;
         let known = state.members.get(&rank);
@@ -128,8 +133,7 @@ impl Pool {
         true
     }
 
-    /// A worker is gone, unless it has come back with another agent.
-    pub(super) fn leave(&self, worker: WorkerRank, client: &Arc<AgentClient>) {
+    fn leave(&self, worker: WorkerRank, client: &Arc<AgentClient>) {
         let mut state = self.state.lock();
         if state.members.get(&worker).is_some_and(|m| Arc::ptr_eq(&m.client, client)) {
             state.members.remove(&worker);
@@ -138,7 +142,7 @@ impl Pool {
     }
 
     /// Ends suspicions that are over, and bookings that nobody renews.
-    pub(super) fn refresh(&self, workers: impl Iterator<Item = WorkerRank>) {
+    fn refresh(&self, workers: &mut dyn Iterator<Item = WorkerRank>) {
         let now = Instant::now();
         let mut state = self.state.lock();
         for worker in workers {
@@ -147,33 +151,30 @@ impl Pool {
         state.placement.expire(self.now());
     }
 
-    pub(super) fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) {
+    fn load(&self, worker: WorkerRank, generation: Generation, load: Load) {
+        self.state.lock().placement.report_load(worker, generation, load);
+    }
+}
+
+impl KvSink for Pool {
+    fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) {
         let mut state = self.state.lock();
         for event in events {
             state.placement.apply(worker, generation, event);
         }
     }
 
-    pub(super) fn replace(
+    fn replace(
         &self,
         worker: WorkerRank,
         generation: Generation,
-        blocks: Vec<SequenceHash>,
+        blocks: Vec<(SequenceHash, Medium)>,
     ) {
-        let blocks = blocks.into_iter().map(|block| (block, Medium::Device));
         self.state.lock().placement.replace(worker, generation, blocks);
     }
 
-    pub(super) fn unknown(&self, worker: WorkerRank) {
+    fn unknown(&self, worker: WorkerRank) {
         self.state.lock().placement.unknown(worker);
-    }
-
-    pub(super) fn load(&self, worker: WorkerRank, generation: Generation, load: Load) {
-        self.state.lock().placement.report_load(worker, generation, load);
-    }
-
-    fn now(&self) -> Time {
-        Time(self.start.elapsed())
     }
 }
 

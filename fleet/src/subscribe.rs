@@ -1,4 +1,5 @@
-//! The event plane's sockets: the live feed of one agent, and replays from it.
+//! The event plane's sockets: the live feed of one publisher, an agent or a stock engine, and
+//! replays from it.
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -9,21 +10,38 @@ use zeromq::{DealerSocket, Socket, SocketEvent, SocketRecv, SocketSend, SubSocke
 
 /// Longest silence of an agent, whose workers speak every second, before the connection is taken
 /// for dead.
-const SILENCE: Duration = Duration::from_secs(5);
+pub const AGENT_SILENCE: Duration = Duration::from_secs(5);
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Waits between attempts to connect, from the first to the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Longest wait for the next message of a replay.
-const REPLAY_SILENCE: Duration = Duration::from_secs(1);
+/// Longest wait for the next message of a replay. A stock engine serves replays between two
+/// batches, and looks for them every 100 ms.
+const REPLAY_SILENCE: Duration = Duration::from_secs(2);
+/// Longest wait for all of a replay.
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Batches that a replay may have.
+const REPLAY_BATCHES_MAX: usize = 1 << 20;
 /// Bytes of payload that a replay may have.
 const REPLAY_BYTES_MAX: usize = 256 << 20;
 /// The number frame of a replay's end marker.
 const REPLAY_END: u64 = u64::MAX;
 
+/// What to subscribe to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscription {
+    /// A ZMQ endpoint, `tcp://host:port` or `ipc:///path`.
+    pub endpoint: String,
+    /// What the topics of wanted messages begin with.
+    pub prefixes: Vec<String>,
+    /// Longest silence before the connection is taken for dead; `None` where a publisher may
+    /// have nothing to say.
+    pub silence: Option<Duration>,
+}
+
 /// What the live feed brings.
 #[derive(Debug)]
-pub(crate) enum News {
+pub enum News {
     /// The subscription stands; what is published from about now on will come.
     Subscribed,
     /// A message: topic, number, payload.
@@ -32,19 +50,20 @@ pub(crate) enum News {
     Malformed,
 }
 
-/// Stays subscribed to `endpoint` until the receiver is gone. Where the receiver is slow, the
+/// Stays subscribed until the receiver is gone. Where the receiver is slow, the
 /// publisher is held up and then drops: the numbers tell.
-pub(crate) async fn follow(endpoint: String, news: mpsc::Sender<News>) {
+pub async fn follow(subscription: Subscription, news: mpsc::Sender<News>) {
+    let endpoint = &subscription.endpoint;
     let mut backoff = BACKOFF.0;
     while !news.is_closed() {
-        match follow_once(&endpoint, &news).await {
+        match follow_once(&subscription, &news).await {
             Ok(()) => return,
             Err(Lost::Connected(reason)) => {
-                tracing::info!(endpoint, reason, "lost the event feed of an agent");
+                tracing::info!(endpoint, reason, "lost an event feed");
                 backoff = BACKOFF.0;
             }
             Err(Lost::NeverConnected(reason)) => {
-                tracing::debug!(endpoint, reason, "cannot subscribe to an agent");
+                tracing::debug!(endpoint, reason, "cannot subscribe");
             }
         }
         tokio::time::sleep(backoff).await;
@@ -57,20 +76,22 @@ enum Lost {
     NeverConnected(String),
 }
 
-async fn follow_once(endpoint: &str, news: &mpsc::Sender<News>) -> Result<(), Lost> {
+async fn follow_once(subscription: &Subscription, news: &mpsc::Sender<News>) -> Result<(), Lost> {
     let mut socket = SubSocket::new();
-    connect(&mut socket, endpoint).await.map_err(Lost::NeverConnected)?;
+    connect(&mut socket, &subscription.endpoint).await.map_err(Lost::NeverConnected)?;
     let lost = |reason: &dyn std::fmt::Display| Lost::Connected(reason.to_string());
     let mut monitor = socket.monitor();
-    for prefix in [stator_protos::topic::KV_EVENTS, stator_protos::topic::LOAD] {
+    for prefix in &subscription.prefixes {
         socket.subscribe(prefix).await.map_err(|error| lost(&error))?;
     }
     if news.send(News::Subscribed).await.is_err() {
         return Ok(());
     }
+    // Longer than any process lives.
+    let silence = subscription.silence.unwrap_or(Duration::from_secs(1 << 32));
     loop {
         let message = tokio::select! {
-            received = timeout(SILENCE, socket.recv()) => match received {
+            received = timeout(silence, socket.recv()) => match received {
                 Ok(message) => message.map_err(|error| lost(&error))?,
                 Err(_) => return Err(lost(&"silence")),
             },
@@ -94,21 +115,37 @@ async fn follow_once(endpoint: &str, news: &mpsc::Sender<News>) -> Result<(), Lo
     }
 }
 
-/// Asks for the batches of `topic` from `start` on; they come in order, with their numbers.
+/// Asks for the batches from `start` on; they come in order, with their numbers.
+///
+/// A stator agent, which speaks for several workers, is told a `topic`; a stock engine knows none
+/// and is asked in its own framing. Answers are read with a topic frame and without.
 ///
 /// # Errors
 ///
 /// What went wrong, for a log line. A replay that breaks off is an error, never a part.
-pub(crate) async fn replay(
+pub async fn replay(
     endpoint: &str,
-    topic: &str,
+    topic: Option<&str>,
+    start: u64,
+) -> Result<Vec<(u64, Bytes)>, String> {
+    match timeout(REPLAY_TIMEOUT, replay_unlimited(endpoint, topic, start)).await {
+        Ok(batches) => batches,
+        Err(_) => Err(format!("not complete within {REPLAY_TIMEOUT:?}")),
+    }
+}
+
+async fn replay_unlimited(
+    endpoint: &str,
+    topic: Option<&str>,
     start: u64,
 ) -> Result<Vec<(u64, Bytes)>, String> {
     let mut socket = DealerSocket::new();
     connect(&mut socket, endpoint).await?;
     let mut request = ZmqMessage::from(Bytes::new());
     request.push_back(Bytes::copy_from_slice(&start.to_be_bytes()));
-    request.push_back(Bytes::copy_from_slice(topic.as_bytes()));
+    if let Some(topic) = topic {
+        request.push_back(Bytes::copy_from_slice(topic.as_bytes()));
+    }
     socket.send(request).await.map_err(|error| error.to_string())?;
     let (mut batches, mut size_bytes) = (Vec::new(), 0);
     loop {
@@ -116,22 +153,31 @@ pub(crate) async fn replay(
             .await
             .map_err(|_| format!("no answer within {REPLAY_SILENCE:?}"))?
             .map_err(|error| error.to_string())?;
-        let Ok([_, found, number, payload]) = <[Bytes; 4]>::try_from(answer.into_vec()) else {
-            return Err("an answer has not four frames".into());
-        };
-        let number = number.as_ref().try_into().map_err(|_| "a number has not 8 bytes")?;
-        let number = u64::from_be_bytes(number);
-        if number == REPLAY_END && found.is_empty() {
+        let (found, number, payload) = answer_frames(answer)?;
+        if number == REPLAY_END && payload.is_empty() {
             return Ok(batches);
         }
         size_bytes += payload.len();
-        if size_bytes > REPLAY_BYTES_MAX {
-            return Err(format!("more than {REPLAY_BYTES_MAX} bytes"));
+        if size_bytes > REPLAY_BYTES_MAX || batches.len() == REPLAY_BATCHES_MAX {
+            return Err(format!(
+                "more than {REPLAY_BYTES_MAX} bytes or {REPLAY_BATCHES_MAX} batches"
+            ));
         }
-        if found == topic.as_bytes() {
+        if topic.is_none_or(|topic| found.is_some_and(|found| found == topic.as_bytes())) {
             batches.push((number, payload));
         }
     }
+}
+
+/// `["", topic, number, payload]`, or without the topic as vLLM sent it up to 0.25.
+fn answer_frames(answer: ZmqMessage) -> Result<(Option<Bytes>, u64, Bytes), String> {
+    let (topic, number, payload) = match &answer.into_vec()[..] {
+        [_, topic, number, payload] => (Some(topic.clone()), number.clone(), payload.clone()),
+        [_, number, payload] => (None, number.clone(), payload.clone()),
+        frames => return Err(format!("an answer has {} frames, not 3 or 4", frames.len())),
+    };
+    let number = number.as_ref().try_into().map_err(|_| "a number has not 8 bytes")?;
+    Ok((topic, u64::from_be_bytes(number), payload))
 }
 
 async fn connect(socket: &mut impl Socket, endpoint: &str) -> Result<(), String> {

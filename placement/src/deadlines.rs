@@ -32,6 +32,12 @@ impl<K: Ord + Copy> Deadlines<K> {
         self.heap.pop().map(|Reverse((_, key))| key)
     }
 
+    /// At most `most` keys from position `from` on, in no order that lasts; `None` at the end.
+    pub(crate) fn part(&self, from: usize, most: usize) -> Option<impl Iterator<Item = K>> {
+        let rest = self.heap.as_slice().get(from..).filter(|rest| !rest.is_empty())?;
+        Some(rest.iter().take(most).map(|Reverse((_, key))| *key))
+    }
+
     /// Forgets keys that are gone once they are the larger part of the queue, so that its size
     /// stays within a factor of `live`, the number of keys that are not.
     pub(crate) fn compact(&mut self, live: usize, is_live: impl Fn(&K) -> bool) {

@@ -30,6 +30,15 @@ pub enum Applied {
     BlockSize,
 }
 
+/// What a worker reported that it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The life that reported it.
+    pub generation: Generation,
+    /// Each block as often as the worker has copies of it, in no order.
+    pub blocks: Vec<(SequenceHash, Medium)>,
+}
+
 /// Reported blocks of one worker.
 struct WorkerBlocks {
     generation: Generation,
@@ -172,6 +181,34 @@ impl Index {
     pub fn generation(&self, worker: WorkerRank) -> Option<Generation> {
         let slot = self.workers.slot(worker)?;
         self.workers.at(slot).map(|state| state.generation)
+    }
+
+    /// Whether a worker's reported blocks are known; false too if it is not registered.
+    pub fn is_known(&self, worker: WorkerRank) -> bool {
+        let slot = self.workers.slot(worker);
+        slot.and_then(|slot| self.workers.at(slot)).is_some_and(|state| state.known)
+    }
+
+    /// What a worker reported that it holds: what [`Index::replace`] takes. `None` if it is not
+    /// registered or its state is unknown.
+    pub fn held_by(&self, worker: WorkerRank) -> Option<Held> {
+        let slot = self.workers.slot(worker)?;
+        let state = self.workers.at(slot).filter(|state| state.known)?;
+        let copies = |&hash: &SequenceHash| {
+            let holders = self.table.holders(hash).iter().filter(|holder| holder.slot == slot);
+            holders.flat_map(move |h| (0..h.copies).map(move |_| (hash, h.medium)))
+        };
+        let blocks = state.held.iter().flat_map(copies).collect();
+        Some(Held { generation: state.generation, blocks })
+    }
+
+    /// A part of the predictions: at most `most` from position `from` on, in no order that lasts;
+    /// `None` at the end. Where predictions change between two calls, some may be missed or come
+    /// twice.
+    pub fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        let part = self.predictions.part(from, most)?;
+        let worker = |(hash, slot)| Some((self.workers.worker(slot)?, hash));
+        Some(part.filter_map(worker).collect())
     }
 
     /// Reported entries: a block counts once for each worker and medium that holds it.

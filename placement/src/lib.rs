@@ -23,7 +23,7 @@ mod tracker;
 pub use cost::{InvalidWeight, InvalidWeights, Overrides, Score, WeightSettings, Weights};
 pub use decision::{Candidate, Decision, PickError, Request};
 pub use fleet::{Fleet, Worker, WorkerState};
-pub use index::{Applied, Index};
+pub use index::{Applied, Held, Index};
 pub use mode::{Mode, UnknownMode};
 pub use overlap::{Overlap, Overlaps};
 pub use placement::{Placement, Stats};

@@ -220,6 +220,11 @@ impl Placement {
         plus(self.tracker.in_flight(worker), others.unwrap_or_default())
     }
 
+    /// What is known of the workers' blocks.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
     /// Counts for metrics.
     pub fn stats(&self) -> Stats {
         Stats {

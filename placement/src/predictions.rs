@@ -61,6 +61,13 @@ impl Predictions {
         }
     }
 
+    /// At most `most` predictions from position `from` on, in no order that lasts; `None` at the
+    /// end.
+    pub(crate) fn part(&self, from: usize, most: usize) -> Option<impl Iterator<Item = Key>> {
+        let keys = self.deadlines.part(from, most)?;
+        Some(keys.filter(|key| self.until.contains_key(key)))
+    }
+
     /// Forgets all about a worker.
     pub(crate) fn remove_worker(&mut self, slot: u32) {
         if self.until.is_empty() {

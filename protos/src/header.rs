@@ -6,3 +6,68 @@ pub const REQUEST_ID: &str = "x-request-id";
 pub const TRACEPARENT: &str = "traceparent";
 /// The worker that served a request, set on responses.
 pub const WORKER_ID: &str = "x-stator-worker-id";
+
+/// The endpoint that a request goes to, `ip:port`: a header and a key in [`LB_NAMESPACE`].
+///
+/// Source: the endpoint picker protocol of the Gateway API Inference Extension, proposal 004, as
+/// for the other names of this group.
+pub const DESTINATION: &str = "x-gateway-destination-endpoint";
+/// Namespace of the dynamic metadata in which a picker repeats the destination.
+pub const LB_NAMESPACE: &str = "envoy.lb";
+/// Namespace of the metadata in which a data plane names the endpoints it allows.
+pub const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
+/// Key of the allowed endpoints in [`SUBSET_NAMESPACE`].
+pub const SUBSET: &str = "x-gateway-destination-endpoint-subset";
+/// Key of the endpoint that gave the answer in [`LB_NAMESPACE`].
+pub const SERVED: &str = "x-gateway-destination-endpoint-served";
+/// Key of the scores of all candidates in [`LB_NAMESPACE`].
+pub const SCORES: &str = "x-gateway-destination-endpoint-scores";
+/// Why a request was dropped, on the answer that refuses it.
+pub const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
+
+/// What the names of our own headers begin with. A client's copy of one never reaches a worker.
+pub const OWN_PREFIX: &str = "x-stator-";
+
+/// Headers that steer pickers, sidecars and engines, in lower case. A client's copy of one never
+/// reaches a worker: it could choose the worker, or make one connect to any address.
+///
+/// Source: the system and disaggregation headers of the llm-d router with their deprecated
+/// aliases, and the worker headers of Dynamo with theirs.
+pub const ROUTING: [&str; 36] = [
+    DESTINATION,
+    SUBSET,
+    SERVED,
+    SCORES,
+    "x-gateway-destination-endpoint-fallback",
+    DROPPED_REASON,
+    WORKER_ID,
+    "x-llm-d-inference-objective",
+    "x-gateway-inference-objective",
+    "x-llm-d-inference-fairness-id",
+    "x-gateway-inference-fairness-id",
+    "x-llm-d-inference-ttl",
+    "x-llm-d-model-name-rewrite",
+    "x-gateway-model-name-rewrite",
+    "x-llm-d-slo-ttft-ms",
+    "x-slo-ttft-ms",
+    "x-llm-d-slo-tpot-ms",
+    "x-slo-tpot-ms",
+    "x-llm-d-video-fps",
+    "x-llm-d-video-duration-seconds",
+    "x-llm-d-video-resolution",
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-data-parallel-host-port",
+    "x-data-parallel-rank",
+    "x-kv-cache-source-host-port",
+    "x-dynamo-worker-instance-id",
+    "x-worker-instance-id",
+    "x-dynamo-prefill-instance-id",
+    "x-prefill-instance-id",
+    "x-dynamo-dp-rank",
+    "x-dp-rank",
+    "x-dynamo-prefill-dp-rank",
+    "x-prefill-dp-rank",
+    "x-dynamo-routing-mode",
+    "x-dynamo-epp-booking-id",
+];

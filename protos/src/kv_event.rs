@@ -6,12 +6,16 @@
 
 mod decode;
 mod encode;
+mod engine;
 #[cfg(test)]
 mod tests;
 
 pub use crate::msgpack::{DecodeError, MAX_DEPTH};
-pub use decode::{Decoded, MAX_BLOCK_SIZE, MAX_BLOCKS, MAX_EVENTS, MAX_PAYLOAD_BYTES, decode};
+pub use decode::{
+    Decoded, MAX_BLOCK_SIZE, MAX_BLOCKS, MAX_EVENTS, MAX_PAYLOAD_BYTES, decode, decode_engine,
+};
 pub use encode::encode;
+pub use engine::{Detail, EngineBatch, EngineEvent, ExtraKeys, MAX_EXTRA_KEYS};
 
 /// What one message carries: events in the order in which they happened.
 #[derive(Clone, Debug, Default, PartialEq)]

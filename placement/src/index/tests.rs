@@ -346,3 +346,53 @@ proptest! {
         prop_assert_eq!(index.held(), 0);
     }
 }
+
+/// Everything that is predicted, asked for in parts of `most`.
+fn predictions(index: &Index, most: usize) -> HashSet<(WorkerRank, SequenceHash)> {
+    let mut all = HashSet::new();
+    for part in (0..).step_by(most).map_while(|from| index.predictions(from, most)) {
+        assert!(part.len() <= most);
+        all.extend(part);
+    }
+    all
+}
+
+#[test]
+fn what_a_worker_holds_can_be_given_to_another_index() {
+    let (mut one, mut other) = (index(), index());
+    let events = [
+        stored(&[1, 2, 3], Medium::Device),
+        stored(&[1], Medium::Device),
+        stored(&[2], Medium::Host),
+    ];
+    for event in &events {
+        one.apply(worker(1), LIFE, event);
+    }
+    let held = one.held_by(worker(1)).expect("its state is known");
+    assert_eq!((held.generation, held.blocks.len()), (LIFE, 5));
+    assert_eq!(other.replace(worker(1), held.generation, held.blocks), Applied::Yes);
+    for index in [&mut one, &mut other] {
+        index.apply(worker(1), LIFE, &removed(&[1], Medium::Device));
+        assert_eq!(overlap(index, worker(1), &[1, 2, 3]).blocks(), 3, "one copy is left");
+        index.apply(worker(1), LIFE, &removed(&[1], Medium::Device));
+        assert_eq!(overlap(index, worker(1), &[1, 2, 3]).blocks(), 0);
+    }
+    one.unknown(worker(1));
+    assert_eq!((one.held_by(worker(1)), one.is_known(worker(1))), (None, false));
+    assert_eq!(one.held_by(worker(9)), None);
+}
+
+#[test]
+fn predictions_can_be_listed_in_parts() {
+    let mut index = index();
+    index.predict(worker(0), &sequence(&[1, 2, 3]), Time::from_millis(5));
+    index.predict(worker(1), &sequence(&[2, 7]), Time::from_millis(9));
+    for most in [1, 2, 100] {
+        assert_eq!(predictions(&index, most).len(), 5);
+    }
+    index.expire(Time::from_millis(5));
+    let left = [2, 7].map(|hash| (worker(1), SequenceHash(hash)));
+    assert_eq!(predictions(&index, 2), HashSet::from(left));
+    index.remove(worker(1));
+    assert!(predictions(&index, 2).is_empty());
+}

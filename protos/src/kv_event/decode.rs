@@ -1,5 +1,6 @@
 //! Reads a batch in either encoding, and believes nothing that it cannot see in the frame.
 
+use super::engine::{Detail, EngineBatch, EngineEvent, ExtraKeys};
 use super::{EventBatch, KvEvent, Medium, Removed, Stored};
 use crate::msgpack::{DecodeError, Reader, Value};
 
@@ -39,6 +40,17 @@ pub struct Decoded {
 ///
 /// [`DecodeError`] where the frame is malformed or beyond a limit; nothing of it may be used.
 pub fn decode(payload: &[u8]) -> Result<Decoded, DecodeError> {
+    let EngineBatch { timestamp_s, events, rank, skipped } = decode_engine(payload)?;
+    let events = events.into_iter().map(|found| found.event).collect();
+    Ok(Decoded { batch: EventBatch { timestamp_s, events, rank }, skipped })
+}
+
+/// As [`decode`], with what only engines say of their blocks.
+///
+/// # Errors
+///
+/// Those of [`decode`].
+pub fn decode_engine(payload: &[u8]) -> Result<EngineBatch, DecodeError> {
     within("payload bytes", payload.len() as u64, MAX_PAYLOAD_BYTES as u64)?;
     let mut reader = Reader::new(payload);
     let fields = array(&mut reader, "batch")?;
@@ -64,7 +76,7 @@ pub fn decode(payload: &[u8]) -> Result<Decoded, DecodeError> {
         reader.skip()?;
     }
     reader.finish()?;
-    Ok(Decoded { batch: EventBatch { timestamp_s, events, rank }, skipped })
+    Ok(EngineBatch { timestamp_s, events, rank, skipped })
 }
 
 #[derive(Clone, Copy)]
@@ -87,7 +99,7 @@ impl Kind {
 
     /// What stands at `position` of the array form, the kind itself being 0.
     fn field(self, position: u32) -> &'static [u8] {
-        const STORED: [&[u8]; 7] = [
+        const STORED: [&[u8]; 10] = [
             b"block_hashes",
             b"parent_block_hash",
             b"token_ids",
@@ -95,8 +107,11 @@ impl Kind {
             b"lora_id",
             b"medium",
             b"lora_name",
+            b"extra_keys",
+            b"group_idx",
+            b"kv_cache_spec_kind",
         ];
-        const REMOVED: [&[u8]; 2] = [b"block_hashes", b"medium"];
+        const REMOVED: [&[u8]; 3] = [b"block_hashes", b"medium", b"group_idx"];
         let names: &[&[u8]] = match self {
             Self::Stored => &STORED,
             Self::Removed => &REMOVED,
@@ -107,7 +122,7 @@ impl Kind {
 }
 
 /// One event; `None` if it is of no known kind or medium.
-fn event(reader: &mut Reader<'_>) -> Result<Option<KvEvent>, DecodeError> {
+fn event(reader: &mut Reader<'_>) -> Result<Option<EngineEvent>, DecodeError> {
     let unexpected = unexpected("event", "an array or a map");
     match reader.value()? {
         Value::Array(items) if items > 0 => {
@@ -157,6 +172,7 @@ struct Fields {
     lora_name: Option<String>,
     medium: Option<Medium>,
     unknown_medium: bool,
+    detail: Detail,
 }
 
 impl Fields {
@@ -179,7 +195,39 @@ impl Fields {
             (Kind::Stored, b"lora_name") => {
                 self.lora_name = optional_str(reader, "lora_name")?.map(lossy);
             }
+            (Kind::Stored | Kind::Removed, b"group_idx") => {
+                self.detail.group = optional_u32(reader, "group_idx")?;
+            }
+            (Kind::Stored, b"extra_keys") => self.detail.extra_keys = ExtraKeys::read(reader)?,
+            (Kind::Stored, b"kv_cache_spec_kind") => {
+                self.detail.spec_kind = optional_str(reader, "kv_cache_spec_kind")?.map(lossy);
+            }
+            (Kind::Stored, b"cache_salt") => {
+                self.detail.cache_salt = optional_str(reader, "cache_salt")?.map(lossy);
+            }
+            (Kind::Stored, b"metadata") => self.read_metadata(reader)?,
             _ => reader.skip()?,
+        }
+        Ok(())
+    }
+
+    /// Later SGLang keeps the salt in a map.
+    fn read_metadata(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        let pairs = match reader.value()? {
+            Value::Nil => 0,
+            Value::Map(pairs) => pairs,
+            _ => return Err(unexpected("metadata", "a map or nil")),
+        };
+        for _ in 0..pairs {
+            let Value::Str(key) = reader.value()? else {
+                return Err(unexpected("metadata", "a map whose keys are strings"));
+            };
+            match key {
+                b"cache_salt" => {
+                    self.detail.cache_salt = optional_str(reader, "cache_salt")?.map(lossy);
+                }
+                _ => reader.skip()?,
+            }
         }
         Ok(())
     }
@@ -192,7 +240,12 @@ impl Fields {
     }
 
     /// Puts the fields together.
-    fn event(self, kind: Kind) -> Result<Option<KvEvent>, DecodeError> {
+    fn event(mut self, kind: Kind) -> Result<Option<EngineEvent>, DecodeError> {
+        let detail = std::mem::take(&mut self.detail);
+        Ok(self.plain_event(kind)?.map(|event| EngineEvent { event, detail }))
+    }
+
+    fn plain_event(self, kind: Kind) -> Result<Option<KvEvent>, DecodeError> {
         if self.unknown_medium {
             return Ok(None);
         }

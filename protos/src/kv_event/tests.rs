@@ -181,6 +181,64 @@ fn a_batch_may_lack_the_rank_and_have_news_behind_it() {
     assert_eq!(decode(&[0x92, 3, 0x90, 1]), Err(DecodeError::TrailingBytes { bytes: 1 }));
 }
 
+/// The details of the one event of a payload.
+fn detail(event: &[u8]) -> Detail {
+    let mut batch = decode_engine(&framed(event)).expect("well-formed");
+    assert_eq!(batch.events.len(), 1);
+    batch.events.remove(0).detail
+}
+
+#[test]
+fn both_encodings_tell_what_else_is_in_a_hash() {
+    let mut tail = vec![0xc0, 0xc0, 0xc0];
+    // [["salt", "style-a", ["image", 3]]]
+    tail.extend_from_slice(&[0x91, 0x93]);
+    strings(&mut tail, &["salt", "style-a"]);
+    tail.push(0x92);
+    strings(&mut tail, &["image"]);
+    tail.extend_from_slice(&[3, 1]);
+    strings(&mut tail, &["full_attention"]);
+    let found = detail(&positional(11, &tail));
+    let keys: Vec<_> = found.extra_keys.iter().collect();
+    assert_eq!(keys, [(0, Some("salt")), (0, Some("style-a")), (0, None)]);
+    assert_eq!((found.group, found.spec_kind.as_deref()), (Some(1), Some("full_attention")));
+
+    let mut event = vec![0x86];
+    strings(&mut event, &["type", "BlockStored", "block_hashes"]);
+    event.extend_from_slice(&[0x91, 7]);
+    strings(&mut event, &["token_ids"]);
+    event.extend_from_slice(&[0x91, 1]);
+    strings(&mut event, &["block_size"]);
+    event.push(1);
+    strings(&mut event, &["cache_salt", "tenant", "extra_keys"]);
+    event.extend_from_slice(&[0x91, 0xc0]);
+    let found = detail(&event);
+    assert_eq!(found.cache_salt.as_deref(), Some("tenant"));
+
+    let mut event = vec![0x85];
+    strings(&mut event, &["type", "BlockStored", "block_hashes"]);
+    event.extend_from_slice(&[0x90]);
+    strings(&mut event, &["token_ids"]);
+    event.extend_from_slice(&[0x90]);
+    strings(&mut event, &["block_size"]);
+    event.push(1);
+    strings(&mut event, &["metadata"]);
+    event.push(0x82);
+    strings(&mut event, &["other", "x", "cache_salt", "tenant"]);
+    assert_eq!(detail(&event).cache_salt.as_deref(), Some("tenant"));
+    assert_eq!(detail(&event).extra_keys.iter().count(), 0);
+}
+
+#[test]
+fn a_removal_tells_its_group() {
+    let mut event = vec![0x94];
+    strings(&mut event, &["BlockRemoved"]);
+    event.extend_from_slice(&[0x91, 7]);
+    strings(&mut event, &["GPU"]);
+    event.push(2);
+    assert_eq!(detail(&event).group, Some(2));
+}
+
 fn any_medium() -> impl Strategy<Value = Medium> {
     select(&Medium::ALL)
 }

@@ -1,0 +1,165 @@
+//! In-flight gauges, one per origin and worker. The last value of an origin counts, and an origin
+//! that is gone counts no more; so there is nothing to merge and nothing that could drift.
+//!
+//! Pure: [`OwnGauges`] is what a replica says of itself, [`Others`] what it hears.
+
+use crate::PoolId;
+use rustc_hash::FxHashMap;
+use stator_epp_scheduler::InFlight;
+use stator_protos::WorkerRank;
+use std::collections::BTreeMap;
+
+/// A worker of a pool.
+pub(crate) type Key = (PoolId, WorkerRank);
+
+struct Own {
+    value: InFlight,
+    /// When it changed last.
+    version: u64,
+    /// The last look at the pool that found the worker.
+    look: u64,
+}
+
+/// What this replica has in flight, and in which order that changed.
+#[derive(Default)]
+pub(crate) struct OwnGauges {
+    gauges: FxHashMap<Key, Own>,
+    /// The present version of each gauge.
+    changes: BTreeMap<u64, Key>,
+    version: u64,
+    looks: u64,
+}
+
+impl OwnGauges {
+    /// Number of the last change.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// A pool's gauges are these; what is left out is zero. Everybody has seen the changes up to
+    /// `seen`.
+    pub(crate) fn set_pool(&mut self, pool: PoolId, now: &[(WorkerRank, InFlight)], seen: u64) {
+        self.looks += 1;
+        for &(worker, value) in now {
+            self.set((pool, worker), value);
+        }
+        let looks = self.looks;
+        let absent = |own: &Own| own.look != looks && own.value != InFlight::default();
+        let gone = self.gauges.iter().filter(|(key, own)| key.0 == pool && absent(own));
+        let gone: Vec<Key> = gone.map(|(key, _)| *key).collect();
+        if gone.is_empty() {
+            return;
+        }
+        for key in gone {
+            self.set(key, InFlight::default());
+        }
+        self.forget(seen);
+    }
+
+    /// At most `most` changes after version `seen`, and the version of the last of them.
+    pub(crate) fn changes_since(&self, seen: u64, most: usize) -> (Vec<(Key, InFlight)>, u64) {
+        let mut last = seen;
+        let changes = self.changes.range(seen + 1..).take(most).filter_map(|(version, key)| {
+            last = *version;
+            self.gauges.get(key).map(|own| (*key, own.value))
+        });
+        (changes.collect(), last)
+    }
+
+    fn set(&mut self, key: Key, value: InFlight) {
+        let look = self.looks;
+        if let Some(own) = self.gauges.get_mut(&key) {
+            own.look = look;
+            if own.value == value {
+                return;
+            }
+            self.changes.remove(&own.version);
+        } else if value == InFlight::default() {
+            return;
+        }
+        self.version += 1;
+        self.changes.insert(self.version, key);
+        self.gauges.insert(key, Own { value, version: self.version, look });
+    }
+
+    /// Forgets zeros that everybody has seen: workers come and go for as long as we run.
+    fn forget(&mut self, seen: u64) {
+        let Self { gauges, changes, .. } = self;
+        gauges.retain(|_, own| {
+            let keep = own.value != InFlight::default() || own.version > seen;
+            if !keep {
+                changes.remove(&own.version);
+            }
+            keep
+        });
+    }
+}
+
+/// What other replicas have in flight.
+#[derive(Default)]
+pub(crate) struct Others {
+    origins: FxHashMap<u64, FxHashMap<Key, InFlight>>,
+    /// Over all origins; what is zero is left out.
+    sums: FxHashMap<Key, InFlight>,
+}
+
+/// Gauges that one origin may have; more are passed over.
+pub(crate) const GAUGES_MAX: usize = 1 << 16;
+
+/// Largest values that an origin may claim, so that sums cannot overflow.
+const CLAIM_MAX: InFlight = InFlight { requests: 1 << 32, tokens: 1 << 48 };
+
+impl Others {
+    /// An origin is heard from now on. False if it is already.
+    pub(crate) fn join(&mut self, origin: u64) -> bool {
+        let new = !self.origins.contains_key(&origin);
+        self.origins.entry(origin).or_default();
+        new
+    }
+
+    /// An origin has so much at a worker. The new sum, or `None` if the origin is not heard or
+    /// has too many gauges.
+    pub(crate) fn set(&mut self, origin: u64, key: Key, value: InFlight) -> Option<InFlight> {
+        let gauges = self.origins.get_mut(&origin)?;
+        let value = InFlight {
+            requests: value.requests.min(CLAIM_MAX.requests),
+            tokens: value.tokens.min(CLAIM_MAX.tokens),
+        };
+        let before = if value == InFlight::default() {
+            gauges.remove(&key)
+        } else if gauges.len() < GAUGES_MAX || gauges.contains_key(&key) {
+            gauges.insert(key, value)
+        } else {
+            return None;
+        };
+        Some(self.replace(key, before.unwrap_or_default(), value))
+    }
+
+    /// An origin is gone; the sums that this changes.
+    pub(crate) fn leave(&mut self, origin: u64) -> Vec<(Key, InFlight)> {
+        let gauges = self.origins.remove(&origin).unwrap_or_default();
+        let without = |(key, value)| (key, self.replace(key, value, InFlight::default()));
+        gauges.into_iter().map(without).collect()
+    }
+
+    /// All sums that are not zero.
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (Key, InFlight)> {
+        self.sums.iter().map(|(key, sum)| (*key, *sum))
+    }
+
+    fn replace(&mut self, key: Key, before: InFlight, after: InFlight) -> InFlight {
+        let sum = self.sums.entry(key).or_default();
+        // What is taken away was added before.
+        sum.requests = sum.requests - before.requests + after.requests;
+        sum.tokens = sum.tokens - before.tokens + after.tokens;
+        let sum = *sum;
+        if sum == InFlight::default() {
+            self.sums.remove(&key);
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+#[path = "gauges_tests.rs"]
+mod tests;

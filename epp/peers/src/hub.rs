@@ -1,0 +1,244 @@
+//! Where what is to be told and what was heard come together.
+
+use crate::feeds::{Feeds, Frame, ListenerId};
+use crate::gauges::{Key, Others};
+use crate::outbox::Letters;
+use crate::wire::PoolMap;
+use crate::{Outbox, PEERS_MAX, PeersMetrics, PeersSettings, PoolId, Replica};
+use parking_lot::Mutex;
+use stator_epp_scheduler::InFlight;
+use stator_protos::WorkerRank;
+use stator_protos::picker as proto;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Half the time in which a prompt's beginning is not told again, see [`crate::recent`]. Workers
+/// must be taken to hold what they were sent for longer than twice this.
+const TURN: Duration = Duration::from_millis(500);
+
+/// How often the pools are told everything again, for workers that came since.
+const REPEAT: Duration = Duration::from_secs(1);
+
+/// Shortest time between two looks at the pools.
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+/// What the tasks of a replica share.
+pub(crate) struct Hub {
+    /// Who we are; drawn at random.
+    pub(crate) id: u64,
+    pub(crate) pools: Vec<String>,
+    pub(crate) replica: Arc<dyn Replica>,
+    pub(crate) outbox: Outbox,
+    pub(crate) metrics: PeersMetrics,
+    /// Whether this replica has been through its own start.
+    pub(crate) warm: AtomicBool,
+    feeds: Mutex<Feeds>,
+    others: Mutex<Others>,
+    /// Changes when somebody has something to be told.
+    news: watch::Sender<()>,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        settings: &PeersSettings,
+        replica: Arc<dyn Replica>,
+        metrics: PeersMetrics,
+    ) -> Self {
+        Self {
+            id: rand::random(),
+            pools: replica.pools(),
+            replica,
+            outbox: Outbox::new(metrics.outbox_dropped.clone()),
+            metrics,
+            warm: AtomicBool::new(false),
+            feeds: Mutex::new(Feeds::new(settings.queue_hashes_max)),
+            others: Mutex::default(),
+            news: watch::Sender::new(()),
+        }
+    }
+
+    /// The pools' identities.
+    pub(crate) fn pool_ids(&self) -> impl Iterator<Item = PoolId> + use<> {
+        (0..u32::try_from(self.pools.len()).unwrap_or(u32::MAX)).map(PoolId)
+    }
+
+    /// Who we are, for a peer.
+    pub(crate) fn hello(&self) -> proto::Hello {
+        proto::Hello { replica_id: self.id, pools: self.pools.clone() }
+    }
+
+    pub(crate) fn is_warm(&self) -> bool {
+        self.warm.load(Ordering::Relaxed)
+    }
+
+    /// Looks at what there is to tell, and tells those who listen.
+    fn publish(&self, scratch: &mut Scratch) {
+        let mut feeds = self.feeds.lock();
+        if feeds.listeners() == 0 {
+            return;
+        }
+        self.outbox.take(&mut scratch.letters);
+        for pool in self.pool_ids() {
+            scratch.gauges.clear();
+            self.replica.own_in_flight(pool, &mut scratch.gauges);
+            feeds.set_pool(pool, &scratch.gauges);
+        }
+        let (queued, lost) = feeds.publish(&scratch.letters);
+        self.metrics.prefixes_sent.inc_by(queued);
+        self.metrics.queue_dropped.inc_by(lost);
+        let waiting = feeds.waiting();
+        drop(feeds);
+        if waiting {
+            self.news.send_replace(());
+        }
+    }
+
+    /// Tells the pools everything that others have in flight.
+    fn repeat(&self) {
+        let others = self.others.lock();
+        self.tell(others.sums().collect());
+    }
+
+    /// Tells the pools these sums. Called under the lock of [`Hub::others`], so that they are told
+    /// in the order in which they came about.
+    fn tell(&self, mut sums: Vec<(Key, InFlight)>) {
+        sums.sort_unstable_by_key(|(key, _)| *key);
+        for of_pool in sums.chunk_by(|one, next| one.0.0 == next.0.0) {
+            let told: Vec<_> = of_pool.iter().map(|((_, worker), sum)| (*worker, *sum)).collect();
+            self.replica.set_others_in_flight(of_pool[0].0.0, &told);
+        }
+    }
+}
+
+/// Memory that each look uses again.
+#[derive(Default)]
+struct Scratch {
+    letters: Letters,
+    gauges: Vec<(WorkerRank, InFlight)>,
+}
+
+/// Tells those who listen what is new, every `interval`, until dropped.
+pub(crate) async fn tick(hub: Arc<Hub>, interval: Duration) {
+    let mut scratch = Scratch::default();
+    let (mut turned, mut repeated) = (Instant::now(), Instant::now());
+    let mut ticks = tokio::time::interval(interval.max(INTERVAL_MIN));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        hub.publish(&mut scratch);
+        if turned.elapsed() >= TURN {
+            hub.feeds.lock().turn();
+            turned = Instant::now();
+        }
+        if repeated.elapsed() >= REPEAT {
+            hub.repeat();
+            repeated = Instant::now();
+        }
+    }
+}
+
+/// A peer that listens to us, until dropped.
+pub(crate) struct Subscription {
+    hub: Arc<Hub>,
+    id: ListenerId,
+    news: watch::Receiver<()>,
+}
+
+impl Subscription {
+    /// `None` where as many listen as may.
+    pub(crate) fn new(hub: &Arc<Hub>) -> Option<Self> {
+        let mut feeds = hub.feeds.lock();
+        if feeds.listeners() == PEERS_MAX {
+            return None;
+        }
+        if feeds.listeners() == 0 {
+            // What was left while nobody listened is for nobody.
+            hub.outbox.take(&mut Letters::default());
+            hub.outbox.set_listened(true);
+        }
+        let id = feeds.subscribe();
+        hub.metrics.listeners.set(feeds.listeners() as i64);
+        Some(Self { hub: hub.clone(), id, news: hub.news.subscribe() })
+    }
+
+    /// What the peer is to be told next; an empty frame if nothing came up for `heartbeat`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self, heartbeat: Duration) -> Frame {
+        let beat = tokio::time::sleep(heartbeat);
+        tokio::pin!(beat);
+        loop {
+            self.news.mark_unchanged();
+            let frame = self.hub.feeds.lock().take(self.id);
+            if !frame.is_empty() {
+                self.hub.metrics.gauges_sent.inc_by(frame.gauges.len() as u64);
+                return frame;
+            }
+            tokio::select! {
+                // An error means that the hub is gone, and we hold it.
+                _ = self.news.changed() => {}
+                () = &mut beat => return frame,
+            }
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut feeds = self.hub.feeds.lock();
+        feeds.unsubscribe(self.id);
+        self.hub.outbox.set_listened(feeds.listeners() > 0);
+        self.hub.metrics.listeners.set(feeds.listeners() as i64);
+    }
+}
+
+/// A peer that is heard, until dropped: then it counts no more.
+pub(crate) struct Origin {
+    hub: Arc<Hub>,
+    id: u64,
+    pools: PoolMap,
+}
+
+impl Origin {
+    /// `None` for this replica itself, and for one that is heard already.
+    pub(crate) fn new(hub: &Arc<Hub>, hello: &proto::Hello) -> Option<Self> {
+        if hello.replica_id == hub.id || !hub.others.lock().join(hello.replica_id) {
+            hub.metrics.aliases.inc();
+            return None;
+        }
+        hub.metrics.connected.inc();
+        let pools = PoolMap::new(hello, &hub.pools);
+        Some(Self { hub: hub.clone(), id: hello.replica_id, pools })
+    }
+
+    /// Takes in what the peer says.
+    pub(crate) fn hear(&self, frame: proto::SyncFrame) {
+        let Self { hub, pools, .. } = self;
+        hub.metrics.gauges_received.inc_by(frame.gauges.len() as u64);
+        hub.metrics.prefixes_received.inc_by(frame.sent.len() as u64);
+        if !frame.gauges.is_empty() {
+            let mut others = hub.others.lock();
+            let gauges = frame.gauges.iter().filter_map(|gauge| pools.gauge(gauge));
+            let sums = gauges
+                .filter_map(|(key, value)| others.set(self.id, key, value).map(|sum| (key, sum)));
+            let sums = sums.collect();
+            hub.tell(sums);
+        }
+        for sent in frame.sent.into_iter().filter_map(|sent| pools.sent(sent)) {
+            hub.replica.sent(sent.key.0, sent.key.1, &sent.hashes);
+        }
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        let mut others = self.hub.others.lock();
+        let sums = others.leave(self.id);
+        self.hub.tell(sums);
+        self.hub.metrics.connected.dec();
+    }
+}

@@ -1,0 +1,94 @@
+//! Active-active replicas of a picker: what each has in flight and where it sends prompts counts
+//! for all of them at once, and one that starts takes over what another knows.
+//!
+//! There is no leader, no quorum and no store. Replicas dial each other; each tells those who
+//! listen what changed since they last heard ([`gauges`] and prompts, see `feeds`). Who falls
+//! silent counts no more after [`PeersSettings::silence`]. A replica alone pays nothing.
+//!
+//! This crate never chooses an endpoint and knows neither Kubernetes nor Envoy; it speaks gRPC and
+//! tells the pools through [`Replica`]. Start reading at [`Peers`].
+//!
+//! [`gauges`]: Replica::own_in_flight
+
+mod auth;
+mod dial;
+mod feeds;
+mod gauges;
+mod hub;
+mod metrics;
+mod outbox;
+mod recent;
+mod replica;
+mod roster;
+mod server;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod warm;
+mod wire;
+
+pub use metrics::PeersMetrics;
+pub use outbox::{Outbox, SEQUENCE_MAX};
+pub use replica::{Blocks, PoolId, Replica};
+pub use settings::{PORT_DEFAULT, PeerTls, PeersSettings};
+pub use warm::WarmStart;
+
+use auth::Token;
+use hub::Hub;
+use stator_runtime::Shutdown;
+use stator_runtime::tls::Listener;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Peers listened to at once, and listeners at once; further ones are left out.
+pub const PEERS_MAX: usize = 64;
+
+/// This replica among its peers. Cheap to clone.
+#[derive(Clone)]
+pub struct Peers {
+    hub: Arc<Hub>,
+    settings: Arc<PeersSettings>,
+}
+
+impl Peers {
+    /// A replica that neither listens nor is heard before [`Peers::run`].
+    pub fn new(settings: PeersSettings, replica: Arc<dyn Replica>, metrics: PeersMetrics) -> Self {
+        Self { hub: Arc::new(Hub::new(&settings, replica, metrics)), settings: Arc::new(settings) }
+    }
+
+    /// Where the request path leaves what it sent.
+    pub fn outbox(&self) -> Outbox {
+        self.hub.outbox.clone()
+    }
+
+    /// Takes over what a peer knows of the workers' blocks, from the first that answers and has
+    /// been through its own start. To be called once, when the pools' workers are known and
+    /// before requests come; returns within [`PeersSettings::warm_start`], and at once where no
+    /// peer is there.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was taken over stays; this replica then never gives others a warm start.
+    pub async fn warm_start(&self) -> WarmStart {
+        warm::start(&self.hub, &self.settings).await
+    }
+
+    /// Listens to the peers and answers them on `listener` until `shutdown`. That should be set
+    /// when the last request has ended, because what is in flight here counts elsewhere no more.
+    ///
+    /// # Errors
+    ///
+    /// When the server fails.
+    pub async fn run(
+        self,
+        listener: Listener,
+        shutdown: Shutdown,
+    ) -> Result<(), tonic::transport::Error> {
+        let Self { hub, settings } = self;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(hub::tick(hub.clone(), settings.interval));
+        tasks.spawn(roster::run(hub.clone(), settings.clone()));
+        let token = settings.token.as_deref().map(Token::new);
+        server::serve(hub, settings.heartbeat, token, listener, shutdown).await
+    }
+}

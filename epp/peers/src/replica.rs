@@ -1,0 +1,54 @@
+//! What peers are told about, and who is told by them: the pools of this process.
+
+use stator_epp_scheduler::InFlight;
+use stator_placement::Held;
+use stator_protos::WorkerRank;
+use stator_protos::hash::SequenceHash;
+
+/// A pool of this process: its position in [`Replica::pools`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolId(pub u32);
+
+/// The pools of a picker, as far as replicas share them.
+///
+/// Calls are short and never block for long; they come under a lock of this crate and must not
+/// call back into it. Workers that the pool does not know are passed over.
+pub trait Replica: Blocks {
+    /// `namespace/name` of each pool. The answer never changes. A pool that a peer does not have
+    /// is not shared with it.
+    fn pools(&self) -> Vec<String>;
+
+    /// Appends what was sent from here to each worker of a pool and has not ended. A worker that
+    /// is left out has nothing.
+    fn own_in_flight(&self, pool: PoolId, out: &mut Vec<(WorkerRank, InFlight)>);
+
+    /// What all other replicas together have in flight at these workers, in place of what was
+    /// said before. Said again now and then for workers that came since.
+    fn set_others_in_flight(&self, pool: PoolId, others: &[(WorkerRank, InFlight)]);
+
+    /// Another replica sent blocks of a prompt to a worker. The blocks before them were told of
+    /// within the last second, or not at all.
+    fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]);
+}
+
+/// What is known of the blocks of each worker: given to a replica that starts, and taken by it.
+pub trait Blocks: Send + Sync + 'static {
+    /// The workers of a pool.
+    fn workers(&self, pool: PoolId) -> Vec<WorkerRank>;
+
+    /// What a worker reported. `None` where nothing is known.
+    fn held(&self, pool: PoolId, worker: WorkerRank) -> Option<Held>;
+
+    /// A part of what is only predicted, at most `most` entries from position `from` on; `None`
+    /// at the end. Entries may be missed or come twice where they change meanwhile.
+    fn predicted(
+        &self,
+        pool: PoolId,
+        from: usize,
+        most: usize,
+    ) -> Option<Vec<(WorkerRank, SequenceHash)>>;
+
+    /// A peer knows this of a worker's blocks. The pool decides whether it does not know better:
+    /// it must refuse for a worker whose own event feed has told of its state. True if taken.
+    fn restore(&self, pool: PoolId, worker: WorkerRank, held: Held) -> bool;
+}

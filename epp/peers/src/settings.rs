@@ -1,0 +1,89 @@
+//! What an operator may choose.
+
+use std::path::PathBuf;
+use std::time::Duration;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
+/// Port on which replicas listen to each other, unless told otherwise.
+pub const PORT_DEFAULT: u16 = 9004;
+
+/// Who the peers are, and how long things may take.
+#[derive(Clone, Debug)]
+pub struct PeersSettings {
+    /// `host:port` of each peer. A host is an address, or a name that stands for all of its
+    /// addresses, as that of a headless Service does. This replica may be among them.
+    pub peers: Vec<String>,
+    /// A secret that all replicas share; who does not know it is refused. Without TLS it can be
+    /// read on the way.
+    pub token: Option<String>,
+    /// Where peers are dialled over TLS.
+    pub tls: Option<PeerTls>,
+    /// From one telling to the next; 10 ms by default, 1 ms at least.
+    pub interval: Duration,
+    /// How often a replica with nothing to say says so; 400 ms by default.
+    pub heartbeat: Duration,
+    /// Silence after which a peer's requests count no more; 1.5 s by default.
+    pub silence: Duration,
+    /// How often names are looked up, and addresses that are no peers tried again; 5 s by default.
+    pub resolve: Duration,
+    /// Longest wait for a connection; 1 s by default.
+    pub connect_timeout: Duration,
+    /// Wait after the first failed attempt to connect, doubled each time; 50 ms by default.
+    pub backoff_min: Duration,
+    /// Longest wait between attempts to connect; 1 s by default.
+    pub backoff_max: Duration,
+    /// Longest time for [`crate::Peers::warm_start`]; 2 s by default.
+    pub warm_start: Duration,
+    /// Blocks of prompts that may wait for one peer, 8 bytes each and more for short prompts;
+    /// 1,048,576 by default. Beyond them the oldest prompts are lost.
+    pub queue_hashes_max: usize,
+}
+
+impl Default for PeersSettings {
+    fn default() -> Self {
+        Self {
+            peers: Vec::new(),
+            token: None,
+            tls: None,
+            interval: Duration::from_millis(10),
+            heartbeat: Duration::from_millis(400),
+            silence: Duration::from_millis(1500),
+            resolve: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(1),
+            backoff_min: Duration::from_millis(50),
+            backoff_max: Duration::from_secs(1),
+            warm_start: Duration::from_secs(2),
+            queue_hashes_max: 1 << 20,
+        }
+    }
+}
+
+/// Whom to trust when dialling peers, and who we are. Files are read at each connection, so that
+/// renewed certificates count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTls {
+    /// PEM file with the authorities of peers.
+    pub ca_file: PathBuf,
+    /// Folder with our `tls.crt` and `tls.key`, where peers ask for a certificate (mTLS).
+    pub certificate: Option<PathBuf>,
+    /// The name that peers' certificates must be for, whatever their addresses.
+    pub server_name: String,
+}
+
+impl PeerTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be read.
+    pub(crate) async fn config(&self) -> std::io::Result<ClientTlsConfig> {
+        let authorities = tokio::fs::read(&self.ca_file).await?;
+        let config = ClientTlsConfig::new()
+            .domain_name(&self.server_name)
+            .ca_certificate(Certificate::from_pem(authorities));
+        let Some(folder) = &self.certificate else { return Ok(config) };
+        let chain = tokio::fs::read(folder.join("tls.crt")).await?;
+        let key = tokio::fs::read(folder.join("tls.key")).await?;
+        Ok(config.identity(Identity::from_pem(chain, key)))
+    }
+}

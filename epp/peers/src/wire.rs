@@ -1,0 +1,150 @@
+//! Between the wire's messages and ours. What a peer says is checked here: pools that we do not
+//! have and ranks that cannot be are passed over.
+
+use crate::feeds::{Frame, Sent};
+use crate::gauges::Key;
+use crate::{PoolId, SEQUENCE_MAX};
+use stator_epp_scheduler::InFlight;
+use stator_placement::Held;
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
+use stator_protos::picker as proto;
+use stator_protos::{Generation, WorkerId, WorkerRank};
+
+/// Blocks in one chunk of a snapshot, 512 KiB.
+pub(crate) const CHUNK_HASHES_MAX: usize = 1 << 16;
+
+/// Largest message that is taken, in bytes; those that are sent are well below it.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Pools of a peer that are looked at.
+const POOLS_MAX: usize = 4096;
+
+/// Ours for each pool of a peer, by the names in its greeting.
+pub(crate) struct PoolMap(Vec<Option<PoolId>>);
+
+impl PoolMap {
+    pub(crate) fn new(hello: &proto::Hello, ours: &[String]) -> Self {
+        let position = |name: &String| ours.iter().position(|our| our == name);
+        let id = |name| position(name).and_then(|n| u32::try_from(n).ok()).map(PoolId);
+        Self(hello.pools.iter().take(POOLS_MAX).map(id).collect())
+    }
+
+    fn key(&self, pool: u32, worker_id: u64, rank: u32) -> Option<Key> {
+        let pool = self.0.get(pool as usize).copied().flatten()?;
+        let rank = u16::try_from(rank).ok()?;
+        Some((pool, WorkerRank { worker: WorkerId(worker_id), rank }))
+    }
+
+    pub(crate) fn gauge(&self, gauge: &proto::Gauge) -> Option<(Key, InFlight)> {
+        let key = self.key(gauge.pool, gauge.worker_id, gauge.rank)?;
+        Some((key, InFlight { requests: gauge.requests, tokens: gauge.tokens }))
+    }
+
+    pub(crate) fn sent(&self, sent: proto::Sent) -> Option<Sent> {
+        let key = self.key(sent.pool, sent.worker_id, sent.rank)?;
+        let hashes = sent.sequence_hashes.into_iter().take(SEQUENCE_MAX).map(SequenceHash);
+        Some(Sent { key, hashes: hashes.collect() })
+    }
+
+    /// Whose blocks a chunk tells of.
+    pub(crate) fn holding(&self, holding: &proto::Holding) -> Option<(Key, Generation)> {
+        let key = self.key(holding.pool, holding.worker_id, holding.rank)?;
+        Some((key, Generation(holding.generation)))
+    }
+}
+
+pub(crate) fn frame(frame: &Frame) -> proto::SyncFrame {
+    let gauge = |&((pool, worker), value): &(Key, InFlight)| proto::Gauge {
+        pool: pool.0,
+        worker_id: worker.worker.0,
+        rank: worker.rank.into(),
+        requests: value.requests,
+        tokens: value.tokens,
+    };
+    proto::SyncFrame {
+        hello: None,
+        gauges: frame.gauges.iter().map(gauge).collect(),
+        sent: frame.sent.iter().map(|sent| message_of(sent.key, &sent.hashes)).collect(),
+    }
+}
+
+fn message_of((pool, worker): Key, hashes: &[SequenceHash]) -> proto::Sent {
+    proto::Sent {
+        pool: pool.0,
+        worker_id: worker.worker.0,
+        rank: worker.rank.into(),
+        sequence_hashes: hashes.iter().map(|hash| hash.0).collect(),
+    }
+}
+
+/// Predictions of a pool, one message for each worker and [`SEQUENCE_MAX`] blocks.
+pub(crate) fn predicted(
+    pool: PoolId,
+    mut part: Vec<(WorkerRank, SequenceHash)>,
+) -> proto::SnapshotChunk {
+    part.sort_unstable();
+    let of_worker = part.chunk_by(|one, next| one.0 == next.0);
+    let messages = of_worker.flat_map(|blocks| blocks.chunks(SEQUENCE_MAX)).map(|blocks| {
+        let hashes: Vec<_> = blocks.iter().map(|(_, hash)| *hash).collect();
+        message_of((pool, blocks[0].0), &hashes)
+    });
+    proto::SnapshotChunk { predicted: messages.collect(), ..proto::SnapshotChunk::default() }
+}
+
+/// What a worker holds, in chunks of one medium each; the last one says so. At least one.
+pub(crate) fn holdings(
+    (pool, worker): Key,
+    mut held: Held,
+) -> impl Iterator<Item = proto::SnapshotChunk> {
+    held.blocks.sort_unstable_by_key(|&(_, medium)| medium);
+    let mut parts = Vec::new();
+    for blocks in held.blocks.chunk_by(|one, next| one.1 == next.1) {
+        let hashes: Vec<u64> = blocks.iter().map(|(hash, _)| hash.0).collect();
+        parts.extend(hashes.chunks(CHUNK_HASHES_MAX).map(|part| (blocks[0].1, part.to_vec())));
+    }
+    if parts.is_empty() {
+        parts.push((Medium::Device, Vec::new()));
+    }
+    let count = parts.len();
+    parts.into_iter().enumerate().map(move |(n, (medium, sequence_hashes))| {
+        let holding = proto::Holding {
+            pool: pool.0,
+            worker_id: worker.worker.0,
+            rank: worker.rank.into(),
+            generation: held.generation.0,
+            medium: medium_out(medium).into(),
+            sequence_hashes,
+            last: n + 1 == count,
+        };
+        proto::SnapshotChunk { holding: Some(holding), ..proto::SnapshotChunk::default() }
+    })
+}
+
+/// Blocks of a chunk; none of a medium that we do not know.
+pub(crate) fn blocks(
+    holding: &proto::Holding,
+) -> impl Iterator<Item = (SequenceHash, Medium)> + '_ {
+    let medium = match holding.medium() {
+        proto::Medium::Unspecified => None,
+        proto::Medium::Device => Some(Medium::Device),
+        proto::Medium::Host => Some(Medium::Host),
+        proto::Medium::Disk => Some(Medium::Disk),
+        proto::Medium::Remote => Some(Medium::Remote),
+    };
+    let hashes = holding.sequence_hashes.iter();
+    hashes.filter_map(move |&hash| Some((SequenceHash(hash), medium?)))
+}
+
+fn medium_out(medium: Medium) -> proto::Medium {
+    match medium {
+        Medium::Device => proto::Medium::Device,
+        Medium::Host => proto::Medium::Host,
+        Medium::Disk => proto::Medium::Disk,
+        Medium::Remote => proto::Medium::Remote,
+    }
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

@@ -1,0 +1,274 @@
+//! From an engine's block hashes to ours.
+
+use rustc_hash::FxHashMap;
+use stator_protos::hash::{HashSeed, SequenceHash, block_hash, next_sequence_hash};
+use stator_protos::kv_event::{Detail, EngineEvent, KvEvent, Medium, Removed, Stored};
+use std::collections::hash_map::Entry;
+use std::num::NonZeroU32;
+
+/// Kinds of layers whose KV is kept for all of a prompt: only their blocks say that a prefix is
+/// there.
+const FULL_ATTENTION: [&str; 3] = ["full_attention", "mla_attention", "sink_full_attention"];
+
+/// What could not be translated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Events of cache groups that are not indexed.
+    pub events: u64,
+    /// Events whose block size is no multiple of ours.
+    pub block_sizes: u64,
+    /// Blocks whose parent is not known, that hold more than text, or for which there is no room.
+    pub blocks: u64,
+}
+
+/// Knows the blocks of one life of one engine by both names.
+///
+/// The adapter and the cache salt of a block seed our hash as they seed a request's. A salt is
+/// seen where the engine names it, or as the one text beside the adapter's name in a sequence's
+/// first block; vLLM before 0.18 tells of no salts, so that salted blocks look like plain ones.
+/// Blocks with images in them are not indexed, nor is what follows them: only the engine knows how
+/// it names an image. Of a model with several full-attention groups the first that is heard of is
+/// indexed.
+#[derive(Debug)]
+pub struct Translator {
+    block_size: u32,
+    blocks_max: usize,
+    known: FxHashMap<u64, Known>,
+    /// The cache group that is indexed, once one was heard of.
+    group: Option<u32>,
+}
+
+/// A block of the engine.
+#[derive(Debug)]
+struct Known {
+    /// Our blocks that it consists of.
+    ours: Box<[SequenceHash]>,
+    seed: HashSeed,
+    /// How often it is there, on each medium: engines do not always share equal blocks.
+    copies: [u32; Medium::ALL.len()],
+}
+
+/// Where a run of blocks continues.
+#[derive(Clone, Copy)]
+struct Chain {
+    parent: Option<SequenceHash>,
+    seed: HashSeed,
+}
+
+impl Translator {
+    /// A translator to blocks of `block_size` tokens, which knows no block and never more than
+    /// `blocks_max`.
+    pub fn new(block_size: NonZeroU32, blocks_max: usize) -> Self {
+        let block_size = block_size.get();
+        Self { block_size, blocks_max, known: FxHashMap::default(), group: None }
+    }
+
+    /// Forgets everything: another life begins.
+    pub fn clear(&mut self) {
+        self.known.clear();
+        self.group = None;
+    }
+
+    /// All blocks, each as often as it is there.
+    pub fn blocks(&self) -> Vec<(SequenceHash, Medium)> {
+        let mut blocks = Vec::new();
+        for known in self.known.values() {
+            for (copies, medium) in known.copies.iter().zip(Medium::ALL) {
+                for _ in 0..*copies {
+                    blocks.extend(known.ours.iter().map(|ours| (*ours, medium)));
+                }
+            }
+        }
+        blocks
+    }
+
+    /// Follows the events, in order; appends what they mean in our terms.
+    pub fn translate(&mut self, events: &[EngineEvent], out: &mut Vec<KvEvent>) -> Skipped {
+        let mut skipped = Skipped::default();
+        for EngineEvent { event, detail } in events {
+            match event {
+                KvEvent::Cleared => {
+                    self.known.clear();
+                    out.push(KvEvent::Cleared);
+                }
+                KvEvent::Removed(removed) if self.is_indexed(detail) => self.remove(removed, out),
+                KvEvent::Stored(stored) if self.is_indexed(detail) => {
+                    if stored.tokens.is_empty() {
+                        skipped.blocks += self.copy(stored, out);
+                    } else if stored.block_size % self.block_size != 0 {
+                        skipped.block_sizes += 1;
+                    } else {
+                        skipped.blocks += self.store(stored, detail, out);
+                    }
+                }
+                KvEvent::Removed(_) | KvEvent::Stored(_) => skipped.events += 1,
+            }
+        }
+        skipped
+    }
+
+    /// Whether the event is of the cache group that is indexed; the first that fits is.
+    fn is_indexed(&mut self, detail: &Detail) -> bool {
+        let Detail { group, spec_kind, .. } = detail;
+        if spec_kind.as_deref().is_some_and(|kind| !FULL_ATTENTION.contains(&kind)) {
+            return false;
+        }
+        // Engines without groups name none, nor do their removals.
+        group.is_none_or(|group| *self.group.get_or_insert(group) == group)
+    }
+
+    /// Stores blocks whose tokens are told. Returns how many could not be.
+    fn store(&mut self, stored: &Stored, detail: &Detail, out: &mut Vec<KvEvent>) -> u64 {
+        let blocks = stored.hashes.len();
+        let Some(chain) = self.chain(stored, detail) else { return blocks as u64 };
+        let plain = blocks.min(first_with_more_than_text(stored, detail));
+        let mut hashes = Vec::new();
+        let Chain { mut parent, seed } = chain;
+        let tokens = stored.tokens.chunks_exact(stored.block_size as usize);
+        let mut done = 0;
+        for (&theirs, tokens) in stored.hashes.iter().zip(tokens).take(plain) {
+            if self.known.len() >= self.blocks_max && !self.known.contains_key(&theirs) {
+                break;
+            }
+            let ours = tokens.chunks_exact(self.block_size as usize).map(|tokens| {
+                let ours = next_sequence_hash(parent, block_hash(tokens, seed));
+                parent = Some(ours);
+                ours
+            });
+            let ours: Box<[SequenceHash]> = ours.collect();
+            hashes.extend(ours.iter().map(|ours| ours.0));
+            self.add(theirs, Known { ours, seed, copies: [0; 4] }, stored.medium, out);
+            done += 1;
+        }
+        self.tell(hashes, chain.parent, stored, out);
+        (blocks - done) as u64
+    }
+
+    /// Stores blocks that are known, on another medium. Returns how many were not known.
+    fn copy(&mut self, stored: &Stored, out: &mut Vec<KvEvent>) -> u64 {
+        let mut hashes = Vec::new();
+        let mut unknown = 0;
+        for theirs in &stored.hashes {
+            match self.known.get_mut(theirs) {
+                Some(known) => {
+                    known.copies[stored.medium as usize] += 1;
+                    hashes.extend(known.ours.iter().map(|ours| ours.0));
+                }
+                None => unknown += 1,
+            }
+        }
+        self.tell(hashes, None, stored, out);
+        unknown
+    }
+
+    fn tell(
+        &self,
+        hashes: Vec<u64>,
+        parent: Option<SequenceHash>,
+        stored: &Stored,
+        out: &mut Vec<KvEvent>,
+    ) {
+        if hashes.is_empty() {
+            return;
+        }
+        out.push(KvEvent::Stored(Stored {
+            hashes,
+            parent: parent.map(|parent| parent.0),
+            tokens: Vec::new(),
+            block_size: self.block_size,
+            medium: stored.medium,
+            lora_name: stored.lora_name.clone(),
+        }));
+    }
+
+    /// Where the blocks continue; `None` where that is not known.
+    fn chain(&self, stored: &Stored, detail: &Detail) -> Option<Chain> {
+        if let Some(parent) = stored.parent {
+            let known = self.known.get(&parent)?;
+            return Some(Chain { parent: known.ours.last().copied(), seed: known.seed });
+        }
+        let lora = stored.lora_name.as_deref();
+        let salt =
+            detail.cache_salt.as_deref().or_else(|| beside_lora(lora, detail).next().flatten());
+        Some(Chain { parent: None, seed: HashSeed::new(lora, salt) })
+    }
+
+    fn add(&mut self, theirs: u64, block: Known, medium: Medium, out: &mut Vec<KvEvent>) {
+        let known = match self.known.entry(theirs) {
+            Entry::Vacant(entry) => entry.insert(block),
+            Entry::Occupied(entry) => {
+                let known = entry.into_mut();
+                if known.ours != block.ours {
+                    // One name for two things, which SGLang gives where salts differ: its removal
+                    // could mean either, so that only the later one is kept.
+                    forget(known, out);
+                    *known = block;
+                }
+                known
+            }
+        };
+        let copies = &mut known.copies[medium as usize];
+        *copies = copies.saturating_add(1);
+    }
+
+    fn remove(&mut self, removed: &Removed, out: &mut Vec<KvEvent>) {
+        let mut hashes = Vec::new();
+        for theirs in &removed.hashes {
+            let Some(known) = self.known.get_mut(theirs) else { continue };
+            let copies = &mut known.copies[removed.medium as usize];
+            if *copies == 0 {
+                continue;
+            }
+            *copies -= 1;
+            hashes.extend(known.ours.iter().map(|ours| ours.0));
+            if known.copies == [0; 4] {
+                self.known.remove(theirs);
+            }
+        }
+        if !hashes.is_empty() {
+            out.push(KvEvent::Removed(Removed { hashes, medium: removed.medium }));
+        }
+    }
+}
+
+/// Removes every copy of a block.
+fn forget(known: &Known, out: &mut Vec<KvEvent>) {
+    for (copies, medium) in known.copies.iter().zip(Medium::ALL) {
+        let hashes: Vec<_> = known.ours.iter().map(|ours| ours.0).collect();
+        for _ in 0..*copies {
+            out.push(KvEvent::Removed(Removed { hashes: hashes.clone(), medium }));
+        }
+    }
+}
+
+/// What went into the hash of the first block beside tokens and the adapter's name; `None` for
+/// what is no text.
+fn beside_lora<'a>(
+    lora: Option<&'a str>,
+    detail: &'a Detail,
+) -> impl Iterator<Item = Option<&'a str>> {
+    let keys = detail.extra_keys.iter().filter(|(block, _)| *block == 0);
+    keys.map(|(_, key)| key).filter(move |key| key.is_none() || *key != lora)
+}
+
+/// Position of the first block that holds more than text, as far as its keys tell: a text in the
+/// first block of a sequence is its salt, and everything else is an image or the like.
+fn first_with_more_than_text(stored: &Stored, detail: &Detail) -> usize {
+    let lora = stored.lora_name.as_deref();
+    let mut salt = None;
+    for (block, key) in detail.extra_keys.iter() {
+        if key.is_some() && key == lora {
+            continue;
+        }
+        let may_be_salt = block == 0 && stored.parent.is_none() && key.is_some();
+        if !may_be_salt || salt.is_some_and(|salt| Some(salt) != key) {
+            return block as usize;
+        }
+        salt = key;
+    }
+    usize::MAX
+}
+
+#[cfg(test)]
+#[path = "translate_tests.rs"]
+mod tests;

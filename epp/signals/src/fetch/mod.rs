@@ -1,0 +1,254 @@
+//! A small HTTP/1.1 client: one request at a time over one kept connection, into one buffer.
+//!
+//! Metrics pages are asked for twenty times a second and endpoint, so that what a general client
+//! spends per exchange (tasks, channels, frames) would be most of the work. The same client asks
+//! renderers and model hubs.
+
+mod body;
+mod head;
+mod tls;
+mod url;
+
+pub use tls::{TlsError, TlsOptions};
+pub use url::{Url, UrlError};
+
+use body::Chunks;
+use head::{Head, Length};
+use rustls::ClientConfig;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Largest head of a response, in bytes.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+/// Room that a read is given at least.
+const READ_BYTES: usize = 16 << 10;
+
+/// Why a request has no response.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The connection could not be made, or broke.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The host's name is no name for a certificate.
+    #[error("{host:?} is not a name that a certificate can have")]
+    ServerName {
+        /// The host.
+        host: String,
+    },
+    /// What came is not HTTP.
+    #[error("malformed response: {0}")]
+    Malformed(&'static str),
+    /// The response is larger than may be.
+    #[error("response of more than {limit} bytes")]
+    TooLarge {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// Who is asked.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// A name or an address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// TLS, if it is spoken.
+    pub tls: Option<Arc<ClientConfig>>,
+}
+
+/// A response, in the connection's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response<'a> {
+    /// The status.
+    pub status: u16,
+    /// Where a redirection leads.
+    pub location: Option<&'a str>,
+    /// The body.
+    pub body: &'a [u8],
+}
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// A connection that is made when first needed, kept, and made again when it is lost.
+pub struct Connection {
+    origin: Origin,
+    io: Option<Box<dyn Io>>,
+    buffer: Vec<u8>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { origin, io, .. } = self;
+        f.debug_struct("Connection").field("to", origin).field("up", &io.is_some()).finish()
+    }
+}
+
+impl Connection {
+    /// A connection that is not made yet.
+    pub fn new(origin: Origin) -> Self {
+        Self { origin, io: None, buffer: Vec::new() }
+    }
+
+    /// Whether the next request finds the connection up.
+    pub fn is_up(&self) -> bool {
+        self.io.is_some()
+    }
+
+    /// Sends `request`, a whole HTTP/1.1 request as [`request`] writes it, and reads the response,
+    /// at most `limit` bytes of body. A kept connection that the other side has closed meanwhile
+    /// is made again, once.
+    ///
+    /// # Errors
+    ///
+    /// [`FetchError`]; the connection is then closed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection; the next request makes a new one.
+    pub async fn exchange(
+        &mut self,
+        request: &[u8],
+        limit: usize,
+    ) -> Result<Response<'_>, FetchError> {
+        let kept = self.io.take();
+        let was_kept = kept.is_some();
+        let mut io = match kept {
+            Some(io) => io,
+            None => connect(&self.origin).await?,
+        };
+        let first = self.attempt(&mut io, request, limit).await;
+        let (head, body) = match first {
+            // Nothing had come: it was closed while nobody looked.
+            Err(FetchError::Io(_)) if was_kept && self.buffer.is_empty() => {
+                io = connect(&self.origin).await?;
+                self.attempt(&mut io, request, limit).await?
+            }
+            first => first?,
+        };
+        if head.keep_alive {
+            self.io = Some(io);
+        }
+        let location = head.location.map(|range| &self.buffer[range]);
+        Ok(Response {
+            status: head.status,
+            location: location.and_then(|bytes| std::str::from_utf8(bytes).ok()),
+            body: &self.buffer[body],
+        })
+    }
+
+    async fn attempt(
+        &mut self,
+        io: &mut Box<dyn Io>,
+        request: &[u8],
+        limit: usize,
+    ) -> Result<(Head, Range<usize>), FetchError> {
+        self.buffer.clear();
+        io.write_all(request).await?;
+        io.flush().await?;
+        let buffer = &mut self.buffer;
+        let mut searched = 0;
+        let head = loop {
+            if let Some(head) = Head::parse(buffer, searched)? {
+                break head;
+            }
+            if buffer.len() > HEAD_BYTES_MAX {
+                return Err(FetchError::TooLarge { limit: HEAD_BYTES_MAX });
+            }
+            // The end may be cut in two.
+            searched = buffer.len().saturating_sub(3);
+            more(io, buffer).await?;
+        };
+        let (end, consumed) = read_body(io, buffer, &head, limit).await?;
+        // What nobody asked for would be taken for the next answer.
+        let keep_alive = head.keep_alive && consumed == buffer.len();
+        let body = head.size..end;
+        Ok((Head { keep_alive, ..head }, body))
+    }
+}
+
+/// Reads the body; returns where in the buffer it ends, and where what belongs to it ends.
+async fn read_body(
+    io: &mut Box<dyn Io>,
+    buffer: &mut Vec<u8>,
+    head: &Head,
+    limit: usize,
+) -> Result<(usize, usize), FetchError> {
+    let too_large = || FetchError::TooLarge { limit };
+    match head.length {
+        Length::Exact(length) => {
+            if length > limit {
+                return Err(too_large());
+            }
+            let end = head.size + length;
+            buffer.reserve(end.saturating_sub(buffer.len()));
+            while buffer.len() < end {
+                more(io, buffer).await?;
+            }
+            Ok((end, end))
+        }
+        Length::Chunked => {
+            let mut chunks = Chunks::new(head.size);
+            while !chunks.advance(buffer)? {
+                if buffer.len() - head.size > limit.saturating_mul(2).saturating_add(READ_BYTES)
+                    || chunks.end() - head.size > limit
+                {
+                    return Err(too_large());
+                }
+                more(io, buffer).await?;
+            }
+            Ok((chunks.end(), chunks.consumed()))
+        }
+        Length::UntilClose => loop {
+            if buffer.len() - head.size > limit {
+                return Err(too_large());
+            }
+            buffer.reserve(READ_BYTES);
+            if io.read_buf(buffer).await? == 0 {
+                return Ok((buffer.len(), buffer.len()));
+            }
+        },
+    }
+}
+
+async fn more(io: &mut Box<dyn Io>, buffer: &mut Vec<u8>) -> Result<(), FetchError> {
+    if buffer.capacity() - buffer.len() < READ_BYTES / 4 {
+        buffer.reserve(READ_BYTES);
+    }
+    match io.read_buf(buffer).await? {
+        0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        _ => Ok(()),
+    }
+}
+
+async fn connect(origin: &Origin) -> Result<Box<dyn Io>, FetchError> {
+    let tcp = TcpStream::connect((origin.host.as_str(), origin.port)).await?;
+    tcp.set_nodelay(true)?;
+    let Some(config) = &origin.tls else { return Ok(Box::new(tcp)) };
+    let name = rustls_pki_types::ServerName::try_from(origin.host.clone())
+        .map_err(|_| FetchError::ServerName { host: origin.host.clone() })?;
+    Ok(Box::new(TlsConnector::from(config.clone()).connect(name, tcp).await?))
+}
+
+/// Writes a request; a body is sent as JSON. `target` is the path with its query.
+pub fn request(method: &str, origin: &Origin, target: &str, body: Option<&[u8]>) -> Vec<u8> {
+    let Origin { host, port, .. } = origin;
+    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    let mut out = format!("{method} {target} HTTP/1.1\r\nhost: {host}:{port}\r\naccept: */*\r\n");
+    if let Some(body) = body {
+        let length = body.len();
+        out.push_str(&format!("content-type: application/json\r\ncontent-length: {length}\r\n"));
+    }
+    out.push_str("\r\n");
+    let mut out = out.into_bytes();
+    out.extend_from_slice(body.unwrap_or_default());
+    out
+}
+
+#[cfg(test)]
+mod tests;

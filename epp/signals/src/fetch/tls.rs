@@ -1,0 +1,132 @@
+//! TLS towards endpoints and hubs.
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where systems keep the certificates that they trust.
+const SYSTEM_ROOTS: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// Whom to trust, and who we are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// Trust anybody: pods that make their own certificates.
+    pub insecure_skip_verify: bool,
+    /// Trust these authorities (PEM) instead of the system's.
+    pub ca_path: Option<PathBuf>,
+    /// Our certificate and its key (PEM), where we must show one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// Why TLS cannot be spoken.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file that cannot be read, or is not what it should be.
+    #[error("{path}: {reason}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No file with authorities was found or given.
+    #[error("no trusted certificates were found; give a file with them")]
+    NoRoots,
+    /// Certificate and key do not fit each other or cannot be used.
+    #[error("{0}")]
+    Rustls(#[from] rustls::Error),
+}
+
+impl TlsOptions {
+    /// A configuration that offers HTTP/1.1. Reads files.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] names the file.
+    pub fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()?;
+        let builder = if self.insecure_skip_verify {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        } else {
+            builder.with_root_certificates(self.roots()?)
+        };
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let key_der = PrivateKeyDer::from_pem_file(key).map_err(|e| fault(key, &e))?;
+                builder.with_client_auth_cert(certificates(certificate)?, key_der)?
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    fn roots(&self) -> Result<RootCertStore, TlsError> {
+        let system = || SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists());
+        let path = self.ca_path.clone().or_else(system).ok_or(TlsError::NoRoots)?;
+        let mut roots = RootCertStore::empty();
+        // A system's bundle may have some that rustls does not take.
+        let (added, _) = roots.add_parsable_certificates(certificates(&path)?);
+        if added == 0 {
+            return Err(fault(&path, &"no certificate in it can be used"));
+        }
+        Ok(roots)
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| fault(path, &error))?;
+    read.collect::<Result<_, _>>().map_err(|error| fault(path, &error))
+}
+
+fn fault(path: &Path, reason: &dyn std::fmt::Display) -> TlsError {
+    TlsError::File { path: path.display().to_string(), reason: reason.to_string() }
+}
+
+/// Takes every certificate, but only from who has its key.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

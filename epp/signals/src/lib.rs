@@ -1,0 +1,26 @@
+//! What endpoints tell: how busy they are, which KV blocks they hold, and how their model turns
+//! text into tokens.
+//!
+//! Everything that arrives is handed to a [`LoadSink`] or a [`WorkerSink`], in terms of the
+//! picker's own workers; nothing here chooses an endpoint, knows Kubernetes or knows Envoy.
+//!
+//! - [`scrape`] reads the metrics pages of engines that have no agent.
+//! - [`engine`] follows the KV events of such engines and translates their hashes to ours.
+//! - [`agents`] follows endpoints that have a stator agent beside their engine.
+//! - [`tokenizer`] finds the model's tokenizer, or asks a renderer for token ids.
+//!
+//! Start reading at [`sink`].
+
+pub mod agents;
+pub mod engine;
+pub mod fetch;
+mod metrics;
+mod roster;
+pub mod scrape;
+pub mod sink;
+#[cfg(test)]
+mod testkit;
+pub mod tokenizer;
+
+pub use metrics::SignalMetrics;
+pub use sink::{LoadSink, WorkerSink};

@@ -1,0 +1,39 @@
+//! Who is told what endpoints say: the pool, under whose lock all of it is applied.
+//!
+//! Calls are short, never block for long, and come from one task per endpoint, so that what one
+//! endpoint says arrives in its order. A receiver ignores workers that it does not know: they may
+//! have left while something was on its way.
+
+use stator_epp_scheduler::EngineLoad;
+use stator_fleet::KvSink;
+use stator_protos::load::Load;
+use stator_protos::{Generation, WorkerRank};
+
+/// Learns how busy endpoints are.
+pub trait LoadSink: Send + Sync + 'static {
+    /// What an engine's metrics page says now. `load.updated` is not set: the receiver has the
+    /// clock. Called once for each page that has all that is needed, changed or not.
+    fn load(&self, worker: WorkerRank, load: &EngineLoad);
+
+    /// Nothing was heard of the engine for as long as its last report counts, or its agent is
+    /// gone. Said once.
+    fn load_unknown(&self, worker: WorkerRank);
+
+    /// What an agent says of its worker, about once a second and at once after a change.
+    fn agent_load(&self, worker: WorkerRank, generation: Generation, load: Load);
+
+    /// Whether the endpoint's agent takes new requests: it does not while it drains or cannot be
+    /// reached. May be said again.
+    fn accepting(&self, worker: WorkerRank, accepting: bool);
+}
+
+/// Learns which KV blocks endpoints hold; a [`KvSink`] that is told of lives too.
+///
+/// Blocks are named by our own sequence hashes, whoever reports them, and the stored events of
+/// engines carry no tokens.
+pub trait WorkerSink: KvSink {
+    /// A life of a worker begins, with no blocks, and its events are followed from here on; before
+    /// the first life nothing is reported, and what a worker holds can only be predicted. The same
+    /// life may be announced again; a later one has a larger number.
+    fn life(&self, worker: WorkerRank, generation: Generation);
+}

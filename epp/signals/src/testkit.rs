@@ -1,0 +1,108 @@
+//! What tests of several modules share: a real agent with a simulated engine.
+
+use clap::{Args, Command, FromArgMatches};
+use stator_protos::discovery::{AgentRecord, ModelRecord};
+use stator_runtime::Shutdown;
+use stator_runtime::metrics::Metrics;
+use stator_runtime::shutdown::Trigger;
+use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
+use stator_worker_agent::config::{AgentArgs, AgentSettings};
+use stator_worker_agent::engine::sim::timing::Timing;
+use stator_worker_agent::engine::sim::{self, SimOptions};
+use stator_worker_agent::engine::{EngineOptions, ModelInfo};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Longest wait for anything that must happen.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Waits until `done`, which must come true by itself.
+pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let waiting = async {
+        while !done() {
+            tokio::task::yield_now().await;
+        }
+    };
+    if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
+        panic!("waited in vain: {what}");
+    }
+}
+
+/// A tokenizer of a few hundred tokens.
+pub(crate) fn tokenizer_json() -> Vec<u8> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../model/fixtures/tokenizers/llama3.json");
+    std::fs::read(path).expect(path)
+}
+
+/// An agent with two workers.
+pub(crate) struct Agent {
+    pub(crate) address: SocketAddr,
+    running: Running,
+    shutdown: Trigger,
+    _dir: tempfile::TempDir,
+}
+
+impl Agent {
+    pub(crate) async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let discovery = format!("--discovery-dir={}", dir.path().display());
+        let args = [
+            "--listen=127.0.0.1:0",
+            "--agent-id=a",
+            "--drain-timeout-s=0",
+            "--events-listen=tcp://127.0.0.1:0",
+            "--replay-listen=tcp://127.0.0.1:0",
+            &discovery,
+        ];
+        let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true));
+        let matches = command.try_get_matches_from(args).expect("valid flags");
+        let args = AgentArgs::from_arg_matches(&matches).expect("valid flags");
+        let mut settings = AgentSettings::try_from(args).expect("valid settings");
+        settings.metrics_listen = None;
+        let (shutdown, stop) = Shutdown::new();
+        let running = start(settings, loaded(), Metrics::default(), stop).await.expect("it starts");
+        let mut record: Option<AgentRecord> = None;
+        until("the agent's record", || {
+            let text = std::fs::read(dir.path().join("a.json")).unwrap_or_default();
+            record = serde_json::from_slice(&text).ok();
+            record.is_some()
+        })
+        .await;
+        let endpoint = record.expect("it was there").endpoint;
+        let address = endpoint.strip_prefix("http://").and_then(|at| at.parse().ok());
+        Self { address: address.expect("an address"), running, shutdown, _dir: dir }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.shutdown.set();
+        self.running.ended().await;
+    }
+}
+
+fn loaded() -> Loaded {
+    let model = ModelInfo { context_length: 1 << 20, vocab_size: 1000, eos_token_ids: vec![] };
+    let options = EngineOptions { total_blocks: 4096, ..EngineOptions::default() };
+    let engine = || {
+        let sim = SimOptions {
+            model: model.clone(),
+            answer_tokens: [].into(),
+            timing: Timing::fixed(Duration::ZERO),
+            speedup: 1.0,
+        };
+        LoadedEngine {
+            engine: Box::new(sim::engine(sim, options.clone()).expect("valid options")),
+            total_blocks: options.total_blocks,
+            computes: false,
+        }
+    };
+    Loaded {
+        model: ModelRecord {
+            name: "m".into(),
+            context_length: 1 << 16,
+            block_size: 16,
+            vocab_size: 1000,
+        },
+        files: vec![("tokenizer.json".into(), tokenizer_json())],
+        engines: vec![engine(), engine()],
+    }
+}

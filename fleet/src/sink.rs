@@ -1,0 +1,45 @@
+//! Who places requests on workers, and is told what these do.
+
+use crate::client::AgentClient;
+use stator_placement::Worker;
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::{KvEvent, Medium};
+use stator_protos::load::Load;
+use stator_protos::{Generation, WorkerRank};
+use std::sync::Arc;
+
+/// Learns which KV blocks workers hold. Block hashes are sequence hashes of ours.
+///
+/// Calls are short and never block for long; what one worker did is told in its order.
+pub trait KvSink: Send + Sync + 'static {
+    /// These events happened, one after the other.
+    fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]);
+
+    /// These are all blocks that the worker holds; one that is named twice is there twice. What
+    /// it holds is known from here on.
+    fn replace(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        blocks: Vec<(SequenceHash, Medium)>,
+    );
+
+    /// What the worker holds is not known until it is replaced.
+    fn unknown(&self, worker: WorkerRank);
+}
+
+/// Learns which workers an agent has and how busy they are.
+pub trait Members: Send + Sync + 'static {
+    /// A worker is there, or something about it changed. False if another agent has it: an
+    /// earlier life gives way to a later one, and nothing else does.
+    fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool;
+
+    /// A worker is gone, unless it has come back with another agent.
+    fn leave(&self, worker: WorkerRank, client: &Arc<AgentClient>);
+
+    /// Time passed: called a few times a second with the agent's workers.
+    fn refresh(&self, workers: &mut dyn Iterator<Item = WorkerRank>);
+
+    /// How busy a worker is.
+    fn load(&self, worker: WorkerRank, generation: Generation, load: Load);
+}

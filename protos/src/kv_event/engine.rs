@@ -1,0 +1,103 @@
+//! What an engine's events say beside what stator's own agents send.
+
+use super::KvEvent;
+use crate::msgpack::{DecodeError, Reader, Value};
+use std::sync::Arc;
+
+/// Most extra keys in one event.
+pub const MAX_EXTRA_KEYS: u32 = 1_000_000;
+
+/// What one message of an engine carries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineBatch {
+    /// When the batch was published, in seconds since the Unix epoch.
+    pub timestamp_s: f64,
+    /// The events.
+    pub events: Vec<EngineEvent>,
+    /// Data-parallel rank of the publisher, where it says so.
+    pub rank: Option<u32>,
+    /// Events of an unknown kind or on an unknown medium.
+    pub skipped: u32,
+}
+
+/// An event and its details.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineEvent {
+    /// The event.
+    pub event: KvEvent,
+    /// Its details.
+    pub detail: Detail,
+}
+
+/// What decides to which prompts blocks belong, beside their tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// What a request asked its cache to be kept apart by, where the engine says so by name.
+    pub cache_salt: Option<String>,
+    /// What went into the blocks' hashes beside tokens.
+    pub extra_keys: ExtraKeys,
+    /// Group of layers that the blocks belong to, in models with several kinds of layers.
+    pub group: Option<u32>,
+    /// Kind of these layers' cache, `full_attention` and others.
+    pub spec_kind: Option<String>,
+}
+
+/// What went into blocks' hashes beside their tokens: a cache salt in the first block of a
+/// sequence, an adapter's name in every block, names of images where they stand.
+///
+/// vLLM does not tag them, so that only their place and form tell them apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtraKeys(Vec<(u32, Option<Arc<str>>)>);
+
+impl ExtraKeys {
+    /// The keys in order of their blocks: position of the block in its event, and the key if it is
+    /// a text.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Option<&str>)> {
+        self.0.iter().map(|(block, key)| (*block, key.as_deref()))
+    }
+
+    /// Reads a list with an entry for each block: nil, or a list of keys.
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut keys = Self::default();
+        let blocks = match reader.value()? {
+            Value::Nil => return Ok(keys),
+            Value::Array(blocks) => blocks,
+            _ => return Err(unexpected("extra_keys", "an array or nil")),
+        };
+        for block in 0..blocks {
+            let items = match reader.value()? {
+                Value::Nil => continue,
+                Value::Array(items) => items,
+                _ => return Err(unexpected("extra_keys", "arrays or nil")),
+            };
+            for _ in 0..items {
+                keys.read_key(block, reader)?;
+            }
+        }
+        Ok(keys)
+    }
+
+    fn read_key(&mut self, block: u32, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        if self.0.len() >= MAX_EXTRA_KEYS as usize {
+            let (size, limit) = (self.0.len() as u64 + 1, MAX_EXTRA_KEYS.into());
+            return Err(DecodeError::TooLarge { field: "extra_keys", size, limit });
+        }
+        let mut ahead = *reader;
+        let key = match ahead.value()? {
+            Value::Str(text) => {
+                let text = String::from_utf8_lossy(text);
+                // An adapter's name is the same in every block.
+                let last = self.0.last().and_then(|(_, key)| key.clone());
+                Some(last.filter(|last| **last == *text).unwrap_or_else(|| text.into()))
+            }
+            _ => None,
+        };
+        reader.skip()?;
+        self.0.push((block, key));
+        Ok(())
+    }
+}
+
+fn unexpected(field: &'static str, expected: &'static str) -> DecodeError {
+    DecodeError::Unexpected { field, expected }
+}
