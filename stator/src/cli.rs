@@ -2,6 +2,7 @@
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use stator_bench::BenchArgs;
+use stator_epp::config::EppArgs;
 use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs};
 use stator_runtime::config::{self, ConfigError};
 use stator_runtime::log::LogArgs;
@@ -28,6 +29,9 @@ pub(crate) enum Role {
     Up(WithLog<UpArgs>),
     /// Edge proxy: an OpenAI-compatible endpoint over the workers of all registered agents.
     Proxy(WithLog<ProxyArgs>),
+    /// Endpoint picker: tells an Envoy gateway which endpoint of an InferencePool takes each
+    /// request.
+    Epp(WithLog<EppArgs>),
     /// Worker agent: runs engines, publishes their KV events and load, registers them.
     Agent(WithLog<ChildArgs>),
     /// Load generator and trace replay against any OpenAI-compatible endpoint.
@@ -78,6 +82,7 @@ impl Role {
         match self {
             Self::Up(role) => &role.log,
             Self::Proxy(role) => &role.log,
+            Self::Epp(role) => &role.log,
             Self::Agent(role) => &role.log,
             Self::Bench(role) => &role.log,
         }
@@ -88,6 +93,7 @@ impl Role {
         match self {
             Self::Up(_) => "stator-up",
             Self::Proxy(_) => "stator-proxy",
+            Self::Epp(_) => "stator-epp",
             Self::Agent(_) => "stator-agent",
             Self::Bench(_) => "stator-bench",
         }

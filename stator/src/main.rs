@@ -32,6 +32,11 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.role {
         Role::Up(role) => up::run(role.args, &cli.matches, Shutdown::on_signal()?).await,
         Role::Proxy(role) => stator_proxy::run(role.args.try_into()?, Shutdown::on_signal()?).await,
+        Role::Epp(role) if role.args.explain => {
+            print!("{}", stator_epp::config::explain(&role.args)?);
+            Ok(())
+        }
+        Role::Epp(role) => stator_epp::run(role.args.try_into()?, Shutdown::on_signal()?).await,
         Role::Agent(role) => {
             let shutdown = Shutdown::on_signal()?;
             let shutdown = match role.args.exit_with_parent {

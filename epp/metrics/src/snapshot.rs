@@ -1,6 +1,6 @@
 //! A pool at one moment.
 
-use stator_epp_scheduler::{STALE, Endpoint, EngineLoad, InFlight, Saturation, Scheduler, Time};
+use stator_epp_scheduler::{Endpoint, EngineLoad, InFlight, STALE, Saturation, Scheduler, Time};
 use std::sync::Arc;
 
 /// How a pool is.

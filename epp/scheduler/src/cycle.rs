@@ -56,7 +56,7 @@ impl<'a> Cycle<'a> {
     }
 
     /// Headers for the client.
-    pub(crate) fn response_headers(&self, routing: &Routing<'_>) -> Vec<(String, String)> {
+    pub(crate) fn response_headers(&self, routing: &Routing<'_>) -> Vec<(&'static str, String)> {
         let writers = self.program.response_headers.iter();
         writers.flat_map(|writer| writer.plugin.response_headers(self.request, routing)).collect()
     }

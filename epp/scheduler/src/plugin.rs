@@ -78,7 +78,7 @@ pub trait ResponseHeaders: Send + Sync {
         &self,
         request: &Request<'_>,
         routing: &Routing<'_>,
-    ) -> Vec<(String, String)>;
+    ) -> Vec<(&'static str, String)>;
 }
 
 /// Runs profiles for a request and makes one routing of their results.

@@ -53,7 +53,7 @@ pub struct Decision {
     /// Headers for the endpoint that answers, names in lower case.
     pub headers: Vec<(&'static str, String)>,
     /// Headers for the client, names in lower case.
-    pub response_headers: Vec<(String, String)>,
+    pub response_headers: Vec<(&'static str, String)>,
     /// Tokens of the prompt that the endpoint is taken to hold.
     pub cached_tokens: u64,
     /// What each candidate of the answering profile scored, if wanted.

@@ -13,7 +13,9 @@ use std::sync::Arc;
 /// header, for the client to send again.
 pub(crate) fn header_label_affinity(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
     let plugin = Arc::new(HeaderLabel {
-        header: params.required_text("headerName").to_ascii_lowercase(),
+        // Headers on answers have names that live as long as the process; there are as many of
+        // these as plug-ins are configured.
+        header: params.required_text("headerName").to_ascii_lowercase().leak(),
         label: params.required_text("labelKey"),
     });
     let stamps = params.flag("stampResponseHeader", true);
@@ -25,7 +27,7 @@ pub(crate) fn header_label_affinity(params: &mut Params<'_>, _: &mut BuildContex
 }
 
 struct HeaderLabel {
-    header: String,
+    header: &'static str,
     label: String,
 }
 
@@ -37,7 +39,7 @@ impl Scorer for HeaderLabel {
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
-        let wanted = request.headers.get(&self.header);
+        let wanted = request.headers.get(self.header);
         for (score, candidate) in scores.iter_mut().zip(candidates) {
             let label = candidate.endpoint.label(&self.label);
             *score = f64::from(u8::from(wanted.is_some() && label == wanted));
@@ -46,10 +48,14 @@ impl Scorer for HeaderLabel {
 }
 
 impl ResponseHeaders for HeaderLabel {
-    fn response_headers(&self, _: &Request<'_>, routing: &Routing<'_>) -> Vec<(String, String)> {
+    fn response_headers(
+        &self,
+        _: &Request<'_>,
+        routing: &Routing<'_>,
+    ) -> Vec<(&'static str, String)> {
         let chosen = routing.primary.targets.first();
         let label = chosen.and_then(|chosen| chosen.endpoint.label(&self.label));
-        label.map(|label| (self.header.clone(), label.to_owned())).into_iter().collect()
+        label.map(|label| (self.header, label.to_owned())).into_iter().collect()
     }
 }
 
@@ -73,7 +79,7 @@ mod tests {
             .response_headers
             .expect("it stamps answers")
             .response_headers(&request, &routed(&fleet.candidates()[0]));
-        assert_eq!(stamped, [("x-zone".to_owned(), "a".to_owned())]);
+        assert_eq!(stamped, [("x-zone", "a".to_owned())]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ struct Affinity {
 
 enum Strategy {
     Token {
-        header: String,
+        header: &'static str,
     },
     /// Endpoints by the hashes of identities.
     Id {
@@ -91,7 +91,9 @@ fn affinity(params: &mut Params<'_>, context: &mut BuildContext) -> Affinity {
     let strategy = if by_id {
         Strategy::Id { sources, bindings: Mutex::new(Expiring::new(MAX_SESSIONS, ttl)) }
     } else {
-        Strategy::Token { header: header.to_ascii_lowercase() }
+        // The names of headers on answers live as long as the process; there is one of these for
+        // each configured plug-in.
+        Strategy::Token { header: header.to_ascii_lowercase().leak() }
     };
     Affinity { strategy, profile }
 }
@@ -148,10 +150,14 @@ impl Scorer for Affinity {
 }
 
 impl ResponseHeaders for Affinity {
-    fn response_headers(&self, _: &Request<'_>, routing: &Routing<'_>) -> Vec<(String, String)> {
+    fn response_headers(
+        &self,
+        _: &Request<'_>,
+        routing: &Routing<'_>,
+    ) -> Vec<(&'static str, String)> {
         let Strategy::Token { header } = &self.strategy else { return Vec::new() };
         let target = self.pick(routing).and_then(|pick| pick.targets.first());
-        let token = target.map(|target| (header.clone(), token::encode(target.endpoint)));
+        let token = target.map(|target| (*header, token::encode(target.endpoint)));
         token.into_iter().collect()
     }
 }

@@ -16,10 +16,7 @@ fn a_token_leads_back_to_the_endpoint() {
     let stamper = plugin.response_headers.expect("it stamps answers");
     let stamped = stamper.response_headers(&request(&[]), &routed(&fleet.candidates()[1]));
     let (name, token) = &stamped[0];
-    assert_eq!(
-        (name.as_str(), token.as_str()),
-        ("x-session-token", "bW9kZWxzL3BvZC0xLXJhbmstMA==")
-    );
+    assert_eq!((*name, token.as_str()), ("x-session-token", "bW9kZWxzL3BvZC0xLXJhbmstMA=="));
     let filter = plugin.filter.expect("it is a filter");
     let check = |headers: &[(&str, &str)], wanted: &[u64]| {
         assert_eq!(kept(&*filter, &request(headers), fleet.candidates()), wanted);

@@ -1,0 +1,92 @@
+//! Which pools are picked for, and on which ports.
+
+use super::EppArgs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A pool and the port of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolTarget {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Where it comes from.
+    pub source: PoolSource,
+    /// Where its streams come in.
+    pub listen: SocketAddr,
+}
+
+/// Where a pool's endpoints come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolSource {
+    /// An `InferencePool` of this API group.
+    Kubernetes {
+        /// The group.
+        group: String,
+    },
+    /// Pods with these labels, at these ports.
+    Selector {
+        /// A label selector.
+        selector: String,
+        /// One to eight ports.
+        ports: Vec<u16>,
+    },
+    /// A file.
+    File(PathBuf),
+}
+
+/// The pools that the flags name; faults are appended.
+pub(super) fn targets(args: &EppArgs, faults: &mut Vec<String>) -> Vec<PoolTarget> {
+    let mut targets: Vec<PoolTarget> = first(args, faults).into_iter().collect();
+    for text in &args.pool {
+        match further(text, args) {
+            Some(target) => targets.push(target),
+            None => faults.push(format!("--pool: {text:?} is not namespace/name=port")),
+        }
+    }
+    if targets.is_empty() && faults.is_empty() {
+        faults.push(
+            "one of --pool-name, --pool, --endpoint-selector and --endpoints-file is needed".into(),
+        );
+    }
+    for (at, target) in targets.iter().enumerate() {
+        let port = target.listen.port();
+        let same_port = |other: &&PoolTarget| port != 0 && other.listen.port() == port;
+        if let Some(other) = targets[..at].iter().find(same_port) {
+            let (one, two) = (&other.name, &target.name);
+            faults.push(format!("--pool: {one:?} and {two:?} have the same port, {port}"));
+        }
+    }
+    targets
+}
+
+/// The pool of the flags that are not repeated.
+fn first(args: &EppArgs, faults: &mut Vec<String>) -> Option<PoolTarget> {
+    let (name, source) = if let Some(file) = &args.endpoints_file {
+        ("file".to_owned(), PoolSource::File(file.clone()))
+    } else if let Some(selector) = &args.endpoint_selector {
+        let ports = args.endpoint_target_ports.clone();
+        if ports.is_empty() || ports.len() > 8 {
+            let count = ports.len();
+            faults.push(format!("--endpoint-target-ports: {count} ports are not 1 to 8"));
+        }
+        (selector.clone(), PoolSource::Selector { selector: selector.clone(), ports })
+    } else {
+        let group = args.pool_group.clone();
+        (args.pool_name.clone()?, PoolSource::Kubernetes { group })
+    };
+    let listen = SocketAddr::new(args.host, args.grpc_port);
+    Some(PoolTarget { namespace: args.pool_namespace.clone(), name, source, listen })
+}
+
+fn further(text: &str, args: &EppArgs) -> Option<PoolTarget> {
+    let (pool, port) = text.rsplit_once('=')?;
+    let (namespace, name) = pool.split_once('/')?;
+    if namespace.is_empty() || name.is_empty() {
+        return None;
+    }
+    let listen = SocketAddr::new(args.host, port.parse().ok()?);
+    let source = PoolSource::Kubernetes { group: args.pool_group.clone() };
+    Some(PoolTarget { namespace: namespace.to_owned(), name: name.to_owned(), source, listen })
+}

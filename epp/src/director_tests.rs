@@ -1,0 +1,283 @@
+//! What the hermetic tests of the llm-d router ask of a picker, asked of the request path: its
+//! metrics-driven choices, rewrites, subsets and refusals.
+
+use super::*;
+use crate::exchange::Watch;
+use stator_epp_config::Options;
+use stator_epp_metrics::{Build, EppMetrics};
+use stator_epp_pool::{Pod, PoolSpec};
+use stator_epp_pool::{Rewrite, RewriteRule, RewriteTarget, Rewrites, endpoints_of};
+use stator_epp_scheduler::{EngineLoad, Lora, Scheduler, SchedulerSettings, Subset, SubsetEntry};
+use stator_epp_signals::LoadSink;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use tokio::sync::watch;
+
+/// The scorers of those tests, all of weight 1.
+const SCORERS: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}, {type: kv-cache-utilization-scorer}, {type: prefix-cache-scorer},
+  {type: lora-affinity-scorer}]
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: queue-scorer}, {pluginRef: kv-cache-utilization-scorer},
+    {pluginRef: prefix-cache-scorer}, {pluginRef: lora-affinity-scorer}]
+";
+
+/// A pod at `192.168.1.<number + 1>:8000` and what its engine reports.
+struct Engine(u8, u32, f64, &'static [&'static str]);
+
+impl Engine {
+    fn load(&self) -> EngineLoad {
+        let running = self.3.iter().map(|name| (*name).to_owned()).collect();
+        let lora = Some(Lora { max: 2, running, waiting: Vec::new() });
+        EngineLoad { waiting: self.1, kv_usage: self.2, lora, ..EngineLoad::default() }
+    }
+}
+
+fn address(number: u8) -> SocketAddr {
+    ([192, 168, 1, number + 1], 8000).into()
+}
+
+struct Bench {
+    pool: Arc<Pool>,
+    director: PoolDirector,
+}
+
+fn bench(config: &str, engines: &[Engine]) -> Bench {
+    let plan = stator_epp_config::load(config, Options::default()).expect("it is sound").plan;
+    let spec = PoolSpec::standalone("app=model", &[8000]).expect("it is sound");
+    let labels = Arc::new(BTreeMap::from([("app".to_owned(), "model".to_owned())]));
+    let pod = |engine: &Engine| Pod {
+        name: format!("pod{}", engine.0).into(),
+        namespace: "default".into(),
+        uid: "1".into(),
+        labels: labels.clone(),
+        active_ports: None,
+        ip: Some(address(engine.0).ip()),
+        ready: true,
+        deleting: false,
+    };
+    let mut endpoints: Vec<_> =
+        engines.iter().flat_map(|engine| endpoints_of(&pod(engine), &spec)).map(Arc::new).collect();
+    endpoints.sort_by_key(|endpoint| endpoint.worker);
+    let target = RewriteTarget { model: "rewritten-model".into(), weight: None };
+    let rule = RewriteRule { models: Some(vec!["rewrite-me".into()]), targets: vec![target] };
+    let rewrite = Rewrite { name: "rules".into(), rules: vec![rule], ..Rewrite::default() };
+    let view = PoolView {
+        endpoints: endpoints.clone(),
+        synced: true,
+        objectives: Arc::new(BTreeMap::from([("critical".into(), 2), ("batch".into(), -1)])),
+        rewrites: Arc::new(Rewrites::compile([&rewrite])),
+        ..PoolView::default()
+    };
+    let scheduler = Scheduler::new(plan.program.clone(), SchedulerSettings::default());
+    let (_, view) = watch::channel(Arc::new(view));
+    let pool = Arc::new(Pool::new("default/pool".into(), view, scheduler, 7));
+    pool.follow_view();
+    for endpoint in &endpoints {
+        let engine = engines.iter().find(|engine| address(engine.0) == endpoint.address);
+        pool.load(endpoint.worker, &engine.expect("each is of one").load());
+    }
+    let metrics = EppMetrics::register(Build::default(), &mut Default::default());
+    let settings = DirectorSettings {
+        parsers: crate::plan::parsers(&plan),
+        interest: Interest::Nothing,
+        scores: false,
+        token_ids: true,
+        in_flight: plan.in_flight,
+        identities: plan.agent_identity.clone(),
+        renderer: None,
+        verify_served: false,
+        conditional: true,
+    };
+    let observe = Observe::new(pool.name(), metrics, Vec::new(), None);
+    Bench { director: PoolDirector::new(pool.clone(), settings, observe), pool }
+}
+
+fn head(headers: &[(&str, &'static str)]) -> Head {
+    let bytes = |value: &'static str| Bytes::from_static(value.as_bytes());
+    Head {
+        method: "POST".into(),
+        path: "/v1/completions".into(),
+        headers: headers.iter().map(|(name, value)| ((*name).into(), bytes(value))).collect(),
+        subset: None,
+    }
+}
+
+fn allowing(ips: &[u8]) -> Head {
+    let entry = |number: &u8| SubsetEntry { ip: address(*number).ip(), port: Some(8000) };
+    Head { subset: Some(Subset(ips.iter().map(entry).collect())), ..head(&[]) }
+}
+
+fn prompt(model: &str) -> String {
+    format!(r#"{{"max_tokens":100,"model":"{model}","prompt":"hello","temperature":0}}"#)
+}
+
+impl Bench {
+    async fn ask(&self, head: Head, body: &str) -> Result<Routed<AnswerWatch>, Refusal> {
+        let body = (!body.is_empty()).then(|| vec![Bytes::copy_from_slice(body.as_bytes())]);
+        self.director.route(head, body).await
+    }
+
+    /// The pod that a request for a model goes to.
+    async fn pick(&self, head: Head, model: &str) -> SocketAddr {
+        let routed = self.ask(head, &prompt(model)).await.expect("it is routed");
+        assert_eq!(routed.endpoints.len(), 1);
+        routed.endpoints[0]
+    }
+
+    async fn refusal(&self, head: Head, body: &str) -> Refusal {
+        self.ask(head, body).await.err().expect("it is refused")
+    }
+}
+
+#[tokio::test]
+async fn the_shorter_queue_and_the_emptier_cache_win() {
+    let bench =
+        bench(SCORERS, &[Engine(0, 3, 0.2, &[]), Engine(1, 0, 0.1, &[]), Engine(2, 10, 0.2, &[])]);
+    assert_eq!(bench.pick(head(&[]), "my-model").await, address(1));
+}
+
+#[tokio::test]
+async fn an_adapter_that_is_loaded_wins_over_an_emptier_cache() {
+    let engines = [
+        Engine(0, 10, 0.2, &["foo"]),
+        Engine(1, 10, 0.4, &["sql-lora"]),
+        Engine(2, 10, 0.3, &["foo"]),
+    ];
+    let bench = bench(SCORERS, &engines);
+    bench.pool.tick();
+    assert!(bench.pool.is_adapter("sql-lora"));
+    assert_eq!(bench.pick(head(&[]), "sql-lora").await, address(1));
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_goes_on_as_it_is() {
+    let config = "requestHandler: {parsers: [{pluginRef: passthrough-parser}]}\n";
+    let bench = bench(&format!("{SCORERS}{config}"), &[Engine(1, 0, 0.1, &[])]);
+    let routed = bench.ask(head(&[]), "passthrough-parser").await.expect("it is routed");
+    assert_eq!(routed.body.concat(), b"passthrough-parser");
+}
+
+#[tokio::test]
+async fn a_full_pool_does_not_shed_requests_without_an_objective() {
+    let engines =
+        [Engine(0, 6, 0.2, &["sql-lora"]), Engine(1, 0, 0.85, &[]), Engine(2, 10, 0.9, &[])];
+    let bench = bench(SCORERS, &engines);
+    assert_eq!(bench.pick(head(&[]), "sql-lora").await, address(0));
+}
+
+#[tokio::test]
+async fn a_full_pool_sheds_what_its_objective_calls_sheddable() {
+    let bench = bench(SCORERS, &[Engine(0, 9, 0.9, &[])]);
+    for name in ["x-llm-d-inference-objective", "x-gateway-inference-objective"] {
+        let refusal = bench.refusal(head(&[(name, "batch")]), &prompt("my-model")).await;
+        assert_eq!(refusal.status, 429);
+        assert_eq!(refusal.message, "system saturated, sheddable request dropped");
+        assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
+        bench.pick(head(&[(name, "critical")]), "my-model").await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_json_is_refused() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let refusal = bench.refusal(head(&[]), "no healthy upstream").await;
+    assert_eq!(refusal.status, 400);
+    assert!(refusal.message.starts_with("error unmarshaling request bodyMap: "), "{refusal:?}");
+}
+
+#[tokio::test]
+async fn a_missing_model_is_refused_before_endpoints_are_looked_for() {
+    let refusal = bench(SCORERS, &[]).refusal(head(&[]), r#"{"prompt":"hello world"}"#).await;
+    assert_eq!((refusal.status, &*refusal.message), (400, "model not found in request body"));
+}
+
+#[tokio::test]
+async fn an_empty_pool_refuses_with_and_without_a_body() {
+    let bench = bench(SCORERS, &[]);
+    for body in ["", &prompt("my-model")] {
+        let refusal = bench.refusal(head(&[]), body).await;
+        let text = "failed to find endpoint candidates for serving the request";
+        assert_eq!((refusal.status, &*refusal.message), (503, text));
+        assert_eq!(refusal.reason, Some("rejected-no-endpoints"));
+    }
+}
+
+#[tokio::test]
+async fn the_data_planes_choice_is_obeyed_with_and_without_a_body() {
+    let engines = || [Engine(0, 3, 0.2, &[]), Engine(1, 0, 0.1, &[]), Engine(2, 10, 0.2, &[])];
+    let bench = bench(SCORERS, &engines());
+    assert_eq!(bench.pick(allowing(&[0, 1, 2]), "my-model").await, address(1));
+    assert_eq!(bench.pick(allowing(&[2]), "my-model").await, address(2));
+    let routed = bench.ask(allowing(&[2]), "").await.expect("it is routed");
+    assert_eq!(routed.endpoints, [address(2)]);
+    for body in ["", &prompt("my-model")] {
+        let refusal = bench.refusal(allowing(&[98]), body).await;
+        assert_eq!((refusal.status, refusal.reason), (503, Some("rejected-no-endpoints")));
+    }
+}
+
+#[tokio::test]
+async fn a_rewrite_changes_the_models_name_alone_and_the_client_sees_its_own() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let body = r#"{"seed": 9007199254740993, "model" : "rewrite-me","prompt":"hello", "a":1}"#;
+    let mut routed = bench.ask(head(&[]), body).await.expect("it is routed");
+    let sent = String::from_utf8(routed.body.concat()).expect("it is text");
+    assert_eq!(sent, body.replace("rewrite-me", "rewritten-model"));
+    assert_eq!(routed.watch.interest(), Interest::Body);
+    let mut answer = Vec::new();
+    for (piece, end) in [(r#"{"model":"rewrit"#, false), (r#"ten-model","id":1}"#, true)] {
+        routed.watch.body(Bytes::from_static(piece.as_bytes()), end, &mut answer);
+    }
+    assert_eq!(answer.concat(), br#"{"model":"rewrite-me","id":1}"#);
+}
+
+#[tokio::test]
+async fn a_header_rewrites_before_the_pools_rules() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let head = head(&[("x-llm-d-model-name-rewrite", "by-header")]);
+    let routed = bench.ask(head, &prompt("rewrite-me")).await.expect("it is routed");
+    assert_eq!(routed.body.concat(), prompt("by-header").as_bytes());
+}
+
+#[tokio::test]
+async fn a_request_without_an_identity_gets_one() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let set = |routed: Routed<AnswerWatch>| routed.set_headers;
+    let made = set(bench.ask(head(&[]), &prompt("m")).await.expect("it is routed"));
+    assert_eq!(made.iter().filter(|(name, _)| *name == "x-request-id").count(), 1);
+    let own = bench.ask(head(&[("x-request-id", "mine")]), &prompt("m")).await;
+    assert_eq!(set(own.expect("it is routed")), []);
+}
+
+#[tokio::test]
+async fn a_request_for_cached_prompts_alone_is_refused_where_nothing_is_cached() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let long = format!(r#"{{"model":"m","prompt":"{}"}}"#, "many words ".repeat(400));
+    let conditional = || head(&[("prefer", "if-available")]);
+    let refusal = bench.refusal(conditional(), &long).await;
+    let text = "no decode worker has the requested KV cache";
+    assert_eq!((refusal.status, &*refusal.message), (412, text));
+    bench.ask(head(&[]), &long).await.expect("it is routed");
+    bench.ask(conditional(), &long).await.expect("now it is cached");
+}
+
+#[tokio::test]
+async fn the_default_profile_keeps_a_conversation_where_its_beginning_is() {
+    let engines = [Engine(0, 0, 0.0, &[]), Engine(1, 0, 0.0, &[]), Engine(2, 0, 0.0, &[])];
+    let mut bench = bench("", &engines);
+    // Each request is over before the next, so that load does not weigh against the cache.
+    bench.director.settings.interest = Interest::Body;
+    let text = |turns: usize| {
+        let prompt = "a long story about cities ".repeat(40 * turns);
+        format!(r#"{{"model":"m","prompt":"{prompt}"}}"#)
+    };
+    let to = |routed: Routed<AnswerWatch>| routed.endpoints[0];
+    let first = to(bench.ask(head(&[]), &text(1)).await.expect("it is routed"));
+    for turns in 2..6 {
+        assert_eq!(to(bench.ask(head(&[]), &text(turns)).await.expect("it is routed")), first);
+    }
+}

@@ -1,0 +1,116 @@
+//! One request and its answer as the picker sees them, in nobody's wire format.
+//!
+//! [`ext_proc`](crate::ext_proc) translates a data plane's messages into these types; a
+//! [`Director`] decides. Neither knows the other's business.
+
+use bytes::Bytes;
+use stator_epp_scheduler::Subset;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A request's head.
+#[derive(Clone, Debug, Default)]
+pub struct Head {
+    /// `:method`.
+    pub method: String,
+    /// `:path`, with its query.
+    pub path: String,
+    /// All other headers in their order, names in lower case, pseudo-headers without.
+    pub headers: Vec<(String, Bytes)>,
+    /// The endpoints that the data plane allows; `None` is all of the pool.
+    pub subset: Option<Subset>,
+}
+
+impl Head {
+    /// The last value of a header, if it is text. `name` is in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().rev().find(|(known, _)| known == name);
+        found.and_then(|(_, value)| std::str::from_utf8(value).ok())
+    }
+}
+
+/// Decides for every request of one pool.
+pub trait Director: Send + Sync + 'static {
+    /// What follows the answers.
+    type Watch: Watch;
+
+    /// Chooses an endpoint. `body` is the whole body as it came, in pieces; `None` where the
+    /// request has none.
+    ///
+    /// # Errors
+    ///
+    /// The answer that the client gets instead.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives back what it holds; nothing else has happened.
+    fn route(
+        &self,
+        head: Head,
+        body: Option<Vec<Bytes>>,
+    ) -> impl Future<Output = Result<Routed<Self::Watch>, Refusal>> + Send;
+}
+
+/// Where a request goes, and what becomes of its head and body.
+#[derive(Debug)]
+pub struct Routed<W> {
+    /// The endpoint, then fallbacks in order. At least one.
+    pub endpoints: Vec<SocketAddr>,
+    /// Headers to be set, in place of any of that name; names in lower case. The destination and
+    /// `content-length` are not among them.
+    pub set_headers: Vec<(&'static str, String)>,
+    /// The body that is sent on, in pieces of any size: those that came, but for what changed.
+    pub body: Vec<Bytes>,
+    /// Scores of all candidates, where they are wanted in the metadata.
+    pub scores: Vec<(SocketAddr, f64)>,
+    /// What follows the answer.
+    pub watch: W,
+}
+
+/// A request that is answered without an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Status of the answer.
+    pub status: u16,
+    /// Why, in one line.
+    pub message: String,
+    /// Value of the header `x-llm-d-request-dropped-reason`, if the request was dropped.
+    pub reason: Option<&'static str>,
+    /// When a retry makes sense.
+    pub retry_after: Option<Duration>,
+}
+
+/// How much of an answer somebody wants to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Interest {
+    /// Nothing: the stream to the data plane ends with the request.
+    Nothing,
+    /// Its head: the stream ends with it.
+    Headers,
+    /// All of it.
+    Body,
+}
+
+/// Follows one answer. Dropped without [`Watch::end`] if the stream breaks off.
+pub trait Watch: Send + 'static {
+    /// What it wants to see; asked once, after the request phase.
+    fn interest(&self) -> Interest;
+
+    /// The head came. `served` is the endpoint that gave it, where the data plane says so.
+    /// Returns headers to be set in place of any of their name.
+    fn headers(
+        &mut self,
+        status: u16,
+        headers: &[(String, Bytes)],
+        served: Option<&str>,
+    ) -> Vec<(&'static str, String)>;
+
+    /// A piece of the body came; `end` with the last. Appends to `out` what the client gets in
+    /// its place, which for a watch that changes nothing is the piece itself.
+    fn body(&mut self, piece: Bytes, end: bool, out: &mut Vec<Bytes>);
+
+    /// The answer is complete. Returns dynamic metadata for the data plane's logs, as
+    /// namespace, key and value.
+    fn end(&mut self) -> Vec<(String, String, f64)>;
+}

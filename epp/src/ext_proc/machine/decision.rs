@@ -1,0 +1,176 @@
+//! What a decision sends to the data plane, and on which message it rides.
+
+use super::Machine;
+use super::request::Ask;
+use crate::exchange::{Head, Interest, Refusal, Routed, Watch};
+use crate::ext_proc::body::{same, total};
+use crate::ext_proc::message::{Answer, BodyChange, Change, Direction, MetaValue, Metadatum};
+use bytes::Bytes;
+use stator_protos::header::{DESTINATION, LB_NAMESPACE, OWN_PREFIX, ROUTING, SCORES};
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+/// What is to be sent once the decision is there.
+pub(super) struct Owed {
+    /// Which message carries the decision.
+    pub(super) carrier: Carrier,
+    /// The whole body, where it was read; its pieces are the messages that brought it.
+    pub(super) body: Option<Vec<Bytes>>,
+    /// Messages of the body that wait for an answer.
+    pub(super) messages: usize,
+    /// Whether trailers wait for one.
+    pub(super) trailers: bool,
+    /// Whether nothing more may come.
+    pub(super) ended: bool,
+    /// Headers of the request that carry our own prefix, to be taken away.
+    pub(super) own_headers: Vec<String>,
+}
+
+/// Which message carries a decision.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// The answer to the head; the body follows in full duplex.
+    Duplex,
+    /// The answer to the head; then every message of the body is answered.
+    Headers,
+    /// The answer to the body.
+    Body,
+    /// The answer to the trailers, when no body came before them. The head is out of reach: only
+    /// the metadata tells the destination.
+    Trailers,
+}
+
+impl<W: Watch> Machine<W> {
+    /// The decision is there. One that nobody awaits any more is dropped.
+    pub(crate) fn routed(&mut self, decision: Result<Routed<W>, Refusal>) {
+        if !self.awaits_decision() {
+            return;
+        }
+        let Ask::Route(owed) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
+        let routed = match decision {
+            Ok(routed) => routed,
+            Err(refusal) => return self.refuse(&refusal),
+        };
+        let (ended, pending) = (owed.ended, owed.carrier == Carrier::Headers && owed.messages > 0);
+        self.watch = Some(self.answer(owed, routed));
+        self.interest = self.watch.as_ref().map_or(Interest::Nothing, Watch::interest);
+        if ended {
+            self.request_ended();
+            return;
+        }
+        self.ask = Ask::Pass;
+        // What is on its way in needs its answers; otherwise the data plane goes on alone.
+        if self.interest == Interest::Nothing && !pending {
+            self.close(Ok(()));
+        }
+    }
+
+    /// Sends what a decision answers; hands back what follows the endpoint's answer.
+    fn answer(&mut self, owed: Owed, routed: Routed<W>) -> W {
+        let metadata = self.decision_metadata(&routed);
+        let mut change = self.decision_change(&routed, owed.own_headers);
+        let changed = owed.body.as_ref().is_some_and(|body| !same(body, &routed.body));
+        let length = total(&routed.body);
+        // In full duplex always, as the llm-d router does: Envoy drops the client's length because
+        // it cannot know ours, and where it does not, ours must be the one that is kept. With
+        // trailers there is no length: the body is chunked.
+        let duplex = owed.carrier == Carrier::Duplex && length > 0 && !owed.trailers;
+        if changed || duplex {
+            change.set.push(("content-length", length.to_string()));
+        }
+        let body = changed.then_some(routed.body.clone());
+        match owed.carrier {
+            Carrier::Duplex => {
+                self.send_with(Answer::Headers(Direction::Request, change), metadata);
+                self.send_duplex(Direction::Request, routed.body, !owed.trailers);
+            }
+            Carrier::Headers => {
+                self.send_with(Answer::Headers(Direction::Request, change), metadata);
+                self.send_streamed(owed.messages, body);
+            }
+            Carrier::Body => {
+                let body = body.map_or(BodyChange::Keep, replacement);
+                self.send_with(Answer::Body(Direction::Request, change, body), metadata);
+            }
+            Carrier::Trailers => {
+                self.send_with(Answer::Trailers(Direction::Request), metadata);
+                return routed.watch;
+            }
+        }
+        if owed.trailers {
+            self.send(Answer::Trailers(Direction::Request));
+        }
+        routed.watch
+    }
+
+    /// Answers the messages of a streamed body. A changed body goes with the first of them.
+    fn send_streamed(&mut self, messages: usize, changed: Option<Vec<Bytes>>) {
+        let mut change = match changed {
+            Some(body) => replacement(body),
+            None => BodyChange::Keep,
+        };
+        let rest = |change: &BodyChange| match change {
+            BodyChange::Keep => BodyChange::Keep,
+            _ => BodyChange::Clear,
+        };
+        for _ in 0..messages {
+            let next = rest(&change);
+            let body = std::mem::replace(&mut change, next);
+            self.send(Answer::Body(Direction::Request, Change::default(), body));
+        }
+    }
+
+    fn decision_metadata(&self, routed: &Routed<W>) -> Vec<Metadatum> {
+        let entry = |key: &'static str, value| Metadatum {
+            namespace: LB_NAMESPACE.into(),
+            key: key.into(),
+            value,
+        };
+        let mut metadata =
+            vec![entry(DESTINATION, MetaValue::Text(self.destination(&routed.endpoints)))];
+        if !routed.scores.is_empty() {
+            metadata.push(entry(SCORES, MetaValue::Scores(routed.scores.clone())));
+        }
+        metadata
+    }
+
+    fn decision_change(&self, routed: &Routed<W>, own_headers: Vec<String>) -> Change {
+        let mut set = Vec::with_capacity(routed.set_headers.len() + 2);
+        set.push((DESTINATION, self.destination(&routed.endpoints)));
+        set.extend(routed.set_headers.iter().cloned());
+        // Not those that are set: whether a data plane removes first or sets first is its choice.
+        let own_headers = own_headers.into_iter().map(Cow::Owned);
+        let mut remove: Vec<Cow<'static, str>> =
+            ROUTING.iter().copied().map(Cow::Borrowed).chain(own_headers).collect();
+        remove.retain(|name| set.iter().all(|(known, _)| known != name));
+        Change { set, remove, clear_route_cache: true }
+    }
+
+    fn destination(&self, endpoints: &[SocketAddr]) -> String {
+        let wanted = if self.settings.fallbacks { endpoints.len() } else { 1 };
+        let texts: Vec<_> = endpoints.iter().take(wanted).map(SocketAddr::to_string).collect();
+        texts.join(",")
+    }
+}
+
+impl Owed {
+    pub(super) fn new(carrier: Carrier, ended: bool) -> Self {
+        Self { carrier, body: None, messages: 0, trailers: false, ended, own_headers: Vec::new() }
+    }
+}
+
+/// What takes the place of a message's body.
+pub(super) fn replacement(body: Vec<Bytes>) -> BodyChange {
+    if total(&body) == 0 { BodyChange::Clear } else { BodyChange::Replace(body) }
+}
+
+/// The headers with our own prefix that are on no list, each once.
+pub(super) fn own_headers(head: &Head) -> Vec<String> {
+    let names = head.headers.iter().map(|(name, _)| name);
+    let own =
+        names.filter(|name| name.starts_with(OWN_PREFIX) && !ROUTING.contains(&name.as_str()));
+    let mut own: Vec<_> = own.cloned().collect();
+    own.sort_unstable();
+    own.dedup();
+    own
+}

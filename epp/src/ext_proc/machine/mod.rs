@@ -1,0 +1,232 @@
+//! One stream as a state machine: messages of the data plane in, messages to it out. It does no
+//! I/O and waits for nothing; [`session`](super::session) drives it.
+//!
+//! # Modes
+//!
+//! What may be answered when depends on how the data plane sends bodies. It says so in the
+//! `ProtocolConfiguration` of its first message; where that is missing, which is normal,
+//! [`Settings::assumed_modes`] hold, and nothing that comes later could tell better: a data plane
+//! that waits for an answer to the head looks like one whose body is late.
+//!
+//! | mode | the head is answered | the decision rests on |
+//! | --- | --- | --- |
+//! | full duplex | when the body is complete | all of it |
+//! | `BUFFERED`, `BUFFERED_PARTIAL` | at once, else no body comes; the answer to the body changes the head | all of it; the head alone if the buffer was too small |
+//! | `STREAMED`, body comes unasked | when the body is complete | all of it; the head alone past [`Settings::max_streamed_bytes`] |
+//! | `STREAMED`, body waits | at once | the head |
+//! | `NONE` | at once | the head |
+//!
+//! In all modes but full duplex every message is answered with one message. Data planes give up
+//! on an answer after their `message_timeout` then (200 ms unless told otherwise); in full duplex
+//! they wait.
+//!
+//! Where the answer's body is not sent, a watch that wants it sees the head, and is dropped when the
+//! data plane ends the stream, which it does with the answer.
+//!
+//! All modes, with and without a stream that ends early, were tried on Envoy 1.40.
+//!
+//! Source: `ProcessingMode` and `ProtocolConfiguration` of Envoy's ext-proc filter, and its
+//! `processor_state.cc` for what it holds back until which answer.
+
+mod decision;
+mod request;
+mod response;
+#[cfg(test)]
+mod tests;
+
+use super::body::chunks;
+use super::message::{Answer, BodyChange, Change, Direction, Incoming, Metadatum, Outgoing, Part};
+use super::refuse;
+use super::settings::{BodyMode, Modes, Settings};
+use crate::exchange::{Head, Interest, Refusal, Watch};
+use bytes::Bytes;
+use request::Ask;
+use response::Reply;
+use stator_epp_scheduler::Subset;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What a data plane did that it must not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    /// A message that cannot come here.
+    #[error("unexpected {what} {place}")]
+    Unexpected {
+        /// The message.
+        what: &'static str,
+        /// Where in the stream.
+        place: &'static str,
+    },
+    /// A way to send bodies that we do not know.
+    #[error("body send mode {0} is not supported")]
+    Mode(i32),
+}
+
+/// What a stream is to do next.
+pub(crate) enum Step {
+    /// Send a message.
+    Send(Outgoing),
+    /// Ask for a decision, and bring it with [`Machine::routed`].
+    Route(Head, Option<Vec<Bytes>>),
+    /// Wait for a message of the data plane, or for the decision.
+    Wait,
+    /// End the stream.
+    Close(Result<(), Violation>),
+}
+
+/// The state of one stream.
+pub(crate) struct Machine<W> {
+    settings: Arc<Settings>,
+    modes: Modes,
+    /// Whether the first message, which tells the modes, has come.
+    begun: bool,
+    ask: Ask,
+    reply: Reply,
+    subset: Option<Subset>,
+    served: Option<String>,
+    watch: Option<W>,
+    interest: Interest,
+    out: VecDeque<Outgoing>,
+    route: Option<(Head, Option<Vec<Bytes>>)>,
+    close: Option<Result<(), Violation>>,
+}
+
+impl<W: Watch> Machine<W> {
+    /// A stream on which nothing has come yet.
+    pub(crate) fn new(settings: Arc<Settings>) -> Self {
+        Self {
+            modes: settings.assumed_modes,
+            settings,
+            begun: false,
+            ask: Ask::First,
+            reply: Reply::First,
+            subset: None,
+            served: None,
+            watch: None,
+            // Until somebody follows the answer, it is let through unseen.
+            interest: Interest::Body,
+            out: VecDeque::new(),
+            route: None,
+            close: None,
+        }
+    }
+
+    /// What to do next. Messages go out before anything else is begun.
+    pub(crate) fn next(&mut self) -> Step {
+        if let Some(message) = self.out.pop_front() {
+            return Step::Send(message);
+        }
+        if let Some(close) = self.close.clone() {
+            return Step::Close(close);
+        }
+        match self.route.take() {
+            Some((head, body)) => Step::Route(head, body),
+            None => Step::Wait,
+        }
+    }
+
+    /// Whether a decision is still wanted. Where it is not, its future is to be dropped.
+    pub(crate) fn awaits_decision(&self) -> bool {
+        matches!(self.ask, Ask::Route(_)) && self.close.is_none()
+    }
+
+    /// A message came. After the stream's end nothing that comes matters.
+    pub(crate) fn on(&mut self, message: Incoming) {
+        if self.close.is_some() {
+            return;
+        }
+        if message.observing {
+            // Our answers would be ignored: the request is not ours to decide, nor to book.
+            return self.close(Ok(()));
+        }
+        if !self.begun {
+            self.begun = true;
+            self.modes = message.modes.unwrap_or(self.modes);
+            let modes = [self.modes.request, self.modes.response];
+            if let Some(BodyMode::Unknown(mode)) = modes.into_iter().find(BodyMode::is_unknown) {
+                return self.close(Err(Violation::Mode(mode)));
+            }
+        }
+        if self.settings.subset_filter && message.subset.is_some() {
+            self.subset = message.subset;
+        }
+        self.served = message.served.or(self.served.take());
+        let Some(part) = message.part else { return };
+        if let Err(violation) = self.part(part) {
+            self.close(Err(violation));
+        }
+    }
+
+    /// The data plane will send nothing more. Like `io.EOF` and a cancellation in the llm-d
+    /// router, this is no error: its client hung up.
+    pub(crate) fn half_closed(&mut self) {
+        self.ask = Ask::Done;
+        self.route = None;
+        self.close(Ok(()));
+    }
+
+    fn part(&mut self, part: Part) -> Result<(), Violation> {
+        use Direction::{Request, Response};
+        match part {
+            Part::Headers { direction: Request, fields, end } => self.request_headers(fields, end),
+            Part::Body { direction: Request, bytes, end } => self.request_body(bytes, end),
+            Part::Trailers { direction: Request } => self.request_trailers(),
+            Part::Headers { direction: Response, fields, end } => self.reply_headers(fields, end),
+            Part::Body { direction: Response, bytes, end } => self.reply_body(bytes, end),
+            Part::Trailers { direction: Response } => self.reply_trailers(),
+        }
+    }
+
+    /// Ends the stream once what is to be sent is sent. The first reason counts.
+    fn close(&mut self, how: Result<(), Violation>) {
+        if let Err(violation) = &how {
+            tracing::debug!(%violation, "stream refused");
+        }
+        self.close.get_or_insert(how);
+        self.route = None;
+    }
+
+    fn refuse(&mut self, refusal: &Refusal) {
+        self.ask = Ask::Done;
+        let immediate = refuse::immediate(refusal, self.settings.error_format);
+        self.send(Answer::Refuse(immediate));
+        self.close(Ok(()));
+    }
+
+    fn send(&mut self, answer: Answer) {
+        self.send_with(answer, Vec::new());
+    }
+
+    fn send_with(&mut self, answer: Answer, metadata: Vec<Metadatum>) {
+        self.out.push_back(Outgoing { answer, metadata });
+    }
+
+    /// Sends a body in full duplex. An empty body is one empty chunk, which carries its end.
+    fn send_duplex(&mut self, direction: Direction, body: Vec<Bytes>, end: bool) {
+        let answer = |pieces, end| {
+            Answer::Body(direction, Change::default(), BodyChange::Streamed { pieces, end })
+        };
+        let mut last: Option<Vec<Bytes>> = None;
+        chunks(body, |chunk| {
+            if let Some(full) = last.replace(chunk) {
+                self.send(answer(full, false));
+            }
+        });
+        match last {
+            Some(chunk) => self.send(answer(chunk, end)),
+            None if end => self.send(answer(Vec::new(), true)),
+            None => {}
+        }
+    }
+
+    /// Lets a message of any kind but a body in full duplex pass.
+    fn pass_body(&mut self, direction: Direction) {
+        self.send(Answer::Body(direction, Change::default(), BodyChange::Keep));
+    }
+}
+
+impl BodyMode {
+    fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown(_))
+    }
+}

@@ -1,0 +1,204 @@
+//! The request half of a stream: what comes of it, until it can be decided and after.
+
+use super::decision::{Carrier, Owed, own_headers};
+use super::{Machine, Violation};
+use crate::exchange::{Head, Interest, Refusal, Watch};
+use crate::ext_proc::body::total;
+use crate::ext_proc::message::{Answer, Change, Direction, Fields};
+use crate::ext_proc::refuse;
+use crate::ext_proc::settings::BodyMode;
+use bytes::Bytes;
+
+/// How far the request is.
+pub(super) enum Ask {
+    /// Nothing came.
+    First,
+    /// The head is here, the body comes.
+    Collect(Collected),
+    /// The decision is awaited.
+    Route(Owed),
+    /// It is made, and what still comes passes.
+    Pass,
+    /// Nothing more may come.
+    Done,
+}
+
+/// What of a request is here.
+pub(super) struct Collected {
+    head: Head,
+    pieces: Vec<Bytes>,
+    size_bytes: usize,
+}
+
+impl<W: Watch> Machine<W> {
+    pub(super) fn request_headers(&mut self, fields: Fields, end: bool) -> Result<(), Violation> {
+        if !matches!(self.ask, Ask::First) {
+            return Err(self.unexpected("request headers"));
+        }
+        if let Some(refusal) = self.head_too_large(&fields) {
+            self.refuse(&refusal);
+            return Ok(());
+        }
+        let head = Head {
+            method: fields.method,
+            path: fields.path,
+            headers: fields.headers,
+            ..Head::default()
+        };
+        let expected = content_length(&head);
+        let too_long = |limit| expected.is_some_and(|length| length > limit);
+        match self.modes.request {
+            _ if end => self.decide(head, Owed::new(Carrier::Headers, true)),
+            BodyMode::FullDuplex if too_long(self.settings.max_body_bytes) => {
+                self.body_too_large(expected.unwrap_or_default());
+            }
+            BodyMode::FullDuplex => self.collect(head),
+            BodyMode::Streamed
+                if self.modes.eager && !too_long(self.settings.max_streamed_bytes) =>
+            {
+                self.collect(head);
+            }
+            BodyMode::Buffered | BodyMode::BufferedPartial => {
+                // Without this answer no body comes.
+                self.send(Answer::Headers(Direction::Request, Change::default()));
+                self.collect(head);
+            }
+            _ => self.decide(head, Owed::new(Carrier::Headers, false)),
+        }
+        Ok(())
+    }
+
+    pub(super) fn request_body(&mut self, bytes: Bytes, end: bool) -> Result<(), Violation> {
+        match &mut self.ask {
+            Ask::Collect(_) => self.collect_body(bytes, end),
+            Ask::Route(owed) if owed.carrier == Carrier::Headers && !owed.ended => {
+                owed.messages += 1;
+                owed.ended = end;
+            }
+            Ask::Pass => {
+                self.pass_body(Direction::Request);
+                if end {
+                    self.request_ended();
+                }
+            }
+            _ => return Err(self.unexpected("request body")),
+        }
+        Ok(())
+    }
+
+    pub(super) fn request_trailers(&mut self) -> Result<(), Violation> {
+        match &mut self.ask {
+            Ask::Collect(_) => {
+                let carrier = match self.modes.request {
+                    BodyMode::FullDuplex => Carrier::Duplex,
+                    BodyMode::Streamed => Carrier::Headers,
+                    _ => Carrier::Trailers,
+                };
+                self.decide_collected(Owed { trailers: true, ..Owed::new(carrier, true) });
+            }
+            Ask::Route(owed) if !owed.ended => {
+                owed.trailers = true;
+                owed.ended = true;
+            }
+            Ask::Pass => {
+                self.send(Answer::Trailers(Direction::Request));
+                self.request_ended();
+            }
+            _ => return Err(self.unexpected("request trailers")),
+        }
+        Ok(())
+    }
+
+    fn head_too_large(&self, fields: &Fields) -> Option<Refusal> {
+        let (count, count_max) = (fields.headers.len(), self.settings.max_headers);
+        let (size, size_max) = (fields.size_bytes, self.settings.max_header_bytes);
+        if count > count_max {
+            return Some(refuse::head_too_large("headers", count, count_max));
+        }
+        (size > size_max).then(|| refuse::head_too_large("bytes", size, size_max))
+    }
+
+    fn collect(&mut self, head: Head) {
+        self.ask = Ask::Collect(Collected { head, pieces: Vec::new(), size_bytes: 0 });
+    }
+
+    fn collect_body(&mut self, bytes: Bytes, end: bool) {
+        let Ask::Collect(collected) = &mut self.ask else { return };
+        collected.size_bytes += bytes.len();
+        collected.pieces.push(bytes);
+        let size = collected.size_bytes;
+        match self.modes.request {
+            BodyMode::Streamed if size > self.settings.max_streamed_bytes => {
+                let messages = collected.pieces.len();
+                collected.pieces = Vec::new();
+                self.decide_head(Owed { messages, ..Owed::new(Carrier::Headers, end) });
+            }
+            _ if size > self.settings.max_body_bytes => self.body_too_large(size),
+            BodyMode::FullDuplex if end => self.decide_collected(Owed::new(Carrier::Duplex, true)),
+            BodyMode::Streamed if end => self.decide_collected(Owed::new(Carrier::Headers, true)),
+            BodyMode::FullDuplex | BodyMode::Streamed => {}
+            BodyMode::BufferedPartial if !end && content_length(&collected.head) != Some(size) => {
+                // The rest passes unseen: half a body is worth nothing.
+                self.decide_head(Owed::new(Carrier::Body, false));
+            }
+            // Trailers may follow, but no more body.
+            _ => self.decide_collected(Owed::new(Carrier::Body, end)),
+        }
+    }
+
+    /// Asks for a decision with the body that was collected.
+    fn decide_collected(&mut self, owed: Owed) {
+        let Ask::Collect(collected) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
+        let messages = collected.pieces.len();
+        self.decide(collected.head, Owed { body: Some(collected.pieces), messages, ..owed });
+    }
+
+    /// Asks for a decision without the body.
+    fn decide_head(&mut self, owed: Owed) {
+        let Ask::Collect(collected) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
+        self.decide(collected.head, owed);
+    }
+
+    fn decide(&mut self, mut head: Head, mut owed: Owed) {
+        head.subset = self.subset.take();
+        owed.own_headers = own_headers(&head);
+        let body = owed.body.clone().filter(|body| total(body) > 0);
+        self.ask = Ask::Route(owed);
+        self.route = Some((head, body));
+    }
+
+    fn body_too_large(&mut self, size_bytes: usize) {
+        self.refuse(&refuse::body_too_large(size_bytes, self.settings.max_body_bytes));
+    }
+
+    pub(super) fn request_ended(&mut self) {
+        self.ask = Ask::Done;
+        if self.interest == Interest::Nothing {
+            self.close(Ok(()));
+        }
+    }
+
+    /// The request is answered without us: by the data plane itself, say after a timeout. A
+    /// decision that is awaited is given up.
+    pub(super) fn abandon_request(&mut self) {
+        if !matches!(self.ask, Ask::Pass | Ask::Done) {
+            self.ask = Ask::Done;
+            self.route = None;
+        }
+    }
+
+    fn unexpected(&self, what: &'static str) -> Violation {
+        let place = match self.ask {
+            Ask::First => "before request headers",
+            Ask::Collect(_) => "while the request body comes",
+            Ask::Route(_) => "before the request is answered",
+            Ask::Pass => "after the request is decided",
+            Ask::Done => "after the request's end",
+        };
+        Violation::Unexpected { what, place }
+    }
+}
+
+fn content_length(head: &Head) -> Option<usize> {
+    head.header("content-length")?.parse().ok()
+}

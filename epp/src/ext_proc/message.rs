@@ -1,0 +1,159 @@
+//! Messages of a stream in our own terms: what [`wire`](super::wire) translates to and from, and
+//! all that [`machine`](super::machine) knows.
+
+use super::settings::Modes;
+use bytes::Bytes;
+use stator_epp_scheduler::Subset;
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+/// Which way a message goes through the data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the client to the endpoint.
+    Request,
+    /// From the endpoint to the client.
+    Response,
+}
+
+/// One message of a data plane.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Incoming {
+    /// What it brings; `None` for messages that bring nothing we know.
+    pub(crate) part: Option<Part>,
+    /// How bodies are sent, on the first message of data planes that say so.
+    pub(crate) modes: Option<Modes>,
+    /// The allowed endpoints, where the message names them.
+    pub(crate) subset: Option<Subset>,
+    /// The endpoint that gave the answer, where the message names it.
+    pub(crate) served: Option<String>,
+    /// Whether the data plane only lets us watch, and ignores answers.
+    pub(crate) observing: bool,
+}
+
+/// A part of a request or of its answer.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Part {
+    /// The head.
+    Headers {
+        /// Of which.
+        direction: Direction,
+        /// What it says.
+        fields: Fields,
+        /// Whether nothing follows.
+        end: bool,
+    },
+    /// A piece of the body.
+    Body {
+        /// Of which.
+        direction: Direction,
+        /// The piece.
+        bytes: Bytes,
+        /// Whether nothing follows.
+        end: bool,
+    },
+    /// The trailers, whose content nobody reads.
+    Trailers {
+        /// Of which.
+        direction: Direction,
+    },
+}
+
+/// The fields of a head.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Fields {
+    /// `:method`, of a request.
+    pub(crate) method: String,
+    /// `:path`, of a request.
+    pub(crate) path: String,
+    /// `:status`, of an answer; 0 without one.
+    pub(crate) status: u16,
+    /// All without pseudo-headers, in order, names in lower case.
+    pub(crate) headers: Vec<(String, Bytes)>,
+    /// Bytes of all names and values.
+    pub(crate) size_bytes: usize,
+}
+
+/// One message to a data plane.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Outgoing {
+    /// The answer.
+    pub(crate) answer: Answer,
+    /// Dynamic metadata that rides on it.
+    pub(crate) metadata: Vec<Metadatum>,
+}
+
+/// What a message to a data plane answers.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Answer {
+    /// A head.
+    Headers(Direction, Change),
+    /// A piece of a body. The change of the head counts where the data plane still holds it.
+    Body(Direction, Change, BodyChange),
+    /// Trailers.
+    Trailers(Direction),
+    /// The request as a whole: the client gets this.
+    Refuse(Immediate),
+}
+
+/// What becomes of a head. The default leaves it as it is.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Change {
+    /// Headers to be set, in place of any of that name.
+    pub(crate) set: Vec<(&'static str, String)>,
+    /// Headers to be taken away; none of those that are set.
+    pub(crate) remove: Vec<Cow<'static, str>>,
+    /// Whether the data plane is to choose the route again.
+    pub(crate) clear_route_cache: bool,
+}
+
+/// What becomes of a piece of a body.
+#[derive(Debug, PartialEq)]
+pub(crate) enum BodyChange {
+    /// It passes.
+    Keep,
+    /// These bytes pass in its place.
+    Replace(Vec<Bytes>),
+    /// Nothing passes in its place.
+    Clear,
+    /// Full duplex: these bytes pass, whatever came.
+    Streamed {
+        /// The bytes, in pieces.
+        pieces: Vec<Bytes>,
+        /// Whether nothing follows.
+        end: bool,
+    },
+}
+
+/// One entry of dynamic metadata.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Metadatum {
+    /// Namespace.
+    pub(crate) namespace: Cow<'static, str>,
+    /// Key.
+    pub(crate) key: Cow<'static, str>,
+    /// Value.
+    pub(crate) value: MetaValue,
+}
+
+/// A value in dynamic metadata.
+#[derive(Debug, PartialEq)]
+pub(crate) enum MetaValue {
+    /// A string.
+    Text(String),
+    /// A number.
+    Number(f64),
+    /// A number for each endpoint.
+    Scores(Vec<(SocketAddr, f64)>),
+}
+
+/// An answer of our own to the client.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Immediate {
+    /// HTTP status.
+    pub(crate) status: u16,
+    /// Its headers.
+    pub(crate) set: Vec<(&'static str, String)>,
+    /// Its body.
+    pub(crate) body: Vec<u8>,
+}

@@ -1,0 +1,160 @@
+//! One stream at work: reads messages, drives the [`Machine`], asks the director, writes answers.
+//! It is the body of the HTTP response, so that it runs in the task that sends it: a stream needs
+//! no task and no channel of its own.
+
+use super::frames::{Frames, Writer};
+use super::machine::{Machine, Step, Violation};
+use super::settings::Settings;
+use super::wire;
+use crate::exchange::{Director, Refusal, Routed};
+use bytes::Bytes;
+use futures::FutureExt;
+use http::HeaderMap;
+use hyper::body::Frame;
+use stator_epp_metrics::OpenStream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::{Code, Status};
+
+/// Bytes of answers that are gathered before they are handed to HTTP/2, which sends them as its
+/// windows allow. A body that is sent whole is in memory anyhow: this bounds what is written, not
+/// what is held.
+const WRITE_MAX_BYTES: usize = 32 << 10;
+
+type Decision<W> = Pin<Box<dyn Future<Output = Result<Routed<W>, Refusal>> + Send>>;
+
+/// One stream.
+pub(crate) struct Session<D: Director> {
+    director: Arc<D>,
+    frames: Frames,
+    machine: Machine<D::Watch>,
+    decision: Option<Decision<D::Watch>>,
+    writer: Writer,
+    /// The status that ends the stream, once it is known.
+    end: Option<Status>,
+    ended: bool,
+    /// Counts the stream; dropped before its end, it counts as cancelled.
+    count: Option<OpenStream>,
+}
+
+impl<D: Director> Session<D> {
+    /// A stream whose messages come on `body`.
+    pub(crate) fn new(
+        director: Arc<D>,
+        settings: Arc<Settings>,
+        count: Option<OpenStream>,
+        body: tonic::body::Body,
+    ) -> Self {
+        Self {
+            director,
+            frames: Frames::new(body, settings.max_message_bytes),
+            machine: Machine::new(settings),
+            decision: None,
+            writer: Writer::default(),
+            end: None,
+            ended: false,
+            count,
+        }
+    }
+
+    /// Works until something is to be written, or nothing can be done.
+    fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.end.is_none() && self.writer.size_bytes() < WRITE_MAX_BYTES {
+            match self.machine.next() {
+                Step::Send(message) => wire::encode(message, &mut self.writer),
+                Step::Route(head, body) => {
+                    let director = self.director.clone();
+                    let decision = async move { director.route(head, body).await };
+                    self.decision = Some(Box::pin(decision));
+                }
+                Step::Close(Ok(())) => self.end = Some(Status::ok("")),
+                Step::Close(Err(violation)) => self.end = Some(violation.into()),
+                Step::Wait => match self.poll_event(cx) {
+                    Poll::Ready(()) => {}
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Waits for the decision or a message, whichever comes first: a client that hangs up while
+    /// its request is decided is noticed.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.machine.awaits_decision() {
+            self.decision = None;
+        }
+        if let Some(decision) = &mut self.decision
+            && let Poll::Ready(decided) = decision.poll_unpin(cx)
+        {
+            self.decision = None;
+            self.machine.routed(decided);
+            return Poll::Ready(());
+        }
+        self.frames.poll_next(cx).map(|message| match message {
+            Some(Ok(frame)) => match wire::decode(&frame) {
+                Ok(message) => self.machine.on(message),
+                Err(error) => self.end = Some(Status::invalid_argument(error.to_string())),
+            },
+            Some(Err(status)) => self.end = Some(status),
+            None => self.machine.half_closed(),
+        })
+    }
+
+    /// The trailers, which end the stream. What the stream held is given back before they leave.
+    fn finish(&mut self) -> HeaderMap {
+        self.ended = true;
+        self.decision = None;
+        let status = self.end.take().unwrap_or_else(|| Status::ok(""));
+        if let Some(count) = self.count.take() {
+            count.ended(status.code().into());
+        }
+        let mut trailers = HeaderMap::with_capacity(2);
+        // Only a message that cannot be written as a header fails, and it is written in percent
+        // encoding.
+        if status.add_header(&mut trailers).is_err() {
+            trailers.insert("grpc-status", (Code::Internal as i32).into());
+        }
+        trailers
+    }
+}
+
+impl<D: Director> hyper::body::Body for Session<D> {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        let work = this.poll_work(cx);
+        if let Some(bytes) = this.writer.pop() {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        work.map(|()| Some(Ok(Frame::trailers(this.finish()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+}
+
+// Nothing in it is pinned: the one future is in a box.
+impl<D: Director> Unpin for Session<D> {}
+
+impl From<Violation> for Status {
+    fn from(violation: Violation) -> Self {
+        match violation {
+            Violation::Unexpected { .. } => Self::invalid_argument(violation.to_string()),
+            Violation::Mode(_) => Self::unimplemented(violation.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! What an operator can choose about streams, and the modes of a data plane.
+
+/// Limits and choices of the ext-proc server. The default is right for Envoy and its relatives in
+/// full duplex.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Largest request body that is read for a decision, in bytes; a larger one is answered with
+    /// 413. Default 64 MiB, which leaves room for images in prompts. This much can be held for
+    /// every request that is being read.
+    pub max_body_bytes: usize,
+    /// Most headers of a request; a request with more is answered with 431. Default 200.
+    pub max_headers: usize,
+    /// Largest head of a request, names and values together, in bytes; a larger one is answered
+    /// with 431. Default 128 KiB.
+    pub max_header_bytes: usize,
+    /// Largest gRPC message from a data plane, in bytes; a larger one ends the stream with
+    /// `RESOURCE_EXHAUSTED`. Default 4 MiB, as is usual for gRPC. Only data planes that buffer
+    /// bodies send large messages; for them it should be as large as their buffers.
+    pub max_message_bytes: usize,
+    /// Largest body that is awaited from a data plane in `STREAMED` mode, in bytes; past it the
+    /// request is decided by its headers. Default 1 MiB, the buffer of Envoy's connections:
+    /// where the buffer is full, nothing more comes before we answer.
+    pub max_streamed_bytes: usize,
+    /// Most streams at once on one connection, default 100,000. Envoy itself opens no more than
+    /// its circuit breaker for the cluster allows, 1,024 unless told otherwise.
+    pub max_concurrent_streams: u32,
+    /// How bodies are sent by data planes that do not say. Default full duplex.
+    pub assumed_modes: Modes,
+    /// Whether a data plane's choice of endpoints is obeyed. Default yes.
+    pub subset_filter: bool,
+    /// Whether all endpoints of a decision are sent, the fallbacks after the first. Default no:
+    /// data planes that take one address refuse a list.
+    pub fallbacks: bool,
+    /// What refusals look like to clients.
+    pub error_format: ErrorFormat,
+}
+
+/// What refusals look like to clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ErrorFormat {
+    /// A line of text, `inference error: <Code> - <message>`, as clients of the llm-d router
+    /// expect.
+    #[default]
+    Plain,
+    /// The JSON object of the OpenAI API.
+    OpenAi,
+}
+
+/// How a data plane sends the two bodies of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modes {
+    /// The request's.
+    pub request: BodyMode,
+    /// The answer's.
+    pub response: BodyMode,
+    /// Whether bodies come before their head is answered. Always so in full duplex, whatever is
+    /// said here: some data planes say no and do it all the same.
+    pub eager: bool,
+}
+
+/// How a data plane sends a body.
+///
+/// Source: `ProcessingMode.BodySendMode` of Envoy's ext-proc filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyMode {
+    /// Not at all.
+    None,
+    /// In pieces, each of which waits for its answer.
+    Streamed,
+    /// In one message, when it is complete.
+    Buffered,
+    /// In one message, when it is complete or the data plane's buffer is full.
+    BufferedPartial,
+    /// In pieces; what we send takes the body's place.
+    FullDuplex,
+    /// In a way that we do not know.
+    Unknown(i32),
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 64 << 20,
+            max_headers: 200,
+            max_header_bytes: 128 << 10,
+            max_message_bytes: 4 << 20,
+            max_streamed_bytes: 1 << 20,
+            max_concurrent_streams: 100_000,
+            assumed_modes: Modes::default(),
+            subset_filter: true,
+            fallbacks: false,
+            error_format: ErrorFormat::default(),
+        }
+    }
+}
+
+impl Default for Modes {
+    fn default() -> Self {
+        Self { request: BodyMode::FullDuplex, response: BodyMode::FullDuplex, eager: true }
+    }
+}

@@ -1,0 +1,237 @@
+//! Writing a message to a data plane.
+
+use crate::ext_proc::body::total;
+use crate::ext_proc::message::{
+    Answer, BodyChange, Change, Direction, Immediate, MetaValue, Metadatum, Outgoing,
+};
+use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, Value};
+use prost::Message;
+
+/// Where a message is written to.
+pub(crate) trait Sink {
+    /// The message that follows has this many bytes.
+    fn begin(&mut self, length: usize);
+    /// Some bytes of it, to be copied.
+    fn copy(&mut self, bytes: &[u8]);
+    /// A piece of a body, which can be kept as it is.
+    fn piece(&mut self, piece: Bytes);
+}
+
+/// Writes a `ProcessingResponse`.
+pub(crate) fn encode(message: Outgoing, sink: &mut impl Sink) {
+    let mut rest = Vec::new();
+    if !message.metadata.is_empty() {
+        bytes_field(&mut rest, 8, &dynamic_metadata(message.metadata).encode_to_vec());
+    }
+    let mut out = Vec::new();
+    match message.answer {
+        Answer::Headers(direction, change) => {
+            let number = direction.choose(1, 2);
+            nested(&mut out, number, |out| nested(out, 1, |out| common(out, &change)));
+        }
+        Answer::Trailers(direction) => nested(&mut out, direction.choose(5, 6), |_| {}),
+        Answer::Refuse(refusal) => nested(&mut out, 7, |out| immediate(out, &refusal)),
+        Answer::Body(direction, change, body) => {
+            return encode_body(direction.choose(3, 4), &change, body, &rest, sink);
+        }
+    }
+    sink.begin(out.len() + rest.len());
+    sink.copy(&out);
+    sink.copy(&rest);
+}
+
+/// A `BodyResponse` in field `number`, then `rest`. The bytes of the body are the innermost of
+/// four nested messages and stand first in each, so that what is around them is a prefix of
+/// lengths and a suffix of other fields.
+fn encode_body(number: u32, change: &Change, body: BodyChange, rest: &[u8], sink: &mut impl Sink) {
+    let mut suffix = Vec::new();
+    let mut prefix = Prefix::default();
+    let pieces = match body {
+        BodyChange::Keep => Vec::new(),
+        BodyChange::Clear => {
+            suffix.extend_from_slice(&[key(2, 0) as u8, 1]);
+            prefix.wrap(3, suffix.len());
+            Vec::new()
+        }
+        BodyChange::Replace(pieces) => {
+            prefix.wrap(1, total(&pieces));
+            prefix.wrap(3, prefix.len() + total(&pieces));
+            pieces
+        }
+        BodyChange::Streamed { pieces, end } => {
+            if total(&pieces) > 0 {
+                prefix.wrap(1, total(&pieces));
+            }
+            if end {
+                suffix.extend_from_slice(&[key(2, 0) as u8, 1]);
+            }
+            prefix.wrap(3, prefix.len() + total(&pieces) + suffix.len());
+            prefix.wrap(3, prefix.len() + total(&pieces) + suffix.len());
+            pieces
+        }
+    };
+    common(&mut suffix, change);
+    prefix.wrap(1, prefix.len() + total(&pieces) + suffix.len());
+    prefix.wrap(number, prefix.len() + total(&pieces) + suffix.len());
+    sink.begin(prefix.len() + total(&pieces) + suffix.len() + rest.len());
+    sink.copy(prefix.bytes());
+    pieces.into_iter().for_each(|piece| sink.piece(piece));
+    sink.copy(&suffix);
+    sink.copy(rest);
+}
+
+/// `CommonResponse`, but for its body.
+fn common(out: &mut Vec<u8>, change: &Change) {
+    if !change.set.is_empty() || !change.remove.is_empty() {
+        nested(out, 2, |out| {
+            set_headers(out, &change.set);
+            change.remove.iter().for_each(|name| bytes_field(out, 2, name.as_bytes()));
+        });
+    }
+    if change.clear_route_cache {
+        number_field(out, 5, 1);
+    }
+}
+
+/// The `set_headers` of a `HeaderMutation`. The action is always written: data planes differ in
+/// what they do without one.
+fn set_headers(out: &mut Vec<u8>, set: &[(&'static str, String)]) {
+    for (name, value) in set {
+        nested(out, 1, |out| {
+            nested(out, 1, |out| {
+                bytes_field(out, 1, name.as_bytes());
+                bytes_field(out, 3, value.as_bytes());
+            });
+            number_field(out, 3, HeaderAppendAction::OverwriteIfExistsOrAdd as u64);
+        });
+    }
+}
+
+/// `ImmediateResponse`.
+fn immediate(out: &mut Vec<u8>, refusal: &Immediate) {
+    nested(out, 1, |out| number_field(out, 1, refusal.status.into()));
+    if !refusal.set.is_empty() {
+        nested(out, 2, |out| set_headers(out, &refusal.set));
+    }
+    bytes_field(out, 3, &refusal.body);
+}
+
+fn dynamic_metadata(metadata: Vec<Metadatum>) -> Struct {
+    let mut namespaces = Struct::default();
+    for Metadatum { namespace, key, value } in metadata {
+        let entry = namespaces.fields.entry(namespace.into_owned()).or_default();
+        if !matches!(entry.kind, Some(Kind::StructValue(_))) {
+            entry.kind = Some(Kind::StructValue(Struct::default()));
+        }
+        if let Some(Kind::StructValue(entries)) = &mut entry.kind {
+            entries.fields.insert(key.into_owned(), meta_value(value));
+        }
+    }
+    namespaces
+}
+
+fn meta_value(value: MetaValue) -> Value {
+    let number = |number| Value { kind: Some(Kind::NumberValue(number)) };
+    match value {
+        MetaValue::Text(text) => Value { kind: Some(Kind::StringValue(text)) },
+        MetaValue::Number(value) => number(value),
+        MetaValue::Scores(scores) => {
+            let fields = scores.into_iter().map(|(at, score)| (at.to_string(), number(score)));
+            Value { kind: Some(Kind::StructValue(Struct { fields: fields.collect() })) }
+        }
+    }
+}
+
+impl Direction {
+    fn choose(self, request: u32, response: u32) -> u32 {
+        match self {
+            Self::Request => request,
+            Self::Response => response,
+        }
+    }
+}
+
+fn key(number: u32, wire_type: u32) -> u32 {
+    number << 3 | wire_type
+}
+
+fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn number_field(out: &mut Vec<u8>, number: u32, value: u64) {
+    varint(out, key(number, 0).into());
+    varint(out, value);
+}
+
+fn bytes_field(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+    varint(out, key(number, 2).into());
+    varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// A message in a field. Its length is known when it is written; where that takes more than the
+/// one byte that most need, what was written moves.
+fn nested(out: &mut Vec<u8>, number: u32, write: impl FnOnce(&mut Vec<u8>)) {
+    varint(out, key(number, 2).into());
+    let at = out.len();
+    out.push(0);
+    write(out);
+    let length = out.len() - at - 1;
+    if length < 0x80 {
+        out[at] = length as u8;
+    } else {
+        let mut bytes = Vec::with_capacity(5);
+        varint(&mut bytes, length as u64);
+        out.splice(at..=at, bytes);
+    }
+}
+
+/// Keys and lengths before a body, written from the innermost outwards.
+struct Prefix {
+    bytes: [u8; Self::MAX],
+    begin: usize,
+}
+
+impl Prefix {
+    /// Five nested fields, each with a key of one byte and a length of at most ten.
+    const MAX: usize = 55;
+
+    /// Puts the key of field `number` and `length` before what there is. Field numbers are below
+    /// 16: their keys have one byte.
+    fn wrap(&mut self, number: u32, length: usize) {
+        let mut field = [0; 11];
+        field[0] = key(number, 2) as u8;
+        let (mut size, mut rest) = (1, length);
+        while rest >= 0x80 {
+            field[size] = rest as u8 | 0x80;
+            rest >>= 7;
+            size += 1;
+        }
+        field[size] = rest as u8;
+        let end = self.begin;
+        self.begin = end - (size + 1);
+        self.bytes[self.begin..end].copy_from_slice(&field[..=size]);
+    }
+
+    fn len(&self) -> usize {
+        Self::MAX - self.begin
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.begin..]
+    }
+}
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self { bytes: [0; Self::MAX], begin: Self::MAX }
+    }
+}

@@ -1,0 +1,23 @@
+//! The endpoint picker: an Envoy ext-proc server that answers for every request of an
+//! `InferencePool` which endpoint takes it.
+//!
+//! Start reading at [`director`] for the request path, then [`exchange`] for what passes between a
+//! data plane and the picker.
+
+pub mod config;
+pub mod director;
+pub mod exchange;
+pub mod ext_proc;
+pub mod health;
+mod observe;
+mod plan;
+pub mod pool;
+mod prompt;
+mod refuse;
+mod replicas;
+mod run;
+mod signals;
+mod text;
+mod watch;
+
+pub use run::run;

@@ -1,0 +1,196 @@
+//! What the world is told of requests: metrics, traces, log lines. Decides nothing.
+
+use crate::exchange::{Head, Refusal};
+use crate::prompt::Measure;
+use stator_epp_body::Usage;
+use stator_epp_metrics::{
+    Disaggregation, EppMetrics, ErrorCode, Finished, Picks, PluginName, RequestLabels,
+    RequestMetrics, Running, Tokenization,
+};
+use stator_epp_plugins::AttributeReporter;
+use stator_epp_scheduler::Decision;
+use stator_protos::header;
+use stator_runtime::trace;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::Span;
+
+/// Names of the profiles whose picks help another endpoint.
+const HELPERS: [&str; 2] = ["prefill", "encode"];
+
+/// Tells of the requests of one pool. Cheap to clone.
+#[derive(Clone)]
+pub struct Observe(Arc<Inner>);
+
+struct Inner {
+    pool: String,
+    metrics: Arc<EppMetrics>,
+    picks: Picks,
+    /// What becomes dynamic metadata at the end of an answer.
+    reporters: Vec<AttributeReporter>,
+    /// Name and type of the profile handler, if it is one that splits requests.
+    disaggregates: Option<(String, String)>,
+}
+
+/// One request, from its reading to the end of its answer.
+pub(crate) struct Told {
+    span: Span,
+    started: Instant,
+    metrics: RequestMetrics,
+    /// Counts the request as running while it is there.
+    running: Option<Running>,
+    first_token: Option<Duration>,
+    streaming: bool,
+}
+
+impl Told {
+    /// The context of the request for those who serve it, where traces are kept.
+    pub(crate) fn traceparent(&self) -> Option<String> {
+        trace::traceparent_of(&self.span)
+    }
+
+    /// The request's span.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// The answer has a status.
+    pub(crate) fn status(&self, status: u16) {
+        if status >= 400 {
+            self.metrics.failed(ErrorCode::ModelServerError);
+        }
+    }
+
+    /// The answer's body begins.
+    pub(crate) fn first_byte(&mut self) {
+        let after = self.started.elapsed();
+        self.first_token = Some(after);
+        self.metrics.first_token(after, self.streaming);
+    }
+
+    /// The answer is over, or was given up.
+    pub(crate) fn answered(&mut self, usage: Option<Usage>, response_bytes: u64) {
+        self.metrics.finished(&Finished {
+            duration: self.started.elapsed(),
+            first_token: self.first_token,
+            streaming: self.streaming,
+            usage,
+            response_bytes,
+        });
+        self.running = None;
+    }
+}
+
+impl Observe {
+    /// Tells of a pool's requests.
+    pub fn new(
+        pool: &str,
+        metrics: Arc<EppMetrics>,
+        reporters: Vec<AttributeReporter>,
+        disaggregates: Option<(String, String)>,
+    ) -> Self {
+        let picks = metrics.process.picks(pool);
+        let pool = pool.to_owned();
+        Self(Arc::new(Inner { pool, metrics, picks, reporters, disaggregates }))
+    }
+
+    /// A request was read.
+    pub(crate) fn begin(&self, head: &Head, labels: &RequestLabels<'_>, streaming: bool) -> Told {
+        let span = tracing::info_span!(
+            target: trace::TARGET, "gateway.request", otel.kind = "server",
+            gen_ai.request.model = labels.model,
+            gen_ai.request.id = head.header(header::REQUEST_ID),
+        );
+        let parent = head.header(header::TRACEPARENT).filter(|_| !span.is_disabled());
+        let parent =
+            parent.and_then(|parent| trace::parent_from(parent, head.header("tracestate")));
+        if let Some(parent) = parent {
+            parent.adopt(&span);
+        }
+        let metrics = self.0.metrics.requests.of(labels);
+        let running = Some(metrics.received());
+        Told { span, started: Instant::now(), metrics, running, first_token: None, streaming }
+    }
+
+    /// A rewrite sent the request to another model.
+    pub(crate) fn rewritten(&self, told: &Told, rewrite: &str) {
+        self.0.metrics.decisions.rewritten(&told.metrics, rewrite);
+    }
+
+    /// The prompt was measured.
+    pub(crate) fn measured(&self, told: &Told, measure: Measure, size_bytes: usize) {
+        told.metrics.sized(size_bytes as u64);
+        self.0.metrics.process.tokenized(match measure {
+            Measure::Exact => Tokenization::Exact,
+            Measure::Text => Tokenization::Text,
+            Measure::None => Tokenization::None,
+        });
+    }
+
+    /// The scheduler answered, after `took`.
+    pub(crate) fn scheduled(&self, told: &Told, decision: Option<&Decision>, took: Duration) {
+        let chosen = decision.and_then(|decision| decision.targets.first());
+        let decisions = &self.0.metrics.decisions;
+        decisions.decided(&told.metrics, took, chosen.map(|endpoint| &**endpoint));
+        let (Some(decision), Some((name, type_name))) = (decision, &self.0.disaggregates) else {
+            return;
+        };
+        let helps = |profile| decision.others.iter().any(|(name, _)| name == profile);
+        let [prefill, encode] = HELPERS.map(helps);
+        let handler = PluginName { type_name, name };
+        decisions.disaggregated(&told.metrics, handler, Disaggregation::of(encode, prefill));
+    }
+
+    /// The request goes on to its endpoint.
+    pub(crate) fn routed(&self, told: &Told, decision: &Decision) {
+        let took = told.started.elapsed();
+        self.0.metrics.process.request_processed(took);
+        if let Some(endpoint) = decision.targets.first() {
+            let cached_tokens = decision.cached_tokens;
+            tracing::debug!(pool = self.0.pool, endpoint = %endpoint.address, cached_tokens, ?took, "picked");
+        }
+    }
+
+    /// The request is answered without an endpoint; `told` if it was read.
+    pub(crate) fn refused(&self, told: Option<&Told>, refusal: &Refusal) {
+        let Refusal { status, message, .. } = refusal;
+        let nobody = || self.0.metrics.requests.of(&RequestLabels::default());
+        let metrics = told.map_or_else(nobody, |told| told.metrics.clone());
+        metrics.failed(ErrorCode::of_status(*status));
+        tracing::debug!(pool = self.0.pool, status, reason = message, "refused");
+    }
+
+    /// The data plane says which endpoint served a request.
+    pub(crate) fn served(&self, decision: &Decision, served: &str) -> bool {
+        let chosen = decision.targets.iter().any(|target| target.address.to_string() == served);
+        match chosen {
+            true => self.0.picks.honoured(),
+            false => {
+                self.0.picks.not_honoured();
+                let chosen = decision.targets.first().map(|target| target.address);
+                tracing::info!(
+                    pool = self.0.pool,
+                    ?chosen,
+                    served,
+                    "the data plane went elsewhere"
+                );
+            }
+        }
+        chosen
+    }
+
+    /// Numbers about a request for the data plane: namespace, key and value.
+    pub(crate) fn metadata(&self, usage: Usage) -> Vec<(String, String, f64)> {
+        let field = |name: &str| match name {
+            "prompt_tokens" => Some(f64::from(usage.prompt_tokens)),
+            "completion_tokens" => Some(f64::from(usage.completion_tokens)),
+            "total_tokens" => Some(f64::from(usage.total_tokens)),
+            "prompt_tokens_details.cached_tokens" => usage.cached_tokens.map(f64::from),
+            _ => None,
+        };
+        let reports = self.0.reporters.iter().filter_map(|reporter| reporter.report(&field));
+        reports
+            .map(|found| (found.namespace.to_string(), found.name.to_string(), found.value as f64))
+            .collect()
+    }
+}

@@ -1,0 +1,269 @@
+//! One pool at run time: its view, its scheduler, its tokenizer. Everything that its endpoints
+//! and its requests have to say comes together here, under one short lock.
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
+use stator_epp_metrics::PoolSnapshot;
+use stator_epp_peers::{Outbox, PoolId};
+use stator_epp_pool::PoolView;
+use stator_epp_scheduler::plugin::Progress;
+use stator_epp_scheduler::{
+    Call, Decision, EngineLoad, PoolStats, Refused, Request, Scheduler, Time,
+};
+use stator_epp_signals::{LoadSink, WorkerSink};
+use stator_fleet::KvSink;
+use stator_model::Model;
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::{KvEvent, Medium};
+use stator_protos::load::Load;
+use stator_protos::{Generation, WorkerRank};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// A pool that takes requests.
+pub struct Pool {
+    name: String,
+    view: watch::Receiver<Arc<PoolView>>,
+    scheduler: Mutex<Scheduler>,
+    block_size: u32,
+    tokenizer: ArcSwapOption<Model>,
+    /// Where other replicas are told what was sent, and which pool this is to them.
+    outbox: OnceLock<(Outbox, PoolId)>,
+    /// LoRA adapters that some endpoint has spoken of.
+    adapters: ArcSwap<FxHashSet<String>>,
+    start: Instant,
+    seed: AtomicU64,
+}
+
+impl Pool {
+    /// A pool of which nothing but its view is known. `name` is `namespace/name`; decisions
+    /// differ by `seed`.
+    pub fn new(
+        name: String,
+        view: watch::Receiver<Arc<PoolView>>,
+        scheduler: Scheduler,
+        seed: u64,
+    ) -> Self {
+        Self {
+            name,
+            view,
+            block_size: scheduler.block_size(),
+            scheduler: Mutex::new(scheduler),
+            tokenizer: ArcSwapOption::empty(),
+            outbox: OnceLock::new(),
+            adapters: ArcSwap::default(),
+            start: Instant::now(),
+            seed: AtomicU64::new(seed),
+        }
+    }
+
+    /// `namespace/name`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is known of the pool now.
+    pub fn view(&self) -> Arc<PoolView> {
+        self.view.borrow().clone()
+    }
+
+    /// What is known of the pool, as it changes.
+    pub fn views(&self) -> watch::Receiver<Arc<PoolView>> {
+        self.view.clone()
+    }
+
+    /// Tokens per KV block.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// The model's tokenizer, where there is one.
+    pub fn tokenizer(&self) -> Option<Arc<Model>> {
+        self.tokenizer.load_full()
+    }
+
+    /// Tokenizes with this from now on.
+    pub fn set_tokenizer(&self, tokenizer: Option<Arc<Model>>) {
+        self.tokenizer.store(tokenizer);
+    }
+
+    /// Whether a model is a LoRA adapter, as far as endpoints have said.
+    pub fn is_adapter(&self, model: &str) -> bool {
+        self.adapters.load().contains(model)
+    }
+
+    /// Whether picks would succeed: the endpoints are known, and there is one.
+    pub fn ready(&self) -> bool {
+        let view = self.view.borrow();
+        view.synced && !view.endpoints.is_empty()
+    }
+
+    /// A number that differs from request to request.
+    pub fn chance(&self) -> u64 {
+        // Golden-ratio steps and the scheduler's mixing make a good sequence of any start.
+        self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+
+    /// Chooses an endpoint and books the request there.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] says why there is none.
+    pub fn schedule(
+        &self,
+        request: &Request<'_>,
+        watched: bool,
+        scores: bool,
+    ) -> Result<Decision, Refused> {
+        let call = Call { now: self.now(), seed: self.chance(), watched, scores };
+        let decision = self.scheduler.lock().schedule(request, call)?;
+        if let Some((outbox, pool)) = self.outbox.get() {
+            let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
+            for endpoint in decision.targets.first().into_iter().chain(helpers) {
+                outbox.sent(*pool, endpoint.worker, request.prompt.sequence);
+            }
+        }
+        Ok(decision)
+    }
+
+    /// An answer's first byte came.
+    pub fn first_token(&self, progress: &Progress<'_>) {
+        self.scheduler.lock().first_token(progress, self.now());
+    }
+
+    /// A watched request is over.
+    pub fn ended(&self, progress: &Progress<'_>) {
+        self.scheduler.lock().ended(progress, self.now());
+    }
+
+    /// A decision that nobody acts on.
+    pub fn give_back(&self, decision: &Decision) {
+        self.ended(&Progress {
+            ticket: decision.ticket,
+            output_tokens: None,
+            cached_tokens: None,
+            answered: false,
+            served: None,
+        });
+    }
+
+    /// Runs `work` with the scheduler and the present. Must be short.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Scheduler, Time) -> T) -> T {
+        let now = self.now();
+        work(&mut self.scheduler.lock(), now)
+    }
+
+    /// Counts and levels for metrics.
+    pub fn stats(&self) -> PoolStats {
+        self.with(|scheduler, now| scheduler.stats(now))
+    }
+
+    /// Does what is due now and then: ends what has run out, and learns which adapters there are.
+    pub fn tick(&self) {
+        let adapters = self.with(|scheduler, now| {
+            scheduler.expire(now);
+            let loras = scheduler.endpoints().filter_map(|(_, load, _)| load.lora.as_ref());
+            loras.flat_map(|lora| lora.running.iter().chain(&lora.waiting).cloned()).collect()
+        });
+        if **self.adapters.load() != adapters {
+            self.adapters.store(Arc::new(adapters));
+        }
+    }
+
+    /// Takes the endpoints from the view as it is now.
+    pub fn follow_view(&self) {
+        let view = self.view();
+        self.with(|scheduler, _| scheduler.set_endpoints(&view.endpoints));
+    }
+
+    /// Tells other replicas what is sent from now on. Once; a second call has no effect.
+    pub fn share(&self, outbox: Outbox, pool: PoolId) {
+        // The first outbox stays: there is one for the life of the process.
+        let _ = self.outbox.set((outbox, pool));
+    }
+
+    fn now(&self) -> Time {
+        Time(self.start.elapsed())
+    }
+}
+
+impl LoadSink for Pool {
+    fn load(&self, worker: WorkerRank, load: &EngineLoad) {
+        let load = EngineLoad { updated: Some(self.now()), ..load.clone() };
+        self.with(|scheduler, _| scheduler.report(worker, load));
+    }
+
+    /// Nothing to do: a report carries its time, and whoever reads it judges its age.
+    fn load_unknown(&self, worker: WorkerRank) {
+        tracing::debug!(pool = self.name, %worker, "the last load report of an endpoint is stale");
+    }
+
+    fn agent_load(&self, worker: WorkerRank, generation: Generation, load: Load) {
+        self.with(|scheduler, now| scheduler.report_agent(worker, generation, load, now));
+    }
+
+    fn accepting(&self, worker: WorkerRank, accepting: bool) {
+        self.with(|scheduler, _| scheduler.set_accepting(worker, accepting));
+    }
+}
+
+impl KvSink for Pool {
+    fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) {
+        self.with(|scheduler, _| scheduler.apply(worker, generation, events));
+    }
+
+    fn replace(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        blocks: Vec<(SequenceHash, Medium)>,
+    ) {
+        self.with(|scheduler, _| scheduler.replace(worker, generation, blocks));
+    }
+
+    fn unknown(&self, worker: WorkerRank) {
+        self.with(|scheduler, _| scheduler.unknown(worker));
+    }
+}
+
+impl WorkerSink for Pool {
+    fn life(&self, worker: WorkerRank, generation: Generation) {
+        self.with(|scheduler, _| scheduler.set_life(worker, generation));
+    }
+}
+
+impl stator_epp_metrics::PoolView for Pool {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn snapshot(&self) -> PoolSnapshot {
+        self.with(|scheduler, now| PoolSnapshot::of(scheduler, now))
+    }
+}
+
+/// Keeps a pool's scheduler up to date with its view, until the view's source is gone.
+pub async fn follow(pool: Arc<Pool>, mut changed: impl FnMut(&PoolView)) {
+    /// How often a pool does what is due.
+    const TICK: Duration = Duration::from_millis(500);
+    let mut view = pool.view.clone();
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    view.mark_changed();
+    loop {
+        tokio::select! {
+            news = view.changed() => match news {
+                Ok(()) => {
+                    let now = view.borrow_and_update().clone();
+                    pool.follow_view();
+                    changed(&now);
+                }
+                Err(_) => return,
+            },
+            _ = tick.tick() => pool.tick(),
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Starts the picker, and ends it: watches, signals, servers.
+
+use crate::config::{EppSettings, PoolSource, PoolTarget};
+use crate::director::{DirectorSettings, PoolDirector};
+use crate::exchange::Interest;
+use crate::ext_proc::{self, Drain, ExtProc};
+use crate::health::Health;
+use crate::observe::Observe;
+use crate::pool::{self, Pool};
+use crate::replicas;
+use crate::signals::Signals;
+use anyhow::Context;
+use http::StatusCode;
+use rustls::ServerConfig;
+use stator_epp_config::ResponsePath;
+use stator_epp_metrics::{Build, EppMetrics, PoolView};
+use stator_epp_plugins::settings::Tokens;
+use stator_epp_pool::kubernetes::{Access, Cluster, Election, Elector, PoolRef, Reviewer};
+use stator_epp_pool::{PoolSpec, Watched, file};
+use stator_epp_scheduler::{Scheduler, SchedulerSettings};
+use stator_epp_signals::tokenizer::Renderer;
+use stator_runtime::Shutdown;
+use stator_runtime::admin::{self, Gate, Readiness, Shown};
+use stator_runtime::metrics::Metrics;
+use stator_runtime::tls::{self, Listener};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// How often readiness is looked at.
+const READY_POLL: Duration = Duration::from_millis(100);
+
+/// A pool and what keeps it up to date; dropping it ends that.
+struct Running {
+    pool: Arc<Pool>,
+    target: PoolTarget,
+    _watched: Watched,
+    _tasks: JoinSet<()>,
+}
+
+/// Serves until `shutdown`, then drains.
+///
+/// # Errors
+///
+/// When an address cannot be bound, a certificate cannot be used, or no cluster is configured
+/// where one is needed.
+pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    tls::install_provider();
+    settings.plan.warnings.iter().for_each(|finding| tracing::warn!("configuration: {finding}"));
+    let registry = Metrics::default();
+    let metrics = registry.register(|registry| EppMetrics::register(build(), registry));
+    let cluster = cluster(&settings).await?;
+    let mut pools = Vec::new();
+    for target in &settings.pools {
+        let running = start(target, &settings, cluster.as_ref(), &registry)?;
+        let shown: Arc<dyn PoolView> = running.pool.clone();
+        metrics.pools.add(&shown);
+        pools.push(running);
+    }
+    let election = elect(&settings, cluster.as_ref());
+    let (ready, health) = watch::channel(false);
+    let readiness = Readiness::default();
+    let (stop, stopped) = Shutdown::new();
+    let (end, ended) = Shutdown::new();
+
+    let mut rest = JoinSet::new();
+    let (warm, warmed) = watch::channel(settings.peers.is_none());
+    let known: Vec<_> = pools.iter().map(|running| running.pool.clone()).collect();
+    if let Some(peers) = settings.peers.clone() {
+        let replicas = replicas::bind(&peers, &registry).await?;
+        rest.spawn(replicas.run(known.clone(), warm, ended.clone()));
+    }
+    let leading = election.as_ref().map(Election::leading);
+    let conditions = Conditions { pools: known, warmed, leading };
+    rest.spawn(conditions.watch(ready, readiness.clone(), shutdown.clone()));
+    let health = Health::new(health);
+    serve_health(&settings, &health, &ended, &mut rest).await?;
+    serve_metrics(&settings, &registry, readiness, (cluster.as_ref(), &ended)).await?;
+
+    let mut streams = JoinSet::new();
+    let tls = certificate(&settings, &mut rest, &ended)?;
+    let renderer = crate::plan::renderer(&settings.plan.plan)?.map(Arc::new);
+    for running in &pools {
+        let listener = listen(running.target.listen, tls.as_ref()).await?;
+        let (address, pool) = (listener.address()?, running.pool.name());
+        tracing::info!(%address, pool, tls = tls.is_some(), "ext-proc listening");
+        let director = director(running, &settings, &metrics, renderer.clone());
+        let counted = settings.stream_metrics.then(|| metrics.streams.clone());
+        let service = ExtProc::new(Arc::new(director), settings.ext_proc.clone(), counted);
+        let drain = Drain { shutdown: stopped.clone(), limit: settings.drain_timeout };
+        let serving = ext_proc::serve(service, health.clone(), listener.incoming(), drain);
+        streams.spawn(async move { report(serving.await) });
+    }
+    shutdown.wait().await;
+    // Data planes see that this replica is not ready before it takes no more streams.
+    tokio::time::sleep(settings.shutdown_delay).await;
+    stop.set();
+    while streams.join_next().await.is_some() {}
+    end.set();
+    while rest.join_next().await.is_some() {}
+    if let Some(election) = election {
+        election.resign().await;
+    }
+    Ok(())
+}
+
+async fn serve_health(
+    settings: &EppSettings,
+    health: &Health,
+    ended: &Shutdown,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    let listener = Listener::plain(bind(settings.health_listen).await?);
+    tracing::info!(address = %listener.address()?, "health checks");
+    let (health, ended) = (health.clone(), ended.clone());
+    tasks.spawn(async move { report(health.serve(listener.incoming(), &ended).await) });
+    Ok(())
+}
+
+async fn serve_metrics(
+    settings: &EppSettings,
+    registry: &Metrics,
+    readiness: Readiness,
+    (cluster, ended): (Option<&Cluster>, &Shutdown),
+) -> anyhow::Result<()> {
+    let Some(listen) = settings.metrics_listen else { return Ok(()) };
+    let gate = cluster.filter(|_| settings.metrics_auth).map(gate);
+    let shown = Shown { metrics: registry.clone(), readiness, gate };
+    let serving = admin::serve(listen, shown, ended.clone()).await;
+    serving.with_context(|| format!("cannot listen on {listen}"))?;
+    Ok(())
+}
+
+/// A pool's watch, scheduler and signals.
+fn start(
+    target: &PoolTarget,
+    settings: &EppSettings,
+    cluster: Option<&Cluster>,
+    registry: &Metrics,
+) -> anyhow::Result<Running> {
+    let watched = watch_pool(target, cluster)?;
+    let plan = &settings.plan.plan;
+    let mut scheduling = SchedulerSettings::default();
+    scheduling.placement.block_size = settings.block_size;
+    scheduling.placement.weights = plan.kv_weights.unwrap_or_default();
+    // Until an engine's own event comes, it is taken to hold what it was just sent.
+    scheduling.placement.early_prediction_ttl = Some(early_prediction(settings));
+    let scheduler = Scheduler::new(plan.program.clone(), scheduling);
+    let name = format!("{}/{}", target.namespace, target.name);
+    let pool = Arc::new(Pool::new(name, watched.view(), scheduler, rand::random()));
+    let signals = Signals::start(&pool, settings, registry)?;
+    let mut tasks = JoinSet::new();
+    let following = pool.clone();
+    tasks.spawn(async move { pool::follow(following, |view| signals.follow(view)).await });
+    Ok(Running { pool, target: target.clone(), _watched: watched, _tasks: tasks })
+}
+
+fn watch_pool(target: &PoolTarget, cluster: Option<&Cluster>) -> anyhow::Result<Watched> {
+    let cluster = || cluster.context("the pool comes from Kubernetes, and there is no cluster");
+    Ok(match &target.source {
+        PoolSource::File(path) => file::follow(path, Some(file::POLL_DEFAULT)),
+        PoolSource::Kubernetes { group } => {
+            let pool =
+                PoolRef { group: group.clone(), ..PoolRef::new(&target.namespace, &target.name) };
+            cluster()?.watch(pool, None)
+        }
+        PoolSource::Selector { selector, ports } => {
+            let spec = PoolSpec::standalone(selector, ports)?;
+            cluster()?.watch(PoolRef::new(&target.namespace, &target.name), Some(spec))
+        }
+    })
+}
+
+/// How long an engine that publishes events is taken to hold what it was sent. Its events cannot
+/// be compared with prompts that nobody tokenizes, and so predictions last without a tokenizer.
+fn early_prediction(settings: &EppSettings) -> Duration {
+    let plan = &settings.plan.plan;
+    let exact = settings.tokenizer.path.is_some()
+        || settings.tokenizer.model.is_some()
+        || settings.agent_port.is_some()
+        || matches!(plan.tokens, Some(Tokens::Model { .. }));
+    match exact {
+        true => Duration::from_secs(2),
+        false => stator_placement::Settings::default().prediction_ttl,
+    }
+}
+
+fn director(
+    running: &Running,
+    settings: &EppSettings,
+    metrics: &Arc<EppMetrics>,
+    renderer: Option<Arc<Renderer>>,
+) -> PoolDirector {
+    let plan = &settings.plan.plan;
+    let handler = &plan.program.handler;
+    let splits = handler.type_name.ends_with("disagg-profile-handler")
+        || &*handler.type_name == "pd-profile-handler";
+    let names = splits.then(|| (handler.name.to_string(), handler.type_name.to_string()));
+    let (name, reporters) = (running.pool.name(), plan.reporters.clone());
+    let observe = Observe::new(name, metrics.clone(), reporters, names);
+    let choices = DirectorSettings {
+        parsers: crate::plan::parsers(plan),
+        interest: settings.interest.max(match plan.response_path {
+            ResponsePath::Nothing => Interest::Nothing,
+            ResponsePath::Headers => Interest::Headers,
+            ResponsePath::Body => Interest::Body,
+        }),
+        scores: settings.scores,
+        token_ids: settings.tokenizer.forward_ids,
+        in_flight: plan.in_flight,
+        identities: plan.agent_identity.clone(),
+        renderer,
+        verify_served: plan.verifies_served,
+        conditional: true,
+    };
+    PoolDirector::new(running.pool.clone(), choices, observe)
+}
+
+fn build() -> Build {
+    let build_ref = format!("v{}", env!("CARGO_PKG_VERSION"));
+    Build { commit: option_env!("STATOR_COMMIT").unwrap_or_default().into(), build_ref }
+}
+
+/// The cluster, where a pool or an option needs one.
+async fn cluster(settings: &EppSettings) -> anyhow::Result<Option<Cluster>> {
+    let needed = |target: &PoolTarget| !matches!(target.source, PoolSource::File(_));
+    if !settings.pools.iter().any(needed) && !settings.leader_election {
+        return Ok(None);
+    }
+    Ok(Some(Cluster::connect(settings.kubeconfig.as_deref()).await?))
+}
+
+/// Takes part in the election of a leader, where there is one.
+fn elect(settings: &EppSettings, cluster: Option<&Cluster>) -> Option<Election> {
+    let (true, Some(cluster)) = (settings.leader_election, cluster) else { return None };
+    let PoolTarget { namespace, name, .. } = &settings.pools[0];
+    let identity =
+        std::env::var("POD_NAME").unwrap_or_else(|_| format!("{:016x}", rand::random::<u64>()));
+    Some(Elector::new(cluster, namespace, name, &identity).start())
+}
+
+/// What must be so for picks to succeed.
+struct Conditions {
+    pools: Vec<Arc<Pool>>,
+    /// True once other replicas were asked what they know.
+    warmed: watch::Receiver<bool>,
+    /// Whether this replica leads, where one does.
+    leading: Option<watch::Receiver<bool>>,
+}
+
+impl Conditions {
+    fn hold(&self) -> bool {
+        // A pool that is empty for now must not take the others' traffic away.
+        let known = self.pools.iter().all(|pool| pool.view().synced);
+        let leads = self.leading.as_ref().is_none_or(|leading| *leading.borrow());
+        known && leads && *self.warmed.borrow() && self.pools.iter().any(|pool| pool.ready())
+    }
+
+    /// Keeps readiness true while they hold, until `shutdown`.
+    async fn watch(self, ready: watch::Sender<bool>, readiness: Readiness, shutdown: Shutdown) {
+        let mut poll = tokio::time::interval(READY_POLL);
+        loop {
+            tokio::select! {
+                _ = poll.tick() => {}
+                () = shutdown.wait() => break,
+            }
+            let now = self.hold();
+            if ready.send_if_modified(|ready| std::mem::replace(ready, now) != now) {
+                tracing::info!(ready = now, "readiness");
+                readiness.set(now);
+            }
+        }
+        readiness.set(false);
+        ready.send_replace(false);
+    }
+}
+
+/// Asks the cluster who may read metrics. While it does not answer, nobody may.
+fn gate(cluster: &Cluster) -> Gate {
+    let reviewer = Arc::new(Reviewer::new(cluster));
+    Arc::new(move |token: Option<String>| {
+        let reviewer = reviewer.clone();
+        Box::pin(async move {
+            let token = token.ok_or(StatusCode::UNAUTHORIZED)?;
+            match reviewer.authorize(&token, "/metrics").await {
+                Ok(Access::Granted) => Ok(()),
+                Ok(Access::Denied) => Err(StatusCode::FORBIDDEN),
+                Ok(Access::Unknown) => Err(StatusCode::UNAUTHORIZED),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot ask who may read metrics");
+                    Err(StatusCode::SERVICE_UNAVAILABLE)
+                }
+            }
+        })
+    })
+}
+
+fn certificate(
+    settings: &EppSettings,
+    tasks: &mut JoinSet<()>,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Option<Arc<ServerConfig>>> {
+    let Some(tls) = &settings.tls else { return Ok(None) };
+    let (config, reload) = tls::server_config(tls)?;
+    if let Some(reload) = reload {
+        tasks.spawn(reload.run(shutdown.clone()));
+    }
+    Ok(Some(config))
+}
+
+async fn listen(address: SocketAddr, tls: Option<&Arc<ServerConfig>>) -> anyhow::Result<Listener> {
+    let listener = bind(address).await?;
+    Ok(match tls {
+        Some(config) => Listener::tls(listener, config.clone()),
+        None => Listener::plain(listener),
+    })
+}
+
+async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
+}
+
+fn report(served: Result<(), tonic::transport::Error>) {
+    if let Err(error) = served {
+        tracing::error!(%error, "a server failed");
+    }
+}

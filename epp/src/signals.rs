@@ -1,0 +1,135 @@
+//! What a pool's endpoints tell, wired to the pool.
+
+use crate::config::{EppSettings, TokenizerSettings};
+use crate::pool::Pool;
+use stator_epp_pool::PoolView;
+use stator_epp_scheduler::Endpoint;
+use stator_epp_signals::agents::{AgentFeeds, AgentSettings};
+use stator_epp_signals::engine::{EngineFeeds, EngineSettings};
+use stator_epp_signals::fetch::TlsOptions;
+use stator_epp_signals::scrape::Scraper;
+use stator_epp_signals::tokenizer::{AgentSource, HubSource, Provision, Source};
+use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
+use stator_fleet::FleetMetrics;
+use stator_runtime::metrics::Metrics;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// How often a tokenizer's source is looked at.
+const TOKENIZER_POLL: Duration = Duration::from_secs(5);
+
+/// Everything that is heard of a pool's endpoints. Dropping it ends that.
+pub(crate) struct Signals {
+    agents_of: AgentSettings,
+    scraper: Scraper,
+    engines: Option<EngineFeeds>,
+    agents: AgentFeeds,
+    /// Where agents are, for those who ask them for the model.
+    addresses: watch::Sender<Vec<SocketAddr>>,
+    _tokenizer: JoinSet<()>,
+}
+
+impl Signals {
+    /// Starts to listen for a pool; nobody is listened to before [`Signals::follow`].
+    ///
+    /// # Errors
+    ///
+    /// When the settings of metrics pages cannot be used, for example because of certificates.
+    pub(crate) fn start(
+        pool: &Arc<Pool>,
+        settings: &EppSettings,
+        registry: &Metrics,
+    ) -> anyhow::Result<Self> {
+        let (metrics, fleet) = (SignalMetrics::default(), FleetMetrics::default());
+        registry.register(|registry| {
+            let labels = [("pool".into(), pool.name().to_owned().into())];
+            let registry = registry.sub_registry_with_labels(labels.into_iter());
+            metrics.register(registry);
+            fleet.register(registry);
+        });
+        let loads: Arc<dyn LoadSink> = pool.clone();
+        let workers: Arc<dyn WorkerSink> = pool.clone();
+        let (scrape, mappings) = crate::plan::scraping(settings)?;
+        let engines = settings.kv_events.map(|ports| {
+            let settings = EngineSettings {
+                port: ports.live,
+                replay_port: ports.replay,
+                ..EngineSettings::new(settings.block_size)
+            };
+            EngineFeeds::new(settings, workers.clone(), metrics.clone())
+        });
+        let agents_of =
+            AgentSettings { port: settings.agent_port, ..AgentSettings::new(settings.block_size) };
+        let scraper = Scraper::new(scrape, mappings, loads.clone(), metrics.clone());
+        let agents = AgentFeeds::new(agents_of.clone(), loads, workers, (metrics.clone(), fleet));
+        let addresses = watch::Sender::new(Vec::new());
+        let mut tokenizer = JoinSet::new();
+        let model = settings.tokenizer.model.as_deref();
+        let model = model.or_else(|| crate::plan::tokenizer_model(&settings.plan.plan));
+        let source = source(&settings.tokenizer, model, &addresses);
+        let name = model.unwrap_or(pool.name());
+        let provision = Provision::start(name, source, TOKENIZER_POLL, metrics);
+        tokenizer.spawn(hand_over(provision, pool.clone()));
+        Ok(Self { agents_of, scraper, engines, agents, addresses, _tokenizer: tokenizer })
+    }
+
+    /// Listens to exactly the endpoints of `view`: to the agents of those that have one, to
+    /// metrics pages and events of the others.
+    pub(crate) fn follow(&self, view: &PoolView) {
+        let has_agent = |endpoint: &&Arc<Endpoint>| self.agents_of.agent(endpoint).is_some();
+        let with: Vec<_> = view.endpoints.iter().filter(has_agent).cloned().collect();
+        let without: Vec<_> =
+            view.endpoints.iter().filter(|endpoint| !has_agent(endpoint)).cloned().collect();
+        self.scraper.follow(&without);
+        if let Some(engines) = &self.engines {
+            engines.follow(&without);
+        }
+        let addresses = with.iter().filter_map(|endpoint| self.agents_of.agent(endpoint)).collect();
+        self.addresses.send_if_modified(|known| std::mem::replace(known, addresses) != *known);
+        self.agents.follow(&with);
+    }
+}
+
+/// Where the tokenizer is: a folder before a hub before the agents.
+fn source(
+    settings: &TokenizerSettings,
+    model: Option<&str>,
+    agents: &watch::Sender<Vec<SocketAddr>>,
+) -> Source {
+    if let Some(folder) = &settings.path {
+        return Source::Folder(folder.clone());
+    }
+    match model {
+        Some(model) => Source::Hub(HubSource {
+            cache: hub_cache(),
+            repo: model.to_owned(),
+            revision: "main".into(),
+            endpoint: settings.hub_endpoint.clone(),
+            tls: TlsOptions::default(),
+        }),
+        None => Source::Agents(AgentSource { addresses: agents.subscribe() }),
+    }
+}
+
+/// The hub's cache on this machine, where its own tools keep it.
+fn hub_cache() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let home = set("HF_HOME").or_else(|| Some(set("HOME")?.join(".cache/huggingface")));
+    home.unwrap_or_else(|| "/".into()).join("hub")
+}
+
+/// Gives a pool its tokenizer as it comes and changes.
+async fn hand_over(provision: Provision, pool: Arc<Pool>) {
+    let mut state = provision.state();
+    loop {
+        let model = state.borrow_and_update().model().cloned();
+        pool.set_tokenizer(model);
+        if state.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Names and values that requests bring in their heads.
+
+use crate::exchange::Head;
+use stator_epp_scheduler::Endpoint;
+
+/// A header's canonical name and its deprecated one; the canonical name wins.
+///
+/// Source: the request headers of the llm-d router.
+pub(crate) type Names = [&'static str; 2];
+
+/// Name of an objective.
+pub(crate) const OBJECTIVE: Names =
+    ["x-llm-d-inference-objective", "x-gateway-inference-objective"];
+/// Whose request it is.
+pub(crate) const FAIRNESS_ID: Names =
+    ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
+/// The model to be asked for in place of the body's.
+pub(crate) const REWRITE: Names = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
+/// Objective for the time to the first token, in milliseconds.
+pub(crate) const SLO_TTFT: Names = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
+/// Objective for the time per output token, in milliseconds.
+pub(crate) const SLO_TPOT: Names = ["x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"];
+
+/// Label of pods whose sidecar reads token ids in `nvext.token_data`.
+const TOKEN_IDS_LABEL: &str = "stator.dev/token-ids";
+
+/// The value of a header under its canonical name, else under its deprecated one; an empty one is
+/// none.
+pub(crate) fn header_of(head: &Head, names: Names) -> Option<&str> {
+    let value = names.iter().find_map(|name| head.header(name))?.trim();
+    (!value.is_empty()).then_some(value)
+}
+
+/// The headers whose values are text.
+pub(crate) fn readable(head: &Head) -> Vec<(&str, &str)> {
+    let headers = head.headers.iter();
+    headers
+        .filter_map(|(name, value)| Some((name.as_str(), std::str::from_utf8(value).ok()?)))
+        .collect()
+}
+
+/// Whether an endpoint reads the token ids that a picker adds.
+pub(crate) fn takes_token_ids(endpoint: &Endpoint) -> bool {
+    endpoint.label(TOKEN_IDS_LABEL) == Some("true")
+}
+
+/// A random UUID (version 4) for a request that came without an identity.
+pub(crate) fn request_id(chance: u64) -> String {
+    let random = (u128::from(rand::random::<u64>()) << 64) | u128::from(chance.rotate_left(17));
+    let bits = (random & !(0xf << 76) & !(0x3 << 62)) | (4 << 76) | (2 << 62);
+    let hex = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn the_canonical_name_wins_and_the_empty_value_is_none() {
+        let head = |headers: &[(&str, &'static str)]| Head {
+            headers: headers
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), Bytes::from_static(value.as_bytes())))
+                .collect(),
+            ..Head::default()
+        };
+        let both = head(&[(OBJECTIVE[1], "old"), (OBJECTIVE[0], "new")]);
+        assert_eq!(header_of(&both, OBJECTIVE), Some("new"));
+        assert_eq!(header_of(&head(&[(OBJECTIVE[1], "old")]), OBJECTIVE), Some("old"));
+        assert_eq!(header_of(&head(&[(OBJECTIVE[0], " ")]), OBJECTIVE), None);
+        assert_eq!(header_of(&head(&[]), OBJECTIVE), None);
+    }
+
+    #[test]
+    fn a_request_id_is_a_random_uuid() {
+        let id = request_id(u64::MAX);
+        let groups: Vec<_> = id.split('-').collect();
+        assert_eq!(groups.iter().map(|group| group.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+        assert!(groups[2].starts_with('4') && "89ab".contains(&groups[3][..1]), "{id}");
+        assert_ne!(id, request_id(u64::MAX));
+    }
+}

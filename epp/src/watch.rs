@@ -1,0 +1,142 @@
+//! What is learnt from an answer, and what changes in it.
+
+use crate::exchange::{Interest, Watch};
+use crate::observe::{Observe, Told};
+use crate::pool::Pool;
+use bytes::Bytes;
+use stator_epp_body::{ModelNameRewriter, Usage, UsageTail};
+use stator_epp_scheduler::Decision;
+use stator_epp_scheduler::plugin::Progress;
+use std::sync::Arc;
+
+/// The header in which conformance tests read which endpoint served them.
+///
+/// Source: the conformance suite of the Gateway API Inference Extension.
+const SERVED_TEST: &str = "x-conformance-test-served-endpoint";
+
+/// Follows the answer of one request. Dropping it before the end gives back what the request
+/// holds.
+pub struct AnswerWatch {
+    pool: Arc<Pool>,
+    observe: Observe,
+    decision: Decision,
+    told: Told,
+    interest: Interest,
+    /// Whether the client is told which endpoint served it.
+    pub(crate) verify: bool,
+    rewriter: Option<ModelNameRewriter>,
+    usage: UsageTail,
+    served: Option<String>,
+    size_bytes: u64,
+    /// Whether the first byte of the body came.
+    begun: bool,
+    over: bool,
+}
+
+impl AnswerWatch {
+    /// Follows the answer of a decision, as much of it as `interest` says.
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        observe: Observe,
+        decision: Decision,
+        (told, interest): (Told, Interest),
+    ) -> Self {
+        Self {
+            pool,
+            observe,
+            decision,
+            told,
+            interest,
+            verify: false,
+            rewriter: None,
+            usage: UsageTail::new(),
+            served: None,
+            size_bytes: 0,
+            begun: false,
+            over: false,
+        }
+    }
+
+    /// Gives the client back the name of the model that it asked for.
+    pub(crate) fn rename(&mut self, target: &str, asked: &str) {
+        self.rewriter = Some(ModelNameRewriter::new(target, asked));
+    }
+
+    fn progress(&self, usage: Option<Usage>) -> Progress<'_> {
+        Progress {
+            ticket: self.decision.ticket,
+            output_tokens: usage.map(|usage| usage.completion_tokens.into()),
+            cached_tokens: usage.and_then(|usage| usage.cached_tokens).map(u64::from),
+            answered: self.begun,
+            served: self.served.as_deref(),
+        }
+    }
+
+    fn finish(&mut self) -> Option<Usage> {
+        if std::mem::replace(&mut self.over, true) {
+            return None;
+        }
+        let usage = self.usage.finish();
+        // The place of a request that nobody watches to its end is given back by reports.
+        if self.interest == Interest::Body {
+            self.pool.ended(&self.progress(usage));
+            self.told.answered(usage, self.size_bytes);
+        }
+        usage
+    }
+}
+
+impl Watch for AnswerWatch {
+    fn interest(&self) -> Interest {
+        self.interest
+    }
+
+    fn headers(
+        &mut self,
+        status: u16,
+        _: &[(String, Bytes)],
+        served: Option<&str>,
+    ) -> Vec<(&'static str, String)> {
+        self.told.status(status);
+        if let Some(served) = served
+            && !self.observe.served(&self.decision, served)
+        {
+            self.served = Some(served.to_owned());
+        }
+        let mut headers = std::mem::take(&mut self.decision.response_headers);
+        if self.verify {
+            let served = served.unwrap_or("fail: missing destination endpoint served metadata");
+            headers.push((SERVED_TEST, served.to_owned()));
+        }
+        headers
+    }
+
+    fn body(&mut self, piece: Bytes, end: bool, out: &mut Vec<Bytes>) {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.pool.first_token(&self.progress(None));
+            self.told.first_byte();
+        }
+        self.size_bytes += piece.len() as u64;
+        self.usage.push(&piece);
+        match &mut self.rewriter {
+            None => out.push(piece),
+            Some(rewriter) => {
+                rewriter.push(piece, out);
+                if end {
+                    rewriter.finish(out);
+                }
+            }
+        }
+    }
+
+    fn end(&mut self) -> Vec<(String, String, f64)> {
+        let usage = self.finish();
+        usage.map(|usage| self.observe.metadata(usage)).unwrap_or_default()
+    }
+}
+
+impl Drop for AnswerWatch {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
