@@ -9,6 +9,7 @@ pub mod director;
 pub mod exchange;
 pub mod ext_proc;
 pub mod health;
+mod metered;
 mod observe;
 mod plan;
 pub mod pool;

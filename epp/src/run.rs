@@ -5,6 +5,7 @@ use crate::director::{DirectorSettings, PoolDirector};
 use crate::exchange::Interest;
 use crate::ext_proc::{self, Drain, ExtProc};
 use crate::health::Health;
+use crate::metered::metered;
 use crate::observe::Observe;
 use crate::pool::{self, Pool};
 use crate::replicas;
@@ -55,7 +56,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let cluster = cluster(&settings).await?;
     let mut pools = Vec::new();
     for target in &settings.pools {
-        let running = start(target, &settings, cluster.as_ref(), &registry)?;
+        let running = start(target, &settings, cluster.as_ref(), (&registry, &metrics))?;
         let shown: Arc<dyn PoolView> = running.pool.clone();
         metrics.pools.add(&shown);
         pools.push(running);
@@ -139,7 +140,7 @@ fn start(
     target: &PoolTarget,
     settings: &EppSettings,
     cluster: Option<&Cluster>,
-    registry: &Metrics,
+    (registry, metrics): (&Metrics, &EppMetrics),
 ) -> anyhow::Result<Running> {
     let watched = watch_pool(target, cluster)?;
     let plan = &settings.plan.plan;
@@ -148,7 +149,7 @@ fn start(
     scheduling.placement.weights = plan.kv_weights.unwrap_or_default();
     // Until an engine's own event comes, it is taken to hold what it was just sent.
     scheduling.placement.early_prediction_ttl = Some(early_prediction(settings));
-    let scheduler = Scheduler::new(plan.program.clone(), scheduling);
+    let scheduler = Scheduler::new(metered(&plan.program, &metrics.plugins), scheduling);
     let name = format!("{}/{}", target.namespace, target.name);
     let pool = Arc::new(Pool::new(name, watched.view(), scheduler, rand::random()));
     let signals = Signals::start(&pool, settings, registry)?;

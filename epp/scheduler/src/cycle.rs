@@ -6,6 +6,13 @@ use crate::scheduler::{Call, Refused};
 use crate::slot::Slot;
 use crate::{Candidate, Random, Request, Time};
 use std::net::SocketAddr;
+use tracing::info_span;
+
+/// Target of the spans of traces, as `runtime` names it; where no traces are kept they cost
+/// nothing.
+///
+/// Source: names of spans of the llm-d router.
+const SPANS: &str = "otel";
 
 /// What one decision works on.
 pub(crate) struct Cycle<'a> {
@@ -15,7 +22,7 @@ pub(crate) struct Cycle<'a> {
     candidates: Vec<Candidate<'a>>,
     random: Random,
     /// What each profile's candidates scored, where it is wanted.
-    scored: Vec<Vec<(SocketAddr, f64)>>,
+    told: Vec<Vec<(SocketAddr, f64)>>,
 }
 
 impl<'a> Cycle<'a> {
@@ -26,7 +33,7 @@ impl<'a> Cycle<'a> {
         candidates: Vec<Candidate<'a>>,
     ) -> Self {
         let random = Random::new(call.seed);
-        Self { program, request, call, candidates, random, scored: Vec::new() }
+        Self { program, request, call, candidates, random, told: Vec::new() }
     }
 
     /// Decides.
@@ -67,8 +74,8 @@ impl<'a> Cycle<'a> {
         let has = |scores: &Vec<(SocketAddr, f64)>| {
             scores.iter().any(|(address, _)| *address == chosen.endpoint.address)
         };
-        let at = self.scored.iter().position(has);
-        at.map(|at| self.scored.swap_remove(at)).unwrap_or_default()
+        let at = self.told.iter().position(has);
+        at.map(|at| self.told.swap_remove(at)).unwrap_or_default()
     }
 
     fn admit(&mut self) -> Result<(), Refused> {
@@ -93,33 +100,52 @@ impl<'a> Cycle<'a> {
 
     /// Runs one profile; `None` if its filters leave nothing.
     fn run(&mut self, profile: &Profile) -> Option<Pick<'a>> {
+        let _span =
+            info_span!(target: SPANS, "run_scheduler_profile", profile = profile.name).entered();
+        let candidates = self.filtered(profile);
+        if candidates.is_empty() {
+            return None;
+        }
+        let totals = self.scored(profile, &candidates);
+        if self.call.scores {
+            let addresses = candidates.iter().map(|candidate| candidate.endpoint.address);
+            self.told.push(addresses.zip(totals.iter().copied()).collect());
+        }
+        let picking = info_span!(target: SPANS, "pick_endpoints", candidates = candidates.len());
+        let picked = picking.in_scope(|| profile.picker.plugin.pick(&totals, &mut self.random));
+        let targets: Vec<_> =
+            picked.into_iter().filter_map(|at| candidates.get(at).cloned()).collect();
+        (!targets.is_empty()).then_some(Pick { targets })
+    }
+
+    /// The candidates that a profile's filters leave.
+    fn filtered(&mut self, profile: &Profile) -> Vec<Candidate<'a>> {
+        let _span = info_span!(target: SPANS, "filter_endpoints").entered();
         let mut candidates = self.candidates.clone();
         for filter in &profile.filters {
             let now = Moment { time: self.call.now, random: &mut self.random };
             filter.plugin.filter(self.request, &mut candidates, now);
         }
-        if candidates.is_empty() {
-            return None;
-        }
+        candidates
+    }
+
+    /// The weighted sums of what a profile's scorers say of each candidate.
+    fn scored(&mut self, profile: &Profile, candidates: &[Candidate<'a>]) -> Vec<f64> {
+        let _span = info_span!(target: SPANS, "llm_d.epp.scoring").entered();
         let mut totals = vec![0.0; candidates.len()];
         let mut scores = vec![0.0; candidates.len()];
         for (scorer, weight) in &profile.scorers {
+            let name = format_args!("llm_d.epp.scorer.{}", scorer.type_name);
+            let _span = info_span!(target: SPANS, "llm_d.epp.scorer", otel.name = %name).entered();
             scores.fill(0.0);
             let now = Moment { time: self.call.now, random: &mut self.random };
-            scorer.plugin.score(self.request, &candidates, &mut scores, now);
+            scorer.plugin.score(self.request, candidates, &mut scores, now);
             for (total, score) in totals.iter_mut().zip(&scores) {
                 // A score that is no number counts as the worst.
                 *total += weight * if score.is_nan() { 0.0 } else { score.clamp(0.0, 1.0) };
             }
         }
-        if self.call.scores {
-            let addresses = candidates.iter().map(|candidate| candidate.endpoint.address);
-            self.scored.push(addresses.zip(totals.iter().copied()).collect());
-        }
-        let picked = profile.picker.plugin.pick(&totals, &mut self.random);
-        let targets: Vec<_> =
-            picked.into_iter().filter_map(|at| candidates.get(at).cloned()).collect();
-        (!targets.is_empty()).then_some(Pick { targets })
+        totals
     }
 }
 

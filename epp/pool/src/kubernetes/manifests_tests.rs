@@ -139,6 +139,7 @@ fn probes_and_services_name_ports_that_the_picker_opens() {
         ("--grpc-port", "ext-proc"),
         ("--grpc-health-port", "health"),
         ("--metrics-port", "metrics"),
+        ("--peers-port", "peers"),
     ] {
         let port = &opened[&json!(name).to_string()];
         assert!(args.contains(&format!("{flag}={port}").as_str()), "{flag}={port}");
@@ -150,10 +151,15 @@ fn probes_and_services_name_ports_that_the_picker_opens() {
     ] {
         assert_eq!(container[probe]["grpc"], json!({"port": 9003, "service": service}));
     }
-    let service = object("base/service.yaml", "Service");
-    for port in service["spec"]["ports"].as_array().expect("a list") {
-        assert_eq!(opened.get(&port["targetPort"].to_string()), Some(&port["port"].to_string()));
+    for file in ["base/service.yaml", "base/peers.yaml"] {
+        for port in object(file, "Service")["spec"]["ports"].as_array().expect("a list") {
+            let target = opened.get(&port["targetPort"].to_string());
+            assert_eq!(target, Some(&port["port"].to_string()), "{file}");
+        }
     }
+    let peers = object("base/peers.yaml", "Service");
+    let name = peers["metadata"]["name"].as_str().expect("a name");
+    assert!(args.contains(&format!("--peers={name}:9004").as_str()), "{name}");
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! Measures how long plug-ins take: each is wrapped where a program is put together, so that the
+//! scheduler reads no clock.
+
+use stator_epp_metrics::{PluginMetrics, PluginName, PluginTimer};
+use stator_epp_scheduler::plugin::{
+    Admitter, Filter, Moment, NotRouted, Pick, Picker, Producer, ProfileHandler, Routing, Scorer,
+};
+use stator_epp_scheduler::{Candidate, Named, Profile, Program, Random, Request, Time};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A plug-in and what measures it.
+struct Metered<T: ?Sized> {
+    plugin: Arc<T>,
+    timer: PluginTimer,
+}
+
+impl<T: ?Sized> Metered<T> {
+    fn of(metrics: &PluginMetrics, extension_point: &str, named: &Named<T>) -> Self {
+        let name = PluginName { type_name: &named.type_name, name: &named.name };
+        let timer = metrics.timer(extension_point, name);
+        Self { plugin: named.plugin.clone(), timer }
+    }
+
+    fn time<R>(&self, work: impl FnOnce(&T) -> R) -> R {
+        let started = Instant::now();
+        let result = work(&self.plugin);
+        self.timer.took(started.elapsed());
+        result
+    }
+}
+
+/// The same program, whose plug-ins are measured.
+///
+/// Source: the extension points of `plugin_duration_seconds` in the llm-d router.
+pub(crate) fn metered(program: &Program, metrics: &PluginMetrics) -> Program {
+    fn named<T: ?Sized>(like: &Named<T>, plugin: Arc<T>) -> Named<T> {
+        Named { plugin, ..like.clone() }
+    }
+    let filter = |known: &Named<dyn Filter>| {
+        named(known, Arc::new(Metered::of(metrics, "Filter", known)) as Arc<dyn Filter>)
+    };
+    let scorer = |(known, weight): &(Named<dyn Scorer>, f64)| {
+        let plugin: Arc<dyn Scorer> = Arc::new(Metered::of(metrics, "Scorer", known));
+        (named(known, plugin), *weight)
+    };
+    let profile = |profile: &Profile| Profile {
+        name: profile.name.clone(),
+        filters: profile.filters.iter().map(filter).collect(),
+        scorers: profile.scorers.iter().map(scorer).collect(),
+        picker: named(&profile.picker, Arc::new(Metered::of(metrics, "Picker", &profile.picker))),
+    };
+    let producer = |known: &Named<dyn Producer>| {
+        named(known, Arc::new(Metered::of(metrics, "PrepareData", known)) as Arc<dyn Producer>)
+    };
+    let admitter = |known: &Named<dyn Admitter>| {
+        named(known, Arc::new(Metered::of(metrics, "Admission", known)) as Arc<dyn Admitter>)
+    };
+    let handler = Metered::of(metrics, "ProfilePicker", &program.handler);
+    Program {
+        profiles: program.profiles.iter().map(profile).collect(),
+        handler: named(&program.handler, Arc::new(handler)),
+        producers: program.producers.iter().map(producer).collect(),
+        admitters: program.admitters.iter().map(admitter).collect(),
+        ..program.clone()
+    }
+}
+
+impl Filter for Metered<dyn Filter> {
+    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>) {
+        self.time(|plugin| plugin.filter(request, candidates, now));
+    }
+}
+
+impl Scorer for Metered<dyn Scorer> {
+    fn score(
+        &self,
+        request: &Request<'_>,
+        candidates: &[Candidate<'_>],
+        scores: &mut [f64],
+        now: Moment<'_>,
+    ) {
+        self.time(|plugin| plugin.score(request, candidates, scores, now));
+    }
+}
+
+impl Picker for Metered<dyn Picker> {
+    fn pick(&self, scores: &[f64], random: &mut Random) -> Vec<usize> {
+        self.time(|plugin| plugin.pick(scores, random))
+    }
+}
+
+impl Producer for Metered<dyn Producer> {
+    fn produce(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], now: Time) {
+        self.time(|plugin| plugin.produce(request, candidates, now));
+    }
+}
+
+impl Admitter for Metered<dyn Admitter> {
+    fn admit(
+        &self,
+        request: &Request<'_>,
+        candidates: &[Candidate<'_>],
+        now: Moment<'_>,
+    ) -> Result<(), String> {
+        self.time(|plugin| plugin.admit(request, candidates, now))
+    }
+}
+
+impl ProfileHandler for Metered<dyn ProfileHandler> {
+    fn route<'a>(
+        &self,
+        request: &Request<'_>,
+        run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
+    ) -> Result<Routing<'a>, NotRouted> {
+        self.time(|plugin| plugin.route(request, run))
+    }
+}
