@@ -72,8 +72,7 @@ impl Signals {
         let model = model.or_else(|| crate::plan::tokenizer_model(&settings.plan.plan));
         let source = source(&settings.tokenizer, model, &addresses);
         let name = model.unwrap_or(pool.name());
-        let provision = Provision::start(name, source, TOKENIZER_POLL, metrics);
-        tokenizer.spawn(hand_over(provision, pool.clone()));
+        tokenizer.spawn(tokenize(name.to_owned(), source, metrics, pool.clone()));
         Ok(Self { agents_of, scraper, engines, agents, addresses, _tokenizer: tokenizer })
     }
 
@@ -123,7 +122,15 @@ fn hub_cache() -> PathBuf {
 }
 
 /// Gives a pool its tokenizer as it comes and changes.
-async fn hand_over(provision: Provision, pool: Arc<Pool>) {
+async fn tokenize(name: String, source: Source, metrics: SignalMetrics, pool: Arc<Pool>) {
+    if let Source::Agents(agents) = &source {
+        // Without agents prompts are compared as text, which is no failure.
+        let mut addresses = agents.addresses.clone();
+        if addresses.wait_for(|known| !known.is_empty()).await.is_err() {
+            return;
+        }
+    }
+    let provision = Provision::start(&name, source, TOKENIZER_POLL, metrics);
     let mut state = provision.state();
     loop {
         let model = state.borrow_and_update().model().cloned();
