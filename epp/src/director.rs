@@ -2,33 +2,30 @@
 //!
 //! Read [`PoolDirector::route`]: a line per stage.
 
+use crate::asked::Asked;
 use crate::exchange::{Director, Head, Interest, Refusal, Routed};
 use crate::observe::{Observe, Told};
 use crate::pool::Pool;
-use crate::prompt::{self, Measure, Measured};
+use crate::prompt::{self, Measured};
 use crate::refuse;
 use crate::text;
 use crate::watch::AnswerWatch;
 use bytes::Bytes;
-use stator_epp_body::{Api, Body, Field, Parsed, ParsedBody, ParserSet, write_token_ids};
-use stator_epp_metrics::RequestLabels;
+use stator_epp_body::{Api, Body, Field, ParserSet, write_token_ids};
 use stator_epp_plugins::IdSource;
 use stator_epp_plugins::settings::InFlightLoad;
-use stator_epp_pool::PoolView;
-use stator_epp_scheduler::{Decision, Headers, Prompt, Request};
+use stator_epp_scheduler::Decision;
 use stator_epp_signals::tokenizer::Renderer;
 use stator_protos::header;
 use stator_runtime::trace;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Largest piece that an edited body is cut into; the data plane's protocol cuts smaller.
 const PIECE_BYTES: usize = 1 << 20;
 /// Bodies up to this size are measured where they are read, in bytes; the prompts of larger ones
 /// take milliseconds to tokenize, which other requests need not wait for.
 const INLINE_BODY_MAX_BYTES: usize = 256 << 10;
-/// Whose a request is that does not say.
-const DEFAULT_FAIRNESS_ID: &str = "default-flow";
 
 /// What an operator chose about requests.
 #[derive(Clone)]
@@ -49,9 +46,8 @@ pub struct DirectorSettings {
     pub renderer: Option<Arc<Renderer>>,
     /// Whether answers tell the client which endpoint served them.
     pub verify_served: bool,
-    /// Whether a request may ask for an endpoint that holds a part of its prompt, and be refused
-    /// where there is none: `prefer: if-available`.
-    pub conditional: bool,
+    /// Whether a plug-in reads prompts as text.
+    pub reads_text: bool,
 }
 
 /// Decides for one pool.
@@ -59,24 +55,6 @@ pub struct PoolDirector {
     pool: Arc<Pool>,
     settings: DirectorSettings,
     observe: Observe,
-}
-
-/// A request as far as its head and its body's fields tell.
-struct Asked {
-    parsed: Option<ParsedBody>,
-    /// The model that the client names; empty where nobody read the body.
-    model: String,
-    /// The model that is asked for in its place, and the rewrite that says so, if not a header.
-    rewritten: Option<(String, Option<String>)>,
-    priority: i32,
-    fairness_id: String,
-}
-
-impl Asked {
-    /// The model that the endpoint is asked for.
-    fn target(&self) -> &str {
-        self.rewritten.as_ref().map_or(&self.model, |(target, _)| target)
-    }
 }
 
 impl PoolDirector {
@@ -87,106 +65,51 @@ impl PoolDirector {
 
     /// The request path.
     async fn decide(&self, head: &Head, body: &Body) -> Result<Routed<AnswerWatch>, Refusal> {
-        let view = self.pool.view();
-        let bytes = body.contiguous();
-        let asked = self
-            .read(head, &bytes, &view)
-            .inspect_err(|refusal| self.observe.refused(None, refusal))?;
-        let told = self.begin(head, &asked);
-        let rendered = self.render(&asked, &bytes).await;
-        let measured = self.measure(&asked, &bytes, rendered, &told);
-        let interest = self.interest(&asked);
+        let asked = {
+            let sources = (&*self.pool.view(), self.pool.chance());
+            Asked::read(head, body.contiguous(), &self.settings, sources)
+                .inspect_err(|refusal| self.observe.refused(None, refusal))?
+        };
+        let told = self.observe.begin(head, &asked);
+        let rendered = self.render(&asked).await;
+        let measured = self.measure(&asked, rendered);
+        self.observe.measured(&told, measured.measure, asked.body.len());
         let decision = self
-            .place(head, &asked, &measured, &bytes, &told)
+            .place(head, &asked, &measured, &told)
             .inspect_err(|refusal| self.observe.refused(Some(&told), refusal))?;
-        let pieces = self.edit(body, &bytes, &asked, &measured, &decision);
+        let body = self.edit(body, &asked, &measured, &decision);
         self.observe.routed(&told, &decision);
-        Ok(self.routed(head, asked, decision, pieces, (told, interest)))
-    }
-
-    /// Parses the body, rewrites the model, looks the objective up.
-    fn read(&self, head: &Head, body: &Bytes, view: &PoolView) -> Result<Asked, Refusal> {
-        let parsed = match body.is_empty() && head.header("content-length").is_none_or(|n| n == "0")
-        {
-            true => None,
-            false => match self.settings.parsers.parse(path(head), body) {
-                Ok(Parsed::Request(parsed)) => Some(parsed),
-                Ok(Parsed::Skip) => None,
-                Err(error) => return Err(refuse::unread(&error)),
-            },
-        };
-        let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
-        let by_header = text::header_of(head, text::REWRITE).map(|model| (model.to_owned(), None));
-        let rewritten = by_header.or_else(|| {
-            let found = view.rewrites.rewrite(&model, self.pool.chance())?;
-            Some((found.model.to_owned(), Some(found.rewrite.to_owned())))
-        });
-        let rewritten = rewritten.filter(|(name, _)| !model.is_empty() && *name != model);
-        let objective = text::header_of(head, text::OBJECTIVE);
-        let priority = objective.and_then(|name| view.priority(name)).unwrap_or_default();
-        Ok(Asked { parsed, model, rewritten, priority, fairness_id: self.fairness_id(head) })
-    }
-
-    /// Whose request it is: a header says so, or whatever tells its sender apart.
-    fn fairness_id(&self, head: &Head) -> String {
-        if let Some(id) = text::header_of(head, text::FAIRNESS_ID) {
-            return id.to_owned();
+        let mut routed = self.routed(head, decision, (told, self.interest(&asked)));
+        routed.body = body;
+        if let Some((target, _)) = &asked.rewritten {
+            routed.watch.rename(target, &asked.model);
         }
-        let headers = text::readable(head);
-        let mut sources = self.settings.identities.iter();
-        let found = sources.find_map(|source| source.read(Headers(&headers)));
-        found.unwrap_or(DEFAULT_FAIRNESS_ID).to_owned()
-    }
-
-    fn begin(&self, head: &Head, asked: &Asked) -> Told {
-        let labels = RequestLabels {
-            model: &asked.model,
-            target_model: asked.target(),
-            fairness_id: &asked.fairness_id,
-            priority: asked.priority,
-        };
-        let streams = asked.parsed.as_ref().is_some_and(|parsed| parsed.stream);
-        let told = self.observe.begin(head, &labels, streams);
-        if let Some((_, Some(rewrite))) = &asked.rewritten {
-            self.observe.rewritten(&told, rewrite);
-        }
-        told
+        Ok(routed)
     }
 
     /// The prompt's tokens from the renderer; `None` where there is none, or it does not answer.
-    async fn render(&self, asked: &Asked, body: &Bytes) -> Option<Vec<u32>> {
+    async fn render(&self, asked: &Asked) -> Option<Vec<u32>> {
         let renderer = self.settings.renderer.as_ref()?;
         let route = match asked.parsed.as_ref()?.api {
             Api::ChatCompletions => "/v1/chat/completions",
             Api::Completions => "/v1/completions",
             _ => return None,
         };
-        let rendered = renderer.render(route, body).await;
+        let rendered = renderer.render(route, &asked.body).await;
         rendered.inspect_err(|error| tracing::debug!(%error, "a prompt was not rendered")).ok()
     }
 
-    fn measure(
-        &self,
-        asked: &Asked,
-        body: &Bytes,
-        rendered: Option<Vec<u32>>,
-        told: &Told,
-    ) -> Measured {
-        let Some(parsed) = &asked.parsed else {
-            self.observe.measured(told, Measure::None, body.len());
-            return Measured::nothing();
-        };
+    fn measure(&self, asked: &Asked, rendered: Option<Vec<u32>>) -> Measured {
+        let Some(parsed) = &asked.parsed else { return Measured::nothing() };
         let adapter = Some(asked.target()).filter(|model| self.pool.is_adapter(model));
         let measure = || match rendered {
             Some(ids) => prompt::measured(&self.pool, parsed, ids, adapter),
-            None => prompt::measure(&self.pool, parsed, body, adapter),
+            None => prompt::measure(&self.pool, parsed, &asked.body, adapter),
         };
-        let measured = match body.len() > INLINE_BODY_MAX_BYTES {
+        match asked.body.len() > INLINE_BODY_MAX_BYTES {
             true => tokio::task::block_in_place(measure),
             false => measure(),
-        };
-        self.observe.measured(told, measured.measure, body.len());
-        measured
+        }
     }
 
     /// Chooses and books.
@@ -195,35 +118,13 @@ impl PoolDirector {
         head: &Head,
         asked: &Asked,
         measured: &Measured,
-        body: &Bytes,
         told: &Told,
     ) -> Result<Decision, Refusal> {
         let headers = text::readable(head);
-        let parsed = asked.parsed.as_ref();
-        let pieces: Vec<&[u8]> =
-            parsed.map(|parsed| parsed.prompt_bytes(body).collect()).unwrap_or_default();
-        let mut request = Request {
-            id: head.header(header::REQUEST_ID).unwrap_or_default(),
-            model: asked.target(),
-            headers: Headers(&headers),
-            priority: asked.priority,
-            fairness_id: &asked.fairness_id,
-            subset: head.subset.as_ref(),
-            prompt: Prompt {
-                tokens: measured.tokens,
-                token_ids: measured.token_ids.as_deref(),
-                sequence: &measured.sequence,
-                text: &pieces,
-                multimodal: &[],
-                cache_salt: parsed.and_then(|parsed| parsed.cache_salt.as_deref()),
-            },
-            max_output_tokens: parsed.and_then(|parsed| parsed.max_output_tokens),
-            expected_output_tokens: 0,
-            stream: parsed.is_some_and(|parsed| parsed.stream),
-            size_bytes: body.len(),
-            slo_ttft: text::header_of(head, text::SLO_TTFT).and_then(milliseconds),
-            slo_tpot: text::header_of(head, text::SLO_TPOT).and_then(milliseconds),
-        };
+        let parsed = asked.parsed.as_ref().filter(|_| self.settings.reads_text);
+        let text: Vec<&[u8]> =
+            parsed.map(|parsed| parsed.prompt_bytes(&asked.body).collect()).unwrap_or_default();
+        let mut request = asked.request(head, measured, &headers, &text);
         request.expected_output_tokens = self.settings.in_flight.output_tokens(&request);
         let watched = self.interest(asked) == Interest::Body;
         let orchestration = tracing::info_span!(
@@ -234,7 +135,7 @@ impl PoolDirector {
             orchestration.in_scope(|| self.pool.schedule(&request, watched, self.settings.scores));
         self.observe.scheduled(told, scheduled.as_ref().ok(), started.elapsed());
         let decision = scheduled.map_err(|refused| refuse::unplaced(&refused))?;
-        match self.settings.conditional && if_available(head) && decision.cached_tokens == 0 {
+        match if_available(head) && decision.cached_tokens == 0 {
             true => {
                 self.pool.give_back(&decision);
                 Err(refuse::nothing_cached())
@@ -254,14 +155,13 @@ impl PoolDirector {
     fn edit(
         &self,
         body: &Body,
-        bytes: &Bytes,
         asked: &Asked,
         measured: &Measured,
         decision: &Decision,
     ) -> Vec<Bytes> {
         let takes_ids = || decision.targets.first().is_some_and(|to| text::takes_token_ids(to));
         let ids = measured.token_ids.as_ref().filter(|_| self.settings.token_ids && takes_ids());
-        let editor = asked.parsed.as_ref().and_then(|parsed| parsed.editor(bytes));
+        let editor = asked.parsed.as_ref().and_then(|parsed| parsed.editor(&asked.body));
         let Some(mut editor) = editor.filter(|_| asked.rewritten.is_some() || ids.is_some()) else {
             return body.chunks().to_vec();
         };
@@ -276,12 +176,11 @@ impl PoolDirector {
         editor.finish().pieces(body, PIECE_BYTES).collect()
     }
 
+    /// What the data plane is told, but for the body.
     fn routed(
         &self,
         head: &Head,
-        asked: Asked,
         decision: Decision,
-        body: Vec<Bytes>,
         (told, interest): (Told, Interest),
     ) -> Routed<AnswerWatch> {
         let mut set_headers = decision.headers.clone();
@@ -299,10 +198,7 @@ impl PoolDirector {
         let (pool, observe) = (self.pool.clone(), self.observe.clone());
         let mut watch = AnswerWatch::new(pool, observe, decision, (told, interest));
         watch.verify = self.settings.verify_served;
-        if let Some((target, _)) = &asked.rewritten {
-            watch.rename(target, &asked.model);
-        }
-        Routed { endpoints, set_headers, body, scores, watch }
+        Routed { endpoints, set_headers, body: Vec::new(), scores, watch }
     }
 }
 
@@ -323,22 +219,7 @@ impl Director for PoolDirector {
     }
 }
 
-/// The path that says which API it is: proxies that rewrite paths keep the first in a header.
-fn path(head: &Head) -> &str {
-    match head.path.as_str() {
-        "" => ["x-original-path", "x-forwarded-path"]
-            .iter()
-            .find_map(|name| head.header(name))
-            .unwrap_or_default(),
-        path => path,
-    }
-}
-
-fn milliseconds(value: &str) -> Option<Duration> {
-    let ms = value.trim().parse::<f64>().ok().filter(|ms| *ms > 0.0)?;
-    Duration::try_from_secs_f64(ms / 1000.0).ok()
-}
-
+/// Whether the client wants an endpoint that holds a part of its prompt, or none.
 fn if_available(head: &Head) -> bool {
     head.header("prefer").is_some_and(|prefer| {
         prefer.split(',').any(|choice| choice.trim().eq_ignore_ascii_case("if-available"))

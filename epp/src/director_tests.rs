@@ -5,12 +5,14 @@ use super::*;
 use crate::exchange::Watch;
 use stator_epp_config::Options;
 use stator_epp_metrics::{Build, EppMetrics};
+use stator_epp_pool::PoolView;
 use stator_epp_pool::{Pod, PoolSpec};
 use stator_epp_pool::{Rewrite, RewriteRule, RewriteTarget, Rewrites, endpoints_of};
 use stator_epp_scheduler::{EngineLoad, Lora, Scheduler, SchedulerSettings, Subset, SubsetEntry};
 use stator_epp_signals::LoadSink;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// The scorers of those tests, all of weight 1.
@@ -90,7 +92,7 @@ fn bench(config: &str, engines: &[Engine]) -> Bench {
         identities: plan.agent_identity.clone(),
         renderer: None,
         verify_served: false,
-        conditional: true,
+        reads_text: !plan.program.producers.is_empty(),
     };
     let observe = Observe::new(pool.name(), metrics, Vec::new(), None);
     Bench { director: PoolDirector::new(pool.clone(), settings, observe), pool }

@@ -1,5 +1,6 @@
 //! What the world is told of requests: metrics, traces, log lines. Decides nothing.
 
+use crate::asked::Asked;
 use crate::exchange::{Head, Refusal};
 use crate::prompt::Measure;
 use stator_epp_body::Usage;
@@ -95,7 +96,8 @@ impl Observe {
     }
 
     /// A request was read.
-    pub(crate) fn begin(&self, head: &Head, labels: &RequestLabels<'_>, streaming: bool) -> Told {
+    pub(crate) fn begin(&self, head: &Head, asked: &Asked) -> Told {
+        let labels = asked.labels();
         let span = tracing::info_span!(
             target: trace::TARGET, "gateway.request", otel.kind = "server",
             gen_ai.request.model = labels.model,
@@ -107,14 +109,13 @@ impl Observe {
         if let Some(parent) = parent {
             parent.adopt(&span);
         }
-        let metrics = self.0.metrics.requests.of(labels);
-        let running = Some(metrics.received());
+        let metrics = self.0.metrics.requests.of(&labels);
+        if let Some((_, Some(rewrite))) = &asked.rewritten {
+            self.0.metrics.requests.keep_model(asked.target());
+            self.0.metrics.decisions.rewritten(&metrics, rewrite);
+        }
+        let (running, streaming) = (Some(metrics.received()), asked.streams());
         Told { span, started: Instant::now(), metrics, running, first_token: None, streaming }
-    }
-
-    /// A rewrite sent the request to another model.
-    pub(crate) fn rewritten(&self, told: &Told, rewrite: &str) {
-        self.0.metrics.decisions.rewritten(&told.metrics, rewrite);
     }
 
     /// The prompt was measured.

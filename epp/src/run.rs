@@ -215,7 +215,7 @@ fn director(
         identities: plan.agent_identity.clone(),
         renderer,
         verify_served: plan.verifies_served,
-        conditional: true,
+        reads_text: !plan.program.producers.is_empty(),
     };
     PoolDirector::new(running.pool.clone(), choices, observe)
 }

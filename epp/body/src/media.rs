@@ -1,0 +1,166 @@
+//! Images, audio and video of a prompt.
+
+use crate::fields::Field;
+use crate::parse::ParsedBody;
+use memchr::memmem;
+use serde::Deserialize;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Most media of one request that are looked at.
+const MEDIA_MAX: usize = 1024;
+/// What only bodies with media have; others are not looked at again.
+const MARKS: [&str; 5] = ["image_url", "input_image", "\"image\"", "input_audio", "video_url"];
+
+/// An image, a sound or a video: equal content or equal addresses have equal hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MediaItem {
+    /// Hash of its address or of its data, the same within one process.
+    pub hash: u64,
+}
+
+/// A message whose content is a list of parts; what else it has does not matter.
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    content: Option<Content>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Parts(Vec<Part>),
+    #[allow(dead_code, reason = "texts and whatever else a message may have are passed over")]
+    Other(serde::de::IgnoredAny),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    #[serde(default)]
+    image_url: Option<Address>,
+    #[serde(default)]
+    video_url: Option<Address>,
+    #[serde(default)]
+    audio_url: Option<Address>,
+    #[serde(default)]
+    input_audio: Option<Data>,
+    #[serde(default)]
+    source: Option<Data>,
+}
+
+/// An address as chats write it, in an object, or as responses do, as a string.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Address {
+    Object {
+        url: String,
+    },
+    Text(String),
+    #[allow(dead_code, reason = "a file's number, and whatever else may stand here, is no address")]
+    Other(serde::de::IgnoredAny),
+}
+
+/// Data that stand in the body, or where Anthropic's API has them.
+#[derive(Deserialize)]
+struct Data {
+    #[serde(default)]
+    data: Option<String>,
+    #[serde(default)]
+    url: Option<String>,
+}
+
+impl Part {
+    fn content(self) -> Option<String> {
+        let address = |address: Address| match address {
+            Address::Object { url } => Some(url),
+            Address::Text(url) => Some(url),
+            Address::Other(_) => None,
+        };
+        let data = |data: Data| data.data.or(data.url);
+        let addresses = [self.image_url, self.video_url, self.audio_url];
+        addresses
+            .into_iter()
+            .flatten()
+            .find_map(address)
+            .or_else(|| [self.input_audio, self.source].into_iter().flatten().find_map(data))
+    }
+}
+
+impl ParsedBody {
+    /// The images, sounds and videos of the prompt, in their order; at most 1024.
+    ///
+    /// Known are those of OpenAI's chats and responses and of Anthropic's messages. A body
+    /// without any costs a search for their names.
+    pub fn media(&self, body: &[u8]) -> Vec<MediaItem> {
+        let Some((text, fields)) = self.json(body) else { return Vec::new() };
+        let input = fields.raw(text, Field::Messages).or_else(|| fields.raw(text, Field::Input));
+        let Some(input) = input else { return Vec::new() };
+        if !MARKS.iter().any(|mark| memmem::find(input, mark.as_bytes()).is_some()) {
+            return Vec::new();
+        }
+        let messages: Vec<Message> = serde_json::from_slice(input).unwrap_or_default();
+        let parts = messages.into_iter().filter_map(|message| match message.content? {
+            Content::Parts(parts) => Some(parts),
+            Content::Other(_) => None,
+        });
+        let contents = parts.flatten().filter_map(Part::content);
+        contents.take(MEDIA_MAX).map(|content| MediaItem { hash: hash(&content) }).collect()
+    }
+}
+
+fn hash(content: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Parsed, ParserSet};
+
+    #[track_caller]
+    fn check(path: &str, body: &str, count: usize, different: usize) {
+        let parsed = ParserSet::default().parse(path, body.as_bytes());
+        let Ok(Parsed::Request(parsed)) = parsed else { panic!("it is a request: {parsed:?}") };
+        let found = parsed.media(body.as_bytes());
+        let hashes: std::collections::HashSet<_> = found.iter().map(|item| item.hash).collect();
+        assert_eq!((found.len(), hashes.len()), (count, different));
+    }
+
+    #[test]
+    fn the_media_of_a_chat_are_found_and_told_apart() {
+        let body = r#"{"model":"m","messages":[
+            {"role":"system","content":"image_url is a word"},
+            {"role":"user","content":[{"type":"text","text":"look"},
+              {"type":"image_url","image_url":{"url":"http://a/1.png"}},
+              {"type":"image_url","image_url":{"url":"http://a/2.png","detail":"low"}},
+              {"type":"image_url","image_url":{"url":"http://a/1.png"}},
+              {"type":"input_audio","input_audio":{"data":"UklGRg==","format":"wav"}},
+              {"type":"video_url","video_url":{"url":"http://a/3.mp4"}}]}]}"#;
+        check("/v1/chat/completions", body, 5, 4);
+    }
+
+    #[test]
+    fn the_media_of_other_apis_are_found() {
+        let anthropic = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[
+            {"type":"image","source":{"type":"base64","media_type":"image/png","data":"aGk="}},
+            {"type":"image","source":{"type":"url","url":"http://a/1.png"}}]}]}"#;
+        check("/v1/messages", anthropic, 2, 2);
+        let responses = r#"{"model":"m","input":[{"role":"user","content":[
+            {"type":"input_text","text":"x"},
+            {"type":"input_image","image_url":"http://a/1.png"}]}]}"#;
+        check("/v1/responses", responses, 1, 1);
+    }
+
+    #[test]
+    fn texts_have_no_media() {
+        check(
+            "/v1/chat/completions",
+            r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#,
+            0,
+            0,
+        );
+        check("/v1/completions", r#"{"model":"m","prompt":"\"image\" of a house"}"#, 0, 0);
+        let odd = r#"{"model":"m","messages":[{"role":"user","content":{"image_url":7}},7]}"#;
+        check("/v1/chat/completions", odd, 0, 0);
+    }
+}

@@ -1,0 +1,163 @@
+//! What a request asks for, as far as its head and its body's fields tell.
+
+use crate::director::DirectorSettings;
+use crate::exchange::{Head, Refusal};
+use crate::prompt::Measured;
+use crate::refuse;
+use crate::text;
+use bytes::Bytes;
+use stator_epp_body::{MediaItem, Parsed, ParsedBody};
+use stator_epp_metrics::RequestLabels;
+use stator_epp_pool::PoolView;
+use stator_epp_scheduler::{Headers, MultimodalItem, Prompt, Request};
+use stator_protos::header;
+use std::time::Duration;
+
+/// Whose a request is that does not say.
+const DEFAULT_FAIRNESS_ID: &str = "default-flow";
+/// What the embedding of an image, a sound or a video is taken to take.
+///
+/// Source: the multimodal producer of the llm-d router.
+const MEDIA_BYTES: u64 = 2 << 20;
+
+/// A request that was read.
+pub(crate) struct Asked {
+    /// The body in one piece.
+    pub body: Bytes,
+    /// What stands in it; `None` where nobody read it.
+    pub parsed: Option<ParsedBody>,
+    /// The model that the client names; empty where nobody read the body.
+    pub model: String,
+    /// The model that is asked for in its place, and the rewrite that says so, if not a header.
+    pub rewritten: Option<(String, Option<String>)>,
+    /// The objective's priority.
+    pub priority: i32,
+    /// Whose request it is.
+    pub fairness_id: String,
+    /// Images, audio and video of the prompt.
+    pub media: Vec<MultimodalItem>,
+}
+
+impl Asked {
+    /// Parses the body, rewrites the model, looks the objective up. `chance` decides between the
+    /// targets of a rewrite.
+    ///
+    /// # Errors
+    ///
+    /// 400 for a body that is not what its path says.
+    pub(crate) fn read(
+        head: &Head,
+        body: Bytes,
+        settings: &DirectorSettings,
+        (view, chance): (&PoolView, u64),
+    ) -> Result<Self, Refusal> {
+        // A body that the data plane keeps to itself is as good as none.
+        let parsed = match body.is_empty() {
+            true => None,
+            false => match settings.parsers.parse(path(head), &body) {
+                Ok(Parsed::Request(parsed)) => Some(parsed),
+                Ok(Parsed::Skip) => None,
+                Err(error) => return Err(refuse::unread(&error)),
+            },
+        };
+        let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
+        let by_header = text::header_of(head, text::REWRITE).map(|model| (model.to_owned(), None));
+        let rewritten = by_header.or_else(|| {
+            let found = view.rewrites.rewrite(&model, chance)?;
+            Some((found.model.to_owned(), Some(found.rewrite.to_owned())))
+        });
+        let rewritten = rewritten.filter(|(name, _)| !model.is_empty() && *name != model);
+        let objective = text::header_of(head, text::OBJECTIVE);
+        let priority = objective.and_then(|name| view.priority(name)).unwrap_or_default();
+        let media = parsed.as_ref().map(|parsed| parsed.media(&body)).unwrap_or_default();
+        let media = media
+            .iter()
+            .map(|MediaItem { hash }| MultimodalItem { hash: *hash, size_bytes: MEDIA_BYTES })
+            .collect();
+        let fairness_id = fairness_id(head, settings);
+        Ok(Self { body, parsed, model, rewritten, priority, fairness_id, media })
+    }
+
+    /// The model that the endpoint is asked for.
+    pub(crate) fn target(&self) -> &str {
+        self.rewritten.as_ref().map_or(&self.model, |(target, _)| target)
+    }
+
+    /// Whether the answer is to be streamed.
+    pub(crate) fn streams(&self) -> bool {
+        self.parsed.as_ref().is_some_and(|parsed| parsed.stream)
+    }
+
+    /// What tells it apart in metrics.
+    pub(crate) fn labels(&self) -> RequestLabels<'_> {
+        RequestLabels {
+            model: &self.model,
+            target_model: self.target(),
+            fairness_id: &self.fairness_id,
+            priority: self.priority,
+        }
+    }
+
+    /// The request as the scheduler sees it. `text` is the prompt in pieces, where a plug-in
+    /// reads it.
+    pub(crate) fn request<'a>(
+        &'a self,
+        head: &'a Head,
+        measured: &'a Measured,
+        headers: &'a [(&'a str, &'a str)],
+        text: &'a [&'a [u8]],
+    ) -> Request<'a> {
+        let parsed = self.parsed.as_ref();
+        Request {
+            id: head.header(header::REQUEST_ID).unwrap_or_default(),
+            model: self.target(),
+            headers: Headers(headers),
+            priority: self.priority,
+            fairness_id: &self.fairness_id,
+            subset: head.subset.as_ref(),
+            prompt: Prompt {
+                tokens: measured.tokens,
+                token_ids: measured.token_ids.as_deref(),
+                sequence: &measured.sequence,
+                text,
+                multimodal: &self.media,
+                cache_salt: parsed.and_then(|parsed| parsed.cache_salt.as_deref()),
+            },
+            max_output_tokens: parsed.and_then(|parsed| parsed.max_output_tokens),
+            expected_output_tokens: 0,
+            stream: self.streams(),
+            size_bytes: self.body.len(),
+            slo_ttft: text::header_of(head, text::SLO_TTFT).and_then(milliseconds),
+            slo_tpot: text::header_of(head, text::SLO_TPOT).and_then(milliseconds),
+        }
+    }
+}
+
+/// Whose request it is: a header says so, or whatever tells its sender apart.
+fn fairness_id(head: &Head, settings: &DirectorSettings) -> String {
+    if let Some(id) = text::header_of(head, text::FAIRNESS_ID) {
+        return id.to_owned();
+    }
+    if settings.identities.is_empty() {
+        return DEFAULT_FAIRNESS_ID.to_owned();
+    }
+    let headers = text::readable(head);
+    let found = settings.identities.iter().find_map(|source| source.read(Headers(&headers)));
+    found.unwrap_or(DEFAULT_FAIRNESS_ID).to_owned()
+}
+
+/// The path that says which API it is: proxies that rewrite paths keep the first in a header.
+fn path(head: &Head) -> &str {
+    match head.path.as_str() {
+        "" => ["x-original-path", "x-forwarded-path"]
+            .iter()
+            .find_map(|name| head.header(name))
+            .unwrap_or_default(),
+        path => path,
+    }
+}
+
+fn milliseconds(value: &str) -> Option<Duration> {
+    let ms = value.trim().parse::<f64>().ok().filter(|ms| *ms > 0.0)?;
+    Duration::try_from_secs_f64(ms / 1000.0).ok()
+}
