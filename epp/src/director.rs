@@ -34,6 +34,9 @@ pub struct DirectorSettings {
     pub parsers: ParserSet,
     /// What somebody wants to see of every answer.
     pub interest: Interest,
+    /// Whether streams end with the request although the answer's body passes through. It spares
+    /// the cost of every token, and loses answers that begin at the same moment.
+    pub leaves_early: bool,
     /// Whether all candidates' scores go to the data plane.
     pub scores: bool,
     /// Whether token ids travel on in `nvext.token_data` to endpoints that take them.
@@ -79,7 +82,7 @@ impl PoolDirector {
             .inspect_err(|refusal| self.observe.refused(Some(&told), refusal))?;
         let body = self.edit(body, &asked, &measured, &decision);
         self.observe.routed(&told, &decision);
-        let mut routed = self.routed(head, decision, (told, self.interest(&asked)));
+        let mut routed = self.routed(head, decision, (told, self.interest(head, &asked)));
         routed.body = body;
         if let Some((target, _)) = &asked.rewritten {
             routed.watch.rename(target, &asked.model);
@@ -126,7 +129,7 @@ impl PoolDirector {
             parsed.map(|parsed| parsed.prompt_bytes(&asked.body).collect()).unwrap_or_default();
         let mut request = asked.request(head, measured, &headers, &text);
         request.expected_output_tokens = self.settings.in_flight.output_tokens(&request);
-        let watched = self.interest(asked) == Interest::Body;
+        let watched = self.interest(head, asked) == Interest::Body;
         let orchestration = tracing::info_span!(
             target: trace::TARGET, parent: told.span(), "gateway.request_orchestration",
         );
@@ -145,10 +148,14 @@ impl PoolDirector {
     }
 
     /// How much of the answer must be seen.
-    fn interest(&self, asked: &Asked) -> Interest {
+    fn interest(&self, head: &Head, asked: &Asked) -> Interest {
         // The client must read the name that it asked for.
         let renamed = if asked.rewritten.is_some() { Interest::Body } else { Interest::Nothing };
-        self.settings.interest.max(renamed)
+        let wanted = self.settings.interest.max(renamed);
+        match head.answer_passes {
+            true if wanted > Interest::Nothing || !self.settings.leaves_early => Interest::Body,
+            _ => wanted,
+        }
     }
 
     /// The body that is sent on: what came, but for the model's name and the token ids.

@@ -86,6 +86,7 @@ fn bench(config: &str, engines: &[Engine]) -> Bench {
     let settings = DirectorSettings {
         parsers: crate::plan::parsers(&plan),
         interest: Interest::Nothing,
+        leaves_early: false,
         scores: false,
         token_ids: true,
         in_flight: plan.in_flight,
@@ -104,7 +105,7 @@ fn head(headers: &[(&str, &'static str)]) -> Head {
         method: "POST".into(),
         path: "/v1/completions".into(),
         headers: headers.iter().map(|(name, value)| ((*name).into(), bytes(value))).collect(),
-        subset: None,
+        ..Head::default()
     }
 }
 
@@ -282,4 +283,22 @@ async fn the_default_profile_keeps_a_conversation_where_its_beginning_is() {
     for turns in 2..6 {
         assert_eq!(to(bench.ask(head(&[]), &text(turns)).await.expect("it is routed")), first);
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_passes_through_is_seen_to_its_end_unless_losing_it_is_accepted() {
+    let mut bench = bench("", &[Engine(0, 0, 0.0, &[])]);
+    let mut check = async |wanted, leaves_early, answer_passes, expected| {
+        bench.director.settings.interest = wanted;
+        bench.director.settings.leaves_early = leaves_early;
+        let head = Head { answer_passes, ..head(&[]) };
+        let routed = bench.ask(head, &prompt("m")).await.expect("it is routed");
+        assert_eq!(routed.watch.interest(), expected, "{wanted:?} {leaves_early} {answer_passes}");
+    };
+    use Interest::{Body, Headers, Nothing};
+    check(Nothing, false, true, Body).await;
+    check(Nothing, true, true, Nothing).await;
+    check(Headers, true, true, Body).await;
+    check(Nothing, false, false, Nothing).await;
+    check(Headers, false, false, Headers).await;
 }

@@ -20,6 +20,9 @@ pub struct Head {
     pub headers: Vec<(String, Bytes)>,
     /// The endpoints that the data plane allows; `None` is all of the pool.
     pub subset: Option<Subset>,
+    /// Whether the answer's body passes through the picker, as in full duplex. What of it is not
+    /// sent back is lost, also where the stream ends while the answer begins.
+    pub answer_passes: bool,
 }
 
 impl Head {
@@ -84,9 +87,10 @@ pub struct Refusal {
 /// How much of an answer somebody wants to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Interest {
-    /// Nothing: the stream to the data plane ends with the request.
+    /// Nothing: the stream to the data plane ends with the request. Not for an answer whose body
+    /// passes through, see [`Head::answer_passes`], unless losing it is accepted.
     Nothing,
-    /// Its head: the stream ends with it.
+    /// Its head: the stream ends with it. Not for an answer whose body passes through.
     Headers,
     /// All of it.
     Body,

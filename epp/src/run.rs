@@ -23,7 +23,7 @@ use stator_epp_signals::tokenizer::Renderer;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Gate, Readiness, Shown};
 use stator_runtime::metrics::Metrics;
-use stator_runtime::tls::{self, Listener};
+use stator_runtime::tls::{self, CipherSuites, Listener};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +51,9 @@ struct Running {
 pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     tls::install_provider();
     settings.plan.warnings.iter().for_each(|finding| tracing::warn!("configuration: {finding}"));
+    if !settings.without_effect.is_empty() {
+        tracing::info!(flags = settings.without_effect.join(" "), "flags without effect");
+    }
     let registry = Metrics::default();
     let metrics = registry.register(|registry| EppMetrics::register(build(), registry));
     let cluster = cluster(&settings).await?;
@@ -79,10 +82,13 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     rest.spawn(conditions.watch(ready, readiness.clone(), shutdown.clone()));
     let health = Health::new(health);
     serve_health(&settings, &health, &ended, &mut rest).await?;
-    serve_metrics(&settings, &registry, readiness, (cluster.as_ref(), &ended)).await?;
+    let gate = cluster.as_ref().filter(|_| settings.metrics_auth).map(gate);
+    let shown = Shown { metrics: registry.clone(), readiness, gate };
+    serve_metrics(&settings, shown, &ended, &mut rest).await?;
 
     let mut streams = JoinSet::new();
-    let tls = certificate(&settings, &mut rest, &ended)?;
+    let (tls, suites) = (settings.tls.ext_proc.as_ref(), &settings.tls.cipher_suites);
+    let tls = certificate(tls, suites, &ended, &mut rest)?;
     let renderer = crate::plan::renderer(&settings.plan.plan)?.map(Arc::new);
     for running in &pools {
         let listener = listen(running.target.listen, tls.as_ref()).await?;
@@ -123,15 +129,14 @@ async fn serve_health(
 
 async fn serve_metrics(
     settings: &EppSettings,
-    registry: &Metrics,
-    readiness: Readiness,
-    (cluster, ended): (Option<&Cluster>, &Shutdown),
+    shown: Shown,
+    ended: &Shutdown,
+    tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
-    let Some(listen) = settings.metrics_listen else { return Ok(()) };
-    let gate = cluster.filter(|_| settings.metrics_auth).map(gate);
-    let shown = Shown { metrics: registry.clone(), readiness, gate };
-    let serving = admin::serve(listen, shown, ended.clone()).await;
-    serving.with_context(|| format!("cannot listen on {listen}"))?;
+    let Some(address) = settings.metrics_listen else { return Ok(()) };
+    let (tls, suites) = (settings.tls.metrics.as_ref(), &settings.tls.cipher_suites);
+    let tls = certificate(tls, suites, ended, tasks)?;
+    admin::serve_on(listen(address, tls.as_ref()).await?, shown, ended.clone())?;
     Ok(())
 }
 
@@ -146,6 +151,7 @@ fn start(
     let plan = &settings.plan.plan;
     let mut scheduling = SchedulerSettings::default();
     scheduling.placement.block_size = settings.block_size;
+    scheduling.placement.max_blocks = settings.max_index_blocks;
     scheduling.placement.weights = plan.kv_weights.unwrap_or_default();
     // Until an engine's own event comes, it is taken to hold what it was just sent.
     scheduling.placement.early_prediction_ttl = Some(early_prediction(settings));
@@ -209,6 +215,7 @@ fn director(
             ResponsePath::Headers => Interest::Headers,
             ResponsePath::Body => Interest::Body,
         }),
+        leaves_early: settings.leaves_early,
         scores: settings.scores,
         token_ids: settings.tokenizer.forward_ids,
         in_flight: plan.in_flight,
@@ -299,15 +306,17 @@ fn gate(cluster: &Cluster) -> Gate {
     })
 }
 
+/// What a port speaks, where that is TLS. Its files are followed until `ended`, if they are to be.
 fn certificate(
-    settings: &EppSettings,
+    tls: Option<&tls::Settings>,
+    suites: &CipherSuites,
+    ended: &Shutdown,
     tasks: &mut JoinSet<()>,
-    shutdown: &Shutdown,
 ) -> anyhow::Result<Option<Arc<ServerConfig>>> {
-    let Some(tls) = &settings.tls else { return Ok(None) };
-    let (config, reload) = tls::server_config(tls)?;
+    let Some(tls) = tls else { return Ok(None) };
+    let (config, reload) = tls::server_config_with(tls, suites)?;
     if let Some(reload) = reload {
-        tasks.spawn(reload.run(shutdown.clone()));
+        tasks.spawn(reload.run(ended.clone()));
     }
     Ok(Some(config))
 }

@@ -1,5 +1,6 @@
 //! The side server for operators: `/metrics`, `/live` and `/health`.
 
+use crate::tls::Listener;
 use crate::{Shutdown, metrics};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -43,7 +44,8 @@ pub struct Shown {
     pub gate: Option<Gate>,
 }
 
-/// Serves until `shutdown`; returns the address it listens on and the task that serves.
+/// Serves plain text on `listen` until `shutdown`; returns the address it listens on and the task
+/// that serves.
 ///
 /// # Errors
 ///
@@ -53,9 +55,22 @@ pub async fn serve(
     shown: Shown,
     shutdown: Shutdown,
 ) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
-    let listener = TcpListener::bind(listen).await?;
-    let address = listener.local_addr()?;
-    tracing::info!(%address, "side server listening");
+    serve_on(Listener::plain(TcpListener::bind(listen).await?), shown, shutdown)
+}
+
+/// Serves the connections of `listener`, plain or over TLS, until `shutdown`; returns the address
+/// it listens on and the task that serves.
+///
+/// # Errors
+///
+/// When the system does not tell the address.
+pub fn serve_on(
+    listener: Listener,
+    shown: Shown,
+    shutdown: Shutdown,
+) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
+    let address = listener.address()?;
+    tracing::info!(%address, tls = listener.is_tls(), "side server listening");
     let app = axum::Router::new()
         .route("/metrics", get(render))
         .route("/live", get(|| async { "live\n" }))
@@ -88,5 +103,86 @@ async fn health(State(shown): State<Shown>) -> Response {
         (StatusCode::OK, "ready\n").into_response()
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::testkit::{Authority, Leaf, client, settings};
+    use crate::tls::{Source, server_config};
+    use std::io;
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio_rustls::TlsConnector;
+
+    /// What the server shows to somebody who asks for `path` over `stream`.
+    async fn answer(
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        path: &str,
+    ) -> io::Result<String> {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok(text)
+    }
+
+    fn shown() -> Shown {
+        let shown = Shown {
+            metrics: metrics::Metrics::default(),
+            readiness: Readiness::default(),
+            gate: None,
+        };
+        shown.readiness.set(true);
+        shown
+    }
+
+    #[tokio::test]
+    async fn plain_text_is_served_on_an_address() {
+        let (stop, stopped) = Shutdown::new();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (address, task) = serve(any, shown(), stopped).await.expect("a port is free");
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let text = answer(stream, "/health").await.expect("it answers");
+        assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("ready\n"), "{text}");
+        stop.set();
+        task.await.expect("it ends");
+    }
+
+    #[tokio::test]
+    async fn metrics_over_tls_are_for_clients_of_the_authority() {
+        let (authority, dir) = (Authority::new(), tempfile::tempdir().expect("a folder"));
+        authority.sign("localhost").write(dir.path());
+        let readers = Authority::new();
+        let ca = dir.path().join("ca.crt");
+        std::fs::write(&ca, &readers.pem).expect("the folder is ours");
+        let mut settings = settings(Source::Folder(dir.path().to_owned()));
+        settings.client_ca = Some(ca);
+        settings.alpn = vec!["http/1.1".into()];
+        let (config, _) = server_config(&settings).expect("the files are good");
+        let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let (stop, stopped) = Shutdown::new();
+        let listener = Listener::tls(tcp, config);
+        let (address, task) = serve_on(listener, shown(), stopped).expect("it has an address");
+
+        let read = async |own: Option<&Leaf>| -> io::Result<String> {
+            let mut config = client(&authority.der, own);
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            let name = "localhost".try_into().expect("it is a name");
+            let stream = TcpStream::connect(address).await?;
+            let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+            answer(stream, "/metrics").await
+        };
+        let text = read(Some(&readers.sign("prometheus"))).await.expect("it answers");
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains(metrics::CONTENT_TYPE), "{text}");
+        assert!(read(None).await.is_err(), "nobody reads without a certificate");
+        let stranger = Authority::new().sign("prometheus");
+        assert!(read(Some(&stranger)).await.is_err(), "nor with one of another authority");
+        let plain = TcpStream::connect(address).await.expect("it listens");
+        let text = answer(plain, "/metrics").await.unwrap_or_default();
+        assert!(!text.contains("HTTP"), "{text}");
+        stop.set();
+        task.await.expect("it ends");
     }
 }

@@ -4,7 +4,8 @@
 //! (`http-port: 8000`), so there is one vocabulary and one place that documents it. Unknown keys
 //! and values that do not fit are all reported at once.
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::builder::Resettable;
+use clap::{Arg, ArgAction, ArgMatches, Command, Id};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
@@ -109,7 +110,10 @@ fn check(role: &Command, key: &str, words: Vec<String>) -> Result<Vec<String>, S
         .find(|a| a.get_long() == Some(key))
         .expect("the flag was found by its name")
         .clone()
-        .required(false);
+        .required(false)
+        // What it needs and what it excludes is judged with the others.
+        .requires(Resettable::<Id>::Reset)
+        .conflicts_with(Resettable::<Id>::Reset);
     let is_switch = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
     if is_switch {
         return match words.as_slice() {

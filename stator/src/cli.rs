@@ -127,6 +127,7 @@ fn command() -> clap::Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stator_epp::config::EppSettings;
     use stator_proxy::ProxySettings;
     use stator_worker_agent::{AgentSettings, EngineSettings};
 
@@ -170,12 +171,13 @@ mod tests {
                     ProxySettings::try_from(role.args).unwrap();
                     Ok(())
                 }
+                Role::Epp(role) => EppSettings::try_from(role.args).map(drop),
                 Role::Bench(_) => panic!("there is no example for bench"),
             };
             checked.unwrap();
             roles.push(role);
         }
         roles.sort();
-        assert_eq!(roles, ["agent", "proxy", "up"]);
+        assert_eq!(roles, ["agent", "epp", "proxy", "up"]);
     }
 }

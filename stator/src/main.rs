@@ -5,8 +5,11 @@
 mod cli;
 mod up;
 
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
 use cli::{Cli, Role};
-use stator_runtime::{Shutdown, log};
+use stator_runtime::Shutdown;
+use stator_runtime::log::{self, LogArgs};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -17,7 +20,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let started = log::init(cli.role.log(), cli.role.service()).and_then(|_traces| run(cli));
+    let started = log::init(&log_args(&cli), cli.role.service()).and_then(|traces| {
+        // Dropping it ends the sending of traces before there are any.
+        let _traces = sends_traces(&cli.role).then_some(traces);
+        run(cli)
+    });
     match started {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -32,7 +39,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.role {
         Role::Up(role) => up::run(role.args, &cli.matches, Shutdown::on_signal()?).await,
         Role::Proxy(role) => stator_proxy::run(role.args.try_into()?, Shutdown::on_signal()?).await,
-        Role::Epp(role) if role.args.explain => {
+        Role::Epp(role) if role.args.scheduling.explain => {
             print!("{}", stator_epp::config::explain(&role.args)?);
             Ok(())
         }
@@ -47,4 +54,31 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Role::Bench(role) => stator_bench::run(role.args).await,
     }
+}
+
+/// How the process logs. The picker has other flags for it too, whose names are llm-d's.
+fn log_args(cli: &Cli) -> LogArgs {
+    let own = cli.role.log();
+    match &cli.role {
+        Role::Epp(role) => role.args.telemetry.log(own, |flag| chosen(&cli.matches, flag)),
+        _ => own.clone(),
+    }
+}
+
+fn sends_traces(role: &Role) -> bool {
+    match role {
+        Role::Epp(role) => role.args.telemetry.tracing,
+        _ => true,
+    }
+}
+
+/// Whether somebody chose the value of this flag of the log. A configuration file does so by
+/// another default.
+fn chosen(matches: &ArgMatches, id: &str) -> bool {
+    let flags = LogArgs::augment_args(clap::Command::new("log"));
+    let usual = flags.get_arguments().find(|flag| flag.get_id() == id);
+    let usual = usual.map(|flag| flag.get_default_values()).unwrap_or_default();
+    let value = matches.get_raw(id).unwrap_or_default();
+    matches.value_source(id) != Some(ValueSource::DefaultValue)
+        || !value.eq(usual.iter().map(|value| value.as_os_str()))
 }

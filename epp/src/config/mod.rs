@@ -3,19 +3,22 @@
 //! Flags that the llm-d router has too keep their names, values and defaults, so that a
 //! deployment's arguments go on working.
 
-mod args;
+pub mod args;
 mod pools;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use args::EppArgs;
+use args::ResponsePath;
 pub use pools::{PoolSource, PoolTarget};
+pub use tls::TlsSettings;
 
 use crate::exchange::Interest;
 use crate::ext_proc;
+use args::ReplicaArgs;
 use stator_epp_config::{Loaded, Options};
 use stator_runtime::config::ConfigError;
-use stator_runtime::tls;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -27,8 +30,8 @@ pub struct EppSettings {
     pub pools: Vec<PoolTarget>,
     /// A kubeconfig file, where not the usual places say which cluster it is.
     pub kubeconfig: Option<PathBuf>,
-    /// TLS of the ext-proc ports; `None` is plain text.
-    pub tls: Option<tls::Settings>,
+    /// TLS of the ports for data planes and for readers of metrics.
+    pub tls: TlsSettings,
     /// Where health is asked.
     pub health_listen: SocketAddr,
     /// Where metrics are read; `None` is nowhere.
@@ -41,12 +44,16 @@ pub struct EppSettings {
     pub ext_proc: ext_proc::Settings,
     /// What somebody wants to see of every answer, whatever the plan needs.
     pub interest: Interest,
+    /// Whether streams end with the request although the answer passes through.
+    pub leaves_early: bool,
     /// Whether scores go to the data plane.
     pub scores: bool,
     /// Whether metrics of streams are kept.
     pub stream_metrics: bool,
     /// Tokens per KV block.
     pub block_size: NonZeroU32,
+    /// Most entries of the KV index.
+    pub max_index_blocks: usize,
     /// Where the tokenizer comes from.
     pub tokenizer: TokenizerSettings,
     /// Port of the endpoints' agents, for pods whose labels do not say; `None`: they have none.
@@ -65,6 +72,8 @@ pub struct EppSettings {
     pub shutdown_delay: Duration,
     /// Longest wait for open streams when the process is told to end.
     pub drain_timeout: Duration,
+    /// Flags that were given and have no effect, by name.
+    pub without_effect: Vec<&'static str>,
 }
 
 /// Where a tokenizer comes from; the first that is there is used.
@@ -120,33 +129,13 @@ impl TryFrom<EppArgs> for EppSettings {
         let mut faults = Vec::new();
         let pools = pools::targets(&args, &mut faults);
         let plan = plan(&args, &mut faults);
-        let min_version = args.tls_min_version;
-        let tls = args.secure_serving.then(|| tls::Settings {
-            certificate: match &args.cert_path {
-                Some(folder) => tls::Source::Folder(folder.clone()),
-                None => tls::Source::SelfSigned { names: Vec::new() },
-            },
-            client_ca: args.client_ca_file.clone(),
-            reload: args.enable_cert_reload,
-            min_version,
-            alpn: vec!["h2".into()],
-        });
-        if !args.secure_serving {
-            let given = [
-                ("--cert-path", args.cert_path.is_some()),
-                ("--client-ca-file", args.client_ca_file.is_some()),
-            ];
-            let unused = given.iter().filter(|(_, given)| *given);
-            faults.extend(
-                unused.map(|(flag, _)| format!("{flag}: has no use with --secure-serving=false")),
-            );
-        }
-        let staleness = args.metrics_staleness_threshold;
-        if staleness < args.refresh_metrics_interval {
+        let tls = tls::ports(&args, &mut faults);
+        let staleness = args.signals.metrics_staleness_threshold;
+        let interval = args.signals.refresh_metrics_interval;
+        if staleness < interval {
             faults.push(format!(
                 "--metrics-staleness-threshold: {staleness:?} is shorter than \
-                 --refresh-metrics-interval, {:?}",
-                args.refresh_metrics_interval
+                 --refresh-metrics-interval, {interval:?}",
             ));
         }
         match plan {
@@ -156,61 +145,79 @@ impl TryFrom<EppArgs> for EppSettings {
     }
 }
 
-fn settings(
-    args: EppArgs,
-    pools: Vec<PoolTarget>,
-    plan: Loaded,
-    tls: Option<tls::Settings>,
-) -> EppSettings {
-    let at = |ip: IpAddr, port| SocketAddr::new(ip, port);
-    let block_size = NonZeroU32::new(args.block_size).unwrap_or(NonZeroU32::MIN);
-    let live = args.kv_events_port;
+fn settings(args: EppArgs, pools: Vec<PoolTarget>, plan: Loaded, tls: TlsSettings) -> EppSettings {
+    let without_effect = args.compat.given();
+    let ext_proc = streams(&args);
+    let EppArgs { serving, scheduling, signals, requests, .. } = args;
+    let at = |port| SocketAddr::new(serving.host, port);
     EppSettings {
         pools,
-        kubeconfig: args.kubeconfig,
+        kubeconfig: args.pools.kubeconfig,
         tls,
-        health_listen: at(args.host, args.grpc_health_port),
-        metrics_listen: (!args.no_metrics).then(|| at(args.host, args.metrics_port)),
-        metrics_auth: args.metrics_endpoint_auth,
+        health_listen: at(serving.grpc_health_port),
+        metrics_listen: (!serving.no_metrics).then(|| at(serving.metrics_port)),
+        metrics_auth: serving.metrics_endpoint_auth,
         plan,
-        ext_proc: ext_proc::Settings {
-            max_body_bytes: args.max_body_bytes as usize,
-            max_message_bytes: args.grpc_max_recv_msg_size as usize,
-            subset_filter: !args.disable_endpoint_subset_filter,
-            fallbacks: args.fallback_endpoints,
-            error_format: args.error_format.into(),
-            ..ext_proc::Settings::default()
-        },
-        interest: args.response_path.into(),
-        scores: args.emit_endpoint_scores,
-        stream_metrics: args.enable_grpc_stream_metrics,
-        block_size,
+        ext_proc,
+        interest: requests.response_path.into(),
+        leaves_early: requests.response_path == ResponsePath::None,
+        scores: requests.emit_endpoint_scores,
+        stream_metrics: requests.enable_grpc_stream_metrics,
+        max_index_blocks: scheduling.max_index_blocks as usize,
+        block_size: NonZeroU32::new(scheduling.block_size).unwrap_or(NonZeroU32::MIN),
         tokenizer: TokenizerSettings {
-            path: args.tokenizer_path,
-            model: args.tokenizer_model,
-            hub_endpoint: args.hub_endpoint,
-            forward_ids: args.forward_token_ids,
+            path: scheduling.tokenizer_path,
+            model: scheduling.tokenizer_model,
+            hub_endpoint: scheduling.hub_endpoint,
+            forward_ids: scheduling.forward_token_ids,
         },
-        agent_port: args.agent_port,
-        kv_events: live.map(|live| KvEventPorts { live, replay: args.kv_replay_port }),
-        scrape_interval: args.refresh_metrics_interval,
-        staleness: args.metrics_staleness_threshold,
-        peers: (!args.peers.is_empty()).then(|| PeerSettings {
-            listen: at(args.host, args.peers_port),
-            peers: args.peers,
-            token: args.peers_token,
-            tls: args.peers_ca_file.zip(args.peers_cert_path).map(|(ca_file, certificate)| {
-                PeerFiles { ca_file, certificate, server_name: args.peers_server_name }
-            }),
-        }),
-        leader_election: args.ha_enable_leader_election,
-        shutdown_delay: args.shutdown_delay,
-        drain_timeout: args.drain_timeout,
+        agent_port: signals.agent_port,
+        kv_events: signals
+            .kv_events_port
+            .map(|live| KvEventPorts { live, replay: signals.kv_replay_port }),
+        scrape_interval: signals.refresh_metrics_interval,
+        staleness: signals.metrics_staleness_threshold,
+        leader_election: args.replicas.ha_enable_leader_election,
+        peers: peers(args.replicas, serving.host),
+        shutdown_delay: serving.shutdown_delay,
+        drain_timeout: serving.drain_timeout,
+        without_effect,
     }
+}
+
+fn streams(args: &EppArgs) -> ext_proc::Settings {
+    let (serving, requests) = (&args.serving, &args.requests);
+    ext_proc::Settings {
+        max_body_bytes: requests.max_body_bytes as usize,
+        max_headers: requests.max_headers as usize,
+        max_header_bytes: requests.max_header_bytes as usize,
+        max_message_bytes: serving.grpc_max_recv_msg_size as usize,
+        max_streamed_bytes: requests.max_streamed_bytes as usize,
+        max_concurrent_streams: serving.max_concurrent_streams,
+        subset_filter: !requests.disable_endpoint_subset_filter,
+        fallbacks: requests.fallback_endpoints,
+        error_format: requests.error_format.into(),
+        ..ext_proc::Settings::default()
+    }
+}
+
+fn peers(args: ReplicaArgs, host: IpAddr) -> Option<PeerSettings> {
+    let files = args.peers_ca_file.zip(args.peers_cert_path);
+    (!args.peers.is_empty()).then(|| PeerSettings {
+        listen: SocketAddr::new(host, args.peers_port),
+        peers: args.peers,
+        token: args.peers_token,
+        tls: files.map(|(ca_file, certificate)| PeerFiles {
+            ca_file,
+            certificate,
+            server_name: args.peers_server_name,
+        }),
+    })
 }
 
 /// Loads the `EndpointPickerConfig` that the flags name, or the default one.
 fn plan(args: &EppArgs, faults: &mut Vec<String>) -> Option<Loaded> {
+    let args = &args.scheduling;
     let options =
         Options { allow_experimental: args.allow_experimental_plugins, lenient: args.lenient };
     let (from, text) = match (&args.config_file, &args.config_text) {

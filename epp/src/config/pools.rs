@@ -39,7 +39,7 @@ pub enum PoolSource {
 /// The pools that the flags name; faults are appended.
 pub(super) fn targets(args: &EppArgs, faults: &mut Vec<String>) -> Vec<PoolTarget> {
     let mut targets: Vec<PoolTarget> = first(args, faults).into_iter().collect();
-    for text in &args.pool {
+    for text in &args.pools.pool {
         match further(text, args) {
             Some(target) => targets.push(target),
             None => faults.push(format!("--pool: {text:?} is not namespace/name=port")),
@@ -63,21 +63,25 @@ pub(super) fn targets(args: &EppArgs, faults: &mut Vec<String>) -> Vec<PoolTarge
 
 /// The pool of the flags that are not repeated.
 fn first(args: &EppArgs, faults: &mut Vec<String>) -> Option<PoolTarget> {
-    let (name, source) = if let Some(file) = &args.endpoints_file {
+    let (name, source) = if let Some(file) = &args.pools.endpoints_file {
         ("file".to_owned(), PoolSource::File(file.clone()))
-    } else if let Some(selector) = &args.endpoint_selector {
-        let ports = args.endpoint_target_ports.clone();
+    } else if let Some(selector) = &args.pools.endpoint_selector {
+        let ports = args.pools.endpoint_target_ports.clone();
         if ports.is_empty() || ports.len() > 8 {
             let count = ports.len();
             faults.push(format!("--endpoint-target-ports: {count} ports are not 1 to 8"));
         }
         (selector.clone(), PoolSource::Selector { selector: selector.clone(), ports })
     } else {
-        let group = args.pool_group.clone();
-        (args.pool_name.clone()?, PoolSource::Kubernetes { group })
+        let group = args.pools.pool_group.clone();
+        (args.pools.pool_name.clone()?, PoolSource::Kubernetes { group })
     };
-    let listen = SocketAddr::new(args.host, args.grpc_port);
-    Some(PoolTarget { namespace: args.pool_namespace.clone(), name, source, listen })
+    let listen = SocketAddr::new(args.serving.host, args.serving.grpc_port);
+    let namespace = args.pools.pool_namespace.clone();
+    // A pod is told its own by this name, also where the llm-d router was told it before.
+    let namespace = namespace.or_else(|| std::env::var("NAMESPACE").ok());
+    let namespace = namespace.unwrap_or_else(|| "default".into());
+    Some(PoolTarget { namespace, name, source, listen })
 }
 
 fn further(text: &str, args: &EppArgs) -> Option<PoolTarget> {
@@ -86,7 +90,7 @@ fn further(text: &str, args: &EppArgs) -> Option<PoolTarget> {
     if namespace.is_empty() || name.is_empty() {
         return None;
     }
-    let listen = SocketAddr::new(args.host, port.parse().ok()?);
-    let source = PoolSource::Kubernetes { group: args.pool_group.clone() };
+    let listen = SocketAddr::new(args.serving.host, port.parse().ok()?);
+    let source = PoolSource::Kubernetes { group: args.pools.pool_group.clone() };
     Some(PoolTarget { namespace: namespace.to_owned(), name: name.to_owned(), source, listen })
 }

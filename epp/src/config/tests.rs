@@ -1,5 +1,9 @@
+use super::args::{ZapEncoder, ZapLevel};
 use super::*;
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
+use stator_runtime::config;
+use stator_runtime::log::{Format, LogArgs};
+use stator_runtime::tls::{CipherSuites, Source, Version};
 
 #[derive(Parser)]
 struct Line {
@@ -7,9 +11,13 @@ struct Line {
     args: EppArgs,
 }
 
-fn settings(flags: &str) -> Result<EppSettings, ConfigError> {
+fn args(flags: &str) -> EppArgs {
     let words = std::iter::once("epp").chain(flags.split_whitespace());
-    Line::try_parse_from(words).expect("the flags are known").args.try_into()
+    Line::try_parse_from(words).expect("the flags are known").args
+}
+
+fn settings(flags: &str) -> Result<EppSettings, ConfigError> {
+    args(flags).try_into()
 }
 
 fn good(flags: &str) -> EppSettings {
@@ -33,7 +41,7 @@ fn the_flags_of_llm_d_mean_what_they_mean_there() {
     assert_eq!((&*pool.namespace, &*pool.name, pool.listen.port()), ("models", "vllm", 9102));
     let group = "inference.networking.k8s.io".to_owned();
     assert_eq!(pool.source, PoolSource::Kubernetes { group });
-    assert!(settings.tls.is_none() && settings.leader_election && !settings.metrics_auth);
+    assert!(settings.tls.ext_proc.is_none() && settings.leader_election && !settings.metrics_auth);
     assert_eq!(settings.scrape_interval, Duration::from_millis(100));
     assert_eq!(settings.ext_proc.max_message_bytes, 10 << 20);
     assert_eq!(settings.drain_timeout, Duration::from_secs(90));
@@ -45,7 +53,9 @@ fn defaults_are_secure_and_those_of_the_ports_table() {
     assert_eq!(settings.pools[0].listen.port(), 9002);
     assert_eq!(settings.health_listen.port(), 9003);
     assert_eq!(settings.metrics_listen.map(|listen| listen.port()), Some(9090));
-    assert!(settings.tls.is_some() && settings.metrics_auth);
+    assert!(settings.tls.ext_proc.is_some() && settings.metrics_auth);
+    assert!(settings.tls.metrics.is_none() && settings.without_effect.is_empty());
+    assert_eq!(settings.ext_proc, ext_proc::Settings::default());
     assert_eq!(settings.interest, Interest::Nothing);
     assert!(settings.plan.plan.program.uses_kv);
 }
@@ -89,8 +99,152 @@ fn a_configuration_file_that_is_not_there_is_named() {
 
 #[test]
 fn an_explanation_loads_again() {
-    let line = Line::try_parse_from(["epp", "--pool-name=a"]).expect("the flags are known");
-    let text = explain(&line.args).expect("the default is sound");
+    let text = explain(&args("--pool-name=a")).expect("the default is sound");
     assert!(text.contains("kv-aware"), "{text}");
     stator_epp_config::load(&text, Options::default()).expect("it loads");
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Line::command().debug_assert();
+}
+
+#[test]
+fn tls_is_chosen_for_both_ports() {
+    let suite = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+    let flags = "--pool-name=a --tls-min-version=VersionTLS13 --metrics-cert-dir=/certs \
+                 --metrics-client-ca-file=/ca.crt --tls-cipher-suites";
+    let tls = good(&format!("{flags}={suite},TLS_AES_128_GCM_SHA256")).tls;
+    let names = [suite, "TLS_AES_128_GCM_SHA256"].map(str::to_owned);
+    assert_eq!(Ok(tls.cipher_suites), CipherSuites::named(&names));
+    let (streams, metrics) = tls.ext_proc.zip(tls.metrics).expect("both are over TLS");
+    assert_eq!((streams.min_version, metrics.min_version), (Version::Tls13, Version::Tls13));
+    assert_eq!((streams.client_ca, metrics.client_ca), (None, Some("/ca.crt".into())));
+    assert_eq!(metrics.certificate, Source::Folder("/certs".into()));
+    assert!(metrics.reload && !streams.reload);
+}
+
+#[test]
+fn versions_of_tls_have_the_names_of_llm_d_too() {
+    for (name, version) in [
+        ("1.2", Version::Tls12),
+        ("VersionTLS10", Version::Tls12),
+        ("VersionTLS12", Version::Tls12),
+        ("1.3", Version::Tls13),
+    ] {
+        assert_eq!(args(&format!("--tls-min-version={name}")).tls.tls_min_version, version);
+    }
+}
+
+#[test]
+fn tls_that_would_not_be_in_force_is_refused() {
+    refused(
+        "--pool-name=a --metrics-client-ca-file=/ca.crt",
+        &["--metrics-client-ca-file: needs --metrics-cert-dir"],
+    );
+    refused(
+        "--pool-name=a --no-metrics --metrics-cert-dir=/certs --metrics-client-ca-file=/ca.crt",
+        &[
+            "--metrics-cert-dir: has no use with --no-metrics",
+            "--metrics-client-ca-file: has no use with --no-metrics",
+        ],
+    );
+    let error = settings("--pool-name=a --tls-cipher-suites=TLS_X").err().expect("it is refused");
+    let expected = "--tls-cipher-suites: TLS_X not supported, only these are: TLS_AES";
+    assert!(error.to_string().starts_with(expected), "{error}");
+}
+
+#[test]
+fn limits_of_streams_can_be_chosen_within_their_range() {
+    let chosen = good(
+        "--pool-name=a --max-header-bytes=64KiB --max-headers=100 --max-streamed-bytes=32Ki \
+         --max-concurrent-streams=1000",
+    )
+    .ext_proc;
+    let expected = ext_proc::Settings {
+        max_header_bytes: 64 << 10,
+        max_headers: 100,
+        max_streamed_bytes: 32 << 10,
+        max_concurrent_streams: 1000,
+        ..ext_proc::Settings::default()
+    };
+    assert_eq!(chosen, expected);
+    for flag in [
+        "--max-header-bytes=17Mi",
+        "--max-headers=0",
+        "--max-streamed-bytes=1",
+        "--max-concurrent-streams=0",
+        "--grpc-max-send-msg-size=much",
+        "--zap-log-level=loud",
+        "--zap-encoder=xml",
+        "--v=-1",
+    ] {
+        assert!(Line::try_parse_from(["epp", flag]).is_err(), "{flag}");
+    }
+}
+
+#[test]
+fn flags_without_effect_are_taken_and_told() {
+    let told = good(
+        "--pool-name=a --grpc-max-send-msg-size=10MiB --refresh-prometheus-metrics-interval=5s \
+         --enable-pprof=false --health-checking --zap-devel=true --zap-stacktrace-level=panic \
+         --zap-time-encoding=rfc3339nano --tracing -v 4 --zap-encoder=json",
+    )
+    .without_effect;
+    let expected = [
+        "--grpc-max-send-msg-size",
+        "--refresh-prometheus-metrics-interval",
+        "--enable-pprof",
+        "--health-checking",
+        "--zap-devel",
+        "--zap-stacktrace-level",
+        "--zap-time-encoding",
+    ];
+    assert_eq!(told, expected);
+}
+
+/// The log's settings for `flags`, where `chosen` of its own flags were given too.
+#[track_caller]
+fn check_log(flags: &str, chosen: &[&str], expected: (&str, Format)) {
+    let own = LogArgs { log_level: "own".into(), log_format: Format::Text };
+    let log = args(flags).telemetry.log(&own, |flag| chosen.contains(&flag));
+    assert_eq!((&*log.log_level, log.log_format), expected, "{flags}");
+}
+
+#[test]
+fn verbosity_counts_where_our_own_flags_were_not_given() {
+    check_log("", &[], ("own", Format::Text));
+    for flag in ["-v 2", "-v=2", "--v=2", "--v 2", "--zap-log-level=info", "--zap-log-level=1"] {
+        check_log(flag, &[], ("info", Format::Text));
+    }
+    check_log("-v4", &[], ("info,stator=debug", Format::Text));
+    check_log("-v=9", &[], ("info,stator=trace", Format::Text));
+    check_log("--zap-log-level=debug -v=9", &[], ("info,stator=debug", Format::Text));
+    check_log("--zap-log-level=panic", &[], ("error", Format::Text));
+    check_log("--zap-encoder=json", &[], ("own", Format::Json));
+    let both = ["log_level", "log_format"];
+    check_log("-v=9 --zap-log-level=info --zap-encoder=json", &both, ("own", Format::Text));
+    check_log("-v=9 --zap-encoder=json", &both[..1], ("own", Format::Json));
+}
+
+#[test]
+fn a_file_of_flags_holds_them_like_the_command_line() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/testdata/flags.yaml");
+    let role = Line::command().name("epp").arg(config::config_arg());
+    let line = ["stator", "epp", "--max-headers=60", "--config"].map(Into::into);
+    let line = line.into_iter().chain([file.into()]).collect();
+    let matches = config::parse(clap::Command::new("stator").subcommand(role), line);
+    let matches = matches.expect("the file is sound");
+    let (_, matches) = matches.subcommand().expect("there is a role");
+    let args = Line::from_arg_matches(matches).expect("the flags are there").args;
+
+    assert_eq!(args.tls.tls_cipher_suites.len(), 2);
+    assert_eq!((args.requests.max_headers, args.requests.max_header_bytes), (60, 16 << 10));
+    let telemetry = &args.telemetry;
+    assert_eq!((telemetry.verbosity, telemetry.tracing), (Some(4), false));
+    assert_eq!(telemetry.zap_log_level, Some(ZapLevel::Error));
+    assert_eq!(telemetry.zap_encoder, Some(ZapEncoder::Json));
+    let settings = EppSettings::try_from(args).expect("the settings are sound");
+    assert!(settings.tls.metrics.is_some());
+    assert_eq!(settings.without_effect, ["--enable-pprof", "--zap-time-encoding"]);
 }

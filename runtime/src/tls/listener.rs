@@ -65,6 +65,11 @@ impl Listener {
         self.tcp.local_addr()
     }
 
+    /// Whether its connections are over TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Counts handshakes that failed or took too long, for a registry of metrics.
     pub fn failures(&self) -> Counter {
         self.failures.clone()
@@ -126,6 +131,26 @@ impl Listener {
             None
         });
         None
+    }
+}
+
+/// For servers of axum. A connection whose client is gone before it has an address is passed over.
+impl axum::serve::Listener for Listener {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        loop {
+            let connection = Self::accept(self).await;
+            match connection.tcp().peer_addr() {
+                Ok(client) => return (connection, client),
+                Err(error) => tracing::debug!(%error, "client is gone"),
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.address()
     }
 }
 

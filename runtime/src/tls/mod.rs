@@ -7,13 +7,15 @@
 mod certificate;
 mod listener;
 mod reload;
+mod suites;
 #[cfg(test)]
-mod testkit;
+pub(crate) mod testkit;
 #[cfg(test)]
 mod tests;
 
 pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Listener};
 pub use reload::{RELOAD_INTERVAL, Reload};
+pub use suites::{CipherSuites, UnsupportedSuites};
 
 use reload::{Certificate, Clients, Material};
 use rustls::crypto::{CryptoProvider, ring};
@@ -55,11 +57,12 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Version {
     /// TLS 1.2: the default, because Envoy offers nothing newer to its upstreams unless told to.
+    /// What Go calls older ones is taken for this, the oldest that is spoken at all.
     #[default]
-    #[value(name = "1.2")]
+    #[value(name = "1.2", aliases = ["VersionTLS12", "VersionTLS11", "VersionTLS10"])]
     Tls12,
     /// TLS 1.3.
-    #[value(name = "1.3")]
+    #[value(name = "1.3", alias = "VersionTLS13")]
     Tls13,
 }
 
@@ -119,6 +122,18 @@ pub fn install_provider() {
 ///
 /// When a file cannot be read, or does not hold what it should.
 pub fn server_config(settings: &Settings) -> Result<(Arc<ServerConfig>, Option<Reload>), TlsError> {
+    server_config_with(settings, &CipherSuites::default())
+}
+
+/// The same with fewer cipher suites.
+///
+/// # Errors
+///
+/// When a file cannot be read, or does not hold what it should.
+pub fn server_config_with(
+    settings: &Settings,
+    suites: &CipherSuites,
+) -> Result<(Arc<ServerConfig>, Option<Reload>), TlsError> {
     let material = Material::read(settings)?;
     let certificate =
         Arc::new(Certificate::new(certificate::certified(settings.names(), &material)?));
@@ -127,7 +142,7 @@ pub fn server_config(settings: &Settings) -> Result<(Arc<ServerConfig>, Option<R
         None => None,
     };
 
-    let builder = ServerConfig::builder_with_provider(provider())
+    let builder = ServerConfig::builder_with_provider(suites.provider(&settings.certificate))
         .with_protocol_versions(settings.min_version.and_newer())?;
     let builder = match &clients {
         Some(clients) => builder.with_client_cert_verifier(clients.clone()),

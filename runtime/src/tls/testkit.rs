@@ -1,6 +1,9 @@
 //! What the TLS tests share: authorities, files, a server that echoes and clients of it.
 
-use super::{Connection, Listener, Reload, Settings, Source, Version, provider, server_config};
+use super::{
+    CipherSuites, Connection, Listener, Reload, Settings, Source, Version, provider,
+    server_config_with,
+};
 use prometheus_client::metrics::counter::Counter;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::client::WebPkiServerVerifier;
@@ -16,21 +19,21 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// An authority that signs certificates.
-pub(super) struct Authority {
+pub(crate) struct Authority {
     pub pem: String,
     pub der: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
 /// A certificate and its key.
-pub(super) struct Leaf {
+pub(crate) struct Leaf {
     pub pem: String,
     pub der: CertificateDer<'static>,
     pub key: KeyPair,
 }
 
 impl Authority {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -39,7 +42,7 @@ impl Authority {
         Self { pem, der, issuer: Issuer::new(params, key) }
     }
 
-    pub(super) fn sign(&self, name: &str) -> Leaf {
+    pub(crate) fn sign(&self, name: &str) -> Leaf {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -48,13 +51,13 @@ impl Authority {
 }
 
 impl Leaf {
-    pub(super) fn write(&self, folder: &Path) {
+    pub(crate) fn write(&self, folder: &Path) {
         std::fs::write(folder.join("tls.crt"), &self.pem).unwrap();
         std::fs::write(folder.join("tls.key"), self.key.serialize_pem()).unwrap();
     }
 }
 
-pub(super) fn settings(certificate: Source) -> Settings {
+pub(crate) fn settings(certificate: Source) -> Settings {
     Settings {
         certificate,
         client_ca: None,
@@ -65,21 +68,25 @@ pub(super) fn settings(certificate: Source) -> Settings {
 }
 
 /// A running server that echoes whatever it is sent.
-pub(super) struct Echo {
+pub(crate) struct Echo {
     pub address: SocketAddr,
     pub failures: Counter,
     pub reload: Option<Reload>,
 }
 
 impl Echo {
-    pub(super) async fn start(settings: &Settings) -> Self {
-        let (config, reload) = server_config(settings).unwrap();
+    pub(crate) async fn start(settings: &Settings) -> Self {
+        Self::start_with(settings, &CipherSuites::default()).await
+    }
+
+    pub(crate) async fn start_with(settings: &Settings, suites: &CipherSuites) -> Self {
+        let (config, reload) = server_config_with(settings, suites).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, failures) = Self::serve(Listener::tls(tcp, config));
         Self { address, failures, reload }
     }
 
-    pub(super) fn serve(mut listener: Listener) -> (SocketAddr, Counter) {
+    pub(crate) fn serve(mut listener: Listener) -> (SocketAddr, Counter) {
         let (address, failures) = (listener.address().unwrap(), listener.failures());
         tokio::spawn(async move {
             loop {
@@ -90,18 +97,18 @@ impl Echo {
     }
 
     /// Looks at the files once, as the task does every few seconds.
-    pub(super) fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         self.reload = self.reload.take().map(Reload::look);
     }
 
-    pub(super) async fn connect(&self, client: ClientConfig) -> io::Result<Client> {
+    pub(crate) async fn connect(&self, client: ClientConfig) -> io::Result<Client> {
         let stream = TcpStream::connect(self.address).await?;
         let name = ServerName::try_from("localhost").unwrap();
         Ok(Client(TlsConnector::from(Arc::new(client)).connect(name, stream).await?))
     }
 
     /// Whether a connection with `client` gets as far as an answer.
-    pub(super) async fn answers(&self, client: ClientConfig) -> bool {
+    pub(crate) async fn answers(&self, client: ClientConfig) -> bool {
         match self.connect(client).await {
             Ok(mut client) => client.says("hello").await.is_ok_and(|answer| answer == "hello"),
             Err(_) => false,
@@ -120,10 +127,10 @@ async fn echo(mut connection: Connection) {
 
 /// An open connection to the server.
 #[derive(Debug)]
-pub(super) struct Client(pub TlsStream<TcpStream>);
+pub(crate) struct Client(pub TlsStream<TcpStream>);
 
 impl Client {
-    pub(super) async fn says(&mut self, text: &str) -> io::Result<String> {
+    pub(crate) async fn says(&mut self, text: &str) -> io::Result<String> {
         self.0.write_all(text.as_bytes()).await?;
         self.0.flush().await?;
         let mut answer = vec![0; text.len()];
@@ -132,13 +139,13 @@ impl Client {
     }
 
     /// The certificate that the server showed.
-    pub(super) fn server(&self) -> CertificateDer<'static> {
+    pub(crate) fn server(&self) -> CertificateDer<'static> {
         self.0.get_ref().1.peer_certificates().unwrap()[0].clone()
     }
 }
 
 /// A client that trusts `root` and shows `own`, if there is one.
-pub(super) fn client(root: &CertificateDer<'static>, own: Option<&Leaf>) -> ClientConfig {
+pub(crate) fn client(root: &CertificateDer<'static>, own: Option<&Leaf>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone()).unwrap();
     let verifier =

@@ -43,6 +43,7 @@ impl<W: Watch> Machine<W> {
             method: fields.method,
             path: fields.path,
             headers: fields.headers,
+            answer_passes: self.modes.response == BodyMode::FullDuplex,
             ..Head::default()
         };
         let expected = content_length(&head);

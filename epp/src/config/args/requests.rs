@@ -1,0 +1,107 @@
+//! Limits and choices of requests.
+
+use super::values::{head_size, size};
+use crate::exchange::Interest;
+use crate::ext_proc;
+use clap::{ArgAction, Args, ValueEnum};
+
+/// Limits and choices of requests.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Requests")]
+pub struct RequestArgs {
+    /// How much of every answer is watched: `auto` what the configuration needs, and all of it
+    /// where it passes through the picker anyway, as full duplex has it; `headers`; `body`; `none`
+    /// as `auto`, but ends streams with the request in full duplex too, which spares the cost of
+    /// every token and loses answers that begin at the same moment.
+    #[arg(long, env = "STATOR_RESPONSE_PATH", default_value = "auto", value_name = "PART")]
+    pub response_path: ResponsePath,
+
+    /// Largest request body, for example `64MiB`. Larger ones get 413.
+    #[arg(long, env = "STATOR_MAX_BODY_BYTES", default_value = "64MiB", value_name = "SIZE",
+          value_parser = size)]
+    pub max_body_bytes: u64,
+
+    /// Largest head of a request, names and values together, 1KiB to 16MiB. Larger ones get 431.
+    #[arg(long, env = "STATOR_MAX_HEADER_BYTES", default_value = "128KiB", value_name = "SIZE",
+          value_parser = head_size)]
+    pub max_header_bytes: u64,
+
+    /// Most headers of a request, 1 to 10000. Requests with more get 431.
+    #[arg(long, env = "STATOR_MAX_HEADERS", default_value_t = 200, value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub max_headers: u32,
+
+    /// Largest body that is awaited where the data plane sends it in `STREAMED` mode, for example
+    /// `1MiB`. Past it the request is decided by its headers. As large as the buffer of the data
+    /// plane's connections, or less: once that is full, nothing more comes before an answer.
+    #[arg(long, env = "STATOR_MAX_STREAMED_BYTES", default_value = "1MiB", value_name = "SIZE",
+          value_parser = size)]
+    pub max_streamed_bytes: u64,
+
+    /// What refusals look like.
+    #[arg(long, env = "STATOR_ERROR_FORMAT", default_value = "text", value_name = "FORMAT")]
+    pub error_format: ErrorFormat,
+
+    /// Sends all chosen endpoints, best first, to data planes that take a list.
+    #[arg(long, env = "STATOR_FALLBACK_ENDPOINTS")]
+    pub fallback_endpoints: bool,
+
+    /// Sends every candidate's score in the dynamic metadata.
+    #[arg(long, env = "STATOR_EMIT_ENDPOINT_SCORES", default_value_t = false,
+          action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub emit_endpoint_scores: bool,
+
+    /// Ignores the data plane's choice of endpoints.
+    #[arg(long, env = "STATOR_DISABLE_ENDPOINT_SUBSET_FILTER", default_value_t = false,
+          action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub disable_endpoint_subset_filter: bool,
+
+    /// Keeps metrics of ext-proc streams.
+    #[arg(long, env = "STATOR_ENABLE_GRPC_STREAM_METRICS", default_value_t = false,
+          action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub enable_grpc_stream_metrics: bool,
+}
+
+/// How much of every answer is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ResponsePath {
+    /// What the configuration needs.
+    Auto,
+    /// The same, and answers in full duplex may be lost.
+    None,
+    /// Heads at least.
+    Headers,
+    /// All of it.
+    Body,
+}
+
+impl From<ResponsePath> for Interest {
+    fn from(path: ResponsePath) -> Self {
+        match path {
+            ResponsePath::Auto | ResponsePath::None => Self::Nothing,
+            ResponsePath::Headers => Self::Headers,
+            ResponsePath::Body => Self::Body,
+        }
+    }
+}
+
+/// What refusals look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ErrorFormat {
+    /// A line of text, as clients of llm-d expect.
+    Text,
+    /// The error object of the OpenAI API.
+    Openai,
+}
+
+impl From<ErrorFormat> for ext_proc::ErrorFormat {
+    fn from(format: ErrorFormat) -> Self {
+        match format {
+            ErrorFormat::Text => Self::Plain,
+            ErrorFormat::Openai => Self::OpenAi,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What decides.
+
+use clap::{ArgAction, Args};
+use std::path::PathBuf;
+
+/// What decides.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Scheduling")]
+pub struct SchedulingArgs {
+    /// EndpointPickerConfig to follow. Without one endpoints are chosen by cached prefix and load.
+    #[arg(long, env = "STATOR_CONFIG_FILE", value_name = "FILE", conflicts_with = "config_text")]
+    pub config_file: Option<PathBuf>,
+
+    /// The same as text.
+    #[arg(long, env = "STATOR_CONFIG_TEXT", value_name = "YAML")]
+    pub config_text: Option<String>,
+
+    /// Passes over what the EndpointPickerConfig has and this version does not know.
+    #[arg(long, env = "STATOR_LENIENT")]
+    pub lenient: bool,
+
+    /// Prints the effective EndpointPickerConfig, with what was filled in, and ends.
+    #[arg(long, env = "STATOR_EXPLAIN")]
+    pub explain: bool,
+
+    /// Allows plug-ins that may still change.
+    #[arg(long, env = "STATOR_ALLOW_EXPERIMENTAL_PLUGINS", default_value_t = false,
+          action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub allow_experimental_plugins: bool,
+
+    /// Tokens per KV block, as the engines have it.
+    #[arg(long, env = "STATOR_BLOCK_SIZE", default_value_t = 16, value_name = "TOKENS",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub block_size: u32,
+
+    /// Most blocks of all endpoints together that are known to be cached, and as many that are
+    /// taken to be; the oldest go first. About 130 bytes each.
+    #[arg(long, env = "STATOR_MAX_INDEX_BLOCKS", default_value_t = 4_194_304, value_name = "BLOCKS",
+          value_parser = clap::value_parser!(u32).range(1024..=1_000_000_000))]
+    pub max_index_blocks: u32,
+
+    /// Folder with the model's tokenizer and template. Without a tokenizer prompts are compared
+    /// as text.
+    #[arg(long, env = "STATOR_TOKENIZER_PATH", value_name = "DIR")]
+    pub tokenizer_path: Option<PathBuf>,
+
+    /// Model whose tokenizer to use, `organisation/name`, from the hub's cache in `HF_HOME` or
+    /// from the hub.
+    #[arg(long, env = "STATOR_TOKENIZER_MODEL", value_name = "MODEL")]
+    pub tokenizer_model: Option<String>,
+
+    /// Address of the hub to download from. Without it nothing is downloaded.
+    #[arg(long, env = "STATOR_HUB_ENDPOINT", value_name = "URL")]
+    pub hub_endpoint: Option<String>,
+
+    /// Sends token ids on in `nvext.token_data` to pods labelled `stator.dev/token-ids=true`.
+    #[arg(long, env = "STATOR_FORWARD_TOKEN_IDS", default_value_t = true, action = ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_name = "BOOL")]
+    pub forward_token_ids: bool,
+}
