@@ -3,6 +3,7 @@
 
 mod api;
 mod bench;
+mod epp;
 mod errors;
 mod events;
 mod fleet;

@@ -14,10 +14,14 @@ pub enum BodyMode {
     None,
     /// In pieces, and nothing goes on that the picker does not send back: the protocol's mode.
     FullDuplex,
-    /// In pieces, one after the other.
+    /// In pieces, one after the other, the first of them once the head is answered.
     Streamed,
+    /// In pieces, without waiting for the answer to the head.
+    StreamedAtOnce,
     /// Whole.
     Buffered,
+    /// Whole, or as much as fits Envoy's buffer.
+    BufferedPartial,
 }
 
 /// How Envoy finds the endpoint that the picker chose.
@@ -165,6 +169,7 @@ fn fill_in(settings: &EnvoySettings) -> String {
         ("$FAIL_OPEN", settings.fail_open.to_string()),
         ("$REQUEST_BODY", body_mode(settings.request_body).to_owned()),
         ("$REQUEST_TRAILERS", trailer_mode(settings.request_body).to_owned()),
+        ("$AT_ONCE", (settings.request_body == BodyMode::StreamedAtOnce).to_string()),
         ("$RESPONSE_BODY", body_mode(settings.response_body).to_owned()),
         ("$RESPONSE_TRAILERS", trailer_mode(settings.response_body).to_owned()),
         ("$UPSTREAM", format!("{upstream}_protocol_options")),
@@ -188,6 +193,8 @@ fn health_checks() -> Value {
     json!([{
         "timeout": "2s",
         "interval": "1s",
+        // Before the first request too, which would else have to wait for a minute.
+        "no_traffic_interval": "1s",
         "unhealthy_threshold": 1,
         "healthy_threshold": 1,
         "grpc_health_check": { "service_name": service },
@@ -198,8 +205,9 @@ fn body_mode(mode: BodyMode) -> &'static str {
     match mode {
         BodyMode::None => "NONE",
         BodyMode::FullDuplex => "FULL_DUPLEX_STREAMED",
-        BodyMode::Streamed => "STREAMED",
+        BodyMode::Streamed | BodyMode::StreamedAtOnce => "STREAMED",
         BodyMode::Buffered => "BUFFERED",
+        BodyMode::BufferedPartial => "BUFFERED_PARTIAL",
     }
 }
 

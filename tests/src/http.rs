@@ -1,13 +1,16 @@
 //! A small HTTP client: one connection per request, bodies as JSON or as server-sent events.
+//! HTTP/1.1, or HTTP/2 without TLS.
 
 use crate::soon;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::{http1, http2};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use tokio::net::TcpStream;
 
@@ -16,7 +19,11 @@ use tokio::net::TcpStream;
 pub struct Client {
     address: SocketAddr,
     headers: Vec<(String, String)>,
+    http2: bool,
 }
+
+/// A request's body, of known length or not.
+type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A whole response.
 #[derive(Debug)]
@@ -27,6 +34,8 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
+    /// What came after the body.
+    pub trailers: HeaderMap,
 }
 
 impl Reply {
@@ -75,6 +84,40 @@ impl Events {
         }
     }
 
+    /// Reads on until the unread part holds `text`, and returns all of that part, which stays
+    /// unread.
+    ///
+    /// # Panics
+    ///
+    /// When the response ends without it, or nothing comes within the deadline.
+    pub async fn until(&mut self, text: &str) -> String {
+        loop {
+            let unread = String::from_utf8_lossy(&self.buffer).into_owned();
+            if unread.contains(text) {
+                return unread;
+            }
+            let frame = soon(text, self.response.body_mut().frame()).await;
+            let frame = frame.unwrap_or_else(|| panic!("ended without {text:?}: {unread:?}"));
+            let data = frame.expect("a whole frame").into_data().unwrap_or_default();
+            self.buffer.extend_from_slice(&data);
+        }
+    }
+
+    /// The rest of the response, as it came; an error where it was cut off.
+    ///
+    /// # Errors
+    ///
+    /// What broke it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end within the deadline.
+    pub async fn end(&mut self) -> Result<Bytes, hyper::Error> {
+        let rest = soon("the end", self.response.body_mut().collect()).await?.to_bytes();
+        self.buffer.extend_from_slice(&rest);
+        Ok(std::mem::take(&mut self.buffer).into())
+    }
+
     /// All further events, parsed, up to and without `[DONE]`.
     ///
     /// # Panics
@@ -95,12 +138,18 @@ impl Events {
 impl Client {
     /// A client of the server at `address`.
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, headers: Vec::new() }
+        Self { address, headers: Vec::new(), http2: false }
     }
 
     /// The same client, sending one more header with every request.
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The same client, speaking HTTP/2 without TLS.
+    pub fn over_http2(mut self) -> Self {
+        self.http2 = true;
         self
     }
 
@@ -115,11 +164,18 @@ impl Client {
     ///
     /// When there is none within the deadline.
     pub async fn send(&self, method: Method, path: &str, body: impl Into<Bytes>) -> Reply {
-        let mut events = self.open(method, path, body.into()).await;
-        let body = soon("the body", events.response.body_mut().collect()).await;
-        let body = body.expect("the body is whole").to_bytes();
-        let status = events.response.status();
-        Reply { status, headers: std::mem::take(events.response.headers_mut()), body }
+        whole(self.begin(method, path, body).await).await
+    }
+
+    /// POST of a body in pieces, whose length is not said beforehand.
+    ///
+    /// # Panics
+    ///
+    /// As [`Client::send`].
+    pub async fn post_pieces(&self, path: &str, pieces: Vec<Bytes>) -> Reply {
+        let frames = pieces.into_iter().map(|piece| Ok(Frame::data(piece)));
+        let body = StreamBody::new(futures::stream::iter(frames)).boxed_unsync();
+        whole(self.open(Method::POST, path, body).await).await
     }
 
     /// GET.
@@ -146,26 +202,59 @@ impl Client {
     ///
     /// When no response begins within the deadline.
     pub async fn stream(&self, path: &str, body: &Value) -> Events {
-        self.open(Method::POST, path, body.to_string().into()).await
+        self.begin(Method::POST, path, body.to_string()).await
     }
 
-    async fn open(&self, method: Method, path: &str, body: Bytes) -> Events {
+    /// Sends a request; the response is still to be read.
+    ///
+    /// # Panics
+    ///
+    /// When no response begins within the deadline.
+    pub async fn begin(&self, method: Method, path: &str, body: impl Into<Bytes>) -> Events {
+        self.open(method, path, Full::new(body.into()).boxed_unsync()).await
+    }
+
+    async fn open(&self, method: Method, path: &str, body: Body) -> Events {
         let socket = TcpStream::connect(self.address).await.expect("the server accepts");
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(socket)).await.expect("a fresh connection works");
-        let connection = tokio::spawn(async move {
-            // How the connection ends shows in the response.
-            let _ = connection.await;
-        });
-        let mut request = Request::builder().method(method).uri(path).header("host", "test");
+        let socket = TokioIo::new(socket);
+        let request = self.request(method, path, body);
+        // How a connection ends shows in the response.
+        let (response, connection) = if self.http2 {
+            let connected = http2::handshake(TokioExecutor::new(), socket).await;
+            let (mut sender, connection) = connected.expect("a fresh connection works");
+            let connection = tokio::spawn(async move { drop(connection.await) });
+            (soon("a response", sender.send_request(request)).await, connection)
+        } else {
+            let connected = http1::handshake(socket).await;
+            let (mut sender, connection) = connected.expect("a fresh connection works");
+            let connection = tokio::spawn(async move { drop(connection.await) });
+            (soon("a response", sender.send_request(request)).await, connection)
+        };
+        Events { response: response.expect("a response"), buffer: Vec::new(), connection }
+    }
+
+    fn request(&self, method: Method, path: &str, body: Body) -> Request<Body> {
+        let mut request = Request::builder().method(method);
+        request = match self.http2 {
+            true => request.uri(format!("http://test{path}")),
+            false => request.uri(path).header("host", "test"),
+        };
         if !self.headers.iter().any(|(name, _)| name == "content-type") {
             request = request.header("content-type", "application/json");
         }
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let request = request.body(Full::new(body)).expect("a well-formed request");
-        let response = soon("a response", sender.send_request(request)).await;
-        Events { response: response.expect("a response"), buffer: Vec::new(), connection }
+        request.body(body).expect("a well-formed request")
     }
+}
+
+/// Reads a response to its end.
+async fn whole(mut events: Events) -> Reply {
+    let body = soon("the body", events.response.body_mut().collect()).await;
+    let body = body.expect("the body is whole");
+    let trailers = body.trailers().cloned().unwrap_or_default();
+    let status = events.response.status();
+    let headers = std::mem::take(events.response.headers_mut());
+    Reply { status, headers, body: body.to_bytes(), trailers }
 }

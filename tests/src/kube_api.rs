@@ -76,7 +76,8 @@ impl Api {
         let response = self.open(method, path, content_type, body.into()).await;
         let (head, body) = response.into_parts();
         let body = soon("the body", body.collect()).await.expect("the body is whole");
-        Reply { status: head.status, headers: head.headers, body: body.to_bytes() }
+        let trailers = body.trailers().cloned().unwrap_or_default();
+        Reply { status: head.status, headers: head.headers, body: body.to_bytes(), trailers }
     }
 
     /// Creates the object or changes it to be like this one, by server-side apply.

@@ -3,11 +3,14 @@
 //! Everything runs on port 0 and in temporary directories, so tests run side by side; everything
 //! waits for a signal with a deadline and never for time.
 
+pub mod engine;
+pub mod engine_answers;
 pub mod envoy;
 pub mod http;
 pub mod kube;
 pub mod kube_api;
 pub mod kube_objects;
+pub mod picker;
 pub mod process;
 pub mod tooling;
 

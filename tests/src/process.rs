@@ -112,6 +112,18 @@ impl Process {
         signal(self.id(), "TERM");
     }
 
+    /// Kills it, where it still runs, as the loss of its machine does, and waits for its end.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end within the deadline.
+    pub async fn kill(&mut self) {
+        // Fails only where it has already ended.
+        let _ = self.child.start_kill();
+        let status = soon("the process ends", self.child.wait()).await;
+        status.expect("the process can be waited for");
+    }
+
     /// Waits for the end, and for all that it printed.
     ///
     /// # Panics

@@ -1,0 +1,114 @@
+//! Request bodies reach engines byte for byte, however gateway and picker exchange them.
+
+use super::testbed::{CHAT, DESTINATION, Testbed};
+use bytes::Bytes;
+use hyper::{Method, StatusCode};
+use stator_tests::envoy::BodyMode;
+
+/// A request that any re-serialisation would change: order of keys, numbers past 2^53, escapes,
+/// odd whitespace, a key twice. It has `prompt` bytes of prompt.
+fn odd_body(model: &str, prompt: usize) -> Vec<u8> {
+    let text = "The \\u00e9t\\u00E9, \\/ and 日本. ".repeat(prompt / 36 + 1);
+    format!(
+        "{{ \"zeta\" :1,\"seed\":9007199254740993 ,\n\t\"model\":\"{model}\", \"alpha\":1.0e0,\
+         \"messages\" : [ {{\"role\":\"user\",\"content\":\"{text}\"}} ]\r\n,\"room\":\
+         18446744073709551615,\"zeta\":2, \"nvext\":{{\"x\":[1,2 ,3]}} }}\n"
+    )
+    .into_bytes()
+}
+
+/// Bodies of about 1 KB, 100 KB and 1 MB arrive as they were sent, with their length and in
+/// pieces of unknown number.
+async fn check(mode: BodyMode) {
+    let testbed = Testbed::with(2, &[], |settings, _| {
+        (settings.request_body, settings.response_body) = (mode, mode);
+    });
+    let Some(testbed) = testbed.await else { return };
+    for size in [1_000, 100_000, 980_000] {
+        let body = odd_body("model", size);
+        let reply = testbed.client().send(Method::POST, CHAT, body.clone()).await;
+        check_arrived(&testbed, &reply, &body);
+        let pieces = body.chunks(size / 3 + 1).map(Bytes::copy_from_slice).collect();
+        let reply = testbed.client().post_pieces(CHAT, pieces).await;
+        check_arrived(&testbed, &reply, &body);
+    }
+}
+
+fn check_arrived(testbed: &Testbed, reply: &stator_tests::http::Reply, body: &[u8]) {
+    assert_eq!(reply.status, StatusCode::OK, "{}", String::from_utf8_lossy(&reply.body));
+    let engine = &testbed.engines[testbed.served_by(reply)];
+    let seen = engine.last();
+    assert!(seen.body == body, "{} bytes became {}", body.len(), seen.body.len());
+    assert_eq!(seen.header(DESTINATION), [engine.address().to_string()]);
+    let lengths = seen.header("content-length");
+    assert!(lengths.iter().all(|length| *length == body.len().to_string()), "{lengths:?}");
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "Hello");
+}
+
+#[tokio::test]
+async fn in_full_duplex() {
+    check(BodyMode::FullDuplex).await;
+}
+
+#[tokio::test]
+async fn streamed() {
+    check(BodyMode::Streamed).await;
+}
+
+#[tokio::test]
+async fn streamed_at_once() {
+    check(BodyMode::StreamedAtOnce).await;
+}
+
+#[tokio::test]
+async fn buffered() {
+    check(BodyMode::Buffered).await;
+}
+
+#[tokio::test]
+async fn buffered_in_part() {
+    check(BodyMode::BufferedPartial).await;
+}
+
+#[tokio::test]
+async fn unseen() {
+    check(BodyMode::None).await;
+}
+
+#[tokio::test]
+async fn with_the_answers_watched() {
+    let Some(testbed) = Testbed::with_flags(1, &["--response-path=body"]).await else { return };
+    let body = odd_body("model", 100_000);
+    let reply = testbed.client().send(Method::POST, CHAT, body.clone()).await;
+    check_arrived(&testbed, &reply, &body);
+}
+
+/// Only the model's name changes in a body, wherever it stands.
+async fn check_renamed(mode: BodyMode) {
+    let testbed = Testbed::with(1, &[], |settings, _| {
+        (settings.request_body, settings.response_body) = (mode, mode);
+    });
+    let Some(testbed) = testbed.await else { return };
+    let client = testbed.client().with_header("x-llm-d-model-name-rewrite", "a-longer-\"name\"");
+    for size in [1_000, 100_000, 980_000] {
+        let reply = client.send(Method::POST, CHAT, odd_body("model", size)).await;
+        let expected = odd_body("a-longer-\\\"name\\\"", size);
+        check_arrived(&testbed, &reply, &expected);
+        assert_eq!(reply.json()["model"], "model", "the client reads the name that it knows");
+    }
+}
+
+#[tokio::test]
+async fn a_rewrite_changes_only_the_name_in_full_duplex() {
+    check_renamed(BodyMode::FullDuplex).await;
+}
+
+#[tokio::test]
+async fn a_rewrite_changes_only_the_name_of_streamed_bodies() {
+    check_renamed(BodyMode::StreamedAtOnce).await;
+}
+
+#[tokio::test]
+async fn a_rewrite_changes_only_the_name_of_buffered_bodies() {
+    check_renamed(BodyMode::Buffered).await;
+}

@@ -1,0 +1,123 @@
+//! Which engine is chosen.
+
+use super::testbed::{CHAT, DROPPED, Testbed, chat, header, until, until_status};
+use futures::{StreamExt, stream};
+use hyper::StatusCode;
+use serde_json::json;
+use stator_tests::engine::Load;
+use stator_tests::picker::endpoints;
+use std::collections::BTreeSet;
+
+/// Keeps the endpoints that a header names, for conformance tests.
+const PINNED: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: header-based-testing-filter
+- type: random-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: header-based-testing-filter
+  - pluginRef: random-picker
+";
+
+#[tokio::test]
+async fn a_long_prompt_stays_where_it_was_while_others_spread() {
+    let Some(testbed) = Testbed::start(3).await else { return };
+    // What is still in flight counts against an engine, whatever it holds.
+    let ask = async |prompt: &str| {
+        let served = testbed.served_by(&testbed.chat(prompt).await);
+        testbed.metric_is("llm_d_epp_inflight_requests", 0.0).await;
+        served
+    };
+    let long = "A long document that is asked about again and again. ".repeat(400);
+    let home = ask(&long).await;
+    let mut others = BTreeSet::new();
+    for n in 0..10 {
+        others.insert(ask(&format!("{n} {}", "Something else. ".repeat(200))).await);
+        assert_eq!(ask(&format!("{long} Question {n}?")).await, home, "request {n}");
+    }
+    assert!(others.len() > 1, "all other prompts went to {others:?}");
+}
+
+#[tokio::test]
+async fn requests_avoid_an_engine_whose_requests_wait() {
+    let Some(testbed) = Testbed::start(2).await else { return };
+    testbed.engines[0].set_load(Load { waiting: 200, running: 200, kv_usage: 0.9 });
+    testbed.metric_is("llm_d_epp_per_endpoint_queue_size", 200.0).await;
+    for n in 0..10 {
+        assert_eq!(testbed.served_by(&testbed.chat(&format!("prompt {n}")).await), 1);
+    }
+}
+
+#[tokio::test]
+async fn sheddable_requests_are_dropped_while_the_pool_is_full() {
+    let Some(testbed) = Testbed::start(1).await else { return };
+    let mut file = endpoints(&[testbed.engines[0].address()]);
+    file["objectives"] = json!({ "batch": -1, "urgent": 5 });
+    testbed.file.write(&file);
+    testbed.engines[0].set_load(Load { waiting: 50, ..Load::default() });
+    let ask = async |objective: &str| {
+        let client = testbed.client().with_header("x-llm-d-inference-objective", objective);
+        client.post(CHAT, &chat("model", "hello")).await
+    };
+    let dropped = until_status(StatusCode::TOO_MANY_REQUESTS, async || ask("batch").await).await;
+    assert_eq!(header(&dropped, DROPPED), "rejected-saturated");
+    assert!(!header(&dropped, "retry-after").is_empty());
+    assert_eq!(ask("urgent").await.status, StatusCode::OK);
+    assert_eq!(ask("unknown").await.status, StatusCode::OK);
+    assert_eq!(testbed.chat("hello").await.status, StatusCode::OK);
+
+    testbed.engines[0].set_load(Load::default());
+    until_status(StatusCode::OK, async || ask("batch").await).await;
+}
+
+/// Source: `GatewayFollowingEPPRouting` of the conformance tests of the inference extension.
+#[tokio::test]
+async fn the_gateway_follows_every_choice() {
+    let Some(testbed) = Testbed::with_flags(3, &[&format!("--config-text={PINNED}")]).await else {
+        return;
+    };
+    let addresses: Vec<_> = testbed.engines.iter().map(|engine| engine.address()).collect();
+    for allowed in [&addresses[..1], &addresses[1..], &addresses[..]] {
+        // The tests of a gateway with several pools name other pools' endpoints too.
+        let names = allowed.iter().map(|address| address.to_string());
+        let names: Vec<_> = names.chain(["192.0.2.1".to_owned()]).collect();
+        let client = testbed.client().with_header("test-epp-endpoint-selection", &names.join(","));
+        let replies: Vec<_> = stream::iter(0..100)
+            .map(|n| {
+                let client = client.clone();
+                async move { client.post(CHAT, &chat("model", &format!("prompt {n}"))).await }
+            })
+            .buffer_unordered(10)
+            .collect()
+            .await;
+        let served = replies.iter().map(|reply| addresses[testbed.served_by(reply)]);
+        let served: BTreeSet<_> = served.collect();
+        assert_eq!(served, allowed.iter().copied().collect());
+    }
+}
+
+#[tokio::test]
+async fn a_request_for_cached_prompts_only_is_refused_elsewhere() {
+    let Some(testbed) = Testbed::start(1).await else { return };
+    let long = "A document. ".repeat(200);
+    let client = testbed.client().with_header("prefer", "if-available");
+    let reply = client.post(CHAT, &chat("model", &long)).await;
+    assert_eq!(reply.status, StatusCode::PRECONDITION_FAILED);
+    assert_eq!(testbed.chat(&long).await.status, StatusCode::OK);
+    assert_eq!(client.post(CHAT, &chat("model", &long)).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn scores_reach_the_gateway_only_where_wanted_and_change_nothing() {
+    let Some(testbed) = Testbed::with_flags(2, &["--emit-endpoint-scores"]).await else { return };
+    let reply = testbed.chat("hello").await;
+    assert_eq!(reply.status, StatusCode::OK);
+    let attempts = async || {
+        let attempts = testbed.picker.metric("llm_d_epp_scheduler_attempts_total").await;
+        (attempts == 1.0).then_some(())
+    };
+    until("one attempt to schedule", attempts).await;
+}

@@ -1,0 +1,15 @@
+//! `stator epp` behind a real Envoy and, in [`kube`], beside a real API server. Every test has an
+//! Envoy, a picker and simulated engines of its own.
+
+mod bodies;
+mod choice;
+mod disruption;
+mod endpoints;
+mod grpc;
+mod headers;
+mod kube;
+mod refusals;
+mod renaming;
+mod replicas;
+mod streaming;
+mod testbed;
