@@ -3,7 +3,7 @@
 //! Read [`PoolDirector::route`]: a line per stage.
 
 use crate::asked::Asked;
-use crate::exchange::{Director, Head, Interest, Refusal, Routed};
+use crate::exchange::{AnswerBody, Director, Head, Interest, Refusal, Routed};
 use crate::observe::{Observe, Told};
 use crate::pool::Pool;
 use crate::prompt::{self, Measured};
@@ -152,9 +152,13 @@ impl PoolDirector {
         // The client must read the name that it asked for.
         let renamed = if asked.rewritten.is_some() { Interest::Body } else { Interest::Nothing };
         let wanted = self.settings.interest.max(renamed);
-        match head.answer_passes {
-            true if wanted > Interest::Nothing || !self.settings.leaves_early => Interest::Body,
-            _ => wanted,
+        match head.answer {
+            AnswerBody::Shown => wanted,
+            AnswerBody::Hidden => wanted.min(Interest::Headers),
+            AnswerBody::Passes if wanted == Interest::Nothing && self.settings.leaves_early => {
+                Interest::Nothing
+            }
+            AnswerBody::Passes => Interest::Body,
         }
     }
 

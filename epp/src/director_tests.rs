@@ -2,7 +2,7 @@
 //! metrics-driven choices, rewrites, subsets and refusals.
 
 use super::*;
-use crate::exchange::Watch;
+use crate::exchange::{AnswerBody, Watch};
 use stator_epp_config::Options;
 use stator_epp_metrics::{Build, EppMetrics};
 use stator_epp_pool::PoolView;
@@ -286,19 +286,21 @@ async fn the_default_profile_keeps_a_conversation_where_its_beginning_is() {
 }
 
 #[tokio::test]
-async fn an_answer_that_passes_through_is_seen_to_its_end_unless_losing_it_is_accepted() {
+async fn what_is_watched_depends_on_what_the_data_plane_shows() {
+    use AnswerBody::{Hidden, Passes, Shown};
+    use Interest::{Body, Headers, Nothing};
     let mut bench = bench("", &[Engine(0, 0, 0.0, &[])]);
-    let mut check = async |wanted, leaves_early, answer_passes, expected| {
+    let mut check = async |wanted, leaves_early, answer, expected| {
         bench.director.settings.interest = wanted;
         bench.director.settings.leaves_early = leaves_early;
-        let head = Head { answer_passes, ..head(&[]) };
-        let routed = bench.ask(head, &prompt("m")).await.expect("it is routed");
-        assert_eq!(routed.watch.interest(), expected, "{wanted:?} {leaves_early} {answer_passes}");
+        let routed = bench.ask(Head { answer, ..head(&[]) }, &prompt("m")).await;
+        let watch = routed.expect("it is routed").watch;
+        assert_eq!(watch.interest(), expected, "{wanted:?} {leaves_early} {answer:?}");
     };
-    use Interest::{Body, Headers, Nothing};
-    check(Nothing, false, true, Body).await;
-    check(Nothing, true, true, Nothing).await;
-    check(Headers, true, true, Body).await;
-    check(Nothing, false, false, Nothing).await;
-    check(Headers, false, false, Headers).await;
+    check(Nothing, false, Shown, Nothing).await;
+    check(Headers, false, Shown, Headers).await;
+    check(Nothing, false, Passes, Body).await;
+    check(Nothing, true, Passes, Nothing).await;
+    check(Headers, true, Passes, Body).await;
+    check(Body, false, Hidden, Headers).await;
 }

@@ -20,9 +20,21 @@ pub struct Head {
     pub headers: Vec<(String, Bytes)>,
     /// The endpoints that the data plane allows; `None` is all of the pool.
     pub subset: Option<Subset>,
-    /// Whether the answer's body passes through the picker, as in full duplex. What of it is not
-    /// sent back is lost, also where the stream ends while the answer begins.
-    pub answer_passes: bool,
+    /// What the picker will get of the answer's body.
+    pub answer: AnswerBody,
+}
+
+/// What a picker gets of an answer's body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnswerBody {
+    /// All of it, as long as it asks for it.
+    #[default]
+    Shown,
+    /// All of it, as in full duplex: what is not sent back is lost, also where the stream ends
+    /// while the answer begins.
+    Passes,
+    /// Nothing.
+    Hidden,
 }
 
 impl Head {
@@ -87,10 +99,10 @@ pub struct Refusal {
 /// How much of an answer somebody wants to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Interest {
-    /// Nothing: the stream to the data plane ends with the request. Not for an answer whose body
-    /// passes through, see [`Head::answer_passes`], unless losing it is accepted.
+    /// Nothing: the stream to the data plane ends with the request. Not for an answer that
+    /// [passes](AnswerBody::Passes), unless losing it is accepted.
     Nothing,
-    /// Its head: the stream ends with it. Not for an answer whose body passes through.
+    /// Its head: the stream ends with it. Not for an answer that passes.
     Headers,
     /// All of it.
     Body,

@@ -2,7 +2,7 @@
 
 use super::decision::{Carrier, Owed, own_headers};
 use super::{Machine, Violation};
-use crate::exchange::{Head, Interest, Refusal, Watch};
+use crate::exchange::{AnswerBody, Head, Interest, Refusal, Watch};
 use crate::ext_proc::body::total;
 use crate::ext_proc::message::{Answer, Change, Direction, Fields};
 use crate::ext_proc::refuse;
@@ -43,7 +43,11 @@ impl<W: Watch> Machine<W> {
             method: fields.method,
             path: fields.path,
             headers: fields.headers,
-            answer_passes: self.modes.response == BodyMode::FullDuplex,
+            answer: match self.modes.response {
+                BodyMode::FullDuplex => AnswerBody::Passes,
+                BodyMode::None => AnswerBody::Hidden,
+                _ => AnswerBody::Shown,
+            },
             ..Head::default()
         };
         let expected = content_length(&head);
