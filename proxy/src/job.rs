@@ -147,11 +147,7 @@ fn echoes(model: &Model, prompts: &[Prompt<'_>]) -> Vec<String> {
     prompts.iter().map(text).collect()
 }
 
-fn check_prompts(
-    model: &ModelRecord,
-    param: &str,
-    prompts: &[Arc<[u32]>],
-) -> Result<(), ApiError> {
+fn check_prompts(model: &ModelRecord, param: &str, prompts: &[Arc<[u32]>]) -> Result<(), ApiError> {
     for prompt in prompts {
         if prompt.is_empty() {
             return Err(ApiError::invalid(param, "the prompt has no tokens"));

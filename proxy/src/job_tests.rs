@@ -9,7 +9,7 @@ fn model() -> Model {
 }
 
 fn record() -> ModelRecord {
-    ModelRecord { name: "m".into(), vocab_size: 10, context_length: 8, ..ModelRecord::default() }
+    ModelRecord { name: "m".into(), context_length: 8, block_size: 4, vocab_size: 10 }
 }
 
 /// Prompts of a body, checked against [`record`]; or the error's status, field and text.

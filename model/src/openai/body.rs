@@ -5,6 +5,11 @@ use super::error::ApiError;
 use super::fields::{Bias, FlagOrCount, Meaning, OneOrMany, RawPrompt};
 use super::json::{Json, Text};
 use super::message::Message;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use std::fmt;
+
+/// Where a request has tokens that stand for its prompt, in the words of error messages.
+pub const TOKEN_DATA: &str = "nvext.token_data";
 
 /// Every field of `/v1/chat/completions` and `/v1/completions` that is known here, unchecked.
 ///
@@ -68,6 +73,7 @@ pub struct Body<'a> {
     pub modalities: Option<Vec<Text<'a>>>,
     pub add_generation_prompt: Option<bool>,
     pub continue_final_message: Option<bool>,
+    pub nvext: Option<Extensions>,
 
     #[serde(default)]
     pub suffix: Meaning,
@@ -112,6 +118,48 @@ pub struct StreamOptions {
     pub include_usage: Option<bool>,
     /// Puts the usage so far into every chunk.
     pub continuous_usage_stats: Option<bool>,
+}
+
+/// `nvext`, as far as it is known here; a router in front of us adds it to a client's request.
+///
+/// Source: NVIDIA Dynamo's request extensions.
+#[derive(Clone, Debug, Default)]
+pub struct Extensions {
+    /// Tokens of the prompt, which need not be computed again.
+    pub token_data: Option<Vec<u32>>,
+}
+
+impl<'de> Deserialize<'de> for Extensions {
+    /// By hand, because a derived one would take a list for an object.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ExtensionsVisitor;
+        impl<'de> Visitor<'de> for ExtensionsVisitor {
+            type Value = Extensions;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+                let mut extensions = Extensions::default();
+                while let Some(Text(name)) = members.next_key()? {
+                    match &*name {
+                        "token_data" => extensions.token_data = members.next_value()?,
+                        _ => drop(members.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(extensions)
+            }
+        }
+        deserializer.deserialize_map(ExtensionsVisitor)
+    }
+}
+
+impl Body<'_> {
+    /// Takes the tokens that came with the prompt; an empty list is as none.
+    pub(crate) fn take_token_data(&mut self) -> Option<Vec<u32>> {
+        self.nvext.take()?.token_data.filter(|ids| !ids.is_empty())
+    }
 }
 
 /// Parses a body.

@@ -22,6 +22,9 @@ pub struct ChatRequest<'a> {
     pub model: Cow<'a, str>,
     /// The conversation, at least one message.
     pub messages: Vec<Message<'a>>,
+    /// `nvext.token_data`: what the messages are in tokens, in place of rendering and encoding
+    /// them. At least one.
+    pub token_data: Option<Vec<u32>>,
     /// Tool definitions for the template, at least one.
     pub tools: Option<Vec<Json<'a>>>,
     /// Documents for the template.
@@ -73,6 +76,7 @@ impl<'a> ChatRequest<'a> {
         Ok(Self {
             model,
             messages,
+            token_data: body.take_token_data(),
             tools: tools(body.tools.take())?,
             documents: body.documents.take(),
             template_kwargs: template_kwargs(

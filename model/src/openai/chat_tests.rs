@@ -219,6 +219,29 @@ fn messages_keep_what_templates_read() {
     assert_eq!(tool.extra, [("tool_call_id".into(), Json::Str("1".into()))]);
 }
 
+#[test]
+fn tokens_beside_the_messages_are_read() {
+    let tokens = |nvext: &str| {
+        let body = format!("{{{MESSAGES},\"nvext\":{nvext}}}");
+        ChatRequest::parse(body.as_bytes()).expect(nvext).token_data
+    };
+    assert_eq!(tokens(r#"{"token_data":[1,4294967295]}"#), Some(vec![1, u32::MAX]));
+    assert_eq!(tokens(r#"{"backend_instance_id":7,"token_data":[2]}"#), Some(vec![2]));
+    for nothing in ["null", "{}", r#"{"token_data":null}"#, r#"{"token_data":[]}"#] {
+        assert_eq!(tokens(nothing), None, "{nothing}");
+    }
+}
+
+#[test]
+fn tokens_of_the_wrong_type_name_the_place() {
+    check_refused(r#","nvext":[[1]]"#, 400, "nvext", "expected an object");
+    check_refused(r#","nvext":"x""#, 400, "nvext", "expected an object");
+    check_refused(r#","nvext":{"token_data":"1,2"}"#, 400, "nvext.token_data", "sequence");
+    check_refused(r#","nvext":{"token_data":[1,"2"]}"#, 400, "nvext.token_data[1]", "u32");
+    check_refused(r#","nvext":{"token_data":[-1]}"#, 400, "nvext.token_data[0]", "-1");
+    check_refused(r#","nvext":{"token_data":[4294967296]}"#, 400, "nvext.token_data[0]", "u32");
+}
+
 mod arbitrary_bodies {
     use super::*;
     use proptest::prelude::*;

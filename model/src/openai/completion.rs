@@ -1,6 +1,6 @@
 //! The body of `POST /v1/completions`.
 
-use super::body::{self, Body};
+use super::body::{self, Body, TOKEN_DATA};
 use super::error::ApiError;
 use super::fields::{FlagOrCount, RawPrompt};
 use super::request::{self, CHOICES_MAX, GenerateOptions, integer};
@@ -27,6 +27,9 @@ pub struct CompletionRequest<'a> {
     pub model: Cow<'a, str>,
     /// The prompts, at least one; choice `i * n + j` is completion `j` of prompt `i`.
     pub prompts: Vec<Prompt<'a>>,
+    /// `nvext.token_data`: what the only prompt is in tokens, in place of encoding it. At least
+    /// one.
+    pub token_data: Option<Vec<u32>>,
     /// Repeats the prompt before each completion.
     pub echo: bool,
     /// Sampling and shape of the answer.
@@ -59,7 +62,13 @@ impl<'a> CompletionRequest<'a> {
             );
             return Err(ApiError::impossible("n", message));
         }
-        Ok(Self { model, prompts, echo: body.echo.unwrap_or(false), options })
+        let token_data = body.take_token_data();
+        if token_data.is_some() && prompts.len() > 1 {
+            let message =
+                format!("{TOKEN_DATA} is one prompt, but prompt is a list of {}", prompts.len());
+            return Err(ApiError::impossible(TOKEN_DATA, message));
+        }
+        Ok(Self { model, prompts, token_data, echo: body.echo.unwrap_or(false), options })
     }
 }
 

@@ -73,3 +73,18 @@ fn answers_are_sixteen_tokens_unless_asked() {
     assert_eq!(parse(r#""prompt":"a","min_tokens":20"#).unwrap().1.max_tokens, Some(20));
     assert_eq!(parse(r#""prompt":"a","max_tokens":3"#).unwrap().1.max_tokens, Some(3));
 }
+
+#[test]
+fn tokens_beside_a_prompt_stand_for_one_prompt() {
+    let tokens = |members: &str| {
+        let body = format!(r#"{{"model":"m",{members},"nvext":{{"token_data":[5,6]}}}}"#);
+        CompletionRequest::parse(body.as_bytes()).map(|request| request.token_data)
+    };
+    for one in [r#""prompt":"a""#, r#""prompt":["a"]"#, r#""prompt":[1]"#, r#""prompt":[[1]]"#] {
+        assert_eq!(tokens(one), Ok(Some(vec![5, 6])), "{one}");
+    }
+    let error = tokens(r#""prompt":["a","b"]"#).expect_err("two prompts");
+    assert_eq!((error.status.as_u16(), error.param.as_deref()), (422, Some("nvext.token_data")));
+    assert!(error.message.contains("a list of 2"), "{error}");
+    check_refused(r#""prompt":"a","nvext":{"token_data":{}}"#, 400, "nvext.token_data", "map");
+}

@@ -5,13 +5,27 @@ use libfuzzer_sys::fuzz_target;
 use stator_model::openai::{ApiError, ChatRequest, CompletionRequest};
 
 fuzz_target!(|body: &[u8]| {
-    check(ChatRequest::parse(body).err());
-    check(CompletionRequest::parse(body).err());
+    match ChatRequest::parse(body) {
+        Ok(request) => check_tokens(request.token_data.as_deref()),
+        Err(error) => check(&error),
+    }
+    match CompletionRequest::parse(body) {
+        Ok(request) => {
+            check_tokens(request.token_data.as_deref());
+            assert!(!request.prompts.is_empty());
+        }
+        Err(error) => check(&error),
+    }
 });
 
-fn check(error: Option<ApiError>) {
-    if let Some(error) = error {
-        assert!(error.status.is_client_error());
-        assert!(error.to_json().starts_with(b"{\"error\":{"));
-    }
+fn check(error: &ApiError) {
+    assert!(error.status.is_client_error());
+    let json: serde_json::Value =
+        serde_json::from_slice(&error.to_json()).expect("an error is JSON");
+    assert!(json["error"]["message"].is_string());
+}
+
+/// An empty list is as none.
+fn check_tokens(ids: Option<&[u32]>) {
+    assert!(ids.is_none_or(|ids| !ids.is_empty()));
 }
