@@ -124,23 +124,31 @@ impl Translator {
         let plain = blocks.min(first_with_more_than_text(stored, detail));
         let mut hashes = Vec::new();
         let Chain { mut parent, seed } = chain;
+        // What the hashes that are gathered follow on.
+        let mut before = parent;
         let tokens = stored.tokens.chunks_exact(stored.block_size as usize);
         let mut done = 0;
         for (&theirs, tokens) in stored.hashes.iter().zip(tokens).take(plain) {
             if self.known.len() >= self.blocks_max && !self.known.contains_key(&theirs) {
                 break;
             }
+            let last = parent;
             let ours = tokens.chunks_exact(self.block_size as usize).map(|tokens| {
                 let ours = next_sequence_hash(parent, block_hash(tokens, seed));
                 parent = Some(ours);
                 ours
             });
             let ours: Box<[SequenceHash]> = ours.collect();
+            if self.known.get(&theirs).is_some_and(|known| known.ours != ours) {
+                // The block that is replaced may be one of these: it is told before it is removed.
+                self.tell(std::mem::take(&mut hashes), before, stored, out);
+                before = last;
+            }
             hashes.extend(ours.iter().map(|ours| ours.0));
             self.add(theirs, Known { ours, seed, copies: [0; 4] }, stored.medium, out);
             done += 1;
         }
-        self.tell(hashes, chain.parent, stored, out);
+        self.tell(hashes, before, stored, out);
         (blocks - done) as u64
     }
 

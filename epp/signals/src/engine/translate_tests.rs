@@ -386,3 +386,10 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_name_for_two_blocks_of_one_event_leaves_the_later_one() {
+    let events = [stored(&[7, 7], None, &tokens(8), 4)];
+    let ours = sequence(&tokens(8), None, None);
+    check(&events, device(&ours[1..]), Skipped::default());
+}
