@@ -42,6 +42,8 @@ class Plan:
 
 FULL = Plan(passes=3, load_s=6, paced_s=20, stream_s=12, idle_s=10,
             memory_requests=(100_000, 500_000, 1_000_000))
+SHORT = Plan(passes=1, load_s=3, paced_s=6, stream_s=6, idle_s=5,
+             memory_requests=(100_000, 300_000))
 QUICK = Plan(passes=1, load_s=1, paced_s=1, stream_s=1, idle_s=1,
              memory_requests=(1_000, 2_000, 4_000))
 
@@ -69,6 +71,7 @@ def arguments():
     """The command line, as `run` explains it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--short", action="store_true")
     parser.add_argument("--debug", action="store_true")
     parser.add_argument("--only", default=",".join(QUESTIONS))
     parsed = parser.parse_args()
@@ -82,14 +85,14 @@ def arguments():
 def main():
     """All of it."""
     args = arguments()
-    plan = QUICK if args.quick else FULL
+    plan = QUICK if args.quick else SHORT if args.short else FULL
     # As after Ctrl-C: whatever was started is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / time.strftime("epp-%Y%m%dT%H%M%SZ", time.gmtime())
     build = "debug" if args.debug else "release"
     results = {"machine": machine(), "build": build, "plan": dataclasses.asdict(plan), "rows": {}}
-    tables = [f"{results['machine']}, {build} build{', --quick' if args.quick else ''}\n"]
+    tables = [f"{results['machine']}, {build} build{', --quick' if args.quick else ', --short' if args.short else ''}\n"]
     print(tables[0], flush=True)
     failed = []
     for name in args.only:

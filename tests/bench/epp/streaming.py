@@ -23,8 +23,7 @@ def start(testbed):
     pickers = {
         "nothing": testbed.do_nothing("nothing", engines[0]),
         "stator, auto": testbed.picker("stator-auto", engines),
-        "stator, headers": testbed.picker("stator-headers", engines, "--response-path=headers"),
-        "stator, body": testbed.picker("stator-body", engines, "--response-path=body"),
+        "stator, none": testbed.picker("stator-none", engines, "--response-path=none"),
     }
     addresses = {name: address for name, (_, address) in pickers.items()}
     gateway, listeners = testbed.envoy(engines[0], addresses, ALONE)
