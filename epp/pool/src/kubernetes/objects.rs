@@ -138,6 +138,9 @@ pub(crate) fn pool(json: &str) -> serde_json::Result<Option<PoolSpec>> {
     }))
 }
 
+/// The group that newer llm-d CRDs fill in for the pool of a policy, whatever the pool's own is.
+const POLICY_GROUP: &str = "llm-d.ai";
+
 /// The pool that a policy is for.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -148,7 +151,8 @@ struct Reference {
 
 impl Reference {
     fn is(&self, pool: &PoolRef) -> bool {
-        self.name == pool.name && self.group.as_deref().unwrap_or(POOL_GROUP) == pool.group
+        let group = self.group.as_deref().unwrap_or(POOL_GROUP);
+        self.name == pool.name && (group == pool.group || group == POLICY_GROUP)
     }
 }
 
@@ -306,6 +310,7 @@ mod tests {
         };
         check(json!({"name": "mine"}), Some(-2));
         check(json!({"name": "mine", "group": POOL_GROUP, "kind": "InferencePool"}), Some(-2));
+        check(json!({"name": "mine", "group": "llm-d.ai"}), Some(-2));
         check(json!({"name": "mine", "group": "other"}), None);
         check(json!({"name": "other"}), None);
         let nameless = objective("{}", &PoolRef::new("n", "")).expect("an objective");
