@@ -1,8 +1,8 @@
 //! The ext-proc server: the only place that knows Envoy's types.
 //!
-//! [`wire`] turns frames into [`message`]s and back, [`machine`] decides what is answered when,
-//! [`session`] drives it for one stream, and [`service`] serves streams. Start reading at
-//! [`machine`].
+//! `wire` turns frames into `message`s and back, `machine` decides what is answered when,
+//! `session` drives it for one stream, and `service` serves streams. Start reading at
+//! `machine`.
 
 mod body;
 mod frames;

@@ -1,7 +1,7 @@
 //! Follows the KV events that stock engines publish: vLLM and SGLang, over ZMQ.
 //!
 //! [`translate`](Translator) turns an engine's block hashes into ours: stored events carry the
-//! tokens and the hash of the block before, which is all that our own hash needs. [`task`] follows
+//! tokens and the hash of the block before, which is all that our own hash needs. `task` follows
 //! one engine. A stock engine has no snapshot, so that a feed starts with a replay of all that the
 //! engine remembers. Where that does not reach back to the first batch, or there is no replay,
 //! nothing is believed of what came before: what is then known is less than is true, and never
