@@ -54,6 +54,12 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     if !settings.without_effect.is_empty() {
         tracing::info!(flags = settings.without_effect.join(" "), "flags without effect");
     }
+    if settings.plan.plan.features.flow_control {
+        tracing::warn!(
+            "flowControl: its settings are checked, but requests do not wait in queues yet: those \
+             of negative priority are refused while the pool is full, all others go on at once"
+        );
+    }
     let registry = Metrics::default();
     let metrics = registry.register(|registry| EppMetrics::register(build(), registry));
     let cluster = cluster(&settings).await?;
