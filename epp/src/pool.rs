@@ -8,9 +8,7 @@ use stator_epp_metrics::PoolSnapshot;
 use stator_epp_peers::{Outbox, PoolId};
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::plugin::Progress;
-use stator_epp_scheduler::{
-    Call, Decision, EngineLoad, PoolStats, Refused, Request, Scheduler, Time,
-};
+use stator_epp_scheduler::{Call, Decision, EngineLoad, Refused, Request, Scheduler, Time};
 use stator_epp_signals::{LoadSink, WorkerSink};
 use stator_fleet::KvSink;
 use stator_model::Model;
@@ -154,11 +152,6 @@ impl Pool {
     pub fn with<T>(&self, work: impl FnOnce(&mut Scheduler, Time) -> T) -> T {
         let now = self.now();
         work(&mut self.scheduler.lock(), now)
-    }
-
-    /// Counts and levels for metrics.
-    pub fn stats(&self) -> PoolStats {
-        self.with(|scheduler, now| scheduler.stats(now))
     }
 
     /// Does what is due now and then: ends what has run out, and learns which adapters there are.

@@ -60,6 +60,11 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
              of negative priority are refused while the pool is full, all others go on at once"
         );
     }
+    if settings.plan.plan.models.is_some() || settings.plan.plan.replicas != Default::default() {
+        tracing::warn!(
+            "models-data-source and peer discovery have no effect; --peers shares state"
+        );
+    }
     let registry = Metrics::default();
     let metrics = registry.register(|registry| EppMetrics::register(build(), registry));
     let cluster = cluster(&settings).await?;
@@ -191,6 +196,9 @@ fn watch_pool(target: &PoolTarget, cluster: Option<&Cluster>) -> anyhow::Result<
 /// be compared with prompts that nobody tokenizes, and so predictions last without a tokenizer.
 fn early_prediction(settings: &EppSettings) -> Duration {
     let plan = &settings.plan.plan;
+    if let Some(ttl) = plan.precise.as_ref().and_then(|precise| precise.speculative_ttl) {
+        return ttl;
+    }
     let exact = settings.tokenizer.path.is_some()
         || settings.tokenizer.model.is_some()
         || settings.agent_port.is_some()

@@ -126,9 +126,11 @@ impl TryFrom<EppArgs> for EppSettings {
     type Error = ConfigError;
 
     fn try_from(args: EppArgs) -> Result<Self, ConfigError> {
-        let mut faults = Vec::new();
-        let pools = pools::targets(&args, &mut faults);
-        let plan = plan(&args, &mut faults);
+        let (mut faults, mut plan_faults) = (Vec::new(), Vec::new());
+        let plan = plan(&args, &mut plan_faults);
+        let discovery = plan.as_ref().and_then(|loaded| loaded.plan.discovery.as_ref());
+        let pools = pools::targets(&args, discovery, &mut faults);
+        faults.append(&mut plan_faults);
         let tls = tls::ports(&args, &mut faults);
         let staleness = args.signals.metrics_staleness_threshold;
         let interval = args.signals.refresh_metrics_interval;
@@ -147,6 +149,12 @@ impl TryFrom<EppArgs> for EppSettings {
 
 fn settings(args: EppArgs, pools: Vec<PoolTarget>, plan: Loaded, tls: TlsSettings) -> EppSettings {
     let without_effect = args.compat.given();
+    let precise = plan.plan.precise.as_ref();
+    let block_size = precise.and_then(|precise| precise.block_size);
+    let kv_events = precise
+        .map(|precise| &precise.events)
+        .filter(|events| events.discover)
+        .map(|events| KvEventPorts { live: events.port, replay: events.replay_port });
     let ext_proc = streams(&args);
     let EppArgs { serving, scheduling, signals, requests, .. } = args;
     let at = |port| SocketAddr::new(serving.host, port);
@@ -164,7 +172,8 @@ fn settings(args: EppArgs, pools: Vec<PoolTarget>, plan: Loaded, tls: TlsSetting
         scores: requests.emit_endpoint_scores,
         stream_metrics: requests.enable_grpc_stream_metrics,
         max_index_blocks: scheduling.max_index_blocks as usize,
-        block_size: NonZeroU32::new(scheduling.block_size).unwrap_or(NonZeroU32::MIN),
+        block_size: NonZeroU32::new(block_size.unwrap_or(scheduling.block_size))
+            .unwrap_or(NonZeroU32::MIN),
         tokenizer: TokenizerSettings {
             path: scheduling.tokenizer_path,
             model: scheduling.tokenizer_model,
@@ -174,7 +183,8 @@ fn settings(args: EppArgs, pools: Vec<PoolTarget>, plan: Loaded, tls: TlsSetting
         agent_port: signals.agent_port,
         kv_events: signals
             .kv_events_port
-            .map(|live| KvEventPorts { live, replay: signals.kv_replay_port }),
+            .map(|live| KvEventPorts { live, replay: signals.kv_replay_port })
+            .or(kv_events),
         scrape_interval: signals.refresh_metrics_interval,
         staleness: signals.metrics_staleness_threshold,
         leader_election: args.replicas.ha_enable_leader_election,

@@ -1,6 +1,7 @@
 //! Which pools are picked for, and on which ports.
 
 use super::EppArgs;
+use stator_epp_plugins::settings::FileDiscovery;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -37,8 +38,12 @@ pub enum PoolSource {
 }
 
 /// The pools that the flags name; faults are appended.
-pub(super) fn targets(args: &EppArgs, faults: &mut Vec<String>) -> Vec<PoolTarget> {
-    let mut targets: Vec<PoolTarget> = first(args, faults).into_iter().collect();
+pub(super) fn targets(
+    args: &EppArgs,
+    discovery: Option<&FileDiscovery>,
+    faults: &mut Vec<String>,
+) -> Vec<PoolTarget> {
+    let mut targets: Vec<PoolTarget> = first(args, discovery, faults).into_iter().collect();
     for text in &args.pools.pool {
         match further(text, args) {
             Some(target) => targets.push(target),
@@ -61,8 +66,12 @@ pub(super) fn targets(args: &EppArgs, faults: &mut Vec<String>) -> Vec<PoolTarge
     targets
 }
 
-/// The pool of the flags that are not repeated.
-fn first(args: &EppArgs, faults: &mut Vec<String>) -> Option<PoolTarget> {
+/// The pool of the flags that are not repeated, else of the file that the configuration names.
+fn first(
+    args: &EppArgs,
+    discovery: Option<&FileDiscovery>,
+    faults: &mut Vec<String>,
+) -> Option<PoolTarget> {
     let (name, source) = if let Some(file) = &args.pools.endpoints_file {
         ("file".to_owned(), PoolSource::File(file.clone()))
     } else if let Some(selector) = &args.pools.endpoint_selector {
@@ -72,9 +81,11 @@ fn first(args: &EppArgs, faults: &mut Vec<String>) -> Option<PoolTarget> {
             faults.push(format!("--endpoint-target-ports: {count} ports are not 1 to 8"));
         }
         (selector.clone(), PoolSource::Selector { selector: selector.clone(), ports })
-    } else {
+    } else if let Some(name) = &args.pools.pool_name {
         let group = args.pools.pool_group.clone();
-        (args.pools.pool_name.clone()?, PoolSource::Kubernetes { group })
+        (name.clone(), PoolSource::Kubernetes { group })
+    } else {
+        ("file".to_owned(), PoolSource::File(discovery?.path.as_str().into()))
     };
     let listen = SocketAddr::new(args.serving.host, args.serving.grpc_port);
     let namespace = args.pools.pool_namespace.clone();

@@ -248,3 +248,24 @@ fn a_file_of_flags_holds_them_like_the_command_line() {
     assert!(settings.tls.metrics.is_some());
     assert_eq!(settings.without_effect, ["--enable-pprof", "--zap-time-encoding"]);
 }
+
+#[test]
+fn a_configuration_may_name_the_endpoints_and_their_events() {
+    let text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n\
+                dataLayer: {discovery: {pluginRef: f}}\n\
+                plugins: [{type: file-discovery, name: f, parameters: {path: /pods.yaml}}]";
+    let line = Line::try_parse_from(["epp", "--config-text", text]).expect("the flags are known");
+    let settings: EppSettings =
+        line.args.try_into().unwrap_or_else(|error: ConfigError| panic!("{error}"));
+    assert_eq!(settings.pools[0].source, PoolSource::File("/pods.yaml".into()));
+    assert_eq!(settings.kv_events, None);
+
+    let text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n\
+                plugins: [{type: precise-prefix-cache-producer, parameters: \
+                {kvEventsConfig: {podDiscoveryConfig: {socketPort: 5600}}}}]";
+    let flags = ["epp", "--pool-name=a", "--config-text", text];
+    let line = Line::try_parse_from(flags).expect("the flags are known");
+    let settings: EppSettings =
+        line.args.try_into().unwrap_or_else(|error: ConfigError| panic!("{error}"));
+    assert_eq!(settings.kv_events, Some(KvEventPorts { live: 5600, replay: None }));
+}
