@@ -2,7 +2,7 @@
 
 use crate::agent::{Loaded, LoadedEngine};
 use crate::config::{EngineKind, EngineSettings};
-use crate::engine::sim::timing::{PRESETS, Timing};
+use stator_engine_timing::{PRESETS, Timing};
 use crate::engine::sim::{self, SimOptions};
 use crate::engine::{ModelInfo, cpu};
 use crate::model_files::ModelFiles;

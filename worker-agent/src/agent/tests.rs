@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::AgentArgs;
-use crate::engine::sim::timing::Timing;
+use stator_engine_timing::Timing;
 use crate::engine::sim::{self, SimOptions};
 use crate::engine::{EngineOptions, ModelInfo};
 use bytes::Bytes;

@@ -5,7 +5,6 @@
 
 #[cfg(test)]
 mod tests;
-pub mod timing;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use super::TokenLogprobs;
 use super::compute::{Compute, Computed, Draw, Item};
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::scheduler::Scheduler;
-use timing::Timing;
+use stator_engine_timing::Timing;
 
 /// Tokens at the end of the prompt that decide the answer.
 const DECIDING_TOKENS: usize = 32;
@@ -153,7 +152,7 @@ impl SimCompute {
 impl Compute for SimCompute {
     fn run(&mut self, items: &[Item<'_>], results: &mut Vec<Computed>) -> Duration {
         results.extend(items.iter().map(|item| self.computed(item)));
-        self.timing.step(items).div_f64(self.speedup)
+        self.timing.step(items.iter().map(|item| item.start..item.end)).div_f64(self.speedup)
     }
 }
 

@@ -1,8 +1,10 @@
-//! How long a step takes on hardware that is not here.
+//! How long a step of an engine takes on hardware that is not here.
+//!
+//! The simulated engine and the simulated fleet share this model, so that what one predicts the
+//! other shows.
 
+use std::ops::Range;
 use std::time::Duration;
-
-use crate::engine::compute::Item;
 
 /// A roofline of one engine step, in seconds.
 ///
@@ -40,17 +42,17 @@ impl Timing {
         PRESETS.iter().find(|preset| preset.name == name).map(Preset::timing)
     }
 
-    /// How long a step over `items` takes.
-    pub fn step(&self, items: &[Item<'_>]) -> Duration {
+    /// How long a step takes that computes these tokens, one range of places per sequence.
+    pub fn step(&self, sequences: impl IntoIterator<Item = Range<usize>>) -> Duration {
         let mut seconds = self.step_s;
-        for item in items {
-            let tokens = (item.end - item.start) as f64;
+        for Range { start, end } in sequences {
+            let tokens = (end - start) as f64;
             seconds += self.token_s * tokens;
             if tokens == 1.0 {
-                seconds += self.decode_kv_token_s * item.end as f64;
+                seconds += self.decode_kv_token_s * end as f64;
             } else {
                 // Token i attends to i + 1 tokens: the sum of start + 1 ..= end.
-                let pairs = tokens * (item.start + item.end + 1) as f64 / 2.0;
+                let pairs = tokens * (start + end + 1) as f64 / 2.0;
                 seconds += self.prefill_pair_s * pairs;
             }
         }
@@ -159,16 +161,10 @@ impl Preset {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::pool::BlockId;
-
-    fn item(start: usize, end: usize) -> Item<'static> {
-        const NO_BLOCKS: &[BlockId] = &[];
-        Item { tokens: &[], start, end, blocks: NO_BLOCKS, draw: None, prompt_logprobs: None }
-    }
 
     #[test]
     fn documented_figures_hold() {
-        let timing = Timing::preset("h100-llama-8b").unwrap();
+        let timing = Timing::preset("h100-llama-8b").expect("a known preset");
         let check = |value: f64, expected: f64| {
             assert!((value / expected - 1.0).abs() < 0.02, "{value} is not about {expected}");
         };
@@ -181,26 +177,26 @@ mod tests {
     #[test]
     fn a_chunked_prompt_costs_the_same_attention() {
         let timing = Timing { prefill_pair_s: 1e-6, ..Timing::NONE };
-        let whole = timing.step(&[item(0, 600)]);
-        let chunks = timing.step(&[item(0, 100)]) + timing.step(&[item(100, 600)]);
+        let whole = timing.step([0..600]);
+        let chunks = timing.step([0..100]) + timing.step([100..600]);
         assert_eq!(whole, chunks);
         assert_eq!(whole, Duration::from_micros(600 * 601 / 2));
     }
 
     #[test]
     fn decode_grows_with_batch_and_active_kv() {
-        let timing = Timing::preset("h100-llama-8b").unwrap();
-        let one = timing.step(&[item(999, 1000)]);
-        let two = timing.step(&[item(999, 1000), item(999, 1000)]);
-        let long = timing.step(&[item(99_999, 100_000)]);
+        let timing = Timing::preset("h100-llama-8b").expect("a known preset");
+        let one = timing.step([999..1000]);
+        let two = timing.step([999..1000, 999..1000]);
+        let long = timing.step([99_999..100_000]);
         assert!(one < two && two < long);
     }
 
     #[test]
     fn a_fixed_step_takes_its_time_and_none_takes_none() {
         let step = Duration::from_millis(5);
-        assert_eq!(Timing::fixed(step).step(&[item(0, 512), item(7, 8)]), step);
-        assert_eq!(Timing::preset("none").unwrap().step(&[item(0, 512)]), Duration::ZERO);
+        assert_eq!(Timing::fixed(step).step([0..512, 7..8]), step);
+        assert_eq!(Timing::preset("none").expect("a known preset").step([0..512]), Duration::ZERO);
         assert_eq!(Timing::preset("abacus"), None);
     }
 }
