@@ -2,12 +2,12 @@
 
 use crate::agent::{Loaded, LoadedEngine};
 use crate::config::{EngineKind, EngineSettings};
-use stator_engine_timing::{PRESETS, Timing};
 use crate::engine::sim::{self, SimOptions};
 use crate::engine::{ModelInfo, cpu};
 use crate::model_files::ModelFiles;
 use anyhow::Context;
 use serde::Deserialize;
+use stator_engine_timing::{PRESETS, Timing};
 use stator_protos::discovery::ModelRecord;
 use std::collections::HashMap;
 use std::path::Path;

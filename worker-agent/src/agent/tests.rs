@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::config::AgentArgs;
-use stator_engine_timing::Timing;
 use crate::engine::sim::{self, SimOptions};
 use crate::engine::{EngineOptions, ModelInfo};
 use bytes::Bytes;
 use clap::{Args, Command, FromArgMatches};
+use stator_engine_timing::Timing;
 use stator_protos::kv_event;
 use stator_protos::topic::{Kind, Topic};
 use stator_protos::worker::generate_input::Input;
