@@ -1,0 +1,90 @@
+//! A request that waits, as the caller sees it.
+
+use std::time::Duration;
+
+/// Who shares a band fairly with others: a tenant, a program, a session. The caller gives the
+/// numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId(pub u64);
+
+/// Names a waiting request; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    pub(crate) slot: u32,
+    pub(crate) number: u64,
+}
+
+/// A request that is to wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry<T> {
+    /// Its priority: higher ones are served first, whatever else there is.
+    pub priority: i32,
+    /// Whose it is.
+    pub flow: FlowId,
+    /// Tokens of its prompt that are to be computed, as far as is known.
+    pub tokens: u32,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// When it gives up, in the time of `now`; `None` is after the band's time to live.
+    pub deadline: Option<Duration>,
+    /// Time that it may take from its arrival to its first token.
+    pub objective: Option<Duration>,
+    /// Head start inside its flow: seconds for [`crate::Ordering::Fcfs`] and
+    /// [`crate::Ordering::Lcfs`], weight for [`crate::Ordering::WeightedShortest`]; others do not
+    /// look at it. 0 is none.
+    pub jump: u32,
+    /// What the caller needs to place and to answer it.
+    pub payload: T,
+}
+
+impl<T> Entry<T> {
+    /// The same request with another payload, made from its own.
+    pub fn map<U>(self, payload: impl FnOnce(T) -> U) -> Entry<U> {
+        let Self { priority, flow, tokens, bytes, deadline, objective, jump, payload: own } = self;
+        let payload = payload(own);
+        Entry { priority, flow, tokens, bytes, deadline, objective, jump, payload }
+    }
+}
+
+/// Where a band stands among those there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BandPlace {
+    /// Its priority.
+    pub priority: i32,
+    /// Bands above it.
+    pub rank: u32,
+    /// Bands there are, at least 1.
+    pub bands: u32,
+    /// The highest band's priority.
+    pub highest: i32,
+    /// The lowest band's priority.
+    pub lowest: i32,
+}
+
+/// A request whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its name here.
+    pub ticket: Ticket,
+    /// Its band.
+    pub band: BandPlace,
+    /// Whose it is.
+    pub flow: FlowId,
+    /// Tokens of its prompt that are to be computed.
+    pub tokens: u32,
+    /// How long it has waited.
+    pub waited: Duration,
+}
+
+/// What becomes of a request whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has its place: it waits no longer.
+    Go,
+    /// It can never be placed: it waits no longer, and nobody has been served.
+    Leave,
+    /// It cannot be placed now; requests of other flows perhaps can.
+    Wait,
+    /// None can be placed now.
+    Stop,
+}

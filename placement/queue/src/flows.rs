@@ -1,0 +1,217 @@
+//! The flows of a band: who is next among them.
+
+use crate::bounds::Usage;
+use crate::entry::FlowId;
+use crate::fairness::{Fairness, Rank, Share, Turns};
+use crate::heap::Heap;
+use crate::slots::{NONE, Slots};
+use rustc_hash::FxHashMap;
+
+/// One flow, with or without waiting requests.
+#[derive(Debug, Default)]
+struct Flow {
+    id: FlowId,
+    /// Its requests by key and number.
+    waiting: Heap,
+    tokens: u64,
+    share: Share,
+}
+
+/// The flows of a band.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    turns: Turns,
+    flows: Vec<Flow>,
+    /// Positions of flows among the ranks while something waits, else among the idle.
+    at: Vec<u32>,
+    free: Vec<u32>,
+    by_id: FxHashMap<FlowId, u32>,
+    /// Flows that have something waiting, the next first.
+    ranks: Heap,
+    /// The others, by when they were last heard of.
+    idle: Heap,
+    /// Flows of neither kind: their heads were offered in vain and are not offered again before
+    /// [`Flows::resume`].
+    held: Vec<u32>,
+}
+
+impl Flows {
+    pub(crate) fn new(fairness: Fairness) -> Self {
+        Self {
+            turns: Turns::new(fairness),
+            flows: Vec::new(),
+            at: Vec::new(),
+            free: Vec::new(),
+            by_id: FxHashMap::default(),
+            ranks: Heap::default(),
+            idle: Heap::default(),
+            held: Vec::new(),
+        }
+    }
+
+    /// Flows that have something waiting.
+    pub(crate) fn active(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Flows that are known.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Requests and tokens that wait in a flow.
+    pub(crate) fn usage(&self, id: FlowId) -> Usage {
+        let Some(&flow) = self.by_id.get(&id) else { return Usage::default() };
+        let Flow { waiting, tokens, .. } = &self.flows[flow as usize];
+        Usage { requests: waiting.len() as u64, bytes: 0, tokens: *tokens }
+    }
+
+    pub(crate) fn id(&self, flow: u32) -> FlowId {
+        self.flows[flow as usize].id
+    }
+
+    /// Lets a request wait under its key.
+    pub(crate) fn insert(&mut self, slots: &mut Slots, slot: u32, id: FlowId, key: u64) {
+        let number = self.flow(id);
+        let flow = &mut self.flows[number as usize];
+        let joins = flow.waiting.is_empty();
+        if joins {
+            let least = self.ranks.first().map(|(rank, _)| rank);
+            self.turns.joins(&mut flow.share, least);
+        } else {
+            settle(&self.turns, flow, slots);
+        }
+        slots[slot].flow = number;
+        flow.tokens += u64::from(slots[slot].tokens);
+        let key = (key, slots[slot].number);
+        flow.waiting.push(key, slot, &mut slots.at_flow);
+        let rank = rank(&self.turns, flow, slots);
+        if joins {
+            self.ranks.push(rank, number, &mut self.at);
+        } else {
+            self.ranks.update(rank, number, &mut self.at);
+        }
+    }
+
+    /// Bytes that all this takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let waiting = self.flows.iter().map(|flow| flow.waiting.memory_bytes()).sum::<usize>();
+        let flows = self.flows.capacity() * size_of::<Flow>();
+        // A table of the standard library has a byte per entry beside it.
+        let names = self.by_id.capacity() * (size_of::<(FlowId, u32)>() + 1);
+        let numbers = [&self.at, &self.free, &self.held].map(Vec::capacity).iter().sum::<usize>();
+        let free = numbers * size_of::<u32>();
+        waiting + flows + names + free + self.ranks.memory_bytes() + self.idle.memory_bytes()
+    }
+
+    /// Takes a request out, because it is served or for another reason.
+    pub(crate) fn remove(&mut self, slots: &mut Slots, slot: u32, served: bool, now: u64) {
+        let (number, tokens) = (slots[slot].flow, slots[slot].tokens);
+        let flow = &mut self.flows[number as usize];
+        settle(&self.turns, flow, slots);
+        if served {
+            self.turns.served(&mut flow.share, tokens);
+        }
+        flow.waiting.remove(slot, &mut slots.at_flow);
+        flow.waiting.shrink();
+        flow.tokens -= u64::from(tokens);
+        if flow.waiting.is_empty() {
+            self.turns.leaves(&flow.share);
+            self.ranks.remove(number, &mut self.at);
+            self.idle.push((now, 0), number, &mut self.at);
+        } else {
+            let rank = rank(&self.turns, flow, slots);
+            self.ranks.update(rank, number, &mut self.at);
+        }
+    }
+
+    /// The flow whose turn it is, and its head.
+    pub(crate) fn next(&mut self) -> Option<(u32, u32)> {
+        let (rank, flow) = self.ranks.first()?;
+        self.turns.visits(rank);
+        let (_, slot) = self.flows[flow as usize].waiting.first()?;
+        Some((flow, slot))
+    }
+
+    /// Passes over the flow whose turn it is.
+    pub(crate) fn hold(&mut self, flow: u32) {
+        self.ranks.remove(flow, &mut self.at);
+        self.held.push(flow);
+    }
+
+    /// Gives the flows that were passed over their turns back.
+    pub(crate) fn resume(&mut self, slots: &Slots) {
+        while let Some(number) = self.held.pop() {
+            let flow = &mut self.flows[number as usize];
+            settle(&self.turns, flow, slots);
+            let rank = rank(&self.turns, flow, slots);
+            self.ranks.push(rank, number, &mut self.at);
+        }
+    }
+
+    /// A flow's running requests have produced tokens. What is not known any more is not charged.
+    pub(crate) fn charge(&mut self, slots: &Slots, id: FlowId, tokens: u64, now: u64) {
+        let Some(&number) = self.by_id.get(&id) else { return };
+        let flow = &mut self.flows[number as usize];
+        if !self.turns.charge(&mut flow.share, tokens) {
+            return;
+        }
+        if flow.waiting.is_empty() {
+            self.idle.update((now, 0), number, &mut self.at);
+        } else {
+            let rank = rank(&self.turns, flow, slots);
+            self.ranks.update(rank, number, &mut self.at);
+        }
+    }
+
+    /// Forgets the idle flows last heard of before `since`, and the earliest of those that are
+    /// more than `most`.
+    pub(crate) fn forget(&mut self, since: u64, most: usize) {
+        while let Some(((last, _), number)) = self.idle.first() {
+            if last >= since && self.idle.len() <= most {
+                return;
+            }
+            self.idle.remove(number, &mut self.at);
+            let flow = std::mem::take(&mut self.flows[number as usize]);
+            self.by_id.remove(&flow.id);
+            self.free.push(number);
+        }
+    }
+
+    /// The flow of this name, not idle any more.
+    fn flow(&mut self, id: FlowId) -> u32 {
+        if let Some(&number) = self.by_id.get(&id) {
+            if self.flows[number as usize].waiting.is_empty() {
+                self.idle.remove(number, &mut self.at);
+            }
+            return number;
+        }
+        let flow = Flow { id, ..Flow::default() };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.flows[number as usize] = flow;
+                number
+            }
+            None => {
+                self.flows.push(flow);
+                self.at.push(NONE);
+                u32::try_from(self.flows.len() - 1).expect("fewer flows than 2^32 requests")
+            }
+        };
+        self.by_id.insert(id, number);
+        number
+    }
+}
+
+/// Books what a flow was credited for its present head, if it has one.
+fn settle(turns: &Turns, flow: &mut Flow, slots: &Slots) {
+    if let Some((_, head)) = flow.waiting.first() {
+        turns.settle(&mut flow.share, slots[head].tokens);
+    }
+}
+
+/// Where a settled flow stands; one that is idle nowhere.
+fn rank(turns: &Turns, flow: &mut Flow, slots: &Slots) -> Rank {
+    let Some((key, head)) = flow.waiting.first() else { return (u64::MAX, u64::MAX) };
+    turns.rank(&mut flow.share, key, slots[head].tokens)
+}

@@ -1,0 +1,102 @@
+//! Whether a request may wait.
+
+use super::Queues;
+use crate::bounds::{Broken, Usage, fits};
+use crate::entry::{Entry, FlowId};
+use crate::fairness::Fairness;
+use crate::nanos;
+use crate::ordering::Ordering;
+use crate::outcome::{Evicted, Eviction, Refusal};
+use std::time::Duration;
+
+/// A request that has come, before it is let in.
+pub(super) struct Arrival {
+    pub(super) now: u64,
+    /// Position of its band.
+    pub(super) rank: usize,
+    flow: FlowId,
+    pub(super) deadline: u64,
+    pub(super) one: Usage,
+}
+
+impl<T> Queues<T> {
+    /// What is to be known of a request for the band at a position.
+    pub(super) fn arrival(&self, entry: &Entry<T>, rank: usize, now: u64) -> Arrival {
+        let after = |time: Duration| now.saturating_add(nanos(time));
+        let own = entry.deadline.map_or_else(|| after(self.bands[rank].policy.ttl), nanos);
+        let deadline = own.min(after(self.settings.ttl_max));
+        let one = Usage::one(entry.bytes, entry.tokens);
+        Arrival { now, rank, flow: entry.flow, deadline, one }
+    }
+
+    /// Makes sure that a request may wait, by sending others away if that is set.
+    pub(super) fn admit(
+        &mut self,
+        arrival: &Arrival,
+        displaced: &mut Vec<Evicted<T>>,
+    ) -> Result<(), Broken> {
+        if self.closed {
+            return Err((Refusal::Closed, 0, self.usage.requests));
+        }
+        if arrival.deadline <= arrival.now {
+            return Err((Refusal::Deadline, 0, 0));
+        }
+        let band = &self.bands[arrival.rank];
+        fits(&band.policy.bounds, band.usage, arrival.one, Refusal::BAND)?;
+        self.in_time(arrival)?;
+        let broken = fits(&self.settings.total, self.usage, arrival.one, Refusal::TOTAL);
+        if broken.is_ok() || !(self.settings.displace && self.can_displace(arrival)) {
+            return broken;
+        }
+        for rank in (arrival.rank + 1..self.bands.len()).rev() {
+            while let Some(slot) = self.bands[rank].newest() {
+                if fits(&self.settings.total, self.usage, arrival.one, Refusal::TOTAL).is_ok() {
+                    return Ok(());
+                }
+                let gone = self.evict(rank, slot, Eviction::Displaced, arrival.now);
+                displaced.push(gone);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is room once all lower bands are empty.
+    fn can_displace(&self, arrival: &Arrival) -> bool {
+        let lower = self.bands[arrival.rank + 1..].iter();
+        let lower = lower.fold(Usage::default(), |sum, band| sum.plus(band.usage));
+        let others = self.usage.minus(lower);
+        fits(&self.settings.total, others, arrival.one, Refusal::TOTAL).is_ok()
+    }
+
+    /// Refuses what would wait beyond its deadline, if that is set.
+    fn in_time(&self, arrival: &Arrival) -> Result<(), Broken> {
+        let Some(drain) = self.meter.drain().filter(|_| self.settings.evict_hopeless) else {
+            return Ok(());
+        };
+        let left = Duration::from_nanos(arrival.deadline - arrival.now);
+        let wait = drain.time(self.ahead(arrival));
+        if wait <= left {
+            return Ok(());
+        }
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Err((Refusal::Hopeless, ms(left), ms(wait)))
+    }
+
+    /// What is served before a request that comes now: the bands above it and, where its own
+    /// serves in order of arrival, that too, or its flow's part as often as there are flows.
+    fn ahead(&self, arrival: &Arrival) -> Usage {
+        let above = self.above(arrival.rank);
+        let band = &self.bands[arrival.rank];
+        if band.policy.ordering != Ordering::Fcfs {
+            return above;
+        }
+        let mut own = band.usage;
+        if band.policy.fairness != Fairness::GlobalStrict {
+            let flow = band.flows.usage(arrival.flow);
+            let others = band.flows.active() as u64;
+            own.requests = own.requests.min(flow.requests.saturating_mul(others));
+            own.tokens = own.tokens.min(flow.tokens.saturating_mul(others));
+        }
+        above.plus(own)
+    }
+}

@@ -1,0 +1,78 @@
+//! Counts for metrics.
+
+use crate::bounds::Usage;
+use crate::outcome::{Eviction, Refusal};
+use crate::rate::Drain;
+use std::time::Duration;
+
+/// What has become of requests since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Taken in to wait.
+    pub queued: u64,
+    /// Placed after waiting.
+    pub dispatched: u64,
+    /// Given up by the caller while they waited, or because they can never be placed.
+    pub cancelled: u64,
+    refused: [u64; Refusal::ALL.len()],
+    evicted: [u64; Eviction::ALL.len()],
+}
+
+impl Counts {
+    /// Refused for this reason.
+    pub fn refused(&self, reason: Refusal) -> u64 {
+        self.refused[reason as usize]
+    }
+
+    /// Sent away for this reason.
+    pub fn evicted(&self, reason: Eviction) -> u64 {
+        self.evicted[reason as usize]
+    }
+
+    pub(crate) fn refuse(&mut self, reason: Refusal) {
+        self.refused[reason as usize] += 1;
+    }
+
+    pub(crate) fn evict(&mut self, reason: Eviction) {
+        self.evicted[reason as usize] += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.queued += other.queued;
+        self.dispatched += other.dispatched;
+        self.cancelled += other.cancelled;
+        let refused = self.refused.iter_mut().zip(other.refused);
+        let evicted = self.evicted.iter_mut().zip(other.evicted);
+        refused.chain(evicted).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+/// One band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BandStats {
+    /// Its priority.
+    pub priority: i32,
+    /// What waits.
+    pub waiting: Usage,
+    /// How long the one that came first has waited.
+    pub oldest_wait: Duration,
+    /// Flows that have something waiting.
+    pub flows_waiting: usize,
+    /// Flows that are known, with those.
+    pub flows: usize,
+    /// What has become of its requests.
+    pub counts: Counts,
+}
+
+/// The whole queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stats {
+    /// Bands, the highest first.
+    pub bands: Vec<BandStats>,
+    /// Counts of bands that were forgotten.
+    pub forgotten: Counts,
+    /// What waits in all bands.
+    pub waiting: Usage,
+    /// How fast it drains; `None` before enough was seen.
+    pub drain: Option<Drain>,
+}

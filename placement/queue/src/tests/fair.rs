@@ -1,0 +1,109 @@
+//! How far two flows that both have something waiting can come apart.
+
+use super::{entry, ms, queues};
+use crate::{BandPolicy, Bounds, Fairness, FlowId, Head, Queues, Verdict};
+use proptest::{collection::vec, prelude::*};
+
+/// Serves three flows that have requests of these tokens waiting, and reports after each service
+/// the weighted tokens of all three, while all of them still have some.
+fn serve(
+    fairness: Fairness,
+    prompts: &[Vec<u32>; 3],
+    answer: u32,
+    weights: (u32, u32),
+) -> Vec<[u64; 3]> {
+    let mut queues: Queues<u32> =
+        queues(BandPolicy { fairness, bounds: Bounds::MAX, ..BandPolicy::default() });
+    for (flow, prompts) in prompts.iter().enumerate() {
+        for &tokens in prompts {
+            let entry = entry(flow as u64, tokens, 0);
+            queues.push(entry, ms(0), &mut Vec::new()).expect("there is room");
+        }
+    }
+    let (mut served, mut left) = ([0; 3], prompts.each_ref().map(Vec::len));
+    let mut history = Vec::new();
+    while left.iter().all(|left| *left > 0) {
+        let mut gone = None;
+        let mut verdict = |head: &Head, _: &mut u32| match gone {
+            None => {
+                gone = Some((head.flow, head.tokens));
+                Verdict::Go
+            }
+            Some(_) => Verdict::Stop,
+        };
+        queues.pop(ms(0), &mut verdict, &mut Vec::new());
+        let (FlowId(flow), tokens) = gone.expect("something waits");
+        queues.charge(0, FlowId(flow), u64::from(answer), ms(0));
+        let weighted = u64::from(weights.0 * tokens) + u64::from(weights.1 * answer);
+        served[flow as usize] += weighted;
+        left[flow as usize] -= 1;
+        history.push(served);
+    }
+    history
+}
+
+fn spread(served: &[u64; 3]) -> u64 {
+    served.iter().max().zip(served.iter().min()).map_or(0, |(most, least)| most - least)
+}
+
+fn any_prompts() -> impl Strategy<Value = [Vec<u32>; 3]> {
+    let flow = |longest: u32| vec(1..=longest, 1..120);
+    [flow(10), flow(100), flow(300)]
+}
+
+proptest! {
+    #[test]
+    fn deficit_round_robin_keeps_flows_within_a_quantum_and_a_request(
+        prompts in any_prompts(),
+        quantum_tokens in 1..400u32,
+    ) {
+        for served in serve(Fairness::Drr { quantum_tokens }, &prompts, 0, (1, 0)) {
+            prop_assert!(spread(&served) <= u64::from(quantum_tokens) + 300, "{served:?}");
+        }
+    }
+
+    #[test]
+    fn token_counters_keep_flows_within_a_request_and_its_answer(
+        prompts in any_prompts(),
+        answer in 0..200u32,
+    ) {
+        let fairness = Fairness::Vtc { input_weight: 1, output_weight: 2 };
+        for served in serve(fairness, &prompts, answer, (1, 2)) {
+            prop_assert!(spread(&served) <= 300 + 2 * u64::from(answer), "{served:?}");
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_comes_late_neither_catches_up_nor_waits_for_others() {
+    for fairness in [
+        Fairness::RoundRobin,
+        Fairness::Drr { quantum_tokens: 10 },
+        Fairness::Vtc { input_weight: 1, output_weight: 1 },
+    ] {
+        let mut queues = queues(BandPolicy { fairness, ..BandPolicy::default() });
+        let push = |queues: &mut Queues<u32>, flow, count| {
+            for _ in 0..count {
+                queues.push(entry(flow, 10, 0), ms(0), &mut Vec::new()).expect("there is room");
+            }
+        };
+        push(&mut queues, 1, 100);
+        assert_eq!(flows_of_next(&mut queues, 50), [50, 0]);
+        push(&mut queues, 2, 100);
+        assert_eq!(flows_of_next(&mut queues, 40), [20, 20], "{fairness:?}");
+    }
+}
+
+/// How many of the next so many are of flow 1 and of flow 2.
+fn flows_of_next(queues: &mut Queues<u32>, count: usize) -> [usize; 2] {
+    let (mut left, mut dispatched) = (count, Vec::new());
+    let mut verdict = |_: &Head, _: &mut u32| {
+        if left == 0 {
+            return Verdict::Stop;
+        }
+        left -= 1;
+        Verdict::Go
+    };
+    queues.pop(ms(0), &mut verdict, &mut dispatched);
+    [1, 2].map(|flow| dispatched.iter().filter(|gone| gone.flow == FlowId(flow)).count())
+}
