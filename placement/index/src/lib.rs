@@ -1,1 +1,61 @@
-//! Under construction.
+//! The KV index: which worker holds which KV block, written by events, read without locks.
+//!
+//! Never: does I/O, reads a clock, or lets a reader wait for a writer. Start reading at
+//! [`Index`]; [`Closure`] makes what an engine publishes fit for it.
+//!
+//! # What it is told
+//!
+//! Blocks are named by sequence hashes, into which adapter, salt and all else that separates
+//! blocks are folded already; one index serves one model and one block size.
+//!
+//! Events have to be *closed*: what a worker holds of a sequence has no gap from its start, and a
+//! block counts as on the farthest medium of the nearest copies from the start up to it, so that
+//! media only get farther along a sequence. `Stored` says that blocks are held on a medium now,
+//! wherever they were; `Removed` says that they are no longer held, if they are on that medium;
+//! saying either again changes nothing. To move a block, its producer says `Stored` for the new
+//! medium and then `Removed` for the old one. The pools of our own agents tell events like that;
+//! for the feed of any engine there is [`Closure`]. Events that are not closed make overlaps
+//! wrong for their worker, and harm nothing else.
+//!
+//! # How it works
+//!
+//! One flat hash table from block to the *set* of its holders. Sets are stored once each (few
+//! differ), so that a block takes 16 bytes however many hold it. Since events are closed, a
+//! lookup needs to look at a few places of a prompt only ([`Index::overlap`]). A worker's
+//! elements in sets carry the number of its present state, its *slot*; a state ends by masking
+//! the slot, and [`Index::maintain`] takes the remains out in the background.
+// `cfg(loom)` is set by hand, to model the lock-free parts: RUSTFLAGS="--cfg loom" cargo test.
+#![allow(unexpected_cfgs)]
+
+mod cell;
+mod chains;
+mod closure;
+mod elements;
+mod index;
+mod lane;
+mod layout;
+mod listing;
+mod lookup;
+mod overlap;
+mod pages;
+mod predictions;
+mod scatter;
+mod sets;
+mod settings;
+mod sync;
+mod table;
+mod tenancy;
+mod time;
+mod transitions;
+mod upkeep;
+mod view;
+
+pub use closure::Closure;
+pub use index::{Index, Stats};
+pub use listing::{Cursor, Held};
+pub use overlap::{Overlap, Overlaps};
+pub use settings::{Predicting, Settings};
+pub use tenancy::Applied;
+pub use time::Time;
+#[cfg(all(test, not(loom)))]
+mod testkit;

@@ -1,0 +1,136 @@
+//! Elements of a set of holders: a worker's slot and how that worker has the block.
+
+use stator_protos::kv_event::Medium;
+
+/// Bits of an element that say how the worker has the block.
+const STATE_BITS: u32 = 3;
+const PREDICTED: u32 = 4;
+/// Slots are below this.
+pub(crate) const MAX_SLOTS: u32 = 1 << 28;
+
+/// How a worker has a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Reported(Medium),
+    Predicted,
+}
+
+/// What happens to a worker's share in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// It holds the block on this medium and on no other.
+    Store(Medium),
+    /// It holds the block no longer, if it was on this medium.
+    Remove(Medium),
+    /// It should hold the block.
+    Predict,
+    /// That is over.
+    Unpredict,
+}
+
+impl Op {
+    /// A number for each kind, below 16.
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Self::Store(medium) => medium as u32,
+            Self::Remove(medium) => 4 + medium as u32,
+            Self::Predict => 8,
+            Self::Unpredict => 9,
+        }
+    }
+
+    /// Whether a block that nobody holds has a holder afterwards.
+    pub(crate) fn adds(self) -> bool {
+        matches!(self, Self::Store(_) | Self::Predict)
+    }
+}
+
+pub(crate) fn element(slot: u32, state: State) -> u32 {
+    let state = match state {
+        State::Reported(medium) => medium as u32,
+        State::Predicted => PREDICTED,
+    };
+    slot << STATE_BITS | state
+}
+
+pub(crate) fn slot(element: u32) -> u32 {
+    element >> STATE_BITS
+}
+
+pub(crate) fn state(element: u32) -> State {
+    let state = element & ((1 << STATE_BITS) - 1);
+    Medium::ALL.get(state as usize).map_or(State::Predicted, |&medium| State::Reported(medium))
+}
+
+pub(crate) fn is_reported(element: u32) -> bool {
+    matches!(state(element), State::Reported(_))
+}
+
+/// Changes a sorted set; returns by how much the number of reported elements grew.
+pub(crate) fn change(set: &mut Vec<u32>, slot: u32, op: Op) -> i32 {
+    match op {
+        Op::Store(medium) => {
+            let before = reported(set, slot).inspect(|&at| {
+                set.remove(at);
+            });
+            insert(set, element(slot, State::Reported(medium)));
+            i32::from(before.is_none())
+        }
+        Op::Remove(medium) => -i32::from(remove(set, element(slot, State::Reported(medium)))),
+        Op::Predict => {
+            insert(set, element(slot, State::Predicted));
+            0
+        }
+        Op::Unpredict => {
+            remove(set, element(slot, State::Predicted));
+            0
+        }
+    }
+}
+
+/// Where a slot's reported element is.
+fn reported(set: &[u32], of: u32) -> Option<usize> {
+    let at = set.partition_point(|&element| slot(element) < of);
+    set.get(at).filter(|&&element| slot(element) == of && is_reported(element)).map(|_| at)
+}
+
+fn insert(set: &mut Vec<u32>, element: u32) {
+    if let Err(at) = set.binary_search(&element) {
+        set.insert(at, element);
+    }
+}
+
+fn remove(set: &mut Vec<u32>, element: u32) -> bool {
+    set.binary_search(&element).map(|at| set.remove(at)).is_ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(ops: &[(u32, Op)], expected: &[(u32, State)]) {
+        let (mut set, mut grown) = (Vec::new(), 0);
+        for &(slot, op) in ops {
+            grown += change(&mut set, slot, op);
+        }
+        let elements: Vec<u32> =
+            expected.iter().map(|&(slot, state)| element(slot, state)).collect();
+        assert_eq!(set, elements);
+        assert_eq!(grown, set.iter().filter(|&&e| is_reported(e)).count() as i32);
+    }
+
+    #[test]
+    fn a_worker_holds_a_block_on_one_medium() {
+        use {Medium::*, Op::*, State::*};
+        let device = (1, Reported(Device));
+        check(&[(1, Store(Host)), (1, Store(Device)), (1, Remove(Host))], &[device]);
+        check(&[(2, Store(Disk)), (1, Store(Device)), (2, Remove(Disk))], &[device]);
+        check(&[(1, Remove(Device)), (0, Unpredict)], &[]);
+        check(&[(1, Predict), (1, Store(Device)), (1, Unpredict)], &[device]);
+        check(
+            &[(1, Predict), (1, Predict), (1, Store(Host))],
+            &[(1, Reported(Host)), (1, Predicted)],
+        );
+    }
+}

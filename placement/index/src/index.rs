@@ -1,0 +1,361 @@
+//! The index as its users see it: lives of workers, events, predictions.
+
+use crate::elements::Op;
+use crate::lane::{Change, Lane, Shared};
+use crate::layout::Layout;
+use crate::lookup;
+use crate::overlap::Overlaps;
+use crate::predictions::{Predictions, Tails};
+use crate::scatter;
+use crate::sets::Sets;
+use crate::settings::Settings;
+use crate::table::BUCKET_BYTES;
+use crate::tenancy::{Applied, Life, Stands, Tenancy};
+use crate::time::Time;
+use crate::upkeep::Sweep;
+use crate::view::Published;
+use parking_lot::{Mutex, RwLock};
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::{KvEvent, Medium};
+use stator_protos::{Generation, WorkerRank};
+use std::sync::atomic::AtomicUsize;
+
+/// Blocks of a snapshot that are written at a time; between them other writers have their turn.
+const SNAPSHOT_PART: usize = 8192;
+
+/// Which worker holds which block, on which medium.
+///
+/// Shared by any number of readers ([`Index::overlap`]), which take no lock, and writers. What a
+/// writer did is visible when its call returns. Calls about one worker have to come one after the
+/// other, as its events do; calls about several workers may come at once.
+///
+/// Memory is bounded ([`Settings::max_bytes`]). Beyond the bound the blocks that were stored
+/// longest ago go first, and are counted ([`Stats::dropped`]): overlaps come out shorter than
+/// they are, never longer.
+pub struct Index {
+    pub(crate) shared: Shared,
+    pub(crate) lanes: Box<[Mutex<Lane>]>,
+    /// Read while cells are written for a slot, so that the slot is not given away meanwhile.
+    pub(crate) tenancy: RwLock<Tenancy>,
+    predictions: Mutex<Predictions>,
+    pub(crate) sweep: Mutex<Sweep>,
+}
+
+/// Sizes of an index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Distinct blocks, reported or predicted.
+    pub blocks: usize,
+    /// Reported entries: a block counts once for each worker that holds it.
+    pub held: usize,
+    /// Predicted entries: a block counts once for each worker that should hold it.
+    pub predicted: usize,
+    /// Entries dropped so far for want of memory.
+    pub dropped: u64,
+    /// Distinct sets of holders.
+    pub sets: usize,
+    /// Bytes of the tables of blocks and of the sets.
+    pub bytes: usize,
+    /// Former states of workers that [`Index::maintain`] has yet to take out of the tables.
+    pub sweeping: usize,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self::new(Settings::default())
+    }
+}
+
+impl Index {
+    /// An empty index.
+    pub fn new(settings: Settings) -> Self {
+        let layout = Layout::new(&settings);
+        Self::with_layout(&settings, layout)
+    }
+
+    pub(crate) fn with_layout(settings: &Settings, layout: Layout) -> Self {
+        let published = Published::new(&layout);
+        let buckets: usize = published.view().tables.iter().map(|table| table.len()).sum();
+        let table_bytes = AtomicUsize::new(buckets * BUCKET_BYTES);
+        // Sets are few; a fleet that needs more than an eighth for them has hostile members.
+        let sets = Sets::new(settings.max_bytes / 8);
+        let max_table_bytes = settings.max_bytes - settings.max_bytes / 8;
+        let shared = Shared { layout, published, sets, table_bytes, max_table_bytes };
+        let lanes = (0..layout.lanes()).map(|number| Mutex::new(Lane::new(&shared, number)));
+        Self {
+            lanes: lanes.collect(),
+            shared,
+            tenancy: RwLock::default(),
+            predictions: Mutex::new(Predictions::new(settings)),
+            sweep: Mutex::default(),
+        }
+    }
+
+    /// Registers a worker, or a later life of one, with no blocks. False, and without effect, if
+    /// a later life is registered already; the same life keeps its blocks.
+    pub fn insert(&self, worker: WorkerRank, generation: Generation) -> bool {
+        let stands = self.tenancy.read().stands(worker, generation);
+        match stands {
+            Stands::Stale => false,
+            Stands::Same(_) => true,
+            Stands::Later | Stands::UnknownWorker => {
+                let life = Life { slot: self.take_slot(), generation, known: true };
+                self.enter(worker, life, true) == Applied::Yes
+            }
+        }
+    }
+
+    /// Forgets a worker with all its blocks; its events have no effect from here on.
+    pub fn remove(&self, worker: WorkerRank) {
+        let left = {
+            let mut tenancy = self.tenancy.write();
+            let left = tenancy.leave(worker);
+            if let Some(life) = left {
+                self.shared.published.update(|view| view.set_worker(life.slot, None));
+            }
+            left
+        };
+        left.into_iter().for_each(|life| self.retire(life.slot));
+    }
+
+    /// Follows one event of a worker. An event of a later life than the registered one starts
+    /// that life, with no blocks.
+    pub fn apply(&self, worker: WorkerRank, generation: Generation, event: &KvEvent) -> Applied {
+        self.apply_all(worker, generation, std::slice::from_ref(event))
+    }
+
+    /// Follows events of a worker, in order, at less cost than one by one.
+    pub fn apply_all(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        events: &[KvEvent],
+    ) -> Applied {
+        self.collect_if_wanted();
+        for events in events.split_inclusive(|event| *event == KvEvent::Cleared) {
+            let (cleared, events) = match events.split_last() {
+                Some((KvEvent::Cleared, events)) => (true, events),
+                _ => (false, events),
+            };
+            let applied = self.follow(worker, generation, events);
+            if applied != Applied::Yes {
+                return applied;
+            }
+            if cleared && self.has_blocks(worker) {
+                self.renew(worker, generation, true);
+            }
+        }
+        Applied::Yes
+    }
+
+    /// Replaces all that is known of a worker's blocks, reported and predicted: readers see the
+    /// old state or the new one. The worker's state is known from here on.
+    pub fn replace(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
+    ) -> Applied {
+        match self.tenancy.read().stands(worker, generation) {
+            Stands::UnknownWorker => return Applied::UnknownWorker,
+            Stands::Stale => return Applied::Stale,
+            Stands::Same(_) | Stands::Later => {}
+        }
+        let slot = self.take_slot();
+        let change =
+            |(hash, medium): (SequenceHash, Medium)| Change { hash: hash.0, op: Op::Store(medium) };
+        let mut changes = blocks.into_iter().map(change).peekable();
+        while changes.peek().is_some() {
+            self.collect_if_wanted();
+            // Nobody else knows the slot, so that it needs no guard.
+            scatter::write(&self.shared, &self.lanes, slot, changes.by_ref().take(SNAPSHOT_PART));
+        }
+        self.enter(worker, Life { slot, generation, known: true }, false)
+    }
+
+    /// Events of a worker were lost: it counts as holding nothing until its state is replaced or
+    /// a new life begins.
+    pub fn unknown(&self, worker: WorkerRank) {
+        let life = self.tenancy.read().life(worker);
+        if let Some(life) = life.filter(|life| life.known) {
+            self.renew(worker, life.generation, false);
+        }
+    }
+
+    /// The life of a worker that its blocks belong to; `None` if it is not registered.
+    pub fn generation(&self, worker: WorkerRank) -> Option<Generation> {
+        self.tenancy.read().life(worker).map(|life| life.generation)
+    }
+
+    /// Whether a worker's reported blocks are known; false too if it is not registered.
+    pub fn is_known(&self, worker: WorkerRank) -> bool {
+        self.tenancy.read().life(worker).is_some_and(|life| life.known)
+    }
+
+    /// Finds how many leading blocks of `sequence` each worker holds, reported or predicted.
+    ///
+    /// Takes no lock, and allocates nothing once `out` has room. What changes meanwhile may be
+    /// in the result or not.
+    pub fn overlap(&self, sequence: &[SequenceHash], out: &mut Overlaps) {
+        lookup::overlap(&self.shared, sequence, out);
+    }
+
+    /// Takes it that the worker holds `sequence`, without a report, for as long as
+    /// [`Settings::predicting`] says; `until` is the end where that is a matter of time. No effect
+    /// if the worker is not registered or its state is unknown.
+    pub fn predict(&self, worker: WorkerRank, sequence: &[SequenceHash], until: Time) {
+        self.collect_if_wanted();
+        let mut predictions = self.predictions.lock();
+        let tenancy = self.tenancy.read();
+        if let Some(life) = tenancy.life(worker).filter(|life| life.known) {
+            predictions.add(life.slot, sequence, until, self);
+        }
+    }
+
+    /// Forgets predictions that ended at `now` or before.
+    pub fn expire(&self, now: Time) {
+        self.predictions.lock().expire(now, self);
+    }
+
+    /// A part of the predictions: at most `most` blocks from position `from` on, sequence by
+    /// sequence in the order in which they go; `None` at the end. A block that several sequences
+    /// of a worker have comes with each. Where predictions change between two calls, some may be
+    /// missed or come twice.
+    pub fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        let predictions = self.predictions.lock();
+        let view = self.shared.published.view();
+        let (mut skip, mut part) = (from, Vec::new());
+        for (slot, chain) in predictions.iter() {
+            let rest = chain.get(skip..).unwrap_or_default();
+            skip = skip.saturating_sub(chain.len());
+            let Some(worker) = view.worker(slot) else { continue };
+            let left = most - part.len();
+            part.extend(rest.iter().take(left).map(|&hash| (worker, hash)));
+            if part.len() == most {
+                break;
+            }
+        }
+        (!part.is_empty()).then_some(part)
+    }
+
+    /// Sizes, for metrics: takes each lane's lock in turn.
+    pub fn stats(&self) -> Stats {
+        let predicted = self.predictions.lock().blocks();
+        let (slots, sweeping): (Vec<u32>, usize) = {
+            let tenancy = self.tenancy.read();
+            (tenancy.lives().map(|life| life.slot).collect(), tenancy.retired().len())
+        };
+        let (sets, set_bytes) = self.shared.sets.size();
+        let table_bytes = self.shared.table_bytes.load(std::sync::atomic::Ordering::Relaxed);
+        let mut stats =
+            Stats { predicted, sets, bytes: set_bytes + table_bytes, sweeping, ..Stats::default() };
+        for lane in &self.lanes {
+            let lane = lane.lock();
+            stats.blocks += lane.blocks();
+            stats.held += slots.iter().map(|&slot| lane.held(slot)).sum::<usize>();
+            stats.dropped += lane.dropped();
+        }
+        stats
+    }
+
+    /// Follows events without a clear among them.
+    fn follow(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) -> Applied {
+        let (life, tenancy) = loop {
+            let tenancy = self.tenancy.read();
+            match tenancy.stands(worker, generation) {
+                Stands::UnknownWorker => return Applied::UnknownWorker,
+                Stands::Stale => return Applied::Stale,
+                Stands::Same(life) => break (life, tenancy),
+                Stands::Later => {
+                    drop(tenancy);
+                    self.renew(worker, generation, true);
+                }
+            }
+        };
+        if !life.known {
+            return Applied::UnknownState;
+        }
+        let changes = events.iter().flat_map(|event| {
+            let (hashes, op) = match event {
+                KvEvent::Stored(stored) => (&stored.hashes[..], Op::Store(stored.medium)),
+                KvEvent::Removed(removed) => (&removed.hashes[..], Op::Remove(removed.medium)),
+                KvEvent::Cleared => (&[][..], Op::Unpredict),
+            };
+            hashes.iter().map(move |&hash| Change { hash, op })
+        });
+        scatter::write(&self.shared, &self.lanes, life.slot, changes);
+        drop(tenancy);
+        Applied::Yes
+    }
+
+    /// Whether there is anything to clear.
+    fn has_blocks(&self, worker: WorkerRank) -> bool {
+        let predictions = self.predictions.lock();
+        let Some(life) = self.tenancy.read().life(worker) else { return false };
+        predictions.has(life.slot) || self.lanes.iter().any(|lane| lane.lock().held(life.slot) > 0)
+    }
+
+    /// Starts an empty state of a worker.
+    fn renew(&self, worker: WorkerRank, generation: Generation, known: bool) {
+        let slot = self.take_slot();
+        self.enter(worker, Life { slot, generation, known }, false);
+    }
+
+    /// Makes `life` the worker's, unless a later one came meanwhile or, if this does not register
+    /// it, the worker went.
+    fn enter(&self, worker: WorkerRank, life: Life, registers: bool) -> Applied {
+        let (applied, retired) = {
+            let mut tenancy = self.tenancy.write();
+            match tenancy.stands(worker, life.generation) {
+                Stands::Stale => (Applied::Stale, Some(life.slot)),
+                Stands::UnknownWorker if !registers => (Applied::UnknownWorker, Some(life.slot)),
+                Stands::UnknownWorker => (Applied::Yes, self.publish(&mut tenancy, worker, life)),
+                Stands::Same(_) | Stands::Later => {
+                    (Applied::Yes, self.publish(&mut tenancy, worker, life))
+                }
+            }
+        };
+        retired.into_iter().for_each(|slot| self.retire(slot));
+        applied
+    }
+
+    /// Shows readers a worker's new state in the place of the old one, whose slot it returns.
+    fn publish(&self, tenancy: &mut Tenancy, worker: WorkerRank, life: Life) -> Option<u32> {
+        let old = tenancy.life(worker).map(|life| life.slot);
+        tenancy.enter(worker, life);
+        self.shared.published.update(|view| {
+            old.into_iter().for_each(|slot| view.set_worker(slot, None));
+            view.set_worker(life.slot, Some(worker));
+        });
+        old
+    }
+
+    fn take_slot(&self) -> u32 {
+        let (slot, used) = self.tenancy.write().slot();
+        if used {
+            self.shared.published.reuse();
+        }
+        slot
+    }
+
+    /// Lets go of a slot that no view has any more.
+    fn retire(&self, slot: u32) {
+        self.predictions.lock().forget_slot(slot);
+        let retired = {
+            let mut tenancy = self.tenancy.write();
+            tenancy.retire(slot);
+            tenancy.retired().len()
+        };
+        self.sweep_if_many(retired);
+    }
+}
+
+impl Tails for Index {
+    fn write(&self, slot: u32, blocks: &[SequenceHash], op: Op) {
+        let changes = blocks.iter().map(|hash| Change { hash: hash.0, op });
+        scatter::write(&self.shared, &self.lanes, slot, changes);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

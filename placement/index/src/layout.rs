@@ -1,0 +1,69 @@
+//! Where a block's cell stands: shard, lane and home bucket, by its hash alone.
+
+use crate::settings::Settings;
+use crate::table::BUCKET_BYTES;
+
+/// Most lanes there can be.
+const MAX_LANES: usize = 64;
+/// 2^8 shards: each is copied at once when it grows, so that a hundred million blocks grow in
+/// steps of a millisecond, of which readers see nothing.
+const SHARD_BITS: u32 = 8;
+const FIRST_BUCKETS: usize = 16;
+
+/// How hashes are spread. The top bits of a scattered hash name the shard (and with it the lane),
+/// the rest the bucket within the shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    shard_bits: u32,
+    lane_bits: u32,
+    first_buckets: usize,
+}
+
+impl Layout {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let lanes = settings.lanes.get().min(MAX_LANES).next_power_of_two();
+        let fitting = settings.max_bytes / 4 / (BUCKET_BYTES << SHARD_BITS);
+        Self {
+            shard_bits: SHARD_BITS,
+            lane_bits: lanes.ilog2(),
+            first_buckets: FIRST_BUCKETS.min(fitting).max(1),
+        }
+    }
+
+    /// Few shards, each of one bucket at first, so that all that happens to large tables happens
+    /// to small ones.
+    #[cfg(test)]
+    pub(crate) fn tiny(lanes: usize) -> Self {
+        Self { shard_bits: lanes.ilog2() + 1, lane_bits: lanes.ilog2(), first_buckets: 1 }
+    }
+
+    pub(crate) fn shards(&self) -> usize {
+        1 << self.shard_bits
+    }
+
+    pub(crate) fn lanes(&self) -> usize {
+        1 << self.lane_bits
+    }
+
+    pub(crate) fn shards_per_lane(&self) -> usize {
+        1 << (self.shard_bits - self.lane_bits)
+    }
+
+    /// The shard of a block, and its place within the shard.
+    pub(crate) fn place(&self, hash: u64) -> (usize, u64) {
+        // Sequence hashes are spread well as they are; the multiplication spreads also those that
+        // are not, and costs a nanosecond.
+        let scattered = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((scattered >> (64 - self.shard_bits)) as usize, scattered << self.shard_bits)
+    }
+
+    pub(crate) fn lane(&self, hash: u64) -> usize {
+        self.place(hash).0 >> (self.shard_bits - self.lane_bits)
+    }
+
+    /// Buckets of a new shard. Shards start with slightly unlike sizes, so that they do not all
+    /// grow at once.
+    pub(crate) fn first_buckets(&self, shard: usize) -> usize {
+        (self.first_buckets + shard % 4 * self.first_buckets / 8).next_multiple_of(2)
+    }
+}

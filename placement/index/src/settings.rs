@@ -1,0 +1,43 @@
+//! What an index is allowed, and how it predicts.
+
+use std::num::NonZeroUsize;
+
+/// Limits of an [`Index`](crate::Index).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes of memory for blocks and for sets of holders; beyond them the oldest blocks go. The
+    /// least that works, some ten KiB, is used whatever is said here. Default 1 GiB.
+    pub max_bytes: usize,
+    /// Writers that can work at once, rounded up to a power of two, at most 64. More of them take
+    /// a little more memory and, for small events, more time. Default 4.
+    pub lanes: NonZeroUsize,
+    /// Sum of the lengths of all predicted sequences, in blocks; beyond it the oldest go (under
+    /// [`Predicting::Lru`] the oldest of one worker after another). Default 2^22.
+    pub max_predicted: usize,
+    /// How long predictions last. Default: until the moment that each is given.
+    pub predicting: Predicting,
+}
+
+/// How long a prediction lasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Predicting {
+    /// Until the moment it was given.
+    #[default]
+    Ttl,
+    /// Until the worker should have evicted it: what was sent to it least recently goes first.
+    Lru {
+        /// Blocks that a worker has room for.
+        blocks_per_worker: usize,
+    },
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_bytes: 1 << 30,
+            lanes: NonZeroUsize::new(4).expect("4 is not 0"),
+            max_predicted: 1 << 22,
+            predicting: Predicting::default(),
+        }
+    }
+}

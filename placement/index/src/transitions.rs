@@ -1,0 +1,119 @@
+//! What becomes of a set of holders when a worker stores or drops a block: remembered, because
+//! the next block of the same prompt nearly always asks the same.
+
+use crate::cell::SetRef;
+use crate::elements::{self, Op};
+use crate::sets::Sets;
+
+const ENTRIES_BITS: u32 = 12;
+const NO_KEY: u64 = u64::MAX;
+/// In the place of a slot and an operation: taking all retired slots away.
+const STRIP: u32 = u32::MAX - 1;
+
+/// Where a set goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// The set afterwards.
+    pub(crate) set: SetRef,
+    /// By how many the reported holders grew.
+    pub(crate) held: i32,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    key: u64,
+    step: Step,
+}
+
+/// One lane's memory of steps, and its scratch. Names of sets in it keep no set alive: it is
+/// cleared when sets are collected.
+pub(crate) struct Transitions {
+    last: Entry,
+    entries: Box<[Entry]>,
+    scratch: Vec<u32>,
+}
+
+impl Transitions {
+    pub(crate) fn new() -> Self {
+        let none = Entry { key: NO_KEY, step: Step { set: SetRef::EMPTY, held: 0 } };
+        let entries = vec![none; 1 << ENTRIES_BITS].into_boxed_slice();
+        Self { last: none, entries, scratch: Vec::new() }
+    }
+
+    /// The set after `op` of the worker in `slot`; `None` if there is no room for it.
+    #[inline]
+    pub(crate) fn step(&mut self, sets: &Sets, set: SetRef, slot: u32, op: Op) -> Option<Step> {
+        let key = u64::from(set.0) << 32 | u64::from(slot << 4 | op.code());
+        self.known(key).or_else(|| {
+            let held = |content: &mut Vec<u32>| elements::change(content, slot, op);
+            self.learn(key, sets, set, held)
+        })
+    }
+
+    /// The set without the elements of slots that `is_retired` names, the same for every set from
+    /// one [`Transitions::clear`] to the next.
+    pub(crate) fn strip(
+        &mut self,
+        sets: &Sets,
+        set: SetRef,
+        is_retired: impl Fn(u32) -> bool,
+    ) -> Option<Step> {
+        let key = u64::from(set.0) << 32 | u64::from(STRIP);
+        self.known(key).or_else(|| {
+            let strip = |content: &mut Vec<u32>| {
+                content.retain(|&element| !is_retired(elements::slot(element)));
+                0
+            };
+            self.learn(key, sets, set, strip)
+        })
+    }
+
+    /// The elements of a set that some cell of the lane names.
+    pub(crate) fn elements(&mut self, sets: &Sets, set: SetRef) -> &[u32] {
+        if !sets.copy(set, &mut self.scratch) {
+            self.scratch.clear();
+        }
+        &self.scratch
+    }
+
+    /// Forgets all steps.
+    pub(crate) fn clear(&mut self) {
+        self.last.key = NO_KEY;
+        self.entries.iter_mut().for_each(|entry| entry.key = NO_KEY);
+    }
+
+    #[inline]
+    fn known(&mut self, key: u64) -> Option<Step> {
+        if self.last.key == key {
+            return Some(self.last.step);
+        }
+        let entry = self.entries[place(key)];
+        if entry.key != key {
+            return None;
+        }
+        self.last = entry;
+        Some(entry.step)
+    }
+
+    #[cold]
+    fn learn(
+        &mut self,
+        key: u64,
+        sets: &Sets,
+        set: SetRef,
+        change: impl FnOnce(&mut Vec<u32>) -> i32,
+    ) -> Option<Step> {
+        if !sets.copy(set, &mut self.scratch) {
+            self.scratch.clear();
+        }
+        let held = change(&mut self.scratch);
+        let step = Step { set: sets.intern(&self.scratch)?, held };
+        self.last = Entry { key, step };
+        self.entries[place(key)] = self.last;
+        Some(step)
+    }
+}
+
+fn place(key: u64) -> usize {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - ENTRIES_BITS)) as usize
+}

@@ -1,0 +1,100 @@
+//! Work in the background: taking retired slots out of the cells, collecting sets.
+
+use crate::index::Index;
+use crate::lane::SweepPlace;
+
+/// Cells that are swept under one hold of a lane's lock.
+const HOLD: usize = 1024;
+/// Retired slots beyond which whoever retires one more sweeps too.
+const MANY_RETIRED: usize = 64;
+/// Cells that they sweep.
+const SHARE: usize = 8192;
+
+/// A sweep over all cells.
+#[derive(Default)]
+pub(crate) struct Sweep {
+    /// The slots that this sweep takes out, in order; none while there is no sweep.
+    slots: Vec<u32>,
+    lane: usize,
+    place: SweepPlace,
+}
+
+impl Index {
+    /// Takes what former states of workers left behind out of up to about `cells` cells; true
+    /// while there is more to do. To be called now and then from one background thread; until
+    /// then, memory is not used again. No lock is held for long.
+    pub fn maintain(&self, cells: usize) -> bool {
+        self.collect_if_wanted();
+        for lane in &self.lanes {
+            lane.lock().free_replaced();
+        }
+        let Some(mut sweep) = self.sweep.try_lock() else { return true };
+        let mut left = cells;
+        loop {
+            if sweep.slots.is_empty() && !self.start(&mut sweep) {
+                return false;
+            }
+            if left == 0 {
+                return true;
+            }
+            let cells = left.min(HOLD);
+            left -= cells;
+            self.go_on(&mut sweep, cells);
+        }
+    }
+
+    /// Sweeps where slots are retired faster than the background takes them out, so that their
+    /// number has a bound.
+    pub(crate) fn sweep_if_many(&self, retired: usize) {
+        if retired > MANY_RETIRED {
+            self.maintain(SHARE);
+        }
+    }
+
+    /// Collects sets if there are many that may be unused. Takes all lanes' locks.
+    pub(crate) fn collect_if_wanted(&self) {
+        if !self.shared.sets.wants_collection() {
+            return;
+        }
+        let mut lanes: Vec<_> = self.lanes.iter().map(|lane| lane.lock()).collect();
+        lanes.iter_mut().for_each(|lane| lane.forget_steps());
+        self.shared.sets.collect(|set| lanes.iter().any(|lane| lane.uses(set) > 0));
+    }
+
+    /// Starts a sweep for all slots that are retired by now; false if there are none.
+    fn start(&self, sweep: &mut Sweep) -> bool {
+        let mut slots = self.tenancy.read().retired().to_vec();
+        slots.sort_unstable();
+        *sweep = Sweep { slots, ..Sweep::default() };
+        for lane in &self.lanes {
+            lane.lock().forget_steps();
+        }
+        !sweep.slots.is_empty()
+    }
+
+    fn go_on(&self, sweep: &mut Sweep, cells: usize) {
+        let Some(lane) = self.lanes.get(sweep.lane) else { return };
+        let is_retired = |slot| sweep.slots.binary_search(&slot).is_ok();
+        let place = lane.lock().sweep(&self.shared, sweep.place, cells, is_retired);
+        match place {
+            Some(place) => sweep.place = place,
+            None => {
+                sweep.lane += 1;
+                sweep.place = SweepPlace::default();
+            }
+        }
+        if sweep.lane == self.lanes.len() {
+            self.finish(sweep);
+        }
+    }
+
+    /// Nothing refers to the slots any more.
+    fn finish(&self, sweep: &mut Sweep) {
+        for lane in &self.lanes {
+            let mut lane = lane.lock();
+            sweep.slots.iter().for_each(|&slot| lane.forget_slot(slot));
+        }
+        self.tenancy.write().swept(&sweep.slots);
+        sweep.slots.clear();
+    }
+}
