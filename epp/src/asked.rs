@@ -11,7 +11,6 @@ use stator_epp_metrics::RequestLabels;
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::{Headers, MultimodalItem, Prompt, Request};
 use stator_protos::header;
-use std::time::Duration;
 
 /// Whose a request is that does not say.
 const DEFAULT_FAIRNESS_ID: &str = "default-flow";
@@ -119,6 +118,7 @@ impl Asked {
                 tokens: measured.tokens,
                 token_ids: measured.token_ids.as_deref(),
                 sequence: &measured.sequence,
+                overlaps: None,
                 text,
                 multimodal: &self.media,
                 cache_salt: parsed.and_then(|parsed| parsed.cache_salt.as_deref()),
@@ -127,8 +127,8 @@ impl Asked {
             expected_output_tokens: 0,
             stream: self.streams(),
             size_bytes: self.body.len(),
-            slo_ttft: text::header_of(head, text::SLO_TTFT).and_then(milliseconds),
-            slo_tpot: text::header_of(head, text::SLO_TPOT).and_then(milliseconds),
+            slo_ttft: text::slo_ttft(head),
+            slo_tpot: text::slo_tpot(head),
         }
     }
 }
@@ -155,9 +155,4 @@ fn path(head: &Head) -> &str {
             .unwrap_or_default(),
         path => path,
     }
-}
-
-fn milliseconds(value: &str) -> Option<Duration> {
-    let ms = value.trim().parse::<f64>().ok().filter(|ms| *ms > 0.0)?;
-    Duration::try_from_secs_f64(ms / 1000.0).ok()
 }

@@ -4,7 +4,9 @@
 
 use crate::asked::Asked;
 use crate::exchange::{AnswerBody, Director, Head, Interest, Refusal, Routed};
+use crate::flow::{Account, Flow};
 use crate::observe::{Observe, Told};
+use crate::place::{Denied, Placer, Ready};
 use crate::pool::Pool;
 use crate::prompt::{self, Measured};
 use crate::refuse;
@@ -12,14 +14,15 @@ use crate::text;
 use crate::watch::AnswerWatch;
 use bytes::Bytes;
 use stator_epp_body::{Api, Body, Field, ParserSet, write_token_ids};
+use stator_epp_config::FlowControl;
+use stator_epp_metrics::EppMetrics;
 use stator_epp_plugins::IdSource;
 use stator_epp_plugins::settings::InFlightLoad;
 use stator_epp_scheduler::Decision;
 use stator_epp_signals::tokenizer::Renderer;
 use stator_protos::header;
-use stator_runtime::trace;
+use stator_queue::InvalidSettings;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Largest piece that an edited body is cut into; the data plane's protocol cuts smaller.
 const PIECE_BYTES: usize = 1 << 20;
@@ -58,32 +61,62 @@ pub struct PoolDirector {
     pool: Arc<Pool>,
     settings: DirectorSettings,
     observe: Observe,
+    placer: Placer,
+    /// Where requests wait, if they do.
+    flow: Option<Arc<Flow>>,
 }
 
 impl PoolDirector {
-    /// A director of a pool.
+    /// A director of a pool, where no request waits.
     pub fn new(pool: Arc<Pool>, settings: DirectorSettings, observe: Observe) -> Self {
-        Self { pool, settings, observe }
+        let placer = Placer {
+            pool: pool.clone(),
+            reads_text: settings.reads_text,
+            scores: settings.scores,
+            in_flight: settings.in_flight,
+        };
+        Self { pool, settings, observe, placer, flow: None }
+    }
+
+    /// The same, where requests wait for room as `control` says. Shared with whoever ends it.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidSettings`] for what the queues cannot be set to.
+    pub(crate) fn with_flow_control(
+        mut self,
+        control: &FlowControl,
+        metrics: Arc<EppMetrics>,
+    ) -> Result<(Self, Arc<Flow>), InvalidSettings> {
+        let flow = Flow::new(self.placer.clone(), control, metrics)?;
+        self.flow = Some(flow.clone());
+        Ok((self, flow))
     }
 
     /// The request path.
-    async fn decide(&self, head: &Head, body: &Body) -> Result<Routed<AnswerWatch>, Refusal> {
+    async fn decide(&self, head: Head, body: &Body) -> Result<Routed<AnswerWatch>, Refusal> {
         let asked = {
             let sources = (&*self.pool.view(), self.pool.chance());
-            Asked::read(head, body.contiguous(), &self.settings, sources)
+            Asked::read(&head, body.contiguous(), &self.settings, sources)
                 .inspect_err(|refusal| self.observe.refused(None, refusal))?
         };
-        let told = self.observe.begin(head, &asked);
+        let told = self.observe.begin(&head, &asked);
         let rendered = self.render(&asked).await;
         let measured = self.measure(&asked, rendered);
         self.observe.measured(&told, measured.measure, asked.body.len());
-        let decision = self
-            .place(head, &asked, &measured, &told)
+        let interest = self.interest(&head, &asked);
+        let (watched, span) = (interest == Interest::Body, told.span().clone());
+        let ready = Arc::new(Ready { head, asked, measured, watched, span });
+        let (decision, account) = self
+            .place(&ready, &told)
+            .await
             .inspect_err(|refusal| self.observe.refused(Some(&told), refusal))?;
-        let body = self.edit(body, &asked, &measured, &decision);
+        let Ready { head, asked, measured, .. } = &*ready;
+        let body = self.edit(body, asked, measured, &decision);
         self.observe.routed(&told, &decision);
-        let mut routed = self.routed(head, decision, (told, self.interest(head, &asked)));
+        let mut routed = self.routed(head, decision, (told, interest));
         routed.body = body;
+        routed.watch.account = account;
         if let Some((target, _)) = &asked.rewritten {
             routed.watch.rename(target, &asked.model);
         }
@@ -115,35 +148,33 @@ impl PoolDirector {
         }
     }
 
-    /// Chooses and books.
-    fn place(
+    /// Chooses and books, after the request's turn has come where requests wait.
+    async fn place(
         &self,
-        head: &Head,
-        asked: &Asked,
-        measured: &Measured,
+        ready: &Arc<Ready>,
         told: &Told,
-    ) -> Result<Decision, Refusal> {
-        let headers = text::readable(head);
-        let parsed = asked.parsed.as_ref().filter(|_| self.settings.reads_text);
-        let text: Vec<&[u8]> =
-            parsed.map(|parsed| parsed.prompt_bytes(&asked.body).collect()).unwrap_or_default();
-        let mut request = asked.request(head, measured, &headers, &text);
-        request.expected_output_tokens = self.settings.in_flight.output_tokens(&request);
-        let watched = self.interest(head, asked) == Interest::Body;
-        let orchestration = tracing::info_span!(
-            target: trace::TARGET, parent: told.span(), "gateway.request_orchestration",
-        );
-        let started = Instant::now();
-        let scheduled =
-            orchestration.in_scope(|| self.pool.schedule(&request, watched, self.settings.scores));
-        self.observe.scheduled(told, scheduled.as_ref().ok(), started.elapsed());
-        let decision = scheduled.map_err(|refused| refuse::unplaced(&refused))?;
-        match if_available(head) && decision.cached_tokens == 0 {
+    ) -> Result<(Decision, Option<Account>), Refusal> {
+        let placed = match &self.flow {
+            None => self.placer.place(ready).map(|placed| (placed, None)),
+            Some(flow) => {
+                let admitted = flow.admit(ready, told.metrics()).await;
+                admitted.map(|(placed, account)| (placed, Some(account)))
+            }
+        };
+        let (placed, account) = placed.map_err(|denied| {
+            if let Denied::Unplaced { took, .. } = denied {
+                self.observe.scheduled(told, None, took);
+            }
+            refuse::denied(&denied)
+        })?;
+        let (took, decision) = (placed.took, placed.keep());
+        self.observe.scheduled(told, Some(&decision), took);
+        match if_available(&ready.head) && decision.cached_tokens == 0 {
             true => {
                 self.pool.give_back(&decision);
                 Err(refuse::nothing_cached())
             }
-            false => Ok(decision),
+            false => Ok((decision, account)),
         }
     }
 
@@ -226,7 +257,7 @@ impl Director for PoolDirector {
         for chunk in body.unwrap_or_default() {
             whole.push(chunk).expect("nothing is longer than all memory");
         }
-        self.decide(&head, &whole).await
+        self.decide(head, &whole).await
     }
 }
 
@@ -239,4 +270,4 @@ fn if_available(head: &Head) -> bool {
 
 #[cfg(test)]
 #[path = "director_tests.rs"]
-mod tests;
+pub(crate) mod tests;

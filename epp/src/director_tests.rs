@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::exchange::{AnswerBody, Watch};
+use prometheus_client::registry::Registry;
 use stator_epp_config::Options;
 use stator_epp_metrics::{Build, EppMetrics};
 use stator_epp_pool::PoolView;
@@ -28,7 +29,12 @@ schedulingProfiles:
 ";
 
 /// A pod at `192.168.1.<number + 1>:8000` and what its engine reports.
-struct Engine(u8, u32, f64, &'static [&'static str]);
+pub(crate) struct Engine(
+    pub(crate) u8,
+    pub(crate) u32,
+    pub(crate) f64,
+    pub(crate) &'static [&'static str],
+);
 
 impl Engine {
     fn load(&self) -> EngineLoad {
@@ -42,12 +48,15 @@ fn address(number: u8) -> SocketAddr {
     ([192, 168, 1, number + 1], 8000).into()
 }
 
-struct Bench {
-    pool: Arc<Pool>,
-    director: PoolDirector,
+pub(crate) struct Bench {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) director: PoolDirector,
+    pub(crate) views: watch::Sender<Arc<PoolView>>,
+    pub(crate) registry: Registry,
+    pub(crate) flow: Option<Arc<Flow>>,
 }
 
-fn bench(config: &str, engines: &[Engine]) -> Bench {
+pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
     let plan = stator_epp_config::load(config, Options::default()).expect("it is sound").plan;
     let spec = PoolSpec::standalone("app=model", &[8000]).expect("it is sound");
     let labels = Arc::new(BTreeMap::from([("app".to_owned(), "model".to_owned())]));
@@ -56,6 +65,7 @@ fn bench(config: &str, engines: &[Engine]) -> Bench {
         namespace: "default".into(),
         uid: "1".into(),
         labels: labels.clone(),
+        node: None,
         active_ports: None,
         ip: Some(address(engine.0).ip()),
         ready: true,
@@ -74,15 +84,18 @@ fn bench(config: &str, engines: &[Engine]) -> Bench {
         rewrites: Arc::new(Rewrites::compile([&rewrite])),
         ..PoolView::default()
     };
-    let scheduler = Scheduler::new(plan.program.clone(), SchedulerSettings::default());
-    let (_, view) = watch::channel(Arc::new(view));
+    let waits = plan.features.flow_control;
+    let settings = SchedulerSettings { sheds: !waits, ..SchedulerSettings::default() };
+    let scheduler = Scheduler::new(plan.program.clone(), settings);
+    let (views, view) = watch::channel(Arc::new(view));
     let pool = Arc::new(Pool::new("default/pool".into(), view, scheduler, 7));
     pool.follow_view();
     for endpoint in &endpoints {
         let engine = engines.iter().find(|engine| address(engine.0) == endpoint.address);
         pool.load(endpoint.worker, &engine.expect("each is of one").load());
     }
-    let metrics = EppMetrics::register(Build::default(), &mut Default::default());
+    let mut registry = Registry::default();
+    let metrics = EppMetrics::register(Build::default(), &mut registry);
     let settings = DirectorSettings {
         parsers: crate::plan::parsers(&plan),
         interest: Interest::Nothing,
@@ -95,16 +108,24 @@ fn bench(config: &str, engines: &[Engine]) -> Bench {
         verify_served: false,
         reads_text: !plan.program.producers.is_empty(),
     };
-    let observe = Observe::new(pool.name(), metrics, Vec::new(), None);
-    Bench { director: PoolDirector::new(pool.clone(), settings, observe), pool }
+    let observe = Observe::new(pool.name(), metrics.clone(), Vec::new(), None);
+    let director = PoolDirector::new(pool.clone(), settings, observe);
+    let (director, flow) = match waits {
+        false => (director, None),
+        true => {
+            let waits = director.with_flow_control(&plan.flow_control, metrics);
+            let (director, flow) = waits.expect("the settings are sound");
+            (director, Some(flow))
+        }
+    };
+    Bench { pool, director, views, registry, flow }
 }
 
-fn head(headers: &[(&str, &'static str)]) -> Head {
-    let bytes = |value: &'static str| Bytes::from_static(value.as_bytes());
+pub(crate) fn head(headers: &[(&str, &'static str)]) -> Head {
     Head {
         method: "POST".into(),
         path: "/v1/completions".into(),
-        headers: headers.iter().map(|(name, value)| ((*name).into(), bytes(value))).collect(),
+        headers: headers.iter().copied().collect(),
         ..Head::default()
     }
 }
@@ -114,12 +135,12 @@ fn allowing(ips: &[u8]) -> Head {
     Head { subset: Some(Subset(ips.iter().map(entry).collect())), ..head(&[]) }
 }
 
-fn prompt(model: &str) -> String {
+pub(crate) fn prompt(model: &str) -> String {
     format!(r#"{{"max_tokens":100,"model":"{model}","prompt":"hello","temperature":0}}"#)
 }
 
 impl Bench {
-    async fn ask(&self, head: Head, body: &str) -> Result<Routed<AnswerWatch>, Refusal> {
+    pub(crate) async fn ask(&self, head: Head, body: &str) -> Result<Routed<AnswerWatch>, Refusal> {
         let body = (!body.is_empty()).then(|| vec![Bytes::copy_from_slice(body.as_bytes())]);
         self.director.route(head, body).await
     }

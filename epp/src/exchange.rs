@@ -3,6 +3,7 @@
 //! [`ext_proc`](crate::ext_proc) translates a data plane's messages into these types; a
 //! [`Director`] decides. Neither knows the other's business.
 
+use crate::headers::Headers;
 use bytes::Bytes;
 use stator_epp_scheduler::Subset;
 use std::future::Future;
@@ -16,8 +17,8 @@ pub struct Head {
     pub method: String,
     /// `:path`, with its query.
     pub path: String,
-    /// All other headers in their order, names in lower case, pseudo-headers without.
-    pub headers: Vec<(String, Bytes)>,
+    /// All other headers in their order, pseudo-headers without.
+    pub headers: Headers,
     /// The endpoints that the data plane allows; `None` is all of the pool.
     pub subset: Option<Subset>,
     /// What the picker will get of the answer's body.
@@ -40,8 +41,7 @@ pub enum AnswerBody {
 impl Head {
     /// The last value of a header, if it is text. `name` is in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().rev().find(|(known, _)| known == name);
-        found.and_then(|(_, value)| std::str::from_utf8(value).ok())
+        self.headers.get(name)
     }
 }
 
@@ -118,7 +118,7 @@ pub trait Watch: Send + 'static {
     fn headers(
         &mut self,
         status: u16,
-        headers: &[(String, Bytes)],
+        headers: &Headers,
         served: Option<&str>,
     ) -> Vec<(&'static str, String)>;
 

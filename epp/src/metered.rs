@@ -1,9 +1,10 @@
 //! Measures how long plug-ins take: each is wrapped where a program is put together, so that the
 //! scheduler reads no clock.
 
-use stator_epp_metrics::{PluginMetrics, PluginName, PluginTimer};
+use stator_epp_metrics::{PluginMetrics, PluginName, PluginTimer, PrefixIndexer};
 use stator_epp_scheduler::plugin::{
-    Admitter, Filter, Moment, NotRouted, Pick, Picker, Producer, ProfileHandler, Routing, Scorer,
+    Admitter, Filter, LookupMeter, Moment, NotRouted, Observer, Pick, Picker, Placed, PrefixIndex,
+    Producer, ProfileHandler, Progress, Routing, Scorer,
 };
 use stator_epp_scheduler::{Candidate, Named, Profile, Program, Random, Request, Time};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ impl<T: ?Sized> Metered<T> {
 /// The same program, whose plug-ins are measured.
 ///
 /// Source: the extension points of `plugin_duration_seconds` in the llm-d router.
-pub(crate) fn metered(program: &Program, metrics: &PluginMetrics) -> Program {
+pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Program {
     fn named<T: ?Sized>(like: &Named<T>, plugin: Arc<T>) -> Named<T> {
         Named { plugin, ..like.clone() }
     }
@@ -56,18 +57,67 @@ pub(crate) fn metered(program: &Program, metrics: &PluginMetrics) -> Program {
     let admitter = |known: &Named<dyn Admitter>| {
         named(known, Arc::new(Metered::of(metrics, "Admission", known)) as Arc<dyn Admitter>)
     };
+    let measured = program.prefixes.iter().map(|index| Found::at(metrics, index));
     let handler = Metered::of(metrics, "ProfilePicker", &program.handler);
     Program {
         profiles: program.profiles.iter().map(profile).collect(),
         handler: named(&program.handler, Arc::new(handler)),
         producers: program.producers.iter().map(producer).collect(),
+        observers: program.observers.iter().cloned().chain(measured).collect(),
+        lookup_meter: Some(Arc::new(Lookups(metrics.clone()))),
         admitters: program.admitters.iter().map(admitter).collect(),
         ..program.clone()
     }
 }
 
+/// Measures what an index of prefixes found at the endpoint that was chosen.
+struct Found {
+    index: Arc<dyn PrefixIndex>,
+    metrics: PrefixIndexer,
+}
+
+impl Found {
+    fn at(metrics: &PluginMetrics, named: &Named<dyn PrefixIndex>) -> Named<dyn Observer> {
+        let Named { type_name, name, plugin } = named.clone();
+        let names = PluginName { type_name: &type_name, name: &name };
+        let found = Self { index: plugin, metrics: metrics.prefix_indexer(names) };
+        Named { type_name, name, plugin: Arc::new(found) }
+    }
+}
+
+impl Observer for Found {
+    fn placed(&self, _: &Request<'_>, placed: &Placed<'_>, _: Time) {
+        /// Bytes of text that count as one token.
+        ///
+        /// Source: the prefix metrics of the llm-d router.
+        const BYTES_PER_TOKEN: u64 = 4;
+        let bytes = |tokens: u64| tokens * BYTES_PER_TOKEN;
+        let chosen = placed.routing.primary.targets.first();
+        if let Some(found) = chosen.and_then(|target| self.index.found(target)) {
+            let prompt = u64::from(found.total_blocks) * u64::from(found.block_size);
+            self.metrics.found(bytes(found.matched_tokens()), bytes(prompt));
+        }
+        self.metrics.resized(self.index.entries() as u64);
+    }
+
+    fn first_token(&self, _: &Progress<'_>, _: Time) {}
+
+    fn ended(&self, _: &Progress<'_>, _: Time) {}
+}
+
+/// Measures lookups of the KV index.
+struct Lookups(Arc<PluginMetrics>);
+
+impl LookupMeter for Lookups {
+    fn measure(&self, lookup: &mut dyn FnMut() -> u32) {
+        let started = Instant::now();
+        let blocks = lookup();
+        self.0.looked_up(blocks.into(), started.elapsed());
+    }
+}
+
 impl Filter for Metered<dyn Filter> {
-    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>) {
+    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, now: Moment<'_>) {
         self.time(|plugin| plugin.filter(request, candidates, now));
     }
 }
@@ -76,7 +126,7 @@ impl Scorer for Metered<dyn Scorer> {
     fn score(
         &self,
         request: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         now: Moment<'_>,
     ) {

@@ -41,6 +41,10 @@ pub(crate) struct Told {
     /// Counts the request as running while it is there.
     running: Option<Running>,
     first_token: Option<Duration>,
+    /// When the last piece of the answer came.
+    last_piece: Option<Instant>,
+    /// How long the picker worked on the answer.
+    worked: Duration,
     streaming: bool,
 }
 
@@ -48,6 +52,11 @@ impl Told {
     /// The context of the request for those who serve it, where traces are kept.
     pub(crate) fn traceparent(&self) -> Option<String> {
         trace::traceparent_of(&self.span)
+    }
+
+    /// Where the request is counted.
+    pub(crate) fn metrics(&self) -> &RequestMetrics {
+        &self.metrics
     }
 
     /// The request's span.
@@ -62,11 +71,27 @@ impl Told {
         }
     }
 
-    /// The answer's body begins.
-    pub(crate) fn first_byte(&mut self) {
-        let after = self.started.elapsed();
-        self.first_token = Some(after);
-        self.metrics.first_token(after, self.streaming);
+    /// A piece of the answer's body came, of `size_bytes`; true if it is the first.
+    pub(crate) fn piece(&mut self, now: Instant, size_bytes: usize) -> bool {
+        let Some(last) = self.last_piece else {
+            let after = now.duration_since(self.started);
+            (self.last_piece, self.first_token) = (Some(now), Some(after));
+            self.metrics.first_token(after, self.streaming);
+            return true;
+        };
+        // The end of an answer may come as a piece of its own, with nothing in it.
+        if size_bytes > 0 {
+            self.last_piece = Some(now);
+            if self.streaming {
+                self.metrics.chunk(now.duration_since(last));
+            }
+        }
+        false
+    }
+
+    /// The picker worked on the answer since `began`.
+    pub(crate) fn worked(&mut self, began: Instant) {
+        self.worked += began.elapsed();
     }
 
     /// The answer is over, or was given up.
@@ -114,8 +139,16 @@ impl Observe {
             self.0.metrics.requests.keep_model(asked.target());
             self.0.metrics.decisions.rewritten(&metrics, rewrite);
         }
-        let (running, streaming) = (Some(metrics.received()), asked.streams());
-        Told { span, started: Instant::now(), metrics, running, first_token: None, streaming }
+        Told {
+            span,
+            started: Instant::now(),
+            running: Some(metrics.received()),
+            metrics,
+            first_token: None,
+            last_piece: None,
+            worked: Duration::ZERO,
+            streaming: asked.streams(),
+        }
     }
 
     /// The prompt was measured.
@@ -159,6 +192,13 @@ impl Observe {
         let metrics = told.map_or_else(nobody, |told| told.metrics.clone());
         metrics.failed(ErrorCode::of_status(*status));
         tracing::debug!(pool = self.0.pool, status, reason = message, "refused");
+    }
+
+    /// The answer of a request is over, as far as it was seen.
+    pub(crate) fn answered(&self, told: &Told) {
+        if told.worked > Duration::ZERO {
+            self.0.metrics.process.response_processed(told.worked);
+        }
     }
 
     /// The data plane says which endpoint served a request.

@@ -1,6 +1,7 @@
 //! One pool at run time: its view, its scheduler, its tokenizer. Everything that its endpoints
 //! and its requests have to say comes together here, under one short lock.
 
+use crate::flow::Flow;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -8,8 +9,10 @@ use stator_epp_metrics::PoolSnapshot;
 use stator_epp_peers::{Outbox, PoolId};
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::plugin::Progress;
-use stator_epp_scheduler::{Call, Decision, EngineLoad, Refused, Request, Scheduler, Time};
-use stator_epp_signals::{LoadSink, WorkerSink};
+use stator_epp_scheduler::{
+    Call, Decision, EngineLoad, Prefixes, Prompt, Refused, Request, Scheduler, Time,
+};
+use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_fleet::KvSink;
 use stator_model::Model;
 use stator_protos::hash::SequenceHash;
@@ -17,7 +20,7 @@ use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -26,10 +29,16 @@ pub struct Pool {
     name: String,
     view: watch::Receiver<Arc<PoolView>>,
     scheduler: Mutex<Scheduler>,
+    /// What the endpoints hold, told and asked without the lock.
+    prefixes: Arc<Prefixes>,
     block_size: u32,
     tokenizer: ArcSwapOption<Model>,
     /// Where other replicas are told what was sent, and which pool this is to them.
     outbox: OnceLock<(Outbox, PoolId)>,
+    /// What is counted of the endpoints' signals.
+    signals: OnceLock<SignalMetrics>,
+    /// Where requests wait for room in the pool, if they do.
+    waiting: OnceLock<Weak<Flow>>,
     /// LoRA adapters that some endpoint has spoken of.
     adapters: ArcSwap<FxHashSet<String>>,
     start: Instant,
@@ -49,9 +58,12 @@ impl Pool {
             name,
             view,
             block_size: scheduler.block_size(),
+            prefixes: scheduler.prefixes().clone(),
             scheduler: Mutex::new(scheduler),
             tokenizer: ArcSwapOption::empty(),
             outbox: OnceLock::new(),
+            signals: OnceLock::new(),
+            waiting: OnceLock::new(),
             adapters: ArcSwap::default(),
             start: Instant::now(),
             seed: AtomicU64::new(seed),
@@ -99,6 +111,33 @@ impl Pool {
         view.synced && !view.endpoints.is_empty()
     }
 
+    /// Whether there is no endpoint.
+    pub fn is_empty(&self) -> bool {
+        self.view.borrow().endpoints.is_empty()
+    }
+
+    /// How full the pool is, 1 and more is full; `None` without endpoints.
+    pub(crate) fn saturation(&self) -> Option<f64> {
+        self.with(|scheduler, now| {
+            let mut endpoints = scheduler.endpoints();
+            endpoints.next().is_some().then(|| scheduler.saturation(now))
+        })
+    }
+
+    /// Requests wait there from now on: it is told when there may be room. Once; a second call has
+    /// no effect.
+    pub(crate) fn wait_at(&self, flow: &Arc<Flow>) {
+        // The first stays: a pool has one flow control for the life of the process.
+        let _ = self.waiting.set(Arc::downgrade(flow));
+    }
+
+    /// There may be room. Not to be called under the scheduler's lock.
+    fn kick(&self) {
+        if let Some(flow) = self.waiting.get().and_then(Weak::upgrade) {
+            flow.kick();
+        }
+    }
+
     /// A number that differs from request to request.
     pub fn chance(&self) -> u64 {
         // Golden-ratio steps and the scheduler's mixing make a good sequence of any start.
@@ -117,6 +156,9 @@ impl Pool {
         scores: bool,
     ) -> Result<Decision, Refused> {
         let call = Call { now: self.now(), seed: self.chance(), watched, scores };
+        let found = self.prefixes.look_up(request.prompt.sequence);
+        let prompt = Prompt { overlaps: found.as_deref(), ..request.prompt };
+        let request = &Request { prompt, ..request.clone() };
         let decision = self.scheduler.lock().schedule(request, call)?;
         if let Some((outbox, pool)) = self.outbox.get() {
             let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
@@ -130,11 +172,13 @@ impl Pool {
     /// An answer's first byte came.
     pub fn first_token(&self, progress: &Progress<'_>) {
         self.scheduler.lock().first_token(progress, self.now());
+        self.kick();
     }
 
     /// A watched request is over.
     pub fn ended(&self, progress: &Progress<'_>) {
         self.scheduler.lock().ended(progress, self.now());
+        self.kick();
     }
 
     /// A decision that nobody acts on.
@@ -164,18 +208,27 @@ impl Pool {
         if **self.adapters.load() != adapters {
             self.adapters.store(Arc::new(adapters));
         }
+        self.prefixes.maintain();
+        self.kick();
     }
 
     /// Takes the endpoints from the view as it is now.
     pub fn follow_view(&self) {
         let view = self.view();
         self.with(|scheduler, _| scheduler.set_endpoints(&view.endpoints));
+        self.kick();
     }
 
     /// Tells other replicas what is sent from now on. Once; a second call has no effect.
     pub fn share(&self, outbox: Outbox, pool: PoolId) {
         // The first outbox stays: there is one for the life of the process.
         let _ = self.outbox.set((outbox, pool));
+    }
+
+    /// Shows these counts as the pool's. Once; a second call has no effect.
+    pub fn show(&self, signals: SignalMetrics) {
+        // The first counts stay: signals are started once per pool.
+        let _ = self.signals.set(signals);
     }
 
     fn now(&self) -> Time {
@@ -187,6 +240,7 @@ impl LoadSink for Pool {
     fn load(&self, worker: WorkerRank, load: &EngineLoad) {
         let load = EngineLoad { updated: Some(self.now()), ..load.clone() };
         self.with(|scheduler, _| scheduler.report(worker, load));
+        self.kick();
     }
 
     /// Nothing to do: a report carries its time, and whoever reads it judges its age.
@@ -196,16 +250,18 @@ impl LoadSink for Pool {
 
     fn agent_load(&self, worker: WorkerRank, generation: Generation, load: Load) {
         self.with(|scheduler, now| scheduler.report_agent(worker, generation, load, now));
+        self.kick();
     }
 
     fn accepting(&self, worker: WorkerRank, accepting: bool) {
         self.with(|scheduler, _| scheduler.set_accepting(worker, accepting));
+        self.kick();
     }
 }
 
 impl KvSink for Pool {
     fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) {
-        self.with(|scheduler, _| scheduler.apply(worker, generation, events));
+        self.prefixes.apply(worker, generation, events);
     }
 
     fn replace(
@@ -214,11 +270,11 @@ impl KvSink for Pool {
         generation: Generation,
         blocks: Vec<(SequenceHash, Medium)>,
     ) {
-        self.with(|scheduler, _| scheduler.replace(worker, generation, blocks));
+        self.prefixes.replace(worker, generation, blocks);
     }
 
     fn unknown(&self, worker: WorkerRank) {
-        self.with(|scheduler, _| scheduler.unknown(worker));
+        self.prefixes.unknown(worker);
     }
 }
 
@@ -234,7 +290,13 @@ impl stator_epp_metrics::PoolView for Pool {
     }
 
     fn snapshot(&self) -> PoolSnapshot {
-        self.with(|scheduler, now| PoolSnapshot::of(scheduler, now))
+        let signals = self.signals.get();
+        PoolSnapshot {
+            sources: signals.map(SignalMetrics::source).into_iter().collect(),
+            feeds: signals.and_then(SignalMetrics::feeds),
+            flow: self.waiting.get().and_then(Weak::upgrade).map(|flow| flow.snapshot()),
+            ..self.with(|scheduler, now| PoolSnapshot::of(scheduler, now))
+        }
     }
 }
 

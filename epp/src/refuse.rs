@@ -5,7 +5,9 @@
 //! 500; an admission plug-in's refusal is 429, not 500.
 
 use crate::exchange::Refusal;
+use crate::place::Denied;
 use stator_epp_body::ParseError;
+use stator_epp_metrics::FlowOutcome;
 use stator_epp_scheduler::Refused;
 use std::time::Duration;
 
@@ -14,14 +16,44 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 const SATURATED: &str = "rejected-saturated";
 const NO_ENDPOINTS: &str = "rejected-no-endpoints";
+const TTL_EXPIRED: &str = "rejected-ttl-expired";
+const SHUTTING_DOWN: &str = "rejected-shutting-down";
+const CANCELLED: &str = "rejected-context-cancelled";
 
 /// The body cannot be read.
 pub(crate) fn unread(error: &ParseError) -> Refusal {
     Refusal { status: 400, message: error.to_string(), reason: None, retry_after: None }
 }
 
+/// A request has no place.
+pub(crate) fn denied(denied: &Denied) -> Refusal {
+    match denied {
+        Denied::Unplaced { refused, .. } => unplaced(refused),
+        Denied::Dropped { outcome, retry_after } => dropped(*outcome, *retry_after),
+    }
+}
+
+/// Flow control did not let it through.
+fn dropped(outcome: FlowOutcome, retry_after: Duration) -> Refusal {
+    use FlowOutcome as O;
+    let (status, reason, message) = match outcome {
+        O::RejectedCapacity => (429, Some(SATURATED), "as many requests wait as may"),
+        O::EvictedTtl => (429, Some(TTL_EXPIRED), "the request waited as long as it may"),
+        O::RejectedNoEndpoints | O::EvictedNoEndpoints => {
+            (503, Some(NO_ENDPOINTS), "the pool has no endpoints")
+        }
+        O::RejectedOther => (503, Some(SHUTTING_DOWN), "the picker ends"),
+        O::EvictedContextCancelled => (503, Some(CANCELLED), "the client is gone"),
+        O::EvictedOther | O::Dispatched => (503, None, "the picker ended while the request waited"),
+    };
+    let message = format!("request dropped by flow control: {message}");
+    // Others may have room at once where this picker ends.
+    let retry_after = Some(retry_after).filter(|_| outcome != O::RejectedOther);
+    Refusal { status, message, reason, retry_after }
+}
+
 /// No endpoint was chosen.
-pub(crate) fn unplaced(refused: &Refused) -> Refusal {
+fn unplaced(refused: &Refused) -> Refusal {
     let (status, reason) = match refused {
         Refused::NoEndpoints => (503, NO_ENDPOINTS),
         Refused::Saturated

@@ -19,6 +19,7 @@ use stator_epp_plugins::settings::Tokens;
 use stator_epp_pool::kubernetes::{Access, Cluster, Election, Elector, PoolRef, Reviewer};
 use stator_epp_pool::{PoolSpec, Watched, file};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
+use stator_epp_signals::scrape::ScrapeThread;
 use stator_epp_signals::tokenizer::Renderer;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Gate, Readiness, Shown};
@@ -42,6 +43,14 @@ struct Running {
     _tasks: JoinSet<()>,
 }
 
+/// What all pools have in common.
+#[derive(Clone, Copy)]
+struct Common<'a> {
+    registry: &'a Metrics,
+    metrics: &'a EppMetrics,
+    scraping: &'a ScrapeThread,
+}
+
 /// Serves until `shutdown`, then drains.
 ///
 /// # Errors
@@ -54,10 +63,9 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     if !settings.without_effect.is_empty() {
         tracing::info!(flags = settings.without_effect.join(" "), "flags without effect");
     }
-    if settings.plan.plan.features.flow_control {
+    if settings.plan.plan.features.flow_control && settings.plan.plan.flow_control.evicts {
         tracing::warn!(
-            "flowControl: its settings are checked, but requests do not wait in queues yet: those \
-             of negative priority are refused while the pool is full, all others go on at once"
+            "flowControl.enableEviction has no effect: requests in flight do not give way"
         );
     }
     if settings.plan.plan.models.is_some() || settings.plan.plan.replicas != Default::default() {
@@ -68,9 +76,11 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let registry = Metrics::default();
     let metrics = registry.register(|registry| EppMetrics::register(build(), registry));
     let cluster = cluster(&settings).await?;
+    let scraping = ScrapeThread::start().context("cannot start a thread")?;
+    let common = Common { registry: &registry, metrics: &metrics, scraping: &scraping };
     let mut pools = Vec::new();
     for target in &settings.pools {
-        let running = start(target, &settings, cluster.as_ref(), (&registry, &metrics))?;
+        let running = start(target, &settings, cluster.as_ref(), common)?;
         let shown: Arc<dyn PoolView> = running.pool.clone();
         metrics.pools.add(&shown);
         pools.push(running);
@@ -97,7 +107,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let shown = Shown { metrics: registry.clone(), readiness, gate };
     serve_metrics(&settings, shown, &ended, &mut rest).await?;
 
-    let mut streams = JoinSet::new();
+    let (mut streams, mut flows) = (JoinSet::new(), Vec::new());
     let (tls, suites) = (settings.tls.ext_proc.as_ref(), &settings.tls.cipher_suites);
     let tls = certificate(tls, suites, &ended, &mut rest)?;
     let renderer = crate::plan::renderer(&settings.plan.plan)?.map(Arc::new);
@@ -105,7 +115,13 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
         let listener = listen(running.target.listen, tls.as_ref()).await?;
         let (address, pool) = (listener.address()?, running.pool.name());
         tracing::info!(%address, pool, tls = tls.is_some(), "ext-proc listening");
-        let director = director(running, &settings, &metrics, renderer.clone());
+        let mut director = director(running, &settings, &metrics, renderer.clone());
+        if settings.plan.plan.features.flow_control {
+            let control = &settings.plan.plan.flow_control;
+            let (waits, flow) = director.with_flow_control(control, metrics.clone())?;
+            director = waits;
+            flows.push(flow);
+        }
         let counted = settings.stream_metrics.then(|| metrics.streams.clone());
         let service = ExtProc::new(Arc::new(director), settings.ext_proc.clone(), counted);
         let drain = Drain { shutdown: stopped.clone(), limit: settings.drain_timeout };
@@ -116,6 +132,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     // Data planes see that this replica is not ready before it takes no more streams.
     tokio::time::sleep(settings.shutdown_delay).await;
     stop.set();
+    flows.iter().for_each(|flow| flow.close());
     while streams.join_next().await.is_some() {}
     end.set();
     while rest.join_next().await.is_some() {}
@@ -156,20 +173,23 @@ fn start(
     target: &PoolTarget,
     settings: &EppSettings,
     cluster: Option<&Cluster>,
-    (registry, metrics): (&Metrics, &EppMetrics),
+    Common { registry, metrics, scraping }: Common<'_>,
 ) -> anyhow::Result<Running> {
     let watched = watch_pool(target, cluster)?;
     let plan = &settings.plan.plan;
-    let mut scheduling = SchedulerSettings::default();
+    let sheds = !plan.features.flow_control;
+    let mut scheduling = SchedulerSettings { sheds, ..SchedulerSettings::default() };
     scheduling.placement.block_size = settings.block_size;
-    scheduling.placement.max_blocks = settings.max_index_blocks;
+    // A block of the index takes up to 20 bytes.
+    scheduling.placement.index.max_bytes = settings.max_index_blocks.saturating_mul(20);
+    scheduling.placement.index.max_predicted = settings.max_index_blocks;
     scheduling.placement.weights = plan.kv_weights.unwrap_or_default();
     // Until an engine's own event comes, it is taken to hold what it was just sent.
     scheduling.placement.early_prediction_ttl = Some(early_prediction(settings));
     let scheduler = Scheduler::new(metered(&plan.program, &metrics.plugins), scheduling);
     let name = format!("{}/{}", target.namespace, target.name);
     let pool = Arc::new(Pool::new(name, watched.view(), scheduler, rand::random()));
-    let signals = Signals::start(&pool, settings, registry)?;
+    let signals = Signals::start(&pool, settings, (registry, scraping))?;
     let mut tasks = JoinSet::new();
     let following = pool.clone();
     tasks.spawn(async move { pool::follow(following, |view| signals.follow(view)).await });
@@ -252,7 +272,8 @@ async fn cluster(settings: &EppSettings) -> anyhow::Result<Option<Cluster>> {
     if !settings.pools.iter().any(needed) && !settings.leader_election {
         return Ok(None);
     }
-    Ok(Some(Cluster::connect(settings.kubeconfig.as_deref()).await?))
+    let cluster = Cluster::connect(settings.kubeconfig.as_deref()).await?;
+    Ok(Some(cluster.with_node_labels(settings.plan.plan.topology.clone())))
 }
 
 /// Takes part in the election of a leader, where there is one.

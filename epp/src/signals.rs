@@ -7,7 +7,7 @@ use stator_epp_scheduler::Endpoint;
 use stator_epp_signals::agents::{AgentFeeds, AgentSettings};
 use stator_epp_signals::engine::{EngineFeeds, EngineSettings};
 use stator_epp_signals::fetch::TlsOptions;
-use stator_epp_signals::scrape::Scraper;
+use stator_epp_signals::scrape::{ScrapeThread, Scraper};
 use stator_epp_signals::tokenizer::{AgentSource, HubSource, Provision, Source};
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_fleet::FleetMetrics;
@@ -42,7 +42,7 @@ impl Signals {
     pub(crate) fn start(
         pool: &Arc<Pool>,
         settings: &EppSettings,
-        registry: &Metrics,
+        (registry, scraping): (&Metrics, &ScrapeThread),
     ) -> anyhow::Result<Self> {
         let (metrics, fleet) = (SignalMetrics::default(), FleetMetrics::default());
         registry.register(|registry| {
@@ -51,6 +51,7 @@ impl Signals {
             metrics.register(registry);
             fleet.register(registry);
         });
+        pool.show(metrics.clone());
         let loads: Arc<dyn LoadSink> = pool.clone();
         let workers: Arc<dyn WorkerSink> = pool.clone();
         let (scrape, mappings) = crate::plan::scraping(settings)?;
@@ -65,6 +66,7 @@ impl Signals {
         let agents_of =
             AgentSettings { port: settings.agent_port, ..AgentSettings::new(settings.block_size) };
         let scraper = Scraper::new(scrape, mappings, loads.clone(), metrics.clone());
+        let scraper = scraper.on(scraping.handle());
         let agents = AgentFeeds::new(agents_of.clone(), loads, workers, (metrics.clone(), fleet));
         let addresses = watch::Sender::new(Vec::new());
         let mut tokenizer = JoinSet::new();

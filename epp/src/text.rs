@@ -2,6 +2,7 @@
 
 use crate::exchange::Head;
 use stator_epp_scheduler::Endpoint;
+use std::time::Duration;
 
 /// A header's canonical name and its deprecated one; the canonical name wins.
 ///
@@ -17,9 +18,12 @@ pub(crate) const FAIRNESS_ID: Names =
 /// The model to be asked for in place of the body's.
 pub(crate) const REWRITE: Names = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
 /// Objective for the time to the first token, in milliseconds.
-pub(crate) const SLO_TTFT: Names = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
+const SLO_TTFT: Names = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
 /// Objective for the time per output token, in milliseconds.
-pub(crate) const SLO_TPOT: Names = ["x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"];
+const SLO_TPOT: Names = ["x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"];
+
+/// Longest wait for room, as Go writes durations. It never had another name.
+pub(crate) const TTL: Names = ["x-llm-d-inference-ttl"; 2];
 
 /// Label of pods whose sidecar reads token ids in `nvext.token_data`.
 const TOKEN_IDS_LABEL: &str = "stator.dev/token-ids";
@@ -31,12 +35,25 @@ pub(crate) fn header_of(head: &Head, names: Names) -> Option<&str> {
     (!value.is_empty()).then_some(value)
 }
 
+/// The objective for the time to the first token.
+pub(crate) fn slo_ttft(head: &Head) -> Option<Duration> {
+    header_of(head, SLO_TTFT).and_then(milliseconds)
+}
+
+/// The objective for the time per output token.
+pub(crate) fn slo_tpot(head: &Head) -> Option<Duration> {
+    header_of(head, SLO_TPOT).and_then(milliseconds)
+}
+
+fn milliseconds(value: &str) -> Option<Duration> {
+    let ms = value.trim().parse::<f64>().ok().filter(|ms| *ms > 0.0)?;
+    Duration::try_from_secs_f64(ms / 1000.0).ok()
+}
+
 /// The headers whose values are text.
 pub(crate) fn readable(head: &Head) -> Vec<(&str, &str)> {
     let headers = head.headers.iter();
-    headers
-        .filter_map(|(name, value)| Some((name.as_str(), std::str::from_utf8(value).ok()?)))
-        .collect()
+    headers.filter_map(|(name, value)| Some((name, std::str::from_utf8(value).ok()?))).collect()
 }
 
 /// Whether an endpoint reads the token ids that a picker adds.
@@ -55,15 +72,11 @@ pub(crate) fn request_id(chance: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     #[test]
     fn the_canonical_name_wins_and_the_empty_value_is_none() {
-        let head = |headers: &[(&str, &'static str)]| Head {
-            headers: headers
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), Bytes::from_static(value.as_bytes())))
-                .collect(),
+        let head = |headers: &[(&str, &str)]| Head {
+            headers: headers.iter().copied().collect(),
             ..Head::default()
         };
         let both = head(&[(OBJECTIVE[1], "old"), (OBJECTIVE[0], "new")]);

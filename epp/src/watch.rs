@@ -1,6 +1,8 @@
 //! What is learnt from an answer, and what changes in it.
 
 use crate::exchange::{Interest, Watch};
+use crate::flow::Account;
+use crate::headers::Headers;
 use crate::observe::{Observe, Told};
 use crate::pool::Pool;
 use bytes::Bytes;
@@ -8,6 +10,7 @@ use stator_epp_body::{ModelNameRewriter, Usage, UsageTail};
 use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::Progress;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The header in which conformance tests read which endpoint served them.
 ///
@@ -22,6 +25,8 @@ pub struct AnswerWatch {
     decision: Decision,
     told: Told,
     interest: Interest,
+    /// Whom the answer's tokens are charged to, where requests wait.
+    pub(crate) account: Option<Account>,
     /// Whether the client is told which endpoint served it.
     pub(crate) verify: bool,
     rewriter: Option<ModelNameRewriter>,
@@ -47,6 +52,7 @@ impl AnswerWatch {
             decision,
             told,
             interest,
+            account: None,
             verify: false,
             rewriter: None,
             usage: UsageTail::new(),
@@ -79,9 +85,13 @@ impl AnswerWatch {
         let usage = self.usage.finish();
         // The place of a request that nobody watches to its end is given back by reports.
         if self.interest == Interest::Body {
+            if let (Some(account), Some(usage)) = (&self.account, usage) {
+                account.charge(usage.completion_tokens.into());
+            }
             self.pool.ended(&self.progress(usage));
             self.told.answered(usage, self.size_bytes);
         }
+        self.observe.answered(&self.told);
         usage
     }
 }
@@ -94,9 +104,10 @@ impl Watch for AnswerWatch {
     fn headers(
         &mut self,
         status: u16,
-        _: &[(String, Bytes)],
+        _: &Headers,
         served: Option<&str>,
     ) -> Vec<(&'static str, String)> {
+        let began = Instant::now();
         self.told.status(status);
         if let Some(served) = served
             && !self.observe.served(&self.decision, served)
@@ -108,13 +119,15 @@ impl Watch for AnswerWatch {
             let served = served.unwrap_or("fail: missing destination endpoint served metadata");
             headers.push((SERVED_TEST, served.to_owned()));
         }
+        self.told.worked(began);
         headers
     }
 
     fn body(&mut self, piece: Bytes, end: bool, out: &mut Vec<Bytes>) {
-        if !std::mem::replace(&mut self.begun, true) {
+        let now = Instant::now();
+        if self.told.piece(now, piece.len()) {
+            self.begun = true;
             self.pool.first_token(&self.progress(None));
-            self.told.first_byte();
         }
         self.size_bytes += piece.len() as u64;
         self.usage.push(&piece);
@@ -127,6 +140,7 @@ impl Watch for AnswerWatch {
                 }
             }
         }
+        self.told.worked(now);
     }
 
     fn end(&mut self) -> Vec<(String, String, f64)> {

@@ -3,11 +3,14 @@
 //!
 //! [`Fleet`] watches the discovery directory and runs one task per agent, which keeps the agent's
 //! workers, blocks and load in the [`Pool`] of their model. A request asks its pool for a
-//! [`Place`] and submits through the place's [`AgentClient`]. Nothing here knows text.
+//! [`Place`], waits at the pool's [`Gate`] if it has to, and submits through the place's
+//! [`AgentClient`]. Nothing here knows text.
 
+mod admission;
 mod agent;
 mod client;
 mod discovery;
+mod entrance;
 pub mod feed;
 mod link;
 mod mailbox;
@@ -16,8 +19,10 @@ mod pool;
 mod sink;
 pub mod subscribe;
 
+pub use admission::{AdmitError, Admitted, Attempt, Gate, GateStats, Grant};
 pub use agent::follow as follow_agent;
 pub use client::{AgentClient, ClientSettings, Snapshot, StreamError, TokenStream};
+pub use entrance::Prompt;
 pub use metrics::FleetMetrics;
 pub use pool::{Place, Pool};
 pub use sink::{KvSink, Members};
@@ -51,6 +56,8 @@ pub struct FleetSettings {
     pub client: ClientSettings,
     /// Placement of every model's requests; the block size is each model's own.
     pub placement: stator_placement::Settings,
+    /// How requests wait that no worker of their model can take yet.
+    pub queue: stator_queue::Settings,
     /// Where the sequence of random choices starts.
     pub seed: u64,
 }
@@ -63,6 +70,7 @@ impl FleetSettings {
             poll: Duration::from_millis(200),
             client: ClientSettings::default(),
             placement: stator_placement::Settings::default(),
+            queue: stator_queue::Settings::default(),
             seed: 0,
         }
     }
@@ -238,11 +246,8 @@ impl Keeper {
         if self.agents.values().any(|agent| agent.record.borrow().model.name == *name) {
             return None;
         }
-        let pool = Arc::new(Pool::new(
-            record.model.clone(),
-            &self.settings.placement,
-            self.settings.seed,
-        )?);
+        let FleetSettings { placement, queue, seed, .. } = &self.settings;
+        let pool = Pool::new(record.model.clone(), placement, queue, *seed)?;
         let announced = Arc::new(OnceCell::new());
         let model = Model { pool: pool.clone(), announced: announced.clone() };
         self.models.insert(name.clone(), model);

@@ -1,15 +1,20 @@
 //! The workers that serve one model, and the placement that chooses among them.
 
+use super::admission::{AdmitError, Admitted, Gate};
 use super::client::AgentClient;
+use super::entrance::{Entrance, Prompt};
 use super::sink::{KvSink, Members};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_placement::{Decision, PickError, Placement, Request, Settings, Stats, Time, Worker};
+use stator_placement::{
+    Blocks, Decision, PickError, Placement, Request, Settings, Stats, Time, Worker,
+};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
+use stator_queue::{Entry, Fairness, FlowId};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +29,12 @@ pub struct Pool {
     record: ModelRecord,
     block_size: NonZeroU32,
     state: Mutex<State>,
+    /// What the workers hold, told and asked without the lock.
+    blocks: Arc<Blocks>,
+    /// Where requests wait that no worker can take yet.
+    gate: Gate<Entrance>,
+    /// Whether answers count for whose turn it is.
+    charges_answers: bool,
     start: Instant,
     seed: AtomicU64,
 }
@@ -48,12 +59,26 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// A pool without workers. `None` if the record's block size is 0.
-    pub(super) fn new(record: ModelRecord, settings: &Settings, seed: u64) -> Option<Self> {
+    pub(super) fn new(
+        record: ModelRecord,
+        settings: &Settings,
+        queue: &stator_queue::Settings,
+        seed: u64,
+    ) -> Option<Arc<Self>> {
         let block_size = NonZeroU32::new(record.block_size)?;
         let placement = Placement::new(Settings { block_size, ..settings.clone() });
+        let blocks = placement.blocks().clone();
         let state = State { placement, members: FxHashMap::default() };
         let (start, seed) = (Instant::now(), AtomicU64::new(seed));
-        Some(Self { record, block_size, state: Mutex::new(state), start, seed })
+        let policies = queue.bands.iter().map(|band| band.policy);
+        let charges_answers = policies
+            .chain([queue.default_band, queue.default_negative_band])
+            .any(|policy| matches!(policy.fairness, Fairness::Vtc { .. }));
+        let state = Mutex::new(state);
+        Some(Arc::new_cyclic(|pool| {
+            let gate = Gate::new(Entrance(pool.clone()), queue.clone());
+            Self { record, block_size, state, blocks, gate, charges_answers, start, seed }
+        }))
     }
 
     /// The model, as all of its agents describe it.
@@ -66,6 +91,31 @@ impl Pool {
         self.block_size
     }
 
+    /// Gets a request its place: at once where nobody waits and a worker takes it, else when its
+    /// turn has come.
+    ///
+    /// # Errors
+    ///
+    /// [`AdmitError`]: it may not wait, has waited too long, or can never be placed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the wait, or the place if that was granted meanwhile.
+    pub async fn admit(
+        self: &Arc<Self>,
+        entry: Entry<Prompt>,
+    ) -> Result<Admitted<Place>, AdmitError<PickError>> {
+        let flow = entry.flow;
+        let mut admitted = self.gate.admit(entry).await?;
+        admitted.place.payer = Some((admitted.band, flow));
+        Ok(admitted)
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> u64 {
+        self.gate.waiting()
+    }
+
     /// Chooses a worker for a request and books the request there, until the place is dropped.
     ///
     /// # Errors
@@ -74,16 +124,18 @@ impl Pool {
     pub fn place(self: &Arc<Self>, request: &Request<'_>) -> Result<Place, PickError> {
         // Any number that differs from request to request will do.
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let found = self.blocks.look_up(request.sequence);
+        let request = Request { overlaps: Some(&found), ..*request };
         let mut state = self.state.lock();
-        let decision = state.placement.pick(request, self.now(), seed)?;
+        let decision = state.placement.pick(&request, self.now(), seed)?;
         let Some(member) = state.members.get(&decision.worker) else {
             // Members and the placement's workers change together, under the lock.
-            state.placement.release(decision.booking);
+            state.placement.release_all(&decision);
             return Err(PickError::NoWorkers);
         };
         let client = member.client.clone();
         drop(state);
-        Ok(Place { pool: self.clone(), decision, client })
+        Ok(Place { pool: self.clone(), decision, client, payer: None })
     }
 
     /// A request was lost at this worker: it gets no new ones for a moment.
@@ -98,7 +150,7 @@ impl Pool {
     /// Workers that take requests now.
     pub fn accepting(&self) -> usize {
         let state = self.state.lock();
-        state.placement.fleet().workers().iter().filter(|state| state.worker.accepting).count()
+        state.placement.fleet().workers().filter(|state| state.worker.accepting).count()
     }
 
     /// Counts for metrics.
@@ -130,6 +182,8 @@ impl Members for Pool {
         let suspected_until = known.and_then(|known| known.suspected_until);
         state.members.insert(rank, Member { worker, client: client.clone(), suspected_until });
         state.refresh(rank, Instant::now());
+        drop(state);
+        self.gate.kick();
         true
     }
 
@@ -149,19 +203,20 @@ impl Members for Pool {
             state.refresh(worker, now);
         }
         state.placement.expire(self.now());
+        drop(state);
+        self.blocks.maintain();
+        self.gate.kick();
     }
 
     fn load(&self, worker: WorkerRank, generation: Generation, load: Load) {
         self.state.lock().placement.report_load(worker, generation, load);
+        self.gate.kick();
     }
 }
 
 impl KvSink for Pool {
     fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) {
-        let mut state = self.state.lock();
-        for event in events {
-            state.placement.apply(worker, generation, event);
-        }
+        self.blocks.apply(worker, generation, events);
     }
 
     fn replace(
@@ -170,11 +225,11 @@ impl KvSink for Pool {
         generation: Generation,
         blocks: Vec<(SequenceHash, Medium)>,
     ) {
-        self.state.lock().placement.replace(worker, generation, blocks);
+        self.blocks.replace(worker, generation, blocks);
     }
 
     fn unknown(&self, worker: WorkerRank) {
-        self.state.lock().placement.unknown(worker);
+        self.blocks.unknown(worker);
     }
 }
 
@@ -194,6 +249,8 @@ pub struct Place {
     pool: Arc<Pool>,
     decision: Decision,
     client: Arc<AgentClient>,
+    /// Whom the answer counts for: priority of the band, and flow.
+    payer: Option<(i32, FlowId)>,
 }
 
 impl Place {
@@ -214,17 +271,22 @@ impl Place {
 
     /// The first token came: the prompt is computed.
     pub fn prefill_done(&self) {
-        self.pool.state.lock().placement.prefill_done(self.decision.booking);
+        self.pool.state.lock().placement.prefill_done(self.decision.booking, self.pool.now());
+        self.pool.gate.kick();
     }
 
     /// The answer filled one more block.
     pub fn output_block(&self) {
-        self.pool.state.lock().placement.output_block(self.decision.booking);
+        self.pool.state.lock().placement.output_block(self.decision.booking, self.pool.now());
+        if let (Some((band, flow)), true) = (self.payer, self.pool.charges_answers) {
+            self.pool.gate.charge(band, flow, self.pool.block_size.get().into());
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.pool.state.lock().placement.release(self.decision.booking);
+        self.pool.state.lock().placement.release_all(&self.decision);
+        self.pool.gate.kick();
     }
 }

@@ -1,66 +1,118 @@
-//! Time of a decision: 64 workers, prompts of 800 blocks that share prefixes of many lengths.
+//! Time of a decision: to pick and book, and to tell of the first token and release, by the size
+//! of the fleet and of the prompt, with the cost in blocks and in time.
+//!
+//! A quarter of the prompts share a prefix that a tenth of the fleet holds; the others are known
+//! to one worker, to half their length. Requests in flight are four times the workers.
 
-use stator_placement::{Placement, Request, Settings, Time, Worker};
+use stator_placement::{CostModel, Placement, Request, Settings, Time, Worker};
 use stator_protos::discovery::WorkerRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Stored};
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-const WORKERS: u64 = 64;
-const BLOCKS: u64 = 800;
-const PREFIXES: u64 = 500;
-const PICKS: u64 = 20_000;
-/// Requests in flight over all workers.
-const IN_FLIGHT: usize = 256;
+const LIFE: Generation = Generation(1);
+const PREFIXES: u64 = 64;
+const BLOCK_SIZE: u32 = 16;
 
-fn main() {
-    let mut placement = Placement::new(Settings::default());
-    let workers: Vec<WorkerRank> =
-        (0..WORKERS).map(|number| WorkerRank { worker: WorkerId(number), rank: 0 }).collect();
-    for &worker in &workers {
-        let record = WorkerRecord { worker, generation: Generation(1), total_blocks: 50_000 };
-        placement.worker_up(Worker::new(&record, true));
-    }
-    let started = Instant::now();
-    for prefix in 0..PREFIXES {
-        // A few prefixes are everywhere, most are in one place.
-        let holders = if prefix % 10 == 0 { WORKERS } else { 1 };
-        for offset in 0..holders {
-            let worker = workers[((prefix + offset) % WORKERS) as usize];
-            let held = if prefix % 10 == 0 { 40 } else { BLOCKS };
-            placement.apply(worker, Generation(1), &stored(&prompt(prefix)[..held as usize]));
-        }
-    }
-    let stored = placement.stats().index_blocks;
-    let per_block = started.elapsed().as_nanos() as f64 / stored as f64;
-    println!("store: {stored} blocks, {per_block:.0} ns each");
-
-    let (mut times, mut running) = (Vec::new(), VecDeque::new());
-    for count in 0..PICKS {
-        let sequence = prompt(count * 7919 % (PREFIXES * 5 / 4));
-        let prompt_tokens = BLOCKS as u32 * 16;
-        let request = Request { sequence: &sequence, prompt_tokens, ..Request::default() };
-        let started = Instant::now();
-        let decision = placement.pick(&request, Time::from_millis(count), count);
-        running.push_back(decision.expect("64 workers take requests").booking);
-        if running.len() > IN_FLIGHT {
-            let booking = running.pop_front().expect("there are more than none");
-            placement.prefill_done(booking);
-            placement.release(booking);
-        }
-        times.push(started.elapsed());
-    }
-    times.sort_unstable();
-    let at = |share: f64| times[(share * (times.len() - 1) as f64) as usize];
-    println!("pick and release: p50 {:?}, p90 {:?}, p99 {:?}", at(0.5), at(0.9), at(0.99));
+/// One fleet and one kind of prompt.
+#[derive(Clone, Copy)]
+struct Case {
+    workers: u64,
+    blocks: usize,
+    cost: CostModel,
+    /// Whether what was sent counts as held until the worker says so.
+    predicting: bool,
 }
 
-/// The prompt number `prefix`: unlike numbers share nothing.
-fn prompt(prefix: u64) -> Vec<SequenceHash> {
-    let mix = |position: u64| (prefix * BLOCKS + position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..BLOCKS).map(|position| SequenceHash(mix(position))).collect()
+fn main() {
+    println!("workers  blocks  cost    predicting   pick p50      p99   rest p50      p99");
+    for predicting in [false, true] {
+        for cost in [CostModel::Blocks, CostModel::Time] {
+            for workers in [8, 64, 1000, 10_000] {
+                for blocks in [16, 800, 3400] {
+                    run(Case { workers, blocks, cost, predicting });
+                }
+            }
+        }
+    }
+}
+
+fn run(case: Case) {
+    let mut placement = fleet(case);
+    let (mut picks, mut rests) = (Vec::new(), Vec::new());
+    let (mut waiting, mut answered) = (VecDeque::new(), VecDeque::new());
+    let warm = case.workers as usize * 4;
+    for count in 0..(warm as u64 + 2000) {
+        let prompt = prompt(count * 7919 % (PREFIXES * 2), count, case.blocks);
+        let tokens = prompt.len() as u32 * BLOCK_SIZE + 7;
+        let request = Request { sequence: &prompt, prompt_tokens: tokens, ..Request::default() };
+        let now = Time::from_millis(count);
+        let started = Instant::now();
+        let decision = placement.pick(&request, now, count).expect("workers take requests");
+        picks.push(started.elapsed());
+        waiting.push_back(decision.booking);
+        let started = Instant::now();
+        if waiting.len() > warm / 2 {
+            let booking = waiting.pop_front().expect("there are more than none");
+            placement.prefill_done(booking, now);
+            answered.push_back(booking);
+        }
+        if answered.len() > warm / 2 {
+            let booking = answered.pop_front().expect("there are more than none");
+            placement.output_tokens(booking, 32, now);
+            placement.release(booking);
+        }
+        rests.push(started.elapsed());
+    }
+    let [pick, rest] = [picks.split_off(warm), rests.split_off(warm)].map(quantiles);
+    let Case { workers, blocks, cost, predicting } = case;
+    println!(
+        "{workers:7}  {blocks:6}  {cost:6}  {predicting:10}  {:>9} {:>8}  {:>9} {:>8}",
+        pick.0, pick.1, rest.0, rest.1
+    );
+}
+
+fn quantiles(mut times: Vec<Duration>) -> (String, String) {
+    times.sort_unstable();
+    let at = |share: f64| times[(share * (times.len() - 1) as f64) as usize];
+    let text = |time: Duration| format!("{:.2}us", time.as_secs_f64() * 1e6);
+    (text(at(0.5)), text(at(0.99)))
+}
+
+fn fleet(case: Case) -> Placement {
+    let early_prediction_ttl = case.predicting.then_some(Duration::from_secs(5));
+    let settings =
+        Settings { cost: case.cost, min_samples: 1, early_prediction_ttl, ..Settings::default() };
+    let mut placement = Placement::new(settings);
+    for number in 0..case.workers {
+        let record = WorkerRecord { worker: rank(number), generation: LIFE, total_blocks: 50_000 };
+        placement.worker_up(Worker::new(&record, true));
+    }
+    for prefix in 0..PREFIXES {
+        let shared = prefix % 4 == 0;
+        let holders = if shared { case.workers.div_ceil(10) } else { 1 };
+        for offset in 0..holders {
+            let worker = rank((prefix * 7 + offset * 3) % case.workers);
+            let held = if shared { case.blocks / 20 + 1 } else { case.blocks / 2 };
+            placement.apply(worker, LIFE, &stored(&prompt(prefix, 0, case.blocks)[..held]));
+        }
+    }
+    placement
+}
+
+fn rank(number: u64) -> WorkerRank {
+    WorkerRank { worker: WorkerId(number), rank: 0 }
+}
+
+/// A prompt that begins as all with this prefix do, and ends as no other does.
+fn prompt(prefix: u64, count: u64, blocks: usize) -> Vec<SequenceHash> {
+    let mix =
+        |from: u64, at: usize| (from * 4099 + at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let shared = blocks * 3 / 4;
+    let hash = |at: usize| SequenceHash(mix(if at < shared { prefix } else { 1000 + count }, at));
+    (0..blocks).map(hash).collect()
 }
 
 fn stored(hashes: &[SequenceHash]) -> KvEvent {
@@ -68,7 +120,7 @@ fn stored(hashes: &[SequenceHash]) -> KvEvent {
         hashes: hashes.iter().map(|hash| hash.0).collect(),
         parent: None,
         tokens: Vec::new(),
-        block_size: 16,
+        block_size: BLOCK_SIZE,
         medium: Medium::Device,
         lora_name: None,
     })

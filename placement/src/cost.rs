@@ -1,9 +1,14 @@
-//! What it costs to run a request on a worker, in blocks.
+//! What it costs to run a request on a worker: in blocks here, in time in [`time`].
 //!
-//! Source: the cost function of NVIDIA Dynamo 1.6's KV router, without its taints.
+//! Source of the cost in blocks: the cost function of NVIDIA Dynamo 1.6's KV router.
 
-use crate::overlap::Overlap;
+mod time;
+
+pub use time::{CostModel, Prediction, TimeWeights, UnknownCostModel};
+pub(crate) use time::{TimeInputs, time_score};
+
 use crate::random::Random;
+use stator_kv_index::Overlap;
 use stator_protos::kv_event::Medium;
 use std::fmt;
 
@@ -150,6 +155,11 @@ impl Weights {
         })
     }
 
+    /// These weights where another worker computes the prompt.
+    pub(crate) fn without_prefill(&self) -> Self {
+        Self(WeightSettings { track_prefill_tokens: false, ..self.0 })
+    }
+
     /// The weights themselves.
     pub fn settings(&self) -> &WeightSettings {
         &self.0
@@ -168,38 +178,41 @@ pub(crate) struct Inputs {
     /// What the worker holds of the prompt.
     pub(crate) overlap: Overlap,
     /// Prompt tokens that the worker has still to compute for others.
-    pub(crate) backlog_tokens: u64,
+    pub(crate) backlog_tokens: f64,
     /// The least backlog of any worker.
-    pub(crate) least_backlog_tokens: u64,
+    pub(crate) least_backlog_tokens: f64,
     /// Blocks in use at the worker once it has the request.
-    pub(crate) potential_blocks: u64,
+    pub(crate) potential_blocks: f64,
     /// Requests in flight at the worker.
-    pub(crate) requests: u64,
+    pub(crate) requests: f64,
 }
 
-/// The cost of one choice and its parts, in blocks. Less is better.
+/// The cost of one choice and its parts: in blocks, or in milliseconds where times are predicted.
+/// Less is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
-    /// Prefill that is to be done before the request's first token.
+    /// Prefill that is to be done before the request's first token, or the time to it.
     pub prefill: f64,
-    /// KV in use with the request.
+    /// KV in use with the request, or the time of its further tokens.
     pub decode: f64,
-    /// Requests in flight.
+    /// Requests in flight, or the time that others lose.
     pub requests: f64,
     /// What overlap saves, already taken off the parts above.
     pub credit: f64,
-    /// The sum that workers are compared by.
+    /// What workers are compared by: the sum of the parts, less for a preferred worker.
     pub total: f64,
 }
 
 /// The cost of one choice.
+#[inline]
 pub(crate) fn score(weights: &Weights, inputs: &Inputs) -> Score {
     let weights = &weights.0;
-    let credit = credit(weights, inputs);
-    let potential_blocks = inputs.potential_blocks as f64;
-    let requests = weights.decode_active_request_weight * inputs.requests as f64;
+    // Most workers hold nothing of a prompt.
+    let credit = if inputs.overlap.blocks() > 0 { credit(weights, inputs) } else { 0.0 };
+    let potential_blocks = inputs.potential_blocks;
+    let requests = weights.decode_active_request_weight * inputs.requests;
     let (prefill, decode) = if weights.track_prefill_tokens {
-        let tokens = inputs.backlog_tokens as f64 + f64::from(inputs.prompt_tokens);
+        let tokens = inputs.backlog_tokens + f64::from(inputs.prompt_tokens);
         let blocks = tokens / f64::from(inputs.block_size);
         (weights.prefill_load_scale * (blocks - credit).max(0.0), potential_blocks)
     } else {
@@ -218,21 +231,39 @@ fn credit(weights: &WeightSettings, inputs: &Inputs) -> f64 {
 }
 
 fn decay(weights: &WeightSettings, inputs: &Inputs) -> f64 {
-    let excess_tokens = inputs.backlog_tokens.saturating_sub(inputs.least_backlog_tokens);
-    let excess_blocks = excess_tokens as f64 / f64::from(inputs.block_size);
+    let excess_tokens = (inputs.backlog_tokens - inputs.least_backlog_tokens).max(0.0);
+    let excess_blocks = excess_tokens / f64::from(inputs.block_size);
     let requests_ahead = excess_blocks / f64::from(inputs.prompt_blocks.max(1));
     1.0 / (1.0 + weights.overlap_score_credit_decay * requests_ahead)
 }
 
-/// Chooses one of `costs`, which are finite: at temperature 0 the least, equal ones alike, above
-/// it by softmax over costs scaled to 0 to 1. `None` if there are none.
+/// Chooses one of `costs`: at temperature 0 the least, equal ones alike, above it by softmax over
+/// costs scaled to 0 to 1, which must all be finite. `None` if there is no finite one.
 pub(crate) fn choose(costs: &[f64], temperature: f64, random: &mut Random) -> Option<usize> {
+    if temperature > 0.0 {
+        return draw(costs, temperature, random);
+    }
+    let (mut min, mut first, mut ties) = (f64::INFINITY, 0, 0);
+    for (position, &cost) in costs.iter().enumerate() {
+        if cost < min {
+            (min, first, ties) = (cost, position, 1);
+        } else if cost == min && ties > 0 {
+            ties += 1;
+        }
+    }
+    let skipped = random.below(ties);
+    match skipped {
+        0 => (ties > 0).then_some(first),
+        _ => (first..costs.len()).filter(|&position| costs[position] == min).nth(skipped),
+    }
+}
+
+/// Draws one of `costs`.
+fn draw(costs: &[f64], temperature: f64, random: &mut Random) -> Option<usize> {
     let min = costs.iter().copied().min_by(f64::total_cmp)?;
     let max = costs.iter().copied().max_by(f64::total_cmp)?;
-    if temperature == 0.0 || max == min {
-        let least = costs.iter().filter(|&&cost| cost == min).count();
-        let mut ties = (0..costs.len()).filter(|&position| costs[position] == min);
-        return ties.nth(random.below(least));
+    if max == min {
+        return Some(random.below(costs.len()));
     }
     let weight = |cost: f64| (-(cost - min) / (max - min) / temperature).exp();
     let total: f64 = costs.iter().copied().map(weight).sum();

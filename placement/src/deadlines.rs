@@ -24,18 +24,7 @@ impl<K: Ord + Copy> Deadlines<K> {
     /// Takes out a key whose deadline is `now` or before, the earliest first.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<K> {
         let Reverse((deadline, _)) = self.heap.peek()?;
-        if *deadline > now { None } else { self.pop_earliest() }
-    }
-
-    /// Takes out the key with the earliest deadline.
-    pub(crate) fn pop_earliest(&mut self) -> Option<K> {
-        self.heap.pop().map(|Reverse((_, key))| key)
-    }
-
-    /// At most `most` keys from position `from` on, in no order that lasts; `None` at the end.
-    pub(crate) fn part(&self, from: usize, most: usize) -> Option<impl Iterator<Item = K>> {
-        let rest = self.heap.as_slice().get(from..).filter(|rest| !rest.is_empty())?;
-        Some(rest.iter().take(most).map(|Reverse((_, key))| *key))
+        if *deadline > now { None } else { self.heap.pop().map(|Reverse((_, key))| key) }
     }
 
     /// Forgets keys that are gone once they are the larger part of the queue, so that its size

@@ -1,8 +1,10 @@
 //! What is asked of placement, and what it answers.
 
-use crate::cost::{Score, Weights};
-use crate::overlap::Overlap;
+use crate::constraint::{Adapter, Constraint, Needs};
+use crate::cost::{Prediction, Score, Weights};
+use crate::split::{Split, SplitReason};
 use crate::tracker::{BookingId, InFlight};
+use stator_kv_index::{Overlap, Overlaps};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 
@@ -11,14 +13,29 @@ use stator_protos::hash::SequenceHash;
 pub struct Request<'a> {
     /// Hashes of the prompt's complete blocks, in order. Empty if unknown: no reuse then.
     pub sequence: &'a [SequenceHash],
+    /// What workers hold of it, where the caller looked that up, see [`crate::Blocks::look_up`].
+    pub overlaps: Option<&'a Overlaps>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Most tokens of the answer, if limited.
     pub max_output_tokens: Option<u32>,
-    /// The only worker that may take the request.
+    /// The only worker that may answer the request.
     pub pinned: Option<WorkerRank>,
-    /// Workers that may not, because they failed it before.
+    /// The only worker that may compute its prompt, if another than the one that answers; it
+    /// does so whatever the policy is.
+    pub prefill_pinned: Option<WorkerRank>,
+    /// Workers that may not take it, because they failed it before.
     pub excluded: &'a [WorkerRank],
+    /// What it asks of the workers' labels.
+    pub needs: Option<&'a Needs>,
+    /// The LoRA adapter that it is for.
+    pub adapter: Option<Adapter>,
+    /// Identity of the session that it belongs to.
+    pub session: Option<u64>,
+    /// Whether it has images or other media to be encoded.
+    pub encode: bool,
+    /// When its prompt is computed elsewhere; the settings say it otherwise.
+    pub split: Option<Split>,
     /// Weights for this request alone, see [`Weights::overridden`].
     pub weights: Option<&'a Weights>,
     /// Whether [`Decision::candidates`] is wanted.
@@ -31,15 +48,64 @@ pub struct Decision {
     /// The worker that answers.
     pub worker: WorkerRank,
     /// Another worker that computes the prompt first, if any.
-    pub prefill: Option<WorkerRank>,
+    pub prefill: Option<Leg>,
+    /// Another worker that encodes the request's media first, if any.
+    pub encode: Option<Leg>,
     /// The request's place at the worker, until it is released.
     pub booking: BookingId,
     /// Leading blocks of the prompt that the worker holds.
     pub overlap_blocks: u32,
     /// Tokens of the prompt in these blocks.
     pub cached_tokens: u32,
-    /// All workers that could have taken the request, in order of their identity, if asked for.
+    /// Why it is this worker.
+    pub reason: Reason,
+    /// Why the prompt is computed here or elsewhere.
+    pub split: SplitReason,
+    /// What the request should see, if that can be told yet.
+    pub predicted: Option<Prediction>,
+    /// All workers that could have computed and answered the request, in order of their identity,
+    /// if asked for.
     pub candidates: Vec<Candidate>,
+}
+
+impl Decision {
+    /// All places that were booked.
+    pub fn bookings(&self) -> impl Iterator<Item = BookingId> {
+        let legs = self.prefill.iter().chain(&self.encode).map(|leg| leg.booking);
+        std::iter::once(self.booking).chain(legs)
+    }
+}
+
+/// A part of a request's work at another worker than the one that answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// That worker.
+    pub worker: WorkerRank,
+    /// The request's place there, until it is released.
+    pub booking: BookingId,
+    /// Leading blocks of the prompt that the worker holds.
+    pub overlap_blocks: u32,
+    /// Tokens of the prompt in these blocks.
+    pub cached_tokens: u32,
+}
+
+/// Why a worker was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The caller named it.
+    Pinned,
+    /// The request's session is bound to it.
+    Session,
+    /// No other could take the request.
+    OnlyOne,
+    /// It costs the least, or was drawn by its cost.
+    Cost,
+    /// Its turn came.
+    InTurn,
+    /// It was drawn.
+    Random,
+    /// It has fewer requests in flight.
+    LeastLoaded,
 }
 
 /// A worker that could take a request, and why it should or should not.
@@ -55,6 +121,8 @@ pub struct Candidate {
     pub in_flight: InFlight,
     /// The cost of choosing it.
     pub score: Score,
+    /// What the request should see there, if that can be told yet.
+    pub predicted: Option<Prediction>,
 }
 
 /// Why no worker was chosen.
@@ -74,5 +142,19 @@ pub enum PickError {
     PinnedUnavailable {
         /// That worker.
         worker: WorkerRank,
+    },
+    /// No worker that takes requests has what this one needs.
+    #[error("no worker has what the request needs: {constraint}")]
+    Unsatisfied {
+        /// What they lack.
+        constraint: Constraint,
+    },
+    /// There are workers for each thing that the request needs, but not for both.
+    #[error("no worker has both {one} and {other}, which the request needs")]
+    Contradictory {
+        /// One of them.
+        one: Constraint,
+        /// The other.
+        other: Constraint,
     },
 }

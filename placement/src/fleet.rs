@@ -1,11 +1,10 @@
 //! The workers that exist, and what each last said of itself.
 
-use crate::Time;
-use crate::tracker::InFlight;
+use crate::constraint::{Adapter, LabelSets, Profile, Role};
+use rustc_hash::FxHashMap;
 use stator_protos::discovery::WorkerRecord;
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
-use std::time::Duration;
 
 /// A worker as discovery tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,101 +30,323 @@ impl Worker {
 }
 
 /// A worker and its last report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerState {
     /// What discovery tells of it.
     pub worker: Worker,
     /// Its last load report in this life.
     pub load: Option<Load>,
-    /// What it reported beyond what was booked here at that time: the requests of others.
-    others: InFlight,
-    reported_at: Time,
+    /// What it is for, where it stands, what it has loaded.
+    pub profile: Profile,
 }
 
-impl WorkerState {
-    /// Load that others put on the worker; none if its last report is older than `report_ttl`.
-    pub fn others(&self, now: Time, report_ttl: Duration) -> InFlight {
-        if now > self.reported_at.after(report_ttl) { InFlight::default() } else { self.others }
-    }
-
-    /// KV blocks that the worker can hold, 0 if unknown.
-    pub fn total_blocks(&self) -> u32 {
-        let reported = self.load.map_or(0, |load| load.total_blocks);
-        if reported > 0 { reported } else { self.worker.total_blocks }
-    }
+/// What every decision reads of every worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) worker: WorkerRank,
+    /// Whether it can load one more adapter.
+    pub(crate) adapter_room: bool,
+    /// KV blocks that it can hold, 0 if unknown.
+    pub(crate) total_blocks: u32,
+    /// Tokens of one step, 0 if unknown.
+    pub(crate) batch_tokens: u32,
+    /// Its labels: a set of [`LabelSets`].
+    pub(crate) labels: u32,
 }
 
-/// All workers, in order of their identity.
+/// All workers. Each has a slot, a small number that another may have once it is gone.
 #[derive(Debug, Default)]
 pub struct Fleet {
-    workers: Vec<WorkerState>,
+    slots: FxHashMap<WorkerRank, u32>,
+    /// By slot, the role of a worker that takes new requests; `None` for all others.
+    open: Vec<Option<Role>>,
+    rows: Vec<Row>,
+    states: Vec<Option<WorkerState>>,
+    free: Vec<u32>,
+    /// Slots in order of their workers' identity.
+    order: Vec<u32>,
+    labels: LabelSets,
+    /// Slots of the workers that have an adapter loaded, in order.
+    adapters: FxHashMap<Adapter, Vec<u32>>,
+    /// Workers by role, as `Role as usize` counts.
+    by_role: [usize; 4],
+}
+
+/// What adding a worker changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Joined {
+    /// It was not known, or in an earlier life: it has nothing.
+    New(u32),
+    /// It is the same life as before.
+    Same,
+    /// A later life of it is known, and nothing changed.
+    Stale,
 }
 
 impl Fleet {
     /// The workers, in order of their identity.
-    pub fn workers(&self) -> &[WorkerState] {
-        &self.workers
+    pub fn workers(&self) -> impl ExactSizeIterator<Item = &WorkerState> {
+        self.order.iter().map(|&slot| self.state(slot))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
     }
 
     /// One worker.
     pub fn worker(&self, worker: WorkerRank) -> Option<&WorkerState> {
-        self.position(worker).ok().map(|position| &self.workers[position])
+        self.slot(worker).map(|slot| self.state(slot))
     }
 
-    /// Adds a worker or updates it; a new life forgets its report. False, and without effect, if
-    /// a later life of it is known.
-    pub(crate) fn insert(&mut self, worker: Worker) -> bool {
-        let others = InFlight::default();
-        let state = WorkerState { worker, load: None, others, reported_at: Time::default() };
-        match self.position(worker.worker) {
-            Err(position) => self.workers.insert(position, state),
-            Ok(position) => {
-                let known = &mut self.workers[position];
-                if worker.generation < known.worker.generation {
-                    return false;
-                }
-                if worker.generation > known.worker.generation {
-                    *known = state;
-                } else {
-                    known.worker = worker;
-                }
-            }
+    pub(crate) fn slot(&self, worker: WorkerRank) -> Option<u32> {
+        self.slots.get(&worker).copied()
+    }
+
+    /// The worker in a slot that is taken.
+    pub(crate) fn state(&self, slot: u32) -> &WorkerState {
+        self.states[slot as usize].as_ref().expect("the slot is taken")
+    }
+
+    /// What decisions read of the worker in a slot that is taken.
+    pub(crate) fn row(&self, slot: u32) -> &Row {
+        &self.rows[slot as usize]
+    }
+
+    /// The role of the worker in a slot, if it takes new requests.
+    pub(crate) fn open(&self, slot: u32) -> Option<Role> {
+        self.open[slot as usize]
+    }
+
+    /// The same by slot.
+    pub(crate) fn all_open(&self) -> &[Option<Role>] {
+        &self.open
+    }
+
+    /// Slots below this may be taken.
+    pub(crate) fn slots_end(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Slots in order of their workers' identity.
+    pub(crate) fn order(&self) -> &[u32] {
+        &self.order
+    }
+
+    pub(crate) fn labels(&self) -> &LabelSets {
+        &self.labels
+    }
+
+    /// Slots of the workers that have `adapter` loaded, in order.
+    pub(crate) fn with_adapter(&self, adapter: Adapter) -> &[u32] {
+        self.adapters.get(&adapter).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn has_role(&self, role: Role) -> bool {
+        self.by_role[role as usize] > 0
+    }
+
+    /// Adds a worker or updates it; a new life forgets its report and keeps its profile.
+    pub(crate) fn insert(&mut self, worker: Worker) -> Joined {
+        let Some(slot) = self.slot(worker.worker) else {
+            return Joined::New(self.add(worker));
+        };
+        let known = self.states[slot as usize].as_mut().expect("the slot is taken");
+        if worker.generation < known.worker.generation {
+            return Joined::Stale;
         }
+        let same = worker.generation == known.worker.generation;
+        known.worker = worker;
+        if !same {
+            known.load = None;
+        }
+        self.refresh(slot);
+        if same { Joined::Same } else { Joined::New(slot) }
+    }
+
+    /// Forgets a worker; the slot that it had.
+    pub(crate) fn remove(&mut self, worker: WorkerRank) -> Option<u32> {
+        let slot = self.slots.remove(&worker)?;
+        self.unlist(slot);
+        self.states[slot as usize] = None;
+        self.open[slot as usize] = None;
+        if let Ok(place) = self.place(worker) {
+            self.order.remove(place);
+        }
+        self.free.push(slot);
+        Some(slot)
+    }
+
+    /// Says what a worker is for. False if it is not known.
+    pub(crate) fn set_profile(&mut self, worker: WorkerRank, profile: Profile) -> bool {
+        let Some(slot) = self.slot(worker) else { return false };
+        self.unlist(slot);
+        self.list(slot, profile);
         true
     }
 
-    pub(crate) fn remove(&mut self, worker: WorkerRank) -> bool {
-        let position = self.position(worker);
-        position.map(|position| self.workers.remove(position)).is_ok()
-    }
-
-    /// Keeps a report; `booked` is what is booked here at the worker. False, and without effect,
-    /// if the worker or this life of it is not known.
+    /// Keeps a report: the slot of the worker. `None`, and without effect, if the worker or this
+    /// life of it is not known.
     pub(crate) fn report(
         &mut self,
         worker: WorkerRank,
         generation: Generation,
         load: Load,
-        booked: InFlight,
-        now: Time,
-    ) -> bool {
-        let Ok(position) = self.position(worker) else { return false };
-        let state = &mut self.workers[position];
+    ) -> Option<u32> {
+        let slot = self.slot(worker)?;
+        let state = self.states[slot as usize].as_mut()?;
         if state.worker.generation != generation {
-            return false;
+            return None;
         }
-        let requests = u64::from(load.running) + u64::from(load.waiting);
-        state.others = InFlight {
-            requests: requests.saturating_sub(booked.requests),
-            prefill_tokens: load.pending_prefill_tokens.saturating_sub(booked.prefill_tokens),
-            blocks: u64::from(load.used_blocks).saturating_sub(booked.blocks),
-        };
-        (state.load, state.reported_at) = (Some(load), now);
-        true
+        state.load = Some(load);
+        self.refresh(slot);
+        Some(slot)
     }
 
-    /// Where a worker stands among [`Fleet::workers`], or would stand.
-    pub(crate) fn position(&self, worker: WorkerRank) -> Result<usize, usize> {
-        self.workers.binary_search_by_key(&worker, |state| state.worker.worker)
+    fn add(&mut self, worker: Worker) -> u32 {
+        let state = WorkerState { worker, load: None, profile: Profile::default() };
+        let row = Row {
+            worker: worker.worker,
+            adapter_room: true,
+            total_blocks: 0,
+            batch_tokens: 0,
+            labels: 0,
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                (self.rows[slot as usize], self.states[slot as usize]) = (row, Some(state));
+                slot
+            }
+            None => {
+                self.open.push(None);
+                self.rows.push(row);
+                self.states.push(Some(state));
+                u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 workers")
+            }
+        };
+        let place = self.place(worker.worker).unwrap_or_else(|place| place);
+        self.order.insert(place, slot);
+        self.slots.insert(worker.worker, slot);
+        self.list(slot, Profile::default());
+        slot
+    }
+
+    /// Enters a worker's profile where decisions look for it.
+    fn list(&mut self, slot: u32, profile: Profile) {
+        let row = &mut self.rows[slot as usize];
+        row.batch_tokens = profile.batch_tokens;
+        row.labels = self.labels.enter(profile.labels.clone());
+        row.adapter_room =
+            profile.max_adapters == 0 || profile.adapters.len() < profile.max_adapters as usize;
+        self.by_role[profile.role as usize] += 1;
+        for &adapter in &profile.adapters {
+            let slots = self.adapters.entry(adapter).or_default();
+            if let Err(place) = slots.binary_search(&slot) {
+                slots.insert(place, slot);
+            }
+        }
+        if let Some(state) = &mut self.states[slot as usize] {
+            state.profile = profile;
+        }
+        self.refresh(slot);
+    }
+
+    /// Takes a worker's profile out again.
+    fn unlist(&mut self, slot: u32) {
+        self.labels.leave(self.rows[slot as usize].labels);
+        let Some(state) = &mut self.states[slot as usize] else { return };
+        let profile = std::mem::take(&mut state.profile);
+        self.by_role[profile.role as usize] -= 1;
+        for adapter in profile.adapters {
+            let Some(slots) = self.adapters.get_mut(&adapter) else { continue };
+            slots.retain(|&other| other != slot);
+            if slots.is_empty() {
+                self.adapters.remove(&adapter);
+            }
+        }
+    }
+
+    /// Brings the row of a worker up to date with what discovery and its report say.
+    fn refresh(&mut self, slot: u32) {
+        let Some(state) = &self.states[slot as usize] else { return };
+        let row = &mut self.rows[slot as usize];
+        self.open[slot as usize] = state.worker.accepting.then_some(state.profile.role);
+        let reported = state.load.map_or(0, |load| load.total_blocks);
+        row.total_blocks = if reported > 0 { reported } else { state.worker.total_blocks };
+    }
+
+    /// Where a worker stands in the order, or would stand.
+    fn place(&self, worker: WorkerRank) -> Result<usize, usize> {
+        self.order.binary_search_by_key(&worker, |&slot| self.rows[slot as usize].worker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::constraint::Label;
+    use proptest::{collection::vec, prelude::*};
+    use stator_protos::WorkerId;
+    use std::collections::BTreeMap;
+
+    fn worker(number: u64, generation: u64) -> Worker {
+        let worker = WorkerRank { worker: WorkerId(number), rank: 0 };
+        let record = WorkerRecord { worker, generation: Generation(generation), total_blocks: 7 };
+        Worker::new(&record, true)
+    }
+
+    proptest! {
+        /// Workers come and go in any order; what decisions read is what was said last.
+        #[test]
+        fn agrees_with_a_sorted_map(
+            steps in vec((0u64..8, 0u64..3, 0u8..4, vec(0u64..3, 0..3)), 0..80),
+        ) {
+            let (mut fleet, mut model) = (Fleet::default(), BTreeMap::new());
+            for (number, generation, step, adapters) in steps {
+                let worker = worker(number, generation);
+                let rank = worker.worker;
+                let known = model.get(&rank).map(|(life, _): &(u64, Profile)| *life);
+                match step {
+                    0 => prop_assert_eq!(fleet.remove(rank).is_some(), model.remove(&rank).is_some()),
+                    1 => {
+                        let adapters: Vec<_> = adapters.into_iter().map(Adapter).collect();
+                        let labels = vec![Label(number % 2)];
+                        let profile = Profile { role: Role::Prefill, labels, adapters, max_adapters: 2, ..Profile::default() };
+                        prop_assert_eq!(fleet.set_profile(rank, profile.clone()), known.is_some());
+                        if let Some((_, kept)) = model.get_mut(&rank) {
+                            *kept = profile;
+                        }
+                    }
+                    _ => {
+                        let stale = known.is_some_and(|life| generation < life);
+                        prop_assert_eq!(fleet.insert(worker) == Joined::Stale, stale);
+                        if !stale {
+                            model.entry(rank).or_default().0 = generation;
+                        }
+                    }
+                }
+                let told: Vec<_> = fleet
+                    .workers()
+                    .map(|state| (state.worker.worker, state.worker.generation.0, state.profile.clone()))
+                    .collect();
+                let wanted: Vec<_> = model.iter().map(|(rank, (life, profile))| (*rank, *life, profile.clone())).collect();
+                prop_assert_eq!(told, wanted);
+                for adapter in (0..3).map(Adapter) {
+                    let have = model.iter().filter(|(_, (_, profile))| profile.adapters.contains(&adapter));
+                    let mut slots: Vec<_> = have.filter_map(|(rank, _)| fleet.slot(*rank)).collect();
+                    slots.sort_unstable();
+                    prop_assert_eq!(fleet.with_adapter(adapter), slots);
+                }
+                let prefill = model.values().any(|(_, profile)| profile.role == Role::Prefill);
+                prop_assert_eq!(fleet.has_role(Role::Prefill), prefill);
+            }
+            prop_assert!(model.keys().all(|rank| fleet.remove(*rank).is_some()));
+            prop_assert!(fleet.is_empty() && fleet.adapters.is_empty() && fleet.by_role == [0; 4]);
+        }
     }
 }

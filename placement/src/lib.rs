@@ -1,51 +1,42 @@
 //! Where a request should run: the KV index, what is in flight, and the cost of each choice.
 //!
-//! Pure: this crate never opens a socket, reads a clock, draws a random number or takes a lock.
-//! Time ([`Time`]) and randomness (a seed) are arguments, so that the same calls give the same
-//! answers. Start reading at [`Placement::pick`].
+//! Pure: this crate never opens a socket, reads a clock, draws a random number or waits for
+//! anybody. Time ([`Time`]) and randomness (a seed) are arguments, so that the same calls give the
+//! same answers. Start reading at [`Placement::pick`].
 
-mod chains;
+mod blocks;
+mod constraint;
 mod cost;
 mod deadlines;
 mod decision;
 mod fleet;
-mod index;
+mod learn;
 mod mode;
-mod overlap;
 mod placement;
-mod predictions;
 mod random;
+mod running;
+mod sessions;
 mod settings;
-mod slots;
-mod table;
+mod split;
 mod tracker;
 
-pub use cost::{InvalidWeight, InvalidWeights, Overrides, Score, WeightSettings, Weights};
-pub use decision::{Candidate, Decision, PickError, Request};
+pub use blocks::{Blocks, Found};
+pub use constraint::{
+    Adapter, Constraint, Label, Level, Needs, Profile, Role, Topology, preference,
+};
+pub use cost::{
+    CostModel, InvalidWeight, InvalidWeights, Overrides, Prediction, Score, TimeWeights,
+    UnknownCostModel, WeightSettings, Weights,
+};
+pub use decision::{Candidate, Decision, Leg, PickError, Reason, Request};
 pub use fleet::{Fleet, Worker, WorkerState};
-pub use index::{Applied, Held, Index};
+pub use learn::Speed;
 pub use mode::{Mode, UnknownMode};
-pub use overlap::{Overlap, Overlaps};
 pub use placement::{Placement, Stats};
+pub use sessions::{Affinity, SessionSettings};
 pub use settings::{BusyThresholds, Settings};
-pub use tracker::{BookingId, Footprint, InFlight, Tracker};
-
-use std::time::Duration;
-
-/// A moment: the time since a start that the caller chose and keeps to.
-///
-/// Moments only ever move forward; one that lies before another already seen counts as that one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Time(pub Duration);
-
-impl Time {
-    /// The moment `ms` milliseconds after the start.
-    pub fn from_millis(ms: u64) -> Self {
-        Self(Duration::from_millis(ms))
-    }
-
-    /// The moment `duration` later, or the last there is.
-    pub fn after(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(duration))
-    }
-}
+pub use split::{Nearness, Split, SplitReason, UncachedThreshold};
+pub use stator_kv_index::{
+    Applied, Closure, Held, Index, Overlap, Overlaps, Predicting, Settings as IndexSettings, Time,
+};
+pub use tracker::{BookingId, InFlight};

@@ -1,31 +1,43 @@
 //! Ties index, tracker, fleet and cost together: one decision is one call.
 
-use crate::cost::{self, Inputs, Weights};
+mod legs;
+mod scoring;
+mod select;
+mod shares;
+
+use crate::Time;
+use crate::blocks::Blocks;
+use crate::constraint::Profile;
 use crate::decision::{Candidate, Decision, PickError, Request};
-use crate::fleet::{Fleet, Worker, WorkerState};
-use crate::index::{Applied, Index};
-use crate::mode::Mode;
-use crate::overlap::{Overlap, Overlaps};
+use crate::fleet::{Fleet, Joined, Worker};
+use crate::learn::{Learner, Speed};
 use crate::random::Random;
+use crate::sessions::Sessions;
 use crate::settings::{BusyThresholds, Settings};
-use crate::tracker::{BookingId, Footprint, InFlight, Tracker};
-use crate::{Score, Time};
+use crate::tracker::{BookingId, InFlight, Tracker};
+use select::Stage;
+use shares::Shares;
+use stator_kv_index::Overlaps;
+use stator_kv_index::{Applied, Index};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Places the requests of one model.
 pub struct Placement {
     settings: Settings,
     fleet: Fleet,
-    index: Index,
+    blocks: Arc<Blocks>,
     tracker: Tracker,
+    learner: Learner,
+    sessions: Sessions,
     /// The latest moment that any call gave.
     now: Time,
     /// The last worker chosen in turn.
     last: Option<WorkerRank>,
-    ignored_events: u64,
     scratch: Scratch,
 }
 
@@ -33,10 +45,14 @@ pub struct Placement {
 #[derive(Default)]
 struct Scratch {
     overlaps: Overlaps,
-    /// What each worker of the fleet holds, in its order.
-    held: Vec<Overlap>,
-    candidates: Vec<Candidate>,
+    shares: Shares,
+    /// What the request's needs say of each set of labels.
+    verdicts: Vec<Option<f64>>,
+    /// Slots of the workers that may be chosen, in order of their identity.
+    eligible: Vec<u32>,
+    /// What each of them costs.
     costs: Vec<f64>,
+    candidates: Vec<Candidate>,
 }
 
 /// Counts for metrics.
@@ -50,12 +66,16 @@ pub struct Stats {
     pub predicted_blocks: usize,
     /// Entries that the index forgot for lack of room, since the start.
     pub dropped_blocks: u64,
+    /// Bytes that the index takes.
+    pub index_bytes: usize,
     /// Events and snapshots that had no effect, see [`Applied`], since the start.
     pub ignored_events: u64,
-    /// Requests in flight.
+    /// Places of requests in flight.
     pub bookings: usize,
     /// Bookings that ended for lack of news, since the start.
     pub expired_bookings: u64,
+    /// Sessions that are bound to a worker.
+    pub sessions: usize,
 }
 
 impl Placement {
@@ -63,11 +83,12 @@ impl Placement {
     pub fn new(settings: Settings) -> Self {
         Self {
             fleet: Fleet::default(),
-            index: Index::new(settings.max_blocks),
-            tracker: Tracker::new(settings.booking_lease),
+            blocks: Arc::new(Blocks::new(&settings)),
+            tracker: Tracker::new(settings.booking_lease, settings.block_size.get()),
+            learner: Learner::new(settings.min_samples),
+            sessions: Sessions::default(),
             now: Time::default(),
             last: None,
-            ignored_events: 0,
             scratch: Scratch::default(),
             settings,
         }
@@ -76,66 +97,66 @@ impl Placement {
     /// A worker is there, or something about it changed. A new life has no blocks and none of
     /// the old one's bookings. False, and without effect, if a later life of it is known.
     pub fn worker_up(&mut self, worker: Worker) -> bool {
-        let known = self.fleet.worker(worker.worker).map(|state| state.worker.generation);
-        if !self.fleet.insert(worker) {
-            return false;
-        }
-        if known.is_some_and(|known| known < worker.generation) {
-            self.tracker.remove_worker(worker.worker);
+        match self.fleet.insert(worker) {
+            Joined::Stale => return false,
+            Joined::Same => {}
+            Joined::New(slot) => self.empty(slot),
         }
         // Its events may have told of this life, or of a later one, before discovery did.
-        self.index.insert(worker.worker, worker.generation);
+        self.blocks.index().insert(worker.worker, worker.generation);
         true
+    }
+
+    /// Says what a worker is for, where it stands and what it has loaded; without, it does
+    /// everything. It stays so over its lives. False if the worker is not known.
+    pub fn set_profile(&mut self, worker: WorkerRank, profile: Profile) -> bool {
+        self.fleet.set_profile(worker, profile)
     }
 
     /// A worker is gone, with its blocks and bookings. False if it was not known.
     pub fn worker_down(&mut self, worker: WorkerRank) -> bool {
-        self.index.remove(worker);
-        self.tracker.remove_worker(worker);
-        self.fleet.remove(worker)
+        self.blocks.index().remove(worker);
+        let slot = self.fleet.remove(worker);
+        slot.map(|slot| self.empty(slot)).is_some()
     }
 
-    /// Follows a KV event of a worker.
-    pub fn apply(
-        &mut self,
-        worker: WorkerRank,
-        generation: Generation,
-        event: &KvEvent,
-    ) -> Applied {
-        let foreign = match event {
-            KvEvent::Stored(stored) => stored.block_size != self.settings.block_size.get(),
-            KvEvent::Removed(_) | KvEvent::Cleared => false,
-        };
-        let applied =
-            if foreign { Applied::BlockSize } else { self.index.apply(worker, generation, event) };
-        self.counted(applied)
+    /// Follows a KV event of a worker, see [`Blocks::apply`].
+    pub fn apply(&self, worker: WorkerRank, generation: Generation, event: &KvEvent) -> Applied {
+        self.blocks.apply(worker, generation, std::slice::from_ref(event))
     }
 
-    /// Replaces what is known of a worker's blocks by a snapshot.
+    /// Replaces what is known of a worker's blocks by a snapshot, see [`Blocks::replace`].
     pub fn replace(
-        &mut self,
+        &self,
         worker: WorkerRank,
         generation: Generation,
         blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
     ) -> Applied {
-        let applied = self.index.replace(worker, generation, blocks);
-        self.counted(applied)
+        self.blocks.replace(worker, generation, blocks)
     }
 
-    /// Events of a worker were lost: it counts as holding no blocks until [`Placement::replace`]
-    /// or a new life.
-    pub fn unknown(&mut self, worker: WorkerRank) {
-        self.index.unknown(worker);
+    /// Events of a worker were lost, see [`Blocks::unknown`].
+    pub fn unknown(&self, worker: WorkerRank) {
+        self.blocks.unknown(worker);
     }
 
     /// Keeps a worker's load report. False, and without effect, if the worker or this life of it
     /// is not known.
     pub fn report_load(&mut self, worker: WorkerRank, generation: Generation, load: Load) -> bool {
-        let booked = self.tracker.in_flight(worker);
-        self.fleet.report(worker, generation, load, booked, self.now)
+        let Some(slot) = self.fleet.report(worker, generation, load) else { return false };
+        let booked = self.tracker.loads().booked(slot);
+        let requests = u64::from(load.running) + u64::from(load.waiting);
+        // What it reports beyond what is booked here are the requests of others.
+        let others = InFlight {
+            requests: requests.saturating_sub(booked.requests),
+            prefill_tokens: load.pending_prefill_tokens.saturating_sub(booked.prefill_tokens),
+            blocks: u64::from(load.used_blocks).saturating_sub(booked.blocks),
+        };
+        self.tracker.loads_mut().report(slot, others, self.now, self.settings.report_ttl);
+        true
     }
 
-    /// Chooses a worker for a request and books the request there.
+    /// Chooses the workers for a request and books the request there.
     ///
     /// The same calls with the same arguments give the same answer.
     ///
@@ -149,19 +170,28 @@ impl Placement {
         seed: u64,
     ) -> Result<Decision, PickError> {
         self.expire(now);
-        self.find_candidates(request)?;
-        let chosen = self.choose(request, &mut Random::new(seed));
-        let Candidate { worker, overlap, .. } = self.scratch.candidates[chosen];
-        Ok(self.place(request, worker, overlap))
+        self.learner.arrived(self.now.0.as_secs_f64());
+        self.look_up(request);
+        let mut random = Random::new(seed);
+        let whole = self.select(request, Stage::Whole, &mut random)?;
+        let candidates = std::mem::take(&mut self.scratch.candidates);
+        let (split, pair) = self.split(request, whole, &mut random)?;
+        let encode = self.encode(request, &mut random);
+        let mut decision = self.place(request, whole, pair, encode);
+        (decision.split, decision.candidates) = (split, candidates);
+        Ok(decision)
     }
 
-    /// Scores every worker that may take a request, in order of their identity, and books
-    /// nothing. For callers that weigh more than the cost: they choose, then [`Placement::book`].
+    /// Scores every worker that may compute and answer a request, in order of their identity, and
+    /// books nothing. For callers that weigh more than the cost: they choose, then
+    /// [`Placement::book`].
     pub fn survey(&mut self, request: &Request<'_>, now: Time) -> &[Candidate] {
         self.expire(now);
+        self.learner.arrived(self.now.0.as_secs_f64());
+        self.look_up(request);
         self.scratch.candidates.clear();
-        if self.find_candidates(request).is_ok() {
-            self.score(request);
+        if self.find_eligible(request, Stage::Whole).is_ok() {
+            self.explain(request, Stage::Whole);
         }
         &self.scratch.candidates
     }
@@ -169,33 +199,63 @@ impl Placement {
     /// Books a request at a worker of the caller's choice; the last [`Placement::survey`] must
     /// have been of the same request. `None` if the worker is not known.
     pub fn book(&mut self, request: &Request<'_>, worker: WorkerRank) -> Option<Decision> {
-        self.fleet.worker(worker)?;
-        let surveyed = self.scratch.candidates.iter().find(|found| found.worker == worker);
-        let overlap = surveyed.map(|found| found.overlap).unwrap_or_default();
-        Some(self.place(request, worker, overlap))
+        let slot = self.fleet.slot(worker)?;
+        Some(self.place_surveyed(request, slot))
     }
 
     /// The request's prompt is computed: its first token came. False if the booking has ended.
-    pub fn prefill_done(&mut self, booking: BookingId) -> bool {
-        self.tracker.prefill_done(booking, self.now)
+    pub fn prefill_done(&mut self, booking: BookingId, now: Time) -> bool {
+        self.now = self.now.max(now);
+        self.tracker.prefill_done(booking, self.now, &mut self.learner)
     }
 
     /// The request's answer fills one more block. False if the booking has ended.
-    pub fn output_block(&mut self, booking: BookingId) -> bool {
-        self.tracker.grow(booking, self.now)
+    pub fn output_block(&mut self, booking: BookingId, now: Time) -> bool {
+        self.output_tokens(booking, self.settings.block_size.get(), now)
+    }
+
+    /// The request's answer has so many more tokens. False if the booking has ended.
+    pub fn output_tokens(&mut self, booking: BookingId, tokens: u32, now: Time) -> bool {
+        self.now = self.now.max(now);
+        self.tracker.output(booking, tokens, self.now, &mut self.learner)
+    }
+
+    /// The KV of so many blocks went from one worker to another and took so long.
+    pub fn transferred(&mut self, from: WorkerRank, to: WorkerRank, blocks: u32, took: Duration) {
+        if let Some((from, to)) = self.fleet.slot(from).zip(self.fleet.slot(to)) {
+            self.learner.transferred(from, to, f64::from(blocks), took.as_secs_f64());
+        }
     }
 
     /// The request ended, by completion, cancellation or failure. False if the booking has ended.
     pub fn release(&mut self, booking: BookingId) -> bool {
-        self.tracker.release(booking)
+        let output_tokens = self.tracker.release(booking, self.now);
+        output_tokens.map(|tokens| self.learner.answered(tokens)).is_some()
     }
 
-    /// Ends what has run out by `now`: bookings without news, predictions. How many bookings.
+    /// All places of a request end.
+    pub fn release_all(&mut self, decision: &Decision) {
+        for booking in decision.bookings() {
+            self.release(booking);
+        }
+    }
+
+    /// The request goes on at another worker, with what it has computed. False, and without
+    /// effect, if the booking has ended or the worker is not known.
+    pub fn moved(&mut self, booking: BookingId, worker: WorkerRank, now: Time) -> bool {
+        self.now = self.now.max(now);
+        let Some(slot) = self.fleet.slot(worker) else { return false };
+        self.tracker.moved(booking, slot, self.now)
+    }
+
+    /// Ends what has run out by `now`: bookings without news, predictions, reports, sessions. How
+    /// many bookings.
     ///
     /// Every pick does the same; call it now and then where none come.
     pub fn expire(&mut self, now: Time) -> u64 {
         self.now = self.now.max(now);
-        self.index.expire(self.now);
+        self.blocks.expire(self.now);
+        self.sessions.expire(self.now);
         self.tracker.expire(self.now)
     }
 
@@ -216,167 +276,58 @@ impl Placement {
 
     /// What is in flight at a worker, booked here or by others as far as it reported them.
     pub fn in_flight(&self, worker: WorkerRank) -> InFlight {
-        let others = self.fleet.worker(worker).map(|state| self.others(state));
-        plus(self.tracker.in_flight(worker), others.unwrap_or_default())
+        let slot = self.fleet.slot(worker);
+        slot.map_or_else(InFlight::default, |slot| self.tracker.loads().total(slot))
     }
 
-    /// What is known of the workers' blocks.
+    /// Where a booking is; `None` if it has ended.
+    pub fn booked_at(&self, booking: BookingId) -> Option<WorkerRank> {
+        self.tracker.slot(booking).map(|slot| self.fleet.row(slot).worker)
+    }
+
+    /// How fast a worker is taken to be; all 0 before enough was seen.
+    pub fn speed(&self, worker: WorkerRank) -> Option<Speed> {
+        self.fleet.slot(worker).map(|slot| self.learner.speed(slot))
+    }
+
+    /// What is known of the workers' blocks, to be told and asked without this placement.
+    pub fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+
+    /// The index of the workers' blocks.
     pub fn index(&self) -> &Index {
-        &self.index
-    }
-
-    /// Counts for metrics.
-    pub fn stats(&self) -> Stats {
-        Stats {
-            workers: self.fleet.workers().len(),
-            index_blocks: self.index.held(),
-            predicted_blocks: self.index.predicted(),
-            dropped_blocks: self.index.dropped(),
-            ignored_events: self.ignored_events,
-            bookings: self.tracker.bookings(),
-            expired_bookings: self.tracker.expired(),
-        }
-    }
-
-    fn counted(&mut self, applied: Applied) -> Applied {
-        self.ignored_events += u64::from(applied != Applied::Yes);
-        applied
-    }
-
-    fn others(&self, state: &WorkerState) -> InFlight {
-        state.others(self.now, self.settings.report_ttl)
-    }
-
-    /// Leaves in `scratch.candidates` the workers that may take the request, at least one.
-    fn find_candidates(&mut self, request: &Request<'_>) -> Result<(), PickError> {
-        self.find_held(request);
-        let mut candidates = std::mem::take(&mut self.scratch.candidates);
-        candidates.clear();
-        let mut busy = 0;
-        for (state, &overlap) in self.fleet.workers().iter().zip(&self.scratch.held) {
-            let worker = state.worker.worker;
-            if !state.worker.accepting
-                || request.pinned.is_some_and(|pinned| pinned != worker)
-                || request.excluded.contains(&worker)
-            {
-                continue;
-            }
-            let in_flight = plus(self.tracker.in_flight(worker), self.others(state));
-            let InFlight { blocks, prefill_tokens, .. } = in_flight;
-            if self.settings.busy.exceeded(blocks, state.total_blocks(), prefill_tokens) {
-                busy += 1;
-                continue;
-            }
-            let active_blocks = self.tracker.overlap(worker, request.sequence);
-            let score = Score::default();
-            candidates.push(Candidate { worker, overlap, active_blocks, in_flight, score });
-        }
-        let empty = candidates.is_empty();
-        self.scratch.candidates = candidates;
-        match (empty, busy, request.pinned) {
-            (false, _, _) => Ok(()),
-            (true, 1.., _) => Err(PickError::AllBusy { workers: busy }),
-            (true, 0, Some(worker)) => Err(PickError::PinnedUnavailable { worker }),
-            (true, 0, None) => Err(PickError::NoWorkers),
-        }
-    }
-
-    /// Finds what each worker of the fleet holds of the prompt.
-    fn find_held(&mut self, request: &Request<'_>) {
-        let Scratch { overlaps, held, .. } = &mut self.scratch;
-        held.clear();
-        held.resize(self.fleet.workers().len(), Overlap::default());
-        self.index.overlap(request.sequence, overlaps);
-        for (worker, overlap) in overlaps.iter() {
-            if let Ok(position) = self.fleet.position(worker) {
-                held[position] = overlap;
-            }
-        }
-    }
-
-    /// Chooses among the candidates.
-    fn choose(&mut self, request: &Request<'_>, random: &mut Random) -> usize {
-        self.score(request);
-        let Scratch { candidates, costs, .. } = &mut self.scratch;
-        let chosen = match self.settings.mode {
-            Mode::Kv => {
-                let weights = request.weights.unwrap_or(&self.settings.weights);
-                cost::choose(costs, weights.settings().temperature, random)
-            }
-            Mode::RoundRobin => {
-                let next = candidates.iter().position(|c| Some(c.worker) > self.last);
-                let next = next.unwrap_or(0);
-                // A pinned request is out of turn.
-                if request.pinned.is_none() {
-                    self.last = Some(candidates[next].worker);
-                }
-                Some(next)
-            }
-            Mode::Random => Some(random.below(candidates.len())),
-            Mode::PowerOfTwo => Some(less_loaded_of_two(candidates, random)),
-            Mode::LeastLoaded => {
-                costs.clear();
-                costs.extend(candidates.iter().map(|c| c.in_flight.requests as f64));
-                cost::choose(costs, 0.0, random)
-            }
-        };
-        chosen.expect("there is at least one candidate")
-    }
-
-    /// Scores the candidates, and leaves their costs in `scratch.costs`.
-    fn score(&mut self, request: &Request<'_>) {
-        let weights = request.weights.unwrap_or(&self.settings.weights);
-        let prompt_blocks = self.prompt_blocks(request);
-        let Scratch { candidates, costs, .. } = &mut self.scratch;
-        let backlogs = candidates.iter().map(|candidate| candidate.in_flight.prefill_tokens);
-        let least_backlog_tokens = backlogs.min().unwrap_or(0);
-        costs.clear();
-        for candidate in candidates {
-            let Candidate { overlap, active_blocks, in_flight, .. } = *candidate;
-            let shared = if weights.settings().assume_kv_reuse { active_blocks } else { 0 };
-            candidate.score = cost::score(
-                weights,
-                &Inputs {
-                    prompt_tokens: request.prompt_tokens,
-                    prompt_blocks,
-                    block_size: self.settings.block_size.get(),
-                    overlap,
-                    backlog_tokens: in_flight.prefill_tokens,
-                    least_backlog_tokens,
-                    potential_blocks: in_flight.blocks
-                        + u64::from(prompt_blocks.saturating_sub(shared)),
-                    requests: in_flight.requests,
-                },
-            );
-            costs.push(candidate.score.total);
-        }
-    }
-
-    fn place(&mut self, request: &Request<'_>, worker: WorkerRank, overlap: Overlap) -> Decision {
-        let block_size = self.settings.block_size.get();
-        let overlap_blocks = overlap.blocks();
-        let cached_tokens = overlap_blocks.saturating_mul(block_size).min(request.prompt_tokens);
-        let weights: &Weights = request.weights.unwrap_or(&self.settings.weights);
-        let shared = if weights.settings().assume_kv_reuse { request.sequence } else { &[] };
-        let expected = request.max_output_tokens.filter(|_| weights.settings().output_block_decay);
-        let footprint = Footprint {
-            shared,
-            own_blocks: self.prompt_blocks(request).saturating_sub(length(shared)),
-            prefill_tokens: u64::from(request.prompt_tokens - cached_tokens),
-            expected_output_blocks: expected.map(|tokens| tokens.div_ceil(block_size)),
-        };
-        let booking = self.tracker.book(worker, footprint, self.now);
-        self.predict(worker, request.sequence);
-        let candidates = if request.explain { self.scratch.candidates.clone() } else { Vec::new() };
-        Decision { worker, prefill: None, booking, overlap_blocks, cached_tokens, candidates }
+        self.blocks.index()
     }
 
     /// A request that was placed elsewhere went to this worker: it is taken to hold the prompt
     /// where its events do not say so.
     pub fn sent(&mut self, worker: WorkerRank, sequence: &[SequenceHash]) {
-        if self.fleet.worker(worker).is_some() {
+        if self.fleet.slot(worker).is_some() {
             self.predict(worker, sequence);
         }
+    }
+
+    /// Counts for metrics.
+    pub fn stats(&self) -> Stats {
+        let index = self.blocks.index().stats();
+        Stats {
+            workers: self.fleet.len(),
+            index_blocks: index.held,
+            predicted_blocks: index.predicted,
+            dropped_blocks: index.dropped,
+            index_bytes: index.bytes,
+            ignored_events: self.blocks.ignored_events(),
+            bookings: self.tracker.bookings(),
+            expired_bookings: self.tracker.expired(),
+            sessions: self.sessions.len(),
+        }
+    }
+
+    /// The slot is for another worker, or another life of one.
+    fn empty(&mut self, slot: u32) {
+        self.tracker.clear(slot, self.now);
+        self.learner.forget(slot);
     }
 
     /// Takes it that the worker will hold the prompt, where its events do not say so.
@@ -387,38 +338,9 @@ impl Placement {
             false => Some(self.settings.prediction_ttl),
         };
         if let Some(ttl) = ttl {
-            self.index.predict(worker, sequence, self.now.after(ttl));
+            self.blocks.index().predict(worker, sequence, self.now.after(ttl));
         }
     }
-
-    /// Blocks of the prompt, complete or not.
-    fn prompt_blocks(&self, request: &Request<'_>) -> u32 {
-        let by_tokens = request.prompt_tokens.div_ceil(self.settings.block_size.get());
-        by_tokens.max(length(request.sequence))
-    }
-}
-
-/// Two different candidates at random, if there are two; of them the one with fewer requests.
-fn less_loaded_of_two(candidates: &[Candidate], random: &mut Random) -> usize {
-    let first = random.below(candidates.len());
-    let mut second = random.below(candidates.len() - 1);
-    if second >= first && candidates.len() > 1 {
-        second += 1;
-    }
-    let requests = |position: usize| candidates[position].in_flight.requests;
-    if requests(second) < requests(first) { second } else { first }
-}
-
-fn plus(one: InFlight, other: InFlight) -> InFlight {
-    InFlight {
-        requests: one.requests + other.requests,
-        prefill_tokens: one.prefill_tokens.saturating_add(other.prefill_tokens),
-        blocks: one.blocks + other.blocks,
-    }
-}
-
-fn length(sequence: &[SequenceHash]) -> u32 {
-    u32::try_from(sequence.len()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -3,33 +3,25 @@
 //! It counts at once, before any report of a worker could, so that two requests in a row never
 //! see the same empty place.
 
+mod load;
+
+pub(crate) use load::{Loads, Sums};
+
 use crate::Time;
-use crate::chains::Chains;
 use crate::deadlines::Deadlines;
-use crate::slots::Slots;
+use crate::learn::{FirstToken, Gap, Learner};
+use crate::running::Running;
 use rustc_hash::FxHashMap;
-use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Tokens after which the time that they took is looked at.
+const GAP_TOKENS: u32 = 8;
+
 /// Identity of a booking. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BookingId(pub u64);
-
-/// What a request takes from the worker that it is sent to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Footprint<'a> {
-    /// Blocks that it shares with any other request that has them; each is counted once.
-    pub shared: &'a [SequenceHash],
-    /// Further blocks of its prompt, which are its own.
-    pub own_blocks: u32,
-    /// Prompt tokens that are still to be computed.
-    pub prefill_tokens: u64,
-    /// Blocks of output that are expected. If known, the request's own blocks count for less
-    /// the nearer its end is.
-    pub expected_output_blocks: Option<u32>,
-}
 
 /// What is in flight at one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,14 +34,44 @@ pub struct InFlight {
     pub blocks: u64,
 }
 
+/// What a request takes from the worker that it is sent to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Footprint<'a> {
+    /// Blocks that it shares with any other request that has them; each is counted once.
+    pub(crate) shared: &'a [SequenceHash],
+    /// Further blocks of its prompt, which are its own.
+    pub(crate) own_blocks: u32,
+    /// Prompt tokens that are still to be computed.
+    pub(crate) prefill_tokens: u64,
+    /// Blocks of output that are expected. If known, the request's own blocks count for less
+    /// the nearer its end is.
+    pub(crate) expected_output_blocks: Option<u32>,
+}
+
 struct Booking {
     slot: u32,
     shared: Arc<[SequenceHash]>,
+    /// Where its prompt ends in the tree of those that run.
+    last_node: Option<u32>,
     own_blocks: u32,
+    output_tokens: u32,
     output_blocks: u32,
     expected_output_blocks: Option<u32>,
     prefill_tokens: u64,
     until: Time,
+    /// Prompt tokens that were to be computed when it was booked, its own included.
+    tokens_ahead: f64,
+    booked_at: Time,
+    mark: Option<Mark>,
+}
+
+/// When a request's tokens were last looked at.
+#[derive(Clone, Copy)]
+struct Mark {
+    at: Time,
+    output_tokens: u32,
+    /// Prompt tokens that its worker had computed by then.
+    prefilled: u64,
 }
 
 impl Booking {
@@ -69,73 +91,66 @@ impl Booking {
     }
 }
 
-/// What is booked at one worker.
-#[derive(Default)]
-struct AtWorker {
-    requests: u64,
-    prefill_tokens: u64,
-    /// Own blocks of the requests, by their weight.
-    own_blocks: u64,
-    /// Blocks that they share.
-    shared: Chains,
-}
-
-impl AtWorker {
-    fn in_flight(&self) -> InFlight {
-        InFlight {
-            requests: self.requests,
-            prefill_tokens: self.prefill_tokens,
-            blocks: self.own_blocks + self.shared.blocks(),
-        }
-    }
-}
-
 /// Bookings and their sums.
 ///
 /// A booking ends by [`Tracker::release`], with its worker, or when nothing was heard of it for
 /// `lease`: progress renews it, so that a long answer keeps its place and a lost one does not.
 /// There are as many as there are requests in flight, which is for the caller to bound.
-pub struct Tracker {
+///
+/// Workers are known by their slots in the fleet; a slot is empty before another worker takes it.
+pub(crate) struct Tracker {
     lease: Duration,
+    block_size: u32,
     next_id: u64,
     bookings: FxHashMap<BookingId, Booking>,
     deadlines: Deadlines<BookingId>,
-    workers: Slots<AtWorker>,
+    loads: Loads,
+    running: Running,
     expired: u64,
 }
 
 impl Tracker {
-    /// A tracker without bookings.
-    pub fn new(lease: Duration) -> Self {
+    /// A tracker without bookings; answers fill a block with `block_size` tokens.
+    pub(crate) fn new(lease: Duration, block_size: u32) -> Self {
         Self {
             lease,
+            block_size,
             next_id: 0,
             bookings: FxHashMap::default(),
             deadlines: Deadlines::default(),
-            workers: Slots::default(),
+            loads: Loads::default(),
+            running: Running::default(),
             expired: 0,
         }
     }
 
-    /// Books a request at a worker.
-    pub fn book(&mut self, worker: WorkerRank, footprint: Footprint<'_>, now: Time) -> BookingId {
+    /// Books a request at the worker in `slot`, of which `prefill_token_s` is what it takes for
+    /// a prompt token, 0 if that is unknown.
+    pub(crate) fn book(
+        &mut self,
+        slot: u32,
+        footprint: Footprint<'_>,
+        now: Time,
+        prefill_token_s: f64,
+    ) -> BookingId {
         self.next_id += 1;
         let id = BookingId(self.next_id);
-        let slot = self.workers.slot_or_insert(worker, AtWorker::default);
-        let booking = Booking {
+        let ahead = self.loads.sums_of(slot).backlog(now.0.as_secs_f64(), prefill_token_s);
+        let mut booking = Booking {
             slot,
             shared: footprint.shared.into(),
+            last_node: None,
             own_blocks: footprint.own_blocks,
+            output_tokens: 0,
             output_blocks: 0,
             expected_output_blocks: footprint.expected_output_blocks,
             prefill_tokens: footprint.prefill_tokens,
             until: now.after(self.lease),
+            tokens_ahead: ahead + footprint.prefill_tokens as f64,
+            booked_at: now,
+            mark: None,
         };
-        let at_worker = self.workers.at_mut(slot).expect("the slot was just taken");
-        at_worker.requests += 1;
-        at_worker.prefill_tokens += booking.prefill_tokens;
-        at_worker.own_blocks += booking.own_weight();
-        at_worker.shared.insert(&booking.shared, id);
+        self.enter(id, &mut booking, now);
         self.deadlines.push(booking.until, id);
         self.bookings.insert(id, booking);
         let bookings = &self.bookings;
@@ -144,38 +159,69 @@ impl Tracker {
     }
 
     /// The prompt is computed. False if there is no such booking (any more).
-    pub fn prefill_done(&mut self, id: BookingId, now: Time) -> bool {
-        self.update(id, now, |booking| booking.prefill_tokens = 0)
+    pub(crate) fn prefill_done(&mut self, id: BookingId, now: Time, learner: &mut Learner) -> bool {
+        let Some(booking) = self.bookings.get(&id) else { return false };
+        let (slot, tokens) = (booking.slot, booking.prefill_tokens);
+        if tokens > 0 {
+            let seconds = seconds_between(booking.booked_at, now);
+            learner.first_token(slot, FirstToken { tokens: booking.tokens_ahead, seconds });
+        }
+        self.update(id, now, |booking| booking.prefill_tokens = 0);
+        self.loads.prefilled(slot, id, tokens, now);
+        self.mark(id, now);
+        true
     }
 
-    /// The output fills one more block. False if there is no such booking (any more).
-    pub fn grow(&mut self, id: BookingId, now: Time) -> bool {
-        let grow = |booking: &mut Booking| {
-            booking.output_blocks = booking.output_blocks.saturating_add(1);
-        };
-        self.update(id, now, grow)
+    /// The answer has `tokens` more tokens. False if there is no such booking (any more).
+    pub(crate) fn output(
+        &mut self,
+        id: BookingId,
+        tokens: u32,
+        now: Time,
+        learner: &mut Learner,
+    ) -> bool {
+        let block_size = self.block_size;
+        let grown = self.update(id, now, |booking| {
+            booking.output_tokens = booking.output_tokens.saturating_add(tokens);
+            booking.output_blocks = booking.output_tokens / block_size;
+        });
+        if let Some((slot, gap)) = self.gap(id, now) {
+            learner.gap(slot, gap);
+            self.mark(id, now);
+        }
+        grown
     }
 
     /// The request ended, however it did. False if there is no such booking (any more).
-    pub fn release(&mut self, id: BookingId) -> bool {
-        let Some(booking) = self.bookings.remove(&id) else { return false };
-        if let Some(at_worker) = self.workers.at_mut(booking.slot) {
-            at_worker.requests -= 1;
-            at_worker.prefill_tokens -= booking.prefill_tokens;
-            at_worker.own_blocks -= booking.own_weight();
-            at_worker.shared.remove(&booking.shared, id);
-        }
+    pub(crate) fn release(&mut self, id: BookingId, now: Time) -> Option<u32> {
+        let booking = self.bookings.remove(&id)?;
+        self.leave(id, &booking, now);
+        Some(booking.output_tokens)
+    }
+
+    /// The request goes on at the worker in another slot, with what it has. False if there is no
+    /// such booking (any more).
+    pub(crate) fn moved(&mut self, id: BookingId, slot: u32, now: Time) -> bool {
+        let Some(mut booking) = self.bookings.remove(&id) else { return false };
+        self.leave(id, &booking, now);
+        // What it waited for elsewhere says nothing of this worker.
+        (booking.slot, booking.mark) = (slot, None);
+        (booking.booked_at, booking.tokens_ahead) = (now, 0.0);
+        booking.until = booking.until.max(now.after(self.lease));
+        self.enter(id, &mut booking, now);
+        self.bookings.insert(id, booking);
         true
     }
 
     /// Ends the bookings that nothing was heard of for too long; how many they were.
-    pub fn expire(&mut self, now: Time) -> u64 {
+    pub(crate) fn expire(&mut self, now: Time) -> u64 {
+        self.loads.expire(now);
         let before = self.expired;
         while let Some(id) = self.deadlines.pop_due(now) {
             match self.bookings.get(&id).map(|booking| booking.until) {
                 Some(until) if until > now => self.deadlines.push(until, id),
                 Some(_) => {
-                    self.release(id);
+                    self.release(id, now);
                     self.expired += 1;
                 }
                 None => {}
@@ -184,41 +230,74 @@ impl Tracker {
         self.expired - before
     }
 
-    /// Forgets a worker with all its bookings. Takes a look at every booking.
-    pub fn remove_worker(&mut self, worker: WorkerRank) {
-        let Some(slot) = self.workers.slot(worker) else { return };
-        let at_worker =
-            |(id, booking): (&BookingId, &Booking)| (booking.slot == slot).then_some(*id);
-        let ids: Vec<BookingId> = self.bookings.iter().filter_map(at_worker).collect();
-        for id in ids {
-            self.release(id);
+    /// Empties a slot: its worker is gone with all its bookings. Takes a look at every booking if
+    /// it has any.
+    pub(crate) fn clear(&mut self, slot: u32, now: Time) {
+        if self.loads.booked(slot).requests > 0 {
+            let here =
+                |(id, booking): (&BookingId, &Booking)| (booking.slot == slot).then_some(*id);
+            let ids: Vec<BookingId> = self.bookings.iter().filter_map(here).collect();
+            for id in ids {
+                self.release(id, now);
+            }
         }
-        self.workers.remove(worker);
+        self.loads.clear(slot);
     }
 
-    /// What is in flight at a worker.
-    pub fn in_flight(&self, worker: WorkerRank) -> InFlight {
-        self.at(worker).map_or_else(InFlight::default, AtWorker::in_flight)
+    /// What is in flight at each worker.
+    pub(crate) fn loads(&self) -> &Loads {
+        &self.loads
     }
 
-    /// Leading blocks of `sequence` that requests in flight at a worker use.
-    pub fn overlap(&self, worker: WorkerRank, sequence: &[SequenceHash]) -> u32 {
-        let blocks = self.at(worker).map_or(0, |at_worker| at_worker.shared.overlap(sequence));
-        u32::try_from(blocks).unwrap_or(u32::MAX)
+    pub(crate) fn loads_mut(&mut self) -> &mut Loads {
+        &mut self.loads
+    }
+
+    /// The prompts that run.
+    pub(crate) fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// Where a booking is.
+    pub(crate) fn slot(&self, id: BookingId) -> Option<u32> {
+        self.bookings.get(&id).map(|booking| booking.slot)
     }
 
     /// Bookings that have not ended.
-    pub fn bookings(&self) -> usize {
+    pub(crate) fn bookings(&self) -> usize {
         self.bookings.len()
     }
 
     /// Bookings that ended for lack of news since the start.
-    pub fn expired(&self) -> u64 {
+    pub(crate) fn expired(&self) -> u64 {
         self.expired
     }
 
-    fn at(&self, worker: WorkerRank) -> Option<&AtWorker> {
-        self.workers.at(self.workers.slot(worker)?)
+    fn enter(&mut self, id: BookingId, booking: &mut Booking, now: Time) {
+        let inserted = self.running.insert(booking.slot, &booking.shared);
+        booking.last_node = inserted.map(|(last, _)| last);
+        let new = inserted.map_or(0, |(_, new)| new);
+        self.loads.change(booking.slot, |load| {
+            load.requests += 1;
+            load.prefill_tokens += booking.prefill_tokens;
+            load.blocks += booking.own_weight() + new;
+        });
+        if booking.prefill_tokens > 0 {
+            self.loads.queued(booking.slot, id, booking.prefill_tokens, now);
+        }
+    }
+
+    fn leave(&mut self, id: BookingId, booking: &Booking, now: Time) {
+        let slot = booking.slot;
+        let gone = booking.last_node.map_or(0, |last| self.running.remove(slot, last));
+        self.loads.change(slot, |load| {
+            load.requests -= 1;
+            load.prefill_tokens -= booking.prefill_tokens;
+            load.blocks -= booking.own_weight() + gone;
+        });
+        if booking.prefill_tokens > 0 {
+            self.loads.left(slot, id, now);
+        }
     }
 
     /// Changes a booking, renews it, and brings its worker's sums up to date.
@@ -227,14 +306,40 @@ impl Tracker {
         let before = (booking.prefill_tokens, booking.own_weight());
         change(booking);
         booking.until = booking.until.max(now.after(self.lease));
-        if let Some(at_worker) = self.workers.at_mut(booking.slot) {
-            at_worker.prefill_tokens += booking.prefill_tokens;
-            at_worker.prefill_tokens -= before.0;
-            at_worker.own_blocks += booking.own_weight();
-            at_worker.own_blocks -= before.1;
-        }
+        self.loads.change(booking.slot, |load| {
+            load.prefill_tokens += booking.prefill_tokens;
+            load.prefill_tokens -= before.0;
+            load.blocks += booking.own_weight();
+            load.blocks -= before.1;
+        });
         true
     }
+
+    fn mark(&mut self, id: BookingId, now: Time) {
+        let Some(booking) = self.bookings.get_mut(&id) else { return };
+        let prefilled = self.loads.computed(booking.slot);
+        booking.mark = Some(Mark { at: now, output_tokens: booking.output_tokens, prefilled });
+    }
+
+    /// What a request's latest tokens tell, if there are enough of them.
+    fn gap(&self, id: BookingId, now: Time) -> Option<(u32, Gap)> {
+        let booking = self.bookings.get(&id)?;
+        let mark = booking.mark?;
+        let tokens = booking.output_tokens - mark.output_tokens;
+        let load = self.loads.sums_of(booking.slot);
+        let gap = Gap {
+            tokens: f64::from(tokens),
+            seconds: seconds_between(mark.at, now),
+            requests: load.requests,
+            blocks: load.blocks,
+            prefilled: self.loads.computed(booking.slot).saturating_sub(mark.prefilled) as f64,
+        };
+        (tokens >= GAP_TOKENS).then_some((booking.slot, gap))
+    }
+}
+
+fn seconds_between(from: Time, to: Time) -> f64 {
+    to.0.saturating_sub(from.0).as_secs_f64()
 }
 
 #[cfg(test)]

@@ -4,6 +4,10 @@
 pub const REQUEST_ID: &str = "x-request-id";
 /// W3C trace context, passed on to workers.
 pub const TRACEPARENT: &str = "traceparent";
+/// Whose request it is, where clients share fairly.
+pub const FAIRNESS_ID: &str = "x-llm-d-inference-fairness-id";
+/// The session that a request belongs to.
+pub const SESSION_ID: &str = "x-session-id";
 /// The worker that served a request, set on responses.
 pub const WORKER_ID: &str = "x-stator-worker-id";
 
@@ -43,7 +47,7 @@ pub const ROUTING: [&str; 36] = [
     WORKER_ID,
     "x-llm-d-inference-objective",
     "x-gateway-inference-objective",
-    "x-llm-d-inference-fairness-id",
+    FAIRNESS_ID,
     "x-gateway-inference-fairness-id",
     "x-llm-d-inference-ttl",
     "x-llm-d-model-name-rewrite",

@@ -4,10 +4,15 @@ use crate::fields::{Member, Span};
 use crate::scan::{DEPTH_MAX, ScanError, ScanErrorKind};
 use crate::strings;
 
+/// Keys that a part of a message has which is an image, a sound or a video.
+const MEDIA_KEYS: [&[u8]; 5] =
+    [b"\"image_url\"", b"\"video_url\"", b"\"audio_url\"", b"\"input_audio\"", b"\"source\""];
+
 /// Reads JSON from a position on. Each method starts at its token and ends after it.
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
+    media: bool,
 }
 
 /// Which containers are open: a bit each, set for objects.
@@ -45,11 +50,16 @@ impl Nest {
 
 impl<'a> Cursor<'a> {
     pub(crate) fn at(bytes: &'a [u8], at: usize) -> Self {
-        Self { bytes, at }
+        Self { bytes, at, media: false }
     }
 
     pub(crate) fn position(&self) -> usize {
         self.at
+    }
+
+    /// Whether a key was read, at any depth, that parts with media have.
+    pub(crate) fn saw_media(&self) -> bool {
+        self.media
     }
 
     pub(crate) fn peek(&self) -> Option<u8> {
@@ -136,6 +146,7 @@ impl<'a> Cursor<'a> {
             return Err(self.error(ScanErrorKind::ExpectedKey));
         }
         let key = self.string()?;
+        self.media |= MEDIA_KEYS.contains(&key.of(self.bytes));
         self.expect(b':')?;
         Ok(key)
     }

@@ -115,29 +115,38 @@ fields! {
 #[derive(Clone, Debug)]
 pub struct Fields {
     object: Span,
-    members: Box<[Option<Member>; Field::ALL.len()]>,
+    /// A body has few of all the fields there are.
+    members: Vec<(Field, Member)>,
     repeated: bool,
+    media: bool,
 }
 
 impl Fields {
     pub(crate) fn new() -> Self {
         Self {
             object: Span::default(),
-            members: Box::new([None; Field::ALL.len()]),
+            members: Vec::with_capacity(8),
             repeated: false,
+            media: false,
         }
     }
 
     /// Notes a member if it is one of the fields.
     pub(crate) fn note(&mut self, body: &[u8], member: Member) {
-        if let Some(field) = field_of(body, &member) {
-            let seen = self.members[field as usize].replace(member);
-            self.repeated |= seen.is_some();
+        let Some(field) = field_of(body, &member) else { return };
+        match self.members.iter_mut().find(|(known, _)| *known == field) {
+            None => self.members.push((field, member)),
+            Some((_, known)) => (*known, self.repeated) = (member, true),
         }
     }
 
-    pub(crate) fn close(&mut self, object: Span) {
-        self.object = object;
+    pub(crate) fn close(&mut self, object: Span, media: bool) {
+        (self.object, self.media) = (object, media);
+    }
+
+    /// Whether some object of the body has a key that images, sounds and videos have.
+    pub(crate) fn may_have_media(&self) -> bool {
+        self.media
     }
 
     /// The body's object, braces included.
@@ -152,7 +161,7 @@ impl Fields {
 
     /// The member of `field`, key included.
     pub fn member(&self, field: Field) -> Option<Member> {
-        self.members[field as usize]
+        self.members.iter().find(|(known, _)| *known == field).map(|(_, member)| *member)
     }
 
     /// Every member named like `field`, in order.

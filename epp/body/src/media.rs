@@ -2,14 +2,11 @@
 
 use crate::fields::Field;
 use crate::parse::ParsedBody;
-use memchr::memmem;
 use serde::Deserialize;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Most media of one request that are looked at.
 const MEDIA_MAX: usize = 1024;
-/// What only bodies with media have; others are not looked at again.
-const MARKS: [&str; 5] = ["image_url", "input_image", "\"image\"", "input_audio", "video_url"];
 
 /// An image, a sound or a video: equal content or equal addresses have equal hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,14 +86,11 @@ impl ParsedBody {
     /// The images, sounds and videos of the prompt, in their order; at most 1024.
     ///
     /// Known are those of OpenAI's chats and responses and of Anthropic's messages. A body
-    /// without any costs a search for their names.
+    /// without any is not looked at again.
     pub fn media(&self, body: &[u8]) -> Vec<MediaItem> {
         let Some((text, fields)) = self.json(body) else { return Vec::new() };
         let input = fields.raw(text, Field::Messages).or_else(|| fields.raw(text, Field::Input));
-        let Some(input) = input else { return Vec::new() };
-        if !MARKS.iter().any(|mark| memmem::find(input, mark.as_bytes()).is_some()) {
-            return Vec::new();
-        }
+        let Some(input) = input.filter(|_| fields.may_have_media()) else { return Vec::new() };
         let messages: Vec<Message> = serde_json::from_slice(input).unwrap_or_default();
         let parts = messages.into_iter().filter_map(|message| match message.content? {
             Content::Parts(parts) => Some(parts),
@@ -135,8 +129,9 @@ mod tests {
               {"type":"image_url","image_url":{"url":"http://a/2.png","detail":"low"}},
               {"type":"image_url","image_url":{"url":"http://a/1.png"}},
               {"type":"input_audio","input_audio":{"data":"UklGRg==","format":"wav"}},
+              {"type":"audio_url","audio_url":{"url":"http://a/4.wav"}},
               {"type":"video_url","video_url":{"url":"http://a/3.mp4"}}]}]}"#;
-        check("/v1/chat/completions", body, 5, 4);
+        check("/v1/chat/completions", body, 6, 5);
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub fn scan(body: &[u8]) -> Result<Fields, ScanError> {
     }
     let mut fields = Fields::new();
     let object = cursor.object(1, |member| fields.note(body, member))?;
-    fields.close(object);
+    fields.close(object, cursor.saw_media());
     cursor.space();
     match cursor.peek() {
         None => Ok(fields),

@@ -26,6 +26,8 @@ pub struct Plan {
     pub kv_weights: Option<Weights>,
     /// What a request counts for while it is in flight.
     pub in_flight: InFlightLoad,
+    /// Labels of nodes that endpoints must carry; none if no plug-in goes by them.
+    pub topology: Vec<String>,
     /// How metrics of endpoints are read; `None` if they are not.
     pub metrics: Option<Metrics>,
     /// How the models of endpoints are read; `None` if they are not.

@@ -32,6 +32,12 @@ pub const NTPOT_SECONDS: &[f64] =
 pub const DECISION_SECONDS: &[f64] =
     &[0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1];
 
+/// Waits of flow control, in seconds.
+pub const QUEUE_SECONDS: &[f64] = &[
+    0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+    60.0,
+];
+
 /// A request's way through the picker, in seconds.
 pub const REQUEST_PROCESSING_SECONDS: &[f64] = &[
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,

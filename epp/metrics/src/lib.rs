@@ -14,6 +14,8 @@ pub mod buckets;
 mod decisions;
 mod exposition;
 mod family;
+mod feeds;
+mod flow;
 mod histogram;
 mod names;
 mod plugins;
@@ -27,12 +29,16 @@ mod streams;
 mod tests;
 
 pub use decisions::{Decisions, Disaggregation, PluginName};
+pub use flow::{Flow, FlowOutcome, Waiting};
 pub use plugins::{PluginMetrics, PluginTimer, PrefixIndexer};
 pub use pools::{PoolView, Pools};
 pub use process::{Build, Picks, Process, Tokenization};
 pub use request::{ErrorCode, Finished, RequestMetrics, Running};
 pub use requests::{RequestLabels, Requests};
-pub use snapshot::{EndpointSnapshot, LoadSnapshot, PoolSnapshot};
+pub use snapshot::{
+    BandSnapshot, EndpointSnapshot, FeedSnapshot, FeedsSnapshot, FlowSnapshot, LoadSnapshot,
+    PoolSnapshot, SkippedEvents, SourceSnapshot, Use,
+};
 pub use streams::{OpenStream, Streams};
 
 use prometheus_client::collector::Collector;
@@ -48,7 +54,9 @@ pub struct EppMetrics {
     /// What the picker decides about them.
     pub decisions: Decisions,
     /// What plug-ins take and find.
-    pub plugins: PluginMetrics,
+    pub plugins: Arc<PluginMetrics>,
+    /// Requests that wait for room.
+    pub flow: Flow,
     /// How pools are, read when the metrics are.
     pub pools: Pools,
     /// Streams of data planes.
@@ -63,7 +71,8 @@ impl EppMetrics {
         let metrics = Arc::new(Self {
             requests: Requests::default(),
             decisions: Decisions::default(),
-            plugins: PluginMetrics::default(),
+            plugins: Arc::default(),
+            flow: Flow::default(),
             pools: Pools::default(),
             streams: Streams::default(),
             process: Process::new(build),
@@ -78,6 +87,7 @@ impl Collector for EppMetrics {
         self.requests.encode(&mut encoder)?;
         self.decisions.encode(&mut encoder)?;
         self.plugins.encode(&mut encoder)?;
+        self.flow.encode(&mut encoder)?;
         self.pools.encode(&mut encoder)?;
         self.streams.encode(&mut encoder)?;
         self.process.encode(&mut encoder)

@@ -22,6 +22,16 @@ pub(crate) const DISAGG_LABELS: [&str; 4] =
 pub(crate) const PLUGIN_LABELS: [&str; 3] = ["extension_point", "plugin_type", "plugin_name"];
 /// Labels of the prefix indexer's metrics, in order.
 pub(crate) const INDEXER_LABELS: [&str; 2] = ["plugin_name", "plugin_type"];
+/// Labels of [`FLOW_SIZE`] and [`FLOW_BYTES`], in order.
+pub(crate) const FLOW_LABELS: [&str; 5] =
+    ["fairness_id", "priority", "inference_pool", "model_name", "target_model_name"];
+/// Labels of [`FLOW_WAIT`], in order.
+pub(crate) const FLOW_WAIT_LABELS: [&str; 6] =
+    ["fairness_id", "priority", "outcome", "inference_pool", "model_name", "target_model_name"];
+/// Labels of [`FLOW_ENQUEUE`], in order.
+pub(crate) const FLOW_ENQUEUE_LABELS: [&str; 3] = ["fairness_id", "priority", "outcome"];
+/// Labels of [`FLOW_REQUESTS`], in order.
+pub(crate) const FLOW_OUTCOME_LABELS: [&str; 3] = ["outcome", "priority", "inference_pool"];
 
 const MODELS: Kept = &[("model_name", "model_name"), ("target_model_name", "target_model_name")];
 const MODEL: Kept = &[("model_name", "model_name")];
@@ -47,6 +57,17 @@ const ENDPOINT: Kept = &[("name", "name"), ("model_server_endpoint", "model_serv
 const BUILD: Kept = &[("commit", "commit"), ("build_ref", "build_ref")];
 const STAGE: Kept = &[("inference_pool", "inference_pool"), ("stage", "stage")];
 const SOURCE: Kept = &[("source_type", "source_type")];
+const FEED: Kept = &[("pod_identifier", "pod_identifier")];
+const FEED_ERROR: Kept = &[FEED[0], ("operation", "operation")];
+const FAIRNESS: (&str, &str) = ("fairness_id", "fairness_id");
+const PRIORITY: (&str, &str) = ("priority", "priority");
+const OUTCOME: (&str, &str) = ("outcome", "outcome");
+const FLOW: Kept = &[FAIRNESS, PRIORITY, STAGE[0], MODELS[0], MODELS[1]];
+const FLOW_OUTCOME: Kept = &[FAIRNESS, PRIORITY, OUTCOME, STAGE[0], MODELS[0], MODELS[1]];
+const ENQUEUE: Kept = &[FAIRNESS, PRIORITY, OUTCOME];
+const OUTCOMES: Kept = &[OUTCOME, PRIORITY, STAGE[0]];
+const BAND: Kept = &[PRIORITY, STAGE[0]];
+const GLOBAL: Kept = &[STAGE[0]];
 const EXTRACTOR: Kept = &[SOURCE[0], ("extractor_type", "extractor_type")];
 
 /// A metric of the llm-d router.
@@ -203,6 +224,72 @@ pub(crate) const INDEX_EVICTIONS: Metric = twin(
     &[],
 );
 
+pub(crate) const INDEX_ADMISSIONS: Metric = twin(
+    alpha("llm_d_epp_kv_cache_index_admissions", "Blocks that the KV index was told of"),
+    "kvcache_index_admissions",
+    &[],
+);
+
+// KV events of engines.
+
+pub(crate) const FEEDS: Metric = twin(
+    alpha("llm_d_epp_kv_cache_events_active_subscribers", "Engines whose KV events are followed"),
+    "kvcache_kvevents_active_subscribers",
+    &[],
+);
+pub(crate) const FEED_MESSAGES: Metric = twin(
+    alpha("llm_d_epp_kv_cache_events_messages_received", "Messages of KV events that came"),
+    "kvcache_kvevents_messages_received",
+    FEED,
+);
+pub(crate) const FEED_RECONNECTIONS: Metric = twin(
+    alpha(
+        "llm_d_epp_kv_cache_events_subscriber_reconnections",
+        "Times a lost feed was found again",
+    ),
+    "kvcache_kvevents_subscriber_reconnections",
+    FEED,
+);
+pub(crate) const FEED_ERRORS: Metric = twin(
+    alpha("llm_d_epp_kv_cache_events_zmq_errors", "Messages and replays of engines that failed"),
+    "kvcache_kvevents_zmq_errors",
+    FEED_ERROR,
+);
+pub(crate) const FEED_QUEUE: Metric = twin(
+    alpha("llm_d_epp_kv_cache_events_pool_queue_depth", "Messages of KV events that wait"),
+    "kvcache_kvevents_pool_queue_depth",
+    &[],
+);
+pub(crate) const FEED_CAPACITY: Metric = twin(
+    alpha("llm_d_epp_kv_cache_events_pool_capacity", "Messages of KV events that may wait"),
+    "kvcache_kvevents_pool_capacity",
+    &[],
+);
+pub(crate) const REMOVALS_SUPPRESSED: Metric = twin(
+    alpha(
+        "llm_d_epp_kv_cache_events_dedup_removed_hashes_suppressed",
+        "Removed blocks of which their engine holds another copy",
+    ),
+    "kvcache_kvevents_dedup_removed_hashes_suppressed",
+    &[],
+);
+pub(crate) const REMOVALS_FORWARDED: Metric = twin(
+    alpha(
+        "llm_d_epp_kv_cache_events_dedup_removed_hashes_forwarded",
+        "Removed blocks that their engine holds no more",
+    ),
+    "kvcache_kvevents_dedup_removed_hashes_forwarded",
+    &[],
+);
+pub(crate) const STORES_SKIPPED: Metric = alpha(
+    "llm_d_epp_kv_cache_events_stores_skipped",
+    "Stored events that say nothing about prefixes",
+);
+pub(crate) const REMOVALS_SKIPPED: Metric = alpha(
+    "llm_d_epp_kv_cache_events_removals_skipped",
+    "Removed events that say nothing about prefixes",
+);
+
 // Pools.
 
 pub(crate) const AVERAGE_KV: Metric = twin(
@@ -256,6 +343,77 @@ pub(crate) const SATURATION: Metric = twin(
 pub(crate) const STALE_ENDPOINTS: Metric = alpha(
     "llm_d_epp_flow_control_stale_endpoints",
     "Endpoints whose last report is too old to count, or that never reported",
+);
+
+// Flow control.
+
+pub(crate) const FLOW_WAIT: Metric = twin(
+    alpha("llm_d_epp_flow_control_request_queue_duration_seconds", "Seconds that requests waited"),
+    "inference_extension_flow_control_request_queue_duration_seconds",
+    FLOW_OUTCOME,
+);
+pub(crate) const FLOW_CYCLE: Metric = twin(
+    alpha(
+        "llm_d_epp_flow_control_dispatch_cycle_duration_seconds",
+        "Seconds to find out which waiting requests go on",
+    ),
+    "inference_extension_flow_control_dispatch_cycle_duration_seconds",
+    &[],
+);
+pub(crate) const FLOW_ENQUEUE: Metric = twin(
+    alpha(
+        "llm_d_epp_flow_control_request_enqueue_duration_seconds",
+        "Seconds to let a request into its queue, or to refuse it",
+    ),
+    "inference_extension_flow_control_request_enqueue_duration_seconds",
+    ENQUEUE,
+);
+pub(crate) const FLOW_SIZE: Metric = twin(
+    alpha("llm_d_epp_flow_control_queue_size", "Requests that wait in the picker"),
+    "inference_extension_flow_control_queue_size",
+    FLOW,
+);
+pub(crate) const FLOW_BYTES: Metric = twin(
+    alpha("llm_d_epp_flow_control_queue_bytes", "Bytes of bodies that wait in the picker"),
+    "inference_extension_flow_control_queue_bytes",
+    FLOW,
+);
+pub(crate) const FLOW_REQUESTS: Metric = twin(
+    alpha("llm_d_epp_flow_control_requests", "Requests that left flow control, by how they did"),
+    "inference_extension_flow_control_requests",
+    OUTCOMES,
+);
+pub(crate) const BAND_REQUESTS: Metric = twin(
+    alpha(
+        "llm_d_epp_flow_control_capacity_utilization_requests",
+        "Waiting requests of a priority against how many may wait; 1 is full",
+    ),
+    "inference_extension_flow_control_capacity_utilization_requests",
+    BAND,
+);
+pub(crate) const BAND_BYTES: Metric = twin(
+    alpha(
+        "llm_d_epp_flow_control_capacity_utilization_bytes",
+        "Waiting bytes of a priority against how many may wait; 1 is full",
+    ),
+    "inference_extension_flow_control_capacity_utilization_bytes",
+    BAND,
+);
+pub(crate) const GLOBAL_REQUESTS: Metric = twin(
+    alpha(
+        "llm_d_epp_flow_control_global_capacity_utilization_requests",
+        "Waiting requests of a pool against how many may wait; 1 is full",
+    ),
+    "inference_extension_flow_control_global_capacity_utilization_requests",
+    GLOBAL,
+);
+pub(crate) const GLOBAL_BYTES: Metric = twin(
+    alpha(
+        "llm_d_epp_flow_control_global_capacity_utilization_bytes",
+        "Waiting bytes of a pool against how many may wait; 1 is full",
+    ),
+    "inference_extension_flow_control_global_capacity_utilization_bytes",
+    GLOBAL,
 );
 
 // Streams and the process.

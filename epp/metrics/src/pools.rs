@@ -1,8 +1,8 @@
 //! How pools are, asked for when metrics are read.
 
 use crate::exposition::{Metric, Row, Value, merged, single, write};
-use crate::names;
 use crate::snapshot::{EndpointSnapshot, LoadSnapshot, PoolSnapshot};
+use crate::{feeds, flow, names};
 use parking_lot::Mutex;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::sync::{Arc, Weak};
@@ -57,12 +57,18 @@ impl Pools {
             .iter()
             .map(|(_, pool)| gauge("detector", pool.detector, pool.stale_endpoints as f64));
         write(encoder, &names::STALE_ENDPOINTS, &merged(stale))?;
+        let admissions = seen.iter().map(|(_, pool)| pool.index_admissions).sum();
+        write(encoder, &names::INDEX_ADMISSIONS, &single(Value::count(admissions)))?;
         let evictions = seen.iter().map(|(_, pool)| pool.index_evictions).sum();
-        write(encoder, &names::INDEX_EVICTIONS, &single(Value::count(evictions)))
+        write(encoder, &names::INDEX_EVICTIONS, &single(Value::count(evictions)))?;
+        encode_sources(encoder, &seen)?;
+        feeds::encode(encoder, &seen)?;
+        flow::encode_use(encoder, &seen)
     }
 }
 
-type Seen<'a> = (&'a str, PoolSnapshot);
+/// A pool's name, and how it is.
+pub(crate) type Seen<'a> = (&'a str, PoolSnapshot);
 type Level = fn(&PoolSnapshot) -> Option<f64>;
 
 /// Gauges of a pool as a whole. Without an endpoint that reports there is no mean.
@@ -116,6 +122,22 @@ fn encode_endpoints(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> s
     write(encoder, &names::INFLIGHT_REQUESTS, &requests)?;
     let tokens = in_flight(|endpoint| endpoint.in_flight.tokens);
     write(encoder, &names::INFLIGHT_TOKENS, &tokens)
+}
+
+/// Pools are not among the labels of the source either.
+fn encode_sources(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std::fmt::Result {
+    let all = || seen.iter().flat_map(|(_, pool)| &pool.sources);
+    let failed = all().filter_map(|source| {
+        let labels = vec![("source_type", source.source_type)];
+        Some((labels, Value::count(source.failed)?))
+    });
+    write(encoder, &names::POLL_ERRORS, &merged(failed))?;
+    let incomplete = all().filter_map(|source| {
+        let extractor = ("extractor_type", source.extractor_type);
+        let labels = vec![("source_type", source.source_type), extractor];
+        Some((labels, Value::count(source.incomplete)?))
+    });
+    write(encoder, &names::EXTRACT_ERRORS, &merged(incomplete))
 }
 
 /// Flows and priorities are not told apart here: their labels are empty, which is as if they

@@ -1,6 +1,5 @@
 //! The process as a whole.
 
-use crate::decisions::count;
 use crate::exposition::{Row, Value, rows, single, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
@@ -40,8 +39,6 @@ pub struct Process {
     responses: Histogram,
     tokenization: [AtomicU64; MODES.len()],
     picks: Family<1, PickCounts>,
-    poll_errors: Family<1, AtomicU64>,
-    extract_errors: Family<2, AtomicU64>,
 }
 
 /// Whether data planes went where one pool's picker sent them. Made once per pool; cheap to
@@ -63,8 +60,6 @@ impl Process {
             responses: Histogram::new(buckets::RESPONSE_PROCESSING_SECONDS),
             tokenization: Default::default(),
             picks: Family::new(usize::MAX),
-            poll_errors: Family::new(usize::MAX),
-            extract_errors: Family::new(usize::MAX),
         }
     }
 
@@ -88,29 +83,11 @@ impl Process {
         Picks(self.picks.always(&[pool], PickCounts::default))
     }
 
-    /// A data source of this configured type could not be read.
-    pub fn poll_failed(&self, source_type: &str) {
-        let child = self.poll_errors.always(&[source_type], AtomicU64::default);
-        child.metric.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// What a data source said lacked what this configured extractor looks for.
-    pub fn extract_failed(&self, source_type: &str, extractor_type: &str) {
-        let labels = [source_type, extractor_type];
-        let child = self.extract_errors.always(&labels, AtomicU64::default);
-        child.metric.fetch_add(1, Ordering::Relaxed);
-    }
-
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let requests = self.requests.read().map(Value::Histogram);
         write(encoder, &names::REQUEST_PROCESSING, &single(requests))?;
         let responses = self.responses.read().map(Value::Histogram);
         write(encoder, &names::RESPONSE_PROCESSING, &single(responses))?;
-        let polls = self.poll_errors.children();
-        write(encoder, &names::POLL_ERRORS, &rows(&polls, &["source_type"], count))?;
-        let extracts = self.extract_errors.children();
-        let extracts = rows(&extracts, &["source_type", "extractor_type"], count);
-        write(encoder, &names::EXTRACT_ERRORS, &extracts)?;
         let Build { commit, build_ref } = &self.build;
         let build: Row<'_> =
             (vec![("commit", commit), ("build_ref", build_ref)], Value::Gauge(1.0));

@@ -12,10 +12,103 @@ pub struct PoolSnapshot {
     pub detector: &'static str,
     /// Endpoints whose last report is too old to count, or that never reported.
     pub stale_endpoints: usize,
+    /// Blocks that the KV index was told of, since the start.
+    pub index_admissions: u64,
     /// Blocks that the KV index forgot for lack of room, since the start.
     pub index_evictions: u64,
     /// The endpoints that take requests.
     pub endpoints: Vec<EndpointSnapshot>,
+    /// Where endpoints are asked how busy they are.
+    pub sources: Vec<SourceSnapshot>,
+    /// How engines' KV events come in; `None` where none are followed.
+    pub feeds: Option<FeedsSnapshot>,
+    /// How full the queues of flow control are; `None` without flow control.
+    pub flow: Option<FlowSnapshot>,
+}
+
+/// A data source, counted since the start.
+#[derive(Clone, Debug, Default)]
+pub struct SourceSnapshot {
+    /// Its type in the configuration.
+    pub source_type: &'static str,
+    /// The type of what looks for values in it.
+    pub extractor_type: &'static str,
+    /// Reads that failed.
+    pub failed: u64,
+    /// Reads that lacked a value that was looked for.
+    pub incomplete: u64,
+}
+
+/// The event feeds of a pool's engines, counted since the start.
+#[derive(Clone, Debug, Default)]
+pub struct FeedsSnapshot {
+    /// The engines that are followed now.
+    pub engines: Vec<FeedSnapshot>,
+    /// Messages that may wait, of all engines together.
+    pub capacity: usize,
+    /// Removed blocks of which their engine holds another copy.
+    pub removals_suppressed: u64,
+    /// Removed blocks that their engine holds no more.
+    pub removals_forwarded: u64,
+    /// Stored events that were passed over, by reason.
+    pub stores_skipped: Vec<SkippedEvents>,
+    /// Removed events that were passed over, by reason.
+    pub removals_skipped: Vec<SkippedEvents>,
+}
+
+/// One engine's event feed, counted since it is followed.
+#[derive(Clone, Debug, Default)]
+pub struct FeedSnapshot {
+    /// Which engine: `namespace/name` of its endpoint.
+    pub pod: Arc<str>,
+    /// Messages that came.
+    pub messages: u64,
+    /// Messages that wait now.
+    pub waiting: usize,
+    /// Times that it was found again after it was lost.
+    pub reconnections: u64,
+    /// Messages that could not be read.
+    pub receive_errors: u64,
+    /// Replays that were asked for and not given.
+    pub replay_errors: u64,
+}
+
+/// Events that were passed over alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SkippedEvents {
+    /// The kind of cache that they are about.
+    pub cache_kind: &'static str,
+    /// Why.
+    pub reason: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+/// The queues of flow control.
+#[derive(Clone, Debug, Default)]
+pub struct FlowSnapshot {
+    /// By priority.
+    pub bands: Vec<BandSnapshot>,
+    /// Of all priorities together.
+    pub global: Use,
+}
+
+/// The queues of one priority.
+#[derive(Clone, Debug, Default)]
+pub struct BandSnapshot {
+    /// The priority, in digits.
+    pub priority: String,
+    /// How full they are.
+    pub used: Use,
+}
+
+/// What waits against what may wait, 1 is full; `None` where there is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Use {
+    /// In requests.
+    pub requests: Option<f64>,
+    /// In bytes of their bodies.
+    pub bytes: Option<f64>,
 }
 
 /// How an endpoint is.
@@ -43,7 +136,7 @@ pub struct LoadSnapshot {
 }
 
 impl PoolSnapshot {
-    /// What a scheduler knows of its pool.
+    /// What a scheduler knows of its pool: all but its sources, feeds and queues.
     pub fn of(scheduler: &Scheduler, now: Time) -> Self {
         let endpoint = |(endpoint, load, in_flight): (&Arc<Endpoint>, &EngineLoad, InFlight)| {
             EndpointSnapshot {
@@ -61,8 +154,10 @@ impl PoolSnapshot {
                 Saturation::Concurrency { .. } => "concurrency-detector",
             },
             stale_endpoints: stats.stale_endpoints,
+            index_admissions: stats.admitted_blocks,
             index_evictions: stats.placement.dropped_blocks,
             endpoints: scheduler.endpoints().map(endpoint).collect(),
+            ..Self::default()
         }
     }
 }
@@ -101,6 +196,8 @@ mod tests {
             handler: Named { type_name, name, plugin: Arc::new(Nowhere) },
             producers: Vec::new(),
             observers: Vec::new(),
+            prefixes: Vec::new(),
+            lookup_meter: None,
             admitters: Vec::new(),
             route_headers: Vec::new(),
             response_headers: Vec::new(),

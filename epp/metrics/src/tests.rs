@@ -125,13 +125,49 @@ impl PoolView for Pool {
             saturation: 0.5,
             detector: "utilization-detector",
             stale_endpoints: 1,
+            index_admissions: 9,
             index_evictions: 3,
+            sources: vec![SourceSnapshot {
+                source_type: "metrics-data-source",
+                extractor_type: "core-metrics-extractor",
+                failed: 2,
+                incomplete: 1,
+            }],
+            feeds: Some(feeds()),
+            flow: Some(FlowSnapshot {
+                bands: vec![BandSnapshot {
+                    priority: "-1".into(),
+                    used: Use { requests: Some(0.5), bytes: None },
+                }],
+                global: Use { requests: None, bytes: Some(0.25) },
+            }),
             endpoints: vec![
                 endpoint(1, load(1.0, 0.25)),
                 endpoint(2, load(3.0, 0.75)),
                 endpoint(3, None),
             ],
         }
+    }
+}
+
+fn feeds() -> FeedsSnapshot {
+    let feed = |pod: &str, messages| FeedSnapshot {
+        pod: pod.into(),
+        messages,
+        waiting: 2,
+        reconnections: 1,
+        receive_errors: 3,
+        replay_errors: 0,
+    };
+    let reason = "unsupported_cache_kind";
+    let skipped = |count| vec![SkippedEvents { cache_kind: "sliding_window", reason, count }];
+    FeedsSnapshot {
+        engines: vec![feed("default/pod1-rank-0", 7), feed("default/pod2-rank-0", 0)],
+        capacity: 2048,
+        removals_suppressed: 1,
+        removals_forwarded: 4,
+        stores_skipped: skipped(5),
+        removals_skipped: skipped(6),
     }
 }
 
@@ -191,9 +227,23 @@ fn what_plug_ins_and_indices_tell_reads_like_this() {
     indexer.found(0, 0);
     plugins.looked_up(5, Duration::from_micros(250));
     plugins.looked_up(0, Duration::from_micros(250));
-    page.metrics.process.poll_failed("metrics-data-source");
-    page.metrics.process.extract_failed("metrics-data-source", "core-metrics-extractor");
     assert_eq!(without_buckets(&page.text()), include_str!("golden/plugins.txt"));
+}
+
+#[test]
+fn a_request_that_waited_reads_like_this() {
+    let page = Page::new();
+    let (flow, request) = (&page.metrics.flow, page.request("m", "f", 1));
+    flow.enqueued(&request, None, Duration::from_micros(250));
+    let gone = flow.waits(&request, "pool", 10);
+    let _stays = flow.waits(&request, "pool", 100);
+    flow.cycled(Duration::from_micros(250));
+    drop(gone);
+    flow.left(&request, "pool", (FlowOutcome::Dispatched, Duration::from_millis(250)));
+    let text = without_buckets(&page.text());
+    let ours = text.lines().filter(|line| line.contains("flow_control"));
+    let ours: String = ours.map(|line| format!("{line}\n")).collect();
+    assert_eq!(ours, include_str!("golden/flow.txt"));
 }
 
 #[test]

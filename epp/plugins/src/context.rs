@@ -28,6 +28,8 @@ pub struct BuildContext {
     pub(crate) peer: Peer,
     /// Labels that tell where an endpoint is; known once a `topology-extractor` is built.
     pub(crate) levels: Arc<OnceLock<Levels>>,
+    /// Whether a plug-in goes by where an endpoint is.
+    pub(crate) topology: bool,
     prefix_sources: BTreeMap<String, PrefixSource>,
     id_sources: BTreeMap<String, Vec<IdSource>>,
     /// Names of the plug-ins whose type may be there only once, by type.

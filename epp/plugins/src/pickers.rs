@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 /// `max-score-picker`: the highest scores; equal ones in random order.
 pub(crate) fn max_score(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
-    picker(params, |scores, random| {
-        let mut order = shuffled(scores.len(), random);
-        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-        order
-    })
+    picker(params, best)
 }
 
 /// `random-picker`: any, whatever the scores.
 pub(crate) fn random(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
-    picker(params, |scores, random| shuffled(scores.len(), random))
+    picker(params, |scores, count, random| {
+        let mut order = shuffled(scores.len(), random);
+        order.truncate(count);
+        order
+    })
 }
 
 /// `weighted-random-picker`: any, with a chance in proportion to its score. Those with a score of
@@ -26,37 +26,47 @@ pub(crate) fn random(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
 ///
 /// Source: weighted sampling without replacement by keys `U^(1/w)` of Efraimidis and Spirakis.
 pub(crate) fn weighted_random(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
-    picker(params, |scores, random| {
+    picker(params, |scores, count, random| {
         // The logarithm of the key, which orders alike and does not underflow for small scores.
         let mut key = |score: f64| match score > 0.0 {
             true => (1.0 - random.unit()).ln() / score,
             false => f64::NEG_INFINITY,
         };
         let keys: Vec<_> = scores.iter().map(|score| key(*score)).collect();
-        let mut order = shuffled(scores.len(), random);
-        order.sort_by(|&a, &b| keys[b].total_cmp(&keys[a]));
-        order
+        best(&keys, count, random)
     })
 }
 
-type Order = fn(&[f64], &mut Random) -> Vec<usize>;
+/// The positions of at most so many, best first.
+type Choose = fn(&[f64], usize, &mut Random) -> Vec<usize>;
 
 struct First {
     count: usize,
-    order: Order,
+    choose: Choose,
 }
 
-fn picker(params: &mut Params<'_>, order: Order) -> Built {
+fn picker(params: &mut Params<'_>, choose: Choose) -> Built {
     let count = params.whole("maxNumOfEndpoints", 1, 1..=1000) as usize;
-    Built { picker: Some(Arc::new(First { count, order })), ..Built::default() }
+    Built { picker: Some(Arc::new(First { count, choose })), ..Built::default() }
 }
 
 impl Picker for First {
     fn pick(&self, scores: &[f64], random: &mut Random) -> Vec<usize> {
-        let mut order = (self.order)(scores, random);
-        order.truncate(self.count);
-        order
+        (self.choose)(scores, self.count, random)
     }
+}
+
+/// The highest numbers in their order, equal ones in random order.
+fn best(keys: &[f64], count: usize, random: &mut Random) -> Vec<usize> {
+    let mut order = shuffled(keys.len(), random);
+    let higher = |a: &usize, b: &usize| keys[*b].total_cmp(&keys[*a]);
+    // Of many endpoints one is wanted: those behind it need no order.
+    if count < order.len() {
+        order.select_nth_unstable_by(count, higher);
+        order.truncate(count);
+    }
+    order.sort_unstable_by(higher);
+    order
 }
 
 fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {

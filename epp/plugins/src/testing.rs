@@ -94,8 +94,9 @@ pub(crate) fn scores(
     candidates: &[Candidate<'_>],
 ) -> Vec<f64> {
     let mut scores = vec![f64::NAN; candidates.len()];
+    let candidates: Vec<_> = candidates.iter().collect();
     let now = Moment { time: Time::default(), random: &mut Random::new(1) };
-    scorer.score(request, candidates, &mut scores, now);
+    scorer.score(request, &candidates, &mut scores, now);
     scores
 }
 
@@ -115,8 +116,9 @@ pub(crate) fn check_scores(
 pub(crate) fn kept(
     filter: &dyn Filter,
     request: &Request<'_>,
-    mut candidates: Vec<Candidate<'_>>,
+    candidates: Vec<Candidate<'_>>,
 ) -> Vec<u64> {
+    let mut candidates = candidates.iter().collect();
     let now = Moment { time: Time::default(), random: &mut Random::new(1) };
     filter.filter(request, &mut candidates, now);
     candidates.iter().map(|candidate| candidate.endpoint.worker.worker.0).collect()

@@ -25,6 +25,16 @@ impl Default for Levels {
     }
 }
 
+impl BuildContext {
+    /// Labels that tell where an endpoint is; none if no plug-in goes by them.
+    pub fn topology_labels(&self) -> Vec<String> {
+        match self.topology {
+            true => self.levels.get_or_init(Levels::default).0.to_vec(),
+            false => Vec::new(),
+        }
+    }
+}
+
 /// The values of the labels of an endpoint, the closest level first.
 type Location = [Option<String>; 4];
 
@@ -63,7 +73,7 @@ impl Peer {
 }
 
 /// `topology-extractor`: names the labels of a pod that tell its `hostname`, `rack`, `zone` and
-/// `region`. Labels of nodes count where something copies them to pods.
+/// `region`. An endpoint has those of its pod, and of its node where the pod has none.
 pub(crate) fn extractor(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let defaults = Levels::default();
     let mut levels = defaults.0.into_iter();
@@ -100,14 +110,15 @@ struct Nearness {
 }
 
 impl Nearness {
-    fn of(context: &BuildContext) -> Self {
+    fn of(context: &mut BuildContext) -> Self {
+        context.topology = true;
         Self { peer: context.peer.clone(), levels: Arc::clone(&context.levels) }
     }
 
     /// The closest level that each candidate has in common with the peer.
     fn levels<'c>(
         &'c self,
-        candidates: &'c [Candidate<'_>],
+        candidates: &'c [&Candidate<'_>],
     ) -> impl Iterator<Item = Option<usize>> + 'c {
         let levels = self.levels.get_or_init(Levels::default);
         let place = self.peer.0.lock().as_ref().map(|peer| levels.locate(peer));
@@ -121,7 +132,7 @@ impl Scorer for Nearness {
     fn score(
         &self,
         _: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
@@ -137,7 +148,7 @@ struct Near {
 }
 
 impl Filter for Near {
-    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
         let levels: Vec<_> = self.nearness.levels(candidates).collect();
         let mut levels = levels.into_iter();
         prefer(candidates, |_| levels.next().flatten().is_some_and(|level| level <= self.farthest));

@@ -83,6 +83,8 @@ pub struct Pod {
     pub uid: Arc<str>,
     /// Its labels.
     pub labels: Arc<BTreeMap<String, String>>,
+    /// The node that it runs on, once it is known.
+    pub node: Option<Arc<str>>,
     /// Ports that are in use, comma-separated, where an annotation names them.
     pub active_ports: Option<String>,
     /// Its address, once it has one.
@@ -150,6 +152,7 @@ mod tests {
             name: "vllm-0".into(),
             uid: "life-1".into(),
             labels: Arc::new(labels(&[("app", "vllm"), ("llm-d.ai/role", "prefill")])),
+            node: None,
             active_ports: None,
             ip: Some("10.0.0.7".parse().expect("an address")),
             ready: true,

@@ -4,7 +4,7 @@ use crate::plugin::{Moment, Pick, Routing};
 use crate::program::{Profile, Program, Saturation};
 use crate::scheduler::{Call, Refused};
 use crate::slot::Slot;
-use crate::{Candidate, Random, Request, Time};
+use crate::{Candidate, EngineLoad, InFlight, Random, Request, Roles, Time};
 use std::net::SocketAddr;
 use tracing::info_span;
 
@@ -12,7 +12,7 @@ use tracing::info_span;
 /// nothing.
 ///
 /// Source: names of spans of the llm-d router.
-const SPANS: &str = "otel";
+pub(crate) const SPANS: &str = "otel";
 
 /// What one decision works on.
 pub(crate) struct Cycle<'a> {
@@ -36,19 +36,19 @@ impl<'a> Cycle<'a> {
         Self { program, request, call, candidates, random, told: Vec::new() }
     }
 
-    /// Decides.
+    /// Decides. `sheds` refuses requests of negative priority while the pool is full.
     ///
     /// # Errors
     ///
     /// See [`Refused`].
-    pub(crate) fn route(&mut self) -> Result<Routing<'a>, Refused> {
+    pub(crate) fn route(&mut self, sheds: bool) -> Result<Routing<'a>, Refused> {
         if self.candidates.is_empty() {
             return Err(Refused::NoEndpoints);
         }
         for producer in &self.program.producers {
             producer.plugin.produce(self.request, &mut self.candidates, self.call.now);
         }
-        self.admit()?;
+        self.admit(sheds)?;
         let (program, request) = (self.program, self.request);
         let mut run = |name: &str| {
             let profile = program.profiles.iter().find(|profile| profile.name == name)?;
@@ -78,8 +78,8 @@ impl<'a> Cycle<'a> {
         at.map(|at| self.told.swap_remove(at)).unwrap_or_default()
     }
 
-    fn admit(&mut self) -> Result<(), Refused> {
-        let sheddable = self.request.priority < 0;
+    fn admit(&mut self, sheds: bool) -> Result<(), Refused> {
+        let sheddable = sheds && self.request.priority < 0;
         if sheddable && self.saturated() {
             return Err(Refused::Saturated);
         }
@@ -93,90 +93,112 @@ impl<'a> Cycle<'a> {
 
     fn saturated(&self) -> bool {
         let full = self.candidates.iter().map(|candidate| {
-            fullness(self.program.saturation, candidate.load, candidate.in_flight, self.call.now)
+            let sent = Sent { in_flight: candidate.in_flight, unreported: 0 };
+            fullness(self.program.saturation, candidate.load, sent, self.call.now)
         });
-        mean(full) >= 1.0
+        mean(full).is_none_or(|full| full >= 1.0)
     }
 
     /// Runs one profile; `None` if its filters leave nothing.
     fn run(&mut self, profile: &Profile) -> Option<Pick<'a>> {
         let _span =
             info_span!(target: SPANS, "run_scheduler_profile", profile = profile.name).entered();
-        let candidates = self.filtered(profile);
+        let mut now = Moment { time: self.call.now, random: &mut self.random };
+        let mut candidates: Vec<_> = self.candidates.iter().collect();
+        filter(profile, self.request, &mut candidates, &mut now);
         if candidates.is_empty() {
             return None;
         }
-        let totals = self.scored(profile, &candidates);
+        let totals = score(profile, self.request, &candidates, &mut now);
         if self.call.scores {
             let addresses = candidates.iter().map(|candidate| candidate.endpoint.address);
             self.told.push(addresses.zip(totals.iter().copied()).collect());
         }
         let picking = info_span!(target: SPANS, "pick_endpoints", candidates = candidates.len());
-        let picked = picking.in_scope(|| profile.picker.plugin.pick(&totals, &mut self.random));
-        let targets: Vec<_> =
-            picked.into_iter().filter_map(|at| candidates.get(at).cloned()).collect();
+        let picked = picking.in_scope(|| profile.picker.plugin.pick(&totals, now.random));
+        let picked = picked.into_iter().filter_map(|at| candidates.get(at).copied().cloned());
+        let targets: Vec<_> = picked.collect();
         (!targets.is_empty()).then_some(Pick { targets })
     }
+}
 
-    /// The candidates that a profile's filters leave.
-    fn filtered(&mut self, profile: &Profile) -> Vec<Candidate<'a>> {
-        let _span = info_span!(target: SPANS, "filter_endpoints").entered();
-        let mut candidates = self.candidates.clone();
-        for filter in &profile.filters {
-            let now = Moment { time: self.call.now, random: &mut self.random };
-            filter.plugin.filter(self.request, &mut candidates, now);
-        }
-        candidates
-    }
-
-    /// The weighted sums of what a profile's scorers say of each candidate.
-    fn scored(&mut self, profile: &Profile, candidates: &[Candidate<'a>]) -> Vec<f64> {
-        let _span = info_span!(target: SPANS, "llm_d.epp.scoring").entered();
-        let mut totals = vec![0.0; candidates.len()];
-        let mut scores = vec![0.0; candidates.len()];
-        for (scorer, weight) in &profile.scorers {
-            let name = format_args!("llm_d.epp.scorer.{}", scorer.type_name);
-            let _span = info_span!(target: SPANS, "llm_d.epp.scorer", otel.name = %name).entered();
-            scores.fill(0.0);
-            let now = Moment { time: self.call.now, random: &mut self.random };
-            scorer.plugin.score(self.request, candidates, &mut scores, now);
-            for (total, score) in totals.iter_mut().zip(&scores) {
-                // A score that is no number counts as the worst.
-                *total += weight * if score.is_nan() { 0.0 } else { score.clamp(0.0, 1.0) };
-            }
-        }
-        totals
+/// Leaves the candidates that a profile's filters leave.
+fn filter(
+    profile: &Profile,
+    request: &Request<'_>,
+    candidates: &mut Vec<&Candidate<'_>>,
+    now: &mut Moment<'_>,
+) {
+    let _span = info_span!(target: SPANS, "filter_endpoints").entered();
+    for filter in &profile.filters {
+        filter.plugin.filter(request, candidates, now.again());
     }
 }
 
-/// How full a pool is: the mean over its endpoints; 1 without any.
-pub(crate) fn saturation<'a>(
-    saturation: Saturation,
-    slots: impl Iterator<Item = &'a Slot>,
-    now: Time,
-) -> f64 {
-    mean(slots.map(|slot| fullness(saturation, &slot.load, slot.in_flight(), now)))
+/// The weighted sums of what a profile's scorers say of each candidate.
+fn score(
+    profile: &Profile,
+    request: &Request<'_>,
+    candidates: &[&Candidate<'_>],
+    now: &mut Moment<'_>,
+) -> Vec<f64> {
+    let _span = info_span!(target: SPANS, "llm_d.epp.scoring").entered();
+    let mut totals = vec![0.0; candidates.len()];
+    let mut scores = vec![0.0; candidates.len()];
+    for (scorer, weight) in &profile.scorers {
+        let name = format_args!("llm_d.epp.scorer.{}", scorer.type_name);
+        let _span = info_span!(target: SPANS, "llm_d.epp.scorer", otel.name = %name).entered();
+        scores.fill(0.0);
+        scorer.plugin.score(request, candidates, &mut scores, now.again());
+        for (total, score) in totals.iter_mut().zip(&scores) {
+            // A score that is no number counts as the worst.
+            *total += weight * if score.is_nan() { 0.0 } else { score.clamp(0.0, 1.0) };
+        }
+    }
+    totals
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
+/// How full a pool is: the mean over the endpoints of the stage that is fuller, prefill or decode; 1
+/// without endpoints. What was sent since engines reported counts as if it waited there.
+///
+/// Source: the stages of flow control in the llm-d router.
+pub(crate) fn saturation(saturation: Saturation, slots: &[Slot], now: Time) -> f64 {
+    let of = |stage: fn(Roles) -> bool| {
+        let slots = slots.iter().filter(move |slot| stage(slot.endpoint.roles));
+        mean(slots.map(|slot| {
+            let sent = Sent { in_flight: slot.in_flight(), unreported: slot.unreported() };
+            fullness(saturation, &slot.load, sent, now)
+        }))
+    };
+    let stages = [of(|roles| roles.prefill), of(|roles| roles.decode)];
+    let fullest = stages.into_iter().flatten().reduce(f64::max);
+    fullest.or_else(|| of(|_| true)).unwrap_or(1.0)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (count, sum) = values.fold((0u32, 0.0), |(count, sum), value| (count + 1, sum + value));
-    if count == 0 { 1.0 } else { sum / f64::from(count) }
+    (count > 0).then(|| sum / f64::from(count))
 }
 
-fn fullness(
-    saturation: Saturation,
-    load: &crate::EngineLoad,
-    in_flight: crate::InFlight,
-    now: Time,
-) -> f64 {
+/// What was sent to an endpoint.
+struct Sent {
+    in_flight: InFlight,
+    /// Requests that its engine's report cannot have.
+    unreported: u64,
+}
+
+fn fullness(saturation: Saturation, load: &EngineLoad, sent: Sent, now: Time) -> f64 {
+    let Sent { in_flight, unreported } = sent;
     match saturation {
         Saturation::Utilization { queue_depth, kv_usage, staleness } => {
             let fresh = load.updated.is_some_and(|at| now <= at.after(staleness));
-            match fresh {
-                true => (f64::from(load.waiting) / queue_depth).max(load.kv_usage / kv_usage),
-                // What was sent is the only news: it never stops all requests for good.
-                false => in_flight.requests as f64 / queue_depth,
+            if fresh {
+                let waiting = u64::from(load.waiting) + unreported;
+                return (waiting as f64 / queue_depth).max(load.kv_usage / kv_usage);
             }
+            // What was sent is the only news: it never stops all requests for good.
+            let waiting = in_flight.requests.saturating_sub(load.running.into());
+            waiting as f64 / queue_depth
         }
         Saturation::Concurrency { requests, tokens } => {
             let share = |used: u64, limit: Option<u64>| {
@@ -184,5 +206,68 @@ fn fullness(
             };
             share(in_flight.requests, requests).max(share(in_flight.tokens, tokens))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Endpoint;
+    use crate::slot::Slots;
+    use crate::testkit::{endpoint, rank};
+    use std::sync::Arc;
+
+    const NOW: Time = Time(std::time::Duration::from_secs(1));
+
+    fn slots(endpoints: &[Arc<Endpoint>]) -> Slots {
+        let mut slots = Slots::default();
+        for endpoint in endpoints {
+            slots.insert(endpoint);
+        }
+        slots
+    }
+
+    #[track_caller]
+    fn check(by: Saturation, slots: &Slots, expected: f64) {
+        assert_eq!(saturation(by, slots.iter().as_slice(), NOW), expected);
+    }
+
+    #[test]
+    fn a_pool_is_as_full_as_its_fuller_stage() {
+        let prefill = Roles { prefill: true, labelled: true, ..Roles::default() };
+        let prefill = Arc::new(Endpoint { roles: prefill, ..(*endpoint(3)).clone() });
+        let mut slots = slots(&[endpoint(1), endpoint(2), prefill]);
+        let by = Saturation::Concurrency { requests: Some(10), tokens: Some(100) };
+        check(by, &slots, 0.0);
+        slots.get_mut(rank(1)).expect("it is there").own.requests = 8;
+        check(by, &slots, 0.4);
+        slots.get_mut(rank(3)).expect("it is there").others.tokens = 70;
+        check(by, &slots, 0.7);
+        check(by, &Slots::default(), 1.0);
+    }
+
+    #[test]
+    fn what_was_sent_since_the_report_waits_as_well() {
+        let mut slots = slots(&[endpoint(1)]);
+        let slot = slots.get_mut(rank(1)).expect("it is there");
+        slot.load = EngineLoad { waiting: 1, updated: Some(NOW), ..EngineLoad::default() };
+        slot.own.requests = 30;
+        slot.reported();
+        check(Saturation::default(), &slots, 0.2);
+        slots.get_mut(rank(1)).expect("it is there").own.requests = 33;
+        check(Saturation::default(), &slots, 0.8);
+    }
+
+    #[test]
+    fn an_endpoint_that_is_silent_takes_a_few_more_than_it_ran() {
+        let mut slots = slots(&[endpoint(1)]);
+        check(Saturation::default(), &slots, 0.0);
+        let slot = slots.get_mut(rank(1)).expect("it is there");
+        let updated = Some(Time::from_millis(1));
+        slot.load = EngineLoad { waiting: 99, running: 20, updated, ..EngineLoad::default() };
+        slot.own.requests = 21;
+        check(Saturation::default(), &slots, 0.2);
+        slots.get_mut(rank(1)).expect("it is there").own.requests = 25;
+        check(Saturation::default(), &slots, 1.0);
     }
 }

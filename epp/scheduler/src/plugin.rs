@@ -4,14 +4,14 @@
 //! is called under its pool's lock, one request at a time; one that keeps state keeps it in a
 //! mutex of its own, which is therefore never contended.
 
-use crate::{Candidate, Random, Request, Time};
+use crate::{Candidate, PrefixMatch, Random, Request, Time};
 use stator_protos::WorkerRank;
 use std::sync::Arc;
 
 /// Drops candidates that may not take the request.
 pub trait Filter: Send + Sync {
     /// Leaves in `candidates` those that may, in their order.
-    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>);
+    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, now: Moment<'_>);
 }
 
 /// Ranks candidates.
@@ -21,7 +21,7 @@ pub trait Scorer: Send + Sync {
     fn score(
         &self,
         request: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         now: Moment<'_>,
     );
@@ -40,6 +40,13 @@ pub struct Moment<'a> {
     pub time: Time,
     /// Random numbers for this decision.
     pub random: &'a mut Random,
+}
+
+impl Moment<'_> {
+    /// The same, to be lent to the next plug-in.
+    pub(crate) fn again(&mut self) -> Moment<'_> {
+        Moment { time: self.time, random: self.random }
+    }
 }
 
 /// Finds out about a request and its candidates before they are filtered and scored.
@@ -111,6 +118,20 @@ pub trait Admitter: Send + Sync {
         candidates: &[Candidate<'_>],
         now: Moment<'_>,
     ) -> Result<(), String>;
+}
+
+/// An index of prefixes that somebody else may measure.
+pub trait PrefixIndex: Send + Sync {
+    /// Entries that it has now.
+    fn entries(&self) -> usize;
+    /// What it said of a candidate.
+    fn found(&self, candidate: &Candidate<'_>) -> Option<PrefixMatch>;
+}
+
+/// Measures lookups of the placement core's KV index.
+pub trait LookupMeter: Send + Sync {
+    /// Calls `lookup`, once; it returns how many leading blocks the best endpoint holds.
+    fn measure(&self, lookup: &mut dyn FnMut() -> u32);
 }
 
 /// What a profile chose: candidates in order, the first is the one, others are fallbacks.
@@ -189,6 +210,8 @@ pub struct Built {
     pub producer: Option<Arc<dyn Producer>>,
     /// As an observer.
     pub observer: Option<Arc<dyn Observer>>,
+    /// As an index of prefixes.
+    pub prefixes: Option<Arc<dyn PrefixIndex>>,
     /// As a profile handler.
     pub handler: Option<Arc<dyn ProfileHandler>>,
     /// As a decider.

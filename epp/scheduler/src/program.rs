@@ -1,8 +1,8 @@
 //! A configuration turned into what runs: profiles of plug-ins, and what stands around them.
 
 use crate::plugin::{
-    Admitter, Filter, Observer, Picker, Producer, ProfileHandler, ResponseHeaders, RouteHeaders,
-    Scorer,
+    Admitter, Filter, LookupMeter, Observer, Picker, PrefixIndex, Producer, ProfileHandler,
+    ResponseHeaders, RouteHeaders, Scorer,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +48,10 @@ pub struct Program {
     pub producers: Vec<Named<dyn Producer>>,
     /// In no particular order.
     pub observers: Vec<Named<dyn Observer>>,
+    /// Indices of prefixes among the producers.
+    pub prefixes: Vec<Named<dyn PrefixIndex>>,
+    /// Measures lookups of the placement core's index, if somebody wants to know.
+    pub lookup_meter: Option<Arc<dyn LookupMeter>>,
     /// All must agree.
     pub admitters: Vec<Named<dyn Admitter>>,
     /// What adds headers for the endpoint that answers.

@@ -1,5 +1,6 @@
 //! A request, as far as its scheduling depends on it.
 
+use stator_placement::Overlaps;
 use stator_protos::hash::SequenceHash;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -45,6 +46,8 @@ pub struct Prompt<'a> {
     /// Sequence hashes of its complete blocks, of the pool's block size, seeded by LoRA adapter
     /// and cache salt: over token ids, or over text where there are none.
     pub sequence: &'a [SequenceHash],
+    /// What endpoints hold of it, where that was looked up, see [`crate::Prefixes::look_up`].
+    pub overlaps: Option<&'a Overlaps>,
     /// The user's input as bytes, in pieces; equal beginnings of conversations have equal bytes.
     pub text: &'a [&'a [u8]],
     /// Images, audio and video of the prompt.

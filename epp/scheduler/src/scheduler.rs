@@ -3,13 +3,13 @@
 
 use crate::cycle::{self, Cycle};
 use crate::plugin::{NotRouted, Placed, Progress, Routing};
+use crate::prefixes::Prefixes;
 use crate::program::Program;
 use crate::slot::{Slot, Slots};
 use crate::tickets::{Place, Ticket, Tickets};
 use crate::{Endpoint, EngineLoad, InFlight, Request, Time};
 use stator_placement::{Held, Placement, Settings, Stats, Worker};
 use stator_protos::hash::SequenceHash;
-use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::net::SocketAddr;
@@ -23,6 +23,8 @@ pub struct Scheduler {
     placement: Placement,
     tickets: Tickets,
     settle: Duration,
+    sheds: bool,
+    prefixes: Arc<Prefixes>,
 }
 
 /// One call of [`Scheduler::schedule`].
@@ -94,6 +96,8 @@ pub struct PoolStats {
     pub saturation: f64,
     /// Requests in flight.
     pub in_flight: usize,
+    /// Blocks that events and snapshots of workers told of, since the start.
+    pub admitted_blocks: u64,
     /// The placement core's counts.
     pub placement: Stats,
 }
@@ -101,12 +105,16 @@ pub struct PoolStats {
 impl Scheduler {
     /// A pool without endpoints.
     pub fn new(program: Program, settings: SchedulerSettings) -> Self {
+        let placement = Placement::new(settings.placement);
+        let prefixes = Arc::new(Prefixes::new(placement.blocks(), &program));
         Self {
             program,
             slots: Slots::default(),
-            placement: Placement::new(settings.placement),
+            placement,
             tickets: Tickets::new(settings.in_flight_max, settings.unwatched_lease),
             settle: settings.settle,
+            sheds: settings.sheds,
+            prefixes,
         }
     }
 
@@ -197,26 +205,9 @@ impl Scheduler {
         self.placement.report_load(rank, generation, load);
     }
 
-    /// Follows KV events of a worker's life.
-    pub fn apply(&mut self, rank: WorkerRank, generation: Generation, events: &[KvEvent]) {
-        for event in events {
-            self.placement.apply(rank, generation, event);
-        }
-    }
-
-    /// Replaces what is known of a worker's blocks.
-    pub fn replace(
-        &mut self,
-        rank: WorkerRank,
-        generation: Generation,
-        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
-    ) {
-        self.placement.replace(rank, generation, blocks);
-    }
-
-    /// Events of a worker were lost: it counts as holding nothing until they are replaced.
-    pub fn unknown(&mut self, rank: WorkerRank) {
-        self.placement.unknown(rank);
+    /// What the endpoints hold: told of their events, and asked, without this scheduler.
+    pub fn prefixes(&self) -> &Arc<Prefixes> {
+        &self.prefixes
     }
 
     /// Takes it that a worker holds a prompt that another replica sent there.
@@ -248,7 +239,7 @@ impl Scheduler {
             return false;
         }
         self.set_life(rank, held.generation);
-        self.replace(rank, held.generation, held.blocks);
+        self.prefixes.replace(rank, held.generation, held.blocks);
         true
     }
 
@@ -269,15 +260,14 @@ impl Scheduler {
     pub fn schedule(&mut self, request: &Request<'_>, call: Call) -> Result<Decision, Refused> {
         self.expire(call.now);
         self.tickets.check_room()?;
-        let asked = asked(request);
         let block_size = self.block_size();
         let surveyed = match self.program.uses_kv {
-            true => self.placement.survey(&asked, call.now),
+            true => self.placement.survey(&asked(request), call.now),
             false => &[],
         };
         let candidates = self.slots.candidates(request, surveyed, block_size);
         let mut cycle = Cycle::new(&self.program, request, call, candidates);
-        let routing = cycle.route()?;
+        let routing = cycle.route(self.sheds)?;
         let response_headers = cycle.response_headers(&routing);
         let scores = cycle.scores(&routing);
         let ticket = self.tickets.next();
@@ -295,7 +285,7 @@ impl Scheduler {
         let Some(ticket) = self.tickets.get_mut(progress.ticket) else { return };
         let tokens = std::mem::take(&mut ticket.prompt_tokens);
         for place in &ticket.places {
-            self.placement.prefill_done(place.booking);
+            self.placement.prefill_done(place.booking, now);
             if let Some(slot) = self.slots.of(place) {
                 slot.own.tokens = slot.own.tokens.saturating_sub(tokens);
             }
@@ -326,7 +316,7 @@ impl Scheduler {
 
     /// How full the pool is; 1 and more is full.
     pub fn saturation(&self, now: Time) -> f64 {
-        cycle::saturation(self.program.saturation, self.slots.iter(), now)
+        cycle::saturation(self.program.saturation, self.slots.iter().as_slice(), now)
     }
 
     /// What is in flight here at each endpoint, without what others have there.
@@ -342,6 +332,7 @@ impl Scheduler {
             stale_endpoints: self.slots.iter().filter(stale).count(),
             saturation: self.saturation(now),
             in_flight: self.tickets.len(),
+            admitted_blocks: self.prefixes.admitted_blocks(),
             placement: self.placement.stats(),
         }
     }
@@ -396,16 +387,18 @@ impl Scheduler {
     /// Ends the unwatched requests of an endpoint that were sent long enough before `reported`
     /// for the engine's numbers to have them.
     fn settle(&mut self, rank: WorkerRank, reported: Time) {
-        while let Some(slot) = self.slots.get_mut(rank) {
-            match slot.unsettled.front() {
-                Some(&(sent, _)) if sent.after(self.settle) <= reported => {}
-                _ => return,
-            }
-            if let Some((_, ticket)) = slot.unsettled.pop_front()
-                && let Some(ticket) = self.tickets.remove(ticket)
-            {
+        let settled = |slot: &mut Slot, wait| {
+            slot.unsettled.pop_front_if(|(sent, _)| sent.after(wait) <= reported)
+        };
+        while let Some((_, ticket)) =
+            self.slots.get_mut(rank).and_then(|slot| settled(slot, self.settle))
+        {
+            if let Some(ticket) = self.tickets.remove(ticket) {
                 self.release(ticket);
             }
+        }
+        if let Some(slot) = self.slots.get_mut(rank) {
+            slot.reported();
         }
     }
 
@@ -437,6 +430,9 @@ pub struct SchedulerSettings {
     pub unwatched_lease: Duration,
     /// Most requests in flight. Default 1,048,576.
     pub in_flight_max: usize,
+    /// Whether requests of negative priority are refused while the pool is full. Default yes; no
+    /// where they wait instead.
+    pub sheds: bool,
 }
 
 impl Default for SchedulerSettings {
@@ -446,6 +442,7 @@ impl Default for SchedulerSettings {
             settle: Duration::from_millis(100),
             unwatched_lease: Duration::from_secs(60),
             in_flight_max: 1 << 20,
+            sheds: true,
         }
     }
 }
@@ -454,6 +451,7 @@ impl Default for SchedulerSettings {
 fn asked<'a>(request: &Request<'a>) -> stator_placement::Request<'a> {
     stator_placement::Request {
         sequence: request.prompt.sequence,
+        overlaps: request.prompt.overlaps,
         prompt_tokens: request.prompt.tokens,
         max_output_tokens: request.max_output_tokens,
         ..stator_placement::Request::default()

@@ -3,7 +3,7 @@ use crate::plugin::NotRouted;
 use crate::testkit::{endpoint, life, program, rank};
 use crate::{CacheConfig, Headers, Prompt, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
-use stator_protos::kv_event::Stored;
+use stator_protos::kv_event::{KvEvent, Medium, Stored};
 
 fn pool(endpoints: u8) -> Scheduler {
     let mut pool = Scheduler::new(program(), SchedulerSettings::default());
@@ -54,7 +54,7 @@ fn the_endpoint_that_holds_the_prefix_takes_the_request() {
     let mut pool = pool(3);
     let blocks = sequence(1, 8);
     pool.set_life(rank(2), Generation(5));
-    pool.apply(rank(2), Generation(5), &[stored(&blocks)]);
+    pool.prefixes().apply(rank(2), Generation(5), &[stored(&blocks)]);
     let decision = pool.schedule(&asking(&blocks), call(1, true)).expect("one takes it");
     assert_eq!(&*decision.targets[0].pod, "pod2");
     assert_eq!(decision.cached_tokens, 128);
@@ -162,7 +162,7 @@ fn another_life_of_a_pod_holds_nothing_and_has_nothing_in_flight() {
     let mut pool = pool(1);
     let blocks = sequence(1, 8);
     pool.set_life(rank(1), Generation(5));
-    pool.apply(rank(1), Generation(5), &[stored(&blocks)]);
+    pool.prefixes().apply(rank(1), Generation(5), &[stored(&blocks)]);
     let (ticket, _) = schedule(&mut pool, &asking(&blocks), call(1, true));
     pool.set_endpoints(&[life(1, "2")]);
     assert_eq!(in_flight(&pool), [0]);
@@ -277,7 +277,7 @@ fn check_restore(before: impl FnOnce(&mut Scheduler), taken: bool, cached_tokens
     let blocks = sequence(1, 8);
     assert_eq!(old.held(rank(1)), None, "nothing was reported yet");
     old.set_life(rank(1), Generation(5));
-    old.apply(rank(1), Generation(5), &[stored(&blocks)]);
+    old.prefixes().apply(rank(1), Generation(5), &[stored(&blocks)]);
     before(&mut new);
     assert_eq!(new.restore(rank(1), old.held(rank(1)).expect("it reported")), taken);
     let decision = new.schedule(&asking(&blocks), call(1, true)).expect("one takes it");
@@ -289,7 +289,7 @@ fn a_peers_blocks_count_until_the_own_feed_tells() {
     check_restore(|_| {}, true, 128);
     let connects = |pool: &mut Scheduler| {
         pool.set_life(rank(1), Generation(5));
-        pool.unknown(rank(1));
+        pool.prefixes().unknown(rank(1));
     };
     check_restore(connects, true, 128);
     check_restore(|pool| pool.set_life(rank(1), Generation(5)), false, 0);
@@ -304,7 +304,7 @@ fn the_own_feed_overrules_what_a_peer_said() {
     assert!(pool.restore(rank(1), held.clone()));
     pool.set_life(rank(1), Generation(5));
     assert_eq!(pool.held(rank(1)), Some(held), "the same life goes on");
-    pool.replace(rank(1), Generation(5), []);
+    pool.prefixes().replace(rank(1), Generation(5), []);
     assert_eq!(pool.held(rank(1)).map(|held| held.blocks), Some(vec![]));
     pool.set_life(rank(1), Generation(4));
     assert_eq!(pool.held(rank(1)).map(|held| held.generation), Some(Generation(4)));

@@ -35,6 +35,8 @@ pub(crate) struct Slot {
     pub load: EngineLoad,
     /// What is in flight there from here.
     pub own: InFlight,
+    /// Requests that were when its engine last reported.
+    pub reported_requests: u64,
     /// What other replicas have in flight there.
     pub others: InFlight,
     /// Requests that nobody watches, by when they were sent.
@@ -51,9 +53,21 @@ impl Slot {
             accepting: true,
             load: EngineLoad::default(),
             own: InFlight::default(),
+            reported_requests: 0,
             others: InFlight::default(),
             unsettled: VecDeque::new(),
         }
+    }
+
+    /// Requests that came from here since its engine last reported, less those that ended: its
+    /// numbers cannot have them.
+    pub(crate) fn unreported(&self) -> u64 {
+        self.own.requests.saturating_sub(self.reported_requests)
+    }
+
+    /// Its engine has just reported.
+    pub(crate) fn reported(&mut self) {
+        self.reported_requests = self.own.requests;
     }
 
     /// What is in flight there from all replicas.

@@ -32,7 +32,7 @@ pub(crate) fn rank(number: u8) -> WorkerRank {
 struct Cheapest;
 
 impl Scorer for Cheapest {
-    fn score(&self, _: &Request<'_>, all: &[Candidate<'_>], scores: &mut [f64], _: Moment<'_>) {
+    fn score(&self, _: &Request<'_>, all: &[&Candidate<'_>], scores: &mut [f64], _: Moment<'_>) {
         for (score, candidate) in scores.iter_mut().zip(all) {
             *score = candidate.kv.map_or(0.0, |kv| 1.0 - kv.cost / 1000.0);
         }
@@ -52,7 +52,7 @@ impl Picker for First {
 struct Only;
 
 impl Filter for Only {
-    fn filter(&self, request: &Request<'_>, all: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+    fn filter(&self, request: &Request<'_>, all: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
         let only = request.headers.get("only");
         all.retain(|candidate| only.is_none_or(|only| only == &*candidate.endpoint.pod));
     }
@@ -88,6 +88,8 @@ pub(crate) fn program() -> Program {
         handler: named("single", Arc::new(Single)),
         producers: Vec::new(),
         observers: Vec::new(),
+        prefixes: Vec::new(),
+        lookup_meter: None,
         admitters: Vec::new(),
         route_headers: Vec::new(),
         response_headers: Vec::new(),

@@ -23,11 +23,11 @@ const MEASURE: Duration = Duration::from_secs(10);
 /// The kernel counts in these.
 const TICKS_PER_S: f64 = 100.0;
 
-/// A page of about 67 KB: a captured one, and histograms as a busy engine has them.
+/// A page of 40 KB: a captured one, and histograms as a busy engine has them.
 fn page() -> String {
     let mut page = include_str!("../src/scrape/fixtures/vllm-0.32.0-dp.txt").to_owned();
     let mut bucket = 0;
-    while page.len() < 67_000 {
+    while page.len() < 40 << 10 {
         bucket += 1;
         page.push_str(&format!(
             "vllm:request_time_bucket{{engine=\"0\",le=\"{bucket}\",model_name=\"tiny\"}} 17.0\n"

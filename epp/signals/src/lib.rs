@@ -13,6 +13,7 @@
 
 pub mod agents;
 pub mod engine;
+mod feeds;
 pub mod fetch;
 mod metrics;
 mod roster;

@@ -1,8 +1,11 @@
 //! Metrics of what endpoints tell.
 
+use crate::feeds::Feeds;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use stator_epp_metrics::{FeedsSnapshot, SourceSnapshot};
+use std::sync::Arc;
 
 /// Counters of scraping, event feeds and tokenizers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -45,9 +48,26 @@ pub struct SignalMetrics {
     pub(crate) tokenizers_failed: Counter,
     /// 1 while prompts can be tokenized here.
     pub(crate) tokenizer_ready: Gauge,
+    /// What is counted of each engine's feed.
+    pub(crate) feeds: Arc<Feeds>,
 }
 
 impl SignalMetrics {
+    /// How engines' KV events come in; `None` where they are not followed.
+    pub fn feeds(&self) -> Option<FeedsSnapshot> {
+        self.feeds.snapshot()
+    }
+
+    /// How the reading of metrics pages goes, under the types that configurations give it.
+    pub fn source(&self) -> SourceSnapshot {
+        SourceSnapshot {
+            source_type: "metrics-data-source",
+            extractor_type: "core-metrics-extractor",
+            failed: self.pages_failed.get(),
+            incomplete: self.pages_incomplete.get(),
+        }
+    }
+
     /// Makes the metrics known to the process's registry.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("stator_epp_signals");

@@ -3,17 +3,27 @@
 use rustc_hash::FxHashMap;
 use stator_protos::WorkerRank;
 use std::future::Future;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 /// The tasks, each with the plan that it follows. Dropping the roster ends them.
 #[derive(Debug)]
 pub(crate) struct Roster<P> {
     tasks: FxHashMap<WorkerRank, (P, JoinSet<()>)>,
+    /// Where they run; the caller's runtime if nowhere else.
+    runtime: Option<Handle>,
 }
 
 impl<P> Default for Roster<P> {
     fn default() -> Self {
-        Self { tasks: FxHashMap::default() }
+        Self { tasks: FxHashMap::default(), runtime: None }
+    }
+}
+
+impl<P> Roster<P> {
+    /// A roster whose tasks run there.
+    pub(crate) fn on(runtime: Handle) -> Self {
+        Self { runtime: Some(runtime), ..Self::default() }
     }
 }
 
@@ -38,8 +48,11 @@ impl<P: PartialEq + Clone> Roster<P> {
         });
         for (worker, plan) in wanted {
             self.tasks.entry(worker).or_insert_with(|| {
-                let mut task = JoinSet::new();
-                task.spawn(start(worker, plan.clone()));
+                let (mut task, work) = (JoinSet::new(), start(worker, plan.clone()));
+                match &self.runtime {
+                    Some(runtime) => task.spawn_on(work, runtime),
+                    None => task.spawn(work),
+                };
                 (plan, task)
             });
         }

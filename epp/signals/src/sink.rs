@@ -22,8 +22,8 @@ pub trait LoadSink: Send + Sync + 'static {
     /// What an agent says of its worker, about once a second and at once after a change.
     fn agent_load(&self, worker: WorkerRank, generation: Generation, load: Load);
 
-    /// Whether the endpoint's agent takes new requests: it does not while it drains or cannot be
-    /// reached. May be said again.
+    /// Whether the endpoint takes new requests: not while its agent drains or cannot be reached,
+    /// and, where it has no agent, not while its engine sleeps. May be said again.
     fn accepting(&self, worker: WorkerRank, accepting: bool);
 }
 

@@ -1,13 +1,13 @@
 //! What tests of several modules share: a real agent with a simulated engine.
 
 use clap::{Args, Command, FromArgMatches};
+use stator_engine_timing::Timing;
 use stator_protos::discovery::{AgentRecord, ModelRecord};
 use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
-use stator_worker_agent::engine::sim::timing::Timing;
 use stator_worker_agent::engine::sim::{self, SimOptions};
 use stator_worker_agent::engine::{EngineOptions, ModelInfo};
 use std::net::SocketAddr;

@@ -17,8 +17,8 @@ const PREFIX_BYTES: usize = 5;
 /// a vectored write cost more than copying so few bytes.
 const COPY_MAX_BYTES: usize = 4 << 10;
 
-/// What a single write buffer begins with; most messages about heads fit.
-const WRITE_BUFFER_BYTES: usize = 2 << 10;
+/// What a write buffer begins with: the answer to a head and to a short body fit.
+const WRITE_BUFFER_BYTES: usize = 4 << 10;
 
 /// The messages that come on a body.
 pub(crate) struct Frames {
@@ -119,7 +119,7 @@ impl Frames {
 #[derive(Default)]
 pub(crate) struct Writer {
     ready: VecDeque<Bytes>,
-    buffer: BytesMut,
+    buffer: Vec<u8>,
     size_bytes: usize,
 }
 
@@ -140,14 +140,23 @@ impl Writer {
     }
 
     fn flush(&mut self) {
-        let bytes = self.buffer.split().freeze();
-        if !bytes.is_empty() {
-            self.ready.push_back(bytes);
+        if !self.buffer.is_empty() {
+            self.ready.push_back(std::mem::take(&mut self.buffer).into());
         }
     }
 }
 
 impl Sink for Writer {
+    fn message(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.begin(0);
+        let start = self.buffer.len();
+        write(&mut self.buffer);
+        let length = self.buffer.len() - start;
+        self.size_bytes += length;
+        // Until now it said that nothing follows.
+        self.buffer[start - 4..start].copy_from_slice(&(length as u32).to_be_bytes());
+    }
+
     fn begin(&mut self, length: usize) {
         if self.buffer.capacity() == 0 {
             self.buffer.reserve(WRITE_BUFFER_BYTES);
@@ -204,7 +213,11 @@ mod tests {
     /// Messages on the wire, and the same in chunks that end anywhere.
     fn written(messages: &[Vec<u8>]) -> Vec<u8> {
         let mut writer = Writer::default();
-        for message in messages {
+        for (at, message) in messages.iter().enumerate() {
+            if at % 2 == 1 {
+                writer.message(|out| out.extend_from_slice(message));
+                continue;
+            }
             writer.begin(message.len());
             let (copied, kept) = message.split_at(message.len() / 3);
             writer.copy(copied);

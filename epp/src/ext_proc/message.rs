@@ -2,6 +2,7 @@
 //! all that [`machine`](super::machine) knows.
 
 use super::settings::Modes;
+use crate::headers::Headers;
 use bytes::Bytes;
 use stator_epp_scheduler::Subset;
 use std::borrow::Cow;
@@ -68,8 +69,8 @@ pub(crate) struct Fields {
     pub(crate) path: String,
     /// `:status`, of an answer; 0 without one.
     pub(crate) status: u16,
-    /// All without pseudo-headers, in order, names in lower case.
-    pub(crate) headers: Vec<(String, Bytes)>,
+    /// All without pseudo-headers, in order.
+    pub(crate) headers: Headers,
     /// Bytes of all names and values.
     pub(crate) size_bytes: usize,
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use stator_epp::exchange::{Director, Head, Interest, Refusal, Routed, Watch};
+use stator_epp::headers::Headers;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -142,10 +143,10 @@ impl Watch for Follower {
     fn headers(
         &mut self,
         status: u16,
-        headers: &[(String, Bytes)],
+        headers: &Headers,
         served: Option<&str>,
     ) -> Vec<(&'static str, String)> {
-        let names: Vec<_> = headers.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<_> = headers.iter().map(|(name, _)| name).collect();
         let served = served.unwrap_or("unknown");
         let _ = self.script.log.send(format!("{status} {} from {served}", names.join(",")));
         self.script.reply_set.clone()

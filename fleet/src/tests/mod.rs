@@ -13,7 +13,7 @@ use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
-use stator_worker_agent::engine::sim::timing::Timing;
+use stator_engine_timing::Timing;
 use stator_worker_agent::engine::sim::{self, SimOptions};
 use stator_worker_agent::engine::{self, Engine, EngineOptions, ModelInfo};
 use std::path::Path;

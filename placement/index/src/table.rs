@@ -200,11 +200,8 @@ pub(crate) fn put(table: &[Bucket], at: At, value: Value) {
 pub(crate) fn free(table: &[Bucket], at: At) {
     cell(table, at).free();
     // A bucket that counted as far as it can does not know any more; growth counts anew.
-    shift(
-        table,
-        at,
-        |overflow| if overflow == u8::MAX { overflow } else { overflow.saturating_sub(1) },
-    );
+    let down = |passed: u8| if passed == MAX_PASSED { passed } else { passed.saturating_sub(1) };
+    shift(table, at, down);
 }
 
 /// The used cells of a bucket: place, key, value.

@@ -1,25 +1,18 @@
 use super::*;
 use proptest::{collection::vec, prelude::*};
 
-fn overlap(by_medium: [u32; 4]) -> Overlap {
-    let mut overlap = Overlap::default();
-    for (medium, blocks) in Medium::ALL.into_iter().zip(by_medium) {
-        (0..blocks).for_each(|_| overlap.count(medium));
-    }
-    overlap
-}
-
 /// A prompt of 160 tokens in 10 blocks; 2 blocks in use elsewhere.
 fn inputs(by_medium: [u32; 4], backlog_tokens: u64) -> Inputs {
+    let backlog_tokens = backlog_tokens as f64;
     Inputs {
         prompt_tokens: 160,
         prompt_blocks: 10,
         block_size: 16,
-        overlap: overlap(by_medium),
+        overlap: Overlap::new(by_medium),
         backlog_tokens,
-        least_backlog_tokens: 0,
-        potential_blocks: 12,
-        requests: 3,
+        least_backlog_tokens: 0.0,
+        potential_blocks: 12.0,
+        requests: 3.0,
     }
 }
 
@@ -62,7 +55,7 @@ fn credit_decays_with_the_backlog_beyond_the_least() {
     let settings = WeightSettings { overlap_score_credit_decay: 1.0, ..DEFAULT() };
     // 160 tokens of excess are 10 blocks, one request's length: half of the credit is left.
     check(settings, inputs([4, 2, 0, 0], 160), 20.0 - 2.0 - 1.5 + 12.0);
-    let level = Inputs { least_backlog_tokens: 160, ..inputs([4, 2, 0, 0], 160) };
+    let level = Inputs { least_backlog_tokens: 160.0, ..inputs([4, 2, 0, 0], 160) };
     check(settings, level, 20.0 - 4.0 - 1.5 + 12.0);
 }
 
@@ -137,6 +130,9 @@ fn temperature_spreads_as_softmax_does() {
 fn nothing_is_chosen_of_nothing() {
     assert_eq!(choose(&[], 0.0, &mut Random::new(0)), None);
     assert_eq!(choose(&[], 1.0, &mut Random::new(0)), None);
+    let none = f64::INFINITY;
+    assert_eq!(choose(&[none, none], 0.0, &mut Random::new(0)), None);
+    assert_eq!(choose(&[none, 1.0, none], 0.0, &mut Random::new(0)), Some(1));
 }
 
 proptest! {
@@ -161,6 +157,8 @@ proptest! {
             track_prefill_tokens,
             ..WeightSettings::default()
         }).unwrap();
+        let (least_backlog_tokens, potential_blocks) =
+            (least_backlog_tokens as f64, potential_blocks as f64);
         let base = Inputs { least_backlog_tokens, potential_blocks, ..inputs(by_medium, backlog_tokens) };
         let score_of = |inputs: &Inputs| score(&weights, inputs);
         prop_assert!(score_of(&base).total.is_finite());

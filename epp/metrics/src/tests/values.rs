@@ -59,13 +59,19 @@ fn buckets_are_those_of_the_router() {
             "prefix_indexer_hit_bytes",
             "0 16 32 64 128 256 512 1024 2048 4096 8192 16384 32768 65536",
         ),
+        (
+            "flow_control_request_queue_duration_seconds",
+            ".0001 .0005 .001 .005 .01 .025 .05 .1 .25 .5 1 2.5 5 10 30 60",
+        ),
+        ("flow_control_request_enqueue_duration_seconds", short),
+        ("flow_control_dispatch_cycle_duration_seconds", short),
         ("kv_cache_index_lookup_latency_seconds", ".005 .01 .025 .05 .1 .25 .5 1 2.5 5 10"),
     ];
     for (name, bounds) in all {
         check_buckets(&page, &format!("llm_d_epp_{name}"), bounds);
     }
     let histograms = page.text().matches(" histogram\n").count();
-    let twins = 12;
+    let twins = 15;
     assert_eq!(histograms, all.len() + twins);
 }
 
@@ -95,6 +101,9 @@ fn record_everything(page: &Page) {
     page.metrics.plugins.timer("Filter", plugin).took(tick);
     page.metrics.plugins.prefix_indexer(plugin).found(1, 2);
     page.metrics.plugins.looked_up(1, tick);
+    page.metrics.flow.enqueued(&request, None, tick);
+    page.metrics.flow.left(&request, "pool", (FlowOutcome::EvictedTtl, tick));
+    page.metrics.flow.cycled(tick);
     page.metrics.process.request_processed(tick);
     page.metrics.process.response_processed(tick);
     page.metrics.streams.opened().ended(0);

@@ -39,7 +39,7 @@ struct Affinity {
 }
 
 impl Filter for Affinity {
-    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>) {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, now: Moment<'_>) {
         if self.threshold == 0.0 || now.random.unit() < self.exploration {
             return;
         }
@@ -52,7 +52,7 @@ impl Filter for Affinity {
 }
 
 impl Affinity {
-    fn too_busy(&self, candidates: &[Candidate<'_>], sticky: &[bool]) -> bool {
+    fn too_busy(&self, candidates: &[&Candidate<'_>], sticky: &[bool]) -> bool {
         if self.max_penalty_ms == 0.0 || !sticky.contains(&false) {
             return false;
         }

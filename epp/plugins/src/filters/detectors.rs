@@ -30,7 +30,7 @@ pub(crate) fn concurrency(params: &mut Params<'_>, context: &mut BuildContext) -
 struct ByUtilization(Utilization);
 
 impl Filter for ByUtilization {
-    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>) {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, now: Moment<'_>) {
         let limits = &self.0;
         let room = 1.0 + limits.headroom;
         prefer(candidates, |candidate| {
@@ -49,7 +49,7 @@ fn is_fresh(updated: Option<Time>, now: Time, staleness: Duration) -> bool {
 struct ByConcurrency(Concurrency);
 
 impl Filter for ByConcurrency {
-    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
         candidates.retain(|c| self.0.fullness(c.in_flight) < 1.0 + self.0.headroom);
     }
 }
@@ -63,7 +63,8 @@ mod tests {
 
     fn check(type_name: &str, parameters: Value, fleet: &Fleet, wanted: &[u64]) {
         let filter = made(type_name, parameters).filter.expect("it is a filter");
-        let mut candidates = fleet.candidates();
+        let all = fleet.candidates();
+        let mut candidates = all.iter().collect();
         let now = Moment { time: Time::from_millis(1000), random: &mut Random::new(1) };
         filter.filter(&Request::default(), &mut candidates, now);
         let kept: Vec<_> = candidates.iter().map(|c| c.endpoint.worker.worker.0).collect();

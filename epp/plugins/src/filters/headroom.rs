@@ -26,12 +26,12 @@ struct HeadroomTier {
 }
 
 impl Filter for HeadroomTier {
-    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>) {
+    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, now: Moment<'_>) {
         let meets = |candidate| {
             let headroom = headroom(request, candidate, &self.slo_factor);
             headroom.is_some_and(|(ttft, tpot)| ttft >= 0.0 && tpot >= 0.0)
         };
-        let mut kept: Vec<_> = candidates.iter().map(meets).collect();
+        let mut kept: Vec<_> = candidates.iter().copied().map(meets).collect();
         if kept.contains(&false) && now.random.unit() < self.explore {
             kept.iter_mut().for_each(|kept| *kept = !*kept);
         }

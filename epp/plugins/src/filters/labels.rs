@@ -109,7 +109,7 @@ fn expression(params: &mut Params<'_>) -> Requirement {
 struct Selector(Vec<Requirement>);
 
 impl Filter for Selector {
-    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
         candidates.retain(|c| self.0.iter().all(|requirement| requirement.holds(c.endpoint)));
     }
 }
@@ -121,7 +121,7 @@ struct ByLabel {
 }
 
 impl Filter for ByLabel {
-    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
         candidates.retain(|candidate| match candidate.endpoint.label(&self.label) {
             None => self.or_absent,
             Some(value) => self.values.iter().any(|valid| valid == value),

@@ -19,15 +19,15 @@ pub(crate) fn filter(filter: impl Filter + 'static) -> Built {
 
 /// Keeps candidates for which `keep` holds; all of them if it holds for none.
 pub(crate) fn prefer(
-    candidates: &mut Vec<Candidate<'_>>,
+    candidates: &mut Vec<&Candidate<'_>>,
     mut keep: impl FnMut(&Candidate<'_>) -> bool,
 ) {
-    let kept: Vec<_> = candidates.iter().map(&mut keep).collect();
+    let kept: Vec<_> = candidates.iter().copied().map(&mut keep).collect();
     retain(candidates, &kept, true);
 }
 
 /// Keeps candidates that are marked; where none is, all of them if `or_all`.
-pub(crate) fn retain(candidates: &mut Vec<Candidate<'_>>, kept: &[bool], or_all: bool) {
+pub(crate) fn retain(candidates: &mut Vec<&Candidate<'_>>, kept: &[bool], or_all: bool) {
     if or_all && !kept.contains(&true) {
         return;
     }

@@ -24,7 +24,7 @@ pub(crate) fn encode(_: &mut Params<'_>, _: &mut BuildContext) -> Built {
 struct ByRole(fn(Roles) -> bool);
 
 impl Filter for ByRole {
-    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
         candidates.retain(|candidate| (self.0)(candidate.endpoint.roles));
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn header_based_testing(_: &mut Params<'_>, _: &mut BuildContext) -> 
 struct ByHeader;
 
 impl Filter for ByHeader {
-    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
         let header = request.headers.get(HEADER).unwrap_or_default();
         let wanted: Vec<_> = header.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
         if !wanted.is_empty() {

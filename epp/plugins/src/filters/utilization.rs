@@ -50,9 +50,9 @@ struct Utilization {
 }
 
 impl Filter for Utilization {
-    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+    fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
         let below = |candidate| self.conditions.iter().all(|c| (c.metric)(candidate) <= c.max);
-        let kept: Vec<_> = candidates.iter().map(below).collect();
+        let kept: Vec<_> = candidates.iter().copied().map(below).collect();
         retain(candidates, &kept, self.or_all);
     }
 }

@@ -8,7 +8,13 @@ use crate::topology::Peer;
 use stator_epp_scheduler::Request;
 use stator_epp_scheduler::plugin::{Built, Decider, NotRouted, Pick, ProfileHandler, Routing};
 use std::sync::Arc;
+use tracing::field::Empty;
+use tracing::info_span;
 
+/// Target of the spans of traces, as `runtime` names it.
+///
+/// Source: names of spans and attributes of the llm-d router.
+const SPANS: &str = "otel";
 /// Header that names the endpoint which computes the prompt.
 const PREFILL_HEADER: &str = "x-prefiller-host-port";
 /// Header that names the endpoints which encode images, sound and video.
@@ -123,7 +129,15 @@ impl ProfileHandler for Disagg {
             let decider = decider.as_ref();
             decider.is_some_and(|decider| answers.iter().any(|at| decider.split(request, at)))
         };
-        let (encodes, prefills) = (splits(&self.decide_encode), splits(&self.decide_prefill));
+        let picking = info_span!(
+            target: SPANS, "pick_disagg_profile",
+            llm_d.epp.pd.encodes = Empty, llm_d.epp.pd.disaggregation_used = Empty,
+        );
+        let decide = || (splits(&self.decide_encode), splits(&self.decide_prefill));
+        let (encodes, prefills) = picking.in_scope(decide);
+        picking.record("llm_d.epp.pd.encodes", encodes);
+        picking.record("llm_d.epp.pd.disaggregation_used", prefills || early.is_some());
+        drop(picking);
         if !self.prefill_first {
             self.peer.meet(Some(&primary));
         }
@@ -140,6 +154,10 @@ impl Disagg {
         encode: Option<Pick<'a>>,
         prefill: Option<Pick<'a>>,
     ) -> Routing<'a> {
+        let span = info_span!(
+            target: SPANS, "prepare_disaggregation", llm_d.epp.pd.prefill_pod_address = Empty,
+        );
+        let _entered = span.enter();
         let mut routing = Routing::to(primary);
         if let Some(pick) = encode {
             let addresses: Vec<_> =
@@ -148,7 +166,10 @@ impl Disagg {
             routing.others.push((self.encode.clone(), pick));
         }
         if let Some(pick) = prefill {
-            routing.headers.extend(host_port(&pick).map(|address| (PREFILL_HEADER, address)));
+            if let Some(address) = host_port(&pick) {
+                span.record("llm_d.epp.pd.prefill_pod_address", &*address);
+                routing.headers.push((PREFILL_HEADER, address));
+            }
             routing.others.push((self.prefill.clone(), pick));
         }
         match self.port {

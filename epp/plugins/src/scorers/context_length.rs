@@ -32,7 +32,7 @@ struct ContextLengthAware {
 }
 
 impl Filter for ContextLengthAware {
-    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
         if self.enabled {
             let tokens = request.prompt.tokens;
             candidates.retain(|candidate| match candidate.endpoint.label(&self.label) {
@@ -47,7 +47,7 @@ impl Scorer for ContextLengthAware {
     fn score(
         &self,
         request: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {

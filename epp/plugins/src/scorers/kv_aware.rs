@@ -54,7 +54,7 @@ impl Scorer for KvAware {
     fn score(
         &self,
         _: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {

@@ -79,7 +79,7 @@ impl Scorer for Latency {
     fn score(
         &self,
         request: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
@@ -120,7 +120,7 @@ impl Latency {
         }
     }
 
-    fn score_without_predictions(&self, candidates: &[Candidate<'_>], scores: &mut [f64]) {
+    fn score_without_predictions(&self, candidates: &[&Candidate<'_>], scores: &mut [f64]) {
         let longest = candidates.iter().map(|c| c.load.waiting).max().unwrap_or(0);
         let sum: f64 = self.composite.iter().sum();
         let [kv, queue, prefix] =

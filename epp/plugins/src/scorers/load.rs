@@ -42,11 +42,11 @@ impl Scorer for Least {
     fn score(
         &self,
         _: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
-        let counts = || candidates.iter().map(self.0);
+        let counts = || candidates.iter().copied().map(self.0);
         let (min, max) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
         for (score, count) in scores.iter_mut().zip(counts()) {
             *score = match max - min {
@@ -63,7 +63,7 @@ impl Scorer for FreeKvCache {
     fn score(
         &self,
         _: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
@@ -81,7 +81,7 @@ impl Scorer for LoadAware {
     fn score(
         &self,
         _: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {

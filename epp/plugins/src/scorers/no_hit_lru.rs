@@ -45,14 +45,14 @@ impl Scorer for NoHitLru {
     fn score(
         &self,
         request: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
         let hit = |candidate| self.prefix.read(candidate).is_some_and(|m| m.matched_blocks > 0);
         let mut state = self.state.lock();
         state.cold = None;
-        if candidates.iter().any(hit) {
+        if candidates.iter().copied().any(hit) {
             return scores.fill(0.5);
         }
         state.cold = Some(request.id.to_owned());

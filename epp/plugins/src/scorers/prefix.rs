@@ -46,7 +46,7 @@ impl Scorer for PrefixCache {
     fn score(
         &self,
         _: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
@@ -73,7 +73,7 @@ impl Scorer for WeightedShare {
     fn score(
         &self,
         _: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
@@ -89,7 +89,7 @@ impl Scorer for Multimodal {
     fn score(
         &self,
         _: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {

@@ -51,7 +51,7 @@ impl Scorer for ActiveRequests {
     fn score(
         &self,
         _: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
@@ -76,7 +76,7 @@ impl Scorer for TokenLoad {
     fn score(
         &self,
         request: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         _: Moment<'_>,
     ) {

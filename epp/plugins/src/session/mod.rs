@@ -103,7 +103,7 @@ impl Affinity {
     fn bound(
         &self,
         request: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         now: Time,
     ) -> Option<usize> {
         match &self.strategy {
@@ -127,7 +127,7 @@ impl Affinity {
 }
 
 impl Filter for Affinity {
-    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>) {
+    fn filter(&self, request: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, now: Moment<'_>) {
         let Some(bound) = self.bound(request, candidates, now.time) else { return };
         let mut position = 0..;
         prefer(candidates, |_| position.next() == Some(bound));
@@ -138,7 +138,7 @@ impl Scorer for Affinity {
     fn score(
         &self,
         request: &Request<'_>,
-        candidates: &[Candidate<'_>],
+        candidates: &[&Candidate<'_>],
         scores: &mut [f64],
         now: Moment<'_>,
     ) {

@@ -55,6 +55,7 @@ fn a_session_stays_until_it_is_not_used_any_more() {
         let mut scores = [0.5; 2];
         let random = &mut stator_epp_scheduler::Random::new(1);
         let now = Moment { time: Time::from_millis(ms), random };
+        let candidates: Vec<_> = candidates.iter().collect();
         scorer.score(&request(headers), &candidates, &mut scores, now);
         assert_eq!(scores, wanted);
     };

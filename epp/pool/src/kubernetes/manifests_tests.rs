@@ -1,6 +1,6 @@
 //! What the manifests promise: least privilege, and a cluster's hardening rules.
 
-use super::resource::{ELECTION, REVIEWS, Resource, WATCHED};
+use super::resource::{ELECTION, REVIEWS, Resource, TOPOLOGY, WATCHED};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,6 +71,8 @@ fn the_picker_may_do_what_it_does_and_nothing_else() {
     let roles = objects(&root().join("components/metrics-auth/cluster-role.yaml"));
     let role = roles.iter().find(|role| role["metadata"]["name"] == "stator-epp-metrics-auth");
     check_role(role.expect("the role is there"), &REVIEWS, &["create"]);
+    let role = object("components/node-topology/cluster-role.yaml", "ClusterRole");
+    check_role(&role, &TOPOLOGY, &["get", "list", "watch"]);
 }
 
 #[test]
@@ -84,6 +86,7 @@ fn no_other_file_grants_anything() {
         "base/role.yaml",
         "components/leader-election/role.yaml",
         "components/metrics-auth/cluster-role.yaml",
+        "components/node-topology/cluster-role.yaml",
     ];
     assert_eq!(granting, known.map(|file| root().join(file)).into());
 }
@@ -207,7 +210,7 @@ fn the_pool_the_route_and_the_picker_know_each_other() {
 fn every_kustomization_names_files_that_are_there() {
     let is_kustomization = |path: &PathBuf| path.ends_with("kustomization.yaml");
     let kustomizations: Vec<_> = files(&root()).into_iter().filter(is_kustomization).collect();
-    assert_eq!(kustomizations.len(), 8);
+    assert_eq!(kustomizations.len(), 9);
     for path in kustomizations {
         let folder = path.parent().expect("a file has a folder");
         let kustomization = &objects(&path)[0];

@@ -21,7 +21,7 @@ mod tests;
 pub use api::ApiError;
 pub use lease::{Election, Elector};
 pub use objects::PoolRef;
-pub use resource::{ELECTION, POOL_GROUP, REVIEWS, Resource, WATCHED};
+pub use resource::{ELECTION, POOL_GROUP, REVIEWS, Resource, TOPOLOGY, WATCHED};
 pub use review::{Access, Reviewer};
 
 use crate::{PoolSpec, PoolView, Watched};
@@ -40,6 +40,7 @@ pub struct Cluster {
     api: Api,
     timing: Timing,
     namespace: String,
+    node_labels: Arc<[String]>,
 }
 
 /// Why there is no connection to a cluster. A server that is out of reach is no reason: it is
@@ -88,7 +89,15 @@ impl Cluster {
         let namespace = config.default_namespace.clone();
         let client = kube::Client::try_from(config)
             .map_err(|error| ConnectError::Client(error.to_string()))?;
-        Ok(Self { api: Api::new(client, timing.request_timeout), timing, namespace })
+        let (api, node_labels) = (Api::new(client, timing.request_timeout), Arc::default());
+        Ok(Self { api, timing, namespace, node_labels })
+    }
+
+    /// The same, where endpoints carry these labels of the nodes that they are on. Of a node's name
+    /// every pod tells; the others are read from [`TOPOLOGY`].
+    #[must_use]
+    pub fn with_node_labels(self, labels: Vec<String>) -> Self {
+        Self { node_labels: labels.into(), ..self }
     }
 
     /// The namespace of the configuration: the service account's own in a pod.
@@ -101,10 +110,12 @@ impl Cluster {
     /// Must be called within a Tokio runtime.
     pub fn watch(&self, pool: PoolRef, standalone: Option<PoolSpec>) -> Watched {
         let with_object = standalone.is_none();
+        let node_labels = self.node_labels.clone();
         let state = standalone.map_or_else(State::new, State::standalone);
+        let state = state.with_node_labels(&node_labels);
         let (sender, view) = watch::channel(Arc::new(PoolView::default()));
         let (api, timing) = (self.api.clone(), self.timing);
-        let task = PoolTask { api, timing, pool, state, view: sender };
+        let task = PoolTask { api, timing, pool, node_labels, state, view: sender };
         Watched { view, task: tokio::spawn(task.run(with_object)) }
     }
 }

@@ -31,6 +31,9 @@ impl PoolRef {
     }
 }
 
+/// Labels of an object.
+pub(crate) type Labels = Arc<BTreeMap<String, String>>;
+
 /// What every object says about itself.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -83,12 +86,17 @@ pub(crate) fn pod(json: &str) -> serde_json::Result<Option<Pod>> {
         pod_ip: String,
         conditions: Vec<Condition>,
     }
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Spec {
+        node_name: String,
+    }
     #[derive(Deserialize)]
     struct Condition {
         r#type: String,
         status: String,
     }
-    let Object { metadata, status, .. }: Object<Ignored, Status> = serde_json::from_str(json)?;
+    let Object { metadata, spec, status }: Object<Spec, Status> = serde_json::from_str(json)?;
     let ready = |c: &Condition| c.r#type == "Ready" && c.status == "True";
     let active_ports = ACTIVE_PORTS.iter().find_map(|name| metadata.annotations.get(*name));
     Ok(Some(Pod {
@@ -97,10 +105,22 @@ pub(crate) fn pod(json: &str) -> serde_json::Result<Option<Pod>> {
         uid: metadata.uid.into(),
         active_ports: active_ports.cloned(),
         labels: Arc::new(metadata.labels),
+        node: Some(spec.node_name).filter(|node| !node.is_empty()).map(Arc::from),
         ip: status.pod_ip.parse::<IpAddr>().ok(),
         ready: status.conditions.iter().any(ready),
         deleting: metadata.deletion_timestamp.is_some(),
     }))
+}
+
+/// Labels of a node, those that are `wanted`.
+///
+/// # Errors
+///
+/// If it is not one.
+pub(crate) fn node(json: &str, wanted: &[String]) -> serde_json::Result<Option<Labels>> {
+    let (metadata, _) = object::<Ignored>(json)?;
+    let labels = metadata.labels.into_iter().filter(|(name, _)| wanted.contains(name));
+    Ok(Some(Arc::new(labels.collect())))
 }
 
 /// An `InferencePool`; `None` if it is being deleted.

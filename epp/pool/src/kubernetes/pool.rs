@@ -3,7 +3,7 @@
 use super::Api;
 use super::follow::{Decode, Follower, Report, Timing};
 use super::objects::{self, PoolRef};
-use super::resource::{Group, PODS, POOLS, Query, Resource};
+use super::resource::{Group, NODES, PODS, POOLS, Query, Resource};
 use super::state::{PodWatch, State, Update};
 use crate::PoolView;
 use stator_epp_scheduler::Random;
@@ -22,6 +22,8 @@ pub(super) struct PoolTask {
     pub(super) api: Api,
     pub(super) timing: Timing,
     pub(super) pool: PoolRef,
+    /// Labels of nodes that endpoints carry; nodes are not followed where there are none.
+    pub(super) node_labels: Arc<[String]>,
     pub(super) state: State,
     pub(super) view: watch::Sender<Arc<PoolView>>,
 }
@@ -45,6 +47,9 @@ impl PoolTask {
         }
         for group in Group::ALL {
             self.follow_policies(group, &mut followers);
+        }
+        if !self.node_labels.is_empty() {
+            self.follow_nodes(&mut followers);
         }
         let mut conflicts = BTreeSet::new();
         loop {
@@ -111,6 +116,13 @@ impl PoolTask {
         self.follow(query, Box::new(objects::pool), Update::Pool, followers);
     }
 
+    fn follow_nodes(&self, followers: &mut Followers) {
+        let wanted = self.node_labels.clone();
+        let query = Query { namespace: None, ..self.all(NODES) };
+        let decode: Decode<_> = Box::new(move |json| objects::node(json, &wanted));
+        self.follow(query, decode, Update::Nodes, followers);
+    }
+
     fn follow_policies(&self, group: Group, followers: &mut Followers) {
         let (of, also_of) = (self.pool.clone(), self.pool.clone());
         let objective: Decode<_> = Box::new(move |json| objects::objective(json, &of));
@@ -132,7 +144,8 @@ impl PoolTask {
 
     /// All objects of a kind in the pool's namespace.
     fn all(&self, resource: Resource) -> Query {
-        Query { resource, namespace: self.pool.namespace.clone(), labels: None, fields: None }
+        let namespace = Some(self.pool.namespace.clone());
+        Query { resource, namespace, labels: None, fields: None }
     }
 
     fn follow<T: Send + 'static>(

@@ -19,6 +19,7 @@ pub const POOL_GROUP: &str = "inference.networking.k8s.io";
 pub(crate) const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 pub(crate) const POOLS: Resource =
     Resource { group: POOL_GROUP, version: "v1", plural: "inferencepools" };
+pub(crate) const NODES: Resource = Resource { group: "", version: "v1", plural: "nodes" };
 pub(crate) const LEASES: Resource =
     Resource { group: "coordination.k8s.io", version: "v1", plural: "leases" };
 pub(crate) const TOKEN_REVIEWS: Resource =
@@ -36,6 +37,11 @@ pub const WATCHED: [Resource; 6] = [
     Group::LlmD.rewrites(),
     Group::Legacy.rewrites(),
 ];
+
+/// What is listed and watched beside, without a namespace, where plug-ins go by labels of nodes.
+/// Without the right to it endpoints are taken to be on different nodes of unknown place, but for
+/// the node's name, which pods tell.
+pub const TOPOLOGY: [Resource; 1] = [NODES];
 
 /// What leader election gets, creates and updates, in the pool's namespace.
 pub const ELECTION: [Resource; 1] = [LEASES];
@@ -96,11 +102,11 @@ impl Resource {
     }
 }
 
-/// Objects of one kind in a namespace, narrowed by selectors.
+/// Objects of one kind, in a namespace or without one, narrowed by selectors.
 #[derive(Clone, Debug)]
 pub(crate) struct Query {
     pub(crate) resource: Resource,
-    pub(crate) namespace: String,
+    pub(crate) namespace: Option<String>,
     /// `key=value[,key=value...]`.
     pub(crate) labels: Option<String>,
     /// As `labels`.
@@ -113,7 +119,7 @@ impl Query {
         let selectors = [("labelSelector", &self.labels), ("fieldSelector", &self.fields)];
         let selectors =
             selectors.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
-        let mut path = self.resource.path(Some(&self.namespace));
+        let mut path = self.resource.path(self.namespace.as_deref());
         for (at, (name, value)) in selectors.chain(parameters.iter().copied()).enumerate() {
             path.push(if at == 0 { '?' } else { '&' });
             path.push_str(name);
@@ -151,7 +157,7 @@ mod tests {
     fn selectors_and_parameters_are_escaped() {
         let query = Query {
             resource: PODS,
-            namespace: "n".into(),
+            namespace: Some("n".into()),
             labels: Some("a/b=c,d=".into()),
             fields: None,
         };
@@ -161,5 +167,7 @@ mod tests {
         );
         let plain = Query { labels: None, ..query };
         assert_eq!(plain.path(&[]), "/api/v1/namespaces/n/pods");
+        let everywhere = Query { resource: NODES, namespace: None, ..plain };
+        assert_eq!(everywhere.path(&[]), "/api/v1/nodes");
     }
 }

@@ -1,12 +1,18 @@
 //! What is known of one pool, and the view that follows from it. Pure: reports in, views out.
 
 use super::follow::Report;
+use super::objects::Labels;
 use super::resource::Group;
 use crate::{Pod, PoolSpec, PoolView, Rewrite, Rewrites, endpoints_of};
 use stator_epp_scheduler::Endpoint;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The label of a node that is its name.
+///
+/// Source: the well-known labels of Kubernetes.
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// What a follower of a pool says.
 #[derive(Debug)]
@@ -15,6 +21,8 @@ pub(crate) enum Update {
     Pool(Report<PoolSpec>),
     /// Of the pods of a [`PodWatch`], by its generation.
     Pods(u64, Report<Pod>),
+    /// Of nodes: the labels that endpoints carry.
+    Nodes(Report<Labels>),
     /// Of objectives.
     Objectives(Group, Report<i32>),
     /// Of rewrites.
@@ -41,6 +49,10 @@ pub(crate) struct State {
     next: Option<PodWatch>,
     generations: u64,
     pods: BTreeMap<String, Pod>,
+    /// Labels of nodes that endpoints carry, by node.
+    nodes: Table<Labels>,
+    /// Whether endpoints carry the name of their node as a label.
+    node_names: bool,
     endpoints: BTreeMap<String, Vec<Arc<Endpoint>>>,
     objectives: BTreeMap<Group, Table<i32>>,
     rewrites: BTreeMap<Group, Table<Rewrite>>,
@@ -67,6 +79,11 @@ impl State {
         state
     }
 
+    /// The same, whose endpoints carry these labels of their nodes.
+    pub(crate) fn with_node_labels(self, labels: &[String]) -> Self {
+        Self { node_names: labels.iter().any(|label| label == HOSTNAME), ..self }
+    }
+
     /// Takes note of a report.
     pub(crate) fn apply(&mut self, update: Update, now: Instant) {
         match update {
@@ -76,6 +93,11 @@ impl State {
                 }
             }
             Update::Pods(generation, report) => self.pods(generation, report, now),
+            Update::Nodes(report) => {
+                if self.nodes.apply(report, now) {
+                    self.derive_all();
+                }
+            }
             Update::Objectives(group, report) => {
                 if self.objectives.entry(group).or_default().apply(report, now) {
                     self.priorities = Arc::new(merged(&self.objectives).0);
@@ -169,6 +191,25 @@ impl State {
         }
     }
 
+    /// The labels of a pod's endpoints: its own, and those of its node that it has not itself.
+    fn labels(&self, pod: &Pod) -> Labels {
+        let Some(node) = &pod.node else { return pod.labels.clone() };
+        let of_node = self.nodes.entries.get(&**node).map(|labels| labels.iter());
+        let name = (HOSTNAME.to_owned(), node.to_string());
+        let named = self.node_names.then_some(name);
+        let of_node =
+            of_node.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone()));
+        let missing = |(name, _): &(String, String)| !pod.labels.contains_key(name);
+        // The node's own word on its name comes after the pod's, and so counts.
+        let mut added = named.into_iter().chain(of_node).filter(missing).peekable();
+        if added.peek().is_none() {
+            return pod.labels.clone();
+        }
+        let mut labels = BTreeMap::clone(&pod.labels);
+        labels.extend(added);
+        Arc::new(labels)
+    }
+
     fn derive_all(&mut self) {
         self.endpoints.retain(|name, _| self.pods.contains_key(name));
         let names: Vec<_> = self.pods.keys().cloned().collect();
@@ -179,11 +220,12 @@ impl State {
     fn derive(&mut self, name: &str) {
         let known = self.endpoints.remove(name).unwrap_or_default();
         let (Some(pod), Some(watch)) = (self.pods.get(name), &self.current) else { return };
+        let pod = Pod { labels: self.labels(pod), ..pod.clone() };
         let same = |endpoint: Endpoint| {
             let known = known.iter().find(|known| ***known == endpoint);
             known.cloned().unwrap_or_else(|| Arc::new(endpoint))
         };
-        let endpoints: Vec<_> = endpoints_of(pod, &watch.spec).into_iter().map(same).collect();
+        let endpoints: Vec<_> = endpoints_of(&pod, &watch.spec).into_iter().map(same).collect();
         if !endpoints.is_empty() {
             self.endpoints.insert(name.to_owned(), endpoints);
         }

@@ -18,6 +18,7 @@ fn pod(name: &str, app: &str, ready: bool) -> Pod {
         name: name.into(),
         uid: "u".into(),
         labels: Arc::new([("app".to_owned(), app.to_owned())].into()),
+        node: None,
         active_ports: None,
         ip: Some(Ipv4Addr::new(10, 0, 0, last).into()),
         ready,
@@ -128,6 +129,39 @@ fn a_selector_that_changes_back_needs_no_new_pods() {
     apply(&mut state, [pool(&spec("y", &[1])), pool(&spec("x", &[1]))]);
     check(&state, true, &["a-rank-0"]);
     assert_eq!(generations(&state), [1]);
+}
+
+#[test]
+fn endpoints_carry_the_labels_of_their_node() {
+    const ZONE: &str = "topology.kubernetes.io/zone";
+    let mut state = state().with_node_labels(&["kubernetes.io/hostname".into(), ZONE.into()]);
+    let on = |name: &str, node: &str| Pod { node: Some(node.into()), ..pod(name, "x", true) };
+    let mut own = on("b", "n1");
+    Arc::make_mut(&mut own.labels).insert(ZONE.into(), "its-own".into());
+    apply(&mut state, [pool(&spec("x", &[1])), pods(1, &[on("a", "n1"), own])]);
+    let labels = |state: &State| {
+        let label = |name: &str| {
+            let of = |endpoint: &Arc<stator_epp_scheduler::Endpoint>| {
+                (endpoint.pod.to_string(), endpoint.label(name).unwrap_or("-").to_owned())
+            };
+            state.view().endpoints.iter().map(of).collect::<BTreeMap<_, _>>()
+        };
+        ["kubernetes.io/hostname", ZONE].map(|name| label(name).into_values().collect::<Vec<_>>())
+    };
+    assert_eq!(labels(&state), [["n1", "n1"], ["-", "its-own"]], "a pod tells its node's name");
+    let node = |zone: &str| Arc::new([(ZONE.to_owned(), zone.to_owned())].into());
+    let set = |zone: &str| Update::Nodes(Report::Set("n1".into(), Some(node(zone))));
+    apply(&mut state, [set("z1")]);
+    assert_eq!(labels(&state), [["n1", "n1"], ["z1", "its-own"]]);
+    apply(&mut state, [set("z2")]);
+    assert_eq!(labels(&state)[1], ["z2", "its-own"]);
+    apply(&mut state, [Update::Nodes(Report::Set("n1".into(), None))]);
+    assert_eq!(labels(&state)[1], ["-", "its-own"]);
+    let before = state.view().endpoints;
+    let (gone, now) = (Update::Nodes(Report::Lost), Instant::now());
+    state.apply(gone, now);
+    assert_eq!(state.view().stale_since, None, "picks do not depend on nodes");
+    assert!(before.iter().zip(state.view().endpoints).all(|(one, two)| Arc::ptr_eq(one, &two)));
 }
 
 #[test]

@@ -12,10 +12,13 @@
 //! events are drained by reading, so that only an agent may read them), and the ranks beyond the
 //! first of an engine that has several behind one port.
 
+mod merge;
 mod recover;
+mod tally;
 mod task;
 mod translate;
 
+pub use tally::{Counts, Reason, Tally};
 pub use translate::{Skipped, Translator};
 
 use crate::roster::Roster;
@@ -23,6 +26,7 @@ use crate::{SignalMetrics, WorkerSink};
 use parking_lot::Mutex;
 use stator_epp_scheduler::Endpoint;
 use stator_fleet::subscribe::Subscription;
+use stator_placement::Closure;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -37,8 +41,8 @@ pub struct EngineSettings {
     pub replay_port: Option<u16>,
     /// What the topics of wanted messages begin with; everything by default.
     pub topic: String,
-    /// Tokens per block of our index. Engines whose blocks have a multiple of this are followed,
-    /// others are not.
+    /// Tokens per block of our index. Engines whose blocks have a multiple of this or divide it are
+    /// followed, others are not.
     pub block_size: NonZeroU32,
     /// Blocks of one engine that are known at once; 4 Mi by default. Further ones are ignored.
     pub blocks_max: usize,
@@ -93,13 +97,17 @@ impl EngineFeeds {
     /// Follows exactly these endpoints from now on. Must be called within a Tokio runtime.
     pub fn follow(&self, endpoints: &[Arc<Endpoint>]) {
         let wanted = endpoints.iter().map(|endpoint| (endpoint.worker, self.plan(endpoint)));
+        let name = |endpoint: &Endpoint| format!("{}/{}", endpoint.namespace, endpoint.name).into();
+        let names = endpoints.iter().map(|endpoint| (endpoint.worker, name(endpoint)));
+        self.metrics.feeds.follow(names, task::NEWS_MAX);
         let mut roster = self.roster.lock();
         roster.update(wanted.collect(), |worker, plan| {
             let Plan { subscription, replay_endpoint, .. } = plan;
             let EngineSettings { block_size, blocks_max, .. } = self.settings;
             let translator = Translator::new(block_size, blocks_max);
             let (sink, metrics) = (self.sink.clone(), self.metrics.clone());
-            Task::new(worker, translator, sink, metrics).run(subscription, replay_endpoint)
+            let closure = Closure::new(blocks_max);
+            Task::new(worker, (translator, closure), sink, metrics).run(subscription, replay_endpoint)
         });
         self.metrics.engines.set(roster.len() as i64);
     }

@@ -2,21 +2,24 @@
 
 use super::recover::{Pace, unbroken_end};
 use super::translate::{Skipped, Translator};
+use crate::feeds::FeedCounts;
 use crate::{SignalMetrics, WorkerSink};
 use bytes::Bytes;
 use stator_fleet::feed::{Action, Feed, Input};
 use stator_fleet::subscribe::{self, News, Subscription};
+use stator_placement::Closure;
 use stator_protos::kv_event::{self, EngineEvent, KvEvent};
 use stator_protos::{Generation, WorkerRank};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Messages that may wait; the publisher is held up beyond them.
-const NEWS_MAX: usize = 1024;
+pub(super) const NEWS_MAX: usize = 1024;
 
 type Events = Vec<EngineEvent>;
 
@@ -24,8 +27,11 @@ type Events = Vec<EngineEvent>;
 pub(super) struct Task {
     worker: WorkerRank,
     translator: Translator,
+    /// Makes of what is translated what the index has to be told.
+    closure: Closure,
     sink: Arc<dyn WorkerSink>,
     metrics: SignalMetrics,
+    counts: Arc<FeedCounts>,
     generation: Generation,
     /// `None` before the first connection.
     feed: Option<Feed<Events>>,
@@ -37,6 +43,7 @@ pub(super) struct Task {
     pace: Pace,
     /// Scratch space.
     translated: Vec<KvEvent>,
+    closed: Vec<KvEvent>,
 }
 
 /// How the feed's beginning is found.
@@ -59,14 +66,16 @@ struct Answer {
 impl Task {
     pub(super) fn new(
         worker: WorkerRank,
-        translator: Translator,
+        (translator, closure): (Translator, Closure),
         sink: Arc<dyn WorkerSink>,
         metrics: SignalMetrics,
     ) -> Self {
         Self {
             worker,
             translator,
+            closure,
             sink,
+            counts: metrics.feeds.of(worker),
             metrics,
             generation: Generation(0),
             feed: None,
@@ -76,6 +85,7 @@ impl Task {
             questions: JoinSet::new(),
             pace: Pace::default(),
             translated: Vec::new(),
+            closed: Vec::new(),
         }
     }
 
@@ -88,7 +98,10 @@ impl Task {
         loop {
             tokio::select! {
                 item = news.recv() => match item {
-                    Some(item) => self.news(item),
+                    Some(item) => {
+                        self.counts.waiting.store(news.len(), Ordering::Relaxed);
+                        self.news(item);
+                    }
                     None => return,
                 },
                 Some(answer) = self.questions.join_next() => match answer {
@@ -102,10 +115,23 @@ impl Task {
     fn news(&mut self, news: News) {
         match news {
             // Whoever is there now may be another than before.
-            News::Subscribed => self.begin(),
-            News::Message(_, number, payload) => self.message(number, &payload),
-            News::Malformed => drop(self.metrics.messages_malformed.inc()),
+            News::Subscribed => {
+                if self.feed.is_some() {
+                    FeedCounts::count(&self.counts.reconnections);
+                }
+                self.begin();
+            }
+            News::Message(_, number, payload) => {
+                FeedCounts::count(&self.counts.messages);
+                self.message(number, &payload);
+            }
+            News::Malformed => self.malformed(),
         }
+    }
+
+    fn malformed(&self) {
+        self.metrics.messages_malformed.inc();
+        FeedCounts::count(&self.counts.receive_errors);
     }
 
     /// A life begins, of which nothing is known.
@@ -150,7 +176,7 @@ impl Task {
                 Some(batch.events)
             }
             Err(error) => {
-                self.metrics.messages_malformed.inc();
+                self.malformed();
                 tracing::debug!(worker = %self.worker, %error, "an event batch is malformed");
                 None
             }
@@ -166,6 +192,7 @@ impl Task {
             Ok(batches) => batches.into_iter().map(|(n, payload)| (n, self.decode(&payload))),
             Err(reason) => {
                 self.metrics.replays_failed.inc();
+                FeedCounts::count(&self.counts.replay_errors);
                 tracing::debug!(worker = %self.worker, reason, "a replay failed");
                 return match from_start {
                     true => self.follow_live(),
@@ -200,18 +227,31 @@ impl Task {
     /// batch `next` on.
     fn replace(&mut self, next: u64, batches: &[Events]) {
         self.start = Start::Done;
-        self.translator.clear();
-        let mut scratch = std::mem::take(&mut self.translated);
+        self.forget();
         for events in batches {
-            let skipped = self.translator.translate(events, &mut scratch);
-            self.count(skipped);
-            scratch.clear();
+            self.close(events);
         }
-        self.translated = scratch;
         self.feed(Input::Snapshot { next });
     }
 
-    fn count(&self, skipped: Skipped) {
+    fn forget(&mut self) {
+        self.translator.clear();
+        self.closure.clear();
+    }
+
+    /// Leaves in `closed` what the index has to be told of these events.
+    fn close(&mut self, events: &[EngineEvent]) {
+        self.translated.clear();
+        self.closed.clear();
+        let skipped = self.translator.translate(events, &mut self.translated);
+        for event in &self.translated {
+            self.closure.apply(event, &mut self.closed);
+        }
+        self.count(skipped);
+    }
+
+    fn count(&mut self, skipped: Skipped) {
+        self.metrics.feeds.add(self.translator.take_tally());
         self.metrics.events_skipped.inc_by(skipped.events);
         self.metrics.block_size_mismatches.inc_by(skipped.block_sizes);
         self.metrics.blocks_skipped.inc_by(skipped.blocks);
@@ -230,11 +270,12 @@ impl Task {
         while let Some(action) = actions.pop_front() {
             match action {
                 Action::Unknown => {
-                    self.translator.clear();
+                    self.forget();
                     self.sink.unknown(self.worker);
                 }
                 Action::Replace => {
-                    self.sink.replace(self.worker, self.generation, self.translator.blocks());
+                    let blocks = self.closure.blocks().collect();
+                    self.sink.replace(self.worker, self.generation, blocks);
                 }
                 Action::Apply(events) => self.apply(&events),
                 Action::AskSnapshot => self.ask_all(),
@@ -253,14 +294,10 @@ impl Task {
 
     fn apply(&mut self, events: &[EngineEvent]) {
         self.metrics.batches.inc();
-        let mut translated = std::mem::take(&mut self.translated);
-        let skipped = self.translator.translate(events, &mut translated);
-        self.count(skipped);
-        if !translated.is_empty() {
-            self.sink.apply(self.worker, self.generation, &translated);
+        self.close(events);
+        if !self.closed.is_empty() {
+            self.sink.apply(self.worker, self.generation, &self.closed);
         }
-        translated.clear();
-        self.translated = translated;
     }
 
     /// Asks for all that the engine remembers, if it can be asked.

@@ -1,5 +1,7 @@
 //! From an engine's block hashes to ours.
 
+use super::merge::Merger;
+use super::tally::{Reason, Tally, cache_kind};
 use rustc_hash::FxHashMap;
 use stator_protos::hash::{HashSeed, SequenceHash, block_hash, next_sequence_hash};
 use stator_protos::kv_event::{Detail, EngineEvent, KvEvent, Medium, Removed, Stored};
@@ -15,7 +17,7 @@ const FULL_ATTENTION: [&str; 3] = ["full_attention", "mla_attention", "sink_full
 pub struct Skipped {
     /// Events of cache groups that are not indexed.
     pub events: u64,
-    /// Events whose block size is no multiple of ours.
+    /// Events whose block size is neither a multiple nor a part of ours.
     pub block_sizes: u64,
     /// Blocks whose parent is not known, that hold more than text, or for which there is no room.
     pub blocks: u64,
@@ -26,16 +28,20 @@ pub struct Skipped {
 /// The adapter and the cache salt of a block seed our hash as they seed a request's. A salt is
 /// seen where the engine names it, or as the one text beside the adapter's name in a sequence's
 /// first block; vLLM before 0.18 tells of no salts, so that salted blocks look like plain ones.
-/// Blocks with images in them are not indexed, nor is what follows them: only the engine knows how
-/// it names an image. Of a model with several full-attention groups the first that is heard of is
+/// Blocks that are parts of ours, down to SGLang's of one token, are put together. Blocks with
+/// images in them are not indexed, nor is what follows them: only the engine knows how it names an
+/// image. Of a model with several full-attention groups the first that is heard of is
 /// indexed.
 #[derive(Debug)]
 pub struct Translator {
     block_size: u32,
     blocks_max: usize,
     known: FxHashMap<u64, Known>,
+    /// Blocks that are smaller than ours.
+    merger: Merger,
     /// The cache group that is indexed, once one was heard of.
     group: Option<u32>,
+    tally: Tally,
 }
 
 /// A block of the engine.
@@ -60,18 +66,26 @@ impl Translator {
     /// `blocks_max`.
     pub fn new(block_size: NonZeroU32, blocks_max: usize) -> Self {
         let block_size = block_size.get();
-        Self { block_size, blocks_max, known: FxHashMap::default(), group: None }
+        let (known, tally) = (FxHashMap::default(), Tally::default());
+        let merger = Merger::new(block_size, blocks_max);
+        Self { block_size, blocks_max, known, merger, group: None, tally }
+    }
+
+    /// What became of the events since this was last asked.
+    pub fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
     }
 
     /// Forgets everything: another life begins.
     pub fn clear(&mut self) {
         self.known.clear();
+        self.merger.clear();
         self.group = None;
     }
 
     /// All blocks, each as often as it is there.
     pub fn blocks(&self) -> Vec<(SequenceHash, Medium)> {
-        let mut blocks = Vec::new();
+        let mut blocks: Vec<_> = self.merger.blocks().collect();
         for known in self.known.values() {
             for (copies, medium) in known.copies.iter().zip(Medium::ALL) {
                 for _ in 0..*copies {
@@ -89,38 +103,104 @@ impl Translator {
             match event {
                 KvEvent::Cleared => {
                     self.known.clear();
+                    self.merger.clear();
                     out.push(KvEvent::Cleared);
                 }
-                KvEvent::Removed(removed) if self.is_indexed(detail) => self.remove(removed, out),
-                KvEvent::Stored(stored) if self.is_indexed(detail) => {
-                    if stored.tokens.is_empty() {
-                        skipped.blocks += self.copy(stored, out);
-                    } else if stored.block_size % self.block_size != 0 {
-                        skipped.block_sizes += 1;
-                    } else {
-                        skipped.blocks += self.store(stored, detail, out);
+                KvEvent::Removed(removed) => match self.unfit(detail) {
+                    None => self.remove(removed, out),
+                    Some(reason) => {
+                        skipped.events += 1;
+                        let kind = cache_kind(detail.spec_kind.as_deref());
+                        *self.tally.removals.entry((kind, reason)).or_default() += 1;
+                    }
+                },
+                KvEvent::Stored(stored) => {
+                    let reason = match self.unfit(detail) {
+                        Some(reason) => {
+                            skipped.events += 1;
+                            Some(reason)
+                        }
+                        None => self.stored((stored, detail), &mut skipped, out),
+                    };
+                    if let Some(reason) = reason {
+                        let kind = cache_kind(detail.spec_kind.as_deref());
+                        *self.tally.stores.entry((kind, reason)).or_default() += 1;
                     }
                 }
-                KvEvent::Removed(_) | KvEvent::Stored(_) => skipped.events += 1,
             }
         }
         skipped
     }
 
-    /// Whether the event is of the cache group that is indexed; the first that fits is.
-    fn is_indexed(&mut self, detail: &Detail) -> bool {
+    /// Follows a stored event of the group that is indexed; tells why, if all of it is passed
+    /// over.
+    fn stored(
+        &mut self,
+        (stored, detail): (&Stored, &Detail),
+        skipped: &mut Skipped,
+        out: &mut Vec<KvEvent>,
+    ) -> Option<Reason> {
+        if stored.tokens.is_empty() {
+            skipped.blocks += self.copy(stored, out);
+            return None;
+        }
+        let is_part = stored.block_size < self.block_size && self.merger.fits(stored.block_size);
+        if !is_part && stored.block_size % self.block_size != 0 {
+            skipped.block_sizes += 1;
+            return Some(Reason::InvalidBlockSize);
+        }
+        if is_part {
+            return self.merge((stored, detail), skipped, out);
+        }
+        let Some(chain) = self.chain(stored, detail) else {
+            skipped.blocks += stored.hashes.len() as u64;
+            return Some(Reason::UnknownParent);
+        };
+        skipped.blocks += self.store(stored, (chain, detail), out);
+        None
+    }
+
+    /// Follows a stored event of blocks that are parts of ours.
+    fn merge(
+        &mut self,
+        (stored, detail): (&Stored, &Detail),
+        skipped: &mut Skipped,
+        out: &mut Vec<KvEvent>,
+    ) -> Option<Reason> {
+        let blocks = stored.hashes.len();
+        let seed = match stored.parent {
+            Some(parent) => self.merger.seed(parent),
+            None => Some(first_seed(stored, detail)),
+        };
+        let Some(seed) = seed else {
+            skipped.blocks += blocks as u64;
+            return Some(Reason::UnknownParent);
+        };
+        let plain = blocks.min(first_with_more_than_text(stored, detail));
+        skipped.blocks += (blocks - self.merger.store(stored, (seed, plain), out)) as u64;
+        None
+    }
+
+    /// Why an event is not of the cache group that is indexed, which is the first that fits;
+    /// `None` if it is.
+    fn unfit(&mut self, detail: &Detail) -> Option<Reason> {
         let Detail { group, spec_kind, .. } = detail;
         if spec_kind.as_deref().is_some_and(|kind| !FULL_ATTENTION.contains(&kind)) {
-            return false;
+            return Some(Reason::UnsupportedCacheKind);
         }
         // Engines without groups name none, nor do their removals.
-        group.is_none_or(|group| *self.group.get_or_insert(group) == group)
+        let indexed = group.is_none_or(|group| *self.group.get_or_insert(group) == group);
+        (!indexed).then_some(Reason::OtherGroup)
     }
 
     /// Stores blocks whose tokens are told. Returns how many could not be.
-    fn store(&mut self, stored: &Stored, detail: &Detail, out: &mut Vec<KvEvent>) -> u64 {
+    fn store(
+        &mut self,
+        stored: &Stored,
+        (chain, detail): (Chain, &Detail),
+        out: &mut Vec<KvEvent>,
+    ) -> u64 {
         let blocks = stored.hashes.len();
-        let Some(chain) = self.chain(stored, detail) else { return blocks as u64 };
         let plain = blocks.min(first_with_more_than_text(stored, detail));
         let mut hashes = Vec::new();
         let Chain { mut parent, seed } = chain;
@@ -162,6 +242,7 @@ impl Translator {
                     known.copies[stored.medium as usize] += 1;
                     hashes.extend(known.ours.iter().map(|ours| ours.0));
                 }
+                None if self.merger.copy(*theirs, stored.medium, out) => {}
                 None => unknown += 1,
             }
         }
@@ -195,10 +276,7 @@ impl Translator {
             let known = self.known.get(&parent)?;
             return Some(Chain { parent: known.ours.last().copied(), seed: known.seed });
         }
-        let lora = stored.lora_name.as_deref();
-        let salt =
-            detail.cache_salt.as_deref().or_else(|| beside_lora(lora, detail).next().flatten());
-        Some(Chain { parent: None, seed: HashSeed::new(lora, salt) })
+        Some(Chain { parent: None, seed: first_seed(stored, detail) })
     }
 
     fn add(&mut self, theirs: u64, block: Known, medium: Medium, out: &mut Vec<KvEvent>) {
@@ -222,12 +300,23 @@ impl Translator {
     fn remove(&mut self, removed: &Removed, out: &mut Vec<KvEvent>) {
         let mut hashes = Vec::new();
         for theirs in &removed.hashes {
-            let Some(known) = self.known.get_mut(theirs) else { continue };
+            let Some(known) = self.known.get_mut(theirs) else {
+                match self.merger.remove(*theirs, removed.medium, out) {
+                    Some(true) => self.tally.suppressed += 1,
+                    Some(false) => self.tally.forwarded += 1,
+                    None => {}
+                }
+                continue;
+            };
             let copies = &mut known.copies[removed.medium as usize];
             if *copies == 0 {
                 continue;
             }
             *copies -= 1;
+            match *copies {
+                0 => self.tally.forwarded += 1,
+                _ => self.tally.suppressed += 1,
+            }
             hashes.extend(known.ours.iter().map(|ours| ours.0));
             if known.copies == [0; 4] {
                 self.known.remove(theirs);
@@ -237,6 +326,13 @@ impl Translator {
             out.push(KvEvent::Removed(Removed { hashes, medium: removed.medium }));
         }
     }
+}
+
+/// The seed of a sequence's first block.
+fn first_seed(stored: &Stored, detail: &Detail) -> HashSeed {
+    let lora = stored.lora_name.as_deref();
+    let salt = detail.cache_salt.as_deref().or_else(|| beside_lora(lora, detail).next().flatten());
+    HashSeed::new(lora, salt)
 }
 
 /// Removes every copy of a block.

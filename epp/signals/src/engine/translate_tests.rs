@@ -118,8 +118,49 @@ fn a_larger_block_of_the_engine_is_several_of_ours() {
 
 #[test]
 fn a_block_size_that_does_not_fit_is_counted() {
-    let events = [stored(&[91], None, &tokens(2), 2), stored(&[92], None, &tokens(6), 6)];
+    let events = [stored(&[91], None, &tokens(3), 3), stored(&[92], None, &tokens(6), 6)];
     check(&events, Held::new(), Skipped { block_sizes: 2, ..Skipped::default() });
+}
+
+#[test]
+fn smaller_blocks_of_the_engine_make_up_ours() {
+    let ours = sequence(&tokens(8), None, None);
+    let each = |from: u64| -> Vec<u64> { (from..from + 8).collect() };
+    let whole = || stored(&each(90), None, &tokens(8), 1);
+    check(&[whole()], device(&ours), Skipped::default());
+    check(&[whole(), removed(&[97], Medium::Device)], device(&ours[..1]), Skipped::default());
+    let twos = stored(&[80, 81, 82], None, &tokens(6), 2);
+    let rest = stored(&[83], Some(82), &tokens(8)[6..], 2);
+    check(&[twos, rest], device(&ours), Skipped::default());
+    let lost = stored(&[97], Some(96), &tokens(8)[7..], 1);
+    check(&[lost], Held::new(), blocks_skipped(1));
+}
+
+#[test]
+fn what_became_of_events_is_told_by_reason() {
+    let mut translator = translator();
+    let mut of_kind = |mut event: EngineEvent, kind: &str| {
+        event.detail.spec_kind = Some(kind.to_owned());
+        translator.translate(&[event], &mut Vec::new());
+        translator.take_tally()
+    };
+    let reason = |kind: &'static str, reason| super::super::Counts::from([((kind, reason), 1)]);
+    let tally = of_kind(stored(&[91], None, &tokens(4), 4), "mamba");
+    assert_eq!(tally.stores, reason("mamba", Reason::UnsupportedCacheKind));
+    let tally = of_kind(removed(&[91], Medium::Device), "new_kind");
+    assert_eq!(tally.removals, reason("other", Reason::UnsupportedCacheKind));
+    let tally = of_kind(stored(&[91], None, &tokens(6), 6), "full_attention");
+    assert_eq!(tally.stores, reason("full_attention", Reason::InvalidBlockSize));
+    let tally = of_kind(stored(&[92], Some(91), &tokens(4), 4), "full_attention");
+    assert_eq!(tally.stores, reason("full_attention", Reason::UnknownParent));
+    for _ in 0..2 {
+        let tally = of_kind(stored(&[91], None, &tokens(4), 4), "full_attention");
+        assert_eq!(tally, Tally::default());
+    }
+    let tally = of_kind(removed(&[91], Medium::Device), "full_attention");
+    assert_eq!((tally.suppressed, tally.forwarded), (1, 0));
+    let tally = of_kind(removed(&[91], Medium::Device), "full_attention");
+    assert_eq!((tally.suppressed, tally.forwarded), (0, 1));
 }
 
 #[test]

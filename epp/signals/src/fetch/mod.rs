@@ -5,14 +5,17 @@
 //! renderers and model hubs.
 
 mod body;
+mod buffers;
 mod head;
 mod tls;
 mod url;
 
+pub use buffers::Buffers;
 pub use tls::{TlsError, TlsOptions};
 pub use url::{Url, UrlError};
 
 use body::Chunks;
+use buffers::Buffer;
 use head::{Head, Length};
 use rustls::ClientConfig;
 use std::io;
@@ -24,7 +27,7 @@ use tokio_rustls::TlsConnector;
 
 /// Largest head of a response, in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Room that a read is given at least.
+/// Room that a read is given.
 const READ_BYTES: usize = 16 << 10;
 
 /// Why a request has no response.
@@ -79,7 +82,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 pub struct Connection {
     origin: Origin,
     io: Option<Box<dyn Io>>,
-    buffer: Vec<u8>,
+    buffer: Buffer,
 }
 
 impl std::fmt::Debug for Connection {
@@ -92,7 +95,19 @@ impl std::fmt::Debug for Connection {
 impl Connection {
     /// A connection that is not made yet.
     pub fn new(origin: Origin) -> Self {
-        Self { origin, io: None, buffer: Vec::new() }
+        Self::sharing(origin, Arc::default())
+    }
+
+    /// The same, with buffers that it shares with others: it has one only from the first byte of a
+    /// response until [`Connection::done`]. Of many connections few have one at once, which are
+    /// then still in the processor's cache.
+    pub fn sharing(origin: Origin, buffers: Arc<Buffers>) -> Self {
+        Self { origin, io: None, buffer: Buffer::of(buffers) }
+    }
+
+    /// The last response is not needed any more.
+    pub fn done(&mut self) {
+        self.buffer.give_back();
     }
 
     /// Whether the next request finds the connection up.
@@ -125,7 +140,7 @@ impl Connection {
         let first = self.attempt(&mut io, request, limit).await;
         let (head, body) = match first {
             // Nothing had come: it was closed while nobody looked.
-            Err(FetchError::Io(_)) if was_kept && self.buffer.is_empty() => {
+            Err(FetchError::Io(_)) if was_kept && self.buffer.bytes.is_empty() => {
                 io = connect(&self.origin).await?;
                 self.attempt(&mut io, request, limit).await?
             }
@@ -134,11 +149,11 @@ impl Connection {
         if head.keep_alive {
             self.io = Some(io);
         }
-        let location = head.location.map(|range| &self.buffer[range]);
+        let location = head.location.map(|range| &self.buffer.bytes[range]);
         Ok(Response {
             status: head.status,
             location: location.and_then(|bytes| std::str::from_utf8(bytes).ok()),
-            body: &self.buffer[body],
+            body: &self.buffer.bytes[body],
         })
     }
 
@@ -148,25 +163,25 @@ impl Connection {
         request: &[u8],
         limit: usize,
     ) -> Result<(Head, Range<usize>), FetchError> {
-        self.buffer.clear();
+        self.buffer.bytes.clear();
         io.write_all(request).await?;
         io.flush().await?;
         let buffer = &mut self.buffer;
         let mut searched = 0;
         let head = loop {
-            if let Some(head) = Head::parse(buffer, searched)? {
+            if let Some(head) = Head::parse(&buffer.bytes, searched)? {
                 break head;
             }
-            if buffer.len() > HEAD_BYTES_MAX {
+            if buffer.bytes.len() > HEAD_BYTES_MAX {
                 return Err(FetchError::TooLarge { limit: HEAD_BYTES_MAX });
             }
             // The end may be cut in two.
-            searched = buffer.len().saturating_sub(3);
-            more(io, buffer).await?;
+            searched = buffer.bytes.len().saturating_sub(3);
+            buffer.more(io).await?;
         };
         let (end, consumed) = read_body(io, buffer, &head, limit).await?;
         // What nobody asked for would be taken for the next answer.
-        let keep_alive = head.keep_alive && consumed == buffer.len();
+        let keep_alive = head.keep_alive && consumed == buffer.bytes.len();
         let body = head.size..end;
         Ok((Head { keep_alive, ..head }, body))
     }
@@ -175,7 +190,7 @@ impl Connection {
 /// Reads the body; returns where in the buffer it ends, and where what belongs to it ends.
 async fn read_body(
     io: &mut Box<dyn Io>,
-    buffer: &mut Vec<u8>,
+    buffer: &mut Buffer,
     head: &Head,
     limit: usize,
 ) -> Result<(usize, usize), FetchError> {
@@ -186,43 +201,35 @@ async fn read_body(
                 return Err(too_large());
             }
             let end = head.size + length;
-            buffer.reserve(end.saturating_sub(buffer.len()));
-            while buffer.len() < end {
-                more(io, buffer).await?;
+            buffer.bytes.reserve(end.saturating_sub(buffer.bytes.len()));
+            while buffer.bytes.len() < end {
+                buffer.more(io).await?;
             }
             Ok((end, end))
         }
         Length::Chunked => {
             let mut chunks = Chunks::new(head.size);
-            while !chunks.advance(buffer)? {
-                if buffer.len() - head.size > limit.saturating_mul(2).saturating_add(READ_BYTES)
+            while !chunks.advance(&mut buffer.bytes)? {
+                let came = buffer.bytes.len() - head.size;
+                if came > limit.saturating_mul(2).saturating_add(READ_BYTES)
                     || chunks.end() - head.size > limit
                 {
                     return Err(too_large());
                 }
-                more(io, buffer).await?;
+                buffer.more(io).await?;
             }
             Ok((chunks.end(), chunks.consumed()))
         }
         Length::UntilClose => loop {
-            if buffer.len() - head.size > limit {
+            let bytes = &mut buffer.bytes;
+            if bytes.len() - head.size > limit {
                 return Err(too_large());
             }
-            buffer.reserve(READ_BYTES);
-            if io.read_buf(buffer).await? == 0 {
-                return Ok((buffer.len(), buffer.len()));
+            bytes.reserve(READ_BYTES);
+            if io.read_buf(bytes).await? == 0 {
+                return Ok((bytes.len(), bytes.len()));
             }
         },
-    }
-}
-
-async fn more(io: &mut Box<dyn Io>, buffer: &mut Vec<u8>) -> Result<(), FetchError> {
-    if buffer.capacity() - buffer.len() < READ_BYTES / 4 {
-        buffer.reserve(READ_BYTES);
-    }
-    match io.read_buf(buffer).await? {
-        0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-        _ => Ok(()),
     }
 }
 

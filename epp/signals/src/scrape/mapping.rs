@@ -14,7 +14,7 @@ pub const ENGINE_LABELS: [&str; 2] =
 pub const DEFAULT_ENGINE: &str = "vllm";
 
 /// Where on an engine's page its load stands. Each list has alternatives, in order: the first
-/// that the page has counts. An empty list is a thing that the engine does not tell.
+/// that a page has counts, and stays for as long as pages have it. An empty list is a thing that the engine does not tell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mapping {
     /// Requests that wait for room; several series are summed.
@@ -28,6 +28,9 @@ pub struct Mapping {
     pub lora: Vec<Spec>,
     /// Where the size of the KV cache stands.
     pub cache: CacheMapping,
+    /// 1 while the engine can answer, 0 while it sleeps; of several series one that is awake is
+    /// enough.
+    pub awake: Option<Spec>,
 }
 
 /// Where the size of an engine's KV cache stands; nowhere if both are empty. Of several series the
@@ -73,6 +76,7 @@ impl EngineSpecs<'_> {
             kv_usage: one(self.kv_usage)?,
             lora: one(self.lora)?,
             cache,
+            awake: None,
         })
     }
 }
@@ -150,6 +154,7 @@ fn builtin() -> [(&'static str, Mapping); 5] {
         kv_usage: specs(&["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"]),
         lora: specs(&["vllm:lora_requests_info"]),
         cache: CacheMapping { labels: Some(spec("vllm:cache_config_info")), values: None },
+        awake: Some(spec("vllm:engine_sleep_state{sleep_state=awake}")),
     };
     let sglang = Mapping {
         // With priorities there is a series for each beside the one for all, which has none.
@@ -162,6 +167,7 @@ fn builtin() -> [(&'static str, Mapping); 5] {
             // 0.5.23 has these instead.
             values: Some([spec("sglang:page_size"), spec("sglang:num_pages")]),
         },
+        awake: None,
     };
     let trtllm = Mapping {
         waiting: specs(&["trtllm_num_requests_waiting"]),
@@ -169,6 +175,7 @@ fn builtin() -> [(&'static str, Mapping); 5] {
         kv_usage: specs(&["trtllm_kv_cache_utilization"]),
         lora: Vec::new(),
         cache: values(["trtllm_kv_cache_tokens_per_block", "trtllm_kv_cache_max_blocks"]),
+        awake: None,
     };
     let triton_trtllm = Mapping {
         waiting: specs(&["nv_trt_llm_request_metrics{request_type=waiting}"]),
@@ -179,6 +186,7 @@ fn builtin() -> [(&'static str, Mapping); 5] {
             "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
             "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
         ]),
+        awake: None,
     };
     let triton = Mapping {
         waiting: specs(&["nv_inference_pending_request_count"]),

@@ -1,5 +1,8 @@
 //! Reads how busy engines are off their metrics pages, twenty times a second.
 //!
+//! Pages are best read on a [`ScrapeThread`]: what comes twenty times a second from each of a
+//! hundred endpoints would wake one thread of a larger runtime after the other.
+//!
 //! One task per endpoint asks over one kept connection, so that a slow endpoint delays no other;
 //! they ask at a few moments of the interval, so that pages neither come all at once nor wake the
 //! process one by one. Most of a page is not read: [`Reader`] knows where the few lines stood last
@@ -12,12 +15,14 @@ mod mapping;
 mod page;
 mod reader;
 mod spec;
+mod thread;
 
 pub use mapping::{CacheMapping, DEFAULT_ENGINE, ENGINE_LABELS, EngineSpecs, Mapping, Mappings};
 pub use reader::{Incomplete, Reader};
 pub use spec::{Spec, SpecError};
+pub use thread::ScrapeThread;
 
-use crate::fetch::{self, Connection, FetchError, Origin};
+use crate::fetch::{self, Buffers, Connection, FetchError, Origin};
 use crate::roster::Roster;
 use crate::{LoadSink, SignalMetrics};
 use parking_lot::Mutex;
@@ -27,6 +32,7 @@ use stator_protos::WorkerRank;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// Longest wait after a failure; the first is the interval, and each is twice the one before.
@@ -82,6 +88,7 @@ pub struct Scraper {
 
 struct Shared {
     settings: ScrapeSettings,
+    buffers: Arc<Buffers>,
     sink: Arc<dyn LoadSink>,
     metrics: SignalMetrics,
     /// What the phases count from.
@@ -118,8 +125,15 @@ impl Scraper {
         sink: Arc<dyn LoadSink>,
         metrics: SignalMetrics,
     ) -> Self {
-        let shared = Arc::new(Shared { settings, sink, metrics, start: Instant::now() });
+        let (buffers, start) = (Arc::default(), Instant::now());
+        let shared = Arc::new(Shared { settings, buffers, sink, metrics, start });
         Self { shared, mappings, roster: Mutex::default() }
+    }
+
+    /// The same, but its tasks run on another runtime than the caller's.
+    #[must_use]
+    pub fn on(self, runtime: Handle) -> Self {
+        Self { roster: Mutex::new(Roster::on(runtime)), ..self }
     }
 
     /// Asks exactly these endpoints from now on. Must be called within a Tokio runtime.
@@ -154,6 +168,8 @@ struct Task {
     narrow: bool,
     /// When a page was last read, until that does not count any more.
     last: Option<Instant>,
+    /// What was last said of whether the engine takes requests.
+    accepting: Option<bool>,
 }
 
 /// Why there is no load.
@@ -183,13 +199,14 @@ impl Task {
             .filter(|_| settings.narrow)
             .map(|target| fetch::request("GET", &origin, &target, None).into());
         Self {
-            connection: Connection::new(origin),
+            connection: Connection::sharing(origin, shared.buffers.clone()),
             reader: Reader::new(mapping),
             whole_request,
             narrow_request,
             narrow: true,
             // As if it had just been heard of: it has the same time to say something.
             last: Some(Instant::now()),
+            accepting: None,
             shared,
             worker,
         }
@@ -242,9 +259,16 @@ impl Task {
         if response.status != 200 {
             return Err(Failure::Status(response.status));
         }
-        let load = self.reader.read(response.body)?;
-        metrics.pages.inc();
-        sink.load(self.worker, load);
+        let read = self.reader.read(response.body).map(|load| {
+            metrics.pages.inc();
+            sink.load(self.worker, load);
+        });
+        self.connection.done();
+        read?;
+        let awake = self.reader.is_awake();
+        if self.accepting.replace(awake) != Some(awake) {
+            sink.accepting(self.worker, awake);
+        }
         Ok(())
     }
 
@@ -272,10 +296,10 @@ fn narrowed(path: &str, mapping: &Mapping) -> Option<String> {
     if path.contains('?') {
         return None;
     }
-    let Mapping { waiting, running, kv_usage, lora, cache } = mapping;
+    let Mapping { waiting, running, kv_usage, lora, cache, awake } = mapping;
     let cache = cache.labels.iter().chain(cache.values.iter().flatten());
     let load = [waiting, running, kv_usage, lora].into_iter().flatten();
-    let mut names: Vec<_> = load.chain(cache).map(Spec::name).collect();
+    let mut names: Vec<_> = load.chain(cache).chain(awake).map(Spec::name).collect();
     names.sort_unstable();
     names.dedup();
     let names: Vec<_> = names.iter().map(|name| format!("name%5B%5D={name}")).collect();

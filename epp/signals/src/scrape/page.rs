@@ -6,9 +6,9 @@
 use super::spec::Spec;
 use std::borrow::Cow;
 
-/// How much earlier than last time a metric is first looked for: labels and values before it may
-/// have become shorter.
-const DRIFT_BYTES: usize = 4096;
+/// How much earlier than last time a metric is looked for where it does not stand in its place:
+/// labels and values before it may have become shorter.
+const DRIFT_BYTES: usize = 512;
 
 /// One series: its labels as they stand between the braces, and its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +50,9 @@ fn named<'a>(line: &'a [u8], spec: &Spec) -> Option<&'a [u8]> {
 
 /// Where the first series of the metric stands.
 fn find(page: &[u8], spec: &Spec, hint: Hint) -> Option<usize> {
+    if starts_at(page, spec, hint.0) {
+        return Some(hint.0);
+    }
     let from = hint.0.saturating_sub(DRIFT_BYTES);
     if from > 0 && from < page.len() {
         let near = find_from(page, spec, from);
@@ -62,6 +65,14 @@ fn find(page: &[u8], spec: &Spec, hint: Hint) -> Option<usize> {
         Some(_) => Some(0),
         None => find_from(page, spec, 0),
     }
+}
+
+/// Whether the metric's first series stands exactly there.
+fn starts_at(page: &[u8], spec: &Spec, at: usize) -> bool {
+    let newline = at.checked_sub(1).and_then(|before| page.get(before));
+    newline == Some(&b'\n')
+        && named(&page[at..], spec).is_some()
+        && named(line_before(page, at), spec).is_none()
 }
 
 fn find_from(page: &[u8], spec: &Spec, mut from: usize) -> Option<usize> {

@@ -8,6 +8,10 @@ use std::sync::Arc;
 
 /// Most adapters of one list that are kept.
 const ADAPTERS_MAX: usize = 4096;
+/// From one page to the next on which is looked for what hardly changes: the size of the cache,
+/// whether the engine sleeps, and adapters where the last page looked at told of none. To find that something is not there, all
+/// of a page must be read.
+const SELDOM_PAGES: u32 = 20;
 
 /// What a page lacks without which a load is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,31 +25,52 @@ pub struct Reader {
     mapping: Arc<Mapping>,
     hints: Hints,
     load: EngineLoad,
+    /// Pages until those things are looked for again.
+    seldom: u32,
+    /// Whether the last page that was looked at for adapters told of them.
+    tells_adapters: bool,
+    /// Whether the engine can answer, where it ever said so.
+    awake: Option<bool>,
     /// The adapters' labels on the last page.
     adapters: [Vec<u8>; 3],
 }
 
 #[derive(Debug, Default)]
 struct Hints {
-    waiting: Hint,
-    running: Hint,
-    kv_usage: Hint,
+    waiting: Place,
+    running: Place,
+    kv_usage: Place,
     lora: Hint,
     cache: [Hint; 3],
+    awake: Hint,
+}
+
+/// Which of several metrics the last page had, and where.
+#[derive(Debug, Default)]
+struct Place {
+    alternative: usize,
+    hint: Hint,
 }
 
 impl Reader {
     /// A reader of the pages of an engine.
     pub fn new(mapping: Arc<Mapping>) -> Self {
         let (hints, load) = (Hints::default(), EngineLoad::default());
-        Self { mapping, hints, load, adapters: Default::default() }
+        let (seldom, tells_adapters, awake) = (0, false, None);
+        Self { mapping, hints, load, seldom, tells_adapters, awake, adapters: Default::default() }
+    }
+
+    /// Whether the engine could answer when the last page was read: one that sleeps has given its
+    /// memory away.
+    pub fn is_awake(&self) -> bool {
+        self.awake.unwrap_or(true)
     }
 
     /// Reads a page. `updated` of the load is not set.
     ///
     /// Requests of several data-parallel ranks are summed, their shares of used KV averaged. That
     /// there are no adapters and that the cache's size is not told is normal; the last size told
-    /// stays.
+    /// stays. A size that is new, sleep, and the first adapters are seen within twenty pages.
     ///
     /// # Errors
     ///
@@ -66,8 +91,15 @@ impl Reader {
         // Casts saturate.
         (load.waiting, load.running) = (waiting.sum as u32, running.sum as u32);
         load.kv_usage = (usage.sum / usage.count.max(1) as f64).clamp(0.0, 1.0);
-        self.read_cache(page);
-        self.read_lora(page);
+        let seldom = self.seldom == 0;
+        self.seldom = if seldom { SELDOM_PAGES - 1 } else { self.seldom - 1 };
+        if seldom {
+            self.read_cache(page);
+            self.read_awake(page);
+        }
+        if seldom || self.tells_adapters {
+            self.read_lora(page);
+        }
         Ok(&self.load)
     }
 
@@ -92,6 +124,15 @@ impl Reader {
         self.load.cache = told.or(self.load.cache);
     }
 
+    fn read_awake(&mut self, page: &[u8]) {
+        let Some(spec) = &self.mapping.awake else { return };
+        let mut awake = None;
+        each_series(page, spec, &mut self.hints.awake, |series| {
+            awake = Some(awake == Some(true) || series.value > 0.0);
+        });
+        self.awake = awake;
+    }
+
     fn read_lora(&mut self, page: &[u8]) {
         let mut newest: Option<(f64, Labels<'_>)> = None;
         for spec in &self.mapping.lora {
@@ -101,6 +142,7 @@ impl Reader {
                 }
             });
         }
+        self.tells_adapters = newest.is_some();
         let Some((_, labels)) = newest else { return };
         const NAMES: [&[u8]; 3] = [b"max_lora", b"running_lora_adapters", b"waiting_lora_adapters"];
         let told = NAMES.map(|name| labels.get(name).unwrap_or_default());
@@ -123,21 +165,33 @@ struct Total {
     count: u32,
 }
 
-/// The series of the first of `specs` that the page has. What is no count is left out.
-fn total(page: &[u8], specs: &[Spec], hint: &mut Hint) -> Total {
-    for spec in specs {
-        let mut total = Total::default();
-        each_series(page, spec, hint, |series| {
-            if series.value.is_finite() && series.value >= 0.0 {
-                total.sum += series.value;
-                total.count += 1;
-            }
-        });
+/// The series of the first of `specs` that the page has, or of the one that the page before had,
+/// as long as it is there. What is no count is left out.
+fn total(page: &[u8], specs: &[Spec], place: &mut Place) -> Total {
+    let before = place.alternative;
+    let again = specs.get(before).map(|spec| total_of(page, spec, &mut place.hint));
+    if let Some(total) = again.filter(|total| total.count > 0) {
+        return total;
+    }
+    for (alternative, spec) in specs.iter().enumerate().filter(|(at, _)| *at != before) {
+        let total = total_of(page, spec, &mut place.hint);
         if total.count > 0 {
+            place.alternative = alternative;
             return total;
         }
     }
     Total::default()
+}
+
+fn total_of(page: &[u8], spec: &Spec, hint: &mut Hint) -> Total {
+    let mut total = Total::default();
+    each_series(page, spec, hint, |series| {
+        if series.value.is_finite() && series.value >= 0.0 {
+            total.sum += series.value;
+            total.count += 1;
+        }
+    });
+    total
 }
 
 fn first(page: &[u8], spec: &Spec, hint: &mut Hint) -> Option<f64> {

@@ -48,9 +48,60 @@ fn the_newest_lora_series_counts() {
     let style = vec!["style-a".to_owned()];
     let busy = Lora { max: 2, running: style.clone(), waiting: style };
     assert_eq!(read(&mut reader, &later), Some(busy.clone()));
-    // A page without them says nothing new.
-    assert_eq!(read(&mut reader, VLLM_DP), Some(busy));
-    assert_eq!(read(&mut reader, VLLM_LORA), Some(idle));
+    // A page without them says nothing new, and those after it are not looked at for a while.
+    assert_eq!(read(&mut reader, VLLM_DP), Some(busy.clone()));
+    let after = (0..SELDOM_PAGES).map(|_| read(&mut reader, VLLM_LORA)).position(|found| {
+        assert!(found == Some(busy.clone()) || found == Some(idle.clone()));
+        found == Some(idle.clone())
+    });
+    assert_eq!(after, Some(SELDOM_PAGES as usize - 3), "the third page was the last without");
+}
+
+#[test]
+fn a_cache_of_another_size_is_seen_within_twenty_pages() {
+    let mut reader = reader("vllm");
+    let resized = VLLM_DP.replace("num_gpu_blocks=\"4096\"", "num_gpu_blocks=\"8192\"");
+    let mut read = |page: &str| reader.read(page.as_bytes()).expect("all is there").cache;
+    assert_eq!(read(VLLM_DP), cache(32, 4096));
+    let seen: Vec<_> = (0..SELDOM_PAGES).map(|_| read(&resized)).collect();
+    assert_eq!(seen.first(), Some(&cache(32, 4096)));
+    assert_eq!(seen.last(), Some(&cache(32, 8192)));
+}
+
+#[test]
+fn one_rank_that_is_awake_is_enough() {
+    let load = "vllm:num_requests_waiting 0\nvllm:num_requests_running 1\n\
+        vllm:kv_cache_usage_perc 0\n";
+    let check = |states: &str, awake: bool| {
+        let mut reader = reader("vllm");
+        let page = format!("{load}{states}");
+        reader.read(page.as_bytes()).expect("all is there");
+        assert_eq!(reader.is_awake(), awake, "{states}");
+    };
+    let state = |rank: u8, awake: u8| {
+        let name = "vllm:engine_sleep_state";
+        format!("{name}{{engine=\"{rank}\",sleep_state=\"awake\"}} {awake}\n")
+    };
+    check("", true);
+    check(&state(0, 1), true);
+    check(&state(0, 0), false);
+    check(&(state(0, 1) + &state(1, 0)), true);
+    check(&(state(0, 0) + &state(1, 0)), false);
+    check("vllm:engine_sleep_state{sleep_state=\"weights_offloaded\"} 0\n", true);
+}
+
+#[test]
+fn another_name_counts_once_the_first_is_gone() {
+    let mut reader = reader("vllm");
+    let page = |usage: &str| {
+        format!("vllm:num_requests_waiting 0\nvllm:num_requests_running 1\nvllm:{usage}\n")
+    };
+    let mut read =
+        |usage: &str| reader.read(page(usage).as_bytes()).expect("all is there").kv_usage;
+    assert_eq!(read("gpu_cache_usage_perc 0.25"), 0.25);
+    assert_eq!(read("gpu_cache_usage_perc 0.5"), 0.5);
+    assert_eq!(read("kv_cache_usage_perc 0.75"), 0.75);
+    assert_eq!(read("gpu_cache_usage_perc 0.25"), 0.25);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::testkit::DEADLINE;
 use stator_epp_scheduler::{EngineLoad, Roles};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerId};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -28,6 +29,7 @@ pub(crate) fn endpoint(address: &str, labels: &[(&str, &str)]) -> Endpoint {
 #[derive(Debug, PartialEq)]
 enum Said {
     Load(WorkerRank, u32),
+    Accepting(WorkerRank, bool),
     Unknown(WorkerRank),
 }
 
@@ -43,8 +45,8 @@ impl LoadSink for Ear {
     fn agent_load(&self, _: WorkerRank, _: Generation, _: Load) {
         panic!("nobody here has an agent");
     }
-    fn accepting(&self, _: WorkerRank, _: bool) {
-        panic!("nobody here has an agent");
+    fn accepting(&self, worker: WorkerRank, accepting: bool) {
+        let _ = self.0.send(Said::Accepting(worker, accepting));
     }
 }
 
@@ -139,7 +141,8 @@ async fn pages_come_in_every_form_that_servers_send() {
 #[tokio::test]
 async fn only_what_is_needed_is_asked_for_where_the_server_can() {
     let narrow = server(|line| {
-        let asked = "GET /metrics?name%5B%5D=vllm:cache_config_info&name%5B%5D=vllm:gpu_cache_usage_perc&\
+        let asked = "GET /metrics?name%5B%5D=vllm:cache_config_info&\
+            name%5B%5D=vllm:engine_sleep_state&name%5B%5D=vllm:gpu_cache_usage_perc&\
             name%5B%5D=vllm:kv_cache_usage_perc&name%5B%5D=vllm:lora_requests_info&\
             name%5B%5D=vllm:num_requests_running&name%5B%5D=vllm:num_requests_waiting HTTP/1.1";
         assert_eq!(line, asked);
@@ -181,6 +184,29 @@ async fn a_silent_endpoint_delays_no_other_and_becomes_unknown() {
     heard(&mut ear, |said| *said == Said::Unknown(silent.worker)).await;
     heard(&mut ear, |said| *said == Said::Load(quick.worker, 1)).await;
     assert_eq!(metrics.stale.get(), 1);
+}
+
+#[tokio::test]
+async fn an_engine_that_sleeps_takes_nothing() {
+    let awake = Arc::new(AtomicBool::new(true));
+    let answers = awake.clone();
+    let sleeper = server(move |_| {
+        let awake = u8::from(answers.load(Ordering::Relaxed));
+        let state = "vllm:engine_sleep_state{engine=\"0\",sleep_state=";
+        let states = format!("{state}\"awake\"}} {awake}\n{state}\"discard_all\"}} 0\n");
+        Some(with_length(&(page(1) + &states)))
+    })
+    .await;
+    let (scraper, mut ear, _) = scraper(|_| ());
+    scraper.follow(std::slice::from_ref(&sleeper));
+    for now in [true, false, true] {
+        awake.store(now, Ordering::Relaxed);
+        heard(&mut ear, |said| match said {
+            Said::Accepting(_, accepting) => *accepting == now,
+            _ => false,
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

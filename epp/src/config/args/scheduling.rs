@@ -35,7 +35,7 @@ pub struct SchedulingArgs {
     pub block_size: u32,
 
     /// Most blocks of all endpoints together that are known to be cached, and as many that are
-    /// taken to be; the oldest go first. About 130 bytes each.
+    /// taken to be; the oldest go first. About 20 bytes each.
     #[arg(long, env = "STATOR_MAX_INDEX_BLOCKS", default_value_t = 4_194_304, value_name = "BLOCKS",
           value_parser = clap::value_parser!(u32).range(1024..=1_000_000_000))]
     pub max_index_blocks: u32,

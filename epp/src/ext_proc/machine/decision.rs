@@ -167,9 +167,8 @@ pub(super) fn replacement(body: Vec<Bytes>) -> BodyChange {
 /// The headers with our own prefix that are on no list, each once.
 pub(super) fn own_headers(head: &Head) -> Vec<String> {
     let names = head.headers.iter().map(|(name, _)| name);
-    let own =
-        names.filter(|name| name.starts_with(OWN_PREFIX) && !ROUTING.contains(&name.as_str()));
-    let mut own: Vec<_> = own.cloned().collect();
+    let own = names.filter(|name| name.starts_with(OWN_PREFIX) && !ROUTING.contains(name));
+    let mut own: Vec<_> = own.map(str::to_owned).collect();
     own.sort_unstable();
     own.dedup();
     own

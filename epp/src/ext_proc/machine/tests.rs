@@ -21,7 +21,7 @@ impl Watch for Follower {
     fn headers(
         &mut self,
         _: u16,
-        _: &[(String, Bytes)],
+        _: &crate::headers::Headers,
         _: Option<&str>,
     ) -> Vec<(&'static str, String)> {
         Vec::new()

@@ -37,7 +37,7 @@ impl Watch for Pass {
     fn headers(
         &mut self,
         _: u16,
-        _: &[(String, Bytes)],
+        _: &crate::headers::Headers,
         _: Option<&str>,
     ) -> Vec<(&'static str, String)> {
         Vec::new()

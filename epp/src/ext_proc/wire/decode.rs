@@ -27,7 +27,7 @@ pub(crate) enum WireError {
     Metadata(#[from] prost::DecodeError),
 }
 
-/// Reads a `ProcessingRequest`. Bodies and header values are slices of `frame`.
+/// Reads a `ProcessingRequest`. Bodies are slices of `frame`.
 ///
 /// # Errors
 ///
@@ -37,8 +37,8 @@ pub(crate) fn decode(frame: &Bytes) -> Result<Incoming, WireError> {
     let mut fields = Reader(frame);
     while let Some((number, value)) = fields.next()? {
         match (number, value) {
-            (2, Value::Bytes(b)) => message.part = Some(headers(frame, Direction::Request, b)?),
-            (3, Value::Bytes(b)) => message.part = Some(headers(frame, Direction::Response, b)?),
+            (2, Value::Bytes(b)) => message.part = Some(headers(Direction::Request, b)?),
+            (3, Value::Bytes(b)) => message.part = Some(headers(Direction::Response, b)?),
             (4, Value::Bytes(b)) => message.part = Some(body(frame, Direction::Request, b)?),
             (5, Value::Bytes(b)) => message.part = Some(body(frame, Direction::Response, b)?),
             (6, Value::Bytes(_)) => message.part = Some(trailers(Direction::Request)),
@@ -59,7 +59,7 @@ fn trailers(direction: Direction) -> Part {
 }
 
 /// `HttpHeaders`.
-fn headers(frame: &Bytes, direction: Direction, bytes: &[u8]) -> Result<Part, WireError> {
+fn headers(direction: Direction, bytes: &[u8]) -> Result<Part, WireError> {
     let (mut fields, mut end) = (Fields::default(), false);
     let mut message = Reader(bytes);
     while let Some((number, value)) = message.next()? {
@@ -69,7 +69,7 @@ fn headers(frame: &Bytes, direction: Direction, bytes: &[u8]) -> Result<Part, Wi
                 let mut entries = Reader(map);
                 while let Some((number, value)) = entries.next()? {
                     if let (1, Value::Bytes(entry)) = (number, value) {
-                        header(frame, entry, &mut fields)?;
+                        header(entry, &mut fields)?;
                     }
                 }
             }
@@ -82,7 +82,7 @@ fn headers(frame: &Bytes, direction: Direction, bytes: &[u8]) -> Result<Part, Wi
 
 /// `HeaderValue`. A data plane fills `raw_value` or `value`, and some do one for this header and
 /// the other for that.
-fn header(frame: &Bytes, bytes: &[u8], fields: &mut Fields) -> Result<(), WireError> {
+fn header(bytes: &[u8], fields: &mut Fields) -> Result<(), WireError> {
     let (mut name, mut text, mut raw): (&[u8], &[u8], &[u8]) = (&[], &[], &[]);
     let mut entry = Reader(bytes);
     while let Some((number, value)) = entry.next()? {
@@ -104,9 +104,8 @@ fn header(frame: &Bytes, bytes: &[u8], fields: &mut Fields) -> Result<(), WireEr
         }
         [b':', ..] => {}
         _ => {
-            let mut name = std::str::from_utf8(name).map_err(|_| WireError::HeaderName)?.to_owned();
-            name.make_ascii_lowercase();
-            fields.headers.push((name, frame.slice_ref(value)));
+            let name = std::str::from_utf8(name).map_err(|_| WireError::HeaderName)?;
+            fields.headers.push(name, value);
         }
     }
     Ok(())

@@ -6,12 +6,11 @@ use crate::ext_proc::message::{
 };
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, Value};
-use prost::Message;
 
 /// Where a message is written to.
 pub(crate) trait Sink {
+    /// A whole message, which `write` appends.
+    fn message(&mut self, write: impl FnOnce(&mut Vec<u8>));
     /// The message that follows has this many bytes.
     fn begin(&mut self, length: usize);
     /// Some bytes of it, to be copied.
@@ -22,25 +21,27 @@ pub(crate) trait Sink {
 
 /// Writes a `ProcessingResponse`.
 pub(crate) fn encode(message: Outgoing, sink: &mut impl Sink) {
-    let mut rest = Vec::new();
-    if !message.metadata.is_empty() {
-        bytes_field(&mut rest, 8, &dynamic_metadata(message.metadata).encode_to_vec());
-    }
-    let mut out = Vec::new();
-    match message.answer {
-        Answer::Headers(direction, change) => {
+    let Outgoing { answer, metadata } = message;
+    match answer {
+        Answer::Headers(direction, change) => sink.message(|out| {
             let number = direction.choose(1, 2);
-            nested(&mut out, number, |out| nested(out, 1, |out| common(out, &change)));
-        }
-        Answer::Trailers(direction) => nested(&mut out, direction.choose(5, 6), |_| {}),
-        Answer::Refuse(refusal) => nested(&mut out, 7, |out| immediate(out, &refusal)),
+            nested(out, number, |out| nested(out, 1, |out| common(out, &change)));
+            dynamic_metadata(out, &metadata);
+        }),
+        Answer::Trailers(direction) => sink.message(|out| {
+            nested(out, direction.choose(5, 6), |_| {});
+            dynamic_metadata(out, &metadata);
+        }),
+        Answer::Refuse(refusal) => sink.message(|out| {
+            nested(out, 7, |out| immediate(out, &refusal));
+            dynamic_metadata(out, &metadata);
+        }),
         Answer::Body(direction, change, body) => {
-            return encode_body(direction.choose(3, 4), &change, body, &rest, sink);
+            let mut rest = Vec::new();
+            dynamic_metadata(&mut rest, &metadata);
+            encode_body(direction.choose(3, 4), &change, body, &rest, sink);
         }
     }
-    sink.begin(out.len() + rest.len());
-    sink.copy(&out);
-    sink.copy(&rest);
 }
 
 /// A `BodyResponse` in field `number`, then `rest`. The bytes of the body are the innermost of
@@ -119,29 +120,51 @@ fn immediate(out: &mut Vec<u8>, refusal: &Immediate) {
     bytes_field(out, 3, &refusal.body);
 }
 
-fn dynamic_metadata(metadata: Vec<Metadatum>) -> Struct {
-    let mut namespaces = Struct::default();
-    for Metadatum { namespace, key, value } in metadata {
-        let entry = namespaces.fields.entry(namespace.into_owned()).or_default();
-        if !matches!(entry.kind, Some(Kind::StructValue(_))) {
-            entry.kind = Some(Kind::StructValue(Struct::default()));
-        }
-        if let Some(Kind::StructValue(entries)) = &mut entry.kind {
-            entries.fields.insert(key.into_owned(), meta_value(value));
-        }
+/// The field `dynamic_metadata`: a `Struct` with one for each namespace. Of entries that stand
+/// twice the last counts, as in all maps of protobuf.
+fn dynamic_metadata(out: &mut Vec<u8>, metadata: &[Metadatum]) {
+    if metadata.is_empty() {
+        return;
     }
-    namespaces
+    nested(out, 8, |out| {
+        for (at, Metadatum { namespace, .. }) in metadata.iter().enumerate() {
+            if metadata[..at].iter().any(|before| before.namespace == *namespace) {
+                continue;
+            }
+            let within = metadata[at..].iter().filter(|entry| entry.namespace == *namespace);
+            struct_entry(out, namespace, |out| {
+                struct_value(out, |out| {
+                    within.for_each(|entry| {
+                        struct_entry(out, &entry.key, |out| meta_value(out, &entry.value));
+                    });
+                });
+            });
+        }
+    });
 }
 
-fn meta_value(value: MetaValue) -> Value {
-    let number = |number| Value { kind: Some(Kind::NumberValue(number)) };
+/// An entry in the map of a `Struct`.
+fn struct_entry(out: &mut Vec<u8>, key: &str, value: impl FnOnce(&mut Vec<u8>)) {
+    nested(out, 1, |out| {
+        bytes_field(out, 1, key.as_bytes());
+        nested(out, 2, value);
+    });
+}
+
+/// What a `Value` holds that is a `Struct`.
+fn struct_value(out: &mut Vec<u8>, entries: impl FnOnce(&mut Vec<u8>)) {
+    nested(out, 5, entries);
+}
+
+fn meta_value(out: &mut Vec<u8>, value: &MetaValue) {
     match value {
-        MetaValue::Text(text) => Value { kind: Some(Kind::StringValue(text)) },
-        MetaValue::Number(value) => number(value),
-        MetaValue::Scores(scores) => {
-            let fields = scores.into_iter().map(|(at, score)| (at.to_string(), number(score)));
-            Value { kind: Some(Kind::StructValue(Struct { fields: fields.collect() })) }
-        }
+        MetaValue::Text(text) => bytes_field(out, 3, text.as_bytes()),
+        MetaValue::Number(number) => double_field(out, 2, *number),
+        MetaValue::Scores(scores) => struct_value(out, |out| {
+            for (address, score) in scores {
+                struct_entry(out, &address.to_string(), |out| double_field(out, 2, *score));
+            }
+        }),
     }
 }
 
@@ -169,6 +192,11 @@ fn varint(out: &mut Vec<u8>, mut number: u64) {
 fn number_field(out: &mut Vec<u8>, number: u32, value: u64) {
     varint(out, key(number, 0).into());
     varint(out, value);
+}
+
+fn double_field(out: &mut Vec<u8>, number: u32, value: f64) {
+    varint(out, key(number, 1).into());
+    out.extend_from_slice(&value.to_le_bytes());
 }
 
 fn bytes_field(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {

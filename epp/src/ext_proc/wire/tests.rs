@@ -25,6 +25,12 @@ struct Buffer {
 }
 
 impl Sink for Buffer {
+    fn message(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.bytes.len();
+        write(&mut self.bytes);
+        self.length = self.bytes.len() - before;
+    }
+
     fn begin(&mut self, length: usize) {
         self.length = length;
     }
@@ -155,7 +161,7 @@ fn fields(map: Option<&core::HeaderMap>) -> Fields {
             ":method" => fields.method = shown,
             ":status" => fields.status = shown.parse().unwrap_or(0),
             key if key.starts_with(':') => {}
-            key => fields.headers.push((key.to_ascii_lowercase(), value.into())),
+            key => fields.headers.push(key, &value),
         }
     }
     fields

@@ -89,7 +89,6 @@ impl Index {
     }
 
     /// How many blocks are known.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.holders.len()
     }

@@ -9,7 +9,7 @@ use crate::params::Params;
 use blocks::Chains;
 use index::Index;
 use parking_lot::Mutex;
-use stator_epp_scheduler::plugin::{Built, Observer, Placed, Producer, Progress};
+use stator_epp_scheduler::plugin::{Built, Observer, Placed, PrefixIndex, Producer, Progress};
 use stator_epp_scheduler::{Candidate, EngineLoad, PrefixMatch, Request, Time};
 use stator_protos::WorkerRank;
 use std::sync::Arc;
@@ -44,7 +44,12 @@ pub(crate) fn approximate(params: &mut Params<'_>, context: &mut BuildContext) -
     };
     let source = context.new_approximate_source();
     let plugin = Arc::new(Approximate { settings, source, state: Mutex::default() });
-    Built { producer: Some(plugin.clone()), observer: Some(plugin), ..Built::default() }
+    Built {
+        producer: Some(plugin.clone()),
+        observer: Some(plugin.clone()),
+        prefixes: Some(plugin),
+        ..Built::default()
+    }
 }
 
 struct Approximate {
@@ -113,6 +118,16 @@ impl Producer for Approximate {
                 self.source.write(candidate, found);
             }
         }
+    }
+}
+
+impl PrefixIndex for Approximate {
+    fn entries(&self) -> usize {
+        self.state.lock().index.len()
+    }
+
+    fn found(&self, candidate: &Candidate<'_>) -> Option<PrefixMatch> {
+        self.source.read(candidate)
     }
 }
 

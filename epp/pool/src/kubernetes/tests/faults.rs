@@ -185,7 +185,7 @@ fn follow(server: &Server, resource: Resource) -> mpsc::Receiver<Report<()>> {
     let (updates, reports) = mpsc::channel(16);
     let follower = Follower {
         api: cluster(server).api,
-        query: Query { resource, namespace: "n".into(), labels: None, fields: None },
+        query: Query { resource, namespace: Some("n".into()), labels: None, fields: None },
         decode: Box::new(|_| Ok(Some(()))),
         updates,
         wrap: Box::new(|report| report),

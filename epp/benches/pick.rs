@@ -1,0 +1,182 @@
+//! What a pick costs without sockets: `cargo bench -p stator-epp --bench pick`.
+//!
+//! A whole stream each time: the messages of a data plane in, the answers out, from the frames of
+//! gRPC to the booking and back. The figures are nanoseconds of one thread. Prompts are compared as
+//! text; of a conversation all but the last message was seen before.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
+use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request as Part;
+use envoy_types::pb::envoy::service::ext_proc::v3::{
+    HttpBody, HttpHeaders, ProcessingRequest, ProtocolConfiguration,
+};
+use futures::FutureExt;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use prost::Message;
+use stator_epp::director::{DirectorSettings, PoolDirector};
+use stator_epp::exchange::Interest;
+use stator_epp::ext_proc::{ExtProc, Settings};
+use stator_epp::observe::Observe;
+use stator_epp::pool::Pool;
+use stator_epp_body::ParserSet;
+use stator_epp_config::Options;
+use stator_epp_metrics::{Build, EppMetrics};
+use stator_epp_pool::{Pod, PoolSpec, PoolView, endpoints_of};
+use stator_epp_scheduler::{Scheduler, SchedulerSettings};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::codegen::Service;
+
+/// How long each line is measured.
+const MEASURE: Duration = Duration::from_secs(2);
+/// Picks of one batch. The quickest batch is the one that nothing else on the machine disturbed.
+const BATCH: u64 = 200;
+/// Conversations, whose requests have all but the last message in common.
+const CONVERSATIONS: u64 = 64;
+/// Largest piece of a body in one message.
+const CHUNK_BYTES: usize = 64 << 10;
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+
+fn pool(endpoints: u8) -> Arc<Pool> {
+    let plan = stator_epp_config::load("", Options::default()).expect("the defaults are sound");
+    let spec = PoolSpec::standalone("app=model", &[8000]).expect("it is sound");
+    let labels = Arc::new(BTreeMap::from([("app".to_owned(), "model".to_owned())]));
+    let pod = |number: u8| Pod {
+        name: format!("pod{number}").into(),
+        namespace: "default".into(),
+        uid: "1".into(),
+        labels: labels.clone(),
+        node: None,
+        active_ports: None,
+        ip: Some([10, 0, 0, number].into()),
+        ready: true,
+        deleting: false,
+    };
+    let all = (1..=endpoints).flat_map(|number| endpoints_of(&pod(number), &spec)).map(Arc::new);
+    let mut all: Vec<_> = all.collect();
+    all.sort_by_key(|endpoint| endpoint.worker);
+    let view = PoolView { endpoints: all, synced: true, ..PoolView::default() };
+    let scheduler = Scheduler::new(plan.plan.program, SchedulerSettings::default());
+    let (_, view) = watch::channel(Arc::new(view));
+    let pool = Arc::new(Pool::new("default/pool".into(), view, scheduler, 7));
+    pool.follow_view();
+    pool
+}
+
+fn service(endpoints: u8) -> ExtProc<PoolDirector> {
+    let pool = pool(endpoints);
+    let settings = DirectorSettings {
+        parsers: ParserSet::default(),
+        interest: Interest::Body,
+        leaves_early: false,
+        scores: false,
+        token_ids: true,
+        in_flight: Default::default(),
+        identities: Vec::new(),
+        renderer: None,
+        verify_served: false,
+        reads_text: false,
+    };
+    let metrics = EppMetrics::register(Build::default(), &mut Default::default());
+    let observe = Observe::new(pool.name(), metrics, Vec::new(), None);
+    ExtProc::new(Arc::new(PoolDirector::new(pool, settings, observe)), Settings::default(), None)
+}
+
+/// A chat of about `size` bytes that belongs to a conversation and ends like no other.
+fn chat(size: usize, number: u64) -> Vec<u8> {
+    let word = |at: u64| format!("word{:05x} ", at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44);
+    let text = |seed: u64, bytes: usize| -> String {
+        (0..bytes as u64 / 10).map(|at| word(seed.wrapping_add(at))).collect()
+    };
+    let turn = |role: &str, content: String| serde_json::json!({"role": role, "content": content});
+    let last = 200.min(size / 4);
+    let first = text((number % CONVERSATIONS) << 32, size - last - 150);
+    let messages = [turn("system", first), turn("user", text(number << 20 | 1, last))];
+    let body = serde_json::json!({"model": "bench/model", "stream": true, "messages": messages});
+    body.to_string().into_bytes()
+}
+
+/// The messages of one request as a data plane sends them.
+fn stream(body: &[u8]) -> Bytes {
+    let header = |(name, value): (&str, String)| HeaderValue {
+        key: name.to_owned(),
+        raw_value: value.into_bytes(),
+        ..HeaderValue::default()
+    };
+    let headers = [
+        (":method", "POST".to_owned()),
+        (":path", "/v1/chat/completions".to_owned()),
+        (":authority", "gateway.example".to_owned()),
+        (":scheme", "http".to_owned()),
+        ("content-type", "application/json".to_owned()),
+        ("content-length", body.len().to_string()),
+        ("user-agent", "bench/1.0".to_owned()),
+        ("accept", "*/*".to_owned()),
+        ("x-forwarded-for", "10.1.2.3".to_owned()),
+        ("x-forwarded-proto", "http".to_owned()),
+        ("x-request-id", "5bd3c2f0-7d0c-4a1e-9a52-2f6f3a1c9f10".to_owned()),
+    ];
+    let head = HttpHeaders {
+        headers: Some(HeaderMap { headers: headers.map(header).into() }),
+        ..HttpHeaders::default()
+    };
+    let modes = ProtocolConfiguration {
+        request_body_mode: 4,
+        response_body_mode: 4,
+        ..ProtocolConfiguration::default()
+    };
+    let mut out = BytesMut::new();
+    let mut send = |part: Part, protocol_config| {
+        let message =
+            ProcessingRequest { request: Some(part), protocol_config, ..Default::default() };
+        out.put_u8(0);
+        out.put_u32(message.encoded_len() as u32);
+        message.encode(&mut out).expect("the buffer grows");
+    };
+    send(Part::RequestHeaders(head), Some(modes));
+    let mut chunks = body.chunks(CHUNK_BYTES).peekable();
+    while let Some(chunk) = chunks.next() {
+        let end_of_stream = chunks.peek().is_none();
+        let body = HttpBody { body: chunk.to_vec(), end_of_stream, ..HttpBody::default() };
+        send(Part::RequestBody(body), None);
+    }
+    out.freeze()
+}
+
+/// Asks once; how many bytes the answers have.
+fn pick(service: &mut ExtProc<PoolDirector>, messages: Bytes) -> usize {
+    let body = Body::new(Full::new(messages).map_err(|never| match never {}));
+    let request = Request::post(PROCESS).body(body).expect("it is a request");
+    let answer = service.call(request).now_or_never();
+    let answer = answer.expect("nothing waits").expect("it is infallible");
+    let answers = answer.into_body().collect().now_or_never();
+    let answers = answers.expect("nothing waits").expect("streams end with trailers");
+    answers.to_bytes().len()
+}
+
+fn measure(endpoints: u8, size: usize) {
+    let mut service = service(endpoints);
+    let (start, mut number, mut best) = (Instant::now(), 0, f64::MAX);
+    while start.elapsed() < MEASURE {
+        let batch: Vec<_> = (0..BATCH).map(|at| stream(&chat(size, number + at))).collect();
+        number += BATCH;
+        let begun = Instant::now();
+        for messages in batch {
+            assert!(pick(&mut service, messages) > size / 2, "the body comes back");
+        }
+        best = best.min(begun.elapsed().as_secs_f64() * 1e9 / BATCH as f64);
+    }
+    println!("{endpoints:>3} endpoints, {size:>6} bytes {best:>10.0} ns/pick");
+}
+
+fn main() {
+    for endpoints in [8, 100] {
+        for size in [1 << 10, 20 << 10, 220 << 10] {
+            measure(endpoints, size);
+        }
+    }
+}

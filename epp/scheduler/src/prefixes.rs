@@ -1,0 +1,122 @@
+//! The placement core's index, as event feeds, metrics and traces see it: told and asked without
+//! the pool's lock.
+//!
+//! Source: names of spans of the llm-d router.
+
+use crate::Program;
+use crate::cycle::SPANS;
+use crate::plugin::LookupMeter;
+use stator_placement::{Applied, Blocks, Found};
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::{KvEvent, Medium};
+use stator_protos::{Generation, WorkerRank};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tracing::field::Empty;
+use tracing::{Span, info_span};
+
+/// What the endpoints of a pool hold. Of one worker calls come one after the other.
+pub struct Prefixes {
+    blocks: Arc<Blocks>,
+    lookup_meter: Option<Arc<dyn LookupMeter>>,
+    wanted: bool,
+    admitted_blocks: AtomicU64,
+}
+
+impl Prefixes {
+    pub(crate) fn new(blocks: &Arc<Blocks>, program: &Program) -> Self {
+        Self {
+            blocks: blocks.clone(),
+            lookup_meter: program.lookup_meter.clone(),
+            wanted: program.uses_kv,
+            admitted_blocks: AtomicU64::new(0),
+        }
+    }
+
+    /// Follows KV events of a worker's life.
+    pub fn apply(&self, rank: WorkerRank, generation: Generation, events: &[KvEvent]) {
+        for event in events {
+            let (span, stored) = indexed(event);
+            let _entered = span.enter();
+            if self.blocks.apply(rank, generation, std::slice::from_ref(event)) == Applied::Yes {
+                self.admitted_blocks.fetch_add(stored, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Replaces what is known of a worker's blocks.
+    pub fn replace(
+        &self,
+        rank: WorkerRank,
+        generation: Generation,
+        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
+    ) {
+        let span = info_span!(target: SPANS, "index_add", snapshot = true);
+        let _entered = span.enter();
+        let mut stored = 0;
+        let blocks = blocks.into_iter().inspect(|_| stored += 1);
+        if self.blocks.replace(rank, generation, blocks) == Applied::Yes {
+            self.admitted_blocks.fetch_add(stored, Ordering::Relaxed);
+        }
+    }
+
+    /// Events of a worker were lost: it counts as holding nothing until they are replaced.
+    pub fn unknown(&self, rank: WorkerRank) {
+        self.blocks.unknown(rank);
+    }
+
+    /// What each endpoint holds of a prompt, for [`crate::Prompt::overlaps`]; `None` where no
+    /// plug-in asks for it. The lookup is measured.
+    pub fn look_up(&self, sequence: &[SequenceHash]) -> Option<Found> {
+        if !self.wanted {
+            return None;
+        }
+        let blocks = sequence.len();
+        let span = info_span!(
+            target: SPANS, "produce_precise_prefix_cache",
+            llm_d.epp.producer.total_blocks = blocks, llm_d.epp.producer.max_match_blocks = Empty,
+        );
+        let _entered = span.enter();
+        let mut found = None;
+        let mut lookup = || {
+            let lookup = info_span!(target: SPANS, "index_lookup", blocks);
+            let _entered = lookup.enter();
+            let overlaps = self.blocks.look_up(sequence);
+            let best = overlaps.iter().map(|(_, overlap)| overlap.blocks()).max().unwrap_or(0);
+            span.record("llm_d.epp.producer.max_match_blocks", best);
+            found = Some(overlaps);
+            best
+        };
+        match &self.lookup_meter {
+            Some(meter) => meter.measure(&mut lookup),
+            None => {
+                lookup();
+            }
+        }
+        found
+    }
+
+    /// Takes what ended out of memory, bit by bit; to be called now and then.
+    pub fn maintain(&self) {
+        self.blocks.maintain();
+    }
+
+    /// Blocks that events and snapshots told of, since the start.
+    pub(crate) fn admitted_blocks(&self) -> u64 {
+        self.admitted_blocks.load(Ordering::Relaxed)
+    }
+}
+
+/// The span of an event's way into the index, and how many blocks it stores.
+fn indexed(event: &KvEvent) -> (Span, u64) {
+    match event {
+        KvEvent::Stored(stored) => {
+            let blocks = stored.hashes.len() as u64;
+            (info_span!(target: SPANS, "index_add", blocks), blocks)
+        }
+        KvEvent::Removed(removed) => {
+            (info_span!(target: SPANS, "index_evict", blocks = removed.hashes.len()), 0)
+        }
+        KvEvent::Cleared => (info_span!(target: SPANS, "index_evict"), 0),
+    }
+}

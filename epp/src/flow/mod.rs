@@ -1,0 +1,240 @@
+//! Flow control: requests wait for room in the pool, by priority and by whose they are.
+//!
+//! The queues are those of `stator-queue` behind a gate; here is what they mean for a pool: how
+//! full it may be, how long a request may wait, and what is told of it. Start reading at
+//! [`Flow::admit`].
+
+mod settings;
+#[cfg(test)]
+mod tests;
+mod visit;
+
+use crate::place::{Denied, Placed, Placer, Ready};
+use crate::pool::Pool;
+use crate::text;
+use parking_lot::Mutex;
+use stator_epp_config::{FlowControl, parse_duration};
+use stator_epp_metrics::{
+    BandSnapshot, EppMetrics, FlowOutcome, FlowSnapshot, RequestMetrics, Use,
+};
+use stator_epp_pool::PoolView;
+use stator_fleet::{AdmitError, Admitted, Attempt, Gate, Grant};
+use stator_queue::{
+    BandPlace, Ceilings, Entry, Eviction, FlowId, InvalidSettings, Refusal, Settings, Usage,
+};
+use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use visit::Visit;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The flow control of one pool.
+pub(crate) struct Flow {
+    gate: Gate<Valve>,
+    control: FlowControl,
+    queues: Settings,
+    pool: Arc<Pool>,
+    metrics: Arc<EppMetrics>,
+}
+
+/// Lets requests through while the pool has room.
+struct Valve {
+    placer: Placer,
+    ceilings: Mutex<Ceilings>,
+}
+
+/// Whom the tokens of an answer are charged to.
+#[derive(Clone)]
+pub(crate) struct Account {
+    flow: Arc<Flow>,
+    band: i32,
+    id: FlowId,
+}
+
+impl Flow {
+    /// Flow control that places requests with `placer`.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidSettings`] for what the queues cannot be set to.
+    pub(crate) fn new(
+        placer: Placer,
+        control: &FlowControl,
+        metrics: Arc<EppMetrics>,
+    ) -> Result<Arc<Self>, InvalidSettings> {
+        let queues = settings::queues(control)?;
+        let pool = placer.pool.clone();
+        let valve = Valve { placer, ceilings: Mutex::new(settings::ceilings(control)?) };
+        let gate = Gate::new(valve, queues.clone());
+        let control = control.clone();
+        let flow = Arc::new(Self { gate, control, queues, pool, metrics });
+        flow.pool.wait_at(&flow);
+        Ok(flow)
+    }
+
+    /// Gets a request its place, at once or after it has waited its turn; and whom its answer is
+    /// charged to.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`]: it may not wait, it waited in vain, or it can never be placed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the wait, or the place if that was granted meanwhile.
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        ready: &Arc<Ready>,
+        of: &RequestMetrics,
+    ) -> Result<(Placed, Account), Denied> {
+        let mut visit = Visit::new(self, of, ready.asked.body.len() as u64);
+        let mut views = self.pool.views();
+        loop {
+            let empty = self.pool.is_empty();
+            let entry = self.entry(ready, empty, visit.age());
+            let id = entry.flow;
+            let mut admit = pin!(self.gate.admit(entry));
+            let admitted = match futures::poll!(admit.as_mut()) {
+                Poll::Ready(admitted) => admitted,
+                Poll::Pending => {
+                    visit.waits();
+                    tokio::select! {
+                        biased;
+                        admitted = &mut admit => admitted,
+                        // How long it may wait is another matter now, and begins anew.
+                        () = turned(&mut views, empty) => continue,
+                    }
+                }
+            };
+            let outcome = outcome(&admitted, empty);
+            visit.ends(outcome);
+            return match admitted {
+                Ok(Admitted { place, band, .. }) => {
+                    Ok((place, Account { flow: self.clone(), band, id }))
+                }
+                Err(AdmitError::Failed(denied)) => Err(denied),
+                Err(AdmitError::Rejected { retry_after, .. })
+                | Err(AdmitError::Evicted { retry_after, .. }) => {
+                    Err(Denied::Dropped { outcome, retry_after })
+                }
+            };
+        }
+    }
+
+    /// Offers room to those that wait. Not to be called under the pool's lock.
+    pub(crate) fn kick(&self) {
+        if self.gate.waiting() > 0 {
+            let started = Instant::now();
+            self.gate.kick();
+            self.metrics.flow.cycled(started.elapsed());
+        }
+    }
+
+    /// Sends away all that wait, and lets nobody in any more.
+    pub(crate) fn close(&self) {
+        self.gate.close();
+    }
+
+    /// How full the queues are.
+    pub(crate) fn snapshot(&self) -> FlowSnapshot {
+        let stats = self.gate.stats().queue;
+        let bands = stats.bands.iter().map(|band| {
+            let policy = settings::band(&self.control, band.priority);
+            let used = used(band.waiting, (Some(policy.max_requests), Some(policy.max_bytes)));
+            BandSnapshot { priority: band.priority.to_string(), used }
+        });
+        let limits = (self.control.max_requests, self.control.max_bytes);
+        FlowSnapshot { bands: bands.collect(), global: used(stats.waiting, limits) }
+    }
+
+    fn entry(&self, ready: &Arc<Ready>, empty: bool, age: Duration) -> Entry<Arc<Ready>> {
+        let Ready { head, asked, measured, .. } = &**ready;
+        let band_ttl = settings::band(&self.control, asked.priority).ttl;
+        let own_ttl = text::header_of(head, text::TTL).and_then(|ttl| parse_duration(ttl).ok());
+        let ttl = match empty {
+            // A pool that is empty for now is worth waiting for, whatever the client said.
+            true => self.control.no_endpoint_ttl,
+            false => own_ttl.into_iter().chain(band_ttl).min(),
+        };
+        let ttl = ttl.unwrap_or(self.queues.ttl_max).max(Duration::from_millis(1));
+        Entry {
+            priority: asked.priority,
+            flow: FlowId(xxh3_64(asked.fairness_id.as_bytes())),
+            tokens: measured.tokens,
+            bytes: asked.body.len() as u64,
+            deadline: Some(self.gate.now().saturating_add(ttl)),
+            objective: text::slo_ttft(head),
+            // One that enters again has not lost its turn.
+            jump: u32::try_from(age.as_secs()).unwrap_or(u32::MAX),
+            payload: ready.clone(),
+        }
+    }
+}
+
+impl Grant for Valve {
+    type Request = Arc<Ready>;
+    type Place = Placed;
+    type Error = Denied;
+
+    fn try_grant(&self, ready: &mut Arc<Ready>, band: &BandPlace) -> Attempt<Placed, Denied> {
+        let saturation = self.placer.pool.saturation();
+        let admits = |full: f64| self.ceilings.lock().admits(band, full);
+        // Without endpoints everybody waits for the first.
+        if !saturation.is_some_and(admits) {
+            return Attempt::Stop;
+        }
+        match self.placer.place(ready) {
+            Ok(placed) => Attempt::Granted(placed),
+            Err(denied) => Attempt::Failed(denied),
+        }
+    }
+}
+
+impl Account {
+    /// The answer had so many tokens.
+    pub(crate) fn charge(&self, tokens: u64) {
+        self.flow.gate.charge(self.band, self.id, tokens);
+    }
+}
+
+/// Returns when the pool is empty and was not, or the other way round.
+async fn turned(views: &mut watch::Receiver<Arc<PoolView>>, empty: bool) {
+    loop {
+        if views.borrow_and_update().endpoints.is_empty() != empty {
+            return;
+        }
+        if views.changed().await.is_err() {
+            // Nobody watches the pool any more: the process ends.
+            return pending().await;
+        }
+    }
+}
+
+/// What became of a request.
+///
+/// Source: the outcomes of flow control in the llm-d router.
+fn outcome<P>(admitted: &Result<P, AdmitError<Denied>>, empty: bool) -> FlowOutcome {
+    let Err(error) = admitted else { return FlowOutcome::Dispatched };
+    match (error, empty) {
+        (AdmitError::Failed(_), _) => FlowOutcome::Dispatched,
+        (AdmitError::Rejected { reason: Refusal::Closed, .. }, _) => FlowOutcome::RejectedOther,
+        (AdmitError::Rejected { reason, .. }, _) if !reason.is_capacity() => {
+            FlowOutcome::EvictedTtl
+        }
+        (AdmitError::Rejected { .. }, true) => FlowOutcome::RejectedNoEndpoints,
+        (AdmitError::Rejected { .. }, false) => FlowOutcome::RejectedCapacity,
+        (AdmitError::Evicted { reason: Eviction::Closed | Eviction::Displaced, .. }, _) => {
+            FlowOutcome::EvictedOther
+        }
+        (AdmitError::Evicted { .. }, true) => FlowOutcome::EvictedNoEndpoints,
+        (AdmitError::Evicted { .. }, false) => FlowOutcome::EvictedTtl,
+    }
+}
+
+fn used(waiting: Usage, (requests, bytes): (Option<u64>, Option<u64>)) -> Use {
+    let share = |used: u64, limit: Option<u64>| Some(used as f64 / limit?.max(1) as f64);
+    Use { requests: share(waiting.requests, requests), bytes: share(waiting.bytes, bytes) }
+}

@@ -1,0 +1,85 @@
+//! From what a configuration says of flow control to the settings of the queues.
+
+use stator_epp_config::{Band, FlowControl};
+use stator_epp_plugins::settings::{Fairness, Ordering, UsageLimit};
+use stator_queue::{
+    BandPolicy, BandSettings, Bounds, Ceilings, InvalidSettings, QueueSettings, Settings,
+};
+use std::time::Duration;
+
+/// The longest wait there is: where a configuration sets no limit, the client's patience does.
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// The settings of a pool's queues.
+///
+/// # Errors
+///
+/// [`InvalidSettings`] for more bands than there can be.
+pub(super) fn queues(flow: &FlowControl) -> Result<Settings, InvalidSettings> {
+    let bands: Vec<_> = flow
+        .bands
+        .iter()
+        .map(|band| BandSettings { priority: band.priority, policy: policy(band) })
+        .collect();
+    Settings::new(QueueSettings {
+        bands_max: 32.max(bands.len() as u32 + 8).min(64),
+        bands,
+        default_band: policy(&flow.default_band),
+        default_negative_band: policy(&flow.default_negative_band),
+        total: bounds(flow.max_requests, flow.max_bytes),
+        ttl_max: LONGEST,
+        // What cannot be placed now says so for all: the pool is full, or too full for the band.
+        ..QueueSettings::default()
+    })
+}
+
+/// How the requests of a priority wait.
+pub(super) fn band(flow: &FlowControl, priority: i32) -> &Band {
+    let listed = flow.bands.iter().find(|band| band.priority == priority);
+    let template = if priority < 0 { &flow.default_negative_band } else { &flow.default_band };
+    listed.unwrap_or(template)
+}
+
+/// How full the pool may be for each band.
+///
+/// # Errors
+///
+/// [`InvalidSettings`] for limits that cannot be.
+pub(super) fn ceilings(flow: &FlowControl) -> Result<Ceilings, InvalidSettings> {
+    Ceilings::new(match flow.usage_limit {
+        UsageLimit::Static { threshold } => stator_queue::UsageLimit::Static { threshold },
+        UsageLimit::PriorityHoldback { by_value, min, max, .. } => {
+            stator_queue::UsageLimit::PriorityHoldback { by_value, min, max }
+        }
+        UsageLimit::SoftReflective => stator_queue::UsageLimit::SoftReflective,
+    })
+}
+
+fn policy(band: &Band) -> BandPolicy {
+    BandPolicy {
+        bounds: bounds(Some(band.max_requests), Some(band.max_bytes)),
+        ttl: band.ttl.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST),
+        fairness: match band.fairness {
+            Fairness::GlobalStrict => stator_queue::Fairness::GlobalStrict,
+            Fairness::RoundRobin => stator_queue::Fairness::RoundRobin,
+            // What a flow has got, in tokens; those of answers count double.
+            Fairness::ProgramAware(_) => {
+                stator_queue::Fairness::Vtc { input_weight: 1, output_weight: 2 }
+            }
+        },
+        ordering: match band.ordering {
+            Ordering::FirstCome => stator_queue::Ordering::Fcfs,
+            Ordering::EarliestDeadline => stator_queue::Ordering::Deadline,
+            Ordering::SloDeadline => stator_queue::Ordering::SloDeadline,
+        },
+    }
+}
+
+/// Bounds; no more requests than the queues can be set to hold.
+fn bounds(requests: Option<u64>, bytes: Option<u64>) -> Bounds {
+    let most = Bounds::MAX;
+    let requests = requests.map_or(most.requests, |requests| {
+        u32::try_from(requests).unwrap_or(most.requests).clamp(1, most.requests)
+    });
+    Bounds { requests, bytes, ..most }
+}

@@ -1,0 +1,190 @@
+//! Requests of a pool whose endpoints take one request each, so that all others wait.
+
+use crate::director::tests::{Bench, Engine, bench, head, prompt};
+use crate::exchange::{AnswerBody, Head, Refusal, Routed};
+use crate::watch::AnswerWatch;
+use prometheus_client::encoding::text::encode;
+use stator_epp_metrics::PoolView as _;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const CONFIG: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins: [{type: queue-scorer}, {type: round-robin-fairness-policy},
+  {type: concurrency-detector, parameters: {maxConcurrency: 1}}]
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: queue-scorer}]
+flowControl:
+  saturationDetector: {pluginRef: concurrency-detector}
+  defaultRequestTTL: 5s
+  noEndpointRequestTTL: 1s
+  priorityBands:
+  - {priority: 0, maxRequests: 3, fairnessPolicyRef: round-robin-fairness-policy}
+";
+
+type Answer = Result<Routed<AnswerWatch>, Refusal>;
+
+fn full() -> Bench {
+    bench(CONFIG, &[Engine(1, 0, 0.1, &[])])
+}
+
+/// Asks with these headers; the answer passes through the picker, which so learns of its end.
+async fn ask(bench: &Bench, headers: &[(&str, &'static str)]) -> Answer {
+    let head = Head { answer: AnswerBody::Passes, ..head(headers) };
+    bench.ask(head, &prompt("m")).await
+}
+
+async fn waits(request: &mut Pin<&mut impl Future<Output = Answer>>) -> bool {
+    futures::poll!(request.as_mut()).is_pending()
+}
+
+#[track_caller]
+fn check_dropped(answer: Answer, status: u16, reason: Option<&str>) {
+    let refusal = answer.err().expect("it is refused");
+    assert_eq!((refusal.status, refusal.reason), (status, reason), "{}", refusal.message);
+}
+
+fn metrics(bench: &Bench) -> String {
+    let mut text = String::new();
+    encode(&mut text, &bench.registry).expect("text takes all");
+    text
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_until_another_ends() {
+    let bench = full();
+    let first = ask(&bench, &[]).await.expect("there is room");
+    let mut second = pin!(ask(&bench, &[]));
+    assert!(waits(&mut second).await);
+    drop(first);
+    assert!(second.await.is_ok());
+    let text = metrics(&bench);
+    let dispatched = r#"flow_control_requests_total{outcome="Dispatched",priority="0","#;
+    let line = text.lines().find(|line| line.contains(dispatched)).unwrap_or_default();
+    assert!(line.ends_with(" 2"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn higher_priorities_go_first_and_none_is_shed() {
+    let bench = full();
+    let first = ask(&bench, &[]).await.expect("there is room");
+    let objective = |name| [("x-llm-d-inference-objective", name)];
+    let (low, high) = (objective("batch"), objective("critical"));
+    let (mut low, mut high) = (pin!(ask(&bench, &low)), pin!(ask(&bench, &high)));
+    assert!(waits(&mut low).await && waits(&mut high).await);
+    drop(first);
+    let high = high.await.expect("its turn has come");
+    assert!(waits(&mut low).await);
+    drop(high);
+    assert!(low.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_take_turns() {
+    let bench = full();
+    let first = ask(&bench, &[]).await.expect("there is room");
+    let of = |name| [("x-llm-d-inference-fairness-id", name)];
+    let (a, b) = (of("a"), of("b"));
+    let (mut one, mut two) = (pin!(ask(&bench, &a)), pin!(ask(&bench, &a)));
+    let mut other = pin!(ask(&bench, &b));
+    assert!(waits(&mut one).await && waits(&mut two).await && waits(&mut other).await);
+    drop(first);
+    let one = one.await.expect("its turn has come");
+    drop(one);
+    let other = other.await.expect("the other flow's turn has come");
+    assert!(waits(&mut two).await);
+    drop(other);
+    assert!(two.await.is_ok());
+}
+
+/// Asserts how a request that waits for a full endpoint ends, and after how long.
+async fn check_wait(headers: &[(&str, &'static str)], ms: u64) {
+    let bench = full();
+    let _first = ask(&bench, &[]).await.expect("there is room");
+    let start = Instant::now();
+    check_dropped(ask(&bench, headers).await, 429, Some("rejected-ttl-expired"));
+    assert_eq!(start.elapsed(), Duration::from_millis(ms));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_longer_than_the_band_and_the_client_allow() {
+    check_wait(&[], 5000).await;
+    check_wait(&[("x-llm-d-inference-ttl", "150ms")], 150).await;
+    check_wait(&[("x-llm-d-inference-ttl", "1h")], 5000).await;
+    check_wait(&[("x-llm-d-inference-ttl", "soon")], 5000).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_wait_than_may() {
+    let bench = full();
+    let _first = ask(&bench, &[]).await.expect("there is room");
+    let (mut one, mut two, mut three) =
+        (pin!(ask(&bench, &[])), pin!(ask(&bench, &[])), pin!(ask(&bench, &[])));
+    assert!(waits(&mut one).await && waits(&mut two).await && waits(&mut three).await);
+    let refusal = ask(&bench, &[]).await.err().expect("three wait already");
+    assert_eq!((refusal.status, refusal.reason), (429, Some("rejected-saturated")));
+    assert!(refusal.retry_after.is_some_and(|after| after >= Duration::from_secs(1)));
+    let flow = bench.pool.snapshot().flow.expect("requests wait");
+    let used: Vec<_> =
+        flow.bands.iter().map(|band| (&*band.priority, band.used.requests)).collect();
+    assert_eq!(used, [("0", Some(1.0))]);
+    assert_eq!(flow.global.requests, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_pool_is_worth_a_wait() {
+    let bench = full();
+    let all = bench.pool.view();
+    let set = |endpoints| {
+        bench
+            .views
+            .send_replace(Arc::new(stator_epp_pool::PoolView { endpoints, ..(*all).clone() }));
+        bench.pool.follow_view();
+    };
+    set(Vec::new());
+    let start = Instant::now();
+    check_dropped(ask(&bench, &[]).await, 503, Some("rejected-no-endpoints"));
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+
+    let (mut one, mut two) = (pin!(ask(&bench, &[])), pin!(ask(&bench, &[])));
+    assert!(waits(&mut one).await && waits(&mut two).await);
+    tokio::time::advance(Duration::from_millis(900)).await;
+    set(all.endpoints.clone());
+    let _one = one.await.expect("there is an endpoint");
+    // The endpoint is full now, for which one waits longer than for the first endpoint.
+    let turned = Instant::now();
+    check_dropped(two.await, 429, Some("rejected-ttl-expired"));
+    assert_eq!(turned.elapsed(), Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_hangs_up_waits_no_more_and_is_counted() {
+    let bench = full();
+    let first = ask(&bench, &[]).await.expect("there is room");
+    {
+        let mut gone = pin!(ask(&bench, &[]));
+        assert!(waits(&mut gone).await);
+    }
+    let mut next = pin!(ask(&bench, &[]));
+    assert!(waits(&mut next).await);
+    drop(first);
+    assert!(next.await.is_ok());
+    assert!(metrics(&bench).contains(r#"{outcome="EvictedContextCancelled","#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_when_the_picker_ends_is_told() {
+    let bench = full();
+    let _first = ask(&bench, &[]).await.expect("there is room");
+    let mut one = pin!(ask(&bench, &[]));
+    assert!(waits(&mut one).await);
+    bench.flow.as_ref().expect("requests wait").close();
+    check_dropped(one.await, 503, None);
+    check_dropped(ask(&bench, &[]).await, 503, Some("rejected-shutting-down"));
+}

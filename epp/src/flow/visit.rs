@@ -1,0 +1,55 @@
+//! What is told of one request's way through flow control.
+
+use super::Flow;
+use stator_epp_metrics::{FlowOutcome, RequestMetrics, Waiting};
+use std::time::{Duration, Instant};
+
+/// A request that came. Dropped before it left, its client is gone.
+pub(super) struct Visit<'a> {
+    flow: &'a Flow,
+    of: &'a RequestMetrics,
+    bytes: u64,
+    started: Instant,
+    /// Counts it as waiting while it is there.
+    waiting: Option<Waiting>,
+    over: bool,
+}
+
+impl<'a> Visit<'a> {
+    /// A request that has just come, with so many bytes of body.
+    pub(super) fn new(flow: &'a Flow, of: &'a RequestMetrics, bytes: u64) -> Self {
+        Self { flow, of, bytes, started: Instant::now(), waiting: None, over: false }
+    }
+
+    /// How long it has been here.
+    pub(super) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// It waits.
+    pub(super) fn waits(&mut self) {
+        if self.waiting.is_none() {
+            let flow = &self.flow.metrics.flow;
+            flow.enqueued(self.of, None, self.age());
+            self.waiting = Some(flow.waits(self.of, self.flow.pool.name(), self.bytes));
+        }
+    }
+
+    /// It leaves.
+    pub(super) fn ends(&mut self, outcome: FlowOutcome) {
+        let (flow, age) = (&self.flow.metrics.flow, self.age());
+        if self.waiting.take().is_none() {
+            flow.enqueued(self.of, Some(outcome), age);
+        }
+        flow.left(self.of, self.flow.pool.name(), (outcome, age));
+        self.over = true;
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.ends(FlowOutcome::EvictedContextCancelled);
+        }
+    }
+}

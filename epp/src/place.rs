@@ -1,0 +1,97 @@
+//! A request that is ready to be placed, and what becomes of the attempt.
+
+use crate::asked::Asked;
+use crate::exchange::Head;
+use crate::pool::Pool;
+use crate::prompt::Measured;
+use crate::text;
+use stator_epp_metrics::FlowOutcome;
+use stator_epp_plugins::settings::InFlightLoad;
+use stator_epp_scheduler::{Decision, Refused};
+use stator_runtime::trace;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::Span;
+
+/// All that a decision rests on.
+pub(crate) struct Ready {
+    pub head: Head,
+    pub asked: Asked,
+    pub measured: Measured,
+    /// Whether the request is watched to its end.
+    pub watched: bool,
+    /// The request's span.
+    pub span: Span,
+}
+
+/// Places requests: chooses and books.
+#[derive(Clone)]
+pub(crate) struct Placer {
+    pub pool: Arc<Pool>,
+    /// Whether a plug-in reads prompts as text.
+    pub reads_text: bool,
+    /// Whether all candidates' scores are wanted.
+    pub scores: bool,
+    /// What a request counts for while it is in flight.
+    pub in_flight: InFlightLoad,
+}
+
+/// A request's place. It is given back when this is dropped.
+pub(crate) struct Placed {
+    pool: Arc<Pool>,
+    decision: Option<Decision>,
+    /// How long it took to decide.
+    pub took: Duration,
+}
+
+/// Why a request has no place.
+#[derive(Debug)]
+pub(crate) enum Denied {
+    /// The scheduler found none, after `took`.
+    Unplaced { refused: Refused, took: Duration },
+    /// It was not let through to the scheduler.
+    Dropped { outcome: FlowOutcome, retry_after: Duration },
+}
+
+impl Placer {
+    /// Chooses an endpoint and books the request there.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied::Unplaced`].
+    pub(crate) fn place(&self, ready: &Ready) -> Result<Placed, Denied> {
+        let Ready { head, asked, measured, watched, span } = ready;
+        let headers = text::readable(head);
+        let parsed = asked.parsed.as_ref().filter(|_| self.reads_text);
+        let text: Vec<&[u8]> =
+            parsed.map(|parsed| parsed.prompt_bytes(&asked.body).collect()).unwrap_or_default();
+        let mut request = asked.request(head, measured, &headers, &text);
+        request.expected_output_tokens = self.in_flight.output_tokens(&request);
+        let orchestration = tracing::info_span!(
+            target: trace::TARGET, parent: span, "gateway.request_orchestration",
+        );
+        let started = Instant::now();
+        let scheduled =
+            orchestration.in_scope(|| self.pool.schedule(&request, *watched, self.scores));
+        let took = started.elapsed();
+        match scheduled {
+            Ok(decision) => Ok(Placed { pool: self.pool.clone(), decision: Some(decision), took }),
+            Err(refused) => Err(Denied::Unplaced { refused, took }),
+        }
+    }
+}
+
+impl Placed {
+    /// The decision, which the caller gives back from now on.
+    pub(crate) fn keep(mut self) -> Decision {
+        self.decision.take().expect("it is taken but once")
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if let Some(decision) = self.decision.take() {
+            self.pool.give_back(&decision);
+        }
+    }
+}

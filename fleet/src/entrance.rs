@@ -1,0 +1,61 @@
+//! How a request gets its place in a pool: at once, or after it has waited its turn.
+
+use crate::admission::{Attempt, Grant};
+use crate::pool::{Place, Pool};
+use stator_placement::{PickError, Request};
+use stator_protos::WorkerRank;
+use stator_protos::hash::SequenceHash;
+use stator_queue::BandPlace;
+use std::sync::Weak;
+
+/// What the placement of a request depends on; it waits with it.
+#[derive(Clone, Debug, Default)]
+pub struct Prompt {
+    /// Hashes of the prompt's complete blocks, in order.
+    pub sequence: Vec<SequenceHash>,
+    /// Tokens of the prompt.
+    pub tokens: u32,
+    /// Most tokens of the answer, if limited.
+    pub max_output_tokens: Option<u32>,
+    /// Workers that may not take it, because they failed it before.
+    pub excluded: Vec<WorkerRank>,
+    /// The session that it belongs to.
+    pub session: Option<u64>,
+}
+
+impl Prompt {
+    fn request(&self) -> Request<'_> {
+        Request {
+            sequence: &self.sequence,
+            prompt_tokens: self.tokens,
+            max_output_tokens: self.max_output_tokens,
+            excluded: &self.excluded,
+            session: self.session,
+            ..Request::default()
+        }
+    }
+}
+
+/// Places those whose turn it is.
+pub(crate) struct Entrance(pub(crate) Weak<Pool>);
+
+impl Grant for Entrance {
+    type Request = Prompt;
+    type Place = Place;
+    type Error = PickError;
+
+    fn try_grant(&self, prompt: &mut Prompt, _: &BandPlace) -> Attempt<Place, PickError> {
+        let Some(pool) = self.0.upgrade() else { return Attempt::Failed(PickError::NoWorkers) };
+        match pool.place(&prompt.request()) {
+            Ok(place) => Attempt::Granted(place),
+            // Others may go where this one may not, or where its session is not.
+            Err(PickError::AllBusy { .. })
+                if !prompt.excluded.is_empty() || prompt.session.is_some() =>
+            {
+                Attempt::Wait
+            }
+            Err(PickError::AllBusy { .. }) => Attempt::Stop,
+            Err(error) => Attempt::Failed(error),
+        }
+    }
+}

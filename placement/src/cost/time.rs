@@ -1,0 +1,244 @@
+//! What it costs to run a request on a worker, in milliseconds.
+
+use super::{InvalidWeight, InvalidWeights, Score, Weights};
+use crate::learn::Speed;
+use std::fmt;
+use std::str::FromStr;
+
+/// What the cost of a choice is counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CostModel {
+    /// Blocks to compute and blocks in use, by [`Weights`].
+    #[default]
+    Blocks,
+    /// Predicted time, as far as anything is known of it; blocks before.
+    Time,
+    /// Predicted time once enough was seen of prompts and answers, blocks before.
+    Auto,
+}
+
+impl CostModel {
+    /// Every model, for help texts.
+    pub const ALL: [Self; 3] = [Self::Blocks, Self::Time, Self::Auto];
+
+    /// Name in configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blocks => "blocks",
+            Self::Time => "time",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl fmt::Display for CostModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No cost model has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown cost model {0:?}: expected one of blocks, time, auto")]
+pub struct UnknownCostModel(pub String);
+
+impl FromStr for CostModel {
+    type Err = UnknownCostModel;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCostModel> {
+        let found = Self::ALL.into_iter().find(|model| model.name() == name);
+        found.ok_or_else(|| UnknownCostModel(name.to_owned()))
+    }
+}
+
+/// What parts of the predicted time weigh. A value of this type is valid.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimeWeights {
+    first_token: f64,
+    decode: f64,
+    others: f64,
+}
+
+impl Default for TimeWeights {
+    /// All 1: the cost is how much longer all requests together wait because of this one.
+    fn default() -> Self {
+        Self { first_token: 1.0, decode: 1.0, others: 1.0 }
+    }
+}
+
+impl TimeWeights {
+    /// Weights from 0 to [`Weights::MAX`] of the time to the first token, of the time of all
+    /// further ones, and of the time that other requests lose.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidWeights`] names each that is no such number.
+    pub fn new(first_token: f64, decode: f64, others: f64) -> Result<Self, InvalidWeights> {
+        let limit = Weights::MAX;
+        let weights =
+            [("time_first_token", first_token), ("time_decode", decode), ("time_others", others)];
+        let invalid = weights.into_iter().filter(|(_, value)| !(0.0..=limit).contains(value));
+        let invalid: Vec<_> =
+            invalid.map(|(name, value)| InvalidWeight { name, value, limit }).collect();
+        match invalid.is_empty() {
+            true => Ok(Self { first_token, decode, others }),
+            false => Err(InvalidWeights(invalid)),
+        }
+    }
+}
+
+/// What a request is predicted to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Prediction {
+    /// Time to the first token, in milliseconds.
+    pub ttft_ms: f64,
+    /// Time between tokens, in milliseconds.
+    pub itl_ms: f64,
+}
+
+/// What the predicted time depends on, for one request and one worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TimeInputs {
+    pub(crate) speed: Speed,
+    /// Requests in flight at the worker.
+    pub(crate) requests: f64,
+    /// Blocks that they use.
+    pub(crate) blocks: f64,
+    /// Blocks that the worker can hold; 0 is unknown.
+    pub(crate) total_blocks: f64,
+    /// Prompt tokens that it has still to compute for them.
+    pub(crate) backlog_tokens: f64,
+    /// Prompt tokens that it has to compute for this one; 0 where another worker does.
+    pub(crate) uncached_tokens: f64,
+    /// Blocks that this one adds.
+    pub(crate) new_blocks: f64,
+    /// Tokens that its answer is expected to have; 0 where another worker answers.
+    pub(crate) output_tokens: f64,
+    /// Requests that come to the worker each second.
+    pub(crate) arrivals_per_s: f64,
+    /// Seconds until what another worker computed is here.
+    pub(crate) transfer_s: f64,
+}
+
+/// The cost of one choice: how much longer requests wait because of it.
+///
+/// - first token: the queue, the prompt, the transfer; and where blocks run out, the wait until
+///   requests end that free them: blocks are given back evenly over the time of an answer;
+/// - decode: the answer's tokens at the pace of a step with this request in it;
+/// - others: running ones stand still while the prompt is computed, and take longer steps while it
+///   is answered; those that come before it is computed wait for it.
+#[inline]
+pub(crate) fn time_score(weights: &TimeWeights, inputs: &TimeInputs) -> (Score, Prediction) {
+    let TimeInputs { speed, requests, blocks, new_blocks, output_tokens, .. } = *inputs;
+    let answers = output_tokens > 0.0;
+    let step = if answers { speed.step(requests + 1.0, blocks + new_blocks) } else { 0.0 };
+    let computes = inputs.uncached_tokens > 0.0;
+    let own = speed.prefill_token_s * inputs.uncached_tokens;
+    let queue = match computes {
+        true => speed.prefill(inputs.backlog_tokens),
+        false => 0.0,
+    };
+    let lacking = blocks + new_blocks - inputs.total_blocks;
+    let room = match inputs.total_blocks > 0.0 && lacking > 0.0 {
+        true => lacking / inputs.total_blocks * output_tokens.max(1.0) * step,
+        false => 0.0,
+    };
+    let ttft = queue + own + inputs.transfer_s + room;
+    let added = speed.step_request_s + speed.step_block_s * new_blocks;
+    let slowed = if answers { requests * (own + output_tokens * added) } else { 0.0 };
+    let kept_waiting = inputs.arrivals_per_s * (queue + own) * own;
+    let parts = [
+        weights.first_token * ttft,
+        weights.decode * output_tokens * step,
+        weights.others * (slowed + kept_waiting),
+    ];
+    let [prefill, decode, requests] = parts.map(|seconds| (seconds * 1e3).min(f64::MAX));
+    let total = (prefill + decode + requests).min(f64::MAX);
+    let score = Score { prefill, decode, requests, credit: 0.0, total };
+    (score, Prediction { ttft_ms: ttft * 1e3, itl_ms: step * 1e3 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::{collection::vec, prelude::*};
+
+    /// 10 ms, and 0.1 ms for each prompt token; steps of 5 ms, 0.1 ms a request, 1 us a block.
+    fn inputs() -> TimeInputs {
+        let speed = Speed {
+            prefill_s: 0.01,
+            prefill_token_s: 1e-4,
+            step_s: 5e-3,
+            step_request_s: 1e-4,
+            step_block_s: 1e-6,
+        };
+        TimeInputs { speed, output_tokens: 100.0, ..TimeInputs::default() }
+    }
+
+    fn total(inputs: &TimeInputs) -> f64 {
+        time_score(&TimeWeights::default(), inputs).0.total
+    }
+
+    #[test]
+    fn an_idle_worker_costs_the_request_alone() {
+        let idle = TimeInputs { uncached_tokens: 1000.0, new_blocks: 100.0, ..inputs() };
+        let (score, seen) = time_score(&TimeWeights::default(), &idle);
+        assert!((seen.ttft_ms - 110.0).abs() < 1e-9 && (seen.itl_ms - 5.2).abs() < 1e-9);
+        assert!((score.total - (110.0 + 520.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn running_requests_count_by_what_they_lose() {
+        let busy = TimeInputs { requests: 10.0, uncached_tokens: 1000.0, ..inputs() };
+        // 10 requests stand still for 100 ms each, and lose 0.1 ms in each of 100 steps.
+        let (score, _) = time_score(&TimeWeights::default(), &busy);
+        assert!((score.requests - (1000.0 + 100.0)).abs() < 1e-9);
+        let alone = TimeWeights::new(1.0, 1.0, 0.0).expect("the weights are in range");
+        assert_eq!(time_score(&alone, &busy).0.requests, 0.0);
+    }
+
+    #[test]
+    fn a_full_worker_makes_wait_for_room() {
+        let full =
+            TimeInputs { blocks: 1000.0, new_blocks: 100.0, total_blocks: 1000.0, ..inputs() };
+        let roomy = TimeInputs { total_blocks: 1100.0, ..full };
+        assert!(total(&full) > total(&roomy) + 10.0);
+        assert_eq!(total(&roomy), total(&TimeInputs { total_blocks: 0.0, ..full }));
+    }
+
+    #[test]
+    fn names_are_known() {
+        for model in CostModel::ALL {
+            assert_eq!(model.to_string().parse(), Ok(model));
+            assert!(UnknownCostModel(String::new()).to_string().contains(model.name()));
+        }
+        let wrong = TimeWeights::new(f64::NAN, -1.0, 1.0).expect_err("two are wrong");
+        assert_eq!(wrong.0.len(), 2);
+    }
+
+    proptest! {
+        /// More of anything never costs less, and nothing is not finite.
+        #[test]
+        fn more_work_never_costs_less(values in vec(0.0..1e7f64, 8), more in 0.0..1e7f64, at in 0usize..8) {
+            let of = |values: &[f64]| {
+                let each: [f64; 8] = values.try_into().expect("there are eight");
+                let [requests, blocks, backlog_tokens, uncached_tokens, new_blocks, ..] = each;
+                total(&TimeInputs {
+                    requests,
+                    blocks,
+                    backlog_tokens,
+                    uncached_tokens: uncached_tokens + 1.0,
+                    new_blocks,
+                    total_blocks: 1000.0,
+                    output_tokens: each[5] + 1.0,
+                    arrivals_per_s: each[6],
+                    transfer_s: each[7],
+                    ..inputs()
+                })
+            };
+            let mut larger = values.clone();
+            larger[at] += more;
+            prop_assert!(of(&values).is_finite() && of(&larger) >= of(&values));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Whether others help with a request, and the booking of all who do.
+
+use super::Placement;
+use super::scoring::length;
+use super::select::{Chosen, Stage};
+use super::shares::Share;
+use crate::constraint::Role;
+use crate::cost::Prediction;
+use crate::decision::{Decision, Leg, PickError, Reason, Request};
+use crate::mode::Mode;
+use crate::random::Random;
+use crate::split::{Split, SplitReason, UncachedThreshold};
+use crate::tracker::{BookingId, Footprint};
+
+/// Workers for prompts that are tried with each worker that answers, cheapest first.
+const PREFILL_TRIED: usize = 4;
+
+/// A worker that computes a prompt and one that answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair {
+    prefill: Chosen,
+    decode: Chosen,
+}
+
+impl Pair {
+    fn cost(&self) -> f64 {
+        self.prefill.cost + self.decode.cost
+    }
+}
+
+impl Placement {
+    /// Whether another worker should compute the prompt than `whole`, which could do it all, and
+    /// who answers then.
+    pub(super) fn split(
+        &mut self,
+        request: &Request<'_>,
+        whole: Chosen,
+        random: &mut Random,
+    ) -> Result<(SplitReason, Option<Pair>), PickError> {
+        if request.prefill_pinned.is_some() {
+            self.find_eligible(request, Stage::Prefill)?;
+            let pair = self.pair(request, random)?;
+            return Ok((SplitReason::Policy, Some(pair)));
+        }
+        let policy = request.split.unwrap_or(self.settings.split);
+        if policy == Split::Never {
+            return Ok((SplitReason::Policy, None));
+        }
+        if !self.fleet.has_role(Role::Prefill) {
+            return Ok((SplitReason::NoPrefillWorkers, None));
+        }
+        let measured = self.is_timed() && self.settings.mode == Mode::Kv;
+        let (wanted, reason) = match policy {
+            Split::Uncached(threshold) => {
+                (self.lacks(request, whole, threshold), SplitReason::Uncached)
+            }
+            Split::Measured if !measured => {
+                (self.lacks(request, whole, UncachedThreshold::default()), SplitReason::Uncached)
+            }
+            Split::Measured => (true, SplitReason::Measured),
+            Split::PrefillLoad(_) => (true, SplitReason::PrefillLoad),
+            Split::Always | Split::Never => (true, SplitReason::Policy),
+        };
+        if !wanted {
+            return Ok((reason, None));
+        }
+        if self.find_eligible(request, Stage::Prefill).is_err() {
+            return Ok((SplitReason::NoPrefillWorkers, None));
+        }
+        let Ok(pair) = self.pair(request, random) else {
+            return Ok((SplitReason::NoPrefillWorkers, None));
+        };
+        let worth = match policy {
+            Split::Measured if measured => pair.cost() < whole.cost,
+            Split::PrefillLoad(limit) => {
+                self.tracker.loads().total(pair.prefill.slot).prefill_tokens <= limit
+            }
+            _ => true,
+        };
+        Ok((reason, worth.then_some(pair)))
+    }
+
+    /// Whether so much of the prompt is missing at a worker.
+    fn lacks(&self, request: &Request<'_>, at: Chosen, threshold: UncachedThreshold) -> bool {
+        let overlap = self.scratch.shares.of(at.slot).overlap;
+        let uncached = request.prompt_tokens - self.cached_tokens(request, overlap);
+        threshold.reached(uncached, request.prompt_tokens)
+    }
+
+    /// The cheapest of the pairs that the cheapest eligible workers for prompts can form.
+    fn pair(&mut self, request: &Request<'_>, random: &mut Random) -> Result<Pair, PickError> {
+        let mut prefills = self.scratch.eligible.clone();
+        let mut best: Result<Pair, PickError> = Err(PickError::NoWorkers);
+        for _ in 0..PREFILL_TRIED.min(prefills.len()) {
+            self.scratch.eligible.clone_from(&prefills);
+            let prefill = self.choose(request, Stage::Prefill, random);
+            prefills.retain(|&slot| slot != prefill.slot);
+            let stage = Stage::Decode { prefill: prefill.slot };
+            let pair = self
+                .find_eligible(request, stage)
+                .map(|()| Pair { prefill, decode: self.choose(request, stage, random) });
+            best = match (best, pair) {
+                (Ok(best), Ok(pair)) if pair.cost() >= best.cost() => Ok(best),
+                (Ok(best), Err(_)) => Ok(best),
+                (_, pair) => pair,
+            };
+            // Only costs tell which pair is the better one.
+            if best.is_ok() && self.settings.mode != Mode::Kv {
+                break;
+            }
+        }
+        best
+    }
+
+    /// The least busy worker that encodes media, if the request wants one and there is any.
+    pub(super) fn encode(&mut self, request: &Request<'_>, random: &mut Random) -> Option<Chosen> {
+        if !request.encode || !self.fleet.has_role(Role::Encode) {
+            return None;
+        }
+        self.find_eligible(request, Stage::Encode).ok()?;
+        Some(self.choose(request, Stage::Encode, random))
+    }
+
+    /// Books a request at all who take part in it.
+    pub(super) fn place(
+        &mut self,
+        request: &Request<'_>,
+        whole: Chosen,
+        pair: Option<Pair>,
+        encode: Option<Chosen>,
+    ) -> Decision {
+        let predicted = self.foresee(request, whole, pair);
+        let answers = pair.map_or(whole, |pair| pair.decode);
+        let prefill = pair.map(|pair| self.leg(request, pair.prefill.slot, Stage::Prefill));
+        let encode = encode.map(|chosen| self.leg(request, chosen.slot, Stage::Encode));
+        let stage = match pair {
+            Some(pair) => Stage::Decode { prefill: pair.prefill.slot },
+            None => Stage::Whole,
+        };
+        let Leg { worker, booking, overlap_blocks, cached_tokens } =
+            self.leg(request, answers.slot, stage);
+        if let (Some(key), Some(settings)) = (request.session, &self.settings.sessions) {
+            self.sessions.bind(key, worker, self.now, settings);
+        }
+        Decision {
+            worker,
+            prefill,
+            encode,
+            booking,
+            overlap_blocks,
+            cached_tokens,
+            reason: answers.reason,
+            split: SplitReason::NoPrefillWorkers,
+            predicted,
+            candidates: Vec::new(),
+        }
+    }
+
+    /// Books a request at the worker of a caller's choice.
+    pub(super) fn place_surveyed(&mut self, request: &Request<'_>, slot: u32) -> Decision {
+        let chosen = Chosen { slot, cost: 0.0, reason: Reason::Pinned };
+        let decision = self.place(request, chosen, None, None);
+        Decision { split: SplitReason::Policy, ..decision }
+    }
+
+    /// What the request should see, before any of it is booked.
+    fn foresee(
+        &self,
+        request: &Request<'_>,
+        whole: Chosen,
+        pair: Option<Pair>,
+    ) -> Option<Prediction> {
+        let Some(Pair { prefill, decode }) = pair else {
+            return self.predicted(request, Stage::Whole, whole.slot);
+        };
+        let prompt = self.predicted(request, Stage::Prefill, prefill.slot)?;
+        let stage = Stage::Decode { prefill: prefill.slot };
+        let answer = self.predicted(request, stage, decode.slot)?;
+        Some(Prediction { ttft_ms: prompt.ttft_ms + answer.ttft_ms, ..answer })
+    }
+
+    /// Books one part of a request's work.
+    fn leg(&mut self, request: &Request<'_>, slot: u32, stage: Stage) -> Leg {
+        let Share { overlap, .. } = self.scratch.shares.of(slot);
+        let worker = self.fleet.row(slot).worker;
+        if stage == Stage::Encode {
+            let booking = self.book_at(slot, Footprint::default());
+            return Leg { worker, booking, overlap_blocks: 0, cached_tokens: 0 };
+        }
+        let cached_tokens = self.cached_tokens(request, overlap);
+        let weights = request.weights.unwrap_or(&self.settings.weights).settings();
+        let shared = if weights.assume_kv_reuse { request.sequence } else { &[] };
+        let block_size = self.settings.block_size.get();
+        let expected = request.max_output_tokens.filter(|_| weights.output_block_decay);
+        let uncached_tokens = u64::from(request.prompt_tokens - cached_tokens);
+        let footprint = Footprint {
+            shared,
+            own_blocks: self.prompt_blocks(request).saturating_sub(length(shared)),
+            prefill_tokens: if stage.computes() { uncached_tokens } else { 0 },
+            expected_output_blocks: expected.map(|tokens| tokens.div_ceil(block_size)),
+        };
+        let booking = self.book_at(slot, footprint);
+        self.predict(worker, request.sequence);
+        Leg { worker, booking, overlap_blocks: overlap.blocks(), cached_tokens }
+    }
+
+    fn book_at(&mut self, slot: u32, footprint: Footprint<'_>) -> BookingId {
+        let token_s = self.learner.speed(slot).prefill_token_s;
+        self.tracker.book(slot, footprint, self.now, token_s)
+    }
+}

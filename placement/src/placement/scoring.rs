@@ -1,0 +1,307 @@
+//! What it costs to give a request to each worker.
+
+use super::Placement;
+use super::select::Stage;
+use super::shares::Share;
+use crate::constraint::{Level, preference};
+use crate::cost::{
+    CostModel, Inputs, Prediction, Score, TimeInputs, WeightSettings, Weights, score, time_score,
+};
+use crate::decision::{Candidate, Request};
+use crate::learn::Speed;
+use crate::sessions::Affinity;
+use crate::split::transfer_guess;
+use crate::tracker::Sums;
+use stator_kv_index::Overlap;
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
+
+/// Tokens that an answer is taken to have before one has ended.
+const OUTPUT_TOKENS: f64 = 256.0;
+/// What it weighs that a worker has the request's adapter loaded, as a preferred label would.
+const ADAPTER_WEIGHT: f64 = 1.0;
+
+/// What is the same for all workers that are weighed for one stage of a request.
+struct Terms {
+    stage: Stage,
+    timed: bool,
+    weights: Weights,
+    prompt_tokens: u32,
+    prompt_blocks: u32,
+    output_tokens: f64,
+    arrivals_per_s: f64,
+    least_backlog_tokens: f64,
+    fleet_speed: Speed,
+    now_s: f64,
+    /// The worker of the request's session, and what it weighs that it is.
+    bound: Option<(u32, f64)>,
+    /// Whether anything makes some workers preferable.
+    preferring: bool,
+}
+
+impl Placement {
+    /// Leaves in `scratch.costs` what each eligible worker costs.
+    pub(super) fn score(&mut self, request: &Request<'_>, stage: Stage) {
+        let terms = self.terms(request, stage);
+        let mut costs = std::mem::take(&mut self.scratch.costs);
+        costs.clear();
+        let cost = |&slot: &u32| self.cost(request, &terms, slot).total;
+        costs.extend(self.scratch.eligible.iter().map(cost));
+        self.scratch.costs = costs;
+    }
+
+    /// Leaves in `scratch.costs` what each worker costs by its slot, and infinity where a slot has
+    /// none that takes requests: the same as [`Placement::score`] where all others may take the
+    /// request and none is preferred, and several times as fast, since most workers have nothing
+    /// of a prompt. How many take requests; `None`, and nothing of use, where that is not so.
+    pub(super) fn score_all(&mut self, request: &Request<'_>, stage: Stage) -> Option<usize> {
+        let terms = self.terms(request, stage);
+        let decays = terms.weights.settings().overlap_score_credit_decay > 0.0;
+        if terms.preferring || decays {
+            return None;
+        }
+        let mut costs = std::mem::take(&mut self.scratch.costs);
+        costs.clear();
+        let loads = self.tracker.loads();
+        let slots = 0..self.fleet.slots_end() as u32;
+        costs.extend(slots.map(|slot| {
+            self.bare_cost(&terms, slot, &loads.sums_of(slot), Share::default()).total
+        }));
+        for slot in self.scratch.shares.slots() {
+            let (sums, share) = (loads.sums_of(slot), self.scratch.shares.of(slot));
+            costs[slot as usize] = self.bare_cost(&terms, slot, &sums, share).total;
+        }
+        let mut takers = 0;
+        for (cost, open) in costs.iter_mut().zip(self.fleet.all_open()) {
+            let takes = open.is_some_and(|role| stage.is_for(role));
+            *cost = if takes { *cost } else { f64::INFINITY };
+            takers += usize::from(takes);
+        }
+        self.scratch.costs = costs;
+        Some(takers)
+    }
+
+    /// As [`Placement::score`], with all that the costs are made of in `scratch.candidates`.
+    pub(super) fn explain(&mut self, request: &Request<'_>, stage: Stage) {
+        let terms = self.terms(request, stage);
+        let mut candidates = std::mem::take(&mut self.scratch.candidates);
+        candidates.clear();
+        let ready = self.learner.is_ready();
+        candidates.extend(self.scratch.eligible.iter().map(|&slot| {
+            let Share { overlap, active_blocks, .. } = self.scratch.shares.of(slot);
+            Candidate {
+                worker: self.fleet.row(slot).worker,
+                overlap,
+                active_blocks,
+                in_flight: self.tracker.loads().total(slot),
+                score: self.cost(request, &terms, slot),
+                predicted: ready.then(|| self.prediction(&terms, slot)),
+            }
+        }));
+        self.scratch.costs.clear();
+        self.scratch.costs.extend(candidates.iter().map(|candidate| candidate.score.total));
+        self.scratch.candidates = candidates;
+    }
+
+    /// What the request should see at a worker, if that can be told yet.
+    pub(super) fn predicted(
+        &self,
+        request: &Request<'_>,
+        stage: Stage,
+        slot: u32,
+    ) -> Option<Prediction> {
+        let ready = self.learner.is_ready();
+        ready.then(|| self.prediction(&self.terms(request, stage), slot))
+    }
+
+    /// Whether costs are predicted times now.
+    pub(super) fn is_timed(&self) -> bool {
+        match self.settings.cost {
+            CostModel::Blocks => false,
+            CostModel::Time => self.learner.knows_prefill(),
+            CostModel::Auto => self.learner.is_ready(),
+        }
+    }
+
+    /// Tokens of the prompt that the worker holds.
+    pub(super) fn cached_tokens(&self, request: &Request<'_>, overlap: Overlap) -> u32 {
+        let block_size = self.settings.block_size.get();
+        overlap.blocks().saturating_mul(block_size).min(request.prompt_tokens)
+    }
+
+    /// Blocks of the prompt, complete or not.
+    pub(super) fn prompt_blocks(&self, request: &Request<'_>) -> u32 {
+        let by_tokens = request.prompt_tokens.div_ceil(self.settings.block_size.get());
+        by_tokens.max(length(request.sequence))
+    }
+
+    fn terms(&self, request: &Request<'_>, stage: Stage) -> Terms {
+        let weights = *request.weights.unwrap_or(&self.settings.weights);
+        let weights = match stage {
+            // The prompt is computed elsewhere: nothing of it is to be saved here.
+            Stage::Decode { .. } => weights.without_prefill(),
+            _ => weights,
+        };
+        let loads = self.tracker.loads();
+        // Only a credit that decays asks how much the least busy one has to do.
+        let least_backlog_tokens = match weights.settings().overlap_score_credit_decay > 0.0 {
+            true => {
+                let slots = self.scratch.eligible.iter();
+                let backlogs = slots.map(|&slot| loads.sums_of(slot).prefill_tokens);
+                backlogs.reduce(f64::min).unwrap_or_default()
+            }
+            false => 0.0,
+        };
+        let output = self.learner.output_tokens().unwrap_or(OUTPUT_TOKENS);
+        let output = request.max_output_tokens.map_or(output, |max| output.min(f64::from(max)));
+        let bound = match self.affinity() {
+            Some(Affinity::Soft(weight)) => self.bound(request, stage).map(|slot| (slot, weight)),
+            _ => None,
+        };
+        Terms {
+            stage,
+            timed: self.is_timed(),
+            weights,
+            prompt_tokens: request.prompt_tokens,
+            prompt_blocks: self.prompt_blocks(request),
+            output_tokens: if stage.answers() { output.max(1.0) } else { 0.0 },
+            arrivals_per_s: self.learner.arrivals_per_s() / self.fleet.len().max(1) as f64,
+            least_backlog_tokens,
+            fleet_speed: self.learner.fleet_speed(),
+            now_s: self.now.0.as_secs_f64(),
+            bound,
+            preferring: request.needs.is_some()
+                || request.adapter.is_some()
+                || bound.is_some()
+                || matches!(stage, Stage::Decode { .. }),
+        }
+    }
+
+    fn cost(&self, request: &Request<'_>, terms: &Terms, slot: u32) -> Score {
+        let (sums, share) = (self.tracker.loads().sums_of(slot), self.scratch.shares.of(slot));
+        let mut score = self.bare_cost(terms, slot, &sums, share);
+        if terms.preferring {
+            score.total *= preference(self.preferred(request, terms, slot));
+        }
+        score
+    }
+
+    /// The cost of a worker, before anything makes it preferable.
+    #[inline]
+    fn bare_cost(&self, terms: &Terms, slot: u32, sums: &Sums, share: Share) -> Score {
+        match terms.timed {
+            true => self.timed(terms, slot, sums, share).0,
+            false => self.in_blocks(terms, sums, share),
+        }
+    }
+
+    /// What a request should see at a worker.
+    fn prediction(&self, terms: &Terms, slot: u32) -> Prediction {
+        let (sums, share) = (self.tracker.loads().sums_of(slot), self.scratch.shares.of(slot));
+        self.timed(terms, slot, &sums, share).1
+    }
+
+    #[inline]
+    fn in_blocks(&self, terms: &Terms, sums: &Sums, share: Share) -> Score {
+        let answers = terms.stage.answers();
+        let new_blocks = f64::from(self.new_blocks(terms, share));
+        let inputs = Inputs {
+            prompt_tokens: terms.prompt_tokens,
+            prompt_blocks: terms.prompt_blocks,
+            block_size: self.settings.block_size.get(),
+            overlap: if terms.stage.computes() { share.overlap } else { Overlap::default() },
+            backlog_tokens: sums.prefill_tokens,
+            least_backlog_tokens: terms.least_backlog_tokens,
+            potential_blocks: if answers { sums.blocks + new_blocks } else { 0.0 },
+            requests: sums.requests,
+        };
+        score(&terms.weights, &inputs)
+    }
+
+    #[inline]
+    fn timed(&self, terms: &Terms, slot: u32, sums: &Sums, share: Share) -> (Score, Prediction) {
+        let speed = self.learner.speed_of(slot, &terms.fleet_speed);
+        let (uncached_tokens, transfer_s) = match terms.stage {
+            Stage::Decode { prefill } => {
+                let blocks = terms.prompt_blocks.saturating_sub(share.overlap.blocks());
+                (0.0, self.transfer_s(prefill, slot, f64::from(blocks)))
+            }
+            _ => (self.uncached_tokens(terms, share.overlap), 0.0),
+        };
+        let inputs = TimeInputs {
+            speed,
+            requests: sums.requests,
+            blocks: sums.blocks,
+            total_blocks: f64::from(self.fleet.row(slot).total_blocks),
+            backlog_tokens: sums.backlog(terms.now_s, speed.prefill_token_s),
+            uncached_tokens,
+            new_blocks: f64::from(self.new_blocks(terms, share)),
+            output_tokens: terms.output_tokens,
+            arrivals_per_s: terms.arrivals_per_s,
+            transfer_s,
+        };
+        time_score(&self.settings.time_weights, &inputs)
+    }
+
+    /// Blocks that the request adds to those in use.
+    fn new_blocks(&self, terms: &Terms, share: Share) -> u32 {
+        let reuse = terms.weights.settings().assume_kv_reuse;
+        terms.prompt_blocks.saturating_sub(if reuse { share.active_blocks } else { 0 })
+    }
+
+    /// Prompt tokens that are left to compute, where what is farther than the device saves its
+    /// weight of them. At least one: the last is always computed.
+    fn uncached_tokens(&self, terms: &Terms, overlap: Overlap) -> f64 {
+        let weights: &WeightSettings = terms.weights.settings();
+        let saved = f64::from(overlap.on(Medium::Device))
+            + weights.host_cache_hit_weight * f64::from(overlap.on(Medium::Host))
+            + weights.disk_cache_hit_weight * f64::from(overlap.on(Medium::Disk))
+            + weights.shared_cache_multiplier * f64::from(overlap.on(Medium::Remote));
+        let saved_tokens = saved * f64::from(self.settings.block_size.get());
+        (f64::from(terms.prompt_tokens) - saved_tokens).max(1.0)
+    }
+
+    /// Seconds until blocks that one worker computed are at another.
+    fn transfer_s(&self, from: u32, to: u32, blocks: f64) -> f64 {
+        self.learner.transfer(from, to, blocks).unwrap_or_else(|| {
+            let [from, to] = [from, to].map(|slot| &self.fleet.state(slot).profile.topology);
+            transfer_guess(from, to, blocks)
+        })
+    }
+
+    /// What speaks for a worker beyond its cost, as a sum of weights.
+    fn preferred(&self, request: &Request<'_>, terms: &Terms, slot: u32) -> f64 {
+        let row = self.fleet.row(slot);
+        let labels = match request.needs {
+            Some(_) => self.scratch.verdicts[row.labels as usize].unwrap_or_default(),
+            None => 0.0,
+        };
+        let adapter = match request.adapter {
+            Some(adapter) if self.fleet.with_adapter(adapter).binary_search(&slot).is_ok() => {
+                ADAPTER_WEIGHT
+            }
+            _ => 0.0,
+        };
+        let session = terms.bound.filter(|bound| bound.0 == slot).map_or(0.0, |bound| bound.1);
+        // Where times are predicted they count the way of the transfer.
+        let near = match terms.stage {
+            Stage::Decode { prefill } if !terms.timed => self.nearness_weight(prefill, slot),
+            _ => 0.0,
+        };
+        labels + adapter + session + near
+    }
+
+    fn nearness_weight(&self, prefill: u32, slot: u32) -> f64 {
+        let [one, other] = [prefill, slot].map(|slot| &self.fleet.state(slot).profile.topology);
+        match one.shared(other) {
+            Some(Level::Host) => 1.0,
+            Some(Level::Rack) => 0.5,
+            Some(Level::Zone) => 0.25,
+            None => 0.0,
+        }
+    }
+}
+
+pub(super) fn length(sequence: &[SequenceHash]) -> u32 {
+    u32::try_from(sequence.len()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,55 @@
+//! What workers have of one prompt.
+
+use stator_kv_index::Overlap;
+
+/// What a worker has of a prompt.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    slot: u32,
+    /// What it holds, reported or predicted.
+    pub(super) overlap: Overlap,
+    /// Leading blocks that requests in flight there use.
+    pub(super) active_blocks: u32,
+}
+
+/// Shares of the workers that have any. Those of the last prompt are forgotten one by one, so
+/// that a prompt which nobody has costs nothing, however many workers there are.
+#[derive(Default)]
+pub(super) struct Shares {
+    found: Vec<Share>,
+    /// By slot, one more than the place in `found`; 0 is none.
+    places: Vec<u32>,
+}
+
+impl Shares {
+    /// Begins with another prompt; slots are below `slots`.
+    pub(super) fn reset(&mut self, slots: usize) {
+        for share in self.found.drain(..) {
+            self.places[share.slot as usize] = 0;
+        }
+        if self.places.len() < slots {
+            self.places.resize(slots, 0);
+        }
+    }
+
+    pub(super) fn entry(&mut self, slot: u32) -> &mut Share {
+        let place = &mut self.places[slot as usize];
+        if *place == 0 {
+            self.found.push(Share { slot, ..Share::default() });
+            *place = self.found.len() as u32;
+        }
+        &mut self.found[*place as usize - 1]
+    }
+
+    /// Slots of the workers that have any.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.found.iter().map(|share| share.slot)
+    }
+
+    pub(super) fn of(&self, slot: u32) -> Share {
+        match self.places.get(slot as usize) {
+            None | Some(0) => Share { slot, ..Share::default() },
+            Some(&place) => self.found[place as usize - 1],
+        }
+    }
+}
