@@ -6,6 +6,7 @@ use stator_epp::config::EppArgs;
 use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs};
 use stator_runtime::config::{self, ConfigError};
 use stator_runtime::log::LogArgs;
+use stator_simulate::SimulateArgs;
 use stator_worker_agent::{AgentArgs, EngineArgs};
 
 /// Serves large language models across fleets of engines: places every request on the worker
@@ -27,7 +28,8 @@ pub(crate) enum Role {
     /// Everything on this machine: a proxy and two agents with their workers. Needs no
     /// configuration.
     Up(WithLog<UpArgs>),
-    /// Edge proxy: an OpenAI-compatible endpoint over the workers of all registered agents.
+    /// Edge proxy: an OpenAI-compatible endpoint over the workers of all registered agents, or,
+    /// in direct mode, the proxy beside one engine.
     Proxy(WithLog<ProxyArgs>),
     /// Endpoint picker: tells an Envoy gateway which endpoint of an InferencePool takes each
     /// request.
@@ -36,6 +38,8 @@ pub(crate) enum Role {
     Agent(WithLog<ChildArgs>),
     /// Load generator and trace replay against any OpenAI-compatible endpoint.
     Bench(WithLog<BenchArgs>),
+    /// Placement policies on a simulated fleet, in virtual time.
+    Simulate(WithLog<SimulateArgs>),
 }
 
 /// A role's flags and those of its log.
@@ -85,6 +89,7 @@ impl Role {
             Self::Epp(role) => &role.log,
             Self::Agent(role) => &role.log,
             Self::Bench(role) => &role.log,
+            Self::Simulate(role) => &role.log,
         }
     }
 
@@ -96,6 +101,7 @@ impl Role {
             Self::Epp(_) => "stator-epp",
             Self::Agent(_) => "stator-agent",
             Self::Bench(_) => "stator-bench",
+            Self::Simulate(_) => "stator-simulate",
         }
     }
 }
@@ -128,7 +134,7 @@ fn command() -> clap::Command {
 mod tests {
     use super::*;
     use stator_epp::config::EppSettings;
-    use stator_proxy::ProxySettings;
+    use stator_proxy::ProxyRole;
     use stator_worker_agent::{AgentSettings, EngineSettings};
 
     #[test]
@@ -147,37 +153,35 @@ mod tests {
                 };
                 let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
                 let name = long.to_uppercase().replace('-', "_");
-                let expected = [format!("STATOR_{name}"), format!("STATOR_BENCH_{name}")];
+                let expected = ["", "BENCH_", "SIMULATE_"].map(|of| format!("STATOR_{of}{name}"));
                 let named = variable.as_ref().is_some_and(|variable| expected.contains(variable));
                 assert!(named, "{} --{long} has {variable:?}", role.get_name());
             }
         }
     }
 
-    /// Every example is a file of the role that it is named after, and its settings are valid.
+    /// Every example is a file of the role that its name begins with, and its settings are valid.
     #[test]
     fn every_example_configuration_is_accepted() {
         let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/examples");
         let mut roles = Vec::new();
         for example in std::fs::read_dir(examples).unwrap() {
             let path = example.unwrap().path();
-            let role = path.file_stem().unwrap().to_owned();
-            let args = ["stator".into(), role.clone(), "--config".into(), path.into_os_string()];
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let role = name.split('-').next().unwrap().into();
+            let args = ["stator".into(), role, "--config".into(), path.into_os_string()];
             let matches = config::parse(command(), args.into()).unwrap();
             let checked = match Line::from_arg_matches(&matches).unwrap().role {
                 Role::Up(role) => EngineSettings::try_from(role.args.engine).map(drop),
                 Role::Agent(role) => AgentSettings::try_from(role.args.agent).map(drop),
-                Role::Proxy(role) => {
-                    ProxySettings::try_from(role.args).unwrap();
-                    Ok(())
-                }
+                Role::Proxy(role) => ProxyRole::try_from(role.args).map(drop),
                 Role::Epp(role) => EppSettings::try_from(role.args).map(drop),
-                Role::Bench(_) => panic!("there is no example for bench"),
+                Role::Bench(_) | Role::Simulate(_) => panic!("there is no example for it"),
             };
             checked.unwrap();
-            roles.push(role);
+            roles.push(name);
         }
         roles.sort();
-        assert_eq!(roles, ["agent", "epp", "proxy", "up"]);
+        assert_eq!(roles, ["agent", "epp", "proxy", "proxy-direct", "up"]);
     }
 }

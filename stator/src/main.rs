@@ -8,6 +8,7 @@ mod up;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use cli::{Cli, Role};
+use stator_proxy::ProxyRole;
 use stator_runtime::Shutdown;
 use stator_runtime::log::{self, LogArgs};
 use std::process::ExitCode;
@@ -38,7 +39,9 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.role {
         Role::Up(role) => up::run(role.args, &cli.matches, Shutdown::on_signal()?).await,
-        Role::Proxy(role) => stator_proxy::run(role.args.try_into()?, Shutdown::on_signal()?).await,
+        Role::Proxy(role) => {
+            stator_proxy::run(ProxyRole::try_from(role.args)?, Shutdown::on_signal()?).await
+        }
         Role::Epp(role) if role.args.scheduling.explain => {
             print!("{}", stator_epp::config::explain(&role.args)?);
             Ok(())
@@ -53,6 +56,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             stator_worker_agent::run(role.args.agent.try_into()?, shutdown).await
         }
         Role::Bench(role) => stator_bench::run(role.args).await,
+        Role::Simulate(role) => stator_simulate::run(&role.args),
     }
 }
 

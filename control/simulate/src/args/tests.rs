@@ -1,0 +1,51 @@
+//! Command lines and what they mean.
+
+use super::*;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: SimulateArgs,
+}
+
+/// The settings of a command line.
+pub(crate) fn args(line: &str) -> SimulateArgs {
+    let words = std::iter::once("simulate").chain(line.split_whitespace());
+    Line::try_parse_from(words).expect("a good command line").args
+}
+
+#[test]
+fn defaults_are_valid() {
+    let settings = args("").settings().expect("defaults are valid");
+    assert_eq!((settings.workers(), settings.limits.total_blocks), (8, 3_125));
+}
+
+#[test]
+fn every_fault_is_named_at_once() {
+    let line = "--workers 0 --timing abacus --event-loss 2 --restart-s 0.1 --block-size 48 \
+                --trace x --speed 0 --max-batched-tokens 1";
+    let InvalidArgs(faults) = args(line).settings().expect_err("all of it is wrong");
+    let names = [
+        "timing",
+        "workers",
+        "event_loss",
+        "restart_s",
+        "block_size",
+        "speed",
+        "max_batched_tokens",
+    ];
+    for name in names {
+        assert!(faults.iter().any(|fault| fault.starts_with(name)), "{name}: {faults:?}");
+    }
+    assert_eq!(faults.len(), names.len(), "{faults:?}");
+}
+
+#[test]
+fn a_run_can_be_repeated_from_its_command() {
+    let line = "--policy random --mix chat --requests 30 --deaths-per-hour 3 --rate 2.5";
+    let first = args(line);
+    let again = crate::run::command(&first, 7);
+    let again = args(again.strip_prefix("stator simulate").expect("it begins so"));
+    assert_eq!(serde_json::json!(again), serde_json::json!(SimulateArgs { seed: 7, ..first }));
+}

@@ -1,0 +1,292 @@
+//! An engine that computes nothing: continuous batching in virtual time.
+//!
+//! It follows the rules of the worker agent's own scheduler: every sequence that decodes does so
+//! in every step; the rest of a step's token budget goes to prompts, in chunks, first come first
+//! served; a sequence is admitted when there are blocks for all its tokens; where decoding finds
+//! no block, the youngest sequence starts over later.
+//!
+//! Between two changes of the batch all steps are computed at once. A sequence that decodes costs
+//! nothing per step: its length follows from the number of steps since it began, and the sums
+//! that steps need are kept for the whole batch ([`decoding`]).
+
+mod decoding;
+pub(crate) mod news;
+pub(crate) mod pool;
+pub(crate) mod rates;
+mod sequence;
+mod step;
+#[cfg(test)]
+mod tests;
+mod tier;
+
+use crate::time::Ps;
+use decoding::Decoding;
+use news::News;
+use pool::{BlockId, Pool};
+use rates::{Batch, Rates};
+use sequence::{Sequences, State};
+use stator_protos::load::Load;
+use std::collections::VecDeque;
+
+/// Names a sequence of one engine until it has ended.
+pub(crate) type SequenceId = u32;
+
+/// What an engine may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Tokens per block.
+    pub(crate) block_size: u32,
+    /// Blocks on the device and in host memory.
+    pub(crate) total_blocks: u32,
+    pub(crate) host_blocks: u32,
+    /// Sequences computed together.
+    pub(crate) max_running: u32,
+    /// Tokens computed in one step, at least `max_running`.
+    pub(crate) step_tokens: u32,
+    /// Reading one block from host memory.
+    pub(crate) onboard_block: Ps,
+    /// Most steps computed at once; 1 computes each alone, to the same effect.
+    pub(crate) stride: u32,
+}
+
+/// A request, or what is left of one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submission<'a> {
+    /// Its number, handed back with its outputs.
+    pub(crate) request: u32,
+    /// Tokens to begin with.
+    pub(crate) tokens: u32,
+    /// Tokens to generate, at least 1.
+    pub(crate) output: u32,
+    /// Identities of its leading blocks; those behind `tokens` are filled by its output.
+    pub(crate) blocks: &'a [BlockId],
+    /// KV of all tokens but the last comes from elsewhere in so long a time.
+    pub(crate) transfer: Option<Ps>,
+    /// Whether its blocks stay until [`Engine::drop_parked`].
+    pub(crate) park: bool,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Its first token here came; so many tokens were not computed but reused.
+    First { request: u32, cached_tokens: u32 },
+    /// Its last token came.
+    Last { request: u32 },
+}
+
+/// Steps that are being computed.
+#[derive(Debug)]
+struct Run {
+    /// When the first step that is not applied yet began, and when the last one ends.
+    start: Ps,
+    end: Ps,
+    /// Steps that are not applied yet.
+    steps: u32,
+    /// The batch of the first of them.
+    batch: Batch,
+}
+
+/// An engine. Whoever drives it calls [`Engine::finish`] when a run ends, and [`Engine::plan`]
+/// for the next one.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    limits: Limits,
+    rates: Rates,
+    pool: Pool,
+    sequences: Sequences,
+    /// In the order of admission: the last is the youngest.
+    running: Vec<SequenceId>,
+    /// Those of them that do not decode yet.
+    prompts: Vec<SequenceId>,
+    waiting: VecDeque<SequenceId>,
+    waiting_tokens: u64,
+    decoding: Decoding,
+    /// Steps since the start.
+    tick: u64,
+    run: Option<Run>,
+    /// Prompts in the run, with the tokens of each that are computed.
+    chunks: Vec<(SequenceId, u32)>,
+    /// Time spent on steps, up to the last applied.
+    busy: Ps,
+    preemptions: u64,
+}
+
+impl Engine {
+    /// An idle engine.
+    pub(crate) fn new(limits: Limits, rates: Rates) -> Self {
+        Self {
+            pool: Pool::new(limits.total_blocks, limits.host_blocks, limits.block_size),
+            sequences: Sequences::default(),
+            running: Vec::new(),
+            prompts: Vec::new(),
+            waiting: VecDeque::new(),
+            waiting_tokens: 0,
+            decoding: Decoding::new(limits.block_size),
+            tick: 0,
+            run: None,
+            chunks: Vec::new(),
+            busy: 0,
+            preemptions: 0,
+            limits,
+            rates,
+        }
+    }
+
+    /// Takes a request. It must fit the pool when it has all its tokens.
+    pub(crate) fn submit(&mut self, submission: &Submission<'_>) -> SequenceId {
+        let id = self.sequences.insert(submission);
+        self.waiting_tokens += u64::from(self.sequences[id].remaining());
+        self.waiting.push_back(id);
+        id
+    }
+
+    /// When the present run ends.
+    pub(crate) fn run_ends(&self) -> Option<Ps> {
+        self.run.as_ref().map(|run| run.end)
+    }
+
+    /// Lets the run end with the step in progress, because something else is to be computed.
+    pub(crate) fn interrupt(&mut self, now: Ps) {
+        self.advance(now);
+        let rates = self.rates;
+        if let Some(run) = self.run.as_mut().filter(|_| self.chunks.is_empty()) {
+            // After `advance` at most one step is in progress.
+            run.steps = u32::from(run.start < now);
+            run.end = run.start + rates.decode(run.batch, run.steps);
+        }
+    }
+
+    /// Applies the steps that are over. Only steps that nobody hears of can be.
+    pub(crate) fn advance(&mut self, now: Ps) {
+        let Some(run) = &self.run else { return };
+        if run.steps <= 1 || now <= run.start {
+            return;
+        }
+        // The last step is left to `finish`.
+        let steps = self.rates.steps_within(run.batch, now - run.start, run.steps - 1);
+        self.apply(steps);
+    }
+
+    /// The run has ended.
+    pub(crate) fn finish(&mut self, outputs: &mut Vec<Output>) {
+        let Some(run) = &self.run else { return };
+        let (steps, end) = (run.steps, run.end);
+        if self.chunks.is_empty() {
+            self.apply(steps);
+        } else {
+            self.busy += end - run.start;
+            self.pool.take(self.decoding.crossings(self.tick, 1));
+            self.tick += 1;
+            self.finish_chunks(outputs);
+        }
+        self.run = None;
+        while let Some(id) = self.decoding.pop_ended(self.tick, &self.sequences) {
+            self.end(id, outputs);
+        }
+    }
+
+    /// Starts the next run if there is anything to compute and none under way; returns when it
+    /// ends.
+    pub(crate) fn plan(&mut self, now: Ps) -> Option<Ps> {
+        if self.run.is_some() {
+            return None;
+        }
+        let preempted = self.make_room();
+        let mut budget = self.limits.step_tokens.saturating_sub(self.decoding.len());
+        self.chunks.clear();
+        self.plan_prompts(now, &mut budget);
+        // What a preemption freed is for those that still run.
+        if !preempted {
+            self.admit(now, budget);
+        }
+        let batch = self.decoding.batch(self.tick);
+        if self.chunks.is_empty() && batch.sequences == 0 {
+            return None;
+        }
+        // After a preemption the next step may admit what this one may not.
+        let steps = if self.chunks.is_empty() && !preempted { self.steps() } else { 1 };
+        let mut span = self.rates.decode(batch, steps);
+        for &(id, tokens) in &self.chunks {
+            let start = self.sequences[id].computed;
+            span += self.rates.chunk(start, start + tokens);
+        }
+        self.run = Some(Run { start: now, end: now + span, steps, batch });
+        Some(now + span)
+    }
+
+    /// When the next admitted prompt has the KV that it waits for.
+    pub(crate) fn next_ready(&self, now: Ps) -> Option<Ps> {
+        let ready = self.prompts.iter().filter_map(|id| self.sequences[*id].ready_at());
+        ready.filter(|ready| *ready > now).min()
+    }
+
+    /// Ends a request without further outputs. The step in progress goes on as it is.
+    pub(crate) fn cancel(&mut self, id: SequenceId, now: Ps) {
+        self.interrupt(now);
+        let sequence = &mut self.sequences[id];
+        match sequence.state {
+            State::Waiting => {
+                self.waiting_tokens -= u64::from(sequence.remaining());
+                self.waiting.retain(|other| *other != id);
+            }
+            State::Gone | State::Parked => return,
+            // A chunk that is being computed is computed for nothing.
+            State::Prefilling { .. } | State::Decoding { .. } => {
+                self.chunks.retain(|(other, _)| *other != id);
+                self.leave(id);
+            }
+        }
+        self.sequences.remove(id);
+    }
+
+    /// Gives back the blocks of a request that ended parked.
+    pub(crate) fn drop_parked(&mut self, id: SequenceId) {
+        self.release(id);
+        self.sequences.remove(id);
+    }
+
+    /// Tokens that a sequence has generated here, up to the last applied step.
+    pub(crate) fn generated(&self, id: SequenceId) -> u32 {
+        self.sequences[id].generated(self.tick)
+    }
+
+    /// What the engine reports of itself.
+    pub(crate) fn load(&self) -> Load {
+        let prompts = self.prompts.iter().map(|id| self.sequences[*id].remaining());
+        let remaining: u64 = prompts.map(u64::from).sum();
+        Load {
+            running: self.running.len() as u32,
+            waiting: self.waiting.len() as u32,
+            used_blocks: self.pool.used(),
+            cached_blocks: self.pool.cached(),
+            total_blocks: self.limits.total_blocks,
+            pending_prefill_tokens: self.waiting_tokens + remaining,
+        }
+    }
+
+    /// Sequences that run or wait.
+    pub(crate) fn len(&self) -> usize {
+        self.running.len() + self.waiting.len()
+    }
+
+    /// Time spent on steps.
+    pub(crate) fn busy(&self) -> Ps {
+        self.busy
+    }
+
+    /// How often a sequence had to start over.
+    pub(crate) fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// Its blocks.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// KV events that are to be published.
+    pub(crate) fn news(&mut self) -> &mut News {
+        &mut self.pool.news
+    }
+}

@@ -1,0 +1,66 @@
+//! KV events as an engine publishes them.
+
+use super::pool::BlockId;
+use crate::random::mix;
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
+
+/// What happened since it was last asked.
+#[derive(Debug)]
+pub(crate) struct News {
+    block_size: u32,
+    events: Vec<KvEvent>,
+}
+
+/// The hash under which a block is known outside of engines.
+pub(crate) fn hash(id: BlockId) -> SequenceHash {
+    SequenceHash(mix(u64::from(id)))
+}
+
+impl News {
+    pub(crate) fn new(block_size: u32) -> Self {
+        Self { block_size, events: Vec::new() }
+    }
+
+    /// Consecutive blocks of one sequence become one event.
+    pub(crate) fn stored(&mut self, id: BlockId, parent: Option<BlockId>, medium: Medium) {
+        let hash_of = |id: BlockId| hash(id).0;
+        let parent = parent.map(hash_of);
+        if let Some(KvEvent::Stored(stored)) = self.events.last_mut()
+            && stored.medium == medium
+            && stored.hashes.last().copied() == parent
+        {
+            stored.hashes.push(hash_of(id));
+            return;
+        }
+        self.events.push(KvEvent::Stored(Stored {
+            hashes: vec![hash_of(id)],
+            parent,
+            tokens: Vec::new(),
+            block_size: self.block_size,
+            medium,
+            lora_name: None,
+        }));
+    }
+
+    pub(crate) fn removed(&mut self, id: BlockId, medium: Medium) {
+        match self.events.last_mut() {
+            Some(KvEvent::Removed(removed)) if removed.medium == medium => {
+                removed.hashes.push(hash(id).0);
+            }
+            _ => {
+                let hashes = vec![hash(id).0];
+                self.events.push(KvEvent::Removed(Removed { hashes, medium }));
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Takes the events out, in order.
+    pub(crate) fn take(&mut self) -> Vec<KvEvent> {
+        std::mem::take(&mut self.events)
+    }
+}

@@ -1,0 +1,252 @@
+//! The KV blocks of one engine: who holds which, and which prefixes can be reused.
+//!
+//! Blocks with an identity have a slot; those that a sequence fills alone are only counted. What
+//! is cached stays prefix-closed, because a sequence gives its blocks back last to first and the
+//! oldest idle block is evicted first.
+
+use super::news::News;
+use super::tier::Tier;
+use crate::lru::Lru;
+use rustc_hash::FxHashMap;
+use stator_protos::kv_event::Medium;
+
+/// Identity of a block together with all before it.
+pub(crate) type BlockId = u32;
+
+/// Leading blocks of a sequence that are in the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Prefix {
+    pub(crate) blocks: u32,
+    /// How many of them nobody holds; holding them takes them from what is available.
+    pub(crate) idle: u32,
+    /// Further blocks that are in host memory.
+    pub(crate) host: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    id: BlockId,
+    parent: Option<BlockId>,
+    holders: u32,
+}
+
+/// A fixed number of blocks, and below them a host tier.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    total: u32,
+    /// Blocks without an identity, in use.
+    private: u32,
+    /// Slots with at least one holder.
+    held: u32,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    idle: Lru,
+    index: FxHashMap<BlockId, u32>,
+    host: Tier,
+    pub(crate) news: News,
+}
+
+impl Pool {
+    pub(crate) fn new(total: u32, host_blocks: u32, block_size: u32) -> Self {
+        Self {
+            total,
+            private: 0,
+            held: 0,
+            slots: Vec::new(),
+            free: Vec::new(),
+            idle: Lru::default(),
+            index: FxHashMap::default(),
+            host: Tier::new(host_blocks),
+            news: News::new(block_size),
+        }
+    }
+
+    /// Blocks in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.held + self.private
+    }
+
+    /// Blocks that only the cache holds.
+    pub(crate) fn cached(&self) -> u32 {
+        self.idle.len()
+    }
+
+    /// Blocks that can be taken: free and idle ones.
+    pub(crate) fn available(&self) -> u32 {
+        self.total - self.used()
+    }
+
+    /// How much of a sequence is here, from its start to the first gap.
+    pub(crate) fn lookup(&self, ids: &[BlockId]) -> Prefix {
+        let mut prefix = Prefix::default();
+        for slot in ids.iter().map_while(|id| self.index.get(id)) {
+            prefix.blocks += 1;
+            prefix.idle += u32::from(self.slots[*slot as usize].holders == 0);
+        }
+        prefix.host = self.host.lookup(&ids[prefix.blocks as usize..]);
+        prefix
+    }
+
+    /// Holds leading blocks that [`Pool::lookup`] found on the device.
+    pub(crate) fn hold(&mut self, ids: &[BlockId], held: &mut Vec<u32>) {
+        for id in ids {
+            let slot = self.index[id];
+            self.hold_slot(slot);
+            held.push(slot);
+        }
+    }
+
+    /// Blocks were read from host memory.
+    pub(crate) fn onboarded(&mut self, ids: &[BlockId]) {
+        self.host.touch(ids);
+    }
+
+    /// Takes private blocks, at most what is available; evicts where none is free.
+    pub(crate) fn take(&mut self, blocks: u32) {
+        assert!(blocks <= self.available(), "{blocks} blocks of {}", self.available());
+        let unused = self.available() - self.idle.len();
+        (unused..blocks).for_each(|_| self.evict());
+        self.private += blocks;
+    }
+
+    /// A private block became full: it is indexed, for others to reuse. Returns its slot, which
+    /// is another's where that one has indexed the same before.
+    pub(crate) fn commit(&mut self, id: BlockId, parent: Option<BlockId>) -> u32 {
+        self.private -= 1;
+        if let Some(&slot) = self.index.get(&id) {
+            self.hold_slot(slot);
+            return slot;
+        }
+        let new = Slot { id, parent, holders: 1 };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = new;
+                slot
+            }
+            None => {
+                self.slots.push(new);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        self.held += 1;
+        self.index.insert(id, slot);
+        self.news.stored(id, parent, Medium::Device);
+        slot
+    }
+
+    /// Gives a sequence's blocks back; `held` are in its order.
+    pub(crate) fn release(&mut self, held: &mut Vec<u32>, private: u32) {
+        self.private -= private;
+        while let Some(slot) = held.pop() {
+            let holders = &mut self.slots[slot as usize].holders;
+            *holders -= 1;
+            if *holders == 0 {
+                self.held -= 1;
+                self.idle.push(slot);
+            }
+        }
+    }
+
+    /// Every block with an identity, each after the one before it, and where it is.
+    pub(crate) fn snapshot(&self) -> Vec<(BlockId, Medium)> {
+        let mut ids: Vec<_> = self.index.keys().map(|id| (*id, Medium::Device)).collect();
+        ids.extend(self.host.ids().map(|id| (id, Medium::Host)));
+        // The order of a hash map must not leak into a run.
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Whether every block is counted exactly once. Takes a look at each slot.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let holders = |slot: &u32| self.slots[*slot as usize].holders;
+        let held = self.index.values().filter(|slot| holders(slot) > 0).count() as u32;
+        let idle = self.index.len() as u32 - held;
+        let slots = self.slots.len() - self.free.len();
+        if (held, idle, slots) != (self.held, self.idle.len(), self.index.len()) {
+            return Err(format!(
+                "{held} blocks are held and {idle} idle in {slots} slots, but {} and {} are counted",
+                self.held,
+                self.idle.len()
+            ));
+        }
+        let all = u64::from(self.used()) + u64::from(self.cached());
+        if all > u64::from(self.total) {
+            return Err(format!("{all} blocks are in use or cached in a pool of {}", self.total));
+        }
+        Ok(())
+    }
+
+    fn hold_slot(&mut self, slot: u32) {
+        let holders = &mut self.slots[slot as usize].holders;
+        if *holders == 0 {
+            self.idle.remove(slot);
+            self.held += 1;
+        }
+        *holders += 1;
+    }
+
+    fn evict(&mut self) {
+        let slot = self.idle.pop().expect("what is available and not free is idle");
+        let Slot { id, parent, .. } = self.slots[slot as usize];
+        self.index.remove(&id);
+        self.free.push(slot);
+        self.host.store(id, parent, &mut self.news);
+        self.news.removed(id, Medium::Device);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sequence of `ids` passes through the pool; returns what it reused.
+    fn pass(pool: &mut Pool, ids: &[BlockId]) -> Prefix {
+        let prefix = pool.lookup(ids);
+        let mut held = Vec::new();
+        pool.hold(&ids[..prefix.blocks as usize], &mut held);
+        pool.take(ids.len() as u32 - prefix.blocks);
+        for place in prefix.blocks as usize..ids.len() {
+            let parent = place.checked_sub(1).map(|before| ids[before]);
+            held.push(pool.commit(ids[place], parent));
+        }
+        pool.release(&mut held, 0);
+        pool.check().expect("every block is counted once");
+        prefix
+    }
+
+    #[test]
+    fn the_tail_of_the_oldest_is_evicted_first() {
+        let mut pool = Pool::new(6, 0, 16);
+        pass(&mut pool, &[1, 2, 3]);
+        pass(&mut pool, &[11, 12]);
+        assert_eq!(pool.cached(), 5);
+        pass(&mut pool, &[21, 22, 23]);
+        assert_eq!(pool.lookup(&[1, 2, 3]).blocks, 1);
+        assert_eq!(pool.lookup(&[11, 12]).blocks, 2);
+    }
+
+    #[test]
+    fn evicted_blocks_go_to_the_host_and_are_found_there() {
+        let mut pool = Pool::new(3, 2, 16);
+        pass(&mut pool, &[1, 2, 3]);
+        pass(&mut pool, &[11, 12]);
+        let prefix = pool.lookup(&[1, 2, 3]);
+        assert_eq!((prefix.blocks, prefix.idle, prefix.host), (1, 1, 2));
+        pass(&mut pool, &[21, 22, 23]);
+        // The host holds two only.
+        assert_eq!(pool.lookup(&[1, 2, 3]), Prefix { blocks: 0, idle: 0, host: 0 });
+        assert_eq!(pool.lookup(&[11, 12]).host, 2);
+    }
+
+    #[test]
+    fn two_sequences_that_fill_the_same_block_share_it() {
+        let mut pool = Pool::new(4, 0, 16);
+        pool.take(2);
+        let (first, second) = (pool.commit(7, None), pool.commit(7, None));
+        assert_eq!((first, pool.used(), pool.available()), (second, 1, 3));
+        pool.release(&mut vec![first], 0);
+        assert_eq!(pool.cached(), 0);
+        pool.release(&mut vec![second], 0);
+        assert_eq!((pool.cached(), pool.used()), (1, 0));
+    }
+}

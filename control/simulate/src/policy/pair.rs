@@ -1,0 +1,54 @@
+//! Two policies for a split fleet: one chooses who answers, the other who computes the prompt.
+
+use super::{Ask, Choice, News, NoPick, Policy, Progress, Role, Ticket, WorkerNumber};
+use crate::time::Ps;
+use std::ops::RangeInclusive;
+
+/// Every prompt is computed by a worker for prompts, if there is one.
+///
+/// Source: llm-d's disaggregated profile with its decider that always splits.
+pub(super) struct Pair {
+    prefill: Box<dyn Policy>,
+    decode: Box<dyn Policy>,
+    roles: Vec<Role>,
+}
+
+impl Pair {
+    pub(super) fn new(prefill: Box<dyn Policy>, decode: Box<dyn Policy>) -> Self {
+        Self { prefill, decode, roles: Vec::new() }
+    }
+}
+
+impl Policy for Pair {
+    fn hear(&mut self, worker: WorkerNumber, news: News<'_>, now: Ps) {
+        let place = worker as usize;
+        if let News::Up { member, .. } = news {
+            self.roles.resize(self.roles.len().max(place + 1), Role::Aggregated);
+            self.roles[place] = member.role;
+        }
+        match self.roles.get(place) {
+            Some(Role::Prefill) => self.prefill.hear(worker, news, now),
+            _ => self.decode.hear(worker, news, now),
+        }
+    }
+
+    fn pick(&mut self, ask: &Ask<'_>, now: Ps) -> Result<Choice, NoPick> {
+        let decode = self.decode.pick(ask, now)?;
+        // Where nobody computes prompts for others, the answering worker does.
+        let prefill = self.prefill.pick(ask, now).ok();
+        let prefill = prefill.map(|choice| (choice.worker, 2 * choice.ticket + 1));
+        Ok(Choice { worker: decode.worker, ticket: 2 * decode.ticket, prefill })
+    }
+
+    fn progress(&mut self, ticket: Ticket, progress: Progress, now: Ps) {
+        match ticket % 2 {
+            0 => self.decode.progress(ticket / 2, progress, now),
+            _ => self.prefill.progress(ticket / 2, progress, now),
+        }
+    }
+
+    fn in_flight(&self) -> RangeInclusive<usize> {
+        let (prefill, decode) = (self.prefill.in_flight(), self.decode.in_flight());
+        prefill.start() + decode.start()..=prefill.end() + decode.end()
+    }
+}

@@ -1,0 +1,109 @@
+//! The real placement core.
+
+use super::{Ask, Choice, Member, News, NoPick, Policy, Progress, Ticket, WorkerNumber};
+use crate::engine::news::hash;
+use crate::time::{Ps, duration};
+use stator_placement::{
+    BookingId, Label, PickError, Placement, Profile, Request, Settings, Time, Topology, Worker,
+};
+use stator_protos::{Generation, WorkerId, WorkerRank};
+use std::ops::RangeInclusive;
+
+/// What the proxy and the picker call, called as they do.
+pub(super) struct Placed {
+    placement: Placement,
+}
+
+impl Placed {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { placement: Placement::new(settings) }
+    }
+
+    fn up(&mut self, worker: WorkerRank, generation: u64, member: Member) {
+        self.placement.worker_up(Worker {
+            worker,
+            generation: Generation(generation),
+            total_blocks: member.total_blocks,
+            accepting: true,
+            publishes_events: true,
+        });
+        let host = Some(Label(member.host.into()));
+        // One network reaches every host.
+        let rack = Some(Label(u64::MAX));
+        let profile = Profile {
+            role: member.role,
+            topology: Topology { host, rack, zone: None },
+            batch_tokens: member.step_tokens,
+            ..Profile::default()
+        };
+        self.placement.set_profile(worker, profile);
+    }
+}
+
+fn rank(worker: WorkerNumber) -> WorkerRank {
+    WorkerRank { worker: WorkerId(worker.into()), rank: 0 }
+}
+
+fn number(rank: WorkerRank) -> WorkerNumber {
+    rank.worker.0 as WorkerNumber
+}
+
+impl Policy for Placed {
+    fn hear(&mut self, worker: WorkerNumber, news: News<'_>, now: Ps) {
+        let worker = rank(worker);
+        self.placement.expire(Time(duration(now)));
+        match news {
+            News::Up { generation, member } => self.up(worker, generation, member),
+            News::Down => {
+                self.placement.worker_down(worker);
+            }
+            News::Load { generation, load } => {
+                self.placement.report_load(worker, Generation(generation), load);
+            }
+            News::Events { generation, events } => {
+                for event in events {
+                    self.placement.apply(worker, Generation(generation), event);
+                }
+            }
+            News::Unknown => self.placement.unknown(worker),
+            News::Snapshot { generation, blocks } => {
+                let blocks = blocks.iter().map(|(id, medium)| (hash(*id), *medium));
+                self.placement.replace(worker, Generation(generation), blocks);
+            }
+            News::Transferred { from, blocks, took } => {
+                self.placement.transferred(rank(from), worker, blocks, duration(took));
+            }
+        }
+    }
+
+    fn pick(&mut self, ask: &Ask<'_>, now: Ps) -> Result<Choice, NoPick> {
+        let request = Request {
+            sequence: ask.sequence,
+            prompt_tokens: ask.prompt_tokens,
+            ..Request::default()
+        };
+        match self.placement.pick(&request, Time(duration(now)), ask.seed) {
+            Ok(decision) => Ok(Choice {
+                worker: number(decision.worker),
+                ticket: decision.booking.0,
+                prefill: decision.prefill.map(|leg| (number(leg.worker), leg.booking.0)),
+            }),
+            Err(PickError::AllBusy { .. }) => Err(NoPick::Busy),
+            Err(_) => Err(NoPick::NoWorkers),
+        }
+    }
+
+    fn progress(&mut self, ticket: Ticket, progress: Progress, now: Ps) {
+        let (booking, now) = (BookingId(ticket), Time(duration(now)));
+        match progress {
+            Progress::First => self.placement.prefill_done(booking, now),
+            Progress::Tokens(tokens) => self.placement.output_tokens(booking, tokens, now),
+            Progress::End => self.placement.release(booking),
+        };
+    }
+
+    fn in_flight(&self) -> RangeInclusive<usize> {
+        let stats = self.placement.stats();
+        stats.bookings..=stats.bookings + stats.expired_bookings as usize
+    }
+}

@@ -1,0 +1,97 @@
+//! Prefix affinity as SGLang's router does it.
+
+use super::approximate::Approximate;
+use super::{Ask, Choice, News, NoPick, Policy, Progress, Ticket, WorkerNumber};
+use crate::time::Ps;
+use rustc_hash::FxHashMap;
+use std::ops::RangeInclusive;
+
+/// A prefix leads to the worker that was sent it if it is more than this share of the prompt.
+const MATCH_THRESHOLD: f64 = 0.5;
+/// Loads differ too much when they differ by more requests than this,
+const BALANCE_ABSOLUTE: u32 = 32;
+/// and the largest is more than so many times the smallest.
+const BALANCE_RELATIVE: f64 = 1.0001;
+/// Blocks remembered per worker.
+const CAPACITY: u32 = 1 << 20;
+
+/// While loads are even, the worker with the longest match if it is long enough, otherwise the
+/// one that holds least; while they are not, the one with the fewest requests.
+///
+/// Source: the cache-aware policy of SGLang's router, with its default thresholds. Blocks stand
+/// for characters, and workers that hold alike little go by their number of requests.
+#[derive(Default)]
+pub(super) struct PrefixHash {
+    known: Approximate,
+    /// Requests in flight; `None` where the worker is gone.
+    requests: Vec<Option<u32>>,
+    tickets: FxHashMap<Ticket, WorkerNumber>,
+    next_ticket: Ticket,
+}
+
+impl PrefixHash {
+    fn choose(&mut self, ask: &Ask<'_>) -> Option<WorkerNumber> {
+        let usable = |(worker, requests): (usize, &Option<u32>)| {
+            requests.map(|n| (n, worker as WorkerNumber))
+        };
+        let workers = || self.requests.iter().enumerate().filter_map(usable);
+        let (least, shortest) = workers().min()?;
+        let (most, _) = workers().max()?;
+        let uneven = most - least > BALANCE_ABSOLUTE
+            && f64::from(most) > f64::from(least) * BALANCE_RELATIVE;
+        if uneven {
+            return Some(shortest);
+        }
+        let matched = self.known.matched(ask.sequence, self.requests.len()).to_vec();
+        let (longest, _, best) = workers()
+            .map(|(n, worker)| (matched[worker as usize], std::cmp::Reverse(n), worker))
+            .max()?;
+        if f64::from(longest) > MATCH_THRESHOLD * ask.sequence.len() as f64 {
+            return Some(best);
+        }
+        workers().map(|(n, worker)| (self.known.held(worker), n, worker)).min().map(|least| least.2)
+    }
+}
+
+impl Policy for PrefixHash {
+    fn hear(&mut self, worker: WorkerNumber, news: News<'_>, _: Ps) {
+        match news {
+            News::Up { .. } => {
+                if self.requests.len() <= worker as usize {
+                    self.requests.resize(worker as usize + 1, None);
+                }
+                self.requests[worker as usize] = Some(0);
+            }
+            News::Down => {
+                self.requests[worker as usize] = None;
+                self.tickets.retain(|_, at| *at != worker);
+                self.known.clear(worker);
+            }
+            _ => {}
+        }
+    }
+
+    fn pick(&mut self, ask: &Ask<'_>, _: Ps) -> Result<Choice, NoPick> {
+        let worker = self.choose(ask).ok_or(NoPick::NoWorkers)?;
+        if let Some(requests) = &mut self.requests[worker as usize] {
+            *requests += 1;
+        }
+        self.known.sent(worker, ask.sequence, CAPACITY);
+        self.next_ticket += 1;
+        self.tickets.insert(self.next_ticket, worker);
+        Ok(Choice { worker, ticket: self.next_ticket, prefill: None })
+    }
+
+    fn progress(&mut self, ticket: Ticket, progress: Progress, _: Ps) {
+        if progress == Progress::End
+            && let Some(worker) = self.tickets.remove(&ticket)
+            && let Some(requests) = &mut self.requests[worker as usize]
+        {
+            *requests -= 1;
+        }
+    }
+
+    fn in_flight(&self) -> RangeInclusive<usize> {
+        self.tickets.len()..=self.tickets.len()
+    }
+}

@@ -1,0 +1,112 @@
+//! Each policy on a few workers, by what makes it that policy.
+
+use super::*;
+use crate::engine::news::hash;
+
+const BLOCK: u32 = 64;
+
+struct Fleet {
+    policy: Box<dyn Policy>,
+    seed: u64,
+}
+
+impl Fleet {
+    fn new(kind: Kind, workers: usize) -> Self {
+        Self::of(kind, &vec![Role::Aggregated; workers])
+    }
+
+    /// A worker of each of these roles.
+    fn of(kind: Kind, roles: &[Role]) -> Self {
+        let block_size = NonZeroU32::new(BLOCK).expect("it is not 0");
+        let split = roles.contains(&Role::Prefill);
+        let common = Common { block_size, split, busy: BusyThresholds::default() };
+        let mut policy = kind.build(&common);
+        for (worker, &role) in (0..).zip(roles) {
+            let member = Member { role, host: 0, total_blocks: 1_000, step_tokens: 8_192 };
+            policy.hear(worker, News::Up { generation: 1, member }, 0);
+        }
+        Self { policy, seed: 0 }
+    }
+
+    /// Where a prompt of these blocks goes.
+    fn send(&mut self, blocks: std::ops::Range<BlockId>) -> Choice {
+        self.seed += 1;
+        let sequence: Vec<_> = blocks.map(hash).collect();
+        let prompt_tokens = sequence.len() as u32 * BLOCK;
+        let ask = Ask { sequence: &sequence, prompt_tokens, seed: self.seed };
+        self.policy.pick(&ask, self.seed).expect("there are workers")
+    }
+
+    fn waiting(&mut self, worker: WorkerNumber, waiting: u32) {
+        let load = Load { waiting, total_blocks: 1_000, ..Load::default() };
+        self.policy.hear(worker, News::Load { generation: 1, load }, self.seed);
+    }
+}
+
+#[test]
+fn prefix_hash_keeps_to_a_prefix_until_loads_differ() {
+    let mut fleet = Fleet::new(Kind::PrefixHash, 3);
+    let first = fleet.send(0..10).worker;
+    assert_ne!(fleet.send(100..110).worker, first);
+    // Six of eleven blocks are more than half, five of ten are not.
+    assert_eq!(fleet.send(0..11).worker, first);
+    // With two requests there, 31 more make a difference of 33 to the idle one.
+    let sent: Vec<_> = (0..31).map(|_| fleet.send(0..10).worker).collect();
+    assert!(sent.iter().all(|worker| *worker == first));
+    assert_ne!(fleet.send(0..10).worker, first);
+}
+
+#[test]
+fn llm_d_weighs_prefix_against_queue() {
+    let mut fleet = Fleet::new(Kind::LlmD, 2);
+    let first = fleet.send(0..10).worker;
+    assert_eq!(fleet.send(0..10).worker, first);
+    // All of the prefix is worth more than the shortest queue, half of it is not.
+    fleet.waiting(first, 5);
+    assert_eq!(fleet.send(0..10).worker, first);
+    assert_ne!(fleet.send(5..25).worker, first);
+}
+
+#[test]
+fn the_real_placement_follows_what_engines_hold() {
+    let mut fleet = Fleet::new(Kind::Stator, 4);
+    let blocks: Vec<_> = (0..20).map(|id| (id, Medium::Device)).collect();
+    fleet.policy.hear(2, News::Snapshot { generation: 1, blocks: &blocks }, 1);
+    assert_eq!(fleet.send(0..20).worker, 2);
+    fleet.policy.hear(2, News::Down, 2);
+    assert_ne!(fleet.send(0..20).worker, 2);
+}
+
+#[test]
+fn every_policy_forgets_what_ended_and_who_is_gone() {
+    for kind in <Kind as clap::ValueEnum>::value_variants() {
+        let mut fleet = Fleet::new(*kind, 3);
+        let choices: Vec<_> = (0..9).map(|n| fleet.send(n * 10..n * 10 + 10)).collect();
+        assert_eq!(fleet.policy.in_flight(), 9..=9, "{kind:?}");
+        for choice in choices {
+            fleet.policy.progress(choice.ticket, Progress::First, 10);
+            fleet.policy.progress(choice.ticket, Progress::Tokens(BLOCK), 10);
+            fleet.policy.progress(choice.ticket, Progress::End, 10);
+        }
+        assert_eq!(fleet.policy.in_flight(), 0..=0, "{kind:?}");
+        (0..3).for_each(|worker| fleet.policy.hear(worker, News::Down, 11));
+        let ask = Ask { sequence: &[], prompt_tokens: 5, seed: 1 };
+        assert_eq!(fleet.policy.pick(&ask, 12), Err(NoPick::NoWorkers), "{kind:?}");
+    }
+}
+
+#[test]
+fn whoever_has_no_opinion_splits_whenever_it_can() {
+    use Kind::{Dynamo, LlmD, PrefixHash, RoundRobin};
+    for kind in [RoundRobin, PrefixHash, LlmD, Dynamo] {
+        let mut fleet = Fleet::of(kind, &[Role::Prefill, Role::Decode]);
+        let choice = fleet.send(0..10);
+        let (prefill, ticket) = choice.prefill.expect("there is a worker for prompts");
+        assert_eq!((prefill, choice.worker), (0, 1), "{kind:?}");
+        assert_eq!(fleet.policy.in_flight(), 2..=2, "{kind:?}");
+        fleet.policy.progress(ticket, Progress::End, 5);
+        fleet.policy.hear(0, News::Down, 6);
+        assert_eq!(fleet.send(0..10).prefill, None, "{kind:?}");
+        assert_eq!(fleet.policy.in_flight(), 2..=2, "{kind:?}");
+    }
+}

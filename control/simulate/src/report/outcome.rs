@@ -1,0 +1,181 @@
+//! The figures of one run.
+
+use crate::settings::Slo;
+use crate::time::{Ps, ms, seconds};
+use crate::workload::Workload;
+use crate::world::{Bar, Observed, Sample};
+use serde::Serialize;
+
+/// Points of a plotted distribution.
+const POINTS: usize = 200;
+/// Requests shown of the watched worker.
+const BARS: usize = 80;
+
+/// The usual figures of a distribution of times, in milliseconds; exact, and 0 where there are no
+/// values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Times {
+    pub(crate) count: usize,
+    pub(crate) mean: f64,
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
+}
+
+/// One policy's run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) policy: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) requests: usize,
+    pub(crate) failed: usize,
+    /// From the first arrival to the last end.
+    pub(crate) span_s: f64,
+    pub(crate) ttft_ms: Times,
+    /// Of requests with more than one token.
+    pub(crate) itl_ms: Times,
+    /// Requests per second that met every objective, and their share of all.
+    pub(crate) goodput: f64,
+    pub(crate) good_share: f64,
+    /// Share of prompt tokens that were reused.
+    pub(crate) cached_share: f64,
+    /// Standard deviation over mean of the time that workers spent on steps.
+    pub(crate) imbalance: f64,
+    pub(crate) busy_share: f64,
+    pub(crate) output_tokens_per_s: f64,
+    pub(crate) preemptions: u64,
+    pub(crate) migrations: u64,
+    pub(crate) deaths: u64,
+    pub(crate) lost_batches: u64,
+    pub(crate) events: u64,
+    /// Cumulative distributions: milliseconds, share of values up to them.
+    pub(crate) ttft_curve: Vec<(f64, f64)>,
+    pub(crate) itl_curve: Vec<(f64, f64)>,
+    /// Time that each worker spent on steps, as a share of the whole.
+    pub(crate) busy: Vec<f64>,
+    pub(crate) samples: Vec<Point>,
+    pub(crate) bars: Vec<Span>,
+}
+
+/// The fleet at one moment.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Point {
+    pub(crate) at_s: f64,
+    pub(crate) held: u32,
+    pub(crate) waiting: u32,
+    pub(crate) longest: u32,
+    pub(crate) running: u32,
+    pub(crate) used: f64,
+    pub(crate) cached: f64,
+}
+
+/// A request at the watched worker, in seconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Span {
+    pub(crate) placed_s: f64,
+    pub(crate) first_s: f64,
+    pub(crate) ended_s: f64,
+}
+
+impl Outcome {
+    /// The figures of a run of `workload`.
+    pub(crate) fn new(observed: &Observed, workload: &Workload, slo: Slo, seed: u64) -> Self {
+        let requests = &observed.requests;
+        let ttft = sorted(requests.iter().filter_map(|request| request.ttft));
+        let itl = sorted(requests.iter().filter_map(|request| request.itl));
+        let good = requests.iter().filter(|request| {
+            request.complete
+                && request.ttft.is_some_and(|ttft| ttft <= slo.ttft)
+                && request.itl.is_none_or(|itl| itl <= slo.itl)
+        });
+        let good = good.count();
+        let span_s = seconds(observed.span).max(1e-9);
+        let complete = || workload.requests.iter().zip(requests).filter(|pair| pair.1.complete);
+        let prompt: u64 = complete().map(|pair| u64::from(pair.0.prompt_tokens)).sum();
+        let cached: u64 = complete().map(|pair| u64::from(pair.1.cached_tokens)).sum();
+        let output: u64 = complete().map(|pair| u64::from(pair.0.output_tokens)).sum();
+        let busy: Vec<f64> = observed.busy.iter().map(|busy| seconds(*busy) / span_s).collect();
+        let busy_share = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
+        Self {
+            policy: observed.kind.name(),
+            seed,
+            requests: requests.len(),
+            failed: requests.iter().filter(|request| !request.complete).count(),
+            span_s,
+            ttft_ms: times(&ttft),
+            itl_ms: times(&itl),
+            goodput: good as f64 / span_s,
+            good_share: good as f64 / requests.len().max(1) as f64,
+            cached_share: cached as f64 / prompt.max(1) as f64,
+            imbalance: variation(&busy, busy_share),
+            busy_share,
+            output_tokens_per_s: output as f64 / span_s,
+            preemptions: observed.preemptions,
+            migrations: observed.migrations,
+            deaths: observed.deaths,
+            lost_batches: observed.lost_batches,
+            events: observed.events,
+            ttft_curve: curve(&ttft),
+            itl_curve: curve(&itl),
+            busy,
+            samples: observed.samples.iter().map(point).collect(),
+            bars: middle(&observed.bars),
+        }
+    }
+}
+
+fn sorted(values: impl Iterator<Item = Ps>) -> Vec<Ps> {
+    let mut values: Vec<Ps> = values.collect();
+    values.sort_unstable();
+    values
+}
+
+/// The nearest rank, so that a quantile is one of the values.
+fn quantile(sorted: &[Ps], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().map_or(0.0, ms)
+}
+
+fn times(sorted: &[Ps]) -> Times {
+    let sum: u128 = sorted.iter().copied().map(u128::from).sum();
+    Times {
+        count: sorted.len(),
+        mean: sum as f64 / 1e9 / sorted.len().max(1) as f64,
+        p50: quantile(sorted, 0.5),
+        p90: quantile(sorted, 0.9),
+        p99: quantile(sorted, 0.99),
+        max: quantile(sorted, 1.0),
+    }
+}
+
+fn curve(sorted: &[Ps]) -> Vec<(f64, f64)> {
+    let shares = (0..=POINTS).map(|point| point as f64 / POINTS as f64);
+    let points = shares.map(|share| (quantile(sorted, share), share));
+    if sorted.is_empty() { Vec::new() } else { points.collect() }
+}
+
+fn variation(values: &[f64], mean: f64) -> f64 {
+    if mean <= 0.0 {
+        return 0.0;
+    }
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / values.len() as f64).sqrt() / mean
+}
+
+fn point(sample: &Sample) -> Point {
+    let &Sample { at, held, waiting, running, longest, used, cached } = sample;
+    Point { at_s: seconds(at), held, waiting, longest, running, used, cached }
+}
+
+/// Some requests in a row from the middle of the run.
+fn middle(bars: &[Bar]) -> Vec<Span> {
+    let from = bars.len().saturating_sub(BARS) / 2;
+    let shown = bars.iter().skip(from).take(BARS);
+    let span = |bar: &Bar| Span {
+        placed_s: seconds(bar.placed),
+        first_s: seconds(bar.first),
+        ended_s: seconds(bar.ended),
+    };
+    shown.map(span).collect()
+}

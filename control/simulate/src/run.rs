@@ -1,0 +1,89 @@
+//! Runs what was asked for, and shows it.
+
+use crate::args::SimulateArgs;
+use crate::report::{self, Outcome, table};
+use crate::workload::Workload;
+use crate::world::World;
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::time::Instant;
+
+/// Runs every policy on every seed and writes the results.
+///
+/// # Errors
+///
+/// Where settings are out of range, a trace cannot be read, or a rule is broken; then the message
+/// holds the command that shows it again.
+pub fn run(args: &SimulateArgs) -> Result<()> {
+    let started = Instant::now();
+    let outcomes = simulate(args)?;
+    print!("{}\n{}", table::table(&outcomes), table::notes(&outcomes));
+    if let Some(path) = &args.output.json {
+        write(path, &report::json(args, &outcomes)?)?;
+    }
+    if let Some(path) = &args.output.html {
+        write(path, &report::html::html(&command(args, args.seed), &outcomes))?;
+    }
+    let requests: usize = outcomes.iter().map(|outcome| outcome.requests).sum();
+    eprintln!("{requests} requests in {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// The outcome of each seed and policy.
+pub(crate) fn simulate(args: &SimulateArgs) -> Result<Vec<Outcome>> {
+    let first = args.settings()?;
+    let mut outcomes = Vec::new();
+    let mut workload = None;
+    for seed in args.seed..args.seed.saturating_add(args.seeds.into()) {
+        let settings = crate::settings::Settings { seed, ..first.clone() };
+        // A recorded trace is the same for every seed.
+        if workload.is_none() || args.workload.trace.is_none() {
+            workload = Some(make(args, seed)?);
+        }
+        let Some(workload) = &workload else { continue };
+        for kind in &settings.kinds {
+            let observed = World::new(&settings, workload, *kind).run();
+            let observed = observed.with_context(|| {
+                let one = SimulateArgs { policy: vec![*kind], ..args.clone() };
+                format!("a rule is broken; again with: {}", command(&one, seed))
+            })?;
+            outcomes.push(Outcome::new(&observed, workload, settings.slo, seed));
+        }
+    }
+    Ok(outcomes)
+}
+
+fn make(args: &SimulateArgs, seed: u64) -> Result<Workload> {
+    let (asked, block_size) = (&args.workload, args.fleet.block_size);
+    Ok(match &asked.trace {
+        Some(path) => Workload::read(path, block_size, asked.replay())?,
+        None => Workload::made_up(asked.mix, asked.count(), asked.rate, seed, block_size),
+    })
+}
+
+/// The command line that runs one seed of this again, with every setting.
+pub(crate) fn command(args: &SimulateArgs, seed: u64) -> String {
+    let one = SimulateArgs { seed, seeds: 1, ..args.clone() };
+    let mut line = String::from("stator simulate");
+    let serde_json::Value::Object(settings) = serde_json::json!(one) else { return line };
+    for (name, value) in settings {
+        let value = match value {
+            serde_json::Value::Null => continue,
+            serde_json::Value::String(text) => text,
+            serde_json::Value::Array(items) => {
+                let items = items.iter().filter_map(|item| item.as_str());
+                items.collect::<Vec<_>>().join(",")
+            }
+            other => other.to_string(),
+        };
+        let skipped = one.fleet.prefill.is_some() && name == "workers";
+        if !skipped {
+            line += &format!(" --{} {value}", name.replace('_', "-"));
+        }
+    }
+    line
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("{}", path.display()))
+}

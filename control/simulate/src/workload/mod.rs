@@ -1,0 +1,176 @@
+//! What is asked of the fleet: requests with their times, lengths and shared prefixes.
+
+mod azure;
+mod mix;
+mod mooncake;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use mix::Mix;
+
+use crate::engine::pool::BlockId;
+use crate::random::{Purpose, Random};
+use crate::time::{Ps, SECOND};
+use std::path::Path;
+
+/// Tokens of one block of a Mooncake trace.
+pub(crate) const TRACE_BLOCK: u32 = 512;
+
+/// When a request arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// At this moment.
+    At(Ps),
+    /// So long after the one before it in its session has ended.
+    After(Ps),
+}
+
+/// What a request is, for its place in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Somebody waits for it.
+    Interactive,
+    /// It fills the gaps.
+    Background,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) arrival: Arrival,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) output_tokens: u32,
+    pub(crate) class: Class,
+    /// Who asks.
+    pub(crate) tenant: u32,
+    /// The next request of its session.
+    pub(crate) next: Option<u32>,
+    /// Its runs of blocks, a range of [`Workload::runs`].
+    runs: (u32, u32),
+}
+
+/// Blocks with consecutive identities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    first: BlockId,
+    blocks: u32,
+}
+
+/// All requests of one simulation. Memory: about 50 bytes a request, whatever its length, as long
+/// as its blocks are numbered in a row.
+#[derive(Debug)]
+pub(crate) struct Workload {
+    pub(crate) requests: Vec<Request>,
+    runs: Vec<Run>,
+    block_size: u32,
+}
+
+/// Why a workload cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WorkloadError {
+    #[error("trace {path:?}: {error}")]
+    Unreadable { path: String, error: std::io::Error },
+    #[error("trace {path:?}: line {line}: {fault}")]
+    Malformed { path: String, line: usize, fault: String },
+    #[error("trace {path:?}: has no request")]
+    Empty { path: String },
+}
+
+/// How a recorded trace is played.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Replay {
+    /// Requests arrive so many times as fast.
+    pub(crate) speed: f64,
+    /// The trace is played so often, one after the other, each time with other prompts.
+    pub(crate) repeat: u32,
+    /// Most requests, over all repetitions.
+    pub(crate) limit: u32,
+}
+
+impl Workload {
+    fn new(block_size: u32) -> Self {
+        Self { requests: Vec::new(), runs: Vec::new(), block_size }
+    }
+
+    /// Reads a trace: CSV with Azure's header, or else Mooncake's JSON lines.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkloadError`] names the file, and the line if one cannot be read.
+    pub(crate) fn read(path: &Path, block_size: u32, play: Replay) -> Result<Self, WorkloadError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| WorkloadError::Unreadable { path: name.clone(), error })?;
+        let malformed = |(line, fault)| {
+            let path = name.clone();
+            WorkloadError::Malformed { path, line, fault }
+        };
+        let read = match azure::is_azure(&text) {
+            true => azure::read(&text, block_size, play).map_err(malformed)?,
+            false => mooncake::read(&text, block_size, play).map_err(malformed)?,
+        };
+        if read.requests.is_empty() { Err(WorkloadError::Empty { path: name }) } else { Ok(read) }
+    }
+
+    /// A made-up workload of about `count` requests, `rate` of them a second.
+    pub(crate) fn made_up(mix: Mix, count: u32, rate: f64, seed: u64, block_size: u32) -> Self {
+        mix::make(mix, count, rate, seed, block_size)
+    }
+
+    /// Identities of a request's leading blocks: those of its prompt, and of its answer where a
+    /// later request may reuse them.
+    pub(crate) fn blocks(&self, request: u32, out: &mut Vec<BlockId>) {
+        out.clear();
+        let (first, end) = self.requests[request as usize].runs;
+        for run in &self.runs[first as usize..end as usize] {
+            out.extend(run.first..run.first + run.blocks);
+        }
+    }
+
+    /// Adds a request whose leading blocks are these.
+    fn push(&mut self, mut request: Request, blocks: impl IntoIterator<Item = BlockId>) {
+        let first = self.runs.len() as u32;
+        for id in blocks {
+            match self.runs[first as usize..].last_mut() {
+                Some(run) if run.first + run.blocks == id => run.blocks += 1,
+                _ => self.runs.push(Run { first: id, blocks: 1 }),
+            }
+        }
+        request.runs = (first, self.runs.len() as u32);
+        self.requests.push(request);
+    }
+
+    /// Adds a request whose leading blocks are those of these runs.
+    fn push_runs(&mut self, mut request: Request, runs: &[Run]) {
+        let first = self.runs.len() as u32;
+        self.runs.extend(runs.iter().filter(|run| run.blocks > 0));
+        request.runs = (first, self.runs.len() as u32);
+        self.requests.push(request);
+    }
+}
+
+impl Request {
+    /// An interactive request on its own, without blocks yet.
+    fn new(arrival: Arrival, prompt_tokens: u32, output_tokens: u32) -> Self {
+        let (class, tenant, next, runs) = (Class::Interactive, 0, None, (0, 0));
+        Self { arrival, prompt_tokens, output_tokens, class, tenant, next, runs }
+    }
+}
+
+/// Moments of a Poisson process.
+struct Poisson {
+    random: Random,
+    mean: f64,
+    at: f64,
+}
+
+impl Poisson {
+    fn new(seed: u64, rate: f64) -> Self {
+        Self { random: Random::new(seed, Purpose::Arrivals), mean: 1.0 / rate, at: 0.0 }
+    }
+
+    fn next(&mut self) -> Ps {
+        self.at += self.random.exponential(self.mean);
+        (self.at * SECOND as f64) as Ps
+    }
+}

@@ -1,0 +1,66 @@
+//! Workers that die and come back.
+
+use super::World;
+use super::agenda::Event;
+use super::worker::Feed;
+use crate::policy::{News, WorkerNumber};
+use crate::time::from_seconds;
+
+impl World<'_> {
+    /// Decides when the next worker dies.
+    pub(super) fn plan_death(&mut self) {
+        let rate = self.settings.faults.deaths_per_hour * f64::from(self.settings.workers());
+        if rate > 0.0 {
+            let wait = self.deaths.exponential(3_600.0 / rate);
+            self.agenda.at(self.now + from_seconds(wait), Event::Death);
+        }
+    }
+
+    /// Some living worker dies with all it holds; for a while nobody knows.
+    pub(super) fn death(&mut self) {
+        self.plan_death();
+        let alive = |worker: &WorkerNumber| self.workers[*worker as usize].alive;
+        let living: Vec<WorkerNumber> = (0..self.settings.workers()).filter(alive).collect();
+        if living.is_empty() {
+            return;
+        }
+        let worker = living[self.deaths.below(living.len() as u32) as usize];
+        let fresh = self.engine(self.workers[worker as usize].slow);
+        let at = &mut self.workers[worker as usize];
+        at.engine.advance(self.now);
+        for request in &at.requests {
+            let flight = &mut self.flights[*request as usize];
+            // Of the tokens of both legs the client has those of the second only.
+            let main = flight.main.filter(|leg| leg.worker == worker);
+            if let Some(sequence) = main.and_then(|leg| leg.sequence) {
+                flight.generated += at.engine.generated(sequence);
+            }
+        }
+        at.die(fresh);
+        self.observed.deaths += 1;
+        let faults = &self.settings.faults;
+        self.agenda.at(self.now + faults.detection, Event::Detected { worker });
+        self.agenda.at(self.now + faults.restart, Event::Restart { worker });
+    }
+
+    /// The fleet takes notice: what the worker had goes elsewhere.
+    pub(super) fn detected(&mut self, worker: WorkerNumber) {
+        let requests = self.workers[worker as usize].requests.clone();
+        // The policy forgets the worker first, so that none of them goes back to it.
+        self.hear(worker, News::Down);
+        for request in requests {
+            self.migrate(request);
+        }
+        self.offer();
+    }
+
+    /// A new life, with nothing of the old one.
+    pub(super) fn restart(&mut self, worker: WorkerNumber) {
+        let at = &mut self.workers[worker as usize];
+        at.alive = true;
+        at.generation += 1;
+        at.feed = Feed::default();
+        self.announce(worker);
+        self.offer();
+    }
+}

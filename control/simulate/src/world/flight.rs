@@ -1,0 +1,63 @@
+//! A request on its way through the fleet.
+
+use crate::engine::SequenceId;
+use crate::policy::{Ticket, WorkerNumber};
+use crate::time::Ps;
+
+/// One request's stay at one worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leg {
+    pub(super) worker: WorkerNumber,
+    /// The life of the worker that it was sent to.
+    pub(super) generation: u64,
+    /// `None` if the worker was dead by then, or the prompt is computed elsewhere first.
+    pub(super) sequence: Option<SequenceId>,
+    pub(super) ticket: Ticket,
+    /// Tokens after the first that the policy has heard of.
+    pub(super) tokens: u32,
+    /// The policy has been told that it is over.
+    pub(super) released: bool,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Complete,
+    /// It found no worker in time, or too many died under it.
+    Failed,
+}
+
+/// What is known of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flight {
+    /// When it arrived, had its first token, and ended.
+    pub(super) arrived: Ps,
+    pub(super) first: Option<Ps>,
+    pub(super) ended: Option<Ps>,
+    pub(super) ending: Option<Ending>,
+    /// When it was last given to a worker.
+    pub(super) placed: Ps,
+    /// Prompt tokens that were reused at its first worker.
+    pub(super) cached_tokens: Option<u32>,
+    /// Tokens that it had when its last worker died.
+    pub(super) generated: u32,
+    /// Workers that died under it.
+    pub(super) migrations: u8,
+    /// The worker that computes its prompt, until its KV has gone on.
+    pub(super) prefill: Option<Leg>,
+    /// The worker that answers.
+    pub(super) main: Option<Leg>,
+}
+
+impl Flight {
+    /// From arrival to the first token.
+    pub(super) fn ttft(&self) -> Option<Ps> {
+        self.first.map(|first| first - self.arrived)
+    }
+
+    /// Mean gap between tokens; none for a single one.
+    pub(super) fn itl(&self, output_tokens: u32) -> Option<Ps> {
+        let gaps = u64::from(output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?);
+        Some((self.ended? - self.first?) / gaps)
+    }
+}

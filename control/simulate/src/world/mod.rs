@@ -1,0 +1,276 @@
+//! The simulated fleet: workers, the network between, faults, and the policy under test, driven
+//! by one agenda in virtual time.
+//!
+//! Start reading at [`World::run`]; [`World::place`] is what becomes of a request.
+
+mod agenda;
+mod faults;
+mod feed;
+mod flight;
+mod observed;
+mod place;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod waiting;
+mod worker;
+
+pub(crate) use observed::{Bar, Observed, Sample};
+
+use crate::engine::pool::BlockId;
+use crate::engine::rates::Rates;
+use crate::engine::{Engine, Output};
+use crate::policy::{Kind, Member, News, Policy, WorkerNumber};
+use crate::random::{Purpose, Random};
+use crate::settings::Settings;
+use crate::time::{MS, Ps};
+use crate::workload::{Arrival, Workload};
+use agenda::{Agenda, Event};
+use flight::Flight;
+use stator_protos::hash::SequenceHash;
+use stator_protos::load::Load;
+use stator_queue::Queues;
+use std::time::Instant;
+use worker::{Batch, Worker};
+
+/// A rule that was broken: a fault of the simulator, or of what it runs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{rule}, at {at_ms} ms")]
+pub(crate) struct Violation {
+    pub(crate) rule: String,
+    pub(crate) at_ms: u64,
+}
+
+/// One load report.
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    worker: WorkerNumber,
+    generation: u64,
+    published: u64,
+    load: Load,
+}
+
+/// A simulation under way.
+pub(crate) struct World<'a> {
+    settings: &'a Settings,
+    workload: &'a Workload,
+    kind: Kind,
+    now: Ps,
+    agenda: Agenda,
+    policy: Box<dyn Policy>,
+    workers: Vec<Worker>,
+    flights: Vec<Flight>,
+    /// Requests without a worker. `None` while they are offered to the policy.
+    queue: Option<Queues<u32>>,
+    /// Requests that have not ended yet.
+    left: usize,
+    batches: Vec<Option<Batch>>,
+    free_batches: Vec<u32>,
+    reports: Vec<Vec<Report>>,
+    loss: Random,
+    deaths: Random,
+    picks: Random,
+    observed: Observed,
+    scratch: Scratch,
+}
+
+/// Memory that is used again.
+#[derive(Default)]
+struct Scratch {
+    blocks: Vec<BlockId>,
+    sequence: Vec<SequenceHash>,
+    outputs: Vec<Output>,
+}
+
+impl<'a> World<'a> {
+    /// A fleet before its first request.
+    pub(crate) fn new(settings: &'a Settings, workload: &'a Workload, kind: Kind) -> Self {
+        let mut world = Self {
+            settings,
+            workload,
+            kind,
+            now: 0,
+            agenda: Agenda::default(),
+            policy: kind.build(&settings.common()),
+            workers: Vec::new(),
+            flights: vec![Flight::default(); workload.requests.len()],
+            queue: Some(Queues::new(settings.queue.clone())),
+            left: workload.requests.len(),
+            batches: Vec::new(),
+            free_batches: Vec::new(),
+            reports: Vec::new(),
+            loss: Random::new(settings.seed, Purpose::Loss),
+            deaths: Random::new(settings.seed, Purpose::Deaths),
+            picks: Random::new(settings.seed, Purpose::Picks),
+            observed: Observed::new(settings, kind),
+            scratch: Scratch::default(),
+        };
+        world.build_workers();
+        world.begin();
+        world
+    }
+
+    fn build_workers(&mut self) {
+        let settings = self.settings;
+        let mut slow = Random::new(settings.seed, Purpose::Stragglers);
+        for _ in 0..settings.workers() {
+            let straggles = slow.unit() < settings.faults.stragglers;
+            let slow = if straggles { settings.faults.straggler_slowdown } else { 1.0 };
+            self.workers.push(Worker::new(self.engine(slow), slow));
+        }
+        (0..settings.workers()).for_each(|worker| self.announce(worker));
+    }
+
+    fn begin(&mut self) {
+        for (number, request) in (0..).zip(&self.workload.requests) {
+            if let Arrival::At(at) = request.arrival {
+                self.agenda.at(at, Event::Arrive { request: number });
+            }
+        }
+        let groups = self.groups();
+        for group in 0..groups {
+            let at = self.settings.report_interval * u64::from(group) / u64::from(groups);
+            self.agenda.at(at, Event::Report { group });
+        }
+        self.reports.resize_with(2 * groups as usize, Vec::new);
+        self.plan_death();
+    }
+
+    /// Runs until every request has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`] if a rule is broken on the way.
+    pub(crate) fn run(mut self) -> Result<Observed, Violation> {
+        let mut shown = Instant::now();
+        let mut handled = 0_u64;
+        while self.left > 0 {
+            let Some((at, event)) = self.agenda.next() else {
+                return Err(self.violation(format!("{} requests never end", self.left)));
+            };
+            self.now = at;
+            self.handle(event)?;
+            handled += 1;
+            if handled.is_multiple_of(1 << 16) && shown.elapsed().as_secs() >= 5 {
+                self.show_progress();
+                shown = Instant::now();
+            }
+        }
+        self.check_end()?;
+        Ok(observed::finish(self))
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Arrive { request } => {
+                let flight = &mut self.flights[request as usize];
+                flight.arrived = self.now;
+                self.place(request);
+            }
+            Event::RunEnds { worker, epoch } => self.run_ends(worker, epoch)?,
+            Event::Ready { worker } => self.drive(worker),
+            Event::Report { group } => self.report(group)?,
+            Event::Reported { reports } => self.reported(reports),
+            Event::Published { batch } => self.published(batch),
+            Event::Resync { worker, generation } => self.resync(worker, generation),
+            Event::Death => self.death(),
+            Event::Detected { worker } => self.detected(worker),
+            Event::Restart { worker } => self.restart(worker),
+            Event::Deadline => self.expire(),
+        }
+        Ok(())
+    }
+
+    /// An idle engine.
+    fn engine(&self, slow: f64) -> Engine {
+        Engine::new(self.settings.limits, Rates::new(&self.settings.timing, slow))
+    }
+
+    /// Tells the policy that a worker is there.
+    fn announce(&mut self, worker: WorkerNumber) {
+        let generation = self.workers[worker as usize].generation;
+        let member = Member {
+            role: self.settings.role(worker),
+            host: worker / self.settings.transfer.host_workers,
+            total_blocks: self.settings.limits.total_blocks,
+            step_tokens: self.settings.limits.step_tokens,
+        };
+        self.hear(worker, News::Up { generation, member });
+    }
+
+    /// Tells the policy.
+    fn hear(&mut self, worker: WorkerNumber, news: News<'_>) {
+        self.policy.hear(worker, news, self.now);
+    }
+
+    /// Requests without a worker.
+    fn waiting(&self) -> u32 {
+        self.queue.as_ref().map_or(0, |queue| queue.waiting().requests as u32)
+    }
+
+    /// Lets a worker's engine take notice of what changed, and the agenda of when it ends.
+    fn drive(&mut self, worker: WorkerNumber) {
+        let at = &mut self.workers[worker as usize];
+        if !at.alive {
+            return;
+        }
+        at.engine.interrupt(self.now);
+        at.engine.plan(self.now);
+        self.schedule(worker);
+    }
+
+    fn schedule(&mut self, worker: WorkerNumber) {
+        let at = &mut self.workers[worker as usize];
+        let end = at.engine.run_ends();
+        if end != at.planned {
+            at.planned = end;
+            at.epoch = at.epoch.wrapping_add(1);
+            if let Some(end) = end {
+                self.agenda.at(end, Event::RunEnds { worker, epoch: at.epoch });
+            }
+        }
+        let ready = at.engine.next_ready(self.now);
+        if let Some(ready) = ready.filter(|ready| at.wakes <= self.now || *ready < at.wakes) {
+            at.wakes = ready;
+            self.agenda.at(ready, Event::Ready { worker });
+        }
+        self.publish(worker);
+    }
+
+    fn run_ends(&mut self, worker: WorkerNumber, epoch: u32) -> Result<(), Violation> {
+        let at = &mut self.workers[worker as usize];
+        if at.epoch != epoch || !at.alive {
+            return Ok(());
+        }
+        let mut outputs = std::mem::take(&mut self.scratch.outputs);
+        outputs.clear();
+        at.engine.finish(&mut outputs);
+        at.planned = None;
+        at.engine.plan(self.now);
+        self.schedule(worker);
+        for output in &outputs {
+            match *output {
+                Output::First { request, cached_tokens } => self.first(request, cached_tokens),
+                Output::Last { request } => self.last(request, worker)?,
+            }
+        }
+        self.scratch.outputs = outputs;
+        self.offer();
+        Ok(())
+    }
+
+    fn violation(&self, rule: String) -> Violation {
+        Violation { rule, at_ms: self.now / MS }
+    }
+
+    fn show_progress(&self) {
+        let all = self.flights.len();
+        eprintln!(
+            "{}: {} of {all} requests, {} s, {} events",
+            self.kind.name(),
+            all - self.left,
+            self.now / (1_000 * MS),
+            self.agenda.made(),
+        );
+    }
+}

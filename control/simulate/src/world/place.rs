@@ -1,0 +1,250 @@
+//! What becomes of a request: placed, followed, ended, or placed again.
+
+use super::agenda::Event;
+use super::flight::{Ending, Leg};
+use super::{Violation, World};
+use crate::engine::Submission;
+use crate::engine::news::hash;
+use crate::policy::{Ask, News, NoPick, Progress, WorkerNumber};
+use crate::time::{Ps, from_seconds};
+use crate::workload::Arrival;
+
+impl World<'_> {
+    /// Finds workers for a request, or lets it wait for them.
+    pub(super) fn place(&mut self, request: u32) {
+        let asked = &self.workload.requests[request as usize];
+        let all = u64::from(asked.prompt_tokens) + u64::from(asked.output_tokens);
+        let limits = &self.settings.limits;
+        if all > u64::from(limits.total_blocks) * u64::from(limits.block_size) {
+            return self.end(request, Ending::Failed);
+        }
+        // Whoever comes later does not overtake those that wait.
+        let placed = self.waiting() == 0 && self.try_place(request).is_ok();
+        if !placed {
+            self.hold(request);
+        }
+    }
+
+    /// Asks the policy, and sends the request where it says.
+    pub(super) fn try_place(&mut self, request: u32) -> Result<(), NoPick> {
+        let flight = &self.flights[request as usize];
+        let asked = &self.workload.requests[request as usize];
+        let tokens = asked.prompt_tokens + flight.generated;
+        self.workload.blocks(request, &mut self.scratch.blocks);
+        let complete = (tokens / self.settings.limits.block_size) as usize;
+        let complete = complete.min(self.scratch.blocks.len());
+        self.scratch.sequence.clear();
+        self.scratch.sequence.extend(self.scratch.blocks[..complete].iter().map(|id| hash(*id)));
+        let sequence = &self.scratch.sequence;
+        let ask = Ask { sequence, prompt_tokens: tokens, seed: self.picks.next() };
+        let choice = self.policy.pick(&ask, self.now)?;
+        let mut leg = |worker: WorkerNumber, ticket| {
+            let at = &mut self.workers[worker as usize];
+            at.requests.push(request);
+            let generation = at.generation;
+            Leg { worker, generation, sequence: None, ticket, tokens: 0, released: false }
+        };
+        let main = leg(choice.worker, choice.ticket);
+        let prefill = choice.prefill.map(|(worker, ticket)| leg(worker, ticket));
+        let flight = &mut self.flights[request as usize];
+        flight.placed = self.now;
+        (flight.main, flight.prefill) = (Some(main), prefill);
+        match prefill {
+            Some(_) => self.start_prefill(request),
+            None => self.start_main(request, None),
+        }
+        Ok(())
+    }
+
+    /// The worker for prompts computes this one, and keeps its KV until it is read.
+    fn start_prefill(&mut self, request: u32) {
+        let Some(mut leg) = self.flights[request as usize].prefill else { return };
+        let tokens = self.tokens(request);
+        self.submit(request, &mut leg, (tokens, 1), None);
+        self.flights[request as usize].prefill = Some(leg);
+        self.drive(leg.worker);
+    }
+
+    /// The answering worker begins, with KV that takes `transfer` to come if any does.
+    fn start_main(&mut self, request: u32, transfer: Option<Ps>) {
+        let Some(mut leg) = self.flights[request as usize].main else { return };
+        let asked = &self.workload.requests[request as usize];
+        let output = asked.output_tokens - self.flights[request as usize].generated;
+        let tokens = self.tokens(request);
+        self.submit(request, &mut leg, (tokens, output), transfer);
+        self.flights[request as usize].main = Some(leg);
+        self.drive(leg.worker);
+    }
+
+    /// Gives a request to the engine of a leg, if that still lives the same life. The lengths are
+    /// its tokens so far and those to generate.
+    fn submit(&mut self, request: u32, leg: &mut Leg, length: (u32, u32), transfer: Option<Ps>) {
+        let prefill = self.flights[request as usize].prefill;
+        let park = prefill.is_some_and(|prefill| prefill.ticket == leg.ticket);
+        let mut blocks = std::mem::take(&mut self.scratch.blocks);
+        self.workload.blocks(request, &mut blocks);
+        if let Some(at) = self.life(leg) {
+            let (tokens, output) = length;
+            let blocks = &blocks[..];
+            let submission = Submission { request, tokens, output, blocks, transfer, park };
+            leg.sequence = Some(at.engine.submit(&submission));
+        }
+        self.scratch.blocks = blocks;
+    }
+
+    /// Tokens of a request so far.
+    pub(super) fn tokens(&self, request: u32) -> u32 {
+        let asked = &self.workload.requests[request as usize];
+        asked.prompt_tokens + self.flights[request as usize].generated
+    }
+
+    /// A request has a token.
+    pub(super) fn first(&mut self, request: u32, cached_tokens: u32) {
+        let now = self.now;
+        let flight = &mut self.flights[request as usize];
+        flight.cached_tokens.get_or_insert(cached_tokens);
+        match flight.prefill.filter(|leg| !leg.released) {
+            Some(prefill) => self.policy.progress(prefill.ticket, Progress::First, now),
+            None => {
+                let ticket = flight.main.map(|leg| leg.ticket);
+                flight.first.get_or_insert(now);
+                if let Some(ticket) = ticket {
+                    self.policy.progress(ticket, Progress::First, now);
+                }
+                // Its KV has arrived: the worker that computed it may forget it.
+                self.drop_prefill(request);
+            }
+        }
+    }
+
+    /// A worker has done its part of a request.
+    pub(super) fn last(&mut self, request: u32, worker: WorkerNumber) -> Result<(), Violation> {
+        let flight = &mut self.flights[request as usize];
+        if flight.ending.is_some() {
+            return Err(self.violation(format!("request {request} ends twice")));
+        }
+        match &mut flight.prefill {
+            Some(prefill) if !prefill.released => {
+                prefill.released = true;
+                let ticket = prefill.ticket;
+                self.policy.progress(ticket, Progress::End, self.now);
+                self.hand_over(request);
+            }
+            _ => {
+                self.observed.bar(&self.flights[request as usize], worker, self.now);
+                self.tell_rest(request);
+                self.remove(request, true);
+                self.end(request, Ending::Complete);
+            }
+        }
+        Ok(())
+    }
+
+    /// The prompt is computed: its KV goes to the worker that answers.
+    fn hand_over(&mut self, request: u32) {
+        let flight = &self.flights[request as usize];
+        let (Some(prefill), Some(main)) = (flight.prefill, flight.main) else { return };
+        let tokens = self.tokens(request);
+        let took = transfer(self.settings, prefill.worker, main.worker, tokens);
+        let blocks = tokens / self.settings.limits.block_size;
+        if self.life(&main).is_some() {
+            let from = prefill.worker;
+            self.hear(main.worker, News::Transferred { from, blocks, took });
+        }
+        self.start_main(request, Some(took));
+    }
+
+    /// The tokens since the last report are heard of too.
+    fn tell_rest(&mut self, request: u32) {
+        let Some(leg) = self.flights[request as usize].main else { return };
+        let asked = &self.workload.requests[request as usize];
+        let here = asked.output_tokens - self.flights[request as usize].generated;
+        let more = (here - 1).saturating_sub(leg.tokens);
+        if more > 0 {
+            self.policy.progress(leg.ticket, Progress::Tokens(more), self.now);
+        }
+    }
+
+    /// A request ends, one way or the other; the next of its session follows.
+    pub(super) fn end(&mut self, request: u32, ending: Ending) {
+        let flight = &mut self.flights[request as usize];
+        flight.ended = Some(self.now);
+        flight.ending = Some(ending);
+        self.left -= 1;
+        let next = self.workload.requests[request as usize].next;
+        let Some(next) = next else { return };
+        if let Arrival::After(pause) = self.workload.requests[next as usize].arrival {
+            self.agenda.at(self.now + pause, Event::Arrive { request: next });
+        }
+    }
+
+    /// Its worker died: a request goes on elsewhere with the tokens that it has.
+    pub(super) fn migrate(&mut self, request: u32) {
+        self.remove(request, false);
+        let flight = &mut self.flights[request as usize];
+        flight.migrations += 1;
+        self.observed.migrations += 1;
+        match u32::from(flight.migrations) > self.settings.migrations_max {
+            true => self.end(request, Ending::Failed),
+            false => self.place(request),
+        }
+    }
+
+    /// Takes a request from all its workers. One that is `complete` has left its engine.
+    fn remove(&mut self, request: u32, complete: bool) {
+        self.drop_prefill(request);
+        let Some(leg) = self.flights[request as usize].main.take() else { return };
+        self.leave(request, &leg);
+        let now = self.now;
+        if let Some(at) = self.life(&leg)
+            && let Some(sequence) = leg.sequence.filter(|_| !complete)
+        {
+            at.engine.cancel(sequence, now);
+            self.drive(leg.worker);
+        }
+        self.policy.progress(leg.ticket, Progress::End, now);
+    }
+
+    /// The worker that computed a request's prompt has no more to do with it.
+    fn drop_prefill(&mut self, request: u32) {
+        let Some(leg) = self.flights[request as usize].prefill.take() else { return };
+        self.leave(request, &leg);
+        let now = self.now;
+        if let Some(at) = self.life(&leg)
+            && let Some(sequence) = leg.sequence
+        {
+            match leg.released {
+                true => at.engine.drop_parked(sequence),
+                false => at.engine.cancel(sequence, now),
+            }
+            self.drive(leg.worker);
+        }
+        if !leg.released {
+            self.policy.progress(leg.ticket, Progress::End, now);
+        }
+    }
+
+    fn leave(&mut self, request: u32, leg: &Leg) {
+        let requests = &mut self.workers[leg.worker as usize].requests;
+        if let Some(place) = requests.iter().position(|other| *other == request) {
+            requests.swap_remove(place);
+        }
+    }
+
+    /// The worker of a leg, if it still lives the life that the leg began in.
+    fn life(&mut self, leg: &Leg) -> Option<&mut super::Worker> {
+        let at = &mut self.workers[leg.worker as usize];
+        (at.alive && at.generation == leg.generation).then_some(at)
+    }
+}
+
+/// How long the KV of so many tokens takes from one worker to another.
+fn transfer(settings: &crate::settings::Settings, from: u32, to: u32, tokens: u32) -> Ps {
+    let host = |worker: u32| worker / settings.transfer.host_workers;
+    let gigabytes = match host(from) == host(to) {
+        true => settings.transfer.local_gb_s,
+        false => settings.transfer.remote_gb_s,
+    };
+    let bytes = f64::from(tokens) * settings.kv_token_bytes;
+    settings.transfer.latency + from_seconds(bytes / (gigabytes * 1e9))
+}

@@ -1,0 +1,87 @@
+//! A simulated worker: its engine, its life, and what of it is known outside.
+
+use crate::engine::Engine;
+use crate::time::Ps;
+use stator_protos::kv_event::KvEvent;
+
+/// One worker.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) engine: Engine,
+    pub(super) alive: bool,
+    pub(super) generation: u64,
+    /// Counts up with every run that is planned anew.
+    pub(super) epoch: u32,
+    /// When the run that the agenda knows ends.
+    pub(super) planned: Option<Ps>,
+    /// When the agenda wakes it for KV that arrives.
+    pub(super) wakes: Ps,
+    /// Requests that were sent to it and are not over, with parked ones.
+    pub(super) requests: Vec<u32>,
+    pub(super) feed: Feed,
+    /// How many times as slow as others.
+    pub(super) slow: f64,
+    /// Of earlier lives.
+    pub(super) busy: Ps,
+    pub(super) preemptions: u64,
+}
+
+/// The worker's KV events on their way to the one who follows them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Feed {
+    /// Batches published in this life.
+    pub(super) published: u64,
+    /// The number of the batch that the subscriber expects next.
+    pub(super) expected: u64,
+    /// False from a gap to the next snapshot.
+    pub(super) synced: bool,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self { published: 0, expected: 0, synced: true }
+    }
+}
+
+/// KV events that are published together.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) worker: u32,
+    pub(super) generation: u64,
+    pub(super) number: u64,
+    pub(super) events: Vec<KvEvent>,
+}
+
+impl Worker {
+    pub(super) fn new(engine: Engine, slow: f64) -> Self {
+        Self {
+            engine,
+            alive: true,
+            generation: 1,
+            epoch: 0,
+            planned: None,
+            wakes: 0,
+            requests: Vec::new(),
+            feed: Feed::default(),
+            slow,
+            busy: 0,
+            preemptions: 0,
+        }
+    }
+
+    /// The present engine is lost with all it holds; `engine` is that of the next life.
+    pub(super) fn die(&mut self, engine: Engine) {
+        self.busy += self.engine.busy();
+        self.preemptions += self.engine.preemptions();
+        self.engine = engine;
+        self.alive = false;
+        self.epoch += 1;
+        self.planned = None;
+        self.wakes = 0;
+    }
+
+    /// Time spent on steps, over all lives.
+    pub(super) fn busy(&self) -> Ps {
+        self.busy + self.engine.busy()
+    }
+}
