@@ -48,13 +48,15 @@ impl Catalog {
 
     /// Brings the gauges up to date; called when somebody reads them.
     pub(crate) fn observe(&self) {
-        let (mut workers, mut blocks) = (0, 0);
+        let (mut workers, mut blocks, mut waiting) = (0, 0, 0);
         for served in self.models.load().values() {
             workers += served.pool.accepting();
             blocks += served.pool.stats().index_blocks;
+            waiting += served.pool.waiting();
         }
         self.gauges.workers.set(workers as i64);
         self.gauges.index_blocks.set(blocks as i64);
+        self.gauges.requests_waiting.set(waiting as i64);
     }
 
     /// Loads models as the fleet announces them; the first one makes the proxy ready.

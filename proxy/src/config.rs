@@ -1,8 +1,9 @@
 //! Settings of the proxy.
 
+use crate::direct::config::{DirectArgs, DirectSettings};
 use crate::exchange::RequestLimits;
-use clap::Args;
-use stator_placement::{InvalidWeight, InvalidWeights, Mode, WeightSettings, Weights};
+use crate::routing::RouterArgs;
+use clap::{Args, ValueEnum};
 use stator_runtime::config::ConfigError;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -17,7 +18,13 @@ pub struct HttpArgs {
     pub http_host: IpAddr,
 
     /// Port to serve on; 0 picks a free one and logs it.
-    #[arg(long, env = "STATOR_HTTP_PORT", default_value_t = 8000, value_name = "PORT")]
+    #[arg(
+        long,
+        env = "STATOR_HTTP_PORT",
+        alias = "port",
+        default_value_t = 8000,
+        value_name = "PORT"
+    )]
     pub http_port: u16,
 
     /// Keys that clients may use (`authorization: Bearer KEY`), comma-separated. Without any,
@@ -73,63 +80,22 @@ pub struct HttpArgs {
     pub drain_timeout_s: u64,
 }
 
-/// How requests are placed.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Routing")]
-pub struct RouterArgs {
-    /// How a worker is chosen: `kv` weighs what each worker has cached against its load.
-    #[arg(long, env = "STATOR_ROUTER_MODE", default_value_t = Mode::Kv, value_name = "MODE")]
-    pub router_mode: Mode,
-
-    /// What a cached block is worth, in blocks of prefill saved; 0 ignores the cache.
-    #[arg(
-        long,
-        env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT",
-        default_value_t = 1.0,
-        value_name = "X"
-    )]
-    pub router_kv_overlap_score_credit: f64,
-
-    /// How fast that credit fades on workers with more pending prefill than the least busy one.
-    #[arg(
-        long,
-        env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",
-        default_value_t = 0.0,
-        value_name = "X"
-    )]
-    pub router_kv_overlap_score_credit_decay: f64,
-
-    /// Weight of prefill work against decode blocks.
-    #[arg(long, env = "STATOR_ROUTER_PREFILL_LOAD_SCALE", default_value_t = 1.0, value_name = "X")]
-    pub router_prefill_load_scale: f64,
-
-    /// Cost of each request that a worker is running, in blocks.
-    #[arg(
-        long,
-        env = "STATOR_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT",
-        default_value_t = 0.0,
-        value_name = "X"
-    )]
-    pub router_decode_active_request_weight: f64,
-
-    /// Randomness of the choice: 0 takes the cheapest worker, higher spreads.
-    #[arg(long, env = "STATOR_ROUTER_TEMPERATURE", default_value_t = 0.0, value_name = "T")]
-    pub router_temperature: f64,
-
-    /// How long a request counts as load on its worker at most, in seconds.
-    #[arg(long, env = "STATOR_ROUTER_ACTIVE_REQUEST_EXPIRY_S", default_value_t = 300, value_name = "S",
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub router_active_request_expiry_s: u64,
-
-    /// How often a request may go on elsewhere after its worker was lost.
-    #[arg(long, env = "STATOR_MIGRATION_LIMIT", default_value_t = 3, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub migration_limit: u32,
+/// What a proxy stands in front of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// The workers of all registered agents, as an OpenAI-compatible endpoint.
+    Standalone,
+    /// The one engine beside it, as the endpoint picker's headers say: llm-d's routing sidecar.
+    Direct,
 }
 
 /// Flags of `stator proxy`.
 #[derive(Args, Clone, Debug)]
 pub struct ProxyArgs {
+    /// What the proxy stands in front of.
+    #[arg(long, env = "STATOR_MODE", value_enum, default_value_t = Mode::Standalone, value_name = "MODE")]
+    pub mode: Mode,
+
     /// Where to serve and what to allow.
     #[command(flatten)]
     pub http: HttpArgs,
@@ -137,6 +103,10 @@ pub struct ProxyArgs {
     /// How requests are placed.
     #[command(flatten)]
     pub router: RouterArgs,
+
+    /// What is beside the proxy in direct mode.
+    #[command(flatten)]
+    pub direct: DirectArgs,
 
     /// Address that serves metrics and health for operators.
     #[arg(long, env = "STATOR_METRICS_HOST", default_value = "127.0.0.1", value_name = "IP")]
@@ -151,7 +121,16 @@ pub struct ProxyArgs {
     pub discovery_dir: PathBuf,
 }
 
-/// Checked settings of the proxy.
+/// A proxy's mode and its checked settings.
+#[derive(Clone, Debug)]
+pub enum ProxyRole {
+    /// See [`Mode::Standalone`].
+    Standalone(Box<ProxySettings>),
+    /// See [`Mode::Direct`].
+    Direct(Box<DirectSettings>),
+}
+
+/// Checked settings of the proxy in standalone mode.
 #[derive(Clone, Debug)]
 pub struct ProxySettings {
     pub(crate) listen: SocketAddr,
@@ -165,6 +144,7 @@ pub struct ProxySettings {
     pub(crate) drain_timeout: Duration,
     pub(crate) migration_limit: u32,
     pub(crate) placement: stator_placement::Settings,
+    pub(crate) queue: stator_queue::Settings,
     pub(crate) discovery_dir: PathBuf,
 }
 
@@ -177,7 +157,7 @@ impl ProxySettings {
     /// [`ConfigError`] with every fault.
     pub fn new(
         http: HttpArgs,
-        router: RouterArgs,
+        RouterArgs { router, queue }: RouterArgs,
         discovery_dir: PathBuf,
         metrics_listen: Option<SocketAddr>,
     ) -> Result<Self, ConfigError> {
@@ -185,60 +165,60 @@ impl ProxySettings {
         if http.api_key.iter().any(|key| key.trim().is_empty()) {
             faults.push("api-key: must not be empty".to_owned());
         }
-        let weights = Weights::new(WeightSettings {
-            overlap_score_credit: router.router_kv_overlap_score_credit,
-            overlap_score_credit_decay: router.router_kv_overlap_score_credit_decay,
-            prefill_load_scale: router.router_prefill_load_scale,
-            decode_active_request_weight: router.router_decode_active_request_weight,
-            temperature: router.router_temperature,
-            ..WeightSettings::default()
-        });
-        let weights = weights.map_err(|InvalidWeights(invalid)| {
-            faults.extend(invalid.iter().map(|weight| {
-                let InvalidWeight { value, limit, .. } = weight;
-                format!("{}: {value} is not in 0..={limit}", flag(weight.name))
-            }));
-        });
-        let (Ok(weights), true) = (weights, faults.is_empty()) else {
+        let placement = router.placement(&mut faults);
+        let queue = queue.settings(&mut faults);
+        let (Some(placement), Some(queue), true) = (placement, queue, faults.is_empty()) else {
             return Err(ConfigError(faults));
         };
         Ok(Self {
             listen: SocketAddr::new(http.http_host, http.http_port),
             metrics_listen,
+            limits: http.limits(),
             api_keys: http.api_key,
-            limits: RequestLimits {
-                header_bytes: http.max_header_bytes as usize,
-                body_bytes: http.max_body_bytes as usize,
-                body_timeout: Duration::from_millis(http.body_timeout_ms),
-            },
             connections_max: http.max_connections as usize,
             requests_max: http.max_concurrent_requests as usize,
             first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             drain_timeout: Duration::from_secs(http.drain_timeout_s),
             migration_limit: router.migration_limit,
-            placement: stator_placement::Settings {
-                mode: router.router_mode,
-                weights,
-                booking_lease: Duration::from_secs(router.router_active_request_expiry_s),
-                ..stator_placement::Settings::default()
-            },
+            placement,
+            queue,
             discovery_dir,
         })
     }
 }
 
-/// The flag that sets a weight.
-fn flag(weight: &str) -> String {
-    let about = if weight.starts_with("overlap") { "kv-" } else { "" };
-    format!("router-{about}{}", weight.replace('_', "-"))
+impl HttpArgs {
+    /// What clients may send.
+    pub(crate) fn limits(&self) -> RequestLimits {
+        RequestLimits {
+            header_bytes: self.max_header_bytes as usize,
+            body_bytes: self.max_body_bytes as usize,
+            body_timeout: Duration::from_millis(self.body_timeout_ms),
+        }
+    }
 }
 
-impl TryFrom<ProxyArgs> for ProxySettings {
+impl TryFrom<ProxyArgs> for ProxyRole {
     type Error = ConfigError;
 
     fn try_from(args: ProxyArgs) -> Result<Self, ConfigError> {
         let metrics = SocketAddr::new(args.metrics_host, args.metrics_port);
-        Self::new(args.http, args.router, args.discovery_dir, Some(metrics))
+        Ok(match args.mode {
+            Mode::Standalone => {
+                ProxySettings::new(args.http, args.router, args.discovery_dir, Some(metrics))?
+                    .into()
+            }
+            Mode::Direct => {
+                let settings = DirectSettings::new(args.http, args.direct, metrics)?;
+                Self::Direct(Box::new(settings))
+            }
+        })
+    }
+}
+
+impl From<ProxySettings> for ProxyRole {
+    fn from(settings: ProxySettings) -> Self {
+        Self::Standalone(Box::new(settings))
     }
 }

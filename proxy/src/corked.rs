@@ -5,10 +5,9 @@
 //! connection over what belongs together.
 
 use async_trait::async_trait;
-use pingora::protocols::l4::stream::Stream;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
     TimingDigest, UniqueID, UniqueIDType,
 };
 use std::io;
@@ -123,7 +122,7 @@ impl AsyncRead for Corked {
 #[async_trait]
 impl Shutdown for Corked {
     async fn shutdown(&mut self) {
-        Shutdown::shutdown(&mut self.stream).await;
+        Shutdown::shutdown(&mut *self.stream).await;
     }
 }
 
@@ -165,7 +164,7 @@ mod tests {
     /// Writes `pieces`, corked where told so, and returns what has arrived after each of them.
     async fn check(pieces: &[(bool, &str)]) -> Vec<String> {
         let (near, far) = UnixStream::pair().unwrap();
-        let mut corked = Corked::new(Stream::from(near));
+        let mut corked = Corked::new(Box::new(pingora::protocols::l4::stream::Stream::from(near)));
         // The plain socket, so that a read tells what is there now.
         let mut far = far.into_std().unwrap();
         let mut arrived = Vec::new();

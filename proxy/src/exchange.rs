@@ -7,7 +7,7 @@ use crate::corked::Corked;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
-use pingora::http::ResponseHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType};
 use stator_model::openai::error::ApiError;
@@ -60,6 +60,11 @@ impl Exchange {
         let _ = session.write_error_response(head, body).await;
     }
 
+    /// The head of the request as it came.
+    pub(crate) fn request(&self) -> &RequestHeader {
+        self.session.req_header()
+    }
+
     pub(crate) fn method(&self) -> &Method {
         &self.session.req_header().method
     }
@@ -76,6 +81,11 @@ impl Exchange {
     /// The request's identity, the client's own or made here.
     pub(crate) fn request_id(&self) -> &str {
         self.request_id.to_str().unwrap_or_default()
+    }
+
+    /// The request's identity as the value of its header.
+    pub(crate) fn identity(&self) -> HeaderValue {
+        self.request_id.clone()
     }
 
     /// The trace context to pass on, if the client sent one.
@@ -106,19 +116,7 @@ impl Exchange {
     /// 413 for a body past its limit, 408 for one that does not come, 400 for one that is cut.
     pub(crate) async fn body(&mut self, limits: &RequestLimits) -> Result<Bytes, ApiError> {
         let limit = limits.body_bytes;
-        let expected: Option<usize> =
-            self.header(header::CONTENT_LENGTH.as_str()).and_then(|length| length.parse().ok());
-        if let Some(bytes) = expected.filter(|bytes| *bytes > limit) {
-            self.reusable = false;
-            return Err(ApiError::body_too_large(bytes, limit));
-        }
-        if self
-            .header(header::EXPECT.as_str())
-            .is_some_and(|e| e.eq_ignore_ascii_case("100-continue"))
-        {
-            let _ = self.session.write_continue_response().await;
-        }
-        self.session.set_read_timeout(Some(limits.body_timeout));
+        let expected = self.expect_body(limits).await?;
         let read = self.read_body(expected, limit).await;
         self.reusable &= read.is_ok();
         match read {
@@ -127,11 +125,45 @@ impl Exchange {
                 Err(ApiError::body_too_large(body.len(), limit))
             }
             Ok(body) => Ok(body),
-            Err(error) if *error.etype() == ErrorType::ReadTimedout => {
-                Err(ApiError::request_timeout(limits.body_timeout))
-            }
-            Err(error) => Err(ApiError::unreadable_body(error.etype().as_str())),
+            Err(error) => Err(unreadable(&error, limits.body_timeout)),
         }
+    }
+
+    /// Has the client send its body, and returns how long that will be, where it says so.
+    ///
+    /// # Errors
+    ///
+    /// 413 for a body past its limit.
+    pub(crate) async fn expect_body(
+        &mut self,
+        limits: &RequestLimits,
+    ) -> Result<Option<usize>, ApiError> {
+        let expected: Option<usize> =
+            self.header(header::CONTENT_LENGTH.as_str()).and_then(|length| length.parse().ok());
+        if let Some(bytes) = expected.filter(|bytes| *bytes > limits.body_bytes) {
+            self.reusable = false;
+            return Err(ApiError::body_too_large(bytes, limits.body_bytes));
+        }
+        if self
+            .header(header::EXPECT.as_str())
+            .is_some_and(|e| e.eq_ignore_ascii_case("100-continue"))
+        {
+            let _ = self.session.write_continue_response().await;
+        }
+        self.session.set_read_timeout(Some(limits.body_timeout));
+        Ok(expected)
+    }
+
+    /// The next part of the body, after [`Exchange::expect_body`]; nothing at its end.
+    ///
+    /// # Errors
+    ///
+    /// 408 for one that does not come, 400 for one that is cut.
+    pub(crate) async fn part(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let limit = self.session.get_read_timeout().unwrap_or_default();
+        let part = self.session.read_request_body().await;
+        self.reusable &= part.is_ok();
+        part.map_err(|error| unreadable(&error, limit))
     }
 
     /// The body, or its first part where that already exceeds `limit`.
@@ -220,7 +252,26 @@ impl Exchange {
         self.write(Some(head), events, last).await
     }
 
-    /// Sends further events of a stream that was begun.
+    /// Begins an answer that somebody else gives: its head and the first part of its body, which
+    /// may be the last. A head alone goes out at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the client has closed the connection.
+    pub(crate) async fn relay(
+        &mut self,
+        head: ResponseHeader,
+        body: Bytes,
+        last: bool,
+    ) -> Result<(), Gone> {
+        self.status = Some(head.status);
+        if !self.reusable {
+            self.session.set_keepalive(None);
+        }
+        self.write(Some(head), body, last).await
+    }
+
+    /// Sends further parts of a stream that was begun.
     ///
     /// # Errors
     ///
@@ -250,7 +301,7 @@ impl Exchange {
         last: bool,
     ) -> Result<(), Box<Error>> {
         if let Some(head) = head {
-            self.cork(true);
+            self.cork(last || !body.is_empty());
             self.session.write_response_header(Box::new(head)).await?;
         }
         self.cork(last);
@@ -272,6 +323,11 @@ impl Exchange {
     /// Closes the connection after this exchange.
     pub(crate) fn close_after(&mut self) {
         self.session.set_keepalive(None);
+    }
+
+    /// Leaves the answer without an end: the connection closes with this exchange.
+    pub(crate) fn abandon(&mut self) {
+        self.reusable = false;
     }
 
     /// Ends the exchange and gives the connection back for the next one, where it can be used.
@@ -303,6 +359,14 @@ impl Exchange {
             head.insert_header(name, value).expect("names and values are valid by type");
         }
         head
+    }
+}
+
+/// What a client is told whose body did not come.
+fn unreadable(error: &Error, limit: Duration) -> ApiError {
+    match error.etype() {
+        ErrorType::ReadTimedout => ApiError::request_timeout(limit),
+        other => ApiError::unreadable_body(other.as_str()),
     }
 }
 

@@ -2,12 +2,14 @@
 
 use crate::job::Job;
 use crate::metrics::Metrics;
-use stator_fleet::{Place, Pool, StreamError, TokenStream};
+use http::StatusCode;
+use stator_fleet::{AdmitError, Place, Pool, Prompt, StreamError, TokenStream};
 use stator_model::openai::ApiError;
-use stator_placement::{PickError, Request};
+use stator_placement::PickError;
 use stator_protos::WorkerRank;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Sampling, Submit};
+use stator_queue::{Entry, FlowId};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,6 +29,10 @@ pub(crate) struct Plan {
     pub traceparent: Option<String>,
     /// How often a prompt may go on elsewhere.
     pub migration_limit: u32,
+    /// Whose turn it takes where requests wait.
+    pub flow: FlowId,
+    /// The session that it belongs to.
+    pub session: Option<u64>,
 }
 
 /// The running prompts of one request. Dropping it cancels what still runs.
@@ -66,8 +72,13 @@ impl Generation {
     ///
     /// # Errors
     ///
-    /// 503 when no worker can take one of them; those already submitted are cancelled then.
-    pub(crate) fn start(metrics: Metrics, job: &Job) -> Result<Self, ApiError> {
+    /// 503 when no worker can take one of them, now or within the longest wait, and 429 when it may
+    /// not wait; those already submitted are cancelled then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up everything.
+    pub(crate) async fn start(metrics: Metrics, job: &Job) -> Result<Self, ApiError> {
         let mut generation = Self {
             pool: job.served.pool.clone(),
             metrics,
@@ -85,7 +96,7 @@ impl Generation {
                 choices: progress,
                 attempts: 0,
             };
-            let leg = generation.submit(start, &[])?;
+            let leg = generation.submit(start, Vec::new()).await?;
             generation.legs.push(leg);
         }
         Ok(generation)
@@ -110,11 +121,11 @@ impl Generation {
         while !self.legs.is_empty() {
             let (at, taken) = poll_fn(|context| self.poll_legs(context)).await;
             match taken {
-                Ok(true) => self.progress(at)?,
+                Ok(true) => self.progress(at).await?,
                 Ok(false) => {
                     self.legs.swap_remove(at);
                 }
-                Err(StreamError::Disconnected) => self.migrate(at, "its connection was lost")?,
+                Err(StreamError::Disconnected) => self.migrate(at, "its connection was lost").await?,
                 Err(StreamError::Overloaded { limit }) => {
                     let why =
                         format!("the connection to the worker has {limit} requests, the limit");
@@ -139,7 +150,7 @@ impl Generation {
     }
 
     /// Notes what a leg generated; outputs that report the worker's failure become a migration.
-    fn progress(&mut self, at: usize) -> Result<(), ApiError> {
+    async fn progress(&mut self, at: usize) -> Result<(), ApiError> {
         let leg = &mut self.legs[at];
         if !std::mem::replace(&mut leg.prefilled, true) {
             leg.place.prefill_done();
@@ -178,12 +189,12 @@ impl Generation {
             ErrorKind::Overloaded if self.legs[at].attempts >= self.plan.migration_limit => {
                 Err(ApiError::unavailable(message, RETRY_AFTER))
             }
-            _ => self.migrate(at, &message),
+            _ => self.migrate(at, &message).await,
         }
     }
 
     /// Continues the unfinished choices of a leg on other workers, each as a leg of its own.
-    fn migrate(&mut self, at: usize, why: &str) -> Result<(), ApiError> {
+    async fn migrate(&mut self, at: usize, why: &str) -> Result<(), ApiError> {
         let leg = self.legs.swap_remove(at);
         let lost = leg.place.worker();
         self.pool.suspect(lost);
@@ -209,7 +220,7 @@ impl Generation {
                 choices: vec![progress],
                 attempts,
             };
-            let leg = self.submit(start, &[lost])?;
+            let leg = self.submit(start, vec![lost]).await?;
             self.legs.push(leg);
         }
         Ok(())
@@ -217,21 +228,30 @@ impl Generation {
 
     /// Chooses a worker and sends it the tokens. All choices of a start have generated the same
     /// tokens: none, or there is one choice.
-    fn submit(&self, start: Start, excluded: &[WorkerRank]) -> Result<Leg, ApiError> {
+    async fn submit(&self, start: Start, excluded: Vec<WorkerRank>) -> Result<Leg, ApiError> {
         let Start { prompt, base, first_choice, choices, attempts } = start;
         let resumed = choices.first().map_or(&[][..], |choice| &choice.generated);
         let tokens: Vec<u32> = prompt.iter().chain(resumed).copied().collect();
         let mut sequence: Vec<SequenceHash> = Vec::new();
         let seed = HashSeed::new(None, self.plan.cache_salt.as_deref());
         sequence_hashes(&tokens, self.pool.block_size(), seed, &mut sequence);
-        let request = Request {
-            sequence: &sequence,
-            prompt_tokens: tokens.len() as u32,
-            max_output_tokens: Some(self.plan.sampling.max_tokens),
-            excluded,
-            ..Request::default()
+        let prompt_tokens = tokens.len() as u32;
+        let entry = Entry {
+            flow: self.plan.flow,
+            tokens: prompt_tokens,
+            bytes: 4 * u64::from(prompt_tokens),
+            payload: Prompt {
+                sequence,
+                tokens: prompt_tokens,
+                max_output_tokens: Some(self.plan.sampling.max_tokens),
+                excluded,
+                session: self.plan.session,
+            },
+            ..Entry::default()
         };
-        let place = self.pool.place(&request).map_err(unplaced)?;
+        let admitted = self.pool.admit(entry).await.map_err(unplaced)?;
+        self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());
+        let place = admitted.place;
         let stream = place.client().submit(Submit {
             request_id: 0,
             worker_id: place.worker().worker.0,
@@ -277,11 +297,20 @@ fn failed(finish: &Finish) -> bool {
 }
 
 /// The one place where a failed placement becomes an answer.
-fn unplaced(error: PickError) -> ApiError {
+fn unplaced(error: AdmitError<PickError>) -> ApiError {
     match error {
-        PickError::NoWorkers | PickError::AllBusy { .. } | PickError::PinnedUnavailable { .. } => {
-            ApiError::unavailable(error.to_string(), RETRY_AFTER)
-        }
+        AdmitError::Rejected { limit, current, retry_after, .. } => ApiError::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "rate_limit_error",
+            format!("too many requests wait for a worker: {current}, the limit is {limit}"),
+        )
+        .with_code("rate_limit_exceeded")
+        .with_retry_after(retry_after),
+        AdmitError::Evicted { waited, retry_after, .. } => ApiError::unavailable(
+            format!("no worker took the request within {} ms", waited.as_millis()),
+            retry_after,
+        ),
+        AdmitError::Failed(error) => ApiError::unavailable(error.to_string(), RETRY_AFTER),
     }
 }
 

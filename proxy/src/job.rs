@@ -8,9 +8,12 @@ use stator_model::openai::body::TOKEN_DATA;
 use stator_model::openai::response::Api;
 use stator_model::openai::{ApiError, ChatRequest, CompletionRequest, GenerateOptions, Prompt};
 use stator_protos::discovery::ModelRecord;
+use stator_protos::header::{FAIRNESS_ID, SESSION_ID};
 use stator_protos::worker::{LogitBias, Sampling};
+use stator_queue::FlowId;
 use std::sync::Arc;
 use std::time::SystemTime;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A checked and tokenized request.
 pub(crate) struct Job {
@@ -63,8 +66,20 @@ pub(crate) fn prepare(
         request_id: exchange.request_id().to_owned(),
         traceparent: exchange.traceparent().map(str::to_owned),
         migration_limit,
+        flow: FlowId(payer(exchange).map_or(0, name)),
+        session: exchange.header(SESSION_ID).map(name),
     };
     Ok(Job { served, model_name, prompts, echo, options, plan })
+}
+
+/// Whose turn a request takes: its client's, by API key or else by the name it gives itself.
+fn payer(exchange: &Exchange) -> Option<&str> {
+    exchange.header("authorization").or_else(|| exchange.header(FAIRNESS_ID))
+}
+
+/// A number for a name that a client gave: the same for the same name, and hardly ever for another.
+fn name(text: &str) -> u64 {
+    xxh3_64(text.as_bytes())
 }
 
 fn chat(body: &[u8], catalog: &Catalog) -> Result<Asked, ApiError> {

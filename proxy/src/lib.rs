@@ -1,4 +1,5 @@
-//! The HTTP edge: an OpenAI-compatible endpoint over a fleet of workers.
+//! The HTTP edge: an OpenAI-compatible endpoint over a fleet of workers, and, in `direct` mode,
+//! the proxy beside a single engine.
 //!
 //! It parses requests, makes tokens of them, has `placement` choose a worker, and makes text of
 //! what the worker sends. It never computes a model and keeps no state that a restart would miss.
@@ -8,24 +9,31 @@ mod answer;
 mod catalog;
 mod config;
 mod corked;
+mod direct;
 mod exchange;
 mod generate;
 mod job;
 mod metrics;
 mod route;
+mod routing;
 mod run;
 mod server;
 mod service;
+mod wire;
 
-pub use config::{HttpArgs, ProxyArgs, ProxySettings, RouterArgs};
+pub use config::{HttpArgs, Mode, ProxyArgs, ProxyRole, ProxySettings};
+pub use routing::RouterArgs;
+pub use direct::config::{DirectArgs, DirectSettings, Stage};
 
 use anyhow::Context;
 use catalog::Catalog;
 use metrics::Metrics;
+use server::Serving;
 use service::Service;
 use stator_fleet::{Fleet, FleetMetrics, FleetSettings};
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Readiness, Shown};
+use stator_runtime::tls::Listener;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
@@ -33,8 +41,15 @@ use tokio::net::TcpListener;
 ///
 /// # Errors
 ///
-/// When an address cannot be bound.
-pub async fn run(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<()> {
+/// When an address cannot be bound, or a certificate is no good.
+pub async fn run(role: impl Into<ProxyRole>, shutdown: Shutdown) -> anyhow::Result<()> {
+    match role.into() {
+        ProxyRole::Standalone(settings) => standalone(*settings, shutdown).await,
+        ProxyRole::Direct(settings) => direct::run(*settings, shutdown).await,
+    }
+}
+
+async fn standalone(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<()> {
     let registry = stator_runtime::metrics::Metrics::default();
     let (metrics, gauges) = registry.register(Metrics::register);
     let fleet_metrics = FleetMetrics::default();
@@ -52,6 +67,7 @@ pub async fn run(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<
     }
     let fleet = FleetSettings {
         placement: settings.placement.clone(),
+        queue: settings.queue.clone(),
         seed: rand::random(),
         ..FleetSettings::new(settings.discovery_dir.clone())
     };
@@ -62,8 +78,9 @@ pub async fn run(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<
         async move { catalog.follow(events, readiness, address).await }
     });
     tracing::info!(%address, router_mode = %settings.placement.mode, "listening");
-    let service = Arc::new(Service::new(settings, catalog, registry, metrics, readiness));
-    server::serve(listener, service, shutdown).await;
+    let service = Service::new(settings, catalog, registry, metrics, readiness);
+    let serving = Arc::new(Serving::Standalone(Box::new(service)));
+    server::serve(Listener::plain(listener), serving, shutdown).await;
     following.abort();
     Ok(())
 }

@@ -21,6 +21,7 @@ pub(crate) struct Outcome {
 pub(crate) struct FleetGauges {
     pub workers: Gauge,
     pub index_blocks: Gauge,
+    pub requests_waiting: Gauge,
 }
 
 /// The proxy's metrics. Recording takes no lock but for the first use of a label.
@@ -32,6 +33,7 @@ pub(crate) struct Metrics {
     pub inter_token_latency: Histogram,
     pub request_duration: Histogram,
     pub placement_duration: Histogram,
+    pub queue_duration: Histogram,
     pub prompt_tokens: Counter,
     pub cached_tokens: Counter,
     pub completion_tokens: Counter,
@@ -50,6 +52,7 @@ impl Metrics {
             inter_token_latency: Histogram::new(exponential_buckets(0.000_25, 2.0, 16)),
             request_duration: Histogram::new(exponential_buckets(0.001, 2.0, 20)),
             placement_duration: Histogram::new(exponential_buckets(0.000_001, 2.0, 16)),
+            queue_duration: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
             prompt_tokens: Counter::default(),
             cached_tokens: Counter::default(),
             completion_tokens: Counter::default(),
@@ -78,7 +81,16 @@ impl Metrics {
                 "From the request to the end of its answer",
                 &metrics.request_duration,
             ),
-            ("placement_duration", "Time to choose a worker", &metrics.placement_duration),
+            (
+                "placement_duration",
+                "From the tokens to a worker, waiting included",
+                &metrics.placement_duration,
+            ),
+            (
+                "queue_duration",
+                "Time that a prompt waited for a worker to have room",
+                &metrics.queue_duration,
+            ),
         ];
         for (name, help, histogram) in seconds {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -94,6 +106,8 @@ impl Metrics {
             registry.register(name, help, counter.clone());
         }
         let gauges = FleetGauges::default();
+        let waiting = gauges.requests_waiting.clone();
+        registry.register("requests_waiting", "Prompts that wait for a worker", waiting);
         registry.register("workers", "Workers that take requests", gauges.workers.clone());
         let blocks = gauges.index_blocks.clone();
         registry.register(

@@ -1,80 +1,117 @@
-//! Accepts connections and hands each request to the [`Service`].
+//! Accepts connections and hands each request to what is served.
 
 use crate::corked::Corked;
+use crate::direct::Direct;
 use crate::exchange::Exchange;
 use crate::service::Service;
+use crate::wire::Wire;
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, ReusedHttpStream, ServerApp};
 use pingora::protocols::http::ServerSession;
-use pingora::protocols::l4::stream::Stream;
 use pingora::server::ShutdownWatch;
 use stator_runtime::Shutdown;
+use stator_runtime::tls::{Connection, Listener};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Pause after a failed accept, so that running out of file descriptors does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// What answers the requests of a listener.
+pub(crate) enum Serving {
+    /// An API over a fleet of workers.
+    Standalone(Box<Service>),
+    /// The engine beside this proxy.
+    Direct {
+        /// Shared by the listeners of all its ranks.
+        direct: Arc<Direct>,
+        /// The rank that this listener is for.
+        rank: usize,
+    },
+}
 
-/// Serves `listener` until `shutdown`, then drains: health turns to 503 and new work is refused
-/// while running requests finish, for at most the drain timeout.
-pub(crate) async fn serve(listener: TcpListener, service: Arc<Service>, shutdown: Shutdown) {
-    let (connections_max, drain_timeout) = service.server_limits();
-    let edge = Arc::new(Edge { service: service.clone(), shutdown: shutdown.clone() });
-    let places = Arc::new(Semaphore::new(connections_max));
+impl Serving {
+    /// Most connections at once.
+    fn connections_max(&self) -> usize {
+        match self {
+            Self::Standalone(service) => service.server_limits().0,
+            Self::Direct { direct, .. } => direct.connections_max(),
+        }
+    }
+
+    /// Turns to unready, and waits while requests run, but not for ever.
+    async fn drain(&self) {
+        match self {
+            Self::Direct { direct, .. } => direct.drain().await,
+            Self::Standalone(service) => {
+                service.drain();
+                let (_, limit) = service.server_limits();
+                if tokio::time::timeout(limit, service.idle()).await.is_err() {
+                    let running = service.running();
+                    tracing::warn!(running, "drain timeout; cutting running requests");
+                }
+            }
+        }
+    }
+
+    /// Answers one request; gives the connection back where it can be used again.
+    async fn answer(&self, mut exchange: Exchange) -> Option<ReusedHttpStream> {
+        match self {
+            Self::Standalone(service) => {
+                let _running = service.enter();
+                service.handle(&mut exchange).await;
+                exchange.finish().await
+            }
+            Self::Direct { direct, rank } => {
+                let _running = direct.enter();
+                direct.handle(&mut exchange, *rank).await;
+                exchange.finish().await
+            }
+        }
+    }
+}
+
+/// Serves `listener` until `shutdown`, then drains.
+pub(crate) async fn serve(mut listener: Listener, serving: Arc<Serving>, shutdown: Shutdown) {
+    let places = Arc::new(Semaphore::new(serving.connections_max()));
+    let edge = Arc::new(Edge { serving: serving.clone(), shutdown: shutdown.clone() });
     let drained = async {
         shutdown.wait().await;
-        service.drain();
-        if tokio::time::timeout(drain_timeout, service.idle()).await.is_err() {
-            tracing::warn!(running = service.running(), "drain timeout; cutting running requests");
-        }
+        serving.drain().await;
     };
     tokio::pin!(drained);
     loop {
-        let accepted = tokio::select! {
-            accepted = accept(&listener, &places) => accepted,
-            () = &mut drained => break,
-        };
-        match accepted {
-            Ok((stream, place)) => {
+        tokio::select! {
+            Some((connection, place)) = accept(&mut listener, &places) => {
                 // Ends by itself when the client does, or with the process after the drain.
-                tokio::spawn(connection(edge.clone(), stream, shutdown.clone(), place));
+                tokio::spawn(serve_connection(edge.clone(), connection, shutdown.clone(), place));
             }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+            () = &mut drained => return,
         }
     }
 }
 
 /// Waits for a place, then for a connection: past the limit, clients queue in the kernel.
 async fn accept(
-    listener: &TcpListener,
+    listener: &mut Listener,
     places: &Arc<Semaphore>,
-) -> std::io::Result<(tokio::net::TcpStream, OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, place))
+) -> Option<(Connection, OwnedSemaphorePermit)> {
+    let place = places.clone().acquire_owned().await.ok()?;
+    // It sets the connection to send at once: events are small writes, and waiting to fill a
+    // segment would delay every token.
+    Some((listener.accept().await, place))
 }
 
-async fn connection(
+async fn serve_connection(
     edge: Arc<Edge>,
-    stream: tokio::net::TcpStream,
+    connection: Connection,
     shutdown: Shutdown,
     _place: OwnedSemaphorePermit,
 ) {
-    // Events are small writes; waiting to fill a segment would delay every token.
-    if stream.set_nodelay(true).is_ok() {
-        let stream = Corked::new(Stream::from(stream));
-        edge.process_new(Box::new(stream), &shutdown.watch()).await;
-    }
+    let stream = Corked::new(Box::new(Wire(connection)));
+    edge.process_new(Box::new(stream), &shutdown.watch()).await;
 }
 
 /// What Pingora calls for each request.
 struct Edge {
-    service: Arc<Service>,
+    serving: Arc<Serving>,
     shutdown: Shutdown,
 }
 
@@ -95,12 +132,10 @@ impl HttpServerApp for Edge {
                 return None;
             }
         }
-        let _running = self.service.enter();
         let mut exchange = Exchange::new(session);
         if self.shutdown.is_set() {
             exchange.close_after();
         }
-        self.service.handle(&mut exchange).await;
-        exchange.finish().await
+        self.serving.answer(exchange).await
     }
 }

@@ -245,7 +245,7 @@ impl Service {
         let started = Instant::now();
         let job = self.prepare(exchange, api).await?;
         let placing = Instant::now();
-        let generation = Generation::start(self.metrics.clone(), &job)?;
+        let generation = Generation::start(self.metrics.clone(), &job).await?;
         self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());
         let mut run = Run::new(&self.settings, &self.metrics, job, generation, started);
         let written = match run.streams() {

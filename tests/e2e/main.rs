@@ -3,6 +3,7 @@
 
 mod api;
 mod bench;
+mod direct;
 mod epp;
 mod errors;
 mod events;

@@ -27,10 +27,21 @@ pub(crate) fn echo(messages: Bytes) -> Body {
     StreamBody::new(stream::iter(frames.map(Ok))).boxed_unsync()
 }
 
-/// A chat completion for a request.
+/// A chat completion for a request. One whose KV is for another engine says where it is.
+///
+/// Source: the parameters of vLLM's NixlConnector.
 pub(crate) fn completion(request: &Value) -> Value {
     let message = json!({ "role": "assistant", "content": "Hello" });
+    let parameters = (request["kv_transfer_params"]["do_remote_decode"] == true).then(|| {
+        json!({
+            "do_remote_prefill": true,
+            "do_remote_decode": false,
+            "remote_block_ids": [[1, 2]],
+            "remote_engine_id": "simulated",
+        })
+    });
     json!({
+        "kv_transfer_params": parameters,
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1_700_000_000,

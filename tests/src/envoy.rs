@@ -4,6 +4,7 @@ use crate::http::{Client, Reply};
 use crate::tooling::{Tool, installed};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -38,8 +39,12 @@ pub enum Routing {
 pub struct EnvoySettings {
     /// Where the picker's replicas serve. None is what a gateway sees of a Service without pods.
     pub pickers: Vec<SocketAddr>,
-    /// Whether they serve over TLS, with any certificate.
+    /// Whether they serve over TLS.
     pub tls: bool,
+    /// PEM file of the authority that must have signed their certificate; `None` takes any.
+    pub trusted_ca: Option<PathBuf>,
+    /// Folder with `tls.crt` and `tls.key` that are shown to them.
+    pub identity: Option<PathBuf>,
     /// Whether Envoy asks each of them every second, by gRPC, whether it can serve.
     pub health_checks: bool,
     /// Whether requests go on without the picker's answer when it fails. In full duplex Envoy
@@ -65,6 +70,8 @@ impl EnvoySettings {
         Self {
             pickers: vec![picker],
             tls: false,
+            trusted_ca: None,
+            identity: None,
             health_checks: false,
             fail_open: false,
             request_body: BodyMode::FullDuplex,
@@ -164,6 +171,7 @@ fn fill_in(settings: &EnvoySettings) -> String {
         ("$ROUTING", routing.to_owned()),
         ("$SUBSET", subset.to_string()),
         ("$PICKER_CLUSTER", String::from(if settings.tls { "picker-tls" } else { "picker" })),
+        ("$PICKER_TLS", picker_tls(settings).to_string()),
         ("$PICKERS", endpoints_at(&settings.pickers).to_string()),
         ("$HEALTH_CHECKS", health_checks.to_string()),
         ("$FAIL_OPEN", settings.fail_open.to_string()),
@@ -177,6 +185,20 @@ fn fill_in(settings: &EnvoySettings) -> String {
     ];
     let template = include_str!("../envoy/bootstrap.yaml").to_owned();
     values.iter().fold(template, |text, (name, value)| text.replace(name, value))
+}
+
+/// Envoy's `CommonTlsContext` towards pickers.
+fn picker_tls(settings: &EnvoySettings) -> Value {
+    let mut tls = json!({ "alpn_protocols": ["h2"] });
+    if let Some(ca) = &settings.trusted_ca {
+        tls["validation_context"] = json!({ "trusted_ca": { "filename": ca } });
+    }
+    if let Some(folder) = &settings.identity {
+        let file = |name: &str| json!({ "filename": folder.join(name) });
+        let (chain, key) = (file("tls.crt"), file("tls.key"));
+        tls["tls_certificates"] = json!([{ "certificate_chain": chain, "private_key": key }]);
+    }
+    tls
 }
 
 fn endpoints_at(addresses: &[SocketAddr]) -> Value {

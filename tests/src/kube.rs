@@ -152,7 +152,12 @@ impl Cluster {
         self.directory.path().join("apiserver.crt")
     }
 
-    async fn token_for(&self, namespace: &str, account: &str) -> String {
+    /// A token of a service account, which this creates where it is missing.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn token_for(&self, namespace: &str, account: &str) -> String {
         let api = self.api();
         api.apply(&reference("v1", "ServiceAccount", namespace, account)).await;
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");

@@ -17,7 +17,14 @@ pub struct Picker {
     pub health: SocketAddr,
     /// Where metrics and `/health` are.
     pub side: Client,
+    options: Options,
+}
+
+/// What a picker is started with.
+#[derive(Clone, Debug, Default)]
+struct Options {
     flags: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl Picker {
@@ -27,8 +34,19 @@ impl Picker {
     ///
     /// When it does not.
     pub async fn start(flags: &[&str]) -> Self {
+        Self::start_with(flags, &[]).await
+    }
+
+    /// As [`Picker::start`], with further environment variables.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub async fn start_with(flags: &[&str], environment: &[(&str, &str)]) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let flags = flags.iter().copied().map(String::from).collect();
-        Self::on_ports(flags, 0, 0).await
+        let environment = environment.iter().map(owned).collect();
+        Self::on_ports(Options { flags, environment }, 0, 0).await
     }
 
     /// Kills it, where it still runs, and starts it on the same ports.
@@ -38,17 +56,22 @@ impl Picker {
     /// When it does not start.
     pub async fn restart(&mut self) {
         self.process.kill().await;
-        let flags = std::mem::take(&mut self.flags);
-        *self = Self::on_ports(flags, self.address().port(), self.health.port()).await;
+        let options = std::mem::take(&mut self.options);
+        *self = Self::on_ports(options, self.address().port(), self.health.port()).await;
     }
 
-    async fn on_ports(flags: Vec<String>, grpc_port: u16, health_port: u16) -> Self {
+    async fn on_ports(options: Options, grpc_port: u16, health_port: u16) -> Self {
+        let Options { flags, environment } = &options;
         let ports =
             [format!("--grpc-port={grpc_port}"), format!("--grpc-health-port={health_port}")];
         let mut args = vec!["epp", "--host=127.0.0.1", "--metrics-port=0"];
-        args.push("--metrics-endpoint-auth=false");
-        args.extend(ports.iter().chain(&flags).map(String::as_str));
-        let mut process = Process::start(&args);
+        if !flags.iter().any(|flag| flag.starts_with("--metrics-endpoint-auth")) {
+            args.push("--metrics-endpoint-auth=false");
+        }
+        args.extend(ports.iter().chain(flags).map(String::as_str));
+        let environment: Vec<_> =
+            environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let mut process = Process::start_with(&args, &environment);
         let health = address(&process.event("health checks").await);
         let side = Client::new(address(&process.event("side server listening").await));
         let mut pools = Vec::new();
@@ -57,7 +80,7 @@ impl Picker {
         for n in 0..flags.iter().filter(is_pool).count() {
             pools.push(address(&process.nth_event("ext-proc listening", n).await));
         }
-        Self { process, pools, health, side, flags }
+        Self { process, pools, health, side, options }
     }
 
     /// Where data planes of its only, or first, pool connect.
@@ -134,7 +157,7 @@ impl EndpointsFile {
 /// The content of a file with these endpoints.
 pub fn endpoints(addresses: &[SocketAddr]) -> Value {
     let entry = |address: &SocketAddr| {
-        let name = format!("engine-{}", address.to_string().replace([':', '.'], "-"));
+        let name = format!("engine-{}", address.to_string().replace([':', '.', '[', ']'], "-"));
         json!({ "name": name, "address": address.ip(), "port": address.port() })
     };
     json!({ "endpoints": addresses.iter().map(entry).collect::<Vec<_>>() })

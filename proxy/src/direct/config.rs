@@ -1,0 +1,390 @@
+//! Settings of the proxy beside an engine.
+
+use super::allow::{AllowList, PRIVATE, Rule};
+use super::connector::Connector;
+use crate::config::HttpArgs;
+use crate::exchange::RequestLimits;
+use clap::{ArgAction, Args, ValueEnum};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use stator_runtime::config::ConfigError;
+use stator_runtime::tls;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// An engine that TLS can be spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stage {
+    /// Engines that compute prompts for this one.
+    Prefiller,
+    /// The engine beside this proxy.
+    Decoder,
+}
+
+/// Flags of `stator proxy --mode direct`. The names of llm-d's sidecar are accepted too.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Direct mode")]
+pub struct DirectArgs {
+    /// Address of the engine that this proxy stands beside.
+    #[arg(long, env = "STATOR_ENGINE_HOST", default_value = "127.0.0.1", value_name = "IP")]
+    pub engine_host: IpAddr,
+
+    /// Port of that engine. Its data-parallel rank R listens on this port plus R, and this proxy
+    /// serves the rank on its own port plus R.
+    #[arg(long, env = "STATOR_ENGINE_PORT", aliases = ["model-server-port", "vllm-port"],
+          default_value_t = 8200, value_name = "PORT",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub engine_port: u16,
+
+    /// Data-parallel ranks of the engine that have ports of their own.
+    #[arg(long, env = "STATOR_DATA_PARALLEL_SIZE", default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub data_parallel_size: u16,
+
+    /// How KV goes from the engine that computes a prompt to the one beside this proxy.
+    #[arg(long, env = "STATOR_CONNECTOR", alias = "kv-connector", value_enum,
+          default_value_t = Connector::Nixlv2, value_name = "CONNECTOR")]
+    pub(crate) connector: Connector,
+
+    /// Where prompts may be sent to be computed: ADDRESS/BITS for a network, or HOST:PORT. The
+    /// default are the networks of pods: private addresses, but neither loopback nor link-local
+    /// ones, nor names. Requests that name anything else get 403.
+    #[arg(long, env = "STATOR_PREFILL_ALLOW", value_name = "RULE", value_delimiter = ',',
+          default_values_t = PRIVATE.map(String::from))]
+    pub prefill_allow: Vec<String>,
+
+    /// Whether `prefill-allow` is in force. Without it, whoever can send `x-prefiller-host-port`
+    /// can make this proxy call any address.
+    #[arg(long, env = "STATOR_ENABLE_SSRF_PROTECTION", default_value_t = true, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", action = ArgAction::Set,
+          value_name = "BOOL")]
+    pub enable_ssrf_protection: bool,
+
+    /// Take any of several prefill engines that a request names, instead of the first.
+    #[arg(long, env = "STATOR_PREFILL_SAMPLING", alias = "enable-prefiller-sampling",
+          default_value_t = false, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL")]
+    pub prefill_sampling: bool,
+
+    /// Let the engine beside this proxy compute the prompt where prefill fails. Otherwise the
+    /// client gets prefill's error. An engine of SGLang in the role of decode cannot.
+    #[arg(long, env = "STATOR_PREFILL_FALLBACK", default_value_t = true, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", action = ArgAction::Set,
+          value_name = "BOOL")]
+    pub prefill_fallback: bool,
+
+    /// Longest wait for a prompt to be computed elsewhere, in milliseconds.
+    #[arg(long, env = "STATOR_PREFILL_TIMEOUT_MS", default_value_t = 60_000, value_name = "MS",
+          value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub prefill_timeout_ms: u64,
+
+    /// Port of the bootstrap server beside a prefill engine, for `sglang` and `mooncake`.
+    #[arg(long, env = "STATOR_BOOTSTRAP_PORT",
+          aliases = ["sglang-bootstrap-port", "mooncake-bootstrap-port"],
+          default_value_t = 8998, value_name = "PORT",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub bootstrap_port: u16,
+
+    /// Port on which a prefill engine's peers connect, for `offloading`.
+    #[arg(long, env = "STATOR_P2P_CONNECTOR_PORT", default_value_t = 7777, value_name = "PORT",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub p2p_connector_port: u16,
+
+    /// Serve over TLS, with the certificate in `cert-path`, or one of our own making.
+    #[arg(long, env = "STATOR_SECURE_SERVING", alias = "secure-proxy", default_value_t = false,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          action = ArgAction::Set, value_name = "BOOL")]
+    pub secure_serving: bool,
+
+    /// Folder with tls.crt and tls.key.
+    #[arg(long, env = "STATOR_CERT_PATH", value_name = "DIR")]
+    pub cert_path: Option<PathBuf>,
+
+    /// Engines to speak TLS to.
+    #[arg(
+        long,
+        env = "STATOR_ENABLE_TLS",
+        value_enum,
+        value_delimiter = ',',
+        value_name = "STAGE"
+    )]
+    pub enable_tls: Vec<Stage>,
+
+    /// Engines whose certificate is not checked.
+    #[arg(
+        long,
+        env = "STATOR_TLS_INSECURE_SKIP_VERIFY",
+        value_enum,
+        value_delimiter = ',',
+        value_name = "STAGE"
+    )]
+    pub tls_insecure_skip_verify: Vec<Stage>,
+
+    /// Authorities of the engines' certificates, PEM. Without it, those of the system.
+    #[arg(long, env = "STATOR_ENGINE_CA_FILE", value_name = "FILE")]
+    pub engine_ca_file: Option<PathBuf>,
+}
+
+/// Whether and how TLS is spoken to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EngineTls {
+    Plain,
+    Checked,
+    /// Any certificate will do.
+    Unchecked,
+}
+
+/// Checked settings of the proxy beside an engine.
+#[derive(Clone, Debug)]
+pub struct DirectSettings {
+    /// The first rank's address; the others' ports follow.
+    pub(crate) listen: SocketAddr,
+    pub(crate) metrics_listen: SocketAddr,
+    pub(crate) tls: Option<tls::Settings>,
+    pub(crate) limits: RequestLimits,
+    pub(crate) connections_max: usize,
+    pub(crate) requests_max: usize,
+    pub(crate) drain_timeout: Duration,
+    /// Ranks of the engine, in order.
+    pub(crate) engines: Vec<SocketAddr>,
+    pub(crate) upstream: UpstreamSettings,
+    pub(crate) prefill: PrefillSettings,
+}
+
+/// How engines are asked.
+#[derive(Clone, Debug)]
+pub(crate) struct UpstreamSettings {
+    /// Longest wait for the head of an answer.
+    pub head_timeout: Duration,
+    /// Longest wait for the next part of an answer.
+    pub idle_timeout: Duration,
+    pub decoder_tls: EngineTls,
+    pub prefiller_tls: EngineTls,
+    pub ca_file: Option<PathBuf>,
+}
+
+/// How prompts are computed elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct PrefillSettings {
+    pub connector: Connector,
+    pub allow: AllowList,
+    pub sampling: bool,
+    pub fallback: bool,
+    pub timeout: Duration,
+    pub bootstrap_port: u16,
+    pub p2p_port: u16,
+}
+
+impl DirectSettings {
+    /// Checks the flags of a proxy that serves operators at `metrics_listen`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] with every fault.
+    pub fn new(
+        http: HttpArgs,
+        direct: DirectArgs,
+        metrics_listen: SocketAddr,
+    ) -> Result<Self, ConfigError> {
+        let mut faults = Vec::new();
+        if !http.api_key.is_empty() {
+            faults.push("api-key: the engine checks keys in direct mode".to_owned());
+        }
+        check_ports(&http, &direct, &mut faults);
+        check_tls(&direct, &mut faults);
+        let allow = allow_list(&direct, &mut faults);
+        if !faults.is_empty() {
+            return Err(ConfigError(faults));
+        }
+        let engine = |rank| SocketAddr::new(direct.engine_host, direct.engine_port + rank);
+        Ok(Self {
+            listen: SocketAddr::new(http.http_host, http.http_port),
+            metrics_listen,
+            tls: direct.secure_serving.then(|| listener_tls(direct.cert_path.clone())),
+            limits: http.limits(),
+            connections_max: http.max_connections as usize,
+            requests_max: http.max_concurrent_requests as usize,
+            drain_timeout: Duration::from_secs(http.drain_timeout_s),
+            engines: (0..direct.data_parallel_size).map(engine).collect(),
+            upstream: UpstreamSettings {
+                head_timeout: Duration::from_millis(http.first_token_timeout_ms),
+                idle_timeout: Duration::from_millis(http.idle_timeout_ms),
+                decoder_tls: engine_tls(&direct, Stage::Decoder),
+                prefiller_tls: engine_tls(&direct, Stage::Prefiller),
+                ca_file: direct.engine_ca_file,
+            },
+            prefill: PrefillSettings {
+                connector: direct.connector,
+                allow,
+                sampling: direct.prefill_sampling,
+                fallback: direct.prefill_fallback,
+                timeout: Duration::from_millis(direct.prefill_timeout_ms),
+                bootstrap_port: direct.bootstrap_port,
+                p2p_port: direct.p2p_connector_port,
+            },
+        })
+    }
+}
+
+/// Ports of ranks end where ports do, and this proxy is not its own engine.
+fn check_ports(http: &HttpArgs, direct: &DirectArgs, faults: &mut Vec<String>) {
+    let ranks = direct.data_parallel_size;
+    for (flag, port) in [("engine-port", direct.engine_port), ("http-port", http.http_port)] {
+        if port.checked_add(ranks - 1).is_none() {
+            faults.push(format!("{flag}: {port} leaves no ports for {ranks} ranks"));
+        }
+    }
+    let own = http.http_port..http.http_port.saturating_add(ranks);
+    let everywhere = http.http_host.is_unspecified() && direct.engine_host.is_loopback();
+    let is_here = everywhere || direct.engine_host == http.http_host;
+    if is_here && own.contains(&direct.engine_port) {
+        faults.push(format!("engine-port: {} is this proxy's own", direct.engine_port));
+    }
+}
+
+fn check_tls(direct: &DirectArgs, faults: &mut Vec<String>) {
+    if direct.cert_path.is_some() && !direct.secure_serving {
+        faults.push("cert-path: needs secure-serving".to_owned());
+    }
+    for stage in &direct.tls_insecure_skip_verify {
+        if !direct.enable_tls.contains(stage) {
+            let name = stage.to_possible_value().map(|value| value.get_name().to_owned());
+            let name = name.unwrap_or_default();
+            faults.push(format!("tls-insecure-skip-verify: {name} needs enable-tls={name}"));
+        }
+    }
+    let Some(file) = &direct.engine_ca_file else { return };
+    let certificates =
+        CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match certificates {
+        Ok(certificates) if certificates.is_empty() => {
+            faults.push(format!("engine-ca-file: {file:?} holds no certificate"));
+        }
+        Ok(_) => {}
+        Err(error) => faults.push(format!("engine-ca-file: cannot read {file:?}: {error}")),
+    }
+}
+
+fn allow_list(direct: &DirectArgs, faults: &mut Vec<String>) -> AllowList {
+    if !direct.enable_ssrf_protection {
+        return AllowList::Everything;
+    }
+    let rules = direct.prefill_allow.iter().filter_map(|text| {
+        let rule = text.trim().parse::<Rule>();
+        rule.map_err(|error| faults.push(format!("prefill-allow: {error}"))).ok()
+    });
+    AllowList::Some(rules.collect())
+}
+
+fn engine_tls(direct: &DirectArgs, stage: Stage) -> EngineTls {
+    match (direct.enable_tls.contains(&stage), direct.tls_insecure_skip_verify.contains(&stage)) {
+        (false, _) => EngineTls::Plain,
+        (true, false) => EngineTls::Checked,
+        (true, true) => EngineTls::Unchecked,
+    }
+}
+
+fn listener_tls(cert_path: Option<PathBuf>) -> tls::Settings {
+    let own = tls::Source::SelfSigned { names: Vec::new() };
+    tls::Settings {
+        certificate: cert_path.map_or(own, tls::Source::Folder),
+        client_ca: None,
+        reload: true,
+        min_version: tls::Version::default(),
+        alpn: vec!["http/1.1".to_owned()],
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use clap::{CommandFactory, FromArgMatches, Parser};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        http: HttpArgs,
+        #[command(flatten)]
+        direct: DirectArgs,
+    }
+
+    /// The settings that a command line makes, or its faults.
+    pub(crate) fn settings(flags: &[&str]) -> Result<DirectSettings, String> {
+        let words = std::iter::once("proxy").chain(flags.iter().copied());
+        let matches = Line::command().try_get_matches_from(words).map_err(|e| e.to_string())?;
+        let line = Line::from_arg_matches(&matches).map_err(|error| error.to_string())?;
+        let metrics = SocketAddr::from(([127, 0, 0, 1], 0));
+        DirectSettings::new(line.http, line.direct, metrics).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_are_safe() {
+        let settings = settings(&[]).expect("defaults are valid");
+        assert_eq!(settings.engines, ["127.0.0.1:8200".parse().expect("an address")]);
+        assert_eq!(settings.prefill.connector, Connector::Nixlv2);
+        assert!(settings.prefill.fallback && settings.tls.is_none());
+        let allows =
+            |target: &str| settings.prefill.allow.allows(&target.parse().expect("a target"));
+        assert!(allows("10.0.0.1:8000") && !allows("127.0.0.1:8000"));
+    }
+
+    #[test]
+    fn the_flags_of_llm_d_are_understood() {
+        let flags = [
+            "--port=8000",
+            "--vllm-port=8200",
+            "--kv-connector=sglang",
+            "--secure-proxy=false",
+            "--data-parallel-size=2",
+            "--enable-ssrf-protection",
+            "--enable-prefiller-sampling",
+            "--mooncake-bootstrap-port=9",
+            "--enable-tls=prefiller,decoder",
+            "--tls-insecure-skip-verify=prefiller",
+        ];
+        let settings = settings(&flags).expect("they are valid");
+        assert_eq!(settings.engines.len(), 2);
+        assert_eq!(settings.engines[1].port(), 8201);
+        assert_eq!(settings.prefill.connector, Connector::Sglang);
+        assert_eq!(settings.upstream.prefiller_tls, EngineTls::Unchecked);
+        assert_eq!(settings.upstream.decoder_tls, EngineTls::Checked);
+        assert!(settings.prefill.sampling && settings.prefill.bootstrap_port == 9);
+    }
+
+    #[test]
+    fn every_fault_is_named_at_once() {
+        let flags = [
+            "--api-key=k",
+            "--http-port=65535",
+            "--engine-port=65535",
+            "--data-parallel-size=2",
+            "--prefill-allow=10.0.0.0/99,nonsense",
+            "--cert-path=/nowhere",
+            "--tls-insecure-skip-verify=decoder",
+            "--engine-ca-file=/nowhere/ca.pem",
+        ];
+        let faults = settings(&flags).expect_err("much is wrong");
+        let named = [
+            "api-key: ",
+            "http-port: 65535",
+            "engine-port: 65535 leaves",
+            "prefill-allow: \"10.0.0.0/99\"",
+            "prefill-allow: \"nonsense\"",
+            "cert-path: ",
+            "tls-insecure-skip-verify: decoder",
+            "engine-ca-file: cannot read",
+        ];
+        for name in named {
+            assert!(faults.contains(name), "{name} is not in {faults}");
+        }
+        let own = settings(&["--http-port=8200"]).expect_err("a circle");
+        assert!(own.contains("this proxy's own"), "{own}");
+    }
+
+    #[test]
+    fn protection_ends_only_by_its_flag() {
+        let open = settings(&["--enable-ssrf-protection=false"]).expect("it is valid");
+        assert_eq!(open.prefill.allow, AllowList::Everything);
+    }
+}

@@ -1,0 +1,311 @@
+//! How KV goes from the engine that computes a prompt to the one that answers: what each of them
+//! is told. Pure: bodies in, bodies out.
+//!
+//! Source: llm-d's sidecar, and vLLM's and SGLang's connectors.
+
+use super::object::Object;
+use super::route::Api;
+use serde_json::json;
+
+/// How two engines hand KV over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Connector {
+    /// vLLM's NixlConnector: prefill answers with parameters, and decode reads by them.
+    Nixlv2,
+    /// vLLM's connectors to a storage that both engines see: decode finds what prefill stored. A
+    /// request with `cache_hit_threshold` asks decode first.
+    SharedStorage,
+    /// LMCache: as shared storage, whatever the request says.
+    Lmcache,
+    /// SGLang: both at once, who meet at the prefill engine's bootstrap server.
+    Sglang,
+    /// vLLM's MooncakeConnector: both at once, prefill writes.
+    Mooncake,
+    /// vLLM's offloading connector from peer to peer: decode reads by a common id.
+    Offloading,
+}
+
+/// In which order two engines are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Decode after prefill has answered.
+    InTurn,
+    /// Both, and decode waits for prefill by itself.
+    AtOnce,
+}
+
+/// What one request's hand-over is told by.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair {
+    /// Nobody else's.
+    pub id: u128,
+    /// The prefill engine's host, without brackets.
+    pub host: String,
+    /// The same as it stands in URLs.
+    pub url_host: String,
+    /// Where the prefill engine's bootstrap server listens.
+    pub bootstrap_port: u16,
+    /// Where the prefill engine's peers connect.
+    pub p2p_port: u16,
+    /// The prefill engine's own name for itself; empty where the connector needs none.
+    pub engine_id: String,
+}
+
+/// Prefill's answer says nothing of where the KV is.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("prefill answered without kv_transfer_params")]
+pub(crate) struct NoParameters;
+
+/// The member of requests and answers that carries a hand-over.
+const PARAMETERS: &str = "kv_transfer_params";
+/// How much of a prompt has to be there for decode to go on alone.
+const THRESHOLD: &str = "cache_hit_threshold";
+
+impl Connector {
+    /// The order of its two requests.
+    pub(crate) fn order(self) -> Order {
+        match self {
+            Self::Nixlv2 | Self::SharedStorage | Self::Lmcache | Self::Offloading => Order::InTurn,
+            Self::Sglang | Self::Mooncake => Order::AtOnce,
+        }
+    }
+
+    /// Whether an engine in the role of decode computes a prompt that nobody handed over. SGLang's
+    /// refuses it.
+    pub(crate) fn decodes_alone(self) -> bool {
+        self != Self::Sglang
+    }
+
+    /// Whether a hand-over is good for one sequence only: reading it again reads blocks that may
+    /// hold something else by then.
+    pub(crate) fn is_used_once(self) -> bool {
+        matches!(self, Self::Nixlv2 | Self::Mooncake | Self::Offloading)
+    }
+
+    /// Whether decode is to be asked first, and prefill only where it says that too little is
+    /// there.
+    pub(crate) fn asks_decode_first(self, request: &Object<'_>) -> bool {
+        let threshold = request.get(THRESHOLD).filter(|raw| **raw != *b"null");
+        self == Self::SharedStorage && threshold.is_some()
+    }
+
+    /// What decode is asked where there is no hand-over, if that is not the request as it came: with
+    /// a threshold it would give up.
+    pub(crate) fn alone(self, request: &Object<'_>) -> Option<Vec<u8>> {
+        self.asks_decode_first(request).then(|| request.edit().set(THRESHOLD, "0").finish())
+    }
+
+    /// What prefill is asked.
+    pub(crate) fn prefill(self, api: Api, request: &Object<'_>, pair: &Pair) -> Vec<u8> {
+        let edit = match self {
+            Self::Sglang => return rendezvous(request, pair),
+            Self::Mooncake | Self::Offloading => api.one_token(request),
+            Self::Nixlv2 | Self::Lmcache => api.one_token(request),
+            Self::SharedStorage => api.one_token(request).replace(THRESHOLD, "0"),
+        };
+        let parameters = match self {
+            Self::Nixlv2 => json!({
+                "do_remote_decode": true,
+                "do_remote_prefill": false,
+                "remote_engine_id": null,
+                "remote_block_ids": null,
+                "remote_host": null,
+                "remote_port": null,
+            }),
+            Self::Mooncake => json!({
+                "do_remote_decode": true,
+                "do_remote_prefill": false,
+                "transfer_id": transfer_id(pair),
+            }),
+            Self::Offloading => json!({ "remote_decoder": { "kv_request_id": request_id(pair) } }),
+            Self::SharedStorage | Self::Lmcache | Self::Sglang => return edit.finish(),
+        };
+        edit.set(PARAMETERS, parameters.to_string()).finish()
+    }
+
+    /// What decode is asked, where `answer` is prefill's, if it has been waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`NoParameters`] where the answer lacks what decode needs.
+    pub(crate) fn decode(
+        self,
+        request: &Object<'_>,
+        pair: &Pair,
+        answer: &[u8],
+    ) -> Result<Vec<u8>, NoParameters> {
+        let edit = request.edit();
+        let parameters = match self {
+            Self::Sglang => return Ok(rendezvous(request, pair)),
+            Self::SharedStorage => return Ok(edit.replace(THRESHOLD, "0").finish()),
+            Self::Lmcache => return Ok(edit.finish()),
+            // Passed on as it came: it belongs to the two engines.
+            Self::Nixlv2 => parameters_of(answer).ok_or(NoParameters)?.to_vec(),
+            Self::Mooncake => json!({
+                "do_remote_prefill": true,
+                "do_remote_decode": false,
+                "transfer_id": transfer_id(pair),
+                "remote_engine_id": pair.engine_id,
+                "remote_bootstrap_addr":
+                    format!("http://{}:{}", pair.url_host, pair.bootstrap_port),
+            })
+            .to_string()
+            .into(),
+            Self::Offloading => json!({ "remote_prefiller": {
+                "kv_request_id": request_id(pair),
+                "remote_host": pair.host,
+                "remote_port": pair.p2p_port,
+            }})
+            .to_string()
+            .into(),
+        };
+        Ok(edit.set(PARAMETERS, parameters).finish())
+    }
+}
+
+/// The parameters in prefill's answer.
+fn parameters_of(answer: &[u8]) -> Option<&[u8]> {
+    let parameters = Object::parse(answer).ok()?.get(PARAMETERS)?;
+    parameters.starts_with(b"{").then_some(parameters)
+}
+
+/// The request for either side of a pair of SGLang engines.
+fn rendezvous(request: &Object<'_>, pair: &Pair) -> Vec<u8> {
+    // 63 bits, less a margin: the rooms of a batch are this one and the next ones.
+    let room = (pair.id as u64 >> 1) & !0xFFFF;
+    request
+        .edit()
+        .set("bootstrap_host", json!(pair.host).to_string())
+        .set("bootstrap_port", pair.bootstrap_port.to_string())
+        .set("bootstrap_room", room.to_string())
+        .finish()
+}
+
+fn transfer_id(pair: &Pair) -> String {
+    format!("xfer-{:032x}", pair.id)
+}
+
+fn request_id(pair: &Pair) -> String {
+    format!("{:032x}", pair.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn pair() -> Pair {
+        Pair {
+            id: 0xABCD_0000_0000_0000_1234_5678_9ABC_DEF0,
+            host: "10.0.0.2".into(),
+            url_host: "10.0.0.2".into(),
+            bootstrap_port: 8998,
+            p2p_port: 7777,
+            engine_id: "engine-7".into(),
+        }
+    }
+
+    const REQUEST: &str = r#"{"prompt":"a","max_tokens":9,"stream":true}"#;
+
+    /// What prefill and decode are asked.
+    fn check(connector: Connector, request: &str, answer: &str) -> (Value, Value) {
+        let object = Object::parse(request.as_bytes()).expect("a sound object");
+        let prefill = connector.prefill(Api::Completion, &object, &pair());
+        let decode = connector.decode(&object, &pair(), answer.as_bytes()).expect("parameters");
+        let tree = |body: &[u8]| serde_json::from_slice(body).expect("it stays sound");
+        (tree(&prefill), tree(&decode))
+    }
+
+    /// Whether the request is one for a single token.
+    fn is_short(request: &Value) -> bool {
+        request["max_tokens"] == 1 && request["stream"] == false && request["prompt"] == "a"
+    }
+
+    /// Whether nothing but the parameters was added to the client's request.
+    fn is_whole(request: &Value) -> bool {
+        let mut request = request.clone();
+        request.as_object_mut().expect("an object").remove(PARAMETERS);
+        request == json!({"prompt": "a", "max_tokens": 9, "stream": true})
+    }
+
+    #[test]
+    fn nixl_passes_parameters_on_as_they_came() {
+        let parameters = r#"{"remote_block_ids":[[1, 2]],"remote_num_tokens":9007199254740993}"#;
+        let answer = format!(r#"{{"choices":[],"kv_transfer_params":{parameters}}}"#);
+        let object = Object::parse(REQUEST.as_bytes()).expect("a sound object");
+        let decode = Connector::Nixlv2.decode(&object, &pair(), answer.as_bytes());
+        let expected = format!(
+            r#"{{"prompt":"a","max_tokens":9,"stream":true,"kv_transfer_params":{parameters}}}"#
+        );
+        assert_eq!(decode.as_deref(), Ok(expected.as_bytes()));
+        let (prefill, _) = check(Connector::Nixlv2, REQUEST, &answer);
+        assert!(is_short(&prefill), "{prefill}");
+        let asked = json!({"do_remote_decode": true, "do_remote_prefill": false,
+                           "remote_engine_id": null, "remote_block_ids": null,
+                           "remote_host": null, "remote_port": null});
+        assert_eq!(prefill[PARAMETERS], asked);
+    }
+
+    #[test]
+    fn an_answer_without_parameters_is_no_hand_over() {
+        let object = Object::parse(REQUEST.as_bytes()).expect("a sound object");
+        for answer in
+            ["", "{}", "[]", r#"{"kv_transfer_params":null}"#, r#"{"kv_transfer_params":"x"}"#]
+        {
+            let decode = Connector::Nixlv2.decode(&object, &pair(), answer.as_bytes());
+            assert_eq!(decode, Err(NoParameters), "{answer}");
+        }
+    }
+
+    #[test]
+    fn sglang_tells_both_the_same() {
+        let (prefill, decode) = check(Connector::Sglang, REQUEST, "");
+        assert_eq!(prefill, decode);
+        assert_eq!(decode["bootstrap_host"], "10.0.0.2");
+        assert_eq!(decode["bootstrap_port"], 8998);
+        let room = decode["bootstrap_room"].as_u64().expect("a number");
+        assert!(room < 1 << 63 && room & 0xFFFF == 0, "{room}");
+        assert_eq!((&decode["stream"], &decode["max_tokens"]), (&json!(true), &json!(9)));
+    }
+
+    #[test]
+    fn mooncake_tells_both_one_transfer() {
+        let (prefill, decode) = check(Connector::Mooncake, REQUEST, "");
+        assert!(is_short(&prefill) && is_whole(&decode), "{prefill} {decode}");
+        let (asked, told) = (&prefill[PARAMETERS], &decode[PARAMETERS]);
+        assert_eq!(asked["transfer_id"], told["transfer_id"]);
+        assert_eq!(
+            (&asked["do_remote_decode"], &told["do_remote_prefill"]),
+            (&json!(true), &json!(true))
+        );
+        assert_eq!(told["remote_engine_id"], "engine-7");
+        assert_eq!(told["remote_bootstrap_addr"], "http://10.0.0.2:8998");
+    }
+
+    #[test]
+    fn offloading_tells_both_one_id() {
+        let (prefill, decode) = check(Connector::Offloading, REQUEST, "");
+        assert!(is_short(&prefill) && is_whole(&decode), "{prefill} {decode}");
+        let told = &decode[PARAMETERS]["remote_prefiller"];
+        assert_eq!(prefill[PARAMETERS]["remote_decoder"]["kv_request_id"], told["kv_request_id"]);
+        assert_eq!(
+            (&told["remote_host"], &told["remote_port"]),
+            (&json!("10.0.0.2"), &json!(7777))
+        );
+    }
+
+    #[test]
+    fn storage_needs_no_parameters() {
+        for connector in [Connector::SharedStorage, Connector::Lmcache] {
+            let (prefill, decode) = check(connector, REQUEST, "");
+            assert!(is_short(&prefill) && is_whole(&decode), "{prefill} {decode}");
+            assert_eq!(prefill.get(PARAMETERS), None);
+        }
+        let request = r#"{"prompt":"a","max_tokens":9,"cache_hit_threshold":0.8}"#;
+        let (prefill, decode) = check(Connector::SharedStorage, request, "");
+        assert_eq!((&prefill[THRESHOLD], &decode[THRESHOLD]), (&json!(0), &json!(0)));
+        let object = Object::parse(request.as_bytes()).expect("a sound object");
+        assert!(Connector::SharedStorage.asks_decode_first(&object));
+        assert!(!Connector::Lmcache.asks_decode_first(&object));
+    }
+}

@@ -1,0 +1,380 @@
+//! A prompt that is computed elsewhere: both requests of a hand-over, in the connector's order,
+//! and what becomes of the request where one of them fails.
+//!
+//! Dropping a future of this module closes its connections, which is how engines are told that
+//! nobody waits any more.
+
+use super::allow::Target;
+use super::cached::CachedTokens;
+use super::config::PrefillSettings;
+use super::connector::{Connector, NoParameters, Order, Pair};
+use super::headers::{self, ENGINE_RANK};
+use super::metrics::{Cause, Metrics};
+use super::object::Object;
+use super::route::Api;
+use super::upstream::{Engines, Leg, LegError};
+use bytes::Bytes;
+use http::header::{HeaderName, HeaderValue};
+use http::{StatusCode, header};
+use pingora::http::RequestHeader;
+use pingora::upstreams::peer::HttpPeer;
+use serde_json::value::RawValue;
+use stator_model::openai::ApiError;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// Longest answer of a prefill engine that is kept, in bytes: parameters name every block of a
+/// prompt.
+const ANSWER_MAX_BYTES: usize = 16 << 20;
+/// Longest answer of a bootstrap server.
+const BOOTSTRAP_MAX_BYTES: usize = 1 << 20;
+/// How much of an answer is looked at for the reason of its end, in bytes. One that gives up at
+/// once is shorter.
+const PEEK_MAX_BYTES: usize = 64 << 10;
+
+/// A request that is to be prefilled elsewhere.
+pub(crate) struct Request<'a> {
+    pub api: Api,
+    /// The head for the engine that answers, without what steers.
+    pub head: &'a RequestHeader,
+    pub body: &'a Bytes,
+    pub engine: &'a HttpPeer,
+    pub prefiller: &'a Target,
+}
+
+/// The answer that the client gets.
+pub(crate) struct Answer<'a> {
+    pub leg: Leg,
+    /// `handed_over` or `fallback`.
+    pub way: &'static str,
+    /// Prefill, where it has not answered yet; to be dropped with the answer.
+    pub prefill: Option<Prefilling<'a>>,
+    /// How much of the prompt was cached, where the engine that answers does not know.
+    pub cached: Option<CachedTokens>,
+}
+
+impl Answer<'_> {
+    /// One that nothing but its own engine has a part in.
+    pub(crate) fn plain(leg: Leg, way: &'static str) -> Self {
+        Self { leg, way, prefill: None, cached: None }
+    }
+}
+
+/// Prefill on its way.
+pub(crate) type Prefilling<'a> = Pin<Box<dyn Future<Output = Result<Bytes, Unusable>> + Send + 'a>>;
+
+/// Why a hand-over did not come about.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unusable {
+    #[error("prefill failed: {0}")]
+    Prefill(#[source] LegError),
+    #[error("prefill did not end within {limit_ms} ms")]
+    TimedOut { limit_ms: u128 },
+    #[error("prefill answered with status {status}")]
+    Status { status: StatusCode, answer: Box<Leg> },
+    #[error(transparent)]
+    NoParameters(#[from] NoParameters),
+    #[error("the bootstrap server of {prefiller} names no engine")]
+    NoEngine { prefiller: String },
+    #[error("one hand-over serves one sequence, and the request asks for several")]
+    Several,
+    #[error("the request is no JSON object")]
+    NotAnObject,
+    #[error("decode failed with what was handed over: {0}")]
+    Decode(#[source] LegError),
+    #[error("decode answered what was handed over with status {status}")]
+    DecodeStatus { status: StatusCode, answer: Box<Leg> },
+}
+
+impl Unusable {
+    /// The reason's name in metrics.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Prefill(LegError::Connect { .. }) => "prefill_unreachable",
+            Self::Prefill(_) => "prefill_broken",
+            Self::TimedOut { .. } => "prefill_timeout",
+            Self::Status { .. } => "prefill_status",
+            Self::NoParameters(_) => "no_parameters",
+            Self::NoEngine { .. } => "no_engine",
+            Self::Several => "several_sequences",
+            Self::NotAnObject => "no_object",
+            Self::Decode(_) | Self::DecodeStatus { .. } => "decode_failed",
+        }
+    }
+
+    /// Whether nothing has failed: the request is one that is better not handed over.
+    fn is_choice(&self) -> bool {
+        matches!(self, Self::Several | Self::NotAnObject)
+    }
+}
+
+/// Drives hand-overs.
+pub(crate) struct Handover {
+    pub engines: Engines,
+    pub settings: PrefillSettings,
+    pub metrics: Metrics,
+}
+
+impl Handover {
+    /// Has the prompt computed elsewhere and the answer made by the engine beside this proxy,
+    /// which computes the prompt itself where that fails.
+    ///
+    /// # Errors
+    ///
+    /// When the engine beside this proxy does not answer either, or may not be asked to.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future aborts both requests.
+    pub(crate) async fn answer<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+    ) -> Result<Answer<'a>, ApiError> {
+        let unusable = match self.hand_over(request).await {
+            Ok(answer) => return Ok(answer),
+            Err(unusable) => unusable,
+        };
+        self.metrics.fallbacks.get_or_create(&Cause { reason: unusable.label() }).inc();
+        let prefiller = request.prefiller;
+        let connector = self.settings.connector;
+        if !unusable.is_choice() {
+            tracing::warn!(%prefiller, error = %unusable, "a prompt was not handed over");
+        }
+        let allowed = self.settings.fallback || unusable.is_choice();
+        if allowed && connector.decodes_alone() {
+            return Ok(Answer::plain(self.alone(request).await?, "fallback"));
+        }
+        match unusable {
+            Unusable::Status { answer, .. } | Unusable::DecodeStatus { answer, .. } => {
+                Ok(Answer::plain(*answer, "handed_over"))
+            }
+            Unusable::Prefill(error) | Unusable::Decode(error) => Err(error.into()),
+            Unusable::TimedOut { .. } => Err(ApiError::gateway_timeout(unusable.to_string())),
+            _ => Err(ApiError::bad_gateway(unusable.to_string())),
+        }
+    }
+
+    /// Lets the engine beside this proxy compute the prompt.
+    async fn alone(&self, request: &Request<'_>) -> Result<Leg, LegError> {
+        let changed = Object::parse(request.body).ok();
+        let changed = changed.and_then(|object| self.settings.connector.alone(&object));
+        let Some(body) = changed.map(Bytes::from) else {
+            return self.engines.send(request.engine, request.head, request.body).await;
+        };
+        let head = headers::for_body(request.head, &body);
+        self.engines.send(request.engine, &head, &body).await
+    }
+
+    async fn hand_over<'a>(&'a self, request: &'a Request<'a>) -> Result<Answer<'a>, Unusable> {
+        let connector = self.settings.connector;
+        let object = Object::parse(request.body).map_err(|_| Unusable::NotAnObject)?;
+        if connector.is_used_once() && !request.api.is_single(&object) {
+            return Err(Unusable::Several);
+        }
+        if connector.asks_decode_first(&object)
+            && let Some(leg) = self.decode_if_cached(request).await?
+        {
+            return Ok(Answer::plain(leg, "engine"));
+        }
+        match connector.order() {
+            Order::InTurn => self.in_turn(request, &object).await,
+            Order::AtOnce => self.at_once(request, &object).await,
+        }
+    }
+
+    /// Prefill, and decode with what prefill answered.
+    async fn in_turn<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &Object<'_>,
+    ) -> Result<Answer<'a>, Unusable> {
+        let connector = self.settings.connector;
+        let pair = self.pair(request.prefiller, String::new());
+        let body = connector.prefill(request.api, object, &pair).into();
+        let answer = self.prefill(request, body, None).await?;
+        let body = connector.decode(object, &pair, &answer)?;
+        let leg = self.decode(request, body.into()).await?;
+        let counts = connector == Connector::Nixlv2 && leg.head().status == StatusCode::OK;
+        let cached = if counts { CachedTokens::of(&answer) } else { None };
+        Ok(Answer { cached, ..Answer::plain(leg, "handed_over") })
+    }
+
+    /// Prefill and decode beside each other. Decode's answer counts once prefill has done its part:
+    /// it has said so, or decode has something to show.
+    async fn at_once<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        object: &Object<'_>,
+    ) -> Result<Answer<'a>, Unusable> {
+        let connector = self.settings.connector;
+        let (rank, pair) = self.rendezvous(request.prefiller).await?;
+        let body = connector.prefill(request.api, object, &pair).into();
+        let mut prefill: Prefilling<'a> = Box::pin(self.prefill(request, body, rank));
+        let body = connector.decode(object, &pair, b"")?.into();
+        let mut decode = pin!(async {
+            let mut leg = self.decode(request, body).await?;
+            leg.begun().await.map_err(Unusable::Decode)?;
+            Ok::<Leg, Unusable>(leg)
+        });
+        let mut prefilled = false;
+        loop {
+            tokio::select! {
+                biased;
+                answered = &mut prefill, if !prefilled => {
+                    // On failure decode is dropped here: it would wait for ever.
+                    answered?;
+                    prefilled = true;
+                }
+                leg = &mut decode => {
+                    let prefill = (!prefilled).then_some(prefill);
+                    return Ok(Answer { prefill, ..Answer::plain(leg?, "handed_over") });
+                }
+            }
+        }
+    }
+
+    /// Has a prompt computed: the whole answer, which is of status 200.
+    async fn prefill(
+        &self,
+        request: &Request<'_>,
+        body: Bytes,
+        rank: Option<u32>,
+    ) -> Result<Bytes, Unusable> {
+        let mut head = headers::for_prefill(request.head, &body);
+        if let Some(rank) = rank {
+            let name = HeaderName::from_static(ENGINE_RANK);
+            headers::insert(&mut head, name, HeaderValue::from(rank));
+        }
+        let started = Instant::now();
+        let answer = self.within(async {
+            let peer =
+                self.engines.prefiller(request.prefiller).await.map_err(Unusable::Prefill)?;
+            let leg = self.engines.send(&peer, &head, &body).await.map_err(Unusable::Prefill)?;
+            match leg.head().status {
+                StatusCode::OK => self.whole(leg, ANSWER_MAX_BYTES).await,
+                status => Err(Unusable::Status { status, answer: Box::new(leg) }),
+            }
+        });
+        let answer = answer.await?;
+        self.metrics.prefill_duration.observe(started.elapsed().as_secs_f64());
+        Ok(answer)
+    }
+
+    /// Asks the engine beside this proxy to go on from what was handed over. That it cannot shows
+    /// in a status of its own fault.
+    async fn decode(&self, request: &Request<'_>, body: Bytes) -> Result<Leg, Unusable> {
+        let head = headers::for_body(request.head, &body);
+        let leg =
+            self.engines.send(request.engine, &head, &body).await.map_err(Unusable::Decode)?;
+        let status = leg.head().status;
+        match status.is_server_error() {
+            true => Err(Unusable::DecodeStatus { status, answer: Box::new(leg) }),
+            false => Ok(leg),
+        }
+    }
+
+    /// Asks the engine beside this proxy to go on if it has enough of the prompt; `None` where it
+    /// says that it has not.
+    async fn decode_if_cached(&self, request: &Request<'_>) -> Result<Option<Leg>, Unusable> {
+        let sent = self.engines.send(request.engine, request.head, request.body).await;
+        let mut leg = sent.map_err(Unusable::Decode)?;
+        let kind = leg.head().headers.get(header::CONTENT_TYPE);
+        let streams = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        // The first event tells, or else the whole answer.
+        let enough = |seen: &[u8]| streams && seen.windows(2).any(|two| two == b"\n\n");
+        let seen = leg.until(enough, PEEK_MAX_BYTES).await.map_err(Unusable::Decode)?;
+        Ok((!gave_up(seen)).then_some(leg))
+    }
+
+    /// Which engine is behind a prefill address, and a name for this hand-over.
+    async fn rendezvous(&self, prefiller: &Target) -> Result<(Option<u32>, Pair), Unusable> {
+        if self.settings.connector != Connector::Mooncake {
+            return Ok((None, self.pair(prefiller, String::new())));
+        }
+        let (rank, engine_id) = self.within(self.engine_behind(prefiller)).await?;
+        Ok((Some(rank), self.pair(prefiller, engine_id)))
+    }
+
+    /// Asks each time: an engine has another name after a restart.
+    async fn engine_behind(&self, prefiller: &Target) -> Result<(u32, String), Unusable> {
+        let port = self.settings.bootstrap_port;
+        let peer = self.engines.bootstrap(prefiller, port).await.map_err(Unusable::Prefill)?;
+        let mut head = RequestHeader::build("GET", b"/query", None).expect("a valid request line");
+        let host = HeaderValue::from_str(&prefiller.url_host()).expect("hosts are plain text");
+        headers::insert(&mut head, header::HOST, host);
+        let sent = self.engines.send(&peer, &head, &Bytes::new()).await;
+        let answer = self.whole(sent.map_err(Unusable::Prefill)?, BOOTSTRAP_MAX_BYTES).await?;
+        let ranks = ranks(&answer);
+        let at = rand::random_range(0..ranks.len().max(1));
+        let engine = ranks.into_iter().nth(at);
+        engine.ok_or_else(|| Unusable::NoEngine { prefiller: prefiller.to_string() })
+    }
+
+    /// Reads an answer to its end and keeps the connection.
+    async fn whole(&self, mut leg: Leg, limit: usize) -> Result<Bytes, Unusable> {
+        let body = leg.whole(limit).await.map_err(Unusable::Prefill)?;
+        self.engines.keep(leg).await;
+        Ok(body)
+    }
+
+    async fn within<T>(
+        &self,
+        prefill: impl Future<Output = Result<T, Unusable>>,
+    ) -> Result<T, Unusable> {
+        let limit: Duration = self.settings.timeout;
+        let late = |_| Unusable::TimedOut { limit_ms: limit.as_millis() };
+        timeout(limit, prefill).await.map_err(late)?
+    }
+
+    fn pair(&self, prefiller: &Target, engine_id: String) -> Pair {
+        Pair {
+            id: rand::random(),
+            host: prefiller.host.clone(),
+            url_host: prefiller.url_host(),
+            bootstrap_port: self.settings.bootstrap_port,
+            p2p_port: self.settings.p2p_port,
+            engine_id,
+        }
+    }
+}
+
+/// Whether an answer ended because too little of the prompt was there.
+fn gave_up(answer: &[u8]) -> bool {
+    let reason = b"\"cache_threshold\"";
+    answer.windows(reason.len()).any(|window| window == reason)
+}
+
+/// The ranks that a bootstrap server names, and their engines.
+///
+/// Source: vLLM's MooncakeConnector, `{"0":{"engine_id":"…"}}` by data-parallel rank.
+fn ranks(answer: &[u8]) -> Vec<(u32, String)> {
+    let ranks: BTreeMap<u32, &RawValue> = serde_json::from_slice(answer).unwrap_or_default();
+    let engine = |raw: &RawValue| {
+        let id = Object::parse(raw.get().as_bytes()).ok()?.get("engine_id")?;
+        serde_json::from_slice(id).ok()
+    };
+    ranks.into_iter().filter_map(|(rank, raw)| Some((rank, engine(raw)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bootstrap_server_names_engines_by_rank() {
+        let answer = br#"{"1":{"engine_id":"b","worker_addr":{}},"0":{"engine_id":"a"},"2":{}}"#;
+        assert_eq!(ranks(answer), [(0, "a".to_owned()), (1, "b".to_owned())]);
+        for answer in [&b""[..], b"[]", b"{}", b"{\"x\":1}"] {
+            assert!(ranks(answer).is_empty());
+        }
+    }
+
+    #[test]
+    fn giving_up_is_told_from_speaking_of_it() {
+        assert!(gave_up(br#"{"choices":[{"finish_reason":"cache_threshold"}]}"#));
+        assert!(!gave_up(br#"{"choices":[{"text":"a \"cache_threshold\""}]}"#));
+    }
+}

@@ -1,0 +1,275 @@
+//! Heads of messages: what steers this proxy, and what goes on.
+
+use super::allow::Target;
+use bytes::Bytes;
+use http::header::{self, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, StatusCode, Version};
+use pingora::http::{RequestHeader, ResponseHeader};
+use stator_model::openai::ApiError;
+use stator_protos::header::{OWN_PREFIX, REQUEST_ID, ROUTING};
+
+/// Engines that may compute the prompt, the best first.
+const PREFILLERS: &str = "x-prefiller-host-port";
+/// The data-parallel rank that is to answer.
+const RANK: &str = "x-data-parallel-host-port";
+/// Tells an engine behind one port which of its ranks is meant.
+pub(crate) const ENGINE_RANK: &str = "x-data-parallel-rank";
+/// What the names of SGLang's headers begin with that override members of a body.
+const OVERRIDE_PREFIX: &str = "x-override-";
+
+/// Headers that belong to one connection.
+///
+/// Source: RFC 9110, section 7.6.1, and what older software sends.
+static HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// What a picker says about a request.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Routing {
+    /// Engines that may compute the prompt, the best first.
+    pub prefillers: Vec<Target>,
+    /// The rank that is to answer.
+    pub rank: Option<Target>,
+}
+
+impl Routing {
+    /// Reads it from a request's headers.
+    ///
+    /// # Errors
+    ///
+    /// 400 for what is no `host:port`.
+    pub(crate) fn read(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let rank = targets(headers, RANK)?.into_iter().next();
+        Ok(Self { prefillers: targets(headers, PREFILLERS)?, rank })
+    }
+}
+
+/// All targets of a header, which may be a list and may be repeated.
+fn targets(headers: &HeaderMap, name: &str) -> Result<Vec<Target>, ApiError> {
+    let mut targets = Vec::new();
+    for value in headers.get_all(name) {
+        let text = String::from_utf8_lossy(value.as_bytes());
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let target = part.parse().map_err(|error| {
+                ApiError::bad_request(format!("{name}: {error}")).with_code("invalid_header")
+            })?;
+            targets.push(target);
+        }
+    }
+    Ok(targets)
+}
+
+/// Whether a header steers pickers, proxies or engines.
+fn steers(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("x-")
+        && (ROUTING.contains(&name)
+            || name.starts_with(OWN_PREFIX)
+            || name.starts_with(OVERRIDE_PREFIX))
+}
+
+/// The head that goes on to an engine: the client's, without what steers and what belongs to its
+/// connection. With `body` it announces that body; without, it keeps the client's framing.
+pub(crate) fn onward(
+    request: &RequestHeader,
+    request_id: &HeaderValue,
+    body: Option<&Bytes>,
+) -> RequestHeader {
+    let mut head = request.clone();
+    let named: Vec<HeaderName> = named_by_connection(&request.headers).collect();
+    let steering: Vec<HeaderName> = request.headers.keys().filter(|n| steers(n)).cloned().collect();
+    let chunked = request.headers.contains_key(header::TRANSFER_ENCODING);
+    for name in HOP_BY_HOP.iter().chain(&named).chain(&steering).chain([&header::EXPECT]) {
+        head.remove_header(name);
+    }
+    head.set_version(Version::HTTP_11);
+    if !head.headers.contains_key(header::HOST) {
+        insert(&mut head, header::HOST, HeaderValue::from_static("engine"));
+    }
+    match body {
+        Some(body) => announce(&mut head, body, chunked),
+        None if chunked => {
+            head.remove_header(&header::CONTENT_LENGTH);
+            insert(&mut head, header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        None => {}
+    }
+    insert(&mut head, HeaderName::from_static(REQUEST_ID), request_id.clone());
+    head
+}
+
+/// The same head for another body, whose answer is read here and therefore comes as it is.
+pub(crate) fn for_prefill(onward: &RequestHeader, body: &Bytes) -> RequestHeader {
+    let mut head = onward.clone();
+    announce(&mut head, body, true);
+    insert(&mut head, header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    head
+}
+
+/// The same head for another body.
+pub(crate) fn for_body(onward: &RequestHeader, body: &Bytes) -> RequestHeader {
+    let mut head = onward.clone();
+    announce(&mut head, body, true);
+    head
+}
+
+/// Says how long the body is. A request without one needs not say so, unless it did.
+fn announce(head: &mut RequestHeader, body: &Bytes, always: bool) {
+    let says = head.headers.contains_key(header::CONTENT_LENGTH);
+    if always || says || !body.is_empty() {
+        insert(head, header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+    }
+}
+
+/// Adds or replaces a header.
+pub(crate) fn insert(head: &mut RequestHeader, name: HeaderName, value: HeaderValue) {
+    head.insert_header(name, value).expect("names and values are valid by type");
+}
+
+/// Headers that a `connection` header names as its own. Those without which a message is another
+/// one stay.
+fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
+    let values = headers.get_all(header::CONNECTION).into_iter();
+    let names = values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    let names = names.filter_map(|name| name.trim().parse::<HeaderName>().ok());
+    names
+        .filter(|name| ![header::HOST, header::CONTENT_LENGTH, header::CONTENT_TYPE].contains(name))
+}
+
+/// The head of an engine's answer as it goes to the client.
+pub(crate) fn answer(engine: &ResponseHeader, method: &Method, client: Version) -> ResponseHeader {
+    let mut head = engine.clone();
+    let named: Vec<HeaderName> = named_by_connection(&engine.headers).collect();
+    for name in HOP_BY_HOP.iter().chain(&named) {
+        head.remove_header(name);
+    }
+    head.set_version(Version::HTTP_11);
+    let has_body = method != Method::HEAD
+        && ![StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&engine.status);
+    if has_body && !head.headers.contains_key(header::CONTENT_LENGTH) {
+        forget_length(&mut head, client);
+    }
+    head
+}
+
+/// Leaves the length of an answer's body open.
+pub(crate) fn forget_length(head: &mut ResponseHeader, client: Version) {
+    head.remove_header(&header::CONTENT_LENGTH);
+    // Clients of HTTP/1.0 know the end of such a body by the connection's end.
+    if client != Version::HTTP_10 {
+        let chunked = HeaderValue::from_static("chunked");
+        head.insert_header(header::TRANSFER_ENCODING, chunked).expect("valid by type");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(headers: &[(&str, &str)]) -> RequestHeader {
+        let mut head = RequestHeader::build("POST", b"/v1/completions", None).expect("a head");
+        for (name, value) in headers {
+            head.append_header((*name).to_owned(), *value).expect("a header");
+        }
+        head
+    }
+
+    /// What goes on, by name and in order, but for the identity.
+    fn check(headers: &[(&str, &str)], body: &'static str) -> Vec<(String, String)> {
+        let id = HeaderValue::from_static("id-1");
+        let head = onward(&request(headers), &id, Some(&Bytes::from_static(body.as_bytes())));
+        assert_eq!(head.headers.get_all(REQUEST_ID).iter().collect::<Vec<_>>(), [&id]);
+        let all = head.headers.iter().filter(|(name, _)| *name != REQUEST_ID);
+        let mut all: Vec<_> = all
+            .map(|(name, value)| {
+                (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+            })
+            .collect();
+        all.sort();
+        all
+    }
+
+    fn pairs(headers: &[(&str, &str)]) -> Vec<(String, String)> {
+        headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn nothing_that_steers_goes_on() {
+        for name in ROUTING.into_iter().chain(["x-stator-any", "x-override-bootstrap-room"]) {
+            let left = check(&[(name, "10.0.0.1:1"), ("host", "h"), ("x-tenant", "blue")], "");
+            assert_eq!(left, pairs(&[("host", "h"), ("x-tenant", "blue")]), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_a_connection_stays_there() {
+        let sent = [
+            ("host", "h"),
+            ("connection", "close, x-hop, content-type"),
+            ("x-hop", "1"),
+            ("content-type", "application/json"),
+            ("transfer-encoding", "chunked"),
+            ("te", "trailers"),
+            ("upgrade", "websocket"),
+            ("expect", "100-continue"),
+            ("traceparent", "00-1"),
+            ("x-request-id", "a"),
+            ("x-request-id", "b"),
+        ];
+        let expected = [
+            ("content-length", "2"),
+            ("content-type", "application/json"),
+            ("host", "h"),
+            ("traceparent", "00-1"),
+        ];
+        assert_eq!(check(&sent, "{}"), pairs(&expected));
+    }
+
+    #[test]
+    fn a_request_without_a_body_does_not_announce_one() {
+        assert_eq!(check(&[("host", "h")], ""), pairs(&[("host", "h")]));
+        let said = [("content-length", "0"), ("host", "h")];
+        assert_eq!(check(&said, ""), pairs(&said));
+    }
+
+    #[test]
+    fn prefillers_are_a_list_and_may_be_repeated() {
+        let read = |values: &[&str]| {
+            let headers: Vec<_> = values.iter().map(|value| (PREFILLERS, *value)).collect();
+            Routing::read(&request(&headers).headers)
+                .map(|routing| routing.prefillers.iter().map(Target::to_string).collect::<Vec<_>>())
+                .map_err(|error| error.status.as_u16())
+        };
+        assert_eq!(read(&[]), Ok(vec![]));
+        assert_eq!(
+            read(&["10.0.0.1:1, [fd00::1]:2", "h:3"]).map(|all| all.join(" ")),
+            Ok("10.0.0.1:1 [fd00::1]:2 h:3".to_owned())
+        );
+        assert_eq!(read(&["10.0.0.1:1/path"]), Err(400));
+    }
+
+    #[test]
+    fn answers_of_unknown_length_are_chunked_where_the_client_knows_chunks() {
+        let mut head = ResponseHeader::build(200, None).expect("a head");
+        head.insert_header("connection", "close").expect("a header");
+        head.append_header("set-cookie", "a").expect("a header");
+        head.append_header("set-cookie", "b").expect("a header");
+        let check = |method: Method, version| {
+            let head = answer(&head, &method, version);
+            assert_eq!(head.headers.get_all("set-cookie").iter().count(), 2);
+            assert!(!head.headers.contains_key("connection"));
+            head.headers.contains_key("transfer-encoding")
+        };
+        assert!(check(Method::POST, Version::HTTP_11));
+        assert!(!check(Method::POST, Version::HTTP_10));
+        assert!(!check(Method::HEAD, Version::HTTP_11));
+    }
+}

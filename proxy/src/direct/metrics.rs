@@ -1,0 +1,85 @@
+//! Metrics of the proxy beside an engine; all names stand here.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// How a request was answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Outcome {
+    /// `engine`: by the engine alone; `handed_over`: its prompt was computed elsewhere;
+    /// `fallback`: that had failed; `own`: by this proxy.
+    pub way: &'static str,
+    /// HTTP status, or 499 where the client hung up first.
+    pub status: u16,
+}
+
+/// Why a prompt was not computed elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Cause {
+    pub reason: &'static str,
+}
+
+/// The metrics. Recording takes no lock but for the first use of a label.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    pub requests: Family<Outcome, Counter>,
+    pub requests_running: Gauge,
+    pub prefill_duration: Histogram,
+    pub fallbacks: Family<Cause, Counter>,
+    pub request_bytes: Counter,
+    pub answer_bytes: Counter,
+    pub stripped: Counter,
+    pub cut: Counter,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    pub(crate) fn register(registry: &mut Registry, connector: String) -> Self {
+        let labels = [("connector".into(), connector.into())].into_iter();
+        let registry = registry.sub_registry_with_prefix("stator_direct");
+        let registry = registry.sub_registry_with_labels(labels);
+        let metrics = Self {
+            requests: Family::default(),
+            requests_running: Gauge::default(),
+            prefill_duration: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
+            fallbacks: Family::default(),
+            request_bytes: Counter::default(),
+            answer_bytes: Counter::default(),
+            stripped: Counter::default(),
+            cut: Counter::default(),
+        };
+        registry.register("requests", "Requests answered", metrics.requests.clone());
+        let running = metrics.requests_running.clone();
+        registry.register("requests_running", "Requests being answered now", running);
+        registry.register_with_unit(
+            "prefill_duration",
+            "From asking a prefill engine to its answer",
+            Unit::Seconds,
+            metrics.prefill_duration.clone(),
+        );
+        registry.register(
+            "fallbacks",
+            "Prompts meant to be computed elsewhere that were not",
+            metrics.fallbacks.clone(),
+        );
+        let bytes = [
+            ("request", "Request bodies sent to the engine", &metrics.request_bytes),
+            ("answer", "Bodies of answers sent to clients", &metrics.answer_bytes),
+        ];
+        for (name, help, counter) in bytes {
+            registry.register_with_unit(name, help, Unit::Bytes, counter.clone());
+        }
+        let counts = [
+            ("bodies_stripped", "Requests that tried to steer the engine", &metrics.stripped),
+            ("answers_cut", "Answers that the engine broke off", &metrics.cut),
+        ];
+        for (name, help, counter) in counts {
+            registry.register(name, help, counter.clone());
+        }
+        metrics
+    }
+}

@@ -1,0 +1,107 @@
+//! The proxy beside an engine: stands in its pod and obeys the endpoint picker's headers, as
+//! llm-d's routing sidecar does.
+//!
+//! Without a header a request goes to the engine and its answer back as they came. With
+//! `x-prefiller-host-port` another engine computes the prompt and the KV is handed over in the way
+//! of the [`connector`]. What steers engines never comes from a client: headers are dropped, and
+//! members of bodies are cut out. It never parses what it need not, and knows no model. Start
+//! reading at [`service::Direct::answer`].
+
+mod allow;
+mod cached;
+pub(crate) mod config;
+mod connector;
+mod handover;
+mod headers;
+mod metrics;
+mod object;
+#[cfg(test)]
+mod pair_tests;
+mod relay;
+mod route;
+mod screen;
+mod service;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
+mod upstream;
+
+use crate::server::{self, Serving};
+use anyhow::Context;
+use clap::ValueEnum;
+use config::DirectSettings;
+use metrics::Metrics;
+pub(crate) use service::Direct;
+use stator_runtime::Shutdown;
+use stator_runtime::admin::{self, Readiness, Shown};
+use stator_runtime::tls::{self, Listener};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// Serves until `shutdown`, then drains.
+///
+/// # Errors
+///
+/// When an address cannot be bound, or a certificate is no good.
+pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let mut listeners = Vec::new();
+    for rank in 0..settings.engines.len() {
+        listeners.push(listen(settings.listen, rank).await?);
+    }
+    let ports: Vec<u16> = listeners
+        .iter()
+        .map(|listener| Ok(listener.local_addr()?.port()))
+        .collect::<std::io::Result<_>>()?;
+    let registry = stator_runtime::metrics::Metrics::default();
+    let connector = settings.prefill.connector.to_possible_value();
+    let connector = connector.map_or_else(String::new, |value| value.get_name().to_owned());
+    let metrics = registry.register(|registry| Metrics::register(registry, connector.clone()));
+    let readiness = Readiness::default();
+    let shown = Shown { metrics: registry, readiness: readiness.clone(), gate: None };
+    let metrics_listen = settings.metrics_listen;
+    admin::serve(metrics_listen, shown, shutdown.clone())
+        .await
+        .with_context(|| format!("cannot listen on {metrics_listen}"))?;
+
+    let mut tasks = JoinSet::new();
+    let tls = match &settings.tls {
+        Some(tls) => {
+            let (config, reload) = tls::server_config(tls)?;
+            if let Some(reload) = reload {
+                tasks.spawn(reload.run(shutdown.clone()));
+            }
+            Some(config)
+        }
+        None => None,
+    };
+    let direct = Arc::new(Direct::new(settings, &ports, metrics, readiness.clone()));
+    // Connections wait in the kernel until they are accepted, so that it is ready now.
+    readiness.set(true);
+    for (rank, listener) in listeners.into_iter().enumerate() {
+        let address = listener.local_addr()?;
+        tracing::info!(%address, mode = "direct", rank, %connector, tls = tls.is_some(), "listening");
+        let listener = match &tls {
+            Some(config) => Listener::tls(listener, config.clone()),
+            None => Listener::plain(listener),
+        };
+        let serving = Arc::new(Serving::Direct { direct: direct.clone(), rank });
+        tasks.spawn(server::serve(listener, serving, shutdown.clone()));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("serving failed")?;
+    }
+    Ok(())
+}
+
+/// Listens for one rank: on the port after the one before, or on any where any will do.
+async fn listen(first: SocketAddr, rank: usize) -> anyhow::Result<TcpListener> {
+    let mut address = first;
+    if first.port() != 0 {
+        let port = u16::try_from(usize::from(first.port()) + rank);
+        address.set_port(port.context("no port is left for a rank")?);
+    }
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))
+}

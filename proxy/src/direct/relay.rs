@@ -1,0 +1,139 @@
+//! An engine's answer on its way to the client, part by part.
+
+use super::cached::CachedTokens;
+use super::handover::Answer;
+use super::headers;
+use super::metrics::Metrics;
+use super::upstream::{Engines, Leg, LegError};
+use crate::exchange::Exchange;
+use crate::service::Failure;
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use stator_model::openai::ApiError;
+use stator_model::openai::response::{DONE, push_error_event};
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+/// Passes answers on.
+pub(crate) struct Relay<'a> {
+    pub engines: &'a Engines,
+    pub metrics: &'a Metrics,
+}
+
+impl Relay<'_> {
+    /// Passes an answer on as it comes. Prefill goes on meanwhile, and ends with it.
+    ///
+    /// # Errors
+    ///
+    /// When nothing has come yet that could be passed on, or the client has gone.
+    pub(crate) async fn pass_on(
+        &self,
+        exchange: &mut Exchange,
+        answer: Answer<'_>,
+    ) -> Result<(), Failure> {
+        let Answer { leg, prefill, cached, .. } = answer;
+        let prefill = async {
+            if let Some(prefill) = prefill {
+                // The answer shows whether it was of use.
+                let _ = prefill.await;
+            }
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            biased;
+            passed = self.parts(exchange, leg, cached) => passed,
+            never = prefill => match never {},
+        }
+    }
+
+    async fn parts(
+        &self,
+        exchange: &mut Exchange,
+        mut leg: Leg,
+        cached: Option<CachedTokens>,
+    ) -> Result<(), Failure> {
+        let request = exchange.request();
+        let mut head = headers::answer(leg.head(), &request.method, request.version);
+        // What is compressed passes as it is.
+        let mut cached = cached.filter(|_| !head.headers.contains_key(header::CONTENT_ENCODING));
+        if cached.is_some() {
+            headers::forget_length(&mut head, request.version);
+        }
+        let is_events = is_events(&head.headers);
+        let mut head = Some(head);
+        let mut at_event_end = true;
+        loop {
+            let part = {
+                let mut next = pin!(leg.next());
+                // What is there already goes out with the head; a head alone does not wait.
+                match poll_once(next.as_mut()).await {
+                    Poll::Ready(part) => part,
+                    Poll::Pending => {
+                        if let Some(head) = head.take() {
+                            exchange.relay(head, Bytes::new(), false).await?;
+                        }
+                        tokio::select! {
+                            biased;
+                            part = next => part,
+                            gone = exchange.gone() => return Err(gone.into()),
+                        }
+                    }
+                }
+            };
+            let part = match part {
+                Ok(part) => part,
+                Err(error) if head.is_some() => return Err(ApiError::from(error).into()),
+                Err(error) => {
+                    return self.cut(exchange, is_events.then_some(at_event_end), error).await;
+                }
+            };
+            let last = part.is_none() || leg.is_done();
+            let mut part = part.unwrap_or_default();
+            if let Some(cached) = &mut cached {
+                part = cached.pass(part);
+                if last {
+                    part = [part, cached.rest()].concat().into();
+                }
+            }
+            self.metrics.answer_bytes.inc_by(part.len() as u64);
+            at_event_end = part.ends_with(b"\n\n");
+            match head.take() {
+                Some(head) => exchange.relay(head, part, last).await?,
+                None => exchange.stream(part, last).await?,
+            }
+            if last {
+                self.engines.keep(leg).await;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends an answer that the engine broke off, so that nobody takes it for whole: events end with
+    /// an error, anything else with its connection. `events` says whether the last one was whole.
+    async fn cut(
+        &self,
+        exchange: &mut Exchange,
+        events: Option<bool>,
+        error: LegError,
+    ) -> Result<(), Failure> {
+        self.metrics.cut.inc();
+        tracing::warn!(request_id = exchange.request_id(), %error, "an answer was cut");
+        exchange.abandon();
+        let Some(whole) = events else { return Ok(()) };
+        let mut end = if whole { Vec::new() } else { b"\n\n".to_vec() };
+        push_error_event(&mut end, &ApiError::from(error));
+        end.extend_from_slice(DONE);
+        Ok(exchange.stream(end.into(), true).await?)
+    }
+}
+
+/// Polls a future that may be polled again.
+async fn poll_once<F: Future + Unpin>(mut future: F) -> Poll<F::Output> {
+    std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut future).poll(context))).await
+}
+
+fn is_events(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}

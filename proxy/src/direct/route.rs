@@ -1,0 +1,156 @@
+//! Which requests are worth a prefill elsewhere, and how their APIs limit an answer.
+
+use super::object::{Edit, Object};
+use http::Method;
+use serde_json::value::RawValue;
+
+/// An API whose requests can be prefilled elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Api {
+    /// Chat completions of OpenAI, and messages of Anthropic: the same fields limit both.
+    Chat,
+    /// Completions of OpenAI.
+    Completion,
+    /// Responses of OpenAI.
+    Response,
+    /// Tokens in, tokens out, as vLLM has it.
+    Generate,
+}
+
+impl Api {
+    /// The API of a request, if it has one of these.
+    ///
+    /// Source: the routes that llm-d's sidecar registers.
+    pub(crate) fn find(method: &Method, path: &str) -> Option<Self> {
+        if method != Method::POST {
+            return None;
+        }
+        match path {
+            "/v1/chat/completions" | "/v1/messages" => Some(Self::Chat),
+            "/v1/completions" => Some(Self::Completion),
+            "/v1/responses" => Some(Self::Response),
+            "/inference/v1/generate" => Some(Self::Generate),
+            _ => None,
+        }
+    }
+
+    /// Makes the answer whole and one token long: what prefill is asked for. One token is also the
+    /// least, because an answer that ends by itself leaves no KV behind.
+    pub(crate) fn one_token<'o, 'a>(self, request: &'o Object<'a>) -> Edit<'o, 'a> {
+        let edit = request.edit().remove(|name| name == "stream_options").set("stream", "false");
+        match self {
+            Self::Chat | Self::Completion => {
+                edit.set("max_tokens", "1").set("max_completion_tokens", "1").set("min_tokens", "1")
+            }
+            Self::Response => edit.set("max_output_tokens", "1"),
+            Self::Generate => edit.set("sampling_params", one_sampled(request)),
+        }
+    }
+
+    /// Whether the request asks for one sequence, which is all that one hand-over of KV is good
+    /// for.
+    pub(crate) fn is_single(self, request: &Object<'_>) -> bool {
+        let parameters = match self {
+            Self::Generate => request.get("sampling_params").unwrap_or(b"{}"),
+            _ => b"{}",
+        };
+        let parameters = Object::parse(parameters).ok();
+        let one = |name: &str| {
+            let value = request.get(name).or_else(|| parameters.as_ref()?.get(name));
+            value.is_none_or(|value| [&b"1"[..], b"null"].contains(&value))
+        };
+        let prompts = request.get("prompt").filter(|_| self == Self::Completion);
+        let beam = request.get("use_beam_search") == Some(b"true");
+        one("n") && one("best_of") && !beam && prompts.is_none_or(is_one_prompt)
+    }
+}
+
+/// The parameters of a request to `generate` for an answer of one token.
+fn one_sampled(request: &Object<'_>) -> Vec<u8> {
+    let own = request.get("sampling_params").and_then(|raw| Object::parse(raw).ok());
+    match own {
+        Some(own) => own.edit().set("max_tokens", "1").set("min_tokens", "1").finish(),
+        None => br#"{"max_tokens":1,"min_tokens":1}"#.to_vec(),
+    }
+}
+
+/// A text, or a list of tokens; not several of either.
+fn is_one_prompt(raw: &[u8]) -> bool {
+    if !raw.starts_with(b"[") {
+        return true;
+    }
+    let first = raw[1..].trim_ascii_start().first();
+    if !matches!(first, Some(b'"' | b'[')) {
+        return true;
+    }
+    serde_json::from_slice::<Vec<&RawValue>>(raw).is_ok_and(|prompts| prompts.len() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn routes_are_told_apart() {
+        let find = |path| Api::find(&Method::POST, path);
+        assert_eq!(find("/v1/chat/completions"), Some(Api::Chat));
+        assert_eq!(find("/v1/messages"), Some(Api::Chat));
+        assert_eq!(find("/v1/responses"), Some(Api::Response));
+        assert_eq!(find("/v1/embeddings"), None);
+        assert_eq!(Api::find(&Method::GET, "/v1/responses"), None);
+    }
+
+    fn check(api: Api, body: &Value) -> Value {
+        let body = body.to_string();
+        let object = Object::parse(body.as_bytes()).expect("a sound object");
+        serde_json::from_slice(&api.one_token(&object).finish()).expect("it stays sound")
+    }
+
+    #[test]
+    fn prefill_is_asked_for_one_token_in_one_piece() {
+        let stream = json!({"stream": true, "stream_options": {}, "max_tokens": 9, "stop": ["a"]});
+        let one = json!({"stream": false, "max_tokens": 1, "max_completion_tokens": 1,
+                         "min_tokens": 1, "stop": ["a"]});
+        assert_eq!(check(Api::Chat, &stream), one);
+        assert_eq!(check(Api::Completion, &stream), one);
+        let response = json!({"input": "a", "max_output_tokens": 100});
+        let one = json!({"input": "a", "max_output_tokens": 1, "stream": false});
+        assert_eq!(check(Api::Response, &response), one);
+        let generate = json!({"sampling_params": {"max_tokens": 7, "seed": 1}});
+        let one = json!({"stream": false,
+                         "sampling_params": {"max_tokens": 1, "min_tokens": 1, "seed": 1}});
+        assert_eq!(check(Api::Generate, &generate), one);
+        let one = json!({"stream": false, "sampling_params": {"max_tokens": 1, "min_tokens": 1}});
+        assert_eq!(check(Api::Generate, &json!({})), one);
+    }
+
+    fn single(api: Api, body: &Value) -> bool {
+        let body = body.to_string();
+        api.is_single(&Object::parse(body.as_bytes()).expect("a sound object"))
+    }
+
+    #[test]
+    fn several_sequences_are_told_from_one() {
+        for body in [
+            json!({"prompt": "a"}),
+            json!({"prompt": [1, 2]}),
+            json!({"prompt": [[1, 2]], "n": 1}),
+            json!({"prompt": ["a"], "n": null, "best_of": 1}),
+            json!({"prompt": []}),
+        ] {
+            assert!(single(Api::Completion, &body), "{body}");
+        }
+        for body in [
+            json!({"prompt": ["a", "b"]}),
+            json!({"prompt": [[1], [2]]}),
+            json!({"prompt": "a", "n": 2}),
+            json!({"prompt": "a", "best_of": 3}),
+            json!({"prompt": "a", "use_beam_search": true}),
+        ] {
+            assert!(!single(Api::Completion, &body), "{body}");
+        }
+        assert!(!single(Api::Generate, &json!({"sampling_params": {"n": 2}})));
+        assert!(single(Api::Generate, &json!({"sampling_params": {"n": 1}})));
+    }
+}

@@ -1,0 +1,326 @@
+//! The request path beside an engine.
+//!
+//! Read [`Direct::handle`] for all requests and [`Direct::answer`] for what becomes of one.
+
+use super::allow::Target;
+use super::config::DirectSettings;
+use super::handover::{Answer, Handover, Request};
+use super::headers::{self, Routing};
+use super::metrics::{Metrics, Outcome};
+use super::relay::Relay;
+use super::route::Api;
+use super::screen::{Refusal, screen};
+use super::upstream::{Engines, Leg};
+use crate::exchange::Exchange;
+use crate::service::Failure;
+use bytes::Bytes;
+use http::{Method, StatusCode, header};
+use pingora::http::RequestHeader;
+use pingora::upstreams::peer::HttpPeer;
+use stator_model::openai::ApiError;
+use stator_runtime::admin::Readiness;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// When to come back where this proxy is full.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// What a request whose client left is counted as.
+const STATUS_GONE: u16 = 499;
+/// This proxy's own path; all others are the engine's.
+const HEALTH: &str = "/healthz";
+
+/// Answers requests.
+pub(crate) struct Direct {
+    settings: DirectSettings,
+    handover: Handover,
+    /// The engine's ranks, and the ports of this proxy that serve them.
+    ranks: Vec<(u16, HttpPeer)>,
+    metrics: Metrics,
+    /// False from the beginning of the drain.
+    readiness: Readiness,
+    running: watch::Sender<usize>,
+}
+
+/// Counts a request as running while it lives.
+pub(crate) struct Running<'a>(&'a Direct);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.metrics.requests_running.dec();
+        self.0.running.send_modify(|running| *running -= 1);
+    }
+}
+
+impl Direct {
+    /// Serves the engine's ranks on these ports, in order.
+    pub(crate) fn new(
+        settings: DirectSettings,
+        ports: &[u16],
+        metrics: Metrics,
+        readiness: Readiness,
+    ) -> Self {
+        let engines = Engines::new(settings.upstream.clone());
+        let peers = settings.engines.iter().map(|address| engines.decoder(*address));
+        let ranks = ports.iter().copied().zip(peers).collect();
+        let prefill = settings.prefill.clone();
+        let handover = Handover { engines, settings: prefill, metrics: metrics.clone() };
+        Self { settings, handover, ranks, metrics, readiness, running: watch::Sender::new(0) }
+    }
+
+    /// Most connections at once, on each port.
+    pub(crate) fn connections_max(&self) -> usize {
+        self.settings.connections_max
+    }
+
+    /// Says that no new requests are wanted, and waits for those that run, but not for ever.
+    pub(crate) async fn drain(&self) {
+        self.readiness.set(false);
+        let running = || *self.running.borrow();
+        tracing::info!(running = running(), "draining");
+        let mut changes = self.running.subscribe();
+        let idle = changes.wait_for(|running| *running == 0);
+        if tokio::time::timeout(self.settings.drain_timeout, idle).await.is_err() {
+            tracing::warn!(running = running(), "drain timeout; cutting running requests");
+        }
+    }
+
+    /// Counts one more running request.
+    pub(crate) fn enter(&self) -> Running<'_> {
+        self.metrics.requests_running.inc();
+        self.running.send_modify(|running| *running += 1);
+        Running(self)
+    }
+
+    /// Answers one request, whatever it is, that came in on the port of `rank`.
+    pub(crate) async fn handle(&self, exchange: &mut Exchange, rank: usize) {
+        let started = Instant::now();
+        let (way, outcome) = self.answer(exchange, rank).await;
+        let status = match outcome {
+            Ok(()) => exchange.status().map_or(STATUS_GONE, |status| status.as_u16()),
+            Err(Failure::Gone) => STATUS_GONE,
+            Err(Failure::Error(error)) => {
+                exchange.fail(&error).await;
+                error.status.as_u16()
+            }
+        };
+        self.metrics.requests.get_or_create(&Outcome { way, status }).inc();
+        let seconds = started.elapsed().as_secs_f64();
+        let request_id = exchange.request_id();
+        tracing::debug!(request_id, way, status, seconds, "request");
+    }
+
+    async fn answer(
+        &self,
+        exchange: &mut Exchange,
+        rank: usize,
+    ) -> (&'static str, Result<(), Failure>) {
+        if exchange.path() == HEALTH && exchange.method() == Method::GET {
+            self.health(exchange).await;
+            return ("own", Ok(()));
+        }
+        match self.prepare(exchange, rank).await {
+            Ok(Prepared::Streamed(leg)) => {
+                let answer = Answer::plain(*leg, "engine");
+                (answer.way, self.relay().pass_on(exchange, answer).await)
+            }
+            Ok(Prepared::Whole { head, body, engine, target: None }) => {
+                ("engine", self.pass(exchange, engine, &head, &body).await)
+            }
+            Ok(Prepared::Whole { head, body, engine, target: Some((api, prefiller)) }) => {
+                let prefiller = &prefiller;
+                let request = Request { api, head: &head, body: &body, engine, prefiller };
+                self.disaggregate(exchange, &request).await
+            }
+            Err(failure) => ("own", Err(failure)),
+        }
+    }
+
+    /// Everything that is decided before an engine is asked: whether and where the request goes.
+    async fn prepare(&self, exchange: &mut Exchange, rank: usize) -> Result<Prepared<'_>, Failure> {
+        let limits = &self.settings.limits;
+        exchange.check_headers(limits)?;
+        self.check_room()?;
+        let routing = Routing::read(&exchange.request().headers)?;
+        let engine = self.engine(rank, routing.rank.as_ref())?;
+        if is_upload(exchange.request()) {
+            return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));
+        }
+        check_encoding(exchange.request())?;
+        let screened = screen(exchange.body(limits).await?).map_err(refused)?;
+        let body = screened.body;
+        if screened.changed {
+            self.metrics.stripped.inc();
+            let request_id = exchange.request_id();
+            tracing::warn!(request_id, "parameters that only a picker may set were removed");
+        }
+        self.metrics.request_bytes.inc_by(body.len() as u64);
+        let head = headers::onward(exchange.request(), &exchange.identity(), Some(&body));
+        let target = match Api::find(exchange.method(), exchange.path()) {
+            Some(api) => self.prefiller(routing)?.map(|prefiller| (api, prefiller)),
+            None => None,
+        };
+        Ok(Prepared::Whole { head: Box::new(head), body, engine, target })
+    }
+
+    fn check_room(&self) -> Result<(), ApiError> {
+        let limit = self.settings.requests_max;
+        // This request runs already.
+        match *self.running.borrow() <= limit {
+            true => Ok(()),
+            false => Err(ApiError::too_many_requests(limit, RETRY_AFTER)),
+        }
+    }
+
+    /// The rank that a picker named by its port, or the one whose port the request came to.
+    fn engine(&self, rank: usize, named: Option<&Target>) -> Result<&HttpPeer, ApiError> {
+        let Some(named) = named else { return Ok(&self.ranks[rank].1) };
+        let found = self.ranks.iter().find(|(port, _)| *port == named.port);
+        let found = found.map(|(_, engine)| engine);
+        found.ok_or_else(|| {
+            let message = format!("no rank of this engine is served on port {}", named.port);
+            ApiError::bad_request(message).with_code("unknown_rank")
+        })
+    }
+
+    /// The engine that is to compute the prompt, if one is named.
+    fn prefiller(&self, routing: Routing) -> Result<Option<Target>, ApiError> {
+        let Handover { settings, .. } = &self.handover;
+        let mut named = routing.prefillers;
+        if named.is_empty() {
+            return Ok(None);
+        }
+        let at = if settings.sampling { rand::random_range(0..named.len()) } else { 0 };
+        let chosen = named.swap_remove(at);
+        if settings.allow.allows(&chosen) {
+            return Ok(Some(chosen));
+        }
+        let message = format!("prefill target {chosen} is not allowed by prefill-allow");
+        Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message)
+            .with_code("prefill_target_forbidden"))
+    }
+
+    async fn health(&self, exchange: &mut Exchange) {
+        let (status, body) = match self.readiness.get() {
+            true => (StatusCode::OK, r#"{"status":"ready"}"#),
+            false => (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#),
+        };
+        exchange.respond(status, "application/json", body.into(), &[]).await;
+    }
+
+    /// Hands a body that nobody looks into on as it comes.
+    async fn upload(&self, exchange: &mut Exchange, engine: &HttpPeer) -> Result<Leg, Failure> {
+        let limit = self.settings.limits.body_bytes;
+        exchange.expect_body(&self.settings.limits).await?;
+        let head = headers::onward(exchange.request(), &exchange.identity(), None);
+        let engines = &self.handover.engines;
+        let mut leg = engines.begin(engine, &head).await.map_err(ApiError::from)?;
+        let mut sent = 0;
+        while let Some(part) = exchange.part().await? {
+            if sent == 0 && !begins_parts(&part) {
+                exchange.close_after();
+                let message = "a body of type multipart must begin with a boundary";
+                return Err(ApiError::bad_request(message).with_code("not_multipart").into());
+            }
+            sent += part.len();
+            if sent > limit {
+                exchange.close_after();
+                return Err(ApiError::body_too_large(sent, limit).into());
+            }
+            // An engine may answer before it has read everything, and then reads no more.
+            if !leg.write(&part).await {
+                exchange.close_after();
+                break;
+            }
+        }
+        self.metrics.request_bytes.inc_by(sent as u64);
+        let answered = tokio::select! {
+            biased;
+            answered = engines.finish(&mut leg) => answered,
+            gone = exchange.gone() => return Err(gone.into()),
+        };
+        answered.map_err(ApiError::from)?;
+        Ok(leg)
+    }
+
+    /// The engine beside this proxy answers alone.
+    async fn pass(
+        &self,
+        exchange: &mut Exchange,
+        engine: &HttpPeer,
+        head: &RequestHeader,
+        body: &Bytes,
+    ) -> Result<(), Failure> {
+        let leg = tokio::select! {
+            biased;
+            leg = self.handover.engines.send(engine, head, body) => leg,
+            gone = exchange.gone() => return Err(gone.into()),
+        };
+        let answer = Answer::plain(leg.map_err(ApiError::from)?, "engine");
+        self.relay().pass_on(exchange, answer).await
+    }
+
+    fn relay(&self) -> Relay<'_> {
+        Relay { engines: &self.handover.engines, metrics: &self.metrics }
+    }
+
+    /// Another engine computes the prompt, and the one beside this proxy answers.
+    async fn disaggregate(
+        &self,
+        exchange: &mut Exchange,
+        request: &Request<'_>,
+    ) -> (&'static str, Result<(), Failure>) {
+        let answer = tokio::select! {
+            biased;
+            answer = self.handover.answer(request) => answer,
+            // Drops both requests, by which the engines know.
+            gone = exchange.gone() => return ("handed_over", Err(gone.into())),
+        };
+        match answer {
+            Ok(answer) => (answer.way, self.relay().pass_on(exchange, answer).await),
+            Err(error) => ("handed_over", Err(error.into())),
+        }
+    }
+}
+
+/// A request that was checked and may go to an engine.
+enum Prepared<'a> {
+    /// It has gone already, because its body is not kept.
+    Streamed(Box<Leg>),
+    /// It is whole, and its prompt may be computed at a target.
+    Whole {
+        head: Box<RequestHeader>,
+        body: Bytes,
+        engine: &'a HttpPeer,
+        target: Option<(Api, Target)>,
+    },
+}
+
+/// Whether a body has parts of its own, which no engine reads as parameters: files.
+fn is_upload(head: &RequestHeader) -> bool {
+    let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+    kind.get(..10).is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"))
+}
+
+/// Whether a body begins as its type says. What begins so is no JSON object, whatever an engine
+/// takes it for.
+fn begins_parts(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"-")
+}
+
+/// What is compressed cannot be screened.
+fn check_encoding(head: &RequestHeader) -> Result<(), ApiError> {
+    let plain = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    match head.headers.get_all(header::CONTENT_ENCODING).iter().all(plain) {
+        true => Ok(()),
+        false => Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "invalid_request_error",
+            "the body must not be compressed",
+        )
+        .with_code("unsupported_content_encoding")),
+    }
+}
+
+fn refused(refusal: Refusal) -> ApiError {
+    ApiError::invalid_json(refusal.to_string())
+}

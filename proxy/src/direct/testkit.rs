@@ -1,0 +1,273 @@
+//! Engines, clients and a proxy between them, on loopback sockets. Engines and clients write and
+//! read bytes themselves, so that a test sees what is on the wire.
+
+use super::config::tests::settings;
+use super::metrics::Metrics;
+use super::service::Direct;
+use crate::server::{Serving, serve};
+use prometheus_client::registry::Registry;
+use stator_runtime::Shutdown;
+use stator_runtime::admin::Readiness;
+use stator_runtime::shutdown::Trigger;
+use stator_runtime::tls::Listener;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// Longest wait for anything that should happen; only a failing test waits that long.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A request.
+pub(super) const BODY: &str = r#"{"model":"m", "prompt":"hello","max_tokens":9 ,"stream":false}"#;
+/// What an engine answers.
+pub(super) const DONE: &str = r#"{"choices":[{"text":"world"}]}"#;
+
+/// Waits for what should happen soon.
+pub(super) async fn soon<F: IntoFuture>(what: &str, future: F) -> F::Output {
+    let waited = tokio::time::timeout(DEADLINE, future).await;
+    waited.unwrap_or_else(|_| panic!("{what}: nothing within {DEADLINE:?}"))
+}
+
+/// An engine whose answers a test writes.
+pub(super) struct Engine {
+    listener: TcpListener,
+    /// The same socket, to be asked without waiting.
+    now: std::net::TcpListener,
+}
+
+/// One side of a connection, and the message that was read from it last.
+#[derive(Debug)]
+pub(super) struct Peer {
+    stream: TcpStream,
+    unread: Vec<u8>,
+    /// The first line and the headers, names in lower case.
+    pub head: String,
+    /// The body, without its framing.
+    pub body: String,
+}
+
+impl Engine {
+    pub(super) async fn start() -> Self {
+        let now = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        now.set_nonblocking(true).expect("sockets can be so");
+        let listener = now.try_clone().and_then(TcpListener::from_std);
+        Self { listener: listener.expect("a second handle"), now }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.listener.local_addr().expect("a listener has an address")
+    }
+
+    /// The next connection, and the request that comes on it.
+    pub(super) async fn asked(&self) -> Peer {
+        let mut peer = self.connected().await;
+        assert!(peer.read().await, "a request comes");
+        peer
+    }
+
+    /// The next connection.
+    pub(super) async fn connected(&self) -> Peer {
+        let accepted = soon("a connection to the engine", self.listener.accept()).await;
+        Peer::of(accepted.expect("it is accepted").0)
+    }
+
+    /// Whether nobody is waiting to be accepted.
+    pub(super) fn is_idle(&self) -> bool {
+        self.now.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+}
+
+impl Peer {
+    fn of(stream: TcpStream) -> Self {
+        Self { stream, unread: Vec::new(), head: String::new(), body: String::new() }
+    }
+
+    pub(super) async fn connect(address: SocketAddr) -> Self {
+        Self::of(TcpStream::connect(address).await.expect("it listens"))
+    }
+
+    /// Writes these bytes.
+    pub(super) async fn write(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.expect("the other side reads");
+    }
+
+    /// Writes an answer of a known length.
+    pub(super) async fn answer(&mut self, status: u16, body: &str) {
+        let length = body.len();
+        let head = "content-type: application/json\r\ncontent-length:";
+        self.write(&format!("HTTP/1.1 {status} X\r\n{head} {length}\r\n\r\n{body}")).await;
+    }
+
+    /// Writes a chunk of a body.
+    pub(super) async fn chunk(&mut self, text: &str) {
+        self.write(&format!("{:x}\r\n{text}\r\n", text.len())).await;
+    }
+
+    /// Reads some more; false at the end of the connection.
+    async fn more(&mut self) -> bool {
+        let mut buffer = [0; 4096];
+        let count = soon("bytes", self.stream.read(&mut buffer)).await.unwrap_or(0);
+        self.unread.extend_from_slice(&buffer[..count]);
+        count > 0
+    }
+
+    /// Reads up to and with `mark`; `None` where the connection ends before it.
+    pub(super) async fn until(&mut self, mark: &str) -> Option<String> {
+        loop {
+            let found = memchr::memmem::find(&self.unread, mark.as_bytes());
+            if let Some(at) = found {
+                let text = self.unread.drain(..at + mark.len()).collect();
+                return Some(String::from_utf8(text).expect("the tests' messages are text"));
+            }
+            if !self.more().await {
+                return None;
+            }
+        }
+    }
+
+    /// Reads the head of a message; false where none comes.
+    pub(super) async fn read_head(&mut self) -> bool {
+        let Some(head) = self.until("\r\n\r\n").await else { return false };
+        let lines = head.split_inclusive("\r\n").enumerate().map(|(number, line)| {
+            match line.split_once(':').filter(|_| number > 0) {
+                Some((name, value)) => format!("{}:{value}", name.to_ascii_lowercase()),
+                None => line.to_owned(),
+            }
+        });
+        self.head = lines.collect();
+        true
+    }
+
+    /// Reads a whole message; false where none comes, or none that is whole.
+    pub(super) async fn read(&mut self) -> bool {
+        self.body.clear();
+        if !self.read_head().await {
+            return false;
+        }
+        if self.header("transfer-encoding") == Some("chunked") {
+            loop {
+                let Some(size) = self.until("\r\n").await else { return false };
+                let size = usize::from_str_radix(size.trim(), 16).expect("a chunk's size");
+                let Some(text) = self.exactly(size + 2).await else { return false };
+                self.body.push_str(text.trim_end_matches("\r\n"));
+                if size == 0 {
+                    return true;
+                }
+            }
+        }
+        let length = self.header("content-length").map_or(0, |n| n.parse().expect("a length"));
+        let Some(body) = self.exactly(length).await else { return false };
+        self.body = body;
+        true
+    }
+
+    async fn exactly(&mut self, count: usize) -> Option<String> {
+        while self.unread.len() < count {
+            if !self.more().await {
+                return None;
+            }
+        }
+        let text = self.unread.drain(..count).collect();
+        Some(String::from_utf8(text).expect("the tests' messages are text"))
+    }
+
+    /// The value of a header of the last message.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let value = |line: &'_ str| -> Option<usize> {
+            let (found, _) = line.split_once(": ")?;
+            (found == name).then_some(found.len() + 2)
+        };
+        self.head.lines().find_map(|line| Some(&line[value(line)?..]))
+    }
+
+    /// The status of the last answer.
+    pub(super) fn status(&self) -> u16 {
+        let status = self.head.split(' ').nth(1).expect("a status line");
+        status.parse().expect("a status")
+    }
+
+    /// Waits until the other side has closed the connection.
+    pub(super) async fn closed(&mut self) {
+        while self.more().await {}
+    }
+}
+
+/// A proxy beside an engine.
+pub(super) struct Proxy {
+    pub address: SocketAddr,
+    pub metrics: Metrics,
+    pub stop: Trigger,
+    pub task: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Starts one beside `engines`, which are ranks, with these flags.
+    pub(super) async fn start(engines: &[&Engine], flags: &[&str]) -> Self {
+        let mut settings = settings(flags).expect("the flags are valid");
+        settings.engines = engines.iter().map(|engine| engine.address()).collect();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a listener has an address");
+        // Ranks but the first are reached by the header alone here.
+        let ports: Vec<u16> = (0..engines.len() as u16).map(|rank| address.port() + rank).collect();
+        let metrics = Metrics::register(&mut Registry::default(), "test".to_owned());
+        let direct = Direct::new(settings, &ports, metrics.clone(), Readiness::default());
+        let serving = Serving::Direct { direct: Arc::new(direct), rank: 0 };
+        let (stop, stopped) = Shutdown::new();
+        let task = tokio::spawn(serve(Listener::plain(listener), Arc::new(serving), stopped));
+        Self { address, metrics, stop, task }
+    }
+
+    /// Starts one that may ask `prefiller` for prompts, with a connector.
+    pub(super) async fn pair(
+        engine: &Engine,
+        prefiller: &Engine,
+        connector: &str,
+        flags: &[&str],
+    ) -> Self {
+        let allow = format!("--prefill-allow={}", prefiller.address());
+        let connector = format!("--connector={connector}");
+        let flags: Vec<_> =
+            [&*allow, &*connector].into_iter().chain(flags.iter().copied()).collect();
+        Self::start(&[engine], &flags).await
+    }
+
+    /// Sends a request with these further header lines.
+    pub(super) async fn post(&self, path: &str, headers: &str, body: &str) -> Peer {
+        let mut client = Peer::connect(self.address).await;
+        client.post(path, headers, body).await;
+        client
+    }
+
+    /// Sends a request whose prompt `prefiller` is to compute.
+    pub(super) async fn ask(&self, prefiller: &Engine, body: &str) -> Peer {
+        let header = format!("x-prefiller-host-port: {}\r\n", prefiller.address());
+        self.post("/v1/completions", &header, body).await
+    }
+
+    /// How often hand-overs failed for this reason.
+    pub(super) fn fallbacks(&self, reason: &'static str) -> u64 {
+        self.metrics.fallbacks.get_or_create(&super::metrics::Cause { reason }).get()
+    }
+}
+
+impl Peer {
+    /// Sends a request on this connection.
+    pub(super) async fn post(&mut self, path: &str, headers: &str, body: &str) {
+        let length = body.len();
+        let fixed = "Host: test\r\nContent-Type: application/json\r\n";
+        self.write(&format!(
+            "POST {path} HTTP/1.1\r\n{fixed}{headers}Content-Length: {length}\r\n\r\n{body}"
+        ))
+        .await;
+    }
+}
+
+/// Checks that the client got the engine's answer whole.
+pub(super) async fn check_done(client: &mut Peer) {
+    assert!(client.read().await, "an answer comes");
+    assert_eq!((client.status(), client.body.as_str()), (200, DONE), "{}", client.head);
+}

@@ -1,0 +1,243 @@
+//! The proxy and an engine between raw connections: what is on the wire.
+
+use super::testkit::{BODY, DONE, Engine, Peer, Proxy, check_done, soon};
+
+#[tokio::test]
+async fn a_request_goes_through_as_it_came_and_so_does_its_answer() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let headers = "X-Tenant: blue\r\nTraceparent: 00-1\r\nX-Request-Id: mine\r\n";
+    let mut client = proxy.post("/v1/any/%2Fpath?a=b", headers, BODY).await;
+    let mut asked = engine.asked().await;
+    assert!(asked.head.starts_with("POST /v1/any/%2Fpath?a=b HTTP/1.1\r\n"), "{}", asked.head);
+    assert_eq!(asked.body, BODY);
+    for (name, value) in
+        [("host", "test"), ("x-tenant", "blue"), ("traceparent", "00-1"), ("x-request-id", "mine")]
+    {
+        assert_eq!(asked.header(name), Some(value), "{}", asked.head);
+    }
+    let head = "HTTP/1.1 201 Made\r\nset-cookie: a\r\nset-cookie: b\r\nx-own: 1\r\n";
+    asked.write(&format!("{head}content-length: 5\r\n\r\nhello")).await;
+    assert!(client.read().await);
+    assert_eq!((client.status(), client.body.as_str()), (201, "hello"));
+    assert_eq!(client.head.matches("set-cookie: ").count(), 2);
+    assert_eq!(client.header("x-own"), Some("1"));
+}
+
+#[tokio::test]
+async fn connections_are_kept_on_both_sides() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let mut client = Peer::connect(proxy.address).await;
+    client.post("/v1/completions", "", BODY).await;
+    let mut asked = engine.asked().await;
+    for _ in 0..3 {
+        asked.answer(200, DONE).await;
+        check_done(&mut client).await;
+        client.post("/v1/completions", "", BODY).await;
+        assert!(asked.read().await, "the same connection is used");
+    }
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_was_closed_costs_no_request() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let mut client = proxy.post("/v1/completions", "", BODY).await;
+    let mut asked = engine.asked().await;
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+    client.post("/v1/completions", "", BODY).await;
+    assert!(asked.read().await);
+    // Closed after the request came and before an answer went.
+    drop(asked);
+    engine.asked().await.answer(200, DONE).await;
+    check_done(&mut client).await;
+}
+
+#[tokio::test]
+async fn events_go_on_one_by_one_and_a_head_does_not_wait_for_them() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let mut client = proxy.post("/v1/chat/completions", "", BODY).await;
+    let mut asked = engine.asked().await;
+    asked.write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n").await;
+    asked.write("transfer-encoding: chunked\r\n\r\n").await;
+    assert!(client.read_head().await);
+    for text in ["data: 1\n\n", "data: 2\n\n"] {
+        asked.chunk(text).await;
+        assert!(client.until(text).await.is_some());
+    }
+    asked.write("0\r\n\r\n").await;
+    assert!(client.until("0\r\n\r\n").await.is_some());
+}
+
+#[tokio::test]
+async fn what_steers_engines_does_not_come_from_a_client() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let headers = "X-Override-Bootstrap-Room: 1\r\nX-Data-Parallel-Rank: 3\r\nX-Stator-Any: 1\r\n\
+                   X-Encoder-Hosts-Ports: 10.0.0.1:1\r\nX-Gateway-Destination-Endpoint: a\r\n";
+    let body = r#"{"kv_transfer_params":{"do_remote_prefill":true},"prompt":"a" }"#;
+    let mut client = proxy.post("/v1/completions", headers, body).await;
+    let mut asked = engine.asked().await;
+    assert_eq!(asked.body, r#"{"prompt":"a" }"#);
+    for name in ["x-override", "x-data", "x-stator", "x-encoder", "x-gateway"] {
+        assert!(!asked.head.contains(name), "{}", asked.head);
+    }
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+    assert_eq!(proxy.metrics.stripped.get(), 1);
+}
+
+#[tokio::test]
+async fn bodies_that_could_hide_something_are_refused() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &["--max-body-bytes=100"]).await;
+    let long = "x".repeat(101);
+    for (headers, body, status) in [
+        ("", r#"{"kv_transfer_params":{},"t":NaN}"#, 400),
+        ("", "{\0\"\0", 400),
+        ("Content-Encoding: gzip\r\n", "{}", 415),
+        ("", &long, 413),
+        ("X-Prefiller-Host-Port: here\r\n", "{}", 400),
+        ("X-Data-Parallel-Host-Port: 10.0.0.1:1\r\n", "{}", 400),
+    ] {
+        let mut client = proxy.post("/v1/completions", headers, body).await;
+        assert!(client.read_head().await, "{body}");
+        assert_eq!(client.status(), status, "{body}");
+    }
+    assert!(engine.is_idle());
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let mut client = proxy.post("/v1/completions", "", BODY).await;
+    let mut asked = engine.asked().await;
+    asked.write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n").await;
+    asked.write("transfer-encoding: chunked\r\n\r\n").await;
+    asked.chunk("data: {\"half\":").await;
+    assert!(client.until("half").await.is_some());
+    drop(asked);
+    assert!(client.until("\n\ndata: {\"error\":").await.is_some(), "the event before it is ended");
+    assert!(client.until("0\r\n\r\n").await.is_some());
+
+    let mut client = proxy.post("/v1/completions", "", BODY).await;
+    let mut asked = engine.asked().await;
+    asked.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    asked.chunk("{\"half\":").await;
+    drop(asked);
+    assert!(!client.read().await, "{}", client.body);
+    assert_eq!(proxy.metrics.cut.get(), 2);
+}
+
+#[tokio::test]
+async fn an_engine_that_is_not_there_is_an_error_with_a_reason() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &["--first-token-timeout-ms=50"]).await;
+    let mut client = proxy.post("/v1/completions", "", BODY).await;
+    let _silent = engine.asked().await;
+    assert!(client.read().await);
+    assert_eq!(client.status(), 504);
+    drop(engine);
+    client.post("/v1/completions", "", BODY).await;
+    assert!(client.read().await);
+    assert_eq!(client.status(), 502);
+    assert!(client.body.contains("cannot connect to 127.0.0.1:"), "{}", client.body);
+}
+
+#[tokio::test]
+async fn files_are_handed_on_as_they_come() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let mut client = Peer::connect(proxy.address).await;
+    let head = "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: test\r\n";
+    client.write(&format!("{head}Content-Type: multipart/form-data; boundary=x\r\n")).await;
+    client.write("Transfer-Encoding: chunked\r\n\r\n").await;
+    client.chunk("--x first").await;
+    let mut asked = engine.connected().await;
+    assert!(asked.until("--x first").await.is_some(), "the first part does not wait");
+    client.chunk(" bootstrap_room").await;
+    client.write("0\r\n\r\n").await;
+    assert!(asked.until(" bootstrap_room\r\n0\r\n\r\n").await.is_some());
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+
+    // Nor is that a way around the screening of bodies.
+    client.write(&format!("{head}Content-Type: multipart/form-data\r\n")).await;
+    client.write("Content-Length: 25\r\n\r\n{\"kv_transfer_params\":{} }").await;
+    assert!(client.read().await);
+    assert_eq!(client.status(), 400);
+}
+
+#[tokio::test]
+async fn answers_without_a_body_and_older_clients_are_served() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let mut client = Peer::connect(proxy.address).await;
+    client.write("HEAD /v1/models HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    let mut asked = engine.asked().await;
+    assert!(asked.head.starts_with("HEAD /v1/models HTTP/1.1\r\n"));
+    assert_eq!(asked.header("content-length"), None);
+    asked.write("HTTP/1.1 200 OK\r\ncontent-length: 77\r\n\r\n").await;
+    assert!(client.read_head().await);
+    assert_eq!(client.header("content-length"), Some("77"));
+    client.write("GET /v1/models HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    assert!(asked.read().await, "the connection is in order");
+    asked.write("HTTP/1.1 204 No Content\r\n\r\n").await;
+    assert!(client.read_head().await);
+    assert_eq!((client.status(), client.header("transfer-encoding")), (204, None));
+
+    let mut old = Peer::connect(proxy.address).await;
+    old.write("GET /v1/models HTTP/1.0\r\n\r\n").await;
+    assert!(asked.read().await);
+    asked
+        .write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+        .await;
+    assert!(old.read_head().await);
+    assert_eq!(old.header("transfer-encoding"), None);
+    assert_eq!(old.until("hello").await.as_deref(), Some("hello"));
+    old.closed().await;
+}
+
+#[tokio::test]
+async fn a_picker_names_the_rank_by_its_port() {
+    let (first, second) = (Engine::start().await, Engine::start().await);
+    let proxy = Proxy::start(&[&first, &second], &[]).await;
+    let rank = proxy.address.port() + 1;
+    let header = format!("x-data-parallel-host-port: 10.0.0.9:{rank}\r\n");
+    let mut client = proxy.post("/v1/completions", &header, BODY).await;
+    second.asked().await.answer(200, DONE).await;
+    check_done(&mut client).await;
+    assert!(first.is_idle());
+}
+
+#[tokio::test]
+async fn no_more_requests_run_than_may() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &["--max-concurrent-requests=1"]).await;
+    let mut first = proxy.post("/v1/completions", "", BODY).await;
+    let mut asked = engine.asked().await;
+    let mut second = proxy.post("/v1/completions", "", BODY).await;
+    assert!(second.read().await);
+    assert_eq!(second.status(), 429);
+    asked.answer(200, DONE).await;
+    check_done(&mut first).await;
+}
+
+#[tokio::test]
+async fn what_runs_is_finished_before_the_end() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let mut client = proxy.post("/v1/completions", "", BODY).await;
+    let mut asked = engine.asked().await;
+    let mut probe = Peer::connect(proxy.address).await;
+    probe.write("GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    assert!(probe.read().await, "it answers for itself");
+    proxy.stop.set();
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+    soon("the end", proxy.task).await.expect("nothing panicked");
+}

@@ -1,0 +1,357 @@
+//! How requests are placed, and how they wait: the flags of the placement core and its queue.
+
+use clap::{Args, ValueEnum};
+use stator_placement::{
+    Affinity, BusyThresholds, CostModel, IndexSettings, InvalidWeight, InvalidWeights, Mode,
+    SessionSettings, Settings, WeightSettings, Weights,
+};
+use stator_queue::{
+    BandPolicy, BandSettings, Bounds, Fairness, InvalidSettings, Ordering, QueueSettings,
+};
+use std::time::Duration;
+
+/// Sessions whose workers are remembered.
+const SESSIONS_MAX: usize = 1_000_000;
+/// How much a session's last worker is preferred where that is no more than a preference.
+const SESSION_WEIGHT: f64 = 1.0;
+
+/// How requests are placed and how they wait.
+#[derive(Args, Clone, Debug)]
+pub struct RouterArgs {
+    /// How requests are placed.
+    #[command(flatten)]
+    pub router: PlacementArgs,
+
+    /// How requests wait.
+    #[command(flatten)]
+    pub queue: QueueArgs,
+}
+
+/// How requests are placed.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Routing")]
+pub struct PlacementArgs {
+    /// How a worker is chosen: `kv` weighs what each worker has cached against its load.
+    #[arg(long, env = "STATOR_ROUTER_MODE", default_value_t = Mode::Kv, value_name = "MODE")]
+    pub router_mode: Mode,
+
+    /// What `kv` counts costs in: `blocks` by the weights below, `time` as learnt from the answers
+    /// seen, or `auto`: time once enough was seen, blocks before.
+    #[arg(long, env = "STATOR_ROUTER_COST", default_value_t = CostModel::default(), value_name = "MODEL")]
+    pub router_cost: CostModel,
+
+    /// What a cached block is worth, in blocks of prefill saved; 0 ignores the cache.
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT",
+        default_value_t = 1.0,
+        value_name = "X"
+    )]
+    pub router_kv_overlap_score_credit: f64,
+
+    /// How fast that credit fades on workers with more pending prefill than the least busy one.
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",
+        default_value_t = 0.0,
+        value_name = "X"
+    )]
+    pub router_kv_overlap_score_credit_decay: f64,
+
+    /// What a block in host memory is worth, in blocks of prefill saved.
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_HOST_CACHE_HIT_WEIGHT",
+        default_value_t = 0.75,
+        value_name = "X"
+    )]
+    pub router_host_cache_hit_weight: f64,
+
+    /// The same of a block on disk.
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_DISK_CACHE_HIT_WEIGHT",
+        default_value_t = 0.25,
+        value_name = "X"
+    )]
+    pub router_disk_cache_hit_weight: f64,
+
+    /// The same of a block in shared storage.
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_SHARED_CACHE_MULTIPLIER",
+        default_value_t = 0.5,
+        value_name = "X"
+    )]
+    pub router_shared_cache_multiplier: f64,
+
+    /// Weight of prefill work against decode blocks.
+    #[arg(long, env = "STATOR_ROUTER_PREFILL_LOAD_SCALE", default_value_t = 1.0, value_name = "X")]
+    pub router_prefill_load_scale: f64,
+
+    /// Cost of each request that a worker is running, in blocks.
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT",
+        default_value_t = 0.0,
+        value_name = "X"
+    )]
+    pub router_decode_active_request_weight: f64,
+
+    /// Randomness of the choice: 0 takes the cheapest worker, higher spreads.
+    #[arg(long, env = "STATOR_ROUTER_TEMPERATURE", default_value_t = 0.0, value_name = "T")]
+    pub router_temperature: f64,
+
+    /// Let a request's own blocks weigh less the nearer it is to its most output tokens.
+    #[arg(long, env = "STATOR_ROUTER_OUTPUT_BLOCK_DECAY")]
+    pub router_output_block_decay: bool,
+
+    /// How long a request counts as load on its worker at most, in seconds.
+    #[arg(long, env = "STATOR_ROUTER_ACTIVE_REQUEST_EXPIRY_S", default_value_t = 300, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub router_active_request_expiry_s: u64,
+
+    /// How long a worker is taken to hold a prompt that it was sent before it reports so, in
+    /// seconds; 0: only what it reports counts.
+    #[arg(long, env = "STATOR_ROUTER_PREDICTED_TTL_S", default_value_t = 0, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub router_predicted_ttl_s: u64,
+
+    /// Memory of each model's KV index, in bytes. Beyond it the blocks that became known first are
+    /// forgotten, and a metric counts them.
+    #[arg(long, env = "STATOR_ROUTER_INDEX_MAX_BYTES", default_value_t = 1 << 30, value_name = "BYTES",
+          value_parser = clap::value_parser!(u64).range(1 << 20..=1 << 40))]
+    pub router_index_max_bytes: u64,
+
+    /// How long a session (header `x-session-id`) stays with its worker after its last request, in
+    /// seconds; 0: sessions have no worker.
+    #[arg(long, env = "STATOR_ROUTER_SESSION_AFFINITY_TTL_S", default_value_t = 0, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
+    pub router_session_affinity_ttl_s: u64,
+
+    /// Whether a session goes to no other worker while its own is there, or only rather not.
+    #[arg(long, env = "STATOR_ROUTER_SESSION_AFFINITY_MODE", default_value = "hard", value_name = "MODE")]
+    pub router_session_affinity_mode: AffinityMode,
+
+    /// Most requests in flight at a worker; further ones wait. Default: no limit.
+    #[arg(long, env = "STATOR_ACTIVE_REQUESTS_THRESHOLD", value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub active_requests_threshold: Option<u64>,
+
+    /// Share of a worker's KV blocks in use, 0 to 1, above which it takes no further requests.
+    /// Default: no limit.
+    #[arg(long, env = "STATOR_ACTIVE_DECODE_BLOCKS_THRESHOLD", value_name = "SHARE")]
+    pub active_decode_blocks_threshold: Option<f64>,
+
+    /// Prompt tokens still to be computed at a worker above which it takes no further requests.
+    /// Default: no limit.
+    #[arg(long, env = "STATOR_ACTIVE_PREFILL_TOKENS_THRESHOLD", value_name = "TOKENS")]
+    pub active_prefill_tokens_threshold: Option<u64>,
+
+    /// How often a request may go on elsewhere after its worker was lost.
+    #[arg(long, env = "STATOR_MIGRATION_LIMIT", default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub migration_limit: u32,
+}
+
+/// How a session is bound to its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AffinityMode {
+    /// It goes to no other worker unless its own is gone.
+    Hard,
+    /// Its own is preferred.
+    Soft,
+}
+
+/// How requests wait when every worker is busy: where one of the thresholds above is set.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Queue")]
+pub struct QueueArgs {
+    /// Most requests that wait for a model. Further ones get 429.
+    #[arg(long, env = "STATOR_QUEUE_MAX_REQUESTS", default_value_t = 5_000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub queue_max_requests: u32,
+
+    /// Most prompt tokens of the requests that wait. Default: no limit.
+    #[arg(long, env = "STATOR_QUEUE_MAX_TOKENS", value_name = "TOKENS",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub queue_max_tokens: Option<u64>,
+
+    /// Longest wait, in milliseconds. Who has waited longer gets 503.
+    #[arg(long, env = "STATOR_QUEUE_TIMEOUT_MS", default_value_t = 60_000, value_name = "MS",
+          value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub queue_timeout_ms: u64,
+
+    /// Which client is next: `fifo` looks at requests alone; else clients (their API keys, or the
+    /// header `x-llm-d-inference-fairness-id` where there are none) take turns request by request
+    /// (`round-robin`), by prompt tokens (`drr`) or by all tokens they used (`vtc`).
+    #[arg(long, env = "STATOR_QUEUE_FAIRNESS", default_value = "fifo", value_name = "POLICY")]
+    pub queue_fairness: QueueFairness,
+
+    /// Which request of a client is next: the `first`, or the `shortest` prompt, with ageing.
+    #[arg(long, env = "STATOR_QUEUE_ORDERING", default_value = "first", value_name = "POLICY")]
+    pub queue_ordering: QueueOrdering,
+}
+
+/// Which client is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum QueueFairness {
+    /// Whoever came first.
+    Fifo,
+    /// Each in turn, a request at a time.
+    RoundRobin,
+    /// Each in turn, as many prompt tokens.
+    Drr,
+    /// Who has used the fewest tokens, output counting twice.
+    Vtc,
+}
+
+/// Which request of a client is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum QueueOrdering {
+    /// The first.
+    First,
+    /// The shortest prompt; waiting makes it shorter.
+    Shortest,
+}
+
+/// Prompt tokens of a turn in deficit round robin.
+const QUANTUM_TOKENS: u32 = 4096;
+/// Tokens by which a second of waiting makes a prompt shorter.
+const AGEING_TOKENS_PER_S: u32 = 1000;
+
+impl PlacementArgs {
+    /// The settings; adds to `faults` what cannot be used.
+    pub(crate) fn placement(&self, faults: &mut Vec<String>) -> Option<Settings> {
+        let weights = Weights::new(WeightSettings {
+            overlap_score_credit: self.router_kv_overlap_score_credit,
+            overlap_score_credit_decay: self.router_kv_overlap_score_credit_decay,
+            host_cache_hit_weight: self.router_host_cache_hit_weight,
+            disk_cache_hit_weight: self.router_disk_cache_hit_weight,
+            shared_cache_multiplier: self.router_shared_cache_multiplier,
+            prefill_load_scale: self.router_prefill_load_scale,
+            decode_active_request_weight: self.router_decode_active_request_weight,
+            temperature: self.router_temperature,
+            output_block_decay: self.router_output_block_decay,
+            ..WeightSettings::default()
+        });
+        let busy = BusyThresholds::new(
+            self.active_decode_blocks_threshold,
+            self.active_prefill_tokens_threshold,
+        );
+        let mut fault = |InvalidWeights(invalid): InvalidWeights| {
+            faults.extend(invalid.iter().map(|weight| {
+                let InvalidWeight { value, limit, .. } = weight;
+                format!("{}: {value} is not in 0..={limit}", flag(weight.name))
+            }));
+        };
+        let (weights, busy) = (weights.map_err(&mut fault).ok(), busy.map_err(&mut fault).ok());
+        let defaults = Settings::default();
+        Some(Settings {
+            mode: self.router_mode,
+            cost: self.router_cost,
+            weights: weights?,
+            busy: busy?.with_requests(self.active_requests_threshold),
+            sessions: self.sessions(),
+            index: IndexSettings {
+                max_bytes: usize::try_from(self.router_index_max_bytes).unwrap_or(usize::MAX),
+                ..defaults.index
+            },
+            booking_lease: Duration::from_secs(self.router_active_request_expiry_s),
+            early_prediction_ttl: (self.router_predicted_ttl_s > 0)
+                .then(|| Duration::from_secs(self.router_predicted_ttl_s)),
+            ..defaults
+        })
+    }
+
+    fn sessions(&self) -> Option<SessionSettings> {
+        let affinity = match self.router_session_affinity_mode {
+            AffinityMode::Hard => Affinity::Hard,
+            AffinityMode::Soft => Affinity::Soft(SESSION_WEIGHT),
+        };
+        let ttl = Duration::from_secs(self.router_session_affinity_ttl_s);
+        (!ttl.is_zero()).then(|| SessionSettings::new(affinity, ttl, SESSIONS_MAX))
+    }
+}
+
+impl QueueArgs {
+    /// The settings; adds to `faults` what cannot be used.
+    pub(crate) fn settings(&self, faults: &mut Vec<String>) -> Option<stator_queue::Settings> {
+        let default = BandPolicy::default();
+        let policy = BandPolicy {
+            bounds: Bounds {
+                requests: self.queue_max_requests,
+                tokens: self.queue_max_tokens,
+                ..default.bounds
+            },
+            ttl: Duration::from_millis(self.queue_timeout_ms),
+            fairness: match self.queue_fairness {
+                QueueFairness::Fifo => Fairness::GlobalStrict,
+                QueueFairness::RoundRobin => Fairness::RoundRobin,
+                QueueFairness::Drr => Fairness::Drr { quantum_tokens: QUANTUM_TOKENS },
+                QueueFairness::Vtc => Fairness::Vtc { input_weight: 1, output_weight: 2 },
+            },
+            ordering: match self.queue_ordering {
+                QueueOrdering::First => Ordering::Fcfs,
+                QueueOrdering::Shortest => {
+                    Ordering::ShortestPrompt { ageing_tokens_per_s: AGEING_TOKENS_PER_S }
+                }
+            },
+        };
+        let settings = stator_queue::Settings::new(QueueSettings {
+            bands: vec![BandSettings { priority: 0, policy }],
+            ..QueueSettings::default()
+        });
+        let fault = |error: InvalidSettings| faults.push(format!("queue: {error}"));
+        settings.map_err(fault).ok()
+    }
+}
+
+/// The flag that sets a weight or a threshold.
+fn flag(weight: &str) -> String {
+    let name = weight.replace('_', "-");
+    match weight {
+        _ if weight.starts_with("active") => name,
+        _ if weight.starts_with("overlap") => format!("router-kv-{name}"),
+        _ => format!("router-{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches};
+
+    fn parse(flags: &[&str]) -> RouterArgs {
+        let command = RouterArgs::augment_args(Command::new("proxy").no_binary_name(true));
+        let matches = command.try_get_matches_from(flags).expect("the flags are known");
+        RouterArgs::from_arg_matches(&matches).expect("the flags are complete")
+    }
+
+    #[test]
+    fn flags_left_out_are_the_defaults_of_the_core() {
+        let RouterArgs { router, queue } = parse(&[]);
+        let mut faults = Vec::new();
+        assert_eq!(router.placement(&mut faults), Some(Settings::default()));
+        let settings = queue.settings(&mut faults);
+        assert_eq!(settings, Some(stator_queue::Settings::default()));
+        assert!(faults.is_empty());
+    }
+
+    #[test]
+    fn every_fault_is_named_by_its_flag() {
+        let flags = [
+            "--router-kv-overlap-score-credit=-1",
+            "--router-temperature=NaN",
+            "--active-decode-blocks-threshold=1.5",
+        ];
+        let mut faults = Vec::new();
+        assert_eq!(parse(&flags).router.placement(&mut faults), None);
+        let expected = [
+            "router-kv-overlap-score-credit: -1 is not in 0..=1000000",
+            "router-temperature: NaN is not in 0..=1000000",
+            "active-decode-blocks-threshold: 1.5 is not in 0..=1",
+        ];
+        assert_eq!(faults, expected);
+    }
+}

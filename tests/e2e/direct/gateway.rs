@@ -1,0 +1,79 @@
+//! Behind a real Envoy and a real picker, with a configuration that splits prompts from answers.
+
+use super::testbed::{CHAT, PARAMETERS, PREFILLER, Sidecar, chat};
+use hyper::StatusCode;
+use serde_json::json;
+use stator_tests::engine::{Engine, SERVED_BY};
+use stator_tests::envoy::{Envoy, EnvoySettings};
+use stator_tests::picker::{EndpointsFile, Picker};
+use stator_tests::tooling::installed;
+
+/// Every prompt is computed elsewhere.
+const CONFIG: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: always-disagg-pd-decider
+- type: disagg-profile-handler
+  parameters:
+    deciders:
+      prefill: always-disagg-pd-decider
+    profiles:
+      decode: decode
+      prefill: prefill
+- type: prefill-filter
+- type: decode-filter
+- type: queue-scorer
+- type: max-score-picker
+schedulingProfiles:
+- name: prefill
+  plugins:
+  - pluginRef: prefill-filter
+  - pluginRef: queue-scorer
+  - pluginRef: max-score-picker
+- name: decode
+  plugins:
+  - pluginRef: decode-filter
+  - pluginRef: queue-scorer
+  - pluginRef: max-score-picker
+";
+
+#[tokio::test]
+async fn a_picker_names_both_engines_and_the_sidecar_obeys() {
+    if installed("STATOR_TEST_ENVOY", "Envoy").is_none() {
+        return;
+    }
+    let (engine, prefiller) = (Engine::start().await, Engine::start().await);
+    let sidecar = Sidecar::pair(&engine, prefiller.address(), &[]).await;
+    let endpoint = |name: &str, address: std::net::SocketAddr| {
+        json!({ "name": name, "address": address.ip(), "port": address.port(),
+                "labels": { "llm-d.ai/role": name } })
+    };
+    let file = EndpointsFile::of(&[]);
+    let endpoints =
+        [endpoint("decode", sidecar.client.address()), endpoint("prefill", prefiller.address())];
+    file.write(&json!({ "endpoints": endpoints }));
+    let file_flag = format!("--endpoints-file={}", file.path().display());
+    let config = format!("--config-text={CONFIG}");
+    let mut picker = Picker::start(&[&file_flag, &config, "--secure-serving=false"]).await;
+    picker.ready().await;
+    let settings = EnvoySettings::new(picker.address());
+    let envoy = Envoy::start(&settings).await.expect("it is installed");
+
+    // What a client says of engines counts for nothing.
+    let client = envoy.client().with_header(PREFILLER, "127.0.0.1:1");
+    for n in 0..3 {
+        let mut body = chat(&format!("prompt {n}"));
+        body[PARAMETERS] = json!({ "do_remote_prefill": true });
+        let reply = client.post(CHAT, &body).await;
+        assert_eq!(reply.status, StatusCode::OK, "{}", picker.process.log());
+        assert_eq!(reply.headers[SERVED_BY], engine.address().to_string());
+        let (asked, told) = (prefiller.last().json(), engine.last().json());
+        assert_eq!(asked["messages"], body["messages"]);
+        assert_eq!(asked[PARAMETERS]["do_remote_decode"], true);
+        assert_eq!(told[PARAMETERS]["remote_engine_id"], "simulated");
+        assert_eq!(told["max_tokens"], 9);
+    }
+    let labels = ["way=\"handed_over\"", "status=\"200\""];
+    assert_eq!(sidecar.metric("stator_direct_requests_total", &labels).await, 3.0);
+}

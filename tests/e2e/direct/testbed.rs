@@ -1,0 +1,69 @@
+//! A proxy beside an engine, and what it says of itself.
+
+use serde_json::{Value, json};
+use stator_tests::engine::Engine;
+use stator_tests::http::Client;
+use stator_tests::process::Process;
+use std::net::SocketAddr;
+
+/// Where chat requests go.
+pub(super) const CHAT: &str = "/v1/chat/completions";
+/// The header by which a picker names the engine that is to compute the prompt.
+pub(super) const PREFILLER: &str = "x-prefiller-host-port";
+/// The member of requests and answers that carries a hand-over.
+pub(super) const PARAMETERS: &str = "kv_transfer_params";
+
+/// A running proxy in direct mode.
+pub(super) struct Sidecar {
+    pub(super) process: Process,
+    pub(super) client: Client,
+    side: Client,
+}
+
+impl Sidecar {
+    /// Starts one beside whatever listens at `engine`, with further flags.
+    pub(super) async fn start(engine: SocketAddr, flags: &[&str]) -> Self {
+        let port = format!("--engine-port={}", engine.port());
+        let host = format!("--engine-host={}", engine.ip());
+        let mut args = vec!["proxy", "--mode=direct", "--http-port=0", "--metrics-port=0"];
+        args.extend([&*port, &*host].into_iter().chain(flags.iter().copied()));
+        let mut process = Process::start(&args);
+        let side = Client::new(address(&process.event("side server listening").await));
+        let client = Client::new(address(&process.event("listening").await));
+        Self { process, client, side }
+    }
+
+    /// Starts one that may have prompts computed at `prefiller`.
+    pub(super) async fn pair(engine: &Engine, prefiller: SocketAddr, flags: &[&str]) -> Self {
+        let allow = format!("--prefill-allow={prefiller}");
+        let flags: Vec<_> = [&*allow].into_iter().chain(flags.iter().copied()).collect();
+        Self::start(engine.address(), &flags).await
+    }
+
+    /// A client whose prompts are to be computed at `prefiller`.
+    pub(super) fn client_of(&self, prefiller: SocketAddr) -> Client {
+        self.client.clone().with_header(PREFILLER, &prefiller.to_string())
+    }
+
+    /// The sum of the samples of a metric that have all these labels.
+    pub(super) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let page = self.side.get("/metrics").await.body;
+        let page = String::from_utf8(page.to_vec()).expect("metrics are text");
+        let samples = page.lines().filter(|line| {
+            line.starts_with(name) && labels.iter().all(|label| line.contains(label))
+        });
+        let values = samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+        values.sum()
+    }
+}
+
+fn address(event: &Value) -> SocketAddr {
+    let address = event["address"].as_str().expect("the event has an address");
+    address.parse().expect("an address and a port")
+}
+
+/// A chat request.
+pub(super) fn chat(prompt: &str) -> Value {
+    json!({ "model": "model", "max_tokens": 9,
+            "messages": [{ "role": "user", "content": prompt }] })
+}
