@@ -1,6 +1,6 @@
 //! Where a picker serves, whom it knows, and how it ends.
 
-use super::testbed::{Testbed, until, until_status};
+use super::testbed::{DESTINATION, Testbed, served_by, until, until_status};
 use hyper::StatusCode;
 use serde_json::json;
 use stator_tests::engine::Engine;
@@ -24,6 +24,28 @@ async fn a_gateway_asks_a_healthy_picker_without_tls() {
     let Some(testbed) = testbed.await else { return };
     let reply = until_status(StatusCode::OK, async || testbed.chat("hello").await).await;
     assert_eq!(testbed.served_by(&reply), 0);
+}
+
+#[tokio::test]
+async fn endpoints_may_have_addresses_of_ipv6() {
+    let Ok(listener) = std::net::TcpListener::bind("[::1]:0") else {
+        eprintln!("not run: this machine has no IPv6");
+        return;
+    };
+    let address = listener.local_addr().expect("a listener has an address");
+    drop(listener);
+    let Some(testbed) = Testbed::start(0).await else { return };
+    let engine = Engine::at(address).await;
+    testbed.file.write(&endpoints(&[engine.address()]));
+    let reply = until_status(StatusCode::OK, async || testbed.chat("hello").await).await;
+    assert_eq!(served_by(&reply), Some(address));
+    assert_eq!(engine.last().header(DESTINATION), [format!("[::1]:{}", address.port())]);
+    let honoured = "stator_epp_picks_honoured_total";
+    until("the answer's endpoint is recognised", async || {
+        (testbed.picker.metric(honoured).await > 0.0).then_some(())
+    })
+    .await;
+    assert_eq!(testbed.picker.metric("stator_epp_picks_not_honoured_total").await, 0.0);
 }
 
 #[tokio::test]

@@ -3,13 +3,18 @@
 
 mod bodies;
 mod choice;
+mod disaggregation;
 mod disruption;
 mod endpoints;
 mod grpc;
 mod headers;
 mod kube;
+mod metrics;
 mod refusals;
 mod renaming;
 mod replicas;
+mod secure;
 mod streaming;
 mod testbed;
+mod traces;
+mod waiting;

@@ -3,6 +3,7 @@
 
 mod bed;
 mod control_plane;
+mod metrics;
 mod pods;
 mod policies;
 mod pools;
