@@ -61,7 +61,9 @@ pub(crate) fn measure(
     if let Some(ids) = token_ids {
         return measured(pool, parsed, ids, adapter);
     }
-    let mut sequence = Vec::new();
+    // Strings and numbers are nearly all of a body.
+    let mut sequence =
+        Vec::with_capacity(body.len() / (pool.block_size() as usize * BYTES_PER_TOKEN));
     let salt = text_seed(adapter, parsed.cache_salt.as_deref());
     let bytes_per_block = pool.block_size() as usize * BYTES_PER_TOKEN;
     let bytes = text_blocks(parsed.prompt_bytes(body), bytes_per_block, salt, &mut sequence);

@@ -163,8 +163,8 @@ impl Replicas {
     }
 }
 
-/// Waits until all pools are known.
-async fn known(pools: &[Arc<Pool>]) {
+/// Waits until the endpoints of all pools are known.
+pub(crate) async fn known(pools: &[Arc<Pool>]) {
     for pool in pools {
         // A pool's source lives as long as the process; without one nothing is ever known.
         let _ = pool.views().wait_for(|view| view.synced).await;

@@ -35,6 +35,9 @@ use tokio::task::JoinSet;
 /// How often readiness is looked at.
 const READY_POLL: Duration = Duration::from_millis(100);
 
+/// Longest wait for the first view of the endpoints before ext-proc is served without it.
+const FIRST_VIEW: Duration = Duration::from_secs(5);
+
 /// A pool and what keeps it up to date; dropping it ends that.
 struct Running {
     pool: Arc<Pool>,
@@ -99,7 +102,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
         rest.spawn(replicas.run(known.clone(), warm, ended.clone()));
     }
     let leading = election.as_ref().map(Election::leading);
-    let conditions = Conditions { pools: known, warmed, leading };
+    let conditions = Conditions { pools: known.clone(), warmed, leading };
     rest.spawn(conditions.watch(ready, readiness.clone(), shutdown.clone()));
     let health = Health::new(health);
     serve_health(&settings, &health, &ended, &mut rest).await?;
@@ -107,6 +110,12 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let shown = Shown { metrics: registry.clone(), readiness, gate };
     serve_metrics(&settings, shown, &ended, &mut rest).await?;
 
+    // A gateway that fails open goes round a picker that is not there, not round one that knows no
+    // endpoint yet.
+    tokio::select! {
+        _ = tokio::time::timeout(FIRST_VIEW, replicas::known(&known)) => {}
+        () = shutdown.wait() => {}
+    }
     let (mut streams, mut flows) = (JoinSet::new(), Vec::new());
     let (tls, suites) = (settings.tls.ext_proc.as_ref(), &settings.tls.cipher_suites);
     let tls = certificate(tls, suites, &ended, &mut rest)?;

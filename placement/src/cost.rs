@@ -5,7 +5,7 @@
 mod time;
 
 pub use time::{CostModel, Prediction, TimeWeights, UnknownCostModel};
-pub(crate) use time::{TimeInputs, time_score};
+pub(crate) use time::{TimeInputs, joint_wait, time_score};
 
 use crate::random::Random;
 use stator_kv_index::Overlap;

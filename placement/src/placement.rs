@@ -38,6 +38,8 @@ pub struct Placement {
     now: Time,
     /// The last worker chosen in turn.
     last: Option<WorkerRank>,
+    /// The last worker chosen in turn to compute a prompt for another.
+    last_prefill: Option<WorkerRank>,
     scratch: Scratch,
 }
 
@@ -89,6 +91,7 @@ impl Placement {
             sessions: Sessions::default(),
             now: Time::default(),
             last: None,
+            last_prefill: None,
             scratch: Scratch::default(),
             settings,
         }

@@ -15,7 +15,7 @@ pub struct Settings {
     pub mode: Mode,
     /// Tokens per KV block. Default 16; the model's workers say what it is.
     pub block_size: NonZeroU32,
-    /// What costs are counted in. Default [`CostModel::Blocks`].
+    /// What costs are counted in. Default [`CostModel::Auto`].
     pub cost: CostModel,
     /// Weights of the cost in blocks.
     pub weights: Weights,

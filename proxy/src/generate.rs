@@ -125,7 +125,9 @@ impl Generation {
                 Ok(false) => {
                     self.legs.swap_remove(at);
                 }
-                Err(StreamError::Disconnected) => self.migrate(at, "its connection was lost").await?,
+                Err(StreamError::Disconnected) => {
+                    self.migrate(at, "its connection was lost").await?
+                }
                 Err(StreamError::Overloaded { limit }) => {
                     let why =
                         format!("the connection to the worker has {limit} requests, the limit");

@@ -22,8 +22,8 @@ mod service;
 mod wire;
 
 pub use config::{HttpArgs, Mode, ProxyArgs, ProxyRole, ProxySettings};
-pub use routing::RouterArgs;
 pub use direct::config::{DirectArgs, DirectSettings, Stage};
+pub use routing::RouterArgs;
 
 use anyhow::Context;
 use catalog::Catalog;

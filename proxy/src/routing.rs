@@ -130,7 +130,12 @@ pub struct PlacementArgs {
     pub router_session_affinity_ttl_s: u64,
 
     /// Whether a session goes to no other worker while its own is there, or only rather not.
-    #[arg(long, env = "STATOR_ROUTER_SESSION_AFFINITY_MODE", default_value = "hard", value_name = "MODE")]
+    #[arg(
+        long,
+        env = "STATOR_ROUTER_SESSION_AFFINITY_MODE",
+        default_value = "hard",
+        value_name = "MODE"
+    )]
     pub router_session_affinity_mode: AffinityMode,
 
     /// Most requests in flight at a worker; further ones wait. Default: no limit.

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stator_worker_agent::engine::cpu::{self, Model};
 use stator_engine_timing::Timing;
+use stator_worker_agent::engine::cpu::{self, Model};
 use stator_worker_agent::engine::sim::{self, SimOptions};
 use stator_worker_agent::engine::{
     Engine, EngineOptions, ModelInfo, Request, RequestKey, Sampling, Step,

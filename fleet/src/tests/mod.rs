@@ -4,6 +4,7 @@ mod gaps;
 
 use super::*;
 use clap::{Args, Command, FromArgMatches};
+use stator_engine_timing::Timing;
 use stator_placement::Request;
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
@@ -13,7 +14,6 @@ use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
-use stator_engine_timing::Timing;
 use stator_worker_agent::engine::sim::{self, SimOptions};
 use stator_worker_agent::engine::{self, Engine, EngineOptions, ModelInfo};
 use std::path::Path;

@@ -155,8 +155,9 @@ fn lookup() {
 /// Stores and removes up to `rate` blocks per second.
 fn churn(index: &Index, rate: u64, done: &AtomicBool) -> f64 {
     let blocks = 1 << 20;
-    let pair =
-        |at: u64| [stored, removed].map(|event| events(1 << 60 | at, at + EVENT | 1 << 60, event));
+    let pair = |at: u64| {
+        [stored, removed].map(|event| events((1 << 60) | at, (1 << 60) | (at + EVENT), event))
+    };
     let batches: Vec<_> = (0..blocks).step_by(EVENT as usize).flat_map(pair).flatten().collect();
     let (started, mut written) = (Instant::now(), 0);
     for batch in batches.chunks(16).cycle() {
@@ -218,8 +219,9 @@ fn snapshot() {
 fn predict() {
     let index = index(4);
     let prompt = |number: u64| -> Vec<SequenceHash> {
-        let block =
-            |place| if place < 1000 { number % 8 << 20 | place } else { number << 20 | place };
+        let block = |place| {
+            if place < 1000 { ((number % 8) << 20) | place } else { (number << 20) | place }
+        };
         (0..3400).map(|place| SequenceHash(hash(block(place)))).collect()
     };
     let mut times = Vec::new();

@@ -62,6 +62,15 @@ pub(crate) fn state(element: u32) -> State {
     Medium::ALL.get(state as usize).map_or(State::Predicted, |&medium| State::Reported(medium))
 }
 
+/// Where the worker has the block: what is predicted is on the device.
+#[inline]
+pub(crate) fn medium(element: u32) -> Medium {
+    match state(element) {
+        State::Reported(medium) => medium,
+        State::Predicted => Medium::Device,
+    }
+}
+
 pub(crate) fn is_reported(element: u32) -> bool {
     matches!(state(element), State::Reported(_))
 }

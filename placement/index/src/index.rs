@@ -75,7 +75,7 @@ impl Index {
 
     pub(crate) fn with_layout(settings: &Settings, layout: Layout) -> Self {
         let published = Published::new(&layout);
-        let buckets: usize = published.view().tables.iter().map(|table| table.len()).sum();
+        let buckets: usize = published.view().tables().map(|table| table.len()).sum();
         let table_bytes = AtomicUsize::new(buckets * BUCKET_BYTES);
         // Sets are few; a fleet that needs more than an eighth for them has hostile members.
         let sets = Sets::new(settings.max_bytes / 8);

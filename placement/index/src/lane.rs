@@ -4,14 +4,16 @@ use crate::cell::{SetRef, Value};
 use crate::elements::Op;
 use crate::layout::Layout;
 use crate::sets::Sets;
-use crate::table::{self, At, Located, Path, Table};
+use crate::table::{self, At, Found, Located, Path, Table};
 use crate::transitions::Transitions;
 use crate::view::Published;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 /// Changes whose cells are fetched from memory at once.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
+/// Steps of their paths up to which that is done; hardly any goes farther.
+const AHEAD_STEPS: usize = 16;
 /// Blocks become older as often as this part of what the lane has room for is new.
 const AGES: usize = 64;
 
@@ -30,6 +32,16 @@ pub(crate) struct Shared {
 pub(crate) struct Change {
     pub(crate) hash: u64,
     pub(crate) op: Op,
+}
+
+/// Where a block is looked for.
+struct Place {
+    shard: usize,
+    path: Path,
+    /// Where it is, if it is there before the changes that are made with it.
+    here: Option<At>,
+    /// Where else it goes.
+    room: Option<At>,
 }
 
 struct Shard {
@@ -51,6 +63,9 @@ pub(crate) struct Lane {
     /// Blocks that the worker in each slot holds, as reported.
     held: Vec<u32>,
     transitions: Transitions,
+    scratch: (Vec<Place>, Vec<usize>),
+    /// Whether a cell was freed since places were found.
+    has_freed: bool,
     /// Replaced tables that readers may still have.
     replaced: Vec<Table>,
     dropped: u64,
@@ -63,14 +78,16 @@ impl Lane {
     pub(crate) fn new(shared: &Shared, number: usize) -> Self {
         let first = number * shared.layout.shards_per_lane();
         let view = shared.published.view();
-        let tables = &view.tables[first..first + shared.layout.shards_per_lane()];
+        let tables = view.tables().skip(first).take(shared.layout.shards_per_lane());
         let shard = |table: &Table| Shard { table: table.clone(), used: 0, hand: 0, growths: 0 };
         Self {
-            shards: tables.iter().map(shard).collect(),
+            shards: tables.map(shard).collect(),
             first,
             uses: Vec::new(),
             held: Vec::new(),
             transitions: Transitions::new(),
+            scratch: Default::default(),
+            has_freed: false,
             replaced: Vec::new(),
             dropped: 0,
             age: 0,
@@ -83,17 +100,59 @@ impl Lane {
         if self.held.len() <= slot as usize {
             self.held.resize(slot as usize + 1, 0);
         }
+        let (mut places, mut pending) = std::mem::take(&mut self.scratch);
         for changes in changes.chunks(AHEAD) {
-            let wanted = changes.iter().map(|change| {
-                let (shard, place) = self.place(shared, change.hash);
-                let table = &*self.shards[shard].table;
-                (table, Path::new(place, table.len()), change.hash)
-            });
-            table::fetch(wanted, true);
-            for change in changes {
-                self.change(shared, slot, change);
+            self.fetch(shared, changes, &mut places, &mut pending);
+            self.has_freed = false;
+            for (change, place) in changes.iter().zip(&places) {
+                self.change(shared, slot, change, place);
             }
         }
+        self.scratch = (places, pending);
+    }
+
+    /// Finds the places of blocks, and brings their cells into the processor's cache: many at a
+    /// time with loads that wait for nothing, where a search for each in turn would wait for
+    /// memory at every step.
+    fn fetch(
+        &self,
+        shared: &Shared,
+        changes: &[Change],
+        places: &mut Vec<Place>,
+        pending: &mut Vec<usize>,
+    ) {
+        places.clear();
+        pending.clear();
+        let mut touched = 0;
+        places.extend(changes.iter().map(|change| {
+            let (shard, place) = self.place(shared, change.hash);
+            let table = &self.shards[shard].table;
+            let path = Path::new(place, table);
+            touched ^= table::touch(table, path, 0);
+            Place { shard, path, here: None, room: None }
+        }));
+        pending.extend(0..changes.len());
+        for step in 0..AHEAD_STEPS {
+            std::hint::black_box(std::mem::take(&mut touched));
+            pending.retain(|&number| {
+                let (place, key) = (&mut places[number], changes[number].hash);
+                let table = &self.shards[place.shard].table;
+                match table::look_or_room(table, place.path, key, step, &mut place.room) {
+                    Found::Here(at) => place.here = Some(at),
+                    Found::Absent => {}
+                    Found::Further => {
+                        touched ^= table::touch(table, place.path, step + 1);
+                        return true;
+                    }
+                }
+                false
+            });
+            if pending.is_empty() {
+                return;
+            }
+        }
+        // Not searched to the end: what was found on the way says nothing.
+        pending.iter().for_each(|&number| places[number].room = None);
     }
 
     /// Distinct blocks.
@@ -142,19 +201,48 @@ impl Lane {
     }
 
     #[inline]
-    fn change(&mut self, shared: &Shared, slot: u32, change: &Change) {
-        let (shard, place) = self.place(shared, change.hash);
+    fn change(&mut self, shared: &Shared, slot: u32, change: &Change, place: &Place) {
+        let shard = place.shard;
         let table = &self.shards[shard].table;
-        match table::locate(table, Path::new(place, table.len()), change.hash) {
-            Located::Here(at, value) => {
-                let step = self.transitions.step(&shared.sets, value.set(), slot, change.op);
-                let Some(step) = step else { return self.drop_block(shared, shard, at, value) };
-                self.count(slot, step.held);
-                self.turn(shard, at, value, step.set, change.op.adds());
+        let fits = place.path.fits(table);
+        let at_once = match (place.here.filter(|_| fits), place.room.filter(|_| fits)) {
+            (Some(at), _) => table::value_at(table, at, change.hash).map(|v| Located::Here(at, v)),
+            // Whatever took an earlier place for the same block would have taken this one, unless
+            // it was free for a while only.
+            (None, Some(at)) if !self.has_freed && table::is_free(table, at) => {
+                Some(Located::Free(at))
             }
+            _ => None,
+        };
+        let located = at_once.unwrap_or_else(|| {
+            let path = Path::new(self.place(shared, change.hash).1, table);
+            table::locate(table, path, change.hash)
+        });
+        match located {
+            Located::Here(at, value) => self.change_at(shared, slot, change.op, shard, at, value),
             Located::Free(at) if change.op.adds() => self.create(shared, slot, change, Some(at)),
             Located::Nowhere if change.op.adds() => self.create(shared, slot, change, None),
             Located::Free(_) | Located::Nowhere => {}
+        }
+    }
+
+    /// Changes who holds a block that has a cell.
+    #[inline]
+    fn change_at(
+        &mut self,
+        shared: &Shared,
+        slot: u32,
+        op: Op,
+        shard: usize,
+        at: At,
+        value: Value,
+    ) {
+        match self.transitions.step(&shared.sets, value.set(), slot, op) {
+            Some(step) => {
+                self.count(slot, step.held);
+                self.turn(shard, at, value, step.set, op.adds());
+            }
+            None => self.drop_block(shared, shard, at, value),
         }
     }
 
@@ -169,6 +257,7 @@ impl Lane {
         if set == SetRef::EMPTY {
             table::free(&shard.table, at);
             shard.used -= 1;
+            self.has_freed = true;
         } else {
             let age = if renews { self.age } else { value.age() };
             table::put(&shard.table, at, value.with(set, age));
@@ -183,7 +272,7 @@ impl Lane {
         if self.is_full(shard) || at.is_none() {
             self.make_room(shared, shard);
             let table = &self.shards[shard].table;
-            let path = Path::new(place, table.len());
+            let path = Path::new(place, table);
             at = match table::locate(table, path, change.hash) {
                 Located::Free(at) => Some(at),
                 Located::Here(..) | Located::Nowhere => None,

@@ -59,11 +59,11 @@ impl Index {
         let mut members = Members { slot: life.slot, known, elements };
         let (mut shard, mut looked) = (cursor.shard, 0);
         while looked < most.max(1) {
-            let table = view.tables.get(shard)?;
+            let table = view.tables().nth(shard)?;
             for (key, set) in table::blocks(table) {
                 // A set that is gone was replaced in the cell by another.
                 let medium = members.medium(self, set).or_else(|| {
-                    let path = Path::new(self.shared.layout.place(key).1, table.len());
+                    let path = Path::new(self.shared.layout.place(key).1, table);
                     members.medium(self, table::find(table, path, key))
                 });
                 out.extend(medium.flatten().map(|medium| (SequenceHash(key), medium)));
@@ -71,7 +71,7 @@ impl Index {
             looked += table::capacity(table.len());
             shard += 1;
         }
-        (shard < view.tables.len()).then_some(Cursor { shard })
+        view.tables().nth(shard).map(|_| Cursor { shard })
     }
 }
 

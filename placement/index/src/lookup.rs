@@ -10,16 +10,15 @@
 //! have not reported it gone.
 
 use crate::cell::SetRef;
-use crate::elements::{self, State};
+use crate::elements;
 use crate::lane::Shared;
-use crate::overlap::{Found, Overlaps};
-use crate::table::{self, Path};
+use crate::overlap::{Found, Overlap, Overlaps};
+use crate::table::{self, MAX_PROBES, Path};
 use crate::view::View;
 use stator_protos::hash::SequenceHash;
-use stator_protos::kv_event::Medium;
 
 /// Places looked at in one round: about what a core can have under way at once.
-const LOOKS: usize = 16;
+const LOOKS: usize = 8;
 /// Times that a lookup starts over because what it read was freed meanwhile. The last one passes
 /// over what is gone.
 const ATTEMPTS: usize = 8;
@@ -27,20 +26,41 @@ const ATTEMPTS: usize = 8;
 /// Memory that a lookup reuses.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    looks: Vec<Look>,
-    next: Vec<Look>,
+    /// Where runs of equal holders end, from the first to the deepest.
+    ends: Vec<Look>,
+    gaps: Vec<Gap>,
+    next_gaps: Vec<Gap>,
+    searches: Vec<Search>,
     elements: Vec<u32>,
     /// By slot: which place in the result it has in this lookup.
     ranks: Vec<Rank>,
     lookup: u32,
 }
 
-/// Who holds one place of the sequence.
-#[derive(Clone, Copy)]
+/// Who holds one block of the sequence.
+#[derive(Clone, Copy, Default)]
 struct Look {
-    position: u32,
+    /// Number of the block, the first being 1; 0 stands before it and is held by everyone.
+    depth: u32,
     set: SetRef,
-    /// False until it was looked at.
+}
+
+/// Blocks between two that have unlike holders.
+#[derive(Clone, Copy)]
+struct Gap {
+    from: Look,
+    to: Look,
+    /// How many of them are looked at next.
+    looks: usize,
+}
+
+/// A look under way.
+#[derive(Clone, Copy, Default)]
+struct Search {
+    look: Look,
+    key: u64,
+    path: Path,
+    shard: u32,
     is_done: bool,
 }
 
@@ -73,93 +93,114 @@ pub(crate) fn overlap(shared: &Shared, sequence: &[SequenceHash], out: &mut Over
     }
 }
 
-/// Looks at places until neighbours have the same holders or no place between them.
+/// Looks at blocks until neighbours have the same holders or no block between them.
 fn look_everywhere(shared: &Shared, view: &View, sequence: &[SequenceHash], scratch: &mut Scratch) {
-    let last = sequence.len() as u32 - 1;
-    let Scratch { looks, next, .. } = scratch;
-    looks.clear();
-    let look = |position| Look { position, set: SetRef::EMPTY, is_done: false };
-    looks.push(look(0));
-    spread(looks, 0, last, LOOKS as u32 - 2);
-    if last > 0 {
-        looks.push(look(last));
-    }
-    loop {
-        find(shared, view, sequence, looks);
-        let gaps = looks.windows(2).filter(|pair| is_gap(pair)).count();
-        if gaps == 0 {
-            return;
+    let Scratch { ends, gaps, next_gaps, searches, .. } = scratch;
+    ends.clear();
+    gaps.clear();
+    searches.clear();
+    let last = sequence.len() as u32;
+    let add = |depth| searches.push(Search::at(depth));
+    [1].into_iter().chain(between(1, last, LOOKS - 2)).for_each(add);
+    searches.extend((last > 1).then(|| Search::at(last)));
+    let to = Look { depth: last + 1, set: SetRef::EMPTY };
+    gaps.push(Gap { from: Look::default(), to, looks: searches.len() });
+    while !searches.is_empty() {
+        find(shared, view, sequence, searches);
+        next_gaps.clear();
+        let mut found = &searches[..];
+        for gap in &*gaps {
+            let (own, others) = found.split_at(gap.looks);
+            narrow(gap, own, ends, next_gaps);
+            found = others;
         }
-        let most = (LOOKS / gaps).max(1) as u32;
-        next.clear();
-        for pair in looks.windows(2) {
-            next.push(pair[0]);
-            if is_gap(pair) {
-                spread(next, pair[0].position, pair[1].position, most);
+        std::mem::swap(gaps, next_gaps);
+        searches.clear();
+        let most = LOOKS.checked_div(gaps.len()).unwrap_or(0).max(1);
+        for gap in &mut *gaps {
+            let known = searches.len();
+            searches.extend(between(gap.from.depth, gap.to.depth, most).map(Search::at));
+            gap.looks = searches.len() - known;
+        }
+    }
+    ends.sort_unstable_by_key(|end| end.depth);
+}
+
+/// Divides a gap by what was found in it. A block that nobody was found to hold counts as the next
+/// deeper one.
+fn narrow(gap: &Gap, found: &[Search], ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
+    let mut to = gap.to;
+    let found = found.iter().rev().map(|search| search.look);
+    for mut from in found.chain([gap.from]) {
+        if from.set == SetRef::EMPTY {
+            from.set = to.set;
+        }
+        // Everyone is before the first block, whatever set stands there.
+        if from.depth > 0 && from.set != to.set {
+            match to.depth - from.depth {
+                1 => ends.push(from),
+                _ => gaps.push(Gap { from, to, looks: 0 }),
             }
         }
-        next.extend(looks.last());
-        std::mem::swap(looks, next);
+        to = from;
     }
 }
 
-/// Whether something is to be found out between two neighbours.
-fn is_gap(pair: &[Look]) -> bool {
-    pair[0].set != pair[1].set && pair[1].position - pair[0].position > 1
+/// Up to `most` blocks between two, at even distances.
+fn between(from: u32, to: u32, most: usize) -> impl Iterator<Item = u32> {
+    let count = (most as u32).min((to - from).saturating_sub(1));
+    // A fixed-point number, so that one division is enough.
+    let stride = (u64::from(to - from) << 32) / u64::from(count + 1);
+    (1..=u64::from(count)).map(move |number| from + ((number * stride) >> 32) as u32)
 }
 
-/// Adds up to `most` places between two, at even distances.
-fn spread(looks: &mut Vec<Look>, from: u32, to: u32, most: u32) {
-    let between = (to - from).saturating_sub(1);
-    let count = most.min(between);
-    for number in 1..=count {
-        let step = u64::from(to - from) * u64::from(number) / u64::from(count + 1);
-        looks.push(Look { position: from + step as u32, set: SetRef::EMPTY, is_done: false });
+/// Finds who holds blocks, a step of all searches at a time, so that the processor waits
+/// for memory once for each step and not for each place.
+fn find(shared: &Shared, view: &View, sequence: &[SequenceHash], searches: &mut [Search]) {
+    let mut touched = 0;
+    for search in &mut *searches {
+        search.key = sequence[search.look.depth as usize - 1].0;
+        let (shard, place) = shared.layout.place(search.key);
+        let table = view.table(shard);
+        search.path = Path::new(place, table);
+        search.shard = shard as u32;
+        touched ^= table::touch(table, search.path, 0);
     }
-}
-
-/// Looks at all places that were not looked at yet.
-fn find(shared: &Shared, view: &View, sequence: &[SequenceHash], looks: &mut [Look]) {
-    let place = |look: &Look| {
-        let key = sequence[look.position as usize].0;
-        let (shard, place) = shared.layout.place(key);
-        let table = &*view.tables[shard];
-        (table, Path::new(place, table.len()), key)
-    };
-    table::fetch(looks.iter().filter(|look| !look.is_done).map(place), false);
-    let mut deeper = SetRef::EMPTY;
-    for look in looks.iter_mut().rev() {
-        if !look.is_done {
-            let (table, path, key) = place(look);
-            look.set = table::find(table, path, key);
-            look.is_done = true;
+    for step in 0..MAX_PROBES {
+        std::hint::black_box(std::mem::take(&mut touched));
+        let mut all_done = true;
+        for search in searches.iter_mut().filter(|search| !search.is_done) {
+            let table = view.table(search.shard as usize);
+            match table::look(table, search.path, search.key, step) {
+                table::Look::Here(set) => search.look.set = set,
+                table::Look::Absent => {}
+                table::Look::Further => {
+                    touched ^= table::touch(table, search.path, step + 1);
+                    all_done = false;
+                    continue;
+                }
+            }
+            search.is_done = true;
         }
-        if look.set == SetRef::EMPTY {
-            look.set = deeper;
+        if all_done {
+            return;
         }
-        deeper = look.set;
     }
 }
 
-/// Sums up per worker, from the deepest place to the first; false if a set is gone.
+/// Sums up per worker, from the deepest block to the first; false if a set is gone.
 fn collect(shared: &Shared, view: &View, out: &mut Overlaps) -> bool {
     out.scratch.start(view.slots());
     let Overlaps { found, scratch } = out;
-    let (mut complete, mut end) = (true, scratch.looks.len());
-    while end > 0 {
-        let deepest = scratch.looks[end - 1];
-        let same = |look: &Look| look.set == deepest.set;
-        let first = scratch.looks[..end].iter().rposition(|look| !same(look));
-        let (first, before) = first.map_or((0, 0), |at| (at + 1, scratch.looks[at].position + 1));
-        end = first;
-        if deepest.set == SetRef::EMPTY {
-            continue;
-        }
-        if !shared.sets.copy(deepest.set, &mut scratch.elements) {
+    let mut complete = true;
+    for number in (0..scratch.ends.len()).rev() {
+        let Look { depth, set } = scratch.ends[number];
+        let before = if number > 0 { scratch.ends[number - 1].depth } else { 0 };
+        if shared.sets.copy(set, &mut scratch.elements) {
+            add(view, found, scratch, depth, depth - before);
+        } else {
             complete = false;
-            continue;
         }
-        add(view, found, scratch, deepest.position + 1, deepest.position + 1 - before);
     }
     fill_holes(found);
     complete
@@ -167,26 +208,22 @@ fn collect(shared: &Shared, view: &View, out: &mut Overlaps) -> bool {
 
 /// Counts `blocks` blocks, the last of them the `depth`th, for all elements in the scratch.
 fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, depth: u32, blocks: u32) {
-    let mut counted = None;
+    let (lookup, mut counted) = (scratch.lookup, NOBODY);
     for &element in &scratch.elements {
         let slot = elements::slot(element);
-        let medium = match elements::state(element) {
-            State::Reported(medium) => medium,
-            // What was reported, and stands before it, says more.
-            State::Predicted if counted == Some(slot) => continue,
-            State::Predicted => Medium::Device,
-        };
-        counted = Some(slot);
+        // What was reported stands before what was predicted, and says more.
+        if std::mem::replace(&mut counted, slot) == slot {
+            continue;
+        }
         let Some(rank) = scratch.ranks.get_mut(slot as usize) else { continue };
-        if rank.lookup != scratch.lookup {
-            let at = view.worker(slot).map_or(NOBODY, |worker| {
-                found.push(Found { worker, overlap: Default::default(), depth });
-                found.len() as u32 - 1
-            });
-            *rank = Rank { lookup: scratch.lookup, at };
+        if rank.lookup != lookup {
+            *rank = Rank { lookup, at: NOBODY };
+            let Some(worker) = view.worker(slot) else { continue };
+            rank.at = found.len() as u32;
+            found.push(Found { worker, overlap: Overlap::default(), depth });
         }
         if let Some(found) = found.get_mut(rank.at as usize) {
-            found.overlap.count(medium, blocks);
+            found.overlap.count(elements::medium(element), blocks);
         }
     }
 }
@@ -198,6 +235,12 @@ fn fill_holes(found: &mut [Found]) {
         if missing > 0 {
             found.overlap.count(found.overlap.farthest(), missing);
         }
+    }
+}
+
+impl Search {
+    fn at(depth: u32) -> Self {
+        Self { look: Look { depth, set: SetRef::EMPTY }, ..Self::default() }
     }
 }
 

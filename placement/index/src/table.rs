@@ -18,15 +18,11 @@ const CELLS: usize = 4;
 pub(crate) const BUCKET_BYTES: usize = 64;
 /// Buckets that a search visits at most. A block for which there is no room among them is not
 /// taken: good hashes need a few, and hostile ones must not make searches long.
-const MAX_PROBES: usize = 64;
+pub(crate) const MAX_PROBES: usize = 64;
 /// A count that went so far is not counted down again.
 const MAX_PASSED: u8 = 15;
-/// Blocks whose cells are fetched side by side: what a core can have under way at once.
-const FETCHED_AT_ONCE: usize = 16;
-/// Steps of their paths up to which that is done; hardly any goes farther.
-const FETCHED_STEPS: usize = 16;
 /// Pairs that are tried at a stride, before those that follow the last of them one by one.
-const STRIDES: usize = 8;
+const STRIDES: u64 = 8;
 
 #[repr(align(64))]
 pub(crate) struct Bucket {
@@ -37,13 +33,11 @@ pub(crate) struct Bucket {
 pub(crate) type Table = Arc<[Bucket]>;
 
 /// The buckets in which a block can be, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path {
-    home: usize,
-    /// Which of a bucket's counts is this block's, below 8.
-    tag: u8,
-    stride: usize,
-    pairs: usize,
+    place: u64,
+    home: u32,
+    buckets: u32,
 }
 
 /// A cell's place.
@@ -75,62 +69,109 @@ pub(crate) fn capacity(buckets: usize) -> usize {
 }
 
 impl Path {
-    /// The path of a place within a shard whose table has so many buckets.
+    /// The path of a place within a shard that has this table.
     #[inline]
-    pub(crate) fn new(place: u64, buckets: usize) -> Self {
-        let home = ((u128::from(place) * buckets as u128) >> 64) as usize;
-        let pairs = buckets / 2;
-        let stride = 1 + (((place & 0xffff_ffff) * pairs as u64) >> 32) as usize;
-        let tag = (place >> 32) as u8 % 8;
-        Self { home, tag, stride, pairs }
+    pub(crate) fn new(place: u64, table: &[Bucket]) -> Self {
+        let home = ((u128::from(place) * table.len() as u128) >> 64) as u32;
+        Self { place, home, buckets: table.len() as u32 }
+    }
+
+    /// Whether the path is one through this table, and not one through a smaller one.
+    #[inline]
+    pub(crate) fn fits(self, table: &[Bucket]) -> bool {
+        self.buckets as usize == table.len()
     }
 
     /// The bucket at one step of the path.
     #[inline]
     fn bucket(self, step: usize) -> usize {
-        if step < 2 {
-            return self.home ^ step;
-        }
-        let turn = step / 2;
+        if step < 2 { self.home as usize ^ step } else { self.far_bucket(step) }
+    }
+
+    fn far_bucket(self, step: usize) -> usize {
+        let pairs = u64::from(self.buckets / 2);
+        let stride = 1 + (((self.place & 0xffff_ffff) * pairs) >> 32);
+        let turn = step as u64 / 2;
         let strides = turn.min(STRIDES);
-        let pair = (self.home / 2 + strides * self.stride + (turn - strides)) % self.pairs;
-        pair * 2 + (self.home & 1 ^ step & 1)
+        let pair = (u64::from(self.home / 2) + strides * stride + (turn - strides)) % pairs;
+        pair as usize * 2 + (self.home as usize & 1 ^ step & 1)
+    }
+
+    /// Which of a bucket's counts is this block's, below 8.
+    #[inline]
+    fn tag(self) -> u8 {
+        (self.place >> 32) as u8 % 8
     }
 }
 
-/// A block, and where it is looked for.
-pub(crate) type Wanted<'t> = (&'t [Bucket], Path, u64);
+/// What a search finds in one bucket.
+pub(crate) enum Look {
+    Here(SetRef),
+    Absent,
+    /// It may be in the next bucket of its path.
+    Further,
+}
 
-/// Brings the cells of blocks into the processor's cache, and where `for_room` also cells that
-/// they can have: many at a time with loads that wait for nothing, where a search for each in
-/// turn would wait for memory at every step.
+/// Starts to bring the bucket at a step into the processor's cache.
 #[inline]
-pub(crate) fn fetch<'t>(wanted: impl Iterator<Item = Wanted<'t>>, for_room: bool) {
-    let mut wanted = wanted.peekable();
-    while wanted.peek().is_some() {
-        let mut pending = [None; FETCHED_AT_ONCE];
-        let places = pending.iter_mut().zip(&mut wanted);
-        places.for_each(|(place, wanted)| *place = Some(wanted));
-        for step in 0..FETCHED_STEPS {
-            let touch = |(table, path, _): &Wanted<'_>| table[path.bucket(step)].cells[0].touch();
-            std::hint::black_box(pending.iter().flatten().fold(0, |sum, one| sum ^ touch(one)));
-            for place in &mut pending {
-                *place = place.filter(|wanted| goes_on(wanted, step, for_room));
-            }
-            if pending.iter().all(Option::is_none) {
-                break;
-            }
+pub(crate) fn touch(table: &[Bucket], path: Path, step: usize) -> u64 {
+    table[path.bucket(step)].cells[0].touch()
+}
+
+/// Looks for a block in the bucket at one step of its path, the earlier ones having been passed.
+#[inline]
+pub(crate) fn look(table: &[Bucket], path: Path, key: u64, step: usize) -> Look {
+    let bucket = &table[path.bucket(step)];
+    let here = bucket.cells.iter().find_map(|cell| cell.read(key));
+    match here {
+        Some(set) => Look::Here(set),
+        None if bucket.passed(path.tag()) == 0 || step + 1 == MAX_PROBES => Look::Absent,
+        None => Look::Further,
+    }
+}
+
+/// What the writer finds in one bucket.
+pub(crate) enum Found {
+    Here(At),
+    /// It is not there.
+    Absent,
+    Further,
+}
+
+/// Looks for a block, and for room for it unless some was found, in the bucket at one step of its
+/// path.
+#[inline]
+pub(crate) fn look_or_room(
+    table: &[Bucket],
+    path: Path,
+    key: u64,
+    step: usize,
+    room: &mut Option<At>,
+) -> Found {
+    let bucket = path.bucket(step);
+    let at = |cell| At { bucket, cell, path, distance: step };
+    for (number, cell) in table[bucket].cells.iter().enumerate() {
+        if cell.value().is_free() {
+            *room = room.or(Some(at(number)));
+        } else if cell.key() == key {
+            return Found::Here(at(number));
         }
     }
+    let goes_on = table[bucket].passed(path.tag()) > 0 || room.is_none();
+    if goes_on { Found::Further } else { Found::Absent }
 }
 
-/// Whether a search goes on after the bucket at `step`.
+/// Whether a cell has no block.
 #[inline]
-fn goes_on(&(table, path, key): &Wanted<'_>, step: usize, for_room: bool) -> bool {
-    let bucket = &table[path.bucket(step)];
-    let is_here = bucket.cells.iter().any(|cell| cell.key() == key);
-    let has_room = || bucket.cells.iter().any(|cell| cell.value().is_free());
-    !is_here && (bucket.passed(path.tag) > 0 || for_room && !has_room())
+pub(crate) fn is_free(table: &[Bucket], at: At) -> bool {
+    cell(table, at).value().is_free()
+}
+
+/// The value of a cell, if it is this block's.
+#[inline]
+pub(crate) fn value_at(table: &[Bucket], at: At, key: u64) -> Option<Value> {
+    let cell = cell(table, at);
+    Some(cell.value()).filter(|value| cell.key() == key && !value.is_free())
 }
 
 impl Bucket {
@@ -146,17 +187,12 @@ impl Bucket {
 }
 
 /// Who holds a block; the empty set if nobody.
-#[inline]
 pub(crate) fn find(table: &[Bucket], path: Path, key: u64) -> SetRef {
     for step in 0..MAX_PROBES {
-        let bucket = &table[path.bucket(step)];
-        for cell in &bucket.cells {
-            if let Some(set) = cell.read(key) {
-                return set;
-            }
-        }
-        if bucket.passed(path.tag) == 0 {
-            break;
+        match look(table, path, key, step) {
+            Look::Here(set) => return set,
+            Look::Absent => break,
+            Look::Further => {}
         }
     }
     SetRef::EMPTY
@@ -176,7 +212,7 @@ pub(crate) fn locate(table: &[Bucket], path: Path, key: u64) -> Located {
                 return Located::Here(At { bucket, cell: number, path, distance }, value);
             }
         }
-        passed &= table[bucket].passed(path.tag) > 0;
+        passed &= table[bucket].passed(path.tag()) > 0;
         if let (false, Some(at)) = (passed, free) {
             return Located::Free(at);
         }
@@ -185,9 +221,10 @@ pub(crate) fn locate(table: &[Bucket], path: Path, key: u64) -> Located {
 }
 
 /// Gives a free cell to a block.
+#[inline]
 pub(crate) fn fill(table: &[Bucket], at: At, key: u64, set: SetRef, age: u8) {
     // Before the cell, so that whoever looks for the block passes on to it.
-    shift(table, at, |passed| (passed + 1).min(MAX_PASSED));
+    shift(table, at, up);
     cell(table, at).fill(key, set, age);
 }
 
@@ -212,7 +249,7 @@ pub(crate) fn used<'t>(
 ) -> impl Iterator<Item = (At, u64, Value)> + 't {
     let cells = table[bucket].cells.iter().enumerate();
     cells.filter(|(_, cell)| !cell.value().is_free()).filter_map(move |(number, cell)| {
-        let path = Path::new(layout.place(cell.key()).1, table.len());
+        let path = Path::new(layout.place(cell.key()).1, table);
         let distance = (0..MAX_PROBES).find(|&step| path.bucket(step) == bucket)?;
         Some((At { bucket, cell: number, path, distance }, cell.key(), cell.value()))
     })
@@ -232,36 +269,48 @@ pub(crate) fn grown(
     mut lost: impl FnMut(Value),
 ) -> Table {
     let larger = new(buckets);
-    for cell in table.iter().flat_map(|bucket| &bucket.cells) {
-        let (key, value) = (cell.key(), cell.value());
+    // Used cells of each bucket: a bucket is filled from the first cell on.
+    let mut used = vec![0u8; buckets];
+    for old in table.iter().flat_map(|bucket| &bucket.cells) {
+        let (key, value) = (old.key(), old.value());
         if value.is_free() {
             continue;
         }
-        match room(&larger, Path::new(layout.place(key).1, buckets)) {
-            Some(at) => fill(&larger, at, key, value.set(), value.age()),
+        let path = Path::new(layout.place(key).1, &larger);
+        let home = path.home as usize;
+        if usize::from(used[home]) < CELLS {
+            larger[home].cells[usize::from(used[home])].fill(key, value.set(), value.age());
+            used[home] += 1;
+            continue;
+        }
+        match (1..MAX_PROBES).find(|&step| usize::from(used[path.bucket(step)]) < CELLS) {
+            Some(distance) => {
+                let bucket = path.bucket(distance);
+                let at = At { bucket, cell: usize::from(used[bucket]), path, distance };
+                used[bucket] += 1;
+                shift(&larger, at, up);
+                cell(&larger, at).fill(key, value.set(), value.age());
+            }
             None => lost(value),
         }
     }
     larger
 }
 
-/// The first free cell for a block that is known not to be there.
-fn room(table: &[Bucket], path: Path) -> Option<At> {
-    (0..MAX_PROBES).find_map(|distance| {
-        let bucket = path.bucket(distance);
-        let cell = table[bucket].cells.iter().position(|cell| cell.value().is_free())?;
-        Some(At { bucket, cell, path, distance })
-    })
-}
-
+#[inline]
 fn cell(table: &[Bucket], at: At) -> &Cell {
     &table[at.bucket].cells[at.cell]
 }
 
+fn up(passed: u8) -> u8 {
+    (passed + 1).min(MAX_PASSED)
+}
+
 /// Changes the counts of the buckets that a block passed on the way to its cell.
+#[inline]
 fn shift(table: &[Bucket], at: At, change: impl Fn(u8) -> u8) {
     for step in 0..at.distance {
         let bucket = &table[at.path.bucket(step)];
-        bucket.set_passed(at.path.tag, change(bucket.passed(at.path.tag)));
+        bucket.set_passed(at.path.tag(), change(bucket.passed(at.path.tag())));
     }
 }

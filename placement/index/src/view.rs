@@ -12,17 +12,35 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// Slots of a page; publishing a change copies one page.
 const PAGE: usize = 256;
+/// Tables of a group.
+const GROUP: usize = 16;
 
 type Page = [Option<WorkerRank>; PAGE];
 
 /// An immutable view; cells change under it, places and names do not.
 #[derive(Clone)]
 pub(crate) struct View {
-    pub(crate) tables: Vec<Table>,
+    /// In groups, so that publishing a change copies one group and not all.
+    tables: Vec<Arc<[Table]>>,
     pages: Vec<Arc<Page>>,
 }
 
 impl View {
+    /// The table of a shard.
+    #[inline]
+    pub(crate) fn table(&self, shard: usize) -> &Table {
+        &self.tables[shard / GROUP][shard % GROUP]
+    }
+
+    /// The tables of all shards, in order.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().flat_map(|group| group.iter())
+    }
+
+    pub(crate) fn set_table(&mut self, shard: usize, table: Table) {
+        Arc::make_mut(&mut self.tables[shard / GROUP])[shard % GROUP] = table;
+    }
+
     /// The worker whose present life has `slot`; `None` if that life is over or is not filled yet.
     pub(crate) fn worker(&self, slot: u32) -> Option<WorkerRank> {
         let slot = slot as usize;
@@ -56,8 +74,10 @@ pub(crate) struct Published {
 
 impl Published {
     pub(crate) fn new(layout: &Layout) -> Self {
-        let tables = (0..layout.shards()).map(|shard| table::new(layout.first_buckets(shard)));
-        let view = View { tables: tables.collect(), pages: Vec::new() };
+        let table = |shard| table::new(layout.first_buckets(shard));
+        let tables: Vec<Table> = (0..layout.shards()).map(table).collect();
+        let tables = tables.chunks(GROUP).map(Arc::from).collect();
+        let view = View { tables, pages: Vec::new() };
         let view = ArcSwap::from_pointee(view);
         Self { view, turn: Mutex::new(()), reuses: AtomicU64::new(0) }
     }

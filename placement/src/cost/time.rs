@@ -9,11 +9,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CostModel {
     /// Blocks to compute and blocks in use, by [`Weights`].
-    #[default]
     Blocks,
     /// Predicted time, as far as anything is known of it; blocks before.
     Time,
     /// Predicted time once enough was seen of prompts and answers, blocks before.
+    #[default]
     Auto,
 }
 
@@ -51,6 +51,11 @@ impl FromStr for CostModel {
     }
 }
 
+/// A wait for the first token of so many seconds counts twice, one of twice as many three times:
+/// without it the sum of all waits is kept low at the expense of a few very long ones. Chosen by
+/// simulation, see BENCHMARKS.md: 0.25 s to 1 s give nearly the same.
+const PATIENCE_S: f64 = 0.5;
+
 /// What parts of the predicted time weigh. A value of this type is valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeWeights {
@@ -60,7 +65,8 @@ pub struct TimeWeights {
 }
 
 impl Default for TimeWeights {
-    /// All 1: the cost is how much longer all requests together wait because of this one.
+    /// All 1: the cost is how much longer all requests together wait because of this one, but for
+    /// long waits, which count more.
     fn default() -> Self {
         Self { first_token: 1.0, decode: 1.0, others: 1.0 }
     }
@@ -123,7 +129,8 @@ pub(crate) struct TimeInputs {
 /// The cost of one choice: how much longer requests wait because of it.
 ///
 /// - first token: the queue, the prompt, the transfer; and where blocks run out, the wait until
-///   requests end that free them: blocks are given back evenly over the time of an answer;
+///   requests end that free them: blocks are given back evenly over the time of an answer; more
+///   than in proportion where it is long;
 /// - decode: the answer's tokens at the pace of a step with this request in it;
 /// - others: running ones stand still while the prompt is computed, and take longer steps while it
 ///   is answered; those that come before it is computed wait for it.
@@ -148,7 +155,7 @@ pub(crate) fn time_score(weights: &TimeWeights, inputs: &TimeInputs) -> (Score, 
     let slowed = if answers { requests * (own + output_tokens * added) } else { 0.0 };
     let kept_waiting = inputs.arrivals_per_s * (queue + own) * own;
     let parts = [
-        weights.first_token * ttft,
+        weights.first_token * ttft * (1.0 + ttft / PATIENCE_S),
         weights.decode * output_tokens * step,
         weights.others * (slowed + kept_waiting),
     ];
@@ -156,6 +163,12 @@ pub(crate) fn time_score(weights: &TimeWeights, inputs: &TimeInputs) -> (Score, 
     let total = (prefill + decode + requests).min(f64::MAX);
     let score = Score { prefill, decode, requests, credit: 0.0, total };
     (score, Prediction { ttft_ms: ttft * 1e3, itl_ms: step * 1e3 })
+}
+
+/// What two parts of one wait for the first token, in milliseconds, cost beyond what each costs by
+/// itself: one long wait counts more than two short ones.
+pub(crate) fn joint_wait(weights: &TimeWeights, one_ms: f64, other_ms: f64) -> f64 {
+    (weights.first_token * 2.0 * one_ms * other_ms / (PATIENCE_S * 1e3)).min(f64::MAX)
 }
 
 #[cfg(test)]
@@ -184,7 +197,21 @@ mod tests {
         let idle = TimeInputs { uncached_tokens: 1000.0, new_blocks: 100.0, ..inputs() };
         let (score, seen) = time_score(&TimeWeights::default(), &idle);
         assert!((seen.ttft_ms - 110.0).abs() < 1e-9 && (seen.itl_ms - 5.2).abs() < 1e-9);
-        assert!((score.total - (110.0 + 520.0)).abs() < 1e-9);
+        assert!((score.total - (110.0 * 1.22 + 520.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_wait_in_two_parts_costs_what_it_costs_in_one() {
+        let weights = TimeWeights::default();
+        let wait = |tokens: f64| {
+            let inputs = TimeInputs { uncached_tokens: tokens, output_tokens: 0.0, ..inputs() };
+            let (score, seen) = time_score(&weights, &inputs);
+            (score.prefill, seen.ttft_ms)
+        };
+        // Each has 10 ms of its own that do not depend on tokens.
+        let ((whole, _), (one, one_ms), (other, other_ms)) =
+            (wait(4100.0), wait(1000.0), wait(3000.0));
+        assert!((one + other + joint_wait(&weights, one_ms, other_ms) - whole).abs() < 1e-6);
     }
 
     #[test]

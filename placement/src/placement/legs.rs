@@ -5,7 +5,7 @@ use super::scoring::length;
 use super::select::{Chosen, Stage};
 use super::shares::Share;
 use crate::constraint::Role;
-use crate::cost::Prediction;
+use crate::cost::{Prediction, joint_wait};
 use crate::decision::{Decision, Leg, PickError, Reason, Request};
 use crate::mode::Mode;
 use crate::random::Random;
@@ -20,11 +20,13 @@ const PREFILL_TRIED: usize = 4;
 pub(super) struct Pair {
     prefill: Chosen,
     decode: Chosen,
+    /// What it costs beyond the sum of both that the request waits for one after the other.
+    joint: f64,
 }
 
 impl Pair {
     fn cost(&self) -> f64 {
-        self.prefill.cost + self.decode.cost
+        self.prefill.cost + self.decode.cost + self.joint
     }
 }
 
@@ -96,9 +98,11 @@ impl Placement {
             let prefill = self.choose(request, Stage::Prefill, random);
             prefills.retain(|&slot| slot != prefill.slot);
             let stage = Stage::Decode { prefill: prefill.slot };
-            let pair = self
-                .find_eligible(request, stage)
-                .map(|()| Pair { prefill, decode: self.choose(request, stage, random) });
+            let pair = self.find_eligible(request, stage).map(|()| {
+                let decode = self.choose(request, stage, random);
+                let joint = self.joint(request, prefill, decode);
+                Pair { prefill, decode, joint }
+            });
             best = match (best, pair) {
                 (Ok(best), Ok(pair)) if pair.cost() >= best.cost() => Ok(best),
                 (Ok(best), Err(_)) => Ok(best),
@@ -110,6 +114,15 @@ impl Placement {
             }
         }
         best
+    }
+
+    fn joint(&self, request: &Request<'_>, prefill: Chosen, decode: Chosen) -> f64 {
+        let wait_ms = |stage, chosen: Chosen| {
+            self.predicted(request, stage, chosen.slot).map_or(0.0, |seen| seen.ttft_ms)
+        };
+        let one = wait_ms(Stage::Prefill, prefill);
+        let other = wait_ms(Stage::Decode { prefill: prefill.slot }, decode);
+        if self.is_timed() { joint_wait(&self.settings.time_weights, one, other) } else { 0.0 }
     }
 
     /// The least busy worker that encodes media, if the request wants one and there is any.
@@ -170,7 +183,7 @@ impl Placement {
         whole: Chosen,
         pair: Option<Pair>,
     ) -> Option<Prediction> {
-        let Some(Pair { prefill, decode }) = pair else {
+        let Some(Pair { prefill, decode, .. }) = pair else {
             return self.predicted(request, Stage::Whole, whole.slot);
         };
         let prompt = self.predicted(request, Stage::Prefill, prefill.slot)?;

@@ -363,11 +363,16 @@ impl Placement {
 
     fn next_in_turn(&mut self, request: &Request<'_>, stage: Stage) -> usize {
         let eligible = &self.scratch.eligible;
-        let worker = |slot: u32| self.fleet.row(slot).worker;
-        let next = eligible.iter().position(|&slot| Some(worker(slot)) > self.last).unwrap_or(0);
-        // A pinned request is out of turn, and so are helpers.
-        if request.pinned.is_none() && stage == Stage::Whole {
-            self.last = Some(worker(eligible[next]));
+        let worker = |slot: u32| Some(self.fleet.row(slot).worker);
+        if let Stage::Decode { .. } = stage {
+            // Whose turn it is to answer was found before it was known who computes the prompt.
+            return eligible.iter().position(|&slot| worker(slot) >= self.last).unwrap_or(0);
+        }
+        let last = if stage == Stage::Whole { &mut self.last } else { &mut self.last_prefill };
+        let next = eligible.iter().position(|&slot| worker(slot) > *last).unwrap_or(0);
+        // A pinned request is out of turn.
+        if stage.pinned(request).is_none() {
+            *last = worker(eligible[next]);
         }
         next
     }

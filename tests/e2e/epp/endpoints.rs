@@ -4,6 +4,7 @@ use super::testbed::{DESTINATION, Testbed, served_by, until, until_status};
 use hyper::StatusCode;
 use serde_json::json;
 use stator_tests::engine::Engine;
+use stator_tests::envoy::Routing;
 use stator_tests::picker::endpoints;
 
 #[tokio::test]
@@ -34,7 +35,11 @@ async fn endpoints_may_have_addresses_of_ipv6() {
     };
     let address = listener.local_addr().expect("a listener has an address");
     drop(listener);
-    let Some(testbed) = Testbed::start(0).await else { return };
+    // A gateway tells who answered where it picks from what it knows, and only if it is asked.
+    let testbed = Testbed::with(0, &["--response-path=headers"], |settings, _| {
+        settings.routing = Routing::OverrideHost(vec![address]);
+    });
+    let Some(testbed) = testbed.await else { return };
     let engine = Engine::at(address).await;
     testbed.file.write(&endpoints(&[engine.address()]));
     let reply = until_status(StatusCode::OK, async || testbed.chat("hello").await).await;

@@ -2,7 +2,9 @@
 
 use super::testbed::{Testbed, until, until_status};
 use hyper::StatusCode;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -28,6 +30,7 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name = called("authority");
         let certificate = params.self_signed(&key).expect("a certificate");
         std::fs::write(folder.path().join("ca.crt"), certificate.pem()).expect("a file");
         Self { issuer: Issuer::new(params, key), folder }
@@ -41,7 +44,8 @@ impl Authority {
     /// Puts a new certificate and its key into a folder, at once, as a volume of Kubernetes does.
     fn sign(&self, folder: &Path) -> Vec<u8> {
         let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new([NAME.to_owned()]).expect("a name");
+        let mut params = CertificateParams::new([NAME.to_owned()]).expect("a name");
+        params.distinguished_name = called(NAME);
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         for (name, text) in [("tls.key", key.serialize_pem()), ("tls.crt", certificate.pem())] {
             let next = folder.join("next");
@@ -50,6 +54,13 @@ impl Authority {
         }
         certificate.der().to_vec()
     }
+}
+
+/// A subject. One that is called as its issuer is counts as signed by itself.
+fn called(name: &str) -> DistinguishedName {
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, name);
+    subject
 }
 
 /// The certificate that a server shows to who trusts this authority; `None` where there is no

@@ -98,7 +98,7 @@ async fn a_collector_gets_the_spans_of_a_request() {
         .map(|at| u8::from_str_radix(&TRACE[2 * at..2 * at + 2], 16).expect("hexadecimal"))
         .collect();
     let wanted = [
-        "llm-d-epp",
+        "stator-epp",
         "gateway.request",
         "gateway.request_orchestration",
         "produce_precise_prefix_cache",

@@ -161,6 +161,7 @@ impl Preset {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::iter::once;
 
     #[test]
     fn documented_figures_hold() {
@@ -177,8 +178,8 @@ mod tests {
     #[test]
     fn a_chunked_prompt_costs_the_same_attention() {
         let timing = Timing { prefill_pair_s: 1e-6, ..Timing::NONE };
-        let whole = timing.step([0..600]);
-        let chunks = timing.step([0..100]) + timing.step([100..600]);
+        let whole = timing.step(once(0..600));
+        let chunks = timing.step(once(0..100)) + timing.step(once(100..600));
         assert_eq!(whole, chunks);
         assert_eq!(whole, Duration::from_micros(600 * 601 / 2));
     }
@@ -186,9 +187,9 @@ mod tests {
     #[test]
     fn decode_grows_with_batch_and_active_kv() {
         let timing = Timing::preset("h100-llama-8b").expect("a known preset");
-        let one = timing.step([999..1000]);
+        let one = timing.step(once(999..1000));
         let two = timing.step([999..1000, 999..1000]);
-        let long = timing.step([99_999..100_000]);
+        let long = timing.step(once(99_999..100_000));
         assert!(one < two && two < long);
     }
 
@@ -196,7 +197,10 @@ mod tests {
     fn a_fixed_step_takes_its_time_and_none_takes_none() {
         let step = Duration::from_millis(5);
         assert_eq!(Timing::fixed(step).step([0..512, 7..8]), step);
-        assert_eq!(Timing::preset("none").expect("a known preset").step([0..512]), Duration::ZERO);
+        assert_eq!(
+            Timing::preset("none").expect("a known preset").step(once(0..512)),
+            Duration::ZERO
+        );
         assert_eq!(Timing::preset("abacus"), None);
     }
 }

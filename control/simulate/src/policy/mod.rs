@@ -136,8 +136,6 @@ pub(crate) enum Kind {
     Dynamo,
     /// This project's placement with its default settings.
     Stator,
-    /// The same by predicted times once enough was seen.
-    StatorAuto,
 }
 
 impl Kind {
@@ -152,7 +150,6 @@ impl Kind {
             Self::LlmD => "llm-d",
             Self::Dynamo => "dynamo",
             Self::Stator => "stator",
-            Self::StatorAuto => "stator-auto",
         }
     }
 
@@ -169,7 +166,6 @@ impl Kind {
             Self::PowerOfTwo => mode(Mode::PowerOfTwo),
             Self::Dynamo => Settings { cost: CostModel::Blocks, ..mode(Mode::Kv) },
             Self::Stator => defaults,
-            Self::StatorAuto => Settings { cost: CostModel::Auto, ..defaults },
             Self::PrefixHash => {
                 return paired(common, Box::<prefix_hash::PrefixHash>::default);
             }
@@ -180,7 +176,7 @@ impl Kind {
 
     /// Whether what workers publish of their KV makes a difference to it.
     pub(crate) fn follows_events(self) -> bool {
-        matches!(self, Self::Dynamo | Self::Stator | Self::StatorAuto)
+        matches!(self, Self::Dynamo | Self::Stator)
     }
 }
 

@@ -33,7 +33,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_does_not() {
 
 #[test]
 fn every_policy_keeps_the_rules_while_everything_fails() {
-    let policies = "random,round-robin,power-of-two,prefix-hash,llm-d,stator,stator-auto";
+    let policies = "random,round-robin,power-of-two,prefix-hash,llm-d,dynamo,stator";
     for mix in ["chat", "agents", "summarise", "batch", "mixed"] {
         for outcome in run(&format!(
             "--mix {mix} --policy {policies} --requests 100 --rate 15 --workers 4 \

@@ -107,7 +107,8 @@ impl EngineFeeds {
             let translator = Translator::new(block_size, blocks_max);
             let (sink, metrics) = (self.sink.clone(), self.metrics.clone());
             let closure = Closure::new(blocks_max);
-            Task::new(worker, (translator, closure), sink, metrics).run(subscription, replay_endpoint)
+            Task::new(worker, (translator, closure), sink, metrics)
+                .run(subscription, replay_endpoint)
         });
         self.metrics.engines.set(roster.len() as i64);
     }

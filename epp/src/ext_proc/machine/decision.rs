@@ -8,7 +8,11 @@ use crate::ext_proc::message::{Answer, BodyChange, Change, Direction, MetaValue,
 use bytes::Bytes;
 use stator_protos::header::{DESTINATION, LB_NAMESPACE, OWN_PREFIX, ROUTING, SCORES};
 use std::borrow::Cow;
+use std::fmt::Write;
 use std::net::SocketAddr;
+
+/// What most addresses and the comma between them take as text.
+const ADDRESS_BYTES: usize = 24;
 
 /// What is to be sent once the decision is there.
 pub(super) struct Owed {
@@ -66,9 +70,11 @@ impl<W: Watch> Machine<W> {
     }
 
     /// Sends what a decision answers; hands back what follows the endpoint's answer.
-    fn answer(&mut self, owed: Owed, routed: Routed<W>) -> W {
-        let metadata = self.decision_metadata(&routed);
-        let mut change = self.decision_change(&routed, owed.own_headers);
+    fn answer(&mut self, owed: Owed, mut routed: Routed<W>) -> W {
+        let destination = self.destination(&routed.endpoints);
+        let set_headers = std::mem::take(&mut routed.set_headers);
+        let mut change = decision_change(&destination, set_headers, owed.own_headers);
+        let metadata = decision_metadata(destination, std::mem::take(&mut routed.scores));
         let changed = owed.body.as_ref().is_some_and(|body| !same(body, &routed.body));
         let length = total(&routed.body);
         // In full duplex always, as the llm-d router does: Envoy drops the client's length because
@@ -120,37 +126,42 @@ impl<W: Watch> Machine<W> {
         }
     }
 
-    fn decision_metadata(&self, routed: &Routed<W>) -> Vec<Metadatum> {
-        let entry = |key: &'static str, value| Metadatum {
-            namespace: LB_NAMESPACE.into(),
-            key: key.into(),
-            value,
-        };
-        let mut metadata =
-            vec![entry(DESTINATION, MetaValue::Text(self.destination(&routed.endpoints)))];
-        if !routed.scores.is_empty() {
-            metadata.push(entry(SCORES, MetaValue::Scores(routed.scores.clone())));
-        }
-        metadata
-    }
-
-    fn decision_change(&self, routed: &Routed<W>, own_headers: Vec<String>) -> Change {
-        let mut set = Vec::with_capacity(routed.set_headers.len() + 2);
-        set.push((DESTINATION, self.destination(&routed.endpoints)));
-        set.extend(routed.set_headers.iter().cloned());
-        // Not those that are set: whether a data plane removes first or sets first is its choice.
-        let own_headers = own_headers.into_iter().map(Cow::Owned);
-        let mut remove: Vec<Cow<'static, str>> =
-            ROUTING.iter().copied().map(Cow::Borrowed).chain(own_headers).collect();
-        remove.retain(|name| set.iter().all(|(known, _)| known != name));
-        Change { set, remove, clear_route_cache: true }
-    }
-
     fn destination(&self, endpoints: &[SocketAddr]) -> String {
         let wanted = if self.settings.fallbacks { endpoints.len() } else { 1 };
-        let texts: Vec<_> = endpoints.iter().take(wanted).map(SocketAddr::to_string).collect();
-        texts.join(",")
+        let mut text = String::with_capacity(wanted * ADDRESS_BYTES);
+        for endpoint in endpoints.iter().take(wanted) {
+            let comma = if text.is_empty() { "" } else { "," };
+            write!(text, "{comma}{endpoint}").expect("a string takes all");
+        }
+        text
     }
+}
+
+fn decision_metadata(destination: String, scores: Vec<(SocketAddr, f64)>) -> Vec<Metadatum> {
+    let entry = |key: &'static str, value| Metadatum {
+        namespace: LB_NAMESPACE.into(),
+        key: key.into(),
+        value,
+    };
+    let mut metadata = vec![entry(DESTINATION, MetaValue::Text(destination))];
+    if !scores.is_empty() {
+        metadata.push(entry(SCORES, MetaValue::Scores(scores)));
+    }
+    metadata
+}
+
+fn decision_change(
+    destination: &str,
+    mut set: Vec<(&'static str, String)>,
+    own_headers: Vec<String>,
+) -> Change {
+    set.insert(0, (DESTINATION, destination.to_owned()));
+    // Not those that are set: whether a data plane removes first or sets first is its choice.
+    let own_headers = own_headers.into_iter().map(Cow::Owned);
+    let all = ROUTING.iter().copied().map(Cow::Borrowed).chain(own_headers);
+    let is_set = |name: &Cow<'static, str>| set.iter().any(|(known, _)| known == name);
+    let remove = all.filter(|name| !is_set(name)).collect();
+    Change { set, remove, clear_route_cache: true }
 }
 
 impl Owed {

@@ -7,6 +7,9 @@ use crate::ext_proc::message::{
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
 
+/// Most bytes of a number as protobuf writes it.
+const VARINT_MAX: usize = 10;
+
 /// Where a message is written to.
 pub(crate) trait Sink {
     /// A whole message, which `write` appends.
@@ -181,12 +184,21 @@ fn key(number: u32, wire_type: u32) -> u32 {
     number << 3 | wire_type
 }
 
-fn varint(out: &mut Vec<u8>, mut number: u64) {
+/// A number as protobuf writes it, and how many bytes that takes.
+fn varint_of(mut number: u64) -> ([u8; VARINT_MAX], usize) {
+    let (mut bytes, mut size) = ([0; VARINT_MAX], 1);
     while number >= 0x80 {
-        out.push(number as u8 | 0x80);
+        bytes[size - 1] = number as u8 | 0x80;
         number >>= 7;
+        size += 1;
     }
-    out.push(number as u8);
+    bytes[size - 1] = number as u8;
+    (bytes, size)
+}
+
+fn varint(out: &mut Vec<u8>, number: u64) {
+    let (bytes, size) = varint_of(number);
+    out.extend_from_slice(&bytes[..size]);
 }
 
 fn number_field(out: &mut Vec<u8>, number: u32, value: u64) {
@@ -216,9 +228,8 @@ fn nested(out: &mut Vec<u8>, number: u32, write: impl FnOnce(&mut Vec<u8>)) {
     if length < 0x80 {
         out[at] = length as u8;
     } else {
-        let mut bytes = Vec::with_capacity(5);
-        varint(&mut bytes, length as u64);
-        out.splice(at..=at, bytes);
+        let (bytes, size) = varint_of(length as u64);
+        out.splice(at..=at, bytes[..size].iter().copied());
     }
 }
 
@@ -229,24 +240,17 @@ struct Prefix {
 }
 
 impl Prefix {
-    /// Five nested fields, each with a key of one byte and a length of at most ten.
-    const MAX: usize = 55;
+    /// Five nested fields, each with a key of one byte and a length.
+    const MAX: usize = 5 * (1 + VARINT_MAX);
 
     /// Puts the key of field `number` and `length` before what there is. Field numbers are below
     /// 16: their keys have one byte.
     fn wrap(&mut self, number: u32, length: usize) {
-        let mut field = [0; 11];
-        field[0] = key(number, 2) as u8;
-        let (mut size, mut rest) = (1, length);
-        while rest >= 0x80 {
-            field[size] = rest as u8 | 0x80;
-            rest >>= 7;
-            size += 1;
-        }
-        field[size] = rest as u8;
+        let (length, size) = varint_of(length as u64);
         let end = self.begin;
         self.begin = end - (size + 1);
-        self.bytes[self.begin..end].copy_from_slice(&field[..=size]);
+        self.bytes[self.begin] = key(number, 2) as u8;
+        self.bytes[self.begin + 1..end].copy_from_slice(&length[..size]);
     }
 
     fn len(&self) -> usize {

@@ -191,3 +191,16 @@ fn measured_times_decide_once_there_are_enough() {
     let slow = placement.pick(&request(&prompt), now, 0).unwrap();
     assert_eq!((slow.prefill, slow.split), (None, SplitReason::Measured));
 }
+
+#[test]
+fn prompts_and_answers_each_go_round() {
+    let profiles = TWO_AND_TWO.map(|role| Profile { role, ..Profile::default() });
+    let settings = Settings { mode: Mode::RoundRobin, split: Split::Always, ..Settings::default() };
+    let mut placement = with_profiles(settings, profiles.to_vec());
+    let mut pairs = || {
+        let decision = pick(&mut placement, &request(&[]));
+        (decision.prefill.map(|leg| leg.worker), decision.worker)
+    };
+    let wanted = |prefill, decode| (Some(rank(prefill)), rank(decode));
+    assert_eq!([pairs(), pairs(), pairs()], [wanted(0, 2), wanted(1, 3), wanted(0, 2)]);
+}
