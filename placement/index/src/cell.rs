@@ -129,7 +129,7 @@ impl Cell {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(stator_loom)))]
 mod tests {
     use super::*;
 
@@ -162,7 +162,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, stator_loom))]
 mod model {
     use super::*;
     use loom::sync::Arc;

@@ -183,7 +183,7 @@ fn common(one: &[SequenceHash], other: &[SequenceHash]) -> usize {
     low
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(stator_loom)))]
 mod tests {
     use super::*;
 

@@ -247,5 +247,5 @@ impl Changes {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(stator_loom)))]
 mod tests;

@@ -113,7 +113,7 @@ fn remove(set: &mut Vec<u32>, element: u32) -> bool {
     set.binary_search(&element).map(|at| set.remove(at)).is_ok()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(stator_loom)))]
 mod tests {
     use super::*;
 

@@ -30,34 +30,15 @@ const SNAPSHOT_PART: usize = 8192;
 /// other, as its events do; calls about several workers may come at once.
 ///
 /// Memory is bounded ([`Settings::max_bytes`]). Beyond the bound the blocks that were stored
-/// longest ago go first, and are counted ([`Stats::dropped`]): overlaps come out shorter than
-/// they are, never longer.
+/// longest ago go first, and are counted ([`Stats::dropped`](crate::Stats::dropped)): overlaps
+/// come out shorter than they are, never longer.
 pub struct Index {
     pub(crate) shared: Shared,
     pub(crate) lanes: Box<[Mutex<Lane>]>,
     /// Read while cells are written for a slot, so that the slot is not given away meanwhile.
     pub(crate) tenancy: RwLock<Tenancy>,
-    predictions: Mutex<Predictions>,
+    pub(crate) predictions: Mutex<Predictions>,
     pub(crate) sweep: Mutex<Sweep>,
-}
-
-/// Sizes of an index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Distinct blocks, reported or predicted.
-    pub blocks: usize,
-    /// Reported entries: a block counts once for each worker that holds it.
-    pub held: usize,
-    /// Predicted entries: a block counts once for each worker that should hold it.
-    pub predicted: usize,
-    /// Entries dropped so far for want of memory.
-    pub dropped: u64,
-    /// Distinct sets of holders.
-    pub sets: usize,
-    /// Bytes of the tables of blocks and of the sets.
-    pub bytes: usize,
-    /// Former states of workers that [`Index::maintain`] has yet to take out of the tables.
-    pub sweeping: usize,
 }
 
 impl Default for Index {
@@ -238,26 +219,6 @@ impl Index {
         (!part.is_empty()).then_some(part)
     }
 
-    /// Sizes, for metrics: takes each lane's lock in turn.
-    pub fn stats(&self) -> Stats {
-        let predicted = self.predictions.lock().blocks();
-        let (slots, sweeping): (Vec<u32>, usize) = {
-            let tenancy = self.tenancy.read();
-            (tenancy.lives().map(|life| life.slot).collect(), tenancy.retired().len())
-        };
-        let (sets, set_bytes) = self.shared.sets.size();
-        let table_bytes = self.shared.table_bytes.load(std::sync::atomic::Ordering::Relaxed);
-        let mut stats =
-            Stats { predicted, sets, bytes: set_bytes + table_bytes, sweeping, ..Stats::default() };
-        for lane in &self.lanes {
-            let lane = lane.lock();
-            stats.blocks += lane.blocks();
-            stats.held += slots.iter().map(|&slot| lane.held(slot)).sum::<usize>();
-            stats.dropped += lane.dropped();
-        }
-        stats
-    }
-
     /// Follows events without a clear among them.
     fn follow(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) -> Applied {
         let (life, tenancy) = loop {
@@ -357,5 +318,5 @@ impl Tails for Index {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(stator_loom)))]
 mod tests;

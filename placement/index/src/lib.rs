@@ -24,7 +24,9 @@
 //! lookup needs to look at a few places of a prompt only ([`Index::overlap`]). A worker's
 //! elements in sets carry the number of its present state, its *slot*; a state ends by masking
 //! the slot, and [`Index::maintain`] takes the remains out in the background.
-// `cfg(loom)` is set by hand, to model the lock-free parts: RUSTFLAGS="--cfg loom" cargo test.
+// `stator_loom` is set by hand, to model the lock-free parts:
+// RUSTFLAGS="--cfg stator_loom" cargo test -p stator-kv-index --release --lib model
+// (`loom` itself would switch dependencies to loom too, which do not build so.)
 #![allow(unexpected_cfgs)]
 
 mod cell;
@@ -42,6 +44,7 @@ mod predictions;
 mod scatter;
 mod sets;
 mod settings;
+mod stats;
 mod sync;
 mod table;
 mod tenancy;
@@ -51,11 +54,12 @@ mod upkeep;
 mod view;
 
 pub use closure::Closure;
-pub use index::{Index, Stats};
+pub use index::Index;
 pub use listing::{Cursor, Held};
 pub use overlap::{Overlap, Overlaps};
 pub use settings::{Predicting, Settings};
+pub use stats::Stats;
 pub use tenancy::Applied;
 pub use time::Time;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(stator_loom)))]
 mod testkit;

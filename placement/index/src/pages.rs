@@ -54,7 +54,7 @@ fn split(number: u32) -> (usize, usize) {
     (page as usize, (shifted - (1 << (page + FIRST_BITS))) as usize)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(stator_loom)))]
 mod tests {
     use super::*;
 

@@ -269,5 +269,5 @@ fn mix(element: u32) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(stator_loom)))]
 mod tests;

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Bytes of memory for blocks and for sets of holders; beyond them the oldest blocks go. The
-    /// least that works, some ten KiB, is used whatever is said here. Default 1 GiB.
+    /// least that works, some hundred KiB, is used whatever is said here. Default 1 GiB.
     pub max_bytes: usize,
     /// Writers that can work at once, rounded up to a power of two, at most 64. More of them take
     /// a little more memory and, for small events, more time. Default 4.

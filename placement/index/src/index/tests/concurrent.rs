@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 const STABLE: u64 = 300;
-const ROUNDS: u64 = 300;
+const ROUNDS: u64 = 100;
 
 /// Blocks of one sequence, unlike those of others.
 fn chain(number: u64, length: u64) -> Vec<u64> {
