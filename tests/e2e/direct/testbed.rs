@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use stator_tests::engine::Engine;
 use stator_tests::http::Client;
 use stator_tests::process::Process;
+use stator_tests::soon;
 use std::net::SocketAddr;
 
 /// Where chat requests go.
@@ -45,8 +46,18 @@ impl Sidecar {
         self.client.clone().with_header(PREFILLER, &prefiller.to_string())
     }
 
-    /// The sum of the samples of a metric that have all these labels.
-    pub(super) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+    /// Waits until the samples of a metric that have all these labels add up to `sum`: an answer is
+    /// counted after its last byte was sent.
+    pub(super) async fn counts(&self, name: &str, labels: &[&str], sum: f64) {
+        soon(name, async {
+            while self.metric(name, labels).await != sum {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let page = self.side.get("/metrics").await.body;
         let page = String::from_utf8(page.to_vec()).expect("metrics are text");
         let samples = page.lines().filter(|line| {
