@@ -193,6 +193,9 @@ impl Members for Pool {
             state.members.remove(&worker);
             state.placement.worker_down(worker);
         }
+        drop(state);
+        // Whoever waited for this worker goes elsewhere, or learns that there is none.
+        self.gate.kick();
     }
 
     /// Ends suspicions that are over, and bookings that nobody renews.
