@@ -33,6 +33,7 @@ pub use fleet::{Fleet, Worker, WorkerState};
 pub use learn::Speed;
 pub use mode::{Mode, UnknownMode};
 pub use placement::{Placement, Stats};
+pub use random::Random;
 pub use sessions::{Affinity, SessionSettings};
 pub use settings::{BusyThresholds, Settings};
 pub use split::{Nearness, Split, SplitReason, UncachedThreshold};

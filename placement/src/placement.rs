@@ -283,8 +283,8 @@ impl Placement {
         slot.map_or_else(InFlight::default, |slot| self.tracker.loads().total(slot))
     }
 
-    /// Where a booking is; `None` if it has ended.
-    pub fn booked_at(&self, booking: BookingId) -> Option<WorkerRank> {
+    #[cfg(test)]
+    fn booked_at(&self, booking: BookingId) -> Option<WorkerRank> {
         self.tracker.slot(booking).map(|slot| self.fleet.row(slot).worker)
     }
 

@@ -1,6 +1,7 @@
 //! The prompts that run now, on all workers, and which blocks they share where.
 
 use rustc_hash::FxHashMap;
+use stator_kv_index::common_prefix;
 use stator_protos::hash::SequenceHash;
 use std::sync::Arc;
 
@@ -100,7 +101,8 @@ impl Running {
                 }),
                 Some(&id) => {
                     // The first is the same, whatever its copy in the node says.
-                    let common = common(self.nodes[id as usize].part(), &hashes[at..]).max(1);
+                    let common =
+                        common_prefix(self.nodes[id as usize].part(), &hashes[at..]).max(1);
                     self.split(id, common as u32)
                 }
             };
@@ -159,7 +161,7 @@ impl Running {
         while let Some(first) = sequence.get(at) {
             let Some(&id) = self.children.get(&(parent, *first)) else { return };
             let node = &self.nodes[id as usize];
-            let common = common(node.part(), &sequence[at..]).max(1);
+            let common = common_prefix(node.part(), &sequence[at..]).max(1);
             at += common;
             each(node, at as u32);
             if common < node.blocks() as usize {
@@ -250,28 +252,6 @@ impl Running {
         (node.hashes, node.users) = (Arc::default(), Vec::new());
         self.free.push(id);
     }
-}
-
-/// Leading blocks that two sequences have in common: doubles its steps until they differ, then
-/// halves them, since hashes that are equal at one place are equal before it.
-fn common(one: &[SequenceHash], other: &[SequenceHash]) -> usize {
-    let limit = one.len().min(other.len());
-    let same = |place: usize| one[place] == other[place];
-    let (mut low, mut step) = (0, 1);
-    while low + step <= limit && same(low + step - 1) {
-        low += step;
-        step *= 2;
-    }
-    let mut high = limit.min(low + step - 1);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if same(middle) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }
 
 #[cfg(test)]

@@ -259,6 +259,7 @@ impl Tracker {
     }
 
     /// Where a booking is.
+    #[cfg(test)]
     pub(crate) fn slot(&self, id: BookingId) -> Option<u32> {
         self.bookings.get(&id).map(|booking| booking.slot)
     }

@@ -18,28 +18,24 @@ pub(crate) enum Purpose {
     Picks = 6,
 }
 
-/// A sequence of numbers that its seed determines.
-///
-/// Source: SplitMix64, Steele, Lea and Flood, "Fast splittable pseudorandom number generators".
+/// The placement's random numbers, in streams and in the shapes that workloads need.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(stator_placement::Random);
 
 impl Random {
     /// The stream of a seed and a purpose.
     pub(crate) fn new(seed: u64, purpose: Purpose) -> Self {
-        Self(mix(seed) ^ mix((purpose as u64) << 32))
+        Self(stator_placement::Random::new(mix(seed) ^ mix((purpose as u64) << 32)))
     }
 
     /// The next number, uniform over all 64-bit values.
     pub(crate) fn next(&mut self) -> u64 {
-        let drawn = mix(self.0);
-        self.0 = self.0.wrapping_add(STEP);
-        drawn
+        self.0.next_u64()
     }
 
     /// A number in `0..limit`; 0 for 0.
     pub(crate) fn below(&mut self, limit: u32) -> u32 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u32
+        self.0.below(limit as usize) as u32
     }
 
     /// A number in `low..=high`.
@@ -49,7 +45,7 @@ impl Random {
 
     /// A number from 0 up to, and never, 1.
     pub(crate) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+        self.0.unit()
     }
 
     /// Exponentially distributed.
@@ -66,14 +62,9 @@ impl Random {
     }
 }
 
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The output function: a bijection that spreads near numbers over all 64 bits.
+/// Spreads near numbers over all 64 bits; different ones stay different.
 pub(crate) fn mix(value: u64) -> u64 {
-    let mut mixed = value.wrapping_add(STEP);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    stator_placement::Random::new(value).next_u64()
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl<T> Chains<T> {
         let from: &dyn Path = &sequence;
         let (chain, value) =
             self.sorted.range::<dyn Path, _>((Included(from), Unbounded)).next()?;
-        Some((&chain.0, value, common(&chain.0, sequence)))
+        Some((&chain.0, value, common_prefix(&chain.0, sequence)))
     }
 
     /// How many blocks of a sequence that is not there others have.
@@ -64,7 +64,7 @@ impl<T> Chains<T> {
         let to: &dyn Path = &sequence;
         let mut range = self.sorted.range::<dyn Path, _>((Unbounded, Excluded(to)));
         let (chain, value) = range.next_back()?;
-        Some((&chain.0, value, common(&chain.0, sequence)))
+        Some((&chain.0, value, common_prefix(&chain.0, sequence)))
     }
 
     /// Adds a sequence that is not there and shares `shared` blocks with those that are.
@@ -121,7 +121,7 @@ impl<'a> Borrow<dyn Path + 'a> for Chain {
 impl Ord for dyn Path + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
         let (one, other) = (self.hashes(), other.hashes());
-        let shared = common(one, other);
+        let shared = common_prefix(one, other);
         one.get(shared).cmp(&other.get(shared))
     }
 }
@@ -163,7 +163,7 @@ impl Eq for Chain {}
 
 /// Leading blocks that two sequences have in common: doubles its steps until they differ, then
 /// halves them, since hashes that are equal at one place are equal before it.
-fn common(one: &[SequenceHash], other: &[SequenceHash]) -> usize {
+pub fn common_prefix(one: &[SequenceHash], other: &[SequenceHash]) -> usize {
     let limit = one.len().min(other.len());
     let same = |place: usize| one[place] == other[place];
     let (mut low, mut step) = (0, 1);
@@ -194,8 +194,8 @@ mod tests {
                 let one: Vec<_> = (0..length).map(SequenceHash).collect();
                 let mut other = one.clone();
                 other.iter_mut().skip(same as usize).for_each(|hash| hash.0 += 100);
-                assert_eq!(common(&one, &other), same as usize);
-                assert_eq!(common(&one[..same as usize], &one), same as usize);
+                assert_eq!(common_prefix(&one, &other), same as usize);
+                assert_eq!(common_prefix(&one[..same as usize], &one), same as usize);
             }
         }
     }

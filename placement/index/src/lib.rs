@@ -53,6 +53,7 @@ mod transitions;
 mod upkeep;
 mod view;
 
+pub use chains::common_prefix;
 pub use closure::Closure;
 pub use index::Index;
 pub use listing::{Cursor, Held};

@@ -35,19 +35,6 @@ fn check_empty(running: &Running) {
 }
 
 #[test]
-fn the_common_part_is_found_at_every_length() {
-    for length in 0..40 {
-        for same in 0..=length {
-            let one: Vec<_> = (0..length).map(SequenceHash).collect();
-            let mut other = one.clone();
-            other.iter_mut().skip(same as usize).for_each(|hash| hash.0 += 100);
-            assert_eq!(common(&one, &other), same as usize);
-            assert_eq!(common(&one[..same as usize], &one), same as usize);
-        }
-    }
-}
-
-#[test]
 fn an_edge_is_whole_again_once_nothing_branches_off() {
     let mut running = Running::default();
     let (long, short) = (chain(&[1, 2, 3, 4]), chain(&[1, 2]));
