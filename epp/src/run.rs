@@ -15,7 +15,7 @@ use http::StatusCode;
 use rustls::ServerConfig;
 use stator_epp_config::ResponsePath;
 use stator_epp_metrics::{Build, EppMetrics, PoolView};
-use stator_epp_plugins::settings::Tokens;
+use stator_epp_plugins::settings::{Fairness, Tokens};
 use stator_epp_pool::kubernetes::{Access, Cluster, Election, Elector, PoolRef, Reviewer};
 use stator_epp_pool::{PoolSpec, Watched, file};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
@@ -66,10 +66,19 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     if !settings.without_effect.is_empty() {
         tracing::info!(flags = settings.without_effect.join(" "), "flags without effect");
     }
-    if settings.plan.plan.features.flow_control && settings.plan.plan.flow_control.evicts {
-        tracing::warn!(
-            "flowControl.enableEviction has no effect: requests in flight do not give way"
-        );
+    if settings.plan.plan.features.flow_control {
+        let flow = &settings.plan.plan.flow_control;
+        if flow.evicts {
+            tracing::warn!(
+                "flowControl.enableEviction has no effect: requests in flight do not give way"
+            );
+        }
+        let bands = flow.bands.iter().chain([&flow.default_band, &flow.default_negative_band]);
+        if bands.into_iter().any(|band| matches!(band.fairness, Fairness::ProgramAware(_))) {
+            tracing::warn!(
+                "program-aware-fairness shares by tokens used; its parameters have no effect"
+            );
+        }
     }
     if settings.plan.plan.models.is_some() || settings.plan.plan.replicas != Default::default() {
         tracing::warn!(
