@@ -1,7 +1,9 @@
 //! Cost of the index: writing, reading while it is written, memory, snapshots, predictions.
 //!
 //! What takes long is timed by what the thread itself ran, since machines are shared; lookups and
-//! predictions by the clock. Parts are chosen by name: `-- lookup predict`.
+//! predictions by the clock. Parts are chosen by name: `-- lookup predict`. With `--small`, all is
+//! small enough to count instructions: `valgrind --tool=callgrind --dump-after=index::apply` or
+//! `--toggle-collect=index::look_up`, and so on, with the program and `--bench --small ingest`.
 
 use stator_kv_index::{Index, Overlaps, Settings, Time};
 use stator_protos::hash::SequenceHash;
@@ -19,17 +21,45 @@ const LIFE: Generation = Generation(1);
 const EVENT: u64 = 64;
 /// Blocks of a prompt, of which about 770 are held.
 const PROMPT: u64 = 900;
-const PROMPTS: u64 = 8_000;
-const LOOKUPS: u64 = 200_000;
+
+/// How much is measured.
+struct Sizes {
+    /// Lanes and blocks of each ingestion.
+    ingests: &'static [(usize, u64)],
+    prompts: u64,
+    lookups: u64,
+    snapshot: u64,
+    predictions: u64,
+}
+
+const LARGE: Sizes = Sizes {
+    ingests: &[(1, 1 << 20), (1, 1 << 22), (4, 1 << 22)],
+    prompts: 8_000,
+    lookups: 200_000,
+    snapshot: 10_000_000,
+    predictions: 600,
+};
+const SMALL: Sizes = Sizes {
+    ingests: &[(1, 1 << 18), (4, 1 << 18)],
+    prompts: 200,
+    lookups: 2_000,
+    snapshot: 500_000,
+    predictions: 30,
+};
 
 fn main() {
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let parts: [(&str, fn()); 4] =
-        [("ingest", ingest), ("lookup", lookup), ("snapshot", snapshot), ("predict", predict)];
-    for (name, part) in parts {
-        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-            part();
+    let sizes = if std::env::args().any(|arg| arg == "--small") { SMALL } else { LARGE };
+    for name in ["ingest", "lookup", "snapshot", "predict"] {
+        if !wanted.is_empty() && wanted.iter().all(|wanted| wanted != name) {
+            continue;
+        }
+        match name {
+            "ingest" => ingest(&sizes),
+            "lookup" => lookup(&sizes),
+            "snapshot" => snapshot(&sizes),
+            _ => predict(&sizes),
         }
     }
 }
@@ -69,6 +99,7 @@ fn events(from: u64, to: u64, event: impl Fn(Vec<u64>) -> KvEvent) -> Vec<(u64, 
     starts.map(|at| (at / EVENT % WORKERS, event((at..at + EVENT).map(hash).collect()))).collect()
 }
 
+#[inline(never)]
 fn apply(index: &Index, events: &[(u64, KvEvent)]) -> Duration {
     let started = busy();
     for (number, event) in events {
@@ -90,8 +121,8 @@ fn millions_per_s(blocks: u64, took: Duration) -> f64 {
 }
 
 /// Events of 64 blocks into one lane, and into four by one thread.
-fn ingest() {
-    for (lanes, blocks) in [(1, 1 << 20), (1, 1 << 22), (4, 1 << 22)] {
+fn ingest(sizes: &Sizes) {
+    for &(lanes, blocks) in sizes.ingests {
         let (store, remove) = (events(0, blocks, stored), events(0, blocks, removed));
         let index = index(lanes);
         let growing = millions_per_s(blocks, apply(&index, &store));
@@ -119,8 +150,8 @@ fn prompt(number: u64) -> Vec<SequenceHash> {
 }
 
 /// Conversations of four turns, each on the worker of the turn before or, one in four, another.
-fn fill(index: &Index) {
-    for number in 0..PROMPTS {
+fn fill(index: &Index, prompts: u64) {
+    for number in 0..prompts {
         let (prompt, mut on) = (prompt(number), hash(number) % WORKERS);
         for turn in 1..=4 {
             let draw = hash(number << 3 | turn);
@@ -134,17 +165,17 @@ fn fill(index: &Index) {
     }
 }
 
-fn lookup() {
+fn lookup(sizes: &Sizes) {
     let index = index(4);
-    fill(&index);
+    fill(&index, sizes.prompts);
     println!("lookup, {WORKERS} workers, {:?}", index.stats());
-    let prompts: Vec<_> = (0..PROMPTS).map(prompt).collect();
-    measure_lookups("quiet", &index, &prompts);
+    let prompts: Vec<_> = (0..sizes.prompts).map(prompt).collect();
+    measure_lookups("quiet", &index, &prompts, sizes.lookups);
     for rate in [6_000_000, 1_000_000_000] {
         let done = AtomicBool::new(false);
         std::thread::scope(|threads| {
             let writer = threads.spawn(|| churn(&index, rate, &done));
-            measure_lookups("written", &index, &prompts);
+            measure_lookups("written", &index, &prompts, sizes.lookups);
             done.store(true, Relaxed);
             let rate = writer.join().expect("the writer ends");
             println!("  while {rate:.1} M blocks/s were written");
@@ -173,20 +204,18 @@ fn churn(index: &Index, rate: u64, done: &AtomicBool) -> f64 {
     millions_per_s(written, started.elapsed())
 }
 
-fn measure_lookups(name: &str, index: &Index, prompts: &[Vec<SequenceHash>]) {
+fn measure_lookups(name: &str, index: &Index, prompts: &[Vec<SequenceHash>], lookups: u64) {
     let (mut out, mut times, mut depth) = (Overlaps::default(), Vec::new(), 0u64);
     let mut prompt = Vec::new();
-    for count in 0..LOOKUPS {
+    for count in 0..lookups {
         // Whoever looks a prompt up has just hashed it.
-        prompt.clone_from(&prompts[(hash(count) % PROMPTS) as usize]);
-        let started = Instant::now();
-        index.overlap(&prompt, &mut out);
-        times.push(started.elapsed());
+        prompt.clone_from(&prompts[(hash(count) % prompts.len() as u64) as usize]);
+        times.push(look_up(index, &prompt, &mut out));
         depth += u64::from(out.iter().map(|(_, overlap)| overlap.blocks()).max().unwrap_or(0));
     }
     times.sort_unstable();
     let at = |share: f64| times[(share * (times.len() - 1) as f64) as usize];
-    let depth = depth / LOOKUPS;
+    let depth = depth / lookups;
     println!(
         "lookup, {name}: depth {depth}, p50 {:?}, p99 {:?}, p99.9 {:?}",
         at(0.5),
@@ -195,15 +224,21 @@ fn measure_lookups(name: &str, index: &Index, prompts: &[Vec<SequenceHash>]) {
     );
 }
 
-/// Ten million blocks of one worker, from a snapshot.
-fn snapshot() {
+#[inline(never)]
+fn look_up(index: &Index, prompt: &[SequenceHash], out: &mut Overlaps) -> Duration {
+    let started = Instant::now();
+    index.overlap(prompt, out);
+    started.elapsed()
+}
+
+/// Many blocks of one worker, from a snapshot.
+fn snapshot(sizes: &Sizes) {
     let index = index(4);
-    let blocks = 10_000_000;
+    let blocks = sizes.snapshot;
     let held: Vec<_> = (0..blocks).map(|n| (SequenceHash(hash(n)), Medium::Device)).collect();
     for life in ["new", "again"] {
-        let started = busy();
-        index.replace(worker(0), LIFE, held.iter().copied());
-        println!("snapshot, {life}: {blocks} blocks in {:?}", busy() - started);
+        let took = replace(&index, &held);
+        println!("snapshot, {life}: {blocks} blocks in {took:?}");
     }
     let started = busy();
     let listed = index.held_by(worker(0)).map_or(0, |held| held.blocks.len());
@@ -215,8 +250,22 @@ fn snapshot() {
     println!("snapshot, swept in {:?}; {bytes:.1} bytes per block", busy() - started);
 }
 
+#[inline(never)]
+fn replace(index: &Index, held: &[(SequenceHash, Medium)]) -> Duration {
+    let started = busy();
+    index.replace(worker(0), LIFE, held.iter().copied());
+    busy() - started
+}
+
+#[inline(never)]
+fn predict_one(index: &Index, number: u64, prompt: &[SequenceHash], until: Time) -> Duration {
+    let started = Instant::now();
+    index.predict(worker(number % 2), prompt, until);
+    started.elapsed()
+}
+
 /// Prompts of 3,400 blocks that share 1,000 with others.
-fn predict() {
+fn predict(sizes: &Sizes) {
     let index = index(4);
     let prompt = |number: u64| -> Vec<SequenceHash> {
         let block = |place| {
@@ -225,11 +274,9 @@ fn predict() {
         (0..3400).map(|place| SequenceHash(hash(block(place)))).collect()
     };
     let mut times = Vec::new();
-    for number in 0..600 {
+    for number in 0..sizes.predictions {
         let prompt = prompt(number);
-        let started = Instant::now();
-        index.predict(worker(number % 2), &prompt, Time::from_millis(number));
-        times.push(started.elapsed());
+        times.push(predict_one(&index, number, &prompt, Time::from_millis(number)));
     }
     let median = |times: &mut Vec<Duration>| {
         times.sort_unstable();
@@ -237,11 +284,9 @@ fn predict() {
     };
     let fresh = median(&mut times);
     times.clear();
-    for number in 0..600 {
+    for number in 0..sizes.predictions {
         let prompt = prompt(number);
-        let started = Instant::now();
-        index.predict(worker(number % 2), &prompt, Time::from_millis(1000 + number));
-        times.push(started.elapsed());
+        times.push(predict_one(&index, number, &prompt, Time::from_millis(1000 + number)));
     }
     println!(
         "predict, 3,400 blocks of which 2,400 are new: {fresh:?}; again {:?}",

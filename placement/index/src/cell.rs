@@ -107,6 +107,13 @@ impl Cell {
         self.put(self.value().with(set, age));
     }
 
+    /// Gives a cell that no reader can see yet, and whose bucket nothing passed, to the block of
+    /// another cell.
+    pub(crate) fn copy(&self, key: u64, value: Value) {
+        self.key.store(key, Relaxed);
+        self.value.store(value.0 & !0xff, Relaxed);
+    }
+
     /// Changes who holds the cell's block.
     pub(crate) fn put(&self, value: Value) {
         self.value.store(value.0, Release);

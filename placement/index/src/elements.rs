@@ -29,19 +29,49 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// A number for each kind, below 16.
-    pub(crate) fn code(self) -> u32 {
-        match self {
-            Self::Store(medium) => medium as u32,
-            Self::Remove(medium) => 4 + medium as u32,
-            Self::Predict => 8,
-            Self::Unpredict => 9,
-        }
+    /// A number for each kind.
+    #[inline]
+    pub(crate) fn code(self) -> Code {
+        Code(match self {
+            Self::Store(medium) => medium as u8,
+            Self::Remove(medium) => GOES | medium as u8,
+            Self::Predict => PREDICTS,
+            Self::Unpredict => PREDICTS | GOES,
+        })
     }
+}
+
+/// An operation's number, below 16: what lanes are given, so that they need not look into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Code(u8);
+
+/// Bits of a code.
+const GOES: u8 = 4;
+const PREDICTS: u8 = 8;
+
+impl Code {
+    /// Bits that a code takes.
+    pub(crate) const BITS: u32 = 4;
 
     /// Whether a block that nobody holds has a holder afterwards.
+    #[inline]
     pub(crate) fn adds(self) -> bool {
-        matches!(self, Self::Store(_) | Self::Predict)
+        self.0 & GOES == 0
+    }
+
+    #[inline]
+    pub(crate) fn number(self) -> u32 {
+        self.0.into()
+    }
+
+    pub(crate) fn op(self) -> Op {
+        let medium = Medium::ALL[usize::from(self.0 % GOES)];
+        match (self.0 >= PREDICTS, self.adds()) {
+            (false, true) => Op::Store(medium),
+            (false, false) => Op::Remove(medium),
+            (true, true) => Op::Predict,
+            (true, false) => Op::Unpredict,
+        }
     }
 }
 
@@ -127,6 +157,17 @@ mod tests {
             expected.iter().map(|&(slot, state)| element(slot, state)).collect();
         assert_eq!(set, elements);
         assert_eq!(grown, set.iter().filter(|&&e| is_reported(e)).count() as i32);
+    }
+
+    #[test]
+    fn a_code_says_which_operation_it_is() {
+        let with = |op: fn(Medium) -> Op| Medium::ALL.map(op);
+        let ops = [with(Op::Store), with(Op::Remove)].concat();
+        for op in ops.into_iter().chain([Op::Predict, Op::Unpredict]) {
+            let code = op.code();
+            assert!(code.op() == op && code.number() < 1 << Code::BITS);
+            assert_eq!(code.adds(), matches!(op, Op::Store(_) | Op::Predict));
+        }
     }
 
     #[test]

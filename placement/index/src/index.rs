@@ -143,8 +143,10 @@ impl Index {
             Stands::Same(_) | Stands::Later => {}
         }
         let slot = self.take_slot();
-        let change =
-            |(hash, medium): (SequenceHash, Medium)| Change { hash: hash.0, op: Op::Store(medium) };
+        let change = |(hash, medium): (SequenceHash, Medium)| Change {
+            hash: hash.0,
+            op: Op::Store(medium).code(),
+        };
         let mut changes = blocks.into_iter().map(change).peekable();
         while changes.peek().is_some() {
             self.collect_if_wanted();
@@ -242,6 +244,7 @@ impl Index {
                 KvEvent::Removed(removed) => (&removed.hashes[..], Op::Remove(removed.medium)),
                 KvEvent::Cleared => (&[][..], Op::Unpredict),
             };
+            let op = op.code();
             hashes.iter().map(move |&hash| Change { hash, op })
         });
         scatter::write(&self.shared, &self.lanes, life.slot, changes);
@@ -313,6 +316,7 @@ impl Index {
 
 impl Tails for Index {
     fn write(&self, slot: u32, blocks: &[SequenceHash], op: Op) {
+        let op = op.code();
         let changes = blocks.iter().map(|hash| Change { hash: hash.0, op });
         scatter::write(&self.shared, &self.lanes, slot, changes);
     }

@@ -1,10 +1,10 @@
 //! A lane: the shards that one writer at a time changes.
 
 use crate::cell::{SetRef, Value};
-use crate::elements::Op;
+use crate::elements::Code;
 use crate::layout::Layout;
 use crate::sets::Sets;
-use crate::table::{self, At, Found, Located, Path, Table};
+use crate::table::{self, At, AtHome, Located, Path, Table};
 use crate::transitions::Transitions;
 use crate::view::Published;
 use std::sync::Arc;
@@ -12,8 +12,6 @@ use std::sync::atomic::AtomicUsize;
 
 /// Changes whose cells are fetched from memory at once.
 const AHEAD: usize = 32;
-/// Steps of their paths up to which that is done; hardly any goes farther.
-const AHEAD_STEPS: usize = 16;
 /// Blocks become older as often as this part of what the lane has room for is new.
 const AGES: usize = 64;
 
@@ -31,22 +29,14 @@ pub(crate) struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) hash: u64,
-    pub(crate) op: Op,
-}
-
-/// Where a block is looked for.
-struct Place {
-    shard: usize,
-    path: Path,
-    /// Where it is, if it is there before the changes that are made with it.
-    here: Option<At>,
-    /// Where else it goes.
-    room: Option<At>,
+    pub(crate) op: Code,
 }
 
 struct Shard {
     table: Table,
     used: usize,
+    /// Used cells from which on it takes no new block as it is.
+    full: usize,
     /// Where the search for old blocks goes on.
     hand: usize,
     /// How often the table was replaced.
@@ -63,15 +53,13 @@ pub(crate) struct Lane {
     /// Blocks that the worker in each slot holds, as reported.
     held: Vec<u32>,
     transitions: Transitions,
-    scratch: (Vec<Place>, Vec<usize>),
-    /// Whether a cell was freed since places were found.
-    has_freed: bool,
     /// Replaced tables that readers may still have.
     replaced: Vec<Table>,
     dropped: u64,
     age: u8,
-    /// Blocks that became known in the present age.
+    /// Blocks that became known in the present age, and how many end it.
     young: usize,
+    youth: usize,
 }
 
 impl Lane {
@@ -79,15 +67,14 @@ impl Lane {
         let first = number * shared.layout.shards_per_lane();
         let view = shared.published.view();
         let tables = view.tables().skip(first).take(shared.layout.shards_per_lane());
-        let shard = |table: &Table| Shard { table: table.clone(), used: 0, hand: 0, growths: 0 };
+        let shards: Vec<Shard> = tables.map(|table| Shard::new(table.clone(), 0)).collect();
         Self {
-            shards: tables.map(shard).collect(),
+            youth: youth(&shards),
+            shards,
             first,
             uses: Vec::new(),
             held: Vec::new(),
             transitions: Transitions::new(),
-            scratch: Default::default(),
-            has_freed: false,
             replaced: Vec::new(),
             dropped: 0,
             age: 0,
@@ -100,59 +87,29 @@ impl Lane {
         if self.held.len() <= slot as usize {
             self.held.resize(slot as usize + 1, 0);
         }
-        let (mut places, mut pending) = std::mem::take(&mut self.scratch);
         for changes in changes.chunks(AHEAD) {
-            self.fetch(shared, changes, &mut places, &mut pending);
-            self.has_freed = false;
-            for (change, place) in changes.iter().zip(&places) {
-                self.change(shared, slot, change, place);
+            self.fetch(&shared.layout, changes);
+            for &change in changes {
+                self.change(shared, slot, change);
             }
         }
-        self.scratch = (places, pending);
     }
 
-    /// Finds the places of blocks, and brings their cells into the processor's cache: many at a
-    /// time with loads that wait for nothing, where a search for each in turn would wait for
-    /// memory at every step.
-    fn fetch(
-        &self,
-        shared: &Shared,
-        changes: &[Change],
-        places: &mut Vec<Place>,
-        pending: &mut Vec<usize>,
-    ) {
-        places.clear();
-        pending.clear();
-        let mut touched = 0;
-        places.extend(changes.iter().map(|change| {
-            let (shard, place) = self.place(shared, change.hash);
-            let table = &self.shards[shard].table;
-            let path = Path::new(place, table);
-            touched ^= table::touch(table, path, 0);
-            Place { shard, path, here: None, room: None }
-        }));
-        pending.extend(0..changes.len());
-        for step in 0..AHEAD_STEPS {
-            std::hint::black_box(std::mem::take(&mut touched));
-            pending.retain(|&number| {
-                let (place, key) = (&mut places[number], changes[number].hash);
-                let table = &self.shards[place.shard].table;
-                match table::look_or_room(table, place.path, key, step, &mut place.room) {
-                    Found::Here(at) => place.here = Some(at),
-                    Found::Absent => {}
-                    Found::Further => {
-                        touched ^= table::touch(table, place.path, step + 1);
-                        return true;
-                    }
-                }
-                false
-            });
-            if pending.is_empty() {
-                return;
-            }
-        }
-        // Not searched to the end: what was found on the way says nothing.
-        pending.iter().for_each(|&number| places[number].room = None);
+    /// Brings cells into the processor's cache: many at a time with loads that wait for nothing,
+    /// where a search for each in turn would wait for memory at every one. What is loaded is
+    /// computed before, since a processor has only so many instructions under way, and with them
+    /// loads.
+    #[inline]
+    fn fetch(&self, layout: &Layout, changes: &[Change]) {
+        let home = |change: &Change| {
+            let (shard, path) = self.path(layout, change.hash);
+            table::home(&self.shards[shard].table, path)
+        };
+        let Some(first) = changes.first() else { return };
+        let mut homes = [home(first); AHEAD];
+        homes.iter_mut().zip(&changes[1..]).for_each(|(at, change)| *at = home(change));
+        let homes = &homes[..changes.len()];
+        std::hint::black_box(homes.iter().fold(0, |touched, home| touched ^ home.touch()));
     }
 
     /// Distinct blocks.
@@ -193,71 +150,76 @@ impl Lane {
         self.replaced.retain(|table| Arc::strong_count(table) > 1);
     }
 
-    /// Which of the lane's shards a block is in, and its place there.
+    /// Which of the lane's shards a block is in, and its path there.
     #[inline]
-    fn place(&self, shared: &Shared, hash: u64) -> (usize, u64) {
-        let (shard, place) = shared.layout.place(hash);
-        (shard - self.first, place)
+    fn path(&self, layout: &Layout, hash: u64) -> (usize, Path) {
+        let (shard, place) = layout.place(hash);
+        let shard = shard - self.first;
+        (shard, Path::new(place, &self.shards[shard].table))
     }
 
     #[inline]
-    fn change(&mut self, shared: &Shared, slot: u32, change: &Change, place: &Place) {
-        let shard = place.shard;
-        let table = &self.shards[shard].table;
-        let fits = place.path.fits(table);
-        let at_once = match (place.here.filter(|_| fits), place.room.filter(|_| fits)) {
-            (Some(at), _) => table::value_at(table, at, change.hash).map(|v| Located::Here(at, v)),
-            // Whatever took an earlier place for the same block would have taken this one, unless
-            // it was free for a while only.
-            (None, Some(at)) if !self.has_freed && table::is_free(table, at) => {
-                Some(Located::Free(at))
+    fn change(&mut self, shared: &Shared, slot: u32, change: Change) {
+        let (shard, path) = self.path(&shared.layout, change.hash);
+        match table::locate_at_home(&self.shards[shard].table, path, change.hash) {
+            AtHome::Here(at, value) => self.change_at(shared, slot, change.op, (shard, at, value)),
+            AtHome::Free(at) if change.op.adds() => {
+                self.create(shared, slot, change, (shard, Some(at)));
             }
-            _ => None,
+            AtHome::Free(_) => {}
+            AtHome::Further => self.change_further(shared, slot, change, (shard, path)),
+        }
+    }
+
+    /// The same where the first bucket does not tell.
+    #[inline(never)]
+    fn change_further(
+        &mut self,
+        shared: &Shared,
+        slot: u32,
+        change: Change,
+        (shard, path): (usize, Path),
+    ) {
+        let at = match table::locate(&self.shards[shard].table, path, change.hash) {
+            Located::Here(at, value) => {
+                return self.change_at(shared, slot, change.op, (shard, at, value));
+            }
+            Located::Free(at) => Some(at),
+            Located::Nowhere => None,
         };
-        let located = at_once.unwrap_or_else(|| {
-            let path = Path::new(self.place(shared, change.hash).1, table);
-            table::locate(table, path, change.hash)
-        });
-        match located {
-            Located::Here(at, value) => self.change_at(shared, slot, change.op, shard, at, value),
-            Located::Free(at) if change.op.adds() => self.create(shared, slot, change, Some(at)),
-            Located::Nowhere if change.op.adds() => self.create(shared, slot, change, None),
-            Located::Free(_) | Located::Nowhere => {}
+        if change.op.adds() {
+            self.create(shared, slot, change, (shard, at));
         }
     }
 
     /// Changes who holds a block that has a cell.
-    #[inline]
+    #[inline(always)]
     fn change_at(
         &mut self,
         shared: &Shared,
         slot: u32,
-        op: Op,
-        shard: usize,
-        at: At,
-        value: Value,
+        op: Code,
+        (shard, at, value): (usize, At, Value),
     ) {
         match self.transitions.step(&shared.sets, value.set(), slot, op) {
+            // The same holders as before: nothing to count either.
+            Some(step) if step.set == value.set() => {}
             Some(step) => {
                 self.count(slot, step.held);
-                self.turn(shard, at, value, step.set, op.adds());
+                self.turn(shard, (at, value), step.set, op.adds());
             }
             None => self.drop_block(shared, shard, at, value),
         }
     }
 
     /// Gives a cell that has a block another set.
-    #[inline]
-    fn turn(&mut self, shard: usize, at: At, value: Value, set: SetRef, renews: bool) {
-        if set == value.set() {
-            return;
-        }
+    #[inline(always)]
+    fn turn(&mut self, shard: usize, (at, value): (At, Value), set: SetRef, renews: bool) {
         self.release(value.set());
         let shard = &mut self.shards[shard];
         if set == SetRef::EMPTY {
             table::free(&shard.table, at);
             shard.used -= 1;
-            self.has_freed = true;
         } else {
             let age = if renews { self.age } else { value.age() };
             table::put(&shard.table, at, value.with(set, age));
@@ -266,18 +228,19 @@ impl Lane {
     }
 
     /// Gives a block that nobody held a cell: `at` unless the shard has to change first.
-    fn create(&mut self, shared: &Shared, slot: u32, change: &Change, at: Option<At>) {
-        let (shard, place) = self.place(shared, change.hash);
-        let mut at = at;
-        if self.is_full(shard) || at.is_none() {
-            self.make_room(shared, shard);
-            let table = &self.shards[shard].table;
-            let path = Path::new(place, table);
-            at = match table::locate(table, path, change.hash) {
-                Located::Free(at) => Some(at),
-                Located::Here(..) | Located::Nowhere => None,
-            };
-        }
+    #[inline(always)]
+    fn create(
+        &mut self,
+        shared: &Shared,
+        slot: u32,
+        change: Change,
+        (shard, at): (usize, Option<At>),
+    ) {
+        let is_full = self.shards[shard].is_full();
+        let at = match at {
+            Some(at) if !is_full => Some(at),
+            _ => self.make_room(shared, shard, change.hash),
+        };
         let step = self.transitions.step(&shared.sets, SetRef::EMPTY, slot, change.op);
         let (Some(at), Some(step)) = (at, step) else {
             self.dropped += 1;
@@ -288,13 +251,8 @@ impl Lane {
         let shard = &mut self.shards[shard];
         table::fill(&shard.table, at, change.hash, step.set, self.age);
         shard.used += 1;
-        self.grow_older();
-    }
-
-    fn grow_older(&mut self) {
         self.young += 1;
-        let room = table::capacity(self.shards[0].table.len()) * self.shards.len();
-        if self.young > room / AGES {
+        if self.young > self.youth {
             self.young = 0;
             self.age = self.age.wrapping_add(1);
         }
@@ -310,9 +268,15 @@ impl Lane {
     #[inline]
     fn retain(&mut self, set: SetRef) {
         let number = set.number() as usize;
-        if self.uses.len() <= number {
-            self.uses.resize((number + 1).next_power_of_two(), 0);
+        match self.uses.get_mut(number) {
+            Some(uses) => *uses += 1,
+            None => self.retain_first(number),
         }
+    }
+
+    #[cold]
+    fn retain_first(&mut self, number: usize) {
+        self.uses.resize((number + 1).next_power_of_two(), 0);
         self.uses[number] += 1;
     }
 
@@ -320,6 +284,11 @@ impl Lane {
     fn release(&mut self, set: SetRef) {
         self.uses[set.number() as usize] -= 1;
     }
+}
+
+/// New blocks after which those of these shards count as older.
+fn youth(shards: &[Shard]) -> usize {
+    table::capacity(shards[0].table.len()) * shards.len() / AGES
 }
 
 pub(crate) use sweep::SweepPlace;

@@ -12,13 +12,14 @@
 use crate::cell::SetRef;
 use crate::elements;
 use crate::lane::Shared;
+use crate::layout::Layout;
 use crate::overlap::{Found, Overlap, Overlaps};
-use crate::table::{self, MAX_PROBES, Path};
+use crate::table::{self, Bucket, Path};
 use crate::view::View;
 use stator_protos::hash::SequenceHash;
 
 /// Places looked at in one round: about what a core can have under way at once.
-const LOOKS: usize = 8;
+const LOOKS: usize = 16;
 /// Times that a lookup starts over because what it read was freed meanwhile. The last one passes
 /// over what is gone.
 const ATTEMPTS: usize = 8;
@@ -30,7 +31,7 @@ pub(crate) struct Scratch {
     ends: Vec<Look>,
     gaps: Vec<Gap>,
     next_gaps: Vec<Gap>,
-    searches: Vec<Search>,
+    looks: Vec<Look>,
     elements: Vec<u32>,
     /// By slot: which place in the result it has in this lookup.
     ranks: Vec<Rank>,
@@ -54,14 +55,12 @@ struct Gap {
     looks: usize,
 }
 
-/// A look under way.
+/// Where a block is looked for.
 #[derive(Clone, Copy, Default)]
-struct Search {
-    look: Look,
-    key: u64,
+struct Search<'v> {
+    table: &'v [Bucket],
     path: Path,
-    shard: u32,
-    is_done: bool,
+    key: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -95,32 +94,39 @@ pub(crate) fn overlap(shared: &Shared, sequence: &[SequenceHash], out: &mut Over
 
 /// Looks at blocks until neighbours have the same holders or no block between them.
 fn look_everywhere(shared: &Shared, view: &View, sequence: &[SequenceHash], scratch: &mut Scratch) {
-    let Scratch { ends, gaps, next_gaps, searches, .. } = scratch;
+    let Scratch { ends, gaps, next_gaps, looks, .. } = scratch;
     ends.clear();
     gaps.clear();
-    searches.clear();
+    looks.clear();
     let last = sequence.len() as u32;
-    let add = |depth| searches.push(Search::at(depth));
-    [1].into_iter().chain(between(1, last, LOOKS - 2)).for_each(add);
-    searches.extend((last > 1).then(|| Search::at(last)));
-    let to = Look { depth: last + 1, set: SetRef::EMPTY };
-    gaps.push(Gap { from: Look::default(), to, looks: searches.len() });
-    while !searches.is_empty() {
-        find(shared, view, sequence, searches);
+    looks.push(Look::at(1));
+    looks.extend(between(1, last, LOOKS - 2));
+    looks.extend((last > 1).then(|| Look::at(last)));
+    let to = Look::at(last + 1);
+    let mut searches = [Search::default(); LOOKS];
+    gaps.push(Gap { from: Look::default(), to, looks: looks.len() });
+    while !looks.is_empty() {
+        for looks in looks.chunks_mut(LOOKS) {
+            let searches = &mut searches[..looks.len()];
+            for (search, look) in searches.iter_mut().zip(&*looks) {
+                *search = Search::new(&shared.layout, view, sequence[look.depth as usize - 1]);
+            }
+            find(searches, looks);
+        }
         next_gaps.clear();
-        let mut found = &searches[..];
+        let mut found = &looks[..];
         for gap in &*gaps {
             let (own, others) = found.split_at(gap.looks);
             narrow(gap, own, ends, next_gaps);
             found = others;
         }
         std::mem::swap(gaps, next_gaps);
-        searches.clear();
-        let most = LOOKS.checked_div(gaps.len()).unwrap_or(0).max(1);
+        looks.clear();
+        let most = looks_per_gap(gaps);
         for gap in &mut *gaps {
-            let known = searches.len();
-            searches.extend(between(gap.from.depth, gap.to.depth, most).map(Search::at));
-            gap.looks = searches.len() - known;
+            let known = looks.len();
+            looks.extend(between(gap.from.depth, gap.to.depth, most));
+            gap.looks = looks.len() - known;
         }
     }
     ends.sort_unstable_by_key(|end| end.depth);
@@ -128,10 +134,10 @@ fn look_everywhere(shared: &Shared, view: &View, sequence: &[SequenceHash], scra
 
 /// Divides a gap by what was found in it. A block that nobody was found to hold counts as the next
 /// deeper one.
-fn narrow(gap: &Gap, found: &[Search], ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
+#[inline]
+fn narrow(gap: &Gap, found: &[Look], ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
     let mut to = gap.to;
-    let found = found.iter().rev().map(|search| search.look);
-    for mut from in found.chain([gap.from]) {
+    for &(mut from) in found.iter().rev().chain([&gap.from]) {
         if from.set == SetRef::EMPTY {
             from.set = to.set;
         }
@@ -147,44 +153,34 @@ fn narrow(gap: &Gap, found: &[Search], ends: &mut Vec<Look>, gaps: &mut Vec<Gap>
 }
 
 /// Up to `most` blocks between two, at even distances.
-fn between(from: u32, to: u32, most: usize) -> impl Iterator<Item = u32> {
+#[inline]
+fn between(from: u32, to: u32, most: usize) -> impl Iterator<Item = Look> {
     let count = (most as u32).min((to - from).saturating_sub(1));
     // A fixed-point number, so that one division is enough.
     let stride = (u64::from(to - from) << 32) / u64::from(count + 1);
-    (1..=u64::from(count)).map(move |number| from + ((number * stride) >> 32) as u32)
+    (1..=count).map(move |number| Look::at(from + ((u64::from(number) * stride) >> 32) as u32))
 }
 
-/// Finds who holds blocks, a step of all searches at a time, so that the processor waits
-/// for memory once for each step and not for each place.
-fn find(shared: &Shared, view: &View, sequence: &[SequenceHash], searches: &mut [Search]) {
-    let mut touched = 0;
-    for search in &mut *searches {
-        search.key = sequence[search.look.depth as usize - 1].0;
-        let (shard, place) = shared.layout.place(search.key);
-        let table = view.table(shard);
-        search.path = Path::new(place, table);
-        search.shard = shard as u32;
-        touched ^= table::touch(table, search.path, 0);
+/// Looks for each gap: as few as end the search as soon as [`LOOKS`] for all together do.
+fn looks_per_gap(gaps: &[Gap]) -> usize {
+    let width = gaps.iter().map(|gap| gap.to.depth - gap.from.depth).max().unwrap_or(0);
+    let most = (LOOKS / gaps.len().max(1)).max(1);
+    let (mut reach, mut rounds) = (1, 0);
+    while reach < u64::from(width) {
+        reach *= most as u64 + 1;
+        rounds += 1;
     }
-    for step in 0..MAX_PROBES {
-        std::hint::black_box(std::mem::take(&mut touched));
-        let mut all_done = true;
-        for search in searches.iter_mut().filter(|search| !search.is_done) {
-            let table = view.table(search.shard as usize);
-            match table::look(table, search.path, search.key, step) {
-                table::Look::Here(set) => search.look.set = set,
-                table::Look::Absent => {}
-                table::Look::Further => {
-                    touched ^= table::touch(table, search.path, step + 1);
-                    all_done = false;
-                    continue;
-                }
-            }
-            search.is_done = true;
-        }
-        if all_done {
-            return;
-        }
+    let is_enough = |looks: &usize| (*looks as u64 + 1).pow(rounds) >= u64::from(width);
+    (1..most).find(is_enough).unwrap_or(most)
+}
+
+/// Finds who holds blocks. First all are fetched from memory with loads that wait for nothing and
+/// stand close to each other, so that the processor waits once and not for each.
+fn find(searches: &[Search<'_>], looks: &mut [Look]) {
+    let touch = |search: &Search<'_>| table::touch_pair(search.table, search.path);
+    std::hint::black_box(searches.iter().fold(0, |touched, search| touched ^ touch(search)));
+    for (look, search) in looks.iter_mut().zip(searches) {
+        look.set = table::find(search.table, search.path, search.key);
     }
 }
 
@@ -192,40 +188,48 @@ fn find(shared: &Shared, view: &View, sequence: &[SequenceHash], searches: &mut 
 fn collect(shared: &Shared, view: &View, out: &mut Overlaps) -> bool {
     out.scratch.start(view.slots());
     let Overlaps { found, scratch } = out;
-    let mut complete = true;
+    let (mut complete, mut missing) = (true, 0);
     for number in (0..scratch.ends.len()).rev() {
         let Look { depth, set } = scratch.ends[number];
         let before = if number > 0 { scratch.ends[number - 1].depth } else { 0 };
         if shared.sets.copy(set, &mut scratch.elements) {
-            add(view, found, scratch, depth, depth - before);
+            missing += add(view, found, scratch, depth, depth - before);
         } else {
             complete = false;
         }
     }
-    fill_holes(found);
+    if missing > 0 {
+        fill_holes(found);
+    }
     complete
 }
 
 /// Counts `blocks` blocks, the last of them the `depth`th, for all elements in the scratch.
-fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, depth: u32, blocks: u32) {
-    let (lookup, mut counted) = (scratch.lookup, NOBODY);
-    for &element in &scratch.elements {
-        let slot = elements::slot(element);
+/// Returns by how many more blocks are missing, of all workers together.
+#[inline(never)]
+fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, depth: u32, blocks: u32) -> i64 {
+    let Scratch { elements, ranks, lookup, .. } = scratch;
+    let (mut counted, mut missing) = (NOBODY, 0);
+    for &element in &*elements {
+        let (slot, medium) = (elements::slot(element), elements::medium(element));
         // What was reported stands before what was predicted, and says more.
         if std::mem::replace(&mut counted, slot) == slot {
             continue;
         }
-        let Some(rank) = scratch.ranks.get_mut(slot as usize) else { continue };
-        if rank.lookup != lookup {
-            *rank = Rank { lookup, at: NOBODY };
+        let Some(rank) = ranks.get_mut(slot as usize) else { continue };
+        if rank.lookup == *lookup {
+            let Some(found) = found.get_mut(rank.at as usize) else { continue };
+            found.overlap.count(medium, blocks);
+        } else {
+            *rank = Rank { lookup: *lookup, at: NOBODY };
             let Some(worker) = view.worker(slot) else { continue };
             rank.at = found.len() as u32;
-            found.push(Found { worker, overlap: Overlap::default(), depth });
+            found.push(Found { worker, overlap: Overlap::of(medium, blocks), depth });
+            missing += i64::from(depth);
         }
-        if let Some(found) = found.get_mut(rank.at as usize) {
-            found.overlap.count(elements::medium(element), blocks);
-        }
+        missing -= i64::from(blocks);
     }
+    missing
 }
 
 /// What was missing before a block that a worker holds counts as the farthest of what it has.
@@ -238,9 +242,18 @@ fn fill_holes(found: &mut [Found]) {
     }
 }
 
-impl Search {
+impl<'v> Search<'v> {
+    #[inline]
+    fn new(layout: &Layout, view: &'v View, SequenceHash(key): SequenceHash) -> Self {
+        let (shard, place) = layout.place(key);
+        let table = view.table(shard);
+        Self { table, path: Path::new(place, table), key }
+    }
+}
+
+impl Look {
     fn at(depth: u32) -> Self {
-        Self { look: Look { depth, set: SetRef::EMPTY }, ..Self::default() }
+        Self { depth, set: SetRef::EMPTY }
     }
 }
 

@@ -26,7 +26,15 @@ impl Overlap {
         self.by_medium.iter().sum()
     }
 
+    /// So many blocks on one medium.
+    #[inline]
+    pub(crate) fn of(medium: Medium, blocks: u32) -> Self {
+        let on = |other| if other == medium { blocks } else { 0 };
+        Self { by_medium: Medium::ALL.map(on) }
+    }
+
     /// Counts more blocks.
+    #[inline]
     pub(crate) fn count(&mut self, medium: Medium, blocks: u32) {
         self.by_medium[medium as usize] += blocks;
     }

@@ -7,17 +7,9 @@ use std::cell::RefCell;
 /// Changes that are sorted by lane at once.
 const PART: usize = 4096;
 
-#[derive(Default)]
-struct Scratch {
-    changes: Vec<Change>,
-    sorted: Vec<Change>,
-    /// Where each lane's changes begin, then end, in `sorted`.
-    ends: Vec<usize>,
-}
-
 thread_local! {
-    /// Reused, so that an event costs no allocation.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    /// The changes of each lane. Reused, so that an event costs no allocation.
+    static SORTED: RefCell<Vec<Vec<Change>>> = RefCell::default();
 }
 
 /// Makes changes to blocks, all by the worker in `slot`. Those of one block keep their order.
@@ -27,48 +19,28 @@ pub(crate) fn write(
     slot: u32,
     changes: impl Iterator<Item = Change>,
 ) {
-    let mut changes = changes;
-    SCRATCH.with_borrow_mut(|scratch| {
-        loop {
-            scratch.changes.clear();
-            scratch.changes.extend(changes.by_ref().take(PART));
-            if scratch.changes.is_empty() {
-                return;
-            }
-            if let [lane] = lanes {
-                lane.lock().write(shared, slot, &scratch.changes);
-                continue;
-            }
-            scratch.sort(shared, lanes.len());
-            let mut start = 0;
-            for (lane, &end) in lanes.iter().zip(&scratch.ends) {
-                if start < end {
-                    lane.lock().write(shared, slot, &scratch.sorted[start..end]);
-                }
-                start = end;
-            }
+    SORTED.with_borrow_mut(|sorted| {
+        if sorted.len() < lanes.len() {
+            sorted.resize_with(lanes.len(), Vec::new);
         }
+        let sorted = &mut sorted[..lanes.len()];
+        let mut count = 0;
+        // Not a loop: the iterator is made of nested ones, which are faster so.
+        changes.for_each(|change| {
+            sorted[shared.layout.lane(change.hash)].push(change);
+            count += 1;
+            if count == PART {
+                count = 0;
+                flush(shared, lanes, slot, sorted);
+            }
+        });
+        flush(shared, lanes, slot, sorted);
     });
 }
 
-impl Scratch {
-    /// Sorts by lane, stably: counts, then places.
-    fn sort(&mut self, shared: &Shared, lanes: usize) {
-        let Self { changes, sorted, ends } = self;
-        ends.clear();
-        ends.resize(lanes, 0);
-        for change in &*changes {
-            ends[shared.layout.lane(change.hash)] += 1;
-        }
-        let mut sum = 0;
-        for end in &mut *ends {
-            sum += std::mem::replace(end, sum);
-        }
-        sorted.resize(changes.len(), changes[0]);
-        for change in &*changes {
-            let end = &mut ends[shared.layout.lane(change.hash)];
-            sorted[*end] = *change;
-            *end += 1;
-        }
+fn flush(shared: &Shared, lanes: &[Mutex<Lane>], slot: u32, sorted: &mut [Vec<Change>]) {
+    for (lane, changes) in lanes.iter().zip(sorted).filter(|(_, changes)| !changes.is_empty()) {
+        lane.lock().write(shared, slot, changes);
+        changes.clear();
     }
 }

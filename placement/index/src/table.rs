@@ -22,7 +22,7 @@ pub(crate) const MAX_PROBES: usize = 64;
 /// A count that went so far is not counted down again.
 const MAX_PASSED: u8 = 15;
 /// Pairs that are tried at a stride, before those that follow the last of them one by one.
-const STRIDES: u64 = 8;
+const STRIDES: usize = 8;
 
 #[repr(align(64))]
 pub(crate) struct Bucket {
@@ -43,11 +43,11 @@ pub(crate) struct Path {
 /// A cell's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
-    bucket: usize,
-    cell: usize,
     path: Path,
-    /// Buckets of the path before `bucket`.
-    distance: usize,
+    /// Buckets of the path before this one.
+    distance: u32,
+    bucket: u32,
+    cell: u32,
 }
 
 /// Where the writer finds a block, or room for it.
@@ -57,10 +57,17 @@ pub(crate) enum Located {
     Nowhere,
 }
 
+/// What the writer finds in the first bucket of a path.
+pub(crate) enum AtHome {
+    Here(At, Value),
+    Free(At),
+    /// The block, or the room for it, may be in the next buckets.
+    Further,
+}
+
 /// An empty table of an even number of buckets.
 pub(crate) fn new(buckets: usize) -> Table {
-    let cells = || std::array::from_fn(|_| Cell::new());
-    (0..buckets).map(|_| Bucket { cells: cells() }).collect()
+    (0..buckets).map(|_| Bucket { cells: std::array::from_fn(|_| Cell::new()) }).collect()
 }
 
 /// Blocks that fit in as many buckets.
@@ -76,25 +83,19 @@ impl Path {
         Self { place, home, buckets: table.len() as u32 }
     }
 
-    /// Whether the path is one through this table, and not one through a smaller one.
+    /// The buckets of the path, in order.
     #[inline]
-    pub(crate) fn fits(self, table: &[Bucket]) -> bool {
-        self.buckets as usize == table.len()
-    }
-
-    /// The bucket at one step of the path.
-    #[inline]
-    fn bucket(self, step: usize) -> usize {
-        if step < 2 { self.home as usize ^ step } else { self.far_bucket(step) }
-    }
-
-    fn far_bucket(self, step: usize) -> usize {
-        let pairs = u64::from(self.buckets / 2);
-        let stride = 1 + (((self.place & 0xffff_ffff) * pairs) >> 32);
-        let turn = step as u64 / 2;
-        let strides = turn.min(STRIDES);
-        let pair = (u64::from(self.home / 2) + strides * stride + (turn - strides)) % pairs;
-        pair as usize * 2 + (self.home as usize & 1 ^ step & 1)
+    fn buckets(self) -> impl Iterator<Item = usize> {
+        let (home, pairs) = (self.home as usize, self.buckets as usize / 2);
+        let stride = 1 + (((self.place & 0xffff_ffff) * pairs as u64) >> 32) as usize;
+        let mut pair = home / 2;
+        (0..MAX_PROBES).map(move |step| {
+            if step > 0 && step % 2 == 0 {
+                pair += if step / 2 <= STRIDES { stride } else { 1 };
+                pair -= if pair >= pairs { pairs } else { 0 };
+            }
+            pair * 2 + (home & 1 ^ step & 1)
+        })
     }
 
     /// Which of a bucket's counts is this block's, below 8.
@@ -104,74 +105,30 @@ impl Path {
     }
 }
 
-/// What a search finds in one bucket.
-pub(crate) enum Look {
-    Here(SetRef),
-    Absent,
-    /// It may be in the next bucket of its path.
-    Further,
+/// The first bucket of a path.
+#[inline]
+pub(crate) fn home(table: &[Bucket], path: Path) -> &Bucket {
+    &table[path.home as usize]
 }
 
-/// Starts to bring the bucket at a step into the processor's cache.
+/// Starts to bring the first two buckets of a path, a pair, into the processor's cache: few
+/// searches go farther.
 #[inline]
-pub(crate) fn touch(table: &[Bucket], path: Path, step: usize) -> u64 {
-    table[path.bucket(step)].cells[0].touch()
+pub(crate) fn touch_pair(table: &[Bucket], path: Path) -> u64 {
+    let home = path.home as usize;
+    table[home].touch() ^ table[home ^ 1].touch()
 }
 
-/// Looks for a block in the bucket at one step of its path, the earlier ones having been passed.
-#[inline]
-pub(crate) fn look(table: &[Bucket], path: Path, key: u64, step: usize) -> Look {
-    let bucket = &table[path.bucket(step)];
-    let alike = bucket.mask(|cell| cell.key() == key);
-    let here = ones(alike).find_map(|cell| bucket.cells[cell].read(key));
-    match here {
-        Some(set) => Look::Here(set),
-        None if bucket.passed(path.tag()) == 0 || step + 1 == MAX_PROBES => Look::Absent,
-        None => Look::Further,
+impl At {
+    #[inline]
+    fn home(path: Path, cell: usize) -> Self {
+        Self { path, distance: 0, bucket: path.home, cell: cell as u32 }
     }
-}
 
-/// What the writer finds in one bucket.
-pub(crate) enum Found {
-    Here(At),
-    /// It is not there.
-    Absent,
-    Further,
-}
-
-/// Looks for a block, and for room for it unless some was found, in the bucket at one step of its
-/// path.
-#[inline]
-pub(crate) fn look_or_room(
-    table: &[Bucket],
-    path: Path,
-    key: u64,
-    step: usize,
-    room: &mut Option<At>,
-) -> Found {
-    let bucket = path.bucket(step);
-    let at = |cell| At { bucket, cell, path, distance: step };
-    let free = table[bucket].mask(|cell| cell.value().is_free());
-    let alike = table[bucket].mask(|cell| cell.key() == key) & !free;
-    if let Some(cell) = ones(alike).next() {
-        return Found::Here(at(cell));
+    #[inline]
+    fn further(path: Path, (distance, bucket): (usize, usize), cell: usize) -> Self {
+        Self { path, distance: distance as u32, bucket: bucket as u32, cell: cell as u32 }
     }
-    *room = room.or_else(|| ones(free).next().map(at));
-    let goes_on = table[bucket].passed(path.tag()) > 0 || room.is_none();
-    if goes_on { Found::Further } else { Found::Absent }
-}
-
-/// Whether a cell has no block.
-#[inline]
-pub(crate) fn is_free(table: &[Bucket], at: At) -> bool {
-    cell(table, at).value().is_free()
-}
-
-/// The value of a cell, if it is this block's.
-#[inline]
-pub(crate) fn value_at(table: &[Bucket], at: At, key: u64) -> Option<Value> {
-    let cell = cell(table, at);
-    Some(cell.value()).filter(|value| cell.key() == key && !value.is_free())
 }
 
 impl Bucket {
@@ -180,6 +137,31 @@ impl Bucket {
     #[inline]
     fn mask(&self, is: impl Fn(&Cell) -> bool) -> u32 {
         (0..CELLS).fold(0, |mask, number| mask | u32::from(is(&self.cells[number])) << number)
+    }
+
+    /// Starts to bring the bucket into the processor's cache.
+    #[inline]
+    pub(crate) fn touch(&self) -> u64 {
+        self.cells[0].touch()
+    }
+
+    /// Who holds a block, if it is here.
+    #[inline]
+    fn read(&self, key: u64) -> Option<SetRef> {
+        ones(self.mask(|cell| cell.key() == key)).find_map(|cell| self.cells[cell].read(key))
+    }
+
+    /// The cell of a block and its value, for the writer.
+    #[inline]
+    fn find(&self, key: u64) -> Option<(usize, Value)> {
+        let alike = ones(self.mask(|cell| cell.key() == key));
+        alike.map(|cell| (cell, self.cells[cell].value())).find(|(_, value)| !value.is_free())
+    }
+
+    /// The first free cell, for the writer.
+    #[inline]
+    fn room(&self) -> Option<usize> {
+        ones(self.mask(|cell| cell.value().is_free())).next()
     }
 
     /// Blocks with this tag that passed the bucket on their path; 15 means that many or more.
@@ -194,32 +176,59 @@ impl Bucket {
 }
 
 /// Who holds a block; the empty set if nobody.
+#[inline]
 pub(crate) fn find(table: &[Bucket], path: Path, key: u64) -> SetRef {
-    for step in 0..MAX_PROBES {
-        match look(table, path, key, step) {
-            Look::Here(set) => return set,
-            Look::Absent => break,
-            Look::Further => {}
+    let home = &table[path.home as usize];
+    match home.read(key) {
+        Some(set) => set,
+        None if home.passed(path.tag()) == 0 => SetRef::EMPTY,
+        None => find_further(table, path, key),
+    }
+}
+
+/// The same beyond the first bucket.
+fn find_further(table: &[Bucket], path: Path, key: u64) -> SetRef {
+    for bucket in path.buckets().skip(1) {
+        let bucket = &table[bucket];
+        if let Some(set) = bucket.read(key) {
+            return set;
+        }
+        if bucket.passed(path.tag()) == 0 {
+            break;
         }
     }
     SetRef::EMPTY
 }
 
-/// Finds a block's cell, or the first free one that it can have.
+/// Finds a block's cell, or a free one that it can have, if the first bucket of its path tells.
 #[inline]
+pub(crate) fn locate_at_home(table: &[Bucket], path: Path, key: u64) -> AtHome {
+    let home = &table[path.home as usize];
+    if let Some((cell, value)) = home.find(key) {
+        return AtHome::Here(At::home(path, cell), value);
+    }
+    match home.room() {
+        Some(cell) if home.passed(path.tag()) == 0 => AtHome::Free(At::home(path, cell)),
+        _ => AtHome::Further,
+    }
+}
+
+/// Finds a block's cell, or the first free one that it can have.
 pub(crate) fn locate(table: &[Bucket], path: Path, key: u64) -> Located {
     let (mut free, mut passed) = (None, true);
-    for distance in 0..MAX_PROBES {
-        let bucket = path.bucket(distance);
-        for (number, cell) in table[bucket].cells.iter().enumerate() {
-            let value = cell.value();
-            if value.is_free() {
-                free = free.or(Some(At { bucket, cell: number, path, distance }));
-            } else if passed && cell.key() == key {
-                return Located::Here(At { bucket, cell: number, path, distance }, value);
+    for (distance, number) in path.buckets().enumerate() {
+        let bucket = &table[number];
+        let at = |cell| At::further(path, (distance, number), cell);
+        // Where nothing like it passed, it cannot be farther.
+        if passed {
+            if let Some((cell, value)) = bucket.find(key) {
+                return Located::Here(at(cell), value);
             }
+            passed = bucket.passed(path.tag()) > 0;
         }
-        passed &= table[bucket].passed(path.tag()) > 0;
+        if free.is_none() {
+            free = bucket.room().map(at);
+        }
         if let (false, Some(at)) = (passed, free) {
             return Located::Free(at);
         }
@@ -228,38 +237,51 @@ pub(crate) fn locate(table: &[Bucket], path: Path, key: u64) -> Located {
 }
 
 /// Gives a free cell to a block.
-#[inline]
+#[inline(always)]
 pub(crate) fn fill(table: &[Bucket], at: At, key: u64, set: SetRef, age: u8) {
-    // Before the cell, so that whoever looks for the block passes on to it.
-    shift(table, at, up);
+    if at.distance > 0 {
+        // Before the cell, so that whoever looks for the block passes on to it.
+        shift(table, at, |passed| (passed + 1).min(MAX_PASSED));
+    }
     cell(table, at).fill(key, set, age);
 }
 
 /// Changes who holds the block in a cell.
+#[inline(always)]
 pub(crate) fn put(table: &[Bucket], at: At, value: Value) {
     cell(table, at).put(value);
 }
 
 /// Takes a cell from its block.
+#[inline(always)]
 pub(crate) fn free(table: &[Bucket], at: At) {
     cell(table, at).free();
-    // A bucket that counted as far as it can does not know any more; growth counts anew.
-    let down = |passed: u8| if passed == MAX_PASSED { passed } else { passed.saturating_sub(1) };
-    shift(table, at, down);
+    if at.distance > 0 {
+        // A bucket that counted as far as it can does not know any more; growth counts anew.
+        shift(
+            table,
+            at,
+            |passed| if passed == MAX_PASSED { passed } else { passed.saturating_sub(1) },
+        );
+    }
 }
 
-/// The used cells of a bucket: place, key, value.
-pub(crate) fn used<'t>(
-    table: &'t [Bucket],
-    layout: &'t Layout,
+/// The value of a cell, if it is used.
+#[inline]
+pub(crate) fn used(table: &[Bucket], bucket: usize, cell: usize) -> Option<Value> {
+    Some(table[bucket].cells[cell].value()).filter(|value| !value.is_free())
+}
+
+/// The place of a used cell; `None` if its block cannot be there.
+pub(crate) fn place_of(
+    table: &[Bucket],
+    layout: &Layout,
     bucket: usize,
-) -> impl Iterator<Item = (At, u64, Value)> + 't {
-    let cells = table[bucket].cells.iter().enumerate();
-    cells.filter(|(_, cell)| !cell.value().is_free()).filter_map(move |(number, cell)| {
-        let path = Path::new(layout.place(cell.key()).1, table);
-        let distance = (0..MAX_PROBES).find(|&step| path.bucket(step) == bucket)?;
-        Some((At { bucket, cell: number, path, distance }, cell.key(), cell.value()))
-    })
+    cell: usize,
+) -> Option<At> {
+    let path = Path::new(layout.place(table[bucket].cells[cell].key()).1, table);
+    let place = path.buckets().enumerate().find(|&(_, number)| number == bucket)?;
+    Some(At::further(path, place, cell))
 }
 
 /// All blocks, for readers: key and set of each.
@@ -278,30 +300,38 @@ pub(crate) fn grown(
     let larger = new(buckets);
     // Used cells of each bucket: a bucket is filled from the first cell on.
     let mut used = vec![0u8; buckets];
+    let mut others = Vec::new();
     for old in table.iter().flat_map(|bucket| &bucket.cells) {
         let (key, value) = (old.key(), old.value());
         if value.is_free() {
             continue;
         }
         let path = Path::new(layout.place(key).1, &larger);
-        let home = path.home as usize;
-        if usize::from(used[home]) < CELLS {
-            larger[home].cells[usize::from(used[home])].fill(key, value.set(), value.age());
-            used[home] += 1;
-            continue;
-        }
-        match (1..MAX_PROBES).find(|&step| usize::from(used[path.bucket(step)]) < CELLS) {
-            Some(distance) => {
-                let bucket = path.bucket(distance);
-                let at = At { bucket, cell: usize::from(used[bucket]), path, distance };
-                used[bucket] += 1;
-                shift(&larger, at, up);
-                cell(&larger, at).fill(key, value.set(), value.age());
+        let (home, used) = (&larger[path.home as usize], &mut used[path.home as usize]);
+        match home.cells.get(usize::from(*used)) {
+            Some(cell) => {
+                cell.copy(key, value);
+                *used += 1;
             }
+            None => others.push((path, key, value)),
+        }
+    }
+    for (path, key, value) in others {
+        match room_further(&mut used, path) {
+            Some(at) => fill(&larger, at, key, value.set(), value.age()),
             None => lost(value),
         }
     }
     larger
+}
+
+/// A cell beyond the first bucket of a path, where `used` tells how many of each bucket are taken.
+fn room_further(used: &mut [u8], path: Path) -> Option<At> {
+    let mut further = path.buckets().enumerate().skip(1);
+    let place = further.find(|&(_, bucket)| usize::from(used[bucket]) < CELLS)?;
+    let used = &mut used[place.1];
+    *used += 1;
+    Some(At::further(path, place, usize::from(*used) - 1))
 }
 
 /// The numbers of the bits that are set.
@@ -317,18 +347,14 @@ fn ones(mask: u32) -> impl Iterator<Item = usize> {
 
 #[inline]
 fn cell(table: &[Bucket], at: At) -> &Cell {
-    &table[at.bucket].cells[at.cell]
-}
-
-fn up(passed: u8) -> u8 {
-    (passed + 1).min(MAX_PASSED)
+    &table[at.bucket as usize].cells[at.cell as usize]
 }
 
 /// Changes the counts of the buckets that a block passed on the way to its cell.
-#[inline]
+#[inline(never)]
 fn shift(table: &[Bucket], at: At, change: impl Fn(u8) -> u8) {
-    for step in 0..at.distance {
-        let bucket = &table[at.path.bucket(step)];
+    for bucket in at.path.buckets().take(at.distance as usize) {
+        let bucket = &table[bucket];
         bucket.set_passed(at.path.tag(), change(bucket.passed(at.path.tag())));
     }
 }

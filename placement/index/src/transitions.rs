@@ -2,7 +2,7 @@
 //! the next block of the same prompt nearly always asks the same.
 
 use crate::cell::SetRef;
-use crate::elements::{self, Op};
+use crate::elements::{self, Code};
 use crate::sets::Sets;
 
 const ENTRIES_BITS: u32 = 12;
@@ -42,10 +42,25 @@ impl Transitions {
 
     /// The set after `op` of the worker in `slot`; `None` if there is no room for it.
     #[inline]
-    pub(crate) fn step(&mut self, sets: &Sets, set: SetRef, slot: u32, op: Op) -> Option<Step> {
-        let key = u64::from(set.0) << 32 | u64::from(slot << 4 | op.code());
+    pub(crate) fn step(&mut self, sets: &Sets, set: SetRef, slot: u32, code: Code) -> Option<Step> {
+        let key = u64::from(set.0) << 32 | u64::from(slot << Code::BITS | code.number());
+        if self.last.key == key {
+            return Some(self.last.step);
+        }
+        self.step_anew(key, sets, set, (slot, code))
+    }
+
+    /// The same for another step than the last.
+    #[inline(never)]
+    fn step_anew(
+        &mut self,
+        key: u64,
+        sets: &Sets,
+        set: SetRef,
+        (slot, code): (u32, Code),
+    ) -> Option<Step> {
         self.known(key).or_else(|| {
-            let held = |content: &mut Vec<u32>| elements::change(content, slot, op);
+            let held = |content: &mut Vec<u32>| elements::change(content, slot, code.op());
             self.learn(key, sets, set, held)
         })
     }

@@ -1,30 +1,49 @@
 //! Room for new blocks: by growth where memory allows it, else by dropping old blocks.
 
-use super::{Lane, Shard, Shared};
+use super::{Lane, Shard, Shared, youth};
 use crate::cell::Value;
 use crate::elements;
-use crate::table::{self, At, BUCKET_BYTES};
+use crate::table::{self, At, BUCKET_BYTES, Located, Table};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A shard that is fuller than this many 32nds grows to 6/5 of its size: it is three quarters to
-/// nine tenths full then, and a block takes 19 to 20 bytes on average.
+/// A shard that is fuller than this many 32nds grows to 5/4 of its size: it is 0.72 to 0.91 full
+/// then, and a block takes 19.8 bytes on average. Growing less would copy blocks more often.
 const MAX_LOAD_32NDS: usize = 29;
+/// At this many buckets, shards spread over the sizes from it to 5/4 of it, so that they do not
+/// all grow at once and the average holds at any time.
+const SPREAD: usize = 256;
 /// Buckets among which the oldest block goes when there is no room.
 const WINDOW: usize = 8;
 
-impl Lane {
-    /// Whether a shard takes no new block as it is.
-    #[inline]
-    pub(super) fn is_full(&self, shard: usize) -> bool {
-        let shard = &self.shards[shard];
-        shard.used * 32 >= table::capacity(shard.table.len()) * MAX_LOAD_32NDS
+impl Shard {
+    pub(super) fn new(table: Table, growths: u32) -> Self {
+        let full = (table::capacity(table.len()) * MAX_LOAD_32NDS).div_ceil(32);
+        Self { table, used: 0, full, hand: 0, growths }
     }
 
-    /// Lets a shard grow or, at the bound of memory, drops old blocks until it takes a new one.
+    /// Whether it takes no new block as it is.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.used >= self.full
+    }
+}
+
+impl Lane {
+    /// Lets a shard grow or, at the bound of memory, drops old blocks until it takes a new one;
+    /// the cell that the block `hash` can have then, if there is one.
     #[cold]
-    pub(super) fn make_room(&mut self, shared: &Shared, shard: usize) {
+    pub(super) fn make_room(&mut self, shared: &Shared, shard: usize, hash: u64) -> Option<At> {
+        self.grow_or_drop(shared, shard);
+        let (_, path) = self.path(&shared.layout, hash);
+        match table::locate(&self.shards[shard].table, path, hash) {
+            Located::Free(at) => Some(at),
+            Located::Here(..) | Located::Nowhere => None,
+        }
+    }
+
+    fn grow_or_drop(&mut self, shared: &Shared, shard: usize) {
         let buckets = self.shards[shard].table.len();
-        let larger = (buckets * 6).div_ceil(5).next_multiple_of(2);
+        let larger = larger(buckets, self.first + shard);
         let half_full = self.shards[shard].used * 2 >= table::capacity(buckets);
         // A shard that is not half full and yet has no room has hostile hashes in it; growth
         // would not help.
@@ -32,7 +51,7 @@ impl Lane {
             return;
         }
         for _ in 0..buckets.div_ceil(WINDOW) {
-            if !self.is_full(shard) {
+            if !self.shards[shard].is_full() {
                 break;
             }
             self.drop_oldest(shared, shard);
@@ -49,19 +68,16 @@ impl Lane {
             return false;
         }
         let mut lost = Vec::new();
-        let old = table.clone();
-        let larger = table::grown(&old, &shared.layout, buckets, |value| lost.push(value));
-        for value in lost {
-            self.shards[shard].used -= 1;
-            self.forget_block(shared, value);
-        }
-        self.shards[shard].table = larger.clone();
-        self.shards[shard].hand = 0;
-        self.shards[shard].growths += 1;
+        let larger = table::grown(table, &shared.layout, buckets, |value| lost.push(value));
+        let grown = Shard::new(larger.clone(), self.shards[shard].growths + 1);
+        let old = std::mem::replace(&mut self.shards[shard], grown);
+        self.shards[shard].used = old.used - lost.len();
+        lost.into_iter().for_each(|value| self.forget_block(shared, value));
+        self.youth = youth(&self.shards);
         let number = self.first + shard;
         shared.published.update(|view| view.set_table(number, larger));
         // Freed by us and not by the last of the readers, whom that would delay.
-        self.replaced.push(old);
+        self.replaced.push(old.table);
         self.free_replaced();
         true
     }
@@ -69,19 +85,19 @@ impl Lane {
     /// Drops the oldest of the next few blocks: in time all are looked at, and the old ones go.
     fn drop_oldest(&mut self, shared: &Shared, shard: usize) {
         let Shard { table, hand, .. } = &mut self.shards[shard];
-        let table = table.clone();
-        let age = self.age;
-        let mut oldest: Option<(u8, At, Value)> = None;
+        let mut oldest: Option<(u8, usize, usize, Value)> = None;
         for _ in 0..WINDOW.min(table.len()) {
-            for (at, _, value) in table::used(&table, &shared.layout, *hand) {
-                let years = age.wrapping_sub(value.age());
+            for cell in 0..table::capacity(1) {
+                let Some(value) = table::used(table, *hand, cell) else { continue };
+                let years = self.age.wrapping_sub(value.age());
                 if oldest.is_none_or(|(most, ..)| years > most) {
-                    oldest = Some((years, at, value));
+                    oldest = Some((years, *hand, cell, value));
                 }
             }
             *hand = (*hand + 1) % table.len();
         }
-        if let Some((_, at, value)) = oldest {
+        let Some((_, bucket, cell, value)) = oldest else { return };
+        if let Some(at) = table::place_of(table, &shared.layout, bucket, cell) {
             self.drop_block(shared, shard, at, value);
         }
     }
@@ -89,7 +105,6 @@ impl Lane {
     /// Forgets a block, whoever holds it.
     #[cold]
     pub(super) fn drop_block(&mut self, shared: &Shared, shard: usize, at: At, value: Value) {
-        self.has_freed = true;
         table::free(&self.shards[shard].table, at);
         self.shards[shard].used -= 1;
         self.forget_block(shared, value);
@@ -106,4 +121,11 @@ impl Lane {
         }
         self.release(value.set());
     }
+}
+
+/// Buckets that a shard of `buckets` grows to.
+fn larger(buckets: usize, shard: usize) -> usize {
+    let larger = (buckets * 5).div_ceil(4).next_multiple_of(2);
+    let spreads = buckets < SPREAD && larger >= SPREAD;
+    if spreads { SPREAD + shard * 2 % (SPREAD / 4) } else { larger }
 }

@@ -44,10 +44,16 @@ impl Lane {
         bucket: usize,
         is_retired: &impl Fn(u32) -> bool,
     ) {
-        let table = self.shards[shard].table.clone();
-        for (at, _, value) in table::used(&table, &shared.layout, bucket) {
-            match self.transitions.strip(&shared.sets, value.set(), is_retired) {
-                Some(step) => self.turn(shard, at, value, step.set, false),
+        for cell in 0..table::capacity(1) {
+            let table = &self.shards[shard].table;
+            let Some(value) = table::used(table, bucket, cell) else { continue };
+            let step = self.transitions.strip(&shared.sets, value.set(), is_retired);
+            if step.is_some_and(|step| step.set == value.set()) {
+                continue;
+            }
+            let Some(at) = table::place_of(table, &shared.layout, bucket, cell) else { continue };
+            match step {
+                Some(step) => self.turn(shard, (at, value), step.set, false),
                 None => self.drop_block(shared, shard, at, value),
             }
         }
