@@ -154,6 +154,7 @@ impl<S: Members + KvSink> AgentTask<S> {
     fn reconcile(&mut self) {
         let record = self.record.borrow_and_update().clone();
         let accepting = record.accepting && *self.links_up.borrow_and_update() > 0;
+        self.client.set_profile(&record.profile);
         let gone: Vec<_> = self
             .workers
             .keys()

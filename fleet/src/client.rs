@@ -2,7 +2,8 @@
 
 use super::link::{self, Link};
 use super::mailbox::Mailbox;
-use stator_protos::discovery::AgentRecord;
+use parking_lot::Mutex;
+use stator_protos::discovery::{AgentRecord, ProfileRecord};
 use stator_protos::hash::SequenceHash;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{DescribeRequest, ModelFilesRequest, Output, SnapshotRequest, Submit};
@@ -83,6 +84,9 @@ pub struct Snapshot {
 /// Sends requests to one agent. Its connections close when it and all its streams are dropped.
 #[derive(Debug)]
 pub struct AgentClient {
+    endpoint: String,
+    /// What the agent's record says of its workers, as far as it is known.
+    profile: Mutex<Arc<ProfileRecord>>,
     links: Vec<Arc<Link>>,
     turn: AtomicUsize,
     up: watch::Receiver<usize>,
@@ -105,7 +109,8 @@ impl AgentClient {
         endpoint: &str,
         settings: &ClientSettings,
     ) -> Result<Self, tonic::transport::Error> {
-        let endpoint = Endpoint::from_shared(endpoint.to_owned())?
+        let address = endpoint.to_owned();
+        let endpoint = Endpoint::from_shared(address.clone())?
             .connect_timeout(settings.connect_timeout)
             // Requests and tokens are small and somebody waits for each.
             .tcp_nodelay(true)
@@ -127,7 +132,34 @@ impl AgentClient {
         }
         let questions =
             WorkerClient::new(endpoint.connect_lazy()).max_decoding_message_size(usize::MAX);
-        Ok(Self { links, turn: AtomicUsize::new(0), up, questions, tasks: Arc::new(tasks) })
+        Ok(Self {
+            endpoint: address,
+            profile: Mutex::default(),
+            links,
+            turn: AtomicUsize::new(0),
+            up,
+            questions,
+            tasks: Arc::new(tasks),
+        })
+    }
+
+    /// Where the agent is reached, as [`AgentClient::connect`] was told.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// What the agent's workers are for and where they stand; the defaults before it is known.
+    pub fn profile(&self) -> Arc<ProfileRecord> {
+        self.profile.lock().clone()
+    }
+
+    /// The agent's record says this of its workers now. Who is told of them next, sees it.
+    pub(super) fn set_profile(&self, profile: &ProfileRecord) {
+        let mut known = self.profile.lock();
+        // The same profile stays the same allocation, so that a change is seen by its address.
+        if **known != *profile {
+            *known = Arc::new(profile.clone());
+        }
     }
 
     /// How many of its connections are up, now and as it changes.

@@ -1,12 +1,13 @@
 //! How a request gets its place in a pool: at once, or after it has waited its turn.
 
 use crate::admission::{Attempt, Grant};
-use crate::pool::{Place, Pool};
-use stator_placement::{PickError, Request};
+use crate::place::Place;
+use crate::pool::Pool;
+use stator_placement::{Adapter, Needs, PickError, Request, Split};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_queue::BandPlace;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 /// What the placement of a request depends on; it waits with it.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,12 @@ pub struct Prompt {
     pub excluded: Vec<WorkerRank>,
     /// The session that it belongs to.
     pub session: Option<u64>,
+    /// What it asks of the workers' labels.
+    pub needs: Option<Arc<Needs>>,
+    /// The LoRA adapter that it is for.
+    pub adapter: Option<Adapter>,
+    /// When its prompt is computed by another worker, if not as the pool's settings say.
+    pub split: Option<Split>,
 }
 
 impl Prompt {
@@ -31,8 +38,19 @@ impl Prompt {
             max_output_tokens: self.max_output_tokens,
             excluded: &self.excluded,
             session: self.session,
+            needs: self.needs.as_deref(),
+            adapter: self.adapter,
+            split: self.split,
             ..Request::default()
         }
+    }
+
+    /// Whether there may be workers that take others and not this one.
+    fn is_particular(&self) -> bool {
+        !self.excluded.is_empty()
+            || self.session.is_some()
+            || self.needs.is_some()
+            || self.adapter.is_some()
     }
 }
 
@@ -49,11 +67,7 @@ impl Grant for Entrance {
         match pool.place(&prompt.request()) {
             Ok(place) => Attempt::Granted(place),
             // Others may go where this one may not, or where its session is not.
-            Err(PickError::AllBusy { .. })
-                if !prompt.excluded.is_empty() || prompt.session.is_some() =>
-            {
-                Attempt::Wait
-            }
+            Err(PickError::AllBusy { .. }) if prompt.is_particular() => Attempt::Wait,
             Err(PickError::AllBusy { .. }) => Attempt::Stop,
             Err(error) => Attempt::Failed(error),
         }

@@ -1,7 +1,7 @@
 //! The fleet as a process that places requests knows it: agents, their workers, and the streams
 //! to them.
 //!
-//! [`Fleet`] watches the discovery directory and runs one task per agent, which keeps the agent's
+//! [`Fleet`] watches where agents register and runs one task per agent, which keeps the agent's
 //! workers, blocks and load in the [`Pool`] of their model. A request asks its pool for a
 //! [`Place`], waits at the pool's [`Gate`] if it has to, and submits through the place's
 //! [`AgentClient`]. Nothing here knows text.
@@ -9,14 +9,16 @@
 mod admission;
 mod agent;
 mod client;
-mod discovery;
 mod entrance;
 pub mod feed;
 mod link;
 mod mailbox;
 mod metrics;
+mod place;
 mod pool;
+mod profile;
 mod sink;
+mod state;
 pub mod subscribe;
 
 pub use admission::{AdmitError, Admitted, Attempt, Gate, GateStats, Grant};
@@ -24,16 +26,17 @@ pub use agent::follow as follow_agent;
 pub use client::{AgentClient, ClientSettings, Snapshot, StreamError, TokenStream};
 pub use entrance::Prompt;
 pub use metrics::FleetMetrics;
-pub use pool::{Place, Pool};
+pub use place::{Kept, Place};
+pub use pool::Pool;
 pub use sink::{KvSink, Members};
 
 use agent::AgentTask;
-use discovery::{Change, Directory, Roster};
+use stator_discovery::{Agents, Change, Source, Update};
 use stator_protos::discovery::AgentRecord;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -42,15 +45,18 @@ const EVENTS_MAX: usize = 64;
 /// Wait after a failed attempt to get a model's files.
 const FILES_BACKOFF: Duration = Duration::from_millis(200);
 
+/// Wait after a failed attempt to begin to look for agents.
+const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
+
 /// Longest wait for the link of an agent that has just answered a question.
 const LINK_WAIT: Duration = Duration::from_secs(2);
 
 /// How the fleet is found and reached.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
-    /// Directory where agents register.
-    pub discovery_dir: PathBuf,
-    /// How often it is looked at; 200 ms by default.
+    /// Where agents register.
+    pub discovery: Source,
+    /// How often files are looked at; 200 ms by default.
     pub poll: Duration,
     /// Connections to agents.
     pub client: ClientSettings,
@@ -66,7 +72,7 @@ impl FleetSettings {
     /// The default settings for a directory.
     pub fn new(discovery_dir: PathBuf) -> Self {
         Self {
-            discovery_dir,
+            discovery: Source::Directory(discovery_dir),
             poll: Duration::from_millis(200),
             client: ClientSettings::default(),
             placement: stator_placement::Settings::default(),
@@ -143,35 +149,30 @@ struct Model {
 
 impl Keeper {
     async fn run(mut self) {
-        let mut directory = Directory::new(self.settings.discovery_dir.clone());
-        let mut roster = Roster::default();
-        let mut poll = tokio::time::interval(self.settings.poll);
-        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut agents = self.agents().await;
         loop {
-            poll.tick().await;
-            let scanning = tokio::task::spawn_blocking(move || {
-                let scan = directory.scan();
-                (directory, scan)
-            });
-            let scan = match scanning.await {
-                Ok((same, scan)) => {
-                    directory = same;
-                    scan
-                }
-                Err(error) => {
-                    tracing::error!(%error, "looking for agents failed");
-                    directory = Directory::new(self.settings.discovery_dir.clone());
-                    continue;
-                }
-            };
-            for (agent, fault) in &scan.newly_malformed {
+            let Update { changes, malformed } = agents.next().await;
+            for (agent, fault) in malformed {
                 self.metrics.records_refused.inc();
                 tracing::warn!(agent, fault, "a discovery record is malformed");
             }
-            for change in roster.update(scan, unix_ms(SystemTime::now())) {
+            for change in changes {
                 self.change(change);
             }
             self.metrics.agents.set(self.agents.len() as i64);
+        }
+    }
+
+    /// Begins to follow. What a back-end's configuration names may come later: files of a secret,
+    /// for example.
+    async fn agents(&self) -> Agents {
+        let FleetSettings { discovery, poll, .. } = &self.settings;
+        loop {
+            match Agents::follow(discovery, *poll, self.metrics.discovery.clone()).await {
+                Ok(agents) => return agents,
+                Err(error) => tracing::error!(%error, "cannot look for agents"),
+            }
+            tokio::time::sleep(DISCOVERY_RETRY).await;
         }
     }
 
@@ -186,6 +187,7 @@ impl Keeper {
                 }
             }
             Change::Up(record) => {
+                let record = Arc::unwrap_or_clone(record);
                 if let Some(agent) = self.agents.get(&record.agent_id) {
                     if same_place(&agent.record.borrow(), &record) {
                         agent.record.send_replace(record);
@@ -289,11 +291,6 @@ async fn announce(
         }
         tokio::time::sleep(FILES_BACKOFF).await;
     }
-}
-
-fn unix_ms(now: SystemTime) -> u64 {
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -3,10 +3,13 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use stator_discovery::DiscoveryMetrics;
 
 /// Counters of discovery and the event plane. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct FleetMetrics {
+    /// Whether discovery answers.
+    pub(super) discovery: DiscoveryMetrics,
     /// Agents whose leases hold.
     pub(super) agents: Gauge,
     /// Records that could not be understood or contradicted others.
@@ -31,6 +34,7 @@ impl FleetMetrics {
     /// Makes the metrics known to the process's registry.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("stator_fleet");
+        self.discovery.register(registry);
         registry.register("agents", "Agents whose leases hold", self.agents.clone());
         let counters = [
             ("records_refused", "Discovery records that were refused", &self.records_refused),

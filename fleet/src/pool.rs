@@ -3,18 +3,17 @@
 use super::admission::{AdmitError, Admitted, Gate};
 use super::client::AgentClient;
 use super::entrance::{Entrance, Prompt};
+use super::place::Place;
 use super::sink::{KvSink, Members};
+use super::state::State;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
-use stator_placement::{
-    Blocks, Decision, PickError, Placement, Request, Settings, Stats, Time, Worker,
-};
+use stator_placement::{Blocks, PickError, Placement, Request, Settings, Stats, Time, Worker};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
-use stator_queue::{Entry, Fairness, FlowId};
+use stator_queue::{Entry, Fairness};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,28 +26,16 @@ const SUSPICION: Duration = Duration::from_secs(1);
 /// The workers of one model.
 pub struct Pool {
     record: ModelRecord,
-    block_size: NonZeroU32,
-    state: Mutex<State>,
+    pub(crate) block_size: NonZeroU32,
+    pub(crate) state: Mutex<State>,
     /// What the workers hold, told and asked without the lock.
     blocks: Arc<Blocks>,
     /// Where requests wait that no worker can take yet.
-    gate: Gate<Entrance>,
+    pub(crate) gate: Gate<Entrance>,
     /// Whether answers count for whose turn it is.
-    charges_answers: bool,
+    pub(crate) charges_answers: bool,
     start: Instant,
     seed: AtomicU64,
-}
-
-struct State {
-    placement: Placement,
-    members: FxHashMap<WorkerRank, Member>,
-}
-
-/// A worker as its agent's task sees it.
-struct Member {
-    worker: Worker,
-    client: Arc<AgentClient>,
-    suspected_until: Option<Instant>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -68,7 +55,7 @@ impl Pool {
         let block_size = NonZeroU32::new(record.block_size)?;
         let placement = Placement::new(Settings { block_size, ..settings.clone() });
         let blocks = placement.blocks().clone();
-        let state = State { placement, members: FxHashMap::default() };
+        let state = State::new(placement);
         let (start, seed) = (Instant::now(), AtomicU64::new(seed));
         let policies = queue.bands.iter().map(|band| band.policy);
         let charges_answers = policies
@@ -116,7 +103,7 @@ impl Pool {
         self.gate.waiting()
     }
 
-    /// Chooses a worker for a request and books the request there, until the place is dropped.
+    /// Chooses the workers for a request and books the request there, until the place is dropped.
     ///
     /// # Errors
     ///
@@ -128,23 +115,32 @@ impl Pool {
         let request = Request { overlaps: Some(&found), ..*request };
         let mut state = self.state.lock();
         let decision = state.placement.pick(&request, self.now(), seed)?;
-        let Some(member) = state.members.get(&decision.worker) else {
+        let Some(client) = state.client(decision.worker).cloned() else {
             // Members and the placement's workers change together, under the lock.
             state.placement.release_all(&decision);
             return Err(PickError::NoWorkers);
         };
-        let client = member.client.clone();
+        let prefill = decision.prefill.as_ref();
+        let prefill = prefill.and_then(|leg| state.client(leg.worker).cloned());
+        let kept = if prefill.is_none() { state.kept(decision.split) } else { None };
         drop(state);
-        Ok(Place { pool: self.clone(), decision, client, payer: None })
+        Ok(Place { pool: self.clone(), decision, client, prefill, kept, payer: None })
     }
 
     /// A request was lost at this worker: it gets no new ones for a moment.
     pub fn suspect(&self, worker: WorkerRank) {
-        let mut state = self.state.lock();
-        if let Some(member) = state.members.get_mut(&worker) {
-            member.suspected_until = Some(Instant::now() + SUSPICION);
-            state.refresh(worker, Instant::now());
-        }
+        let now = Instant::now();
+        self.state.lock().suspect(worker, now, now + SUSPICION);
+    }
+
+    /// Whether a worker that answers requests has this LoRA adapter loaded.
+    pub fn has_adapter(&self, name: &str) -> bool {
+        self.state.lock().has_adapter(name)
+    }
+
+    /// Names of all such adapters, in order.
+    pub fn adapters(&self) -> Vec<Arc<str>> {
+        self.state.lock().adapters()
     }
 
     /// Workers that take requests now.
@@ -165,35 +161,22 @@ impl Pool {
         self.place(&request).map_or(0, |place| place.decision().overlap_blocks)
     }
 
-    fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         Time(self.start.elapsed())
     }
 }
 
 impl Members for Pool {
     fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool {
-        let mut state = self.state.lock();
-        let rank = worker.worker;
-        let known = state.members.get(&rank);
-        let keeps = |known: &Member| known.worker.generation >= worker.generation;
-        if known.is_some_and(|known| !Arc::ptr_eq(&known.client, client) && keeps(known)) {
-            return false;
+        let entered = self.state.lock().enter(worker, client, Instant::now());
+        if entered {
+            self.gate.kick();
         }
-        let suspected_until = known.and_then(|known| known.suspected_until);
-        state.members.insert(rank, Member { worker, client: client.clone(), suspected_until });
-        state.refresh(rank, Instant::now());
-        drop(state);
-        self.gate.kick();
-        true
+        entered
     }
 
     fn leave(&self, worker: WorkerRank, client: &Arc<AgentClient>) {
-        let mut state = self.state.lock();
-        if state.members.get(&worker).is_some_and(|m| Arc::ptr_eq(&m.client, client)) {
-            state.members.remove(&worker);
-            state.placement.worker_down(worker);
-        }
-        drop(state);
+        self.state.lock().leave(worker, client);
         // Whoever waited for this worker goes elsewhere, or learns that there is none.
         self.gate.kick();
     }
@@ -233,63 +216,5 @@ impl KvSink for Pool {
 
     fn unknown(&self, worker: WorkerRank) {
         self.blocks.unknown(worker);
-    }
-}
-
-impl State {
-    /// Tells the placement whether a member takes requests now.
-    fn refresh(&mut self, worker: WorkerRank, now: Instant) {
-        let Some(member) = self.members.get_mut(&worker) else { return };
-        member.suspected_until = member.suspected_until.filter(|until| *until > now);
-        let accepting = member.worker.accepting && member.suspected_until.is_none();
-        self.placement.worker_up(Worker { accepting, ..member.worker });
-    }
-}
-
-/// A request's place at a worker. Dropping it gives the place back.
-#[derive(Debug)]
-pub struct Place {
-    pool: Arc<Pool>,
-    decision: Decision,
-    client: Arc<AgentClient>,
-    /// Whom the answer counts for: priority of the band, and flow.
-    payer: Option<(i32, FlowId)>,
-}
-
-impl Place {
-    /// The worker.
-    pub fn worker(&self) -> WorkerRank {
-        self.decision.worker
-    }
-
-    /// What was decided.
-    pub fn decision(&self) -> &Decision {
-        &self.decision
-    }
-
-    /// What reaches the worker.
-    pub fn client(&self) -> &AgentClient {
-        &self.client
-    }
-
-    /// The first token came: the prompt is computed.
-    pub fn prefill_done(&self) {
-        self.pool.state.lock().placement.prefill_done(self.decision.booking, self.pool.now());
-        self.pool.gate.kick();
-    }
-
-    /// The answer filled one more block.
-    pub fn output_block(&self) {
-        self.pool.state.lock().placement.output_block(self.decision.booking, self.pool.now());
-        if let (Some((band, flow)), true) = (self.payer, self.pool.charges_answers) {
-            self.pool.gate.charge(band, flow, self.pool.block_size.get().into());
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.pool.state.lock().placement.release_all(&self.decision);
-        self.pool.gate.kick();
     }
 }

@@ -30,8 +30,9 @@ pub trait KvSink: Send + Sync + 'static {
 
 /// Learns which workers an agent has and how busy they are.
 pub trait Members: Send + Sync + 'static {
-    /// A worker is there, or something about it changed. False if another agent has it: an
-    /// earlier life gives way to a later one, and nothing else does.
+    /// A worker is there, or something about it or its agent's profile changed, see
+    /// [`AgentClient::profile`]. False if another agent has it: an earlier life gives way to a
+    /// later one, and nothing else does.
     fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool;
 
     /// A worker is gone, unless it has come back with another agent.

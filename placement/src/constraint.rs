@@ -36,7 +36,7 @@ pub enum Role {
     Aggregated,
     /// It computes prompts for others and answers nobody.
     Prefill,
-    /// It answers; it can compute prompts too, but others may do so for it.
+    /// It answers; it can compute prompts too, but others may do so for it, and for no other role.
     Decode,
     /// It encodes images and other media for others.
     Encode,
@@ -98,6 +98,8 @@ pub struct Profile {
     pub adapters: Vec<Adapter>,
     /// Adapters that it can have loaded at once; 0 if it has no limit that is known.
     pub max_adapters: u32,
+    /// Whether it has only what is loaded now: it loads no adapter because a request is for it.
+    pub fixed_adapters: bool,
     /// Tokens that it computes in one step at most; 0 if unknown.
     pub batch_tokens: u32,
 }

@@ -241,8 +241,9 @@ impl Fleet {
         let row = &mut self.rows[slot as usize];
         row.batch_tokens = profile.batch_tokens;
         row.labels = self.labels.enter(profile.labels.clone());
-        row.adapter_room =
-            profile.max_adapters == 0 || profile.adapters.len() < profile.max_adapters as usize;
+        let full =
+            profile.max_adapters > 0 && profile.adapters.len() >= profile.max_adapters as usize;
+        row.adapter_room = !full && !profile.fixed_adapters;
         self.by_role[profile.role as usize] += 1;
         for &adapter in &profile.adapters {
             let slots = self.adapters.entry(adapter).or_default();

@@ -20,10 +20,65 @@ pub struct AgentRecord {
     pub model: ModelRecord,
     /// The workers, in order of their rank within the agent.
     pub workers: Vec<WorkerRecord>,
+    /// What the workers are for and where they stand.
+    #[serde(flatten)]
+    pub profile: ProfileRecord,
     /// False while the agent drains: it finishes what runs and takes nothing new.
     pub accepting: bool,
     /// End of the lease, in milliseconds since the Unix epoch.
     pub lease_expires_unix_ms: u64,
+}
+
+/// What the workers of an agent are for and where they stand. Fields at their default are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProfileRecord {
+    /// What they do of a request.
+    #[serde(skip_serializing_if = "is_default")]
+    pub role: Role,
+    /// Labels that requests may ask for, by convention `key=value`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// Their machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Their rack, or whatever shares a fast network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
+    /// Their zone or building.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// LoRA adapters that are loaded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub adapters: Vec<String>,
+    /// Adapters that can be loaded at once; 0 if there is no limit that is known.
+    #[serde(skip_serializing_if = "is_default")]
+    pub max_adapters: u32,
+    /// Tokens computed in one step at most; 0 if unknown.
+    #[serde(skip_serializing_if = "is_default")]
+    pub batch_tokens: u32,
+    /// What an engine that decodes must know of these that prefill: opaque JSON of the connector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handover: Option<String>,
+}
+
+/// What a worker does of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// All of it.
+    #[default]
+    Aggregated,
+    /// It computes prompts for others and answers nobody.
+    Prefill,
+    /// It answers; others may compute prompts for it.
+    Decode,
+    /// It encodes images and other media for others.
+    Encode,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The model of an agent, as far as every process of the fleet must know it.

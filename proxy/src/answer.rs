@@ -31,6 +31,8 @@ struct Choice {
     /// Where the text of the next token begins, in characters.
     text_offset: u32,
     tokens: u32,
+    /// Whether its worker has told what it found cached.
+    cached_told: bool,
     finish: Option<FinishReason>,
     /// Whether the ending has been written.
     written: bool,
@@ -53,6 +55,7 @@ impl Answer {
                     token_ids: Vec::new(),
                     logprobs: Vec::new(),
                     tokens: 0,
+                    cached_told: false,
                     finish: None,
                     written: false,
                 };
@@ -109,8 +112,13 @@ impl Answer {
             // It ended here, by a stop string; the worker has not heard of that yet.
             return;
         }
-        if choice.tokens == 0 && at.is_multiple_of(self.choices_per_prompt) {
-            self.usage.cached_tokens += output.cached_tokens.unwrap_or(0);
+        // Some engines tell with the first token, some with the last; a worker that goes on where
+        // another failed tells again.
+        if at.is_multiple_of(self.choices_per_prompt)
+            && let Some(cached) = output.cached_tokens
+            && !std::mem::replace(&mut choice.cached_told, true)
+        {
+            self.usage.cached_tokens += cached;
         }
         for prompt in &output.prompt_logprobs {
             choice.note(&self.model, prompt, true);

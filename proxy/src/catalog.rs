@@ -1,11 +1,13 @@
 //! The models that this proxy speaks for.
 
+use crate::listing;
 use crate::metrics::FleetGauges;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use stator_fleet::{FleetEvent, Pool};
 use stator_model::Model;
 use stator_model::openai::ApiError;
+use stator_model::openai::models::ModelEntry;
 use stator_runtime::admin::Readiness;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,6 +23,21 @@ pub(crate) struct Served {
     pub created: u64,
 }
 
+impl Served {
+    /// What clients are told of the model, or of one of its adapters.
+    fn entry(&self, name: &str) -> listing::Entry {
+        let record = self.pool.record();
+        listing::Entry {
+            model: ModelEntry {
+                id: name.to_owned(),
+                created: self.created,
+                max_model_len: record.context_length,
+            },
+            parent: (name != record.name).then(|| record.name.clone()),
+        }
+    }
+}
+
 /// All models by name. Reading takes no lock.
 pub(crate) struct Catalog {
     models: ArcSwap<BTreeMap<String, Arc<Served>>>,
@@ -32,18 +49,39 @@ impl Catalog {
         Self { models: ArcSwap::default(), gauges }
     }
 
-    /// All models.
-    pub(crate) fn all(&self) -> Arc<BTreeMap<String, Arc<Served>>> {
-        self.models.load_full()
+    /// The body of the list of all models, each followed by its adapters.
+    pub(crate) fn list(&self) -> Vec<u8> {
+        let models = self.models.load();
+        let mut entries = Vec::new();
+        for (name, served) in models.iter() {
+            entries.push(served.entry(name));
+            // The name of a model is that model's, whatever adapters are called.
+            let adapters = served.pool.adapters().into_iter();
+            let adapters = adapters.filter(|adapter| !models.contains_key(&**adapter));
+            entries.extend(adapters.map(|adapter| served.entry(&adapter)));
+        }
+        listing::list(&entries)
     }
 
-    /// The model of this name.
+    /// The body that describes a model or an adapter.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is none of this name.
+    pub(crate) fn describe(&self, name: &str) -> Result<Vec<u8>, ApiError> {
+        Ok(listing::one(&self.find(name)?.entry(name)))
+    }
+
+    /// The model of this name, or the first that has a loaded adapter of this name.
     ///
     /// # Errors
     ///
     /// 404 when there is none.
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Served>, ApiError> {
-        self.models.load().get(name).cloned().ok_or_else(|| ApiError::unknown_model(name))
+        let models = self.models.load();
+        let with_adapter = || models.values().find(|served| served.pool.has_adapter(name));
+        let found = models.get(name).or_else(with_adapter).cloned();
+        found.ok_or_else(|| ApiError::unknown_model(name))
     }
 
     /// Brings the gauges up to date; called when somebody reads them.

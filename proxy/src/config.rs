@@ -143,6 +143,7 @@ pub struct ProxySettings {
     pub(crate) idle_timeout: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) migration_limit: u32,
+    pub(crate) priority_max: i32,
     pub(crate) placement: stator_placement::Settings,
     pub(crate) queue: stator_queue::Settings,
     pub(crate) discovery_dir: PathBuf,
@@ -157,7 +158,7 @@ impl ProxySettings {
     /// [`ConfigError`] with every fault.
     pub fn new(
         http: HttpArgs,
-        RouterArgs { router, queue }: RouterArgs,
+        RouterArgs { router, split, queue }: RouterArgs,
         discovery_dir: PathBuf,
         metrics_listen: Option<SocketAddr>,
     ) -> Result<Self, ConfigError> {
@@ -166,6 +167,8 @@ impl ProxySettings {
             faults.push("api-key: must not be empty".to_owned());
         }
         let placement = router.placement(&mut faults);
+        let (nearness, split) = (split.nearness(), split.split(&mut faults));
+        let priority_max = queue.priority_max.cast_signed();
         let queue = queue.settings(&mut faults);
         let (Some(placement), Some(queue), true) = (placement, queue, faults.is_empty()) else {
             return Err(ConfigError(faults));
@@ -181,7 +184,8 @@ impl ProxySettings {
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             drain_timeout: Duration::from_secs(http.drain_timeout_s),
             migration_limit: router.migration_limit,
-            placement,
+            priority_max,
+            placement: stator_placement::Settings { split, nearness, ..placement },
             queue,
             discovery_dir,
         })

@@ -2,21 +2,16 @@
 
 use crate::job::Job;
 use crate::metrics::Metrics;
-use http::StatusCode;
-use stator_fleet::{AdmitError, Place, Pool, Prompt, StreamError, TokenStream};
+use crate::placing::{self, RETRY_AFTER};
+use crate::steering::Steering;
+use stator_fleet::{Place, Pool, StreamError, TokenStream};
 use stator_model::openai::ApiError;
-use stator_placement::PickError;
 use stator_protos::WorkerRank;
-use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Sampling, Submit};
-use stator_queue::{Entry, FlowId};
+use stator_queue::FlowId;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
-
-/// When to come back where no worker can take a request now.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What all prompts of a request have in common.
 #[derive(Clone, Debug)]
@@ -25,6 +20,8 @@ pub(crate) struct Plan {
     pub choices: u32,
     pub sampling: Sampling,
     pub cache_salt: Option<String>,
+    /// The LoRA adapter that it is for.
+    pub adapter: Option<String>,
     pub request_id: String,
     pub traceparent: Option<String>,
     /// How often a prompt may go on elsewhere.
@@ -33,6 +30,8 @@ pub(crate) struct Plan {
     pub flow: FlowId,
     /// The session that it belongs to.
     pub session: Option<u64>,
+    /// Where and how soon it should run.
+    pub steering: Steering,
 }
 
 /// The running prompts of one request. Dropping it cancels what still runs.
@@ -234,39 +233,19 @@ impl Generation {
         let Start { prompt, base, first_choice, choices, attempts } = start;
         let resumed = choices.first().map_or(&[][..], |choice| &choice.generated);
         let tokens: Vec<u32> = prompt.iter().chain(resumed).copied().collect();
-        let mut sequence: Vec<SequenceHash> = Vec::new();
-        let seed = HashSeed::new(None, self.plan.cache_salt.as_deref());
-        sequence_hashes(&tokens, self.pool.block_size(), seed, &mut sequence);
-        let prompt_tokens = tokens.len() as u32;
-        let entry = Entry {
-            flow: self.plan.flow,
-            tokens: prompt_tokens,
-            bytes: 4 * u64::from(prompt_tokens),
-            payload: Prompt {
-                sequence,
-                tokens: prompt_tokens,
-                max_output_tokens: Some(self.plan.sampling.max_tokens),
-                excluded,
-                session: self.plan.session,
-            },
-            ..Entry::default()
-        };
-        let admitted = self.pool.admit(entry).await.map_err(unplaced)?;
+        let mut entry = placing::entry(&self.plan, &tokens, self.pool.block_size(), choices.len());
+        entry.payload.excluded = excluded;
+        let admitted = self.pool.admit(entry).await;
+        let admitted = admitted.map_err(|error| placing::unplaced(&self.plan, error))?;
         self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());
         let place = admitted.place;
+        placing::count(&self.metrics, &self.plan, &place, choices.len());
         let stream = place.client().submit(Submit {
-            request_id: 0,
-            worker_id: place.worker().worker.0,
-            rank: place.worker().rank.into(),
-            resumed_tokens: resumed.len() as u32,
             token_ids: tokens,
+            resumed_tokens: resumed.len() as u32,
             choices: choices.len() as u32,
             first_choice,
-            sampling: Some(self.plan.sampling.clone()),
-            cache_salt: self.plan.cache_salt.clone().unwrap_or_default(),
-            lora_name: String::new(),
-            client_request_id: self.plan.request_id.clone(),
-            traceparent: self.plan.traceparent.clone().unwrap_or_default(),
+            ..placing::submission(&self.plan, &place)
         });
         // What was resumed is part of the prompt that was booked.
         let blocks = resumed.len() / self.pool.block_size().get() as usize;
@@ -296,24 +275,6 @@ impl Leg {
 /// Whether a worker ended a choice without an answer.
 fn failed(finish: &Finish) -> bool {
     !matches!(finish.reason(), FinishReason::Stop | FinishReason::Length)
-}
-
-/// The one place where a failed placement becomes an answer.
-fn unplaced(error: AdmitError<PickError>) -> ApiError {
-    match error {
-        AdmitError::Rejected { limit, current, retry_after, .. } => ApiError::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "rate_limit_error",
-            format!("too many requests wait for a worker: {current}, the limit is {limit}"),
-        )
-        .with_code("rate_limit_exceeded")
-        .with_retry_after(retry_after),
-        AdmitError::Evicted { waited, retry_after, .. } => ApiError::unavailable(
-            format!("no worker took the request within {} ms", waited.as_millis()),
-            retry_after,
-        ),
-        AdmitError::Failed(error) => ApiError::unavailable(error.to_string(), RETRY_AFTER),
-    }
 }
 
 /// A leg that is still to be placed.

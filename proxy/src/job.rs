@@ -1,8 +1,10 @@
 //! From a request's body to what the workers need: prompts in tokens, and one plan for all.
 
 use crate::catalog::{Catalog, Served};
+use crate::config::ProxySettings;
 use crate::exchange::Exchange;
 use crate::generate::Plan;
+use crate::steering::{self, Steering};
 use stator_model::Model;
 use stator_model::openai::body::TOKEN_DATA;
 use stator_model::openai::response::Api;
@@ -48,7 +50,7 @@ pub(crate) fn prepare(
     api: Api,
     catalog: &Catalog,
     exchange: &Exchange,
-    migration_limit: u32,
+    settings: &ProxySettings,
 ) -> Result<Job, ApiError> {
     let asked = match api {
         Api::Chat => chat(body, catalog)?,
@@ -59,15 +61,19 @@ pub(crate) fn prepare(
     let record = served.pool.record();
     check_prompts(record, prompt_param, &prompts)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
+    let labels = exchange.header(steering::LABELS);
     let plan = Plan {
         choices: options.n,
         sampling,
         cache_salt: options.cache_salt.clone(),
+        // A model is found by its own name, or by that of one of its adapters.
+        adapter: (model_name != record.name).then(|| model_name.clone()),
         request_id: exchange.request_id().to_owned(),
         traceparent: exchange.traceparent().map(str::to_owned),
-        migration_limit,
+        migration_limit: settings.migration_limit,
         flow: FlowId(payer(exchange).map_or(0, name)),
         session: exchange.header(SESSION_ID).map(name),
+        steering: Steering::read(body, labels, settings.priority_max)?,
     };
     Ok(Job { served, model_name, prompts, echo, options, plan })
 }

@@ -13,12 +13,16 @@ mod direct;
 mod exchange;
 mod generate;
 mod job;
+mod listing;
 mod metrics;
+mod placing;
 mod route;
 mod routing;
 mod run;
 mod server;
 mod service;
+mod splitting;
+mod steering;
 mod wire;
 
 pub use config::{HttpArgs, Mode, ProxyArgs, ProxyRole, ProxySettings};
@@ -50,14 +54,23 @@ pub async fn run(role: impl Into<ProxyRole>, shutdown: Shutdown) -> anyhow::Resu
 }
 
 async fn standalone(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(settings.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}", settings.listen))?;
+    serve_fleet(listener, settings, shutdown).await
+}
+
+/// Serves the models of a fleet on `listener`.
+async fn serve_fleet(
+    listener: TcpListener,
+    settings: ProxySettings,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
     let registry = stator_runtime::metrics::Metrics::default();
     let (metrics, gauges) = registry.register(Metrics::register);
     let fleet_metrics = FleetMetrics::default();
     registry.register(|registry| fleet_metrics.register(registry));
     let readiness = Readiness::default();
-    let listener = TcpListener::bind(settings.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", settings.listen))?;
     let address = listener.local_addr()?;
     if let Some(listen) = settings.metrics_listen {
         let (metrics, readiness) = (registry.clone(), readiness.clone());
@@ -84,3 +97,6 @@ async fn standalone(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Resu
     following.abort();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,13 @@ pub(crate) struct Outcome {
     pub status: u16,
 }
 
+/// Why a prompt was not given to another worker than the one that answers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Whole {
+    /// A reason of [`stator_fleet::Kept`], `choices` or `prompt_logprobs`.
+    pub reason: &'static str,
+}
+
 /// What is read from the fleet when somebody asks for metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FleetGauges {
@@ -39,6 +46,8 @@ pub(crate) struct Metrics {
     pub completion_tokens: Counter,
     pub migrations: Counter,
     pub hang_ups: Counter,
+    pub prompts_split: Counter,
+    pub prompts_whole: Family<Whole, Counter>,
 }
 
 impl Metrics {
@@ -58,8 +67,15 @@ impl Metrics {
             completion_tokens: Counter::default(),
             migrations: Counter::default(),
             hang_ups: Counter::default(),
+            prompts_split: Counter::default(),
+            prompts_whole: Family::default(),
         };
         registry.register("requests", "Requests answered", metrics.requests.clone());
+        registry.register(
+            "prompts_whole",
+            "Prompts that the worker that answers computes, where others could, by reason",
+            metrics.prompts_whole.clone(),
+        );
         registry.register(
             "requests_running",
             "Requests being answered now",
@@ -101,6 +117,11 @@ impl Metrics {
             ("completion_tokens", "Tokens generated", &metrics.completion_tokens),
             ("migrations", "Requests continued on another worker", &metrics.migrations),
             ("hang_ups", "Requests whose client left early", &metrics.hang_ups),
+            (
+                "prompts_split",
+                "Prompts given to another worker than the one that answers",
+                &metrics.prompts_split,
+            ),
         ];
         for (name, help, counter) in counts {
             registry.register(name, help, counter.clone());

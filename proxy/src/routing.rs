@@ -1,5 +1,6 @@
 //! How requests are placed, and how they wait: the flags of the placement core and its queue.
 
+use crate::splitting::SplitArgs;
 use clap::{Args, ValueEnum};
 use stator_placement::{
     Affinity, BusyThresholds, CostModel, IndexSettings, InvalidWeight, InvalidWeights, Mode,
@@ -21,6 +22,10 @@ pub struct RouterArgs {
     /// How requests are placed.
     #[command(flatten)]
     pub router: PlacementArgs,
+
+    /// When prompts are computed by workers of their own.
+    #[command(flatten)]
+    pub split: SplitArgs,
 
     /// How requests wait.
     #[command(flatten)]
@@ -153,6 +158,11 @@ pub struct PlacementArgs {
     #[arg(long, env = "STATOR_ACTIVE_PREFILL_TOKENS_THRESHOLD", value_name = "TOKENS")]
     pub active_prefill_tokens_threshold: Option<u64>,
 
+    /// The same as a multiple of the tokens that the worker computes in one step, where its agent
+    /// says how many. Default: no limit.
+    #[arg(long, env = "STATOR_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC", value_name = "STEPS")]
+    pub active_prefill_tokens_threshold_frac: Option<f64>,
+
     /// How often a request may go on elsewhere after its worker was lost.
     #[arg(long, env = "STATOR_MIGRATION_LIMIT", default_value_t = 3, value_name = "N",
           value_parser = clap::value_parser!(u32).range(0..=100))]
@@ -196,6 +206,14 @@ pub struct QueueArgs {
     /// Which request of a client is next: the `first`, or the `shortest` prompt, with ageing.
     #[arg(long, env = "STATOR_QUEUE_ORDERING", default_value = "first", value_name = "POLICY")]
     pub queue_ordering: QueueOrdering,
+
+    /// How much more or less urgent than others a request may say it is: what is beyond counts as
+    /// this, and 0 makes all alike. `nvext.agent_hints.priority` says so, larger is sooner, or
+    /// `priority`, smaller is sooner as in vLLM. More urgent ones leave the queue first, and the
+    /// engine is told.
+    #[arg(long, env = "STATOR_PRIORITY_MAX", default_value_t = 100, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub priority_max: u32,
 }
 
 /// Which client is next.
@@ -244,6 +262,8 @@ impl PlacementArgs {
             self.active_decode_blocks_threshold,
             self.active_prefill_tokens_threshold,
         );
+        let steps =
+            BusyThresholds::default().with_prefill_steps(self.active_prefill_tokens_threshold_frac);
         let mut fault = |InvalidWeights(invalid): InvalidWeights| {
             faults.extend(invalid.iter().map(|weight| {
                 let InvalidWeight { value, limit, .. } = weight;
@@ -251,12 +271,14 @@ impl PlacementArgs {
             }));
         };
         let (weights, busy) = (weights.map_err(&mut fault).ok(), busy.map_err(&mut fault).ok());
+        steps.map_err(&mut fault).ok()?;
+        let busy = busy?.with_prefill_steps(self.active_prefill_tokens_threshold_frac).ok()?;
         let defaults = Settings::default();
         Some(Settings {
             mode: self.router_mode,
             cost: self.router_cost,
             weights: weights?,
-            busy: busy?.with_requests(self.active_requests_threshold),
+            busy: busy.with_requests(self.active_requests_threshold),
             sessions: self.sessions(),
             index: IndexSettings {
                 max_bytes: usize::try_from(self.router_index_max_bytes).unwrap_or(usize::MAX),
@@ -305,6 +327,10 @@ impl QueueArgs {
         };
         let settings = stator_queue::Settings::new(QueueSettings {
             bands: vec![BandSettings { priority: 0, policy }],
+            default_band: policy,
+            default_negative_band: policy,
+            // Bands come and go as requests name their priorities: the bounds are for all of them.
+            total: policy.bounds,
             ..QueueSettings::default()
         });
         let fault = |error: InvalidSettings| faults.push(format!("queue: {error}"));
@@ -335,11 +361,13 @@ mod tests {
 
     #[test]
     fn flags_left_out_are_the_defaults_of_the_core() {
-        let RouterArgs { router, queue } = parse(&[]);
+        let RouterArgs { router, queue, .. } = parse(&[]);
         let mut faults = Vec::new();
         assert_eq!(router.placement(&mut faults), Some(Settings::default()));
+        let total = BandPolicy::default().bounds;
+        let expected = QueueSettings { total, ..QueueSettings::default() };
         let settings = queue.settings(&mut faults);
-        assert_eq!(settings, Some(stator_queue::Settings::default()));
+        assert_eq!(settings, stator_queue::Settings::new(expected).ok());
         assert!(faults.is_empty());
     }
 
@@ -349,6 +377,7 @@ mod tests {
             "--router-kv-overlap-score-credit=-1",
             "--router-temperature=NaN",
             "--active-decode-blocks-threshold=1.5",
+            "--active-prefill-tokens-threshold-frac=-2",
         ];
         let mut faults = Vec::new();
         assert_eq!(parse(&flags).router.placement(&mut faults), None);
@@ -356,6 +385,7 @@ mod tests {
             "router-kv-overlap-score-credit: -1 is not in 0..=1000000",
             "router-temperature: NaN is not in 0..=1000000",
             "active-decode-blocks-threshold: 1.5 is not in 0..=1",
+            "active-prefill-tokens-threshold-frac: -2 is not in 0..=1000000",
         ];
         assert_eq!(faults, expected);
     }

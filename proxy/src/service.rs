@@ -2,7 +2,7 @@
 //!
 //! Read [`Service::handle`] for all requests and [`Service::generate`] for completions.
 
-use crate::catalog::{Catalog, Served};
+use crate::catalog::Catalog;
 use crate::config::ProxySettings;
 use crate::exchange::{Exchange, Gone};
 use crate::generate::Generation;
@@ -13,7 +13,7 @@ use crate::run::Run;
 use bytes::Bytes;
 use http::{StatusCode, header};
 use stator_model::openai::response::Api;
-use stator_model::openai::{ApiError, models, openapi};
+use stator_model::openai::{ApiError, openapi};
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -217,25 +217,10 @@ impl Service {
     }
 
     fn models(&self, route: Route<'_>) -> Result<Vec<u8>, ApiError> {
-        let mut body = Vec::new();
-        let all = self.catalog.all();
-        let entry = |served: &Arc<Served>| models::ModelEntry {
-            id: served.model.name().to_owned(),
-            created: served.created,
-            max_model_len: served.pool.record().context_length,
-        };
         match route {
-            Route::Model(name) => {
-                let served = all.get(name).ok_or_else(|| ApiError::unknown_model(name))?;
-                models::push_model(&mut body, &entry(served));
-            }
-            _ => {
-                let mut entries: Vec<_> = all.values().map(entry).collect();
-                entries.sort_by(|a, b| a.id.cmp(&b.id));
-                models::push_models(&mut body, &entries);
-            }
+            Route::Model(name) => self.catalog.describe(name),
+            _ => Ok(self.catalog.list()),
         }
-        Ok(body)
     }
 
     /// The way of every completion: read, prepare, place, and write what comes.
@@ -273,8 +258,7 @@ impl Service {
     async fn prepare(&self, exchange: &mut Exchange, api: Api) -> Result<Job, ApiError> {
         check_content_type(exchange)?;
         let body = exchange.body(&self.settings.limits).await?;
-        let prepare =
-            || job::prepare(&body, api, &self.catalog, exchange, self.settings.migration_limit);
+        let prepare = || job::prepare(&body, api, &self.catalog, exchange, &self.settings);
         match body.len() > INLINE_BODY_MAX_BYTES {
             true => tokio::task::block_in_place(prepare),
             false => prepare(),

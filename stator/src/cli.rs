@@ -7,7 +7,7 @@ use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs};
 use stator_runtime::config::{self, ConfigError};
 use stator_runtime::log::LogArgs;
 use stator_simulate::SimulateArgs;
-use stator_worker_agent::{AgentArgs, EngineArgs};
+use stator_worker_agent::{AgentArgs, EngineArgs, OperateArgs};
 
 /// Serves large language models across fleets of engines: places every request on the worker
 /// that already holds its prefix and has room.
@@ -36,6 +36,8 @@ pub(crate) enum Role {
     Epp(WithLog<EppArgs>),
     /// Worker agent: runs engines, publishes their KV events and load, registers them.
     Agent(WithLog<ChildArgs>),
+    /// Asks an agent to do something to its engine: reset its cache, pause, sleep, load an adapter.
+    Operate(WithLog<OperateArgs>),
     /// Load generator and trace replay against any OpenAI-compatible endpoint.
     Bench(WithLog<BenchArgs>),
     /// Placement policies on a simulated fleet, in virtual time.
@@ -88,6 +90,7 @@ impl Role {
             Self::Proxy(role) => &role.log,
             Self::Epp(role) => &role.log,
             Self::Agent(role) => &role.log,
+            Self::Operate(role) => &role.log,
             Self::Bench(role) => &role.log,
             Self::Simulate(role) => &role.log,
         }
@@ -100,6 +103,7 @@ impl Role {
             Self::Proxy(_) => "stator-proxy",
             Self::Epp(_) => "stator-epp",
             Self::Agent(_) => "stator-agent",
+            Self::Operate(_) => "stator-operate",
             Self::Bench(_) => "stator-bench",
             Self::Simulate(_) => "stator-simulate",
         }
@@ -176,7 +180,7 @@ mod tests {
                 Role::Agent(role) => AgentSettings::try_from(role.args.agent).map(drop),
                 Role::Proxy(role) => ProxyRole::try_from(role.args).map(drop),
                 Role::Epp(role) => EppSettings::try_from(role.args).map(drop),
-                Role::Bench(_) | Role::Simulate(_) => panic!("there is no example for it"),
+                Role::Operate(_) | Role::Bench(_) | Role::Simulate(_) => panic!("there is no example for it"),
             };
             checked.unwrap();
             roles.push(name);

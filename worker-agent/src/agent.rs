@@ -1,18 +1,22 @@
 //! One agent from start to end: load, bind, run workers, register, serve, drain.
 
-use crate::config::AgentSettings;
+use crate::config::{AgentSettings, Runs};
+use crate::crew::{Crew, Engines};
 use crate::engine::Engine;
-use crate::events::{LoadFeed, publish, replay};
+use crate::events::{Feeds, publish, replay};
 use crate::identity;
 use crate::listen::{self, Listener};
 use crate::metrics::AgentMetrics;
+use crate::operations;
 use crate::registration::{self, Registration};
+use crate::remote;
 use crate::service::{self, Service};
 use crate::workers::{self, Reports, Workers};
 use anyhow::Context;
 use stator_protos::WorkerRank;
-use stator_protos::discovery::{AgentRecord, ModelRecord, WorkerRecord};
+use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord, WorkerRecord};
 use stator_protos::worker::ModelFile;
+use stator_protos::worker::operations_server::OperationsServer;
 use stator_protos::worker::worker_server::WorkerServer;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
@@ -65,14 +69,16 @@ pub struct Running {
     pub record: AgentRecord,
     /// Where metrics and health are served, if they are.
     pub metrics_address: Option<std::net::SocketAddr>,
-    task: JoinHandle<()>,
+    task: JoinHandle<anyhow::Result<()>>,
 }
 
 impl Running {
     /// Waits until the agent has drained and ended.
     pub async fn ended(self) {
-        if let Err(error) = self.task.await {
-            tracing::error!(%error, "the agent's task failed");
+        match self.task.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the agent failed"),
+            Err(error) => tracing::error!(%error, "the agent's task failed"),
         }
     }
 }
@@ -81,13 +87,23 @@ impl Running {
 ///
 /// # Errors
 ///
-/// When the model cannot be loaded or a socket cannot be bound; the agent has not registered then.
+/// When the model cannot be loaded, the engine does not start, or a socket cannot be bound; the
+/// agent has not registered then.
 pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<()> {
-    let engine = settings.engine.clone();
-    let loading = tokio::task::spawn_blocking(move || crate::load::load(&engine));
-    let loaded = loading.await.context("loading the model failed")??;
-    start(settings, loaded, Metrics::default(), shutdown).await?.ended().await;
-    Ok(())
+    let side = Side::serve(&settings, Metrics::default()).await?;
+    let crew: Crew = match &settings.engine {
+        Runs::Own(engine) => {
+            let engine = engine.clone();
+            let loading = tokio::task::spawn_blocking(move || crate::load::load(&engine));
+            loading.await.context("loading the model failed")??.into()
+        }
+        Runs::Stock(stock) => tokio::select! {
+            crew = remote::start(stock.clone(), &side.metrics) => crew?,
+            () = shutdown.wait() => return Ok(()),
+        },
+    };
+    let running = launch(settings, crew, side, shutdown).await?;
+    running.task.await.context("the agent's task failed")?
 }
 
 /// Starts an agent around engines that are there already; it runs until `shutdown`.
@@ -101,51 +117,76 @@ pub async fn start(
     metrics: Metrics,
     shutdown: Shutdown,
 ) -> anyhow::Result<Running> {
+    let side = Side::serve(&settings, metrics).await?;
+    launch(settings, loaded.into(), side, shutdown).await
+}
+
+/// Binds the planes, starts the workers, registers them and serves.
+async fn launch(
+    settings: AgentSettings,
+    crew: Crew,
+    side: Side,
+    shutdown: Shutdown,
+) -> anyhow::Result<Running> {
     let agent_metrics = AgentMetrics::default();
-    metrics.register(|registry| agent_metrics.register(registry));
+    side.metrics.register(|registry| agent_metrics.register(registry));
     let planes = Planes::bind(&settings).await?;
-    let record = planes.record(&settings, loaded.model, &loaded.engines);
+    let record = planes.record(&settings, &crew);
     let (record_sender, record_receiver) = watch::channel(record.clone());
     let record_sender = Arc::new(record_sender);
     let registration =
         Registration::new(settings.discovery_dir.clone(), settings.lease, record_receiver.clone())
             .context("discovery-dir: cannot make the directory")?;
-    let (ended_trigger, ended) = Shutdown::new();
-    let readiness = admin::Readiness::default();
-    let metrics_address = match settings.metrics_listen {
-        None => None,
-        Some(listen) => {
-            let shown = admin::Shown { metrics, readiness: readiness.clone(), gate: None };
-            let served = admin::serve(listen, shown, ended.clone()).await;
-            Some(served.with_context(|| format!("metrics-port: cannot bind {listen}"))?.0)
-        }
-    };
 
     let queue = Arc::new(publish::Queue::default());
-    let reports = Reports::new(&settings, &queue, &agent_metrics, &record_sender);
-    let workers = Workers::start(loaded.engines, &record.workers, &reports)?;
-    let files = loaded.files.into_iter().map(|(name, content)| ModelFile { name, content });
+    let log_bytes = settings.event_log_bytes / record.workers.len().max(1);
+    let feeds = Arc::new(Feeds::new(log_bytes, queue.clone(), agent_metrics.clone()));
+    let reports = Reports {
+        feeds: feeds.clone(),
+        load_interval: settings.load_interval,
+        metrics: agent_metrics.clone(),
+        record: record_sender.clone(),
+    };
+    let (workers, keeper) = match crew.engines {
+        Engines::Own(engines) => (Workers::start(engines, &record.workers, &reports)?, None),
+        Engines::Stock(engine) => {
+            let (workers, keeper) = engine.run(&record.workers, &reports);
+            (workers, Some(keeper))
+        }
+    };
+    let operations = match &keeper {
+        None => operations::Service::Own(
+            workers.handles.iter().map(|handle| handle.commands.clone()).collect(),
+        ),
+        Some(keeper) => operations::Service::Stock(keeper.orders()),
+    };
+    let files = crew.files.into_iter().map(|(name, content)| ModelFile { name, content });
     let agent = Arc::new(service::Agent::new(
         workers.handles,
         files.collect(),
         record_receiver,
         settings.max_requests_per_stream,
-        (agent_metrics.clone(), ended.clone()),
+        (agent_metrics.clone(), side.ended.clone()),
     ));
-    readiness.set(true);
+    side.readiness.set(true);
     let tasks = Tasks {
-        server: tokio::spawn(serve(planes.listener, agent.clone(), ended.clone())),
+        server: tokio::spawn(serve(
+            planes.listener,
+            (agent.clone(), operations),
+            side.ended.clone(),
+        )),
         agent,
         feeds: [
             tokio::spawn(publish::run(queue, planes.publisher, agent_metrics.clone())),
-            tokio::spawn(replay::run(workers.logs, planes.replayer, agent_metrics)),
-            tokio::spawn(heartbeat(workers.loads)),
+            tokio::spawn(replay::run(feeds.clone(), planes.replayer, agent_metrics)),
+            tokio::spawn(heartbeat(feeds)),
         ],
-        registration: tokio::spawn(registration.run(ended)),
+        registration: tokio::spawn(registration.run(side.ended)),
         drivers: workers.drivers,
+        keeper,
         record: record_sender,
-        readiness,
-        ended: ended_trigger,
+        readiness: side.readiness,
+        ended: side.end,
     };
     let ids = record.workers.iter().map(|worker| worker.worker.to_string()).take(LOGGED_WORKERS);
     tracing::info!(
@@ -160,7 +201,33 @@ pub async fn start(
         "serving"
     );
     let task = tokio::spawn(tasks.until(shutdown, settings.drain_timeout));
-    Ok(Running { record, metrics_address, task })
+    Ok(Running { record, metrics_address: side.address, task })
+}
+
+/// The side server, which is there before the engines are.
+struct Side {
+    metrics: Metrics,
+    readiness: admin::Readiness,
+    address: Option<std::net::SocketAddr>,
+    end: Trigger,
+    ended: Shutdown,
+}
+
+impl Side {
+    async fn serve(settings: &AgentSettings, metrics: Metrics) -> anyhow::Result<Self> {
+        let (end, ended) = Shutdown::new();
+        let readiness = admin::Readiness::default();
+        let address = match settings.metrics_listen {
+            None => None,
+            Some(listen) => {
+                let (metrics, readiness) = (metrics.clone(), readiness.clone());
+                let shown = admin::Shown { metrics, readiness, gate: None };
+                let served = admin::serve(listen, shown, ended.clone()).await;
+                Some(served.with_context(|| format!("metrics-port: cannot bind {listen}"))?.0)
+            }
+        };
+        Ok(Self { metrics, readiness, address, end, ended })
+    }
 }
 
 /// The agent's sockets, bound.
@@ -187,29 +254,33 @@ impl Planes {
     }
 
     /// What the agent tells the fleet, without a lease yet.
-    fn record(
-        &self,
-        settings: &AgentSettings,
-        model: ModelRecord,
-        engines: &[LoadedEngine],
-    ) -> AgentRecord {
+    fn record(&self, settings: &AgentSettings, crew: &Crew) -> AgentRecord {
         let made = || identity::agent_id(&settings.listen, &self.endpoint);
         let agent_id = settings.agent_id.clone().unwrap_or_else(made);
         let previous = registration::previous(&settings.discovery_dir, &agent_id);
         let last_life =
             previous.and_then(|record| record.workers.iter().map(|w| w.generation).max());
         let generation = identity::generation(SystemTime::now(), last_life);
-        let workers = (0..).zip(engines).map(|(index, engine)| WorkerRecord {
-            worker: WorkerRank { worker: identity::worker_id(&agent_id, index), rank: 0 },
+        let workers = crew.places.iter().map(|place| WorkerRecord {
+            worker: WorkerRank {
+                worker: identity::worker_id(&agent_id, place.engine),
+                rank: place.rank,
+            },
             generation,
-            total_blocks: engine.total_blocks,
+            total_blocks: place.total_blocks,
         });
         AgentRecord {
             workers: workers.collect(),
             endpoint: self.endpoint.clone(),
             events_endpoint: self.events_endpoint.clone(),
             replay_endpoint: self.replay_endpoint.clone(),
-            model,
+            model: crew.model.clone(),
+            profile: ProfileRecord {
+                adapters: crew.profile.adapters.clone(),
+                batch_tokens: crew.profile.batch_tokens,
+                handover: crew.profile.handover.clone(),
+                ..settings.profile.clone()
+            },
             accepting: true,
             lease_expires_unix_ms: 0,
             agent_id,
@@ -225,6 +296,8 @@ struct Tasks {
     feeds: [JoinHandle<()>; 3],
     registration: JoinHandle<()>,
     drivers: Vec<oneshot::Receiver<()>>,
+    /// Of a stock engine.
+    keeper: Option<remote::Keeper>,
     record: Arc<watch::Sender<AgentRecord>>,
     readiness: admin::Readiness,
     ended: Trigger,
@@ -233,8 +306,11 @@ struct Tasks {
 impl Tasks {
     /// Waits for `shutdown`, then drains: the fleet is told first, running requests finish, and
     /// only then do streams and sockets close.
-    async fn until(self, shutdown: Shutdown, drain_timeout: Duration) {
-        shutdown.wait().await;
+    async fn until(mut self, shutdown: Shutdown, drain_timeout: Duration) -> anyhow::Result<()> {
+        let failed = tokio::select! {
+            () = shutdown.wait() => None,
+            error = remote::gave_up(&mut self.keeper) => Some(error),
+        };
         self.readiness.set(false);
         self.record.send_modify(|record| record.accepting = false);
         self.agent.drain();
@@ -257,11 +333,19 @@ impl Tasks {
             task.abort();
         }
         workers::ended(self.drivers, CLOSE_TIMEOUT).await;
+        if let Some(keeper) = self.keeper {
+            keeper.stop().await;
+        }
         tracing::info!("agent has ended");
+        failed.map_or(Ok(()), Err)
     }
 }
 
-async fn serve(listener: Listener, agent: Arc<service::Agent>, ended: Shutdown) {
+async fn serve(
+    listener: Listener,
+    (agent, operations): (Arc<service::Agent>, operations::Service),
+    ended: Shutdown,
+) {
     let service = WorkerServer::new(Service(agent)).max_decoding_message_size(MAX_INPUT_BYTES);
     let router = tonic::transport::Server::builder()
         // One stream carries everything of a client: its window is the connection's, and large
@@ -270,7 +354,8 @@ async fn serve(listener: Listener, agent: Arc<service::Agent>, ended: Shutdown) 
         .initial_connection_window_size(STREAM_WINDOW_BYTES)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
-        .add_service(service);
+        .add_service(service)
+        .add_service(OperationsServer::new(operations));
     let served = match listener {
         Listener::Tcp(incoming) => {
             router.serve_with_incoming_shutdown(incoming, async move { ended.wait().await }).await
@@ -287,13 +372,11 @@ async fn serve(listener: Listener, agent: Arc<service::Agent>, ended: Shutdown) 
 
 /// Repeats every worker's last load, so that a quiet worker's subscribers know that nothing was
 /// lost before the silence.
-async fn heartbeat(loads: Vec<Arc<LoadFeed>>) {
+async fn heartbeat(feeds: Arc<Feeds>) {
     let mut beat = tokio::time::interval(HEARTBEAT);
     loop {
         beat.tick().await;
-        for load in &loads {
-            load.repeat();
-        }
+        feeds.repeat_loads();
     }
 }
 

@@ -1,7 +1,12 @@
 //! Settings of the agent: flags as the user writes them, and values that cannot be wrong.
 
+mod stock;
+
+pub use stock::{Origin, RoleArg, StockArgs, StockSettings};
+
 use crate::engine::EngineOptions;
 use clap::{Args, ValueEnum};
+use stator_protos::discovery::{ProfileRecord, Role};
 use stator_runtime::config::ConfigError;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -16,6 +21,12 @@ pub enum EngineKind {
     /// Schedules and caches as the built-in engine does, but models the time instead of computing;
     /// its tokens mean nothing.
     Sim,
+    /// A vLLM server, started by the agent or attached.
+    Vllm,
+    /// An SGLang server.
+    Sglang,
+    /// A TensorRT-LLM server.
+    Trtllm,
 }
 
 /// Flags that say what the workers run. `stator up` has them too.
@@ -27,7 +38,7 @@ pub struct EngineArgs {
     pub workers: u32,
 
     /// What the workers run: `builtin` computes the model on the CPU, `sim` only takes the time
-    /// that a GPU would.
+    /// that a GPU would, `vllm`, `sglang` and `trtllm` are those engines.
     #[arg(long, env = "STATOR_ENGINE", default_value = "builtin", value_enum)]
     pub engine: EngineKind,
 
@@ -87,9 +98,39 @@ pub struct AgentArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
 
+    /// What it takes where that is a stock engine.
+    #[command(flatten)]
+    pub stock: StockArgs,
+
     /// Where the agent publishes.
     #[command(flatten)]
     pub planes: PlaneArgs,
+
+    /// Where the workers stand.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Flags that say where the workers stand.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Place")]
+pub struct PlaceArgs {
+    /// Labels of the workers that requests may ask for, for example `pool=batch`; several with
+    /// commas.
+    #[arg(long, env = "STATOR_LABELS", value_delimiter = ',', value_name = "KEY=VALUE")]
+    pub labels: Vec<String>,
+
+    /// Name of the machine. Workers of one host, rack or zone move KV to each other more cheaply.
+    #[arg(long, env = "STATOR_TOPOLOGY_HOST", value_name = "NAME")]
+    pub topology_host: Option<String>,
+
+    /// Name of the rack, or of whatever shares a fast network.
+    #[arg(long, env = "STATOR_TOPOLOGY_RACK", value_name = "NAME")]
+    pub topology_rack: Option<String>,
+
+    /// Name of the zone or building.
+    #[arg(long, env = "STATOR_TOPOLOGY_ZONE", value_name = "NAME")]
+    pub topology_zone: Option<String>,
 }
 
 /// Flags of the agent's planes.
@@ -190,7 +231,7 @@ pub struct EngineSettings {
     /// How many there are.
     pub workers: u32,
     /// Which engine.
-    pub kind: EngineKind,
+    pub kind: OwnEngine,
     /// The model's folder; the built-in tiny model where absent.
     pub model: Option<PathBuf>,
     /// Name that clients ask for, where it is not the folder's.
@@ -199,6 +240,24 @@ pub struct EngineSettings {
     pub options: EngineOptions,
     /// Timing of simulated workers.
     pub sim: SimSettings,
+}
+
+/// Which of the engines in the agent's own process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnEngine {
+    /// Computes the model on this machine's CPU.
+    Builtin,
+    /// Models the time instead of computing.
+    Sim,
+}
+
+/// What an agent runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Runs {
+    /// Engines in its own process.
+    Own(EngineSettings),
+    /// An engine that is a process of its own.
+    Stock(StockSettings),
 }
 
 /// Where the request plane listens.
@@ -214,7 +273,9 @@ pub enum Listen {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentSettings {
     /// What the workers run.
-    pub engine: EngineSettings,
+    pub engine: Runs,
+    /// What the workers are for and where they stand, as far as flags say.
+    pub profile: ProfileRecord,
     /// Request plane.
     pub listen: Listen,
     /// ZMQ endpoint of the event plane.
@@ -231,7 +292,7 @@ pub struct AgentSettings {
     pub discovery_dir: PathBuf,
     /// Lease of the record.
     pub lease: Duration,
-    /// Bytes of event log per worker.
+    /// Bytes of event log, all workers together.
     pub event_log_bytes: usize,
     /// Shortest time between two load reports of a busy worker.
     pub load_interval: Duration,
@@ -245,9 +306,13 @@ impl TryFrom<EngineArgs> for EngineSettings {
     type Error = ConfigError;
 
     fn try_from(args: EngineArgs) -> Result<Self, ConfigError> {
-        let (blocks, running, batched) = match args.engine {
-            EngineKind::Builtin => (2048, 64, 512),
-            EngineKind::Sim => (16_384, 256, 8192),
+        let (kind, (blocks, running, batched)) = match args.engine {
+            EngineKind::Builtin => (OwnEngine::Builtin, (2048, 64, 512)),
+            EngineKind::Sim => (OwnEngine::Sim, (16_384, 256, 8192)),
+            EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm => {
+                let fault = "it is a process of its own: run it with `stator agent`";
+                return Err(ConfigError(vec![format!("engine: {fault}")]));
+            }
         };
         let options = EngineOptions {
             block_size: args.block_size,
@@ -273,7 +338,7 @@ impl TryFrom<EngineArgs> for EngineSettings {
         faults.none()?;
         Ok(Self {
             workers: args.workers,
-            kind: args.engine,
+            kind,
             model: args.model,
             model_name: args.model_name,
             options,
@@ -290,9 +355,21 @@ impl TryFrom<AgentArgs> for AgentSettings {
     type Error = ConfigError;
 
     fn try_from(args: AgentArgs) -> Result<Self, ConfigError> {
-        let AgentArgs { engine, planes } = args;
+        let AgentArgs { engine, stock, planes, place } = args;
         let mut faults = Faults::default();
-        let engine = faults.keep(EngineSettings::try_from(engine));
+        let profile = ProfileRecord {
+            role: Role::default(),
+            labels: place.labels,
+            host: place.topology_host,
+            rack: place.topology_rack,
+            zone: place.topology_zone,
+            ..ProfileRecord::default()
+        };
+        faults.0.extend(profile_faults(&profile));
+        let engine = faults.keep(match engine.engine.stock() {
+            None => EngineSettings::try_from(engine).map(Runs::Own),
+            Some(kind) => StockSettings::new(kind, engine, stock).map(Runs::Stock),
+        });
         let listen = faults.keep_one(listen(&planes.listen));
         for (flag, endpoint) in
             [("events-listen", &planes.events_listen), ("replay-listen", &planes.replay_listen)]
@@ -312,7 +389,8 @@ impl TryFrom<AgentArgs> for AgentSettings {
             unreachable!("a missing part is a fault, and faults were reported")
         };
         Ok(Self {
-            event_log_bytes: (planes.event_log_bytes / u64::from(engine.workers)) as usize,
+            event_log_bytes: planes.event_log_bytes as usize,
+            profile: ProfileRecord { role: engine.role(), ..profile },
             engine,
             listen,
             events_listen: planes.events_listen,
@@ -327,6 +405,39 @@ impl TryFrom<AgentArgs> for AgentSettings {
             drain_timeout: Duration::from_secs(planes.drain_timeout_s),
         })
     }
+}
+
+impl Runs {
+    fn role(&self) -> Role {
+        match self {
+            Self::Own(_) => Role::Aggregated,
+            Self::Stock(stock) => stock.role,
+        }
+    }
+}
+
+/// Most labels of an agent's workers, and the longest label or name in bytes.
+const LABELS_MAX: usize = 64;
+const LABEL_BYTES_MAX: usize = 256;
+
+fn profile_faults(profile: &ProfileRecord) -> Vec<String> {
+    let mut faults = Vec::new();
+    if profile.labels.len() > LABELS_MAX {
+        faults.push(format!("labels: {} labels, limit {LABELS_MAX}", profile.labels.len()));
+    }
+    let places = [
+        ("topology-host", &profile.host),
+        ("topology-rack", &profile.rack),
+        ("topology-zone", &profile.zone),
+    ];
+    let named = places.into_iter().filter_map(|(flag, name)| Some((flag, name.as_ref()?)));
+    for (flag, text) in profile.labels.iter().map(|label| ("labels", label)).chain(named) {
+        if text.is_empty() || text.len() > LABEL_BYTES_MAX {
+            let bytes = text.len();
+            faults.push(format!("{flag}: {text:?} has {bytes} bytes, 1 to {LABEL_BYTES_MAX}"));
+        }
+    }
+    faults
 }
 
 /// Collects faults, so that all are reported at once.
@@ -394,13 +505,39 @@ mod tests {
     fn defaults_are_valid_and_follow_the_engine() {
         let settings = check(&[]).unwrap();
         assert_eq!(settings.listen, Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 7000))));
-        assert_eq!(settings.engine.options.max_running, 64);
-        assert_eq!(check(&["--engine=sim"]).unwrap().engine.options.max_running, 256);
+        let running = |args: &[&str]| match check(args).unwrap().engine {
+            Runs::Own(engine) => engine.options.max_running,
+            Runs::Stock(stock) => panic!("{stock:?}"),
+        };
+        assert_eq!(running(&[]), 64);
+        assert_eq!(running(&["--engine=sim"]), 256);
     }
 
     #[test]
-    fn the_event_log_is_shared_among_the_workers() {
-        assert_eq!(check(&["--workers=4"]).unwrap().event_log_bytes, 16 << 20);
+    fn a_stock_engine_takes_its_own_flags_after_two_dashes() {
+        let args = ["--engine=vllm", "--model=/m", "--role=decode", "--", "--max-num-seqs", "8"];
+        let settings = check(&args).unwrap();
+        assert_eq!(settings.profile.role, Role::Decode);
+        let Runs::Stock(stock) = settings.engine else { panic!("{:?}", settings.engine) };
+        assert_eq!((stock.kind, stock.restarts), (stator_dialect::Kind::Vllm, None));
+        let args = vec!["--max-num-seqs".into(), "8".into()];
+        assert_eq!(stock.origin, Origin::Started { program: None, port: 0, args });
+    }
+
+    #[test]
+    fn faults_of_a_stock_engine_are_reported_at_once() {
+        let args =
+            ["--engine=sglang", "--workers=2", "--attach=nowhere", "--labels=a=b,", "--", "--x"];
+        let error = check(&args).unwrap_err();
+        for line in [
+            "workers: 2 is not in 1..=1",
+            "model: the model's folder is needed: proxies take its tokenizer from here",
+            "attach: a running engine takes no flags after `--`",
+            "attach: \"nowhere\" is not `http://host:port`",
+            "labels: \"\" has 0 bytes, 1 to 256",
+        ] {
+            assert!(error.lines().any(|found| found == line), "{line}\nmissing in\n{error}");
+        }
     }
 
     #[test]

@@ -9,14 +9,19 @@ pub mod config;
 pub mod engine;
 pub mod model_files;
 
+mod crew;
 mod events;
+mod extras;
 mod identity;
 mod in_flight;
 mod listen;
 mod load;
 mod metrics;
+mod operate;
+mod operations;
 mod outbox;
 mod registration;
+mod remote;
 mod service;
 mod translate;
 mod worker;
@@ -24,3 +29,4 @@ mod workers;
 
 pub use agent::run;
 pub use config::{AgentArgs, AgentSettings, EngineArgs, EngineSettings};
+pub use operate::{OperateArgs, OperationArg, operate};

@@ -1,7 +1,7 @@
 //! Loads the model and builds the engines that the settings name.
 
 use crate::agent::{Loaded, LoadedEngine};
-use crate::config::{EngineKind, EngineSettings};
+use crate::config::{EngineSettings, OwnEngine};
 use crate::engine::sim::{self, SimOptions};
 use crate::engine::{ModelInfo, cpu};
 use crate::model_files::ModelFiles;
@@ -35,12 +35,11 @@ const PROXY_FILES: [&str; 7] = [
 pub(crate) fn load(settings: &EngineSettings) -> anyhow::Result<Loaded> {
     let files = files(settings.model.as_deref())?;
     let (info, engines) = match settings.kind {
-        EngineKind::Builtin => builtin(&files, settings)?,
-        EngineKind::Sim => simulated(&files, settings)?,
+        OwnEngine::Builtin => builtin(&files, settings)?,
+        OwnEngine::Sim => simulated(&files, settings)?,
     };
     let fits = settings.options.total_blocks.saturating_mul(settings.options.block_size);
     let configured = settings.options.context_length.unwrap_or(u32::MAX);
-    let content = |name: &str| files.get(name).map(|bytes| (name.to_owned(), bytes.to_vec()));
     Ok(Loaded {
         model: ModelRecord {
             name: name(settings),
@@ -48,9 +47,15 @@ pub(crate) fn load(settings: &EngineSettings) -> anyhow::Result<Loaded> {
             block_size: settings.options.block_size,
             vocab_size: info.vocab_size,
         },
-        files: PROXY_FILES.iter().filter_map(|name| content(name)).collect(),
+        files: proxy_files(&files),
         engines,
     })
+}
+
+/// The files that proxies ask for, by base name.
+pub(crate) fn proxy_files(files: &ModelFiles) -> Vec<(String, Vec<u8>)> {
+    let content = |name: &str| files.get(name).map(|bytes| (name.to_owned(), bytes.to_vec()));
+    PROXY_FILES.iter().filter_map(|name| content(name)).collect()
 }
 
 fn files(dir: Option<&Path>) -> anyhow::Result<ModelFiles> {

@@ -1,12 +1,13 @@
 //! The request plane's server: demultiplexes a client's stream to the workers, and sends what they
 //! answer in as few frames as the client's pace allows.
 
-use crate::engine::RequestKey;
+use crate::engine::{self, RequestKey};
+use crate::extras::{self, Extras};
 use crate::in_flight::InFlight;
 use crate::metrics::AgentMetrics;
 use crate::outbox::{Outbox, Refused, Route};
 use crate::translate;
-use crate::worker::{Command, Status as WorkerStatus, Submission};
+use crate::worker::{Command, Prefill, Prefilled, Status as WorkerStatus, Submission};
 use futures::Stream;
 use rustc_hash::FxHashMap;
 use stator_protos::discovery::AgentRecord;
@@ -14,9 +15,10 @@ use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_server::Worker;
 use stator_protos::worker::{
     self, AgentDescription, DescribeRequest, ErrorKind, GenerateFrame, GenerateInput, ModelFile,
-    ModelFilesRequest, ModelFilesResponse, SnapshotChunk, SnapshotRequest,
+    ModelFilesRequest, ModelFilesResponse, PrefillRequest, PrefillResponse, SnapshotChunk,
+    SnapshotRequest,
 };
-use stator_protos::{Generation, WorkerId, WorkerRank};
+use stator_protos::{WorkerId, WorkerRank};
 use stator_runtime::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,12 +35,24 @@ const HASHES_PER_CHUNK: usize = 65_536;
 pub(crate) struct WorkerHandle {
     /// Who it is.
     pub(crate) worker: WorkerRank,
-    /// Its life.
-    pub(crate) generation: Generation,
     /// Commands to its driver.
     pub(crate) commands: mpsc::Sender<Command>,
     /// Whether it lives.
     pub(crate) status: Arc<WorkerStatus>,
+}
+
+impl WorkerHandle {
+    fn command(&self, command: Command) -> Result<(), (ErrorKind, String)> {
+        self.commands.try_send(command).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                let limit = self.commands.max_capacity();
+                (ErrorKind::Overloaded, format!("{limit} commands wait, the limit"))
+            }
+            mpsc::error::TrySendError::Closed(_) => {
+                (ErrorKind::Internal, "the worker has ended".into())
+            }
+        })
+    }
 }
 
 /// The agent as its clients see it.
@@ -105,15 +119,9 @@ impl Agent {
         submit: worker::Submit,
         outbox: &Arc<Outbox>,
     ) -> Result<(), (ErrorKind, String)> {
-        if self.draining.load(Ordering::Acquire) {
-            return Err((ErrorKind::Draining, "the agent is draining".into()));
-        }
-        let place = self.place(submit.worker_id, submit.rank)?;
-        let handle = &self.workers[place];
         let request_id = submit.request_id;
-        let key = RequestKey(self.next_key.fetch_add(1, Ordering::Relaxed));
-        let request =
-            translate::request(submit, key).map_err(|message| (ErrorKind::Invalid, message))?;
+        let (place, request, extras) = self.receive(submit)?;
+        let (handle, key) = (&self.workers[place], request.key);
         let limit = self.max_requests_per_stream;
         outbox.admit(request_id, Route { worker: place, key }, limit).map_err(|refused| {
             match refused {
@@ -127,19 +135,43 @@ impl Agent {
             }
         })?;
         let ticket = self.in_flight.enter();
-        let submission = Submission { request, request_id, outbox: outbox.clone(), ticket };
-        handle.commands.try_send(Command::Submit(submission)).map_err(|error| {
+        let submission = Submission { request, request_id, extras, outbox: outbox.clone(), ticket };
+        handle.command(Command::Submit(submission)).inspect_err(|_| {
             outbox.push(&mut vec![], &mut vec![request_id]);
-            match error {
-                mpsc::error::TrySendError::Full(_) => {
-                    let limit = handle.commands.max_capacity();
-                    (ErrorKind::Overloaded, format!("{limit} commands wait, the limit"))
-                }
-                mpsc::error::TrySendError::Closed(_) => {
-                    (ErrorKind::Internal, "the worker has ended".into())
-                }
-            }
         })
+    }
+
+    /// Checks a submission, and gives its request a name.
+    fn receive(
+        &self,
+        mut submit: worker::Submit,
+    ) -> Result<(usize, engine::Request, Extras), (ErrorKind, String)> {
+        if self.draining.load(Ordering::Acquire) {
+            return Err((ErrorKind::Draining, "the agent is draining".into()));
+        }
+        let place = self.place(submit.worker_id, submit.rank)?;
+        let key = RequestKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        let invalid = |message| (ErrorKind::Invalid, message);
+        let extras = Extras::take(&mut submit).map_err(invalid)?;
+        Ok((place, translate::request(submit, key).map_err(invalid)?, extras))
+    }
+
+    /// Has a worker compute a prompt for another agent's.
+    async fn prefill(&self, asked: PrefillRequest) -> Result<Prefilled, (ErrorKind, String)> {
+        let invalid = |message: String| (ErrorKind::Invalid, message);
+        let submit = asked.submit.ok_or_else(|| invalid("submit: it is missing".into()))?;
+        let (place, request, extras) = self.receive(submit)?;
+        if extras.prefill.is_some() {
+            return Err(invalid("submit.prefill: a prefill has no prefill of its own".into()));
+        }
+        let told = Some(asked.handover_json).filter(|json| !json.is_empty());
+        let handover = told.map(|json| extras::handover("handover_json", json)).transpose();
+        let handover = handover.map_err(invalid)?;
+        let (answer, answered) = oneshot::channel();
+        let ticket = self.in_flight.enter();
+        let order = Prefill { request, extras, handover, answer, ticket };
+        self.workers[place].command(Command::Prefill(order))?;
+        answered.await.map_err(|_| (ErrorKind::Internal, "the worker has ended".into()))?
     }
 
     fn place(&self, worker_id: u64, rank: u32) -> Result<usize, (ErrorKind, String)> {
@@ -254,6 +286,22 @@ impl Worker for Service {
         Ok(Response::new(ModelFilesResponse { files: self.0.model_files.clone() }))
     }
 
+    async fn prefill(
+        &self,
+        request: Request<PrefillRequest>,
+    ) -> Result<Response<PrefillResponse>, Status> {
+        let Prefilled { handover, cached_tokens } =
+            self.0.prefill(request.into_inner()).await.map_err(|(kind, message)| match kind {
+                ErrorKind::Invalid => Status::invalid_argument(message),
+                ErrorKind::Overloaded => Status::resource_exhausted(message),
+                ErrorKind::UnknownWorker => Status::not_found(message),
+                ErrorKind::Draining => Status::unavailable(message),
+                ErrorKind::Internal | ErrorKind::Unspecified => Status::internal(message),
+            })?;
+        let handover_json = handover.map_or_else(String::new, |json| Box::<str>::from(json).into());
+        Ok(Response::new(PrefillResponse { handover_json, cached_tokens }))
+    }
+
     async fn generate(
         &self,
         request: Request<Streaming<GenerateInput>>,
@@ -284,7 +332,7 @@ impl Worker for Service {
         }
         let chunk = |hashes: &[stator_protos::hash::SequenceHash]| {
             Ok(SnapshotChunk {
-                generation: handle.generation.0,
+                generation: snapshot.generation.0,
                 next_sequence: snapshot.next_sequence,
                 sequence_hashes: hashes.iter().map(|hash| hash.0).collect(),
             })

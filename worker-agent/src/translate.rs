@@ -35,9 +35,6 @@ pub(crate) fn request(submit: worker::Submit, key: RequestKey) -> Result<Request
     if submit.first_choice > u32::MAX - choices {
         return Err(format!("first_choice: {} is too large", submit.first_choice));
     }
-    if !submit.lora_name.is_empty() {
-        return Err(format!("lora_name: {:?} is not served here", submit.lora_name));
-    }
     if submit.cache_salt.len() > MAX_SALT_BYTES {
         let bytes = submit.cache_salt.len();
         return Err(format!("cache_salt: {bytes} bytes, limit {MAX_SALT_BYTES}"));
@@ -128,7 +125,8 @@ pub(crate) fn output(output: engine::Output, request_id: u64) -> worker::Output 
     }
 }
 
-fn logprobs(token: engine::TokenLogprobs) -> worker::TokenLogprobs {
+/// A token's logprobs as the stream sends them.
+pub(crate) fn logprobs(token: engine::TokenLogprobs) -> worker::TokenLogprobs {
     let top = token.top.into_iter();
     worker::TokenLogprobs {
         token_id: token.token,
@@ -150,6 +148,20 @@ fn finish(finish: engine::Finish) -> worker::Finish {
             completion_tokens: finish.completion_tokens,
             cached_tokens: finish.cached_tokens,
         }),
+        ..worker::Finish::default()
+    }
+}
+
+/// The end of a choice on a stock engine.
+pub(crate) fn stock_finish(finish: stator_dialect::Finish, usage: worker::Usage) -> worker::Finish {
+    let (reason, stop_token_id) = match finish {
+        stator_dialect::Finish::Stop(token) => (worker::FinishReason::Stop, token),
+        stator_dialect::Finish::Length => (worker::FinishReason::Length, None),
+    };
+    worker::Finish {
+        reason: reason.into(),
+        stop_token_id,
+        usage: Some(usage),
         ..worker::Finish::default()
     }
 }
@@ -217,7 +229,6 @@ mod tests {
             (check(|s| s.resumed_tokens = 3), "resumed_tokens: 3 is not below 3, the tokens given"),
             (check(|s| s.choices = 129), "choices: 129 is not in 1..=128"),
             (check(|s| s.first_choice = u32::MAX), "first_choice: 4294967295 is too large"),
-            (check(|s| s.lora_name = "x".into()), "lora_name: \"x\" is not served here"),
             (check(|s| s.cache_salt = "x".repeat(257)), "cache_salt: 257 bytes, limit 256"),
             (check(|s| s.sampling = None), "max_tokens: 0 is below 1"),
             (check_sampling(|s| s.temperature = f32::NAN), "temperature: NaN is not in 0..=2"),

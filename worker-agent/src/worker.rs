@@ -6,11 +6,16 @@
 
 use crate::engine::{Engine, Refusal, Request, RequestKey, Step};
 use crate::events::WorkerFeed;
+use crate::extras::Extras;
 use crate::in_flight::Ticket;
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
+use crate::operations::Order;
 use crate::outbox::Outbox;
 use crate::translate;
 use rustc_hash::FxHashMap;
+use serde_json::value::RawValue;
+use stator_dialect::{Fault, Operation};
+use stator_protos::Generation;
 use stator_protos::hash::SequenceHash;
 use stator_protos::worker::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,6 +41,34 @@ pub(crate) enum Command {
     Cancel(Vec<RequestKey>),
     /// Say which blocks there are.
     Snapshot(oneshot::Sender<Snapshot>),
+    /// Compute a prompt for another engine.
+    Prefill(Prefill),
+    /// Do something to the engine as a whole.
+    Operate(Order),
+}
+
+/// A prompt to compute for another engine. Dropping the receiver of `answer` cancels it.
+#[derive(Debug)]
+pub(crate) struct Prefill {
+    /// The prompt.
+    pub(crate) request: Request,
+    /// What else was asked of it.
+    pub(crate) extras: Extras,
+    /// What both engines are told, where they work at once.
+    pub(crate) handover: Option<Box<RawValue>>,
+    /// Where the answer goes.
+    pub(crate) answer: oneshot::Sender<Result<Prefilled, (ErrorKind, String)>>,
+    /// Counts it among what runs until it ends.
+    pub(crate) ticket: Ticket,
+}
+
+/// A prompt that was computed for another engine.
+#[derive(Debug)]
+pub(crate) struct Prefilled {
+    /// What the other is to be told, where they work in turn.
+    pub(crate) handover: Option<Box<RawValue>>,
+    /// Prompt tokens whose KV was already there.
+    pub(crate) cached_tokens: u32,
 }
 
 /// A request and where its answer goes.
@@ -45,6 +78,8 @@ pub(crate) struct Submission {
     pub(crate) request: Request,
     /// Its name on the client's stream.
     pub(crate) request_id: u64,
+    /// What only stock engines do of it.
+    pub(crate) extras: Extras,
     /// The client's stream.
     pub(crate) outbox: Arc<Outbox>,
     /// Counts it among what runs until it ends.
@@ -54,6 +89,8 @@ pub(crate) struct Submission {
 /// The blocks of a worker after event `next_sequence - 1`.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
+    /// The worker's life.
+    pub(crate) generation: Generation,
     /// Number of the first event that is not in it.
     pub(crate) next_sequence: u64,
     /// Each block after the one before it in its prompt.
@@ -173,14 +210,31 @@ impl Driver {
                 let blocks = self.guarded(|engine| engine.blocks()).unwrap_or_default();
                 let next_sequence = self.feed.next_sequence();
                 // Who asked may be gone; then nobody needs it.
-                let _ = answer.send(Snapshot { next_sequence, blocks });
+                let generation = self.feed.generation();
+                let _ = answer.send(Snapshot { generation, next_sequence, blocks });
+            }
+            Command::Prefill(Prefill { answer, .. }) => {
+                let message = "the engine here hands no KV over".into();
+                let _ = answer.send(Err((ErrorKind::Invalid, message)));
+            }
+            Command::Operate(Order { operation, answer }) => {
+                let _ = answer.send(self.operate(&operation));
             }
         }
         self.flush();
     }
 
+    fn operate(&mut self, operation: &Operation) -> Result<(), Fault> {
+        match operation {
+            Operation::ResetCache => self
+                .guarded(|engine| engine.reset_cache())
+                .ok_or_else(|| Fault::Failed("the engine has failed".into())),
+            other => Err(Fault::Unsupported(format!("this engine has no {other:?}"))),
+        }
+    }
+
     fn submit(&mut self, submission: Submission) {
-        let Submission { request, request_id, outbox, ticket } = submission;
+        let Submission { request, request_id, extras, outbox, ticket } = submission;
         let key = request.key;
         let live = Live {
             request_id,
@@ -192,6 +246,10 @@ impl Driver {
         let stream = self.streams.entry(live.stream).or_insert_with(|| Stream::new(outbox));
         stream.live += 1;
         self.live.insert(key, live);
+        if let Some(lora) = extras.lora {
+            let message = format!("lora_name: {lora:?} is not served here");
+            return self.fail(key, ErrorKind::Invalid, message);
+        }
         match self.guarded(|engine| engine.submit(request)) {
             Some(Ok(())) => {}
             Some(Err(refusal)) => {

@@ -2,9 +2,7 @@
 //! engines that compute.
 
 use crate::agent::LoadedEngine;
-use crate::config::AgentSettings;
-use crate::events::publish::Queue;
-use crate::events::{LoadFeed, LogEntry, WorkerFeed};
+use crate::events::Feeds;
 use crate::metrics::AgentMetrics;
 use crate::service::WorkerHandle;
 use crate::worker::{COMMANDS_MAX, Driver, Reporting, Status};
@@ -15,37 +13,22 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Where all workers of the agent report.
+#[derive(Clone)]
 pub(crate) struct Reports {
-    event_log_bytes: usize,
-    load_interval: Duration,
-    queue: Arc<Queue>,
-    metrics: AgentMetrics,
-    record: Arc<watch::Sender<AgentRecord>>,
-}
-
-impl Reports {
-    pub(crate) fn new(
-        settings: &AgentSettings,
-        queue: &Arc<Queue>,
-        metrics: &AgentMetrics,
-        record: &Arc<watch::Sender<AgentRecord>>,
-    ) -> Self {
-        Self {
-            event_log_bytes: settings.event_log_bytes,
-            load_interval: settings.load_interval,
-            queue: queue.clone(),
-            metrics: metrics.clone(),
-            record: record.clone(),
-        }
-    }
+    /// Their events and load.
+    pub(crate) feeds: Arc<Feeds>,
+    /// Shortest time between two load reports of a busy worker.
+    pub(crate) load_interval: Duration,
+    /// Counters of the agent.
+    pub(crate) metrics: AgentMetrics,
+    /// What the agent tells the fleet.
+    pub(crate) record: Arc<watch::Sender<AgentRecord>>,
 }
 
 /// The agent's workers, running.
 #[derive(Default)]
 pub(crate) struct Workers {
     pub(crate) handles: Vec<WorkerHandle>,
-    pub(crate) logs: Vec<LogEntry>,
-    pub(crate) loads: Vec<Arc<LoadFeed>>,
     /// Each ends with its driver, which ends with its commands.
     pub(crate) drivers: Vec<oneshot::Receiver<()>>,
 }
@@ -90,14 +73,7 @@ impl Workers {
     ) -> anyhow::Result<()> {
         let WorkerRecord { worker, generation, .. } = record;
         let metrics = &reports.metrics;
-        let feed = WorkerFeed::new(
-            (worker, generation),
-            reports.event_log_bytes,
-            reports.queue.clone(),
-            metrics.clone(),
-        );
-        self.logs.push(feed.log());
-        self.loads.push(feed.loads());
+        let feed = reports.feeds.open(worker, generation);
         let status = Arc::new(Status::default());
         let agent_record = reports.record.clone();
         let driver = Driver::new(
@@ -130,7 +106,7 @@ impl Workers {
         } else {
             tokio::spawn(run);
         }
-        self.handles.push(WorkerHandle { worker, generation, commands, status });
+        self.handles.push(WorkerHandle { worker, commands, status });
         self.drivers.push(ended);
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! What is counted of engines' event feeds, one by one and by reason, for the picker's metrics.
 
-use crate::engine::Tally;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use stator_engine_signals::events::{Counts, FeedCounts, Tally};
 use stator_epp_metrics::{FeedSnapshot, FeedsSnapshot, SkippedEvents};
 use stator_protos::WorkerRank;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The feeds of a pool.
 #[derive(Debug, Default)]
@@ -19,17 +19,6 @@ struct State {
     /// Messages of one engine that may wait.
     capacity: usize,
     engines: FxHashMap<WorkerRank, (Arc<str>, Arc<FeedCounts>)>,
-    tally: Tally,
-}
-
-/// Counts of one engine's feed.
-#[derive(Debug, Default)]
-pub(crate) struct FeedCounts {
-    pub messages: AtomicU64,
-    pub waiting: AtomicUsize,
-    pub reconnections: AtomicU64,
-    pub receive_errors: AtomicU64,
-    pub replay_errors: AtomicU64,
 }
 
 impl Feeds {
@@ -57,24 +46,17 @@ impl Feeds {
         state.engines.get(&worker).map(|(_, counts)| counts.clone()).unwrap_or_default()
     }
 
-    /// An engine's events were translated.
-    pub(crate) fn add(&self, tally: Tally) {
-        if tally != Tally::default() {
-            self.0.lock().tally.add(&tally);
-        }
-    }
-
-    /// What was counted; `None` where events are not followed.
-    pub(crate) fn snapshot(&self) -> Option<FeedsSnapshot> {
+    /// What was counted, of all events this; `None` where events are not followed.
+    pub(crate) fn snapshot(&self, tally: &Tally) -> Option<FeedsSnapshot> {
         let state = self.0.lock();
         if !state.followed {
             return None;
         }
-        let Tally { stores, removals, suppressed, forwarded } = &state.tally;
+        let Tally { stores, removals, suppressed, forwarded } = tally;
         let mut engines: Vec<_> =
-            state.engines.values().map(|(name, counts)| counts.snapshot(name)).collect();
+            state.engines.values().map(|(name, counts)| snapshot(counts, name)).collect();
         engines.sort_unstable_by(|one, other| one.pod.cmp(&other.pod));
-        let skipped = |counts: &crate::engine::Counts| {
+        let skipped = |counts: &Counts| {
             let counts = counts.iter();
             let skipped = counts.map(|((cache_kind, reason), count)| SkippedEvents {
                 cache_kind,
@@ -94,22 +76,15 @@ impl Feeds {
     }
 }
 
-impl FeedCounts {
-    /// Adds one.
-    pub(crate) fn count(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn snapshot(&self, name: &Arc<str>) -> FeedSnapshot {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        FeedSnapshot {
-            pod: name.clone(),
-            messages: read(&self.messages),
-            waiting: self.waiting.load(Ordering::Relaxed),
-            reconnections: read(&self.reconnections),
-            receive_errors: read(&self.receive_errors),
-            replay_errors: read(&self.replay_errors),
-        }
+fn snapshot(counts: &FeedCounts, name: &Arc<str>) -> FeedSnapshot {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    FeedSnapshot {
+        pod: name.clone(),
+        messages: read(&counts.messages),
+        waiting: counts.waiting.load(Ordering::Relaxed),
+        reconnections: read(&counts.reconnections),
+        receive_errors: read(&counts.receive_errors),
+        replay_errors: read(&counts.replay_errors),
     }
 }
 
@@ -119,14 +94,14 @@ mod tests {
     use stator_protos::WorkerId;
 
     fn messages(feeds: &Feeds) -> Vec<(String, u64)> {
-        let engines = feeds.snapshot().expect("events are followed").engines;
+        let engines = feeds.snapshot(&Tally::default()).expect("events are followed").engines;
         engines.iter().map(|feed| (feed.pod.to_string(), feed.messages)).collect()
     }
 
     #[test]
     fn only_engines_that_stay_keep_their_counts() {
         let feeds = Feeds::default();
-        assert!(feeds.snapshot().is_none());
+        assert!(feeds.snapshot(&Tally::default()).is_none());
         let follow = |names: &[(u64, &str)]| {
             let named = names.iter().map(|(id, name)| {
                 (WorkerRank { worker: WorkerId(*id), rank: 0 }, Arc::from(*name))
@@ -136,11 +111,11 @@ mod tests {
         follow(&[(1, "a"), (2, "b")]);
         for id in [1, 2, 3] {
             let counts = feeds.of(WorkerRank { worker: WorkerId(id), rank: 0 });
-            FeedCounts::count(&counts.messages);
+            counts.messages.fetch_add(1, Ordering::Relaxed);
         }
         assert_eq!(messages(&feeds), [("a".to_owned(), 1), ("b".to_owned(), 1)]);
         follow(&[(2, "b"), (1, "c")]);
         assert_eq!(messages(&feeds), [("b".to_owned(), 1), ("c".to_owned(), 0)]);
-        assert_eq!(feeds.snapshot().map(|feeds| feeds.capacity), Some(20));
+        assert_eq!(feeds.snapshot(&Tally::default()).map(|feeds| feeds.capacity), Some(20));
     }
 }

@@ -4,8 +4,8 @@
 //! Everything that arrives is handed to a [`LoadSink`] or a [`WorkerSink`], in terms of the
 //! picker's own workers; nothing here chooses an endpoint, knows Kubernetes or knows Envoy.
 //!
-//! - [`scrape`] reads the metrics pages of engines that have no agent.
-//! - [`engine`] follows the KV events of such engines and translates their hashes to ours.
+//! - [`scrape`] asks engines that have no agent for their metrics pages.
+//! - [`engine`] follows the KV events of such engines.
 //! - [`agents`] follows endpoints that have a stator agent beside their engine.
 //! - [`tokenizer`] finds the model's tokenizer, or asks a renderer for token ids.
 //!
@@ -14,7 +14,6 @@
 pub mod agents;
 pub mod engine;
 mod feeds;
-pub mod fetch;
 mod metrics;
 mod roster;
 pub mod scrape;
@@ -25,3 +24,4 @@ pub mod tokenizer;
 
 pub use metrics::SignalMetrics;
 pub use sink::{LoadSink, WorkerSink};
+pub use stator_engine_signals::fetch;

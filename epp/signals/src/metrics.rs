@@ -4,6 +4,7 @@ use crate::feeds::Feeds;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use stator_engine_signals::events::FollowMetrics;
 use stator_epp_metrics::{FeedsSnapshot, SourceSnapshot};
 use std::sync::Arc;
 
@@ -22,22 +23,8 @@ pub struct SignalMetrics {
     pub(crate) stale: Counter,
     /// Endpoints whose engine's KV events are followed.
     pub(crate) engines: Gauge,
-    /// Event batches of engines applied.
-    pub(crate) batches: Counter,
-    /// Messages of engines that could not be read.
-    pub(crate) messages_malformed: Counter,
-    /// Events of an unknown kind or medium, or of a cache group that is not indexed.
-    pub(crate) events_skipped: Counter,
-    /// Blocks of engines that could not be translated.
-    pub(crate) blocks_skipped: Counter,
-    /// Events whose block size does not fit ours.
-    pub(crate) block_size_mismatches: Counter,
-    /// Lives that began: first connections, restarts, lost connections.
-    pub(crate) lives: Counter,
-    /// Replays asked of engines.
-    pub(crate) replays: Counter,
-    /// Replays that engines did not give.
-    pub(crate) replays_failed: Counter,
+    /// What is counted while these are followed.
+    pub(crate) follow: FollowMetrics,
     /// Endpoints whose agent is followed.
     pub(crate) agents: Gauge,
     /// Agents that could not be asked who they are.
@@ -55,7 +42,7 @@ pub struct SignalMetrics {
 impl SignalMetrics {
     /// How engines' KV events come in; `None` where they are not followed.
     pub fn feeds(&self) -> Option<FeedsSnapshot> {
-        self.feeds.snapshot()
+        self.feeds.snapshot(&self.follow.tally())
     }
 
     /// How the reading of metrics pages goes, under the types that configurations give it.
@@ -85,14 +72,6 @@ impl SignalMetrics {
             ("pages_failed", "Metrics pages that did not come in time", &self.pages_failed),
             ("pages_incomplete", "Metrics pages without what is needed", &self.pages_incomplete),
             ("stale_endpoints", "Times that a load became unknown", &self.stale),
-            ("engine_batches", "KV event batches of engines applied", &self.batches),
-            ("messages_malformed", "Engine messages not read", &self.messages_malformed),
-            ("events_skipped", "KV events that mean nothing to the index", &self.events_skipped),
-            ("blocks_skipped", "Engine blocks not translated", &self.blocks_skipped),
-            ("block_size_mismatches", "KV events of unfit blocks", &self.block_size_mismatches),
-            ("engine_lives", "Lives of engines begun", &self.lives),
-            ("replays", "Replays asked of engines", &self.replays),
-            ("replays_failed", "Replays that engines did not give", &self.replays_failed),
             ("agents_failed", "Agents that did not say who they are", &self.agents_failed),
             ("tokenizers", "Tokenizers loaded", &self.tokenizers),
             ("tokenizers_failed", "Tokenizers that could not be loaded", &self.tokenizers_failed),
@@ -100,5 +79,6 @@ impl SignalMetrics {
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
         }
+        self.follow.register(registry);
     }
 }

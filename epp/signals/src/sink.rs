@@ -4,8 +4,9 @@
 //! endpoint says arrives in its order. A receiver ignores workers that it does not know: they may
 //! have left while something was on its way.
 
+pub use stator_engine_signals::events::WorkerSink;
+
 use stator_epp_scheduler::EngineLoad;
-use stator_fleet::KvSink;
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 
@@ -25,15 +26,4 @@ pub trait LoadSink: Send + Sync + 'static {
     /// Whether the endpoint takes new requests: not while its agent drains or cannot be reached,
     /// and, where it has no agent, not while its engine sleeps. May be said again.
     fn accepting(&self, worker: WorkerRank, accepting: bool);
-}
-
-/// Learns which KV blocks endpoints hold; a [`KvSink`] that is told of lives too.
-///
-/// Blocks are named by our own sequence hashes, whoever reports them, and the stored events of
-/// engines carry no tokens.
-pub trait WorkerSink: KvSink {
-    /// A life of a worker begins, with no blocks, and its events are followed from here on; before
-    /// the first life nothing is reported, and what a worker holds can only be predicted. The same
-    /// life may be announced again; a later one has a larger number.
-    fn life(&self, worker: WorkerRank, generation: Generation);
 }

@@ -1,82 +1,16 @@
 //! The event plane against a scripted agent that loses what the test wants lost.
 
+use super::scripted::{LIFE, Script, Scripted, serve};
 use super::*;
 use bytes::Bytes;
-use stator_protos::discovery::WorkerRecord;
+use stator_protos::discovery::{ProfileRecord, WorkerRecord};
 use stator_protos::kv_event::{self, EventBatch, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
 use stator_protos::topic::{Kind, Topic};
-use stator_protos::worker::worker_server::{Worker, WorkerServer};
-use stator_protos::worker::{
-    AgentDescription, DescribeRequest, GenerateFrame, GenerateInput, ModelFile, ModelFilesRequest,
-    ModelFilesResponse, SnapshotChunk, SnapshotRequest,
-};
 use stator_protos::{Generation, WorkerId, WorkerRank};
-use std::sync::Mutex;
-use tokio_stream::{Iter, Pending};
-use tonic::{Response, Status, Streaming};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 const WORKER: WorkerRank = WorkerRank { worker: WorkerId(7), rank: 0 };
-const LIFE: Generation = Generation(1);
-
-/// What the scripted agent answers.
-#[derive(Default)]
-struct Script {
-    /// The worker's life, after the first.
-    later_life: u64,
-    /// Blocks in a snapshot, and its next number.
-    snapshot: (Vec<SequenceHash>, u64),
-    snapshots: usize,
-    /// Batches in the log, by number.
-    log: Vec<(u64, Bytes)>,
-    replays: Vec<u64>,
-}
-
-#[derive(Clone, Default)]
-struct Scripted(Arc<Mutex<Script>>);
-
-#[tonic::async_trait]
-impl Worker for Scripted {
-    type GenerateStream = Pending<Result<GenerateFrame, Status>>;
-    type SnapshotStream = Iter<std::vec::IntoIter<Result<SnapshotChunk, Status>>>;
-
-    async fn describe(
-        &self,
-        _: tonic::Request<DescribeRequest>,
-    ) -> Result<Response<AgentDescription>, Status> {
-        Err(Status::unimplemented("not asked for"))
-    }
-
-    async fn model_files(
-        &self,
-        _: tonic::Request<ModelFilesRequest>,
-    ) -> Result<Response<ModelFilesResponse>, Status> {
-        let file = ModelFile { name: "tokenizer.json".into(), content: b"{}".to_vec() };
-        Ok(Response::new(ModelFilesResponse { files: vec![file] }))
-    }
-
-    async fn generate(
-        &self,
-        _: tonic::Request<Streaming<GenerateInput>>,
-    ) -> Result<Response<Self::GenerateStream>, Status> {
-        Ok(Response::new(tokio_stream::pending()))
-    }
-
-    async fn snapshot(
-        &self,
-        _: tonic::Request<SnapshotRequest>,
-    ) -> Result<Response<Self::SnapshotStream>, Status> {
-        let mut script = self.0.lock().unwrap();
-        script.snapshots += 1;
-        let chunk = SnapshotChunk {
-            generation: LIFE.0 + script.later_life,
-            next_sequence: script.snapshot.1,
-            sequence_hashes: script.snapshot.0.iter().map(|hash| hash.0).collect(),
-        };
-        Ok(Response::new(tokio_stream::iter(vec![Ok(chunk)])))
-    }
-}
 
 struct Bed {
     script: Scripted,
@@ -91,13 +25,7 @@ impl Bed {
     async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let script = Scripted::default();
-        let incoming =
-            tonic::transport::server::TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let endpoint = format!("http://{}", incoming.local_addr().unwrap());
-        let server = tonic::transport::Server::builder()
-            .add_service(WorkerServer::new(script.clone()))
-            .serve_with_incoming(incoming);
-        tokio::spawn(server);
+        let endpoint = serve(&script);
         let mut publisher = PubSocket::new();
         let events_endpoint = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
         let mut replayer = RouterSocket::new();
@@ -111,6 +39,7 @@ impl Bed {
             model: loaded(Duration::ZERO).model,
             workers: vec![WorkerRecord { worker: WORKER, generation: LIFE, total_blocks: 100 }],
             accepting: true,
+            profile: ProfileRecord::default(),
             lease_expires_unix_ms: u64::MAX,
         };
         put(&dir, &record);

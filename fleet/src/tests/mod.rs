@@ -1,6 +1,8 @@
 //! The fleet against real agents, over real sockets on free ports.
 
 mod gaps;
+mod parts;
+mod scripted;
 
 use super::*;
 use clap::{Args, Command, FromArgMatches};

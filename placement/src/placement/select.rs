@@ -26,7 +26,9 @@ pub(super) enum Stage {
 impl Stage {
     pub(super) fn is_for(self, role: Role) -> bool {
         match self {
-            Self::Whole | Self::Decode { .. } => role.answers(),
+            Self::Whole => role.answers(),
+            // An engine takes the KV of others only where it was set up for that.
+            Self::Decode { .. } => role == Role::Decode,
             Self::Prefill => role == Role::Prefill,
             Self::Encode => role == Role::Encode,
         }

@@ -22,6 +22,7 @@ use stator_protos::kv_event::KvEvent;
 use stator_protos::load::Load;
 
 pub use options::{EngineOptions, InvalidOption, ModelInfo};
+pub use stator_dialect::{Sampling, TokenLogprobs};
 
 /// A model server's heart: takes requests, computes them in steps, keeps their KV in blocks.
 pub trait Engine: Send {
@@ -73,65 +74,6 @@ pub struct Request {
     pub sampling: Arc<Sampling>,
     /// Separates this request's cached blocks from those of other salts.
     pub cache_salt: Option<String>,
-}
-
-/// How tokens are chosen, and when an answer ends. Values are within the documented ranges.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0.0 to 2.0; 0 is greedy.
-    pub temperature: f32,
-    /// Keep the k most likely tokens; 0 keeps all.
-    pub top_k: u32,
-    /// Keep the most likely tokens up to this probability, (0, 1].
-    pub top_p: f32,
-    /// Drop tokens less likely than this share of the most likely one, 0 to 1.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer; 1 is
-    /// none.
-    pub repetition_penalty: f32,
-    /// Subtracted once from tokens in the answer, -2 to 2.
-    pub presence_penalty: f32,
-    /// Subtracted per occurrence in the answer, -2 to 2.
-    pub frequency_penalty: f32,
-    /// Random stream: with the choice's number and a token's place in the answer it decides.
-    pub seed: u64,
-    /// Added to the logits of these tokens, -100 to 100.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Report logprobs with this many alternatives, at most 20.
-    pub logprobs: Option<u32>,
-    /// The same for the prompt; the request then reuses no cached prefix.
-    pub prompt_logprobs: Option<u32>,
-    /// No end before this many tokens.
-    pub min_tokens: u32,
-    /// End after this many tokens, at least 1.
-    pub max_tokens: u32,
-    /// Further tokens that end the answer.
-    pub stop_token_ids: Vec<u32>,
-    /// The model's end-of-sequence tokens do not end the answer.
-    pub ignore_eos: bool,
-}
-
-impl Default for Sampling {
-    /// Greedy, 16 tokens at most, nothing else asked for.
-    fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            seed: 0,
-            logit_bias: Vec::new(),
-            logprobs: None,
-            prompt_logprobs: None,
-            min_tokens: 0,
-            max_tokens: 16,
-            stop_token_ids: Vec::new(),
-            ignore_eos: false,
-        }
-    }
 }
 
 /// Why a request was not taken.
@@ -213,15 +155,4 @@ pub enum FinishReason {
     Stop(u32),
     /// `max_tokens` or the context length.
     Length,
-}
-
-/// A token's log-probability before temperature and truncation, and its alternatives.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenLogprobs {
-    /// The token.
-    pub token: u32,
-    /// Natural logarithm of its probability.
-    pub logprob: f32,
-    /// The most likely tokens with theirs, best first.
-    pub top: Vec<(u32, f32)>,
 }

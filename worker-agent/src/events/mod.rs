@@ -14,6 +14,7 @@ use bytes::Bytes;
 use log::EventLog;
 use parking_lot::Mutex;
 use publish::{Message, Queue};
+use rustc_hash::FxHashMap;
 use stator_protos::kv_event::{self, EventBatch, KvEvent};
 use stator_protos::load::Load;
 use stator_protos::topic::{Kind, Topic};
@@ -24,17 +25,70 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The log of one worker's life as replay finds it.
 #[derive(Clone, Debug)]
-pub(crate) struct LogEntry {
+struct LogEntry {
     /// Topic frame of its batches.
-    pub(crate) topic: Bytes,
+    topic: Bytes,
     /// Its batches.
-    pub(crate) log: Arc<Mutex<EventLog>>,
+    log: Arc<Mutex<EventLog>>,
+}
+
+/// The feeds of the agent's workers: of each its present life, which is what is published, replayed
+/// and repeated.
+#[derive(Debug)]
+pub(crate) struct Feeds {
+    log_bytes: usize,
+    queue: Arc<Queue>,
+    metrics: AgentMetrics,
+    open: Mutex<FxHashMap<WorkerRank, (LogEntry, Arc<LoadFeed>)>>,
+}
+
+impl Feeds {
+    /// No feeds yet; each is to keep `log_bytes` of events for replay.
+    pub(crate) fn new(log_bytes: usize, queue: Arc<Queue>, metrics: AgentMetrics) -> Self {
+        Self { log_bytes, queue, metrics, open: Mutex::default() }
+    }
+
+    /// Opens the feed of a life, and closes that of the worker's life before.
+    pub(crate) fn open(&self, worker: WorkerRank, generation: Generation) -> WorkerFeed {
+        let (queue, metrics) = (self.queue.clone(), self.metrics.clone());
+        let feed = WorkerFeed::new((worker, generation), self.log_bytes, queue, metrics);
+        self.open.lock().insert(worker, (feed.log(), feed.loads()));
+        feed
+    }
+
+    /// Closes the feed of a life, unless a later one has taken its place.
+    pub(crate) fn close(&self, worker: WorkerRank, generation: Generation) {
+        let topic = Topic { kind: Kind::KvEvents, worker, generation }.to_string();
+        let mut open = self.open.lock();
+        if open.get(&worker).is_some_and(|(log, _)| log.topic == topic) {
+            open.remove(&worker);
+        }
+    }
+
+    /// How many are open.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.open.lock().len()
+    }
+
+    /// The logs of all that are open.
+    fn logs(&self) -> Vec<LogEntry> {
+        self.open.lock().values().map(|(log, _)| log.clone()).collect()
+    }
+
+    /// Publishes the last load of every worker again.
+    pub(crate) fn repeat_loads(&self) {
+        for (_, loads) in self.open.lock().values() {
+            loads.repeat();
+        }
+    }
 }
 
 /// Where one worker's driver leaves its events and load.
 #[derive(Debug)]
 pub(crate) struct WorkerFeed {
     rank: u16,
+    generation: Generation,
     events_topic: Bytes,
     log: Arc<Mutex<EventLog>>,
     queue: Arc<Queue>,
@@ -45,7 +99,7 @@ pub(crate) struct WorkerFeed {
 /// The load reports of one worker's life. Repeating the last one is what keeps an idle worker's
 /// subscribers sure that they missed nothing.
 #[derive(Debug)]
-pub(crate) struct LoadFeed {
+struct LoadFeed {
     topic: Bytes,
     last: Mutex<Load>,
     /// Number of the next batch; written by the driver alone, after the batch before it is queued.
@@ -63,7 +117,7 @@ impl LoadFeed {
     }
 
     /// Publishes the last report again.
-    pub(crate) fn repeat(&self) {
+    fn repeat(&self) {
         let mut payload = Vec::new();
         self.last.lock().encode(&mut payload);
         let number = self.next.load(Ordering::Acquire);
@@ -90,6 +144,7 @@ impl WorkerFeed {
         };
         Self {
             rank: worker.rank,
+            generation,
             events_topic: topic(Kind::KvEvents),
             log: Arc::new(Mutex::new(EventLog::new(log_bytes))),
             queue,
@@ -99,13 +154,18 @@ impl WorkerFeed {
     }
 
     /// The log, for replay.
-    pub(crate) fn log(&self) -> LogEntry {
+    fn log(&self) -> LogEntry {
         LogEntry { topic: self.events_topic.clone(), log: self.log.clone() }
     }
 
     /// The load reports, for repeating them.
-    pub(crate) fn loads(&self) -> Arc<LoadFeed> {
+    fn loads(&self) -> Arc<LoadFeed> {
         self.loads.clone()
+    }
+
+    /// The worker's life.
+    pub(crate) fn generation(&self) -> Generation {
+        self.generation
     }
 
     /// Number of the next batch.

@@ -7,9 +7,10 @@
 //! Source: vLLM's ZMQ event publisher; the topic frame is ours, because one agent has one replay
 //! socket for several workers.
 
-use super::LogEntry;
+use super::{Feeds, LogEntry};
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
+use std::sync::Arc;
 use std::time::Duration;
 use zeromq::{RouterSocket, SocketRecv, SocketSend, ZmqMessage};
 
@@ -28,7 +29,7 @@ struct Wanted {
 }
 
 /// Answers replay requests one after the other, until dropped.
-pub(crate) async fn run(logs: Vec<LogEntry>, mut socket: RouterSocket, metrics: AgentMetrics) {
+pub(crate) async fn run(feeds: Arc<Feeds>, mut socket: RouterSocket, metrics: AgentMetrics) {
     loop {
         let frames = match socket.recv().await {
             Ok(message) => message.into_vec(),
@@ -43,7 +44,7 @@ pub(crate) async fn run(logs: Vec<LogEntry>, mut socket: RouterSocket, metrics: 
             continue;
         };
         metrics.replay_requests.inc();
-        if let Err(error) = answer(&logs, &wanted, &mut socket).await {
+        if let Err(error) = answer(&feeds.logs(), &wanted, &mut socket).await {
             tracing::debug!(%error, "a replay was cut short");
         }
     }

@@ -134,6 +134,7 @@ impl Harness {
         let submission = Submission {
             request,
             request_id: id,
+            extras: Extras::default(),
             outbox: self.outbox.clone(),
             ticket: self.in_flight.enter(),
         };

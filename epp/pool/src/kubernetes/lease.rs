@@ -5,11 +5,11 @@
 //! clocks, so that clocks that disagree do no harm.
 
 use super::Cluster;
-use super::api::{Api, ApiError};
 use super::resource::LEASES;
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+use stator_kube::{Api, ApiError};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -106,7 +106,7 @@ impl Elector {
     /// A candidate called `identity`, which no other candidate is called.
     pub fn new(cluster: &Cluster, namespace: &str, pool: &str, identity: &str) -> Self {
         Self {
-            api: cluster.api.clone(),
+            api: cluster.cluster.api.clone(),
             namespace: namespace.to_owned(),
             name: format!("epp-{namespace}-{pool}.llm-d.ai"),
             identity: identity.to_owned(),

@@ -1,6 +1,6 @@
 //! What the manifests promise: least privilege, and a cluster's hardening rules.
 
-use super::resource::{ELECTION, REVIEWS, Resource, TOPOLOGY, WATCHED};
+use super::{ELECTION, REVIEWS, Resource, TOPOLOGY, WATCHED};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -37,22 +37,14 @@ pub(crate) type Labels = Arc<BTreeMap<String, String>>;
 /// What every object says about itself.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Meta {
-    pub(crate) name: String,
+struct Meta {
+    name: String,
     namespace: String,
     uid: String,
-    pub(crate) resource_version: String,
     creation_timestamp: Option<String>,
     deletion_timestamp: Option<String>,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
-}
-
-/// The head of any object, event or list.
-#[derive(Debug, Default, Deserialize)]
-pub(crate) struct Head {
-    #[serde(default)]
-    pub(crate) metadata: Meta,
 }
 
 #[derive(Deserialize)]

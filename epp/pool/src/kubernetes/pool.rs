@@ -1,14 +1,11 @@
 //! The task of one pool: starts what follows its objects, and publishes what they come to.
 
-use super::Api;
-use super::follow::{Decode, Follower, Report, Timing};
 use super::objects::{self, PoolRef};
-use super::resource::{Group, NODES, PODS, POOLS, Query, Resource};
+use super::resource::{Group, NODES, POOLS};
 use super::state::{PodWatch, State, Update};
 use crate::PoolView;
-use stator_epp_scheduler::Random;
+use stator_kube::{Cluster, Decode, PODS, Query, Report, Resource};
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{mpsc, watch};
@@ -19,8 +16,7 @@ const UPDATES_MAX: usize = 1024;
 
 /// Follows the objects of one pool.
 pub(super) struct PoolTask {
-    pub(super) api: Api,
-    pub(super) timing: Timing,
+    pub(super) cluster: Cluster,
     pub(super) pool: PoolRef,
     /// Labels of nodes that endpoints carry; nodes are not followed where there are none.
     pub(super) node_labels: Arc<[String]>,
@@ -155,15 +151,8 @@ impl PoolTask {
         wrap: impl Fn(Report<T>) -> Update + Send + Sync + 'static,
         followers: &mut Followers,
     ) -> AbortHandle {
-        let follower = Follower {
-            api: self.api.clone(),
-            query,
-            decode,
-            updates: followers.updates.clone(),
-            wrap: Box::new(wrap),
-            timing: self.timing,
-            random: Random::new(RandomState::new().hash_one(0)),
-        };
+        let updates = followers.updates.clone();
+        let follower = self.cluster.follow(query, decode, updates, Box::new(wrap));
         followers.tasks.spawn(follower.run())
     }
 }

@@ -1,13 +1,13 @@
 //! Who may read metrics: the API server knows tokens and their rights.
 
 use super::Cluster;
-use super::api::{Api, ApiError};
-use super::resource::{ACCESS_REVIEWS, Resource, TOKEN_REVIEWS};
+use super::resource::{ACCESS_REVIEWS, TOKEN_REVIEWS};
 use http::Method;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use stator_kube::{Api, ApiError, Resource};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -48,7 +48,7 @@ impl Reviewer {
     /// Asks this cluster's server.
     pub fn new(cluster: &Cluster) -> Self {
         Self {
-            api: cluster.api.clone(),
+            api: cluster.cluster.api.clone(),
             turns: Semaphore::new(QUESTIONS_MAX),
             answers: Mutex::default(),
         }

@@ -1,10 +1,10 @@
 //! What is known of one pool, and the view that follows from it. Pure: reports in, views out.
 
-use super::follow::Report;
 use super::objects::Labels;
 use super::resource::Group;
 use crate::{Pod, PoolSpec, PoolView, Rewrite, Rewrites, endpoints_of};
 use stator_epp_scheduler::Endpoint;
+use stator_kube::Report;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;

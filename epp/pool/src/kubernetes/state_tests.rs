@@ -1,11 +1,11 @@
 //! Tests of a pool's state: what reports come to, in tables and against plain maps.
 
-use super::follow::Report;
 use super::resource::Group;
 use super::state::{State, Update};
 use crate::{Pod, PoolSpec, Rewrite, RewriteRule, RewriteTarget, endpoints_of};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
+use stator_kube::Report;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -1,36 +1,21 @@
-//! Follows the KV events that stock engines publish: vLLM and SGLang, over ZMQ.
-//!
-//! [`translate`](Translator) turns an engine's block hashes into ours: stored events carry the
-//! tokens and the hash of the block before, which is all that our own hash needs. `task` follows
-//! one engine. A stock engine has no snapshot, so that a feed starts with a replay of all that the
-//! engine remembers. Where that does not reach back to the first batch, or there is no replay,
-//! nothing is believed of what came before: what is then known is less than is true, and never
-//! more. After a gap that no replay fills, and after a lost connection (the engine may have
-//! restarted), all that was known is forgotten and the feed starts over.
+//! Follows the KV events of endpoints whose engines have no agent, as
+//! [`stator_engine_signals::events`] does it: vLLM's and SGLang's, over ZMQ.
 //!
 //! Not followed: engines that connect to a collector instead of listening, TensorRT-LLM (whose
 //! events are drained by reading, so that only an agent may read them), and the ranks beyond the
 //! first of an engine that has several behind one port.
 
-mod merge;
-mod recover;
-mod tally;
-mod task;
-mod translate;
-
-pub use tally::{Counts, Reason, Tally};
-pub use translate::{Skipped, Translator};
+pub use stator_engine_signals::events::{Counts, Reason, Skipped, Tally, Translator};
 
 use crate::roster::Roster;
 use crate::{SignalMetrics, WorkerSink};
 use parking_lot::Mutex;
+use stator_engine_signals::events::{FollowSettings, Follower, NEWS_MAX, Source};
 use stator_epp_scheduler::Endpoint;
 use stator_fleet::subscribe::Subscription;
-use stator_placement::Closure;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use task::Task;
 
 /// Where engines publish, and what is kept of it.
 #[derive(Clone, Debug)]
@@ -99,16 +84,16 @@ impl EngineFeeds {
         let wanted = endpoints.iter().map(|endpoint| (endpoint.worker, self.plan(endpoint)));
         let name = |endpoint: &Endpoint| format!("{}/{}", endpoint.namespace, endpoint.name).into();
         let names = endpoints.iter().map(|endpoint| (endpoint.worker, name(endpoint)));
-        self.metrics.feeds.follow(names, task::NEWS_MAX);
+        self.metrics.feeds.follow(names, NEWS_MAX);
         let mut roster = self.roster.lock();
         roster.update(wanted.collect(), |worker, plan| {
             let Plan { subscription, replay_endpoint, .. } = plan;
             let EngineSettings { block_size, blocks_max, .. } = self.settings;
-            let translator = Translator::new(block_size, blocks_max);
-            let (sink, metrics) = (self.sink.clone(), self.metrics.clone());
-            let closure = Closure::new(blocks_max);
-            Task::new(worker, (translator, closure), sink, metrics)
-                .run(subscription, replay_endpoint)
+            let settings = FollowSettings { block_size, blocks_max };
+            let source = Source::Zmq { subscription, replay_endpoint };
+            let (sink, counts) = (self.sink.clone(), self.metrics.feeds.of(worker));
+            let follower = Follower::new(worker, source, settings, sink);
+            follower.counted(self.metrics.follow.clone(), counts).run()
         });
         self.metrics.engines.set(roster.len() as i64);
     }

@@ -11,15 +11,15 @@
 //! server that answers such a question with anything else than what was asked for is asked for the
 //! whole page.
 
-mod mapping;
-mod page;
+mod mappings;
 mod reader;
-mod spec;
 mod thread;
 
-pub use mapping::{CacheMapping, DEFAULT_ENGINE, ENGINE_LABELS, EngineSpecs, Mapping, Mappings};
-pub use reader::{Incomplete, Reader};
-pub use spec::{Spec, SpecError};
+pub use mappings::{DEFAULT_ENGINE, ENGINE_LABELS, Mappings};
+pub use reader::Reader;
+pub use stator_engine_signals::page::{
+    CacheMapping, EngineSpecs, Incomplete, Mapping, Spec, SpecError,
+};
 pub use thread::ScrapeThread;
 
 use crate::fetch::{self, Buffers, Connection, FetchError, Origin};

@@ -1,222 +1,113 @@
-//! Reads an engine's load off its metrics page.
+//! An engine's load in the picker's terms.
 
-use super::mapping::{CacheMapping, Mapping};
-use super::page::{Hint, Labels, each_series, unescape};
-use super::spec::Spec;
+use super::Mapping;
+use stator_engine_signals::page::{self, Adapters, Incomplete, PageLoad};
 use stator_epp_scheduler::{CacheConfig, EngineLoad, Lora};
 use std::sync::Arc;
 
-/// Most adapters of one list that are kept.
-const ADAPTERS_MAX: usize = 4096;
-/// From one page to the next on which is looked for what hardly changes: the size of the cache,
-/// whether the engine sleeps, and adapters where the last page looked at told of none. To find that something is not there, all
-/// of a page must be read.
-const SELDOM_PAGES: u32 = 20;
-
-/// What a page lacks without which a load is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the page has no {0}")]
-pub struct Incomplete(pub &'static str);
-
-/// Reads the pages of one endpoint. Keeps where things stood and what they were, so that a page
-/// like the last one costs a few short searches and no memory.
+/// Reads the pages of one endpoint, as [`page::Reader`] does.
 #[derive(Debug)]
 pub struct Reader {
-    mapping: Arc<Mapping>,
-    hints: Hints,
+    pages: page::Reader,
     load: EngineLoad,
-    /// Pages until those things are looked for again.
-    seldom: u32,
-    /// Whether the last page that was looked at for adapters told of them.
-    tells_adapters: bool,
-    /// Whether the engine can answer, where it ever said so.
-    awake: Option<bool>,
-    /// The adapters' labels on the last page.
-    adapters: [Vec<u8>; 3],
-}
-
-#[derive(Debug, Default)]
-struct Hints {
-    waiting: Place,
-    running: Place,
-    kv_usage: Place,
-    lora: Hint,
-    cache: [Hint; 3],
-    awake: Hint,
-}
-
-/// Which of several metrics the last page had, and where.
-#[derive(Debug, Default)]
-struct Place {
-    alternative: usize,
-    hint: Hint,
 }
 
 impl Reader {
     /// A reader of the pages of an engine.
     pub fn new(mapping: Arc<Mapping>) -> Self {
-        let (hints, load) = (Hints::default(), EngineLoad::default());
-        let (seldom, tells_adapters, awake) = (0, false, None);
-        Self { mapping, hints, load, seldom, tells_adapters, awake, adapters: Default::default() }
+        Self { pages: page::Reader::new(mapping), load: EngineLoad::default() }
     }
 
-    /// Whether the engine could answer when the last page was read: one that sleeps has given its
-    /// memory away.
+    /// Whether the engine could answer when the last page was read.
     pub fn is_awake(&self) -> bool {
-        self.awake.unwrap_or(true)
+        self.pages.is_awake()
     }
 
     /// Reads a page. `updated` of the load is not set.
-    ///
-    /// Requests of several data-parallel ranks are summed, their shares of used KV averaged. That
-    /// there are no adapters and that the cache's size is not told is normal; the last size told
-    /// stays. A size that is new, sleep, and the first adapters are seen within twenty pages.
     ///
     /// # Errors
     ///
     /// [`Incomplete`] where waiting requests, running requests or KV usage are not told though the
     /// engine is known to tell them.
     pub fn read(&mut self, page: &[u8]) -> Result<&EngineLoad, Incomplete> {
-        let Self { mapping, hints, load, .. } = self;
-        let waiting = total(page, &mapping.waiting, &mut hints.waiting);
-        let running = total(page, &mapping.running, &mut hints.running);
-        let usage = total(page, &mapping.kv_usage, &mut hints.kv_usage);
-        let needed = |total: Total, specs: &[Spec], what| match total.count {
-            0 if !specs.is_empty() => Err(Incomplete(what)),
-            _ => Ok(total),
-        };
-        let waiting = needed(waiting, &mapping.waiting, "waiting requests")?;
-        let running = needed(running, &mapping.running, "running requests")?;
-        let usage = needed(usage, &mapping.kv_usage, "KV usage")?;
-        // Casts saturate.
-        (load.waiting, load.running) = (waiting.sum as u32, running.sum as u32);
-        load.kv_usage = (usage.sum / usage.count.max(1) as f64).clamp(0.0, 1.0);
-        let seldom = self.seldom == 0;
-        self.seldom = if seldom { SELDOM_PAGES - 1 } else { self.seldom - 1 };
-        if seldom {
-            self.read_cache(page);
-            self.read_awake(page);
-        }
-        if seldom || self.tells_adapters {
-            self.read_lora(page);
-        }
-        Ok(&self.load)
-    }
-
-    fn read_cache(&mut self, page: &[u8]) {
-        let CacheMapping { labels, values } = &self.mapping.cache;
-        let [at_labels, at_size, at_count] = &mut self.hints.cache;
-        let mut found = None;
-        if let Some(spec) = labels {
-            each_series(page, spec, at_labels, |series| {
-                found = found.or_else(|| cache_config(series.labels));
+        let PageLoad { waiting, running, kv_usage, adapters, cache } = self.pages.read(page)?;
+        let load = &mut self.load;
+        (load.waiting, load.running, load.kv_usage) = (*waiting, *running, *kv_usage);
+        load.cache =
+            cache.map(|cache| CacheConfig { block_size: cache.block_size, blocks: cache.blocks });
+        // They hardly ever change, and most endpoints have none.
+        if !same(adapters.as_ref(), load.lora.as_ref()) {
+            load.lora = adapters.clone().map(|adapters| {
+                let Adapters { max, running, waiting } = adapters;
+                Lora { max, running, waiting }
             });
         }
-        if let (None, Some([size, count])) = (found, values) {
-            let size = first(page, size, at_size);
-            let pair = size.zip(first(page, count, at_count));
-            // Casts saturate.
-            found = pair
-                .map(|(size, count)| (size as u32, count as u32))
-                .map(|(block_size, blocks)| CacheConfig { block_size, blocks });
-        }
-        let told = found.filter(|cache| cache.block_size > 0 && cache.blocks > 0);
-        self.load.cache = told.or(self.load.cache);
-    }
-
-    fn read_awake(&mut self, page: &[u8]) {
-        let Some(spec) = &self.mapping.awake else { return };
-        let mut awake = None;
-        each_series(page, spec, &mut self.hints.awake, |series| {
-            awake = Some(awake == Some(true) || series.value > 0.0);
-        });
-        self.awake = awake;
-    }
-
-    fn read_lora(&mut self, page: &[u8]) {
-        let mut newest: Option<(f64, Labels<'_>)> = None;
-        for spec in &self.mapping.lora {
-            each_series(page, spec, &mut self.hints.lora, |series| {
-                if newest.is_none_or(|(time, _)| series.value > time) {
-                    newest = Some((series.value, series.labels));
-                }
-            });
-        }
-        self.tells_adapters = newest.is_some();
-        let Some((_, labels)) = newest else { return };
-        const NAMES: [&[u8]; 3] = [b"max_lora", b"running_lora_adapters", b"waiting_lora_adapters"];
-        let told = NAMES.map(|name| labels.get(name).unwrap_or_default());
-        if self.load.lora.is_some() && self.adapters.iter().zip(told).all(|(a, b)| a == b) {
-            return;
-        }
-        self.adapters = told.map(<[u8]>::to_vec);
-        self.load.lora = Some(Lora {
-            max: number(told[0]).unwrap_or(0),
-            running: adapters(told[1]),
-            waiting: adapters(told[2]),
-        });
+        Ok(load)
     }
 }
 
-/// Sum and number of series.
-#[derive(Clone, Copy, Default)]
-struct Total {
-    sum: f64,
-    count: u32,
-}
-
-/// The series of the first of `specs` that the page has, or of the one that the page before had,
-/// as long as it is there. What is no count is left out.
-fn total(page: &[u8], specs: &[Spec], place: &mut Place) -> Total {
-    let before = place.alternative;
-    let again = specs.get(before).map(|spec| total_of(page, spec, &mut place.hint));
-    if let Some(total) = again.filter(|total| total.count > 0) {
-        return total;
-    }
-    for (alternative, spec) in specs.iter().enumerate().filter(|(at, _)| *at != before) {
-        let total = total_of(page, spec, &mut place.hint);
-        if total.count > 0 {
-            place.alternative = alternative;
-            return total;
+fn same(adapters: Option<&Adapters>, lora: Option<&Lora>) -> bool {
+    match (adapters, lora) {
+        (None, None) => true,
+        (Some(Adapters { max, running, waiting }), Some(lora)) => {
+            (*max, running, waiting) == (lora.max, &lora.running, &lora.waiting)
         }
+        _ => false,
     }
-    Total::default()
-}
-
-fn total_of(page: &[u8], spec: &Spec, hint: &mut Hint) -> Total {
-    let mut total = Total::default();
-    each_series(page, spec, hint, |series| {
-        if series.value.is_finite() && series.value >= 0.0 {
-            total.sum += series.value;
-            total.count += 1;
-        }
-    });
-    total
-}
-
-fn first(page: &[u8], spec: &Spec, hint: &mut Hint) -> Option<f64> {
-    let mut value = None;
-    each_series(page, spec, hint, |series| value = value.or(Some(series.value)));
-    value
-}
-
-fn cache_config(labels: Labels<'_>) -> Option<CacheConfig> {
-    let label = |names: [&[u8]; 2]| number(names.iter().find_map(|name| labels.get(name))?);
-    let block_size = label([b"block_size", b"page_size"])?;
-    Some(CacheConfig { block_size, blocks: label([b"num_gpu_blocks", b"num_pages"])? })
-}
-
-fn number(value: &[u8]) -> Option<u32> {
-    std::str::from_utf8(value).ok()?.trim().parse().ok()
-}
-
-fn adapters(value: &[u8]) -> Vec<String> {
-    let value = unescape(value);
-    let names = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-    let names = names.filter(|name| !name.is_empty()).take(ADAPTERS_MAX);
-    names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
 #[cfg(test)]
-#[path = "reader_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::scrape::Mappings;
+    use crate::scrape::tests::endpoint;
+
+    fn page(running: u32, adapters: Option<&str>) -> String {
+        let load = format!(
+            "vllm:num_requests_waiting 1\nvllm:num_requests_running {running}\n\
+            vllm:kv_cache_usage_perc 0.5\n\
+            vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"100\"}} 1\n"
+        );
+        let info = adapters.map(|names| {
+            let labels = format!("max_lora=\"2\",running_lora_adapters=\"{names}\"");
+            format!("vllm:lora_requests_info{{{labels},waiting_lora_adapters=\"\"}} {running}\n")
+        });
+        load + &info.unwrap_or_default()
+    }
+
+    #[test]
+    fn every_page_is_told_in_the_pickers_terms() {
+        let mapping = Mappings::default().of(&endpoint("127.0.0.1:1", &[]));
+        let mut reader = Reader::new(mapping);
+        let mut check = |running: u32, adapters: &[&str]| {
+            let lora = Lora {
+                max: 2,
+                running: adapters.iter().map(|name| (*name).to_owned()).collect(),
+                waiting: Vec::new(),
+            };
+            let expected = EngineLoad {
+                waiting: 1,
+                running,
+                kv_usage: 0.5,
+                lora: Some(lora),
+                cache: Some(CacheConfig { block_size: 16, blocks: 100 }),
+                updated: None,
+            };
+            let page = page(running, Some(&adapters.join(",")));
+            assert_eq!(reader.read(page.as_bytes()), Ok(&expected));
+        };
+        check(1, &["a"]);
+        check(2, &["a"]);
+        check(3, &["a", "b"]);
+        check(4, &[]);
+        assert!(reader.is_awake());
+        assert_eq!(reader.read(b"").map(|_| ()), Err(Incomplete("waiting requests")));
+    }
+
+    #[test]
+    fn an_engine_that_tells_of_no_adapters_has_none() {
+        let mapping = Mappings::default().of(&endpoint("127.0.0.1:1", &[]));
+        let load = Reader::new(mapping).read(page(1, None).as_bytes()).cloned();
+        assert_eq!(load.map(|load| load.lora), Ok(None));
+    }
+}

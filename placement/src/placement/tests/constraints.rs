@@ -114,6 +114,19 @@ fn adapters_draw_their_requests_and_full_workers_refuse_others() {
 }
 
 #[test]
+fn room_is_of_no_use_where_nothing_is_loaded_for_a_request() {
+    let with = |adapters: &[u64]| {
+        let adapters = adapters.iter().copied().map(Adapter).collect();
+        Profile { adapters, fixed_adapters: true, ..Profile::default() }
+    };
+    let mut placement = profiled(vec![with(&[]), with(&[2])]);
+    let asked = |adapter| Request { adapter: Some(Adapter(adapter)), ..request(&[]) };
+    let constraint = Constraint::Adapter(Adapter(9));
+    check_error(&mut placement, &asked(9), PickError::Unsatisfied { constraint });
+    assert_eq!(picks(&mut placement, &asked(2)), [1, 1]);
+}
+
+#[test]
 fn workers_for_prompts_and_media_answer_nobody() {
     let role = |role| Profile { role, ..Profile::default() };
     let mut placement = profiled(vec![role(Role::Prefill), role(Role::Encode), role(Role::Decode)]);

@@ -118,6 +118,22 @@ fn without_workers_for_prompts_all_is_done_in_one_place() {
 }
 
 #[test]
+fn only_workers_that_take_the_kv_of_others_are_helped() {
+    let roles = [Role::Prefill, Role::Aggregated];
+    let mut placement = fleet(Settings { split: Split::Always, ..Settings::default() }, &roles);
+    let decision = pick(&mut placement, &request(&sequence(0, 10)));
+    assert_eq!((decision.worker, decision.prefill), (rank(1), None));
+    let mut placement = fleet(
+        Settings { split: Split::Always, ..Settings::default() },
+        &[roles[0], roles[1], Role::Decode],
+    );
+    for from in 0..8 {
+        let decision = pick(&mut placement, &request(&sequence(from * 100, 10)));
+        assert_eq!((decision.worker, decision.prefill.is_some()), (rank(2), true));
+    }
+}
+
+#[test]
 fn the_two_are_as_near_as_they_must_be() {
     let settings = |nearness| Settings { split: Split::Always, nearness, ..Settings::default() };
     for nearness in [Nearness::Within(Level::Rack), Nearness::ByCost] {

@@ -3,14 +3,13 @@
 use super::server::{Mood, Server};
 use super::{
     Followed, LEGACY_OBJECTIVES, OBJECTIVES, PODS, POOLS, REWRITES, cluster, objective, pod, pods,
-    pool, quick, soon,
+    pool, soon,
 };
-use crate::kubernetes::follow::{Follower, Report};
-use crate::kubernetes::resource::{Group, Query};
+use crate::kubernetes::resource::Group;
 use crate::kubernetes::{PoolRef, Resource};
 use crate::{AppProtocol, PoolSpec};
 use serde_json::json;
-use stator_epp_scheduler::Random;
+use stator_kube::{Query, Report};
 use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 
@@ -183,15 +182,10 @@ async fn a_kind_that_is_not_known_for_a_moment_is_not_forgotten() {
 /// What a follower of a kind says, without what the objects are.
 fn follow(server: &Server, resource: Resource) -> mpsc::Receiver<Report<()>> {
     let (updates, reports) = mpsc::channel(16);
-    let follower = Follower {
-        api: cluster(server).api,
-        query: Query { resource, namespace: Some("n".into()), labels: None, fields: None },
-        decode: Box::new(|_| Ok(Some(()))),
-        updates,
-        wrap: Box::new(|report| report),
-        timing: quick(),
-        random: Random::new(7),
-    };
+    let query = Query { resource, namespace: Some("n".into()), labels: None, fields: None };
+    let decode = Box::new(|_: &str| Ok(Some(())));
+    let follower =
+        cluster(server).cluster.follow(query, decode, updates, Box::new(|report| report));
     tokio::spawn(follower.run());
     reports
 }

@@ -4,11 +4,11 @@ mod elections;
 mod faults;
 mod server;
 
-use super::follow::Timing;
 use super::{Cluster, PoolRef};
 use crate::{PoolView, Watched};
 use serde_json::{Value, json};
 use server::Server;
+use stator_kube::Timing;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -40,7 +40,7 @@ fn quick() -> Timing {
 
 fn cluster(server: &Server) -> Cluster {
     let url = format!("http://{}", server.address).parse().expect("a URL");
-    Cluster::of(kube::Config::new(url), quick()).expect("a client")
+    Cluster::of(stator_kube::Cluster::at(url, quick()).expect("a client"))
 }
 
 fn pool(app: &str, ports: &[u16]) -> Value {

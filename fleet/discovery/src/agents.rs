@@ -1,0 +1,61 @@
+//! Follows the agents of a back-end.
+
+use crate::metrics::DiscoveryMetrics;
+use crate::roster::{Change, Roster};
+use crate::source::Source;
+use crate::{DiscoveryError, Watch, directory, etcd, kubernetes, list};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The agents of a back-end, followed from now on.
+pub struct Agents {
+    watch: Box<dyn Watch>,
+    roster: Roster,
+    metrics: DiscoveryMetrics,
+}
+
+/// What is new.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Update {
+    /// Who came, changed or left.
+    pub changes: Vec<Change>,
+    /// Agents whose records have become unreadable, and why; each fault is told once.
+    pub malformed: Vec<(String, String)>,
+}
+
+impl Agents {
+    /// Begins to follow. Files are looked at every `poll`; others tell by themselves.
+    ///
+    /// # Errors
+    ///
+    /// When the back-end is not configured as it should be. One that is out of reach is waited
+    /// for.
+    pub async fn follow(
+        source: &Source,
+        poll: Duration,
+        metrics: DiscoveryMetrics,
+    ) -> Result<Self, DiscoveryError> {
+        let watch: Box<dyn Watch> = match source {
+            Source::Directory(path) => Box::new(directory::Watcher::new(path.clone(), poll)),
+            Source::Static(path) => Box::new(list::Watcher::new(path.clone(), poll)),
+            Source::Kubernetes(source) => Box::new(kubernetes::Watcher::open(source).await?),
+            Source::Etcd(source) => Box::new(etcd::Watcher::open(source).await?),
+        };
+        Ok(Self { watch, roster: Roster::default(), metrics })
+    }
+
+    /// What has changed, as soon as something may have; an empty update is a look that found
+    /// nothing new.
+    pub async fn next(&mut self) -> Update {
+        let seen = self.watch.next().await;
+        let now = SystemTime::now();
+        self.metrics.set_stale(seen.stale, now);
+        let changes = self.roster.update(&seen, unix_ms(now));
+        Update { changes, malformed: seen.newly_malformed }
+    }
+}
+
+/// A time in milliseconds since the Unix epoch.
+pub(crate) fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,238 @@
+//! The objects of the API as far as they are read and written. Fields that are missing have
+//! defaults: a newer or older server must not blind anybody.
+
+use crate::record::decode_unleased;
+use crate::roster::Read;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Where agents are inside the custom resource's data.
+const AGENTS: &str = "stator_agents";
+
+/// A pod as it is told to an agent in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) name: String,
+    pub(super) uid: String,
+}
+
+/// What a custom resource says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Published {
+    /// Identities of the pods that own it.
+    pub(super) owners: Vec<String>,
+    /// What agents published, by agent.
+    pub(super) agents: BTreeMap<String, Read>,
+}
+
+/// What every object says about itself.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Meta {
+    uid: String,
+    deletion_timestamp: Option<String>,
+    owner_references: Vec<Reference>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Reference {
+    kind: String,
+    uid: String,
+}
+
+/// Reads a custom resource; `None` if it is being deleted, or no agent's.
+///
+/// # Errors
+///
+/// If it is not one.
+pub(super) fn published(json: &str) -> serde_json::Result<Option<Published>> {
+    #[derive(Deserialize)]
+    struct Object {
+        #[serde(default)]
+        metadata: Meta,
+        #[serde(default)]
+        spec: Spec,
+    }
+    #[derive(Default, Deserialize)]
+    struct Spec {
+        #[serde(default)]
+        data: Option<Data>,
+    }
+    #[derive(Deserialize)]
+    struct Data {
+        // As `AGENTS`.
+        #[serde(default)]
+        stator_agents: Option<BTreeMap<String, String>>,
+    }
+    let Object { metadata, spec } = serde_json::from_str(json)?;
+    let texts = spec.data.and_then(|data| data.stator_agents).unwrap_or_default();
+    if texts.is_empty() || metadata.deletion_timestamp.is_some() {
+        return Ok(None);
+    }
+    let agents = texts.into_iter().map(|(agent, text)| {
+        let read = decode_unleased(text.as_bytes(), &agent).map(Arc::new);
+        (agent, read)
+    });
+    let owners = metadata.owner_references.into_iter().filter(|owner| owner.kind == "Pod");
+    let owners = owners.map(|owner| owner.uid).collect();
+    Ok(Some(Published { owners, agents: agents.collect() }))
+}
+
+/// Identity of a pod that is ready and not being deleted.
+///
+/// # Errors
+///
+/// If it is not a pod.
+pub(super) fn ready_pod(json: &str) -> serde_json::Result<Option<Vec<String>>> {
+    #[derive(Deserialize)]
+    struct Object {
+        #[serde(default)]
+        metadata: Meta,
+        #[serde(default)]
+        status: Status,
+    }
+    #[derive(Default, Deserialize)]
+    struct Status {
+        #[serde(default)]
+        conditions: Vec<Condition>,
+    }
+    #[derive(Deserialize)]
+    struct Condition {
+        r#type: String,
+        status: String,
+    }
+    let Object { metadata, status } = serde_json::from_str(json)?;
+    let ready = status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");
+    let is_there = ready && metadata.deletion_timestamp.is_none();
+    Ok(is_there.then(|| vec![metadata.uid]))
+}
+
+/// Identities of the pods that are ready in an EndpointSlice.
+///
+/// # Errors
+///
+/// If it is not one.
+pub(super) fn ready_in_slice(json: &str) -> serde_json::Result<Option<Vec<String>>> {
+    #[derive(Deserialize)]
+    struct Object {
+        #[serde(default)]
+        endpoints: Option<Vec<Endpoint>>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Endpoint {
+        #[serde(default)]
+        conditions: Conditions,
+        #[serde(default)]
+        target_ref: Reference,
+    }
+    #[derive(Default, Deserialize)]
+    struct Conditions {
+        ready: Option<bool>,
+        terminating: Option<bool>,
+    }
+    let Object { endpoints } = serde_json::from_str(json)?;
+    let ready = endpoints.unwrap_or_default().into_iter().filter(|endpoint| {
+        // A condition that is not known reads as ready, as the API says.
+        endpoint.target_ref.kind == "Pod"
+            && endpoint.conditions.ready != Some(false)
+            && endpoint.conditions.terminating != Some(true)
+    });
+    Ok(Some(ready.map(|endpoint| endpoint.target_ref.uid).collect()))
+}
+
+/// The custom resource of a pod with one agent's record, or without it: what its agent applies.
+pub(super) fn resource(pod: &Pod, record: Option<(&str, String)>) -> Vec<u8> {
+    let data = match record {
+        Some((agent, text)) => json!({ AGENTS: { agent: text } }),
+        // Without the map the server would be left with `data: null`, which the schema forbids.
+        None => json!({ AGENTS: {} }),
+    };
+    let resource: Value = json!({
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "DynamoWorkerMetadata",
+        "metadata": {
+            "name": pod.name,
+            // Several may say so of one pod, and none of them holds up its end.
+            "ownerReferences": [{
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": pod.name,
+                "uid": pod.uid,
+                "controller": false,
+                "blockOwnerDeletion": false,
+            }],
+        },
+        "spec": { "data": data },
+    });
+    resource.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod object_tests {
+    use super::*;
+    use crate::record::sample;
+
+    #[test]
+    fn what_an_agent_applies_is_what_others_read() {
+        let pod = Pod { name: "p".into(), uid: "u".into() };
+        let record = sample("a", 0);
+        let text = serde_json::to_string(&record).unwrap();
+        let object = String::from_utf8(resource(&pod, Some(("a", text)))).unwrap();
+        let found = published(&object).unwrap().unwrap();
+        assert_eq!(found.owners, ["u"]);
+        assert_eq!(found.agents["a"], Ok(Arc::new(sample("a", u64::MAX))));
+        let without = String::from_utf8(resource(&pod, None)).unwrap();
+        assert_eq!(published(&without).unwrap(), None);
+    }
+
+    #[test]
+    fn what_others_keep_in_the_resource_is_no_agent() {
+        for data in [
+            "null",
+            "{}",
+            r#"{"stator_agents": null}"#,
+            r#"{"endpoints": {"x": {}}, "model_cards": {}}"#,
+        ] {
+            let object = format!(r#"{{"metadata": {{"name": "p"}}, "spec": {{"data": {data}}}}}"#);
+            assert_eq!(published(&object).unwrap(), None, "{data}");
+        }
+        let nonsense = r#"{"spec": {"data": {"stator_agents": {"a": "{"}}}}"#;
+        assert!(published(nonsense).unwrap().unwrap().agents["a"].is_err());
+    }
+
+    #[test]
+    fn a_pod_counts_while_it_is_ready_and_stays() {
+        let pod = |metadata: Value, ready: &str| {
+            let conditions = json!([{"type": "Ready", "status": ready}]);
+            let pod = json!({"metadata": metadata, "status": {"conditions": conditions}});
+            ready_pod(&pod.to_string()).unwrap()
+        };
+        assert_eq!(pod(json!({"uid": "u"}), "True"), Some(vec!["u".to_owned()]));
+        assert_eq!(pod(json!({"uid": "u"}), "False"), None);
+        assert_eq!(
+            pod(json!({"uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}), "True"),
+            None
+        );
+        assert_eq!(ready_pod(r#"{"metadata": {"uid": "u"}}"#).unwrap(), None);
+    }
+
+    #[test]
+    fn a_slice_names_the_pods_that_are_ready() {
+        let endpoint = |uid: &str, conditions: Value| json!({"targetRef": {"kind": "Pod", "uid": uid}, "conditions": conditions});
+        let slice = json!({"endpoints": [
+            endpoint("a", json!({"ready": true})),
+            endpoint("b", json!({"ready": false})),
+            endpoint("c", json!({})),
+            endpoint("d", json!({"ready": true, "terminating": true})),
+            {"targetRef": {"kind": "Node", "uid": "e"}},
+            {},
+        ]});
+        let ready = ready_in_slice(&slice.to_string()).unwrap();
+        assert_eq!(ready, Some(vec!["a".to_owned(), "c".to_owned()]));
+        assert_eq!(ready_in_slice(r#"{"endpoints": null}"#).unwrap(), Some(vec![]));
+    }
+}

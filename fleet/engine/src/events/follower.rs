@@ -1,0 +1,171 @@
+//! Follows one engine: where its messages come from, and who asks for what.
+
+use super::control::{Command, Control};
+use super::dialect::Dialect;
+use super::metrics::{FeedCounts, FollowMetrics};
+use super::sink::WorkerSink;
+use super::task::Task;
+use super::trtllm::Places;
+use stator_fleet::subscribe::{self, News, Subscription};
+use stator_protos::WorkerRank;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Messages that may wait; the publisher is held up beyond them.
+pub const NEWS_MAX: usize = 1024;
+
+/// What is kept of an engine's events.
+#[derive(Clone, Copy, Debug)]
+pub struct FollowSettings {
+    /// Tokens per block of our index. Engines whose blocks have a multiple of this or divide it are
+    /// followed, others are not.
+    pub block_size: NonZeroU32,
+    /// Blocks of one engine that are known at once; 4 Mi by default. Further ones are ignored.
+    pub blocks_max: usize,
+}
+
+impl FollowSettings {
+    /// The default settings for an index of such blocks.
+    pub fn new(block_size: NonZeroU32) -> Self {
+        Self { block_size, blocks_max: 1 << 22 }
+    }
+}
+
+/// Where an engine's messages come from.
+#[derive(Debug)]
+pub enum Source {
+    /// vLLM's and SGLang's sockets.
+    Zmq {
+        /// The live feed.
+        subscription: Subscription,
+        /// Where replays are asked for, if the engine gives them.
+        replay_endpoint: Option<String>,
+    },
+    /// One rank of a TensorRT-LLM server; made by [`super::TrtLlmDrain::new`].
+    TrtLlm {
+        /// What the drain sends on.
+        news: mpsc::Receiver<News>,
+        /// Tokens per block of the engine.
+        block_size: NonZeroU32,
+    },
+}
+
+/// Follows the events of one engine, or of one of its ranks.
+pub struct Follower {
+    task: Task,
+    source: Source,
+    control: Control,
+    commands: mpsc::Receiver<Command>,
+}
+
+impl std::fmt::Debug for Follower {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Follower").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl Follower {
+    /// A follower that has not begun; what it hears is told to `sink` as the worker's.
+    pub fn new(
+        worker: WorkerRank,
+        source: Source,
+        settings: FollowSettings,
+        sink: Arc<dyn WorkerSink>,
+    ) -> Self {
+        let (dialect, replay_endpoint) = match &source {
+            Source::Zmq { replay_endpoint, .. } => (Dialect::MsgPack, replay_endpoint.clone()),
+            Source::TrtLlm { block_size, .. } => {
+                let places = Places::new(settings.blocks_max);
+                (Dialect::TrtLlm { block_size: *block_size, places }, None)
+            }
+        };
+        let task = Task::new(worker, settings, sink, dialect).replayed_from(replay_endpoint);
+        let (control, commands) = Control::new();
+        Self { task, source, control, commands }
+    }
+
+    /// The same, which counts there.
+    #[must_use]
+    pub fn counted(self, metrics: FollowMetrics, counts: Arc<FeedCounts>) -> Self {
+        Self { task: self.task.counted(metrics, counts), ..self }
+    }
+
+    /// Speaks to the follower while it runs.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// Follows the engine until dropped, or until nothing more can come.
+    pub async fn run(self) {
+        let Self { mut task, source, control: _control, mut commands } = self;
+        let mut inlet = Inlet::open(source);
+        loop {
+            tokio::select! {
+                item = inlet.news.recv() => match item {
+                    Some(item) => {
+                        task.counts().waiting.store(inlet.news.len(), Ordering::Relaxed);
+                        task.news(item);
+                    }
+                    None => return,
+                },
+                Some(answer) = task.questions.join_next() => match answer {
+                    Ok(answer) => task.answer(answer),
+                    Err(error) => tracing::error!(%error, "a question to an engine failed"),
+                },
+                Some(command) = commands.recv() => match command {
+                    Command::Look(look) => look(&task.view()),
+                    Command::Cleared(done) => {
+                        task.cleared();
+                        let _ = done.send(());
+                    }
+                    Command::Restarted(done) => {
+                        inlet.reopen();
+                        task.restarted(inlet.subscription.is_some());
+                        let _ = done.send(());
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// Where messages come in.
+struct Inlet {
+    news: mpsc::Receiver<News>,
+    /// What is subscribed to here; `None` where somebody else asks the engine.
+    subscription: Option<Subscription>,
+    /// Dropping it ends the subscription.
+    _subscriber: JoinSet<()>,
+}
+
+impl Inlet {
+    fn open(source: Source) -> Self {
+        match source {
+            Source::Zmq { subscription, .. } => {
+                let (news, _subscriber) = subscribe(&subscription);
+                Self { news, subscription: Some(subscription), _subscriber }
+            }
+            Source::TrtLlm { news, .. } => {
+                Self { news, subscription: None, _subscriber: JoinSet::new() }
+            }
+        }
+    }
+
+    /// Drops what waits; what comes is what is sent from here on.
+    fn reopen(&mut self) {
+        match &self.subscription {
+            Some(subscription) => (self.news, self._subscriber) = subscribe(subscription),
+            None => while self.news.try_recv().is_ok() {},
+        }
+    }
+}
+
+fn subscribe(subscription: &Subscription) -> (mpsc::Receiver<News>, JoinSet<()>) {
+    let (sender, news) = mpsc::channel(NEWS_MAX);
+    let mut subscriber = JoinSet::new();
+    subscriber.spawn(subscribe::follow(subscription.clone(), sender));
+    (news, subscriber)
+}

@@ -1,0 +1,38 @@
+//! Follows the KV events of stock engines: vLLM and SGLang over ZMQ, TensorRT-LLM over HTTP.
+//!
+//! [`Translator`] turns an engine's block hashes into ours: stored events carry the tokens and the
+//! hash of the block before, which is all that our own hash needs. [`Follower`] follows one
+//! engine, or one rank of it. A stock engine has no snapshot, so that a feed starts with a replay
+//! of all that the engine remembers. Where that does not reach back to the first batch, or there
+//! is no replay, nothing is believed of what came before: what is then known is less than is true,
+//! and never more. After a gap that no replay fills, and after a lost connection (the engine may
+//! have restarted), all that was known is forgotten and the feed starts over.
+//!
+//! Not followed: engines that connect to a collector instead of listening.
+
+mod control;
+mod dialect;
+mod follower;
+mod merge;
+mod metrics;
+mod recover;
+mod sink;
+mod tally;
+mod task;
+mod translate;
+mod trtllm;
+
+pub use control::{Control, View};
+pub use follower::{FollowSettings, Follower, NEWS_MAX, Source};
+pub use metrics::{FeedCounts, FollowMetrics};
+pub use sink::WorkerSink;
+pub use tally::{Counts, Reason, Tally};
+pub use translate::{Skipped, Translator};
+pub use trtllm::{TrtLlmDrain, TrtLlmSettings};
+
+#[cfg(test)]
+mod control_tests;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;

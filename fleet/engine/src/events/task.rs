@@ -1,0 +1,396 @@
+//! What a follower makes of messages: numbering, replays, lives.
+
+use super::control::View;
+use super::dialect::Dialect;
+use super::follower::FollowSettings;
+use super::metrics::{FeedCounts, FollowMetrics};
+use super::recover::{Pace, unbroken_end};
+use super::sink::WorkerSink;
+use super::translate::{Skipped, Translator};
+use bytes::Bytes;
+use stator_fleet::feed::{Action, Feed, Input};
+use stator_fleet::subscribe::{self, News};
+use stator_placement::Closure;
+use stator_protos::kv_event::{EngineEvent, KvEvent};
+use stator_protos::{Generation, WorkerRank};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+type Events = Vec<EngineEvent>;
+
+/// The task of one engine.
+pub(super) struct Task {
+    worker: WorkerRank,
+    dialect: Dialect,
+    translator: Translator,
+    /// Makes of what is translated what the index has to be told.
+    closure: Closure,
+    sink: Arc<dyn WorkerSink>,
+    metrics: FollowMetrics,
+    counts: Arc<FeedCounts>,
+    generation: Generation,
+    /// `None` before the first connection.
+    feed: Option<Feed<Events>>,
+    start: Start,
+    /// Number of the last live message of this life.
+    last: Option<u64>,
+    /// Number of the last message of this life that is known to have been, live or replayed.
+    seen: Option<u64>,
+    /// Whether the sink knows what the engine holds.
+    known: bool,
+    /// Batches up to this one tell of a cache that was reset since, though the engine did not say
+    /// so yet.
+    cleared_up_to: Option<u64>,
+    replay_endpoint: Option<String>,
+    pub(super) questions: JoinSet<Answer>,
+    pace: Pace,
+    /// Scratch space.
+    translated: Vec<KvEvent>,
+    closed: Vec<KvEvent>,
+}
+
+/// How the feed's beginning is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// It is found, or there is no connection.
+    Done,
+    /// The engine was asked for all that it remembers; the first live message since, if one came.
+    Asked(Option<u64>),
+    /// It begins with the next live message.
+    NextMessage,
+}
+
+/// A replay that came, or did not.
+pub(super) struct Answer {
+    generation: Generation,
+    from_start: bool,
+    batches: Result<Vec<(u64, Bytes)>, String>,
+}
+
+impl Task {
+    pub(super) fn new(
+        worker: WorkerRank,
+        settings: FollowSettings,
+        sink: Arc<dyn WorkerSink>,
+        dialect: Dialect,
+    ) -> Self {
+        let FollowSettings { block_size, blocks_max } = settings;
+        Self {
+            worker,
+            dialect,
+            translator: Translator::new(block_size, blocks_max),
+            closure: Closure::new(blocks_max),
+            sink,
+            metrics: FollowMetrics::default(),
+            counts: Arc::default(),
+            generation: Generation(0),
+            feed: None,
+            start: Start::Done,
+            last: None,
+            seen: None,
+            known: false,
+            cleared_up_to: None,
+            replay_endpoint: None,
+            questions: JoinSet::new(),
+            pace: Pace::default(),
+            translated: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+
+    /// The same, which asks there for what it missed.
+    pub(super) fn replayed_from(self, replay_endpoint: Option<String>) -> Self {
+        Self { replay_endpoint, ..self }
+    }
+
+    pub(super) fn counted(self, metrics: FollowMetrics, counts: Arc<FeedCounts>) -> Self {
+        Self { metrics, counts, ..self }
+    }
+
+    pub(super) fn counts(&self) -> &FeedCounts {
+        &self.counts
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
+        View { generation: self.generation, known: self.known, closure: &self.closure }
+    }
+
+    /// The engine's cache was reset.
+    pub(super) fn cleared(&mut self) {
+        if self.feed.is_none() {
+            return;
+        }
+        self.cleared_up_to = self.seen.or(self.cleared_up_to);
+        // A replay that is on its way may have what was there before.
+        self.questions = JoinSet::new();
+        self.start_over();
+        match self.seen {
+            Some(seen) => self.follow_from(seen.saturating_add(1)),
+            None => self.start = Start::NextMessage,
+        }
+    }
+
+    /// The engine's process was replaced. What it is now is followed from its connection on, if
+    /// there will be one, or else from here on.
+    pub(super) fn restarted(&mut self, connects: bool) {
+        self.cleared_up_to = None;
+        if !connects {
+            return self.begin();
+        }
+        self.new_life();
+        (self.feed, self.start) = (None, Start::Done);
+        self.unknown();
+    }
+
+    pub(super) fn news(&mut self, news: News) {
+        match news {
+            // Whoever is there now may be another than before.
+            News::Subscribed => {
+                if self.feed.is_some() {
+                    FeedCounts::count(&self.counts.reconnections);
+                }
+                self.begin();
+            }
+            News::Message(_, number, payload) => {
+                FeedCounts::count(&self.counts.messages);
+                self.message(number, &payload);
+            }
+            News::Malformed => self.malformed(),
+        }
+    }
+
+    fn malformed(&self) {
+        self.metrics.messages_malformed.inc();
+        FeedCounts::count(&self.counts.receive_errors);
+    }
+
+    /// A life begins, of which nothing is known.
+    fn begin(&mut self) {
+        self.new_life();
+        let mut actions = Vec::new();
+        self.feed = Some(Feed::start(&mut actions));
+        self.act(actions);
+    }
+
+    fn new_life(&mut self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        self.generation = Generation(now.max(self.generation.0.saturating_add(1)));
+        self.metrics.lives.inc();
+        tracing::debug!(worker = %self.worker, generation = %self.generation, "an engine's life");
+        self.sink.life(self.worker, self.generation);
+        // What the life before was asked answers nothing any more.
+        self.questions = JoinSet::new();
+        (self.last, self.seen) = (None, None);
+        self.dialect.restart();
+    }
+
+    /// Forgets what is known of this life; it is followed anew.
+    fn start_over(&mut self) {
+        let mut asked = Vec::new();
+        // What it asks for first is found in another way.
+        self.feed = Some(Feed::start(&mut asked));
+        self.unknown();
+    }
+
+    fn unknown(&mut self) {
+        self.known = false;
+        self.forget();
+        self.sink.unknown(self.worker);
+    }
+
+    fn message(&mut self, number: u64, payload: &[u8]) {
+        if self.last.is_some_and(|last| number <= last) {
+            // Numbers only start again with the process.
+            self.cleared_up_to = None;
+            self.begin();
+        }
+        (self.last, self.seen) = (Some(number), Some(number));
+        let events = self.decode(payload);
+        match self.start {
+            Start::Asked(None) => self.start = Start::Asked(Some(number)),
+            Start::NextMessage => self.follow_from(number),
+            Start::Done | Start::Asked(Some(_)) => {}
+        }
+        self.feed(match events {
+            Some(batch) => Input::Batch { number, batch },
+            // It exists but cannot be followed: as good as lost.
+            None => Input::Next(number.saturating_add(1)),
+        });
+    }
+
+    fn decode(&self, payload: &[u8]) -> Option<Events> {
+        match self.dialect.decode(payload) {
+            Ok(batch) => {
+                self.metrics.events_skipped.inc_by(batch.skipped.into());
+                Some(batch.events)
+            }
+            Err(error) => {
+                self.malformed();
+                tracing::debug!(worker = %self.worker, %error, "an event batch is malformed");
+                None
+            }
+        }
+    }
+
+    pub(super) fn answer(&mut self, answer: Answer) {
+        let Answer { generation, from_start, batches } = answer;
+        if generation != self.generation {
+            return;
+        }
+        match batches {
+            Ok(batches) if from_start => self.remembered(batches),
+            Ok(batches) => {
+                let decoded = batches.into_iter().map(|(n, batch)| Some((n, self.decode(&batch)?)));
+                let decoded: Option<Vec<_>> = decoded.collect();
+                self.feed(decoded.map_or(Input::ReplayFailed, Input::Replayed));
+            }
+            Err(reason) => {
+                self.metrics.replays_failed.inc();
+                FeedCounts::count(&self.counts.replay_errors);
+                tracing::debug!(worker = %self.worker, reason, "a replay failed");
+                match from_start {
+                    true => self.follow_live(),
+                    false => self.feed(Input::ReplayFailed),
+                }
+            }
+        }
+    }
+
+    /// Begins with all that the engine remembers.
+    fn remembered(&mut self, batches: Vec<(u64, Bytes)>) {
+        let newest = batches.last().map(|(number, _)| *number);
+        if newest < self.cleared_up_to {
+            // Numbers started again: what was reset is another process's.
+            self.cleared_up_to = None;
+        }
+        let batches = batches.into_iter().map(|(number, payload)| {
+            let believed = Some(number) > self.cleared_up_to;
+            (number, self.decode(&payload).filter(|_| believed))
+        });
+        match unbroken_end(batches) {
+            Some((next, batches)) => self.replace(next, &batches),
+            None => self.follow_live(),
+        }
+    }
+
+    /// Begins with the first live message that came, or that will.
+    fn follow_live(&mut self) {
+        match self.start {
+            Start::Asked(Some(first)) => self.follow_from(first),
+            Start::Asked(None) | Start::NextMessage => self.start = Start::NextMessage,
+            Start::Done => {}
+        }
+    }
+
+    fn follow_from(&mut self, next: u64) {
+        self.replace(next, &[]);
+    }
+
+    /// Takes it that the engine holds what these batches say and nothing else, and follows from
+    /// batch `next` on.
+    fn replace(&mut self, next: u64, batches: &[Events]) {
+        self.start = Start::Done;
+        self.seen = self.seen.max(next.checked_sub(1));
+        self.forget();
+        for events in batches {
+            self.close(events);
+        }
+        self.feed(Input::Snapshot { next });
+    }
+
+    fn forget(&mut self) {
+        self.dialect.forget();
+        self.translator.clear();
+        self.closure.clear();
+    }
+
+    /// Leaves in `closed` what the index has to be told of these events.
+    fn close(&mut self, events: &[EngineEvent]) {
+        self.translated.clear();
+        self.closed.clear();
+        let events = self.dialect.settle(events);
+        let skipped = self.translator.translate(&events, &mut self.translated);
+        for event in &self.translated {
+            self.closure.apply(event, &mut self.closed);
+        }
+        self.count(skipped);
+    }
+
+    fn count(&mut self, skipped: Skipped) {
+        self.metrics.add(&self.translator.take_tally());
+        self.metrics.events_skipped.inc_by(skipped.events);
+        self.metrics.block_size_mismatches.inc_by(skipped.block_sizes);
+        self.metrics.blocks_skipped.inc_by(skipped.blocks);
+    }
+
+    fn feed(&mut self, input: Input<Events>) {
+        let Some(feed) = &mut self.feed else { return };
+        let mut actions = Vec::new();
+        feed.take(input, &mut actions);
+        self.act(actions);
+    }
+
+    /// Does what is to be done, and what follows from it.
+    fn act(&mut self, actions: Vec<Action<Events>>) {
+        let mut actions = VecDeque::from(actions);
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Unknown => self.unknown(),
+                Action::Replace => {
+                    self.known = true;
+                    let blocks = self.closure.blocks().collect();
+                    self.sink.replace(self.worker, self.generation, blocks);
+                }
+                Action::Apply(events) => self.apply(&events),
+                Action::AskSnapshot => self.ask_all(),
+                Action::AskReplay(next) => {
+                    if self.replay_endpoint.is_some() {
+                        self.ask_replay(next, Duration::ZERO);
+                    } else if let Some(feed) = &mut self.feed {
+                        let mut more = Vec::new();
+                        feed.take(Input::ReplayFailed, &mut more);
+                        actions.extend(more);
+                    }
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, events: &[EngineEvent]) {
+        self.metrics.batches.inc();
+        if events.iter().any(|found| found.event == KvEvent::Cleared) {
+            // The engine has said so itself by now, and its replays say so too.
+            self.cleared_up_to = None;
+        }
+        self.close(events);
+        if !self.closed.is_empty() {
+            self.sink.apply(self.worker, self.generation, &self.closed);
+        }
+    }
+
+    /// Asks for all that the engine remembers, if it can be asked.
+    fn ask_all(&mut self) {
+        if self.replay_endpoint.is_none() {
+            self.start = Start::NextMessage;
+            return;
+        }
+        self.start = Start::Asked(None);
+        let delay = self.pace.delay(Instant::now());
+        self.ask_replay(0, delay);
+    }
+
+    fn ask_replay(&mut self, start: u64, delay: Duration) {
+        let Some(endpoint) = self.replay_endpoint.clone() else { return };
+        self.metrics.replays.inc();
+        let (generation, from_start) = (self.generation, self.start != Start::Done);
+        self.questions.spawn(async move {
+            tokio::time::sleep(delay).await;
+            let batches = subscribe::replay(&endpoint, None, start).await;
+            Answer { generation, from_start, batches }
+        });
+    }
+}

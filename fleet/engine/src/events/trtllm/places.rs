@@ -1,0 +1,126 @@
+//! Where each block of an engine is, for an engine that keeps each block once.
+
+use rustc_hash::FxHashMap;
+use stator_protos::kv_event::{Detail, EngineEvent, KvEvent, Medium, Removed, Stored};
+
+/// What a kind of layers is called that forgets the start of a prompt.
+const NARROW: &str = "sliding_window";
+
+/// Makes of the events of such an engine those of one that counts copies, as translation wants
+/// them: a block that is stored again was there, one that is stored elsewhere is there no more,
+/// and what is removed was wherever it was.
+///
+/// Of several windows of attention the widest is followed, which keeps all of a prompt.
+#[derive(Debug)]
+pub(in crate::events) struct Places {
+    blocks_max: usize,
+    media: FxHashMap<u64, Medium>,
+    widest: Option<u32>,
+}
+
+impl Places {
+    /// Of an engine that holds nothing; of at most `blocks_max` blocks.
+    pub(in crate::events) fn new(blocks_max: usize) -> Self {
+        Self { blocks_max, media: FxHashMap::default(), widest: None }
+    }
+
+    /// Forgets all blocks.
+    pub(in crate::events) fn forget(&mut self) {
+        self.media.clear();
+    }
+
+    /// Another process begins.
+    pub(in crate::events) fn restart(&mut self) {
+        self.forget();
+        self.widest = None;
+    }
+
+    /// Follows the events.
+    pub(in crate::events) fn settle(&mut self, events: &[EngineEvent]) -> Vec<EngineEvent> {
+        let mut out = Vec::with_capacity(events.len());
+        for EngineEvent { event, detail } in events {
+            if self.is_narrow(detail, &mut out) {
+                let detail = Detail { spec_kind: Some(NARROW.to_owned()), ..detail.clone() };
+                out.push(EngineEvent { event: event.clone(), detail });
+                continue;
+            }
+            let detail = Detail { group: None, ..detail.clone() };
+            let mut tell = |event| out.push(EngineEvent { event, detail: detail.clone() });
+            match event {
+                KvEvent::Stored(stored) => self.store(stored, &mut tell),
+                KvEvent::Removed(removed) => self.remove(&removed.hashes, &mut tell),
+                KvEvent::Cleared => {
+                    self.forget();
+                    tell(KvEvent::Cleared);
+                }
+            }
+        }
+        out
+    }
+
+    /// Whether an event is of a window that is not followed. What is known of a narrower one is
+    /// forgotten when a wider one shows.
+    fn is_narrow(&mut self, detail: &Detail, out: &mut Vec<EngineEvent>) -> bool {
+        if detail.group < self.widest {
+            return detail.group.is_some();
+        }
+        if detail.group > self.widest {
+            if self.widest.is_some() {
+                self.forget();
+                out.push(EngineEvent { event: KvEvent::Cleared, detail: Detail::default() });
+            }
+            self.widest = detail.group;
+        }
+        false
+    }
+
+    fn store(&mut self, stored: &Stored, tell: &mut impl FnMut(KvEvent)) {
+        let size = stored.block_size as usize;
+        let is_move = stored.tokens.is_empty();
+        let Stored { block_size, medium, .. } = *stored;
+        let run = |parent| {
+            let (hashes, tokens, lora_name) = (Vec::new(), Vec::new(), stored.lora_name.clone());
+            Stored { hashes, parent, tokens, block_size, medium, lora_name }
+        };
+        let (mut new, mut left) = (run(stored.parent), Vec::new());
+        for (at, &hash) in stored.hashes.iter().enumerate() {
+            let before = self.media.get(&hash).copied();
+            if before == Some(medium) {
+                let done = std::mem::replace(&mut new, run(Some(hash)));
+                tell_stored(done, tell);
+                continue;
+            }
+            if before.is_none() && (is_move || self.media.len() >= self.blocks_max) {
+                break;
+            }
+            left.extend(before.map(|medium| (hash, medium)));
+            self.media.insert(hash, medium);
+            new.hashes.push(hash);
+            new.tokens.extend(stored.tokens.iter().skip(at * size).take(size));
+        }
+        tell_stored(new, tell);
+        tell_removed(&left, tell);
+    }
+
+    fn remove(&mut self, hashes: &[u64], tell: &mut impl FnMut(KvEvent)) {
+        let there = |hash: &u64| Some((*hash, self.media.remove(hash)?));
+        let left: Vec<_> = hashes.iter().filter_map(there).collect();
+        tell_removed(&left, tell);
+    }
+}
+
+fn tell_stored(stored: Stored, tell: &mut impl FnMut(KvEvent)) {
+    if !stored.hashes.is_empty() {
+        tell(KvEvent::Stored(stored));
+    }
+}
+
+fn tell_removed(left: &[(u64, Medium)], tell: &mut impl FnMut(KvEvent)) {
+    for medium in Medium::ALL {
+        let on = left.iter().filter(|(_, left)| *left == medium);
+        let hashes: Vec<_> = on.map(|(hash, _)| *hash).collect();
+        if !hashes.is_empty() {
+            tell(KvEvent::Removed(Removed { hashes, medium }));
+        }
+    }
+}

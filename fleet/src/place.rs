@@ -1,0 +1,129 @@
+//! A request's place at its workers, and why it has them.
+
+use crate::client::AgentClient;
+use crate::pool::Pool;
+use stator_placement::{Decision, SplitReason};
+use stator_protos::WorkerRank;
+use stator_protos::worker::PrefillPeer;
+use stator_queue::FlowId;
+use std::sync::Arc;
+
+/// A request's place at a worker, and at another that computes its prompt first, if any. Dropping
+/// it gives all of it back.
+#[derive(Debug)]
+pub struct Place {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) decision: Decision,
+    pub(crate) client: Arc<AgentClient>,
+    /// What reaches the worker that computes the prompt, where that is another.
+    pub(crate) prefill: Option<Arc<AgentClient>>,
+    pub(crate) kept: Option<Kept>,
+    /// Whom the answer counts for: priority of the band, and flow.
+    pub(crate) payer: Option<(i32, FlowId)>,
+}
+
+/// Why the worker that answers computes the prompt too, in a pool where others could do so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kept {
+    /// No worker for prompts takes requests, or none that may take this one.
+    NoPrefillWorker,
+    /// None of the workers for prompts says how others get the KV.
+    NoHandover,
+    /// The policy, or the request, wants it so.
+    Policy,
+    /// It has most of the prompt.
+    Cached,
+    /// The worker for prompts has too much to compute.
+    PrefillLoad,
+    /// That is predicted to be faster.
+    Measured,
+}
+
+impl Kept {
+    /// The reason of a decision; `mute` if there are workers for prompts, and none says how others
+    /// get the KV.
+    pub(crate) fn new(reason: SplitReason, mute: bool) -> Self {
+        match reason {
+            SplitReason::NoPrefillWorkers if mute => Self::NoHandover,
+            SplitReason::NoPrefillWorkers => Self::NoPrefillWorker,
+            SplitReason::Policy => Self::Policy,
+            SplitReason::Uncached => Self::Cached,
+            SplitReason::PrefillLoad => Self::PrefillLoad,
+            SplitReason::Measured => Self::Measured,
+        }
+    }
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoPrefillWorker => "no_prefill_worker",
+            Self::NoHandover => "no_handover",
+            Self::Policy => "policy",
+            Self::Cached => "cached",
+            Self::PrefillLoad => "prefill_load",
+            Self::Measured => "measured",
+        }
+    }
+}
+
+impl Place {
+    /// The worker.
+    pub fn worker(&self) -> WorkerRank {
+        self.decision.worker
+    }
+
+    /// What was decided.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// What reaches the worker.
+    pub fn client(&self) -> &AgentClient {
+        &self.client
+    }
+
+    /// Who is to compute the prompt, where it is not the worker itself: what its agent is told.
+    pub fn prefill_peer(&self) -> Option<PrefillPeer> {
+        let (leg, client) = self.decision.prefill.as_ref().zip(self.prefill.as_ref())?;
+        Some(PrefillPeer {
+            endpoint: client.endpoint().to_owned(),
+            worker_id: leg.worker.worker.0,
+            rank: leg.worker.rank.into(),
+            handover_json: client.profile().handover.clone()?,
+        })
+    }
+
+    /// Why the worker computes the prompt itself, in a pool where others could do so.
+    pub fn kept(&self) -> Option<Kept> {
+        self.kept
+    }
+
+    /// The first token came: the prompt is computed, and whoever else computed it is done with it.
+    pub fn prefill_done(&self) {
+        let now = self.pool.now();
+        let mut state = self.pool.state.lock();
+        if let Some(leg) = &self.decision.prefill {
+            // Nobody says when the KV began to move: its way counts as the time of the prompt.
+            state.placement.prefill_done(leg.booking, now);
+            state.placement.release(leg.booking);
+        }
+        state.placement.prefill_done(self.decision.booking, now);
+        drop(state);
+        self.pool.gate.kick();
+    }
+
+    /// The answer filled one more block.
+    pub fn output_block(&self) {
+        self.pool.state.lock().placement.output_block(self.decision.booking, self.pool.now());
+        if let (Some((band, flow)), true) = (self.payer, self.pool.charges_answers) {
+            self.pool.gate.charge(band, flow, self.pool.block_size.get().into());
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.state.lock().placement.release_all(&self.decision);
+        self.pool.gate.kick();
+    }
+}

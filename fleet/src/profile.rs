@@ -1,0 +1,136 @@
+//! What an agent's record says of its workers, in the words of placement.
+
+use stator_placement::{Adapter, Label, Profile, Role, Topology};
+use stator_protos::discovery::{self, ProfileRecord};
+
+/// What placement is told of the workers of an agent.
+pub(crate) fn profile(record: &ProfileRecord) -> Profile {
+    Profile {
+        role: role(record.role),
+        labels: labels(record),
+        topology: topology(record),
+        adapters: record.adapters.iter().map(|name| Adapter::new(name)).collect(),
+        max_adapters: record.max_adapters,
+        // Adapters are loaded by operators, never because a request asks for one.
+        fixed_adapters: true,
+        batch_tokens: record.batch_tokens,
+    }
+}
+
+/// Whether such workers are of use to anybody: one that computes prompts is not, as long as it
+/// does not say how others get the KV.
+pub(crate) fn is_usable(record: &ProfileRecord) -> bool {
+    record.role != discovery::Role::Prefill || record.handover.is_some()
+}
+
+/// Whether such workers do only a part of a request.
+pub(crate) fn is_partial(record: &ProfileRecord) -> bool {
+    matches!(record.role, discovery::Role::Prefill | discovery::Role::Decode)
+}
+
+/// Whether such workers answer requests.
+pub(crate) fn answers(record: &ProfileRecord) -> bool {
+    role(record.role).answers()
+}
+
+fn role(role: discovery::Role) -> Role {
+    match role {
+        discovery::Role::Aggregated => Role::Aggregated,
+        discovery::Role::Prefill => Role::Prefill,
+        discovery::Role::Decode => Role::Decode,
+        discovery::Role::Encode => Role::Encode,
+    }
+}
+
+/// The parts of the fleet that the workers stand in, the smallest first.
+fn places(record: &ProfileRecord) -> [(&'static str, Option<&str>); 3] {
+    [
+        ("host", record.host.as_deref()),
+        ("rack", record.rack.as_deref()),
+        ("zone", record.zone.as_deref()),
+    ]
+}
+
+/// The record's own labels, and where the workers stand, as `zone=a` and as Dynamo writes it.
+///
+/// Source: Dynamo's canonical taints, `dynamo.topology/<domain>=<value>`.
+fn labels(record: &ProfileRecord) -> Vec<Label> {
+    let own = record.labels.iter().map(|text| Label::new(text));
+    let places = places(record).into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let stands = places.flat_map(|(name, value)| {
+        [format!("{name}={value}"), format!("dynamo.topology/{name}={value}")]
+    });
+    own.chain(stands.map(|text| Label::new(&text))).collect()
+}
+
+/// Each part is named together with those around it: `rack 1` of two zones are two racks.
+fn topology(record: &ProfileRecord) -> Topology {
+    let places = places(record);
+    let path = |from: usize| {
+        places[from].1?;
+        // Names of places have no line breaks, so that two paths are never one text.
+        let parts = places[from..].iter().map(|(_, value)| value.unwrap_or_default());
+        Some(Label::new(&parts.collect::<Vec<_>>().join("\n")))
+    };
+    Topology { host: path(0), rack: path(1), zone: path(2) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stator_placement::Level;
+
+    fn at(host: Option<&str>, rack: Option<&str>, zone: Option<&str>) -> ProfileRecord {
+        let own = |text: Option<&str>| text.map(str::to_owned);
+        ProfileRecord {
+            host: own(host),
+            rack: own(rack),
+            zone: own(zone),
+            ..ProfileRecord::default()
+        }
+    }
+
+    #[track_caller]
+    fn check_shared(one: &ProfileRecord, other: &ProfileRecord, shared: Option<Level>) {
+        assert_eq!(topology(one).shared(&topology(other)), shared);
+    }
+
+    #[test]
+    fn a_record_without_a_profile_does_everything_anywhere() {
+        let told = profile(&ProfileRecord::default());
+        assert_eq!(told, Profile { fixed_adapters: true, ..Profile::default() });
+    }
+
+    #[test]
+    fn places_are_told_apart_by_all_their_names() {
+        let here = at(Some("h"), Some("1"), Some("a"));
+        check_shared(&here, &here, Some(Level::Host));
+        check_shared(&here, &at(Some("i"), Some("1"), Some("a")), Some(Level::Rack));
+        check_shared(&here, &at(Some("h"), Some("2"), Some("a")), Some(Level::Zone));
+        check_shared(&here, &at(Some("h"), Some("1"), Some("b")), None);
+        check_shared(&at(Some("h"), None, None), &at(Some("h"), None, None), Some(Level::Host));
+        check_shared(&ProfileRecord::default(), &ProfileRecord::default(), None);
+    }
+
+    #[test]
+    fn requests_can_ask_for_labels_and_for_places() {
+        let record =
+            ProfileRecord { labels: vec!["pool=batch".into()], ..at(None, None, Some("a")) };
+        let wanted = ["pool=batch", "zone=a", "dynamo.topology/zone=a"].map(Label::new);
+        assert_eq!(labels(&record), wanted);
+    }
+
+    #[test]
+    fn who_computes_prompts_must_say_how_their_kv_is_had() {
+        for (role, silent) in [
+            (discovery::Role::Aggregated, true),
+            (discovery::Role::Prefill, false),
+            (discovery::Role::Decode, true),
+            (discovery::Role::Encode, true),
+        ] {
+            let record = ProfileRecord { role, ..ProfileRecord::default() };
+            assert_eq!(is_usable(&record), silent, "{role:?}");
+            assert!(is_usable(&ProfileRecord { handover: Some("{}".into()), ..record }));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The workers of a pool as their agents tell of them, and the placement that is told the same.
+
+use crate::client::AgentClient;
+use crate::place::Kept;
+use crate::profile;
+use rustc_hash::FxHashMap;
+use stator_placement::{Placement, SplitReason, Worker};
+use stator_protos::WorkerRank;
+use stator_protos::discovery::{ProfileRecord, Role};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Members and the placement's workers change together.
+pub(crate) struct State {
+    pub(crate) placement: Placement,
+    members: FxHashMap<WorkerRank, Member>,
+    parts: Parts,
+    /// Adapters that members who answer have loaded, and how many of these.
+    adapters: FxHashMap<Arc<str>, usize>,
+}
+
+/// A worker as its agent's task sees it.
+struct Member {
+    worker: Worker,
+    client: Arc<AgentClient>,
+    profile: Arc<ProfileRecord>,
+    suspected_until: Option<Instant>,
+}
+
+/// How many members do only a part of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Parts {
+    all: usize,
+    prefill: usize,
+    /// Of those for prompts, who do not say how others get the KV.
+    mute: usize,
+}
+
+impl State {
+    pub(crate) fn new(placement: Placement) -> Self {
+        Self {
+            placement,
+            members: FxHashMap::default(),
+            parts: Parts::default(),
+            adapters: FxHashMap::default(),
+        }
+    }
+
+    /// What reaches a worker.
+    pub(crate) fn client(&self, worker: WorkerRank) -> Option<&Arc<AgentClient>> {
+        self.members.get(&worker).map(|member| &member.client)
+    }
+
+    /// A worker is there, or something about it changed. False if another agent has it, in the
+    /// same life or a later one.
+    pub(crate) fn enter(
+        &mut self,
+        worker: Worker,
+        client: &Arc<AgentClient>,
+        now: Instant,
+    ) -> bool {
+        let rank = worker.worker;
+        let known = self.members.get(&rank);
+        let keeps = |known: &Member| known.worker.generation >= worker.generation;
+        if known.is_some_and(|known| !Arc::ptr_eq(&known.client, client) && keeps(known)) {
+            return false;
+        }
+        let profile = client.profile();
+        let is_new = known.is_none_or(|known| !Arc::ptr_eq(&known.profile, &profile));
+        let suspected_until = known.and_then(|known| known.suspected_until);
+        if is_new {
+            self.unlist(rank);
+            self.list(&profile);
+        }
+        let member =
+            Member { worker, client: client.clone(), profile: profile.clone(), suspected_until };
+        self.members.insert(rank, member);
+        self.refresh(rank, now);
+        if is_new {
+            self.placement.set_profile(rank, profile::profile(&profile));
+        }
+        true
+    }
+
+    /// A worker is gone, unless another agent has it.
+    pub(crate) fn leave(&mut self, worker: WorkerRank, client: &Arc<AgentClient>) {
+        if self.members.get(&worker).is_some_and(|m| Arc::ptr_eq(&m.client, client)) {
+            self.unlist(worker);
+            self.members.remove(&worker);
+            self.placement.worker_down(worker);
+        }
+    }
+
+    /// A worker gets no new requests before `until`.
+    pub(crate) fn suspect(&mut self, worker: WorkerRank, now: Instant, until: Instant) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.suspected_until = Some(until);
+            self.refresh(worker, now);
+        }
+    }
+
+    /// Tells the placement whether a member takes requests now.
+    pub(crate) fn refresh(&mut self, worker: WorkerRank, now: Instant) {
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        member.suspected_until = member.suspected_until.filter(|until| *until > now);
+        let accepting = member.worker.accepting
+            && member.suspected_until.is_none()
+            && profile::is_usable(&member.profile);
+        self.placement.worker_up(Worker { accepting, ..member.worker });
+    }
+
+    /// Why a worker computes a prompt itself; `None` where all members do everything.
+    pub(crate) fn kept(&self, reason: SplitReason) -> Option<Kept> {
+        let Parts { all, prefill, mute } = self.parts;
+        (all > 0).then(|| Kept::new(reason, prefill > 0 && prefill == mute))
+    }
+
+    /// Whether a member who answers has this adapter loaded.
+    pub(crate) fn has_adapter(&self, name: &str) -> bool {
+        self.adapters.contains_key(name)
+    }
+
+    /// All such adapters, in order.
+    pub(crate) fn adapters(&self) -> Vec<Arc<str>> {
+        let mut names: Vec<_> = self.adapters.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Counts a profile in.
+    fn list(&mut self, profile: &ProfileRecord) {
+        self.parts.all += usize::from(profile::is_partial(profile));
+        self.parts.prefill += usize::from(profile.role == Role::Prefill);
+        self.parts.mute += usize::from(!profile::is_usable(profile));
+        if !profile::answers(profile) {
+            return;
+        }
+        for name in &profile.adapters {
+            match self.adapters.get_mut(name.as_str()) {
+                Some(count) => *count += 1,
+                None => drop(self.adapters.insert(name.as_str().into(), 1)),
+            }
+        }
+    }
+
+    /// Counts a member's profile out again, if it is known.
+    fn unlist(&mut self, worker: WorkerRank) {
+        let Some(profile) = self.members.get(&worker).map(|member| member.profile.clone()) else {
+            return;
+        };
+        self.parts.all -= usize::from(profile::is_partial(&profile));
+        self.parts.prefill -= usize::from(profile.role == Role::Prefill);
+        self.parts.mute -= usize::from(!profile::is_usable(&profile));
+        if !profile::answers(&profile) {
+            return;
+        }
+        for name in &profile.adapters {
+            let count = self.adapters.get_mut(name.as_str()).expect("it was counted in");
+            *count -= 1;
+            if *count == 0 {
+                self.adapters.remove(name.as_str());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -1,0 +1,104 @@
+//! An agent whose answers a test writes.
+
+use bytes::Bytes;
+use stator_protos::Generation;
+use stator_protos::hash::SequenceHash;
+use stator_protos::worker::generate_input::Input;
+use stator_protos::worker::worker_server::{Worker, WorkerServer};
+use stator_protos::worker::{
+    AgentDescription, DescribeRequest, GenerateFrame, GenerateInput, ModelFile, ModelFilesRequest,
+    ModelFilesResponse, PrefillRequest, PrefillResponse, SnapshotChunk, SnapshotRequest, Submit,
+};
+use std::sync::{Arc, Mutex};
+use tokio_stream::{Iter, Pending};
+use tonic::{Response, Status, Streaming};
+
+/// The first life of its workers.
+pub(super) const LIFE: Generation = Generation(1);
+
+/// What the scripted agent answers, and what it was asked.
+#[derive(Default)]
+pub(super) struct Script {
+    /// The worker's life, after the first.
+    pub(super) later_life: u64,
+    /// Blocks in a snapshot, and its next number.
+    pub(super) snapshot: (Vec<SequenceHash>, u64),
+    pub(super) snapshots: usize,
+    /// Batches in the log, by number.
+    pub(super) log: Vec<(u64, Bytes)>,
+    pub(super) replays: Vec<u64>,
+    /// Requests, none of which is answered.
+    pub(super) submits: Vec<Submit>,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Scripted(pub(super) Arc<Mutex<Script>>);
+
+#[tonic::async_trait]
+impl Worker for Scripted {
+    type GenerateStream = Pending<Result<GenerateFrame, Status>>;
+    type SnapshotStream = Iter<std::vec::IntoIter<Result<SnapshotChunk, Status>>>;
+
+    async fn describe(
+        &self,
+        _: tonic::Request<DescribeRequest>,
+    ) -> Result<Response<AgentDescription>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn model_files(
+        &self,
+        _: tonic::Request<ModelFilesRequest>,
+    ) -> Result<Response<ModelFilesResponse>, Status> {
+        let file = ModelFile { name: "tokenizer.json".into(), content: b"{}".to_vec() };
+        Ok(Response::new(ModelFilesResponse { files: vec![file] }))
+    }
+
+    async fn prefill(
+        &self,
+        _: tonic::Request<PrefillRequest>,
+    ) -> Result<Response<PrefillResponse>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn generate(
+        &self,
+        request: tonic::Request<Streaming<GenerateInput>>,
+    ) -> Result<Response<Self::GenerateStream>, Status> {
+        let (script, mut inputs) = (self.0.clone(), request.into_inner());
+        tokio::spawn(async move {
+            while let Ok(Some(GenerateInput { input })) = inputs.message().await {
+                if let Some(Input::Submit(submit)) = input {
+                    script.lock().unwrap().submits.push(submit);
+                }
+            }
+        });
+        Ok(Response::new(tokio_stream::pending()))
+    }
+
+    async fn snapshot(
+        &self,
+        _: tonic::Request<SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let mut script = self.0.lock().unwrap();
+        script.snapshots += 1;
+        let chunk = SnapshotChunk {
+            generation: LIFE.0 + script.later_life,
+            next_sequence: script.snapshot.1,
+            sequence_hashes: script.snapshot.0.iter().map(|hash| hash.0).collect(),
+        };
+        Ok(Response::new(tokio_stream::iter(vec![Ok(chunk)])))
+    }
+}
+
+/// Serves it on a free port; returns its endpoint.
+pub(super) fn serve(script: &Scripted) -> String {
+    let incoming =
+        tonic::transport::server::TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let endpoint = format!("http://{}", incoming.local_addr().unwrap());
+    let server = tonic::transport::Server::builder()
+        .add_service(WorkerServer::new(script.clone()))
+        .serve_with_incoming(incoming);
+    tokio::spawn(server);
+    endpoint
+}

@@ -1,0 +1,199 @@
+//! From the tokens of a prompt to a place among the workers, and what the worker is told.
+
+use crate::generate::Plan;
+use crate::metrics::{Metrics, Whole};
+use http::StatusCode;
+use stator_fleet::{AdmitError, Place, Prompt};
+use stator_model::openai::ApiError;
+use stator_placement::{Adapter, Constraint, PickError, Split};
+use stator_protos::WorkerRank;
+use stator_protos::hash::{HashSeed, sequence_hashes};
+use stator_protos::worker::Submit;
+use stator_queue::Entry;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// When to come back where no worker can take a request now.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What the pool is asked: where so many choices of a prompt should run, and how soon.
+pub(crate) fn entry(
+    plan: &Plan,
+    tokens: &[u32],
+    block_size: NonZeroU32,
+    choices: usize,
+) -> Entry<Prompt> {
+    let seed = HashSeed::new(plan.adapter.as_deref(), plan.cache_salt.as_deref());
+    let mut sequence = Vec::new();
+    sequence_hashes(tokens, block_size, seed, &mut sequence);
+    let prompt_tokens = tokens.len() as u32;
+    Entry {
+        priority: plan.steering.priority,
+        flow: plan.flow,
+        tokens: prompt_tokens,
+        bytes: 4 * u64::from(prompt_tokens),
+        payload: Prompt {
+            sequence,
+            tokens: prompt_tokens,
+            max_output_tokens: Some(plan.sampling.max_tokens),
+            session: plan.session,
+            needs: plan.steering.needs.clone(),
+            adapter: plan.adapter.as_deref().map(Adapter::new),
+            split: indivisible(plan, choices).map(|_| Split::Never),
+            ..Prompt::default()
+        },
+        ..Entry::default()
+    }
+}
+
+/// Why the prompt of so many choices is not given to another worker, whatever the policy is.
+fn indivisible(plan: &Plan, choices: usize) -> Option<&'static str> {
+    if choices > 1 {
+        // A prompt that is handed over can be taken once.
+        Some("choices")
+    } else if plan.sampling.prompt_logprobs.is_some() {
+        // Only who computes a prompt has them, and who answers must say them.
+        Some("prompt_logprobs")
+    } else {
+        None
+    }
+}
+
+/// Counts who computes the prompt, where that could be another than who answers.
+pub(crate) fn count(metrics: &Metrics, plan: &Plan, place: &Place, choices: usize) {
+    if place.decision().prefill.is_some() {
+        metrics.prompts_split.inc();
+    } else if let Some(kept) = place.kept() {
+        let reason = indivisible(plan, choices).unwrap_or(kept.name());
+        metrics.prompts_whole.get_or_create(&Whole { reason }).inc();
+    }
+}
+
+/// What the worker is told, but for the tokens and the choices.
+pub(crate) fn submission(plan: &Plan, place: &Place) -> Submit {
+    let WorkerRank { worker, rank } = place.worker();
+    Submit {
+        worker_id: worker.0,
+        rank: rank.into(),
+        sampling: Some(plan.sampling.clone()),
+        cache_salt: plan.cache_salt.clone().unwrap_or_default(),
+        lora_name: plan.adapter.clone().unwrap_or_default(),
+        client_request_id: plan.request_id.clone(),
+        traceparent: plan.traceparent.clone().unwrap_or_default(),
+        prefill: place.prefill_peer(),
+        priority: plan.steering.priority,
+        ..Submit::default()
+    }
+}
+
+/// The one place where a failed placement becomes an answer.
+pub(crate) fn unplaced(plan: &Plan, error: AdmitError<PickError>) -> ApiError {
+    match error {
+        AdmitError::Rejected { limit, current, retry_after, .. } => ApiError::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "rate_limit_error",
+            format!("too many requests wait for a worker: {current}, the limit is {limit}"),
+        )
+        .with_code("rate_limit_exceeded")
+        .with_retry_after(retry_after),
+        AdmitError::Evicted { waited, retry_after, .. } => ApiError::unavailable(
+            format!("no worker took the request within {} ms", waited.as_millis()),
+            retry_after,
+        ),
+        AdmitError::Failed(error) => ApiError::unavailable(unpicked(plan, error), RETRY_AFTER),
+    }
+}
+
+/// Why no worker was picked, in the words of the request.
+fn unpicked(plan: &Plan, error: PickError) -> String {
+    let named = |constraint| match constraint {
+        Constraint::Label(label) => match plan.steering.label(label) {
+            Some(text) => format!("the label {text:?}"),
+            None => constraint.to_string(),
+        },
+        Constraint::Adapter(_) => {
+            format!("the adapter {:?}", plan.adapter.as_deref().unwrap_or_default())
+        }
+        other => other.to_string(),
+    };
+    match error {
+        PickError::Unsatisfied { constraint } => {
+            format!("no worker has {} now", named(constraint))
+        }
+        PickError::Contradictory { one, other } => {
+            format!("no worker has both {} and {} now", named(one), named(other))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steering::Steering;
+    use stator_placement::Label;
+    use stator_protos::hash::SequenceHash;
+    use stator_protos::worker::Sampling;
+
+    fn plan(adapter: Option<&str>) -> Plan {
+        Plan {
+            choices: 1,
+            sampling: Sampling::default(),
+            cache_salt: None,
+            adapter: adapter.map(str::to_owned),
+            request_id: String::new(),
+            traceparent: None,
+            migration_limit: 0,
+            flow: Default::default(),
+            session: None,
+            steering: Steering::read(b"{}", Some("zone=q"), 0).unwrap(),
+        }
+    }
+
+    fn asked(plan: &Plan, choices: usize) -> Prompt {
+        entry(plan, &[7; 32], NonZeroU32::new(16).unwrap(), choices).payload
+    }
+
+    #[test]
+    fn the_same_prompt_under_another_adapter_is_another_sequence() {
+        let hashes = |adapter| -> Vec<SequenceHash> { asked(&plan(adapter), 1).sequence };
+        assert_eq!(hashes(None).len(), 2);
+        assert_ne!(hashes(None), hashes(Some("a")));
+        assert_ne!(hashes(Some("a")), hashes(Some("b")));
+        assert_eq!(asked(&plan(Some("a")), 1).adapter, Some(Adapter::new("a")));
+    }
+
+    #[test]
+    fn what_one_worker_must_do_alone_is_not_split() {
+        let mut plan = plan(None);
+        assert_eq!(asked(&plan, 1).split, None);
+        assert_eq!(asked(&plan, 2).split, Some(Split::Never));
+        plan.sampling.prompt_logprobs = Some(0);
+        assert_eq!(asked(&plan, 1).split, Some(Split::Never));
+    }
+
+    #[test]
+    fn what_workers_lack_is_named_as_the_request_did() {
+        let [zone, other] = ["zone=q", "zone=r"].map(|text| Constraint::Label(Label::new(text)));
+        let adapter = Constraint::Adapter(Adapter::new("a"));
+        let plan = plan(Some("a"));
+        let check = |error, expected: &str| {
+            let answer = unplaced(&plan, AdmitError::Failed(error));
+            assert_eq!((answer.status.as_u16(), answer.message.as_str()), (503, expected));
+        };
+        check(
+            PickError::Unsatisfied { constraint: zone },
+            "no worker has the label \"zone=q\" now",
+        );
+        check(
+            PickError::Contradictory { one: zone, other: adapter },
+            "no worker has both the label \"zone=q\" and the adapter \"a\" now",
+        );
+        let Constraint::Label(Label(hash)) = other else { panic!("it is a label") };
+        check(
+            PickError::Unsatisfied { constraint: other },
+            &format!("no worker has label {hash:016x} now"),
+        );
+        check(PickError::NoWorkers, "no worker can take the request");
+    }
+}

@@ -1,0 +1,273 @@
+//! What a request says of where and how soon it should run.
+//!
+//! Labels come in the header `x-stator-labels` or in `nvext.routing_constraints`, the priority in
+//! `priority` or `nvext.agent_hints.priority`. The two fields of the body are read only where its
+//! bytes name them, so that all other requests are read once.
+
+use memchr::memmem;
+use serde::Deserialize;
+use stator_model::openai::ApiError;
+use stator_placement::{InvalidWeights, Label, Needs, Weights};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Labels that the worker of a request must have, with commas between them:
+/// `pool=batch, zone=a`. One with a weight is preferred instead: `gpu=h200;weight=0.5`.
+pub(crate) const LABELS: &str = "x-stator-labels";
+/// Labels of one request.
+const LABELS_MAX: usize = 16;
+/// Longest label, in bytes.
+const LABEL_MAX_BYTES: usize = 256;
+/// Where a body has its labels, in the words of error messages.
+const CONSTRAINTS: &str = "nvext.routing_constraints";
+
+/// What a request says of where and how soon it should run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Steering {
+    /// Larger is sooner.
+    pub priority: i32,
+    /// What it asks of the workers' labels.
+    pub needs: Option<Arc<Needs>>,
+    /// The labels that they must have, as they were written.
+    pub labels: Vec<String>,
+}
+
+/// The fields of a body that steer.
+///
+/// Source: vLLM's `priority`, and the request extensions of NVIDIA Dynamo.
+#[derive(Debug, Default, Deserialize)]
+struct Body {
+    /// Smaller is sooner, as in vLLM.
+    priority: Option<i64>,
+    nvext: Option<Extensions>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Extensions {
+    agent_hints: Option<Hints>,
+    routing_constraints: Option<Constraints>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Hints {
+    /// Larger is sooner.
+    priority: Option<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Constraints {
+    required_taints: Option<Vec<String>>,
+    preferred_taints: Option<BTreeMap<String, f64>>,
+}
+
+impl Steering {
+    /// Reads a body that is known to be a request, and the value of the header. A priority beyond
+    /// `priority_max` either way counts as that.
+    ///
+    /// # Errors
+    ///
+    /// 400, with the field at fault.
+    pub(crate) fn read(
+        body: &[u8],
+        header: Option<&str>,
+        priority_max: i32,
+    ) -> Result<Self, ApiError> {
+        let body = match steers(body) {
+            true => serde_json::from_slice(body).map_err(unreadable)?,
+            false => Body::default(),
+        };
+        let extensions = body.nvext.unwrap_or_default();
+        let hinted = extensions.agent_hints.and_then(|hints| hints.priority);
+        let (least, most) = (-i64::from(priority_max), i64::from(priority_max));
+        let priority = match (hinted, body.priority) {
+            (Some(hinted), _) => hinted.clamp(least, most),
+            (None, Some(priority)) => -priority.clamp(least, most),
+            (None, None) => 0,
+        };
+        let mut wanted = Wanted::default();
+        if let Some(header) = header {
+            wanted.add_header(header)?;
+        }
+        if let Some(constraints) = extensions.routing_constraints {
+            wanted.add_constraints(constraints)?;
+        }
+        let needs = wanted.needs()?;
+        // It is between two numbers of 32 bits.
+        Ok(Self { priority: priority as i32, needs, labels: wanted.required })
+    }
+
+    /// A required label as it was written.
+    pub(crate) fn label(&self, label: Label) -> Option<&str> {
+        self.labels.iter().map(String::as_str).find(|text| Label::new(text) == label)
+    }
+}
+
+/// Whether a body may have a field that steers. Within a string its quotes would be escaped.
+fn steers(body: &[u8]) -> bool {
+    memmem::find(body, b"\"priority\"").is_some()
+        || memmem::find(body, b"\"routing_constraints\"").is_some()
+}
+
+fn unreadable(error: serde_json::Error) -> ApiError {
+    ApiError::bad_request(format!("invalid value in priority or nvext: {error}"))
+        .with_code("invalid_type")
+        .with_param("nvext")
+}
+
+/// Labels as they were written.
+#[derive(Default)]
+struct Wanted {
+    required: Vec<String>,
+    preferred: Vec<(String, f64)>,
+}
+
+impl Wanted {
+    fn add_header(&mut self, header: &str) -> Result<(), ApiError> {
+        for part in header.split(',') {
+            let Some((label, parameter)) = part.split_once(';') else {
+                self.required.push(checked(LABELS, part)?);
+                continue;
+            };
+            let weight = parameter.trim().strip_prefix("weight=");
+            let Some(weight) = weight.and_then(|weight| weight.parse().ok()) else {
+                let message =
+                    format!("{LABELS} has {parameter:?} after a label, not weight=NUMBER");
+                return Err(ApiError::invalid(LABELS, message));
+            };
+            self.preferred.push((checked(LABELS, label)?, weight));
+        }
+        Ok(())
+    }
+
+    fn add_constraints(&mut self, constraints: Constraints) -> Result<(), ApiError> {
+        for label in constraints.required_taints.unwrap_or_default() {
+            self.required.push(checked(CONSTRAINTS, &label)?);
+        }
+        for (label, weight) in constraints.preferred_taints.unwrap_or_default() {
+            self.preferred.push((checked(CONSTRAINTS, &label)?, weight));
+        }
+        Ok(())
+    }
+
+    fn needs(&self) -> Result<Option<Arc<Needs>>, ApiError> {
+        let labels = self.required.len() + self.preferred.len();
+        if labels == 0 {
+            return Ok(None);
+        }
+        if labels > LABELS_MAX {
+            let message = format!("the request has {labels} labels, the limit is {LABELS_MAX}");
+            return Err(ApiError::invalid(CONSTRAINTS, message));
+        }
+        let required = self.required.iter().map(|text| Label::new(text)).collect();
+        let preferred = self.preferred.iter().map(|(text, weight)| (Label::new(text), *weight));
+        let needs = Needs::new(required, preferred.collect());
+        let needs = needs.map_err(|InvalidWeights(invalid)| {
+            let weight = invalid.first().map_or(f64::NAN, |weight| weight.value);
+            let limit = Weights::MAX;
+            let message = format!("a label has the weight {weight}, it must be in 0..={limit}");
+            ApiError::invalid(CONSTRAINTS, message)
+        })?;
+        Ok(Some(Arc::new(needs)))
+    }
+}
+
+fn checked(param: &str, text: &str) -> Result<String, ApiError> {
+    let text = text.trim();
+    match text.len() {
+        0 => Err(ApiError::invalid(param, format!("{param} has an empty label"))),
+        bytes if bytes > LABEL_MAX_BYTES => {
+            let message =
+                format!("{param} has a label of {bytes} bytes, the limit is {LABEL_MAX_BYTES}");
+            Err(ApiError::invalid(param, message))
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(body: &str, header: Option<&str>) -> Result<Steering, String> {
+        Steering::read(body.as_bytes(), header, 100).map_err(|error| error.message)
+    }
+
+    #[track_caller]
+    fn check_priority(body: &str, expected: i32) {
+        assert_eq!(read(body, None).map(|steering| steering.priority), Ok(expected), "{body}");
+    }
+
+    /// What is wanted of labels, in Dynamo's words.
+    fn needs(required: &[&str], preferred: &[(&str, f64)]) -> Option<Arc<Needs>> {
+        let required = required.iter().map(|text| Label::new(text)).collect();
+        let preferred = preferred.iter().map(|(text, weight)| (Label::new(text), *weight));
+        Some(Arc::new(Needs::new(required, preferred.collect()).unwrap()))
+    }
+
+    #[test]
+    fn priorities_are_larger_for_what_is_sooner_whichever_field_says_so() {
+        check_priority(r#"{"model":"m"}"#, 0);
+        check_priority(r#"{"priority":7}"#, -7);
+        check_priority(r#"{"priority":-7}"#, 7);
+        check_priority(r#"{"priority":null}"#, 0);
+        check_priority(r#"{"nvext":{"agent_hints":{"priority":5,"osl":9}}}"#, 5);
+        check_priority(r#"{"priority":3,"nvext":{"agent_hints":{"priority":5}}}"#, 5);
+        check_priority(r#"{"priority":-9000000000}"#, 100);
+        check_priority(r#"{"nvext":{"agent_hints":{"priority":-101}}}"#, -100);
+        check_priority(r#"{"prompt":"my \"priority\":7 is"}"#, 0);
+        let all_alike = Steering::read(br#"{"priority":7}"#, None, 0);
+        assert_eq!(all_alike.map(|steering| steering.priority), Ok(0));
+    }
+
+    #[test]
+    fn labels_come_in_the_header_and_in_the_body() {
+        let header = Some("pool=batch , zone=a;weight=0.5");
+        let found = read("{}", header).unwrap();
+        assert_eq!(found.needs, needs(&["pool=batch"], &[("zone=a", 0.5)]));
+        assert_eq!(found.labels, ["pool=batch"]);
+        assert_eq!(found.label(Label::new("pool=batch")), Some("pool=batch"));
+        let body = r#"{"nvext":{"routing_constraints":{"required_taints":["capacity/fast"],
+            "preferred_taints":{"dynamo.topology/zone=a":1}}}}"#;
+        let found = read(body, header).unwrap();
+        let preferred = [("zone=a", 0.5), ("dynamo.topology/zone=a", 1.0)];
+        assert_eq!(found.needs, needs(&["pool=batch", "capacity/fast"], &preferred));
+        assert_eq!(read(r#"{"nvext":{"routing_constraints":{}}}"#, None), Ok(Steering::default()));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_its_name() {
+        let long = "x".repeat(LABEL_MAX_BYTES + 1);
+        let many = vec!["a"; LABELS_MAX + 1].join(",");
+        for (header, expected) in [
+            ("", "x-stator-labels has an empty label"),
+            ("a,,b", "x-stator-labels has an empty label"),
+            ("a;q=1", "x-stator-labels has \"q=1\" after a label, not weight=NUMBER"),
+            ("a;weight=NaN", "a label has the weight NaN, it must be in 0..=1000000"),
+            (&long, "x-stator-labels has a label of 257 bytes, the limit is 256"),
+            (&many, "the request has 17 labels, the limit is 16"),
+        ] {
+            assert_eq!(read("{}", Some(header)), Err(expected.into()));
+        }
+        for body in [
+            r#"{"priority":"high"}"#,
+            r#"{"nvext":{"agent_hints":{"priority":1.5}}}"#,
+            r#"{"nvext":{"routing_constraints":{"required_taints":"a"}}}"#,
+        ] {
+            let error = read(body, None).expect_err(body);
+            assert!(error.starts_with("invalid value in priority or nvext"), "{error}");
+        }
+    }
+
+    proptest! {
+        /// Whatever comes, it is understood or refused, and the limits hold.
+        #[test]
+        fn nothing_panics_and_limits_hold(body in ".{0,60}", header in ".{0,60}", priority: i64) {
+            let body = format!(r#"{{"x":{body:?},"priority":{priority}}}"#);
+            if let Ok(found) = read(&body, Some(&header)) {
+                prop_assert!(found.priority.abs() <= 100);
+                prop_assert!(found.labels.len() <= LABELS_MAX);
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! From options to a dialect.
+
+use crate::http::Client;
+use crate::{Dialect, sglang, trtllm, vllm};
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+/// Which engine it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// TensorRT-LLM.
+    Trtllm,
+}
+
+/// Where an engine is, and what it does not tell of itself.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// `http://host:port` or `https://host:port`, perhaps with a path before the engine's own.
+    pub url: String,
+    /// Sent as a bearer token.
+    pub api_key: Option<ApiKey>,
+    /// How KV leaves or enters the engine, for those that do not say; what they say goes first.
+    pub connector: Option<Connector>,
+}
+
+/// A secret that no log shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(pub String);
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(..)")
+    }
+}
+
+/// How KV leaves or enters an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connector {
+    /// The engine's name for it: `NixlConnector`, `MooncakeConnector`; for SGLang and
+    /// TensorRT-LLM the transfer backend.
+    pub name: String,
+    /// What the engine does of a request.
+    pub role: Role,
+    /// Where decoding engines find this one, as the connector wants it: a vLLM's Mooncake
+    /// bootstrap server, `http://host:8998`. `None` where it is at its usual place.
+    pub bootstrap: Option<String>,
+}
+
+/// What an engine does of a request that two share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It computes prompts.
+    Prefill,
+    /// It produces tokens.
+    Decode,
+    /// Either.
+    Both,
+}
+
+impl Role {
+    pub(crate) fn prefills(self) -> bool {
+        self != Self::Decode
+    }
+
+    pub(crate) fn decodes(self) -> bool {
+        self != Self::Prefill
+    }
+}
+
+/// Names requests that two engines share so that no other agent names one alike: requests are
+/// counted from a place of this dialect's own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names(u64);
+
+impl Names {
+    pub(crate) fn new() -> Self {
+        // The hasher's keys are random.
+        Self(std::hash::RandomState::new().hash_one(()))
+    }
+
+    pub(crate) fn of(self, request: u64) -> u64 {
+        self.0.wrapping_add(request)
+    }
+}
+
+/// Why there is no dialect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// The URL is none.
+    #[error("url: {url:?} is not http://host:port or https://host:port")]
+    Url {
+        /// What was given.
+        url: String,
+    },
+    /// The key cannot stand in a header.
+    #[error("api_key: it contains characters that no header may contain")]
+    ApiKey,
+    /// There are no root certificates for `https`.
+    #[error("url: https needs root certificates: {0}")]
+    Roots(String),
+}
+
+/// A dialect for the engine at `options.url`. Nothing is sent before it is asked something.
+///
+/// # Errors
+///
+/// [`OptionsError`] names the option that is at fault.
+pub fn connect(kind: Kind, options: Options) -> Result<Arc<dyn Dialect>, OptionsError> {
+    let client = Client::new(&options.url, options.api_key.as_ref())?;
+    Ok(match kind {
+        Kind::Vllm => Arc::new(vllm::Vllm::new(client, options.connector)),
+        Kind::Sglang => Arc::new(sglang::Sglang::new(client, options.connector)),
+        Kind::Trtllm => Arc::new(trtllm::Trtllm::new(client, options.connector)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(url: &str, key: Option<&str>) -> Result<(), OptionsError> {
+        let api_key = key.map(|key| ApiKey(key.into()));
+        connect(Kind::Vllm, Options { url: url.into(), api_key, connector: None }).map(drop)
+    }
+
+    #[test]
+    fn urls_are_checked_before_anything_is_sent() {
+        for url in ["http://h:1", "http://[::1]:8000", "http://h:8000/", "http://h/prefix"] {
+            assert_eq!(check(url, Some("key")), Ok(()), "{url}");
+        }
+        for url in ["", "h:1", "/v1", "ftp://h:1", "http://", "http://h:1?a=b", "tcp://h:1"] {
+            assert_eq!(check(url, None), Err(OptionsError::Url { url: url.into() }), "{url}");
+        }
+        assert_eq!(check("http://h:1", Some("a\nb")), Err(OptionsError::ApiKey));
+    }
+
+    #[test]
+    fn agents_name_their_requests_differently() {
+        let (one, other) = (Names::new(), Names::new());
+        assert_ne!(one.of(1), other.of(1));
+        assert_eq!(one.of(3).wrapping_sub(one.of(1)), 2);
+    }
+
+    #[test]
+    fn keys_are_not_shown() {
+        let options = Options { api_key: Some(ApiKey("hush".into())), ..Options::default() };
+        assert!(!format!("{options:?}").contains("hush"));
+        let dialect = connect(Kind::Vllm, Options { url: "http://h:1".into(), ..options }).unwrap();
+        assert!(!format!("{dialect:?}").contains("hush"));
+    }
+}

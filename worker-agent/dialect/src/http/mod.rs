@@ -1,0 +1,268 @@
+//! One engine's HTTP: requests out, bounded bodies in, statuses as faults.
+//!
+//! A request lives as long as its future or body: dropping either closes the connection, which is
+//! how engines are told that nobody wants the answer. Bodies read to their end give their
+//! connection back.
+
+mod fault;
+
+pub(crate) use fault::{of_request as fault_of_request, of_status as fault_of_status};
+
+use crate::{ApiKey, Fault, OptionsError};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::time::Duration;
+
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Idle connections are closed after this; the engines' servers do it after five seconds, and a
+/// request must not meet a connection that is being closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Idle connections that are kept.
+const MAX_IDLE: usize = 256;
+/// Largest answer, and largest event of a stream.
+pub(crate) const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// Most of an error's body that is read.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+/// Longest wait for what an engine says of itself.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for an operation; loading weights takes its time.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Speaks HTTP with one engine.
+pub(crate) struct Client {
+    http: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// Scheme, authority and perhaps a path, without a slash at the end.
+    base: String,
+    host: String,
+    authorization: Option<HeaderValue>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Client").field(&self.base).finish()
+    }
+}
+
+/// Headers of a request beside those that every request has.
+pub(crate) type Headers = Vec<(HeaderName, HeaderValue)>;
+
+impl Client {
+    /// A client for the engine at `url`.
+    pub(crate) fn new(url: &str, key: Option<&ApiKey>) -> Result<Self, OptionsError> {
+        let refused = || OptionsError::Url { url: url.to_owned() };
+        let base = url.trim_end_matches('/').to_owned();
+        let uri: Uri = base.parse().map_err(|_| refused())?;
+        let scheme = uri.scheme_str().ok_or_else(refused)?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(refused)?.to_owned();
+        if !matches!(scheme, "http" | "https") || uri.query().is_some() {
+            return Err(refused());
+        }
+        let authorization = key.map(authorization).transpose()?;
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let http = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE)
+            .build(encrypting(tcp, scheme == "https")?);
+        Ok(Self { http, base, host, authorization })
+    }
+
+    /// The engine's host as it stands in URLs, an IPv6 address in brackets.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+        headers: Headers,
+    ) -> Result<Response<Incoming>, Fault> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        if let Some(key) = &self.authorization {
+            request = request.header(AUTHORIZATION, key.clone());
+        }
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let request = request
+            .body(Full::new(body.unwrap_or_default().into()))
+            .map_err(|error| Fault::Invalid(format!("no request can be made: {error}")))?;
+        self.http.request(request).await.map_err(|error| {
+            Fault::Unreachable(format!("{}: {}", self.base, fault::with_causes(&error)))
+        })
+    }
+
+    /// Starts a request for tokens; its body is the answer.
+    pub(crate) async fn ask(
+        &self,
+        path: &str,
+        body: Vec<u8>,
+        headers: Headers,
+    ) -> Result<Incoming, Fault> {
+        let answer = self.send(Method::POST, path, Some(body), headers).await?;
+        if answer.status() == StatusCode::OK {
+            return Ok(answer.into_body());
+        }
+        let (status, body) = error_body(answer).await;
+        Err(fault::of_request(status, &body))
+    }
+
+    /// What the engine answers to a question about itself.
+    pub(crate) async fn query(&self, path: &str) -> Result<Bytes, Fault> {
+        self.query_within(QUERY_TIMEOUT, path).await
+    }
+
+    /// The same, for what an engine takes its time over.
+    pub(crate) async fn query_within(&self, limit: Duration, path: &str) -> Result<Bytes, Fault> {
+        self.within(limit, path, async {
+            let answer = self.send(Method::GET, path, None, Vec::new()).await?;
+            if answer.status() == StatusCode::OK {
+                return collect(answer.into_body()).await;
+            }
+            let (status, body) = error_body(answer).await;
+            Err(fault::of_operation(status, &body))
+        })
+        .await
+    }
+
+    /// The same, as JSON.
+    pub(crate) async fn query_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
+        let answer = self.query(path).await?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| Fault::Failed(format!("{path}: the answer is not as known: {error}")))
+    }
+
+    /// The same, `None` where the engine has nothing of the kind.
+    pub(crate) async fn query_optional<T: DeserializeOwned>(
+        &self,
+        path: &str,
+    ) -> Result<Option<T>, Fault> {
+        match self.query_json(path).await {
+            Err(Fault::Unsupported(_)) => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// Whether the engine answers its health check.
+    pub(crate) async fn healthy(&self) -> Result<(), Fault> {
+        self.within(QUERY_TIMEOUT, "/health", async {
+            let answer = self.send(Method::GET, "/health", None, Vec::new()).await?;
+            let status = answer.status();
+            if status == StatusCode::OK {
+                // Read to its end, so that the next check finds the connection open.
+                return collect(answer.into_body()).await.map(drop);
+            }
+            Err(Fault::Failed(format!("the engine answers {status} to /health")))
+        })
+        .await
+    }
+
+    /// Has the engine do something, and gives what it says.
+    pub(crate) async fn operate(&self, path: &str, body: Option<Vec<u8>>) -> Result<Bytes, Fault> {
+        self.within(OPERATION_TIMEOUT, path, async {
+            let answer = self.send(Method::POST, path, body, Vec::new()).await?;
+            if answer.status().is_success() {
+                return collect(answer.into_body()).await;
+            }
+            let (status, body) = error_body(answer).await;
+            Err(fault::of_operation(status, &body))
+        })
+        .await
+    }
+
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        path: &str,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            let seconds = limit.as_secs();
+            let base = &self.base;
+            Err(Fault::Unreachable(format!("{base}{path}: no answer within {seconds} s")))
+        })
+    }
+}
+
+/// A whole body, up to [`MAX_ANSWER_BYTES`].
+pub(crate) async fn collect(body: Incoming) -> Result<Bytes, Fault> {
+    match Limited::new(body, MAX_ANSWER_BYTES).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(Fault::Failed(format!("the answer is larger than {MAX_ANSWER_BYTES} bytes")))
+        }
+        Err(error) => Err(broken(&*error)),
+    }
+}
+
+/// The fault of an answer that broke off.
+pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> Fault {
+    Fault::Unreachable(format!("the answer broke off: {}", fault::with_causes(error)))
+}
+
+/// As much of an error's body as is of use; what is beyond the limit, or broken, is left out.
+async fn error_body(answer: Response<Incoming>) -> (StatusCode, Vec<u8>) {
+    let (head, mut body) = answer.into_parts();
+    let mut bytes = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else { continue };
+        bytes.extend_from_slice(&data[..data.len().min(MAX_ERROR_BYTES - bytes.len())]);
+        if bytes.len() == MAX_ERROR_BYTES {
+            break;
+        }
+    }
+    (head.status, bytes)
+}
+
+fn authorization(key: &ApiKey) -> Result<HeaderValue, OptionsError> {
+    let mut value =
+        HeaderValue::try_from(format!("Bearer {}", key.0)).map_err(|_| OptionsError::ApiKey)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Root certificates are read only where they are needed: it takes milliseconds.
+fn encrypting(
+    tcp: HttpConnector,
+    https: bool,
+) -> Result<HttpsConnector<HttpConnector>, OptionsError> {
+    let builder = HttpsConnectorBuilder::new();
+    let provider = hyper_rustls_provider();
+    let failed = |error: &dyn fmt::Display| OptionsError::Roots(error.to_string());
+    let builder = if https {
+        builder.with_provider_and_native_roots(provider).map_err(|error| failed(&error))?
+    } else {
+        let config = rustls::ClientConfig::builder_with_provider(provider.into())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| failed(&error))?
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        builder.with_tls_config(config)
+    };
+    Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
+}
+
+fn hyper_rustls_provider() -> rustls::crypto::CryptoProvider {
+    rustls::crypto::ring::default_provider()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+//! How engines are spoken to: token ids in, token ids out, whichever engine it is.
+//!
+//! [`Dialect`] is all that the agent knows of an engine that is not its own. Each engine has one
+//! module, which turns an [`Ask`] into that engine's words and its answer back into [`Delta`]s;
+//! nothing outside of it knows a path, a field or a status of that engine. Requests go to an
+//! engine as the agent makes them: no field of a client's body ever reaches one.
+//!
+//! Start reading at [`Dialect`], then at the engine you care for.
+
+mod answer;
+mod connect;
+mod events;
+mod http;
+mod json;
+mod logprobs;
+mod replay;
+mod request;
+mod sglang;
+mod sse;
+#[cfg(test)]
+mod testkit;
+mod trtllm;
+mod vllm;
+
+pub use connect::{ApiKey, Connector, Kind, Options, OptionsError, Role, connect};
+pub use replay::replay;
+pub use request::{
+    Ask, Delta, Description, EventSource, Fault, Finish, Hand, Manner, Operation, Sampling,
+    TokenLogprobs,
+};
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use std::fmt::Debug;
+
+/// One running engine, as the agent talks to it.
+#[async_trait]
+pub trait Dialect: Debug + Send + Sync + 'static {
+    /// Whether the engine could serve a request now.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`] says why not.
+    async fn healthy(&self) -> Result<(), Fault>;
+
+    /// What the engine is and what it serves; asked once it is healthy.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`] where it cannot be found out.
+    async fn describe(&self) -> Result<Description, Fault>;
+
+    /// Starts a request; its answer is read from what is returned.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`] where the engine refused it or could not be reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future, or the answer, aborts the request in the engine.
+    async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault>;
+
+    /// Does something to the engine as a whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Unsupported`] where this engine has no such operation.
+    async fn operate(&self, operation: &Operation) -> Result<(), Fault>;
+
+    /// How this engine, as the one that decodes, and `prefill`, which another agent says of its
+    /// engine ([`Description::handover`]), do one request together. `request` names the request
+    /// and is unique.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Unsupported`] where they cannot.
+    fn pair(&self, request: u64, prefill: &RawValue) -> Result<Manner, Fault>;
+}
+
+/// The answer to one request, as it comes.
+#[async_trait]
+pub trait Answer: Send {
+    /// What came next; `None` after the [`Finish`].
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`] where the answer broke off; nothing follows it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    async fn next(&mut self) -> Result<Option<Delta>, Fault>;
+}

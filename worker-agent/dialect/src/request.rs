@@ -1,0 +1,250 @@
+//! What is asked of an engine, and what it says.
+
+use serde_json::value::RawValue;
+use std::sync::Arc;
+
+/// One completion of one prompt.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Names the request in the engine and its logs: 1 to 64 of `A-Z a-z 0-9 . _ -`, unique.
+    pub id: String,
+    /// The prompt.
+    pub tokens: Arc<[u32]>,
+    /// How tokens are chosen and when to stop.
+    pub sampling: Arc<Sampling>,
+    /// Separates this request's cached blocks from those of other salts.
+    pub cache_salt: Option<String>,
+    /// LoRA adapter, by the name it was loaded under.
+    pub lora: Option<String>,
+    /// Larger is more urgent; 0 is usual. Turned round for engines that see it the other way.
+    pub priority: i32,
+    /// Data-parallel rank that is to run it, where the engine has several.
+    pub rank: Option<u16>,
+    /// What this engine does of it.
+    pub hand: Hand,
+}
+
+/// What an engine does of a request that two may share.
+#[derive(Clone, Debug, Default)]
+pub enum Hand {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Compute the prompt for another engine, which was told the same where both were told
+    /// anything ([`Manner::Together`]).
+    Prefill(Option<Box<RawValue>>),
+    /// Answer, with the KV of the prompt that another computes.
+    Decode(Box<RawValue>),
+}
+
+/// How two engines do one request together. What they are told is opaque JSON of their connector.
+#[derive(Clone, Debug)]
+pub enum Manner {
+    /// First one, then the other: prefill's last [`Delta::handover`] is what decode is told.
+    InTurn,
+    /// Both at once.
+    Together {
+        /// For [`Hand::Prefill`].
+        prefill: Box<RawValue>,
+        /// For [`Hand::Decode`].
+        decode: Box<RawValue>,
+    },
+}
+
+/// What came of an answer.
+#[derive(Clone, Debug, Default)]
+pub struct Delta {
+    /// New tokens, in order.
+    pub tokens: Vec<u32>,
+    /// One entry per new token where logprobs were asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// With the first delta, where prompt logprobs were asked for: one entry per prompt token from
+    /// the second on.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// Prompt tokens whose KV was already there, once the engine says so.
+    pub cached_tokens: Option<u32>,
+    /// What decode is to be told, in the last delta of a prefill in turn.
+    pub handover: Option<Box<RawValue>>,
+    /// Why the answer ends; in its last delta.
+    pub finish: Option<Finish>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// An end-of-sequence or stop token, named where it is the last token of the answer.
+    Stop(Option<u32>),
+    /// `max_tokens` or the context length.
+    Length,
+}
+
+/// Why an engine did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It can never do it: the request is at fault.
+    #[error("{0}")]
+    Invalid(String),
+    /// It has no room now.
+    #[error("{0}")]
+    Overloaded(String),
+    /// It ended the request on its own account: it was paused, reset or told to.
+    #[error("the engine aborted the request: {0}")]
+    Aborted(String),
+    /// It has no such operation.
+    #[error("{0}")]
+    Unsupported(String),
+    /// It could not be reached, or the connection broke.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It failed, or said something that it must not.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What can be done to an engine as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Forget all cached prefixes.
+    ResetCache,
+    /// Stop taking steps; what runs stays.
+    Pause,
+    /// Go on after a pause.
+    Resume,
+    /// Give device memory back; 1 keeps the weights in host memory, 2 drops them.
+    Sleep {
+        /// 0 to 2.
+        level: u8,
+    },
+    /// Take device memory again.
+    Wake,
+    /// Load a LoRA adapter.
+    LoadAdapter {
+        /// Name that requests ask for.
+        name: String,
+        /// Where the engine finds it.
+        path: String,
+    },
+    /// Unload a LoRA adapter.
+    UnloadAdapter {
+        /// Its name.
+        name: String,
+    },
+    /// Begin to record a profile.
+    StartProfile,
+    /// End the profile.
+    StopProfile,
+    /// Take new weights, as the engine's own interface describes them.
+    UpdateWeights {
+        /// Its request, opaque.
+        request: Box<str>,
+    },
+    /// Abort everything that runs.
+    AbortAll,
+}
+
+/// What an engine is and what it serves. `None` is what it does not tell.
+#[derive(Clone, Debug, Default)]
+pub struct Description {
+    /// `vllm 0.32.0`, for people.
+    pub version: String,
+    /// Name of the model it serves.
+    pub model: String,
+    /// Most tokens of prompt and answer together.
+    pub context_length: Option<u32>,
+    /// Tokens per KV block.
+    pub block_size: Option<u32>,
+    /// KV blocks of each data-parallel rank.
+    pub total_blocks: Option<u32>,
+    /// Tokens computed in one step at most.
+    pub batch_tokens: Option<u32>,
+    /// Data-parallel ranks, at least 1.
+    pub ranks: u16,
+    /// Where each rank publishes its KV events, in order; empty where it does not.
+    pub events: Vec<EventSource>,
+    /// LoRA adapters that are loaded.
+    pub adapters: Vec<String>,
+    /// What an engine that decodes must know to work with this one, as the one that prefills:
+    /// opaque JSON that names the connector and what it needs. `None` where there is no connector.
+    pub handover: Option<Box<RawValue>>,
+}
+
+/// Where one rank publishes its KV events. ZMQ endpoints as others connect to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventSource {
+    /// Publisher: `tcp://host:port` or `ipc:///path`.
+    pub endpoint: String,
+    /// Replay, where it is on.
+    pub replay: Option<String>,
+    /// Topic that is published under.
+    pub topic: String,
+}
+
+/// How tokens are chosen, and when an answer ends. Values are within the documented ranges.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0.0 to 2.0; 0 is greedy.
+    pub temperature: f32,
+    /// Keep the k most likely tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the most likely tokens up to this probability, (0, 1].
+    pub top_p: f32,
+    /// Drop tokens less likely than this share of the most likely one, 0 to 1.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer; 1 is
+    /// none.
+    pub repetition_penalty: f32,
+    /// Subtracted once from tokens in the answer, -2 to 2.
+    pub presence_penalty: f32,
+    /// Subtracted per occurrence in the answer, -2 to 2.
+    pub frequency_penalty: f32,
+    /// Random stream: with the choice's number and a token's place in the answer it decides.
+    pub seed: u64,
+    /// Added to the logits of these tokens, -100 to 100.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Report logprobs with this many alternatives, at most 20.
+    pub logprobs: Option<u32>,
+    /// The same for the prompt; the request then reuses no cached prefix.
+    pub prompt_logprobs: Option<u32>,
+    /// No end before this many tokens.
+    pub min_tokens: u32,
+    /// End after this many tokens, at least 1.
+    pub max_tokens: u32,
+    /// Further tokens that end the answer.
+    pub stop_token_ids: Vec<u32>,
+    /// The model's end-of-sequence tokens do not end the answer.
+    pub ignore_eos: bool,
+}
+
+impl Default for Sampling {
+    /// Greedy, 16 tokens at most, nothing else asked for.
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+            logit_bias: Vec::new(),
+            logprobs: None,
+            prompt_logprobs: None,
+            min_tokens: 0,
+            max_tokens: 16,
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+        }
+    }
+}
+
+/// A token's log-probability before temperature and truncation, and its alternatives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// The token.
+    pub token: u32,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// The most likely tokens with theirs, best first.
+    pub top: Vec<(u32, f32)>,
+}

@@ -1,0 +1,155 @@
+//! From an [`Ask`] to the body of `/generate`.
+
+use super::pairing::Bootstrap;
+use crate::json::Object;
+use crate::{Ask, Fault, Hand, Sampling};
+
+/// Whether the answer is streamed: the prompt's logprobs come once, and a prefill has one token.
+pub(super) fn streams(ask: &Ask) -> bool {
+    !matches!(ask.hand, Hand::Prefill(_)) && ask.sampling.prompt_logprobs.is_none()
+}
+
+/// The body of a request.
+///
+/// # Errors
+///
+/// [`Fault::Invalid`] where two engines together cannot do it.
+pub(super) fn body(
+    ask: &Ask,
+    bootstrap: Option<&Bootstrap>,
+    low_priority_first: bool,
+    stream: bool,
+) -> Result<Vec<u8>, Fault> {
+    let given = &ask.sampling;
+    if bootstrap.is_some() && given.prompt_logprobs.is_some() {
+        let why = "the prompt is computed by another engine, which does not hand them over";
+        return Err(Fault::Invalid(format!("prompt_logprobs: {why}")));
+    }
+    let mut body = Object::with_room_for(ask.tokens.len());
+    body.ids("input_ids", &ask.tokens);
+    body.object("sampling_params", |body| sampling(body, given));
+    body.field("rid", &ask.id);
+    body.field("stream", stream);
+    if given.logprobs.is_some() || given.prompt_logprobs.is_some() {
+        body.field("return_logprob", true);
+        // One number for both.
+        body.unless("top_logprobs_num", given.logprobs.max(given.prompt_logprobs), Some(0));
+        // -1 is the answer alone.
+        body.field("logprob_start_len", if given.prompt_logprobs.is_some() { 0 } else { -1 });
+    }
+    body.optional("routed_dp_rank", ask.rank);
+    let priority = i64::from(ask.priority);
+    body.unless("priority", if low_priority_first { -priority } else { priority }, 0);
+    body.optional("cache_salt", ask.cache_salt.as_deref());
+    body.optional("lora_path", ask.lora.as_deref());
+    if let Some(bootstrap) = bootstrap {
+        body.field("bootstrap_host", &bootstrap.bootstrap_host);
+        body.field("bootstrap_port", bootstrap.bootstrap_port);
+        body.field("bootstrap_room", bootstrap.bootstrap_room);
+    }
+    Ok(body.finish())
+}
+
+/// Everything is said: what is left out may come from the model's own generation configuration.
+fn sampling(body: &mut Object, given: &Sampling) {
+    body.field("max_new_tokens", given.max_tokens);
+    body.field("min_new_tokens", given.min_tokens);
+    body.field("temperature", given.temperature);
+    body.field("top_p", given.top_p);
+    body.field("top_k", if given.top_k == 0 { -1 } else { i64::from(given.top_k) });
+    body.field("min_p", given.min_p);
+    body.field("repetition_penalty", given.repetition_penalty);
+    body.field("presence_penalty", given.presence_penalty);
+    body.field("frequency_penalty", given.frequency_penalty);
+    body.field("ignore_eos", given.ignore_eos);
+    if given.temperature > 0.0 {
+        body.field("sampling_seed", given.seed & i64::MAX.unsigned_abs());
+    }
+    body.biases("logit_bias", &given.logit_bias);
+    if !given.stop_token_ids.is_empty() {
+        body.ids("stop_token_ids", &given.stop_token_ids);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::ask;
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    fn check(ask: &Ask, bootstrap: Option<&Bootstrap>, low_priority_first: bool) -> Value {
+        let body = body(ask, bootstrap, low_priority_first, streams(ask)).unwrap();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    fn everything() -> Ask {
+        let sampling = Sampling {
+            temperature: 0.5,
+            top_k: 40,
+            top_p: 0.25,
+            min_p: 0.125,
+            repetition_penalty: 1.5,
+            presence_penalty: -0.5,
+            frequency_penalty: 2.0,
+            seed: u64::MAX,
+            logit_bias: vec![(7, -100.0)],
+            logprobs: Some(3),
+            prompt_logprobs: None,
+            min_tokens: 2,
+            max_tokens: 9,
+            stop_token_ids: vec![3, 4],
+            ignore_eos: true,
+        };
+        Ask {
+            sampling: Arc::new(sampling),
+            cache_salt: Some("tenant-a".into()),
+            lora: Some("style-a".into()),
+            priority: 5,
+            rank: Some(1),
+            ..ask(&[1, 2, 3])
+        }
+    }
+
+    #[test]
+    fn all_of_the_request_is_said() {
+        let expected = json!({
+            "input_ids": [1, 2, 3], "rid": "request-1", "stream": true, "return_logprob": true,
+            "top_logprobs_num": 3, "logprob_start_len": -1, "routed_dp_rank": 1, "priority": 5,
+            "cache_salt": "tenant-a", "lora_path": "style-a",
+            "sampling_params": {
+                "temperature": 0.5, "top_p": 0.25, "top_k": 40, "min_p": 0.125,
+                "repetition_penalty": 1.5, "presence_penalty": -0.5, "frequency_penalty": 2.0,
+                "sampling_seed": i64::MAX, "logit_bias": {"7": -100.0}, "max_new_tokens": 9,
+                "min_new_tokens": 2, "ignore_eos": true, "stop_token_ids": [3, 4],
+            },
+        });
+        assert_eq!(check(&everything(), None, false), expected);
+        assert_eq!(check(&everything(), None, true)["priority"], json!(-5));
+    }
+
+    #[test]
+    fn defaults_are_said_and_what_was_not_asked_for_is_not() {
+        let got = check(&ask(&[1]), None, false);
+        assert_eq!(got["sampling_params"]["top_k"], json!(-1));
+        for absent in ["return_logprob", "priority", "cache_salt", "bootstrap_room"] {
+            assert_eq!(got.get(absent), None, "{absent}");
+        }
+        assert_eq!(got["sampling_params"].get("sampling_seed"), None);
+    }
+
+    #[test]
+    fn the_triple_of_a_pair_is_sent_and_nothing_else_of_it() {
+        let bootstrap =
+            Bootstrap { bootstrap_host: "h".into(), bootstrap_port: 8998, bootstrap_room: 7 };
+        let got = check(&ask(&[1]), Some(&bootstrap), false);
+        let triple = (&got["bootstrap_host"], &got["bootstrap_port"], &got["bootstrap_room"]);
+        assert_eq!(triple, (&json!("h"), &json!(8998), &json!(7)));
+        let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::default() };
+        let asked = Ask { sampling: Arc::new(sampling), ..ask(&[1]) };
+        let refused = body(&asked, Some(&bootstrap), false, false);
+        assert!(matches!(refused, Err(Fault::Invalid(_))));
+        let alone = check(&asked, None, false);
+        assert_eq!((&alone["logprob_start_len"], &alone["stream"]), (&json!(0), &json!(false)));
+    }
+}

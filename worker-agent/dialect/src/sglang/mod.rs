@@ -1,0 +1,92 @@
+//! SGLang: token ids in and out over `POST /generate`.
+//!
+//! Source: SGLang 0.5.23, recorded from a running server. It should run with
+//! `--incremental-streaming-output`: without, every event repeats all tokens so far, and the work
+//! of reading an answer grows with the square of its length.
+
+mod decode;
+mod describe;
+mod encode;
+mod operate;
+mod pairing;
+
+use crate::answer::{Streamed, Whole};
+use crate::connect::Names;
+use crate::http::{self, Client};
+use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation};
+use async_trait::async_trait;
+use parking_lot::RwLock;
+use serde_json::value::RawValue;
+
+pub(crate) use decode::Decode;
+
+/// One SGLang server.
+#[derive(Debug)]
+pub(crate) struct Sglang {
+    client: Client,
+    /// The connector as configured, for an engine that has not been asked yet.
+    given: Option<Connector>,
+    learnt: RwLock<Learnt>,
+    names: Names,
+}
+
+/// What the engine said when it was last asked to describe itself.
+#[derive(Clone, Debug, Default)]
+struct Learnt {
+    /// Its transfer backend and role, where it is half of a pair.
+    connector: Option<Connector>,
+    /// Small priorities are urgent, against the default.
+    low_priority_first: bool,
+    /// Weights survive when their memory is released.
+    keeps_weights: bool,
+}
+
+impl Sglang {
+    pub(crate) fn new(client: Client, given: Option<Connector>) -> Self {
+        let learnt = Learnt { connector: given.clone(), ..Learnt::default() };
+        Self { client, given, learnt: RwLock::new(learnt), names: Names::new() }
+    }
+
+    fn encode(&self, ask: &Ask, stream: bool) -> Result<Vec<u8>, Fault> {
+        let learnt = self.learnt.read();
+        let bootstrap = pairing::bootstrap(&ask.hand, learnt.connector.as_ref())?;
+        encode::body(ask, bootstrap.as_ref(), learnt.low_priority_first, stream)
+    }
+}
+
+#[async_trait]
+impl Dialect for Sglang {
+    async fn healthy(&self) -> Result<(), Fault> {
+        self.client.healthy().await
+    }
+
+    async fn describe(&self) -> Result<Description, Fault> {
+        let (description, learnt) = describe::describe(&self.client, self.given.as_ref()).await?;
+        *self.learnt.write() = learnt;
+        Ok(description)
+    }
+
+    async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
+        let stream = encode::streams(&ask);
+        let body = self.encode(&ask, stream)?;
+        let body = self.client.ask("/generate", body, Vec::new()).await?;
+        let decode = Decode::new(&ask);
+        if stream {
+            return Ok(Box::new(Streamed::new(body, decode)));
+        }
+        let delta = decode.whole(&http::collect(body).await?)?;
+        Ok(Box::new(Whole(Some(delta))))
+    }
+
+    async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
+        let keeps_weights = self.learnt.read().keeps_weights;
+        operate::operate(&self.client, operation, keeps_weights).await
+    }
+
+    fn pair(&self, request: u64, prefill: &RawValue) -> Result<Manner, Fault> {
+        pairing::pair(self.names.of(request), prefill, self.learnt.read().connector.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Prefill on one SGLang, decode on another: both get the request at once, and find each other by
+//! the prefill's bootstrap server and a room that is theirs alone.
+
+use crate::{Connector, Fault, Hand, Manner, json};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// What an engine that prefills says of itself to those that decode.
+#[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Advert {
+    pub(super) engine: Engine,
+    /// The transfer backend.
+    pub(super) connector: String,
+    pub(super) bootstrap_host: String,
+    pub(super) bootstrap_port: u16,
+}
+
+/// Keeps adverts of other engines out.
+#[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Engine {
+    Sglang,
+}
+
+/// What both halves are told.
+#[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Bootstrap {
+    pub(super) bootstrap_host: String,
+    pub(super) bootstrap_port: u16,
+    /// 1 to 2^63 - 1.
+    pub(super) bootstrap_room: u64,
+}
+
+/// How an engine with `own` does a request with the one that says `prefill`.
+pub(super) fn pair(
+    request: u64,
+    prefill: &RawValue,
+    own: Option<&Connector>,
+) -> Result<Manner, Fault> {
+    let theirs: Advert = serde_json::from_str(prefill.get())
+        .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
+    let own = own.filter(|own| own.role.decodes());
+    let own = own.ok_or_else(|| Fault::Unsupported("this engine does not decode".into()))?;
+    if own.name != theirs.connector {
+        let (own, theirs) = (&own.name, &theirs.connector);
+        return Err(Fault::Unsupported(format!("backends: {theirs} there, {own} here")));
+    }
+    let both = json::raw(&Bootstrap {
+        bootstrap_host: theirs.bootstrap_host,
+        bootstrap_port: theirs.bootstrap_port,
+        bootstrap_room: (request & i64::MAX.unsigned_abs()).max(1),
+    });
+    Ok(Manner::Together { prefill: both.clone(), decode: both })
+}
+
+/// What an engine with `own` is told with a request.
+pub(super) fn bootstrap(hand: &Hand, own: Option<&Connector>) -> Result<Option<Bootstrap>, Fault> {
+    let (told, role, able) = match hand {
+        Hand::Whole => return Ok(None),
+        Hand::Prefill(None) => {
+            return Err(Fault::Invalid("handover: prefill and decode are asked at once".into()));
+        }
+        Hand::Prefill(Some(told)) => (told, "prefill", own.is_some_and(|own| own.role.prefills())),
+        Hand::Decode(told) => (told, "decode", own.is_some_and(|own| own.role.decodes())),
+    };
+    if !able {
+        // It would not say so, but compute the request as if it had been asked for all of it.
+        return Err(Fault::Unsupported(format!("the engine does not {role}")));
+    }
+    let told: Bootstrap = serde_json::from_str(told.get())
+        .map_err(|error| Fault::Invalid(format!("handover: {error}")))?;
+    let room = told.bootstrap_room;
+    if !(1..=i64::MAX.unsigned_abs()).contains(&room) {
+        return Err(Fault::Invalid(format!("bootstrap_room: {room} is not in 1..2^63")));
+    }
+    Ok(Some(told))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Role;
+    use crate::testkit::raw;
+
+    fn connector(role: Role) -> Connector {
+        Connector { name: "mooncake".into(), role, bootstrap: None }
+    }
+
+    fn advert() -> Box<RawValue> {
+        json::raw(&Advert {
+            engine: Engine::Sglang,
+            connector: "mooncake".into(),
+            bootstrap_host: "10.0.0.1".into(),
+            bootstrap_port: 8998,
+        })
+    }
+
+    #[test]
+    fn both_halves_are_told_the_same_room() {
+        let decode = connector(Role::Decode);
+        for (request, room) in [(7, 7), (u64::MAX, i64::MAX as u64), (1 << 63, 1)] {
+            let manner = pair(request, &advert(), Some(&decode)).unwrap();
+            let Manner::Together { prefill, decode: told } = manner else { panic!("in turn") };
+            assert_eq!(prefill.get(), told.get());
+            let told = bootstrap(&Hand::Decode(told), Some(&decode)).unwrap().unwrap();
+            assert_eq!((told.bootstrap_room, told.bootstrap_port), (room, 8998));
+            let hand = Hand::Prefill(Some(prefill));
+            assert_eq!(bootstrap(&hand, Some(&connector(Role::Prefill))), Ok(Some(told)));
+        }
+    }
+
+    #[test]
+    fn engines_that_cannot_are_not_asked() {
+        let unsupported = |result: Result<Manner, Fault>| {
+            assert!(matches!(result, Err(Fault::Unsupported(_))), "{result:?}");
+        };
+        unsupported(pair(1, &advert(), None));
+        unsupported(pair(1, &advert(), Some(&connector(Role::Prefill))));
+        let other = Connector { name: "nixl".into(), ..connector(Role::Decode) };
+        unsupported(pair(1, &advert(), Some(&other)));
+        let nixl = raw(r#"{"connector":"mooncake","version":"0.32.0"}"#);
+        unsupported(pair(1, &nixl, Some(&connector(Role::Decode))));
+        let told = raw(r#"{"bootstrap_host":"h","bootstrap_port":1,"bootstrap_room":1}"#);
+        for own in [None, Some(&connector(Role::Prefill))] {
+            let result = bootstrap(&Hand::Decode(told.clone()), own);
+            assert!(matches!(result, Err(Fault::Unsupported(_))), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_room_is_refused() {
+        let own = connector(Role::Both);
+        for told in [
+            r#"{"bootstrap_host":"h","bootstrap_port":1,"bootstrap_room":0}"#,
+            r#"{"bootstrap_host":"h","bootstrap_port":1,"bootstrap_room":9223372036854775808}"#,
+            r#"{"bootstrap_host":"h","bootstrap_port":65536,"bootstrap_room":1}"#,
+            r#"{"bootstrap_room":1}"#,
+            "null",
+        ] {
+            let result = bootstrap(&Hand::Decode(raw(told)), Some(&own));
+            assert!(matches!(result, Err(Fault::Invalid(_))), "{told}: {result:?}");
+        }
+        let in_turn = bootstrap(&Hand::Prefill(None), Some(&own));
+        assert!(matches!(in_turn, Err(Fault::Invalid(_))));
+    }
+}

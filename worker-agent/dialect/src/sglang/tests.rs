@@ -1,0 +1,202 @@
+//! The dialect against recorded answers, over real connections.
+
+use crate::testkit::{Reply, Server, ask, fixture, raw, read, recorded};
+use crate::{
+    Ask, Connector, Dialect, Fault, Finish, Hand, Kind, Manner, Operation, Options, Role, connect,
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const GENERATE: &str = "POST /generate";
+
+fn main(name: &str) -> Reply {
+    recorded(&format!("sglang-0.5.23/main/{name}"))
+}
+
+fn dialect(server: &Server, connector: Option<Connector>) -> Arc<dyn Dialect> {
+    let options = Options { url: server.url.clone(), api_key: None, connector };
+    connect(Kind::Sglang, options).unwrap()
+}
+
+fn half(role: Role) -> Option<Connector> {
+    Some(Connector { name: "mooncake".into(), role, bootstrap: None })
+}
+
+/// The recorded description, changed.
+fn server_info(changes: Value) -> Reply {
+    let info = fixture("sglang-0.5.23/main/06-server_info.response.json");
+    let mut info: Value = serde_json::from_slice(&info).unwrap();
+    for (field, value) in changes.as_object().unwrap() {
+        info[field] = value.clone();
+    }
+    Reply::ok(info.to_string())
+}
+
+async fn engine(info: Reply) -> Server {
+    Server::start([("GET /server_info", info), ("GET /v1/models", main("04-models.response.json"))])
+        .await
+}
+
+#[tokio::test]
+async fn a_recorded_engine_is_described() {
+    let server = engine(main("06-server_info.response.json")).await;
+    let described = dialect(&server, None).describe().await.unwrap();
+    assert_eq!(described.version, "sglang 0.5.23");
+    assert_eq!((&*described.model, described.context_length), ("tiny", Some(2048)));
+    assert_eq!((described.block_size, described.total_blocks), (Some(16), Some(512)));
+    assert_eq!((described.batch_tokens, described.ranks), (Some(4096), 1));
+    assert_eq!(described.events.len(), 1);
+    let source = &described.events[0];
+    assert_eq!(source.endpoint, "tcp://127.0.0.1:5577");
+    assert_eq!(source.replay.as_deref(), Some("tcp://127.0.0.1:5597"));
+    assert_eq!(source.topic, "kv-events");
+    assert!(described.handover.is_none());
+}
+
+#[tokio::test]
+async fn ranks_have_blocks_and_a_publisher_each() {
+    let server = engine(recorded("sglang-0.5.23/dp/06-server_info.response.json")).await;
+    let described = dialect(&server, None).describe().await.unwrap();
+    assert_eq!((described.ranks, described.total_blocks), (2, Some(512)));
+    let endpoints: Vec<_> = described.events.iter().map(|source| &*source.endpoint).collect();
+    assert_eq!(endpoints, ["tcp://127.0.0.1:5577", "tcp://127.0.0.1:5578"]);
+}
+
+#[tokio::test]
+async fn older_versions_describe_themselves_elsewhere() {
+    let server = Server::start([
+        ("GET /get_server_info", server_info(json!({"context_length": null, "kv_events": null}))),
+        ("GET /v1/models", main("04-models.response.json")),
+    ])
+    .await;
+    let described = dialect(&server, None).describe().await.unwrap();
+    assert_eq!(described.context_length, Some(2048));
+    assert!(described.events.is_empty());
+}
+
+#[tokio::test]
+async fn a_pair_meets_in_a_room_of_the_prefills() {
+    let prefill = engine(server_info(json!({"disaggregation_mode": "prefill"}))).await;
+    let advert = dialect(&prefill, None).describe().await.unwrap().handover.unwrap();
+    let said: Value = serde_json::from_str(advert.get()).unwrap();
+    assert_eq!(said["bootstrap_host"], json!("127.0.0.1"));
+    assert_eq!(said["bootstrap_port"], json!(8998));
+
+    let mut server = Server::start([
+        ("GET /server_info", server_info(json!({"disaggregation_mode": "decode"}))),
+        ("GET /v1/models", main("04-models.response.json")),
+        (GENERATE, recorded("sglang-0.5.23/pd/07-generate-stream-decode.response.sse")),
+    ])
+    .await;
+    let dialect = dialect(&server, None);
+    assert!(matches!(dialect.pair(7, &advert), Err(Fault::Unsupported(_))), "not described yet");
+    assert!(dialect.describe().await.unwrap().handover.is_none());
+    let Manner::Together { decode, .. } = dialect.pair(7, &advert).unwrap() else {
+        panic!("in turn")
+    };
+    let told: Value = serde_json::from_str(decode.get()).unwrap();
+    let asked = Ask { hand: Hand::Decode(decode), ..ask(&[1, 2]) };
+    let (all, _) = read(dialect.generate(asked).await.unwrap()).await.unwrap();
+    assert_eq!((all.tokens.len(), all.finish), (16, Some(Finish::Length)));
+    let body = loop {
+        let seen = server.seen.recv().await.unwrap();
+        if seen.line == GENERATE {
+            break serde_json::from_slice::<Value>(&seen.body).unwrap();
+        }
+    };
+    assert_eq!(body["bootstrap_room"], told["bootstrap_room"]);
+    assert_eq!((&body["rid"], &body["stream"]), (&json!("request-1"), &json!(true)));
+}
+
+#[tokio::test]
+async fn a_configured_place_is_where_others_find_it() {
+    let server = engine(server_info(json!({"disaggregation_mode": "prefill"}))).await;
+    let bootstrap = Some("http://10.0.0.9:9000/".into());
+    let given = Connector { name: "ignored".into(), role: Role::Decode, bootstrap };
+    let advert = dialect(&server, Some(given)).describe().await.unwrap().handover.unwrap();
+    let said: Value = serde_json::from_str(advert.get()).unwrap();
+    assert_eq!(
+        (&said["bootstrap_host"], &said["bootstrap_port"]),
+        (&json!("10.0.0.9"), &json!(9000))
+    );
+    assert_eq!(said["connector"], json!("mooncake"));
+}
+
+#[tokio::test]
+async fn a_prefill_is_read_as_a_whole() {
+    let prefill = recorded("sglang-0.5.23/pd/02-generate-prefill.response.json");
+    let server = Server::start([(GENERATE, prefill)]).await;
+    let told = raw(r#"{"bootstrap_host":"h","bootstrap_port":8998,"bootstrap_room":7}"#);
+    let asked = Ask { hand: Hand::Prefill(Some(told)), ..ask(&[1, 2]) };
+    let answer = dialect(&server, half(Role::Prefill)).generate(asked).await.unwrap();
+    let (all, deltas) = read(answer).await.unwrap();
+    assert_eq!((all.tokens, deltas), (vec![2312], 1));
+}
+
+#[tokio::test]
+async fn recorded_refusals_are_the_callers_choices() {
+    let refusals = [
+        ("main/26-generate-dp-rank-out-of-range", "routed_dp_rank=3 out of range [0, 1)"),
+        ("dp/04-generate-rank9", "routed_dp_rank=9 out of range [0, 2)"),
+        (
+            "main/28-error-too-long",
+            "The input (5000 tokens) is longer than the model's context length (2048 tokens).",
+        ),
+    ];
+    for (path, message) in refusals {
+        let reply = recorded(&format!("sglang-0.5.23/{path}.response.json"));
+        let server = Server::start([(GENERATE, reply)]).await;
+        let fault = dialect(&server, None).generate(ask(&[1])).await.err();
+        assert_eq!(fault, Some(Fault::Invalid(message.into())), "{path}");
+    }
+    let body = |name: &str| fixture(&format!("sglang-0.5.23/{name}.response.json"));
+    for (status, name) in
+        [(400, "pd/14-no-bootstrap-prefill"), (500, "pd-prefill-died/03-generate-decode")]
+    {
+        let server = Server::start([(GENERATE, Reply::recorded(status, body(name)))]).await;
+        let fault = dialect(&server, None).generate(ask(&[1])).await.err();
+        match status {
+            400 => assert!(matches!(fault, Some(Fault::Invalid(_))), "{fault:?}"),
+            _ => assert!(matches!(fault, Some(Fault::Failed(_))), "{fault:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn operations_are_the_recorded_ones() {
+    let mut server = Server::start([
+        ("POST /flush_cache", main("39-flush_cache.response.txt")),
+        ("POST /pause_generation", main("37-pause.response.json")),
+        ("POST /continue_generation", main("38-continue.response.json")),
+        ("POST /abort_request", Reply::ok("")),
+    ])
+    .await;
+    let dialect = dialect(&server, None);
+    let all = [Operation::ResetCache, Operation::Pause, Operation::Resume, Operation::AbortAll];
+    for operation in &all {
+        assert_eq!(dialect.operate(operation).await, Ok(()), "{operation:?}");
+    }
+    let mut bodies = Vec::new();
+    while let Ok(seen) = server.seen.try_recv() {
+        bodies.push(String::from_utf8(seen.body.to_vec()).unwrap());
+    }
+    assert_eq!(bodies, ["{}", r#"{"mode":"in_place"}"#, "{}", r#"{"abort_all":true}"#]);
+    let fault = dialect.operate(&Operation::StartProfile).await;
+    assert!(matches!(fault, Err(Fault::Unsupported(_))), "{fault:?}");
+}
+
+#[tokio::test]
+async fn what_an_operation_refuses_is_told() {
+    let failed = r#"{"success":false,"error_message":"LoRA is not enabled."}"#;
+    let server = Server::start([
+        ("POST /flush_cache", Reply::recorded(400, "Flush failed: requests are running.")),
+        ("POST /load_lora_adapter", Reply::recorded(400, failed)),
+    ])
+    .await;
+    let dialect = dialect(&server, None);
+    let fault = dialect.operate(&Operation::ResetCache).await.unwrap_err();
+    assert_eq!(fault, Fault::Overloaded("Flush failed: requests are running.".into()));
+    let load = Operation::LoadAdapter { name: "a".into(), path: "p".into() };
+    let fault = dialect.operate(&load).await.unwrap_err();
+    assert_eq!(fault, Fault::Invalid("LoRA is not enabled.".into()));
+}

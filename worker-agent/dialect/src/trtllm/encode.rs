@@ -1,0 +1,194 @@
+//! From an [`Ask`] to a completion that the server's strict schema takes.
+
+use crate::json::{Entries, Object};
+use crate::{Ask, Fault, Hand, Sampling};
+use serde_json::value::RawValue;
+
+/// Numbers that name a shared request stay clear of those that engines count themselves.
+const SHARED: u64 = 1 << 62;
+
+/// The body of a request.
+///
+/// # Errors
+///
+/// [`Fault::Invalid`] for what a completion cannot say: leaving it out would give another answer,
+/// or share what was to be kept apart.
+pub(super) fn body(ask: &Ask, model: &str, stream: bool) -> Result<Vec<u8>, Fault> {
+    refuse_the_unsayable(ask)?;
+    let mut body = Object::with_room_for(ask.tokens.len());
+    body.field("model", model);
+    body.ids("prompt", &ask.tokens);
+    sampling(&mut body, &ask.sampling);
+    // With text there would be no ids.
+    body.field("detokenize", false);
+    match &ask.hand {
+        Hand::Whole => {}
+        Hand::Prefill(_) => body.object("disaggregated_params", |params| {
+            params.field("request_type", "context_only");
+            params.field("disagg_request_id", shared_id(&ask.id));
+        }),
+        Hand::Decode(told) => body.raw("disaggregated_params", &generation_only(told)?),
+    }
+    body.field("stream", stream);
+    if stream {
+        body.object("stream_options", |options| options.field("include_usage", true));
+    }
+    Ok(body.finish())
+}
+
+fn sampling(body: &mut Object, given: &Sampling) {
+    body.field("max_tokens", given.max_tokens);
+    body.field("temperature", given.temperature);
+    body.field("top_p", given.top_p);
+    body.unless("top_k", given.top_k, 0);
+    body.unless("min_p", given.min_p, 0.0);
+    body.unless("repetition_penalty", given.repetition_penalty, 1.0);
+    body.unless("presence_penalty", given.presence_penalty, 0.0);
+    body.unless("frequency_penalty", given.frequency_penalty, 0.0);
+    body.unless("min_tokens", given.min_tokens, 0);
+    body.unless("ignore_eos", given.ignore_eos, false);
+    if given.temperature > 0.0 {
+        body.field("seed", given.seed & i64::MAX.unsigned_abs());
+    }
+    body.biases("logit_bias", &given.logit_bias);
+    if !given.stop_token_ids.is_empty() {
+        body.ids("stop_token_ids", &given.stop_token_ids);
+    }
+    // 0 would mean none.
+    body.optional("logprobs", given.logprobs.map(|_| 1));
+}
+
+fn refuse_the_unsayable(ask: &Ask) -> Result<(), Fault> {
+    let unsayable = [
+        (ask.cache_salt.is_some(), "cache_salt: completions have none here"),
+        (ask.lora.is_some(), "lora: adapters are not served by name here"),
+        (ask.rank.is_some_and(|rank| rank > 0), "rank: the engine chooses it here"),
+        (ask.sampling.logprobs.is_some_and(|n| n > 0), "logprobs: alternatives have no ids here"),
+        (ask.sampling.prompt_logprobs.is_some(), "prompt_logprobs: there are none here"),
+    ];
+    match unsayable.iter().find(|(asked, _)| *asked) {
+        Some((_, why)) => Err(Fault::Invalid((*why).into())),
+        None => Ok(()),
+    }
+}
+
+/// A number that both engines know the request by, the same for the same id.
+fn shared_id(id: &str) -> u64 {
+    // FNV-1a: ids are few at a time, and none is an attacker's.
+    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    hash % SHARED + SHARED
+}
+
+/// What the context server said, byte for byte but for what is asked of the request.
+fn generation_only(told: &RawValue) -> Result<String, Fault> {
+    let invalid = |why: String| Fault::Invalid(format!("handover: {why}"));
+    let told: Entries<'_, &RawValue> =
+        serde_json::from_str(told.get()).map_err(|error| invalid(error.to_string()))?;
+    let names_request = told.0.iter().any(|(key, value)| {
+        matches!(&**key, "ctx_request_id" | "disagg_request_id") && value.get() != "null"
+    });
+    if !names_request {
+        return Err(invalid("ctx_request_id is missing".into()));
+    }
+    let mut params = String::from(r#"{"request_type":"generation_only""#);
+    for (key, value) in told.0.iter().filter(|(key, _)| key != "request_type") {
+        let key = serde_json::to_string(key).expect("a string serialises");
+        params.extend([",", &key, ":", value.get()]);
+    }
+    params.push('}');
+    Ok(params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::{ask, raw};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    fn check(ask: &Ask) -> Value {
+        serde_json::from_slice(&body(ask, "tiny", true).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_not_said() {
+        assert_eq!(
+            check(&ask(&[1, 2])),
+            json!({
+                "model": "tiny", "prompt": [1, 2], "max_tokens": 16, "temperature": 0.0,
+                "top_p": 1.0, "detokenize": false, "stream": true,
+                "stream_options": {"include_usage": true},
+            }),
+        );
+    }
+
+    #[test]
+    fn all_that_can_be_said_is() {
+        let sampling = Sampling {
+            temperature: 0.5,
+            top_k: 40,
+            top_p: 0.25,
+            min_p: 0.125,
+            repetition_penalty: 1.5,
+            presence_penalty: -0.5,
+            frequency_penalty: 2.0,
+            seed: u64::MAX,
+            logit_bias: vec![(7, -100.0)],
+            logprobs: Some(0),
+            prompt_logprobs: None,
+            min_tokens: 2,
+            max_tokens: 9,
+            stop_token_ids: vec![3, 4],
+            ignore_eos: true,
+        };
+        let got = check(&Ask { sampling: Arc::new(sampling), ..ask(&[1]) });
+        let expected = json!({
+            "model": "tiny", "prompt": [1], "max_tokens": 9, "temperature": 0.5, "top_p": 0.25,
+            "top_k": 40, "min_p": 0.125, "repetition_penalty": 1.5, "presence_penalty": -0.5,
+            "frequency_penalty": 2.0, "min_tokens": 2, "ignore_eos": true, "seed": i64::MAX,
+            "logit_bias": {"7": -100.0}, "stop_token_ids": [3, 4], "logprobs": 1,
+            "detokenize": false, "stream": true, "stream_options": {"include_usage": true},
+        });
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn what_cannot_be_said_is_refused() {
+        let sampling = |sampling: Sampling| Ask { sampling: Arc::new(sampling), ..ask(&[1]) };
+        let unsayable = [
+            Ask { cache_salt: Some("s".into()), ..ask(&[1]) },
+            Ask { lora: Some("l".into()), ..ask(&[1]) },
+            Ask { rank: Some(1), ..ask(&[1]) },
+            sampling(Sampling { logprobs: Some(1), ..Sampling::default() }),
+            sampling(Sampling { prompt_logprobs: Some(0), ..Sampling::default() }),
+        ];
+        for asked in unsayable {
+            assert!(matches!(body(&asked, "m", true), Err(Fault::Invalid(_))), "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn the_context_servers_words_are_passed_on_but_for_the_type() {
+        let told = r#"{"ctx_request_id":9007199254740993,"request_type":"context_only","encoded_opaque_state":"AA==","first_gen_tokens":[5]}"#;
+        let decode = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
+        let bytes = body(&decode, "m", true).unwrap();
+        let expected = r#""disaggregated_params":{"request_type":"generation_only","ctx_request_id":9007199254740993,"encoded_opaque_state":"AA==","first_gen_tokens":[5]}"#;
+        assert!(String::from_utf8(bytes).unwrap().contains(expected));
+        for told in ["[]", "{}", r#"{"ctx_request_id":null}"#] {
+            let decode = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
+            assert!(matches!(body(&decode, "m", true), Err(Fault::Invalid(_))), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_prefill_is_named_for_both_sides() {
+        let got = check(&Ask { hand: Hand::Prefill(None), ..ask(&[1]) });
+        let params = &got["disaggregated_params"];
+        assert_eq!(params["request_type"], json!("context_only"));
+        assert_eq!(params["disagg_request_id"], json!(shared_id("request-1")));
+        assert!((SHARED..1 << 63).contains(&shared_id("request-1")));
+        assert_ne!(shared_id("request-1"), shared_id("request-2"));
+    }
+}

@@ -1,0 +1,145 @@
+//! TensorRT-LLM: token ids in and out over its OpenAI completions.
+//!
+//! Source: the public repository of TensorRT-LLM around version 1.2. Nothing of this was run
+//! against a real engine, which needs a GPU; the answers that its tests read were written from the
+//! documented schemas. The server rejects fields that it does not know, and versions know
+//! different ones, so only what is asked for is said.
+
+mod decode;
+mod encode;
+
+use crate::answer::{Streamed, Whole};
+use crate::http::{self, Client};
+use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation, json};
+use async_trait::async_trait;
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+pub(crate) use decode::Decode;
+
+/// One TensorRT-LLM server.
+#[derive(Debug)]
+pub(crate) struct Trtllm {
+    client: Client,
+    /// The engine does not say what it does of a request.
+    connector: Option<Connector>,
+    /// The model's name, which every request must have.
+    model: RwLock<Option<String>>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+}
+
+/// What an engine that prefills says of itself to those that decode.
+#[derive(Deserialize, Serialize)]
+struct Advert {
+    engine: Engine,
+    connector: String,
+}
+
+/// Keeps adverts of other engines out.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Engine {
+    Trtllm,
+}
+
+impl Trtllm {
+    pub(crate) fn new(client: Client, connector: Option<Connector>) -> Self {
+        Self { client, connector, model: RwLock::new(None) }
+    }
+
+    async fn model(&self) -> Result<String, Fault> {
+        if let Some(model) = self.model.read().clone() {
+            return Ok(model);
+        }
+        let models: Models = self.client.query_json("/v1/models").await?;
+        let model = models.data.into_iter().next();
+        let model = model.ok_or_else(|| Fault::Failed("/v1/models: no model is served".into()))?;
+        *self.model.write() = Some(model.id.clone());
+        Ok(model.id)
+    }
+
+    fn check_hand(&self, hand: &Hand) -> Result<(), Fault> {
+        let role = self.connector.as_ref().map(|connector| connector.role);
+        let able = match hand {
+            Hand::Whole => true,
+            Hand::Prefill(None) => role.is_some_and(|role| role.prefills()),
+            Hand::Decode(_) => role.is_some_and(|role| role.decodes()),
+            Hand::Prefill(Some(_)) => {
+                let why = "prefill is asked first, and says what decode is told";
+                return Err(Fault::Invalid(format!("handover: {why}")));
+            }
+        };
+        if able { Ok(()) } else { Err(Fault::Unsupported("the engine has no such role".into())) }
+    }
+}
+
+#[async_trait]
+impl Dialect for Trtllm {
+    async fn healthy(&self) -> Result<(), Fault> {
+        self.client.healthy().await
+    }
+
+    async fn describe(&self) -> Result<Description, Fault> {
+        // Another model may be served since.
+        *self.model.write() = None;
+        let version = self.client.query_json::<Version>("/version");
+        let (version, model) = tokio::try_join!(version, self.model())?;
+        let prefills = self.connector.as_ref().filter(|own| own.role.prefills());
+        let handover = prefills
+            .map(|own| json::raw(&Advert { engine: Engine::Trtllm, connector: own.name.clone() }));
+        Ok(Description {
+            version: format!("tensorrt-llm {}", version.version),
+            model,
+            ranks: 1,
+            handover,
+            ..Description::default()
+        })
+    }
+
+    async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
+        self.check_hand(&ask.hand)?;
+        let stream = !matches!(ask.hand, Hand::Prefill(_));
+        let body = encode::body(&ask, &self.model().await?, stream)?;
+        let body = self.client.ask("/v1/completions", body, Vec::new()).await?;
+        let decode = Decode::new(&ask);
+        if stream {
+            return Ok(Box::new(Streamed::new(body, decode)));
+        }
+        let delta = decode.whole(&http::collect(body).await?)?;
+        Ok(Box::new(Whole(Some(delta))))
+    }
+
+    async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
+        Err(Fault::Unsupported(format!("{operation:?}: TensorRT-LLM is not operated from here")))
+    }
+
+    fn pair(&self, _: u64, prefill: &RawValue) -> Result<Manner, Fault> {
+        let theirs: Advert = serde_json::from_str(prefill.get())
+            .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
+        let own = self.connector.as_ref().filter(|own| own.role.decodes());
+        let own = own.ok_or_else(|| Fault::Unsupported("this engine does not decode".into()))?;
+        if own.name != theirs.connector {
+            let (own, theirs) = (&own.name, &theirs.connector);
+            return Err(Fault::Unsupported(format!("backends: {theirs} there, {own} here")));
+        }
+        Ok(Manner::InTurn)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! The dialect against answers written from the documented schemas, over real connections.
+
+use crate::testkit::{Reply, Server, ask, read, recorded};
+use crate::{
+    Ask, Connector, Dialect, Fault, Finish, Hand, Kind, Manner, Operation, Options, Role, connect,
+};
+use std::sync::Arc;
+
+const COMPLETIONS: &str = "POST /v1/completions";
+
+fn by_hand(name: &str) -> Reply {
+    recorded(&format!("trtllm-1.2-by-hand/{name}"))
+}
+
+fn dialect(server: &Server, role: Option<Role>) -> Arc<dyn Dialect> {
+    let connector = role.map(|role| Connector { name: "UCX".into(), role, bootstrap: None });
+    let options = Options { url: server.url.clone(), api_key: None, connector };
+    connect(Kind::Trtllm, options).unwrap()
+}
+
+#[tokio::test]
+async fn an_engine_is_described_as_far_as_it_tells() {
+    let server = Server::start([
+        ("GET /version", by_hand("version.response.json")),
+        ("GET /v1/models", by_hand("models.response.json")),
+        ("GET /health", Reply::ok("")),
+    ])
+    .await;
+    let dialect = dialect(&server, Some(Role::Prefill));
+    assert_eq!(dialect.healthy().await, Ok(()));
+    let described = dialect.describe().await.unwrap();
+    assert_eq!(described.version, "tensorrt-llm 1.2.1");
+    assert_eq!((&*described.model, described.ranks), ("tiny", 1));
+    assert!(described.events.is_empty());
+    let handover = described.handover.expect("it prefills");
+    let decodes = super::tests::dialect(&server, Some(Role::Decode));
+    assert!(matches!(decodes.pair(1, &handover), Ok(Manner::InTurn)));
+    assert!(matches!(dialect.pair(1, &handover), Err(Fault::Unsupported(_))));
+    let fault = dialect.operate(&Operation::ResetCache).await;
+    assert!(matches!(fault, Err(Fault::Unsupported(_))));
+}
+
+#[tokio::test]
+async fn context_first_then_generation() {
+    let mut server = Server::start([
+        ("GET /v1/models", by_hand("models.response.json")),
+        (COMPLETIONS, by_hand("context.response.json")),
+    ])
+    .await;
+    let asked = Ask { hand: Hand::Prefill(None), ..ask(&[1, 2]) };
+    let answer = dialect(&server, Some(Role::Both)).generate(asked).await.unwrap();
+    let (first, _) = read(answer).await.unwrap();
+    let handover = first.handover.expect("a context server hands over");
+    // The name of the model is asked for once, and is in the request.
+    assert_eq!(server.seen.recv().await.unwrap().line, "GET /v1/models");
+    let body = server.seen.recv().await.unwrap().body;
+    assert!(body.starts_with(br#"{"model":"tiny","prompt":[1,2],"#));
+
+    let server = Server::start([
+        ("GET /v1/models", by_hand("models.response.json")),
+        (COMPLETIONS, by_hand("completion-stream.response.sse")),
+    ])
+    .await;
+    let asked = Ask { hand: Hand::Decode(handover), ..ask(&[1, 2]) };
+    let answer = dialect(&server, Some(Role::Decode)).generate(asked).await.unwrap();
+    let (all, _) = read(answer).await.unwrap();
+    assert_eq!(all.tokens, [1072, 542, 3209, 7]);
+    assert_eq!(all.finish, Some(Finish::Stop(Some(7))));
+}
+
+#[tokio::test]
+async fn roles_that_are_not_configured_are_not_asked_for() {
+    let server = Server::start([]).await;
+    let fault = |role, hand| {
+        let dialect = dialect(&server, role);
+        async move { dialect.generate(Ask { hand, ..ask(&[1]) }).await.err() }
+    };
+    let told = || crate::testkit::raw(r#"{"ctx_request_id":1}"#);
+    let unsupported = fault(None, Hand::Prefill(None)).await;
+    assert!(matches!(unsupported, Some(Fault::Unsupported(_))));
+    let unsupported = fault(Some(Role::Prefill), Hand::Decode(told())).await;
+    assert!(matches!(unsupported, Some(Fault::Unsupported(_))));
+    let invalid = fault(Some(Role::Both), Hand::Prefill(Some(told()))).await;
+    assert!(matches!(invalid, Some(Fault::Invalid(_))));
+}

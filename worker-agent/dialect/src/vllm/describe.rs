@@ -1,0 +1,292 @@
+//! What a vLLM says of itself, put together from several places.
+
+use super::handover::{self, Advert};
+use super::{Endpoint, Learnt, Target};
+use crate::events::{self, shifted};
+use crate::http::Client;
+use crate::{Connector, Description, EventSource, Fault, Role, json};
+use ::http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+/// Where a Mooncake bootstrap server listens unless it is told otherwise.
+const BOOTSTRAP_PORT: u16 = 8998;
+
+/// Longest wait for the configuration: the first time the engine looks at its whole machine, which
+/// takes seconds.
+const SERVER_INFO_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+    /// The model that an adapter belongs to.
+    parent: Option<String>,
+    max_model_len: Option<u32>,
+}
+
+/// `/kv_event_sources`, by rank.
+type Sources = BTreeMap<u16, Publisher>;
+
+#[derive(Clone, Deserialize)]
+struct Publisher {
+    #[serde(default)]
+    enable_kv_cache_events: bool,
+    #[serde(default)]
+    publisher: Option<String>,
+    endpoint: Option<String>,
+    replay_endpoint: Option<String>,
+    #[serde(default)]
+    topic: String,
+}
+
+/// `/server_info?config_format=json`, development mode only; any part may be missing.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ServerInfo {
+    vllm_config: Config,
+    vllm_env: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    model_config: Option<ModelConfig>,
+    scheduler_config: Option<Scheduler>,
+    kv_transfer_config: Option<Transfer>,
+    kv_events_config: Option<Publisher>,
+}
+
+#[derive(Deserialize)]
+struct ModelConfig {
+    /// -1 is no limit.
+    max_logprobs: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct Scheduler {
+    max_num_batched_tokens: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Transfer {
+    kv_connector: Option<String>,
+    kv_role: Option<String>,
+}
+
+pub(super) async fn describe(
+    client: &Client,
+    given: Option<&Connector>,
+) -> Result<(Description, Learnt), Fault> {
+    let (version, models, sources, metrics, info, endpoint) = tokio::try_join!(
+        client.query_json::<Version>("/version"),
+        client.query_json::<Models>("/v1/models"),
+        client.query_optional::<Sources>("/kv_event_sources"),
+        client.query("/metrics"),
+        server_info(client),
+        endpoint(client),
+    )?;
+    let version = version.version;
+    let cache = cache_config(&String::from_utf8_lossy(&metrics));
+    let ranks = cache.as_ref().map_or(1, |cache| cache.ranks);
+    let config = &info.vllm_config;
+    let connector = config.kv_transfer_config.as_ref().and_then(|said| connector(said, given));
+    let connector = connector.or_else(|| given.cloned());
+    let handover = match &connector {
+        Some(own) if own.role.prefills() => Some(advert(client, own, &version, &info).await?),
+        _ => None,
+    };
+    let base = models.data.iter().find(|model| model.parent.is_none());
+    let base = base.ok_or_else(|| Fault::Failed("/v1/models: no model is served".into()))?;
+    let adapters = models.data.iter().filter(|model| model.parent.is_some());
+    let sources = sources.unwrap_or_else(|| by_rank(config.kv_events_config.as_ref(), ranks));
+    let description = Description {
+        version: format!("vllm {version}"),
+        model: base.id.clone(),
+        context_length: base.max_model_len,
+        block_size: cache.as_ref().map(|cache| cache.block_size),
+        total_blocks: cache.as_ref().map(|cache| cache.blocks / u32::from(ranks)),
+        batch_tokens: config.scheduler_config.as_ref().and_then(|s| s.max_num_batched_tokens),
+        ranks,
+        events: sources.values().filter_map(|said| event_source(said, client.host())).collect(),
+        adapters: adapters.map(|model| model.id.clone()).collect(),
+        handover: handover.map(|advert| json::raw(&advert)),
+    };
+    let max_logprobs = config.model_config.as_ref().and_then(|config| config.max_logprobs);
+    let max_logprobs = max_logprobs.map(|max| u32::try_from(max).unwrap_or(u32::MAX));
+    let target = Target { endpoint, max_logprobs };
+    Ok((description, Learnt { target, connector, version: Some(version) }))
+}
+
+/// Empty outside of the development mode, for versions that tell it as text, and where it takes
+/// too long. Whether the engine can be reached at all the other questions find out.
+async fn server_info(client: &Client) -> Result<ServerInfo, Fault> {
+    let path = "/server_info?config_format=json";
+    match client.query_within(SERVER_INFO_TIMEOUT, path).await {
+        Ok(answer) => Ok(serde_json::from_slice(&answer).unwrap_or_default()),
+        Err(Fault::Unsupported(_) | Fault::Unreachable(_)) => Ok(ServerInfo::default()),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Asked with a method that it does not take, a route that exists says so, and nothing happens.
+async fn endpoint(client: &Client) -> Result<Endpoint, Fault> {
+    let answer = client.send(Method::GET, Endpoint::Generate.path(), None, Vec::new()).await?;
+    Ok(match answer.status() {
+        StatusCode::NOT_FOUND => Endpoint::Completions,
+        _ => Endpoint::Generate,
+    })
+}
+
+/// The connector as the engine says; where others find it, as configured.
+fn connector(said: &Transfer, given: Option<&Connector>) -> Option<Connector> {
+    let name = said.kv_connector.clone()?;
+    let role = match said.kv_role.as_deref() {
+        Some("kv_producer") => Role::Prefill,
+        Some("kv_consumer") => Role::Decode,
+        _ => Role::Both,
+    };
+    let given = given.filter(|given| given.name == name);
+    let bootstrap = given.and_then(|given| given.bootstrap.clone());
+    Some(Connector { name, role, bootstrap })
+}
+
+async fn advert(
+    client: &Client,
+    own: &Connector,
+    version: &str,
+    info: &ServerInfo,
+) -> Result<Advert, Fault> {
+    #[derive(Deserialize)]
+    struct Registered {
+        engine_id: String,
+    }
+    let mut advert = Advert {
+        connector: own.name.clone(),
+        version: version.to_owned(),
+        bootstrap: None,
+        engines: Vec::new(),
+    };
+    if handover::has_bootstrap(&own.name) {
+        let bootstrap = own.bootstrap.clone().unwrap_or_else(|| {
+            let port = &info.vllm_env["VLLM_MOONCAKE_BOOTSTRAP_PORT"];
+            let port = port.as_u64().unwrap_or(u64::from(BOOTSTRAP_PORT));
+            format!("http://{}:{port}", client.host())
+        });
+        let server = Client::new(&bootstrap, None)
+            .map_err(|error| Fault::Failed(format!("bootstrap server: {error}")))?;
+        let engines: BTreeMap<u16, Registered> = server.query_json("/query").await?;
+        advert.engines = engines.into_values().map(|engine| engine.engine_id).collect();
+        advert.bootstrap = Some(bootstrap);
+    }
+    Ok(advert)
+}
+
+/// Where each rank publishes, for versions that only say where the first does.
+fn by_rank(first: Option<&Publisher>, ranks: u16) -> Sources {
+    let Some(first) = first else { return Sources::new() };
+    let at = |rank: u16, endpoint: &Option<String>| {
+        endpoint.as_deref().map(|endpoint| shifted(endpoint, rank))
+    };
+    let publisher = |rank| Publisher {
+        endpoint: at(rank, &first.endpoint),
+        replay_endpoint: at(rank, &first.replay_endpoint),
+        ..first.clone()
+    };
+    (0..ranks).map(|rank| (rank, publisher(rank))).collect()
+}
+
+fn event_source(said: &Publisher, host: &str) -> Option<EventSource> {
+    if !said.enable_kv_cache_events || said.publisher.as_deref() != Some("zmq") {
+        return None;
+    }
+    Some(EventSource {
+        endpoint: events::publisher(said.endpoint.as_deref()?, host)?,
+        replay: said.replay_endpoint.as_deref().map(|endpoint| events::replay(endpoint, host)),
+        topic: said.topic.clone(),
+    })
+}
+
+/// What the metrics say of the KV cache.
+#[derive(Debug, PartialEq, Eq)]
+struct CacheConfig {
+    block_size: u32,
+    /// Of all ranks together: each rank's line has the sum.
+    blocks: u32,
+    ranks: u16,
+}
+
+fn cache_config(metrics: &str) -> Option<CacheConfig> {
+    let lines = metrics.lines().filter(|line| line.starts_with("vllm:cache_config_info{"));
+    let lines: Vec<&str> = lines.collect();
+    let engines: HashSet<&str> = lines.iter().filter_map(|line| label(line, "engine")).collect();
+    let line = lines.first()?;
+    Some(CacheConfig {
+        block_size: label(line, "block_size")?.parse().ok()?,
+        blocks: label(line, "num_gpu_blocks")?.parse().ok()?,
+        ranks: u16::try_from(engines.len()).unwrap_or(u16::MAX).max(1),
+    })
+}
+
+/// A label's value. Quotes inside of values are escaped, so that none looks like a label.
+fn label<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let mut rest = line;
+    loop {
+        let (before, after) = rest.split_once(name)?;
+        let value = after.strip_prefix("=\"").filter(|_| before.ends_with(['{', ',']));
+        if let Some(value) = value {
+            return value.split('"').next();
+        }
+        rest = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_shared_by_the_ranks_that_all_tell_the_sum() {
+        let metrics = include_str!("../../fixtures/vllm-0.32.0/dp/cache_config_info.txt");
+        let expected = CacheConfig { block_size: 32, blocks: 4096, ranks: 2 };
+        assert_eq!(cache_config(metrics), Some(expected));
+        assert_eq!(cache_config("# nothing"), None);
+        assert_eq!(cache_config("vllm:cache_config_info{engine=\"0\"} 1"), None);
+    }
+
+    #[test]
+    fn labels_are_found_by_their_whole_name() {
+        let line = r#"m{mamba_block_size="1",hash_block_size="2",block_size="3",e="x\"y"} 1.0"#;
+        assert_eq!(label(line, "block_size"), Some("3"));
+        assert_eq!(label(line, "mamba_block_size"), Some("1"));
+        assert_eq!(label(line, "size"), None);
+    }
+
+    #[test]
+    fn versions_that_tell_one_publisher_have_the_others_on_the_next_ports() {
+        let first = Publisher {
+            enable_kv_cache_events: true,
+            publisher: Some("zmq".into()),
+            endpoint: Some("tcp://*:5557".into()),
+            replay_endpoint: None,
+            topic: "kv".into(),
+        };
+        let sources = by_rank(Some(&first), 2);
+        let second = event_source(&sources[&1], "10.0.0.1").unwrap();
+        assert_eq!(second.endpoint, "tcp://10.0.0.1:5558");
+        assert_eq!(second.replay, None);
+        let off = Publisher { enable_kv_cache_events: false, ..first };
+        assert_eq!(event_source(&off, "h"), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! From an [`Ask`] to vLLM's request bodies.
+
+use super::{Endpoint, Target};
+use crate::json::Object;
+use crate::{Ask, Fault, Hand};
+
+/// All that a prefill in turn is told; `do_remote_decode` alone is enough, and nothing else is
+/// safe.
+const PREFILL_IN_TURN: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
+
+/// Whether the answer can be streamed: a stream has neither the prompt's logprobs nor what a
+/// prefill hands over.
+pub(super) fn streams(ask: &Ask) -> bool {
+    !matches!(ask.hand, Hand::Prefill(_)) && ask.sampling.prompt_logprobs.is_none()
+}
+
+/// The body of a request.
+///
+/// # Errors
+///
+/// [`Fault::Invalid`] where two engines together cannot do it.
+pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, Fault> {
+    if matches!(ask.hand, Hand::Decode(_)) && ask.sampling.prompt_logprobs.is_some() {
+        let why = "the prompt is computed by another engine, which does not hand them over";
+        return Err(Fault::Invalid(format!("prompt_logprobs: {why}")));
+    }
+    let mut body = Object::with_room_for(ask.tokens.len());
+    match target.endpoint {
+        Endpoint::Generate => {
+            body.ids("token_ids", &ask.tokens);
+            body.object("sampling_params", |body| {
+                sampling(body, ask, target);
+                // Only ids are asked for, so the engine need not make text.
+                body.field("detokenize", false);
+            });
+        }
+        Endpoint::Completions => {
+            body.ids("prompt", &ask.tokens);
+            sampling(&mut body, ask, target);
+            body.field("return_token_ids", true);
+            body.field("return_tokens_as_token_ids", true);
+        }
+    }
+    body.optional("model", ask.lora.as_deref());
+    body.optional("cache_salt", ask.cache_salt.as_deref());
+    // Here smaller is more urgent.
+    body.unless("priority", -i64::from(ask.priority), 0);
+    match &ask.hand {
+        Hand::Whole => {}
+        Hand::Prefill(None) => body.raw("kv_transfer_params", PREFILL_IN_TURN),
+        Hand::Prefill(Some(told)) | Hand::Decode(told) => {
+            body.raw("kv_transfer_params", told.get());
+        }
+    }
+    body.field("stream", stream);
+    if stream {
+        body.object("stream_options", |options| options.field("include_usage", true));
+    }
+    Ok(body.finish())
+}
+
+/// Everything is said, defaults too: a completion takes what is left out from the model's own
+/// generation configuration.
+fn sampling(body: &mut Object, ask: &Ask, target: Target) {
+    let given = &*ask.sampling;
+    body.field("temperature", given.temperature);
+    body.field("top_p", given.top_p);
+    body.field("top_k", given.top_k);
+    body.field("min_p", given.min_p);
+    body.field("repetition_penalty", given.repetition_penalty);
+    body.field("presence_penalty", given.presence_penalty);
+    body.field("frequency_penalty", given.frequency_penalty);
+    if given.temperature > 0.0 {
+        // A seed is a signed number here, and -1 means none.
+        body.field("seed", given.seed & i64::MAX.unsigned_abs());
+    }
+    body.biases("logit_bias", &given.logit_bias);
+    if matches!(ask.hand, Hand::Prefill(_)) {
+        // One token, whichever it is: the KV before it is what is wanted.
+        body.field("max_tokens", 1);
+        body.field("min_tokens", 1);
+        body.field("ignore_eos", true);
+        return;
+    }
+    body.field("max_tokens", given.max_tokens);
+    body.field("min_tokens", given.min_tokens);
+    body.field("ignore_eos", given.ignore_eos);
+    if !given.stop_token_ids.is_empty() {
+        body.ids("stop_token_ids", &given.stop_token_ids);
+    }
+    body.optional("logprobs", given.logprobs.map(|count| alternatives(count, target)));
+    body.optional("prompt_logprobs", given.prompt_logprobs);
+}
+
+/// How many alternatives are asked for, to get `count`. [`Endpoint::Generate`] counts the chosen
+/// token among them even where it is none of the best: one more makes up for it, where the engine
+/// is known to allow it.
+fn alternatives(count: u32, target: Target) -> u32 {
+    let room = target.max_logprobs.is_some_and(|max| count < max);
+    let short = target.endpoint == Endpoint::Generate && count > 0;
+    count + u32::from(short && room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Sampling;
+    use crate::testkit::{ask, raw};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    const GENERATE: Target = Target { endpoint: Endpoint::Generate, max_logprobs: None };
+
+    fn check(ask: &Ask, endpoint: Endpoint) -> Value {
+        let target = Target { endpoint, ..GENERATE };
+        serde_json::from_slice(&body(ask, target, streams(ask)).unwrap()).unwrap()
+    }
+
+    fn everything() -> Ask {
+        let sampling = Sampling {
+            temperature: 0.5,
+            top_k: 40,
+            top_p: 0.9,
+            min_p: 0.25,
+            repetition_penalty: 1.5,
+            presence_penalty: -0.5,
+            frequency_penalty: 2.0,
+            seed: u64::MAX,
+            logit_bias: vec![(7, -100.0)],
+            logprobs: Some(3),
+            prompt_logprobs: None,
+            min_tokens: 2,
+            max_tokens: 9,
+            stop_token_ids: vec![3, 4],
+            ignore_eos: true,
+        };
+        Ask {
+            sampling: Arc::new(sampling),
+            cache_salt: Some("tenant-a".into()),
+            lora: Some("style-a".into()),
+            priority: 5,
+            ..ask(&[1, 2, 3])
+        }
+    }
+
+    #[test]
+    fn all_of_the_sampling_is_said() {
+        let params = json!({
+            "temperature": 0.5, "top_p": f64::from(0.9_f32), "top_k": 40, "min_p": 0.25,
+            "repetition_penalty": 1.5, "presence_penalty": -0.5, "frequency_penalty": 2.0,
+            "seed": i64::MAX, "logit_bias": {"7": -100.0}, "max_tokens": 9, "min_tokens": 2,
+            "ignore_eos": true, "stop_token_ids": [3, 4], "logprobs": 3, "detokenize": false,
+        });
+        let mut got = check(&everything(), Endpoint::Generate);
+        // The shortest digits of a float are not those of the double it converts to.
+        got["sampling_params"]["top_p"] = json!(f64::from(0.9_f32));
+        assert_eq!(got["sampling_params"], params);
+        got["sampling_params"].take();
+        assert_eq!(
+            got,
+            json!({
+                "token_ids": [1, 2, 3], "sampling_params": null, "model": "style-a",
+                "cache_salt": "tenant-a", "priority": -5, "stream": true,
+                "stream_options": {"include_usage": true},
+            }),
+        );
+    }
+
+    #[test]
+    fn completions_carry_the_same_beside_the_prompt() {
+        let got = check(&everything(), Endpoint::Completions);
+        assert_eq!(got["prompt"], json!([1, 2, 3]));
+        assert_eq!(got["seed"], json!(i64::MAX));
+        assert_eq!(got["return_token_ids"], json!(true));
+        assert_eq!(got["min_tokens"], json!(2));
+        assert_eq!(got.get("sampling_params"), None);
+    }
+
+    #[test]
+    fn one_more_alternative_is_asked_for_where_the_engine_would_leave_one_out() {
+        let target = |endpoint, max_logprobs| Target { endpoint, max_logprobs };
+        assert_eq!(alternatives(3, target(Endpoint::Generate, Some(20))), 4);
+        assert_eq!(alternatives(20, target(Endpoint::Generate, Some(20))), 20);
+        assert_eq!(alternatives(0, target(Endpoint::Generate, Some(20))), 0);
+        assert_eq!(alternatives(3, target(Endpoint::Generate, None)), 3);
+        assert_eq!(alternatives(3, target(Endpoint::Completions, Some(20))), 3);
+    }
+
+    #[test]
+    fn greedy_requests_have_no_seed() {
+        assert_eq!(check(&ask(&[1]), Endpoint::Generate)["sampling_params"].get("seed"), None);
+    }
+
+    #[test]
+    fn a_prefill_is_one_token_that_no_stop_ends_and_is_not_streamed() {
+        let prefill = Ask { hand: Hand::Prefill(None), ..everything() };
+        let got = check(&prefill, Endpoint::Generate);
+        let params = &got["sampling_params"];
+        assert_eq!(params["max_tokens"], json!(1));
+        assert_eq!(params["min_tokens"], json!(1));
+        assert_eq!(params["ignore_eos"], json!(true));
+        assert_eq!((params.get("logprobs"), params.get("stop_token_ids")), (None, None));
+        assert_eq!(got["stream"], json!(false));
+        assert_eq!(
+            got["kv_transfer_params"],
+            json!({
+                "do_remote_decode": true, "do_remote_prefill": false, "remote_engine_id": null,
+                "remote_block_ids": null, "remote_host": null, "remote_port": null,
+            }),
+        );
+    }
+
+    #[test]
+    fn what_decode_is_told_is_passed_on_byte_for_byte() {
+        let told = r#"{ "do_remote_prefill": true,"remote_block_ids":[[1, 2]] }"#;
+        let decode = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
+        let bytes = body(&decode, GENERATE, true).unwrap();
+        assert!(String::from_utf8(bytes).unwrap().contains(told));
+    }
+
+    #[test]
+    fn prompt_logprobs_are_not_streamed_and_not_shared() {
+        let sampling = Sampling { prompt_logprobs: Some(2), ..Sampling::default() };
+        let mut asked = Ask { sampling: Arc::new(sampling), ..ask(&[1, 2]) };
+        assert_eq!(check(&asked, Endpoint::Generate)["stream"], json!(false));
+        asked.hand = Hand::Decode(raw("{}"));
+        assert!(matches!(body(&asked, GENERATE, true), Err(Fault::Invalid(_))));
+    }
+}

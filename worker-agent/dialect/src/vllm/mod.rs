@@ -1,0 +1,133 @@
+//! vLLM: token ids in and out over `POST /inference/v1/generate` (`--enable-scale-out`), or over
+//! `/v1/completions` where that is off.
+//!
+//! Source: vLLM 0.32.0, recorded from a running server and read in its source. Cached-token
+//! counts need `--enable-prompt-tokens-details`; what an engine may be told to do as a whole needs
+//! its development mode.
+
+mod decode;
+mod describe;
+mod encode;
+mod handover;
+mod operate;
+
+use crate::answer::{Streamed, Whole};
+use crate::connect::Names;
+use crate::http::{self, Client, Headers};
+use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation};
+use ::http::{HeaderName, HeaderValue};
+use async_trait::async_trait;
+use parking_lot::RwLock;
+use serde_json::value::RawValue;
+
+pub(crate) use decode::Decode;
+
+/// Where requests for tokens go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Endpoint {
+    /// `/inference/v1/generate`.
+    #[default]
+    Generate,
+    /// `/v1/completions`.
+    Completions,
+}
+
+impl Endpoint {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Generate => "/inference/v1/generate",
+            Self::Completions => "/v1/completions",
+        }
+    }
+}
+
+/// How requests are put to one server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Target {
+    endpoint: Endpoint,
+    /// Most alternatives per token, where it is known.
+    max_logprobs: Option<u32>,
+}
+
+/// One vLLM server.
+#[derive(Debug)]
+pub(crate) struct Vllm {
+    client: Client,
+    /// The connector as configured, for an engine that does not tell.
+    given: Option<Connector>,
+    learnt: RwLock<Learnt>,
+    names: Names,
+}
+
+/// What the engine said when it was last asked to describe itself.
+#[derive(Clone, Debug, Default)]
+struct Learnt {
+    target: Target,
+    connector: Option<Connector>,
+    version: Option<String>,
+}
+
+impl Vllm {
+    pub(crate) fn new(client: Client, given: Option<Connector>) -> Self {
+        let learnt = Learnt { connector: given.clone(), ..Learnt::default() };
+        Self { client, given, learnt: RwLock::new(learnt), names: Names::new() }
+    }
+
+    /// Refuses what the engine's connector would die of.
+    fn check_hand(&self, hand: &Hand) -> Result<(), Fault> {
+        match hand {
+            Hand::Whole => Ok(()),
+            hand => handover::check(hand, self.learnt.read().connector.as_ref()),
+        }
+    }
+}
+
+#[async_trait]
+impl Dialect for Vllm {
+    async fn healthy(&self) -> Result<(), Fault> {
+        self.client.healthy().await
+    }
+
+    async fn describe(&self) -> Result<Description, Fault> {
+        let (description, learnt) = describe::describe(&self.client, self.given.as_ref()).await?;
+        *self.learnt.write() = learnt;
+        Ok(description)
+    }
+
+    async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
+        self.check_hand(&ask.hand)?;
+        let target = self.learnt.read().target;
+        let stream = encode::streams(&ask);
+        let body = encode::body(&ask, target, stream)?;
+        let body = self.client.ask(target.endpoint.path(), body, headers(&ask)?).await?;
+        let decode = Decode::new(&ask);
+        if stream {
+            return Ok(Box::new(Streamed::new(body, decode)));
+        }
+        let delta = decode.whole(&http::collect(body).await?)?;
+        Ok(Box::new(Whole(Some(delta))))
+    }
+
+    async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
+        operate::operate(&self.client, operation).await
+    }
+
+    fn pair(&self, request: u64, prefill: &RawValue) -> Result<Manner, Fault> {
+        let learnt = self.learnt.read();
+        let request = self.names.of(request);
+        handover::pair(request, prefill, learnt.connector.as_ref(), learnt.version.as_deref())
+    }
+}
+
+fn headers(ask: &Ask) -> Result<Headers, Fault> {
+    let id = HeaderValue::try_from(&ask.id)
+        .map_err(|_| Fault::Invalid(format!("id: {:?} cannot stand in a header", ask.id)))?;
+    let mut headers = vec![(HeaderName::from_static("x-request-id"), id)];
+    if let Some(rank) = ask.rank {
+        headers.push((HeaderName::from_static("x-data-parallel-rank"), rank.into()));
+    }
+    Ok(headers)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Settings of engines that are processes of their own: vLLM, SGLang, TensorRT-LLM.
+
+use super::{EngineArgs, EngineKind, Faults};
+use clap::{Args, ValueEnum};
+use stator_dialect::{ApiKey, Kind};
+use stator_protos::discovery::Role;
+use stator_runtime::config::ConfigError;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a worker does of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RoleArg {
+    /// All of it.
+    #[default]
+    Aggregated,
+    /// It computes prompts for decode workers.
+    Prefill,
+    /// It answers; prefill workers may compute prompts for it.
+    Decode,
+}
+
+/// Flags of engines that are processes of their own.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Stock engines (vllm, sglang, trtllm)")]
+pub struct StockArgs {
+    /// Uses the engine that serves at this URL, for example `http://127.0.0.1:8001`, instead of
+    /// starting one. Its KV events and metrics are found by asking it.
+    #[arg(long, env = "STATOR_ATTACH", value_name = "URL")]
+    pub attach: Option<String>,
+
+    /// Program that starts the engine. Default: `vllm`, `python3 -m sglang.launch_server` or
+    /// `trtllm-serve`, from PATH.
+    #[arg(long, env = "STATOR_ENGINE_PROGRAM", value_name = "PATH", conflicts_with = "attach")]
+    pub engine_program: Option<PathBuf>,
+
+    /// Port that the started engine serves on, on the loopback interface; 0 takes a free one.
+    #[arg(long, env = "STATOR_ENGINE_PORT", default_value_t = 0, value_name = "PORT")]
+    pub engine_port: u16,
+
+    /// Key that the engine asks for, if it does. Better given by the environment.
+    #[arg(long, env = "STATOR_ENGINE_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub engine_api_key: Option<String>,
+
+    /// What the workers do of a request: `prefill` computes prompts for workers with `decode`.
+    #[arg(long, env = "STATOR_ROLE", default_value = "aggregated", value_enum)]
+    pub role: RoleArg,
+
+    /// Connector that moves KV between engines with the roles prefill and decode. Default:
+    /// `NixlConnector` (vllm), `mooncake` (sglang).
+    #[arg(long, env = "STATOR_CONNECTOR", value_name = "NAME")]
+    pub connector: Option<String>,
+
+    /// Longest wait for the engine to become ready, in seconds, 1 to 86400.
+    #[arg(long, env = "STATOR_ENGINE_START_TIMEOUT_S", default_value_t = 1800, value_name = "S")]
+    pub engine_start_timeout_s: u64,
+
+    /// An engine that has requests and takes no step for this long hangs and is started again, in
+    /// seconds, 1 to 86400.
+    #[arg(long, env = "STATOR_ENGINE_HANG_TIMEOUT_S", default_value_t = 120, value_name = "S")]
+    pub engine_hang_timeout_s: u64,
+
+    /// Starts of an engine that fails again and again before the agent gives up, 0 for no limit.
+    #[arg(long, env = "STATOR_ENGINE_RESTARTS", default_value_t = 0, value_name = "N")]
+    pub engine_restarts: u32,
+
+    /// Longest wait for the engine to end by itself at shutdown, in seconds, 0 to 3600.
+    #[arg(long, env = "STATOR_ENGINE_STOP_GRACE_S", default_value_t = 20, value_name = "S")]
+    pub engine_stop_grace_s: u64,
+
+    /// After this long without a request the engine is asked for one token, in seconds, 0 to
+    /// 86400; 0 never asks.
+    #[arg(long, env = "STATOR_CANARY_IDLE_S", default_value_t = 60, value_name = "S")]
+    pub canary_idle_s: u64,
+
+    /// Longest wait for a prefill worker and its KV before a decode worker computes the prompt
+    /// itself, in milliseconds, 1 to 3600000.
+    #[arg(long, env = "STATOR_PREFILL_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS")]
+    pub prefill_timeout_ms: u64,
+
+    /// The engine's own flags, after `--`.
+    #[arg(last = true, value_name = "ENGINE FLAGS")]
+    pub engine_args: Vec<String>,
+}
+
+/// Settings of a stock engine. A value of this type is valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StockSettings {
+    /// Which it is.
+    pub kind: Kind,
+    /// Started here, or running elsewhere.
+    pub origin: Origin,
+    /// The model's folder.
+    pub model: PathBuf,
+    /// Name that clients ask for, where it is not the one that the engine says.
+    pub model_name: Option<String>,
+    /// Key that the engine asks for.
+    pub api_key: Option<ApiKey>,
+    /// What the workers do of a request.
+    pub role: Role,
+    /// Connector that moves KV.
+    pub connector: Option<String>,
+    /// Longest wait for the engine to become ready.
+    pub start_timeout: Duration,
+    /// Longest time without a step while requests run.
+    pub hang_timeout: Duration,
+    /// Starts that may fail one after the other; `None` for no limit.
+    pub restarts: Option<u32>,
+    /// Longest wait for the engine to end by itself.
+    pub stop_grace: Duration,
+    /// Idle time before the engine is asked for a token; `None` never asks.
+    pub canary_idle: Option<Duration>,
+    /// Longest wait for a prefill worker and its KV.
+    pub prefill_timeout: Duration,
+}
+
+/// Where an engine comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It runs already.
+    Attached {
+        /// `http://host:port`.
+        url: String,
+    },
+    /// The agent starts it.
+    Started {
+        /// Its program, where it is not the usual one.
+        program: Option<PathBuf>,
+        /// Its port; 0 for a free one.
+        port: u16,
+        /// Its own flags.
+        args: Vec<String>,
+    },
+}
+
+impl StockSettings {
+    /// Checks the flags of an engine of this kind.
+    ///
+    /// # Errors
+    ///
+    /// Every flag that is wrong, with its value and limit.
+    pub(super) fn new(
+        kind: Kind,
+        engine: EngineArgs,
+        stock: StockArgs,
+    ) -> Result<Self, ConfigError> {
+        let mut faults = Faults::default();
+        faults.range("engine-start-timeout-s", stock.engine_start_timeout_s, 1, 86_400);
+        faults.range("engine-hang-timeout-s", stock.engine_hang_timeout_s, 1, 86_400);
+        faults.range("engine-stop-grace-s", stock.engine_stop_grace_s, 0, 3600);
+        faults.range("canary-idle-s", stock.canary_idle_s, 0, 86_400);
+        faults.range("prefill-timeout-ms", stock.prefill_timeout_ms, 1, 3_600_000);
+        // One engine is one process; more of them are more agents.
+        faults.range("workers", engine.workers, 1, 1);
+        if engine.model.is_none() {
+            let folder = "the model's folder is needed: proxies take its tokenizer from here";
+            faults.0.push(format!("model: {folder}"));
+        }
+        if stock.attach.is_some() && !stock.engine_args.is_empty() {
+            faults.0.push("attach: a running engine takes no flags after `--`".into());
+        }
+        if let Some(url) = &stock.attach
+            && !(url.starts_with("http://") || url.starts_with("https://"))
+        {
+            faults.0.push(format!("attach: {url:?} is not `http://host:port`"));
+        }
+        faults.none()?;
+        let seconds = Duration::from_secs;
+        Ok(Self {
+            kind,
+            origin: match stock.attach {
+                Some(url) => Origin::Attached { url },
+                None => Origin::Started {
+                    program: stock.engine_program,
+                    port: stock.engine_port,
+                    args: stock.engine_args,
+                },
+            },
+            model: engine.model.unwrap_or_default(),
+            model_name: engine.model_name,
+            api_key: stock.engine_api_key.map(ApiKey),
+            role: match stock.role {
+                RoleArg::Aggregated => Role::Aggregated,
+                RoleArg::Prefill => Role::Prefill,
+                RoleArg::Decode => Role::Decode,
+            },
+            connector: stock.connector,
+            start_timeout: seconds(stock.engine_start_timeout_s),
+            hang_timeout: seconds(stock.engine_hang_timeout_s),
+            restarts: Some(stock.engine_restarts).filter(|limit| *limit > 0),
+            stop_grace: seconds(stock.engine_stop_grace_s),
+            canary_idle: Some(seconds(stock.canary_idle_s)).filter(|idle| !idle.is_zero()),
+            prefill_timeout: Duration::from_millis(stock.prefill_timeout_ms),
+        })
+    }
+}
+
+impl EngineKind {
+    /// The stock engine that it is; `None` for one of our own.
+    pub fn stock(self) -> Option<Kind> {
+        match self {
+            Self::Builtin | Self::Sim => None,
+            Self::Vllm => Some(Kind::Vllm),
+            Self::Sglang => Some(Kind::Sglang),
+            Self::Trtllm => Some(Kind::Trtllm),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What an agent runs, ready to be told to the fleet.
+
+use crate::agent::{Loaded, LoadedEngine};
+use crate::remote;
+use stator_protos::discovery::{ModelRecord, ProfileRecord};
+
+/// Engines, and what the fleet must know of them.
+pub(crate) struct Crew {
+    /// The model.
+    pub(crate) model: ModelRecord,
+    /// Files that proxies ask for, by base name.
+    pub(crate) files: Vec<(String, Vec<u8>)>,
+    /// The workers, in order.
+    pub(crate) places: Vec<Place>,
+    /// What the engines say of themselves.
+    pub(crate) profile: ProfileRecord,
+    /// The engines.
+    pub(crate) engines: Engines,
+}
+
+/// One worker.
+pub(crate) struct Place {
+    /// Number of its engine in the agent.
+    pub(crate) engine: u32,
+    /// Its data-parallel rank.
+    pub(crate) rank: u16,
+    /// KV blocks it can hold.
+    pub(crate) total_blocks: u32,
+}
+
+/// Engines of an agent.
+pub(crate) enum Engines {
+    /// In its own process, one per worker.
+    Own(Vec<LoadedEngine>),
+    /// A process of its own, whose ranks are the workers.
+    Stock(Box<remote::Engine>),
+}
+
+impl From<Loaded> for Crew {
+    fn from(loaded: Loaded) -> Self {
+        let Loaded { model, files, engines } = loaded;
+        let place = |(number, engine): (u32, &LoadedEngine)| Place {
+            engine: number,
+            rank: 0,
+            total_blocks: engine.total_blocks,
+        };
+        let places = (0..).zip(&engines).map(place).collect();
+        let profile = ProfileRecord::default();
+        Self { model, files, places, profile, engines: Engines::Own(engines) }
+    }
+}

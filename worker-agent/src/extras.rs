@@ -1,0 +1,139 @@
+//! What a request may ask beyond tokens and sampling, which only stock engines do.
+
+use serde_json::value::RawValue;
+use stator_protos::worker;
+use stator_protos::{WorkerId, WorkerRank};
+
+/// Longest LoRA name and client's request id, in bytes.
+const MAX_NAME_BYTES: usize = 256;
+/// Longest endpoint of an agent, and longest handover that another agent tells of, in bytes.
+const MAX_ENDPOINT_BYTES: usize = 1024;
+pub(crate) const MAX_HANDOVER_BYTES: usize = 1 << 20;
+/// Range of priorities.
+const PRIORITIES: std::ops::RangeInclusive<i32> = -1_000_000..=1_000_000;
+
+/// What only stock engines do of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extras {
+    /// LoRA adapter.
+    pub(crate) lora: Option<String>,
+    /// Larger is more urgent.
+    pub(crate) priority: i32,
+    /// Who computes the prompt, where it is not this worker.
+    pub(crate) prefill: Option<Peer>,
+    /// The client's request id, for logs.
+    pub(crate) client_request_id: String,
+    /// W3C trace context.
+    pub(crate) traceparent: String,
+}
+
+/// A worker of another agent that computes prompts.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// Request plane of its agent.
+    pub(crate) endpoint: String,
+    /// Who it is.
+    pub(crate) worker: WorkerRank,
+    /// What its agent says of its engine's connector.
+    pub(crate) handover: Box<RawValue>,
+}
+
+impl Extras {
+    /// Takes them out of a submission.
+    ///
+    /// # Errors
+    ///
+    /// A message that names the field, its value and its limit.
+    pub(crate) fn take(submit: &mut worker::Submit) -> Result<Self, String> {
+        let names =
+            [("lora_name", &submit.lora_name), ("client_request_id", &submit.client_request_id)];
+        for (field, name) in names {
+            if name.len() > MAX_NAME_BYTES {
+                return Err(format!("{field}: {} bytes, limit {MAX_NAME_BYTES}", name.len()));
+            }
+        }
+        if !PRIORITIES.contains(&submit.priority) {
+            return Err(format!("priority: {} is not in {PRIORITIES:?}", submit.priority));
+        }
+        Ok(Self {
+            lora: Some(std::mem::take(&mut submit.lora_name)).filter(|name| !name.is_empty()),
+            priority: submit.priority,
+            prefill: submit.prefill.take().map(peer).transpose()?,
+            client_request_id: std::mem::take(&mut submit.client_request_id),
+            traceparent: std::mem::take(&mut submit.traceparent),
+        })
+    }
+}
+
+fn peer(given: worker::PrefillPeer) -> Result<Peer, String> {
+    let worker::PrefillPeer { endpoint, worker_id, rank, handover_json } = given;
+    if endpoint.is_empty() || endpoint.len() > MAX_ENDPOINT_BYTES {
+        let bytes = endpoint.len();
+        return Err(format!("prefill.endpoint: {bytes} bytes, 1 to {MAX_ENDPOINT_BYTES}"));
+    }
+    let rank = u16::try_from(rank)
+        .map_err(|_| format!("prefill.rank: {rank} is above {}, the limit", u16::MAX))?;
+    Ok(Peer {
+        endpoint,
+        worker: WorkerRank { worker: WorkerId(worker_id), rank },
+        handover: handover("prefill.handover_json", handover_json)?,
+    })
+}
+
+/// Opaque JSON of a connector, of bounded size.
+///
+/// # Errors
+///
+/// A message that names `field`, where it is no JSON or too long.
+pub(crate) fn handover(field: &str, json: String) -> Result<Box<RawValue>, String> {
+    if json.len() > MAX_HANDOVER_BYTES {
+        return Err(format!("{field}: {} bytes, limit {MAX_HANDOVER_BYTES}", json.len()));
+    }
+    RawValue::from_string(json).map_err(|error| format!("{field}: no JSON: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut worker::Submit)) -> Result<Extras, String> {
+        let mut submit = worker::Submit {
+            prefill: Some(worker::PrefillPeer {
+                endpoint: "http://127.0.0.1:7000".into(),
+                worker_id: 7,
+                rank: 1,
+                handover_json: "{\"connector\":\"x\"}".into(),
+            }),
+            ..worker::Submit::default()
+        };
+        change(&mut submit);
+        Extras::take(&mut submit)
+    }
+
+    #[test]
+    fn a_prefill_worker_is_taken_as_it_was_named() {
+        let peer = check(|_| ()).unwrap().prefill.unwrap();
+        assert_eq!(peer.worker, WorkerRank { worker: WorkerId(7), rank: 1 });
+        assert_eq!(peer.handover.get(), "{\"connector\":\"x\"}");
+    }
+
+    #[test]
+    fn absurd_values_are_refused_with_field_value_and_limit() {
+        let prefill = |change: fn(&mut worker::PrefillPeer)| {
+            check(move |submit| change(submit.prefill.as_mut().unwrap()))
+        };
+        let cases = [
+            (check(|s| s.lora_name = "x".repeat(257)), "lora_name: 257 bytes, limit 256"),
+            (check(|s| s.priority = 1_000_001), "priority: 1000001 is not in -1000000..=1000000"),
+            (prefill(|p| p.endpoint.clear()), "prefill.endpoint: 0 bytes, 1 to 1024"),
+            (prefill(|p| p.rank = 65_536), "prefill.rank: 65536 is above 65535, the limit"),
+            (
+                prefill(|p| p.handover_json = "{".into()),
+                "prefill.handover_json: no JSON: EOF while parsing an object at line 1 column 1",
+            ),
+        ];
+        for (result, expected) in cases {
+            assert_eq!(result.unwrap_err(), expected);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `stator operate`: asks an agent to do something to its engine.
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use stator_protos::worker::operate_request::Operation as Asked;
+use stator_protos::worker::operations_client::OperationsClient;
+use stator_protos::worker::{
+    LoadAdapter, OperateRequest, Pause, ResetCache, Resume, Sleep, StartProfile, StopProfile,
+    UnloadAdapter, UpdateWeights, Wake,
+};
+use std::time::Duration;
+use tonic::transport::Endpoint;
+
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Flags of `stator operate`.
+#[derive(Args, Clone, Debug)]
+pub struct OperateArgs {
+    /// Request plane of the agent: `http://host:port` or `unix:///path`.
+    #[arg(
+        long,
+        env = "STATOR_AGENT",
+        default_value = "http://127.0.0.1:7000",
+        value_name = "ENDPOINT"
+    )]
+    pub agent: String,
+
+    /// What is to be done.
+    #[command(subcommand)]
+    pub operation: OperationArg,
+}
+
+/// What can be done to an engine.
+#[derive(Clone, Debug, Subcommand)]
+pub enum OperationArg {
+    /// Forget all cached prefixes.
+    ResetCache,
+    /// Stop taking steps, and take no new requests.
+    Pause,
+    /// Go on after a pause.
+    Resume,
+    /// Give device memory back, and take no new requests.
+    Sleep {
+        /// 1 keeps the weights in host memory, 2 drops them.
+        #[arg(default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=2))]
+        level: u32,
+    },
+    /// Take device memory again, and requests.
+    Wake,
+    /// Load a LoRA adapter.
+    LoadAdapter {
+        /// Name that requests ask for.
+        name: String,
+        /// Where the engine finds it.
+        path: String,
+    },
+    /// Unload a LoRA adapter.
+    UnloadAdapter {
+        /// Its name.
+        name: String,
+    },
+    /// Begin to record a profile.
+    StartProfile,
+    /// End the profile.
+    StopProfile,
+    /// Take new weights.
+    UpdateWeights {
+        /// What the engine's own interface wants, as JSON.
+        request: String,
+    },
+}
+
+/// Asks the agent, and waits until it is done.
+///
+/// # Errors
+///
+/// When the agent cannot be reached, or its engine does not do it.
+pub async fn operate(args: OperateArgs) -> anyhow::Result<()> {
+    let endpoint = Endpoint::from_shared(args.agent.clone())
+        .with_context(|| format!("agent: {:?} is no endpoint", args.agent))?
+        .connect_timeout(CONNECT_TIMEOUT);
+    let channel = endpoint.connect().await;
+    let channel = channel.with_context(|| format!("agent: cannot connect to {}", args.agent))?;
+    let operation = Some(args.operation.into());
+    let asked = OperationsClient::new(channel).operate(OperateRequest { operation }).await;
+    asked.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
+    Ok(())
+}
+
+impl From<OperationArg> for Asked {
+    fn from(arg: OperationArg) -> Self {
+        match arg {
+            OperationArg::ResetCache => Self::ResetCache(ResetCache {}),
+            OperationArg::Pause => Self::Pause(Pause {}),
+            OperationArg::Resume => Self::Resume(Resume {}),
+            OperationArg::Sleep { level } => Self::Sleep(Sleep { level }),
+            OperationArg::Wake => Self::Wake(Wake {}),
+            OperationArg::LoadAdapter { name, path } => {
+                Self::LoadAdapter(LoadAdapter { name, path })
+            }
+            OperationArg::UnloadAdapter { name } => Self::UnloadAdapter(UnloadAdapter { name }),
+            OperationArg::StartProfile => Self::StartProfile(StartProfile {}),
+            OperationArg::StopProfile => Self::StopProfile(StopProfile {}),
+            OperationArg::UpdateWeights { request } => {
+                Self::UpdateWeights(UpdateWeights { request_json: request })
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What operators do to engines: the second service of the agent's gRPC port.
+
+use crate::worker::Command;
+use stator_dialect::{Fault, Operation};
+use stator_protos::worker::operate_request::Operation as Asked;
+use stator_protos::worker::operations_server::Operations;
+use stator_protos::worker::{OperateRequest, OperateResponse};
+use tokio::sync::{mpsc, oneshot};
+use tonic::{Request, Response, Status};
+
+/// Highest sleep level.
+const SLEEP_LEVEL_MAX: u32 = 2;
+/// Longest name, path or request, in bytes.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// An operation, and who waits for it.
+#[derive(Debug)]
+pub(crate) struct Order {
+    /// What is to be done.
+    pub(crate) operation: Operation,
+    /// Who waits.
+    pub(crate) answer: oneshot::Sender<Result<(), Fault>>,
+}
+
+/// The service.
+#[derive(Clone, Debug)]
+pub(crate) enum Service {
+    /// Engines of our own: each of their drivers is told.
+    Own(Vec<mpsc::Sender<Command>>),
+    /// A stock engine: its keeper is told.
+    Stock(mpsc::Sender<Order>),
+}
+
+impl Service {
+    async fn run(&self, operation: Operation) -> Result<(), Fault> {
+        match self {
+            Self::Own(drivers) => {
+                for driver in drivers {
+                    order(operation.clone(), driver, Command::Operate).await?;
+                }
+                Ok(())
+            }
+            Self::Stock(keeper) => order(operation, keeper, |order| order).await,
+        }
+    }
+}
+
+async fn order<T>(
+    operation: Operation,
+    to: &mpsc::Sender<T>,
+    command: impl FnOnce(Order) -> T,
+) -> Result<(), Fault> {
+    let gone = || Fault::Unreachable("the engine has ended".into());
+    let (answer, answered) = oneshot::channel();
+    to.send(command(Order { operation, answer })).await.map_err(|_| gone())?;
+    answered.await.unwrap_or_else(|_| Err(gone()))
+}
+
+#[tonic::async_trait]
+impl Operations for Service {
+    async fn operate(
+        &self,
+        request: Request<OperateRequest>,
+    ) -> Result<Response<OperateResponse>, Status> {
+        let operation = operation(request.into_inner()).map_err(Status::invalid_argument)?;
+        tracing::info!(?operation, "an operation was asked for");
+        match self.run(operation).await {
+            Ok(()) => Ok(Response::new(OperateResponse {})),
+            Err(fault) => {
+                let message = fault.to_string();
+                Err(match fault {
+                    Fault::Invalid(_) => Status::invalid_argument(message),
+                    Fault::Overloaded(_) => Status::resource_exhausted(message),
+                    Fault::Unsupported(_) => Status::unimplemented(message),
+                    Fault::Unreachable(_) => Status::unavailable(message),
+                    Fault::Aborted(_) => Status::aborted(message),
+                    Fault::Failed(_) => Status::internal(message),
+                })
+            }
+        }
+    }
+}
+
+/// # Errors
+///
+/// A message that names the field, its value and its limit.
+fn operation(request: OperateRequest) -> Result<Operation, String> {
+    let text = |field: &str, text: String| match text.len() {
+        1..=TEXT_BYTES_MAX => Ok(text),
+        bytes => Err(format!("{field}: {bytes} bytes, 1 to {TEXT_BYTES_MAX}")),
+    };
+    Ok(match request.operation.ok_or("operation: it is missing, or of a later version")? {
+        Asked::ResetCache(_) => Operation::ResetCache,
+        Asked::Pause(_) => Operation::Pause,
+        Asked::Resume(_) => Operation::Resume,
+        Asked::Sleep(sleep) if sleep.level > SLEEP_LEVEL_MAX => {
+            return Err(format!("sleep.level: {} is not in 0..={SLEEP_LEVEL_MAX}", sleep.level));
+        }
+        Asked::Sleep(sleep) => Operation::Sleep { level: sleep.level as u8 },
+        Asked::Wake(_) => Operation::Wake,
+        Asked::LoadAdapter(load) => Operation::LoadAdapter {
+            name: text("load_adapter.name", load.name)?,
+            path: text("load_adapter.path", load.path)?,
+        },
+        Asked::UnloadAdapter(unload) => {
+            Operation::UnloadAdapter { name: text("unload_adapter.name", unload.name)? }
+        }
+        Asked::StartProfile(_) => Operation::StartProfile,
+        Asked::StopProfile(_) => Operation::StopProfile,
+        Asked::UpdateWeights(update) => Operation::UpdateWeights {
+            request: text("update_weights.request_json", update.request_json)?.into(),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stator_protos::worker::{LoadAdapter, Sleep, UnloadAdapter};
+
+    fn check(asked: Asked) -> Result<Operation, String> {
+        operation(OperateRequest { operation: Some(asked) })
+    }
+
+    #[test]
+    fn operations_are_taken_within_their_limits() {
+        let load = LoadAdapter { name: "a".into(), path: "/a".into() };
+        let expected = Operation::LoadAdapter { name: "a".into(), path: "/a".into() };
+        assert_eq!(check(Asked::LoadAdapter(load)), Ok(expected));
+        let unload = UnloadAdapter { name: String::new() };
+        let error = check(Asked::UnloadAdapter(unload)).unwrap_err();
+        assert_eq!(error, "unload_adapter.name: 0 bytes, 1 to 1048576");
+        let error = check(Asked::Sleep(Sleep { level: 3 })).unwrap_err();
+        assert_eq!(error, "sleep.level: 3 is not in 0..=2");
+        let error = operation(OperateRequest { operation: None }).unwrap_err();
+        assert_eq!(error, "operation: it is missing, or of a later version");
+    }
+}

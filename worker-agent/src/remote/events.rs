@@ -1,0 +1,51 @@
+//! Where the KV events of an engine's ranks come from.
+
+use super::Engine;
+use stator_dialect::{EventSource, Kind};
+use stator_engine_signals::events::{FollowSettings, Source, TrtLlmDrain, TrtLlmSettings};
+use stator_engine_signals::fetch::{TlsOptions, Url};
+use stator_fleet::subscribe::Subscription;
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use tokio::task::JoinSet;
+
+/// A source for each rank, in order; none where the engine publishes no events. What has to run
+/// beside them is spawned.
+pub(super) fn sources(engine: &Engine, beside: &mut JoinSet<()>) -> VecDeque<Source> {
+    match engine.settings.kind {
+        Kind::Vllm | Kind::Sglang => engine.description.events.iter().map(subscribed).collect(),
+        Kind::Trtllm => drained(engine, beside),
+    }
+}
+
+/// What is kept of the events of a rank that holds so many blocks: room for those that wait for
+/// their removal to be told, and for those that are held twice.
+pub(super) fn settings(block_size: u32, total_blocks: u32) -> FollowSettings {
+    let blocks_max = (total_blocks as usize).saturating_mul(4).max(1024);
+    FollowSettings { blocks_max, ..FollowSettings::new(tokens(block_size)) }
+}
+
+fn subscribed(source: &EventSource) -> Source {
+    let subscription = Subscription {
+        endpoint: source.endpoint.clone(),
+        prefixes: vec![source.topic.clone()],
+        silence: None,
+    };
+    Source::Zmq { subscription, replay_endpoint: source.replay.clone() }
+}
+
+/// TensorRT-LLM has one list for all ranks.
+fn drained(engine: &Engine, beside: &mut JoinSet<()>) -> VecDeque<Source> {
+    let url = Url::parse(&engine.url).ok();
+    let origin = url.and_then(|url| url.origin(&TlsOptions::default()).ok());
+    let Some(origin) = origin else { return VecDeque::new() };
+    let settings = TrtLlmSettings::new(origin, tokens(engine.block_size));
+    let (drain, sources) = TrtLlmDrain::new(settings, engine.description.ranks.max(1));
+    beside.spawn(drain.run());
+    sources.into()
+}
+
+/// Tokens per block; an engine that says 0 is refused before.
+fn tokens(block_size: u32) -> NonZeroU32 {
+    NonZeroU32::new(block_size).unwrap_or(NonZeroU32::MIN)
+}

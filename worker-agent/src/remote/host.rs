@@ -1,0 +1,269 @@
+//! Watches over an engine and its process, and tells when it serves and when it does not.
+
+use super::launch::Launch;
+use super::probe::{Memory, Probe};
+use stator_dialect::Description;
+use stator_runtime::Shutdown;
+use stator_runtime::shutdown::Trigger;
+use stator_supervise::{Cause, Event, Health, Observation, Progress};
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// How often the engine is looked at.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// How often waiting for an engine is worth a line in the log.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What became of an engine.
+#[derive(Debug)]
+pub(super) enum News {
+    /// It serves.
+    Up(Box<Description>),
+    /// It does not any more.
+    Down(End),
+    /// It is given up.
+    Over(anyhow::Error),
+}
+
+/// Why a life ended.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    /// A word for metrics.
+    pub(super) cause: &'static str,
+    /// For people.
+    pub(super) why: String,
+}
+
+/// An engine that is watched over.
+#[derive(Debug)]
+pub(super) struct Host {
+    news: mpsc::Receiver<News>,
+    stop: Trigger,
+    task: JoinHandle<()>,
+}
+
+/// Limits of an engine that somebody else runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Longest wait until it serves for the first time.
+    pub(super) start: Duration,
+    /// Longest time without progress.
+    pub(super) hang: Duration,
+    /// Longest wait for it to end by itself.
+    pub(super) stop: Duration,
+}
+
+impl Host {
+    /// Starts the engine, if it is to be started, and watches over it.
+    pub(super) fn start(launch: Option<Launch>, probe: Arc<Probe>, limits: Limits) -> Self {
+        let (sender, news) = mpsc::channel(4);
+        let (stop, stopped) = Shutdown::new();
+        let watch = Watch { probe, limits, news: sender, up: false, served: false };
+        let task = match launch {
+            Some(launch) => tokio::spawn(watch.supervised(launch, stopped)),
+            None => tokio::spawn(watch.attached(stopped)),
+        };
+        Self { news, stop, task }
+    }
+
+    /// What happens next; `None` once nothing more will.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub(super) async fn next(&mut self) -> Option<News> {
+        self.news.recv().await
+    }
+
+    /// Ends the engine, if it was started here, and waits until it is gone.
+    pub(super) async fn stop(self) {
+        self.stop.set();
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "watching over the engine failed");
+        }
+    }
+}
+
+struct Watch {
+    probe: Arc<Probe>,
+    limits: Limits,
+    news: mpsc::Sender<News>,
+    up: bool,
+    /// Whether it ever was.
+    served: bool,
+}
+
+/// What a look at an engine found.
+type Look = Result<Option<Box<Description>>, String>;
+
+impl Watch {
+    /// Watches over a process of our own.
+    async fn supervised(mut self, launch: Launch, stopped: Shutdown) {
+        let Launch { supervisor: mut engine, home: _home, .. } = launch;
+        let mut looks = Looks::new(self.probe.clone());
+        let mut description = None;
+        loop {
+            tokio::select! {
+                event = engine.next_event() => match event {
+                    Some(Event::Ready) => if let Some(description) = description.take() {
+                        self.up(description).await;
+                    }
+                    Some(event) => self.supervisor_says(event).await,
+                    None => break,
+                },
+                look = looks.next(self.up) => {
+                    let health = self.health(look, &mut description);
+                    let (running, counter) = self.probe.progress();
+                    let progress = Some(Progress { running, counter });
+                    engine.observe(Observation { health, progress });
+                }
+                () = stopped.wait() => {
+                    engine.stop(self.limits.stop).await;
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn supervisor_says(&mut self, event: Event) {
+        match event {
+            Event::Started { pid, generation } => {
+                tracing::info!(pid, generation, "engine started");
+            }
+            Event::Progressed(phase) => tracing::info!(%phase, "engine"),
+            Event::Unhealthy { reason } => self.down("unhealthy", reason).await,
+            Event::Failed { cause, restart_in } => {
+                self.down(cause.label(), cause.to_string()).await;
+                // A program that is not there will not be there in a second either.
+                let hopeless = !self.served && matches!(cause, Cause::NotStarted { .. });
+                match restart_in.filter(|_| !hopeless) {
+                    Some(pause) => tracing::error!(%cause, ?pause, "engine ended; starting again"),
+                    None => {
+                        let error = anyhow::anyhow!("the engine is given up: {cause}");
+                        self.tell(News::Over(error)).await;
+                    }
+                }
+            }
+            Event::Ready | Event::Stopped { .. } => {}
+        }
+    }
+
+    /// Watches over somebody else's process.
+    async fn attached(mut self, stopped: Shutdown) {
+        let mut looks = Looks::new(self.probe.clone());
+        let begun = Instant::now();
+        let mut last = (0, Instant::now());
+        loop {
+            let look = tokio::select! {
+                look = looks.next(self.up) => look,
+                () = stopped.wait() => return,
+            };
+            let mut description = None;
+            if let Health::Unavailable(why) = self.health(look, &mut description) {
+                self.down("unhealthy", why.clone()).await;
+                if !self.served && begun.elapsed() >= self.limits.start {
+                    let waited = begun.elapsed().as_secs();
+                    let error =
+                        anyhow::anyhow!("the engine does not serve after {waited} s: {why}");
+                    return self.tell(News::Over(error)).await;
+                }
+            }
+            if let Some(description) = description {
+                self.up(description).await;
+            }
+            let ((running, progress), now) = (self.probe.progress(), Instant::now());
+            if running == 0 || progress != last.0 {
+                last = (progress, now);
+            } else if now - last.1 >= self.limits.hang {
+                last.1 = now;
+                let waited = self.limits.hang.as_secs();
+                self.down("hung", format!("{running} requests and no step for {waited} s")).await;
+            }
+        }
+    }
+
+    fn health(&self, look: Look, description: &mut Option<Box<Description>>) -> Health {
+        match look {
+            Ok(found) => {
+                *description = found.or(description.take());
+                Health::Ready
+            }
+            Err(why) => Health::Unavailable(why),
+        }
+    }
+
+    async fn up(&mut self, description: Box<Description>) {
+        self.served = true;
+        if !std::mem::replace(&mut self.up, true) {
+            self.tell(News::Up(description)).await;
+        }
+    }
+
+    async fn down(&mut self, cause: &'static str, why: String) {
+        if std::mem::replace(&mut self.up, false) {
+            self.tell(News::Down(End { cause, why })).await;
+        }
+    }
+
+    async fn tell(&self, news: News) {
+        // A keeper that is gone stops the watch.
+        let _ = self.news.send(news).await;
+    }
+}
+
+/// Looks at an engine again and again, each time on a task of its own, so that whoever waits for
+/// the next look may do something else in between.
+struct Looks {
+    probe: Arc<Probe>,
+    memory: Option<Memory>,
+    running: JoinSet<(Look, Memory)>,
+    ticks: tokio::time::Interval,
+    told: Instant,
+}
+
+impl Looks {
+    fn new(probe: Arc<Probe>) -> Self {
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let memory = Some(Memory::default());
+        Self { probe, memory, running: JoinSet::new(), ticks, told: Instant::now() }
+    }
+
+    /// What the next look finds, `up` saying whether the engine served at the last one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped: the next call goes on.
+    async fn next(&mut self, up: bool) -> Look {
+        if self.running.is_empty() {
+            self.ticks.tick().await;
+            let (probe, mut memory) = (self.probe.clone(), self.memory.take().unwrap_or_default());
+            self.running.spawn(async move {
+                let look = match up {
+                    true => probe.healthy(&mut memory).await.map(|()| None),
+                    false => probe.ready().await.map(|found| Some(Box::new(found))),
+                };
+                (look, memory)
+            });
+        }
+        let (look, memory) = match self.running.join_next().await {
+            Some(Ok(looked)) => looked,
+            Some(Err(error)) => (Err(format!("a look failed: {error}")), Memory::default()),
+            None => return pending().await,
+        };
+        self.memory = Some(memory);
+        match &look {
+            Err(why) if !up && self.told.elapsed() >= PATIENCE => {
+                self.told = Instant::now();
+                tracing::info!(why, "waiting for the engine");
+            }
+            Err(_) => {}
+            Ok(_) => self.told = Instant::now(),
+        }
+        look
+    }
+}

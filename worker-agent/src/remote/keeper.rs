@@ -1,0 +1,239 @@
+//! Keeps a stock engine serving: watches each life of it, ends what must end, begins the next.
+
+use super::driver::{Cache, Life};
+use super::events;
+use super::host::{End, News};
+use super::pages::{self, Shown};
+use super::sink::LifeSink;
+use super::tally::Tally;
+use super::{Engine, profile};
+use crate::identity;
+use crate::operations::Order;
+use crate::workers::Reports;
+use parking_lot::Mutex;
+use stator_dialect::{Description, Fault, Operation};
+use stator_engine_signals::events::Follower;
+use stator_protos::Generation;
+use stator_protos::discovery::WorkerRecord;
+use stator_runtime::Shutdown;
+use stator_runtime::shutdown::Trigger;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Operations that may wait for the one before.
+const ORDERS_MAX: usize = 16;
+/// Longest wait for an operation: loading weights takes long.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The task that keeps an engine.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    stop: Trigger,
+    gave_up: oneshot::Receiver<anyhow::Error>,
+    orders: mpsc::Sender<Order>,
+    task: JoinHandle<()>,
+}
+
+/// One rank, as its keeper has it.
+pub(super) struct RankState {
+    pub(super) record: WorkerRecord,
+    pub(super) tally: Arc<Tally>,
+    pub(super) cache: Arc<Mutex<Cache>>,
+    pub(super) life: watch::Sender<Life>,
+}
+
+impl Keeper {
+    /// Begins the engine's first life and keeps it serving.
+    pub(super) fn start(engine: Engine, ranks: Vec<RankState>, reports: Reports) -> Self {
+        let (stop, stopped) = Shutdown::new();
+        let (give_up, gave_up) = oneshot::channel();
+        let (orders, inbox) = mpsc::channel(ORDERS_MAX);
+        let task = tokio::spawn(async move {
+            let shown =
+                |rank: &RankState| Shown { worker: rank.record.worker, cache: rank.cache.clone() };
+            let shown = ranks.iter().map(shown).collect();
+            let (kind, metrics) = (engine.settings.kind, engine.metrics.clone());
+            let mut pages = JoinSet::new();
+            pages.spawn(pages::follow(kind, engine.url.clone(), shown, metrics));
+            let followers = JoinSet::new();
+            let mut keeping = Keeping { engine, ranks, reports, orders: inbox, followers };
+            if let Err(error) = keeping.run(&stopped).await {
+                // The agent may be ending for another reason already.
+                let _ = give_up.send(error);
+            }
+            keeping.engine.host.stop().await;
+        });
+        Self { stop, gave_up, orders, task }
+    }
+
+    /// Where operations on the engine are asked for.
+    pub(crate) fn orders(&self) -> mpsc::Sender<Order> {
+        self.orders.clone()
+    }
+
+    /// Ends the engine, if it was started here, and waits until it is gone.
+    pub(crate) async fn stop(self) {
+        self.stop.set();
+        if let Err(error) = self.task.await {
+            tracing::error!(%error, "the task that keeps the engine failed");
+        }
+    }
+}
+
+/// Waits until the engine is given up; for ever where there is none to be kept.
+pub(crate) async fn gave_up(keeper: &mut Option<Keeper>) -> anyhow::Error {
+    if let Some(keeper) = keeper
+        && let Ok(error) = (&mut keeper.gave_up).await
+    {
+        return error;
+    }
+    std::future::pending().await
+}
+
+struct Keeping {
+    engine: Engine,
+    ranks: Vec<RankState>,
+    reports: Reports,
+    orders: mpsc::Receiver<Order>,
+    followers: JoinSet<()>,
+}
+
+impl Keeping {
+    /// Runs until `stopped`, or until the engine is given up.
+    async fn run(&mut self, stopped: &Shutdown) -> anyhow::Result<()> {
+        // The agent gave the first life its number with its record.
+        let mut generation = self.ranks.first().map_or(Generation(0), |r| r.record.generation);
+        self.begin(generation);
+        loop {
+            tokio::select! {
+                news = self.engine.host.next() => match news {
+                    Some(News::Up(description)) => {
+                        self.returned(*description)?;
+                        generation = identity::generation(SystemTime::now(), Some(generation));
+                        self.begin(generation);
+                    }
+                    Some(News::Down(end)) => self.end(&end),
+                    Some(News::Over(error)) => return Err(error),
+                    None => anyhow::bail!("nobody watches over the engine any more"),
+                },
+                Some(order) = self.orders.recv() => self.operate(order).await,
+                () = stopped.wait() => return Ok(()),
+            }
+        }
+    }
+
+    /// Begins a life: its feeds, its followers, its place in the record.
+    fn begin(&mut self, generation: Generation) {
+        let (engine, reports) = (&self.engine, &self.reports);
+        let mut sources = events::sources(engine, &mut self.followers);
+        if sources.is_empty() {
+            tracing::warn!("the engine publishes no KV events: what it holds stays unknown");
+        }
+        for rank in &mut self.ranks {
+            rank.record.generation = generation;
+            let life = (rank.record.worker, generation);
+            let sink = Arc::new(LifeSink::new(&reports.feeds, life, engine.block_size));
+            if let Some(source) = sources.pop_front() {
+                let (worker, blocks) = (rank.record.worker, rank.record.total_blocks);
+                let settings = events::settings(engine.block_size, blocks);
+                let follower = Follower::new(worker, source, settings, sink.clone());
+                sink.followed_by(follower.control());
+                self.followers.spawn(follower.run());
+            }
+            rank.life.send_replace(Life::Up(sink));
+        }
+        let workers: Vec<_> = self.ranks.iter().map(|rank| rank.record).collect();
+        let said = profile(&engine.settings, &engine.description);
+        reports.record.send_modify(|record| {
+            record.workers = workers;
+            record.profile.adapters = said.adapters;
+            record.profile.batch_tokens = said.batch_tokens;
+            record.profile.handover = said.handover;
+        });
+        tracing::info!(%generation, "the engine serves");
+        engine.metrics.lives.inc();
+        engine.metrics.up.set(1);
+    }
+
+    /// Ends a life: pickers first, then the requests that it had.
+    fn end(&mut self, end: &End) {
+        tracing::error!(cause = end.cause, why = end.why, "the engine's life ended");
+        self.reports.record.send_modify(|record| record.workers.clear());
+        self.engine.metrics.up.set(0);
+        self.engine.metrics.ended(end.cause);
+        self.reports.metrics.worker_failures.inc();
+        self.followers.abort_all();
+        for rank in &self.ranks {
+            rank.life.send_replace(Life::Down(end.why.as_str().into()));
+        }
+    }
+
+    /// Takes note of an engine that is back.
+    fn returned(&mut self, description: Description) -> anyhow::Result<()> {
+        let engine = &mut self.engine;
+        let was = (engine.description.model.as_str(), Some(engine.block_size));
+        let is = (description.model.as_str(), description.block_size);
+        anyhow::ensure!(
+            was == is && description.ranks == engine.description.ranks,
+            "the engine came back as another: {was:?} was {is:?}, restart the agent"
+        );
+        let total_blocks = description.total_blocks.unwrap_or(engine.total_blocks);
+        for rank in &mut self.ranks {
+            rank.record.total_blocks = total_blocks;
+            *rank.cache.lock() = Cache { total_blocks, ..Cache::default() };
+        }
+        engine.description = description;
+        Ok(())
+    }
+
+    /// Does to the engine what an operator wants, and tells the fleet what follows from it.
+    async fn operate(&mut self, order: Order) {
+        let Order { operation, answer } = order;
+        let probe = &self.engine.probe;
+        let done = tokio::time::timeout(OPERATION_TIMEOUT, probe.dialect.operate(&operation)).await;
+        let done = done.unwrap_or_else(|_| Err(Fault::Failed("it takes too long".into())));
+        if done.is_ok() {
+            self.operated(&operation).await;
+        }
+        // Whoever asked may be gone.
+        let _ = answer.send(done);
+    }
+
+    async fn operated(&mut self, operation: &Operation) {
+        let probe = &self.engine.probe;
+        let rests = match operation {
+            Operation::Pause | Operation::Sleep { .. } => Some(true),
+            Operation::Resume | Operation::Wake => Some(false),
+            _ => None,
+        };
+        if let Some(rests) = rests {
+            probe.resting.store(rests, Ordering::Relaxed);
+            self.reports.record.send_modify(|record| record.accepting = !rests);
+        }
+        match operation {
+            Operation::ResetCache
+            | Operation::Pause
+            | Operation::Sleep { .. }
+            | Operation::UpdateWeights { .. } => {
+                for rank in &self.ranks {
+                    let life = rank.life.borrow().clone();
+                    if let Life::Up(sink) = life {
+                        sink.cleared().await;
+                    }
+                }
+            }
+            Operation::LoadAdapter { .. } | Operation::UnloadAdapter { .. } => {
+                // Where the engine does not answer now, the record follows with its next life.
+                if let Ok(now) = probe.dialect.describe().await {
+                    let adapters = now.adapters.clone();
+                    self.engine.description = now;
+                    self.reports.record.send_modify(|record| record.profile.adapters = adapters);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Metrics of agents whose engine is a process of its own. Counters end in `_total` where they are
+//! rendered.
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use stator_engine_signals::report::EngineReport;
+use stator_protos::WorkerRank;
+use std::sync::atomic::AtomicU64;
+
+/// What an engine says of itself: name, help, and where its page has it. What engines count from
+/// their start is a gauge here: it begins again with the engine, not with the agent.
+const TOLD: [(&str, &str, Read); 10] = [
+    ("engine_requests_running", "Requests in the engine's batch", |r| r.running.map(f64::from)),
+    ("engine_requests_waiting", "Requests that wait in it", |r| r.waiting.map(f64::from)),
+    ("engine_kv_usage_ratio", "Share of its KV blocks in use", |r| r.kv_usage),
+    ("engine_kv_blocks", "Its KV blocks in all", |r| r.total_blocks.map(f64::from)),
+    (
+        "engine_prefix_query_tokens",
+        "Prompt tokens looked for in its prefix cache, since its start",
+        |r| r.prefix_queries.map(|count| count as f64),
+    ),
+    ("engine_prefix_hit_tokens", "Prompt tokens found there, since its start", |r| {
+        r.prefix_hits.map(|count| count as f64)
+    }),
+    ("engine_prompt_tokens", "Prompt tokens it took in, since its start", |r| {
+        r.prompt_tokens.map(|count| count as f64)
+    }),
+    ("engine_generated_tokens", "Tokens it produced, since its start", |r| {
+        r.generation_tokens.map(|count| count as f64)
+    }),
+    ("engine_preemptions", "Requests that it put back, since its start", |r| {
+        r.preemptions.map(|count| count as f64)
+    }),
+    ("engine_last_step_seconds", "How long its last step took", |r| r.last_step_s),
+];
+
+/// Takes a value from what an engine's page says.
+type Read = fn(&EngineReport) -> Option<f64>;
+
+type Told = Family<RankLabels, Gauge<f64, AtomicU64>>;
+
+/// Metrics of one stock engine. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StockMetrics {
+    prefills: Family<PrefillLabels, Counter>,
+    ends: Family<EndLabels, Counter>,
+    told: [Told; TOLD.len()],
+    /// 1 while the engine serves.
+    pub(crate) up: Gauge,
+    /// Lives of the engine that began.
+    pub(crate) lives: Counter,
+    /// Metrics pages of the engine that could not be read.
+    pub(crate) pages_failed: Counter,
+}
+
+/// Gauges of one rank, looked up once.
+#[derive(Debug)]
+pub(crate) struct RankGauges([Gauge<f64, AtomicU64>; TOLD.len()]);
+
+impl RankGauges {
+    /// Shows what a page says; what it does not say stays as it was.
+    pub(crate) fn set(&self, report: &EngineReport) {
+        for (gauge, (_, _, told)) in self.0.iter().zip(TOLD) {
+            if let Some(value) = told(report) {
+                gauge.set(value);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RankLabels {
+    worker: String,
+    rank: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PrefillLabels {
+    by: PrefilledBy,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndLabels {
+    cause: String,
+}
+
+/// Who computed a prompt that a prefill worker was named for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the names are label values")]
+pub(crate) enum PrefilledBy {
+    /// The prefill worker.
+    prefill_worker,
+    /// The worker itself, because the request has several choices.
+    itself_choices,
+    /// The worker itself, because the prefill worker failed.
+    itself_prefill_failed,
+    /// The worker itself, because its engine did not take what was handed over.
+    itself_engine_failed,
+    /// The worker itself, because all of it took too long.
+    itself_timeout,
+}
+
+impl StockMetrics {
+    /// Makes the metrics known to the process's registry.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("stator_agent");
+        let help = "Prompts of requests that named a prefill worker, by who computed them";
+        registry.register("prefills", help, self.prefills.clone());
+        registry.register("engine_up", "1 while the engine serves", self.up.clone());
+        registry.register("engine_lives", "Lives of the engine that began", self.lives.clone());
+        let help = "Lives of the engine that ended, by cause";
+        registry.register("engine_ends", help, self.ends.clone());
+        let help = "Metrics pages of the engine that could not be read";
+        registry.register("engine_pages_failed", help, self.pages_failed.clone());
+        for ((name, help, _), family) in TOLD.iter().zip(&self.told) {
+            registry.register(*name, *help, family.clone());
+        }
+    }
+
+    /// Counts a prompt that a prefill worker was named for.
+    pub(crate) fn prefilled(&self, by: PrefilledBy) {
+        self.prefills.get_or_create(&PrefillLabels { by }).inc();
+    }
+
+    /// Counts a life that ended.
+    pub(crate) fn ended(&self, cause: &str) {
+        self.ends.get_or_create(&EndLabels { cause: cause.into() }).inc();
+    }
+
+    /// The gauges of one rank.
+    pub(crate) fn rank(&self, worker: WorkerRank) -> RankGauges {
+        let labels = RankLabels { worker: worker.worker.to_string(), rank: worker.rank.into() };
+        RankGauges(self.told.each_ref().map(|family| family.get_or_create(&labels).clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stator_protos::WorkerId;
+
+    #[test]
+    fn what_a_page_says_is_shown_and_what_it_does_not_say_stays() {
+        let metrics = StockMetrics::default();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let gauges = metrics.rank(WorkerRank { worker: WorkerId(1), rank: 2 });
+        gauges.set(&EngineReport { running: Some(3), kv_usage: Some(0.5), ..Default::default() });
+        gauges.set(&EngineReport { running: Some(4), ..Default::default() });
+        metrics.prefilled(PrefilledBy::itself_timeout);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "stator_agent_engine_requests_running{worker=\"0000000000000001\",rank=\"2\"} 4.0",
+            "stator_agent_engine_kv_usage_ratio{worker=\"0000000000000001\",rank=\"2\"} 0.5",
+            "stator_agent_prefills_total{by=\"itself_timeout\"} 1",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+}

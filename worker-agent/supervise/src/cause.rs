@@ -1,0 +1,198 @@
+//! Why an engine is not there any more.
+
+use crate::memory::OomKills;
+use crate::phase::Phase;
+use std::time::Duration;
+
+/// Why an engine ended, or was ended, without anybody having asked for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// It could not be started: no such program, no permission.
+    #[error("cannot start {program:?}: {error}")]
+    NotStarted {
+        /// What was to be run.
+        program: String,
+        /// What the system said.
+        error: String,
+    },
+    /// It ended by itself.
+    #[error("exited with code {code}{}", quote(.last_words))]
+    Exit {
+        /// Its exit code.
+        code: i32,
+        /// The last line that looks like an error, if there is one.
+        last_words: Option<String>,
+    },
+    /// A signal of somebody else's ended it.
+    #[error("ended by signal {signal}{}", quote(.last_words))]
+    Signal {
+        /// The signal's number.
+        signal: i32,
+        /// The last line that looks like an error, if there is one.
+        last_words: Option<String>,
+    },
+    /// Memory of the machine or of a device ran out.
+    #[error("out of memory: {evidence}")]
+    OutOfMemory {
+        /// How that is known.
+        evidence: String,
+    },
+    /// It had requests and made no progress.
+    #[error("hung: {running} requests are running, no step for {stalled:?}")]
+    Hung {
+        /// Requests that ran.
+        running: u32,
+        /// How long nothing happened.
+        stalled: Duration,
+    },
+    /// It was ready, its process lives, and yet it does not answer as it should.
+    #[error("half dead: not healthy for {lasted:?}: {reason}")]
+    HalfDead {
+        /// What it answered, or that it did not.
+        reason: String,
+        /// For how long.
+        lasted: Duration,
+    },
+    /// It did not become ready in time.
+    #[error("not ready after {waited:?}, in phase {phase}")]
+    StartTimeout {
+        /// The time it had.
+        waited: Duration,
+        /// How far it came.
+        phase: Phase,
+    },
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// With this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+const SIGKILL: i32 = 9;
+/// What a shell reports for a child that SIGKILL ended.
+const SHELL_SIGKILL: i32 = 128 + SIGKILL;
+
+/// Words that engines print when memory is out, of a device or of the machine.
+const OUT_OF_MEMORY: [&str; 6] = [
+    "OutOfMemoryError",
+    "CUDA out of memory",
+    "HIP out of memory",
+    "cudaErrorMemoryAllocation",
+    "std::bad_alloc",
+    "Cannot allocate memory",
+];
+
+/// Words of lines that explain an end.
+const EXPLANATIONS: [&str; 4] = ["Error:", "ERROR", "error:", "CRITICAL"];
+
+impl Cause {
+    /// Which cause it is, as a label of metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::NotStarted { .. } => "not_started",
+            Self::Exit { .. } => "exit",
+            Self::Signal { .. } => "signal",
+            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::Hung { .. } => "hung",
+            Self::HalfDead { .. } => "half_dead",
+            Self::StartTimeout { .. } => "start_timeout",
+        }
+    }
+
+    /// All labels, for counters that start at zero.
+    pub const LABELS: [&'static str; 7] =
+        ["not_started", "exit", "signal", "out_of_memory", "hung", "half_dead", "start_timeout"];
+
+    /// The cause of an end that nobody here asked for, from how the process ended, the last lines
+    /// that it printed, and what the kernel killed for want of memory meanwhile.
+    pub(crate) fn of(exit: Exit, tail: &[String], kills: OomKills) -> Self {
+        let evidence = match exit {
+            Exit::Signal(SIGKILL) | Exit::Code(SHELL_SIGKILL) => killed_for_memory(kills),
+            // A process of the group was killed, and the one that leads it gave up.
+            _ if kills.own() > 0 => Some("the kernel killed a process of the engine".to_owned()),
+            _ => None,
+        };
+        let printed = || tail.iter().rev().find(|line| contains(line, &OUT_OF_MEMORY)).cloned();
+        if let Some(evidence) = evidence.or_else(printed) {
+            return Self::OutOfMemory { evidence };
+        }
+        let last_words = tail.iter().rev().find(|line| contains(line, &EXPLANATIONS)).cloned();
+        match exit {
+            Exit::Code(code) => Self::Exit { code, last_words },
+            Exit::Signal(signal) => Self::Signal { signal, last_words },
+        }
+    }
+}
+
+/// Whether the kernel sent a SIGKILL that nobody here sent. Where it cannot be asked it is
+/// assumed: on a machine that serves a model, that is what kills.
+fn killed_for_memory(kills: OomKills) -> Option<String> {
+    match kills {
+        OomKills::Unknown => Some("killed, probably by the kernel".to_owned()),
+        OomKills::Own(0) | OomKills::Machine(0) => None,
+        OomKills::Own(_) | OomKills::Machine(_) => Some("killed by the kernel".to_owned()),
+    }
+}
+
+fn contains(line: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| line.contains(word))
+}
+
+fn quote(last_words: &Option<String>) -> String {
+    last_words.as_ref().map_or_else(String::new, |line| format!(": {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(exit: Exit, tail: &[&str], kills: OomKills, label: &str) -> Cause {
+        let tail: Vec<_> = tail.iter().map(|line| (*line).to_owned()).collect();
+        let cause = Cause::of(exit, &tail, kills);
+        assert_eq!(cause.label(), label, "{cause}");
+        assert!(Cause::LABELS.contains(&cause.label()));
+        cause
+    }
+
+    #[test]
+    fn an_exit_is_explained_by_the_last_line_that_tells_of_an_error() {
+        let tail = ["ValueError: no such model", "shutting down", "bye"];
+        let cause = check(Exit::Code(1), &tail, OomKills::Own(0), "exit");
+        assert_eq!(cause.to_string(), "exited with code 1: ValueError: no such model");
+        let cause = check(Exit::Code(0), &[], OomKills::Own(0), "exit");
+        assert_eq!(cause.to_string(), "exited with code 0");
+    }
+
+    #[test]
+    fn a_kill_is_a_lack_of_memory_where_the_kernel_says_so_or_cannot_be_asked() {
+        for exit in [Exit::Signal(9), Exit::Code(137)] {
+            check(exit, &[], OomKills::Own(1), "out_of_memory");
+            check(exit, &[], OomKills::Machine(2), "out_of_memory");
+            check(exit, &[], OomKills::Unknown, "out_of_memory");
+        }
+        check(Exit::Signal(9), &[], OomKills::Own(0), "signal");
+        check(Exit::Code(137), &[], OomKills::Machine(0), "exit");
+        check(Exit::Signal(11), &[], OomKills::Unknown, "signal");
+    }
+
+    #[test]
+    fn a_killed_part_of_the_engine_explains_the_exit_of_the_rest() {
+        check(Exit::Code(1), &[], OomKills::Own(1), "out_of_memory");
+        // Elsewhere on the machine somebody may have been killed.
+        check(Exit::Code(1), &[], OomKills::Machine(1), "exit");
+    }
+
+    #[test]
+    fn what_the_engine_prints_tells_that_a_devices_memory_is_out() {
+        let tail = [
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "RuntimeError: Engine core initialization failed",
+        ];
+        let cause = check(Exit::Code(1), &tail, OomKills::Own(0), "out_of_memory");
+        assert!(cause.to_string().contains("2.00 GiB"), "{cause}");
+    }
+}

@@ -1,0 +1,91 @@
+//! SGLang's command line. Source: SGLang 0.5.23, `ServerArgs`.
+
+use super::flags::Dialect;
+use super::{CommandError, EngineCommand, Options, host, python_env, sizes, words};
+use serde_json::json;
+use stator_protos::discovery::Role;
+
+const DIALECT: Dialect = Dialect {
+    aliases: &[
+        ("model", "model-path"),
+        ("tp", "tp-size"),
+        ("tensor-parallel-size", "tp-size"),
+        ("dp", "dp-size"),
+        ("data-parallel-size", "dp-size"),
+        // What older versions call it.
+        ("stream-output", "incremental-streaming-output"),
+    ],
+    reserved: &[
+        ("model-path", "with --model before `--`"),
+        ("served-model-name", "with --model-name before `--`"),
+        ("host", "which reaches it on this address only"),
+        ("port", "with --engine-port before `--`"),
+        ("kv-events-config", "which follows the events"),
+        ("disaggregation-mode", "with --role before `--`"),
+        ("disaggregation-transfer-backend", "with --connector before `--`"),
+        ("disaggregation-bootstrap-port", "which tells the decode workers"),
+    ],
+    repeatable: &[],
+};
+
+/// Moves KV between engines where nothing else is named.
+const CONNECTOR: &str = "mooncake";
+
+/// Load, how much of a prompt was cached, and each token once instead of all so far.
+const DEFAULTS: [&str; 3] =
+    ["enable-metrics", "enable-cache-report", "incremental-streaming-output"];
+
+/// The command line of an SGLang server.
+///
+/// # Errors
+///
+/// [`CommandError`] where the user's flags contradict ours or themselves.
+pub fn sglang(options: &Options) -> Result<EngineCommand, CommandError> {
+    options.refuse_encode("sglang")?;
+    let flags = options.flags(&DIALECT)?;
+    let mut args = Vec::new();
+    if options.program.is_none() {
+        args.extend(words(["-m", "sglang.launch_server"]));
+    }
+    args.extend(words(["--model-path", &options.model]));
+    args.extend(words(["--served-model-name", &options.served_name]));
+    args.extend(words(["--host", &host(options.http.ip())]));
+    args.extend(words(["--port", &options.http.port().to_string()]));
+    if let Some(events) = &options.events {
+        let config = json!({
+            "publisher": "zmq",
+            "endpoint": events.publish,
+            "replay_endpoint": events.replay,
+            "topic": events.topic,
+        });
+        args.extend(words(["--kv-events-config", &config.to_string()]));
+    }
+    args.extend(disaggregation(options));
+    let parallel = [("tp-size", options.tensor_parallel), ("dp-size", options.data_parallel)];
+    args.extend(sizes(&flags, parallel)?);
+    args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
+    // No line of log for each request.
+    if !flags.has("log-level-http") {
+        args.extend(words(["--log-level-http", "warning"]));
+    }
+    args.extend(options.extra.iter().cloned());
+    let program = options.program.clone().unwrap_or_else(|| "python3".into());
+    Ok(EngineCommand { program, args, env: python_env() })
+}
+
+fn disaggregation(options: &Options) -> Vec<String> {
+    let mode = match options.role {
+        Role::Prefill => "prefill",
+        Role::Decode => "decode",
+        Role::Aggregated | Role::Encode => return Vec::new(),
+    };
+    let backend = options.connector.as_deref().unwrap_or(CONNECTOR);
+    let mut args =
+        words(["--disaggregation-mode", mode, "--disaggregation-transfer-backend", backend])
+            .to_vec();
+    // The prefill side runs the bootstrap server, the decode side is told where it is.
+    if let Some(address) = options.side_channel.filter(|_| options.role == Role::Prefill) {
+        args.extend(words(["--disaggregation-bootstrap-port", &address.port().to_string()]));
+    }
+    args
+}

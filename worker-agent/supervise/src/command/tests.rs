@@ -1,0 +1,206 @@
+use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+type Builder = fn(&Options) -> Result<EngineCommand, CommandError>;
+
+const BUILDERS: [Builder; 3] = [vllm, sglang, trtllm];
+
+fn options(extra: &[&str]) -> Options {
+    let extra = extra.iter().map(|word| (*word).to_owned()).collect();
+    let http = "127.0.0.1:8001".parse().unwrap();
+    Options { extra, ..Options::new("/models/tiny", "tiny", http) }
+}
+
+fn with_events(extra: &[&str]) -> Options {
+    let events = Events {
+        publish: "ipc:///run/w.events".into(),
+        replay: "ipc:///run/w.replay".into(),
+        topic: "kv".into(),
+    };
+    Options { events: Some(events), ..options(extra) }
+}
+
+fn line(build: Builder, options: &Options) -> String {
+    build(options).unwrap().args.join(" ")
+}
+
+fn refusal(build: Builder, options: &Options) -> String {
+    build(options).unwrap_err().to_string()
+}
+
+#[test]
+fn a_vllm_publishes_events_and_speaks_token_ids() {
+    let command = vllm(&with_events(&["--max-model-len", "2048"])).unwrap();
+    assert_eq!(command.program, PathBuf::from("vllm"));
+    let events = r#"{"enable_kv_cache_events":true,"endpoint":"ipc:///run/w.events","publisher":"zmq","replay_endpoint":"ipc:///run/w.replay","topic":"kv"}"#;
+    let expected = [
+        ["serve", "/models/tiny"].as_slice(),
+        &["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", "8001"],
+        &["--kv-events-config", events],
+        &["--enable-scale-out", "--enable-prompt-tokens-details"],
+        &["--disable-uvicorn-access-log", "--max-model-len", "2048"],
+    ];
+    assert_eq!(command.args, expected.concat());
+    assert_eq!(command.env, [("PYTHONUNBUFFERED".into(), "1".into())]);
+}
+
+#[test]
+fn a_prefill_vllm_has_a_connector_and_a_side_channel() {
+    let mut options = options(&[]);
+    options.role = Role::Prefill;
+    options.side_channel = Some("[::1]:5600".parse().unwrap());
+    let command = vllm(&options).unwrap();
+    let line = command.args.join(" ");
+    assert!(line.contains("--kv-transfer-config.kv_connector NixlConnector"), "{line}");
+    assert!(line.contains("--kv-transfer-config.kv_role kv_producer"), "{line}");
+    let env = |name: &str| command.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+    assert_eq!(env("VLLM_NIXL_SIDE_CHANNEL_HOST"), Some("::1"));
+    assert_eq!(env("VLLM_NIXL_SIDE_CHANNEL_PORT"), Some("5600"));
+}
+
+#[test]
+fn a_user_adds_to_the_connector_or_replaces_it() {
+    let mut options = options(&["--kv-transfer-config.kv_buffer_device", "cpu"]);
+    options.role = Role::Decode;
+    let added = line(vllm, &options);
+    assert!(added.contains("--kv-transfer-config.kv_role kv_consumer"), "{added}");
+    assert!(added.ends_with("--kv-transfer-config.kv_buffer_device cpu"), "{added}");
+
+    options.extra = vec!["--kv-transfer-config".into(), r#"{"kv_connector":"Mine"}"#.into()];
+    let replaced = line(vllm, &options);
+    assert!(!replaced.contains("kv_role"), "{replaced}");
+
+    options.extra = vec!["--kv_transfer_config.kv_connector=Mine".into()];
+    let part = line(vllm, &options);
+    assert!(part.contains("kv_role kv_consumer") && !part.contains("Nixl"), "{part}");
+}
+
+#[test]
+fn a_users_flag_wins_over_a_default() {
+    for flag in ["--no-enable-prompt-tokens-details", "--enable_prompt_tokens_details"] {
+        let line = line(vllm, &options(&[flag]));
+        assert_eq!(line.matches("prompt").count(), 1, "{line}");
+    }
+    let line = line(sglang, &options(&["--log-level-http", "info", "--stream-output"]));
+    assert!(!line.contains("warning") && !line.contains("incremental"), "{line}");
+}
+
+#[test]
+fn a_flag_that_the_agent_sets_is_refused_however_it_is_written() {
+    for flag in ["--port", "--port=1", "--por", "--served_model_name", "--kv-events-config.topic"] {
+        let error = refusal(vllm, &options(&[flag, "1"]));
+        let name = flag.split('=').next().unwrap();
+        assert!(error.starts_with(&format!("engine flag {name}: set by the agent")), "{error}");
+    }
+    assert_eq!(
+        refusal(sglang, &options(&["--disaggregation-mode", "prefill"])),
+        "engine flag --disaggregation-mode: set by the agent, with --role before `--`"
+    );
+    refusal(trtllm, &options(&["--host", "0.0.0.0"]));
+    // Others that begin alike are the user's.
+    line(vllm, &options(&["--model-impl", "vllm", "--kv-cache-dtype", "fp8"]));
+}
+
+#[test]
+fn a_flag_that_comes_twice_is_refused() {
+    let error = refusal(vllm, &options(&["--dtype", "auto", "--dtype=half"]));
+    assert_eq!(error, "engine flag --dtype: given 2 times, at most once");
+    let error = refusal(vllm, &options(&["-tp", "2", "--tensor-parallel-size", "4"]));
+    assert_eq!(error, "engine flag -tp: given 2 times, at most once");
+    let mut both = options(&["-tp", "2"]);
+    both.tensor_parallel = NonZeroU32::new(2);
+    refusal(vllm, &both);
+    line(vllm, &options(&["--middleware", "a", "--middleware", "b"]));
+    line(vllm, &options(&["--limit.image", "1", "--limit.video", "2"]));
+}
+
+#[test]
+fn a_word_that_is_no_flag_is_refused_where_a_flag_is_expected() {
+    assert_eq!(
+        refusal(vllm, &options(&["/models/other"])),
+        "engine flags: \"/models/other\" is no flag; the model is named with --model, before `--`"
+    );
+    // A number is a value, whatever it begins with.
+    line(vllm, &options(&["--seed", "-1", "--top-p", "-0.5"]));
+}
+
+#[test]
+fn an_sglang_takes_its_role_and_a_bootstrap_port() {
+    let mut options = with_events(&[]);
+    options.role = Role::Prefill;
+    options.side_channel = Some("127.0.0.1:8998".parse().unwrap());
+    options.data_parallel = NonZeroU32::new(2);
+    let command = sglang(&options).unwrap();
+    assert_eq!(command.program, PathBuf::from("python3"));
+    let line = command.args.join(" ");
+    assert!(line.starts_with("-m sglang.launch_server --model-path /models/tiny"), "{line}");
+    let role = "--disaggregation-mode prefill --disaggregation-transfer-backend mooncake";
+    assert!(line.contains(role), "{line}");
+    assert!(line.contains("--disaggregation-bootstrap-port 8998 --dp-size 2"), "{line}");
+    options.role = Role::Decode;
+    assert!(!sglang(&options).unwrap().args.join(" ").contains("bootstrap"));
+    // A program of the user's is the server itself.
+    options.program = Some("/opt/sglang".into());
+    assert_eq!(sglang(&options).unwrap().args[0], "--model-path");
+}
+
+#[test]
+fn a_trtllm_with_a_role_needs_a_file() {
+    let mut options = options(&[]);
+    assert_eq!(
+        line(trtllm, &options),
+        "/models/tiny --host 127.0.0.1 --port 8001 --backend pytorch"
+    );
+    options.role = Role::Decode;
+    assert_eq!(
+        refusal(trtllm, &options),
+        "trtllm cannot be started: role decode needs --config FILE with cache_transceiver_config after `--`"
+    );
+    options.extra = vec!["--extra_llm_api_options".into(), "options.yaml".into()];
+    line(trtllm, &options);
+    options.data_parallel = NonZeroU32::new(2);
+    refusal(trtllm, &options);
+}
+
+#[test]
+fn nobody_starts_an_encoder() {
+    for build in BUILDERS {
+        refusal(build, &Options { role: Role::Encode, ..options(&[]) });
+    }
+}
+
+#[test]
+fn the_users_data_parallel_ranks_are_known() {
+    let check = |extra: &[&str], ranks| {
+        let extra: Vec<_> = extra.iter().map(|word| (*word).to_owned()).collect();
+        assert_eq!(data_parallel_ranks(&extra), ranks, "{extra:?}");
+    };
+    check(&[], 1);
+    check(&["--data-parallel-size", "4"], 4);
+    check(&["--seed", "7", "-dp=2"], 2);
+    check(&["--dp-size", "8", "--x"], 8);
+    check(&["--dp", "many"], 1);
+    check(&["--dp", "0"], 1);
+}
+
+proptest! {
+    /// Whatever the user's flags: they are refused, or they come last and as they are, and no
+    /// flag comes twice.
+    #[test]
+    fn users_flags_come_last_and_nothing_comes_twice(
+        extra in vec("(--|-|--no-)?(port|dtype|tp|enable-scale-out|kv-transfer-config(\\.kv_role)?)(=1)?", 0..5),
+    ) {
+        let words: Vec<_> = extra.iter().map(String::as_str).collect();
+        for build in BUILDERS {
+            let Ok(command) = build(&Options { role: Role::Aggregated, ..options(&words) }) else {
+                continue;
+            };
+            prop_assert!(command.args.ends_with(&extra));
+            let names = command.args.iter().filter(|word| word.starts_with("--"));
+            let mut names: Vec<_> = names.map(|word| word.split('=').next()).collect();
+            names.sort_unstable();
+            prop_assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{:?}", command.args);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! vLLM's command line. Source: `vllm serve --help=all` of 0.32.0, which also ran in the tests.
+
+use super::flags::{Dialect, Flags};
+use super::{CommandError, EngineCommand, Options, host, python_env, sizes, words};
+use serde_json::json;
+use stator_protos::discovery::Role;
+
+const DIALECT: Dialect = Dialect {
+    aliases: &[("tp", "tensor-parallel-size"), ("dp", "data-parallel-size")],
+    reserved: &[
+        ("model", "with --model before `--`"),
+        ("served-model-name", "with --model-name before `--`"),
+        ("host", "which reaches it on this address only"),
+        ("port", "with --engine-port before `--`"),
+        ("uds", "which reaches it over TCP"),
+        ("kv-events-config", "which follows the events"),
+        ("headless", "which needs the HTTP server"),
+    ],
+    repeatable: &["middleware"],
+};
+
+/// Moves KV between engines where nothing else is named.
+const CONNECTOR: &str = "NixlConnector";
+
+/// Token ids in and out, how much of a prompt was cached, and no line of log for each request.
+const DEFAULTS: [&str; 3] =
+    ["enable-scale-out", "enable-prompt-tokens-details", "disable-uvicorn-access-log"];
+
+/// The command line of a vLLM server.
+///
+/// A plain `--kv-transfer-config` of the user's replaces the one for the role; single parts of it
+/// (`--kv-transfer-config.kv_buffer_device cpu`) are added to it.
+///
+/// # Errors
+///
+/// [`CommandError`] where the user's flags contradict ours or themselves.
+pub fn vllm(options: &Options) -> Result<EngineCommand, CommandError> {
+    options.refuse_encode("vllm")?;
+    let flags = options.flags(&DIALECT)?;
+    let mut args = words(["serve", &options.model]).to_vec();
+    args.extend(words(["--served-model-name", &options.served_name]));
+    args.extend(words(["--host", &host(options.http.ip())]));
+    args.extend(words(["--port", &options.http.port().to_string()]));
+    if let Some(events) = &options.events {
+        let config = json!({
+            "enable_kv_cache_events": true,
+            "publisher": "zmq",
+            "endpoint": events.publish,
+            "replay_endpoint": events.replay,
+            "topic": events.topic,
+        });
+        args.extend(words(["--kv-events-config", &config.to_string()]));
+    }
+    args.extend(transfer(options, &flags));
+    let parallel = [
+        ("tensor-parallel-size", options.tensor_parallel),
+        ("data-parallel-size", options.data_parallel),
+    ];
+    args.extend(sizes(&flags, parallel)?);
+    args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
+    args.extend(options.extra.iter().cloned());
+    let program = options.program.clone().unwrap_or_else(|| "vllm".into());
+    Ok(EngineCommand { program, args, env: env(options) })
+}
+
+/// The connector of a role, part by part, so that the user can add further parts.
+fn transfer(options: &Options, flags: &Flags) -> Vec<String> {
+    let role = match options.role {
+        Role::Prefill => "kv_producer",
+        Role::Decode => "kv_consumer",
+        Role::Aggregated | Role::Encode => return Vec::new(),
+    };
+    let connector = options.connector.as_deref().unwrap_or(CONNECTOR);
+    let name = "kv-transfer-config";
+    let mut args = Vec::new();
+    for (part, value) in [("kv_connector", connector), ("kv_role", role)] {
+        if !flags.has_part(name, part) {
+            args.extend(words([&format!("--{name}.{part}"), value]));
+        }
+    }
+    args
+}
+
+fn env(options: &Options) -> Vec<(String, String)> {
+    let mut env = python_env();
+    let Some(address) = options.side_channel.filter(|_| options.role != Role::Aggregated) else {
+        return env;
+    };
+    let port = address.port().to_string();
+    if options.connector.as_deref() == Some("MooncakeConnector") {
+        env.push(("VLLM_MOONCAKE_BOOTSTRAP_PORT".to_owned(), port));
+    } else {
+        env.push(("VLLM_NIXL_SIDE_CHANNEL_HOST".to_owned(), host(address.ip())));
+        env.push(("VLLM_NIXL_SIDE_CHANNEL_PORT".to_owned(), port));
+    }
+    env
+}

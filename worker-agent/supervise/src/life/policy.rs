@@ -1,0 +1,37 @@
+//! The limits of a life.
+
+use std::time::Duration;
+
+/// When an engine is given up, and when it is started again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Longest time until it is ready.
+    pub start_timeout: Duration,
+    /// Longest time without progress while requests run.
+    pub hang_timeout: Duration,
+    /// Longest time without health after it had been ready.
+    pub unhealthy_timeout: Duration,
+    /// Pause before the first restart; it doubles with each failure that follows.
+    pub pause_min: Duration,
+    /// Longest pause.
+    pub pause_max: Duration,
+    /// Time of health after which earlier failures are forgotten.
+    pub forget_after: Duration,
+    /// Restarts in a row before it is given up; `None` for no limit.
+    pub restarts: Option<u32>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            start_timeout: seconds(1800),
+            hang_timeout: seconds(120),
+            unhealthy_timeout: seconds(15),
+            pause_min: seconds(1),
+            pause_max: seconds(60),
+            forget_after: seconds(300),
+            restarts: None,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Free ports for engines, which cannot be told to take any.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+
+/// Where ports are looked for: below those that systems give to connections, so that nobody is
+/// given one of them between now and the engine's start.
+const PORTS: std::ops::Range<u16> = 10_240..32_000;
+/// Attempts before there are no free ports.
+const ATTEMPTS: u64 = 256;
+
+/// The first of `count` ports in a row that nobody listens on, on any address.
+///
+/// They stay free unless somebody else takes them before the engine does.
+///
+/// # Errors
+///
+/// When there are none, or `count` is above 1024.
+pub fn free_ports(count: u16) -> io::Result<u16> {
+    let none = || io::Error::new(io::ErrorKind::AddrNotAvailable, format!("no {count} free ports"));
+    if count > 1024 {
+        return Err(none());
+    }
+    let random = RandomState::new();
+    let span = u64::from(PORTS.end - PORTS.start - count);
+    let candidates = (0..ATTEMPTS).map(|attempt| random.hash_one(attempt) % span);
+    let mut candidates =
+        candidates.map(|offset| PORTS.start + u16::try_from(offset).expect("the span is below"));
+    candidates.find(|first| are_free(*first, count)).ok_or_else(none)
+}
+
+fn are_free(first: u16, count: u16) -> bool {
+    let listen = |port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port));
+    let all: io::Result<Vec<_>> = (first..first + count).map(listen).collect();
+    all.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_ports_can_be_listened_on() {
+        let first = free_ports(3).unwrap();
+        for port in first..first + 3 {
+            assert!(PORTS.contains(&port));
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_not_free() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        assert!(!are_free(port, 1));
+    }
+
+    #[test]
+    fn more_ports_than_there_are_is_an_error() {
+        let error = free_ports(2000).unwrap_err();
+        assert_eq!(error.to_string(), "no 2000 free ports");
+    }
+}

@@ -1,0 +1,165 @@
+//! The edge of [`Life`]: it spawns, reads, waits and signals, and decides nothing.
+
+#[cfg(test)]
+mod tests;
+
+use crate::cause::Cause;
+use crate::command::EngineCommand;
+use crate::life::{Action, Event, Input, Life, Observation, Policy, State, Step};
+use crate::phase::Phase;
+use crate::process::{Ending, Engine};
+use rustix::process::Signal;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Runs one engine through all its restarts. Dropping it kills all processes of the engine.
+///
+/// It works while [`Supervisor::next_event`] is awaited; what the engine prints is read and logged
+/// at any time.
+#[derive(Debug)]
+pub struct Supervisor {
+    name: Arc<str>,
+    command: EngineCommand,
+    life: Life,
+    engine: Option<Engine>,
+    /// What was not told yet; one step tells one thing at most.
+    events: VecDeque<Event>,
+}
+
+/// What a wait came to.
+enum Happened {
+    Due,
+    Phase(Phase),
+    Ended(Ending),
+}
+
+impl Supervisor {
+    /// An engine that is started at the first [`Supervisor::next_event`]. Its output is logged
+    /// with `name`.
+    pub fn new(name: &str, command: EngineCommand, policy: Policy) -> Self {
+        let life = Life::new(policy);
+        Self { name: name.into(), command, life, engine: None, events: VecDeque::new() }
+    }
+
+    /// Where the engine stands.
+    pub fn state(&self) -> &State {
+        self.life.state()
+    }
+
+    /// Its process id, which is that of its process group too, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.engine.as_ref().map(Engine::pid)
+    }
+
+    /// Starts it in this way from the next start on: after a port was taken by somebody else, for
+    /// example.
+    pub fn set_command(&mut self, command: EngineCommand) {
+        self.command = command;
+    }
+
+    /// What happens next; `None` once it has stopped or was given up.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped: the next call goes on.
+    pub async fn next_event(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            if self.life.is_over() {
+                return None;
+            }
+            if *self.life.state() == State::New {
+                self.step(Input::Due);
+                continue;
+            }
+            match self.happened().await {
+                Happened::Due => self.step(Input::Due),
+                Happened::Phase(phase) => self.step(Input::Progressed(phase)),
+                Happened::Ended(ending) => {
+                    self.engine = None;
+                    self.step(Input::Ended(Cause::of(ending.exit, &ending.tail, ending.kills)));
+                }
+            }
+        }
+    }
+
+    /// Tells what was seen of the engine; what follows is told by [`Supervisor::next_event`].
+    /// Once a second is a good measure. It is of no meaning while no process runs.
+    pub fn observe(&mut self, observation: Observation) {
+        self.step(Input::Observed(observation));
+    }
+
+    /// Ends the engine: asks all of its processes to end, and kills them after `grace`. Returns
+    /// whether the kill was not needed. Afterwards there are no events.
+    ///
+    /// # Cancel safety
+    ///
+    /// Calling it again goes on, with the shorter of both times.
+    pub async fn stop(&mut self, grace: Duration) -> bool {
+        self.step(Input::Stop { grace });
+        let mut in_time = true;
+        while let Some(event) = self.next_event().await {
+            in_time = !matches!(event, Event::Stopped { by_itself: false });
+        }
+        in_time
+    }
+
+    async fn happened(&mut self) -> Happened {
+        let due = self.life.due();
+        let due = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let engine = async {
+            match &mut self.engine {
+                Some(engine) => engine.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => Happened::Due,
+            seen = engine => match seen {
+                Ok(phase) => Happened::Phase(phase),
+                Err(ending) => Happened::Ended(ending),
+            },
+        }
+    }
+
+    fn step(&mut self, input: Input) {
+        let Step { action, event } = self.life.step(Instant::now().into_std(), input);
+        self.events.extend(event);
+        match action {
+            Some(Action::Start) => self.start(),
+            Some(Action::Terminate) => self.signal(Signal::TERM),
+            Some(Action::Kill) => self.signal(Signal::KILL),
+            None => {}
+        }
+    }
+
+    fn start(&mut self) {
+        let input = match Engine::start(self.name.clone(), &self.command) {
+            Ok(engine) => {
+                let pid = engine.pid();
+                self.engine = Some(engine);
+                Input::Started { pid }
+            }
+            Err(error) => Input::Ended(Cause::NotStarted {
+                program: self.command.program.display().to_string(),
+                error: error.to_string(),
+            }),
+        };
+        self.step(input);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(engine) = &self.engine {
+            engine.signal(signal);
+        }
+    }
+}
