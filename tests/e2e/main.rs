@@ -4,6 +4,7 @@
 mod api;
 mod bench;
 mod direct;
+mod discovery;
 mod epp;
 mod errors;
 mod events;
@@ -11,3 +12,4 @@ mod fleet;
 mod lifecycle;
 mod support;
 mod testbed;
+mod vllm;

@@ -1,6 +1,8 @@
 // Command kube is a Kubernetes API server with its etcd in one process: the cluster that the
 // end-to-end tests talk to. It has no kubelet and no controllers; the tests play those parts.
 //
+// With -etcd it is etcd alone.
+//
 // It prints one line, the server's URL, once the server is ready. It ends, and removes its
 // directory, when its standard input is closed, so that it never outlives the tests. A signal
 // ends it too, but leaves the directory for the next start.
@@ -25,10 +27,48 @@ func main() {
 	dir := flag.String("dir", "", "directory for keys and data; created where it is missing")
 	token := flag.String("token", "", "bearer token of an administrator")
 	port := flag.Int("port", 0, "port of the API server, or 0 for any free one")
+	alone := flag.Bool("etcd", false, "run etcd alone, at that port")
+	options := etcdOptions{}
+	flag.StringVar(&options.password, "etcd-password", "", "password that etcd's user root needs")
+	flag.StringVar(&options.cert, "etcd-cert", "", "certificate of etcd, which then speaks TLS")
+	flag.StringVar(&options.key, "etcd-key", "", "key of that certificate")
+	flag.StringVar(&options.ca, "etcd-ca", "", "authority of the certificates that etcd then asks for")
 	flag.Parse()
-	if err := run(*dir, *token, *port); err != nil {
+	var err error
+	if *alone {
+		err = runEtcd(*dir, *port, options)
+	} else {
+		err = run(*dir, *token, *port)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// runEtcd serves etcd alone until a signal ends it.
+func runEtcd(dir string, port int, options etcdOptions) error {
+	ctx := genericapiserver.SetupSignalContext()
+	if port != 0 {
+		// After a restart it may have to become free.
+		listener, err := listen(port)
+		if err != nil {
+			return err
+		}
+		listener.Close()
+	}
+	options.port = port
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	go endWithParent(dir)
+	store, err := startEtcd(dir, options)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	fmt.Println(store.Config().ListenClientUrls[0].Scheme + "://" + store.Clients[0].Addr().String())
+	<-ctx.Done()
+	return nil
 }
 
 func run(dir, token string, port int) error {
@@ -41,7 +81,7 @@ func run(dir, token string, port int) error {
 		return err
 	}
 	go endWithParent(dir)
-	store, err := startEtcd(dir)
+	store, err := startEtcd(dir, etcdOptions{})
 	if err != nil {
 		return err
 	}

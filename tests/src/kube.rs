@@ -131,6 +131,16 @@ impl Cluster {
         }
     }
 
+    /// Installs the custom resource of a manifest and waits until it is served.
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn define(&self, manifest: &str) {
+        let name = manifest.lines().find_map(|line| line.strip_prefix("  name: "));
+        define(self.api(), name.expect("a definition has a name"), manifest.to_owned()).await;
+    }
+
     /// Kills the API server and etcd, as the loss of a control plane does. Objects survive.
     pub fn stop(&mut self) {
         self.server = None;
@@ -287,11 +297,15 @@ async fn install(api: Api, file: PathBuf) {
     let text = std::fs::read_to_string(&file).expect("the build made it");
     let stem = file.file_stem().and_then(|stem| stem.to_str()).expect("a name of the build's");
     let (group, plural) = stem.split_once('_').expect("a file is named GROUP_PLURAL");
+    define(api, &format!("{plural}.{group}"), text).await;
+}
+
+/// Applies a definition and waits until the server serves it.
+async fn define(api: Api, name: &str, text: String) {
     let version = "apiextensions.k8s.io/v1";
-    let name = format!("{plural}.{group}");
     let path = format!("/apis/{version}/customresourcedefinitions/{name}");
     api.apply_text(&path, text).await.expect("a definition that the server accepts");
-    let definition = reference(version, "CustomResourceDefinition", "", &name);
+    let definition = reference(version, "CustomResourceDefinition", "", name);
     api.until(&definition, "the definition is established", |definition| {
         let conditions = definition["status"]["conditions"].as_array();
         conditions.is_some_and(|all| {

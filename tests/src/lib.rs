@@ -9,10 +9,12 @@ pub mod envoy;
 pub mod http;
 pub mod kube;
 pub mod kube_api;
+pub mod kube_etcd;
 pub mod kube_objects;
 pub mod picker;
 pub mod process;
 pub mod tooling;
+pub mod vllm;
 
 use std::time::Duration;
 

@@ -102,6 +102,30 @@ impl Process {
         self.nth_event(message, 0).await
     }
 
+    /// Waits for the `n`th line that contains `part`, counted from 0.
+    ///
+    /// # Panics
+    ///
+    /// As [`Process::nth_event`].
+    pub async fn nth_line(&mut self, part: &str, n: usize) {
+        let mut lines = self.lines.clone();
+        let log = self.log.clone();
+        let found = || {
+            let log = log.lock().expect("no reader panicked");
+            log.iter().filter(|line| line.contains(part)).count() > n
+        };
+        let found = soon(part, async {
+            while !found() {
+                if lines.changed().await.is_err() {
+                    return found();
+                }
+            }
+            true
+        })
+        .await;
+        assert!(found, "ended without {part:?}:\n{}", self.log());
+    }
+
     /// What it has printed so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("no reader panicked").join("\n")
