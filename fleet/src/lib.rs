@@ -34,7 +34,6 @@ use agent::AgentTask;
 use stator_discovery::{Agents, Change, Source, Update};
 use stator_protos::discovery::AgentRecord;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OnceCell, mpsc, watch};
@@ -69,10 +68,10 @@ pub struct FleetSettings {
 }
 
 impl FleetSettings {
-    /// The default settings for a directory.
-    pub fn new(discovery_dir: PathBuf) -> Self {
+    /// The default settings for agents that are found there.
+    pub fn new(discovery: Source) -> Self {
         Self {
-            discovery: Source::Directory(discovery_dir),
+            discovery,
             poll: Duration::from_millis(200),
             client: ClientSettings::default(),
             placement: stator_placement::Settings::default(),

@@ -4,9 +4,9 @@ use crate::direct::config::{DirectArgs, DirectSettings};
 use crate::exchange::RequestLimits;
 use crate::routing::RouterArgs;
 use clap::{Args, ValueEnum};
+use stator_discovery::{DiscoveryArgs, Source, SourceError};
 use stator_runtime::config::ConfigError;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where and for whom the proxy serves.
@@ -116,9 +116,9 @@ pub struct ProxyArgs {
     #[arg(long, env = "STATOR_METRICS_PORT", default_value_t = 9090, value_name = "PORT")]
     pub metrics_port: u16,
 
-    /// Directory in which agents register.
-    #[arg(long, env = "STATOR_DISCOVERY_DIR", default_value_os_t = stator_runtime::discovery_dir(), value_name = "DIR")]
-    pub discovery_dir: PathBuf,
+    /// Where agents register.
+    #[command(flatten)]
+    pub discovery: DiscoveryArgs,
 }
 
 /// A proxy's mode and its checked settings.
@@ -146,12 +146,12 @@ pub struct ProxySettings {
     pub(crate) priority_max: i32,
     pub(crate) placement: stator_placement::Settings,
     pub(crate) queue: stator_queue::Settings,
-    pub(crate) discovery_dir: PathBuf,
+    pub(crate) discovery: Source,
 }
 
 impl ProxySettings {
-    /// Checks the flags of a proxy that finds its agents in `discovery_dir` and serves operators
-    /// at `metrics_listen`, if anywhere apart from its HTTP port.
+    /// Checks the flags of a proxy that finds its agents by `discovery` and serves operators at
+    /// `metrics_listen`, if anywhere apart from its HTTP port.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl ProxySettings {
     pub fn new(
         http: HttpArgs,
         RouterArgs { router, split, queue }: RouterArgs,
-        discovery_dir: PathBuf,
+        discovery: Result<Source, SourceError>,
         metrics_listen: Option<SocketAddr>,
     ) -> Result<Self, ConfigError> {
         let mut faults = Vec::new();
@@ -170,7 +170,10 @@ impl ProxySettings {
         let (nearness, split) = (split.nearness(), split.split(&mut faults));
         let priority_max = queue.priority_max.cast_signed();
         let queue = queue.settings(&mut faults);
-        let (Some(placement), Some(queue), true) = (placement, queue, faults.is_empty()) else {
+        let discovery = discovery.map_err(|fault| faults.push(format!("discovery: {fault}"))).ok();
+        let (Some(placement), Some(queue), Some(discovery), true) =
+            (placement, queue, discovery, faults.is_empty())
+        else {
             return Err(ConfigError(faults));
         };
         Ok(Self {
@@ -187,7 +190,7 @@ impl ProxySettings {
             priority_max,
             placement: stator_placement::Settings { split, nearness, ..placement },
             queue,
-            discovery_dir,
+            discovery,
         })
     }
 }
@@ -210,7 +213,7 @@ impl TryFrom<ProxyArgs> for ProxyRole {
         let metrics = SocketAddr::new(args.metrics_host, args.metrics_port);
         Ok(match args.mode {
             Mode::Standalone => {
-                ProxySettings::new(args.http, args.router, args.discovery_dir, Some(metrics))?
+                ProxySettings::new(args.http, args.router, args.discovery.source(), Some(metrics))?
                     .into()
             }
             Mode::Direct => {

@@ -82,7 +82,7 @@ async fn serve_fleet(
         placement: settings.placement.clone(),
         queue: settings.queue.clone(),
         seed: rand::random(),
-        ..FleetSettings::new(settings.discovery_dir.clone())
+        ..FleetSettings::new(settings.discovery.clone())
     };
     let (_fleet, events) = Fleet::start(fleet, fleet_metrics);
     let catalog = Arc::new(Catalog::new(gauges));

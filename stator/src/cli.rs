@@ -180,7 +180,9 @@ mod tests {
                 Role::Agent(role) => AgentSettings::try_from(role.args.agent).map(drop),
                 Role::Proxy(role) => ProxyRole::try_from(role.args).map(drop),
                 Role::Epp(role) => EppSettings::try_from(role.args).map(drop),
-                Role::Operate(_) | Role::Bench(_) | Role::Simulate(_) => panic!("there is no example for it"),
+                Role::Operate(_) | Role::Bench(_) | Role::Simulate(_) => {
+                    panic!("there is no example for it")
+                }
             };
             checked.unwrap();
             roles.push(name);

@@ -3,6 +3,7 @@
 use crate::cli::UpArgs;
 use anyhow::Context;
 use clap::{ArgMatches, Args};
+use stator_discovery::Source;
 use stator_proxy::ProxySettings;
 use stator_runtime::Shutdown;
 use stator_worker_agent::{EngineArgs, EngineSettings};
@@ -34,7 +35,12 @@ pub(crate) async fn run(
     let home =
         tempfile::Builder::new().prefix("stator-").tempdir().context("no directory for sockets")?;
     let discovery_dir = home.path().join("agents");
-    let proxy = ProxySettings::new(args.http, args.router, discovery_dir.clone(), None)?;
+    let proxy = ProxySettings::new(
+        args.http,
+        args.router,
+        Ok(Source::Directory(discovery_dir.clone())),
+        None,
+    )?;
 
     // Agents outlive the proxy's drain, which needs them; dropping this set ends them.
     let (stop, stopped) = Shutdown::new();

@@ -1,6 +1,7 @@
 //! Agents in a real cluster and in a real etcd, through the crate that both sides of discovery
 //! use: the objects and keys, the rights of the manifests, and what outages may take away.
 
+mod binaries;
 mod etcd;
 mod kubernetes;
 

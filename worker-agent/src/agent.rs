@@ -8,16 +8,16 @@ use crate::identity;
 use crate::listen::{self, Listener};
 use crate::metrics::AgentMetrics;
 use crate::operations;
-use crate::registration::{self, Registration};
 use crate::remote;
 use crate::service::{self, Service};
 use crate::workers::{self, Reports, Workers};
 use anyhow::Context;
-use stator_protos::WorkerRank;
+use stator_discovery::Registration;
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord, WorkerRecord};
 use stator_protos::worker::ModelFile;
 use stator_protos::worker::operations_server::OperationsServer;
 use stator_protos::worker::worker_server::WorkerServer;
+use stator_protos::{Generation, WorkerRank};
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_runtime::{Shutdown, admin};
@@ -110,7 +110,7 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
 ///
 /// # Errors
 ///
-/// When a socket cannot be bound or the discovery directory cannot be made.
+/// When a socket cannot be bound or the discovery back-end is not set up as it should be.
 pub async fn start(
     settings: AgentSettings,
     loaded: Loaded,
@@ -131,13 +131,14 @@ async fn launch(
     let agent_metrics = AgentMetrics::default();
     side.metrics.register(|registry| agent_metrics.register(registry));
     let planes = Planes::bind(&settings).await?;
-    let record = planes.record(&settings, &crew);
+    let mut registration = Registration::open(&settings.discovery, settings.lease).await?;
+    let agent_id = planes.agent_id(&settings);
+    let last_life = registration.previous(&agent_id).await;
+    let last_life = last_life.and_then(|was| was.workers.iter().map(|w| w.generation).max());
+    let generation = identity::generation(SystemTime::now(), last_life);
+    let record = planes.record(&settings, &crew, (agent_id, generation));
     let (record_sender, record_receiver) = watch::channel(record.clone());
     let record_sender = Arc::new(record_sender);
-    let registration =
-        Registration::new(settings.discovery_dir.clone(), settings.lease, record_receiver.clone())
-            .context("discovery-dir: cannot make the directory")?;
-
     let queue = Arc::new(publish::Queue::default());
     let log_bytes = settings.event_log_bytes / record.workers.len().max(1);
     let feeds = Arc::new(Feeds::new(log_bytes, queue.clone(), agent_metrics.clone()));
@@ -146,6 +147,7 @@ async fn launch(
         load_interval: settings.load_interval,
         metrics: agent_metrics.clone(),
         record: record_sender.clone(),
+        readiness: side.readiness.clone(),
     };
     let (workers, keeper) = match crew.engines {
         Engines::Own(engines) => (Workers::start(engines, &record.workers, &reports)?, None),
@@ -164,7 +166,7 @@ async fn launch(
     let agent = Arc::new(service::Agent::new(
         workers.handles,
         files.collect(),
-        record_receiver,
+        record_receiver.clone(),
         settings.max_requests_per_stream,
         (agent_metrics.clone(), side.ended.clone()),
     ));
@@ -181,7 +183,7 @@ async fn launch(
             tokio::spawn(replay::run(feeds.clone(), planes.replayer, agent_metrics)),
             tokio::spawn(heartbeat(feeds)),
         ],
-        registration: tokio::spawn(registration.run(side.ended)),
+        registration: tokio::spawn(registration.run(record_receiver, side.ended)),
         drivers: workers.drivers,
         keeper,
         record: record_sender,
@@ -253,14 +255,19 @@ impl Planes {
         Ok(Self { listener, publisher, replayer, endpoint, events_endpoint, replay_endpoint })
     }
 
-    /// What the agent tells the fleet, without a lease yet.
-    fn record(&self, settings: &AgentSettings, crew: &Crew) -> AgentRecord {
+    /// Who the agent is.
+    fn agent_id(&self, settings: &AgentSettings) -> String {
         let made = || identity::agent_id(&settings.listen, &self.endpoint);
-        let agent_id = settings.agent_id.clone().unwrap_or_else(made);
-        let previous = registration::previous(&settings.discovery_dir, &agent_id);
-        let last_life =
-            previous.and_then(|record| record.workers.iter().map(|w| w.generation).max());
-        let generation = identity::generation(SystemTime::now(), last_life);
+        settings.agent_id.clone().unwrap_or_else(made)
+    }
+
+    /// What the agent tells the fleet, without a lease yet.
+    fn record(
+        &self,
+        settings: &AgentSettings,
+        crew: &Crew,
+        (agent_id, generation): (String, Generation),
+    ) -> AgentRecord {
         let workers = crew.places.iter().map(|place| WorkerRecord {
             worker: WorkerRank {
                 worker: identity::worker_id(&agent_id, place.engine),
@@ -311,8 +318,12 @@ impl Tasks {
             () = shutdown.wait() => None,
             error = remote::gave_up(&mut self.keeper) => Some(error),
         };
-        self.readiness.set(false);
+        // In this order: a stock engine that comes back is ready where the agent accepts.
+        if let Some(keeper) = &self.keeper {
+            keeper.drain();
+        }
         self.record.send_modify(|record| record.accepting = false);
+        self.readiness.set(false);
         self.agent.drain();
         let running = self.agent.in_flight().count();
         tracing::info!(running, "agent drains");

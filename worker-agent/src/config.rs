@@ -6,6 +6,7 @@ pub use stock::{Origin, RoleArg, StockArgs, StockSettings};
 
 use crate::engine::EngineOptions;
 use clap::{Args, ValueEnum};
+use stator_discovery::{DiscoveryArgs, Source};
 use stator_protos::discovery::{ProfileRecord, Role};
 use stator_runtime::config::ConfigError;
 use std::net::{IpAddr, SocketAddr};
@@ -177,14 +178,9 @@ pub struct PlaneArgs {
     #[arg(long, env = "STATOR_AGENT_ID", value_name = "ID")]
     pub agent_id: Option<String>,
 
-    /// Directory where agents register and proxies look; made where it is missing.
-    #[arg(
-        long,
-        env = "STATOR_DISCOVERY_DIR",
-        default_value_os_t = stator_runtime::discovery_dir(),
-        value_name = "DIR"
-    )]
-    pub discovery_dir: PathBuf,
+    /// Where the agent registers.
+    #[command(flatten)]
+    pub discovery: DiscoveryArgs,
 
     /// Lease of the registration in milliseconds, 300 to 600000. It is renewed three times as
     /// often; an agent that stops renewing is taken for dead after it.
@@ -288,8 +284,8 @@ pub struct AgentSettings {
     pub metrics_listen: Option<SocketAddr>,
     /// Identity, where it is not made.
     pub agent_id: Option<String>,
-    /// Directory of records.
-    pub discovery_dir: PathBuf,
+    /// Where the record goes.
+    pub discovery: Source,
     /// Lease of the record.
     pub lease: Duration,
     /// Bytes of event log, all workers together.
@@ -368,7 +364,10 @@ impl TryFrom<AgentArgs> for AgentSettings {
         faults.0.extend(profile_faults(&profile));
         let engine = faults.keep(match engine.engine.stock() {
             None => EngineSettings::try_from(engine).map(Runs::Own),
-            Some(kind) => StockSettings::new(kind, engine, stock).map(Runs::Stock),
+            Some(kind) => {
+                let host = planes.advertise_host.clone();
+                StockSettings::new(kind, engine, stock, host).map(Runs::Stock)
+            }
         });
         let listen = faults.keep_one(listen(&planes.listen));
         for (flag, endpoint) in
@@ -384,8 +383,10 @@ impl TryFrom<AgentArgs> for AgentSettings {
         if let Some(id) = planes.agent_id.as_deref().filter(|id| !is_agent_id(id)) {
             faults.0.push(format!("agent-id: {id:?} is not 1 to 128 of A-Z a-z 0-9 . _ -"));
         }
+        let discovery = planes.discovery.source().map_err(|fault| format!("discovery: {fault}"));
+        let discovery = faults.keep_one(discovery);
         faults.none()?;
-        let (Some(engine), Some(listen)) = (engine, listen) else {
+        let (Some(engine), Some(listen), Some(discovery)) = (engine, listen, discovery) else {
             unreachable!("a missing part is a fault, and faults were reported")
         };
         Ok(Self {
@@ -398,7 +399,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             advertise_host: planes.advertise_host,
             metrics_listen: Some(SocketAddr::new(planes.metrics_host, planes.metrics_port)),
             agent_id: planes.agent_id,
-            discovery_dir: planes.discovery_dir,
+            discovery,
             lease: Duration::from_millis(planes.lease_ms),
             load_interval: Duration::from_millis(planes.load_interval_ms),
             max_requests_per_stream: planes.max_requests_per_stream as usize,

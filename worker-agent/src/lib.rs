@@ -20,7 +20,6 @@ mod metrics;
 mod operate;
 mod operations;
 mod outbox;
-mod registration;
 mod remote;
 mod service;
 mod translate;

@@ -8,6 +8,7 @@ use crate::service::WorkerHandle;
 use crate::worker::{COMMANDS_MAX, Driver, Reporting, Status};
 use anyhow::Context;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
+use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -23,6 +24,8 @@ pub(crate) struct Reports {
     pub(crate) metrics: AgentMetrics,
     /// What the agent tells the fleet.
     pub(crate) record: Arc<watch::Sender<AgentRecord>>,
+    /// What it tells the cluster.
+    pub(crate) readiness: Readiness,
 }
 
 /// The agent's workers, running.

@@ -58,7 +58,7 @@ impl Registry for Entry {
 }
 
 /// The last record of this agent that lies in the directory, if any.
-pub fn previous(dir: &Path, agent_id: &str) -> Option<AgentRecord> {
+fn previous(dir: &Path, agent_id: &str) -> Option<AgentRecord> {
     serde_json::from_slice(&std::fs::read(path(dir, agent_id)).ok()?).ok()
 }
 

@@ -22,7 +22,6 @@ mod source;
 
 pub use agents::{Agents, Update};
 pub use args::DiscoveryArgs;
-pub use directory::previous;
 pub use metrics::DiscoveryMetrics;
 pub use record::{AGENTS_MAX, RECORD_BYTES_MAX};
 pub use registration::Registration;

@@ -47,7 +47,7 @@ impl Registration {
     /// # Errors
     ///
     /// When the directory cannot be made.
-    pub fn in_directory(dir: PathBuf, lease: Duration) -> Result<Self, DiscoveryError> {
+    fn in_directory(dir: PathBuf, lease: Duration) -> Result<Self, DiscoveryError> {
         Ok(Self { registry: Box::new(directory::Entry::new(dir, lease)?), lease })
     }
 

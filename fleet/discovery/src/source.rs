@@ -1,7 +1,7 @@
 //! Names of back-ends: `file:///dir`, `static:///file`, `kubernetes://namespace?selector=…`,
 //! `etcd://host:port,host:port/prefix`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Prefix of keys in etcd where none is given.
@@ -23,6 +23,12 @@ pub enum Source {
     Kubernetes(KubernetesSource),
     /// `etcd://host:port`: keys with leases.
     Etcd(EtcdSource),
+}
+
+impl From<&Path> for Source {
+    fn from(dir: &Path) -> Self {
+        Self::Directory(dir.to_owned())
+    }
 }
 
 /// Where in a cluster agents are.

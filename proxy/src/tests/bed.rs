@@ -195,7 +195,7 @@ impl Bed {
         let matches = command.try_get_matches_from(flags).unwrap();
         let http = HttpArgs::from_arg_matches(&matches).unwrap();
         let router = RouterArgs::from_arg_matches(&matches).unwrap();
-        let settings = ProxySettings::new(http, router, dir.path().into(), None).unwrap();
+        let settings = ProxySettings::new(http, router, Ok(dir.path().into()), None).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, stop) = Shutdown::new();

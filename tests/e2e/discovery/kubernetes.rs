@@ -19,14 +19,14 @@ const LEASE: Duration = Duration::from_secs(6);
 const METADATA: (&str, &str) = ("nvidia.com/v1alpha1", "DynamoWorkerMetadata");
 
 /// A namespace in which agents and proxies have the rights of the manifests, and no more.
-struct Bed {
-    namespace: Namespace,
-    agent: PathBuf,
-    proxy: PathBuf,
+pub(super) struct Bed {
+    pub(super) namespace: Namespace,
+    pub(super) agent: PathBuf,
+    pub(super) proxy: PathBuf,
 }
 
 impl Bed {
-    async fn new(cluster: &Cluster) -> Self {
+    pub(super) async fn new(cluster: &Cluster) -> Self {
         cluster.define(CRD).await;
         let namespace = cluster.namespace().await;
         for document in serde_yaml_ng::Deserializer::from_str(ROLES) {
@@ -43,13 +43,17 @@ impl Bed {
     }
 
     fn source(&self, kubeconfig: &Path, more: &str) -> Source {
+        self.url(kubeconfig, more).parse().unwrap()
+    }
+
+    /// The back-end as flags name it.
+    pub(super) fn url(&self, kubeconfig: &Path, more: &str) -> String {
         let (namespace, file) = (&self.namespace.name, kubeconfig.display());
-        let url = format!("kubernetes://{namespace}?kubeconfig={file}{more}");
-        url.parse().unwrap()
+        format!("kubernetes://{namespace}?kubeconfig={file}{more}")
     }
 
     /// A ready pod of this name.
-    async fn pod(&self, name: &str) -> Value {
+    pub(super) async fn pod(&self, name: &str) -> Value {
         let address = "127.0.0.1".parse().unwrap();
         self.namespace.ready_pod(name, json!({ "app": "agent" }), address).await
     }

@@ -100,6 +100,8 @@ pub struct StockSettings {
     pub role: Role,
     /// Connector that moves KV.
     pub connector: Option<String>,
+    /// Host that other engines reach a started engine's connector at; loopback where absent.
+    pub reachable_at: Option<String>,
     /// Longest wait for the engine to become ready.
     pub start_timeout: Duration,
     /// Longest time without a step while requests run.
@@ -143,6 +145,7 @@ impl StockSettings {
         kind: Kind,
         engine: EngineArgs,
         stock: StockArgs,
+        reachable_at: Option<String>,
     ) -> Result<Self, ConfigError> {
         let mut faults = Faults::default();
         faults.range("engine-start-timeout-s", stock.engine_start_timeout_s, 1, 86_400);
@@ -185,6 +188,7 @@ impl StockSettings {
                 RoleArg::Decode => Role::Decode,
             },
             connector: stock.connector,
+            reachable_at,
             start_timeout: seconds(stock.engine_start_timeout_s),
             hang_timeout: seconds(stock.engine_hang_timeout_s),
             restarts: Some(stock.engine_restarts).filter(|limit| *limit > 0),

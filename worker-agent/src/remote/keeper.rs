@@ -32,6 +32,7 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(crate) struct Keeper {
     stop: Trigger,
+    drain: Trigger,
     gave_up: oneshot::Receiver<anyhow::Error>,
     orders: mpsc::Sender<Order>,
     task: JoinHandle<()>,
@@ -49,6 +50,7 @@ impl Keeper {
     /// Begins the engine's first life and keeps it serving.
     pub(super) fn start(engine: Engine, ranks: Vec<RankState>, reports: Reports) -> Self {
         let (stop, stopped) = Shutdown::new();
+        let (drain, draining) = Shutdown::new();
         let (give_up, gave_up) = oneshot::channel();
         let (orders, inbox) = mpsc::channel(ORDERS_MAX);
         let task = tokio::spawn(async move {
@@ -58,15 +60,20 @@ impl Keeper {
             let (kind, metrics) = (engine.settings.kind, engine.metrics.clone());
             let mut pages = JoinSet::new();
             pages.spawn(pages::follow(kind, engine.url.clone(), shown, metrics));
-            let followers = JoinSet::new();
-            let mut keeping = Keeping { engine, ranks, reports, orders: inbox, followers };
-            if let Err(error) = keeping.run(&stopped).await {
+            let (followers, operations) = (JoinSet::new(), JoinSet::new());
+            let mut keeping = Keeping { engine, ranks, reports, draining, followers, operations };
+            if let Err(error) = keeping.run(inbox, &stopped).await {
                 // The agent may be ending for another reason already.
                 let _ = give_up.send(error);
             }
             keeping.engine.host.stop().await;
         });
-        Self { stop, gave_up, orders, task }
+        Self { stop, drain, gave_up, orders, task }
+    }
+
+    /// From now on nothing makes the agent take requests again; said before its record says so.
+    pub(crate) fn drain(&self) {
+        self.drain.set();
     }
 
     /// Where operations on the engine are asked for.
@@ -97,32 +104,61 @@ struct Keeping {
     engine: Engine,
     ranks: Vec<RankState>,
     reports: Reports,
-    orders: mpsc::Receiver<Order>,
+    draining: Shutdown,
     followers: JoinSet<()>,
+    /// The operation that is on its way: one at most.
+    operations: JoinSet<Operated>,
+}
+
+/// An operation that is over.
+struct Operated {
+    order: Order,
+    /// The life that it was meant for.
+    generation: Generation,
+    result: Result<(), Fault>,
+    /// What the engine is since, where that may have changed.
+    description: Option<Description>,
 }
 
 impl Keeping {
     /// Runs until `stopped`, or until the engine is given up.
-    async fn run(&mut self, stopped: &Shutdown) -> anyhow::Result<()> {
+    async fn run(
+        &mut self,
+        mut orders: mpsc::Receiver<Order>,
+        stopped: &Shutdown,
+    ) -> anyhow::Result<()> {
         // The agent gave the first life its number with its record.
-        let mut generation = self.ranks.first().map_or(Generation(0), |r| r.record.generation);
-        self.begin(generation);
+        self.begin(self.generation());
         loop {
             tokio::select! {
                 news = self.engine.host.next() => match news {
                     Some(News::Up(description)) => {
                         self.returned(*description)?;
-                        generation = identity::generation(SystemTime::now(), Some(generation));
-                        self.begin(generation);
+                        let last = Some(self.generation());
+                        self.begin(identity::generation(SystemTime::now(), last));
                     }
                     Some(News::Down(end)) => self.end(&end),
+                    Some(News::Failed(cause)) => self.engine.metrics.ended(cause),
                     Some(News::Over(error)) => return Err(error),
                     None => anyhow::bail!("nobody watches over the engine any more"),
                 },
-                Some(order) = self.orders.recv() => self.operate(order).await,
+                // One after the other, while the engine is watched all the same.
+                Some(order) = orders.recv(), if self.operations.is_empty() => self.operate(order),
+                Some(done) = self.operations.join_next() => match done {
+                    Ok(done) => self.operated(done).await,
+                    Err(error) => tracing::error!(%error, "an operation's task failed"),
+                },
+                Some(Err(error)) = self.followers.join_next() => {
+                    tracing::error!(%error, "the engine's KV events are not followed any more");
+                }
                 () = stopped.wait() => return Ok(()),
             }
         }
+    }
+
+    /// The life that is, or the last one that was.
+    fn generation(&self) -> Generation {
+        self.ranks.first().map_or(Generation(0), |rank| rank.record.generation)
     }
 
     /// Begins a life: its feeds, its followers, its place in the record.
@@ -153,19 +189,33 @@ impl Keeping {
             record.profile.batch_tokens = said.batch_tokens;
             record.profile.handover = said.handover;
         });
+        // It was asked for a token and gave one: whatever rested before does not any more.
+        self.rest(false);
         tracing::info!(%generation, "the engine serves");
         engine.metrics.lives.inc();
         engine.metrics.up.set(1);
+    }
+
+    /// Takes requests from now on, or none while the engine rests. An agent that drains takes none
+    /// either way.
+    fn rest(&self, rests: bool) {
+        self.engine.probe.resting.store(rests, Ordering::Relaxed);
+        self.reports.record.send_modify(|record| {
+            record.accepting = !rests && !self.draining.is_set();
+            self.reports.readiness.set(record.accepting && !record.workers.is_empty());
+        });
     }
 
     /// Ends a life: pickers first, then the requests that it had.
     fn end(&mut self, end: &End) {
         tracing::error!(cause = end.cause, why = end.why, "the engine's life ended");
         self.reports.record.send_modify(|record| record.workers.clear());
+        self.reports.readiness.set(false);
         self.engine.metrics.up.set(0);
         self.engine.metrics.ended(end.cause);
         self.reports.metrics.worker_failures.inc();
-        self.followers.abort_all();
+        // Dropping them ends them.
+        self.followers = JoinSet::new();
         for rank in &self.ranks {
             rank.life.send_replace(Life::Down(end.why.as_str().into()));
         }
@@ -189,29 +239,40 @@ impl Keeping {
         Ok(())
     }
 
-    /// Does to the engine what an operator wants, and tells the fleet what follows from it.
-    async fn operate(&mut self, order: Order) {
-        let Order { operation, answer } = order;
-        let probe = &self.engine.probe;
-        let done = tokio::time::timeout(OPERATION_TIMEOUT, probe.dialect.operate(&operation)).await;
-        let done = done.unwrap_or_else(|_| Err(Fault::Failed("it takes too long".into())));
-        if done.is_ok() {
-            self.operated(&operation).await;
-        }
-        // Whoever asked may be gone.
-        let _ = answer.send(done);
+    /// Does to the engine what an operator wants.
+    fn operate(&mut self, order: Order) {
+        let (dialect, generation) = (self.engine.probe.dialect.clone(), self.generation());
+        self.operations.spawn(async move {
+            let done = tokio::time::timeout(OPERATION_TIMEOUT, dialect.operate(&order.operation));
+            let late = || Err(Fault::Failed("it takes too long".into()));
+            let result = done.await.unwrap_or_else(|_| late());
+            // Where the engine does not answer now, the record follows with its next life.
+            let description = match (&order.operation, &result) {
+                (Operation::LoadAdapter { .. } | Operation::UnloadAdapter { .. }, Ok(())) => {
+                    dialect.describe().await.ok()
+                }
+                _ => None,
+            };
+            Operated { order, generation, result, description }
+        });
     }
 
-    async fn operated(&mut self, operation: &Operation) {
-        let probe = &self.engine.probe;
-        let rests = match operation {
-            Operation::Pause | Operation::Sleep { .. } => Some(true),
-            Operation::Resume | Operation::Wake => Some(false),
-            _ => None,
-        };
-        if let Some(rests) = rests {
-            probe.resting.store(rests, Ordering::Relaxed);
-            self.reports.record.send_modify(|record| record.accepting = !rests);
+    /// Tells the fleet what follows from an operation, and then whoever asked for it.
+    async fn operated(&mut self, done: Operated) {
+        let Operated { order: Order { operation, answer }, generation, result, description } = done;
+        // A life that began since knows nothing of it.
+        if result.is_ok() && generation == self.generation() {
+            self.follow_up(&operation, description).await;
+        }
+        // Whoever asked may be gone.
+        let _ = answer.send(result);
+    }
+
+    async fn follow_up(&mut self, operation: &Operation, description: Option<Description>) {
+        match operation {
+            Operation::Pause | Operation::Sleep { .. } => self.rest(true),
+            Operation::Resume | Operation::Wake => self.rest(false),
+            _ => {}
         }
         match operation {
             Operation::ResetCache
@@ -225,15 +286,15 @@ impl Keeping {
                     }
                 }
             }
-            Operation::LoadAdapter { .. } | Operation::UnloadAdapter { .. } => {
-                // Where the engine does not answer now, the record follows with its next life.
-                if let Ok(now) = probe.dialect.describe().await {
-                    let adapters = now.adapters.clone();
-                    self.engine.description = now;
-                    self.reports.record.send_modify(|record| record.profile.adapters = adapters);
-                }
-            }
             _ => {}
+        }
+        if let Some(now) = description {
+            let adapters = now.adapters.clone();
+            self.engine.description = now;
+            self.reports.record.send_modify(|record| record.profile.adapters = adapters);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use anyhow::Context;
 use stator_dialect::Kind;
 use stator_protos::discovery::Role;
 use stator_supervise::{Events, Options, Policy, Supervisor, command, ports};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
 /// Topic of the engine's events.
@@ -45,7 +45,7 @@ pub(super) fn launch(settings: &StockSettings) -> anyhow::Result<(Option<Launch>
     options.extra = args.clone();
     if settings.role != Role::Aggregated {
         let side = ports::free_ports(ranks).context("no port for the connector")?;
-        options.side_channel = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, side)));
+        options.side_channel = Some(reachable(settings.reachable_at.as_deref(), side)?);
     }
     let command = match settings.kind {
         Kind::Vllm => command::vllm(&options),
@@ -60,6 +60,13 @@ pub(super) fn launch(settings: &StockSettings) -> anyhow::Result<(Option<Launch>
     };
     let supervisor = Supervisor::new(&format!("engine-{port}"), command?, policy);
     Ok((Some(Launch { supervisor, home }), format!("http://{http}")))
+}
+
+/// The address that a host's name stands for.
+fn reachable(host: Option<&str>, port: u16) -> anyhow::Result<SocketAddr> {
+    let Some(host) = host else { return Ok((Ipv4Addr::LOCALHOST, port).into()) };
+    let mut found = (host, port).to_socket_addrs().context("advertise-host")?;
+    found.next().with_context(|| format!("advertise-host: {host:?} has no address"))
 }
 
 /// Sockets that nobody else can connect to, where there is one rank; ports in a row for more.
