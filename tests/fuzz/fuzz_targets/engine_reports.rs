@@ -1,0 +1,17 @@
+//! Any page gives reports within their bounds, in order of their ranks.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use stator_engine_signals::report::{Engine, read};
+
+fuzz_target!(|page: &[u8]| {
+    let mut reports = Vec::new();
+    for engine in [Engine::Vllm, Engine::Sglang, Engine::TrtLlm] {
+        read(engine, page, &mut reports);
+        assert!(reports.len() <= 1024);
+        assert!(reports.windows(2).all(|pair| pair[0].rank < pair[1].rank));
+        for report in &reports {
+            assert!(report.kv_usage.is_none_or(|share| (0.0..=1.0).contains(&share)), "{report:?}");
+        }
+    }
+});
