@@ -144,6 +144,8 @@ struct Agent {
 struct Model {
     pool: Arc<Pool>,
     announced: Arc<OnceCell<()>>,
+    /// Maintains the pool for as long as the model is known.
+    _upkeep: JoinSet<()>,
 }
 
 impl Keeper {
@@ -250,7 +252,9 @@ impl Keeper {
         let FleetSettings { placement, queue, seed, .. } = &self.settings;
         let pool = Pool::new(record.model.clone(), placement, queue, *seed)?;
         let announced = Arc::new(OnceCell::new());
-        let model = Model { pool: pool.clone(), announced: announced.clone() };
+        let mut upkeep = JoinSet::new();
+        upkeep.spawn(pool.clone().maintain());
+        let model = Model { pool: pool.clone(), announced: announced.clone(), _upkeep: upkeep };
         self.models.insert(name.clone(), model);
         Some((pool, announced))
     }

@@ -83,6 +83,7 @@ fn merge(outputs: &mut Vec<Output>, output: Output) {
             last.logprobs.extend(output.logprobs);
             last.prompt_logprobs.extend(output.prompt_logprobs);
             last.cached_tokens = last.cached_tokens.or(output.cached_tokens);
+            last.prefill_failed |= output.prefill_failed;
             last.finish = output.finish;
         }
         _ => outputs.push(output),

@@ -112,6 +112,18 @@ impl Place {
         self.pool.gate.kick();
     }
 
+    /// The first token came, and whoever else was to compute the prompt did not: it gets no new
+    /// requests for a moment, and nothing is learnt of its speed.
+    pub fn prefill_failed(&self) {
+        if let Some(leg) = &self.decision.prefill {
+            self.pool.suspect(leg.worker);
+            self.pool.state.lock().placement.release(leg.booking);
+        }
+        let now = self.pool.now();
+        self.pool.state.lock().placement.prefill_done(self.decision.booking, now);
+        self.pool.gate.kick();
+    }
+
     /// The answer filled one more block.
     pub fn output_block(&self) {
         self.pool.state.lock().placement.output_block(self.decision.booking, self.pool.now());

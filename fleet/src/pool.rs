@@ -112,6 +112,7 @@ impl Pool {
         // Any number that differs from request to request will do.
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let found = self.blocks.look_up(request.sequence);
+        let sequence = request.sequence;
         let request = Request { overlaps: Some(&found), ..*request };
         let mut state = self.state.lock();
         let decision = state.placement.pick(&request, self.now(), seed)?;
@@ -124,6 +125,7 @@ impl Pool {
         let prefill = prefill.and_then(|leg| state.client(leg.worker).cloned());
         let kept = if prefill.is_none() { state.kept(decision.split) } else { None };
         drop(state);
+        self.blocks.sent(&decision, sequence);
         Ok(Place { pool: self.clone(), decision, client, prefill, kept, payer: None })
     }
 
@@ -161,6 +163,21 @@ impl Pool {
         self.place(&request).map_or(0, |place| place.decision().overlap_blocks)
     }
 
+    /// Keeps what is known of the workers' blocks in order, for as long as it runs.
+    pub(crate) async fn maintain(self: Arc<Self>) {
+        /// How often there may be something to do.
+        const PAUSE: Duration = Duration::from_millis(250);
+        let mut tick = tokio::time::interval(PAUSE);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.blocks.expire(self.now());
+            while self.blocks.maintain() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
     pub(crate) fn now(&self) -> Time {
         Time(self.start.elapsed())
     }
@@ -190,7 +207,6 @@ impl Members for Pool {
         }
         state.placement.expire(self.now());
         drop(state);
-        self.blocks.maintain();
         self.gate.kick();
     }
 

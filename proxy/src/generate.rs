@@ -154,7 +154,10 @@ impl Generation {
     async fn progress(&mut self, at: usize) -> Result<(), ApiError> {
         let leg = &mut self.legs[at];
         if !std::mem::replace(&mut leg.prefilled, true) {
-            leg.place.prefill_done();
+            match self.outputs.iter().any(|output| output.prefill_failed) {
+                false => leg.place.prefill_done(),
+                true => leg.place.prefill_failed(),
+            }
         }
         let mut failure = None;
         for output in &mut self.outputs {

@@ -121,6 +121,7 @@ pub(crate) fn output(output: engine::Output, request_id: u64) -> worker::Output 
         logprobs: output.logprobs.into_iter().map(logprobs).collect(),
         prompt_logprobs: output.prompt_logprobs.into_iter().map(logprobs).collect(),
         cached_tokens: output.cached_tokens,
+        prefill_failed: false,
         finish: output.finish.map(finish),
     }
 }

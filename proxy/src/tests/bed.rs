@@ -34,6 +34,8 @@ struct Script {
     submits: Vec<Submit>,
     /// Requests that its worker fails after one token, before it answers any.
     failures: u32,
+    /// Whether the prefill workers that requests name fail it.
+    prefills_fail: bool,
 }
 
 #[derive(Clone)]
@@ -57,10 +59,12 @@ impl Scripted {
             },
             false => Finish { reason: FinishReason::Length.into(), ..Finish::default() },
         };
+        let prefill_failed = script.prefills_fail && submit.prefill.is_some();
         let token = |choice| Output {
             request_id: submit.request_id,
             choice,
             token_ids: vec![1],
+            prefill_failed,
             ..Output::default()
         };
         let end = |choice| Output {
@@ -161,6 +165,11 @@ impl Agent {
     /// Its worker fails so many requests.
     pub(super) fn fail(&self, requests: u32) {
         self.script.script.lock().unwrap().failures = requests;
+    }
+
+    /// From now on the prefill workers that its requests name fail it.
+    pub(super) fn fail_prefills(&self) {
+        self.script.script.lock().unwrap().prefills_fail = true;
     }
 
     /// It answers nobody until [`Agent::resume`].

@@ -164,6 +164,23 @@ async fn a_worker_that_becomes_one_for_prompts_answers_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_failed_a_prompt_is_left_alone_for_a_moment() {
+    let mut bed = Bed::start(&["--router-split=always"]).await;
+    let _prefill = bed.agent(role(Role::Prefill)).await;
+    let decode = bed.agent(role(Role::Decode)).await;
+    bed.until_workers(2).await;
+    decode.fail_prefills();
+    let alone = "stator_proxy_prompts_whole_total{reason=\"no_prefill_worker\"}";
+    let mut asked = 0;
+    // The moment may be over before the next request is there.
+    while !bed.metrics().await.contains(alone) {
+        assert_eq!(bed.complete(&request(json!({})), "").await.0, 200);
+        asked += 1;
+        assert!(asked < 1000, "it is asked again and again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_goes_on_elsewhere_is_helped_again() {
     let mut bed = Bed::start(&["--router-split=always"]).await;
     let _prefill = bed.agent(role(Role::Prefill)).await;

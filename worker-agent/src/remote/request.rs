@@ -120,17 +120,19 @@ struct Job<'a> {
 struct Begun {
     answer: Box<dyn Answer>,
     first: Delta,
+    /// Whether somebody else was to compute the prompt, and did not.
+    prefill_failed: bool,
 }
 
 impl Job<'_> {
     /// Runs one choice to its end.
     async fn choice(&self, choice: u32) -> Result<(), Failure> {
         let mut entry = self.rank.tally.enter(self.request.tokens.len());
-        let Begun { mut answer, first } = match &self.extras.prefill {
+        let Begun { mut answer, first, prefill_failed } = match &self.extras.prefill {
             None => self.begin(choice, Hand::Whole).await.map_err(failure)?,
             Some(peer) => self.with_prefill(choice, peer).await?,
         };
-        let mut progress = Progress { choice, ..Progress::default() };
+        let mut progress = Progress { choice, prefill_failed, ..Progress::default() };
         let mut delta = Some(first);
         while let Some(some) = delta {
             entry.tokens(some.tokens.len());
@@ -148,7 +150,7 @@ impl Job<'_> {
         let ask = ask(self.rank, &self.request, &self.extras, choice);
         let mut answer = self.rank.dialect.generate(Ask { hand, ..ask }).await?;
         match answer.next().await? {
-            Some(first) => Ok(Begun { answer, first }),
+            Some(first) => Ok(Begun { answer, first, prefill_failed: false }),
             None => Err(Fault::Failed("the engine's answer is empty".into())),
         }
     }
@@ -176,7 +178,8 @@ impl Job<'_> {
         stock.prefilled(by);
         let client_request_id = &self.extras.client_request_id;
         tracing::warn!(client_request_id, prefill = %peer.worker, why, "computing the prompt here");
-        self.begin(choice, Hand::Whole).await.map_err(failure)
+        let begun = self.begin(choice, Hand::Whole).await.map_err(failure)?;
+        Ok(Begun { prefill_failed: true, ..begun })
     }
 
     async fn paired(&self, choice: u32, peer: &Peer) -> Result<Begun, (PrefilledBy, String)> {
@@ -247,6 +250,7 @@ impl Job<'_> {
             logprobs: delta.logprobs.into_iter().map(translate::logprobs).collect(),
             prompt_logprobs: delta.prompt_logprobs.into_iter().map(translate::logprobs).collect(),
             cached_tokens: delta.cached_tokens,
+            prefill_failed: std::mem::take(&mut progress.prefill_failed),
             finish,
         };
         self.outbox.push(&mut vec![output], &mut vec![]);
@@ -259,6 +263,8 @@ struct Progress {
     choice: u32,
     tokens: u32,
     cached_tokens: Option<u32>,
+    /// Is told with the next output.
+    prefill_failed: bool,
     finished: bool,
 }
 
