@@ -157,9 +157,12 @@ impl Pool {
     ) -> Result<Decision, Refused> {
         let call = Call { now: self.now(), seed: self.chance(), watched, scores };
         let found = self.prefixes.look_up(request.prompt.sequence);
-        let prompt = Prompt { overlaps: found.as_deref(), ..request.prompt };
+        let prompt = Prompt { overlaps: Some(&found), ..request.prompt };
         let request = &Request { prompt, ..request.clone() };
         let decision = self.scheduler.lock().schedule(request, call)?;
+        for &(worker, until) in &decision.holders {
+            self.prefixes.predict(worker, request.prompt.sequence, until);
+        }
         if let Some((outbox, pool)) = self.outbox.get() {
             let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
             for endpoint in decision.targets.first().into_iter().chain(helpers) {
@@ -167,6 +170,23 @@ impl Pool {
             }
         }
         Ok(decision)
+    }
+
+    /// Another replica sent a prompt to a worker.
+    pub(crate) fn sent(&self, worker: WorkerRank, sequence: &[SequenceHash]) {
+        let until = self.with(|scheduler, now| scheduler.prediction_end(worker, now));
+        if let Some(until) = until {
+            self.prefixes.predict(worker, sequence, until);
+        }
+    }
+
+    /// A part of what workers are taken to hold because of what they were sent.
+    pub(crate) fn predictions(
+        &self,
+        from: usize,
+        most: usize,
+    ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        self.prefixes.predictions(from, most)
     }
 
     /// An answer's first byte came.
@@ -208,7 +228,7 @@ impl Pool {
         if **self.adapters.load() != adapters {
             self.adapters.store(Arc::new(adapters));
         }
-        self.prefixes.maintain();
+        self.prefixes.expire(self.now());
         self.kick();
     }
 
@@ -308,6 +328,8 @@ pub async fn follow(pool: Arc<Pool>, mut changed: impl FnMut(&PoolView)) {
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     view.mark_changed();
+    // Whether the index has memory to free. That goes in parts, with turns for all else between.
+    let mut sweeps = false;
     loop {
         tokio::select! {
             news = view.changed() => match news {
@@ -318,7 +340,11 @@ pub async fn follow(pool: Arc<Pool>, mut changed: impl FnMut(&PoolView)) {
                 }
                 Err(_) => return,
             },
-            _ = tick.tick() => pool.tick(),
+            _ = tick.tick() => {
+                pool.tick();
+                sweeps = true;
+            }
+            () = tokio::task::yield_now(), if sweeps => sweeps = pool.prefixes.maintain(),
         }
     }
 }

@@ -45,7 +45,7 @@ impl Blocks for Pools {
         from: usize,
         most: usize,
     ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
-        self.of(pool)?.with(|scheduler, _| scheduler.predictions(from, most))
+        self.of(pool)?.predictions(from, most)
     }
 
     fn restore(&self, pool: PoolId, worker: WorkerRank, held: Held) -> bool {
@@ -75,7 +75,7 @@ impl Replica for Pools {
 
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {
         if let Some(pool) = self.of(pool) {
-            pool.with(|scheduler, now| scheduler.predict(worker, sequence, now));
+            pool.sent(worker, sequence);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What workers hold, for those who tell of it and those who ask, without the placement's lock.
 
-use crate::Time;
 use crate::settings::Settings;
+use crate::{Decision, Time};
 use stator_kv_index::{Applied, Index, Overlaps};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
@@ -29,7 +29,7 @@ pub struct Blocks {
 
 /// What workers hold of one prompt. Its memory goes to the next lookup of the thread that drops
 /// it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Found(Overlaps);
 
 impl Deref for Found {
@@ -100,11 +100,33 @@ impl Blocks {
         Found(overlaps)
     }
 
-    /// Takes what ended out of memory, bit by bit; true while there is more to do. To be called
-    /// now and then by whoever has time.
+    /// Workers were sent a prompt that was looked up before the decision: they are taken to hold
+    /// it where their events are not enough.
+    pub fn sent(&self, decision: &Decision, sequence: &[SequenceHash]) {
+        let legs = decision.prefill.iter().chain(&decision.encode);
+        let legs = legs.map(|leg| (leg.worker, leg.holds_until));
+        for (worker, until) in legs.chain([(decision.worker, decision.holds_until)]) {
+            if let Some(until) = until {
+                self.predict(worker, sequence, until);
+            }
+        }
+    }
+
+    /// Takes it that a worker holds a prompt, see [`crate::Placement::prediction_end`].
+    pub fn predict(&self, worker: WorkerRank, sequence: &[SequenceHash], until: Time) {
+        self.index.predict(worker, sequence, until);
+    }
+
+    /// Ends what workers are taken to hold until `now`. To be called now and then.
+    pub fn expire(&self, now: Time) {
+        self.index.expire(now);
+    }
+
+    /// Takes a part of what ended out of memory; true while there is more to do. To be called now
+    /// and then by one task, until it is done, with room for others between the parts.
     pub fn maintain(&self) -> bool {
-        /// Some tens of microseconds' work.
-        const CELLS: usize = 4096;
+        /// Some hundred microseconds' work, a millisecond where most of it ended.
+        const CELLS: usize = 65_536;
         self.index.maintain(CELLS)
     }
 
@@ -116,10 +138,6 @@ impl Blocks {
     /// Events and snapshots that had no effect, see [`Applied`], since the start.
     pub fn ignored_events(&self) -> u64 {
         self.ignored_events.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn expire(&self, now: Time) {
-        self.index.expire(now);
     }
 }
 
@@ -191,6 +209,44 @@ mod tests {
         let told = placement.pick(&asked, Time::default(), 0).expect("it takes requests");
         let looked = placement.pick(&request, Time::default(), 0).expect("it takes requests");
         assert_eq!((told.overlap_blocks, looked.overlap_blocks), (2, 0));
-        blocks.maintain();
+    }
+
+    #[test]
+    fn what_was_sent_is_predicted_once_the_blocks_are_told() {
+        let mut placement = Placement::new(Settings::default());
+        let record = stator_protos::discovery::WorkerRecord {
+            worker: RANK,
+            generation: LIFE,
+            total_blocks: 9,
+        };
+        let worker = crate::Worker::new(&record, true);
+        placement.worker_up(crate::Worker { publishes_events: false, ..worker });
+        let blocks = placement.blocks().clone();
+        let sequence = [1, 2].map(SequenceHash);
+        let held = || blocks.look_up(&sequence).of(RANK).blocks();
+        let found = blocks.look_up(&sequence);
+        let asked = Request { sequence: &sequence, overlaps: Some(&found), ..Request::default() };
+        let decision = placement.pick(&asked, Time::default(), 0).expect("it takes requests");
+        assert_eq!(held(), 0, "the placement's lock is not held for that");
+        blocks.sent(&decision, &sequence);
+        let until = decision.holds_until.expect("its events do not tell");
+        blocks.expire(Time(until.0 - std::time::Duration::from_millis(1)));
+        assert_eq!(held(), 2);
+        blocks.expire(until);
+        assert_eq!(held(), 0);
+    }
+
+    #[test]
+    fn what_ended_goes_in_parts() {
+        let blocks = blocks();
+        let all: Vec<u64> = (0..200_000).collect();
+        blocks.apply(RANK, LIFE, &[stored(16, all)]);
+        blocks.unknown(RANK);
+        let mut parts = 1;
+        while blocks.maintain() {
+            parts += 1;
+        }
+        assert!((3..=10).contains(&parts), "{parts} parts");
+        assert_eq!(blocks.index().stats().blocks, 0);
     }
 }

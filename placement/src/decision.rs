@@ -4,7 +4,7 @@ use crate::constraint::{Adapter, Constraint, Needs};
 use crate::cost::{Prediction, Score, Weights};
 use crate::split::{Split, SplitReason};
 use crate::tracker::{BookingId, InFlight};
-use stator_kv_index::{Overlap, Overlaps};
+use stator_kv_index::{Overlap, Overlaps, Time};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 
@@ -13,7 +13,8 @@ use stator_protos::hash::SequenceHash;
 pub struct Request<'a> {
     /// Hashes of the prompt's complete blocks, in order. Empty if unknown: no reuse then.
     pub sequence: &'a [SequenceHash],
-    /// What workers hold of it, where the caller looked that up, see [`crate::Blocks::look_up`].
+    /// What workers hold of it, where the caller looked that up, see [`crate::Blocks::look_up`];
+    /// [`crate::Blocks::sent`] is told of the decision then.
     pub overlaps: Option<&'a Overlaps>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
@@ -57,6 +58,8 @@ pub struct Decision {
     pub overlap_blocks: u32,
     /// Tokens of the prompt in these blocks.
     pub cached_tokens: u32,
+    /// Until when the worker is taken to hold the prompt; `None` where its events are enough.
+    pub holds_until: Option<Time>,
     /// Why it is this worker.
     pub reason: Reason,
     /// Why the prompt is computed here or elsewhere.
@@ -87,6 +90,8 @@ pub struct Leg {
     pub overlap_blocks: u32,
     /// Tokens of the prompt in these blocks.
     pub cached_tokens: u32,
+    /// As [`Decision::holds_until`].
+    pub holds_until: Option<Time>,
 }
 
 /// Why a worker was chosen.

@@ -172,9 +172,7 @@ impl Placement {
         now: Time,
         seed: u64,
     ) -> Result<Decision, PickError> {
-        self.expire(now);
-        self.learner.arrived(self.now.0.as_secs_f64());
-        self.look_up(request);
+        self.begin(request, now);
         let mut random = Random::new(seed);
         let whole = self.select(request, Stage::Whole, &mut random)?;
         let candidates = std::mem::take(&mut self.scratch.candidates);
@@ -189,9 +187,7 @@ impl Placement {
     /// books nothing. For callers that weigh more than the cost: they choose, then
     /// [`Placement::book`].
     pub fn survey(&mut self, request: &Request<'_>, now: Time) -> &[Candidate] {
-        self.expire(now);
-        self.learner.arrived(self.now.0.as_secs_f64());
-        self.look_up(request);
+        self.begin(request, now);
         self.scratch.candidates.clear();
         if self.find_eligible(request, Stage::Whole).is_ok() {
             self.explain(request, Stage::Whole);
@@ -251,13 +247,13 @@ impl Placement {
         self.tracker.moved(booking, slot, self.now)
     }
 
-    /// Ends what has run out by `now`: bookings without news, predictions, reports, sessions. How
-    /// many bookings.
+    /// Ends what has run out by `now`: bookings without news, reports, sessions. How many
+    /// bookings.
     ///
-    /// Every pick does the same; call it now and then where none come.
+    /// Every pick does the same; call it now and then where none come. What workers are taken to
+    /// hold ends without the placement, see [`Blocks::expire`].
     pub fn expire(&mut self, now: Time) -> u64 {
         self.now = self.now.max(now);
-        self.blocks.expire(self.now);
         self.sessions.expire(self.now);
         self.tracker.expire(self.now)
     }
@@ -303,12 +299,16 @@ impl Placement {
         self.blocks.index()
     }
 
-    /// A request that was placed elsewhere went to this worker: it is taken to hold the prompt
-    /// where its events do not say so.
-    pub fn sent(&mut self, worker: WorkerRank, sequence: &[SequenceHash]) {
-        if self.fleet.slot(worker).is_some() {
-            self.predict(worker, sequence);
-        }
+    /// Until when a worker is taken to hold a prompt that it is sent at `now`, for
+    /// [`Blocks::predict`]; `None` where its events are enough.
+    pub fn prediction_end(&mut self, worker: WorkerRank, now: Time) -> Option<Time> {
+        self.now = self.now.max(now);
+        let Worker { publishes_events, .. } = self.fleet.worker(worker)?.worker;
+        let ttl = match publishes_events {
+            true => self.settings.early_prediction_ttl,
+            false => Some(self.settings.prediction_ttl),
+        };
+        ttl.map(|ttl| self.now.after(ttl))
     }
 
     /// Counts for metrics.
@@ -333,16 +333,11 @@ impl Placement {
         self.learner.forget(slot);
     }
 
-    /// Takes it that the worker will hold the prompt, where its events do not say so.
-    fn predict(&mut self, worker: WorkerRank, sequence: &[SequenceHash]) {
-        let publishes = self.fleet.worker(worker).is_none_or(|w| w.worker.publishes_events);
-        let ttl = match publishes {
-            true => self.settings.early_prediction_ttl,
-            false => Some(self.settings.prediction_ttl),
-        };
-        if let Some(ttl) = ttl {
-            self.blocks.index().predict(worker, sequence, self.now.after(ttl));
-        }
+    /// What comes before every decision.
+    fn begin(&mut self, request: &Request<'_>, now: Time) {
+        self.expire(now);
+        self.learner.arrived(self.now.0.as_secs_f64());
+        self.look_up(request);
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::Program;
 use crate::cycle::SPANS;
 use crate::plugin::LookupMeter;
-use stator_placement::{Applied, Blocks, Found};
+use stator_placement::{Applied, Blocks, Found, Time};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::{Generation, WorkerRank};
@@ -65,11 +65,11 @@ impl Prefixes {
         self.blocks.unknown(rank);
     }
 
-    /// What each endpoint holds of a prompt, for [`crate::Prompt::overlaps`]; `None` where no
+    /// What each endpoint holds of a prompt, for [`crate::Prompt::overlaps`]; nothing where no
     /// plug-in asks for it. The lookup is measured.
-    pub fn look_up(&self, sequence: &[SequenceHash]) -> Option<Found> {
+    pub fn look_up(&self, sequence: &[SequenceHash]) -> Found {
         if !self.wanted {
-            return None;
+            return Found::default();
         }
         let blocks = sequence.len();
         let span = info_span!(
@@ -77,14 +77,14 @@ impl Prefixes {
             llm_d.epp.producer.total_blocks = blocks, llm_d.epp.producer.max_match_blocks = Empty,
         );
         let _entered = span.enter();
-        let mut found = None;
+        let mut found = Found::default();
         let mut lookup = || {
             let lookup = info_span!(target: SPANS, "index_lookup", blocks);
             let _entered = lookup.enter();
             let overlaps = self.blocks.look_up(sequence);
             let best = overlaps.iter().map(|(_, overlap)| overlap.blocks()).max().unwrap_or(0);
             span.record("llm_d.epp.producer.max_match_blocks", best);
-            found = Some(overlaps);
+            found = overlaps;
             best
         };
         match &self.lookup_meter {
@@ -96,9 +96,29 @@ impl Prefixes {
         found
     }
 
-    /// Takes what ended out of memory, bit by bit; to be called now and then.
-    pub fn maintain(&self) {
-        self.blocks.maintain();
+    /// Takes it that a worker holds a prompt that it was sent, until it says so itself or `until`.
+    /// No effect where no plug-in asks for that.
+    pub fn predict(&self, rank: WorkerRank, sequence: &[SequenceHash], until: Time) {
+        if self.wanted {
+            self.blocks.predict(rank, sequence, until);
+        }
+    }
+
+    /// A part of what workers are taken to hold because of what they were sent, see
+    /// [`stator_placement::Index::predictions`].
+    pub fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        self.blocks.index().predictions(from, most)
+    }
+
+    /// Ends what workers are taken to hold until `now`.
+    pub fn expire(&self, now: Time) {
+        self.blocks.expire(now);
+    }
+
+    /// Takes a part of what ended out of memory; true while there is more to do, see
+    /// [`Blocks::maintain`].
+    pub fn maintain(&self) -> bool {
+        self.blocks.maintain()
     }
 
     /// Blocks that events and snapshots told of, since the start.

@@ -46,7 +46,8 @@ pub struct Prompt<'a> {
     /// Sequence hashes of its complete blocks, of the pool's block size, seeded by LoRA adapter
     /// and cache salt: over token ids, or over text where there are none.
     pub sequence: &'a [SequenceHash],
-    /// What endpoints hold of it, where that was looked up, see [`crate::Prefixes::look_up`].
+    /// What endpoints hold of it, where that was looked up, see [`crate::Prefixes::look_up`] and
+    /// [`crate::Decision::holders`].
     pub overlaps: Option<&'a Overlaps>,
     /// The user's input as bytes, in pieces; equal beginnings of conversations have equal bytes.
     pub text: &'a [&'a [u8]],

@@ -9,7 +9,6 @@ use crate::slot::{Slot, Slots};
 use crate::tickets::{Place, Ticket, Tickets};
 use crate::{Endpoint, EngineLoad, InFlight, Request, Time};
 use stator_placement::{Held, Placement, Settings, Stats, Worker};
-use stator_protos::hash::SequenceHash;
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::net::SocketAddr;
@@ -60,6 +59,9 @@ pub struct Decision {
     pub cached_tokens: u64,
     /// What each candidate of the answering profile scored, if wanted.
     pub scores: Vec<(SocketAddr, f64)>,
+    /// Which endpoints are taken to hold the prompt, and until when: where [`crate::Prompt`] has
+    /// overlaps, [`Prefixes::predict`] is told of it after the decision.
+    pub holders: Vec<(WorkerRank, Time)>,
 }
 
 /// Why a request was not placed. One variant per answer a client gets.
@@ -210,22 +212,16 @@ impl Scheduler {
         &self.prefixes
     }
 
-    /// Takes it that a worker holds a prompt that another replica sent there.
-    pub fn predict(&mut self, rank: WorkerRank, sequence: &[SequenceHash], now: Time) {
-        self.placement.expire(now);
-        self.placement.sent(rank, sequence);
+    /// Until when a worker is taken to hold a prompt that another replica sent there, for
+    /// [`Prefixes::predict`]; `None` where its events are enough.
+    pub fn prediction_end(&mut self, rank: WorkerRank, now: Time) -> Option<Time> {
+        self.placement.prediction_end(rank, now)
     }
 
     /// What a worker reported that it holds; `None` where that is not known.
     pub fn held(&self, rank: WorkerRank) -> Option<Held> {
         self.slots.get(rank).filter(|slot| slot.publishes_events)?;
         self.placement.index().held_by(rank)
-    }
-
-    /// A part of what workers are taken to hold because of what they were sent, see
-    /// [`stator_placement::Index::predictions`].
-    pub fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>> {
-        self.placement.index().predictions(from, most)
     }
 
     /// Another replica knows this of a worker's blocks. It counts until the worker's event feed
@@ -276,7 +272,7 @@ impl Scheduler {
         }
         let mut decision = self.decision(ticket, &routing);
         (decision.scores, decision.response_headers) = (scores, response_headers);
-        self.book(request, &decision, call);
+        decision.holders = self.book(request, &decision, call);
         Ok(decision)
     }
 
@@ -358,15 +354,22 @@ impl Scheduler {
             cached_tokens: prefix.matched_tokens(),
             response_headers: Vec::new(),
             scores: Vec::new(),
+            holders: Vec::new(),
         }
     }
 
-    /// Books the request at the endpoint that answers and at those that help.
-    fn book(&mut self, request: &Request<'_>, decision: &Decision, call: Call) {
+    /// Books the request at the endpoint that answers and at those that help; which of them are
+    /// taken to hold the prompt.
+    fn book(
+        &mut self,
+        request: &Request<'_>,
+        decision: &Decision,
+        call: Call,
+    ) -> Vec<(WorkerRank, Time)> {
         let asked = asked(request);
         let uncached = u64::from(asked.prompt_tokens).saturating_sub(decision.cached_tokens);
         let output = request.expected_output_tokens;
-        let mut places = Vec::with_capacity(1 + decision.others.len());
+        let (mut places, mut holders) = (Vec::with_capacity(1 + decision.others.len()), Vec::new());
         let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
         for endpoint in decision.targets.first().into_iter().chain(helpers) {
             let rank = endpoint.worker;
@@ -378,10 +381,12 @@ impl Scheduler {
                     slot.unsettled.push_back((call.now, decision.ticket));
                 }
                 places.push(Place { rank, epoch: slot.epoch, booking: booked.booking });
+                holders.extend(booked.holds_until.map(|until| (rank, until)));
             }
         }
         let ticket = Ticket { places, prompt_tokens: uncached, output_tokens: output };
         self.tickets.insert(decision.ticket, ticket, (!call.watched).then_some(call.now));
+        holders
     }
 
     /// Ends the unwatched requests of an endpoint that were sent long enough before `reported`

@@ -3,6 +3,7 @@ use crate::plugin::NotRouted;
 use crate::testkit::{endpoint, life, program, rank};
 use crate::{CacheConfig, Headers, Prompt, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
+use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Stored};
 
 fn pool(endpoints: u8) -> Scheduler {
@@ -315,11 +316,16 @@ fn the_own_feed_overrules_what_a_peer_said() {
 fn what_is_predicted_can_be_given_to_another_replica() {
     let (mut old, mut new) = (pool(1), pool(1));
     let blocks = sequence(1, 8);
-    old.predict(rank(1), &blocks, Time::from_millis(1));
-    let told = old.predictions(0, 100).expect("something is predicted");
-    assert_eq!((told.len(), old.predictions(8, 100)), (8, None));
+    let predict = |pool: &mut Scheduler, worker, sequence: &[SequenceHash]| {
+        let until =
+            pool.prediction_end(worker, Time::from_millis(1)).expect("it tells of no events");
+        pool.prefixes().predict(worker, sequence, until);
+    };
+    predict(&mut old, rank(1), &blocks);
+    let told = old.prefixes().predictions(0, 100).expect("something is predicted");
+    assert_eq!((told.len(), old.prefixes().predictions(8, 100)), (8, None));
     for (worker, hash) in told {
-        new.predict(worker, &[hash], Time::from_millis(2));
+        predict(&mut new, worker, &[hash]);
     }
     let decision = new.schedule(&asking(&blocks), call(3, true)).expect("one takes it");
     assert_eq!(decision.cached_tokens, 128);

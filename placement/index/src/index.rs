@@ -16,12 +16,9 @@ use crate::upkeep::Sweep;
 use crate::view::Published;
 use parking_lot::{Mutex, RwLock};
 use stator_protos::hash::SequenceHash;
-use stator_protos::kv_event::{KvEvent, Medium};
+use stator_protos::kv_event::KvEvent;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::atomic::AtomicUsize;
-
-/// Blocks of a snapshot that are written at a time; between them other writers have their turn.
-const SNAPSHOT_PART: usize = 8192;
 
 /// Which worker holds which block, on which medium.
 ///
@@ -127,33 +124,6 @@ impl Index {
             }
         }
         Applied::Yes
-    }
-
-    /// Replaces all that is known of a worker's blocks, reported and predicted: readers see the
-    /// old state or the new one. The worker's state is known from here on.
-    pub fn replace(
-        &self,
-        worker: WorkerRank,
-        generation: Generation,
-        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
-    ) -> Applied {
-        match self.tenancy.read().stands(worker, generation) {
-            Stands::UnknownWorker => return Applied::UnknownWorker,
-            Stands::Stale => return Applied::Stale,
-            Stands::Same(_) | Stands::Later => {}
-        }
-        let slot = self.take_slot();
-        let change = |(hash, medium): (SequenceHash, Medium)| Change {
-            hash: hash.0,
-            op: Op::Store(medium).code(),
-        };
-        let mut changes = blocks.into_iter().map(change).peekable();
-        while changes.peek().is_some() {
-            self.collect_if_wanted();
-            // Nobody else knows the slot, so that it needs no guard.
-            scatter::write(&self.shared, &self.lanes, slot, changes.by_ref().take(SNAPSHOT_PART));
-        }
-        self.enter(worker, Life { slot, generation, known: true }, false)
     }
 
     /// Events of a worker were lost: it counts as holding nothing until its state is replaced or
@@ -267,7 +237,7 @@ impl Index {
 
     /// Makes `life` the worker's, unless a later one came meanwhile or, if this does not register
     /// it, the worker went.
-    fn enter(&self, worker: WorkerRank, life: Life, registers: bool) -> Applied {
+    pub(crate) fn enter(&self, worker: WorkerRank, life: Life, registers: bool) -> Applied {
         let (applied, retired) = {
             let mut tenancy = self.tenancy.write();
             match tenancy.stands(worker, life.generation) {
@@ -294,7 +264,7 @@ impl Index {
         old
     }
 
-    fn take_slot(&self) -> u32 {
+    pub(crate) fn take_slot(&self) -> u32 {
         let (slot, used) = self.tenancy.write().slot();
         if used {
             self.shared.published.reuse();

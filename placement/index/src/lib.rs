@@ -44,6 +44,7 @@ mod predictions;
 mod scatter;
 mod sets;
 mod settings;
+mod snapshot;
 mod stats;
 mod sync;
 mod table;

@@ -271,3 +271,42 @@ fn mix(element: u32) -> u64 {
 
 #[cfg(all(test, not(stator_loom)))]
 mod tests;
+
+#[cfg(all(test, stator_loom))]
+mod model {
+    use super::*;
+    use loom::sync::Arc;
+
+    /// A set is freed, and its number and perhaps its words go to `other`, while a reader copies
+    /// it: that gets the set that it named or nothing.
+    fn check(other: &'static [u32]) {
+        loom::model(move || {
+            let sets = Arc::new(Sets::new(1 << 20));
+            let name = sets.intern(&[1, 2]).expect("there is room");
+            let writer = {
+                let sets = sets.clone();
+                loom::thread::spawn(move || {
+                    sets.collect(|_| false);
+                    let next = sets.intern(other).expect("there is room");
+                    assert_eq!(next.number(), name.number());
+                })
+            };
+            let mut out = Vec::new();
+            if sets.copy(name, &mut out) {
+                assert_eq!(out, [1, 2]);
+            }
+            writer.join().expect("the writer does not panic");
+            assert!(!sets.copy(name, &mut out), "the name means nothing any more");
+        });
+    }
+
+    #[test]
+    fn a_reader_never_copies_a_set_that_took_the_words() {
+        check(&[3, 4]);
+    }
+
+    #[test]
+    fn a_reader_never_copies_a_set_that_took_the_number() {
+        check(&[3, 4, 5]);
+    }
+}

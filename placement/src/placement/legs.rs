@@ -150,7 +150,7 @@ impl Placement {
             Some(pair) => Stage::Decode { prefill: pair.prefill.slot },
             None => Stage::Whole,
         };
-        let Leg { worker, booking, overlap_blocks, cached_tokens } =
+        let Leg { worker, booking, overlap_blocks, cached_tokens, holds_until } =
             self.leg(request, answers.slot, stage);
         if let (Some(key), Some(settings)) = (request.session, &self.settings.sessions) {
             self.sessions.bind(key, worker, self.now, settings);
@@ -162,6 +162,7 @@ impl Placement {
             booking,
             overlap_blocks,
             cached_tokens,
+            holds_until,
             reason: answers.reason,
             split: SplitReason::NoPrefillWorkers,
             predicted,
@@ -198,7 +199,7 @@ impl Placement {
         let worker = self.fleet.row(slot).worker;
         if stage == Stage::Encode {
             let booking = self.book_at(slot, Footprint::default());
-            return Leg { worker, booking, overlap_blocks: 0, cached_tokens: 0 };
+            return Leg { worker, booking, overlap_blocks: 0, cached_tokens: 0, holds_until: None };
         }
         let cached_tokens = self.cached_tokens(request, overlap);
         let weights = request.weights.unwrap_or(&self.settings.weights).settings();
@@ -213,8 +214,12 @@ impl Placement {
             expected_output_blocks: expected.map(|tokens| tokens.div_ceil(block_size)),
         };
         let booking = self.book_at(slot, footprint);
-        self.predict(worker, request.sequence);
-        Leg { worker, booking, overlap_blocks: overlap.blocks(), cached_tokens }
+        let holds_until = self.prediction_end(worker, self.now);
+        // Whoever looked the prompt up without the placement tells what it is sent without it too.
+        if let (Some(until), None) = (holds_until, request.overlaps) {
+            self.blocks.predict(worker, request.sequence, until);
+        }
+        Leg { worker, booking, overlap_blocks: overlap.blocks(), cached_tokens, holds_until }
     }
 
     fn book_at(&mut self, slot: u32, footprint: Footprint<'_>) -> BookingId {

@@ -81,6 +81,7 @@ impl Placement {
         let overlaps = match request.overlaps {
             Some(known) => known,
             None => {
+                self.blocks.expire(self.now);
                 self.blocks.index().overlap(request.sequence, overlaps);
                 overlaps
             }

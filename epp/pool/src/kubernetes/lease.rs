@@ -106,7 +106,7 @@ impl Elector {
     /// A candidate called `identity`, which no other candidate is called.
     pub fn new(cluster: &Cluster, namespace: &str, pool: &str, identity: &str) -> Self {
         Self {
-            api: cluster.cluster.api.clone(),
+            api: cluster.kube.api.clone(),
             namespace: namespace.to_owned(),
             name: format!("epp-{namespace}-{pool}.llm-d.ai"),
             identity: identity.to_owned(),

@@ -32,7 +32,7 @@ use tokio::sync::watch;
 /// A connection to a cluster. Cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
-    cluster: stator_kube::Cluster,
+    kube: stator_kube::Cluster,
     node_labels: Arc<[String]>,
 }
 
@@ -47,8 +47,8 @@ impl Cluster {
         stator_kube::Cluster::connect(kubeconfig).await.map(Self::of)
     }
 
-    fn of(cluster: stator_kube::Cluster) -> Self {
-        Self { cluster, node_labels: Arc::default() }
+    fn of(kube: stator_kube::Cluster) -> Self {
+        Self { kube, node_labels: Arc::default() }
     }
 
     /// The same, where endpoints carry these labels of the nodes that they are on. Of a node's name
@@ -60,7 +60,7 @@ impl Cluster {
 
     /// The namespace of the configuration: the service account's own in a pod.
     pub fn namespace(&self) -> &str {
-        &self.cluster.namespace
+        &self.kube.namespace
     }
 
     /// Follows a pool from now on. It is described by an `InferencePool`, or by `standalone`.
@@ -72,8 +72,8 @@ impl Cluster {
         let state = standalone.map_or_else(State::new, State::standalone);
         let state = state.with_node_labels(&node_labels);
         let (sender, view) = watch::channel(Arc::new(PoolView::default()));
-        let cluster = self.cluster.clone();
-        let task = PoolTask { cluster, pool, node_labels, state, view: sender };
+        let kube = self.kube.clone();
+        let task = PoolTask { kube, pool, node_labels, state, view: sender };
         Watched { view, task: tokio::spawn(task.run(with_object)) }
     }
 }

@@ -16,7 +16,7 @@ const UPDATES_MAX: usize = 1024;
 
 /// Follows the objects of one pool.
 pub(super) struct PoolTask {
-    pub(super) cluster: Cluster,
+    pub(super) kube: Cluster,
     pub(super) pool: PoolRef,
     /// Labels of nodes that endpoints carry; nodes are not followed where there are none.
     pub(super) node_labels: Arc<[String]>,
@@ -152,7 +152,7 @@ impl PoolTask {
         followers: &mut Followers,
     ) -> AbortHandle {
         let updates = followers.updates.clone();
-        let follower = self.cluster.follow(query, decode, updates, Box::new(wrap));
+        let follower = self.kube.follow(query, decode, updates, Box::new(wrap));
         followers.tasks.spawn(follower.run())
     }
 }

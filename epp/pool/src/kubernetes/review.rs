@@ -48,7 +48,7 @@ impl Reviewer {
     /// Asks this cluster's server.
     pub fn new(cluster: &Cluster) -> Self {
         Self {
-            api: cluster.cluster.api.clone(),
+            api: cluster.kube.api.clone(),
             turns: Semaphore::new(QUESTIONS_MAX),
             answers: Mutex::default(),
         }

@@ -7,6 +7,7 @@ use stator_protos::hash::{HashSeed, SequenceHash, block_hash, next_sequence_hash
 use stator_protos::kv_event::{Detail, EngineEvent, KvEvent, Medium, Removed, Stored};
 use std::collections::hash_map::Entry;
 use std::num::NonZeroU32;
+use std::ops::Deref;
 
 /// Kinds of layers whose KV is kept for all of a prompt: only their blocks say that a prefix is
 /// there.
@@ -48,10 +49,41 @@ pub struct Translator {
 #[derive(Debug)]
 struct Known {
     /// Our blocks that it consists of.
-    ours: Box<[SequenceHash]>,
+    ours: Ours,
     seed: HashSeed,
     /// How often it is there, on each medium: engines do not always share equal blocks.
     copies: [u32; Medium::ALL.len()],
+}
+
+/// Our blocks that a block of an engine consists of. Nearly always it is one, which is kept in
+/// place: a million blocks are no million allocations.
+#[derive(Debug, PartialEq, Eq)]
+enum Ours {
+    One(SequenceHash),
+    Several(Box<[SequenceHash]>),
+}
+
+impl FromIterator<SequenceHash> for Ours {
+    fn from_iter<I: IntoIterator<Item = SequenceHash>>(hashes: I) -> Self {
+        let mut hashes = hashes.into_iter();
+        match (hashes.next(), hashes.next()) {
+            (Some(one), None) => Self::One(one),
+            (first, second) => {
+                Self::Several(first.into_iter().chain(second).chain(hashes).collect())
+            }
+        }
+    }
+}
+
+impl Deref for Ours {
+    type Target = [SequenceHash];
+
+    fn deref(&self) -> &[SequenceHash] {
+        match self {
+            Self::One(hash) => std::slice::from_ref(hash),
+            Self::Several(hashes) => hashes,
+        }
+    }
 }
 
 /// Where a run of blocks continues.
@@ -218,7 +250,7 @@ impl Translator {
                 parent = Some(ours);
                 ours
             });
-            let ours: Box<[SequenceHash]> = ours.collect();
+            let ours: Ours = ours.collect();
             if self.known.get(&theirs).is_some_and(|known| known.ours != ours) {
                 // The block that is replaced may be one of these: it is told before it is removed.
                 self.tell(std::mem::take(&mut hashes), before, stored, out);

@@ -1,6 +1,7 @@
 use super::*;
 use crate::testkit::{removed, stored, worker};
 use crate::{Held, Overlap, Predicting};
+use stator_protos::kv_event::Medium;
 use std::collections::HashSet;
 
 mod concurrent;

@@ -58,6 +58,24 @@ impl Lane {
         }
     }
 
+    /// Makes room in a shard for so many blocks more, if memory allows it, so that they are not
+    /// copied again and again while they come.
+    pub(crate) fn reserve(&mut self, shared: &Shared, shard: usize, more: usize) {
+        let Shard { table, used, full, .. } = &self.shards[shard];
+        // What comes is spread by chance: hardly a shard gets four deviations more than its share.
+        let most = used + more + 4 * more.isqrt();
+        if most <= *full {
+            return;
+        }
+        let fitting = |blocks: usize| (blocks * 32).div_ceil(MAX_LOAD_32NDS * table::capacity(1));
+        let (number, least) = (self.first + shard, fitting(used + more));
+        // Spread over the sizes up to 5/4 of the least, as those are that grew by themselves.
+        let spread = least + least * (number % 32) / 128;
+        let buckets = spread.max(fitting(most)).max(larger(table.len(), number));
+        let buckets = buckets.next_multiple_of(2);
+        self.grow(shared, shard, buckets);
+    }
+
     /// Copies a shard into a table of `buckets`; false if there is no memory for that.
     fn grow(&mut self, shared: &Shared, shard: usize, buckets: usize) -> bool {
         let Shard { table, .. } = &self.shards[shard];
@@ -128,4 +146,60 @@ fn larger(buckets: usize, shard: usize) -> usize {
     let larger = (buckets * 5).div_ceil(4).next_multiple_of(2);
     let spreads = buckets < SPREAD && larger >= SPREAD;
     if spreads { SPREAD + shard * 2 % (SPREAD / 4) } else { larger }
+}
+
+#[cfg(all(test, not(stator_loom)))]
+mod tests {
+    use crate::testkit::worker;
+    use crate::{Applied, Index, Settings};
+    use stator_protos::Generation;
+    use stator_protos::hash::SequenceHash;
+    use stator_protos::kv_event::Medium;
+
+    const LIFE: Generation = Generation(1);
+
+    fn index(max_bytes: usize) -> Index {
+        let index = Index::new(Settings { max_bytes, ..Settings::default() });
+        (0..2).for_each(|number| _ = index.insert(worker(number), LIFE));
+        index
+    }
+
+    fn replace(index: &Index, of: u64, blocks: u64) {
+        let block = |number: u64| SequenceHash(number.wrapping_mul(0xd134_2543_de82_ef95));
+        let blocks = (0..blocks).map(|number| (block(number), Medium::Device));
+        assert_eq!(index.replace(worker(of), LIFE, blocks), Applied::Yes);
+    }
+
+    fn growths(index: &Index) -> Vec<u32> {
+        let of = |lane: &super::Lane| lane.shards.iter().map(|s| s.growths).collect::<Vec<_>>();
+        index.lanes.iter().flat_map(|lane| of(&lane.lock())).collect()
+    }
+
+    #[test]
+    fn a_snapshot_is_given_room_at_once_and_known_blocks_none() {
+        let index = index(1 << 30);
+        replace(&index, 0, 300_000);
+        assert_eq!(growths(&index), vec![1; 256]);
+        let stats = index.stats();
+        assert!(stats.bytes < stats.blocks * 22, "{stats:?}");
+        replace(&index, 0, 300_000);
+        replace(&index, 1, 300_000);
+        assert_eq!(growths(&index), vec![1; 256]);
+    }
+
+    #[test]
+    fn a_snapshot_beyond_the_bound_fills_all_shards_alike() {
+        let index = index(4 << 20);
+        replace(&index, 0, 400_000);
+        let stats = index.stats();
+        assert!(stats.bytes <= 4 << 20, "{stats:?}");
+        assert_eq!(stats.blocks as u64 + stats.dropped, 400_000);
+        let used = index
+            .lanes
+            .iter()
+            .flat_map(|lane| lane.lock().shards.iter().map(|shard| shard.used).collect::<Vec<_>>());
+        let used: Vec<_> = used.collect();
+        let (least, most) = (used.iter().min(), used.iter().max());
+        assert!(least.zip(most).is_some_and(|(least, most)| least * 2 > *most), "{used:?}");
+    }
 }

@@ -184,8 +184,7 @@ fn follow(server: &Server, resource: Resource) -> mpsc::Receiver<Report<()>> {
     let (updates, reports) = mpsc::channel(16);
     let query = Query { resource, namespace: Some("n".into()), labels: None, fields: None };
     let decode = Box::new(|_: &str| Ok(Some(())));
-    let follower =
-        cluster(server).cluster.follow(query, decode, updates, Box::new(|report| report));
+    let follower = cluster(server).kube.follow(query, decode, updates, Box::new(|report| report));
     tokio::spawn(follower.run());
     reports
 }

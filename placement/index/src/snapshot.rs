@@ -1,0 +1,78 @@
+//! Snapshots: all blocks of a worker at once, in parts, with room made ahead.
+
+use crate::elements::Op;
+use crate::index::Index;
+use crate::lane::Change;
+use crate::scatter;
+use crate::tenancy::{Applied, Life, Stands};
+use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
+use stator_protos::{Generation, WorkerRank};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Blocks of a snapshot that are written at a time; between them other writers have their turn.
+const PART: usize = 8192;
+/// Bytes that room for one block takes at most, all shards together.
+const BLOCK_BYTES: usize = 24;
+
+impl Index {
+    /// Replaces all that is known of a worker's blocks, reported and predicted: readers see the
+    /// old state or the new one. The worker's state is known from here on.
+    ///
+    /// Where the iterator tells how many blocks come at least, room for them is made ahead.
+    pub fn replace(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
+    ) -> Applied {
+        match self.tenancy.read().stands(worker, generation) {
+            Stands::UnknownWorker => return Applied::UnknownWorker,
+            Stands::Stale => return Applied::Stale,
+            Stands::Same(_) | Stands::Later => {}
+        }
+        let slot = self.take_slot();
+        let change = |(hash, medium): (SequenceHash, Medium)| Change {
+            hash: hash.0,
+            op: Op::Store(medium).code(),
+        };
+        let mut changes = blocks.into_iter().map(change).peekable();
+        let is_long = changes.size_hint().0 > PART;
+        let before = if is_long { self.distinct() } else { 0 };
+        self.write_part(slot, &mut changes);
+        if is_long {
+            // Others may hold the same blocks, or the worker itself held them: the first part
+            // tells how many have a place already.
+            let new = self.distinct().saturating_sub(before).min(PART);
+            self.make_room(changes.size_hint().0 / PART * new);
+        }
+        while changes.peek().is_some() {
+            self.write_part(slot, &mut changes);
+        }
+        self.enter(worker, Life { slot, generation, known: true }, false)
+    }
+
+    fn write_part(&self, slot: u32, changes: &mut impl Iterator<Item = Change>) {
+        self.collect_if_wanted();
+        // Nobody else knows the slot, so that it needs no guard.
+        scatter::write(&self.shared, &self.lanes, slot, changes.take(PART));
+    }
+
+    /// Distinct blocks.
+    fn distinct(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.lock().blocks()).sum()
+    }
+
+    /// Makes room for so many more blocks or, where memory does not allow it, for an even share
+    /// of them in every shard.
+    fn make_room(&self, blocks: usize) {
+        let bytes = self.shared.table_bytes.load(Relaxed);
+        let fitting = self.shared.max_table_bytes.saturating_sub(bytes) / BLOCK_BYTES;
+        let each = blocks.min(fitting) / self.shared.layout.shards();
+        for lane in &self.lanes {
+            // A hold for each shard: a copy takes long enough.
+            (0..self.shared.layout.shards_per_lane())
+                .for_each(|shard| lane.lock().reserve(&self.shared, shard, each));
+        }
+    }
+}
