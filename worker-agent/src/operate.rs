@@ -13,6 +13,8 @@ use tonic::transport::Endpoint;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the operation; the agent gives up before that.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(660);
 
 /// Flags of `stator operate`.
 #[derive(Args, Clone, Debug)]
@@ -79,7 +81,8 @@ pub enum OperationArg {
 pub async fn operate(args: OperateArgs) -> anyhow::Result<()> {
     let endpoint = Endpoint::from_shared(args.agent.clone())
         .with_context(|| format!("agent: {:?} is no endpoint", args.agent))?
-        .connect_timeout(CONNECT_TIMEOUT);
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(ANSWER_TIMEOUT);
     let channel = endpoint.connect().await;
     let channel = channel.with_context(|| format!("agent: cannot connect to {}", args.agent))?;
     let operation = Some(args.operation.into());

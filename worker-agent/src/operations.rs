@@ -10,8 +10,11 @@ use tonic::{Request, Response, Status};
 
 /// Highest sleep level.
 const SLEEP_LEVEL_MAX: u32 = 2;
-/// Longest name, path or request, in bytes.
-const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Longest name and path, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+const PATH_BYTES_MAX: usize = 4096;
+/// Longest request in an engine's own words, in bytes.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// An operation, and who waits for it.
 #[derive(Debug)]
@@ -63,7 +66,7 @@ impl Operations for Service {
         request: Request<OperateRequest>,
     ) -> Result<Response<OperateResponse>, Status> {
         let operation = operation(request.into_inner()).map_err(Status::invalid_argument)?;
-        tracing::info!(?operation, "an operation was asked for");
+        tracing::info!(operation = shown(&operation), "an operation was asked for");
         match self.run(operation).await {
             Ok(()) => Ok(Response::new(OperateResponse {})),
             Err(fault) => {
@@ -81,13 +84,23 @@ impl Operations for Service {
     }
 }
 
+/// What a log says of an operation. An engine's own words may be long, and have secrets.
+fn shown(operation: &Operation) -> String {
+    match operation {
+        Operation::UpdateWeights { .. } => "UpdateWeights".into(),
+        other => format!("{other:?}"),
+    }
+}
+
 /// # Errors
 ///
 /// A message that names the field, its value and its limit.
 fn operation(request: OperateRequest) -> Result<Operation, String> {
-    let text = |field: &str, text: String| match text.len() {
-        1..=TEXT_BYTES_MAX => Ok(text),
-        bytes => Err(format!("{field}: {bytes} bytes, 1 to {TEXT_BYTES_MAX}")),
+    let text = |field: &str, text: String, limit: usize| match text.len() {
+        bytes if bytes == 0 || bytes > limit => {
+            Err(format!("{field}: {bytes} bytes, 1 to {limit}"))
+        }
+        _ => Ok(text),
     };
     Ok(match request.operation.ok_or("operation: it is missing, or of a later version")? {
         Asked::ResetCache(_) => Operation::ResetCache,
@@ -99,16 +112,18 @@ fn operation(request: OperateRequest) -> Result<Operation, String> {
         Asked::Sleep(sleep) => Operation::Sleep { level: sleep.level as u8 },
         Asked::Wake(_) => Operation::Wake,
         Asked::LoadAdapter(load) => Operation::LoadAdapter {
-            name: text("load_adapter.name", load.name)?,
-            path: text("load_adapter.path", load.path)?,
+            name: text("load_adapter.name", load.name, NAME_BYTES_MAX)?,
+            path: text("load_adapter.path", load.path, PATH_BYTES_MAX)?,
         },
         Asked::UnloadAdapter(unload) => {
-            Operation::UnloadAdapter { name: text("unload_adapter.name", unload.name)? }
+            let name = text("unload_adapter.name", unload.name, NAME_BYTES_MAX)?;
+            Operation::UnloadAdapter { name }
         }
         Asked::StartProfile(_) => Operation::StartProfile,
         Asked::StopProfile(_) => Operation::StopProfile,
         Asked::UpdateWeights(update) => Operation::UpdateWeights {
-            request: text("update_weights.request_json", update.request_json)?.into(),
+            request: text("update_weights.request_json", update.request_json, REQUEST_BYTES_MAX)?
+                .into(),
         },
     })
 }
@@ -129,10 +144,17 @@ mod tests {
         assert_eq!(check(Asked::LoadAdapter(load)), Ok(expected));
         let unload = UnloadAdapter { name: String::new() };
         let error = check(Asked::UnloadAdapter(unload)).unwrap_err();
-        assert_eq!(error, "unload_adapter.name: 0 bytes, 1 to 1048576");
+        assert_eq!(error, "unload_adapter.name: 0 bytes, 1 to 256");
         let error = check(Asked::Sleep(Sleep { level: 3 })).unwrap_err();
         assert_eq!(error, "sleep.level: 3 is not in 0..=2");
         let error = operation(OperateRequest { operation: None }).unwrap_err();
         assert_eq!(error, "operation: it is missing, or of a later version");
+    }
+
+    #[test]
+    fn no_log_has_an_engines_own_words() {
+        let update = Operation::UpdateWeights { request: "hush".into() };
+        assert_eq!(shown(&update), "UpdateWeights");
+        assert_eq!(shown(&Operation::Sleep { level: 1 }), "Sleep { level: 1 }");
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::engine::RequestKey;
 use futures::task::AtomicWaker;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use stator_protos::worker::Output;
 use std::collections::hash_map::Entry;
@@ -28,6 +28,8 @@ pub(crate) struct Outbox {
 struct State {
     outputs: Vec<Output>,
     live: FxHashMap<u64, Route>,
+    /// Whether the writer lets what is about to come catch up with what is there.
+    gathering: bool,
     closed: bool,
 }
 
@@ -91,13 +93,26 @@ impl Outbox {
         for id in ended.drain(..) {
             state.live.remove(&id);
         }
+        self.put(state, outputs.drain(..));
+    }
+
+    /// Moves one output of a request that goes on in.
+    pub(crate) fn push_one(&self, output: Output) {
+        self.put(self.state.lock(), std::iter::once(output));
+    }
+
+    fn put(&self, mut state: MutexGuard<'_, State>, outputs: impl Iterator<Item = Output>) {
         if state.closed {
-            outputs.clear();
             return;
         }
-        state.outputs.append(outputs);
+        let waited = state.outputs.is_empty();
+        state.outputs.extend(outputs);
+        // Where something was there before, the writer knows.
+        let wakes = waited && !state.outputs.is_empty();
         drop(state);
-        self.writer.wake();
+        if wakes {
+            self.writer.wake();
+        }
     }
 
     /// Ends the stream after what is already in; returns what was still live.
@@ -111,17 +126,28 @@ impl Outbox {
     }
 
     /// Everything that has gathered, up to a frame's limit; `None` when closed and empty.
+    ///
+    /// Of what comes after a silence nothing is taken at once: the writer goes to the end of the
+    /// line first, so that the tokens of one step, which arrive together, leave in one frame.
     pub(crate) fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Vec<Output>>> {
-        // Registered before the look, so that a push in between wakes the writer.
-        self.writer.register(context.waker());
         let mut state = self.state.lock();
         if state.outputs.is_empty() {
-            return if state.closed { Poll::Ready(None) } else { Poll::Pending };
+            if state.closed {
+                return Poll::Ready(None);
+            }
+            // Under the lock, so that the next push wakes the writer.
+            self.writer.register(context.waker());
+            return Poll::Pending;
+        }
+        if !std::mem::replace(&mut state.gathering, true) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
         }
         if state.outputs.len() > MAX_OUTPUTS_PER_FRAME {
             let rest = state.outputs.split_off(MAX_OUTPUTS_PER_FRAME);
             return Poll::Ready(Some(std::mem::replace(&mut state.outputs, rest)));
         }
+        state.gathering = false;
         Poll::Ready(Some(std::mem::take(&mut state.outputs)))
     }
 }
@@ -139,7 +165,10 @@ mod tests {
 
     fn take(outbox: &Outbox) -> Poll<Option<usize>> {
         let waker = noop_waker();
-        outbox.poll_take(&mut Context::from_waker(&waker)).map(|taken| taken.map(|o| o.len()))
+        let look = || outbox.poll_take(&mut Context::from_waker(&waker));
+        // What has come is gathered at the first look, and taken at the second.
+        let taken = if let Poll::Ready(taken) = look() { Poll::Ready(taken) } else { look() };
+        taken.map(|taken| taken.map(|outputs| outputs.len()))
     }
 
     #[test]

@@ -120,6 +120,8 @@ impl Agent {
         outbox: &Arc<Outbox>,
     ) -> Result<(), (ErrorKind, String)> {
         let request_id = submit.request_id;
+        // Before the look at the drain: one that begins now waits for it.
+        let ticket = self.in_flight.enter();
         let (place, request, extras) = self.receive(submit)?;
         let (handle, key) = (&self.workers[place], request.key);
         let limit = self.max_requests_per_stream;
@@ -134,7 +136,6 @@ impl Agent {
                 Refused::Closed => (ErrorKind::Draining, "the stream is ending".into()),
             }
         })?;
-        let ticket = self.in_flight.enter();
         let submission = Submission { request, request_id, extras, outbox: outbox.clone(), ticket };
         handle.command(Command::Submit(submission)).inspect_err(|_| {
             outbox.push(&mut vec![], &mut vec![request_id]);
@@ -160,6 +161,7 @@ impl Agent {
     async fn prefill(&self, asked: PrefillRequest) -> Result<Prefilled, (ErrorKind, String)> {
         let invalid = |message: String| (ErrorKind::Invalid, message);
         let submit = asked.submit.ok_or_else(|| invalid("submit: it is missing".into()))?;
+        let ticket = self.in_flight.enter();
         let (place, request, extras) = self.receive(submit)?;
         if extras.prefill.is_some() {
             return Err(invalid("submit.prefill: a prefill has no prefill of its own".into()));
@@ -168,7 +170,6 @@ impl Agent {
         let handover = told.map(|json| extras::handover("handover_json", json)).transpose();
         let handover = handover.map_err(invalid)?;
         let (answer, answered) = oneshot::channel();
-        let ticket = self.in_flight.enter();
         let order = Prefill { request, extras, handover, answer, ticket };
         self.workers[place].command(Command::Prefill(order))?;
         answered.await.map_err(|_| (ErrorKind::Internal, "the worker has ended".into()))?

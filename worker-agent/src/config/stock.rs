@@ -39,8 +39,14 @@ pub struct StockArgs {
     pub engine_port: u16,
 
     /// Key that the engine asks for, if it does. Better given by the environment.
-    #[arg(long, env = "STATOR_ENGINE_API_KEY", hide_env_values = true, value_name = "KEY")]
-    pub engine_api_key: Option<String>,
+    #[arg(
+        long,
+        env = "STATOR_ENGINE_API_KEY",
+        hide_env_values = true,
+        value_name = "KEY",
+        value_parser = |key: &str| Ok::<_, std::convert::Infallible>(ApiKey(key.to_owned()))
+    )]
+    pub engine_api_key: Option<ApiKey>,
 
     /// What the workers do of a request: `prefill` computes prompts for workers with `decode`.
     #[arg(long, env = "STATOR_ROLE", default_value = "aggregated", value_enum)]
@@ -150,6 +156,14 @@ impl StockSettings {
         let mut faults = Faults::default();
         faults.range("engine-start-timeout-s", stock.engine_start_timeout_s, 1, 86_400);
         faults.range("engine-hang-timeout-s", stock.engine_hang_timeout_s, 1, 86_400);
+        let hang_ms = stock.engine_hang_timeout_s.saturating_mul(1000);
+        if stock.role == RoleArg::Decode && stock.prefill_timeout_ms >= hang_ms {
+            let (prefill, hang) = (stock.prefill_timeout_ms, stock.engine_hang_timeout_s);
+            faults.0.push(format!(
+                "prefill-timeout-ms: {prefill} is not below engine-hang-timeout-s, {hang} s: an \
+                 engine that waits for KV would be taken for one that hangs"
+            ));
+        }
         faults.range("engine-stop-grace-s", stock.engine_stop_grace_s, 0, 3600);
         faults.range("canary-idle-s", stock.canary_idle_s, 0, 86_400);
         faults.range("prefill-timeout-ms", stock.prefill_timeout_ms, 1, 3_600_000);
@@ -181,7 +195,7 @@ impl StockSettings {
             },
             model: engine.model.unwrap_or_default(),
             model_name: engine.model_name,
-            api_key: stock.engine_api_key.map(ApiKey),
+            api_key: stock.engine_api_key,
             role: match stock.role {
                 RoleArg::Aggregated => Role::Aggregated,
                 RoleArg::Prefill => Role::Prefill,

@@ -7,19 +7,23 @@ use crate::metrics::{Outcome, WorkerGauges};
 use crate::outbox::Outbox;
 use crate::translate;
 use crate::worker::{Command, Prefill, Submission};
+use futures::future::{self, Either};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_dialect::Fault;
 use stator_protos::load::Load;
-use stator_protos::worker::ErrorKind;
+use stator_protos::worker::{self, ErrorKind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
 /// How often load is reported where nothing changes.
 const BEAT: Duration = Duration::from_secs(1);
+/// Why a request is refused while the engine holds all that it is sent.
+const RESTS: &str = "the engine is paused or asleep";
 
 /// What a rank does now.
 #[derive(Clone, Debug)]
@@ -43,6 +47,13 @@ pub(crate) struct Cache {
     pub(crate) waiting: u32,
 }
 
+impl Cache {
+    /// The engine does not say what it has to do: what was sent to it is all that is known.
+    pub(super) fn forget_requests(&mut self) {
+        (self.running, self.waiting) = (0, 0);
+    }
+}
+
 /// The task of one rank.
 pub(crate) struct Driver {
     pub(crate) rank: Arc<Rank>,
@@ -52,15 +63,21 @@ pub(crate) struct Driver {
     pub(crate) load_interval: Duration,
     live: FxHashMap<RequestKey, Live>,
     tasks: JoinSet<RequestKey>,
+    prefills: JoinSet<()>,
 }
 
-/// A request that runs.
+/// A request that runs. Its task alone tells its client's stream, so that it ends there once.
 struct Live {
     request_id: u64,
     first_choice: u32,
     outbox: Arc<Outbox>,
-    task: AbortHandle,
+    task: Id,
+    /// Ends it before it has ended by itself.
+    end: oneshot::Sender<End>,
 }
+
+/// The end of a request that did not end by itself.
+type End = (worker::Output, Outcome);
 
 impl Driver {
     pub(crate) fn new(
@@ -69,8 +86,8 @@ impl Driver {
         (cache, gauges): (Arc<Mutex<Cache>>, WorkerGauges),
         load_interval: Duration,
     ) -> Self {
-        let (live, tasks) = (FxHashMap::default(), JoinSet::new());
-        Self { rank, life, cache, gauges, load_interval, live, tasks }
+        let (live, tasks, prefills) = (FxHashMap::default(), JoinSet::new(), JoinSet::new());
+        Self { rank, life, cache, gauges, load_interval, live, tasks, prefills }
     }
 
     /// Runs until nobody can send commands any more.
@@ -83,13 +100,22 @@ impl Driver {
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => self.apply(command).await,
+                    Some(command) => {
+                        // What ran is of the life before, what comes now of this one.
+                        load_due |= self.catch_up();
+                        self.apply(command);
+                    }
                     None => return,
                 },
                 Some(ended) = self.tasks.join_next() => match ended {
                     Ok(key) => drop(self.live.remove(&key)),
-                    Err(error) if error.is_cancelled() => {}
-                    Err(error) => tracing::error!(%error, "a request's task failed"),
+                    Err(error) => self.failed(&error),
+                },
+                Some(ended) = self.prefills.join_next() => match ended {
+                    Err(error) if error.is_panic() => {
+                        tracing::error!(%error, "a prefill's task failed");
+                    }
+                    _ => {}
                 },
                 Ok(()) = self.life.changed() => {
                     self.life_changed();
@@ -106,21 +132,23 @@ impl Driver {
         }
     }
 
-    async fn apply(&mut self, command: Command) {
+    fn apply(&mut self, command: Command) {
         let life = self.life.borrow().clone();
         match (command, life) {
+            (Command::Submit(submission), Life::Up(sink)) if sink.rests() => {
+                self.refuse(submission, ErrorKind::Overloaded, RESTS.into());
+            }
             (Command::Submit(submission), Life::Up(_)) => self.submit(submission),
             (Command::Submit(submission), Life::Down(why)) => {
-                let Submission { request, request_id, outbox, ticket, .. } = submission;
-                let kind = ErrorKind::Internal;
-                let last = translate::failure(request_id, request.first_choice, kind, down(&why));
-                self.rank.metrics.ended(kind.into());
-                request::end(&outbox, request_id, Some(last), ticket);
+                self.refuse(submission, ErrorKind::Internal, down(&why));
             }
             (Command::Cancel(keys), _) => self.cancel(&keys),
             (Command::Snapshot(answer), Life::Up(sink)) => sink.snapshot(answer),
             // Dropping the sender says that there is no worker.
             (Command::Snapshot(_), Life::Down(_)) => {}
+            (Command::Prefill(order), Life::Up(sink)) if sink.rests() => {
+                let _ = order.answer.send(Err((ErrorKind::Overloaded, RESTS.into())));
+            }
             (Command::Prefill(order), Life::Up(_)) => self.prefill(order),
             (Command::Prefill(order), Life::Down(why)) => {
                 // Who asked may be gone.
@@ -134,48 +162,73 @@ impl Driver {
         }
     }
 
+    fn refuse(&self, submission: Submission, kind: ErrorKind, why: String) {
+        let Submission { request, request_id, outbox, ticket, .. } = submission;
+        let last = translate::failure(request_id, request.first_choice, kind, why);
+        self.rank.metrics.ended(kind.into());
+        request::end(&outbox, request_id, Some(last), ticket);
+    }
+
     fn submit(&mut self, submission: Submission) {
         let (key, request_id) = (submission.request.key, submission.request_id);
         let (first_choice, outbox) = (submission.request.first_choice, submission.outbox.clone());
+        let (end, ended) = oneshot::channel();
         let rank = self.rank.clone();
         let task = self.tasks.spawn(async move {
-            rank.run(submission).await;
+            rank.run_until(submission, ended).await;
             key
         });
-        self.live.insert(key, Live { request_id, first_choice, outbox, task });
+        let live = Live { request_id, first_choice, outbox, task: task.id(), end };
+        self.live.insert(key, live);
     }
 
     fn prefill(&mut self, order: Prefill) {
-        let (key, rank) = (order.request.key, self.rank.clone());
-        self.tasks.spawn(async move {
-            rank.prefill(order).await;
-            key
-        });
+        let rank = self.rank.clone();
+        self.prefills.spawn(async move { rank.prefill(order).await });
     }
 
     fn cancel(&mut self, keys: &[RequestKey]) {
-        for key in keys {
-            // One that has ended is only waiting to be forgotten.
-            let running = |live: &Live| !live.task.is_finished();
-            let Some(live) = self.live.remove(key).filter(running) else { continue };
-            live.task.abort();
+        for live in keys.iter().filter_map(|key| self.live.remove(key)) {
             let last = translate::cancelled(live.request_id, live.first_choice);
-            self.rank.metrics.ended(Outcome::cancelled);
-            live.outbox.push(&mut vec![last], &mut vec![live.request_id]);
+            // One that has ended is only waiting to be forgotten.
+            let _ = live.end.send((last, Outcome::cancelled));
         }
     }
 
-    /// A life that ended takes its requests with it: others may run them again elsewhere.
+    /// Takes note of a life that changed and was not seen to; true if there was one.
+    fn catch_up(&mut self) -> bool {
+        let changed = self.life.has_changed().unwrap_or(false);
+        if changed {
+            self.life_changed();
+        }
+        changed
+    }
+
+    /// A life that ended takes its requests with it: others may run them again elsewhere. Where
+    /// the next began before anybody looked, it is a change all the same.
     fn life_changed(&mut self) {
-        let Life::Down(why) = self.life.borrow_and_update().clone() else { return };
+        let why = match &*self.life.borrow_and_update() {
+            Life::Down(why) => why.clone(),
+            Life::Up(_) => "it was started again".into(),
+        };
         for (_, live) in self.live.drain() {
-            live.task.abort();
             let kind = ErrorKind::Internal;
             let last = translate::failure(live.request_id, live.first_choice, kind, down(&why));
-            self.rank.metrics.ended(kind.into());
-            live.outbox.push(&mut vec![last], &mut vec![live.request_id]);
+            let _ = live.end.send((last, kind.into()));
         }
-        self.tasks.abort_all();
+        // Who asked hears that the worker has ended.
+        self.prefills.abort_all();
+    }
+
+    /// Ends a request whose task could not.
+    fn failed(&mut self, error: &JoinError) {
+        tracing::error!(%error, "a request's task failed");
+        let key = self.live.iter().find(|(_, live)| live.task == error.id()).map(|(key, _)| *key);
+        let Some(live) = key.and_then(|key| self.live.remove(&key)) else { return };
+        let (kind, message) = (ErrorKind::Internal, "the agent failed at the request".into());
+        let last = translate::failure(live.request_id, live.first_choice, kind, message);
+        self.rank.metrics.ended(kind.into());
+        live.outbox.push(&mut vec![last], &mut vec![live.request_id]);
     }
 
     fn report_load(&self) {
@@ -195,6 +248,27 @@ impl Driver {
     }
 }
 
+impl Rank {
+    /// Runs a request until it has ended, or until it is told how it ends.
+    async fn run_until(&self, submission: Submission, ended: oneshot::Receiver<End>) {
+        let (request_id, outbox) = (submission.request_id, submission.outbox.clone());
+        let run = pin!(self.run(submission));
+        match future::select(ended, run).await {
+            // The request counts as running until its client was told: it is dropped after that.
+            Either::Left((Ok((last, outcome)), _run)) => {
+                self.metrics.ended(outcome);
+                outbox.push(&mut vec![last], &mut vec![request_id]);
+            }
+            // Nobody is left who could end it.
+            Either::Left((Err(_), run)) => run.await,
+            Either::Right(_) => {}
+        }
+    }
+}
+
 fn down(why: &str) -> String {
     format!("the engine does not serve: {why}")
 }
+
+#[cfg(test)]
+mod tests;

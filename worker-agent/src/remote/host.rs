@@ -5,7 +5,7 @@ use super::probe::{Memory, Probe};
 use stator_dialect::Description;
 use stator_runtime::Shutdown;
 use stator_runtime::shutdown::Trigger;
-use stator_supervise::{Cause, Event, Health, Observation, Progress};
+use stator_supervise::{Cause, Event, Health, Observation, Progress, State};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub(super) enum News {
     Up(Box<Description>),
     /// It does not any more.
     Down(End),
+    /// Its process ended, for this cause, while it did not serve.
+    Failed(&'static str),
     /// It is given up.
     Over(anyhow::Error),
 }
@@ -62,12 +64,19 @@ impl Host {
     pub(super) fn start(launch: Option<Launch>, probe: Arc<Probe>, limits: Limits) -> Self {
         let (sender, news) = mpsc::channel(4);
         let (stop, stopped) = Shutdown::new();
-        let watch = Watch { probe, limits, news: sender, up: false, served: false };
+        let watch = Watch { probe, limits, news: sender, up: false, served: false, cause: None };
         let task = match launch {
             Some(launch) => tokio::spawn(watch.supervised(launch, stopped)),
             None => tokio::spawn(watch.attached(stopped)),
         };
         Self { news, stop, task }
+    }
+
+    /// A host whose news a test tells.
+    #[cfg(test)]
+    pub(super) fn scripted() -> (mpsc::Sender<News>, Self) {
+        let (sender, news) = mpsc::channel(4);
+        (sender, Self { news, stop: Shutdown::new().0, task: tokio::spawn(async {}) })
     }
 
     /// What happens next; `None` once nothing more will.
@@ -80,8 +89,10 @@ impl Host {
     }
 
     /// Ends the engine, if it was started here, and waits until it is gone.
-    pub(super) async fn stop(self) {
+    pub(super) async fn stop(mut self) {
         self.stop.set();
+        // Whoever has news is not to wait for somebody who reads them no more.
+        self.news.close();
         if let Err(error) = self.task.await {
             tracing::error!(%error, "watching over the engine failed");
         }
@@ -95,6 +106,8 @@ struct Watch {
     up: bool,
     /// Whether it ever was.
     served: bool,
+    /// Why the last life ended, until its process has.
+    cause: Option<&'static str>,
 }
 
 /// What a look at an engine found.
@@ -108,13 +121,20 @@ impl Watch {
         let mut description = None;
         loop {
             tokio::select! {
-                event = engine.next_event() => match event {
-                    Some(Event::Ready) => if let Some(description) = description.take() {
-                        self.up(description).await;
+                event = engine.next_event() => {
+                    let Some(event) = event else { break };
+                    if !matches!(event, Event::Progressed(_)) {
+                        // What it finds may be true of how the engine was before.
+                        looks.forget();
                     }
-                    Some(event) => self.supervisor_says(event).await,
-                    None => break,
-                },
+                    if event == Event::Ready {
+                        if let Some(description) = description.take() {
+                            self.up(description).await;
+                        }
+                    } else {
+                        self.supervisor_says(event, engine.state()).await;
+                    }
+                }
                 look = looks.next(self.up) => {
                     let health = self.health(look, &mut description);
                     let (running, counter) = self.probe.progress();
@@ -129,15 +149,22 @@ impl Watch {
         }
     }
 
-    async fn supervisor_says(&mut self, event: Event) {
+    async fn supervisor_says(&mut self, event: Event, state: &State) {
         match event {
             Event::Started { pid, generation } => {
                 tracing::info!(pid, generation, "engine started");
             }
             Event::Progressed(phase) => tracing::info!(%phase, "engine"),
-            Event::Unhealthy { reason } => self.down("unhealthy", reason).await,
+            Event::Unhealthy { reason } => {
+                // One that is killed for a cause has that cause already.
+                let cause = match state {
+                    State::Killing { cause } => cause.label(),
+                    _ => "unhealthy",
+                };
+                self.down(cause, reason).await;
+            }
             Event::Failed { cause, restart_in } => {
-                self.down(cause.label(), cause.to_string()).await;
+                self.failed(&cause).await;
                 // A program that is not there will not be there in a second either.
                 let hopeless = !self.served && matches!(cause, Cause::NotStarted { .. });
                 match restart_in.filter(|_| !hopeless) {
@@ -197,7 +224,7 @@ impl Watch {
     }
 
     async fn up(&mut self, description: Box<Description>) {
-        self.served = true;
+        (self.served, self.cause) = (true, None);
         if !std::mem::replace(&mut self.up, true) {
             self.tell(News::Up(description)).await;
         }
@@ -205,7 +232,16 @@ impl Watch {
 
     async fn down(&mut self, cause: &'static str, why: String) {
         if std::mem::replace(&mut self.up, false) {
+            self.cause = Some(cause);
             self.tell(News::Down(End { cause, why })).await;
+        }
+    }
+
+    /// Its process is gone; tells so once where its life had ended for the same cause.
+    async fn failed(&mut self, cause: &Cause) {
+        self.down(cause.label(), cause.to_string()).await;
+        if self.cause.take() != Some(cause.label()) {
+            self.tell(News::Failed(cause.label())).await;
         }
     }
 
@@ -231,6 +267,11 @@ impl Looks {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let memory = Some(Memory::default());
         Self { probe, memory, running: JoinSet::new(), ticks, told: Instant::now() }
+    }
+
+    /// Drops the look that is running, if there is one.
+    fn forget(&mut self) {
+        self.running = JoinSet::new();
     }
 
     /// What the next look finds, `up` saying whether the engine served at the last one.
@@ -267,3 +308,6 @@ impl Looks {
         look
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,8 +54,11 @@ impl Keeper {
         let (give_up, gave_up) = oneshot::channel();
         let (orders, inbox) = mpsc::channel(ORDERS_MAX);
         let task = tokio::spawn(async move {
-            let shown =
-                |rank: &RankState| Shown { worker: rank.record.worker, cache: rank.cache.clone() };
+            let shown = |rank: &RankState| Shown {
+                worker: rank.record.worker,
+                cache: rank.cache.clone(),
+                tally: rank.tally.clone(),
+            };
             let shown = ranks.iter().map(shown).collect();
             let (kind, metrics) = (engine.settings.kind, engine.metrics.clone());
             let mut pages = JoinSet::new();
@@ -115,6 +118,8 @@ struct Operated {
     order: Order,
     /// The life that it was meant for.
     generation: Generation,
+    /// Whether the engine rested before.
+    rested: bool,
     result: Result<(), Fault>,
     /// What the engine is since, where that may have changed.
     description: Option<Description>,
@@ -200,6 +205,11 @@ impl Keeping {
     /// either way.
     fn rest(&self, rests: bool) {
         self.engine.probe.resting.store(rests, Ordering::Relaxed);
+        for rank in &self.ranks {
+            if let Life::Up(sink) = &*rank.life.borrow() {
+                sink.rest(rests);
+            }
+        }
         self.reports.record.send_modify(|record| {
             record.accepting = !rests && !self.draining.is_set();
             self.reports.readiness.set(record.accepting && !record.workers.is_empty());
@@ -241,6 +251,11 @@ impl Keeping {
 
     /// Does to the engine what an operator wants.
     fn operate(&mut self, order: Order) {
+        let rested = self.engine.probe.resting.load(Ordering::Relaxed);
+        if matches!(order.operation, Operation::Pause | Operation::Sleep { .. }) {
+            // What came to it from now on would be held until it is told to go on.
+            self.rest(true);
+        }
         let (dialect, generation) = (self.engine.probe.dialect.clone(), self.generation());
         self.operations.spawn(async move {
             let done = tokio::time::timeout(OPERATION_TIMEOUT, dialect.operate(&order.operation));
@@ -253,16 +268,20 @@ impl Keeping {
                 }
                 _ => None,
             };
-            Operated { order, generation, result, description }
+            Operated { order, generation, rested, result, description }
         });
     }
 
     /// Tells the fleet what follows from an operation, and then whoever asked for it.
     async fn operated(&mut self, done: Operated) {
-        let Operated { order: Order { operation, answer }, generation, result, description } = done;
+        let Operated { order: Order { operation, answer }, generation, rested, .. } = done;
+        let Operated { result, description, .. } = done;
         // A life that began since knows nothing of it.
-        if result.is_ok() && generation == self.generation() {
-            self.follow_up(&operation, description).await;
+        if generation == self.generation() {
+            match &result {
+                Ok(()) => self.follow_up(&operation, description).await,
+                Err(_) => self.rest(rested),
+            }
         }
         // Whoever asked may be gone.
         let _ = answer.send(result);
@@ -270,11 +289,7 @@ impl Keeping {
 
     async fn follow_up(&mut self, operation: &Operation, description: Option<Description>) {
         match operation {
-            Operation::Pause | Operation::Sleep { .. } => self.rest(true),
             Operation::Resume | Operation::Wake => self.rest(false),
-            _ => {}
-        }
-        match operation {
             Operation::ResetCache
             | Operation::Pause
             | Operation::Sleep { .. }

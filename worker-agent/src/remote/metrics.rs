@@ -111,7 +111,7 @@ impl StockMetrics {
         registry.register("prefills", help, self.prefills.clone());
         registry.register("engine_up", "1 while the engine serves", self.up.clone());
         registry.register("engine_lives", "Lives of the engine that began", self.lives.clone());
-        let help = "Lives of the engine that ended, by cause";
+        let help = "Ends of the engine's lives, and of its process between them, by cause";
         registry.register("engine_ends", help, self.ends.clone());
         let help = "Metrics pages of the engine that could not be read";
         registry.register("engine_pages_failed", help, self.pages_failed.clone());
@@ -125,7 +125,7 @@ impl StockMetrics {
         self.prefills.get_or_create(&PrefillLabels { by }).inc();
     }
 
-    /// Counts a life that ended.
+    /// Counts a life that ended, or a process that never served.
     pub(crate) fn ended(&self, cause: &str) {
         self.ends.get_or_create(&EndLabels { cause: cause.into() }).inc();
     }

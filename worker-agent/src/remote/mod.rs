@@ -15,8 +15,12 @@ mod pages;
 mod peers;
 mod probe;
 mod request;
+#[cfg(test)]
+mod request_tests;
 mod sink;
 mod tally;
+#[cfg(test)]
+mod testkit;
 
 pub(crate) use keeper::{Keeper, gave_up};
 
@@ -89,6 +93,7 @@ pub(crate) async fn start(settings: StockSettings, metrics: &Metrics) -> anyhow:
     let description = loop {
         match host.next().await {
             Some(News::Up(description)) => break *description,
+            Some(News::Failed(cause)) => stock.ended(cause),
             Some(News::Down(_)) => {}
             Some(News::Over(error)) => return Err(error),
             None => anyhow::bail!("nobody watches over the engine any more"),

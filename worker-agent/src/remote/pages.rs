@@ -2,6 +2,7 @@
 
 use super::driver::Cache;
 use super::metrics::{RankGauges, StockMetrics};
+use super::tally::Tally;
 use parking_lot::Mutex;
 use stator_dialect::Kind;
 use stator_engine_signals::fetch::{TlsOptions, Url};
@@ -18,6 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Shown {
     pub(super) worker: WorkerRank,
     pub(super) cache: Arc<Mutex<Cache>>,
+    pub(super) tally: Arc<Tally>,
 }
 
 /// Reads the engine's page again and again, until dropped. An engine without one is watched by
@@ -41,6 +43,9 @@ pub(super) async fn follow(kind: Kind, url: String, ranks: Vec<Shown>, metrics: 
                 }
             }
             Err(error) => {
+                for rank in &ranks {
+                    rank.cache.lock().forget_requests();
+                }
                 metrics.pages_failed.inc();
                 tracing::debug!(%error, "no metrics page");
             }
@@ -67,6 +72,9 @@ fn show(report: &EngineReport, shown: &Shown, gauges: &RankGauges) {
         cache.total_blocks = report.total_blocks.unwrap_or(cache.total_blocks);
         cache.running = report.running.unwrap_or(0);
         cache.waiting = report.waiting.unwrap_or(0);
+    }
+    if let Some(steps) = report.steps {
+        shown.tally.engine_steps(steps);
     }
     gauges.set(report);
 }

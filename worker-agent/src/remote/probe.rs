@@ -2,6 +2,7 @@
 
 use super::tally::Tally;
 use stator_dialect::{Ask, Description, Dialect, Fault, Hand, Sampling};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -103,8 +104,10 @@ impl Probe {
     }
 
     async fn one_token(&self, rank: Option<u16>) -> Result<(), Fault> {
+        // The engine may still have the one before, or one of another agent.
+        let unique = RandomState::new().hash_one(rank);
         let ask = Ask {
-            id: format!("canary-{}", rank.unwrap_or(0)),
+            id: format!("canary-{unique:016x}"),
             tokens: [1].into(),
             sampling: Arc::new(Sampling { max_tokens: 1, ignore_eos: true, ..Sampling::default() }),
             cache_salt: None,
@@ -126,3 +129,6 @@ impl Probe {
         tokio::time::timeout(TOKEN_TIMEOUT, token).await.unwrap_or_else(|_| Err(late()))
     }
 }
+
+#[cfg(test)]
+mod tests;

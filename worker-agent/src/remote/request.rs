@@ -2,7 +2,7 @@
 
 use super::metrics::{PrefilledBy, StockMetrics};
 use super::peers::Peers;
-use super::tally::Tally;
+use super::tally::{Entry, Tally};
 use crate::engine::{Request, Sampling};
 use crate::extras::{Extras, Peer};
 use crate::in_flight::Ticket;
@@ -14,11 +14,14 @@ use futures::future;
 use serde_json::value::RawValue;
 use stator_dialect::{Answer, Ask, Delta, Dialect, Fault, Hand, Manner};
 use stator_protos::worker::{self, ErrorKind};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// Longest part of the client's request id in the engine's.
 const CLIENT_ID_BYTES: usize = 32;
+
+/// Tells this agent's requests from those that another one, or an earlier one, sent to the engine.
+static LIFE: LazyLock<u32> = LazyLock::new(rand::random);
 
 /// What all requests of one rank share.
 #[derive(Debug)]
@@ -120,6 +123,8 @@ struct Job<'a> {
 struct Begun {
     answer: Box<dyn Answer>,
     first: Delta,
+    /// Counts it among what runs.
+    entry: Entry,
     /// Whether somebody else was to compute the prompt, and did not.
     prefill_failed: bool,
 }
@@ -127,8 +132,7 @@ struct Begun {
 impl Job<'_> {
     /// Runs one choice to its end.
     async fn choice(&self, choice: u32) -> Result<(), Failure> {
-        let mut entry = self.rank.tally.enter(self.request.tokens.len());
-        let Begun { mut answer, first, prefill_failed } = match &self.extras.prefill {
+        let Begun { mut answer, first, mut entry, prefill_failed } = match &self.extras.prefill {
             None => self.begin(choice, Hand::Whole).await.map_err(failure)?,
             Some(peer) => self.with_prefill(choice, peer).await?,
         };
@@ -147,10 +151,16 @@ impl Job<'_> {
 
     /// Asks the engine, and waits for what comes first.
     async fn begin(&self, choice: u32, hand: Hand) -> Result<Begun, Fault> {
+        // Not before: an engine that waits for another's is not busy.
+        let to_compute = match &hand {
+            Hand::Whole | Hand::Prefill(_) => self.request.tokens.len(),
+            Hand::Decode(_) => 0,
+        };
+        let entry = self.rank.tally.enter(to_compute);
         let ask = ask(self.rank, &self.request, &self.extras, choice);
         let mut answer = self.rank.dialect.generate(Ask { hand, ..ask }).await?;
         match answer.next().await? {
-            Some(first) => Ok(Begun { answer, first, prefill_failed: false }),
+            Some(first) => Ok(Begun { answer, first, entry, prefill_failed: false }),
             None => Err(Fault::Failed("the engine's answer is empty".into())),
         }
     }
@@ -253,7 +263,7 @@ impl Job<'_> {
             prefill_failed: std::mem::take(&mut progress.prefill_failed),
             finish,
         };
-        self.outbox.push(&mut vec![output], &mut vec![]);
+        self.outbox.push_one(output);
     }
 }
 
@@ -285,7 +295,7 @@ fn ask(rank: &Rank, request: &Request, extras: &Extras, choice: u32) -> Ask {
         ..Sampling::clone(&request.sampling)
     };
     Ask {
-        id: format!("{id}-{:x}.{choice}", request.key.0),
+        id: format!("{id}-{:x}-{:x}.{choice}", *LIFE, request.key.0),
         tokens: request.tokens.as_slice().into(),
         sampling: Arc::new(sampling),
         cache_salt: request.cache_salt.clone(),

@@ -11,7 +11,7 @@ use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::sync::oneshot;
 
 /// A life's place on the event plane; dropping it takes the life from there.
@@ -23,6 +23,10 @@ pub(crate) struct LifeSink {
     feed: Mutex<WorkerFeed>,
     /// Blocks on the device.
     blocks: AtomicU32,
+    /// Whether blocks were told of, wherever they are, since all were forgotten.
+    told: AtomicBool,
+    /// Whether the engine was told to rest.
+    rests: AtomicBool,
     /// Who follows the engine's events, where it publishes any.
     follower: OnceLock<Control>,
 }
@@ -40,6 +44,8 @@ impl LifeSink {
             feeds: feeds.clone(),
             feed: Mutex::new(feeds.open(worker, generation)),
             blocks: AtomicU32::new(0),
+            told: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
             follower: OnceLock::new(),
         }
     }
@@ -47,6 +53,16 @@ impl LifeSink {
     /// Says who follows the engine. Has no effect the second time.
     pub(crate) fn followed_by(&self, follower: Control) {
         let _ = self.follower.set(follower);
+    }
+
+    /// Takes requests or, while the engine rests, none: it would hold them for as long.
+    pub(crate) fn rest(&self, rests: bool) {
+        self.rests.store(rests, Ordering::Relaxed);
+    }
+
+    /// Whether the engine rests.
+    pub(crate) fn rests(&self) -> bool {
+        self.rests.load(Ordering::Relaxed)
     }
 
     /// The engine forgot all blocks, and may say so late.
@@ -98,8 +114,14 @@ impl LifeSink {
         self.feed.lock().events(&mut events);
     }
 
-    /// Keeps `blocks`. One task publishes, so that nothing is lost between reading and writing.
+    /// Keeps `blocks` and `told`. One task publishes, so that nothing is lost between reading and
+    /// writing.
     fn count(&self, event: &KvEvent) {
+        match event {
+            KvEvent::Stored(_) => self.told.store(true, Ordering::Relaxed),
+            KvEvent::Cleared => self.told.store(false, Ordering::Relaxed),
+            KvEvent::Removed(_) => {}
+        }
         let blocks = self.blocks();
         let now = match event {
             KvEvent::Stored(Stored { hashes, medium: Medium::Device, .. }) => {
@@ -147,7 +169,7 @@ impl KvSink for LifeSink {
     }
 
     fn unknown(&self, _: WorkerRank) {
-        if self.blocks() > 0 {
+        if self.told.load(Ordering::Relaxed) {
             self.publish(vec![KvEvent::Cleared]);
         }
     }
@@ -221,6 +243,16 @@ mod tests {
         bed.sink.unknown(WORKER);
         assert_eq!(bed.sink.blocks(), 0);
         assert_eq!(published(&bed).await.len(), 4);
+    }
+
+    #[tokio::test]
+    async fn what_is_unknown_is_cleared_where_it_was_told_of_on_whichever_medium() {
+        let bed = bed();
+        bed.sink.apply(WORKER, LIFE, &[stored(&[1], Medium::Host)]);
+        bed.sink.unknown(WORKER);
+        bed.sink.unknown(WORKER);
+        let expected = [stored(&[1], Medium::Host), KvEvent::Cleared];
+        assert_eq!(published(&bed).await, expected);
     }
 
     #[test]

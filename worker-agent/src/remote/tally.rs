@@ -11,6 +11,8 @@ pub(crate) struct Tally {
     counts: Mutex<Counts>,
     /// Tokens and ends, of all requests: it stands still where the engine does.
     progress: AtomicU64,
+    /// Steps since its start, as the engine itself says.
+    engine_steps: AtomicU64,
     /// Told of every change.
     changed: Notify,
 }
@@ -50,9 +52,15 @@ impl Tally {
         *self.counts.lock()
     }
 
-    /// Rises with every token and every end.
+    /// Changes with every token and every end, and with every step that the engine tells of.
     pub(crate) fn progress(&self) -> u64 {
-        self.progress.load(Ordering::Relaxed)
+        let steps = self.engine_steps.load(Ordering::Relaxed);
+        self.progress.load(Ordering::Relaxed).wrapping_add(steps)
+    }
+
+    /// The engine says how many steps it took: a long prompt has steps before it has a token.
+    pub(crate) fn engine_steps(&self, steps: u64) {
+        self.engine_steps.store(steps, Ordering::Relaxed);
     }
 
     /// Waits for a change; one that nobody waited for is not lost.
@@ -117,5 +125,7 @@ mod tests {
         drop(second);
         drop(first);
         assert_eq!((tally.counts(), tally.progress()), (Counts::default(), 6));
+        tally.engine_steps(10);
+        assert_eq!(tally.progress(), 16);
     }
 }

@@ -1,0 +1,145 @@
+use super::super::testkit::*;
+use super::*;
+use stator_supervise::{EngineCommand, Policy, Supervisor};
+
+const LIMITS: Limits = Limits {
+    start: Duration::from_secs(60),
+    hang: Duration::from_secs(20),
+    stop: Duration::from_secs(5),
+};
+
+/// News as tests compare it.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Up,
+    Down(&'static str, String),
+    Failed(&'static str),
+    Over(String),
+}
+
+async fn next(host: &mut Host) -> Option<Told> {
+    Some(match host.next().await? {
+        News::Up(_) => Told::Up,
+        News::Down(End { cause, why }) => Told::Down(cause, why),
+        News::Failed(cause) => Told::Failed(cause),
+        News::Over(error) => Told::Over(error.to_string()),
+    })
+}
+
+fn attach(engine: &Arc<Scripted>) -> (Host, Arc<super::super::tally::Tally>) {
+    let (probe, tally) = (engine.probe(None), Arc::default());
+    probe.tallies.set(vec![Arc::clone(&tally)]).unwrap();
+    (Host::start(None, Arc::new(probe), LIMITS), tally)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attached_engine_that_is_ill_is_down_until_it_serves_again() {
+    let engine = Scripted::new([]);
+    let (mut host, _) = attach(&engine);
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    *engine.health.lock() = Checkup::Ill;
+    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
+    let asked = engine.asks.borrow().len();
+    *engine.health.lock() = Checkup::Well;
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    // A token is the proof of it.
+    assert_eq!(engine.asks.borrow().len(), asked + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attached_engine_that_never_serves_is_given_up() {
+    let engine = Scripted::new([]);
+    *engine.health.lock() = Checkup::Ill;
+    let (mut host, _) = attach(&engine);
+    let why = "the engine does not serve after 60 s: ill";
+    assert_eq!(next(&mut host).await, Some(Told::Over(why.into())));
+    assert_eq!(next(&mut host).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attached_engine_that_served_is_waited_for() {
+    let engine = Scripted::new([]);
+    let (mut host, _) = attach(&engine);
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    *engine.health.lock() = Checkup::Ill;
+    assert!(matches!(next(&mut host).await, Some(Told::Down(..))));
+    assert!(tokio::time::timeout(LIMITS.start * 3, host.next()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_without_a_step_are_a_hang_and_steps_put_it_off() {
+    let engine = Scripted::new([]);
+    let (mut host, tally) = attach(&engine);
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    let mut entry = tally.enter(1);
+    for _ in 0..4 {
+        assert!(tokio::time::timeout(LIMITS.hang / 2, host.next()).await.is_err());
+        entry.tokens(1);
+    }
+    let why = "1 requests and no step for 20 s";
+    assert_eq!(next(&mut host).await, Some(Told::Down("hung", why.into())));
+    // It answers, so that it has another life.
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_reads_no_news_can_stop_the_watch() {
+    let engine = Scripted::new([]);
+    let (host, _) = attach(&engine);
+    for health in
+        [Checkup::Well, Checkup::Ill, Checkup::Well, Checkup::Ill, Checkup::Well, Checkup::Ill]
+    {
+        *engine.health.lock() = health;
+        assert!(tokio::time::timeout(INTERVAL * 4, pending::<()>()).await.is_err());
+    }
+    assert!(tokio::time::timeout(LIMITS.stop, host.stop()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_from_before_is_not_taken_for_one_from_now() {
+    let engine = Scripted::new([]);
+    let mut looks = Looks::new(Arc::new(engine.probe(None)));
+    *engine.health.lock() = Checkup::Late;
+    assert!(tokio::time::timeout(INTERVAL, looks.next(true)).await.is_err());
+    *engine.health.lock() = Checkup::Well;
+    looks.forget();
+    assert!(matches!(looks.next(false).await, Ok(Some(_))));
+    assert!(matches!(looks.next(true).await, Ok(None)));
+}
+
+fn launch(engine: &Arc<Scripted>, script: &str, restarts: u32) -> Host {
+    let policy = Policy {
+        pause_min: Duration::from_millis(1),
+        restarts: Some(restarts),
+        ..Policy::default()
+    };
+    let args = vec!["-c".into(), script.into()];
+    let command = EngineCommand { program: "sh".into(), args, env: vec![] };
+    let supervisor = Supervisor::new("test", command, policy);
+    let home = tempfile::tempdir().unwrap();
+    let probe = Arc::new(engine.probe(None));
+    Host::start(Some(Launch { supervisor, home }), probe, LIMITS)
+}
+
+#[tokio::test]
+async fn a_process_that_ends_before_it_serves_is_counted_each_time_and_then_given_up() {
+    let engine = Scripted::new([]);
+    *engine.health.lock() = Checkup::Ill;
+    let mut host = launch(&engine, "exit 3", 1);
+    assert_eq!(next(&mut host).await, Some(Told::Failed("exit")));
+    assert_eq!(next(&mut host).await, Some(Told::Failed("exit")));
+    assert!(matches!(next(&mut host).await, Some(Told::Over(_))));
+    assert_eq!(next(&mut host).await, None);
+}
+
+#[tokio::test]
+async fn a_process_that_serves_is_up_and_down_as_it_answers() {
+    let engine = Scripted::new([]);
+    let mut host = launch(&engine, "exec sleep 1000", 0);
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    *engine.health.lock() = Checkup::Ill;
+    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
+    *engine.health.lock() = Checkup::Well;
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    host.stop().await;
+}

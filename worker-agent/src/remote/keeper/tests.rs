@@ -1,0 +1,227 @@
+use super::super::host::Host;
+use super::super::metrics::StockMetrics;
+use super::super::testkit::*;
+use super::*;
+use crate::config::{AgentArgs, AgentSettings, Runs};
+use crate::events::Feeds;
+use crate::events::publish::Queue;
+use crate::metrics::AgentMetrics;
+use clap::{Args, Command, FromArgMatches};
+use prometheus_client::registry::Registry;
+use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
+use stator_runtime::admin::Readiness;
+
+/// A keeper, and the host that tells it of its engine.
+struct Bed {
+    keeper: Keeper,
+    news: mpsc::Sender<News>,
+    engine: Arc<Scripted>,
+    record: Arc<watch::Sender<AgentRecord>>,
+    readiness: Readiness,
+    life: watch::Receiver<Life>,
+    registry: Registry,
+}
+
+fn settings() -> crate::config::StockSettings {
+    let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true));
+    let flags = ["--engine=vllm", "--model=/m", "--attach=http://127.0.0.1:1"];
+    let args = AgentArgs::from_arg_matches(&command.get_matches_from(flags)).unwrap();
+    match AgentSettings::try_from(args).unwrap().engine {
+        Runs::Stock(stock) => stock,
+        Runs::Own(_) => panic!("vllm is no engine of our own"),
+    }
+}
+
+fn record() -> AgentRecord {
+    let worker = WorkerRecord { worker: WORKER, generation: Generation(7), total_blocks: 100 };
+    AgentRecord {
+        agent_id: "a".into(),
+        endpoint: String::new(),
+        events_endpoint: String::new(),
+        replay_endpoint: String::new(),
+        model: ModelRecord {
+            name: "m".into(),
+            context_length: 100,
+            block_size: 16,
+            vocab_size: 100,
+        },
+        workers: vec![worker],
+        profile: ProfileRecord::default(),
+        accepting: true,
+        lease_expires_unix_ms: 0,
+    }
+}
+
+impl Bed {
+    fn start() -> Self {
+        let (scripted, metrics) = (Scripted::new([]), AgentMetrics::default());
+        let (record, readiness) = (Arc::new(watch::Sender::new(record())), Readiness::default());
+        let reports = Reports {
+            feeds: Arc::new(Feeds::new(1 << 20, Arc::new(Queue::default()), metrics.clone())),
+            load_interval: Duration::from_millis(50),
+            metrics,
+            record: record.clone(),
+            readiness: readiness.clone(),
+        };
+        let (stock, mut registry) = (StockMetrics::default(), Registry::default());
+        stock.register(&mut registry);
+        let (news, host) = Host::scripted();
+        let description = scripted.description.lock().clone();
+        let engine = Engine {
+            settings: settings(),
+            probe: Arc::new(scripted.probe(None)),
+            host,
+            // Nobody reads its metrics there.
+            url: String::new(),
+            description,
+            block_size: 16,
+            total_blocks: 100,
+            metrics: stock,
+        };
+        let (life, lives) = watch::channel(Life::Down("it starts".into()));
+        let rank = RankState {
+            record: record.borrow().workers[0],
+            tally: Arc::default(),
+            cache: Arc::default(),
+            life,
+        };
+        let keeper = Keeper::start(engine, vec![rank], reports);
+        Self { keeper, news, engine: scripted, record, readiness, life: lives, registry }
+    }
+
+    async fn up(&self) {
+        let description = self.engine.description.lock().clone();
+        self.news.send(News::Up(Box::new(description))).await.unwrap();
+    }
+
+    async fn down(&self) {
+        let end = End { cause: "exit", why: "it crashed".into() };
+        self.news.send(News::Down(end)).await.unwrap();
+    }
+
+    async fn lives(&mut self, up: bool) {
+        self.life.wait_for(|life| matches!(life, Life::Up(_)) == up).await.unwrap();
+    }
+
+    /// Waits until the record is so.
+    async fn told(&self, so: impl FnMut(&AgentRecord) -> bool) {
+        self.record.subscribe().wait_for(so).await.unwrap();
+    }
+
+    async fn order(&self, operation: Operation) -> oneshot::Receiver<Result<(), Fault>> {
+        let (answer, answered) = oneshot::channel();
+        self.keeper.orders().send(Order { operation, answer }).await.unwrap();
+        answered
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lives_follow_each_other_with_growing_numbers_and_pickers_see_none_in_between() {
+    let mut bed = Bed::start();
+    bed.lives(true).await;
+    bed.told(|record| record.workers[0].generation == Generation(7)).await;
+    assert!(bed.readiness.get());
+    bed.down().await;
+    bed.lives(false).await;
+    bed.told(|record| record.workers.is_empty()).await;
+    assert!(!bed.readiness.get());
+    bed.news.send(News::Failed("out_of_memory")).await.unwrap();
+    bed.up().await;
+    bed.lives(true).await;
+    bed.told(|record| record.workers.iter().any(|w| w.generation > Generation(7))).await;
+    assert!(bed.readiness.get());
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &bed.registry).unwrap();
+    for line in [
+        "stator_agent_engine_lives_total 2",
+        "stator_agent_engine_ends_total{cause=\"exit\"} 1",
+        "stator_agent_engine_ends_total{cause=\"out_of_memory\"} 1",
+    ] {
+        assert!(text.contains(line), "no {line} in\n{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_life_that_ends_is_told_of_while_an_operation_is_on_its_way() {
+    let mut bed = Bed::start();
+    bed.engine.operates.send_replace(false);
+    let answered = bed.order(Operation::ResetCache).await;
+    bed.engine.operated.subscribe().wait_for(|done| done.len() == 1).await.unwrap();
+    bed.down().await;
+    bed.lives(false).await;
+    assert!(bed.record.borrow().workers.is_empty());
+    // The end of the agent does not wait for it either.
+    let stopped = tokio::time::timeout(Duration::from_secs(1), bed.keeper.stop());
+    assert!(stopped.await.is_ok());
+    assert!(answered.await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_engine_takes_no_requests_until_it_is_resumed_or_lives_anew() {
+    let mut bed = Bed::start();
+    bed.lives(true).await;
+    assert_eq!(bed.order(Operation::Pause).await.await, Ok(Ok(())));
+    assert!(!bed.record.borrow().accepting && !bed.readiness.get());
+    assert_eq!(bed.order(Operation::Resume).await.await, Ok(Ok(())));
+    assert!(bed.record.borrow().accepting && bed.readiness.get());
+    assert_eq!(bed.order(Operation::Sleep { level: 1 }).await.await, Ok(Ok(())));
+    assert!(!bed.record.borrow().accepting);
+    bed.down().await;
+    bed.lives(false).await;
+    bed.up().await;
+    bed.told(|record| record.accepting && !record.workers.is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_done_to_an_earlier_life_is_nothing_to_the_next() {
+    let mut bed = Bed::start();
+    bed.lives(true).await;
+    bed.engine.operates.send_replace(false);
+    let answered = bed.order(Operation::Sleep { level: 1 }).await;
+    bed.engine.operated.subscribe().wait_for(|done| done.len() == 1).await.unwrap();
+    bed.down().await;
+    bed.lives(false).await;
+    bed.up().await;
+    bed.told(|record| record.accepting && !record.workers.is_empty()).await;
+    bed.engine.operates.send_replace(true);
+    assert_eq!(answered.await, Ok(Ok(())));
+    assert!(bed.record.borrow().accepting);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_drains_is_not_made_to_accept() {
+    let mut bed = Bed::start();
+    bed.lives(true).await;
+    bed.keeper.drain();
+    bed.record.send_modify(|record| record.accepting = false);
+    bed.readiness.set(false);
+    assert_eq!(bed.order(Operation::Resume).await.await, Ok(Ok(())));
+    assert!(!bed.record.borrow().accepting && !bed.readiness.get());
+    bed.down().await;
+    bed.lives(false).await;
+    bed.up().await;
+    bed.told(|record| !record.workers.is_empty()).await;
+    assert_eq!(bed.order(Operation::Resume).await.await, Ok(Ok(())));
+    assert!(!bed.record.borrow().accepting && !bed.readiness.get());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adapter_that_was_loaded_is_in_the_record_before_the_answer() {
+    let bed = Bed::start();
+    bed.engine.description.lock().adapters = vec!["style".into()];
+    let load = Operation::LoadAdapter { name: "style".into(), path: "/style".into() };
+    assert_eq!(bed.order(load).await.await, Ok(Ok(())));
+    assert_eq!(bed.record.borrow().profile.adapters, ["style"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_comes_back_as_another_is_given_up() {
+    let mut bed = Bed::start();
+    bed.lives(true).await;
+    bed.down().await;
+    bed.engine.description.lock().block_size = Some(32);
+    bed.up().await;
+    let error = gave_up(&mut Some(bed.keeper)).await.to_string();
+    assert!(error.contains("the engine came back as another"), "{error}");
+    assert!(bed.record.borrow().workers.is_empty());
+}

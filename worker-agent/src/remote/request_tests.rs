@@ -1,0 +1,212 @@
+//! A request that two engines share: two ranks with engines that do as they are told, and the real
+//! request plane between them.
+
+use super::testkit::*;
+use crate::config::Listen;
+use crate::engine::RequestKey;
+use crate::extras::Peer;
+use crate::listen::{self, Listener};
+use crate::metrics::AgentMetrics;
+use crate::service::{self, Service, WorkerHandle};
+use crate::worker::{Command, Status};
+use stator_dialect::{Ask, Fault, Hand, Manner};
+use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
+use stator_protos::worker::worker_server::WorkerServer;
+use stator_protos::{WorkerId, WorkerRank};
+use stator_runtime::Shutdown;
+use stator_runtime::shutdown::Trigger;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Two ranks, of which one computes prompts behind a request plane.
+struct Pair {
+    prefill: Bed,
+    decode: Bed,
+    peer: Peer,
+    _stop: Trigger,
+    _server: JoinSet<()>,
+}
+
+impl Pair {
+    fn new(manner: Manner, prefill: Vec<Vec<Step>>, decode: Vec<Vec<Step>>) -> Self {
+        let (prefill, decode) = (Bed::up(prefill), Bed::up(decode));
+        *decode.engine.manner.lock() = Some(manner);
+        let (_stop, ended) = Shutdown::new();
+        let record = AgentRecord {
+            agent_id: "a".into(),
+            endpoint: String::new(),
+            events_endpoint: String::new(),
+            replay_endpoint: String::new(),
+            model: ModelRecord {
+                name: "m".into(),
+                context_length: 100,
+                block_size: 16,
+                vocab_size: 100,
+            },
+            workers: vec![],
+            profile: ProfileRecord::default(),
+            accepting: true,
+            lease_expires_unix_ms: 0,
+        };
+        let handle = WorkerHandle {
+            worker: WORKER,
+            commands: prefill.commands.clone(),
+            status: Arc::new(Status::default()),
+        };
+        let shown = watch::channel(record).1;
+        let counted = (AgentMetrics::default(), ended);
+        let agent = Arc::new(service::Agent::new(vec![handle], vec![], shown, 100, counted));
+        let any = Listen::Tcp("127.0.0.1:0".parse().unwrap());
+        let (Listener::Tcp(incoming), endpoint) = listen::request_plane(&any, None).unwrap() else {
+            panic!("an address is no path");
+        };
+        let service = WorkerServer::new(Service(agent));
+        let router = tonic::transport::Server::builder().add_service(service);
+        let mut _server = JoinSet::new();
+        _server.spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
+        let peer = Peer { endpoint, worker: WORKER, handover: raw("{}") };
+        Self { prefill, decode, peer, _stop, _server }
+    }
+
+    fn submit(&self) {
+        self.decode.submit(1, |_, extras| extras.prefill = Some(self.peer.clone()));
+    }
+
+    /// Runs a request to its end, and checks what the client got and how that came about.
+    #[track_caller]
+    fn check_answered(&self, got: Vec<Got>, by: &str) {
+        assert_eq!(got, [whole(1, &[5])]);
+        self.decode.counted(&format!("stator_agent_prefills_total{{by=\"{by}\"}} 1"));
+    }
+
+    async fn computed_here(self, by: &str) {
+        self.submit();
+        let got = self.decode.answers().await;
+        self.check_answered(got, by);
+        let asks = self.decode.engine.asks.borrow().clone();
+        assert!(matches!(asks.last(), Some(Ask { hand: Hand::Whole, .. })), "{asks:?}");
+        // Nobody computes for nobody.
+        self.prefill.in_flight.none().await;
+        self.prefill.engine.runs(0).await;
+        self.decode.engine.runs(0).await;
+    }
+}
+
+fn together() -> Manner {
+    Manner::Together { prefill: raw("{\"p\":1}"), decode: raw("{\"d\":1}") }
+}
+
+#[tokio::test]
+async fn in_turn_decode_is_told_what_prefill_said() {
+    let pair = Pair::new(Manner::InTurn, vec![vec![handover("{\"k\":1}")]], vec![vec![last(5)]]);
+    pair.submit();
+    let got = pair.decode.answers().await;
+    pair.check_answered(got, "prefill_worker");
+    let (there, here) = (pair.prefill.engine.asks.borrow(), pair.decode.engine.asks.borrow());
+    assert!(matches!(there[..], [Ask { hand: Hand::Prefill(None), .. }]), "{there:?}");
+    assert_eq!(there[0].tokens, here[0].tokens);
+    let [Ask { hand: Hand::Decode(told), .. }] = &here[..] else { panic!("{here:?}") };
+    assert_eq!(told.get(), "{\"k\":1}");
+}
+
+#[tokio::test]
+async fn together_both_are_told_at_once() {
+    let pair = Pair::new(together(), vec![vec![last(9)]], vec![vec![last(5)]]);
+    pair.submit();
+    let got = pair.decode.answers().await;
+    pair.check_answered(got, "prefill_worker");
+    let (there, here) = (pair.prefill.engine.asks.borrow(), pair.decode.engine.asks.borrow());
+    let [Ask { hand: Hand::Prefill(Some(told)), .. }] = &there[..] else { panic!("{there:?}") };
+    assert_eq!(told.get(), "{\"p\":1}");
+    let [Ask { hand: Hand::Decode(told), .. }] = &here[..] else { panic!("{here:?}") };
+    assert_eq!(told.get(), "{\"d\":1}");
+}
+
+#[tokio::test]
+async fn whatever_fails_at_the_prefill_worker_the_prompt_is_computed_here() {
+    let broken = || Fault::Failed("x".into());
+    for script in [vec![Step::Refuse(broken())], vec![Step::Fail(broken())], vec![], vec![last(9)]]
+    {
+        let pair = Pair::new(Manner::InTurn, vec![script], vec![vec![last(5)]]);
+        pair.computed_here("itself_prefill_failed").await;
+    }
+    let mut pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)]]);
+    pair.peer.worker = WorkerRank { worker: WorkerId(99), rank: 0 };
+    pair.computed_here("itself_prefill_failed").await;
+    let pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)]]);
+    pair.prefill.end("it crashed");
+    pair.computed_here("itself_prefill_failed").await;
+    let mut pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)]]);
+    pair.peer.endpoint = "unix:///nowhere/at/all".into();
+    pair.computed_here("itself_prefill_failed").await;
+}
+
+#[tokio::test]
+async fn together_a_prefill_that_fails_takes_the_waiting_decode_with_it() {
+    let refused = vec![Step::Refuse(Fault::Overloaded("full".into()))];
+    let pair = Pair::new(together(), vec![refused], vec![vec![Step::Never], vec![last(5)]]);
+    pair.computed_here("itself_prefill_failed").await;
+}
+
+#[tokio::test]
+async fn an_engine_that_does_not_take_the_kv_computes_the_prompt() {
+    for manner in [Manner::InTurn, together()] {
+        let broken = vec![Step::Fail(Fault::Failed("no such blocks".into()))];
+        let decode = vec![broken, vec![last(5)]];
+        let pair = Pair::new(manner, vec![vec![handover("{}")]], decode);
+        pair.computed_here("itself_engine_failed").await;
+    }
+    let pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)]]);
+    *pair.decode.engine.manner.lock() = None;
+    pair.computed_here("itself_engine_failed").await;
+}
+
+#[tokio::test]
+async fn half_a_pair_is_waited_for_so_long_and_then_aborted() {
+    let never = || vec![Step::Never];
+    let pair = Pair::new(Manner::InTurn, vec![never()], vec![vec![last(5)]]);
+    pair.computed_here("itself_timeout").await;
+    let pair = Pair::new(together(), vec![never()], vec![never(), vec![last(5)]]);
+    pair.computed_here("itself_timeout").await;
+    // The prefill is done, and its KV never comes.
+    let pair = Pair::new(together(), vec![vec![last(9)]], vec![never(), vec![last(5)]]);
+    pair.computed_here("itself_timeout").await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_aborts_both_engines() {
+    for manner in [Manner::InTurn, together()] {
+        let pair = Pair::new(manner, vec![vec![Step::Never]], vec![vec![Step::Never]]);
+        pair.submit();
+        pair.prefill.engine.runs(1).await;
+        pair.decode.commands.send(Command::Cancel(vec![RequestKey(1)])).await.unwrap();
+        assert_eq!(pair.decode.answers().await, [cancelled(1)]);
+        pair.prefill.engine.runs(0).await;
+        pair.decode.engine.runs(0).await;
+        pair.prefill.in_flight.none().await;
+        assert_eq!(pair.prefill.tally.counts(), Default::default());
+    }
+}
+
+#[tokio::test]
+async fn a_prefill_whose_life_ends_is_computed_here() {
+    let pair = Pair::new(Manner::InTurn, vec![vec![Step::Never]], vec![vec![last(5)]]);
+    pair.submit();
+    pair.prefill.engine.runs(1).await;
+    pair.prefill.end("it crashed");
+    let got = pair.decode.answers().await;
+    pair.check_answered(got, "itself_prefill_failed");
+    pair.prefill.engine.runs(0).await;
+}
+
+#[tokio::test]
+async fn several_choices_are_computed_in_one_place() {
+    let pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)], vec![last(6)]]);
+    pair.decode.submit(1, |submit, extras| {
+        submit.choices = 2;
+        extras.prefill = Some(pair.peer.clone());
+    });
+    assert_eq!(pair.decode.answers().await, [whole(1, &[5]), whole(1, &[6])]);
+    assert_eq!(pair.prefill.engine.asks.borrow().len(), 0);
+}
