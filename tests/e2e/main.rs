@@ -5,6 +5,7 @@ mod api;
 mod bench;
 mod direct;
 mod discovery;
+mod engines;
 mod epp;
 mod errors;
 mod events;

@@ -2,14 +2,19 @@
 //! agent to compare with.
 
 use crate::http::Client;
+use crate::soon;
 use crate::tooling::{Tool, installed};
 use serde_json::{Value, json};
+use std::fs::File;
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 
 /// Tokens of a KV block, the fewest that vLLM takes on a CPU.
 pub const BLOCK_SIZE: usize = 32;
@@ -44,11 +49,25 @@ exec 3<&-
 exec "$@" </dev/null
 "#;
 
+/// Whether the suites of all engines were asked for, those that take long and much memory too:
+/// `tests/run --engines all`. Says so where they were not, and the test that asked should return.
+pub fn all_engines(what: &str) -> bool {
+    let all = std::env::var("STATOR_TEST_ENGINES").as_deref() == Ok("all");
+    if !all {
+        // Past the test harness, which hides what passing tests print.
+        let asked = "tests/run --engines all runs it";
+        let _ = writeln!(std::io::stderr().lock(), "not run: {what}: {asked}");
+    }
+    all
+}
+
 /// An installed vLLM and its model.
 #[derive(Clone, Debug)]
 pub struct VllmBed {
     program: PathBuf,
     model: PathBuf,
+    /// Locked while it lives: several engines that start at once take longer than any deadline.
+    _turn: Arc<File>,
 }
 
 /// What a server does with KV of other servers.
@@ -71,7 +90,8 @@ pub struct VllmServer {
 }
 
 impl VllmBed {
-    /// What `tests/run` installed. `None`, and said so, where it did not.
+    /// What `tests/run` installed, for one test at a time: this waits for its turn. `None`, and said
+    /// so, where nothing is installed.
     ///
     /// # Panics
     ///
@@ -79,7 +99,10 @@ impl VllmBed {
     pub fn find() -> Option<Self> {
         let program = installed("STATOR_TEST_VLLM", "vLLM")?;
         let model = installed("STATOR_TEST_VLLM_MODEL", "vLLM's model")?;
-        Some(Self { program, model })
+        let turn = File::create(model.with_extension("lock")).expect("beside the model");
+        turn.lock().expect("a file can be locked");
+        let turn = Arc::new(turn);
+        Some(Self { program, model, _turn: turn })
     }
 
     /// The program, as an agent's `--engine-program`.
@@ -118,6 +141,17 @@ impl VllmBed {
             // To reset the cache, pause and sleep.
             ("VLLM_SERVER_DEV_MODE", "1"),
         ]
+    }
+
+    /// The same for an engine of several data-parallel ranks: each has processes of its own, and
+    /// no adapters can be loaded while it runs.
+    pub fn environment_of_ranks() -> Vec<(&'static str, &'static str)> {
+        let mut environment = Self::environment();
+        environment.extend([
+            ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0"),
+            ("VLLM_ENABLE_V1_MULTIPROCESSING", "1"),
+        ]);
+        environment
     }
 
     /// The engine's own flags, which an agent takes after `--`.
@@ -163,6 +197,13 @@ impl VllmBed {
             tool.line(mark, |line| line.contains(mark)).await;
         }
         let server = VllmServer { address, directory, tool };
+        // It says so just before it listens.
+        soon("a server that listens", async {
+            while TcpStream::connect(address).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
         let health = server.client().get("/health").await;
         assert!(health.status.is_success(), "{}:\n{}", health.status, server.log());
         server
@@ -197,8 +238,22 @@ impl VllmServer {
     ///
     /// When it refuses, or does not answer within the deadline.
     pub async fn generate(&self, prompt: &[u32], max_tokens: u32) -> (Vec<u32>, Value) {
+        self.generate_as(MODEL, prompt, max_tokens).await
+    }
+
+    /// As [`VllmServer::generate`], by an adapter of the model.
+    ///
+    /// # Panics
+    ///
+    /// As [`VllmServer::generate`].
+    pub async fn generate_as(
+        &self,
+        model: &str,
+        prompt: &[u32],
+        max_tokens: u32,
+    ) -> (Vec<u32>, Value) {
         let sampling = json!({ "temperature": 0, "max_tokens": max_tokens, "ignore_eos": true });
-        let body = json!({ "model": MODEL, "token_ids": prompt, "sampling_params": sampling });
+        let body = json!({ "model": model, "token_ids": prompt, "sampling_params": sampling });
         let reply = self.post("/inference/v1/generate", &body).await;
         let tokens = serde_json::from_value(reply["choices"][0]["token_ids"].clone());
         (tokens.unwrap_or_else(|error| panic!("{error} in {reply}")), reply)
@@ -235,10 +290,30 @@ impl VllmServer {
         values.iter().sum()
     }
 
+    /// The process that computes; beside it another one serves HTTP.
+    ///
+    /// # Panics
+    ///
+    /// When it has not said who that is.
+    pub fn core(&self) -> u32 {
+        core(&self.log())
+    }
+
     /// What it has printed so far.
     pub fn log(&self) -> String {
         self.tool.log()
     }
+}
+
+/// The process that computes, in an engine whose log this is: the one that was named last.
+///
+/// # Panics
+///
+/// When none is named.
+pub fn core(log: &str) -> u32 {
+    let said = log.rsplit("(EngineCore pid=").next().filter(|rest| rest.len() < log.len());
+    let process = said.and_then(|rest| rest.split(')').next()?.parse().ok());
+    process.unwrap_or_else(|| panic!("the engine's core is not named:\n{log}"))
 }
 
 /// Flags for exchanging KV, part by part, so that others can be added.

@@ -1,11 +1,10 @@
 //! Answers as the agent reads them, whichever engine they come from.
 
-use crate::http::{self, MAX_ANSWER_BYTES};
+use crate::http::{self, Answered, MAX_ANSWER_BYTES};
 use crate::sse::Reader;
 use crate::{Answer, Delta, Fault};
 use async_trait::async_trait;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use std::time::Duration;
 
 /// Longest wait for the end of a body that has said all; a body that ends in time gives its
@@ -118,12 +117,12 @@ impl Delta {
 /// An answer that comes as server-sent events.
 pub(crate) struct Streamed<D> {
     /// Dropped as soon as the answer is over, so that an engine need not wait for its reader.
-    body: Option<Incoming>,
+    body: Option<Answered>,
     assembly: Assembly<D>,
 }
 
 impl<D: Decoder> Streamed<D> {
-    pub(crate) fn new(body: Incoming, decoder: D) -> Self {
+    pub(crate) fn new(body: Answered, decoder: D) -> Self {
         Self { body: Some(body), assembly: Assembly::new(decoder) }
     }
 

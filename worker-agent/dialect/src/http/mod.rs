@@ -5,19 +5,23 @@
 //! connection back.
 
 mod fault;
+mod links;
 
 pub(crate) use fault::{of_request as fault_of_request, of_status as fault_of_status};
+pub(crate) use links::Answered;
 
 use crate::{ApiKey, Fault, OptionsError};
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use links::Links;
 use serde::de::DeserializeOwned;
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
@@ -27,7 +31,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// request must not meet a connection that is being closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Idle connections that are kept.
-const MAX_IDLE: usize = 256;
+const MAX_IDLE: usize = 1024;
 /// Largest answer, and largest event of a stream.
 pub(crate) const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// Most of an error's body that is read.
@@ -40,9 +44,15 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(300);
 /// Speaks HTTP with one engine.
 pub(crate) struct Client {
     http: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// For requests for tokens.
+    links: Links,
     /// Scheme, authority and perhaps a path, without a slash at the end.
     base: String,
     host: String,
+    /// What of `base` stands before a path in a request.
+    prefix: String,
+    /// Host and port as they were given, for the header.
+    authority: HeaderValue,
     authorization: Option<HeaderValue>,
 }
 
@@ -71,12 +81,19 @@ impl Client {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let connector = encrypting(tcp, scheme == "https")?;
         let http = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_max_idle_per_host(MAX_IDLE)
-            .build(encrypting(tcp, scheme == "https")?);
-        Ok(Self { http, base, host, authorization })
+            .build(connector.clone());
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        // A user's name and password are no part of the host.
+        let authority = authority.rsplit('@').next().unwrap_or_default();
+        let authority = HeaderValue::try_from(authority).map_err(|_| refused())?;
+        let prefix = uri.path().trim_end_matches('/').to_owned();
+        let links = Links::new(connector, uri);
+        Ok(Self { http, links, base, host, prefix, authority, authorization })
     }
 
     /// The engine's host as it stands in URLs, an IPv6 address in brackets.
@@ -92,7 +109,20 @@ impl Client {
         body: Option<Vec<u8>>,
         headers: Headers,
     ) -> Result<Response<Incoming>, Fault> {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        let request = self.request((method, format!("{}{path}", self.base)), body, headers)?;
+        self.http
+            .request(request)
+            .await
+            .map_err(|error| self.unreachable(&fault::with_causes(&error)))
+    }
+
+    fn request(
+        &self,
+        (method, uri): (Method, String),
+        body: Option<Vec<u8>>,
+        headers: Headers,
+    ) -> Result<Request<Full<Bytes>>, Fault> {
+        let mut request = Request::builder().method(method).uri(uri);
         if let Some(key) = &self.authorization {
             request = request.header(AUTHORIZATION, key.clone());
         }
@@ -102,12 +132,13 @@ impl Client {
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let request = request
+        request
             .body(Full::new(body.unwrap_or_default().into()))
-            .map_err(|error| Fault::Invalid(format!("no request can be made: {error}")))?;
-        self.http.request(request).await.map_err(|error| {
-            Fault::Unreachable(format!("{}: {}", self.base, fault::with_causes(&error)))
-        })
+            .map_err(|error| Fault::Invalid(format!("no request can be made: {error}")))
+    }
+
+    fn unreachable(&self, why: &str) -> Fault {
+        Fault::Unreachable(format!("{}: {why}", self.base))
     }
 
     /// Starts a request for tokens; its body is the answer.
@@ -115,9 +146,12 @@ impl Client {
         &self,
         path: &str,
         body: Vec<u8>,
-        headers: Headers,
-    ) -> Result<Incoming, Fault> {
-        let answer = self.send(Method::POST, path, Some(body), headers).await?;
+        mut headers: Headers,
+    ) -> Result<Answered, Fault> {
+        headers.push((HOST, self.authority.clone()));
+        let uri = format!("{}{path}", self.prefix);
+        let request = self.request((Method::POST, uri), Some(body), headers)?;
+        let answer = self.links.send(request).await.map_err(|why| self.unreachable(&why))?;
         if answer.status() == StatusCode::OK {
             return Ok(answer.into_body());
         }
@@ -163,6 +197,8 @@ impl Client {
 
     /// Whether the engine answers its health check.
     pub(crate) async fn healthy(&self) -> Result<(), Fault> {
+        // Asked every second: as good a time as any.
+        self.links.prune();
         self.within(QUERY_TIMEOUT, "/health", async {
             let answer = self.send(Method::GET, "/health", None, Vec::new()).await?;
             let status = answer.status();
@@ -203,7 +239,10 @@ impl Client {
 }
 
 /// A whole body, up to [`MAX_ANSWER_BYTES`].
-pub(crate) async fn collect(body: Incoming) -> Result<Bytes, Fault> {
+pub(crate) async fn collect<B>(body: B) -> Result<Bytes, Fault>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
+{
     match Limited::new(body, MAX_ANSWER_BYTES).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
@@ -219,7 +258,7 @@ pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> Fault {
 }
 
 /// As much of an error's body as is of use; what is beyond the limit, or broken, is left out.
-async fn error_body(answer: Response<Incoming>) -> (StatusCode, Vec<u8>) {
+async fn error_body(answer: Response<impl Body<Data = Bytes> + Unpin>) -> (StatusCode, Vec<u8>) {
     let (head, mut body) = answer.into_parts();
     let mut bytes = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {

@@ -1,0 +1,340 @@
+//! More of what agents do with a real vLLM: one that somebody else runs, its adapters, its rests,
+//! and engines that stand still.
+
+use crate::vllm::{Agent, answer, completion, hashes, proxy, serves, tokens};
+use serde_json::{Value, json};
+use stator_protos::discovery::WorkerRecord;
+use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
+use stator_tests::http::{Client, Events, Reply};
+use stator_tests::process::{Process, signal};
+use stator_tests::soon;
+use stator_tests::vllm::{
+    BLOCK_SIZE, MODEL, TOTAL_BLOCKS, VllmBed, VllmRole, VllmServer, all_engines,
+};
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::process::Command;
+
+/// How long an engine may stand still here: longer than any step that it takes, and shorter than
+/// it takes to be given up for not saying how it is.
+const HANG_TIMEOUT: &str = "--engine-hang-timeout-s=6";
+const ADAPTER: &str = "style";
+
+/// Starts an agent for an engine that runs already.
+fn attach(bed: &VllmBed, server: &VllmServer, home: &Path) -> Process {
+    let dir = format!("--discovery-dir={}", home.display());
+    let (url, model) = (server.url(), format!("--model={}", bed.model().display()));
+    let mut args = vec!["agent", "--engine=vllm", "--attach", &url, &model, &dir, HANG_TIMEOUT];
+    args.extend(["--listen=127.0.0.1:0", "--metrics-port=0", "--agent-id=attached"]);
+    args.extend(["--events-listen=tcp://127.0.0.1:0", "--replay-listen=tcp://127.0.0.1:0"]);
+    Process::start(&args)
+}
+
+/// The hashes of a prompt's blocks, computed by the adapter.
+fn adapted(prompt: &[u32]) -> Vec<SequenceHash> {
+    let mut hashes = Vec::new();
+    let block_size = NonZeroU32::new(BLOCK_SIZE as u32).unwrap();
+    sequence_hashes(prompt, block_size, HashSeed::new(Some(ADAPTER), None), &mut hashes);
+    hashes
+}
+
+fn completion_by(model: &str, prompt: &[u32], max_tokens: u32) -> Value {
+    let mut body = completion(prompt, max_tokens);
+    body["model"] = json!(model);
+    body
+}
+
+#[tokio::test]
+async fn a_vllm_that_runs_already_is_served_with_its_adapters_and_its_rests() {
+    let Some(bed) = VllmBed::find() else { return };
+    let lora = ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "2"];
+    let server = bed.serve(VllmRole::Aggregated, &lora).await;
+    let home = tempfile::tempdir().unwrap();
+    let mut agent = Agent::found(attach(&bed, &server, home.path())).await;
+    let (_proxy, client) = proxy(home.path(), &[]).await;
+
+    an_adapter_is_a_model_of_its_own(&bed, &server, &client, &mut agent).await;
+    an_engine_that_rests_takes_nothing_new(&server, &client, &mut agent).await;
+    a_core_that_stands_still_ends_a_life_and_begins_another(&server, &client, &mut agent).await;
+
+    // Who started it ends it.
+    agent.process.terminate();
+    assert!(agent.process.ended().await.success(), "{}", agent.process.log());
+    assert_eq!(server.client().get("/health").await.status, 200);
+}
+
+async fn an_adapter_is_a_model_of_its_own(
+    bed: &VllmBed,
+    server: &VllmServer,
+    client: &Client,
+    agent: &mut Agent,
+) {
+    let prompt = tokens(21, 200);
+    let base = server.generate(&prompt, 8).await.0;
+    assert_eq!(answer(&completed(client, MODEL, &prompt, 8).await), (base.clone(), 192));
+    agent.hears_of(&prompt).await;
+    assert_eq!(
+        client.post("/v1/completions", &completion_by(ADAPTER, &prompt, 8)).await.status,
+        404
+    );
+
+    let path = bed.adapter().display().to_string();
+    let (done, log) = agent.operate(&["load-adapter", ADAPTER, "/nowhere"]).await;
+    assert!(!done && log.contains(ADAPTER), "{log}");
+    let (done, log) = agent.operate(&["load-adapter", ADAPTER, &path]).await;
+    assert!(done, "{log}");
+    assert_eq!(agent.record().await.profile.adapters, [ADAPTER]);
+    let listed = listed_adapters(client, |adapters| !adapters.is_empty()).await;
+    assert_eq!(listed, [(ADAPTER.to_owned(), MODEL.to_owned())]);
+
+    // The engine has the prompt of the model and nothing of it for the adapter, and says so.
+    let device = agent.blocks().await;
+    assert!(hashes(&prompt).iter().all(|hash| device.contains(hash)));
+    assert!(!adapted(&prompt).iter().any(|hash| device.contains(hash)));
+    let (adapter, cached) = answer(&completed(client, ADAPTER, &prompt, 8).await);
+    assert_ne!(adapter, base);
+    assert_eq!((adapter.clone(), cached), (server.generate_as(ADAPTER, &prompt, 8).await.0, 0));
+    soon("the adapter's blocks", async {
+        loop {
+            let device = agent.blocks().await;
+            if adapted(&prompt).iter().all(|hash| device.contains(hash)) {
+                break;
+            }
+        }
+    })
+    .await;
+    assert_eq!(answer(&completed(client, ADAPTER, &prompt, 8).await), (adapter, 192));
+    assert_eq!(answer(&completed(client, MODEL, &prompt, 8).await), (base, 192));
+
+    let (done, log) = agent.operate(&["unload-adapter", ADAPTER]).await;
+    assert!(done, "{log}");
+    assert_eq!(agent.record().await.profile.adapters, Vec::<String>::new());
+    assert_eq!(listed_adapters(client, Vec::is_empty).await, []);
+    assert_eq!(
+        client.post("/v1/completions", &completion_by(ADAPTER, &prompt, 8)).await.status,
+        404
+    );
+}
+
+async fn completed(client: &Client, model: &str, prompt: &[u32], max_tokens: u32) -> Value {
+    let reply = client.post("/v1/completions", &completion_by(model, prompt, max_tokens)).await;
+    let text = String::from_utf8_lossy(&reply.body).into_owned();
+    assert!(reply.status.is_success(), "{}: {text}", reply.status);
+    reply.json()
+}
+
+/// What the proxy lists with a parent, once it is as wanted: name and parent.
+async fn listed_adapters(
+    client: &Client,
+    wanted: impl Fn(&Vec<(String, String)>) -> bool,
+) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    soon("the list of models", async {
+        loop {
+            let list = client.get("/v1/models").await.json();
+            let models = list["data"].as_array().unwrap().iter();
+            let adapters = models.filter(|model| model["parent"].is_string());
+            let adapters = adapters.map(|model| (text(&model["id"]), text(&model["parent"])));
+            let adapters = adapters.collect();
+            if wanted(&adapters) {
+                return adapters;
+            }
+        }
+    })
+    .await
+}
+
+async fn an_engine_that_rests_takes_nothing_new(
+    server: &VllmServer,
+    client: &Client,
+    agent: &mut Agent,
+) {
+    let prompt = tokens(22, 200);
+    let expected = answer(&completed(client, MODEL, &prompt, 8).await).0;
+    for (rest, resume) in [(["pause"].as_slice(), "resume"), (&["sleep", "1"], "wake")] {
+        agent.hears_of(&prompt).await;
+        // What runs is held by a pause, and goes on afterwards.
+        let mut body = completion(&tokens(23, 64), 1000);
+        body["stream"] = json!(true);
+        let mut stream = client.stream("/v1/completions", &body).await;
+        stream.next().await;
+
+        let (done, log) = agent.operate(rest).await;
+        assert!(done, "{log}");
+        assert_eq!(agent.holds(&prompt).await, 0, "{rest:?}: it forgot what it held");
+        let refused = refused(client, &prompt).await;
+        assert!(refused.headers.contains_key("retry-after"), "{:?}", refused.headers);
+        assert_eq!(refused.json()["error"]["code"], "service_unavailable");
+
+        let (done, log) = agent.operate(&[resume]).await;
+        assert!(done, "{log}");
+        if resume == "resume" {
+            let chunks = stream.rest().await;
+            let mut finishes = chunks.iter().map(|chunk| &chunk["choices"][0]["finish_reason"]);
+            assert!(finishes.any(|finish| finish == "length"), "{chunks:?}");
+        } else {
+            // Its KV is gone, and there is nobody else who could go on.
+            ends_with_an_error(stream).await;
+        }
+        let reply = accepted(client, &prompt).await;
+        assert_eq!(answer(&reply), (expected.clone(), 0), "{rest:?}");
+    }
+    assert_eq!(server.metric("vllm:num_requests_running", "").await, 0.0);
+}
+
+/// The first answer that is none.
+async fn refused(client: &Client, prompt: &[u32]) -> Reply {
+    soon("a refusal", async {
+        loop {
+            let reply = client.post("/v1/completions", &completion(prompt, 8)).await;
+            if reply.status == 503 {
+                return reply;
+            }
+        }
+    })
+    .await
+}
+
+/// The first answer that is one.
+async fn accepted(client: &Client, prompt: &[u32]) -> Value {
+    soon("an answer", async {
+        loop {
+            let reply = client.post("/v1/completions", &completion(prompt, 8)).await;
+            if reply.status.is_success() {
+                return reply.json();
+            }
+        }
+    })
+    .await
+}
+
+async fn a_core_that_stands_still_ends_a_life_and_begins_another(
+    server: &VllmServer,
+    client: &Client,
+    agent: &mut Agent,
+) {
+    let prompt = tokens(24, 200);
+    let expected = answer(&completed(client, MODEL, &prompt, 8).await).0;
+    let mut body = completion(&tokens(25, 64), 1900);
+    body["stream"] = json!(true);
+    let mut stream = client.stream("/v1/completions", &body).await;
+    stream.next().await;
+    // The other process goes on to say that all is well.
+    signal(server.core(), "STOP");
+    let ended = agent.process.event("the engine's life ended").await;
+    assert_eq!(ended["cause"], "hung", "{ended}");
+    assert_eq!(server.client().get("/health").await.status, 200);
+    ends_with_an_error(stream).await;
+    refused(client, &prompt).await;
+
+    signal(server.core(), "CONT");
+    agent.process.nth_event("the engine serves", 1).await;
+    // The process is the same, and what it held is known again.
+    agent.hears_of(&prompt).await;
+    assert_eq!(answer(&accepted(client, &prompt).await), (expected, 192));
+    assert_eq!(agent.metric("stator_agent_engine_lives_total").await, 2.0);
+}
+
+async fn ends_with_an_error(mut stream: Events) {
+    let end = stream.end().await.unwrap();
+    let end = String::from_utf8_lossy(&end).into_owned();
+    assert!(end.contains("\"error\""), "a stream that was cut off ends with an error: {end}");
+    assert!(end.ends_with("\n\n"), "{end:?}");
+}
+
+#[tokio::test]
+async fn an_engine_that_stands_still_is_killed_and_started_again() {
+    let Some(bed) = VllmBed::find() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let who = ("hanging", VllmRole::Aggregated);
+    let process = Agent::start_with(&bed, home.path(), who, (&[HANG_TIMEOUT], &[]));
+    let mut agent = Agent::ready(process).await;
+    let (_proxy, client) = proxy(home.path(), &[]).await;
+
+    let prompt = tokens(31, 100);
+    let expected = answer(&completed(&client, MODEL, &prompt, 8).await).0;
+    agent.hears_of(&prompt).await;
+    let mut body = completion(&tokens(32, 64), 1900);
+    body["stream"] = json!(true);
+    let mut stream = client.stream("/v1/completions", &body).await;
+    stream.next().await;
+    // All of its processes, as where a device does not answer any more.
+    let started = agent.process.event("engine started").await;
+    signal_group(started["pid"].as_u64().unwrap(), "STOP");
+    let ended = agent.process.event("the engine's life ended").await;
+    assert_eq!(ended["cause"], "hung", "{ended}");
+    ends_with_an_error(stream).await;
+    refused(&client, &prompt).await;
+
+    serves(&mut agent.process, 1).await;
+    agent.process.nth_event("the engine serves", 1).await;
+    let reply = accepted(&client, &prompt).await;
+    // Another process, which holds nothing of what the first one did.
+    assert_eq!(answer(&reply), (expected, 0));
+    agent.hears_of(&prompt).await;
+    assert_eq!(agent.metric("stator_agent_engine_ends_total{cause=\"hung\"}").await, 1.0);
+}
+
+#[tokio::test]
+async fn data_parallel_ranks_have_requests_events_and_blocks_of_their_own() {
+    if !all_engines("two data-parallel ranks of vLLM") {
+        return;
+    }
+    let Some(bed) = VllmBed::find() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let who = ("ranks", VllmRole::Aggregated);
+    let flags = (&[][..], &["--data-parallel-size", "2"][..]);
+    let process = Agent::start_with(&bed, home.path(), who, flags);
+    let mut agent = Agent::ready(process).await;
+    let (_proxy, client) = proxy(home.path(), &[]).await;
+    let workers = agent.record().await.workers;
+    let ranks: Vec<_> = workers.iter().map(|rank| (rank.worker.rank, rank.total_blocks)).collect();
+    assert_eq!(ranks, [(0, TOTAL_BLOCKS as u32), (1, TOTAL_BLOCKS as u32)]);
+
+    // Prompts go to either rank, whose events alone tell of them.
+    let mut seen = [0; 2];
+    for seed in 100.. {
+        let prompt = tokens(seed, 100);
+        let first = answer(&completed(&client, MODEL, &prompt, 4).await);
+        let rank = holder(&mut agent, &workers, &prompt).await;
+        // Who has the prompt gets it again.
+        assert_eq!(answer(&completed(&client, MODEL, &prompt, 4).await), (first.0, 96));
+        seen[rank] += 1;
+        assert!(seed < 150, "all prompts went to one rank: {seen:?}");
+        if seed >= 108 && seen.iter().all(|prompts| *prompts > 0) {
+            break;
+        }
+    }
+    for (rank, prompts) in seen.iter().enumerate() {
+        // What the agent asks for itself has no whole block.
+        let hits = agent.says("vllm:prefix_cache_hits_total", &format!("engine=\"{rank}\"")).await;
+        assert_eq!(hits, f64::from(prompts * 96), "rank {rank}");
+    }
+}
+
+/// The one rank that says that it holds a prompt.
+async fn holder(agent: &mut Agent, workers: &[WorkerRecord], prompt: &[u32]) -> usize {
+    soon("the engine's events", async {
+        loop {
+            let mut holders = Vec::new();
+            for (rank, record) in workers.iter().enumerate() {
+                agent.worker = record.worker;
+                if agent.holds(prompt).await == prompt.len() / BLOCK_SIZE * BLOCK_SIZE {
+                    holders.push(rank);
+                }
+            }
+            assert!(holders.len() < 2, "{holders:?}");
+            if let [rank] = holders[..] {
+                return rank;
+            }
+        }
+    })
+    .await
+}
+
+/// Sends a signal to all processes of a group.
+fn signal_group(group: u64, name: &str) {
+    let group = format!("-{group}");
+    let sent = Command::new("kill").args(["-s", name, "--", &group]).status().unwrap();
+    assert!(sent.success(), "group {group} could not be signalled");
+}
