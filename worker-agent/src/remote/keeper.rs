@@ -95,12 +95,13 @@ impl Keeper {
 
 /// Waits until the engine is given up; for ever where there is none to be kept.
 pub(crate) async fn gave_up(keeper: &mut Option<Keeper>) -> anyhow::Error {
-    if let Some(keeper) = keeper
-        && let Ok(error) = (&mut keeper.gave_up).await
-    {
-        return error;
+    match keeper {
+        // Without a word it only ends by a panic: nobody keeps the engine any more then.
+        Some(keeper) => (&mut keeper.gave_up)
+            .await
+            .unwrap_or_else(|_| anyhow::anyhow!("the task that keeps the engine failed")),
+        None => std::future::pending().await,
     }
-    std::future::pending().await
 }
 
 struct Keeping {
