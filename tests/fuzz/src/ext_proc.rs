@@ -9,6 +9,7 @@ use hyper::body::Frame;
 use prost::Message;
 use stator_epp::exchange::{Director, Head, Interest, Refusal, Routed, Watch};
 use stator_epp::ext_proc::{ExtProc, SERVICE, Settings};
+use stator_epp::headers::Headers;
 use std::sync::Arc;
 use tonic::Status;
 use tonic::body::Body;
@@ -108,7 +109,7 @@ impl Watch for Pass {
     fn headers(
         &mut self,
         _: u16,
-        _: &[(String, Bytes)],
+        _: &Headers,
         _: Option<&str>,
     ) -> Vec<(&'static str, String)> {
         Vec::new()
