@@ -1,4 +1,4 @@
-//! Connections for answers, each driven by whoever reads its answer.
+//! Connections to an engine, each driven by whoever reads its answer.
 //!
 //! A token that arrives wakes one task, which reads the socket itself: there is nobody between it
 //! and the decoder. Connections that wait for their next request are driven by nobody; that one

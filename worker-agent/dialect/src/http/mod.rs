@@ -15,10 +15,9 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::{self, connect::HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::client::legacy::connect::HttpConnector;
 use links::Links;
 use serde::de::DeserializeOwned;
 use std::error::Error;
@@ -43,8 +42,6 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Speaks HTTP with one engine.
 pub(crate) struct Client {
-    http: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    /// For requests for tokens.
     links: Links,
     /// Scheme, authority and perhaps a path, without a slash at the end.
     base: String,
@@ -82,18 +79,13 @@ impl Client {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let connector = encrypting(tcp, scheme == "https")?;
-        let http = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(MAX_IDLE)
-            .build(connector.clone());
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         // A user's name and password are no part of the host.
         let authority = authority.rsplit('@').next().unwrap_or_default();
         let authority = HeaderValue::try_from(authority).map_err(|_| refused())?;
         let prefix = uri.path().trim_end_matches('/').to_owned();
         let links = Links::new(connector, uri);
-        Ok(Self { http, links, base, host, prefix, authority, authorization })
+        Ok(Self { links, base, host, prefix, authority, authorization })
     }
 
     /// The engine's host as it stands in URLs, an IPv6 address in brackets.
@@ -108,21 +100,11 @@ impl Client {
         path: &str,
         body: Option<Vec<u8>>,
         headers: Headers,
-    ) -> Result<Response<Incoming>, Fault> {
-        let request = self.request((method, format!("{}{path}", self.base)), body, headers)?;
-        self.http
-            .request(request)
-            .await
-            .map_err(|error| self.unreachable(&fault::with_causes(&error)))
-    }
-
-    fn request(
-        &self,
-        (method, uri): (Method, String),
-        body: Option<Vec<u8>>,
-        headers: Headers,
-    ) -> Result<Request<Full<Bytes>>, Fault> {
-        let mut request = Request::builder().method(method).uri(uri);
+    ) -> Result<Response<Answered>, Fault> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.prefix))
+            .header(HOST, self.authority.clone());
         if let Some(key) = &self.authorization {
             request = request.header(AUTHORIZATION, key.clone());
         }
@@ -132,9 +114,10 @@ impl Client {
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        request
+        let request = request
             .body(Full::new(body.unwrap_or_default().into()))
-            .map_err(|error| Fault::Invalid(format!("no request can be made: {error}")))
+            .map_err(|error| Fault::Invalid(format!("no request can be made: {error}")))?;
+        self.links.send(request).await.map_err(|why| self.unreachable(&why))
     }
 
     fn unreachable(&self, why: &str) -> Fault {
@@ -146,12 +129,9 @@ impl Client {
         &self,
         path: &str,
         body: Vec<u8>,
-        mut headers: Headers,
+        headers: Headers,
     ) -> Result<Answered, Fault> {
-        headers.push((HOST, self.authority.clone()));
-        let uri = format!("{}{path}", self.prefix);
-        let request = self.request((Method::POST, uri), Some(body), headers)?;
-        let answer = self.links.send(request).await.map_err(|why| self.unreachable(&why))?;
+        let answer = self.send(Method::POST, path, Some(body), headers).await?;
         if answer.status() == StatusCode::OK {
             return Ok(answer.into_body());
         }
