@@ -62,11 +62,13 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
+    #[inline]
     pub(crate) fn new() -> Self {
         Self { key: AtomicU64::new(0), value: AtomicU64::new(0) }
     }
 
     /// Who holds the block `key`, if the cell is that block's.
+    #[inline]
     pub(crate) fn read(&self, key: u64) -> Option<SetRef> {
         if self.key.load(Relaxed) != key {
             return None;
@@ -86,22 +88,20 @@ impl Cell {
         self.read(key).map(|set| (key, set))
     }
 
-    /// Brings the cell into the processor's cache.
-    pub(crate) fn touch(&self) -> u64 {
-        self.key.load(Relaxed)
-    }
-
     /// The key; of meaning to the writer only.
+    #[inline]
     pub(crate) fn key(&self) -> u64 {
         self.key.load(Relaxed)
     }
 
     /// The value; of meaning to the writer only.
+    #[inline]
     pub(crate) fn value(&self) -> Value {
         Value(self.value.load(Relaxed))
     }
 
     /// Gives a free cell to a block.
+    #[inline]
     pub(crate) fn fill(&self, key: u64, set: SetRef, age: u8) {
         self.key.store(key, Release);
         self.put(self.value().with(set, age));
@@ -109,27 +109,32 @@ impl Cell {
 
     /// Gives a cell that no reader can see yet, and whose bucket nothing passed, to the block of
     /// another cell.
+    #[inline]
     pub(crate) fn copy(&self, key: u64, value: Value) {
         self.key.store(key, Relaxed);
         self.value.store(value.0 & !0xff, Relaxed);
     }
 
     /// Changes who holds the cell's block.
+    #[inline]
     pub(crate) fn put(&self, value: Value) {
         self.value.store(value.0, Release);
     }
 
     /// Takes the cell from its block. The key stays, and means nothing.
+    #[inline]
     pub(crate) fn free(&self) {
         self.put(self.value().freed());
     }
 
     /// One of the two counts, 0 to 15.
+    #[inline]
     pub(crate) fn passed(&self, is_second: bool) -> u8 {
         let both = Value(self.value.load(Acquire)).passed();
         if is_second { both >> 4 } else { both & 15 }
     }
 
+    #[inline]
     pub(crate) fn set_passed(&self, is_second: bool, passed: u8) {
         let (shift, mask) = if is_second { (4, 0xf0) } else { (0, 0x0f) };
         self.put(Value(self.value().0 & !mask | u64::from(passed) << shift));

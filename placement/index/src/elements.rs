@@ -95,10 +95,8 @@ pub(crate) fn state(element: u32) -> State {
 /// Where the worker has the block: what is predicted is on the device.
 #[inline]
 pub(crate) fn medium(element: u32) -> Medium {
-    match state(element) {
-        State::Reported(medium) => medium,
-        State::Predicted => Medium::Device,
-    }
+    // Of a predicted element the last bits are those of the device.
+    Medium::ALL[(element % PREDICTED) as usize]
 }
 
 pub(crate) fn is_reported(element: u32) -> bool {

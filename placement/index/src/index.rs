@@ -1,7 +1,7 @@
 //! The index as its users see it: lives of workers, events, predictions.
 
 use crate::elements::Op;
-use crate::lane::{Change, Lane, Shared};
+use crate::lane::{Lane, Shared};
 use crate::layout::Layout;
 use crate::lookup;
 use crate::overlap::Overlaps;
@@ -36,6 +36,8 @@ pub struct Index {
     pub(crate) tenancy: RwLock<Tenancy>,
     pub(crate) predictions: Mutex<Predictions>,
     pub(crate) sweep: Mutex<Sweep>,
+    /// Held by whoever collects sets.
+    pub(crate) collecting: Mutex<()>,
 }
 
 impl Default for Index {
@@ -66,6 +68,7 @@ impl Index {
             tenancy: RwLock::default(),
             predictions: Mutex::new(Predictions::new(settings)),
             sweep: Mutex::default(),
+            collecting: Mutex::default(),
         }
     }
 
@@ -208,16 +211,15 @@ impl Index {
         if !life.known {
             return Applied::UnknownState;
         }
-        let changes = events.iter().flat_map(|event| {
-            let (hashes, op) = match event {
-                KvEvent::Stored(stored) => (&stored.hashes[..], Op::Store(stored.medium)),
-                KvEvent::Removed(removed) => (&removed.hashes[..], Op::Remove(removed.medium)),
-                KvEvent::Cleared => (&[][..], Op::Unpredict),
+        let runs = events.iter().map(|event| {
+            let (op, hashes) = match event {
+                KvEvent::Stored(stored) => (Op::Store(stored.medium), &stored.hashes[..]),
+                KvEvent::Removed(removed) => (Op::Remove(removed.medium), &removed.hashes[..]),
+                KvEvent::Cleared => (Op::Unpredict, &[][..]),
             };
-            let op = op.code();
-            hashes.iter().map(move |&hash| Change { hash, op })
+            (op.code(), hashes.iter().copied())
         });
-        scatter::write(&self.shared, &self.lanes, life.slot, changes);
+        scatter::write(&self.shared, &self.lanes, life.slot, runs);
         drop(tenancy);
         Applied::Yes
     }
@@ -286,9 +288,8 @@ impl Index {
 
 impl Tails for Index {
     fn write(&self, slot: u32, blocks: &[SequenceHash], op: Op) {
-        let op = op.code();
-        let changes = blocks.iter().map(|hash| Change { hash: hash.0, op });
-        scatter::write(&self.shared, &self.lanes, slot, changes);
+        let run = (op.code(), blocks.iter().map(|hash| hash.0));
+        scatter::write(&self.shared, &self.lanes, slot, std::iter::once(run));
     }
 }
 

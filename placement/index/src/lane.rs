@@ -3,15 +3,13 @@
 use crate::cell::{SetRef, Value};
 use crate::elements::Code;
 use crate::layout::Layout;
-use crate::sets::Sets;
-use crate::table::{self, At, AtHome, Located, Path, Table};
+use crate::sets::{Collection, Sets};
+use crate::table::{self, At, Located, Near, Path, Table};
 use crate::transitions::Transitions;
 use crate::view::Published;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// Changes whose cells are fetched from memory at once.
-const AHEAD: usize = 32;
 /// Blocks become older as often as this part of what the lane has room for is new.
 const AGES: usize = 64;
 
@@ -31,6 +29,9 @@ pub(crate) struct Change {
     pub(crate) hash: u64,
     pub(crate) op: Code,
 }
+
+/// A cell with a block, its place on the block's path, and its value.
+type Used = (Path, At, Value);
 
 struct Shard {
     table: Table,
@@ -87,29 +88,14 @@ impl Lane {
         if self.held.len() <= slot as usize {
             self.held.resize(slot as usize + 1, 0);
         }
-        for changes in changes.chunks(AHEAD) {
-            self.fetch(&shared.layout, changes);
-            for &change in changes {
-                self.change(shared, slot, change);
-            }
+        // Before any of them is made, since each would wait for memory.
+        for change in changes.iter().filter(|change| change.op.adds()) {
+            let (shard, path) = self.path(&shared.layout, change.hash);
+            table::fetch_beyond(&self.shards[shard].table, path);
         }
-    }
-
-    /// Brings cells into the processor's cache: many at a time with loads that wait for nothing,
-    /// where a search for each in turn would wait for memory at every one. What is loaded is
-    /// computed before, since a processor has only so many instructions under way, and with them
-    /// loads.
-    #[inline]
-    fn fetch(&self, layout: &Layout, changes: &[Change]) {
-        let home = |change: &Change| {
-            let (shard, path) = self.path(layout, change.hash);
-            table::home(&self.shards[shard].table, path)
-        };
-        let Some(first) = changes.first() else { return };
-        let mut homes = [home(first); AHEAD];
-        homes.iter_mut().zip(&changes[1..]).for_each(|(at, change)| *at = home(change));
-        let homes = &homes[..changes.len()];
-        std::hint::black_box(homes.iter().fold(0, |touched, home| touched ^ home.touch()));
+        for &change in changes {
+            self.change(shared, slot, change);
+        }
     }
 
     /// Distinct blocks.
@@ -127,12 +113,14 @@ impl Lane {
         self.dropped
     }
 
-    /// How many cells name the set of this number.
-    pub(crate) fn uses(&self, set: u32) -> u32 {
-        self.uses.get(set as usize).copied().unwrap_or(0)
+    /// Tells which sets cells of the lane name, and forgets which sets became which.
+    pub(crate) fn name_sets(&mut self, collection: &mut Collection) {
+        self.transitions.clear();
+        let named = self.uses.iter().enumerate().filter(|(_, uses)| **uses > 0);
+        named.for_each(|(number, _)| collection.name(number as u32));
     }
 
-    /// Forgets which sets became which: they are being collected, or other slots are retired.
+    /// Forgets which sets became which: other slots are retired.
     pub(crate) fn forget_steps(&mut self) {
         self.transitions.clear();
     }
@@ -161,34 +149,44 @@ impl Lane {
     #[inline]
     fn change(&mut self, shared: &Shared, slot: u32, change: Change) {
         let (shard, path) = self.path(&shared.layout, change.hash);
-        match table::locate_at_home(&self.shards[shard].table, path, change.hash) {
-            AtHome::Here(at, value) => self.change_at(shared, slot, change.op, (shard, at, value)),
-            AtHome::Free(at) if change.op.adds() => {
-                self.create(shared, slot, change, (shard, Some(at)));
+        match table::locate_near(&self.shards[shard].table, path, change.hash) {
+            Near::Here(at, value) => {
+                self.change_at(shared, slot, change.op, (shard, path, at, value));
             }
-            AtHome::Free(_) => {}
-            AtHome::Further => self.change_further(shared, slot, change, (shard, path)),
+            Near::Free(at) if change.op.adds() => {
+                self.create(shared, slot, change, (shard, path, Some(at)));
+            }
+            Near::Free(_) => {}
+            Near::Further { passed } => {
+                self.change_further(shared, slot, change, (shard, path, passed));
+            }
         }
     }
 
-    /// The same where the first bucket does not tell.
+    /// The same where the first pair of buckets does not tell.
     #[inline(never)]
     fn change_further(
         &mut self,
         shared: &Shared,
         slot: u32,
         change: Change,
-        (shard, path): (usize, Path),
+        (shard, path, passed): (usize, Path, bool),
     ) {
-        let at = match table::locate(&self.shards[shard].table, path, change.hash) {
+        let table = &self.shards[shard].table;
+        let located = match passed {
+            true => table::locate(table, path, change.hash),
+            false if !change.op.adds() => return,
+            false => table::room_beyond(table, path).map_or(Located::Nowhere, Located::Free),
+        };
+        let at = match located {
             Located::Here(at, value) => {
-                return self.change_at(shared, slot, change.op, (shard, at, value));
+                return self.change_at(shared, slot, change.op, (shard, path, at, value));
             }
             Located::Free(at) => Some(at),
             Located::Nowhere => None,
         };
         if change.op.adds() {
-            self.create(shared, slot, change, (shard, at));
+            self.create(shared, slot, change, (shard, path, at));
         }
     }
 
@@ -199,26 +197,26 @@ impl Lane {
         shared: &Shared,
         slot: u32,
         op: Code,
-        (shard, at, value): (usize, At, Value),
+        (shard, path, at, value): (usize, Path, At, Value),
     ) {
         match self.transitions.step(&shared.sets, value.set(), slot, op) {
             // The same holders as before: nothing to count either.
             Some(step) if step.set == value.set() => {}
             Some(step) => {
                 self.count(slot, step.held);
-                self.turn(shard, (at, value), step.set, op.adds());
+                self.turn(shard, (path, at, value), step.set, op.adds());
             }
-            None => self.drop_block(shared, shard, at, value),
+            None => self.drop_block(shared, shard, (path, at, value)),
         }
     }
 
     /// Gives a cell that has a block another set.
     #[inline(always)]
-    fn turn(&mut self, shard: usize, (at, value): (At, Value), set: SetRef, renews: bool) {
+    fn turn(&mut self, shard: usize, (path, at, value): Used, set: SetRef, renews: bool) {
         self.release(value.set());
         let shard = &mut self.shards[shard];
         if set == SetRef::EMPTY {
-            table::free(&shard.table, at);
+            table::free(&shard.table, path, at);
             shard.used -= 1;
         } else {
             let age = if renews { self.age } else { value.age() };
@@ -234,22 +232,21 @@ impl Lane {
         shared: &Shared,
         slot: u32,
         change: Change,
-        (shard, at): (usize, Option<At>),
+        (shard, path, at): (usize, Path, Option<At>),
     ) {
-        let is_full = self.shards[shard].is_full();
         let at = match at {
-            Some(at) if !is_full => Some(at),
+            Some(at) if !self.shards[shard].is_full() => Some((path, at)),
             _ => self.make_room(shared, shard, change.hash),
         };
         let step = self.transitions.step(&shared.sets, SetRef::EMPTY, slot, change.op);
-        let (Some(at), Some(step)) = (at, step) else {
+        let (Some((path, at)), Some(step)) = (at, step) else {
             self.dropped += 1;
             return;
         };
         self.count(slot, step.held);
         self.retain(step.set);
         let shard = &mut self.shards[shard];
-        table::fill(&shard.table, at, change.hash, step.set, self.age);
+        table::fill(&shard.table, path, at, (change.hash, step.set, self.age));
         shard.used += 1;
         self.young += 1;
         if self.young > self.youth {

@@ -50,6 +50,7 @@ impl Layout {
     }
 
     /// The shard of a block, and its place within the shard.
+    #[inline]
     pub(crate) fn place(&self, hash: u64) -> (usize, u64) {
         // Sequence hashes are spread well as they are; the multiplication spreads also those that
         // are not, and costs a nanosecond.
@@ -57,8 +58,10 @@ impl Layout {
         ((scattered >> (64 - self.shard_bits)) as usize, scattered << self.shard_bits)
     }
 
-    pub(crate) fn lane(&self, hash: u64) -> usize {
-        self.place(hash).0 >> (self.shard_bits - self.lane_bits)
+    /// The lane of a shard.
+    #[inline]
+    pub(crate) fn lane_of(&self, shard: usize) -> usize {
+        shard >> (self.shard_bits - self.lane_bits)
     }
 
     /// Buckets of a new shard. Shards start with slightly unlike sizes, so that they do not all

@@ -41,6 +41,7 @@ mod lookup;
 mod overlap;
 mod pages;
 mod predictions;
+mod prefetch;
 mod scatter;
 mod sets;
 mod settings;

@@ -3,7 +3,7 @@
 use crate::cell::SetRef;
 use crate::elements::{self, State};
 use crate::index::Index;
-use crate::table::{self, Path};
+use crate::table;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
@@ -63,8 +63,8 @@ impl Index {
             for (key, set) in table::blocks(table) {
                 // A set that is gone was replaced in the cell by another.
                 let medium = members.medium(self, set).or_else(|| {
-                    let path = Path::new(self.shared.layout.place(key).1, table);
-                    members.medium(self, table::find(table, path, key))
+                    let place = self.shared.layout.place(key).1;
+                    members.medium(self, table::find(table, place, key))
                 });
                 out.extend(medium.flatten().map(|medium| (SequenceHash(key), medium)));
             }

@@ -14,12 +14,12 @@ use crate::elements;
 use crate::lane::Shared;
 use crate::layout::Layout;
 use crate::overlap::{Found, Overlap, Overlaps};
-use crate::table::{self, Bucket, Path};
+use crate::table::Search;
 use crate::view::View;
 use stator_protos::hash::SequenceHash;
 
 /// Places looked at in one round: about what a core can have under way at once.
-const LOOKS: usize = 16;
+const LOOKS: usize = 32;
 /// Times that a lookup starts over because what it read was freed meanwhile. The last one passes
 /// over what is gone.
 const ATTEMPTS: usize = 8;
@@ -30,8 +30,6 @@ pub(crate) struct Scratch {
     /// Where runs of equal holders end, from the first to the deepest.
     ends: Vec<Look>,
     gaps: Vec<Gap>,
-    next_gaps: Vec<Gap>,
-    looks: Vec<Look>,
     elements: Vec<u32>,
     /// By slot: which place in the result it has in this lookup.
     ranks: Vec<Rank>,
@@ -47,20 +45,10 @@ struct Look {
 }
 
 /// Blocks between two that have unlike holders.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Gap {
     from: Look,
     to: Look,
-    /// How many of them are looked at next.
-    looks: usize,
-}
-
-/// Where a block is looked for.
-#[derive(Clone, Copy, Default)]
-struct Search<'v> {
-    table: &'v [Bucket],
-    path: Path,
-    key: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -94,109 +82,177 @@ pub(crate) fn overlap(shared: &Shared, sequence: &[SequenceHash], out: &mut Over
 
 /// Looks at blocks until neighbours have the same holders or no block between them.
 fn look_everywhere(shared: &Shared, view: &View, sequence: &[SequenceHash], scratch: &mut Scratch) {
-    let Scratch { ends, gaps, next_gaps, looks, .. } = scratch;
+    let Scratch { ends, gaps, .. } = scratch;
     ends.clear();
     gaps.clear();
-    looks.clear();
-    let last = sequence.len() as u32;
-    looks.push(Look::at(1));
-    looks.extend(between(1, last, LOOKS - 2));
-    looks.extend((last > 1).then(|| Look::at(last)));
-    let to = Look::at(last + 1);
-    let mut searches = [Search::default(); LOOKS];
-    gaps.push(Gap { from: Look::default(), to, looks: looks.len() });
-    while !looks.is_empty() {
-        for looks in looks.chunks_mut(LOOKS) {
-            let searches = &mut searches[..looks.len()];
-            for (search, look) in searches.iter_mut().zip(&*looks) {
-                *search = Search::new(&shared.layout, view, sequence[look.depth as usize - 1]);
-            }
-            find(searches, looks);
+    let mut round = Round::new(&shared.layout, view, sequence);
+    round.begin();
+    loop {
+        round.find();
+        round.narrow(ends, gaps);
+        if gaps.is_empty() {
+            break;
         }
-        next_gaps.clear();
-        let mut found = &looks[..];
-        for gap in &*gaps {
-            let (own, others) = found.split_at(gap.looks);
-            narrow(gap, own, ends, next_gaps);
-            found = others;
-        }
-        std::mem::swap(gaps, next_gaps);
-        looks.clear();
-        let most = looks_per_gap(gaps);
-        for gap in &mut *gaps {
-            let known = looks.len();
-            looks.extend(between(gap.from.depth, gap.to.depth, most));
-            gap.looks = looks.len() - known;
-        }
+        round.take(gaps);
     }
     ends.sort_unstable_by_key(|end| end.depth);
 }
 
-/// Divides a gap by what was found in it. A block that nobody was found to hold counts as the next
-/// deeper one.
-#[inline]
-fn narrow(gap: &Gap, found: &[Look], ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
-    let mut to = gap.to;
-    for &(mut from) in found.iter().rev().chain([&gap.from]) {
-        if from.set == SetRef::EMPTY {
-            from.set = to.set;
+/// Gaps, and the looks that are taken into them together.
+struct Round<'v> {
+    layout: &'v Layout,
+    view: &'v View,
+    sequence: &'v [SequenceHash],
+    gaps: [Gap; LOOKS],
+    /// Where the looks into each gap end.
+    ends: [usize; LOOKS],
+    gap_count: usize,
+    looks: [Look; LOOKS],
+    searches: [Search<'v>; LOOKS],
+    look_count: usize,
+}
+
+impl<'v> Round<'v> {
+    fn new(layout: &'v Layout, view: &'v View, sequence: &'v [SequenceHash]) -> Self {
+        Self {
+            layout,
+            view,
+            sequence,
+            gaps: [Gap::default(); LOOKS],
+            ends: [0; LOOKS],
+            gap_count: 0,
+            looks: [Look::default(); LOOKS],
+            searches: [Search::default(); LOOKS],
+            look_count: 0,
         }
-        // Everyone is before the first block, whatever set stands there.
-        if from.depth > 0 && from.set != to.set {
-            match to.depth - from.depth {
-                1 => ends.push(from),
-                _ => gaps.push(Gap { from, to, looks: 0 }),
+    }
+
+    /// The whole sequence: its first block, its last, and more at even distances.
+    fn begin(&mut self) {
+        let last = self.sequence.len() as u32;
+        self.look_at(0, 1);
+        let between = self.look_between(1, 1, last, LOOKS - 2);
+        self.look_count = between;
+        if last > 1 {
+            self.look_at(between, last);
+            self.look_count += 1;
+        }
+        self.gaps[0] = Gap { from: Look::default(), to: Look::at(last + 1) };
+        self.ends[0] = self.look_count;
+        self.gap_count = 1;
+    }
+
+    /// The last of `gaps`, as many as can be.
+    fn take(&mut self, gaps: &mut Vec<Gap>) {
+        let first = gaps.len().saturating_sub(LOOKS);
+        let (most, mut count) = (looks_per_gap(&gaps[first..]), 0);
+        self.gap_count = gaps.len() - first;
+        for (number, gap) in gaps.drain(first..).enumerate() {
+            count = self.look_between(count, gap.from.depth, gap.to.depth, most);
+            self.gaps[number] = gap;
+            self.ends[number] = count;
+        }
+        self.look_count = count;
+    }
+
+    /// Up to `most` looks between two blocks, at even distances, from the look of number `first`
+    /// on. Returns the number of the next.
+    #[inline]
+    fn look_between(&mut self, first: usize, from: u32, to: u32, most: usize) -> usize {
+        let count = most.min((to - from).saturating_sub(1) as usize);
+        // A fixed-point number, so that one division is enough.
+        let stride = (u64::from(to - from) << 32) / (count as u64 + 1);
+        let mut at = u64::from(from) << 32;
+        for number in first..first + count {
+            at += stride;
+            self.look_at(number, (at >> 32) as u32);
+        }
+        first + count
+    }
+
+    #[inline(always)]
+    fn look_at(&mut self, number: usize, depth: u32) {
+        let SequenceHash(key) = self.sequence[depth as usize - 1];
+        let (shard, place) = self.layout.place(key);
+        self.looks[number] = Look::at(depth);
+        self.searches[number] = Search::new(self.view.table(shard), place, key);
+    }
+
+    /// Finds who holds the blocks. First all are fetched from memory, so that the processor
+    /// waits once and not for each; then, in the same way, those that are not where they should be.
+    fn find(&mut self) {
+        let looks = &mut self.looks[..self.look_count];
+        let searches = &self.searches[..self.look_count];
+        searches.iter().for_each(Search::fetch);
+        let (mut further, mut count) = ([0; LOOKS], 0);
+        for (number, search) in searches.iter().enumerate() {
+            match search.at_home() {
+                Some(set) => looks[number].set = set,
+                None => {
+                    further[count] = number;
+                    count += 1;
+                }
             }
         }
-        to = from;
+        let further = &further[..count];
+        further.iter().for_each(|&number| searches[number].fetch_further());
+        for &number in further {
+            looks[number].set = searches[number].further();
+        }
+    }
+
+    /// Divides the gaps by what was found in them. A block that nobody was found to hold counts
+    /// as the next deeper one.
+    fn narrow(&self, ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
+        let mut first = 0;
+        for (gap, &end) in self.gaps[..self.gap_count].iter().zip(&self.ends) {
+            let mut to = gap.to;
+            for &look in self.looks[first..end].iter().rev() {
+                to = divide(look, to, ends, gaps);
+            }
+            if gap.from.depth > 0 {
+                divide(gap.from, to, ends, gaps);
+            }
+            first = end;
+        }
     }
 }
 
-/// Up to `most` blocks between two, at even distances.
+/// Notes what is between two neighbouring looks; returns the first, as it counts.
 #[inline]
-fn between(from: u32, to: u32, most: usize) -> impl Iterator<Item = Look> {
-    let count = (most as u32).min((to - from).saturating_sub(1));
-    // A fixed-point number, so that one division is enough.
-    let stride = (u64::from(to - from) << 32) / u64::from(count + 1);
-    (1..=count).map(move |number| Look::at(from + ((u64::from(number) * stride) >> 32) as u32))
+fn divide(from: Look, to: Look, ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) -> Look {
+    if from.set == to.set || from.set == SetRef::EMPTY {
+        return Look { set: to.set, ..from };
+    }
+    match to.depth - from.depth {
+        1 => ends.push(from),
+        _ => gaps.push(Gap { from, to }),
+    }
+    from
 }
 
-/// Looks for each gap: as few as end the search as soon as [`LOOKS`] for all together do.
+/// Looks for each of some gaps: as few as end the search as soon as [`LOOKS`] for all do.
 fn looks_per_gap(gaps: &[Gap]) -> usize {
-    let width = gaps.iter().map(|gap| gap.to.depth - gap.from.depth).max().unwrap_or(0);
-    let most = (LOOKS / gaps.len().max(1)).max(1);
-    let (mut reach, mut rounds) = (1, 0);
-    while reach < u64::from(width) {
-        reach *= most as u64 + 1;
-        rounds += 1;
-    }
-    let is_enough = |looks: &usize| (*looks as u64 + 1).pow(rounds) >= u64::from(width);
-    (1..most).find(is_enough).unwrap_or(most)
+    let width = gaps.iter().map(|gap| gap.to.depth - gap.from.depth).max().unwrap_or(0) as usize;
+    let most = LOOKS / gaps.len().max(1);
+    // So many divide a gap into parts so wide that as many again leave nothing of them.
+    let two_rounds = width.saturating_sub(1).isqrt();
+    if most + 1 < width && most > two_rounds { two_rounds } else { most }
 }
 
-/// Finds who holds blocks. First all are fetched from memory with loads that wait for nothing and
-/// stand close to each other, so that the processor waits once and not for each.
-fn find(searches: &[Search<'_>], looks: &mut [Look]) {
-    let touch = |search: &Search<'_>| table::touch_pair(search.table, search.path);
-    std::hint::black_box(searches.iter().fold(0, |touched, search| touched ^ touch(search)));
-    for (look, search) in looks.iter_mut().zip(searches) {
-        look.set = table::find(search.table, search.path, search.key);
-    }
-}
-
-/// Sums up per worker, from the deepest block to the first; false if a set is gone.
+/// Sums up per worker, from the first block to the deepest; false if a set is gone.
 fn collect(shared: &Shared, view: &View, out: &mut Overlaps) -> bool {
     out.scratch.start(view.slots());
     let Overlaps { found, scratch } = out;
-    let (mut complete, mut missing) = (true, 0);
-    for number in (0..scratch.ends.len()).rev() {
+    let (mut complete, mut missing, mut before) = (true, 0, 0);
+    for number in 0..scratch.ends.len() {
         let Look { depth, set } = scratch.ends[number];
-        let before = if number > 0 { scratch.ends[number - 1].depth } else { 0 };
         if shared.sets.copy(set, &mut scratch.elements) {
-            missing += add(view, found, scratch, depth, depth - before);
+            missing += add(view, found, scratch, before, depth);
         } else {
             complete = false;
         }
+        before = depth;
     }
     if missing > 0 {
         fill_holes(found);
@@ -204,30 +260,29 @@ fn collect(shared: &Shared, view: &View, out: &mut Overlaps) -> bool {
     complete
 }
 
-/// Counts `blocks` blocks, the last of them the `depth`th, for all elements in the scratch.
-/// Returns by how many more blocks are missing, of all workers together.
+/// Counts the blocks after the `before`th up to the `depth`th for all elements in the scratch.
+/// Returns how many blocks before them are missing, of all workers together.
 #[inline(never)]
-fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, depth: u32, blocks: u32) -> i64 {
+fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, before: u32, depth: u32) -> u64 {
     let Scratch { elements, ranks, lookup, .. } = scratch;
-    let (mut counted, mut missing) = (NOBODY, 0);
+    let mut missing = 0;
     for &element in &*elements {
         let (slot, medium) = (elements::slot(element), elements::medium(element));
-        // What was reported stands before what was predicted, and says more.
-        if std::mem::replace(&mut counted, slot) == slot {
-            continue;
-        }
         let Some(rank) = ranks.get_mut(slot as usize) else { continue };
-        if rank.lookup == *lookup {
-            let Some(found) = found.get_mut(rank.at as usize) else { continue };
-            found.overlap.count(medium, blocks);
-        } else {
+        if rank.lookup != *lookup {
             *rank = Rank { lookup: *lookup, at: NOBODY };
             let Some(worker) = view.worker(slot) else { continue };
             rank.at = found.len() as u32;
-            found.push(Found { worker, overlap: Overlap::of(medium, blocks), depth });
-            missing += i64::from(depth);
+            found.push(Found { worker, overlap: Overlap::of(medium, depth - before), depth });
+            missing += u64::from(before);
+        } else if let Some(found) = found.get_mut(rank.at as usize)
+            // What was reported stands before what was predicted, and says more.
+            && found.depth != depth
+        {
+            found.overlap.count(medium, depth - before);
+            missing += u64::from(before - found.depth);
+            found.depth = depth;
         }
-        missing -= i64::from(blocks);
     }
     missing
 }
@@ -239,15 +294,6 @@ fn fill_holes(found: &mut [Found]) {
         if missing > 0 {
             found.overlap.count(found.overlap.farthest(), missing);
         }
-    }
-}
-
-impl<'v> Search<'v> {
-    #[inline]
-    fn new(layout: &Layout, view: &'v View, SequenceHash(key): SequenceHash) -> Self {
-        let (shard, place) = layout.place(key);
-        let table = view.table(shard);
-        Self { table, path: Path::new(place, table), key }
     }
 }
 

@@ -1,39 +1,49 @@
 //! Hands changes to the lanes they belong to, each lane locked once.
 
+use crate::elements::Code;
 use crate::lane::{Change, Lane, Shared};
+use crate::table;
 use parking_lot::Mutex;
 use std::cell::RefCell;
 
-/// Changes that are sorted by lane at once.
-const PART: usize = 4096;
+/// Changes that are made at once: as many as have their cells in the nearest cache together.
+const PART: usize = 256;
 
 thread_local! {
     /// The changes of each lane. Reused, so that an event costs no allocation.
     static SORTED: RefCell<Vec<Vec<Change>>> = RefCell::default();
 }
 
-/// Makes changes to blocks, all by the worker in `slot`. Those of one block keep their order.
-pub(crate) fn write(
+/// Makes changes to blocks, all by the worker in `slot`: each operation to all blocks of its run.
+/// Changes to one block keep their order.
+pub(crate) fn write<R: IntoIterator<Item = u64>>(
     shared: &Shared,
     lanes: &[Mutex<Lane>],
     slot: u32,
-    changes: impl Iterator<Item = Change>,
+    runs: impl Iterator<Item = (Code, R)>,
 ) {
     SORTED.with_borrow_mut(|sorted| {
         if sorted.len() < lanes.len() {
             sorted.resize_with(lanes.len(), Vec::new);
         }
         let sorted = &mut sorted[..lanes.len()];
-        let mut count = 0;
-        // Not a loop: the iterator is made of nested ones, which are faster so.
-        changes.for_each(|change| {
-            sorted[shared.layout.lane(change.hash)].push(change);
-            count += 1;
-            if count == PART {
-                count = 0;
-                flush(shared, lanes, slot, sorted);
+        let (mut count, mut view) = (0, shared.published.view());
+        for (op, hashes) in runs {
+            for hash in hashes {
+                let (shard, place) = shared.layout.place(hash);
+                // The lanes' cells are fetched together, while others are sorted: a search for
+                // each in turn would wait for memory at every one.
+                table::fetch(view.table(shard), place);
+                sorted[shared.layout.lane_of(shard)].push(Change { hash, op });
+                count += 1;
+                if count == PART {
+                    count = 0;
+                    flush(shared, lanes, slot, sorted);
+                    view = shared.published.view();
+                }
             }
-        });
+        }
+        drop(view);
         flush(shared, lanes, slot, sorted);
     });
 }

@@ -7,8 +7,7 @@
 
 use crate::cell::SetRef;
 use crate::pages::Pages;
-use crate::sync::{AtomicU32, AtomicU64, fence};
-use parking_lot::Mutex;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, fence};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -16,6 +15,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 const NUMBER_BITS: u32 = 22;
 /// Sets beyond this many since the last collection ask for one.
 const MIN_GROWTH: usize = 1024;
+/// So do words beyond this part of all that memory allows.
+const WORDS_PART: usize = 32;
 /// Sets of up to 2^`CLASSES` elements can be stored.
 const CLASSES: usize = 29;
 
@@ -54,23 +55,42 @@ pub(crate) struct Sets {
 struct Interner {
     /// By content; where two contents have one hash, the later stands at the next free one.
     by_hash: FxHashMap<u64, u32>,
-    /// Of each number: under which hash it stands, and its elements.
-    known: Vec<(u64, u32)>,
+    known: Vec<Known>,
     free_numbers: Vec<u32>,
     free_words: [Vec<u32>; CLASSES],
     next_word: u32,
-    live: usize,
-    /// Live sets after the last collection.
-    kept: usize,
-    /// Sets that there was no room for, ever.
+    live: Size,
+    /// What was live after the last collection.
+    kept: Size,
+    /// Sets that there was no room for, since a collection made some.
     refused: usize,
+    /// Number of the last collection.
+    collection: u32,
     bytes: usize,
+}
+
+/// What the interner knows of the set of one number.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// Under which it stands.
+    hash: u64,
+    /// Number of elements: none if there is no set.
+    len: u32,
+    /// The last collection when it was asked for.
+    asked: u32,
+}
+
+/// How many sets, and how many words are taken by them.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    sets: usize,
+    words: usize,
 }
 
 impl Sets {
     pub(crate) fn new(max_bytes: usize) -> Self {
         // Number 0 is the empty set, which has no header.
-        let interner = Interner { known: vec![(0, 0)], ..Interner::default() };
+        let interner = Interner { known: vec![Known::default()], ..Interner::default() };
         Self {
             headers: Pages::default(),
             words: Pages::default(),
@@ -112,6 +132,7 @@ impl Sets {
         let mut hash = elements.iter().fold(0u64, |sum, &element| sum.wrapping_add(mix(element)));
         while let Some(&number) = interner.by_hash.get(&hash) {
             if self.is(number, elements) {
+                interner.known[number as usize].asked = interner.collection;
                 return Some(self.name(number));
             }
             hash = hash.wrapping_add(1);
@@ -120,8 +141,7 @@ impl Sets {
         // Where collecting frees nothing, doing so for every refused set would be a waste.
         let refused = interner.refused;
         interner.refused += usize::from(made.is_none());
-        let grown = interner.live >= 2 * interner.kept.max(MIN_GROWTH);
-        if grown || made.is_none() && refused.is_multiple_of(MIN_GROWTH) {
+        if self.has_grown(&interner) || made.is_none() && refused.is_multiple_of(MIN_GROWTH) {
             self.want_collection();
         }
         made
@@ -137,34 +157,15 @@ impl Sets {
         self.wants_collection.store(true, Relaxed);
     }
 
-    /// Frees sets that no cell names. Nobody may intern meanwhile or keep the name of a set that
-    /// `is_used` denies.
-    pub(crate) fn collect(&self, is_used: impl Fn(u32) -> bool) {
-        let mut interner = self.interner.lock();
-        for number in 1..interner.known.len() as u32 {
-            let name = self.name(number);
-            let (hash, len) = interner.known[number as usize];
-            if len == 0 || is_used(number) {
-                continue;
-            }
-            let next = (name.generation() + 1) & ((1 << (32 - NUMBER_BITS)) - 1);
-            let header = self.headers.make(number, Header::free);
-            header[0].tag.store(u64::from(next) << 32, Relaxed);
-            let first_word = header[0].first_word.load(Relaxed);
-            interner.free_words[class(len as usize)].push(first_word);
-            interner.known[number as usize] = (0, 0);
-            interner.free_numbers.push(number);
-            interner.by_hash.remove(&hash);
-            interner.live -= 1;
-        }
-        interner.kept = interner.live;
-        self.wants_collection.store(false, Relaxed);
+    fn has_grown(&self, Interner { live, kept, .. }: &Interner) -> bool {
+        let many_words = self.max_bytes / size_of::<u32>() / WORDS_PART;
+        live.sets >= 2 * kept.sets.max(MIN_GROWTH) || live.words >= 2 * kept.words.max(many_words)
     }
 
     /// Sets there are, and bytes that they take.
     pub(crate) fn size(&self) -> (usize, usize) {
         let interner = self.interner.lock();
-        (interner.live, interner.bytes)
+        (interner.live.sets, interner.bytes)
     }
 
     fn name(&self, number: u32) -> SetRef {
@@ -189,11 +190,13 @@ impl Sets {
         let class = class(elements.len());
         let first_word = self.room(interner, class)?;
         if interner.free_numbers.pop().is_none() {
-            interner.known.push((0, 0));
+            interner.known.push(Known::default());
         }
-        interner.known[number as usize] = (hash, elements.len() as u32);
+        let (len, asked) = (elements.len() as u32, interner.collection);
+        interner.known[number as usize] = Known { hash, len, asked };
         interner.by_hash.insert(hash, number);
-        interner.live += 1;
+        interner.live.sets += 1;
+        interner.live.words += 1 << class;
         // What these words held before was freed before; see `copy`.
         fence(Release);
         let words = self.words.make(first_word, || AtomicU32::new(0));
@@ -206,6 +209,20 @@ impl Sets {
         header.tag.store(generation << 32 | elements.len() as u64, Release);
         interner.bytes = self.bytes(interner);
         Some(SetRef::new(number, generation as u32))
+    }
+
+    /// Frees a set. Its name means nothing from here on.
+    fn free(&self, interner: &mut Interner, number: u32) {
+        let Known { hash, len, .. } = std::mem::take(&mut interner.known[number as usize]);
+        let generation = (self.name(number).generation() + 1) & ((1 << (32 - NUMBER_BITS)) - 1);
+        let header = &self.headers.make(number, Header::free)[0];
+        header.tag.store(u64::from(generation) << 32, Relaxed);
+        let class = class(len as usize);
+        interner.free_words[class].push(header.first_word.load(Relaxed));
+        interner.free_numbers.push(number);
+        interner.by_hash.remove(&hash);
+        interner.live.sets -= 1;
+        interner.live.words -= 1 << class;
     }
 
     /// The first of 2^`class` free words, all in one page.
@@ -269,44 +286,10 @@ fn mix(element: u32) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
+pub(crate) use collection::Collection;
+
+mod collection;
+#[cfg(all(test, stator_loom))]
+mod model;
 #[cfg(all(test, not(stator_loom)))]
 mod tests;
-
-#[cfg(all(test, stator_loom))]
-mod model {
-    use super::*;
-    use loom::sync::Arc;
-
-    /// A set is freed, and its number and perhaps its words go to `other`, while a reader copies
-    /// it: that gets the set that it named or nothing.
-    fn check(other: &'static [u32]) {
-        loom::model(move || {
-            let sets = Arc::new(Sets::new(1 << 20));
-            let name = sets.intern(&[1, 2]).expect("there is room");
-            let writer = {
-                let sets = sets.clone();
-                loom::thread::spawn(move || {
-                    sets.collect(|_| false);
-                    let next = sets.intern(other).expect("there is room");
-                    assert_eq!(next.number(), name.number());
-                })
-            };
-            let mut out = Vec::new();
-            if sets.copy(name, &mut out) {
-                assert_eq!(out, [1, 2]);
-            }
-            writer.join().expect("the writer does not panic");
-            assert!(!sets.copy(name, &mut out), "the name means nothing any more");
-        });
-    }
-
-    #[test]
-    fn a_reader_never_copies_a_set_that_took_the_words() {
-        check(&[3, 4]);
-    }
-
-    #[test]
-    fn a_reader_never_copies_a_set_that_took_the_number() {
-        check(&[3, 4, 5]);
-    }
-}

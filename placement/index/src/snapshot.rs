@@ -1,8 +1,7 @@
 //! Snapshots: all blocks of a worker at once, in parts, with room made ahead.
 
-use crate::elements::Op;
+use crate::elements::{Code, Op};
 use crate::index::Index;
-use crate::lane::Change;
 use crate::scatter;
 use crate::tenancy::{Applied, Life, Stands};
 use stator_protos::hash::SequenceHash;
@@ -32,9 +31,8 @@ impl Index {
             Stands::Same(_) | Stands::Later => {}
         }
         let slot = self.take_slot();
-        let change = |(hash, medium): (SequenceHash, Medium)| Change {
-            hash: hash.0,
-            op: Op::Store(medium).code(),
+        let change = |(SequenceHash(hash), medium): (SequenceHash, Medium)| {
+            (Op::Store(medium).code(), [hash])
         };
         let mut changes = blocks.into_iter().map(change).peekable();
         let is_long = changes.size_hint().0 > PART;
@@ -52,7 +50,7 @@ impl Index {
         self.enter(worker, Life { slot, generation, known: true }, false)
     }
 
-    fn write_part(&self, slot: u32, changes: &mut impl Iterator<Item = Change>) {
+    fn write_part(&self, slot: u32, changes: &mut impl Iterator<Item = (Code, [u64; 1])>) {
         self.collect_if_wanted();
         // Nobody else knows the slot, so that it needs no guard.
         scatter::write(&self.shared, &self.lanes, slot, changes.take(PART));

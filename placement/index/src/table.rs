@@ -10,6 +10,7 @@
 
 use crate::cell::{Cell, SetRef, Value};
 use crate::layout::Layout;
+use crate::prefetch::prefetch;
 use std::sync::Arc;
 
 /// Cells of a bucket: a cache line.
@@ -36,18 +37,17 @@ pub(crate) type Table = Arc<[Bucket]>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path {
     place: u64,
-    home: u32,
-    buckets: u32,
+    home: usize,
+    buckets: usize,
 }
 
-/// A cell's place.
+/// A cell's place on the path of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
-    path: Path,
     /// Buckets of the path before this one.
-    distance: u32,
-    bucket: u32,
-    cell: u32,
+    distance: usize,
+    bucket: usize,
+    cell: usize,
 }
 
 /// Where the writer finds a block, or room for it.
@@ -57,17 +57,19 @@ pub(crate) enum Located {
     Nowhere,
 }
 
-/// What the writer finds in the first bucket of a path.
-pub(crate) enum AtHome {
+/// What the writer finds in the first pair of a path.
+pub(crate) enum Near {
     Here(At, Value),
     Free(At),
-    /// The block, or the room for it, may be in the next buckets.
-    Further,
+    /// The block, if something like it `passed`, or the room for it may be in the next pairs.
+    Further {
+        passed: bool,
+    },
 }
 
 /// An empty table of an even number of buckets.
 pub(crate) fn new(buckets: usize) -> Table {
-    (0..buckets).map(|_| Bucket { cells: std::array::from_fn(|_| Cell::new()) }).collect()
+    (0..buckets).map(|_| Bucket::new()).collect()
 }
 
 /// Blocks that fit in as many buckets.
@@ -79,22 +81,21 @@ impl Path {
     /// The path of a place within a shard that has this table.
     #[inline]
     pub(crate) fn new(place: u64, table: &[Bucket]) -> Self {
-        let home = ((u128::from(place) * table.len() as u128) >> 64) as u32;
-        Self { place, home, buckets: table.len() as u32 }
+        Self { place, home: home(place, table), buckets: table.len() }
     }
 
-    /// The buckets of the path, in order.
+    /// The buckets of the path, in order, each with its number on the path.
     #[inline]
-    fn buckets(self) -> impl Iterator<Item = usize> {
-        let (home, pairs) = (self.home as usize, self.buckets as usize / 2);
+    fn buckets(self) -> impl Iterator<Item = (usize, usize)> {
+        let (pairs, side) = (self.buckets / 2, self.home & 1);
         let stride = 1 + (((self.place & 0xffff_ffff) * pairs as u64) >> 32) as usize;
-        let mut pair = home / 2;
-        (0..MAX_PROBES).map(move |step| {
-            if step > 0 && step % 2 == 0 {
-                pair += if step / 2 <= STRIDES { stride } else { 1 };
-                pair -= if pair >= pairs { pairs } else { 0 };
+        let mut pair = self.home / 2;
+        (0..MAX_PROBES).map(move |distance| {
+            if distance.is_multiple_of(2) && distance > 0 {
+                pair += if distance / 2 <= STRIDES { stride } else { 1 };
+                pair -= if pair < pairs { 0 } else { pairs };
             }
-            pair * 2 + (home & 1 ^ step & 1)
+            (distance, pair * 2 + (side ^ distance & 1))
         })
     }
 
@@ -105,44 +106,49 @@ impl Path {
     }
 }
 
-/// The first bucket of a path.
+/// The first bucket on the path of a place.
 #[inline]
-pub(crate) fn home(table: &[Bucket], path: Path) -> &Bucket {
-    &table[path.home as usize]
+fn home(place: u64, table: &[Bucket]) -> usize {
+    ((u128::from(place) * table.len() as u128) >> 64) as usize
 }
 
-/// Starts to bring the first two buckets of a path, a pair, into the processor's cache: few
-/// searches go farther.
+/// Starts to bring the first pair of buckets of a place into the processor's cache.
 #[inline]
-pub(crate) fn touch_pair(table: &[Bucket], path: Path) -> u64 {
-    let home = path.home as usize;
-    table[home].touch() ^ table[home ^ 1].touch()
+pub(crate) fn fetch(table: &[Bucket], place: u64) {
+    let home = home(place, table);
+    prefetch(&table[home]);
+    prefetch(&table[home ^ 1]);
+}
+
+/// Starts to bring the second pair of buckets of a path into the cache if the first, which is
+/// there, is full: a new block goes on there.
+#[inline]
+pub(crate) fn fetch_beyond(table: &[Bucket], path: Path) {
+    let is_full = |number: usize| table[number].room().is_none();
+    if is_full(path.home) && is_full(path.home ^ 1) {
+        let next = path.buckets().skip(2).take(2);
+        next.for_each(|(_, number)| prefetch(&table[number]));
+    }
 }
 
 impl At {
-    #[inline]
-    fn home(path: Path, cell: usize) -> Self {
-        Self { path, distance: 0, bucket: path.home, cell: cell as u32 }
-    }
-
-    #[inline]
-    fn further(path: Path, (distance, bucket): (usize, usize), cell: usize) -> Self {
-        Self { path, distance: distance as u32, bucket: bucket as u32, cell: cell as u32 }
+    #[inline(always)]
+    fn new((distance, bucket): (usize, usize), cell: usize) -> Self {
+        Self { distance, bucket, cell }
     }
 }
 
 impl Bucket {
+    #[inline(always)]
+    fn new() -> Self {
+        Self { cells: [Cell::new(), Cell::new(), Cell::new(), Cell::new()] }
+    }
+
     /// A bit for each cell. All are asked without a branch between them: which one has a block is
     /// nothing that a processor could predict.
     #[inline]
     fn mask(&self, is: impl Fn(&Cell) -> bool) -> u32 {
         (0..CELLS).fold(0, |mask, number| mask | u32::from(is(&self.cells[number])) << number)
-    }
-
-    /// Starts to bring the bucket into the processor's cache.
-    #[inline]
-    pub(crate) fn touch(&self) -> u64 {
-        self.cells[0].touch()
     }
 
     /// Who holds a block, if it is here.
@@ -170,64 +176,61 @@ impl Bucket {
         self.cells[usize::from(tag / 2)].passed(tag % 2 == 1)
     }
 
-    fn set_passed(&self, tag: u8, passed: u8) {
-        self.cells[usize::from(tag / 2)].set_passed(tag % 2 == 1, passed);
+    /// One more passes, or one that passed is gone.
+    #[inline]
+    fn count_passed(&self, tag: u8, is_more: bool) {
+        let passed = self.passed(tag);
+        let changed = match (is_more, passed) {
+            // A bucket that counted as far as it can does not know any more; growth counts anew.
+            (_, MAX_PASSED) | (false, 0) => return,
+            (true, _) => passed + 1,
+            (false, _) => passed - 1,
+        };
+        self.cells[usize::from(tag / 2)].set_passed(tag % 2 == 1, changed);
     }
 }
 
-/// Who holds a block; the empty set if nobody.
-#[inline]
-pub(crate) fn find(table: &[Bucket], path: Path, key: u64) -> SetRef {
-    let home = &table[path.home as usize];
-    match home.read(key) {
-        Some(set) => set,
-        None if home.passed(path.tag()) == 0 => SetRef::EMPTY,
-        None => find_further(table, path, key),
-    }
-}
-
-/// The same beyond the first bucket.
-fn find_further(table: &[Bucket], path: Path, key: u64) -> SetRef {
-    for bucket in path.buckets().skip(1) {
-        let bucket = &table[bucket];
-        if let Some(set) = bucket.read(key) {
-            return set;
-        }
-        if bucket.passed(path.tag()) == 0 {
-            break;
-        }
-    }
-    SetRef::EMPTY
-}
-
-/// Finds a block's cell, or a free one that it can have, if the first bucket of its path tells.
-#[inline]
-pub(crate) fn locate_at_home(table: &[Bucket], path: Path, key: u64) -> AtHome {
-    let home = &table[path.home as usize];
+/// Finds a block's cell, or a free one that it can have, if the first pair of its path tells.
+#[inline(always)]
+pub(crate) fn locate_near(table: &[Bucket], path: Path, key: u64) -> Near {
+    let places = [(0, path.home), (1, path.home ^ 1)];
+    let [home, other] = places.map(|(_, number)| &table[number]);
     if let Some((cell, value)) = home.find(key) {
-        return AtHome::Here(At::home(path, cell), value);
+        return Near::Here(At::new(places[0], cell), value);
     }
-    match home.room() {
-        Some(cell) if home.passed(path.tag()) == 0 => AtHome::Free(At::home(path, cell)),
-        _ => AtHome::Further,
+    if home.passed(path.tag()) > 0 {
+        if let Some((cell, value)) = other.find(key) {
+            return Near::Here(At::new(places[1], cell), value);
+        }
+        if other.passed(path.tag()) > 0 {
+            return Near::Further { passed: true };
+        }
+    }
+    if let Some(cell) = home.room() {
+        return Near::Free(At::new(places[0], cell));
+    }
+    match other.room() {
+        Some(cell) => Near::Free(At::new(places[1], cell)),
+        None => Near::Further { passed: false },
     }
 }
 
-/// Finds a block's cell, or the first free one that it can have.
+/// Finds a block's cell, or the first free one that it can have, from the start of its path or,
+/// where the first pair is known, beyond it.
+#[inline(never)]
 pub(crate) fn locate(table: &[Bucket], path: Path, key: u64) -> Located {
     let (mut free, mut passed) = (None, true);
-    for (distance, number) in path.buckets().enumerate() {
-        let bucket = &table[number];
-        let at = |cell| At::further(path, (distance, number), cell);
+    for place in path.buckets() {
+        let bucket = &table[place.1];
         // Where nothing like it passed, it cannot be farther.
         if passed {
             if let Some((cell, value)) = bucket.find(key) {
-                return Located::Here(at(cell), value);
+                return Located::Here(At::new(place, cell), value);
             }
             passed = bucket.passed(path.tag()) > 0;
         }
         if free.is_none() {
-            free = bucket.room().map(at);
+            free = bucket.room().map(|cell| At::new(place, cell));
         }
         if let (false, Some(at)) = (passed, free) {
             return Located::Free(at);
@@ -236,12 +239,19 @@ pub(crate) fn locate(table: &[Bucket], path: Path, key: u64) -> Located {
     free.map_or(Located::Nowhere, Located::Free)
 }
 
+/// The first free cell for a block beyond the first pair of its path, which is full.
+#[inline(never)]
+pub(crate) fn room_beyond(table: &[Bucket], path: Path) -> Option<At> {
+    let mut beyond = path.buckets().skip(2);
+    beyond.find_map(|place| table[place.1].room().map(|cell| At::new(place, cell)))
+}
+
 /// Gives a free cell to a block.
 #[inline(always)]
-pub(crate) fn fill(table: &[Bucket], at: At, key: u64, set: SetRef, age: u8) {
+pub(crate) fn fill(table: &[Bucket], path: Path, at: At, (key, set, age): (u64, SetRef, u8)) {
     if at.distance > 0 {
         // Before the cell, so that whoever looks for the block passes on to it.
-        shift(table, at, |passed| (passed + 1).min(MAX_PASSED));
+        count_passed(table, path, at.distance, true);
     }
     cell(table, at).fill(key, set, age);
 }
@@ -254,16 +264,26 @@ pub(crate) fn put(table: &[Bucket], at: At, value: Value) {
 
 /// Takes a cell from its block.
 #[inline(always)]
-pub(crate) fn free(table: &[Bucket], at: At) {
+pub(crate) fn free(table: &[Bucket], path: Path, at: At) {
     cell(table, at).free();
     if at.distance > 0 {
-        // A bucket that counted as far as it can does not know any more; growth counts anew.
-        shift(
-            table,
-            at,
-            |passed| if passed == MAX_PASSED { passed } else { passed.saturating_sub(1) },
-        );
+        count_passed(table, path, at.distance, false);
     }
+}
+
+/// The first `distance` buckets of a path, one or more, were passed once more or once less.
+#[inline(always)]
+fn count_passed(table: &[Bucket], path: Path, distance: usize, is_more: bool) {
+    table[path.home].count_passed(path.tag(), is_more);
+    if distance > 1 {
+        count_passed_further(table, path, distance, is_more);
+    }
+}
+
+#[inline(never)]
+fn count_passed_further(table: &[Bucket], path: Path, distance: usize, is_more: bool) {
+    let passed = path.buckets().take(distance).skip(1);
+    passed.for_each(|(_, bucket)| table[bucket].count_passed(path.tag(), is_more));
 }
 
 /// The value of a cell, if it is used.
@@ -272,16 +292,16 @@ pub(crate) fn used(table: &[Bucket], bucket: usize, cell: usize) -> Option<Value
     Some(table[bucket].cells[cell].value()).filter(|value| !value.is_free())
 }
 
-/// The place of a used cell; `None` if its block cannot be there.
+/// The path of the block in a used cell and its place there; `None` if it cannot be there.
 pub(crate) fn place_of(
     table: &[Bucket],
     layout: &Layout,
     bucket: usize,
     cell: usize,
-) -> Option<At> {
+) -> Option<(Path, At)> {
     let path = Path::new(layout.place(table[bucket].cells[cell].key()).1, table);
-    let place = path.buckets().enumerate().find(|&(_, number)| number == bucket)?;
-    Some(At::further(path, place, cell))
+    let place = path.buckets().find(|&(_, number)| number == bucket)?;
+    Some((path, At::new(place, cell)))
 }
 
 /// All blocks, for readers: key and set of each.
@@ -301,37 +321,35 @@ pub(crate) fn grown(
     // Used cells of each bucket: a bucket is filled from the first cell on.
     let mut used = vec![0u8; buckets];
     let mut others = Vec::new();
-    for old in table.iter().flat_map(|bucket| &bucket.cells) {
-        let (key, value) = (old.key(), old.value());
-        if value.is_free() {
-            continue;
-        }
-        let path = Path::new(layout.place(key).1, &larger);
-        let (home, used) = (&larger[path.home as usize], &mut used[path.home as usize]);
-        match home.cells.get(usize::from(*used)) {
-            Some(cell) => {
-                cell.copy(key, value);
-                *used += 1;
+    for bucket in table {
+        for old in &bucket.cells {
+            let (key, value) = (old.key(), old.value());
+            if value.is_free() {
+                continue;
             }
-            None => others.push((path, key, value)),
+            let path = Path::new(layout.place(key).1, &larger);
+            let (home, used) = (&larger[path.home], &mut used[path.home]);
+            match home.cells.get(usize::from(*used)) {
+                Some(cell) => {
+                    cell.copy(key, value);
+                    *used += 1;
+                }
+                None => others.push((path, key, value)),
+            }
         }
     }
     for (path, key, value) in others {
-        match room_further(&mut used, path) {
-            Some(at) => fill(&larger, at, key, value.set(), value.age()),
+        let has_room = |&(_, bucket): &(usize, usize)| usize::from(used[bucket]) < CELLS;
+        match path.buckets().skip(1).find(has_room) {
+            Some(place) => {
+                let at = At::new(place, used[place.1].into());
+                used[place.1] += 1;
+                fill(&larger, path, at, (key, value.set(), value.age()));
+            }
             None => lost(value),
         }
     }
     larger
-}
-
-/// A cell beyond the first bucket of a path, where `used` tells how many of each bucket are taken.
-fn room_further(used: &mut [u8], path: Path) -> Option<At> {
-    let mut further = path.buckets().enumerate().skip(1);
-    let place = further.find(|&(_, bucket)| usize::from(used[bucket]) < CELLS)?;
-    let used = &mut used[place.1];
-    *used += 1;
-    Some(At::further(path, place, usize::from(*used) - 1))
 }
 
 /// The numbers of the bits that are set.
@@ -347,14 +365,9 @@ fn ones(mask: u32) -> impl Iterator<Item = usize> {
 
 #[inline]
 fn cell(table: &[Bucket], at: At) -> &Cell {
-    &table[at.bucket as usize].cells[at.cell as usize]
+    &table[at.bucket].cells[at.cell]
 }
 
-/// Changes the counts of the buckets that a block passed on the way to its cell.
-#[inline(never)]
-fn shift(table: &[Bucket], at: At, change: impl Fn(u8) -> u8) {
-    for bucket in at.path.buckets().take(at.distance as usize) {
-        let bucket = &table[bucket];
-        bucket.set_passed(at.path.tag(), change(bucket.passed(at.path.tag())));
-    }
-}
+pub(crate) use search::{Search, find};
+
+mod search;

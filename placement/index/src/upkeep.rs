@@ -2,6 +2,7 @@
 
 use crate::index::Index;
 use crate::lane::SweepPlace;
+use crate::sets::Collection;
 
 /// Cells that are swept under one hold of a lane's lock.
 const HOLD: usize = 1024;
@@ -51,14 +52,18 @@ impl Index {
         }
     }
 
-    /// Collects sets if there are many that may be unused. Takes all lanes' locks.
+    /// Collects sets if there are many that may be unused: takes each lane's lock in turn.
     pub(crate) fn collect_if_wanted(&self) {
         if !self.shared.sets.wants_collection() {
             return;
         }
-        let mut lanes: Vec<_> = self.lanes.iter().map(|lane| lane.lock()).collect();
-        lanes.iter_mut().for_each(|lane| lane.forget_steps());
-        self.shared.sets.collect(|set| lanes.iter().any(|lane| lane.uses(set) > 0));
+        // Whoever else wants it at the same time need not wait.
+        let Some(_turn) = self.collecting.try_lock() else { return };
+        let mut collection = Collection::begin(&self.shared.sets);
+        for lane in &self.lanes {
+            lane.lock().name_sets(&mut collection);
+        }
+        collection.finish(&self.shared.sets);
     }
 
     /// Starts a sweep for all slots that are retired by now; false if there are none.

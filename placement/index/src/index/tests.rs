@@ -5,6 +5,7 @@ use stator_protos::kv_event::Medium;
 use std::collections::HashSet;
 
 mod concurrent;
+mod fleet;
 mod model;
 
 const LIFE: Generation = Generation(5);

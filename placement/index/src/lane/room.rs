@@ -1,9 +1,9 @@
 //! Room for new blocks: by growth where memory allows it, else by dropping old blocks.
 
-use super::{Lane, Shard, Shared, youth};
+use super::{Lane, Shard, Shared, Used, youth};
 use crate::cell::Value;
 use crate::elements;
-use crate::table::{self, At, BUCKET_BYTES, Located, Table};
+use crate::table::{self, At, BUCKET_BYTES, Located, Path, Table};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A shard that is fuller than this many 32nds grows to 5/4 of its size: it is 0.72 to 0.91 full
@@ -32,11 +32,16 @@ impl Lane {
     /// Lets a shard grow or, at the bound of memory, drops old blocks until it takes a new one;
     /// the cell that the block `hash` can have then, if there is one.
     #[cold]
-    pub(super) fn make_room(&mut self, shared: &Shared, shard: usize, hash: u64) -> Option<At> {
+    pub(super) fn make_room(
+        &mut self,
+        shared: &Shared,
+        shard: usize,
+        hash: u64,
+    ) -> Option<(Path, At)> {
         self.grow_or_drop(shared, shard);
         let (_, path) = self.path(&shared.layout, hash);
         match table::locate(&self.shards[shard].table, path, hash) {
-            Located::Free(at) => Some(at),
+            Located::Free(at) => Some((path, at)),
             Located::Here(..) | Located::Nowhere => None,
         }
     }
@@ -115,15 +120,16 @@ impl Lane {
             *hand = (*hand + 1) % table.len();
         }
         let Some((_, bucket, cell, value)) = oldest else { return };
-        if let Some(at) = table::place_of(table, &shared.layout, bucket, cell) {
-            self.drop_block(shared, shard, at, value);
+        if let Some((path, at)) = table::place_of(table, &shared.layout, bucket, cell) {
+            self.drop_block(shared, shard, (path, at, value));
         }
     }
 
     /// Forgets a block, whoever holds it.
     #[cold]
-    pub(super) fn drop_block(&mut self, shared: &Shared, shard: usize, at: At, value: Value) {
-        table::free(&self.shards[shard].table, at);
+    pub(super) fn drop_block(&mut self, shared: &Shared, shard: usize, used: Used) {
+        let (path, at, value) = used;
+        table::free(&self.shards[shard].table, path, at);
         self.shards[shard].used -= 1;
         self.forget_block(shared, value);
     }

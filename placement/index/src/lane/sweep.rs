@@ -51,10 +51,11 @@ impl Lane {
             if step.is_some_and(|step| step.set == value.set()) {
                 continue;
             }
-            let Some(at) = table::place_of(table, &shared.layout, bucket, cell) else { continue };
+            let place = table::place_of(table, &shared.layout, bucket, cell);
+            let Some((path, at)) = place else { continue };
             match step {
-                Some(step) => self.turn(shard, (at, value), step.set, false),
-                None => self.drop_block(shared, shard, at, value),
+                Some(step) => self.turn(shard, (path, at, value), step.set, false),
+                None => self.drop_block(shared, shard, (path, at, value)),
             }
         }
     }
