@@ -6,11 +6,13 @@
 
 mod fit;
 
+use crate::work::Work;
 use fit::{Fit, Pace};
 use rustc_hash::FxHashMap;
 
-/// Tokens, requests and blocks that count as 1 in the models.
+/// Tokens, pairs of them, requests and blocks that count as 1 in the models.
 const TOKENS: f64 = 1000.0;
+const PAIRS: f64 = 1e7;
 const REQUESTS: f64 = 16.0;
 const BLOCKS: f64 = 1000.0;
 /// Seconds; what took longer was not computed all that time.
@@ -25,8 +27,10 @@ const MEAN_SHARE: f64 = 1.0 / 256.0;
 pub struct Speed {
     /// Seconds before a request's first token that do not depend on prompts.
     pub prefill_s: f64,
-    /// Seconds for each prompt token to be computed.
+    /// Seconds for each prompt token to be computed, whatever comes before it.
     pub prefill_token_s: f64,
+    /// Seconds for each pair of such a token and one that it attends to.
+    pub prefill_pair_s: f64,
     /// Seconds of a decode step of nothing.
     pub step_s: f64,
     /// Seconds that each request in flight adds to a step.
@@ -41,17 +45,22 @@ impl Speed {
         self.step_s + self.step_request_s * requests + self.step_block_s * blocks
     }
 
-    /// Seconds until `tokens` are computed, those before it in the queue included.
-    pub fn prefill(&self, tokens: f64) -> f64 {
-        self.prefill_s + self.prefill_token_s * tokens
+    /// Seconds until prompts are computed, those before them in the queue included.
+    pub(crate) fn prefill(&self, work: Work) -> f64 {
+        self.prefill_s + self.work(work)
+    }
+
+    /// Seconds that prompts take by themselves.
+    pub(crate) fn work(&self, work: Work) -> f64 {
+        self.prefill_token_s * work.tokens + self.prefill_pair_s * work.pairs
     }
 }
 
 /// A time from the booking of a request to its first token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FirstToken {
-    /// Prompt tokens that were to be computed, its own and those before it.
-    pub(crate) tokens: f64,
+    /// What was to be computed, its own prompt and those before it.
+    pub(crate) work: Work,
     pub(crate) seconds: f64,
 }
 
@@ -64,8 +73,8 @@ pub(crate) struct Gap {
     /// Requests in flight at the worker, and blocks that they use.
     pub(crate) requests: f64,
     pub(crate) blocks: f64,
-    /// Prompt tokens that the worker computed meanwhile.
-    pub(crate) prefilled: f64,
+    /// What the worker computed of prompts meanwhile.
+    pub(crate) prefilled: Work,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -78,7 +87,7 @@ struct Paces {
 #[derive(Default)]
 pub(crate) struct Learner {
     min_samples: u64,
-    prefill: Fit<2>,
+    prefill: Fit<3>,
     decode: Fit<3>,
     transfer: Fit<2>,
     workers: Vec<Paces>,
@@ -126,6 +135,7 @@ impl Learner {
         Speed {
             prefill_s: fleet.prefill_s * prefill,
             prefill_token_s: fleet.prefill_token_s * prefill,
+            prefill_pair_s: fleet.prefill_pair_s * prefill,
             step_s: fleet.step_s * decode,
             step_request_s: fleet.step_request_s * decode,
             step_block_s: fleet.step_block_s * decode,
@@ -136,8 +146,9 @@ impl Learner {
     pub(crate) fn fleet_speed(&self) -> Speed {
         let mut speed = Speed::default();
         if self.knows_prefill() {
-            let [fixed, tokens] = self.prefill.coefficients();
+            let [fixed, tokens, pairs] = self.prefill.coefficients();
             (speed.prefill_s, speed.prefill_token_s) = (fixed, tokens / TOKENS);
+            speed.prefill_pair_s = pairs / PAIRS;
         }
         if self.decode.samples() >= self.min_samples {
             let [step, requests, blocks] = self.decode.coefficients();
@@ -181,10 +192,10 @@ impl Learner {
 
     pub(crate) fn first_token(&mut self, slot: u32, seen: FirstToken) {
         // A prompt that was all cached says nothing of the speed.
-        if !plausible(seen.seconds) || seen.tokens < 1.0 {
+        if !plausible(seen.seconds) || seen.work.tokens < 1.0 {
             return;
         }
-        let features = [1.0, seen.tokens / TOKENS];
+        let features = [1.0, seen.work.tokens / TOKENS, seen.work.pairs / PAIRS];
         let expected = self.prefill.predict(features);
         self.prefill.learn(features, seen.seconds);
         if self.knows_prefill() {
@@ -198,7 +209,7 @@ impl Learner {
         }
         // Steps that computed prompts too took longer by what those cost. At least a tenth is
         // decoding, however wrong that cost is.
-        let prefill = self.speed(slot).prefill_token_s * seen.prefilled;
+        let prefill = self.speed(slot).work(seen.prefilled);
         let seconds = (seen.seconds - prefill).max(seen.seconds / 10.0) / seen.tokens;
         let features = [1.0, seen.requests / REQUESTS, seen.blocks / BLOCKS];
         let expected = self.decode.predict(features);

@@ -19,6 +19,7 @@ mod sessions;
 mod settings;
 mod split;
 mod tracker;
+mod work;
 
 pub use blocks::{Blocks, Found};
 pub use constraint::{
@@ -40,4 +41,4 @@ pub use split::{Nearness, Split, SplitReason, UncachedThreshold};
 pub use stator_kv_index::{
     Applied, Closure, Held, Index, Overlap, Overlaps, Predicting, Settings as IndexSettings, Time,
 };
-pub use tracker::{BookingId, InFlight};
+pub use tracker::{BookingId, InFlight, PeerLoad};

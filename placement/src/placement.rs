@@ -14,7 +14,7 @@ use crate::learn::{Learner, Speed};
 use crate::random::Random;
 use crate::sessions::Sessions;
 use crate::settings::{BusyThresholds, Settings};
-use crate::tracker::{BookingId, InFlight, Tracker};
+use crate::tracker::{BookingId, InFlight, PeerLoad, Tracker};
 use select::Stage;
 use shares::Shares;
 use stator_kv_index::Overlaps;
@@ -147,16 +147,36 @@ impl Placement {
     /// is not known.
     pub fn report_load(&mut self, worker: WorkerRank, generation: Generation, load: Load) -> bool {
         let Some(slot) = self.fleet.report(worker, generation, load) else { return false };
-        let booked = self.tracker.loads().booked(slot);
-        let requests = u64::from(load.running) + u64::from(load.waiting);
-        // What it reports beyond what is booked here are the requests of others.
-        let others = InFlight {
-            requests: requests.saturating_sub(booked.requests),
-            prefill_tokens: load.pending_prefill_tokens.saturating_sub(booked.prefill_tokens),
-            blocks: u64::from(load.used_blocks).saturating_sub(booked.blocks),
+        let reported = InFlight {
+            requests: u64::from(load.running) + u64::from(load.waiting),
+            prefill_tokens: load.pending_prefill_tokens,
+            blocks: load.used_blocks.into(),
         };
+        // What it reports beyond what is booked are the requests of others.
+        let others = reported.beyond(self.tracker.loads().known(slot)).believed();
         self.tracker.loads_mut().report(slot, others, self.now, self.settings.report_ttl);
         true
+    }
+
+    /// Other replicas have so much in flight at a worker, all together. It counts until it is said
+    /// anew or the worker's life ends. False if the worker is not known.
+    pub fn set_peers(&mut self, worker: WorkerRank, load: PeerLoad) -> bool {
+        let Some(slot) = self.fleet.slot(worker) else { return false };
+        let PeerLoad { requests, prefill_tokens, prefill_pairs, blocks } = load;
+        let peers = InFlight { requests, prefill_tokens, blocks }.believed();
+        self.tracker.loads_mut().set_peers(slot, peers, prefill_pairs as f64);
+        true
+    }
+
+    /// What is booked here at a worker, as far as it should not be computed by `now`: what other
+    /// replicas are to be told.
+    pub fn booked(&self, worker: WorkerRank, now: Time) -> PeerLoad {
+        let Some(slot) = self.fleet.slot(worker) else { return PeerLoad::default() };
+        let (loads, speed) = (self.tracker.loads(), self.learner.speed(slot));
+        let InFlight { requests, blocks, .. } = loads.booked(slot);
+        let left = loads.own_backlog(slot, now.0.as_secs_f64(), &speed);
+        let (prefill_tokens, prefill_pairs) = (left.tokens as u64, left.pairs as u64);
+        PeerLoad { requests, prefill_tokens, prefill_pairs, blocks }
     }
 
     /// Chooses the workers for a request and books the request there.
@@ -273,7 +293,7 @@ impl Placement {
         &self.fleet
     }
 
-    /// What is in flight at a worker, booked here or by others as far as it reported them.
+    /// What is in flight at a worker: booked here, by other replicas, and what it reported beyond.
     pub fn in_flight(&self, worker: WorkerRank) -> InFlight {
         let slot = self.fleet.slot(worker);
         slot.map_or_else(InFlight::default, |slot| self.tracker.loads().total(slot))

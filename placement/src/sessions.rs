@@ -34,7 +34,8 @@ impl SessionSettings {
         Self { affinity, ttl, max }
     }
 
-    pub(crate) fn affinity(&self) -> Affinity {
+    /// How strongly sessions are bound.
+    pub fn affinity(&self) -> Affinity {
         self.affinity
     }
 }

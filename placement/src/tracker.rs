@@ -3,14 +3,17 @@
 //! It counts at once, before any report of a worker could, so that two requests in a row never
 //! see the same empty place.
 
+mod in_flight;
 mod load;
 
+pub use in_flight::{InFlight, PeerLoad};
 pub(crate) use load::{Loads, Sums};
 
 use crate::Time;
 use crate::deadlines::Deadlines;
-use crate::learn::{FirstToken, Gap, Learner};
+use crate::learn::{FirstToken, Gap, Learner, Speed};
 use crate::running::Running;
+use crate::work::Work;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use std::sync::Arc;
@@ -23,17 +26,6 @@ const GAP_TOKENS: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BookingId(pub u64);
 
-/// What is in flight at one worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InFlight {
-    /// Requests.
-    pub requests: u64,
-    /// Prompt tokens that are still to be computed.
-    pub prefill_tokens: u64,
-    /// KV blocks in use.
-    pub blocks: u64,
-}
-
 /// What a request takes from the worker that it is sent to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Footprint<'a> {
@@ -41,8 +33,9 @@ pub(crate) struct Footprint<'a> {
     pub(crate) shared: &'a [SequenceHash],
     /// Further blocks of its prompt, which are its own.
     pub(crate) own_blocks: u32,
-    /// Prompt tokens that are still to be computed.
+    /// Prompt tokens that are still to be computed, and tokens of the whole prompt.
     pub(crate) prefill_tokens: u64,
+    pub(crate) prompt_tokens: u64,
     /// Blocks of output that are expected. If known, the request's own blocks count for less
     /// the nearer its end is.
     pub(crate) expected_output_blocks: Option<u32>,
@@ -58,9 +51,10 @@ struct Booking {
     output_blocks: u32,
     expected_output_blocks: Option<u32>,
     prefill_tokens: u64,
+    prompt_tokens: u64,
     until: Time,
-    /// Prompt tokens that were to be computed when it was booked, its own included.
-    tokens_ahead: f64,
+    /// What was to be computed when it was booked, its own prompt included.
+    ahead: Work,
     booked_at: Time,
     mark: Option<Mark>,
 }
@@ -70,11 +64,16 @@ struct Booking {
 struct Mark {
     at: Time,
     output_tokens: u32,
-    /// Prompt tokens that its worker had computed by then.
-    prefilled: u64,
+    /// What its worker had computed of prompts by then.
+    prefilled: Work,
 }
 
 impl Booking {
+    /// What is to be computed of its prompt.
+    fn work(&self) -> Work {
+        Work::of(self.prefill_tokens as f64, self.prompt_tokens as f64)
+    }
+
     /// What the request's own blocks count for: all of them, or the share of its expected output
     /// that is still to come, rounded up.
     ///
@@ -124,18 +123,17 @@ impl Tracker {
         }
     }
 
-    /// Books a request at the worker in `slot`, of which `prefill_token_s` is what it takes for
-    /// a prompt token, 0 if that is unknown.
+    /// Books a request at the worker in `slot`, which is as fast as `speed` says.
     pub(crate) fn book(
         &mut self,
         slot: u32,
         footprint: Footprint<'_>,
         now: Time,
-        prefill_token_s: f64,
+        speed: &Speed,
     ) -> BookingId {
         self.next_id += 1;
         let id = BookingId(self.next_id);
-        let ahead = self.loads.sums_of(slot).backlog(now.0.as_secs_f64(), prefill_token_s);
+        let backlog = self.loads.sums_of(slot).backlog(now.0.as_secs_f64(), speed);
         let mut booking = Booking {
             slot,
             shared: footprint.shared.into(),
@@ -145,12 +143,18 @@ impl Tracker {
             output_blocks: 0,
             expected_output_blocks: footprint.expected_output_blocks,
             prefill_tokens: footprint.prefill_tokens,
+            prompt_tokens: footprint.prompt_tokens,
             until: now.after(self.lease),
-            tokens_ahead: ahead + footprint.prefill_tokens as f64,
+            ahead: Work::default(),
             booked_at: now,
             mark: None,
         };
-        self.enter(id, &mut booking, now);
+        booking.ahead = backlog.plus(booking.work());
+        let turn = match self.loads.is_alone(slot) {
+            true => Duration::ZERO,
+            false => Duration::try_from_secs_f64(speed.work(backlog)).unwrap_or_default(),
+        };
+        self.enter(id, &mut booking, now.after(turn));
         self.deadlines.push(booking.until, id);
         self.bookings.insert(id, booking);
         let bookings = &self.bookings;
@@ -161,13 +165,13 @@ impl Tracker {
     /// The prompt is computed. False if there is no such booking (any more).
     pub(crate) fn prefill_done(&mut self, id: BookingId, now: Time, learner: &mut Learner) -> bool {
         let Some(booking) = self.bookings.get(&id) else { return false };
-        let (slot, tokens) = (booking.slot, booking.prefill_tokens);
-        if tokens > 0 {
+        let (slot, computed) = (booking.slot, booking.work());
+        if computed.tokens > 0.0 {
             let seconds = seconds_between(booking.booked_at, now);
-            learner.first_token(slot, FirstToken { tokens: booking.tokens_ahead, seconds });
+            learner.first_token(slot, FirstToken { work: booking.ahead, seconds });
         }
         self.update(id, now, |booking| booking.prefill_tokens = 0);
-        self.loads.prefilled(slot, id, tokens, now);
+        self.loads.prefilled(slot, id, computed, now);
         self.mark(id, now);
         true
     }
@@ -206,7 +210,7 @@ impl Tracker {
         self.leave(id, &booking, now);
         // What it waited for elsewhere says nothing of this worker.
         (booking.slot, booking.mark) = (slot, None);
-        (booking.booked_at, booking.tokens_ahead) = (now, 0.0);
+        (booking.booked_at, booking.ahead) = (now, Work::default());
         booking.until = booking.until.max(now.after(self.lease));
         self.enter(id, &mut booking, now);
         self.bookings.insert(id, booking);
@@ -274,7 +278,8 @@ impl Tracker {
         self.expired
     }
 
-    fn enter(&mut self, id: BookingId, booking: &mut Booking, now: Time) {
+    /// Adds a booking whose turn it is at `turn`, where others have prompts before it.
+    fn enter(&mut self, id: BookingId, booking: &mut Booking, turn: Time) {
         let inserted = self.running.insert(booking.slot, &booking.shared);
         booking.last_node = inserted.map(|(last, _)| last);
         let new = inserted.map_or(0, |(_, new)| new);
@@ -284,7 +289,7 @@ impl Tracker {
             load.blocks += booking.own_weight() + new;
         });
         if booking.prefill_tokens > 0 {
-            self.loads.queued(booking.slot, id, booking.prefill_tokens, now);
+            self.loads.queued(booking.slot, id, booking.work(), turn);
         }
     }
 
@@ -328,12 +333,14 @@ impl Tracker {
         let mark = booking.mark?;
         let tokens = booking.output_tokens - mark.output_tokens;
         let load = self.loads.sums_of(booking.slot);
+        // Of what others had computed there meanwhile nothing is heard: as much as they have.
+        let everybody = self.loads.everybody();
         let gap = Gap {
             tokens: f64::from(tokens),
             seconds: seconds_between(mark.at, now),
             requests: load.requests,
             blocks: load.blocks,
-            prefilled: self.loads.computed(booking.slot).saturating_sub(mark.prefilled) as f64,
+            prefilled: self.loads.computed(booking.slot).without(mark.prefilled).times(everybody),
         };
         (tokens >= GAP_TOKENS).then_some((booking.slot, gap))
     }

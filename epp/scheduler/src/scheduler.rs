@@ -8,7 +8,7 @@ use crate::program::Program;
 use crate::slot::{Slot, Slots};
 use crate::tickets::{Place, Ticket, Tickets};
 use crate::{Endpoint, EngineLoad, InFlight, Request, Time};
-use stator_placement::{Held, Placement, Settings, Stats, Worker};
+use stator_placement::{Held, PeerLoad, Placement, Settings, Stats, Worker};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::net::SocketAddr;
@@ -244,6 +244,9 @@ impl Scheduler {
         if let Some(slot) = self.slots.get_mut(rank) {
             slot.others = in_flight;
         }
+        let InFlight { requests, tokens: prefill_tokens } = in_flight;
+        self.placement
+            .set_peers(rank, PeerLoad { requests, prefill_tokens, ..PeerLoad::default() });
     }
 
     /// Chooses an endpoint and books the request there, in one step.

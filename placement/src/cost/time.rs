@@ -53,8 +53,13 @@ impl FromStr for CostModel {
 
 /// A wait for the first token of so many seconds counts twice, one of twice as many three times:
 /// without it the sum of all waits is kept low at the expense of a few very long ones. Chosen by
-/// simulation, see BENCHMARKS.md: 0.25 s to 1 s give nearly the same.
-const PATIENCE_S: f64 = 0.5;
+/// simulation, see BENCHMARKS.md: 0.15 s to 0.5 s give nearly the same.
+const PATIENCE_S: f64 = 0.25;
+
+/// Of what is computed of prompts, the share that is computed once more because this pushed it out
+/// of a worker's memory. Chosen by simulation: 0.3 to 1 give nearly the same, without it fewer
+/// prompts meet what is left of them.
+const PUSHED_OUT: f64 = 0.5;
 
 /// What parts of the predicted time weigh. A value of this type is valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,16 +70,17 @@ pub struct TimeWeights {
 }
 
 impl Default for TimeWeights {
-    /// All 1: the cost is how much longer all requests together wait because of this one, but for
-    /// long waits, which count more.
+    /// How much longer all requests together wait because of this one, where a long wait for a
+    /// first token counts more, and any wait while an answer is read a quarter. Chosen by
+    /// simulation, see BENCHMARKS.md: with 1 for `decode` first tokens are 3 % later.
     fn default() -> Self {
-        Self { first_token: 1.0, decode: 1.0, others: 1.0 }
+        Self { first_token: 1.0, decode: 0.25, others: 1.0 }
     }
 }
 
 impl TimeWeights {
-    /// Weights from 0 to [`Weights::MAX`] of the time to the first token, of the time of all
-    /// further ones, and of the time that other requests lose.
+    /// Weights from 0 to [`Weights::MAX`] of the time to the first token, of the pace of all further
+    /// ones, its own and those of running requests, and of the time that others stand still.
     ///
     /// # Errors
     ///
@@ -112,16 +118,18 @@ pub(crate) struct TimeInputs {
     pub(crate) blocks: f64,
     /// Blocks that the worker can hold; 0 is unknown.
     pub(crate) total_blocks: f64,
-    /// Prompt tokens that it has still to compute for them.
-    pub(crate) backlog_tokens: f64,
-    /// Prompt tokens that it has to compute for this one; 0 where another worker does.
-    pub(crate) uncached_tokens: f64,
+    /// Seconds until it has computed the prompts of all that came before.
+    pub(crate) queue_s: f64,
+    /// Seconds that it computes the prompt of this one; 0 where another worker does.
+    pub(crate) own_s: f64,
     /// Blocks that this one adds.
     pub(crate) new_blocks: f64,
     /// Tokens that its answer is expected to have; 0 where another worker answers.
     pub(crate) output_tokens: f64,
     /// Requests that come to the worker each second.
     pub(crate) arrivals_per_s: f64,
+    /// Requests in flight at a worker, on average over the fleet.
+    pub(crate) mean_requests: f64,
     /// Seconds until what another worker computed is here.
     pub(crate) transfer_s: f64,
 }
@@ -131,33 +139,36 @@ pub(crate) struct TimeInputs {
 /// - first token: the queue, the prompt, the transfer; and where blocks run out, the wait until
 ///   requests end that free them: blocks are given back evenly over the time of an answer; more
 ///   than in proportion where it is long;
-/// - decode: the answer's tokens at the pace of a step with this request in it;
-/// - others: running ones stand still while the prompt is computed, and take longer steps while it
-///   is answered; those that come before it is computed wait for it.
+/// - decode: the answer's tokens at the pace of a step with this request in it, and the longer
+///   steps of running ones while it is answered;
+/// - others: running ones stand still while the prompt is computed; those that come before it is
+///   computed wait for it; and what is computed pushes out what others would have reused, which
+///   makes one wait and those that run beside it.
 #[inline]
 pub(crate) fn time_score(weights: &TimeWeights, inputs: &TimeInputs) -> (Score, Prediction) {
     let TimeInputs { speed, requests, blocks, new_blocks, output_tokens, .. } = *inputs;
     let answers = output_tokens > 0.0;
     let step = if answers { speed.step(requests + 1.0, blocks + new_blocks) } else { 0.0 };
-    let computes = inputs.uncached_tokens > 0.0;
-    let own = speed.prefill_token_s * inputs.uncached_tokens;
-    let queue = match computes {
-        true => speed.prefill(inputs.backlog_tokens),
-        false => 0.0,
-    };
-    let lacking = blocks + new_blocks - inputs.total_blocks;
+    let own = inputs.own_s;
+    let queue = if own > 0.0 { inputs.queue_s } else { 0.0 };
+    // Engines keep a block for each that runs, lest it runs out in the middle of an answer.
+    let lacking = blocks + new_blocks + requests - inputs.total_blocks;
     let room = match inputs.total_blocks > 0.0 && lacking > 0.0 {
         true => lacking / inputs.total_blocks * output_tokens.max(1.0) * step,
         false => 0.0,
     };
     let ttft = queue + own + inputs.transfer_s + room;
     let added = speed.step_request_s + speed.step_block_s * new_blocks;
-    let slowed = if answers { requests * (own + output_tokens * added) } else { 0.0 };
+    let (stopped, slowed) = match answers {
+        true => (requests * own, requests * output_tokens * added),
+        false => (0.0, 0.0),
+    };
     let kept_waiting = inputs.arrivals_per_s * (queue + own) * own;
+    let pushed_out = PUSHED_OUT * own * (1.0 + inputs.mean_requests);
     let parts = [
         weights.first_token * ttft * (1.0 + ttft / PATIENCE_S),
-        weights.decode * output_tokens * step,
-        weights.others * (slowed + kept_waiting),
+        weights.decode * (output_tokens * step + slowed),
+        weights.others * (stopped + kept_waiting + pushed_out),
     ];
     let [prefill, decode, requests] = parts.map(|seconds| (seconds * 1e3).min(f64::MAX));
     let total = (prefill + decode + requests).min(f64::MAX);
@@ -176,16 +187,11 @@ mod tests {
     use super::*;
     use proptest::{collection::vec, prelude::*};
 
-    /// 10 ms, and 0.1 ms for each prompt token; steps of 5 ms, 0.1 ms a request, 1 us a block.
+    /// A queue of 10 ms; steps of 5 ms, 0.1 ms a request, 1 us a block.
     fn inputs() -> TimeInputs {
-        let speed = Speed {
-            prefill_s: 0.01,
-            prefill_token_s: 1e-4,
-            step_s: 5e-3,
-            step_request_s: 1e-4,
-            step_block_s: 1e-6,
-        };
-        TimeInputs { speed, output_tokens: 100.0, ..TimeInputs::default() }
+        let speed =
+            Speed { step_s: 5e-3, step_request_s: 1e-4, step_block_s: 1e-6, ..Speed::default() };
+        TimeInputs { speed, queue_s: 0.01, output_tokens: 100.0, ..TimeInputs::default() }
     }
 
     fn total(inputs: &TimeInputs) -> f64 {
@@ -194,32 +200,38 @@ mod tests {
 
     #[test]
     fn an_idle_worker_costs_the_request_alone() {
-        let idle = TimeInputs { uncached_tokens: 1000.0, new_blocks: 100.0, ..inputs() };
+        let idle = TimeInputs { own_s: 0.1, new_blocks: 100.0, ..inputs() };
         let (score, seen) = time_score(&TimeWeights::default(), &idle);
         assert!((seen.ttft_ms - 110.0).abs() < 1e-9 && (seen.itl_ms - 5.2).abs() < 1e-9);
-        assert!((score.total - (110.0 * 1.22 + 520.0)).abs() < 1e-9);
+        // One wait that counts 1 + 0.11 / 0.25 times, a quarter of the answer, half a prompt again.
+        assert!((score.total - (110.0 * 1.44 + 130.0 + 50.0)).abs() < 1e-9);
     }
 
     #[test]
     fn a_wait_in_two_parts_costs_what_it_costs_in_one() {
         let weights = TimeWeights::default();
-        let wait = |tokens: f64| {
-            let inputs = TimeInputs { uncached_tokens: tokens, output_tokens: 0.0, ..inputs() };
+        let wait = |own_s: f64| {
+            let inputs = TimeInputs { own_s, output_tokens: 0.0, ..inputs() };
             let (score, seen) = time_score(&weights, &inputs);
             (score.prefill, seen.ttft_ms)
         };
-        // Each has 10 ms of its own that do not depend on tokens.
-        let ((whole, _), (one, one_ms), (other, other_ms)) =
-            (wait(4100.0), wait(1000.0), wait(3000.0));
+        // Each has the 10 ms of its queue.
+        let ((whole, _), (one, one_ms), (other, other_ms)) = (wait(0.41), wait(0.1), wait(0.3));
         assert!((one + other + joint_wait(&weights, one_ms, other_ms) - whole).abs() < 1e-6);
     }
 
     #[test]
     fn running_requests_count_by_what_they_lose() {
-        let busy = TimeInputs { requests: 10.0, uncached_tokens: 1000.0, ..inputs() };
-        // 10 requests stand still for 100 ms each, and lose 0.1 ms in each of 100 steps.
+        let busy = TimeInputs { requests: 10.0, own_s: 0.1, ..inputs() };
+        // 10 requests stand still for 100 ms each.
         let (score, _) = time_score(&TimeWeights::default(), &busy);
-        assert!((score.requests - (1000.0 + 100.0)).abs() < 1e-9);
+        assert!((score.requests - (1000.0 + 50.0)).abs() < 1e-9);
+        // They lose 0.1 ms in each of 100 steps, and the answer takes 100 of 6.1 ms.
+        assert!((score.decode - 0.25 * (100.0 + 610.0)).abs() < 1e-9);
+        // What is pushed out is computed where as many run as anywhere.
+        let full = TimeInputs { mean_requests: 9.0, ..busy };
+        let more = time_score(&TimeWeights::default(), &full).0.requests - score.requests;
+        assert!((more - 450.0).abs() < 1e-9);
         let alone = TimeWeights::new(1.0, 1.0, 0.0).expect("the weights are in range");
         assert_eq!(time_score(&alone, &busy).0.requests, 0.0);
     }
@@ -249,12 +261,12 @@ mod tests {
         fn more_work_never_costs_less(values in vec(0.0..1e7f64, 8), more in 0.0..1e7f64, at in 0usize..8) {
             let of = |values: &[f64]| {
                 let each: [f64; 8] = values.try_into().expect("there are eight");
-                let [requests, blocks, backlog_tokens, uncached_tokens, new_blocks, ..] = each;
+                let [requests, blocks, queue_s, own_s, new_blocks, ..] = each;
                 total(&TimeInputs {
                     requests,
                     blocks,
-                    backlog_tokens,
-                    uncached_tokens: uncached_tokens + 1.0,
+                    queue_s,
+                    own_s: own_s + 1.0,
                     new_blocks,
                     total_blocks: 1000.0,
                     output_tokens: each[5] + 1.0,

@@ -4,7 +4,12 @@ use proptest::{collection::vec, prelude::*};
 
 const MIN: u64 = 20;
 
-/// A learner that saw an engine with 10 ms + 0.1 ms a token, and steps of 5 ms + 0.1 ms a request
+/// So many tokens of a prompt that nothing comes before.
+fn work(tokens: f64) -> Work {
+    Work::of(tokens, tokens)
+}
+
+/// A learner that saw an engine with 10 ms + 0.1 ms a token + 1 us for 100 pairs, and steps of 5 ms + 0.1 ms a request
 /// + 2 us a block; the worker in slot 1 takes three times as long.
 fn taught() -> Learner {
     let (mut learner, mut random) = (Learner::new(MIN), Random::new(3));
@@ -12,10 +17,12 @@ fn taught() -> Learner {
         let slot = count % 4;
         let slow = if slot == 1 { 3.0 } else { 1.0 };
         let tokens = 8000.0 * random.unit();
-        learner.first_token(slot, FirstToken { tokens, seconds: slow * (0.01 + 1e-4 * tokens) });
+        let seconds = slow * (0.01 + 1e-4 * tokens + 1e-8 * work(tokens).pairs);
+        learner.first_token(slot, FirstToken { work: work(tokens), seconds });
         let (requests, blocks) = (64.0 * random.unit(), 9000.0 * random.unit());
         let (step, prefilled) = (5e-3 + 1e-4 * requests + 2e-6 * blocks, 500.0 * random.unit());
         let seconds = slow * (16.0 * step + 1e-4 * prefilled);
+        let prefilled = Work { tokens: prefilled, pairs: 0.0 };
         learner.gap(slot, Gap { tokens: 16.0, seconds, requests, blocks, prefilled });
     }
     learner
@@ -31,13 +38,15 @@ fn speeds_are_learnt_and_a_straggler_stands_out() {
     let learner = taught();
     assert!(learner.is_ready());
     let (good, slow) = (learner.speed(0), learner.speed(1));
-    check(good.prefill(4000.0), 0.41, 0.15);
-    check(slow.prefill(4000.0), 1.23, 0.15);
+    check(good.prefill(work(4000.0)), 0.49, 0.15);
+    check(slow.prefill(work(4000.0)), 1.47, 0.15);
+    // Of twice the length it is more than twice the time.
+    check(good.prefill(work(8000.0)), 1.13, 0.15);
     check(good.step(32.0, 4000.0), 16.2e-3, 0.15);
     check(slow.step(32.0, 4000.0), 48.6e-3, 0.15);
     // An unknown one is like all together.
-    let unknown = learner.speed(99).prefill(4000.0);
-    assert!(good.prefill(4000.0) < unknown && unknown < slow.prefill(4000.0));
+    let unknown = learner.speed(99).prefill(work(4000.0));
+    assert!(good.prefill(work(4000.0)) < unknown && unknown < slow.prefill(work(4000.0)));
 }
 
 #[test]
@@ -54,8 +63,9 @@ fn nothing_is_said_before_enough_is_seen() {
         assert!(!learner.is_ready());
         assert_eq!(learner.speed(0), Speed::default());
         assert_eq!(learner.transfer(0, 1, 10.0), None);
-        learner.first_token(0, FirstToken { tokens: 10.0, seconds: 0.1 });
-        let gap = Gap { tokens: 8.0, seconds: 0.1, requests: 1.0, blocks: 1.0, prefilled: 0.0 };
+        learner.first_token(0, FirstToken { work: work(10.0), seconds: 0.1 });
+        let gap =
+            Gap { tokens: 8.0, seconds: 0.1, requests: 1.0, blocks: 1.0, prefilled: work(0.0) };
         learner.gap(0, gap);
         learner.transferred(0, 1, 10.0, 0.01);
     }
@@ -79,8 +89,8 @@ fn absurd_times_are_ignored() {
     let mut learner = taught();
     let before = learner.speed(0);
     for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
-        learner.first_token(0, FirstToken { tokens: 100.0, seconds });
-        let gap = Gap { tokens: 1.0, seconds, requests: 1.0, blocks: 1.0, prefilled: 0.0 };
+        learner.first_token(0, FirstToken { work: work(100.0), seconds });
+        let gap = Gap { tokens: 1.0, seconds, requests: 1.0, blocks: 1.0, prefilled: work(0.0) };
         learner.gap(0, gap);
         learner.transferred(0, 1, 5.0, seconds);
     }
@@ -105,12 +115,13 @@ proptest! {
     ) {
         let mut learner = Learner::new(4);
         for (slot, tokens, seconds, other) in samples {
-            learner.first_token(slot, FirstToken { tokens, seconds });
-            let gap = Gap { tokens, seconds, requests: other, blocks: tokens, prefilled: other };
+            learner.first_token(slot, FirstToken { work: work(tokens), seconds });
+            let prefilled = work(other);
+            let gap = Gap { tokens, seconds, requests: other, blocks: tokens, prefilled };
             learner.gap(slot, gap);
             learner.transferred(slot, 3, tokens, seconds);
             let speed = learner.speed(slot);
-            let (prefill, step) = (speed.prefill(1e6), speed.step(1e3, 1e6));
+            let (prefill, step) = (speed.prefill(work(1e6)), speed.step(1e3, 1e6));
             prop_assert!(prefill.is_finite() && prefill >= 0.0 && step.is_finite() && step >= 0.0);
             let transfer = learner.transfer(slot, 3, 1e6).unwrap_or_default();
             prop_assert!(transfer.is_finite() && transfer >= 0.0);

@@ -9,6 +9,7 @@ use crate::cost::{Prediction, joint_wait};
 use crate::decision::{Decision, Leg, PickError, Reason, Request};
 use crate::mode::Mode;
 use crate::random::Random;
+use crate::sessions::Affinity;
 use crate::split::{Split, SplitReason, UncachedThreshold};
 use crate::tracker::{BookingId, Footprint};
 
@@ -49,6 +50,11 @@ impl Placement {
             return Ok((SplitReason::Policy, None));
         }
         if !self.fleet.has_role(Role::Prefill) {
+            return Ok((SplitReason::NoPrefillWorkers, None));
+        }
+        // A session that is bound to a worker which takes no KV of others has all of it there.
+        let bound = whole.reason == Reason::Session && self.affinity() == Some(Affinity::Hard);
+        if bound && self.fleet.open(whole.slot) != Some(Role::Decode) {
             return Ok((SplitReason::NoPrefillWorkers, None));
         }
         let measured = self.is_timed() && self.settings.mode == Mode::Kv;
@@ -211,6 +217,7 @@ impl Placement {
             shared,
             own_blocks: self.prompt_blocks(request).saturating_sub(length(shared)),
             prefill_tokens: if stage.computes() { uncached_tokens } else { 0 },
+            prompt_tokens: request.prompt_tokens.into(),
             expected_output_blocks: expected.map(|tokens| tokens.div_ceil(block_size)),
         };
         let booking = self.book_at(slot, footprint);
@@ -223,7 +230,7 @@ impl Placement {
     }
 
     fn book_at(&mut self, slot: u32, footprint: Footprint<'_>) -> BookingId {
-        let token_s = self.learner.speed(slot).prefill_token_s;
-        self.tracker.book(slot, footprint, self.now, token_s)
+        let speed = self.learner.speed(slot);
+        self.tracker.book(slot, footprint, self.now, &speed)
     }
 }

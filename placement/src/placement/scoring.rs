@@ -12,6 +12,7 @@ use crate::learn::Speed;
 use crate::sessions::Affinity;
 use crate::split::transfer_guess;
 use crate::tracker::Sums;
+use crate::work::Work;
 use stator_kv_index::Overlap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
@@ -30,6 +31,7 @@ struct Terms {
     prompt_blocks: u32,
     output_tokens: f64,
     arrivals_per_s: f64,
+    mean_requests: f64,
     least_backlog_tokens: f64,
     fleet_speed: Speed,
     now_s: f64,
@@ -165,7 +167,10 @@ impl Placement {
             prompt_tokens: request.prompt_tokens,
             prompt_blocks: self.prompt_blocks(request),
             output_tokens: if stage.answers() { output.max(1.0) } else { 0.0 },
-            arrivals_per_s: self.learner.arrivals_per_s() / self.fleet.len().max(1) as f64,
+            // Of what comes to other replicas nothing is heard: as much as is in flight from them.
+            arrivals_per_s: self.learner.arrivals_per_s() * loads.everybody()
+                / self.fleet.len().max(1) as f64,
+            mean_requests: loads.all_requests() as f64 / self.fleet.len().max(1) as f64,
             least_backlog_tokens,
             fleet_speed: self.learner.fleet_speed(),
             now_s: self.now.0.as_secs_f64(),
@@ -221,23 +226,27 @@ impl Placement {
     #[inline]
     fn timed(&self, terms: &Terms, slot: u32, sums: &Sums, share: Share) -> (Score, Prediction) {
         let speed = self.learner.speed_of(slot, &terms.fleet_speed);
-        let (uncached_tokens, transfer_s) = match terms.stage {
+        let (own_s, transfer_s) = match terms.stage {
             Stage::Decode { prefill } => {
                 let blocks = terms.prompt_blocks.saturating_sub(share.overlap.blocks());
                 (0.0, self.transfer_s(prefill, slot, f64::from(blocks)))
             }
-            _ => (self.uncached_tokens(terms, share.overlap), 0.0),
+            _ => {
+                let uncached = self.uncached_tokens(terms, share.overlap);
+                (speed.work(Work::of(uncached, terms.prompt_tokens.into())), 0.0)
+            }
         };
         let inputs = TimeInputs {
             speed,
             requests: sums.requests,
             blocks: sums.blocks,
             total_blocks: f64::from(self.fleet.row(slot).total_blocks),
-            backlog_tokens: sums.backlog(terms.now_s, speed.prefill_token_s),
-            uncached_tokens,
+            queue_s: speed.prefill(sums.backlog(terms.now_s, &speed)),
+            own_s,
             new_blocks: f64::from(self.new_blocks(terms, share)),
             output_tokens: terms.output_tokens,
             arrivals_per_s: terms.arrivals_per_s,
+            mean_requests: terms.mean_requests,
             transfer_s,
         };
         time_score(&self.settings.time_weights, &inputs)

@@ -10,6 +10,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 mod constraints;
+mod replicas;
 mod splitting;
 mod timing;
 

@@ -3,8 +3,13 @@
 use super::{BookingId, InFlight};
 use crate::Time;
 use crate::deadlines::Deadlines;
+use crate::learn::Speed;
+use crate::work::Work;
 use std::collections::VecDeque;
 use std::time::Duration;
+
+/// Who has booked next to nothing knows next to nothing of the others.
+const EVERYBODY_MAX: f64 = 64.0;
 
 /// Loads of all workers by their slots. Their sums stand in a row of their own, since a decision
 /// reads those of every worker.
@@ -15,6 +20,9 @@ pub(crate) struct Loads {
     queues: Vec<Queue>,
     /// Slots whose worker reported, by when its report is too old.
     reports: Deadlines<u32>,
+    /// Over all workers: requests that are booked here, and all that are known of.
+    booked_requests: u64,
+    all_requests: u64,
 }
 
 /// What is in flight at a worker, booked and of others, as the numbers that costs are made of.
@@ -23,42 +31,60 @@ pub(crate) struct Sums {
     pub(crate) requests: f64,
     pub(crate) prefill_tokens: f64,
     pub(crate) blocks: f64,
-    /// Prompt tokens of the request that is computed now, and since when, in seconds.
-    first_tokens: f64,
+    /// Pairs of the prompts that are still to be computed.
+    prefill_pairs: f64,
+    /// What is to be computed of the prompt that is computed now, and since when, in seconds.
+    first: Work,
     since_s: f64,
 }
 
 impl Sums {
-    /// Prompt tokens that are still to be computed, less what the worker should have computed of
-    /// the first prompt by now if each token takes `token_s` seconds; 0 is unknown.
+    /// What is still to be computed of prompts, less what the worker should have computed of the
+    /// first by now if it is as fast as `speed` says.
     ///
     /// No more than the first: a worker that is stuck does not look as if it went on.
-    pub(crate) fn backlog(&self, now_s: f64, token_s: f64) -> f64 {
-        if token_s <= 0.0 {
-            return self.prefill_tokens;
-        }
-        let done = (now_s - self.since_s).max(0.0) / token_s;
-        (self.prefill_tokens - done.min(self.first_tokens)).max(0.0)
+    pub(crate) fn backlog(&self, now_s: f64, speed: &Speed) -> Work {
+        let all = Work { tokens: self.prefill_tokens, pairs: self.prefill_pairs };
+        let (took, takes) = (now_s - self.since_s, speed.work(self.first));
+        let done = if took < takes { took / takes } else { 1.0 };
+        // Of what takes no time nothing is known.
+        if takes > 0.0 && took > 0.0 { all.without(self.first.times(done)) } else { all }
     }
 }
 
 #[derive(Clone, Copy, Default)]
 struct Row {
     booked: InFlight,
+    /// What other replicas say that they have there, with the pairs of their prompts.
+    peers: InFlight,
+    peer_pairs: f64,
+    /// What the worker reported beyond both.
     others: InFlight,
+    /// What is to be computed of the prompts that are booked.
+    work: Work,
+}
+
+/// A prompt that a worker has still to compute.
+#[derive(Clone, Copy)]
+struct Waiting {
+    id: BookingId,
+    /// Nothing once it has left.
+    work: Work,
+    /// When it should be its turn, where others have prompts before it.
+    turn: Time,
 }
 
 /// Prompts that a worker has still to compute, as they were booked.
 #[derive(Default)]
 struct Queue {
     /// Oldest first. The first is still to be computed; of the others some have left.
-    waiting: VecDeque<(BookingId, u64)>,
+    waiting: VecDeque<Waiting>,
     /// How many of them have not left.
     live: usize,
     /// Since when the first is computed.
     since: Time,
-    /// Prompt tokens that were computed, ever.
-    computed: u64,
+    /// What was computed of prompts, ever.
+    computed: Work,
     /// Until when the worker's last report counts, if it is in `reports`.
     report_until: Option<Time>,
 }
@@ -66,8 +92,8 @@ struct Queue {
 impl Queue {
     fn find(&self, id: BookingId) -> Option<usize> {
         // Bookings come in order, but for those that moved here.
-        let ordered = self.waiting.binary_search_by_key(&id, |waiting| waiting.0).ok();
-        ordered.or_else(|| self.waiting.iter().position(|waiting| waiting.0 == id))
+        let ordered = self.waiting.binary_search_by_key(&id, |waiting| waiting.id).ok();
+        ordered.or_else(|| self.waiting.iter().position(|waiting| waiting.id == id))
     }
 }
 
@@ -76,16 +102,44 @@ impl Loads {
         self.rows.get(slot as usize).map(|row| row.booked).unwrap_or_default()
     }
 
-    /// What is booked, and what others have there as far as the worker reported it.
+    /// What is booked, here or by other replicas.
+    pub(crate) fn known(&self, slot: u32) -> InFlight {
+        self.rows
+            .get(slot as usize)
+            .map_or_else(InFlight::default, |row| row.booked.plus(row.peers))
+    }
+
+    /// What is known, and what others have there as far as the worker reported it.
     pub(crate) fn total(&self, slot: u32) -> InFlight {
-        let Some(Row { booked, others }) = self.rows.get(slot as usize) else {
-            return InFlight::default();
-        };
-        InFlight {
-            requests: booked.requests + others.requests,
-            prefill_tokens: booked.prefill_tokens.saturating_add(others.prefill_tokens),
-            blocks: booked.blocks + others.blocks,
-        }
+        let row = self.rows.get(slot as usize).copied().unwrap_or_default();
+        row.booked.plus(row.peers).plus(row.others)
+    }
+
+    /// Requests in flight at all workers, as far as they are known of.
+    pub(crate) fn all_requests(&self) -> u64 {
+        self.all_requests
+    }
+
+    /// How many times as much is in flight as is booked here, over all workers: 1 where there is
+    /// nobody else, and at most [`EVERYBODY_MAX`].
+    pub(crate) fn everybody(&self) -> f64 {
+        let booked = self.booked_requests.max(1) as f64;
+        (self.all_requests as f64 / booked).clamp(1.0, EVERYBODY_MAX)
+    }
+
+    /// Other replicas have so much at a worker, with so many pairs.
+    pub(crate) fn set_peers(&mut self, slot: u32, peers: InFlight, pairs: f64) {
+        self.grow(slot);
+        let row = &mut self.rows[slot as usize];
+        (row.peers, row.peer_pairs) = (peers, pairs);
+        self.refresh(slot);
+    }
+
+    /// What is left of the prompts that are booked here.
+    pub(crate) fn own_backlog(&self, slot: u32, now_s: f64, speed: &Speed) -> Work {
+        let Some(row) = self.rows.get(slot as usize) else { return Work::default() };
+        let (prefill_tokens, prefill_pairs) = (row.work.tokens, row.work.pairs);
+        Sums { prefill_tokens, prefill_pairs, ..self.sums_of(slot) }.backlog(now_s, speed)
     }
 
     /// The sums of a worker.
@@ -93,9 +147,9 @@ impl Loads {
         self.sums.get(slot as usize).copied().unwrap_or_default()
     }
 
-    /// Prompt tokens that the worker computed for requests booked here.
-    pub(crate) fn computed(&self, slot: u32) -> u64 {
-        self.queues.get(slot as usize).map_or(0, |queue| queue.computed)
+    /// What the worker computed of prompts that were booked here.
+    pub(crate) fn computed(&self, slot: u32) -> Work {
+        self.queues.get(slot as usize).map_or_else(Work::default, |queue| queue.computed)
     }
 
     /// What others put on the worker, until its report is `ttl` old.
@@ -132,51 +186,67 @@ impl Loads {
         // Its place among the reports stays, and is found to be over when its time comes.
         let report_until = queue.report_until.map(|_| Time::default());
         *queue = Queue { report_until, ..Queue::default() };
-        self.rows[slot as usize].others = InFlight::default();
+        let row = &mut self.rows[slot as usize];
+        (row.peers, row.peer_pairs, row.others) = Default::default();
         self.refresh(slot);
     }
 
     /// Changes what is booked.
     pub(super) fn change(&mut self, slot: u32, change: impl FnOnce(&mut InFlight)) {
         self.grow(slot);
-        change(&mut self.rows[slot as usize].booked);
+        let booked = &mut self.rows[slot as usize].booked;
+        self.booked_requests -= booked.requests;
+        change(booked);
+        self.booked_requests += booked.requests;
         self.refresh(slot);
     }
 
-    /// A prompt is to be computed.
-    pub(super) fn queued(&mut self, slot: u32, id: BookingId, tokens: u64, now: Time) {
+    /// A prompt is to be computed: at least one token of it. Where others have prompts before it,
+    /// it should be its turn at `turn`.
+    pub(super) fn queued(&mut self, slot: u32, id: BookingId, work: Work, turn: Time) {
         let queue = &mut self.queues[slot as usize];
         if queue.waiting.is_empty() {
-            queue.since = now;
+            queue.since = turn;
         }
-        queue.waiting.push_back((id, tokens));
+        queue.waiting.push_back(Waiting { id, work, turn });
         queue.live += 1;
+        let row = &mut self.rows[slot as usize];
+        row.work = row.work.plus(work);
         self.refresh(slot);
+    }
+
+    /// Whether nobody else has prompts to be computed by a worker.
+    pub(super) fn is_alone(&self, slot: u32) -> bool {
+        let row = self.rows.get(slot as usize).copied().unwrap_or_default();
+        row.peers.prefill_tokens + row.others.prefill_tokens == 0
     }
 
     /// A prompt was computed.
-    pub(super) fn prefilled(&mut self, slot: u32, id: BookingId, tokens: u64, now: Time) {
-        if tokens > 0 {
+    pub(super) fn prefilled(&mut self, slot: u32, id: BookingId, work: Work, now: Time) {
+        if work.tokens > 0.0 {
             let queue = &mut self.queues[slot as usize];
-            queue.computed = queue.computed.wrapping_add(tokens);
+            queue.computed = queue.computed.plus(work);
             self.left(slot, id, now);
         }
     }
 
     /// A prompt is no longer to be computed.
     pub(super) fn left(&mut self, slot: u32, id: BookingId, now: Time) {
-        let queue = &mut self.queues[slot as usize];
+        let (queue, row) = (&mut self.queues[slot as usize], &mut self.rows[slot as usize]);
         queue.live -= 1;
-        if queue.waiting.front().is_some_and(|first| first.0 == id) {
-            queue.waiting.pop_front();
-            queue.since = now;
-            while queue.waiting.pop_front_if(|waiting| waiting.1 == 0).is_some() {}
-        } else if let Some(found) = queue.find(id) {
-            queue.waiting[found].1 = 0;
+        let gone = |waiting: &Waiting| waiting.work.tokens == 0.0;
+        if let Some(found) = queue.find(id) {
+            let work = std::mem::take(&mut queue.waiting[found].work);
+            // The last takes everything with it, so that no rounding stays behind.
+            row.work = if queue.live > 0 { row.work.without(work) } else { Work::default() };
+            if found == 0 {
+                while queue.waiting.pop_front_if(|waiting| gone(waiting)).is_some() {}
+                queue.since = queue.waiting.front().map_or(now, |next| next.turn.max(now));
+            }
         }
         // Behind a prompt that takes long others come and go.
         if queue.waiting.len() > 2 * queue.live + 16 {
-            queue.waiting.retain(|waiting| waiting.1 > 0);
+            queue.waiting.retain(|waiting| !gone(waiting));
         }
         self.refresh(slot);
     }
@@ -190,12 +260,19 @@ impl Loads {
     /// Brings a worker's sums up to date.
     fn refresh(&mut self, slot: u32) {
         let InFlight { requests, prefill_tokens, blocks } = self.total(slot);
-        let queue = &self.queues[slot as usize];
+        // Sums are of whole numbers below 2^53, so that nothing is lost on the way.
+        self.all_requests -= self.sums[slot as usize].requests as u64;
+        self.all_requests += requests;
+        let (queue, row) = (&self.queues[slot as usize], &self.rows[slot as usize]);
+        // Reports say nothing of how long prompts are: as long as those that were computed here.
+        let pairs_per_token = queue.computed.pairs / queue.computed.tokens.max(1.0);
+        let reported_pairs = row.others.prefill_tokens as f64 * pairs_per_token;
         self.sums[slot as usize] = Sums {
             requests: requests as f64,
             prefill_tokens: prefill_tokens as f64,
             blocks: blocks as f64,
-            first_tokens: queue.waiting.front().map_or(0.0, |first| first.1 as f64),
+            prefill_pairs: row.work.pairs + row.peer_pairs + reported_pairs,
+            first: queue.waiting.front().map_or_else(Work::default, |first| first.work),
             since_s: queue.since.0.as_secs_f64(),
         };
     }

@@ -23,7 +23,7 @@ impl Tracked {
     }
 
     fn book(&mut self, slot: u32, footprint: Footprint<'_>, now: Time) -> BookingId {
-        self.0.book(slot, footprint, now, 0.0)
+        self.0.book(slot, footprint, now, &Speed::default())
     }
 
     fn prefill_done(&mut self, id: BookingId, now: Time) -> bool {
@@ -187,6 +187,7 @@ fn step(tracker: &mut Tracked, running: &mut Vec<Running>, random: &mut Random, 
                 shared: &shared,
                 own_blocks,
                 prefill_tokens,
+                prompt_tokens: 100,
                 expected_output_blocks: None,
             };
             let id = tracker.book(worker, footprint, now);
@@ -267,16 +268,34 @@ fn a_backlog_shrinks_as_its_first_prompt_is_computed_and_no_further() {
     let first = book_tokens(&mut tracker, 100, at(0));
     let second = book_tokens(&mut tracker, 50, at(0));
     let third = book_tokens(&mut tracker, 30, at(0));
+    let speed = Speed { prefill_token_s: 1e-3, ..Speed::default() };
     let backlog = |tracker: &Tracked, ms: u64| {
-        (tracker.0.loads().sums_of(1).backlog(ms as f64 / 1e3, 1e-3) * 1e6).round() / 1e6
+        let left = tracker.0.loads().sums_of(1).backlog(ms as f64 / 1e3, &speed);
+        (left.tokens * 1e6).round() / 1e6
     };
     assert_eq!([0, 40, 100, 5000].map(|ms| backlog(&tracker, ms)), [180.0, 140.0, 80.0, 80.0]);
-    assert_eq!(tracker.0.loads().sums_of(1).backlog(5.0, 0.0), 180.0, "its speed is unknown");
+    let unknown = tracker.0.loads().sums_of(1).backlog(5.0, &Speed::default());
+    assert_eq!(unknown.tokens, 180.0, "its speed is unknown");
     assert!(tracker.release(second));
     assert!(tracker.prefill_done(first, at(90)));
     assert_eq!([90, 100, 900].map(|ms| backlog(&tracker, ms)), [30.0, 20.0, 0.0]);
     assert!(tracker.release(third));
     assert_eq!(backlog(&tracker, 900), 0.0);
+}
+
+#[test]
+fn a_backlog_knows_how_long_prompts_are() {
+    let mut tracker = Tracked::new();
+    let long =
+        |prompt_tokens| Footprint { prefill_tokens: 10, prompt_tokens, ..Footprint::default() };
+    let ids = [long(10), long(1_000)].map(|footprint| tracker.book(1, footprint, at(0)));
+    let backlog = |tracker: &Tracked| tracker.0.loads().sums_of(1).backlog(0.0, &Speed::default());
+    assert_eq!(backlog(&tracker), Work { tokens: 20.0, pairs: 50.0 + 9_950.0 });
+    tracker.prefill_done(ids[0], at(1));
+    assert_eq!(backlog(&tracker), Work { tokens: 10.0, pairs: 9_950.0 });
+    assert_eq!(tracker.0.loads().computed(1), Work { tokens: 10.0, pairs: 50.0 });
+    tracker.release(ids[1]);
+    assert_eq!(backlog(&tracker), Work::default());
 }
 
 #[test]
@@ -303,6 +322,24 @@ fn times_to_first_tokens_and_between_them_are_learnt() {
     }
     let speed = tracker.1.speed(1);
     let near = |found: f64, wanted: f64| (found / wanted - 1.0).abs() < 0.05;
-    assert!(near(speed.prefill(600.0), 0.14), "{speed:?}");
+    assert!(near(speed.prefill(Work { tokens: 600.0, pairs: 0.0 }), 0.14), "{speed:?}");
     assert!(near(speed.step(1.0, 1.0), 5e-3), "{speed:?}");
+}
+
+#[test]
+fn everybodys_share_is_told_by_requests() {
+    let mut tracker = Tracked::new();
+    assert_eq!(tracker.0.loads().everybody(), 1.0);
+    let id = tracker.book(1, Footprint::default(), at(0));
+    let others = InFlight { requests: 1, ..InFlight::default() };
+    tracker.0.loads_mut().set_peers(2, others, 0.0);
+    tracker.0.loads_mut().report(1, others, at(0), LEASE);
+    assert_eq!(tracker.0.loads().everybody(), 3.0);
+    tracker.0.loads_mut().set_peers(2, InFlight { requests: 1 << 40, ..others }, 0.0);
+    assert_eq!(tracker.0.loads().everybody(), 64.0);
+    tracker.0.loads_mut().set_peers(2, InFlight::default(), 0.0);
+    tracker.0.expire(at(101));
+    assert_eq!(tracker.0.loads().everybody(), 1.0);
+    tracker.release(id);
+    assert_eq!(tracker.0.loads().everybody(), 1.0);
 }

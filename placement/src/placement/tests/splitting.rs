@@ -4,6 +4,7 @@ use super::constraints::with_profiles;
 use super::*;
 use crate::constraint::{Constraint, Label, Level, Profile, Role, Topology};
 use crate::cost::CostModel;
+use crate::sessions::{Affinity, SessionSettings};
 use crate::split::{Nearness, Split, SplitReason, UncachedThreshold};
 
 /// Workers with these roles, each in a rack of its own number of two.
@@ -219,4 +220,21 @@ fn prompts_and_answers_each_go_round() {
     };
     let wanted = |prefill, decode| (Some(rank(prefill)), rank(decode));
     assert_eq!([pairs(), pairs(), pairs()], [wanted(0, 2), wanted(1, 3), wanted(0, 2)]);
+}
+
+#[test]
+fn a_bound_session_stays_with_a_worker_that_takes_no_kv_of_others() {
+    let roles = [Role::Prefill, Role::Decode, Role::Aggregated];
+    let profiles = roles.map(|role| Profile { role, ..Profile::default() });
+    let sessions = SessionSettings::new(Affinity::Hard, Duration::from_secs(60), 9);
+    let settings =
+        Settings { split: Split::Always, sessions: Some(sessions), ..Settings::default() };
+    let mut placement = with_profiles(settings, profiles.to_vec());
+    let prompt = sequence(0, 10);
+    let first = Request { session: Some(1), split: Some(Split::Never), ..request(&prompt) };
+    let began = pick(&mut placement, &Request { pinned: Some(rank(2)), ..first });
+    let next = pick(&mut placement, &Request { split: None, ..first });
+    assert_eq!((began.worker, next.worker, next.prefill), (rank(2), rank(2), None));
+    let other = pick(&mut placement, &Request { session: Some(2), split: None, ..first });
+    assert_eq!((other.worker, other.prefill.map(|leg| leg.worker)), (rank(1), Some(rank(0))));
 }

@@ -1,0 +1,70 @@
+//! What is in flight, as it is summed up and told.
+
+/// What is in flight at one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// Requests.
+    pub requests: u64,
+    /// Prompt tokens that are still to be computed.
+    pub prefill_tokens: u64,
+    /// KV blocks in use.
+    pub blocks: u64,
+}
+
+impl InFlight {
+    /// The most of anything that somebody else may claim, so that sums cannot overflow.
+    const CLAIM_MAX: u64 = 1 << 40;
+
+    /// Both together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_add(other.requests),
+            prefill_tokens: self.prefill_tokens.saturating_add(other.prefill_tokens),
+            blocks: self.blocks.saturating_add(other.blocks),
+        }
+    }
+
+    /// What is beyond `other`.
+    pub(crate) fn beyond(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(other.requests),
+            prefill_tokens: self.prefill_tokens.saturating_sub(other.prefill_tokens),
+            blocks: self.blocks.saturating_sub(other.blocks),
+        }
+    }
+
+    /// As much of it as can be believed.
+    pub(crate) fn believed(self) -> Self {
+        let most = |claim: u64| claim.min(Self::CLAIM_MAX);
+        Self {
+            requests: most(self.requests),
+            prefill_tokens: most(self.prefill_tokens),
+            blocks: most(self.blocks),
+        }
+    }
+}
+
+/// What a replica has in flight at a worker, for the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PeerLoad {
+    /// Requests.
+    pub requests: u64,
+    /// Prompt tokens that are still to be computed.
+    pub prefill_tokens: u64,
+    /// Pairs of one of them and a token that it attends to; 0 if unknown.
+    pub prefill_pairs: u64,
+    /// KV blocks in use.
+    pub blocks: u64,
+}
+
+impl PeerLoad {
+    /// What several replicas have together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_add(other.requests),
+            prefill_tokens: self.prefill_tokens.saturating_add(other.prefill_tokens),
+            prefill_pairs: self.prefill_pairs.saturating_add(other.prefill_pairs),
+            blocks: self.blocks.saturating_add(other.blocks),
+        }
+    }
+}
