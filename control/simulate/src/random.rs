@@ -16,6 +16,10 @@ pub(crate) enum Purpose {
     Loss = 5,
     /// Ties between workers.
     Picks = 6,
+    /// Which edge a request comes to.
+    Edges = 7,
+    /// Which adapters sessions are for.
+    Adapters = 8,
 }
 
 /// The placement's random numbers, in streams and in the shapes that workloads need.

@@ -2,7 +2,7 @@
 
 use crate::args::SimulateArgs;
 use crate::report::{self, Outcome, table};
-use crate::workload::Workload;
+use crate::workload::{MadeUp, Workload};
 use crate::world::World;
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -57,7 +57,11 @@ fn make(args: &SimulateArgs, seed: u64) -> Result<Workload> {
     let (asked, block_size) = (&args.workload, args.fleet.block_size);
     Ok(match &asked.trace {
         Some(path) => Workload::read(path, block_size, asked.replay())?,
-        None => Workload::made_up(asked.mix, asked.count(), asked.rate, seed, block_size),
+        None => {
+            let adapters = args.edges.adapters;
+            let mix = MadeUp { mix: asked.mix, rate: asked.rate, adapters, block_size };
+            Workload::made_up(mix, asked.count(), seed)
+        }
     })
 }
 
@@ -76,10 +80,7 @@ pub(crate) fn command(args: &SimulateArgs, seed: u64) -> String {
             }
             other => other.to_string(),
         };
-        let skipped = one.fleet.prefill.is_some() && name == "workers";
-        if !skipped {
-            line += &format!(" --{} {value}", name.replace('_', "-"));
-        }
+        line += &format!(" --{} {value}", name.replace('_', "-"));
     }
     line
 }

@@ -4,16 +4,22 @@ use crate::engine::Limits;
 use crate::policy::{Common, Kind, WorkerNumber};
 use crate::time::Ps;
 use stator_engine_timing::Timing;
-use stator_placement::{BusyThresholds, Role};
+use stator_placement::{BusyThresholds, Role, SessionSettings, Split};
 use std::num::NonZeroU32;
 
 /// One simulation but for its workload and policy. A value of this type is valid.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) seed: u64,
-    /// Workers of each role, in the order in which a request meets them; one entry where every
-    /// worker does all.
-    pub(crate) sides: Vec<u32>,
+    pub(crate) sides: Sides,
+    /// Who places requests, and how they tell each other of it.
+    pub(crate) edges: Edges,
+    /// When prompts are computed by workers of their own, where it is not left to the policy.
+    pub(crate) split: Option<Split>,
+    /// How sessions are bound to workers.
+    pub(crate) sessions: Option<SessionSettings>,
+    /// Workers of each role that have a given adapter loaded.
+    pub(crate) adapters: Adapters,
     pub(crate) timing: Timing,
     pub(crate) limits: Limits,
     /// Bytes of KV per token.
@@ -32,6 +38,30 @@ pub(crate) struct Settings {
     pub(crate) faults: Faults,
     pub(crate) slo: Slo,
     pub(crate) kinds: Vec<Kind>,
+}
+
+/// Workers of each role, in the order of their numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sides {
+    pub(crate) prefill: u32,
+    pub(crate) decode: u32,
+    pub(crate) aggregated: u32,
+}
+
+/// Those who place requests: each sees its own share of them, and all KV events and reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edges {
+    pub(crate) count: u32,
+    /// How often each tells the others what it has in flight; `None` if they do not.
+    pub(crate) exchange: Option<Ps>,
+}
+
+/// LoRA adapters, and where they are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Adapters {
+    pub(crate) count: u32,
+    /// Workers of each role that have a given one.
+    pub(crate) copies: u32,
 }
 
 /// How KV goes from worker to worker.
@@ -71,19 +101,48 @@ pub(crate) struct Slo {
     pub(crate) itl: Ps,
 }
 
+impl Sides {
+    /// What a worker is for, its number among those of its role, and how many these are.
+    fn place(&self, worker: WorkerNumber) -> (Role, u32, u32) {
+        let Self { prefill, decode, aggregated } = *self;
+        match worker {
+            _ if worker < prefill => (Role::Prefill, worker, prefill),
+            _ if worker < prefill + decode => (Role::Decode, worker - prefill, decode),
+            _ => (Role::Aggregated, worker - prefill - decode, aggregated),
+        }
+    }
+}
+
+impl Adapters {
+    /// Whether the worker with this number of so many alike has an adapter loaded: each is loaded
+    /// on some in a row.
+    fn on(&self, adapter: u32, number: u32, workers: u32) -> bool {
+        let first = adapter * self.copies % workers;
+        (number + workers - first) % workers < self.copies
+    }
+}
+
 impl Settings {
     /// All workers.
     pub(crate) fn workers(&self) -> u32 {
-        self.sides.iter().sum()
+        self.sides.prefill + self.sides.decode + self.sides.aggregated
     }
 
     /// What a worker is for: those for prompts come first.
     pub(crate) fn role(&self, worker: WorkerNumber) -> Role {
-        match self.sides[..] {
-            [prefill, _] if worker < prefill => Role::Prefill,
-            [_, _] => Role::Decode,
-            _ => Role::Aggregated,
-        }
+        self.sides.place(worker).0
+    }
+
+    /// The first worker that answers.
+    pub(crate) fn first_answering(&self) -> WorkerNumber {
+        self.sides.prefill
+    }
+
+    /// Adapters that a worker has loaded.
+    pub(crate) fn adapters_of(&self, worker: WorkerNumber) -> Vec<u32> {
+        let (_, number, workers) = self.sides.place(worker);
+        let has = |adapter: &u32| self.adapters.on(*adapter, number, workers);
+        (0..self.adapters.count).filter(has).collect()
     }
 
     /// What policies are built from.
@@ -91,8 +150,38 @@ impl Settings {
         let block_size = NonZeroU32::new(self.limits.block_size);
         Common {
             block_size: block_size.expect("a block has at least one token"),
-            split: self.sides.len() > 1,
+            paired: self.sides.prefill > 0,
+            split: self.split,
             busy: self.busy,
+            sessions: self.sessions,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_numbered_by_role() {
+        let sides = Sides { prefill: 2, decode: 1, aggregated: 3 };
+        let roles = [0, 1, 2, 3, 5].map(|worker| sides.place(worker));
+        let (prefill, decode, all) = (Role::Prefill, Role::Decode, Role::Aggregated);
+        assert_eq!(
+            roles,
+            [(prefill, 0, 2), (prefill, 1, 2), (decode, 0, 1), (all, 0, 3), (all, 2, 3)]
+        );
+    }
+
+    #[test]
+    fn each_adapter_is_on_as_many_workers_and_loads_are_even() {
+        let adapters = Adapters { count: 6, copies: 2 };
+        let on = |adapter| (0..4).filter(move |number| adapters.on(adapter, *number, 4));
+        assert!((0..6).all(|adapter| on(adapter).count() == 2));
+        for number in 0..4 {
+            assert_eq!((0..6).filter(|adapter| adapters.on(*adapter, number, 4)).count(), 3);
+        }
+        // More copies than workers are one on each.
+        assert!((0..4).all(|number| Adapters { count: 1, copies: 9 }.on(0, number, 4)));
     }
 }

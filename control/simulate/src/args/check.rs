@@ -2,7 +2,7 @@
 
 use super::{FairnessArg, FaultArgs, FleetArgs, OrderingArg, SimulateArgs, WorkloadArgs};
 use crate::engine::Limits;
-use crate::settings::{Faults, Settings, Slo, Transfer};
+use crate::settings::{Faults, Settings, Sides, Slo, Transfer};
 use crate::time::{MS, Ps, from_seconds};
 use crate::workload::{Replay, TRACE_BLOCK};
 use stator_engine_timing::{PRESETS, Timing};
@@ -17,24 +17,28 @@ pub struct InvalidArgs(pub Vec<String>);
 
 /// Collects every fault.
 #[derive(Default)]
-struct Faulty(Vec<String>);
+pub(super) struct Faulty(Vec<String>);
 
 impl Faulty {
-    fn number(&mut self, name: &str, value: f64, least: f64, most: f64) -> f64 {
+    pub(super) fn fault(&mut self, fault: String) {
+        self.0.push(fault);
+    }
+
+    pub(super) fn number(&mut self, name: &str, value: f64, least: f64, most: f64) -> f64 {
         if !(least..=most).contains(&value) {
             self.0.push(format!("{name}: {value} is not in {least}..={most}"));
         }
         value
     }
 
-    fn count(&mut self, name: &str, value: u32, least: u32, most: u32) -> u32 {
+    pub(super) fn count(&mut self, name: &str, value: u32, least: u32, most: u32) -> u32 {
         if !(least..=most).contains(&value) {
             self.0.push(format!("{name}: {value} is not in {least}..={most}"));
         }
         value
     }
 
-    fn ms(&mut self, name: &str, value: f64, least: f64, most: f64) -> Ps {
+    pub(super) fn ms(&mut self, name: &str, value: f64, least: f64, most: f64) -> Ps {
         (self.number(name, value, least, most) * MS as f64) as Ps
     }
 }
@@ -57,6 +61,10 @@ impl SimulateArgs {
         let settings = Settings {
             seed: self.seed,
             sides: self.fleet.sides(&mut faulty),
+            edges: self.edges.edges(&mut faulty),
+            split: self.split.check(&mut faulty),
+            sessions: self.edges.sessions(),
+            adapters: self.edges.adapters(self.workload.trace.is_some(), &mut faulty),
             timing: preset.map_or(Timing::NONE, |preset| preset.timing()),
             limits: self.fleet.limits(kv_token_bytes, &mut faulty),
             kv_token_bytes,
@@ -113,13 +121,16 @@ impl WorkloadArgs {
 }
 
 impl FleetArgs {
-    fn sides(&self, faulty: &mut Faulty) -> Vec<u32> {
-        match (self.prefill, self.decode) {
-            (Some(prefill), Some(decode)) => vec![
-                faulty.count("prefill", prefill, 1, 100_000),
-                faulty.count("decode", decode, 1, 100_000),
-            ],
-            _ => vec![faulty.count("workers", self.workers, 1, 100_000)],
+    fn sides(&self, faulty: &mut Faulty) -> Sides {
+        let Some((prefill, decode)) = self.prefill.zip(self.decode) else {
+            let workers = self.workers.unwrap_or(8);
+            let aggregated = faulty.count("workers", workers, 1, 100_000);
+            return Sides { aggregated, ..Sides::default() };
+        };
+        Sides {
+            prefill: faulty.count("prefill", prefill, 1, 100_000),
+            decode: faulty.count("decode", decode, 1, 100_000),
+            aggregated: faulty.count("workers", self.workers.unwrap_or(0), 0, 100_000),
         }
     }
 

@@ -2,10 +2,14 @@
 //! `STATOR_SIMULATE_` and the flag's name in capitals.
 
 mod check;
+mod edges;
+mod split;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use check::InvalidArgs;
+pub(crate) use edges::EdgeArgs;
+pub(crate) use split::SplitArgs;
 
 use crate::policy::Kind;
 use crate::workload::Mix;
@@ -28,6 +32,8 @@ use std::path::PathBuf;
 ///   stator simulate --mix agents --deaths-per-hour 2 --event-loss 0.01 --seeds 100
 ///
 ///   stator simulate --mix summarise --prefill 4 --decode 4 --rate 8
+///
+///   stator simulate --mix agents --edges 3 --peer-interval-ms 10
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(verbatim_doc_comment)]
 pub struct SimulateArgs {
@@ -55,6 +61,14 @@ pub struct SimulateArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) fleet: FleetArgs,
+    /// When some workers compute prompts for others.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) split: SplitArgs,
+    /// Who places requests.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) edges: EdgeArgs,
     /// What goes wrong.
     #[command(flatten)]
     #[serde(flatten)]
@@ -95,13 +109,13 @@ pub(crate) struct WorkloadArgs {
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Fleet")]
 pub(crate) struct FleetArgs {
-    /// Workers that do all, 1 to 100000.
-    #[arg(long, default_value = "8", env = "STATOR_SIMULATE_WORKERS")]
-    pub(crate) workers: u32,
-    /// Workers that only compute prompts; needs --decode, and replaces --workers.
+    /// Workers that do all, 1 to 100000. Default 8, and 0 with --prefill.
+    #[arg(long, env = "STATOR_SIMULATE_WORKERS")]
+    pub(crate) workers: Option<u32>,
+    /// Workers that only compute prompts for those of --decode; needs --decode.
     #[arg(long, requires = "decode", env = "STATOR_SIMULATE_PREFILL")]
     pub(crate) prefill: Option<u32>,
-    /// Workers that only generate; needs --prefill.
+    /// Workers that answer, and compute prompts too where nobody does it for them; needs --prefill.
     #[arg(long, requires = "prefill", env = "STATOR_SIMULATE_DECODE")]
     pub(crate) decode: Option<u32>,
     /// Model and hardware: a100-llama-8b, h100-llama-8b, h200-llama-8b, h100-llama-70b-tp4,
@@ -126,7 +140,8 @@ pub(crate) struct FleetArgs {
     /// Tokens that a worker computes in one step, at least --max-running.
     #[arg(long, default_value = "8192", env = "STATOR_SIMULATE_MAX_BATCHED_TOKENS")]
     pub(crate) max_batched_tokens: u32,
-    /// Moving KV between workers of one host, gigabytes per second.
+    /// Moving KV between workers of one host, gigabytes per second; a worker sends one after the
+    /// other.
     #[arg(long, default_value = "200", env = "STATOR_SIMULATE_LOCAL_GB_S")]
     pub(crate) local_gb_s: f64,
     /// Moving KV between hosts, gigabytes per second.

@@ -24,7 +24,8 @@ fn defaults_are_valid() {
 #[test]
 fn every_fault_is_named_at_once() {
     let line = "--workers 0 --timing abacus --event-loss 2 --restart-s 0.1 --block-size 48 \
-                --trace x --speed 0 --max-batched-tokens 1";
+                --trace x --speed 0 --max-batched-tokens 1 --edges 0 --peer-interval-ms 0.5 \
+                --adapters 3 --adapter-copies 0 --split prefill-load --split-uncached-share 2";
     let InvalidArgs(faults) = args(line).settings().expect_err("all of it is wrong");
     let names = [
         "timing",
@@ -34,6 +35,12 @@ fn every_fault_is_named_at_once() {
         "block_size",
         "speed",
         "max_batched_tokens",
+        "edges",
+        "peer_interval_ms",
+        "adapters",
+        "adapter_copies",
+        "split_uncached_share",
+        "split_prefill_tokens",
     ];
     for name in names {
         assert!(faults.iter().any(|fault| fault.starts_with(name)), "{name}: {faults:?}");
@@ -48,4 +55,17 @@ fn a_run_can_be_repeated_from_its_command() {
     let again = crate::run::command(&first, 7);
     let again = args(again.strip_prefix("stator simulate").expect("it begins so"));
     assert_eq!(serde_json::json!(again), serde_json::json!(SimulateArgs { seed: 7, ..first }));
+}
+
+#[test]
+fn roles_add_up_and_splits_are_understood() {
+    use stator_placement::{Split, UncachedThreshold};
+    let line = "--prefill 2 --decode 3 --workers 4 --split uncached --split-uncached-tokens 100";
+    let settings = args(line).settings().expect("good settings");
+    assert_eq!((settings.workers(), settings.first_answering()), (9, 2));
+    let threshold = UncachedThreshold::new(100, 0.7).expect("the share is in range");
+    assert_eq!(settings.split, Some(Split::Uncached(threshold)));
+    assert_eq!(args("--prefill 2 --decode 3").settings().expect("good settings").workers(), 5);
+    let wrong = args("--split uncached --split-uncached-share 1.5").settings();
+    assert!(wrong.is_err_and(|faults| faults.to_string().contains("split_uncached_share: 1.5")));
 }

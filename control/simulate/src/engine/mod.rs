@@ -60,7 +60,7 @@ pub(crate) struct Submission<'a> {
     pub(crate) output: u32,
     /// Identities of its leading blocks; those behind `tokens` are filled by its output.
     pub(crate) blocks: &'a [BlockId],
-    /// KV of all tokens but the last comes from elsewhere in so long a time.
+    /// KV of all tokens but the last that are not here comes from elsewhere in so long a time.
     pub(crate) transfer: Option<Ps>,
     /// Whether its blocks stay until [`Engine::drop_parked`].
     pub(crate) park: bool,

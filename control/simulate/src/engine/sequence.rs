@@ -88,9 +88,7 @@ impl Sequence {
         self.computed = (prefix.blocks + host) * limits.block_size;
         let mut wait = u64::from(host) * limits.onboard_block;
         if let Some(transfer) = self.transfer.take() {
-            // Blocks that are here already need not come.
-            let share = 1.0 - f64::from(self.computed) / f64::from(self.tokens);
-            wait = (transfer as f64 * share) as Ps;
+            wait = transfer;
             self.computed = self.tokens - 1;
         }
         self.commit(pool, limits.block_size);

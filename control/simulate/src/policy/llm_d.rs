@@ -1,6 +1,7 @@
 //! llm-d's picker as it comes.
 
 use super::approximate::Approximate;
+use super::loaded::Loaded;
 use super::{Ask, Choice, News, NoPick, Policy, Progress, Ticket, WorkerNumber};
 use crate::random::{Purpose, Random};
 use crate::time::Ps;
@@ -25,6 +26,7 @@ const CAPACITY_TOKENS: u32 = 31_250 * 16;
 pub(super) struct LlmD {
     block_size: NonZeroU32,
     known: Approximate,
+    loaded: Loaded,
     workers: Vec<Option<Seen>>,
     scores: Vec<(f64, WorkerNumber)>,
     tickets: FxHashSet<Ticket>,
@@ -42,6 +44,7 @@ impl LlmD {
         Self {
             block_size,
             known: Approximate::default(),
+            loaded: Loaded::default(),
             workers: Vec::new(),
             scores: Vec::new(),
             tickets: FxHashSet::default(),
@@ -55,7 +58,9 @@ impl LlmD {
         let (shortest, longest) = (queues().min().unwrap_or(0), queues().max().unwrap_or(0));
         self.scores.clear();
         for (worker, seen) in (0..).zip(&self.workers) {
-            let Some(seen) = seen else { continue };
+            let Some(seen) = seen.filter(|_| self.loaded.allows(worker, ask.adapter)) else {
+                continue;
+            };
             let queue = match longest - shortest {
                 0 => 1.0,
                 range => f64::from(longest - seen.load.waiting) / f64::from(range),
@@ -79,6 +84,7 @@ impl Policy for LlmD {
                     self.workers.resize(worker as usize + 1, None);
                 }
                 let capacity = member.total_blocks.max(CAPACITY_TOKENS / self.block_size);
+                self.loaded.up(worker, member);
                 self.workers[worker as usize] = Some(Seen { load: Load::default(), capacity });
             }
             News::Down => {

@@ -2,6 +2,7 @@
 
 mod approximate;
 mod llm_d;
+mod loaded;
 mod pair;
 mod placed;
 mod prefix_hash;
@@ -10,7 +11,9 @@ mod tests;
 
 use crate::engine::pool::BlockId;
 use crate::time::Ps;
-use stator_placement::{BusyThresholds, CostModel, Mode, Role, Settings, Split};
+use stator_placement::{
+    BusyThresholds, CostModel, Mode, PeerLoad, Role, SessionSettings, Settings, Split,
+};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
@@ -29,6 +32,10 @@ pub(crate) struct Ask<'a> {
     /// Hashes of the prompt's complete blocks.
     pub(crate) sequence: &'a [SequenceHash],
     pub(crate) prompt_tokens: u32,
+    /// The adapter that it is for: only workers that have it loaded may take it.
+    pub(crate) adapter: Option<u32>,
+    /// The session that it belongs to, by its first request.
+    pub(crate) session: u32,
     /// For ties.
     pub(crate) seed: u64,
 }
@@ -44,7 +51,7 @@ pub(crate) struct Choice {
 }
 
 /// What a worker is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) role: Role,
     /// The machine that it stands in.
@@ -52,14 +59,20 @@ pub(crate) struct Member {
     pub(crate) total_blocks: u32,
     /// Tokens that it computes in one step at most.
     pub(crate) step_tokens: u32,
+    /// Adapters that it has loaded.
+    pub(crate) adapters: Vec<u32>,
 }
 
 /// What all policies of a run have in common.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Common {
     pub(crate) block_size: NonZeroU32,
-    /// Whether there are workers for prompts and workers for answers.
-    pub(crate) split: bool,
+    /// Whether there are workers for prompts.
+    pub(crate) paired: bool,
+    /// When they are used, where it is not left to the policy; for this project's placement.
+    pub(crate) split: Option<Split>,
+    /// How sessions are bound to workers, by this project's placement.
+    pub(crate) sessions: Option<SessionSettings>,
     /// When a worker is busy, for those policies that look at it.
     pub(crate) busy: BusyThresholds,
 }
@@ -88,7 +101,7 @@ pub(crate) enum Progress {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum News<'a> {
     /// It is there, in this life.
-    Up { generation: u64, member: Member },
+    Up { generation: u64, member: &'a Member },
     /// It is gone.
     Down,
     /// How busy it was.
@@ -101,6 +114,8 @@ pub(crate) enum News<'a> {
     Snapshot { generation: u64, blocks: &'a [(BlockId, Medium)] },
     /// So many blocks came to it from another worker in so long a time.
     Transferred { from: WorkerNumber, blocks: u32, took: Ps },
+    /// What all other edges say that they have in flight there.
+    Others { load: PeerLoad },
 }
 
 /// A way to choose workers. Time never goes back from call to call.
@@ -114,6 +129,10 @@ pub(crate) trait Policy {
     /// Requests that have not ended: at least, and with those of which nothing was heard for too
     /// long.
     fn in_flight(&self) -> RangeInclusive<usize>;
+    /// What it has in flight at a worker, for other edges; nothing if it tells them nothing.
+    fn booked(&self, _: WorkerNumber, _: Ps) -> PeerLoad {
+        PeerLoad::default()
+    }
 }
 
 /// The policies that can be compared.
@@ -155,8 +174,8 @@ impl Kind {
 
     /// A policy without workers.
     pub(crate) fn build(self, common: &Common) -> Box<dyn Policy> {
-        let Common { block_size, busy, .. } = *common;
-        let defaults = Settings { block_size, busy, ..Settings::default() };
+        let Common { block_size, busy, split, sessions, .. } = *common;
+        let defaults = Settings { block_size, busy, sessions, ..Settings::default() };
         // What has no opinion of its own splits whenever it can.
         let mode = |mode| Settings { mode, split: Split::Always, ..defaults.clone() };
         let settings = match self {
@@ -167,11 +186,17 @@ impl Kind {
             Self::Dynamo => Settings { cost: CostModel::Blocks, ..mode(Mode::Kv) },
             Self::Stator => defaults,
             Self::PrefixHash => {
-                return paired(common, Box::<prefix_hash::PrefixHash>::default);
+                return paired(common, || Box::new(prefix_hash::PrefixHash::new(block_size)));
             }
             Self::LlmD => return paired(common, || Box::new(llm_d::LlmD::new(block_size))),
         };
-        Box::new(placed::Placed::new(settings))
+        let split = split.unwrap_or(settings.split);
+        Box::new(placed::Placed::new(Settings { split, ..settings }))
+    }
+
+    /// Whether it is this project's placement, with these settings or others.
+    pub(crate) fn is_placed(self) -> bool {
+        !matches!(self, Self::PrefixHash | Self::LlmD)
     }
 
     /// Whether what workers publish of their KV makes a difference to it.
@@ -182,7 +207,7 @@ impl Kind {
 
 /// One for all workers, or one for each role.
 fn paired<P: Policy + 'static>(common: &Common, new: impl Fn() -> Box<P>) -> Box<dyn Policy> {
-    match common.split {
+    match common.paired {
         true => Box::new(pair::Pair::new(new(), new())),
         false => new(),
     }

@@ -34,8 +34,9 @@ impl Policy for Pair {
 
     fn pick(&mut self, ask: &Ask<'_>, now: Ps) -> Result<Choice, NoPick> {
         let decode = self.decode.pick(ask, now)?;
-        // Where nobody computes prompts for others, the answering worker does.
-        let prefill = self.prefill.pick(ask, now).ok();
+        // Where nobody computes prompts for others, the answering worker does, as one of no side.
+        let takes = self.roles.get(decode.worker as usize) == Some(&Role::Decode);
+        let prefill = takes.then(|| self.prefill.pick(ask, now).ok()).flatten();
         let prefill = prefill.map(|choice| (choice.worker, 2 * choice.ticket + 1));
         Ok(Choice { worker: decode.worker, ticket: 2 * decode.ticket, prefill })
     }

@@ -4,7 +4,8 @@ use super::{Ask, Choice, Member, News, NoPick, Policy, Progress, Ticket, WorkerN
 use crate::engine::news::hash;
 use crate::time::{Ps, duration};
 use stator_placement::{
-    BookingId, Label, PickError, Placement, Profile, Request, Settings, Time, Topology, Worker,
+    Adapter, BookingId, Label, PeerLoad, PickError, Placement, Profile, Request, Settings, Time,
+    Topology, Worker,
 };
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::ops::RangeInclusive;
@@ -19,7 +20,7 @@ impl Placed {
         Self { placement: Placement::new(settings) }
     }
 
-    fn up(&mut self, worker: WorkerRank, generation: u64, member: Member) {
+    fn up(&mut self, worker: WorkerRank, generation: u64, member: &Member) {
         self.placement.worker_up(Worker {
             worker,
             generation: Generation(generation),
@@ -34,6 +35,8 @@ impl Placed {
             role: member.role,
             topology: Topology { host, rack, zone: None },
             batch_tokens: member.step_tokens,
+            adapters: member.adapters.iter().copied().map(adapter).collect(),
+            fixed_adapters: true,
             ..Profile::default()
         };
         self.placement.set_profile(worker, profile);
@@ -42,6 +45,10 @@ impl Placed {
 
 fn rank(worker: WorkerNumber) -> WorkerRank {
     WorkerRank { worker: WorkerId(worker.into()), rank: 0 }
+}
+
+fn adapter(number: u32) -> Adapter {
+    Adapter(number.into())
 }
 
 fn number(rank: WorkerRank) -> WorkerNumber {
@@ -73,6 +80,9 @@ impl Policy for Placed {
             News::Transferred { from, blocks, took } => {
                 self.placement.transferred(rank(from), worker, blocks, duration(took));
             }
+            News::Others { load } => {
+                self.placement.set_peers(worker, load);
+            }
         }
     }
 
@@ -80,6 +90,8 @@ impl Policy for Placed {
         let request = Request {
             sequence: ask.sequence,
             prompt_tokens: ask.prompt_tokens,
+            adapter: ask.adapter.map(adapter),
+            session: Some(ask.session.into()),
             ..Request::default()
         };
         match self.placement.pick(&request, Time(duration(now)), ask.seed) {
@@ -105,5 +117,8 @@ impl Policy for Placed {
     fn in_flight(&self) -> RangeInclusive<usize> {
         let stats = self.placement.stats();
         stats.bookings..=stats.bookings + stats.expired_bookings as usize
+    }
+    fn booked(&self, worker: WorkerNumber, now: Ps) -> PeerLoad {
+        self.placement.booked(rank(worker), Time(duration(now)))
     }
 }

@@ -1,28 +1,34 @@
 //! Prefix affinity as SGLang's router does it.
 
 use super::approximate::Approximate;
+use super::loaded::Loaded;
 use super::{Ask, Choice, News, NoPick, Policy, Progress, Ticket, WorkerNumber};
 use crate::time::Ps;
 use rustc_hash::FxHashMap;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 /// A prefix leads to the worker that was sent it if it is more than this share of the prompt.
-const MATCH_THRESHOLD: f64 = 0.5;
+const MATCH_THRESHOLD: f64 = 0.3;
 /// Loads differ too much when they differ by more requests than this,
-const BALANCE_ABSOLUTE: u32 = 32;
+const BALANCE_ABSOLUTE: u32 = 64;
 /// and the largest is more than so many times the smallest.
-const BALANCE_RELATIVE: f64 = 1.0001;
-/// Blocks remembered per worker.
-const CAPACITY: u32 = 1 << 20;
+const BALANCE_RELATIVE: f64 = 1.5;
+/// Tokens remembered per worker: 2^26 characters, of which a token has about four.
+const CAPACITY_TOKENS: u32 = 1 << 24;
 
 /// While loads are even, the worker with the longest match if it is long enough, otherwise the
 /// one that holds least; while they are not, the one with the fewest requests.
 ///
-/// Source: the cache-aware policy of SGLang's router, with its default thresholds. Blocks stand
-/// for characters, and workers that hold alike little go by their number of requests.
-#[derive(Default)]
+/// Source: the cache-aware policy of SGLang's router (`sgl-router/src/policies/cache_aware.rs`),
+/// with the defaults of its launcher (`router_args.py`): `cache_threshold` 0.3,
+/// `balance_abs_threshold` 64, `balance_rel_threshold` 1.5, `max_tree_size` 2^26. Blocks stand for
+/// characters, and of workers that match or hold alike that with the fewest requests is taken.
 pub(super) struct PrefixHash {
     known: Approximate,
+    loaded: Loaded,
+    /// Blocks remembered per worker.
+    capacity: u32,
     /// Requests in flight; `None` where the worker is gone.
     requests: Vec<Option<u32>>,
     tickets: FxHashMap<Ticket, WorkerNumber>,
@@ -30,9 +36,22 @@ pub(super) struct PrefixHash {
 }
 
 impl PrefixHash {
+    pub(super) fn new(block_size: NonZeroU32) -> Self {
+        Self {
+            known: Approximate::default(),
+            loaded: Loaded::default(),
+            capacity: CAPACITY_TOKENS / block_size,
+            requests: Vec::new(),
+            tickets: FxHashMap::default(),
+            next_ticket: 0,
+        }
+    }
+
     fn choose(&mut self, ask: &Ask<'_>) -> Option<WorkerNumber> {
+        let matched = self.known.matched(ask.sequence, self.requests.len()).to_vec();
         let usable = |(worker, requests): (usize, &Option<u32>)| {
-            requests.map(|n| (n, worker as WorkerNumber))
+            let worker = worker as WorkerNumber;
+            requests.filter(|_| self.loaded.allows(worker, ask.adapter)).map(|n| (n, worker))
         };
         let workers = || self.requests.iter().enumerate().filter_map(usable);
         let (least, shortest) = workers().min()?;
@@ -42,7 +61,6 @@ impl PrefixHash {
         if uneven {
             return Some(shortest);
         }
-        let matched = self.known.matched(ask.sequence, self.requests.len()).to_vec();
         let (longest, _, best) = workers()
             .map(|(n, worker)| (matched[worker as usize], std::cmp::Reverse(n), worker))
             .max()?;
@@ -56,7 +74,8 @@ impl PrefixHash {
 impl Policy for PrefixHash {
     fn hear(&mut self, worker: WorkerNumber, news: News<'_>, _: Ps) {
         match news {
-            News::Up { .. } => {
+            News::Up { member, .. } => {
+                self.loaded.up(worker, member);
                 if self.requests.len() <= worker as usize {
                     self.requests.resize(worker as usize + 1, None);
                 }
@@ -76,7 +95,7 @@ impl Policy for PrefixHash {
         if let Some(requests) = &mut self.requests[worker as usize] {
             *requests += 1;
         }
-        self.known.sent(worker, ask.sequence, CAPACITY);
+        self.known.sent(worker, ask.sequence, self.capacity);
         self.next_ticket += 1;
         self.tickets.insert(self.next_ticket, worker);
         Ok(Choice { worker, ticket: self.next_ticket, prefill: None })

@@ -18,22 +18,32 @@ impl Fleet {
     /// A worker of each of these roles.
     fn of(kind: Kind, roles: &[Role]) -> Self {
         let block_size = NonZeroU32::new(BLOCK).expect("it is not 0");
-        let split = roles.contains(&Role::Prefill);
-        let common = Common { block_size, split, busy: BusyThresholds::default() };
+        let paired = roles.contains(&Role::Prefill);
+        let busy = BusyThresholds::default();
+        let common = Common { block_size, paired, split: None, busy, sessions: None };
         let mut policy = kind.build(&common);
         for (worker, &role) in (0..).zip(roles) {
-            let member = Member { role, host: 0, total_blocks: 1_000, step_tokens: 8_192 };
-            policy.hear(worker, News::Up { generation: 1, member }, 0);
+            // The last has adapter 7.
+            let adapters = if worker as usize + 1 == roles.len() { vec![7] } else { Vec::new() };
+            let member =
+                Member { role, host: 0, total_blocks: 1_000, step_tokens: 8_192, adapters };
+            policy.hear(worker, News::Up { generation: 1, member: &member }, 0);
         }
         Self { policy, seed: 0 }
     }
 
     /// Where a prompt of these blocks goes.
     fn send(&mut self, blocks: std::ops::Range<BlockId>) -> Choice {
+        self.send_for(blocks, None)
+    }
+
+    /// The same for an adapter.
+    fn send_for(&mut self, blocks: std::ops::Range<BlockId>, adapter: Option<u32>) -> Choice {
         self.seed += 1;
         let sequence: Vec<_> = blocks.map(hash).collect();
         let prompt_tokens = sequence.len() as u32 * BLOCK;
-        let ask = Ask { sequence: &sequence, prompt_tokens, seed: self.seed };
+        let seed = self.seed;
+        let ask = Ask { sequence: &sequence, prompt_tokens, adapter, session: 0, seed };
         self.policy.pick(&ask, self.seed).expect("there are workers")
     }
 
@@ -48,10 +58,10 @@ fn prefix_hash_keeps_to_a_prefix_until_loads_differ() {
     let mut fleet = Fleet::new(Kind::PrefixHash, 3);
     let first = fleet.send(0..10).worker;
     assert_ne!(fleet.send(100..110).worker, first);
-    // Six of eleven blocks are more than half, five of ten are not.
-    assert_eq!(fleet.send(0..11).worker, first);
-    // With two requests there, 31 more make a difference of 33 to the idle one.
-    let sent: Vec<_> = (0..31).map(|_| fleet.send(0..10).worker).collect();
+    // Ten of 33 blocks are more than 0.3, ten of 34 are not.
+    assert_eq!(fleet.send(0..33).worker, first);
+    // With two requests there, 63 more make a difference of 65 to the idle one.
+    let sent: Vec<_> = (0..63).map(|_| fleet.send(0..10).worker).collect();
     assert!(sent.iter().all(|worker| *worker == first));
     assert_ne!(fleet.send(0..10).worker, first);
 }
@@ -90,7 +100,7 @@ fn every_policy_forgets_what_ended_and_who_is_gone() {
         }
         assert_eq!(fleet.policy.in_flight(), 0..=0, "{kind:?}");
         (0..3).for_each(|worker| fleet.policy.hear(worker, News::Down, 11));
-        let ask = Ask { sequence: &[], prompt_tokens: 5, seed: 1 };
+        let ask = Ask { sequence: &[], prompt_tokens: 5, adapter: None, session: 0, seed: 1 };
         assert_eq!(fleet.policy.pick(&ask, 12), Err(NoPick::NoWorkers), "{kind:?}");
     }
 }
@@ -109,4 +119,25 @@ fn whoever_has_no_opinion_splits_whenever_it_can() {
         assert_eq!(fleet.send(0..10).prefill, None, "{kind:?}");
         assert_eq!(fleet.policy.in_flight(), 2..=2, "{kind:?}");
     }
+}
+
+#[test]
+fn a_request_for_an_adapter_goes_where_it_is_loaded() {
+    for kind in <Kind as clap::ValueEnum>::value_variants() {
+        let mut fleet = Fleet::new(*kind, 3);
+        for start in 0..5 {
+            let choice = fleet.send_for(start * 10..start * 10 + 10, Some(7));
+            assert_eq!(choice.worker, 2, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn what_others_have_in_flight_counts() {
+    let mut fleet = Fleet::new(Kind::LeastLoaded, 2);
+    let load = PeerLoad { requests: 3, ..PeerLoad::default() };
+    fleet.policy.hear(0, News::Others { load }, 1);
+    let sent: Vec<_> = (0..3).map(|n| fleet.send(n * 10..n * 10 + 10).worker).collect();
+    assert_eq!(sent, [1, 1, 1]);
+    assert_eq!([0, 1].map(|worker| fleet.policy.booked(worker, 9).requests), [0, 3]);
 }

@@ -29,6 +29,18 @@ pub(crate) enum Mix {
     Mixed,
 }
 
+/// What is to be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct MadeUp {
+    pub(crate) mix: Mix,
+    /// Requests per second.
+    pub(crate) rate: f64,
+    /// LoRA adapters that sessions are for; 0 for none.
+    pub(crate) adapters: u32,
+    /// Tokens per block.
+    pub(crate) block_size: u32,
+}
+
 /// Longest prompt, so that any request fits a small engine.
 const PROMPT_MAX: u32 = 65_536;
 const OUTPUT_MAX: u32 = 4_096;
@@ -37,34 +49,46 @@ const BURST: u32 = 64;
 /// Who asks.
 const TENANTS: u32 = 16;
 
-/// A prefix that many sessions have in common.
+/// Prompts of `chat` that sessions begin with, and those of `agents`, in tokens.
+const CHAT_PREFIXES: [u32; 8] = [1_024; 8];
+const TOOL_PREFIXES: [u32; 3] = [512, 6_144, 2_560];
+
+/// A prefix that many sessions have in common, of one adapter.
 #[derive(Clone, Copy)]
 struct Shared {
     tokens: u32,
     run: Run,
+    adapter: Option<u32>,
 }
 
 struct Maker {
     workload: Workload,
     random: Random,
+    /// Which adapter is next, of so many.
+    adapter: Random,
+    adapters: u32,
     next_block: BlockId,
+    /// By adapter, and by prefix.
     chat: Vec<Shared>,
     tools: Vec<Shared>,
     count: u32,
 }
 
 /// About `count` requests: the last session may be cut short.
-pub(super) fn make(mix: Mix, count: u32, rate: f64, seed: u64, block_size: u32) -> Workload {
+pub(super) fn make(made_up: MadeUp, count: u32, seed: u64) -> Workload {
+    let MadeUp { mix, rate, adapters, block_size } = made_up;
     let mut maker = Maker {
         workload: Workload::new(block_size),
         random: Random::new(seed, Purpose::Shapes),
+        adapter: Random::new(seed, Purpose::Adapters),
+        adapters,
         next_block: 0,
         chat: Vec::new(),
         tools: Vec::new(),
         count,
     };
-    maker.chat = (0..8).map(|_| maker.shared(1_024)).collect();
-    maker.tools = [512, 6_144, 2_560].map(|tokens| maker.shared(tokens)).into();
+    maker.chat = maker.prefixes(&CHAT_PREFIXES);
+    maker.tools = maker.prefixes(&TOOL_PREFIXES);
     // Sessions begin so that requests come at the rate on average.
     let mut starts = Poisson::new(seed, rate);
     while maker.missing() > 0 {
@@ -97,9 +121,31 @@ impl Maker {
         Run { first, blocks }
     }
 
-    fn shared(&mut self, tokens: u32) -> Shared {
+    fn shared(&mut self, tokens: u32, adapter: Option<u32>) -> Shared {
         let blocks = tokens / self.workload.block_size;
-        Shared { tokens, run: self.run(blocks) }
+        Shared { tokens, run: self.run(blocks), adapter }
+    }
+
+    /// The same prefixes for every adapter: what one computes is of no use to another.
+    fn prefixes(&mut self, tokens: &[u32]) -> Vec<Shared> {
+        let adapters = match self.adapters {
+            0 => vec![None],
+            count => (0..count).map(Some).collect(),
+        };
+        let all =
+            adapters.into_iter().flat_map(|adapter| tokens.iter().map(move |n| (*n, adapter)));
+        all.map(|(tokens, adapter)| self.shared(tokens, adapter)).collect()
+    }
+
+    /// The adapter of the next session: few of them for most.
+    fn next_adapter(&mut self) -> Option<u32> {
+        let count = self.adapters;
+        (count > 0).then(|| self.adapter.below(count).min(self.adapter.below(count)))
+    }
+
+    /// One of so many prefixes, as the next session's adapter has it.
+    fn prefix_of(&mut self, number: usize, count: usize) -> usize {
+        self.next_adapter().map_or(0, |adapter| adapter as usize * count) + number
     }
 
     /// A session: after the shared prefix each turn adds a question and then its answer.
@@ -111,6 +157,7 @@ impl Maker {
         let mut tokens = shared.tokens;
         // Few tenants ask for much, many for little.
         let tenant = self.random.below(TENANTS).min(self.random.below(TENANTS));
+        let session = self.workload.requests.len() as u32;
         let turns = &turns[..turns.len().min(self.missing() as usize)];
         for (turn, &(question, answer)) in turns.iter().enumerate() {
             let arrival = match turn {
@@ -119,7 +166,8 @@ impl Maker {
             };
             let mut request = Request::new(arrival, tokens + question, answer);
             tokens += question + answer;
-            request.tenant = tenant;
+            (request.tenant, request.session) = (tenant, session);
+            request.adapter = shared.adapter;
             let filled = tokens / block_size - shared.run.blocks;
             let next = self.workload.requests.len() as u32 + 1;
             request.next = (turn + 1 < turns.len()).then_some(next);
@@ -146,27 +194,39 @@ impl Maker {
     }
 
     fn chat(&mut self, at: Ps) {
-        let shared = self.chat[self.random.below(8) as usize];
+        let number = self.random.below(CHAT_PREFIXES.len() as u32) as usize;
+        let place = self.prefix_of(number, CHAT_PREFIXES.len());
+        let shared = self.chat[place];
         let turns = self.turns(5.0, (120.0, 200.0), (60.0, 200.0));
         self.session(at, shared, &turns, 15.0);
     }
 
     /// Source: the published shape of Mooncake's toolagent trace, clusters 0, 46 and 74.
     fn agent(&mut self, at: Ps) {
-        match self.random.below(100) {
+        let kind = self.random.below(100);
+        let number = if kind < 39 {
+            1
+        } else if kind < 54 {
+            2
+        } else {
+            0
+        };
+        let place = self.prefix_of(number, TOOL_PREFIXES.len());
+        let shared = self.tools[place];
+        match kind {
             0..39 => {
                 let question = self.random.between(100, 2_000);
                 let answer = self.random.below(2) * 17 + 3;
                 let answer = if answer == 3 { 3 } else { self.random.between(20, 80) };
-                self.session(at, self.tools[1], &[(question, answer)], 0.0);
+                self.session(at, shared, &[(question, answer)], 0.0);
             }
             39..54 => {
                 let question = self.random.between(100, 900);
-                self.session(at, self.tools[2], &[(question, 20)], 0.0);
+                self.session(at, shared, &[(question, 20)], 0.0);
             }
             _ => {
                 let turns = self.turns(3.0, (5_000.0, 200.0), (800.0, 200.0));
-                self.session(at, self.tools[0], &turns, 5.0);
+                self.session(at, shared, &turns, 5.0);
             }
         }
     }
@@ -174,12 +234,14 @@ impl Maker {
     fn summary(&mut self, at: Ps) {
         let question = self.random.tokens(12_000.0, 0.7, PROMPT_MAX);
         let answer = self.random.tokens(180.0, 0.5, OUTPUT_MAX);
-        let alone = Shared { tokens: 0, run: Run { first: 0, blocks: 0 } };
+        let adapter = self.next_adapter();
+        let alone = Shared { tokens: 0, run: Run { first: 0, blocks: 0 }, adapter };
         self.session(at, alone, &[(question, answer)], 0.0);
     }
 
     fn burst(&mut self, at: Ps) {
-        let shared = self.shared(512);
+        let adapter = self.next_adapter();
+        let shared = self.shared(512, adapter);
         for _ in 0..BURST.min(self.missing()) {
             let question = self.random.tokens(1_200.0, 0.8, PROMPT_MAX / 2);
             let answer = self.random.tokens(400.0, 0.6, OUTPUT_MAX);

@@ -6,7 +6,7 @@ mod mooncake;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use mix::Mix;
+pub(crate) use mix::{MadeUp, Mix};
 
 use crate::engine::pool::BlockId;
 use crate::random::{Purpose, Random};
@@ -43,7 +43,10 @@ pub(crate) struct Request {
     pub(crate) class: Class,
     /// Who asks.
     pub(crate) tenant: u32,
-    /// The next request of its session.
+    /// The LoRA adapter that it is for.
+    pub(crate) adapter: Option<u32>,
+    /// The first request of its session, and the next one.
+    pub(crate) session: u32,
     pub(crate) next: Option<u32>,
     /// Its runs of blocks, a range of [`Workload::runs`].
     runs: (u32, u32),
@@ -112,9 +115,9 @@ impl Workload {
         if read.requests.is_empty() { Err(WorkloadError::Empty { path: name }) } else { Ok(read) }
     }
 
-    /// A made-up workload of about `count` requests, `rate` of them a second.
-    pub(crate) fn made_up(mix: Mix, count: u32, rate: f64, seed: u64, block_size: u32) -> Self {
-        mix::make(mix, count, rate, seed, block_size)
+    /// A made-up workload of about `count` requests.
+    pub(crate) fn made_up(made_up: MadeUp, count: u32, seed: u64) -> Self {
+        mix::make(made_up, count, seed)
     }
 
     /// Identities of a request's leading blocks: those of its prompt, and of its answer where a
@@ -127,7 +130,7 @@ impl Workload {
         }
     }
 
-    /// Adds a request whose leading blocks are these.
+    /// Adds a request on its own whose leading blocks are these.
     fn push(&mut self, mut request: Request, blocks: impl IntoIterator<Item = BlockId>) {
         let first = self.runs.len() as u32;
         for id in blocks {
@@ -137,10 +140,11 @@ impl Workload {
             }
         }
         request.runs = (first, self.runs.len() as u32);
+        request.session = self.requests.len() as u32;
         self.requests.push(request);
     }
 
-    /// Adds a request whose leading blocks are those of these runs.
+    /// Adds a request of a session whose leading blocks are those of these runs.
     fn push_runs(&mut self, mut request: Request, runs: &[Run]) {
         let first = self.runs.len() as u32;
         self.runs.extend(runs.iter().filter(|run| run.blocks > 0));
@@ -152,8 +156,17 @@ impl Workload {
 impl Request {
     /// An interactive request on its own, without blocks yet.
     fn new(arrival: Arrival, prompt_tokens: u32, output_tokens: u32) -> Self {
-        let (class, tenant, next, runs) = (Class::Interactive, 0, None, (0, 0));
-        Self { arrival, prompt_tokens, output_tokens, class, tenant, next, runs }
+        Self {
+            arrival,
+            prompt_tokens,
+            output_tokens,
+            class: Class::Interactive,
+            tenant: 0,
+            adapter: None,
+            session: 0,
+            next: None,
+            runs: (0, 0),
+        }
     }
 }
 

@@ -18,6 +18,10 @@ pub(super) enum Event {
     Report { group: u32 },
     /// and the report arrives.
     Reported { reports: u32 },
+    /// Edges tell each other what they have in flight,
+    Exchange,
+    /// and the others hear it.
+    Told,
     /// KV events arrive.
     Published { batch: u32 },
     /// A subscriber asks for all of a worker's KV after a gap.

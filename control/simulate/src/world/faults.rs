@@ -47,6 +47,7 @@ impl World<'_> {
     pub(super) fn detected(&mut self, worker: WorkerNumber) {
         let requests = self.workers[worker as usize].requests.clone();
         // The policy forgets the worker first, so that none of them goes back to it.
+        self.workers[worker as usize].listed = false;
         self.hear(worker, News::Down);
         for request in requests {
             self.migrate(request);

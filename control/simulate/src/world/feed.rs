@@ -140,7 +140,8 @@ impl World<'_> {
             leg.tokens = tokens;
             let ticket = leg.ticket;
             if more > 0 {
-                self.policy.progress(ticket, Progress::Tokens(more), self.now);
+                let request = at.requests[place];
+                self.progress(request, ticket, Progress::Tokens(more));
             }
         }
     }

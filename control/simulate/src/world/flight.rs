@@ -19,6 +19,15 @@ pub(super) struct Leg {
     pub(super) released: bool,
 }
 
+/// KV that goes from one worker to another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handed {
+    pub(super) from: WorkerNumber,
+    pub(super) blocks: u32,
+    /// How long it takes.
+    pub(super) took: Ps,
+}
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -43,6 +52,10 @@ pub(super) struct Flight {
     pub(super) generated: u32,
     /// Workers that died under it.
     pub(super) migrations: u8,
+    /// Who places it.
+    pub(super) edge: u8,
+    /// The KV of its prompt on the way to the worker that answers.
+    pub(super) handed: Option<Handed>,
     /// The worker that computes its prompt, until its KV has gone on.
     pub(super) prefill: Option<Leg>,
     /// The worker that answers.

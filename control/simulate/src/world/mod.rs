@@ -4,6 +4,7 @@
 //! Start reading at [`World::run`]; [`World::place`] is what becomes of a request.
 
 mod agenda;
+mod edges;
 mod faults;
 mod feed;
 mod flight;
@@ -12,6 +13,7 @@ mod place;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod waiting;
 mod worker;
 
@@ -20,16 +22,18 @@ pub(crate) use observed::{Bar, Observed, Sample};
 use crate::engine::pool::BlockId;
 use crate::engine::rates::Rates;
 use crate::engine::{Engine, Output};
-use crate::policy::{Kind, Member, News, Policy, WorkerNumber};
+use crate::policy::{Kind, Member, News, WorkerNumber};
 use crate::random::{Purpose, Random};
 use crate::settings::Settings;
 use crate::time::{MS, Ps};
 use crate::workload::{Arrival, Workload};
 use agenda::{Agenda, Event};
+use edges::{Edge, Gauges};
 use flight::Flight;
 use stator_protos::hash::SequenceHash;
 use stator_protos::load::Load;
 use stator_queue::Queues;
+use std::collections::VecDeque;
 use std::time::Instant;
 use worker::{Batch, Worker};
 
@@ -57,11 +61,15 @@ pub(crate) struct World<'a> {
     kind: Kind,
     now: Ps,
     agenda: Agenda,
-    policy: Box<dyn Policy>,
+    edges: Vec<Edge>,
+    /// What edges told and others have not heard yet.
+    gauges: VecDeque<Gauges>,
     workers: Vec<Worker>,
     flights: Vec<Flight>,
-    /// Requests without a worker. `None` while they are offered to the policy.
-    queue: Option<Queues<u32>>,
+    /// The last worker of each session, by the session's first request.
+    sessions: Vec<Option<WorkerNumber>>,
+    /// A rule that was broken where nobody could be told.
+    broken: Option<Violation>,
     /// Requests that have not ended yet.
     left: usize,
     batches: Vec<Option<Batch>>,
@@ -70,6 +78,7 @@ pub(crate) struct World<'a> {
     loss: Random,
     deaths: Random,
     picks: Random,
+    assigned: Random,
     observed: Observed,
     scratch: Scratch,
 }
@@ -91,10 +100,12 @@ impl<'a> World<'a> {
             kind,
             now: 0,
             agenda: Agenda::default(),
-            policy: kind.build(&settings.common()),
+            edges: Vec::new(),
+            gauges: VecDeque::new(),
             workers: Vec::new(),
             flights: vec![Flight::default(); workload.requests.len()],
-            queue: Some(Queues::new(settings.queue.clone())),
+            sessions: vec![None; workload.requests.len()],
+            broken: None,
             left: workload.requests.len(),
             batches: Vec::new(),
             free_batches: Vec::new(),
@@ -102,9 +113,15 @@ impl<'a> World<'a> {
             loss: Random::new(settings.seed, Purpose::Loss),
             deaths: Random::new(settings.seed, Purpose::Deaths),
             picks: Random::new(settings.seed, Purpose::Picks),
+            assigned: Random::new(settings.seed, Purpose::Edges),
             observed: Observed::new(settings, kind),
             scratch: Scratch::default(),
         };
+        let new = |_| {
+            let queue = Queues::new(settings.queue.clone());
+            Edge::new(kind.build(&settings.common()), queue, settings.workers())
+        };
+        world.edges = (0..settings.edges.count).map(new).collect();
         world.build_workers();
         world.begin();
         world
@@ -133,6 +150,9 @@ impl<'a> World<'a> {
             self.agenda.at(at, Event::Report { group });
         }
         self.reports.resize_with(2 * groups as usize, Vec::new);
+        if let Some(interval) = self.settings.edges.exchange {
+            self.agenda.at(interval, Event::Exchange);
+        }
         self.plan_death();
     }
 
@@ -150,6 +170,9 @@ impl<'a> World<'a> {
             };
             self.now = at;
             self.handle(event)?;
+            if let Some(violation) = self.broken.take() {
+                return Err(violation);
+            }
             handled += 1;
             if handled.is_multiple_of(1 << 16) && shown.elapsed().as_secs() >= 5 {
                 self.show_progress();
@@ -165,12 +188,15 @@ impl<'a> World<'a> {
             Event::Arrive { request } => {
                 let flight = &mut self.flights[request as usize];
                 flight.arrived = self.now;
+                flight.edge = self.assigned.below(self.settings.edges.count) as u8;
                 self.place(request);
             }
             Event::RunEnds { worker, epoch } => self.run_ends(worker, epoch)?,
             Event::Ready { worker } => self.drive(worker),
             Event::Report { group } => self.report(group)?,
             Event::Reported { reports } => self.reported(reports),
+            Event::Exchange => self.exchange(),
+            Event::Told => self.told(),
             Event::Published { batch } => self.published(batch),
             Event::Resync { worker, generation } => self.resync(worker, generation),
             Event::Death => self.death(),
@@ -186,26 +212,19 @@ impl<'a> World<'a> {
         Engine::new(self.settings.limits, Rates::new(&self.settings.timing, slow))
     }
 
-    /// Tells the policy that a worker is there.
+    /// Tells the policies that a worker is there.
     fn announce(&mut self, worker: WorkerNumber) {
+        self.workers[worker as usize].listed = true;
         let generation = self.workers[worker as usize].generation;
         let member = Member {
             role: self.settings.role(worker),
             host: worker / self.settings.transfer.host_workers,
             total_blocks: self.settings.limits.total_blocks,
             step_tokens: self.settings.limits.step_tokens,
+            adapters: self.settings.adapters_of(worker),
         };
-        self.hear(worker, News::Up { generation, member });
-    }
-
-    /// Tells the policy.
-    fn hear(&mut self, worker: WorkerNumber, news: News<'_>) {
-        self.policy.hear(worker, news, self.now);
-    }
-
-    /// Requests without a worker.
-    fn waiting(&self) -> u32 {
-        self.queue.as_ref().map_or(0, |queue| queue.waiting().requests as u32)
+        self.hear(worker, News::Up { generation, member: &member });
+        self.tell_others(worker);
     }
 
     /// Lets a worker's engine take notice of what changed, and the agenda of when it ends.

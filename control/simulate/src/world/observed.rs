@@ -83,7 +83,7 @@ impl Observed {
             samples: Vec::new(),
             bars: Vec::new(),
             events: 0,
-            watched: settings.workers() - settings.sides.last().copied().unwrap_or(0),
+            watched: settings.first_answering(),
             sample_interval: settings.report_interval,
             next_sample: 0,
             taken: 0,

@@ -5,8 +5,8 @@ use super::flight::{Ending, Leg};
 use super::{Violation, World};
 use crate::engine::Submission;
 use crate::engine::news::hash;
-use crate::policy::{Ask, News, NoPick, Progress, WorkerNumber};
-use crate::time::{Ps, from_seconds};
+use crate::policy::{Ask, NoPick, Progress, WorkerNumber};
+use crate::time::Ps;
 use crate::workload::Arrival;
 
 impl World<'_> {
@@ -19,7 +19,8 @@ impl World<'_> {
             return self.end(request, Ending::Failed);
         }
         // Whoever comes later does not overtake those that wait.
-        let placed = self.waiting() == 0 && self.try_place(request).is_ok();
+        let edge = usize::from(self.flights[request as usize].edge);
+        let placed = self.edges[edge].waiting() == 0 && self.try_place(request).is_ok();
         if !placed {
             self.hold(request);
         }
@@ -35,9 +36,16 @@ impl World<'_> {
         let complete = complete.min(self.scratch.blocks.len());
         self.scratch.sequence.clear();
         self.scratch.sequence.extend(self.scratch.blocks[..complete].iter().map(|id| hash(*id)));
-        let sequence = &self.scratch.sequence;
-        let ask = Ask { sequence, prompt_tokens: tokens, seed: self.picks.next() };
-        let choice = self.policy.pick(&ask, self.now)?;
+        let ask = Ask {
+            sequence: &self.scratch.sequence,
+            prompt_tokens: tokens,
+            adapter: asked.adapter,
+            session: asked.session,
+            seed: self.picks.next(),
+        };
+        let edge = usize::from(self.flights[request as usize].edge);
+        let choice = self.edges[edge].policy.pick(&ask, self.now)?;
+        self.check_choice(request, &choice);
         let mut leg = |worker: WorkerNumber, ticket| {
             let at = &mut self.workers[worker as usize];
             at.requests.push(request);
@@ -66,7 +74,7 @@ impl World<'_> {
     }
 
     /// The answering worker begins, with KV that takes `transfer` to come if any does.
-    fn start_main(&mut self, request: u32, transfer: Option<Ps>) {
+    pub(super) fn start_main(&mut self, request: u32, transfer: Option<Ps>) {
         let Some(mut leg) = self.flights[request as usize].main else { return };
         let asked = &self.workload.requests[request as usize];
         let output = asked.output_tokens - self.flights[request as usize].generated;
@@ -104,14 +112,15 @@ impl World<'_> {
         let flight = &mut self.flights[request as usize];
         flight.cached_tokens.get_or_insert(cached_tokens);
         match flight.prefill.filter(|leg| !leg.released) {
-            Some(prefill) => self.policy.progress(prefill.ticket, Progress::First, now),
+            Some(prefill) => self.progress(request, prefill.ticket, Progress::First),
             None => {
                 let ticket = flight.main.map(|leg| leg.ticket);
                 flight.first.get_or_insert(now);
                 if let Some(ticket) = ticket {
-                    self.policy.progress(ticket, Progress::First, now);
+                    self.progress(request, ticket, Progress::First);
                 }
                 // Its KV has arrived: the worker that computed it may forget it.
+                self.arrived(request);
                 self.drop_prefill(request);
             }
         }
@@ -127,7 +136,7 @@ impl World<'_> {
             Some(prefill) if !prefill.released => {
                 prefill.released = true;
                 let ticket = prefill.ticket;
-                self.policy.progress(ticket, Progress::End, self.now);
+                self.progress(request, ticket, Progress::End);
                 self.hand_over(request);
             }
             _ => {
@@ -140,20 +149,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The prompt is computed: its KV goes to the worker that answers.
-    fn hand_over(&mut self, request: u32) {
-        let flight = &self.flights[request as usize];
-        let (Some(prefill), Some(main)) = (flight.prefill, flight.main) else { return };
-        let tokens = self.tokens(request);
-        let took = transfer(self.settings, prefill.worker, main.worker, tokens);
-        let blocks = tokens / self.settings.limits.block_size;
-        if self.life(&main).is_some() {
-            let from = prefill.worker;
-            self.hear(main.worker, News::Transferred { from, blocks, took });
-        }
-        self.start_main(request, Some(took));
-    }
-
     /// The tokens since the last report are heard of too.
     fn tell_rest(&mut self, request: u32) {
         let Some(leg) = self.flights[request as usize].main else { return };
@@ -161,7 +156,7 @@ impl World<'_> {
         let here = asked.output_tokens - self.flights[request as usize].generated;
         let more = (here - 1).saturating_sub(leg.tokens);
         if more > 0 {
-            self.policy.progress(leg.ticket, Progress::Tokens(more), self.now);
+            self.progress(request, leg.ticket, Progress::Tokens(more));
         }
     }
 
@@ -193,6 +188,7 @@ impl World<'_> {
     /// Takes a request from all its workers. One that is `complete` has left its engine.
     fn remove(&mut self, request: u32, complete: bool) {
         self.drop_prefill(request);
+        self.flights[request as usize].handed = None;
         let Some(leg) = self.flights[request as usize].main.take() else { return };
         self.leave(request, &leg);
         let now = self.now;
@@ -202,7 +198,7 @@ impl World<'_> {
             at.engine.cancel(sequence, now);
             self.drive(leg.worker);
         }
-        self.policy.progress(leg.ticket, Progress::End, now);
+        self.progress(request, leg.ticket, Progress::End);
     }
 
     /// The worker that computed a request's prompt has no more to do with it.
@@ -220,7 +216,7 @@ impl World<'_> {
             self.drive(leg.worker);
         }
         if !leg.released {
-            self.policy.progress(leg.ticket, Progress::End, now);
+            self.progress(request, leg.ticket, Progress::End);
         }
     }
 
@@ -232,19 +228,8 @@ impl World<'_> {
     }
 
     /// The worker of a leg, if it still lives the life that the leg began in.
-    fn life(&mut self, leg: &Leg) -> Option<&mut super::Worker> {
+    pub(super) fn life(&mut self, leg: &Leg) -> Option<&mut super::Worker> {
         let at = &mut self.workers[leg.worker as usize];
         (at.alive && at.generation == leg.generation).then_some(at)
     }
-}
-
-/// How long the KV of so many tokens takes from one worker to another.
-fn transfer(settings: &crate::settings::Settings, from: u32, to: u32, tokens: u32) -> Ps {
-    let host = |worker: u32| worker / settings.transfer.host_workers;
-    let gigabytes = match host(from) == host(to) {
-        true => settings.transfer.local_gb_s,
-        false => settings.transfer.remote_gb_s,
-    };
-    let bytes = f64::from(tokens) * settings.kv_token_bytes;
-    settings.transfer.latency + from_seconds(bytes / (gigabytes * 1e9))
 }

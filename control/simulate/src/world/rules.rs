@@ -2,7 +2,9 @@
 
 use super::flight::Leg;
 use super::{Violation, World};
-use crate::policy::WorkerNumber;
+use crate::policy::{Choice, WorkerNumber};
+use crate::workload::Class;
+use stator_placement::{Affinity, Role};
 
 impl World<'_> {
     /// What a worker's engine and the policy believe agrees with what was sent.
@@ -33,16 +35,66 @@ impl World<'_> {
             };
             sent += worker.requests.iter().map(legs).sum::<usize>();
         }
-        let booked = self.policy.in_flight();
-        if !booked.contains(&sent) {
-            let rule = format!("{booked:?} requests booked, {sent} in flight");
+        let booked = || self.edges.iter().map(|edge| edge.policy.in_flight());
+        let least: usize = booked().map(|range| *range.start()).sum();
+        let most: usize = booked().map(|range| *range.end()).sum();
+        if !(least..=most).contains(&sent) {
+            let rule = format!("{least} to {most} requests booked, {sent} in flight");
             return Err(self.violation(rule));
         }
-        let (waiting, most) = (self.waiting(), self.settings.queue.total.requests);
+        let most = self.settings.queue.total.requests;
+        let waiting = self.edges.iter().map(super::Edge::waiting).max().unwrap_or(0);
         if waiting > most {
             return Err(self.violation(format!("{waiting} requests wait, limit {most}")));
         }
         Ok(())
+    }
+
+    /// Workers do what they are there for, and what they have loaded; a session that is bound to
+    /// one stays there.
+    pub(super) fn check_choice(&mut self, request: u32, choice: &Choice) {
+        let asked = &self.workload.requests[request as usize];
+        let (session, adapter) = (asked.session, asked.adapter);
+        let (role, prefill) = (self.settings.role(choice.worker), choice.prefill);
+        let prefill_role = prefill.map(|(worker, _)| self.settings.role(worker));
+        if !matches!(
+            (role, prefill_role),
+            (Role::Aggregated | Role::Decode, None) | (Role::Decode, Some(Role::Prefill))
+        ) {
+            let roles = format!("{role:?} and {prefill_role:?}");
+            self.broke(format!("request {request} is given to workers for {roles}"));
+        }
+        for worker in std::iter::once(choice.worker).chain(prefill.map(|leg| leg.0)) {
+            if adapter.is_some_and(|own| !self.settings.adapters_of(worker).contains(&own)) {
+                self.broke(format!("worker {worker} lacks the adapter of request {request}"));
+            }
+        }
+        let last = self.sessions[session as usize].replace(choice.worker);
+        let bound = last.filter(|last| self.workers[*last as usize].listed && self.binds());
+        if let Some(last) = bound.filter(|last| *last != choice.worker) {
+            let now = choice.worker;
+            self.broke(format!("request {request} is at {now}, its session is bound to {last}"));
+        }
+    }
+
+    /// Whether sessions stay where they are: each edge binds those that it sees.
+    fn binds(&self) -> bool {
+        let hard = self.settings.sessions.is_some_and(|own| own.affinity() == Affinity::Hard);
+        hard && self.kind.is_placed() && self.edges.len() == 1
+    }
+
+    /// Nothing in the background goes before what somebody waits for.
+    pub(super) fn check_turn(&mut self, request: u32) {
+        let urgent = self.edges[usize::from(self.flights[request as usize].edge)].urgent;
+        let class = self.workload.requests[request as usize].class;
+        if class == Class::Background && urgent > 0 {
+            self.broke(format!("background request {request} goes before {urgent} others"));
+        }
+    }
+
+    fn broke(&mut self, rule: String) {
+        let violation = self.violation(rule);
+        self.broken.get_or_insert(violation);
     }
 
     /// Every request ended once, and nothing of them is left.
@@ -51,7 +103,7 @@ impl World<'_> {
         if let Some(lost) = self.flights.iter().position(|flight| flight.ending.is_none()) {
             return Err(self.violation(format!("request {lost} has not ended")));
         }
-        if self.waiting() > 0 {
+        if self.waiting() > 0 || self.edges.iter().any(|edge| edge.urgent > 0) {
             return Err(self.violation(format!("{} requests still wait", self.waiting())));
         }
         for (number, worker) in (0..).zip(&self.workers) {

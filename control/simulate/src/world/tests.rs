@@ -7,7 +7,7 @@ use crate::policy::{Ask, Choice, Kind, News, NoPick, Policy, Progress, Ticket, W
 use crate::report::Outcome;
 use crate::run::simulate;
 use crate::time::Ps;
-use crate::workload::{Mix, Workload};
+use crate::workload::{MadeUp, Mix, Workload};
 use std::ops::RangeInclusive;
 
 fn run(line: &str) -> Vec<Outcome> {
@@ -52,6 +52,68 @@ fn a_split_fleet_keeps_the_rules_while_everything_fails() {
         let outcomes = run(&format!("{line} --mix chat --rate 10 --policy stator,random"));
         assert!(outcomes.iter().all(|outcome| outcome.failed < 20), "seed {seed}");
     }
+}
+
+#[test]
+fn a_fleet_of_all_roles_keeps_the_rules_while_everything_fails() {
+    for split in ["auto", "never", "uncached", "prefill-load --split-prefill-tokens 4000"] {
+        let outcomes = run(&format!(
+            "--prefill 2 --decode 2 --workers 2 --mix agents --requests 150 --rate 8 --split {split} \
+             --policy llm-d,prefix-hash,dynamo,stator --adapters 3 --session-affinity hard {FAULTS}"
+        ));
+        assert!(outcomes.iter().all(|outcome| outcome.failed < 20), "{split}");
+    }
+}
+
+#[test]
+fn edges_keep_the_rules_while_everything_fails() {
+    for faults in ["", FAULTS] {
+        for peers in [0, 10] {
+            let outcomes = run(&format!(
+                "--edges 3 --peer-interval-ms {peers} --mix mixed --requests 150 --rate 40 \
+                 --workers 3 --policy stator,least-loaded --session-affinity soft {faults} \
+                 --active-prefill-tokens-threshold 4000"
+            ));
+            assert!(outcomes.iter().all(|outcome| outcome.failed < 20), "{faults} {peers}");
+        }
+    }
+}
+
+/// The mean time to the first token, and the share of tokens that was reused.
+fn quality(line: &str) -> (f64, f64) {
+    let outcomes = run(&format!("{line} --policy stator"));
+    (outcomes[0].ttft_ms.mean, outcomes[0].cached_share)
+}
+
+#[test]
+fn edges_that_tell_each_other_decide_about_as_well_as_one() {
+    let line = "--mix agents --requests 1500 --rate 24 --workers 12 --report-interval-ms 500";
+    let (one, cached) = quality(line);
+    let (told, cached_told) = quality(&format!("{line} --edges 3 --peer-interval-ms 10"));
+    let (deaf, _) = quality(&format!("{line} --edges 3"));
+    assert!(told < 1.05 * one && cached_told > 0.98 * cached, "{told} {one}");
+    assert!(told < deaf, "{told} {deaf}");
+}
+
+#[test]
+fn sessions_that_are_bound_reuse_no_less() {
+    let line = "--mix chat --requests 600 --rate 12 --workers 6";
+    let (_, free) = quality(line);
+    for affinity in ["soft", "hard"] {
+        let (_, bound) = quality(&format!("{line} --session-affinity {affinity}"));
+        assert!(bound > free - 0.02, "{affinity}: {bound} {free}");
+    }
+}
+
+#[test]
+fn a_link_that_is_shared_makes_answers_wait() {
+    let line = "--prefill 2 --decode 2 --mix summarise --requests 150 --rate 3 --split always \
+                --host-workers 1";
+    let (fast, _) = quality(&format!("{line} --remote-gb-s 40"));
+    let (slow, _) = quality(&format!("{line} --remote-gb-s 1"));
+    assert!(slow > 1.5 * fast, "{slow} {fast}");
+    let (kept, _) = quality(&format!("{line} --remote-gb-s 1").replace("always", "auto"));
+    assert!(kept < slow, "what is slow is used less: {kept} {slow}");
 }
 
 #[test]
@@ -152,11 +214,12 @@ impl Policy for Forgetful {
 fn a_booking_that_is_not_given_back_is_found() {
     let check = |left| -> Result<usize, Violation> {
         let settings = args("--workers 3").settings().expect("good settings");
-        let workload = Workload::made_up(Mix::Chat, 50, 10.0, 1, 128);
+        let mix = MadeUp { mix: Mix::Chat, rate: 10.0, adapters: 0, block_size: 128 };
+        let workload = Workload::made_up(mix, 50, 1);
         let mut world = World::new(&settings, &workload, Kind::LeastLoaded);
         let policy = Kind::LeastLoaded.build(&settings.common());
-        let policy = std::mem::replace(&mut world.policy, policy);
-        world.policy = Box::new(Forgetful { policy, forgets: Progress::End, left });
+        let policy = std::mem::replace(&mut world.edges[0].policy, policy);
+        world.edges[0].policy = Box::new(Forgetful { policy, forgets: Progress::End, left });
         world.run().map(|observed| observed.requests.len())
     };
     assert_eq!(check(0), Ok(50));

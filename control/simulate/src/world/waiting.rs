@@ -22,40 +22,64 @@ impl World<'_> {
             jump: 0,
             payload: request,
         };
-        let Some(queue) = &mut self.queue else { return };
+        let edge = &mut self.edges[usize::from(self.flights[request as usize].edge)];
+        let Some(queue) = &mut edge.queue else { return };
         let mut displaced = Vec::new();
         match queue.push(entry, duration(self.now), &mut displaced) {
             // Its clock counts whole nanoseconds.
-            Ok(_) => self.agenda.at(deadline + 1_000, Event::Deadline),
+            Ok(_) => {
+                edge.urgent += u32::from(asked.class == Class::Interactive);
+                self.agenda.at(deadline + 1_000, Event::Deadline);
+            }
             Err(_) => self.end(request, Ending::Failed),
         }
         for gone in displaced {
+            self.left_queue(gone.payload);
             self.end(gone.payload, Ending::Failed);
         }
     }
 
-    /// Offers the policy what waits, in the queue's order.
+    /// A request waits no more.
+    fn left_queue(&mut self, request: u32) {
+        let edge = usize::from(self.flights[request as usize].edge);
+        let urgent = self.workload.requests[request as usize].class == Class::Interactive;
+        self.edges[edge].urgent -= u32::from(urgent);
+    }
+
+    /// Offers the policies what waits, in the queues' order.
     pub(super) fn offer(&mut self) {
-        if self.waiting() == 0 {
-            return;
+        for edge in 0..self.edges.len() {
+            if self.edges[edge].waiting() > 0 {
+                self.offer_at(edge);
+            }
         }
-        let Some(mut queue) = self.queue.take() else { return };
+    }
+
+    fn offer_at(&mut self, edge: usize) {
+        let Some(mut queue) = self.edges[edge].queue.take() else { return };
         let now = duration(self.now);
         let mut verdict = |_: &Head, request: &mut u32| match self.try_place(*request) {
-            Ok(()) => Verdict::Go,
+            Ok(()) => {
+                self.check_turn(*request);
+                self.left_queue(*request);
+                Verdict::Go
+            }
             Err(_) => Verdict::Stop,
         };
         queue.pop(now, &mut verdict, &mut Vec::new());
-        self.queue = Some(queue);
+        self.edges[edge].queue = Some(queue);
     }
 
     /// Ends what waited too long.
     pub(super) fn expire(&mut self) {
         let mut gone = Vec::new();
-        if let Some(queue) = &mut self.queue {
-            queue.expire(duration(self.now), &mut gone);
+        for edge in &mut self.edges {
+            if let Some(queue) = &mut edge.queue {
+                queue.expire(duration(self.now), &mut gone);
+            }
         }
         for evicted in gone {
+            self.left_queue(evicted.payload);
             self.end(evicted.payload, Ending::Failed);
         }
     }

@@ -9,6 +9,8 @@ use stator_protos::kv_event::KvEvent;
 pub(super) struct Worker {
     pub(super) engine: Engine,
     pub(super) alive: bool,
+    /// Whether those who place requests take it to be there.
+    pub(super) listed: bool,
     pub(super) generation: u64,
     /// Counts up with every run that is planned anew.
     pub(super) epoch: u32,
@@ -19,6 +21,8 @@ pub(super) struct Worker {
     /// Requests that were sent to it and are not over, with parked ones.
     pub(super) requests: Vec<u32>,
     pub(super) feed: Feed,
+    /// When it has sent all KV that others are to have.
+    pub(super) link_free: Ps,
     /// How many times as slow as others.
     pub(super) slow: f64,
     /// Of earlier lives.
@@ -57,12 +61,14 @@ impl Worker {
         Self {
             engine,
             alive: true,
+            listed: false,
             generation: 1,
             epoch: 0,
             planned: None,
             wakes: 0,
             requests: Vec::new(),
             feed: Feed::default(),
+            link_free: 0,
             slow,
             busy: 0,
             preemptions: 0,
@@ -77,7 +83,7 @@ impl Worker {
         self.alive = false;
         self.epoch += 1;
         self.planned = None;
-        self.wakes = 0;
+        (self.wakes, self.link_free) = (0, 0);
     }
 
     /// Time spent on steps, over all lives.

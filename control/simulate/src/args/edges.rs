@@ -1,0 +1,81 @@
+//! Flags of those who place requests, and of what binds requests to workers.
+
+use super::check::Faulty;
+use crate::settings::{Adapters, Edges};
+use crate::time::MS;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use stator_placement::{Affinity, SessionSettings};
+use std::time::Duration;
+
+/// What a session's last worker is preferred by where that is no more than a preference.
+const SESSION_WEIGHT: f64 = 1.0;
+/// Sessions that are remembered, and for how long after their last request.
+const SESSIONS_MAX: usize = 1 << 20;
+const SESSION_TTL: Duration = Duration::from_secs(3_600);
+
+/// Who places requests.
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(next_help_heading = "Edges")]
+pub(crate) struct EdgeArgs {
+    /// Those who place requests, 1 to 64: each is given its share of them at random, has a queue of
+    /// its own, and hears of the others' from reports of workers alone unless --peer-interval-ms
+    /// says otherwise.
+    #[arg(long, default_value = "1", env = "STATOR_SIMULATE_EDGES")]
+    pub(crate) edges: u32,
+    /// How often each edge tells the others what it has in flight, 1 to 60000 ms; it arrives as
+    /// late as events do. 0: never.
+    #[arg(long, default_value = "0", env = "STATOR_SIMULATE_PEER_INTERVAL_MS")]
+    pub(crate) peer_interval_ms: f64,
+    /// How sessions are bound to the worker of their last request, by the policies of this
+    /// project's placement.
+    #[arg(long, value_enum, default_value = "none", env = "STATOR_SIMULATE_SESSION_AFFINITY")]
+    pub(crate) session_affinity: AffinityArg,
+    /// LoRA adapters, 0 to 1000: every session of a made-up workload is for one of them, few of
+    /// them for most. 0: none.
+    #[arg(long, default_value = "0", env = "STATOR_SIMULATE_ADAPTERS")]
+    pub(crate) adapters: u32,
+    /// Workers of each role that have a given adapter loaded, at least 1.
+    #[arg(long, default_value = "2", env = "STATOR_SIMULATE_ADAPTER_COPIES")]
+    pub(crate) adapter_copies: u32,
+}
+
+/// How sessions are bound to workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AffinityArg {
+    /// Not at all.
+    None,
+    /// The worker of the last request is cheaper.
+    Soft,
+    /// It is the only one as long as it is there.
+    Hard,
+}
+
+impl EdgeArgs {
+    pub(super) fn edges(&self, faulty: &mut Faulty) -> Edges {
+        let count = faulty.count("edges", self.edges, 1, 64);
+        let interval = self.peer_interval_ms;
+        let exchange = (interval != 0.0)
+            .then(|| faulty.ms("peer_interval_ms", interval, 1.0, 60_000.0).max(MS));
+        Edges { count, exchange }
+    }
+
+    pub(super) fn sessions(&self) -> Option<SessionSettings> {
+        let affinity = match self.session_affinity {
+            AffinityArg::None => return None,
+            AffinityArg::Soft => Affinity::Soft(SESSION_WEIGHT),
+            AffinityArg::Hard => Affinity::Hard,
+        };
+        Some(SessionSettings::new(affinity, SESSION_TTL, SESSIONS_MAX))
+    }
+
+    pub(super) fn adapters(&self, traced: bool, faulty: &mut Faulty) -> Adapters {
+        let count = faulty.count("adapters", self.adapters, 0, 1_000);
+        if count > 0 && traced {
+            faulty.fault(format!("adapters: {count}, but a trace names none"));
+        }
+        let copies = faulty.count("adapter_copies", self.adapter_copies, 1, 100_000);
+        Adapters { count, copies }
+    }
+}

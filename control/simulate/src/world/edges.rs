@@ -1,0 +1,111 @@
+//! Those who place requests, and what they tell each other of it.
+
+use super::World;
+use super::agenda::Event;
+use crate::policy::{News, Policy, Progress, Ticket, WorkerNumber};
+use crate::time::Ps;
+use stator_placement::PeerLoad;
+use stator_queue::Queues;
+
+/// A proxy or a picker: it sees its share of the requests, and everything that workers say.
+pub(super) struct Edge {
+    pub(super) policy: Box<dyn Policy>,
+    /// Requests without a worker. `None` while they are offered to the policy.
+    pub(super) queue: Option<Queues<u32>>,
+    /// Those of them that somebody waits for.
+    pub(super) urgent: u32,
+    /// By worker, what it told the others last, and what they know of that.
+    told: Vec<PeerLoad>,
+    known: Vec<PeerLoad>,
+}
+
+/// What an edge has in flight where that changed.
+#[derive(Debug)]
+pub(super) struct Gauges {
+    edge: usize,
+    changed: Vec<(WorkerNumber, PeerLoad)>,
+}
+
+impl Edge {
+    pub(super) fn new(policy: Box<dyn Policy>, queue: Queues<u32>, workers: u32) -> Self {
+        let nothing = vec![PeerLoad::default(); workers as usize];
+        let (queue, told) = (Some(queue), nothing.clone());
+        Self { policy, queue, urgent: 0, told, known: nothing }
+    }
+
+    /// Its requests without a worker.
+    pub(super) fn waiting(&self) -> u32 {
+        self.queue.as_ref().map_or(0, |queue| queue.waiting().requests as u32)
+    }
+
+    /// What changed since it told the others last.
+    fn changes(&mut self, now: Ps) -> Vec<(WorkerNumber, PeerLoad)> {
+        let changed = (0..).zip(&mut self.told).filter_map(|(worker, told)| {
+            let load = self.policy.booked(worker, now);
+            (std::mem::replace(told, load) != load).then_some((worker, load))
+        });
+        changed.collect()
+    }
+}
+
+impl World<'_> {
+    /// The policy that placed a request, or will.
+    pub(super) fn policy_of(&mut self, request: u32) -> &mut dyn Policy {
+        let edge = self.flights[request as usize].edge;
+        &mut *self.edges[usize::from(edge)].policy
+    }
+
+    /// Tells the policy that placed a request how it goes on.
+    pub(super) fn progress(&mut self, request: u32, ticket: Ticket, progress: Progress) {
+        let now = self.now;
+        self.policy_of(request).progress(ticket, progress, now);
+    }
+
+    /// Tells every policy.
+    pub(super) fn hear(&mut self, worker: WorkerNumber, news: News<'_>) {
+        for edge in &mut self.edges {
+            edge.policy.hear(worker, news, self.now);
+        }
+    }
+
+    /// Requests without a worker, at all edges.
+    pub(super) fn waiting(&self) -> u32 {
+        self.edges.iter().map(Edge::waiting).sum()
+    }
+
+    /// Every edge tells the others what it has in flight.
+    pub(super) fn exchange(&mut self) {
+        let Some(interval) = self.settings.edges.exchange else { return };
+        let arrives = self.now + self.settings.event_delay;
+        for (number, edge) in self.edges.iter_mut().enumerate() {
+            let changed = edge.changes(self.now);
+            if !changed.is_empty() {
+                self.gauges.push_back(Gauges { edge: number, changed });
+                self.agenda.at(arrives, Event::Told);
+            }
+        }
+        self.agenda.at(self.now + interval, Event::Exchange);
+    }
+
+    /// What an edge told arrives at all others; all take equally long.
+    pub(super) fn told(&mut self) {
+        let Some(Gauges { edge, changed }) = self.gauges.pop_front() else { return };
+        for (worker, load) in changed {
+            self.edges[edge].known[worker as usize] = load;
+            self.tell_others(worker);
+        }
+    }
+
+    /// What each edge knows of the others' requests at a worker.
+    pub(super) fn tell_others(&mut self, worker: WorkerNumber) {
+        if self.settings.edges.exchange.is_none() {
+            return;
+        }
+        let known: Vec<_> = self.edges.iter().map(|edge| edge.known[worker as usize]).collect();
+        for (number, edge) in self.edges.iter_mut().enumerate() {
+            let others = known.iter().enumerate().filter(|(other, _)| *other != number);
+            let load = others.fold(PeerLoad::default(), |sum, (_, other)| sum.plus(*other));
+            edge.policy.hear(worker, News::Others { load }, self.now);
+        }
+    }
+}
