@@ -1,7 +1,7 @@
 //! Time to read a batch of 100,000 blocks, and to hash a prompt of as many tokens.
 
 use stator_protos::hash::{HashSeed, sequence_hashes};
-use stator_protos::kv_event::{EventBatch, KvEvent, Medium, Stored, decode, encode};
+use stator_protos::kv_event::{KvEvent, Medium, Stored, decode, encode};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,12 @@ fn main() {
         lora_name: None,
     };
     let events = vec![KvEvent::Stored(stored)];
-    let batch = EventBatch { timestamp_s: 0.0, events, rank: Some(0) };
     let mut frame = Vec::new();
-    encode(&batch, &mut frame);
+    encode(0.0, &events, Some(0), &mut frame);
 
     let encoded = fastest(|| {
         frame.clear();
-        encode(&batch, &mut frame);
+        encode(0.0, &events, Some(0), &mut frame);
     });
     let decoded = fastest(|| drop(decode(&frame)));
     let block_size = NonZeroU32::new(BLOCK_SIZE).expect("16 is not 0");

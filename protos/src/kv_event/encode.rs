@@ -1,6 +1,6 @@
 //! Writes a batch as vLLM does from 0.24 on: an array whose events are maps.
 
-use super::{EventBatch, KvEvent, Removed, Stored};
+use super::{KvEvent, Removed, Stored};
 use rmp::encode::{
     ByteBuf, ValueWriteError, write_array_len, write_f64, write_map_len, write_nil, write_str,
     write_uint,
@@ -10,21 +10,27 @@ use std::convert::Infallible;
 /// A buffer in memory takes whatever is written: the error cannot exist.
 type Written = Result<(), ValueWriteError<Infallible>>;
 
-/// Appends the payload of `batch` to `out`.
+/// Appends the payload of a batch to `out`: when it was made, in seconds since the Unix epoch, its
+/// events, and the data-parallel rank that they are of.
 ///
 /// A receiver refuses what is beyond the limits of [`super::decode`]; a batch that comes near
 /// them is better sent in parts.
-pub fn encode(batch: &EventBatch, out: &mut Vec<u8>) {
+pub fn encode(timestamp_s: f64, events: &[KvEvent], rank: Option<u32>, out: &mut Vec<u8>) {
     let mut buffer = ByteBuf::from_vec(std::mem::take(out));
-    let Ok(()) = write_batch(&mut buffer, batch);
+    let Ok(()) = write_batch(&mut buffer, timestamp_s, events, rank);
     *out = buffer.into_vec();
 }
 
-fn write_batch(out: &mut ByteBuf, batch: &EventBatch) -> Written {
+fn write_batch(
+    out: &mut ByteBuf,
+    timestamp_s: f64,
+    events: &[KvEvent],
+    rank: Option<u32>,
+) -> Written {
     write_array_len(out, 3)?;
-    write_f64(out, batch.timestamp_s)?;
-    write_array_len(out, length(batch.events.len()))?;
-    for event in &batch.events {
+    write_f64(out, timestamp_s)?;
+    write_array_len(out, length(events.len()))?;
+    for event in events {
         match event {
             KvEvent::Stored(stored) => write_stored(out, stored)?,
             KvEvent::Removed(removed) => write_removed(out, removed)?,
@@ -34,7 +40,7 @@ fn write_batch(out: &mut ByteBuf, batch: &EventBatch) -> Written {
             }
         }
     }
-    write_optional(out, batch.rank.map(u64::from))
+    write_optional(out, rank.map(u64::from))
 }
 
 fn write_stored(out: &mut ByteBuf, stored: &Stored) -> Written {

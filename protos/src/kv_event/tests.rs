@@ -269,11 +269,11 @@ proptest! {
         rank: Option<u32>,
         before in vec(any::<u8>(), 0..4),
     ) {
-        let batch = EventBatch { timestamp_s, events, rank };
         let mut frame = before.clone();
-        encode(&batch, &mut frame);
+        encode(timestamp_s, &events, rank, &mut frame);
         prop_assert_eq!(&frame[..before.len()], &before[..], "what was there stays");
         let decoded = decode(&frame[before.len()..]);
+        let batch = EventBatch { timestamp_s, events, rank };
         prop_assert_eq!(decoded, Ok(Decoded { batch, skipped: 0 }));
     }
 
@@ -291,14 +291,15 @@ proptest! {
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mut frame = Vec::new();
-        encode(&EventBatch { timestamp_s: 1.0, events, rank: None }, &mut frame);
+        encode(1.0, &events, None, &mut frame);
         for (at, byte) in changes {
             let at = at.index(frame.len());
             frame[at] = byte;
         }
         if let Ok(decoded) = decode(&frame) {
+            let EventBatch { timestamp_s, events, rank } = decoded.batch;
             let mut again = Vec::new();
-            encode(&decoded.batch, &mut again);
+            encode(timestamp_s, &events, rank, &mut again);
             prop_assert!(decode(&again).is_ok(), "what was read can be written");
         }
     }
