@@ -60,6 +60,18 @@ pub struct ProfileRecord {
     /// What an engine that decodes must know of these that prefill: opaque JSON of the connector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handover: Option<String>,
+    /// Where their engine is asked, if it takes no token ids: see [`ModelRecord::takes_tokens`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api: Option<ApiRecord>,
+}
+
+/// The OpenAI-compatible API of an engine, which proxies send requests to as they came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiRecord {
+    /// `http://host:port` or `https://host:port`, where proxies reach it.
+    pub url: String,
+    /// The model's name there.
+    pub model: String,
 }
 
 /// What a worker does of a request.
@@ -86,12 +98,20 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 pub struct ModelRecord {
     /// Name that clients ask for.
     pub name: String,
-    /// Most tokens of prompt and answer together.
+    /// Most tokens of prompt and answer together; 0 if unknown.
     pub context_length: u32,
-    /// Tokens per KV block.
+    /// Tokens per KV block. Where there are no tokens: four bytes of text for each.
     pub block_size: u32,
-    /// Token ids are below this.
+    /// Token ids are below this; 0 where the engines take none.
     pub vocab_size: u32,
+}
+
+impl ModelRecord {
+    /// Whether the engines take token ids, by way of their agents. Others are asked over an HTTP
+    /// API of their own, in the client's words.
+    pub fn takes_tokens(&self) -> bool {
+        self.vocab_size > 0
+    }
 }
 
 /// One worker of an agent.

@@ -4,6 +4,9 @@
 pub const REQUEST_ID: &str = "x-request-id";
 /// W3C trace context, passed on to workers.
 pub const TRACEPARENT: &str = "traceparent";
+
+/// What goes with it: vendors' own state of the trace.
+pub const TRACESTATE: &str = "tracestate";
 /// Whose request it is, where clients share fairly.
 pub const FAIRNESS_ID: &str = "x-llm-d-inference-fairness-id";
 /// The session that a request belongs to.

@@ -10,6 +10,7 @@ pub mod header;
 pub mod kv_event;
 pub mod load;
 mod msgpack;
+pub mod text;
 pub mod topic;
 
 /// Generated types of the request plane (`stator.worker.v1`).

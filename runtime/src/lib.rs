@@ -1,16 +1,20 @@
-//! What every stator process does alike: configuration, logs, metrics, traces, TLS, the side
-//! server for operators, and shutdown.
+//! What every stator process does alike: configuration, logs, metrics, traces, TLS, reaching each
+//! other, the side server for operators, and shutdown.
 //!
 //! This crate knows nothing of models, workers or requests. Start reading at [`config`].
 
 pub mod admin;
 pub mod config;
+pub mod dial;
+pub mod lane;
 pub mod log;
 pub mod metrics;
+pub mod secret;
 pub mod shutdown;
 pub mod tls;
 pub mod trace;
 
+pub use lane::Lane;
 pub use shutdown::Shutdown;
 
 use std::path::PathBuf;

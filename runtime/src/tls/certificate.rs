@@ -66,17 +66,28 @@ fn make(names: &[String]) -> Result<(rcgen::Certificate, KeyPair), rcgen::Error>
 }
 
 fn parse_pair(pair: &Pair) -> Result<Arc<CertifiedKey>, TlsError> {
+    let (chain, key) = parse_parts(pair)?;
+    Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
+}
+
+/// Certificate with its chain, and key; whether they belong together is not checked.
+pub(super) fn parse_parts(
+    pair: &Pair,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = parse_chain(&pair.folder.join(CHAIN), &pair.chain)?;
     let key = PrivateKeyDer::from_pem_slice(&pair.key).map_err(|error| TlsError::Pem {
         path: pair.folder.join(KEY),
         what: "private key",
         error,
     })?;
-    Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
+    Ok((chain, key))
 }
 
 /// All certificates of a PEM file; at least one.
-fn parse_chain(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(super) fn parse_chain(
+    path: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let refuse = |error| TlsError::Pem { path: path.to_owned(), what: "certificate", error };
     let chain: Vec<_> =
         CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(refuse)?;

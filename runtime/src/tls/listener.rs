@@ -4,6 +4,9 @@ use futures::Stream;
 use futures::stream::unfold;
 use prometheus_client::metrics::counter::Counter;
 use rustls::ServerConfig;
+use rustls::client::verify_server_name;
+use rustls::server::ParsedCertificate;
+use rustls_pki_types::{CertificateDer, ServerName};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -15,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
 /// How long a client may take for its handshake.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -43,6 +46,26 @@ pub enum Connection {
     Plain(TcpStream),
     /// Over TLS, the handshake done.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Who a client is, as servers of gRPC tell it with each request.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Where it connects from; None where it is gone.
+    pub address: Option<SocketAddr>,
+    /// The certificate that it showed, from an authority of clients.
+    pub certificate: Option<CertificateDer<'static>>,
+}
+
+impl Peer {
+    /// Whether its certificate is for this name.
+    pub fn is(&self, name: &str) -> bool {
+        let (Some(certificate), Ok(name)) = (&self.certificate, ServerName::try_from(name)) else {
+            return false;
+        };
+        let parsed = ParsedCertificate::try_from(certificate);
+        parsed.is_ok_and(|parsed| verify_server_name(&parsed, &name).is_ok())
+    }
 }
 
 impl Listener {
@@ -172,10 +195,15 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.tcp().connect_info()
+    fn connect_info(&self) -> Peer {
+        let certificate = match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.get_ref().1.peer_certificates().and_then(<[_]>::first),
+        };
+        let certificate = certificate.map(|shown| shown.clone().into_owned());
+        Peer { address: self.tcp().peer_addr().ok(), certificate }
     }
 }
 

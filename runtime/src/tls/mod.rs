@@ -1,10 +1,12 @@
-//! TLS for servers: where the certificate comes from, who may connect, and how both change while
-//! the process runs.
+//! TLS: where a server's certificate comes from, who may connect, and how both change while the
+//! process runs; and whom a client trusts.
 //!
 //! [`server_config`] turns checked [`Settings`] into a rustls configuration that any server can
 //! use. [`Listener`] accepts connections with it, or plain ones, so that a server has one path.
+//! [`ClientFiles`] are what a client knows.
 
 mod certificate;
+mod client;
 mod listener;
 mod reload;
 mod suites;
@@ -13,7 +15,8 @@ pub(crate) mod testkit;
 #[cfg(test)]
 mod tests;
 
-pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Listener};
+pub use client::{ClientFiles, connect};
+pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Listener, Peer};
 pub use reload::{RELOAD_INTERVAL, Reload};
 pub use suites::{CipherSuites, UnsupportedSuites};
 
@@ -21,6 +24,7 @@ use reload::{Certificate, Clients, Material};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::NoServerSessionStorage;
 use rustls::{ServerConfig, SupportedProtocolVersion, version};
+use rustls_pki_types::ServerName;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -106,6 +110,14 @@ pub enum TlsError {
         /// Why.
         error: rcgen::Error,
     },
+}
+
+/// What a server needs to speak TLS.
+pub type ServerTls = Arc<ServerConfig>;
+
+/// Whether a certificate could be for this name.
+pub fn is_name(text: &str) -> bool {
+    ServerName::try_from(text).is_ok()
 }
 
 /// Makes ring the cryptography of every TLS library in the process. Call it once at start, before

@@ -208,6 +208,6 @@ impl ClientCertVerifier for Clients {
     }
 }
 
-fn read(path: PathBuf) -> Result<Vec<u8>, TlsError> {
+pub(super) fn read(path: PathBuf) -> Result<Vec<u8>, TlsError> {
     std::fs::read(&path).map_err(|error| TlsError::Read { path, error })
 }

@@ -3,14 +3,16 @@
 use super::reload::Material;
 use super::testkit::{Authority, Echo, client, settings};
 use super::{
-    Listener, RELOAD_INTERVAL, Settings, Source, TlsError, Version, certificate, install_provider,
-    provider, server_config,
+    Listener, Peer, RELOAD_INTERVAL, Settings, Source, TlsError, Version, certificate,
+    install_provider, provider, server_config,
 };
 use crate::Shutdown;
+use crate::dial::{Dial, DialArgs};
 use opentelemetry_proto::tonic::collector::trace::v1 as otlp;
 use rustls::ClientConfig;
 use rustls::client::danger::ServerCertVerifier;
 use rustls_pki_types::CertificateDer;
+use std::net::SocketAddr;
 use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -264,7 +266,7 @@ fn faults_of_files_name_the_file() {
     assert!(matches!(error, TlsError::SelfSigned { .. }), "{error}");
 }
 
-/// A gRPC service that says nothing, to be called over TLS.
+/// A gRPC service that says nothing but whether its client is `proxy`, to be called over TLS.
 struct Silent;
 
 #[tonic::async_trait]
@@ -273,7 +275,12 @@ impl otlp::trace_service_server::TraceService for Silent {
         &self,
         request: Request<otlp::ExportTraceServiceRequest>,
     ) -> Result<Response<otlp::ExportTraceServiceResponse>, Status> {
-        assert!(request.remote_addr().is_some());
+        let peer = request.extensions().get::<Peer>().unwrap();
+        assert!(peer.address.is_some());
+        if peer.certificate.is_some() && !peer.is("proxy") {
+            assert!(peer.is("other"));
+            return Err(Status::permission_denied("not the proxy"));
+        }
         Ok(Response::new(otlp::ExportTraceServiceResponse::default()))
     }
 }
@@ -298,4 +305,49 @@ async fn grpc_is_served_over_it() {
     let mut client =
         otlp::trace_service_client::TraceServiceClient::new(channel.connect().await.unwrap());
     client.export(otlp::ExportTraceServiceRequest::default()).await.unwrap();
+}
+
+/// Calls a server at `address` as `dial` says.
+async fn call(dial: &Dial, address: SocketAddr) -> Result<(), String> {
+    let channel = dial.target(&format!("https://{address}")).unwrap().connect().await;
+    let channel = channel.map_err(|error| format!("{error:?}"))?;
+    let mut client = otlp::trace_service_client::TraceServiceClient::new(channel);
+    let called = client.export(otlp::ExportTraceServiceRequest::default()).await;
+    called.map(drop).map_err(|status| status.message().to_owned())
+}
+
+#[tokio::test]
+async fn both_sides_are_known_by_their_certificates_whichever_is_there_now() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    for folder in ["server", "client"] {
+        std::fs::create_dir(path(folder)).unwrap();
+    }
+    authority.sign("agent").write(&path("server"));
+    std::fs::write(path("ca.crt"), &authority.pem).unwrap();
+    let settings = Settings { client_ca: Some(path("ca.crt")), ..folder(&path("server")) };
+    let (config, _) = server_config(&settings).unwrap();
+    let listener = Listener::tls(TcpListener::bind("127.0.0.1:0").await.unwrap(), config);
+    let address = listener.address().unwrap();
+    let service = otlp::trace_service_server::TraceServiceServer::new(Silent);
+    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(listener.incoming()));
+
+    let dial = |certificate: bool, name: Option<&str>| DialArgs {
+        request_tls_ca_file: Some(path("ca.crt")),
+        request_tls_cert_dir: certificate.then(|| path("client")),
+        request_tls_server_name: name.map(str::to_owned),
+    };
+    authority.sign("proxy").write(&path("client"));
+    let known = dial(true, Some("agent")).dial().unwrap();
+    assert_eq!(call(&known, address).await, Ok(()));
+    let nobody = dial(false, Some("agent")).dial().unwrap();
+    assert!(call(&nobody, address).await.is_err(), "a certificate is asked for");
+    let misled = dial(true, None).dial().unwrap();
+    assert!(call(&misled, address).await.is_err(), "the server is not 127.0.0.1");
+    // The files count that are there when a connection is made.
+    authority.sign("other").write(&path("client"));
+    assert_eq!(call(&known, address).await, Err("not the proxy".into()));
+    stranger.sign("proxy").write(&path("client"));
+    assert!(call(&known, address).await.is_err(), "of another authority");
 }

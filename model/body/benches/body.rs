@@ -1,4 +1,4 @@
-//! What reading and changing a body costs: `cargo bench -p stator-epp-body`.
+//! What reading and changing a body costs: `cargo bench -p stator-body`.
 //!
 //! Plain loops and plain printing; the figures are nanoseconds of one thread and the bytes of the
 //! body that pass in that time. The two ways of serde_json that stand beside are the ones that a
@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use stator_epp_body::{
+use stator_body::{
     Body, Field, ModelNameRewriter, ParserSet, UsageTail, prompt_bytes, scan, write_token_ids,
 };
 use std::fmt::Write;
@@ -108,7 +108,7 @@ fn splicing(body: Vec<u8>) {
     let mut chunks = Body::new(1 << 30);
     chunks.push(bytes.clone()).expect("the body fits");
     measure("  replace the model, pieces of 62,000", size, || {
-        let mut editor = stator_epp_body::Editor::new(&bytes, &fields);
+        let mut editor = stator_body::Editor::new(&bytes, &fields);
         editor.set_string(Field::Model, "adapter-7");
         let edits = editor.finish();
         black_box(edits.pieces(&chunks, 62_000).map(|piece| piece.len()).sum::<usize>());

@@ -1,5 +1,5 @@
-//! Request and response bodies as the endpoint picker sees them: scanned once, spliced where one
-//! value changes, and otherwise passed on as the bytes that came.
+//! Request and response bodies as edges see them that pass them on: scanned once, spliced where one
+//! value changes, and otherwise the bytes that came.
 //!
 //! Pure: bytes in, values out. This crate never opens a socket, never builds a tree and never
 //! serialises a body again. Every entry point takes arbitrary bytes and returns an error or a
