@@ -6,12 +6,14 @@
 //!
 //! - [`events`] follows KV events and translates engines' block hashes to ours.
 //! - [`page`] finds the few lines of a metrics page that matter to who reads it often.
-//! - [`report`] reads all that an agent republishes, rank by rank.
+//! - [`report`] reads what an agent tells under its own names, rank by rank.
+//! - [`families`] takes over the engine's own names, to stand on an agent's page.
 //! - [`fetch`] is the HTTP client that asks for pages.
 //!
 //! Start reading at [`events::Follower`].
 
 pub mod events;
+pub mod families;
 pub mod fetch;
 pub mod page;
 pub mod report;

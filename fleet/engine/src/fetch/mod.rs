@@ -64,6 +64,23 @@ pub struct Origin {
     pub tls: Option<Arc<ClientConfig>>,
 }
 
+/// A key that is sent as a bearer token, and that no log shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bearer(String);
+
+impl Bearer {
+    /// A key; `None` for one with characters that no header may contain.
+    pub fn new(key: &str) -> Option<Self> {
+        key.bytes().all(|byte| matches!(byte, b' '..=b'~')).then(|| Self(key.to_owned()))
+    }
+}
+
+impl std::fmt::Debug for Bearer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bearer(..)")
+    }
+}
+
 /// A response, in the connection's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response<'a> {
@@ -244,9 +261,22 @@ async fn connect(origin: &Origin) -> Result<Box<dyn Io>, FetchError> {
 
 /// Writes a request; a body is sent as JSON. `target` is the path with its query.
 pub fn request(method: &str, origin: &Origin, target: &str, body: Option<&[u8]>) -> Vec<u8> {
+    request_as(None, origin, (method, target), body)
+}
+
+/// The same, for a server that asks for a key.
+pub fn request_as(
+    bearer: Option<&Bearer>,
+    origin: &Origin,
+    (method, target): (&str, &str),
+    body: Option<&[u8]>,
+) -> Vec<u8> {
     let Origin { host, port, .. } = origin;
     let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     let mut out = format!("{method} {target} HTTP/1.1\r\nhost: {host}:{port}\r\naccept: */*\r\n");
+    if let Some(Bearer(key)) = bearer {
+        out.push_str(&format!("authorization: Bearer {key}\r\n"));
+    }
     if let Some(body) = body {
         let length = body.len();
         out.push_str(&format!("content-type: application/json\r\ncontent-length: {length}\r\n"));

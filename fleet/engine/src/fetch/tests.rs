@@ -62,6 +62,18 @@ fn a_request_names_its_host_and_length() {
     assert_eq!(text, expected);
 }
 
+#[test]
+fn a_key_is_sent_and_not_shown() {
+    let origin = Origin { host: "h".into(), port: 80, tls: None };
+    let bearer = Bearer::new("hush").expect("it is plain");
+    assert!(!format!("{bearer:?}").contains("hush"));
+    let text = request_as(Some(&bearer), &origin, ("GET", "/a"), None);
+    let expected =
+        "GET /a HTTP/1.1\r\nhost: h:80\r\naccept: */*\r\nauthorization: Bearer hush\r\n\r\n";
+    assert_eq!(String::from_utf8(text).expect("ASCII"), expected);
+    assert_eq!(Bearer::new("a\r\nx: y"), None);
+}
+
 /// A server that answers everything with two answers, over TLS with this certificate.
 async fn tls_server(certified: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Origin {
     let key = rustls_pki_types::PrivateKeyDer::try_from(certified.signing_key.serialize_der());

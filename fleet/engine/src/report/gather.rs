@@ -151,6 +151,8 @@ impl Part {
             steps: self.count(Field::Steps),
             steps_s: sum(Field::StepsSeconds),
             last_step_s: sum(Field::LastStepSeconds),
+            token_gaps: self.count(Field::TokenGaps),
+            token_gaps_s: sum(Field::TokenGapsSeconds),
             sleep: self.sleep(),
             adapters: None,
         }

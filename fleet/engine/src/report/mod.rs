@@ -58,10 +58,30 @@ pub struct EngineReport {
     pub steps_s: Option<f64>,
     /// Seconds that the last step took.
     pub last_step_s: Option<f64>,
+    /// Counter: gaps between two tokens of a request.
+    pub token_gaps: Option<u64>,
+    /// Counter: seconds that these took, all together.
+    pub token_gaps_s: Option<f64>,
     /// Whether the engine sleeps.
     pub sleep: Option<Sleep>,
     /// LoRA adapters of the engine, the same for all of its ranks.
     pub adapters: Option<Adapters>,
+}
+
+impl EngineReport {
+    /// Seconds that a step took since the report `before`, on average; `None` where there was none
+    /// or the engine does not tell. Of an engine that does not time its steps it is what its
+    /// requests saw from one of their tokens to the next, of which a step gives each one.
+    pub fn step_s(&self, before: &Self) -> Option<f64> {
+        let mean = |count: fn(&Self) -> Option<u64>, seconds: fn(&Self) -> Option<f64>| {
+            let count = count(self)?.checked_sub(count(before)?).filter(|count| *count > 0)?;
+            let seconds = seconds(self)? - seconds(before)?;
+            (seconds >= 0.0).then(|| seconds / count as f64)
+        };
+        self.last_step_s
+            .or_else(|| mean(|report| report.steps, |report| report.steps_s))
+            .or_else(|| mean(|report| report.token_gaps, |report| report.token_gaps_s))
+    }
 }
 
 impl From<&LoadStat> for EngineReport {

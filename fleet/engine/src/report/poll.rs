@@ -1,21 +1,24 @@
 //! Asks an engine for its page.
 
 use super::{Engine, EngineReport, read};
-use crate::fetch::{self, Connection, FetchError, Origin};
+use crate::fetch::{self, Bearer, Connection, FetchError, Origin};
+use std::fmt;
 use std::time::Duration;
 
 /// How pages are asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PollSettings {
     /// Longest wait for a page, 1 s by default.
     pub timeout: Duration,
     /// Largest page, in bytes; 8 MiB by default.
     pub page_bytes_max: usize,
+    /// What the engine asks for; nothing by default.
+    pub bearer: Option<Bearer>,
 }
 
 impl Default for PollSettings {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(1), page_bytes_max: 8 << 20 }
+        Self { timeout: Duration::from_secs(1), page_bytes_max: 8 << 20, bearer: None }
     }
 }
 
@@ -34,13 +37,19 @@ pub enum PollError {
 }
 
 /// Reads the pages of one engine, over one kept connection into one buffer.
-#[derive(Debug)]
 pub struct Poller {
     engine: Engine,
     settings: PollSettings,
     connection: Connection,
     request: Vec<u8>,
     reports: Vec<EngineReport>,
+}
+
+impl fmt::Debug for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { engine, settings, connection, .. } = self;
+        f.debug_tuple("Poller").field(engine).field(settings).field(connection).finish()
+    }
 }
 
 /// A page, until the next is asked for.
@@ -55,7 +64,8 @@ pub struct Page<'a> {
 impl Poller {
     /// A poller that has asked nothing yet; the page is at `target`, a path with its query.
     pub fn new(engine: Engine, origin: Origin, target: &str, settings: PollSettings) -> Self {
-        let request = fetch::request("GET", &origin, target, None);
+        let bearer = settings.bearer.as_ref();
+        let request = fetch::request_as(bearer, &origin, ("GET", target), None);
         let (connection, reports) = (Connection::new(origin), Vec::new());
         Self { engine, settings, connection, request, reports }
     }
@@ -71,7 +81,7 @@ impl Poller {
     /// Dropping the future closes the connection, and nothing else happens.
     pub async fn poll(&mut self) -> Result<Page<'_>, PollError> {
         let Self { engine, settings, connection, request, reports } = self;
-        let PollSettings { timeout, page_bytes_max } = *settings;
+        let PollSettings { timeout, page_bytes_max, .. } = *settings;
         let exchange = connection.exchange(request, page_bytes_max);
         let response = match tokio::time::timeout(timeout, exchange).await {
             Ok(response) => response?,

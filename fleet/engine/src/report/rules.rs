@@ -25,6 +25,8 @@ pub(super) enum Field {
     Steps,
     StepsSeconds,
     LastStepSeconds,
+    TokenGaps,
+    TokenGapsSeconds,
     Awake,
     Offloaded,
     Discarded,
@@ -82,12 +84,14 @@ pub(super) fn rules(engine: Engine) -> &'static [Rule] {
     }
 }
 
-static VLLM: [Rule; 14] = [
+static VLLM: [Rule; 16] = [
     rule("vllm:cache_config_info", &[], &[Field::CacheInfo]),
     rule("vllm:engine_sleep_state", &[("sleep_state", "awake")], &[Field::Awake]),
     rule("vllm:engine_sleep_state", &[("sleep_state", "weights_offloaded")], &[Field::Offloaded]),
     rule("vllm:engine_sleep_state", &[("sleep_state", "discard_all")], &[Field::Discarded]),
     rule("vllm:generation_tokens_total", &[], &[Field::GenerationTokens]),
+    rule("vllm:inter_token_latency_seconds_count", &[], &[Field::TokenGaps]),
+    rule("vllm:inter_token_latency_seconds_sum", &[], &[Field::TokenGapsSeconds]),
     // A histogram of tokens per step, of which there is one entry for each step.
     rule("vllm:iteration_tokens_total_count", &[], &[Field::Steps]),
     rule("vllm:kv_cache_usage_perc", &[], &[Field::KvUsage]),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fetch::Origin;
+use crate::fetch::{Bearer, Origin};
 use proptest::{collection::vec, prelude::*};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -51,7 +51,15 @@ fn vllm(rank: u16, prompt: u64, (hits, generation, steps): (u64, u64, u64)) -> E
 
 #[test]
 fn each_rank_of_vllm_has_its_share_of_the_blocks() {
-    let ranks = [vllm(0, 100, (0, 2, 2)), vllm(1, 100, (0, 2, 2))];
+    let gaps = |seconds, report| EngineReport {
+        token_gaps: Some(1),
+        token_gaps_s: Some(seconds),
+        ..report
+    };
+    let ranks = [
+        gaps(0.007254236000335368, vllm(0, 100, (0, 2, 2))),
+        gaps(0.007342345000324713, vllm(1, 100, (0, 2, 2))),
+    ];
     check(Engine::Vllm, VLLM_DP, &ranks);
     let busy = VLLM_DP
         .replace("running{engine=\"1\",model_name=\"tiny\"} 0.0", "running{engine=\"1\"} 3.0")
@@ -63,7 +71,34 @@ fn each_rank_of_vllm_has_its_share_of_the_blocks() {
 
 #[test]
 fn what_a_vllm_counted_is_read() {
-    check(Engine::Vllm, VLLM_SLEEP, &[vllm(0, 470, (96, 10, 10))]);
+    let report = EngineReport {
+        token_gaps: Some(6),
+        token_gaps_s: Some(0.021483410999735497),
+        ..vllm(0, 470, (96, 10, 10))
+    };
+    check(Engine::Vllm, VLLM_SLEEP, &[report]);
+}
+
+#[test]
+fn a_step_is_as_long_as_the_engine_says_or_its_requests_saw() {
+    let report = |steps: (u64, f64), gaps: (u64, f64)| EngineReport {
+        steps: Some(steps.0),
+        steps_s: Some(steps.1),
+        token_gaps: Some(gaps.0),
+        token_gaps_s: Some(gaps.1),
+        ..EngineReport::default()
+    };
+    let before = report((10, 1.0), (100, 2.0));
+    let timed = report((14, 3.0), (110, 2.5));
+    assert_eq!(timed.step_s(&before), Some(0.5));
+    let untimed = |report: &EngineReport| EngineReport { steps_s: None, ..report.clone() };
+    assert_eq!(untimed(&timed).step_s(&untimed(&before)), Some(0.05));
+    let last = EngineReport { last_step_s: Some(0.25), ..timed.clone() };
+    assert_eq!(last.step_s(&before), Some(0.25));
+    // Without a step there is no time of one, and an engine that began anew counts anew.
+    assert_eq!(before.step_s(&before), None);
+    assert_eq!(before.step_s(&timed), None);
+    assert_eq!(timed.step_s(&EngineReport::default()), None);
 }
 
 #[test]
@@ -234,6 +269,8 @@ async fn server(answers: Vec<String>) -> Origin {
                 assert!(stream.read_buf(&mut request).await.expect("a request") > 0);
             }
             assert!(request.starts_with(b"GET /metrics HTTP/1.1\r\n"));
+            let request = String::from_utf8(request).expect("ASCII");
+            assert!(request.contains("\r\nauthorization: Bearer hush\r\n"), "{request}");
             stream.write_all(answer.as_bytes()).await.expect("answered");
         }
         std::future::pending::<()>().await;
@@ -249,8 +286,10 @@ fn answer(status: u16, body: &str) -> String {
 async fn a_page_comes_with_its_reports_and_as_it_was() {
     let answers = vec![answer(200, VLLM_DP), answer(503, "no"), answer(200, VLLM_SLEEP)];
     let origin = server(answers).await;
-    let settings = PollSettings { timeout: Duration::from_secs(20), ..PollSettings::default() };
+    let (timeout, bearer) = (Duration::from_secs(20), Bearer::new("hush"));
+    let settings = PollSettings { timeout, bearer, ..PollSettings::default() };
     let mut poller = Poller::new(Engine::Vllm, origin, "/metrics", settings);
+    assert!(!format!("{poller:?}").contains("hush"));
     let page = poller.poll().await.expect("a page");
     assert_eq!((page.reports.len(), page.text), (2, VLLM_DP.as_bytes()));
     let refused = poller.poll().await.expect_err("no page");

@@ -1,7 +1,7 @@
 //! Reads the list of events, again and again.
 
 use super::super::follower::{NEWS_MAX, Source};
-use crate::fetch::{self, Connection, FetchError, Origin};
+use crate::fetch::{self, Bearer, Connection, FetchError, Origin};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -18,6 +18,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 pub struct TrtLlmSettings {
     /// Who is asked.
     pub origin: Origin,
+    /// What it asks for; nothing by default.
+    pub bearer: Option<Bearer>,
     /// Tokens per block of the engine: its events do not say. 32 unless the engine was told
     /// otherwise.
     pub block_size: NonZeroU32,
@@ -35,6 +37,7 @@ impl TrtLlmSettings {
     pub fn new(origin: Origin, block_size: NonZeroU32) -> Self {
         Self {
             origin,
+            bearer: None,
             block_size,
             pause: Duration::from_millis(20),
             timeout: Duration::from_secs(10),
@@ -93,7 +96,9 @@ impl TrtLlmDrain {
     ///
     /// What was read and not sent on is lost, as the numbers tell.
     pub async fn run(mut self) {
-        let request = fetch::request("POST", &self.settings.origin, "/kv_cache_events", Some(b""));
+        let TrtLlmSettings { origin, bearer, .. } = &self.settings;
+        let asked = ("POST", "/kv_cache_events");
+        let request = fetch::request_as(bearer.as_ref(), origin, asked, Some(b""));
         let (mut backoff, mut connected) = (BACKOFF.0, false);
         while self.ranks.iter().any(|rank| !rank.is_closed()) {
             let wait = match self.ask(&request).await {
