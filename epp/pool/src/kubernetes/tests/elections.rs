@@ -1,9 +1,9 @@
 //! Leaders that come and go, and readers of metrics.
 
-use super::server::{Mood, Server};
-use super::{cluster, soon};
+use super::cluster;
 use crate::kubernetes::lease::Pace;
 use crate::kubernetes::{Access, Election, Elector, Reviewer};
+use stator_kube_testkit::{Mood, Server, soon};
 use std::time::Duration;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases";

@@ -1,15 +1,15 @@
 //! Watches through every way in which a server can fail.
 
-use super::server::{Mood, Server};
 use super::{
     Followed, LEGACY_OBJECTIVES, OBJECTIVES, PODS, POOLS, REWRITES, cluster, objective, pod, pods,
-    pool, soon,
+    pool,
 };
 use crate::kubernetes::resource::Group;
 use crate::kubernetes::{PoolRef, Resource};
 use crate::{AppProtocol, PoolSpec};
 use serde_json::json;
 use stator_kube::{Query, Report};
+use stator_kube_testkit::{Mood, Server, soon};
 use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 

@@ -2,15 +2,12 @@
 
 mod elections;
 mod faults;
-mod server;
 
 use super::{Cluster, PoolRef};
 use crate::{PoolView, Watched};
 use serde_json::{Value, json};
-use server::Server;
-use stator_kube::Timing;
+use stator_kube_testkit::{Server, soon};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
 
 const PODS: &str = "/api/v1/namespaces/n/pods";
@@ -20,27 +17,8 @@ const LEGACY_OBJECTIVES: &str =
     "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/n/inferenceobjectives";
 const REWRITES: &str = "/apis/llm-d.ai/v1alpha2/namespaces/n/inferencemodelrewrites";
 
-/// Waits for what must happen; the limit is only met when it never does.
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), what).await.expect("it happens in time")
-}
-
-/// Faults are quick, so that their ends are.
-fn quick() -> Timing {
-    Timing {
-        backoff_min: Duration::from_millis(1),
-        backoff_max: Duration::from_millis(20),
-        request_timeout: Duration::from_millis(200),
-        watch_timeout: Duration::from_secs(1),
-        watch_grace: Duration::from_millis(100),
-        watch_min: Duration::from_millis(1),
-        absent_retry: Duration::from_millis(20),
-    }
-}
-
 fn cluster(server: &Server) -> Cluster {
-    let url = format!("http://{}", server.address).parse().expect("a URL");
-    Cluster::of(stator_kube::Cluster::at(url, quick()).expect("a client"))
+    Cluster::of(server.cluster())
 }
 
 fn pool(app: &str, ports: &[u16]) -> Value {

@@ -1,7 +1,5 @@
 //! The edge against an API server that misbehaves. What is right is tested on a real one.
 
-mod server;
-
 use super::entry::Entry;
 use super::objects::Pod;
 use super::watcher::Watcher;
@@ -11,33 +9,9 @@ use crate::roster::{Change, Roster, Sighting};
 use crate::source::{KubernetesSource, Readiness};
 use crate::{Registry, Watch};
 use serde_json::{Value, json};
-use server::{Mood, Server};
-use stator_kube::{Cluster, PODS, Timing};
+use stator_kube::PODS;
+use stator_kube_testkit::{Mood, Server, soon};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Faults are quick, so that their ends are.
-fn quick() -> Timing {
-    Timing {
-        backoff_min: Duration::from_millis(1),
-        backoff_max: Duration::from_millis(20),
-        request_timeout: Duration::from_millis(200),
-        watch_timeout: Duration::from_secs(1),
-        watch_grace: Duration::from_millis(100),
-        watch_min: Duration::from_millis(1),
-        absent_retry: Duration::from_millis(20),
-    }
-}
-
-/// Waits for what must happen; the limit is only met when it never does.
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), what).await.expect("it happens in time")
-}
-
-fn cluster(server: &Server) -> Cluster {
-    let url = format!("http://{}", server.address).parse().expect("a URL");
-    Cluster::at(url, quick()).expect("a client")
-}
 
 fn metadata() -> String {
     METADATA.path(Some("n"))
@@ -58,7 +32,7 @@ fn pod(name: &str, ready: bool) -> Value {
 /// An agent of a name in the pod of the same name.
 async fn publish(server: &Server, name: &str) -> Entry {
     let pod = Pod { name: name.into(), uid: format!("uid-{name}") };
-    let mut entry = Entry::of(cluster(server).api, "n".into(), pod);
+    let mut entry = Entry::of(server.cluster().api, "n".into(), pod);
     entry.publish(&sample(name, 0)).await.expect("the server takes it");
     entry
 }
@@ -73,7 +47,7 @@ struct Followed {
 
 impl Followed {
     fn new(server: Server, source: &KubernetesSource) -> Self {
-        let watcher = Watcher::of(&cluster(&server), "n".into(), source);
+        let watcher = Watcher::of(&server.cluster(), "n".into(), source);
         Self { server: Arc::new(server), watcher, roster: Roster::default(), there: Vec::new() }
     }
 

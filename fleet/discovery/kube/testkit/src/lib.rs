@@ -1,5 +1,5 @@
-//! An API server that misbehaves on demand. It keeps objects, lists them in pages, and streams
-//! their changes; tests of what is right run against a real one elsewhere.
+//! For tests: an API server that misbehaves on demand. It keeps objects, lists them in pages, and
+//! streams their changes; tests of what is right run against a real one elsewhere.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -7,9 +7,11 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use stator_kube::{Cluster, Timing};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -17,9 +19,18 @@ use tokio::task::JoinHandle;
 /// Objects on one page of a list.
 const PAGE: usize = 2;
 
+/// Waits for what must happen.
+///
+/// # Panics
+///
+/// When it has not happened after 30 seconds, which is met only when it never does.
+pub async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), what).await.expect("it happens in time")
+}
+
 /// How requests for one kind of object are answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Mood {
+pub enum Mood {
     /// As they should be.
     #[default]
     Good,
@@ -36,7 +47,7 @@ pub(super) enum Mood {
 }
 
 /// The objects of one kind, and what happened to them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Kind {
     mood: Mood,
     objects: BTreeMap<String, Value>,
@@ -46,22 +57,23 @@ struct Kind {
     requests: usize,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shared {
     version: u64,
     /// By path, for example `/api/v1/namespaces/n/pods`.
     kinds: BTreeMap<String, Kind>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Context {
     shared: Arc<Mutex<Shared>>,
     changed: Arc<watch::Sender<u64>>,
 }
 
 /// The server; it ends when dropped.
-pub(super) struct Server {
-    pub(super) address: SocketAddr,
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
     context: Context,
     task: JoinHandle<()>,
 }
@@ -73,7 +85,12 @@ impl Drop for Server {
 }
 
 impl Server {
-    pub(super) async fn start() -> Self {
+    /// Listens on a free port.
+    ///
+    /// # Panics
+    ///
+    /// Outside a runtime.
+    pub async fn start() -> Self {
         let context = Context { shared: Arc::default(), changed: Arc::new(watch::channel(0).0) };
         let app = axum::Router::new().fallback(answer).with_state(context.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -84,12 +101,41 @@ impl Server {
         Self { address, context, task }
     }
 
-    /// Creates or replaces an object.
-    pub(super) fn put(&self, path: &str, object: Value) {
+    /// A client of it, to which faults are over quickly.
+    ///
+    /// # Panics
+    ///
+    /// Never: its address is a URL.
+    #[must_use]
+    pub fn cluster(&self) -> Cluster {
+        let timing = Timing {
+            backoff_min: Duration::from_millis(1),
+            backoff_max: Duration::from_millis(20),
+            request_timeout: Duration::from_millis(200),
+            watch_timeout: Duration::from_secs(1),
+            watch_grace: Duration::from_millis(100),
+            watch_min: Duration::from_millis(1),
+            absent_retry: Duration::from_millis(20),
+        };
+        let url = format!("http://{}", self.address).parse().expect("a URL");
+        Cluster::at(url, timing).expect("a client")
+    }
+
+    /// Creates or replaces an object of the collection of this path.
+    ///
+    /// # Panics
+    ///
+    /// When it has no name.
+    pub fn put(&self, path: &str, object: Value) {
         self.change(path, |kind, version| store(kind, version, object));
     }
 
-    pub(super) fn delete(&self, path: &str, name: &str) {
+    /// Takes an object away.
+    ///
+    /// # Panics
+    ///
+    /// When it is not there.
+    pub fn delete(&self, path: &str, name: &str) {
         self.change(path, |kind, version| {
             let mut object = kind.objects.remove(name).expect("the object is there");
             object["metadata"]["resourceVersion"] = json!(version.to_string());
@@ -97,28 +143,34 @@ impl Server {
         });
     }
 
-    pub(super) fn mood(&self, path: &str, mood: Mood) {
+    /// How the requests for a collection are answered from now on.
+    pub fn mood(&self, path: &str, mood: Mood) {
         self.change(path, |kind, _| kind.mood = mood);
     }
 
     /// Forgets all versions, as a server does that compacts its store, and ends all watches.
-    pub(super) fn forget(&self, path: &str) {
+    pub fn forget(&self, path: &str) {
         self.change(path, |kind, version| {
             kind.events.clear();
             kind.forgotten = version;
         });
     }
 
-    /// Requests for a kind so far.
-    pub(super) fn requests(&self, path: &str) -> usize {
+    /// Requests for a collection so far.
+    #[must_use]
+    pub fn requests(&self, path: &str) -> usize {
         self.context.shared.lock().kinds.get(path).map_or(0, |kind| kind.requests)
     }
 
-    /// Waits until there were more than `n` requests for a kind.
-    pub(super) async fn asked_more_than(&self, path: &str, n: usize) {
+    /// Waits until there were more than `n` requests for a collection.
+    ///
+    /// # Panics
+    ///
+    /// When there never are.
+    pub async fn asked_more_than(&self, path: &str, n: usize) {
         let mut changed = self.context.changed.subscribe();
         while self.requests(path) <= n {
-            super::soon(changed.changed()).await.expect("the server runs");
+            soon(changed.changed()).await.expect("the server runs");
         }
     }
 
@@ -177,6 +229,11 @@ async fn answer(State(context): State<Context>, request: Request) -> Response {
             kind.objects.get(&name).map_or_else(|| refuse(StatusCode::NOT_FOUND), json_of)
         }
         (Method::POST, None) if path.ends_with("reviews") => review(&path, &body),
+        (Method::PATCH, Some(_)) => {
+            let object: Value = serde_json::from_slice(&body).expect("an object");
+            store(kind, version, object.clone());
+            json_of(&object)
+        }
         (_, name) => write(kind, version, name, &body),
     }
 }
