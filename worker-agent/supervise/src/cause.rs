@@ -7,12 +7,10 @@ use std::time::Duration;
 /// Why an engine ended, or was ended, without anybody having asked for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// It could not be started: no such program, no permission.
-    #[error("cannot start {program:?}: {error}")]
+    /// It could not be started: no such program, no permission, no port.
+    #[error("cannot be started: {error}")]
     NotStarted {
-        /// What was to be run.
-        program: String,
-        /// What the system said.
+        /// What was missing.
         error: String,
     },
     /// It ended by itself.
@@ -54,12 +52,14 @@ pub enum Cause {
         lasted: Duration,
     },
     /// It did not become ready in time.
-    #[error("not ready after {waited:?}, in phase {phase}")]
+    #[error("not ready after {waited:?}, in phase {phase}{}", quote(.why))]
     StartTimeout {
         /// The time it had.
         waited: Duration,
         /// How far it came.
         phase: Phase,
+        /// What it answered last, if anybody asked it.
+        why: Option<String>,
     },
 }
 

@@ -13,6 +13,7 @@ pub use vllm::vllm;
 
 use flags::Flags;
 use stator_protos::discovery::Role;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -42,8 +43,26 @@ pub struct Options {
     pub tensor_parallel: Option<NonZeroU32>,
     /// Copies of the model in the engine; `None` leaves it to the engine and its own flags.
     pub data_parallel: Option<NonZeroU32>,
+    /// What requests to it have to present; `None` leaves it to its own flags.
+    pub key: Option<Key>,
     /// The engine's own flags, which go after ours as they are.
     pub extra: Vec<String>,
+}
+
+/// A key that an engine asks for. It never stands on a command line, which everybody on the machine
+/// can read.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    /// The key.
+    pub secret: String,
+    /// A folder for this user alone, for engines that read the key from a file.
+    pub home: PathBuf,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
 }
 
 /// Where an engine publishes its KV events.
@@ -64,7 +83,7 @@ pub struct Events {
 }
 
 /// How a process is started.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct EngineCommand {
     /// The program: a path, or a name that is looked up in PATH.
     pub program: PathBuf,
@@ -72,6 +91,38 @@ pub struct EngineCommand {
     pub args: Vec<String>,
     /// Environment variables beside the inherited ones.
     pub env: Vec<(String, String)>,
+    /// Files that it reads, written before it starts and for its user alone.
+    pub files: Vec<(PathBuf, String)>,
+    /// What is not to be logged of what it prints.
+    pub secrets: Vec<String>,
+}
+
+impl fmt::Debug for EngineCommand {
+    /// Without the values of variables, the contents of files, and secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineCommand")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Says how the next process of an engine is started, before each start: a port that was free then
+/// may be taken by now.
+pub trait Recipe: fmt::Debug + Send {
+    /// The next command.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, in words for a log.
+    fn command(&mut self) -> Result<EngineCommand, String>;
+}
+
+/// The same each time.
+impl Recipe for EngineCommand {
+    fn command(&mut self) -> Result<Self, String> {
+        Ok(self.clone())
+    }
 }
 
 /// Why there is no command line.
@@ -123,6 +174,7 @@ impl Options {
             side_channel: None,
             tensor_parallel: None,
             data_parallel: None,
+            key: None,
             extra: Vec::new(),
         }
     }
@@ -186,4 +238,9 @@ fn words<const N: usize>(words: [&str; N]) -> [String; N] {
 /// Variables that every Python engine gets: what it prints comes at once.
 fn python_env() -> Vec<(String, String)> {
     vec![("PYTHONUNBUFFERED".to_owned(), "1".to_owned())]
+}
+
+/// What is to be kept out of logs.
+fn secrets(options: &Options) -> Vec<String> {
+    options.key.iter().map(|key| key.secret.clone()).collect()
 }

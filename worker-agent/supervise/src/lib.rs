@@ -19,7 +19,7 @@ mod process;
 mod supervisor;
 
 pub use cause::Cause;
-pub use command::{CommandError, EngineCommand, Events, Options};
+pub use command::{CommandError, EngineCommand, Events, Key, Options, Recipe};
 pub use life::{Event, Health, Observation, Policy, Progress, State};
 pub use phase::Phase;
 pub use supervisor::Supervisor;

@@ -33,6 +33,8 @@ pub enum State {
         since: Instant,
         /// How far it says it is.
         phase: Phase,
+        /// What it answered last, if anybody asked it.
+        why: Option<String>,
     },
     /// It serves.
     Ready {
@@ -200,10 +202,9 @@ impl Life {
                 *kill_at = None;
                 Step::action(Action::Kill)
             }
-            State::Starting { phase, .. } => {
-                let cause =
-                    Cause::StartTimeout { waited: self.policy.start_timeout, phase: *phase };
-                self.kill(cause)
+            State::Starting { phase, why, .. } => {
+                let (waited, phase, why) = (self.policy.start_timeout, *phase, why.take());
+                self.kill(Cause::StartTimeout { waited, phase, why })
             }
             _ => Step::default(),
         }
@@ -212,7 +213,7 @@ impl Life {
     fn started(&mut self, now: Instant, pid: u32) -> Step {
         self.generation += 1;
         self.watch = Watch::default();
-        self.state = State::Starting { since: now, phase: Phase::default() };
+        self.state = State::Starting { since: now, phase: Phase::default(), why: None };
         Step::event(Event::Started { pid, generation: self.generation })
     }
 
@@ -227,7 +228,11 @@ impl Life {
     }
 
     fn observed(&mut self, now: Instant, observation: Observation) -> Step {
-        match (&self.state, observation.health) {
+        match (&mut self.state, observation.health) {
+            (State::Starting { why, .. }, Health::Unavailable(reason)) => {
+                *why = Some(reason);
+                Step::default()
+            }
             (State::Starting { .. } | State::Unhealthy { .. }, Health::Ready) => {
                 self.watch = Watch::default();
                 self.watch.progress(now, observation.progress);

@@ -11,6 +11,10 @@ use tracing::Level;
 const TAIL_LINES: usize = 50;
 /// Longest line that is logged and kept, in bytes; the rest of it is dropped.
 const LINE_MAX: usize = 4096;
+/// Ends a line whose rest was dropped.
+const CUT: char = '…';
+/// Stands for a secret.
+const MASK: &str = "***";
 /// Bytes that are read at once.
 const READ: usize = 16 * 1024;
 /// Where in a line its level is looked for, in characters.
@@ -20,14 +24,17 @@ const LEVEL_WITHIN: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Output {
     name: Arc<str>,
+    /// What is not to be logged.
+    secrets: Vec<String>,
     tail: Mutex<VecDeque<String>>,
     phase: watch::Sender<Phase>,
 }
 
 impl Output {
-    pub(crate) fn new(name: Arc<str>) -> Self {
+    pub(crate) fn new(name: Arc<str>, mut secrets: Vec<String>) -> Self {
+        secrets.retain(|secret| !secret.is_empty());
         let tail = Mutex::new(VecDeque::with_capacity(TAIL_LINES));
-        Self { name, tail, phase: watch::Sender::new(Phase::default()) }
+        Self { name, secrets, tail, phase: watch::Sender::new(Phase::default()) }
     }
 
     /// How far it says it is.
@@ -50,7 +57,10 @@ impl Output {
         lines.finish(|line| self.line(line));
     }
 
-    fn line(&self, line: String) {
+    fn line(&self, mut line: String) {
+        for secret in &self.secrets {
+            mask(&mut line, secret);
+        }
         let (engine, level) = (&*self.name, level(&line));
         // The level of an event is fixed where it is written.
         match level {
@@ -74,6 +84,21 @@ impl Output {
             }
             tail.push_back(line);
         }
+    }
+}
+
+/// Leaves a secret out, also where its line was cut in the middle of it. SGLang logs all of its
+/// settings.
+fn mask(line: &mut String, secret: &str) {
+    if line.contains(secret) {
+        *line = line.replace(secret, MASK);
+    }
+    let Some(rest) = line.strip_suffix(CUT) else { return };
+    let parts = secret.char_indices().rev().map(|(end, _)| &secret[..end]);
+    if let Some(part) = parts.filter(|part| !part.is_empty()).find(|part| rest.ends_with(part)) {
+        line.truncate(rest.len() - part.len());
+        line.push_str(MASK);
+        line.push(CUT);
     }
 }
 
@@ -115,7 +140,7 @@ impl Lines {
     fn finish(&mut self, mut each: impl FnMut(String)) {
         let mut line = printable(&String::from_utf8_lossy(&self.line));
         if std::mem::take(&mut self.cut) {
-            line.push('…');
+            line.push(CUT);
         }
         self.line.clear();
         if !line.trim().is_empty() {
@@ -193,7 +218,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_lines_are_kept_and_the_phase_only_advances() {
-        let output = Arc::new(Output::new("w".into()));
+        let output = Arc::new(Output::new("w".into(), Vec::new()));
         let phase = output.phase();
         let mut text: String = (0..60).map(|line| format!("line {line}\n")).collect();
         text.push_str("Application startup complete\nLoading weights again\n");
@@ -203,6 +228,17 @@ mod tests {
         assert_eq!(tail[0], "line 12");
         assert_eq!(tail[49], "Loading weights again");
         assert_eq!(*phase.borrow(), Phase::Serving);
+    }
+
+    #[tokio::test]
+    async fn secrets_are_left_out_of_what_is_logged_and_kept() {
+        let secrets = vec!["hush".to_owned(), String::new()];
+        let output = Arc::new(Output::new("w".into(), secrets));
+        output.clone().follow("api_key='hush' and hush\n".as_bytes()).await;
+        assert_eq!(output.tail(), ["api_key='***' and ***"]);
+        let long = format!("{}hush", "x".repeat(LINE_MAX - 2));
+        output.clone().follow(long.as_bytes()).await;
+        assert_eq!(output.tail()[1], format!("{}***…", "x".repeat(LINE_MAX - 2)));
     }
 
     proptest! {

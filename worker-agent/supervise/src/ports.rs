@@ -10,14 +10,15 @@ const PORTS: std::ops::Range<u16> = 10_240..32_000;
 /// Attempts before there are no free ports.
 const ATTEMPTS: u64 = 256;
 
-/// The first of `count` ports in a row that nobody listens on, on any address.
+/// The first of `count` ports in a row that nobody listens on, on any address, and of which none is
+/// `besides`.
 ///
 /// They stay free unless somebody else takes them before the engine does.
 ///
 /// # Errors
 ///
 /// When there are none, or `count` is above 1024.
-pub fn free_ports(count: u16) -> io::Result<u16> {
+pub fn free_ports(count: u16, besides: u16) -> io::Result<u16> {
     let none = || io::Error::new(io::ErrorKind::AddrNotAvailable, format!("no {count} free ports"));
     if count > 1024 {
         return Err(none());
@@ -27,7 +28,13 @@ pub fn free_ports(count: u16) -> io::Result<u16> {
     let candidates = (0..ATTEMPTS).map(|attempt| random.hash_one(attempt) % span);
     let mut candidates =
         candidates.map(|offset| PORTS.start + u16::try_from(offset).expect("the span is below"));
-    candidates.find(|first| are_free(*first, count)).ok_or_else(none)
+    let taken = |first: u16| has(first, count, besides);
+    candidates.find(|first| !taken(*first) && are_free(*first, count)).ok_or_else(none)
+}
+
+/// Whether `port` is one of `count` from `first`.
+fn has(first: u16, count: u16, port: u16) -> bool {
+    (first..first.saturating_add(count)).contains(&port)
 }
 
 fn are_free(first: u16, count: u16) -> bool {
@@ -42,11 +49,18 @@ mod tests {
 
     #[test]
     fn free_ports_can_be_listened_on() {
-        let first = free_ports(3).unwrap();
+        let first = free_ports(3, 0).unwrap();
         for port in first..first + 3 {
             assert!(PORTS.contains(&port));
             TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_port_is_in_a_row_of_ports_or_beside_it() {
+        let found = [9, 10, 12, 13].map(|port| has(10, 3, port));
+        assert_eq!(found, [false, true, true, false]);
+        assert!(!has(10, 0, 10));
     }
 
     #[test]
@@ -58,7 +72,7 @@ mod tests {
 
     #[test]
     fn more_ports_than_there_are_is_an_error() {
-        let error = free_ports(2000).unwrap_err();
+        let error = free_ports(2000, 0).unwrap_err();
         assert_eq!(error.to_string(), "no 2000 free ports");
     }
 }

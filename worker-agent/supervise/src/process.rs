@@ -7,8 +7,11 @@ use crate::memory::OomKills;
 use crate::output::Output;
 use crate::phase::Phase;
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +23,9 @@ use tokio::time::Instant;
 /// Longest wait for the end of the output once all processes are gone. Somebody who left the
 /// group may hold it open.
 const OUTPUT_ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// What the agent's own variables begin with; some are secrets, and none is the engine's.
+const OWN_VARIABLES: &[u8] = b"STATOR_";
 
 /// Waits for the end of its input, which is the end of the process that holds the other side, and
 /// then ends a process group: first as that process would have, and then for certain.
@@ -65,10 +71,20 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// What the system says when the program, or the guard, cannot be run.
-    pub(crate) fn start(name: Arc<str>, command: &EngineCommand) -> io::Result<Self> {
+    /// What the system says when the program, or the guard, cannot be run, or a file of its cannot
+    /// be written.
+    pub(crate) fn start(name: Arc<str>, command: EngineCommand) -> io::Result<Self> {
+        for (path, contents) in &command.files {
+            write_private(path, contents)?;
+        }
         let kills_before = OomKills::read();
-        let mut leader = Command::new(&command.program)
+        let mut leader = Command::new(&command.program);
+        for (variable, _) in std::env::vars_os() {
+            if variable.as_encoded_bytes().starts_with(OWN_VARIABLES) {
+                leader.env_remove(variable);
+            }
+        }
+        let mut leader = leader
             .args(&command.args)
             .envs(command.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
@@ -78,7 +94,7 @@ impl Engine {
             .kill_on_drop(true)
             .spawn()?;
         let group = Group::new(&leader)?;
-        let output = Arc::new(Output::new(name));
+        let output = Arc::new(Output::new(name, command.secrets));
         let mut readers = JoinSet::new();
         let stdout = leader.stdout.take().expect("standard output is piped");
         let stderr = leader.stderr.take().expect("standard error is piped");
@@ -111,6 +127,14 @@ impl Engine {
             ending = self.processes.ended() => Err(ending),
         }
     }
+}
+
+/// Writes a file that nobody else can read, over an earlier one.
+fn write_private(path: &Path, contents: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let opened = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    let written = opened.and_then(|mut file| file.write_all(contents.as_bytes()));
+    written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 impl Processes {

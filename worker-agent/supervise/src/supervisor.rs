@@ -4,7 +4,7 @@
 mod tests;
 
 use crate::cause::Cause;
-use crate::command::EngineCommand;
+use crate::command::Recipe;
 use crate::life::{Action, Event, Input, Life, Observation, Policy, State, Step};
 use crate::phase::Phase;
 use crate::process::{Ending, Engine};
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub struct Supervisor {
     name: Arc<str>,
-    command: EngineCommand,
+    recipe: Box<dyn Recipe>,
     life: Life,
     engine: Option<Engine>,
     /// What was not told yet; one step tells one thing at most.
@@ -36,11 +36,11 @@ enum Happened {
 }
 
 impl Supervisor {
-    /// An engine that is started at the first [`Supervisor::next_event`]. Its output is logged
-    /// with `name`.
-    pub fn new(name: &str, command: EngineCommand, policy: Policy) -> Self {
-        let life = Life::new(policy);
-        Self { name: name.into(), command, life, engine: None, events: VecDeque::new() }
+    /// An engine that is started at the first [`Supervisor::next_event`], each time as `recipe`
+    /// says then. Its output is logged with `name`.
+    pub fn new(name: &str, recipe: impl Recipe + 'static, policy: Policy) -> Self {
+        let (life, recipe) = (Life::new(policy), Box::new(recipe));
+        Self { name: name.into(), recipe, life, engine: None, events: VecDeque::new() }
     }
 
     /// Where the engine stands.
@@ -51,12 +51,6 @@ impl Supervisor {
     /// Its process id, which is that of its process group too, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.engine.as_ref().map(Engine::pid)
-    }
-
-    /// Starts it in this way from the next start on: after a port was taken by somebody else, for
-    /// example.
-    pub fn set_command(&mut self, command: EngineCommand) {
-        self.command = command;
     }
 
     /// What happens next; `None` once it has stopped or was given up.
@@ -143,16 +137,18 @@ impl Supervisor {
     }
 
     fn start(&mut self) {
-        let input = match Engine::start(self.name.clone(), &self.command) {
+        let started = self.recipe.command().and_then(|command| {
+            let program = command.program.display().to_string();
+            let engine = Engine::start(self.name.clone(), command);
+            engine.map_err(|error| format!("{program:?}: {error}"))
+        });
+        let input = match started {
             Ok(engine) => {
                 let pid = engine.pid();
                 self.engine = Some(engine);
                 Input::Started { pid }
             }
-            Err(error) => Input::Ended(Cause::NotStarted {
-                program: self.command.program.display().to_string(),
-                error: error.to_string(),
-            }),
+            Err(error) => Input::Ended(Cause::NotStarted { error }),
         };
         self.step(input);
     }

@@ -1,9 +1,10 @@
 //! SGLang's command line. Source: SGLang 0.5.23, `ServerArgs`.
 
 use super::flags::Dialect;
-use super::{CommandError, EngineCommand, Options, host, python_env, sizes, words};
+use super::{CommandError, EngineCommand, Key, Options, host, python_env, secrets, sizes, words};
 use serde_json::json;
 use stator_protos::discovery::Role;
+use std::path::PathBuf;
 
 const DIALECT: Dialect = Dialect {
     aliases: &[
@@ -24,6 +25,7 @@ const DIALECT: Dialect = Dialect {
         ("disaggregation-mode", "with --role before `--`"),
         ("disaggregation-transfer-backend", "with --connector before `--`"),
         ("disaggregation-bootstrap-port", "which tells the decode workers"),
+        ("api-key", "with --engine-api-key-file before `--`"),
     ],
     repeatable: &[],
 };
@@ -36,6 +38,9 @@ const DEFAULTS: [&str; 3] =
     ["enable-metrics", "enable-cache-report", "incremental-streaming-output"];
 
 /// The command line of an SGLang server.
+///
+/// A key goes into a file that it is told to read; where the user names one with `--config`, of
+/// which there can be only one, the key is to stand there (`api-key`).
 ///
 /// # Errors
 ///
@@ -68,9 +73,19 @@ pub fn sglang(options: &Options) -> Result<EngineCommand, CommandError> {
     if !flags.has("log-level-http") {
         args.extend(words(["--log-level-http", "warning"]));
     }
+    let file = options.key.as_ref().filter(|_| !flags.has("config")).map(key_file);
+    if let Some((path, _)) = &file {
+        args.extend(words(["--config", &path.display().to_string()]));
+    }
     args.extend(options.extra.iter().cloned());
     let program = options.program.clone().unwrap_or_else(|| "python3".into());
-    Ok(EngineCommand { program, args, env: python_env() })
+    let (env, files, secrets) = (python_env(), file.into_iter().collect(), secrets(options));
+    Ok(EngineCommand { program, args, env, files, secrets })
+}
+
+/// A file of flags in YAML, of which JSON is a part.
+fn key_file(key: &Key) -> (PathBuf, String) {
+    (key.home.join("sglang.yaml"), json!({ "api-key": key.secret }).to_string())
 }
 
 fn disaggregation(options: &Options) -> Vec<String> {

@@ -164,6 +164,35 @@ fn a_trtllm_with_a_role_needs_a_file() {
 }
 
 #[test]
+fn a_key_is_given_where_nobody_else_reads_it() {
+    let mut options = options(&[]);
+    options.key = Some(Key { secret: "hu\"sh".into(), home: "/home".into() });
+    let command = vllm(&options).unwrap();
+    assert!(command.env.contains(&("VLLM_API_KEY".into(), "hu\"sh".into())), "{:?}", command.env);
+    let other = sglang(&options).unwrap();
+    assert!(other.args.ends_with(&words(["--config", "/home/sglang.yaml"])), "{:?}", other.args);
+    let file = ("/home/sglang.yaml".into(), r#"{"api-key":"hu\"sh"}"#.into());
+    assert_eq!(other.files, [file]);
+    for command in [command, other] {
+        assert_eq!(command.secrets, ["hu\"sh"]);
+        assert!(!command.args.join(" ").contains("hu"), "{:?}", command.args);
+        assert!(!format!("{command:?} {options:?}").contains("hu\\\"sh"), "{command:?}");
+    }
+    assert_eq!(refusal(trtllm, &options), "trtllm cannot be started: its server asks for no key");
+    // There can be one file; who names it has the key there.
+    options.extra = vec!["--config".into(), "mine.yaml".into()];
+    let own = sglang(&options).unwrap();
+    assert_eq!((own.files.len(), own.secrets.len()), (0, 1));
+    assert_eq!(own.args.iter().filter(|word| *word == "--config").count(), 1);
+    options.extra = vec!["--api-key".into(), "loud".into()];
+    for build in [vllm, sglang] {
+        let error = refusal(build, &options);
+        let advice = "set by the agent, with --engine-api-key-file before `--`";
+        assert_eq!(error, format!("engine flag --api-key: {advice}"));
+    }
+}
+
+#[test]
 fn nobody_starts_an_encoder() {
     for build in BUILDERS {
         refusal(build, &Options { role: Role::Encode, ..options(&[]) });

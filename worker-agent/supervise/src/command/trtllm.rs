@@ -25,8 +25,8 @@ const DIALECT: Dialect = Dialect {
 ///
 /// # Errors
 ///
-/// [`CommandError`] where the user's flags contradict ours or themselves, a role has no file, or
-/// data-parallel ranks are asked for, which that file sets too.
+/// [`CommandError`] where the user's flags contradict ours or themselves, a role has no file, a key
+/// is given, or data-parallel ranks are asked for, which that file sets too.
 pub fn trtllm(options: &Options) -> Result<EngineCommand, CommandError> {
     options.refuse_encode("trtllm")?;
     let flags = options.flags(&DIALECT)?;
@@ -40,6 +40,9 @@ pub fn trtllm(options: &Options) -> Result<EngineCommand, CommandError> {
         let file = "enable_attention_dp in the file of --config";
         return Err(unsupported(format!("{ranks} data-parallel ranks are {file}")));
     }
+    if options.key.is_some() {
+        return Err(unsupported("its server asks for no key".to_owned()));
+    }
     let mut args = vec![options.model.clone()];
     args.extend(words(["--host", &host(options.http.ip())]));
     args.extend(words(["--port", &options.http.port().to_string()]));
@@ -49,5 +52,5 @@ pub fn trtllm(options: &Options) -> Result<EngineCommand, CommandError> {
     }
     args.extend(options.extra.iter().cloned());
     let program = options.program.clone().unwrap_or_else(|| "trtllm-serve".into());
-    Ok(EngineCommand { program, args, env: python_env() })
+    Ok(EngineCommand { program, args, env: python_env(), ..EngineCommand::default() })
 }

@@ -1,7 +1,7 @@
 //! vLLM's command line. Source: `vllm serve --help=all` of 0.32.0, which also ran in the tests.
 
 use super::flags::{Dialect, Flags};
-use super::{CommandError, EngineCommand, Options, host, python_env, sizes, words};
+use super::{CommandError, EngineCommand, Options, host, python_env, secrets, sizes, words};
 use serde_json::json;
 use stator_protos::discovery::Role;
 
@@ -15,6 +15,7 @@ const DIALECT: Dialect = Dialect {
         ("uds", "which reaches it over TCP"),
         ("kv-events-config", "which follows the events"),
         ("headless", "which needs the HTTP server"),
+        ("api-key", "with --engine-api-key-file before `--`"),
     ],
     repeatable: &["middleware"],
 };
@@ -60,7 +61,8 @@ pub fn vllm(options: &Options) -> Result<EngineCommand, CommandError> {
     args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
     args.extend(options.extra.iter().cloned());
     let program = options.program.clone().unwrap_or_else(|| "vllm".into());
-    Ok(EngineCommand { program, args, env: env(options) })
+    let (env, secrets) = (env(options), secrets(options));
+    Ok(EngineCommand { program, args, env, files: Vec::new(), secrets })
 }
 
 /// The connector of a role, part by part, so that the user can add further parts.
@@ -83,6 +85,7 @@ fn transfer(options: &Options, flags: &Flags) -> Vec<String> {
 
 fn env(options: &Options) -> Vec<(String, String)> {
     let mut env = python_env();
+    env.extend(options.key.iter().map(|key| ("VLLM_API_KEY".to_owned(), key.secret.clone())));
     let Some(address) = options.side_channel.filter(|_| options.role != Role::Aggregated) else {
         return env;
     };

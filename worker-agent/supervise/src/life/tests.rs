@@ -182,7 +182,7 @@ fn a_start_that_takes_too_long_ends_with_the_phase_it_reached() {
     bed.now = bed.life.due().unwrap();
     assert_eq!(bed.step(Input::Due).action, Some(Action::Kill));
     let State::Killing { cause } = bed.life.state() else { panic!("{:?}", bed.life) };
-    assert_eq!(cause.to_string(), "not ready after 1800s, in phase compiling");
+    assert_eq!(cause.to_string(), "not ready after 1800s, in phase compiling: 503");
 }
 
 #[test]

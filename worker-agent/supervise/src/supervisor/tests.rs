@@ -1,4 +1,5 @@
 use super::*;
+use crate::command::EngineCommand;
 use crate::life::{Health, Progress};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,9 +15,22 @@ const SERVES: &str = "echo Application startup complete";
 
 /// A shell script as an engine.
 fn engine(script: &str, policy: Policy) -> Supervisor {
+    Supervisor::new("engine-under-test", shell(script), policy)
+}
+
+fn shell(script: &str) -> EngineCommand {
     let args = vec!["-c".to_owned(), script.to_owned()];
-    let command = EngineCommand { program: "sh".into(), args, env: Vec::new() };
-    Supervisor::new("engine-under-test", command, policy)
+    EngineCommand { program: "sh".into(), args, ..EngineCommand::default() }
+}
+
+/// Another command for each start; after the last there is none.
+#[derive(Debug)]
+struct Commands(VecDeque<EngineCommand>);
+
+impl Recipe for Commands {
+    fn command(&mut self) -> Result<EngineCommand, String> {
+        self.0.pop_front().ok_or_else(|| "no 1 free ports".to_owned())
+    }
 }
 
 /// Starts again without a pause, as often as this.
@@ -131,13 +145,40 @@ async fn memory_of_a_device_that_runs_out_is_known_by_what_is_printed() {
 
 #[tokio::test]
 async fn a_program_that_is_missing_is_tried_again() {
-    let mut engine = engine("", at_once(1));
-    let missing = EngineCommand { program: "/no/such".into(), args: Vec::new(), env: Vec::new() };
-    engine.set_command(missing);
+    let missing = EngineCommand { program: "/no/such".into(), ..EngineCommand::default() };
+    let mut engine = Supervisor::new("engine-under-test", missing, at_once(1));
     for _ in 0..2 {
-        assert_eq!(failure(&mut engine).await.label(), "not_started");
+        let cause = failure(&mut engine).await;
+        assert_eq!(cause.label(), "not_started");
+        assert!(cause.to_string().starts_with("cannot be started: \"/no/such\": "), "{cause}");
     }
     assert_eq!(next(&mut engine).await, None);
+}
+
+#[tokio::test]
+async fn every_start_has_a_command_of_its_own() {
+    let commands = ["exit 3", "exit 4"].map(shell);
+    let mut engine = Supervisor::new("engine-under-test", Commands(commands.into()), at_once(2));
+    for code in [3, 4] {
+        assert_eq!(failure(&mut engine).await, Cause::Exit { code, last_words: None });
+    }
+    let error = "no 1 free ports".to_owned();
+    assert_eq!(failure(&mut engine).await, Cause::NotStarted { error });
+    assert_eq!(next(&mut engine).await, None);
+}
+
+#[tokio::test]
+async fn a_file_of_the_engines_is_there_at_its_start_for_its_user_alone() {
+    let home = TempDir::new().unwrap();
+    let path = home.path().join("key.yaml");
+    let script =
+        format!("ls -l '{0}' | grep -q '^-rw------- ' && exit $(cat '{0}')", path.display());
+    let files = |text: &str| vec![(path.clone(), text.to_owned())];
+    let commands = ["7", "8"].map(|text| EngineCommand { files: files(text), ..shell(&script) });
+    let mut engine = Supervisor::new("engine-under-test", Commands(commands.into()), at_once(1));
+    for code in [7, 8] {
+        assert_eq!(failure(&mut engine).await, Cause::Exit { code, last_words: None });
+    }
 }
 
 #[tokio::test]
@@ -226,7 +267,8 @@ const FIFO: &str = "STATOR_SUPERVISE_TEST_FIFO";
 async fn a_process_that_supervises() {
     let fifo = PathBuf::from(std::env::var_os(FIFO).expect("the other test sets it"));
     let fifo = fifo.display();
-    let script = format!("exec 3>'{fifo}'; sleep 1000 & {SERVES}; wait");
+    // What is the supervisor's own is not there.
+    let script = format!("exec 3>'{fifo}'; sleep 1000 & [ -z \"${FIFO}\" ] && {SERVES}; wait");
     let mut engine = engine(&script, Policy::default());
     until_it_serves(&mut engine).await;
     println!("the engine runs");
