@@ -75,6 +75,7 @@ async fn ask(dialect: &Arc<dyn Dialect>, prompt: &Arc<[u32]>) {
         lora: None,
         priority: 0,
         rank: None,
+        trace: None,
         hand: Hand::Whole,
     };
     let mut answer = dialect.generate(ask).await.expect("an answer");

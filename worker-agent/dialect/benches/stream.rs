@@ -73,6 +73,7 @@ fn read(kind: Kind, events: &[Vec<u8>]) -> usize {
         lora: None,
         priority: 0,
         rank: None,
+        trace: None,
         hand: Hand::Whole,
     };
     let deltas = replay(kind, &ask, events.iter().map(Vec::as_slice)).expect("a whole answer");

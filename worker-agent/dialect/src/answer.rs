@@ -4,7 +4,6 @@ use crate::http::{self, Answered, MAX_ANSWER_BYTES};
 use crate::sse::Reader;
 use crate::{Answer, Delta, Fault};
 use async_trait::async_trait;
-use http_body_util::BodyExt;
 use std::time::Duration;
 
 /// Longest wait for the end of a body that has said all; a body that ends in time gives its
@@ -128,23 +127,20 @@ impl<D: Decoder> Streamed<D> {
 
     /// Waits for the next bytes, or for the end of the body.
     async fn read(&mut self) {
-        let Some(body) = &mut self.body else { return self.assembly.end() };
-        match body.frame().await {
-            Some(Ok(frame)) => {
-                if let Some(data) = frame.data_ref() {
-                    self.assembly.push(data);
-                }
-            }
-            Some(Err(error)) => self.assembly.broke(http::broken(&error)),
-            None => self.assembly.end(),
+        let Self { body, assembly } = self;
+        let Some(body) = body else { return assembly.end() };
+        match body.read(|bytes| assembly.push(bytes)).await {
+            Ok(true) => {}
+            Ok(false) => assembly.end(),
+            Err(error) => assembly.broke(http::broken(&error)),
         }
     }
 
     /// Lets the connection go back to where it can be used again, where it is only moments from
     /// it.
     async fn close(&mut self) {
-        if let Some(body) = &mut self.body {
-            let end = async { while let Some(Ok(_)) = body.frame().await {} };
+        if let Some(body) = self.body.as_mut().filter(|body| !body.is_over()) {
+            let end = async { while let Ok(true) = body.read(|_| {}).await {} };
             // After the timeout the connection is closed instead, which is as good.
             let _ = tokio::time::timeout(END_TIMEOUT, end).await;
         }

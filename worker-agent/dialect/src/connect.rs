@@ -1,7 +1,7 @@
 //! From options to a dialect.
 
 use crate::http::Client;
-use crate::{Dialect, sglang, trtllm, vllm};
+use crate::{Dialect, openai, sglang, trtllm, vllm};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ pub enum Kind {
     Sglang,
     /// TensorRT-LLM.
     Trtllm,
+    /// Any server of the OpenAI API. It is watched, and asked for no tokens.
+    Openai,
 }
 
 /// Where an engine is, and what it does not tell of itself.
@@ -26,6 +28,8 @@ pub struct Options {
     pub api_key: Option<ApiKey>,
     /// How KV leaves or enters the engine, for those that do not say; what they say goes first.
     pub connector: Option<Connector>,
+    /// The model that is meant, for a [`Kind::Openai`] that serves several.
+    pub model: Option<String>,
 }
 
 /// A secret that no log shows.
@@ -116,6 +120,7 @@ pub fn connect(kind: Kind, options: Options) -> Result<Arc<dyn Dialect>, Options
         Kind::Vllm => Arc::new(vllm::Vllm::new(client, options.connector)),
         Kind::Sglang => Arc::new(sglang::Sglang::new(client, options.connector)),
         Kind::Trtllm => Arc::new(trtllm::Trtllm::new(client, options.connector)),
+        Kind::Openai => Arc::new(openai::Openai::new(client, options.model)),
     })
 }
 
@@ -125,7 +130,7 @@ mod tests {
 
     fn check(url: &str, key: Option<&str>) -> Result<(), OptionsError> {
         let api_key = key.map(|key| ApiKey(key.into()));
-        connect(Kind::Vllm, Options { url: url.into(), api_key, connector: None }).map(drop)
+        connect(Kind::Vllm, Options { url: url.into(), api_key, ..Options::default() }).map(drop)
     }
 
     #[test]

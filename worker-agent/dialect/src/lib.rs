@@ -10,24 +10,29 @@
 mod answer;
 mod connect;
 mod events;
+mod guide;
 mod http;
 mod json;
 mod logprobs;
+mod openai;
 mod replay;
 mod request;
 mod sglang;
 mod sse;
 #[cfg(test)]
 mod testkit;
+mod trace;
 mod trtllm;
 mod vllm;
 
 pub use connect::{ApiKey, Connector, Kind, Options, OptionsError, Role, connect};
-pub use replay::replay;
+pub use guide::Guide;
+pub use replay::{replay, replay_http};
 pub use request::{
-    Ask, Delta, Description, EventSource, Fault, Finish, Hand, Manner, Operation, Sampling,
+    Ask, Delta, Description, EventSource, Fault, Finish, First, Hand, Manner, Operation, Sampling,
     TokenLogprobs,
 };
+pub use trace::Trace;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
@@ -67,6 +72,9 @@ pub trait Dialect: Debug + Send + Sync + 'static {
     ///
     /// [`Fault::Unsupported`] where this engine has no such operation.
     async fn operate(&self, operation: &Operation) -> Result<(), Fault>;
+
+    /// Whether the engine holds no cached prefix any more once this was done to it.
+    fn forgets(&self, operation: &Operation) -> bool;
 
     /// How this engine, as the one that decodes, and `prefill`, which another agent says of its
     /// engine ([`Description::handover`]), do one request together. `request` names the request

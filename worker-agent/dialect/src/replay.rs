@@ -1,6 +1,7 @@
 //! Answers without an engine: for benchmarks, for fuzzing, and for what was recorded.
 
 use crate::answer::{Assembly, Decoder};
+use crate::http::{self, put_together};
 use crate::{Ask, Delta, Fault, Kind, sglang, trtllm, vllm};
 
 /// What the agent would read as the answer to `ask`, were its stream to come in these pieces.
@@ -17,7 +18,21 @@ pub fn replay<'a>(
         Kind::Vllm => run(vllm::Decode::new(ask), pieces),
         Kind::Sglang => run(sglang::Decode::new(ask), pieces),
         Kind::Trtllm => run(trtllm::Decode::new(ask), pieces),
+        Kind::Openai => Err(Fault::Unsupported("it is asked for no tokens".into())),
     }
+}
+
+/// The status and body that the agent would read, were an HTTP answer to come in these pieces, its
+/// head with it.
+///
+/// # Errors
+///
+/// [`Fault::Unreachable`] where it is none, or not a whole one.
+pub fn replay_http<'a>(
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(u16, Vec<u8>), Fault> {
+    let whole = put_together(pieces).map_err(|error| http::broken(&error));
+    whole.map(|(status, body)| (status.as_u16(), body))
 }
 
 pub(crate) fn run<'a>(

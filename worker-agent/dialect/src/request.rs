@@ -1,5 +1,6 @@
 //! What is asked of an engine, and what it says.
 
+use crate::{Guide, Trace};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub struct Ask {
     pub priority: i32,
     /// Data-parallel rank that is to run it, where the engine has several.
     pub rank: Option<u16>,
+    /// Whose trace it belongs to.
+    pub trace: Option<Trace>,
     /// What this engine does of it.
     pub hand: Hand,
 }
@@ -30,31 +33,65 @@ pub enum Hand {
     /// All of it.
     #[default]
     Whole,
-    /// Compute the prompt for another engine, which was told the same where both were told
-    /// anything ([`Manner::Together`]).
+    /// Compute the prompt for another engine, and one token, which was told the same where both
+    /// were told anything ([`Manner::Together`]).
     Prefill(Option<Box<RawValue>>),
     /// Answer, with the KV of the prompt that another computes.
     Decode(Box<RawValue>),
+    /// Give a token of a prompt that nobody needs: proof that it serves, also of an engine that
+    /// does one part of each request and never all of it.
+    Canary,
 }
 
 /// How two engines do one request together. What they are told is opaque JSON of their connector.
 #[derive(Clone, Debug)]
 pub enum Manner {
     /// First one, then the other: prefill's last [`Delta::handover`] is what decode is told.
-    InTurn,
+    InTurn(First),
     /// Both at once.
     Together {
         /// For [`Hand::Prefill`].
         prefill: Box<RawValue>,
         /// For [`Hand::Decode`].
         decode: Box<RawValue>,
+        /// What becomes of prefill's token; [`First::Taken`] cannot be.
+        first: First,
     },
+}
+
+/// What becomes of the token that a prefill gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Nothing: decode computes the last position of the prompt once more, and chooses itself.
+    Dropped,
+    /// The engines pass it on: decode's answer begins with it.
+    Passed,
+    /// Decode goes on from it where it is told of it as the last token of its prompt, which then
+    /// must neither begin a block of so many tokens nor fill one: there is no room for it in what
+    /// is handed over, or a block would count as whole before it is.
+    Taken {
+        /// Tokens per KV block of both engines, at least 1.
+        block_size: u32,
+    },
+}
+
+impl First {
+    /// Whether decode can go on from the token behind a prompt of so many tokens.
+    pub fn is_taken_behind(self, prompt_tokens: usize) -> bool {
+        match self {
+            Self::Taken { block_size } => {
+                let block_size = block_size.max(1) as usize;
+                (1..block_size - 1).contains(&(prompt_tokens % block_size))
+            }
+            Self::Dropped | Self::Passed => false,
+        }
+    }
 }
 
 /// What came of an answer.
 #[derive(Clone, Debug, Default)]
 pub struct Delta {
-    /// New tokens, in order.
+    /// New tokens, in order; of a prefill the one that decode can go on from, if any.
     pub tokens: Vec<u32>,
     /// One entry per new token where logprobs were asked for.
     pub logprobs: Vec<TokenLogprobs>,
@@ -84,7 +121,7 @@ pub enum Fault {
     /// It can never do it: the request is at fault.
     #[error("{0}")]
     Invalid(String),
-    /// It has no room now.
+    /// It has no room now, or nobody to do the other part of the request: others may have.
     #[error("{0}")]
     Overloaded(String),
     /// It ended the request on its own account: it was paused, reset or told to.
@@ -140,6 +177,16 @@ pub enum Operation {
     },
     /// Abort everything that runs.
     AbortAll,
+}
+
+impl Operation {
+    /// Whether an engine usually holds no cached prefix any more once this was done to it.
+    pub fn forgets(&self) -> bool {
+        matches!(
+            self,
+            Self::ResetCache | Self::Pause | Self::Sleep { .. } | Self::UpdateWeights { .. }
+        )
+    }
 }
 
 /// What an engine is and what it serves. `None` is what it does not tell.
@@ -213,6 +260,8 @@ pub struct Sampling {
     pub stop_token_ids: Vec<u32>,
     /// The model's end-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
+    /// What the answer must look like, where it is not free.
+    pub guide: Option<Guide>,
 }
 
 impl Default for Sampling {
@@ -234,6 +283,7 @@ impl Default for Sampling {
             max_tokens: 16,
             stop_token_ids: Vec::new(),
             ignore_eos: false,
+            guide: None,
         }
     }
 }
@@ -247,4 +297,23 @@ pub struct TokenLogprobs {
     pub logprob: f32,
     /// The most likely tokens with theirs, best first.
     pub top: Vec<(u32, f32)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_taken_only_into_the_middle_of_a_block() {
+        let taken = First::Taken { block_size: 4 };
+        let lengths = |first: First| -> Vec<usize> {
+            (1..10).filter(|tokens| first.is_taken_behind(*tokens)).collect()
+        };
+        // Four tokens leave no room; behind seven, the eighth would fill the block.
+        assert_eq!(lengths(taken), [1, 2, 5, 6, 9]);
+        assert_eq!(lengths(First::Taken { block_size: 2 }), [0; 0]);
+        assert_eq!(lengths(First::Taken { block_size: 0 }), [0; 0]);
+        assert_eq!(lengths(First::Dropped), [0; 0]);
+        assert_eq!(lengths(First::Passed), [0; 0]);
+    }
 }

@@ -1,31 +1,26 @@
-//! Connections to an engine, each driven by whoever reads its answer.
+//! Connections to an engine, each read by whoever waits for its answer.
 //!
 //! A token that arrives wakes one task, which reads the socket itself: there is nobody between it
-//! and the decoder. Connections that wait for their next request are driven by nobody; that one
+//! and the decoder. Connections that wait for their next request are watched by nobody; that one
 //! was closed meanwhile is found out when it is taken.
 
+use super::framing::{Framing, Head};
+use super::wire::{Unsent, Wire};
 use super::{CONNECT_TIMEOUT, IDLE_TIMEOUT, MAX_IDLE, fault};
-use bytes::Bytes;
-use http::{Request, Response, Uri};
-use http_body_util::Full;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{self, SendRequest};
+use http::{Response, Uri};
 use hyper::service::Service;
-use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::io::{Error, ErrorKind};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use tokio::net::TcpStream;
+use std::task::{Context, Poll, ready};
+use tokio::runtime::{self, Handle};
 use tokio::time::{Instant, timeout};
 
 type Connector = HttpsConnector<HttpConnector>;
-type Driver = http1::Connection<MaybeHttpsStream<TokioIo<TcpStream>>, Full<Bytes>>;
 
 /// The connections to one engine.
 pub(super) struct Links {
@@ -39,9 +34,9 @@ pub(super) struct Links {
 struct Idle(Mutex<Vec<(Instant, Link)>>);
 
 struct Link {
-    sender: SendRequest<Full<Bytes>>,
-    /// `None` once the connection has ended.
-    driver: Option<Pin<Box<Driver>>>,
+    /// The runtime that watches its socket. Used in another, it would wake that one's threads.
+    runtime: runtime::Id,
+    wire: Wire,
 }
 
 impl Links {
@@ -52,28 +47,25 @@ impl Links {
 
     /// Closes what has waited for too long.
     pub(super) fn prune(&self) {
-        self.idle.0.lock().retain(|(since, _)| since.elapsed() < IDLE_TIMEOUT);
+        self.idle.prune();
     }
 
-    /// Sends a request, whose URI is a path, and waits for the head of its answer. The error is
-    /// for a fault.
+    /// Sends a request and waits for the head of its answer. The error is for a fault.
     pub(super) async fn send(
         &self,
-        mut request: Request<Full<Bytes>>,
+        head: &[u8],
+        body: &[u8],
     ) -> Result<Response<Answered>, String> {
-        while let Some(link) = self.idle.take().await {
-            match self.exchange(link, request).await {
-                Ok(answer) => return Ok(answer),
-                // Where it was closed before anything was sent, the next one may take it.
-                Err(mut failed) => match failed.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(fault::with_causes(failed.error())),
-                },
+        while let Some(mut link) = self.idle.take().await {
+            match link.wire.write(head, body).await {
+                // It was closed before anything was sent: the next one may take it.
+                Err(Unsent { entirely: true, .. }) => {}
+                written => return self.answer(link, written).await,
             }
         }
-        let link = self.connect().await?;
-        let answered = self.exchange(link, request).await;
-        answered.map_err(|failed| fault::with_causes(failed.error()))
+        let mut link = self.connect().await?;
+        let written = link.wire.write(head, body).await;
+        self.answer(link, written).await
     }
 
     async fn connect(&self) -> Result<Link, String> {
@@ -82,42 +74,55 @@ impl Links {
             Ok(stream) => stream.map_err(|error| fault::with_causes(&*error))?,
             Err(_) => return Err(format!("no connection within {CONNECT_TIMEOUT:?}")),
         };
-        let (sender, driver) =
-            http1::handshake(stream).await.map_err(|error| fault::with_causes(&error))?;
-        Ok(Link { sender, driver: Some(Box::pin(driver)) })
+        Ok(Link { runtime: Handle::current().id(), wire: Wire::new(stream) })
     }
 
-    async fn exchange(
+    async fn answer(
         &self,
         mut link: Link,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Answered>, TrySendError<Request<Full<Bytes>>>> {
-        let mut answer = pin!(link.sender.try_send_request(request));
-        let driver = &mut link.driver;
-        let answer = poll_fn(|context| {
-            drive(driver, context);
-            answer.as_mut().poll(context)
-        });
-        let (head, incoming) = answer.await?.into_parts();
-        let (link, idle) = (Some(link), self.idle.clone());
-        Ok(Response::from_parts(head, Answered { incoming, link, idle }))
+        written: Result<(), Unsent>,
+    ) -> Result<Response<Answered>, String> {
+        // Also where not all was taken: an engine may refuse a request that it has not read.
+        let Head { status, framing, keeps } = match (link.wire.read_head().await, written) {
+            (Ok(head), Ok(())) => head,
+            (Ok(head), Err(_)) => Head { keeps: false, ..head },
+            (Err(_), Err(Unsent { error, .. })) | (Err(error), Ok(())) => {
+                return Err(fault::with_causes(&error));
+            }
+        };
+        let mut body = Answered { framing, link: Some(link), keeps, idle: self.idle.clone() };
+        body.give_back();
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        Ok(response)
     }
 }
 
 impl Idle {
-    /// The connection that was used last and can be used again; others that cannot are closed.
+    /// The connection of this runtime that was used last and can be used again; others that cannot
+    /// are closed.
     async fn take(&self) -> Option<Link> {
         loop {
-            let (since, mut link) = self.0.lock().pop()?;
+            let (since, mut link) = self.pop(Handle::current().id())?;
             if since.elapsed() >= IDLE_TIMEOUT {
-                // Those before it have waited for longer.
-                self.0.lock().clear();
+                // Others of this runtime have waited for longer.
+                self.prune();
                 return None;
             }
-            if poll_fn(|context| Poll::Ready(link.is_ready(context))).await {
+            if poll_fn(|context| Poll::Ready(link.wire.is_quiet(context))).await {
                 return Some(link);
             }
         }
+    }
+
+    fn pop(&self, runtime: runtime::Id) -> Option<(Instant, Link)> {
+        let mut idle = self.0.lock();
+        let last = idle.iter().rposition(|(_, link)| link.runtime == runtime)?;
+        Some(idle.remove(last))
+    }
+
+    fn prune(&self) {
+        self.0.lock().retain(|(since, _)| since.elapsed() < IDLE_TIMEOUT);
     }
 
     fn put(&self, link: Link) {
@@ -128,66 +133,62 @@ impl Idle {
     }
 }
 
-impl Link {
-    /// Whether a request can be sent now.
-    fn is_ready(&mut self, context: &mut Context<'_>) -> bool {
-        drive(&mut self.driver, context);
-        matches!(self.sender.poll_ready(context), Poll::Ready(Ok(()))) && self.driver.is_some()
-    }
-}
-
-/// Reads and writes what can be. Whoever waits for something of it learns why it ended.
-fn drive(driver: &mut Option<Pin<Box<Driver>>>, context: &mut Context<'_>) {
-    if driver.as_mut().is_some_and(|driver| driver.as_mut().poll(context).is_ready()) {
-        *driver = None;
-    }
-}
-
 /// The body of an answer. Dropped before its end, it closes the connection; read to its end, it
 /// gives it back.
 pub(crate) struct Answered {
-    incoming: Incoming,
+    framing: Framing,
+    /// `None` once the connection was given back or has ended.
     link: Option<Link>,
+    keeps: bool,
     idle: Arc<Idle>,
 }
 
 impl Answered {
-    /// What has been read already. Only driving the connection brings more, so that nobody need be
-    /// woken by the body itself.
-    fn look(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.incoming).poll_frame(&mut Context::from_waker(Waker::noop()))
+    /// Waits for more of the body and hands it on, all that has come; false where none is to come.
+    ///
+    /// # Errors
+    ///
+    /// Where it broke off; nothing follows.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was not handed on stays.
+    pub(crate) async fn read(&mut self, mut hand_on: impl FnMut(&[u8])) -> Result<bool, Error> {
+        poll_fn(|context| self.poll_read(context, &mut hand_on)).await
     }
-}
 
-impl Body for Answered {
-    type Data = Bytes;
-    type Error = hyper::Error;
+    /// Whether there is nothing more to read.
+    pub(crate) fn is_over(&self) -> bool {
+        self.link.is_none()
+    }
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
+    fn poll_read(
+        &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let mut polled = self.look();
-        if polled.is_pending() {
-            if let Some(link) = &mut self.link {
-                drive(&mut link.driver, context);
-            }
-            polled = self.look();
+        hand_on: impl FnMut(&[u8]),
+    ) -> Poll<Result<bool, Error>> {
+        let Some(link) = &mut self.link else { return Poll::Ready(Ok(false)) };
+        let handed = ready!(link.wire.poll_body(context, &mut self.framing, hand_on));
+        self.give_back();
+        if matches!(handed, Ok(1..)) {
+            return Poll::Ready(Ok(true));
         }
-        if let Poll::Ready(None) = polled
-            && let Some(mut link) = self.link.take()
-            && link.is_ready(context)
+        // The body has ended, or the connection.
+        self.link = None;
+        Poll::Ready(match handed {
+            Ok(_) if self.framing.may_end() => Ok(false),
+            Ok(_) => Err(ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Gives the connection back where the body is over; one that cannot be used again is closed.
+    fn give_back(&mut self) {
+        if self.framing.is_over()
+            && let Some(link) = self.link.take()
+            && self.keeps
         {
             self.idle.put(link);
         }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
     }
 }

@@ -5,22 +5,23 @@
 //! connection back.
 
 mod fault;
+mod framing;
 mod links;
+mod wire;
 
 pub(crate) use fault::{of_request as fault_of_request, of_status as fault_of_status};
+pub(crate) use framing::put_together;
 pub(crate) use links::Answered;
 
 use crate::{ApiKey, Fault, OptionsError};
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Body;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, Response, StatusCode, Uri};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use links::Links;
 use serde::de::DeserializeOwned;
-use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
@@ -101,23 +102,25 @@ impl Client {
         body: Option<Vec<u8>>,
         headers: Headers,
     ) -> Result<Response<Answered>, Fault> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.prefix))
-            .header(HOST, self.authority.clone());
+        let path = PathAndQuery::try_from(format!("{}{path}", self.prefix))
+            .map_err(|error| Fault::Invalid(format!("no request can be made: {error}")))?;
+        let mut head = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
+        line(&mut head, &HOST, &self.authority);
         if let Some(key) = &self.authorization {
-            request = request.header(AUTHORIZATION, key.clone());
+            line(&mut head, &AUTHORIZATION, key);
         }
         if body.is_some() {
-            request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            line(&mut head, &CONTENT_TYPE, &HeaderValue::from_static("application/json"));
         }
-        for (name, value) in headers {
-            request = request.header(name, value);
+        for (name, value) in &headers {
+            line(&mut head, name, value);
         }
-        let request = request
-            .body(Full::new(body.unwrap_or_default().into()))
-            .map_err(|error| Fault::Invalid(format!("no request can be made: {error}")))?;
-        self.links.send(request).await.map_err(|why| self.unreachable(&why))
+        let body = body.unwrap_or_default();
+        if method != Method::GET {
+            line(&mut head, &CONTENT_LENGTH, &body.len().into());
+        }
+        head.extend_from_slice(b"\r\n");
+        self.links.send(&head, &body).await.map_err(|why| self.unreachable(&why))
     }
 
     fn unreachable(&self, why: &str) -> Fault {
@@ -175,18 +178,18 @@ impl Client {
         }
     }
 
-    /// Whether the engine answers its health check.
-    pub(crate) async fn healthy(&self) -> Result<(), Fault> {
+    /// Whether the engine answers its health check at `path`.
+    pub(crate) async fn healthy(&self, path: &str) -> Result<(), Fault> {
         // Asked every second: as good a time as any.
         self.links.prune();
-        self.within(QUERY_TIMEOUT, "/health", async {
-            let answer = self.send(Method::GET, "/health", None, Vec::new()).await?;
+        self.within(QUERY_TIMEOUT, path, async {
+            let answer = self.send(Method::GET, path, None, Vec::new()).await?;
             let status = answer.status();
             if status == StatusCode::OK {
                 // Read to its end, so that the next check finds the connection open.
                 return collect(answer.into_body()).await.map(drop);
             }
-            Err(Fault::Failed(format!("the engine answers {status} to /health")))
+            Err(Fault::Failed(format!("the engine answers {status} to {path}")))
         })
         .await
     }
@@ -219,17 +222,15 @@ impl Client {
 }
 
 /// A whole body, up to [`MAX_ANSWER_BYTES`].
-pub(crate) async fn collect<B>(body: B) -> Result<Bytes, Fault>
-where
-    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
-{
-    match Limited::new(body, MAX_ANSWER_BYTES).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Fault::Failed(format!("the answer is larger than {MAX_ANSWER_BYTES} bytes")))
+pub(crate) async fn collect(mut body: Answered) -> Result<Bytes, Fault> {
+    let mut bytes = Vec::new();
+    while body.read(|part| bytes.extend_from_slice(part)).await.map_err(|error| broken(&error))? {
+        if bytes.len() > MAX_ANSWER_BYTES {
+            let why = format!("the answer is larger than {MAX_ANSWER_BYTES} bytes");
+            return Err(Fault::Failed(why));
         }
-        Err(error) => Err(broken(&*error)),
     }
+    Ok(bytes.into())
 }
 
 /// The fault of an answer that broke off.
@@ -238,17 +239,23 @@ pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> Fault {
 }
 
 /// As much of an error's body as is of use; what is beyond the limit, or broken, is left out.
-async fn error_body(answer: Response<impl Body<Data = Bytes> + Unpin>) -> (StatusCode, Vec<u8>) {
+async fn error_body(answer: Response<Answered>) -> (StatusCode, Vec<u8>) {
     let (head, mut body) = answer.into_parts();
     let mut bytes = Vec::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        let Ok(data) = frame.into_data() else { continue };
-        bytes.extend_from_slice(&data[..data.len().min(MAX_ERROR_BYTES - bytes.len())]);
-        if bytes.len() == MAX_ERROR_BYTES {
+    while let Ok(true) = body.read(|part| bytes.extend_from_slice(part)).await {
+        if bytes.len() >= MAX_ERROR_BYTES {
+            bytes.truncate(MAX_ERROR_BYTES);
             break;
         }
     }
     (head.status, bytes)
+}
+
+/// Writes a header.
+fn line(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+        head.extend_from_slice(part);
+    }
 }
 
 fn authorization(key: &ApiKey) -> Result<HeaderValue, OptionsError> {

@@ -2,7 +2,7 @@
 
 use super::Learnt;
 use super::pairing::{Advert, Engine};
-use crate::events::publisher;
+use crate::events::{publisher, replay, shifted};
 use crate::http::Client;
 use crate::{Connector, Description, EventSource, Fault, Role, json};
 use serde::Deserialize;
@@ -26,7 +26,10 @@ struct ServerInfo {
     schedule_low_priority_values_first: bool,
     #[serde(default)]
     enable_weights_cpu_backup: bool,
+    /// Where it publishes over TCP; older versions do not tell.
     kv_events: Option<KvEvents>,
+    /// The flag that says where, as JSON.
+    kv_events_config: Option<String>,
     disaggregation_mode: Option<String>,
     disaggregation_transfer_backend: Option<String>,
     disaggregation_bootstrap_port: Option<u16>,
@@ -39,6 +42,16 @@ struct KvEvents {
     endpoint_host: String,
     endpoint_port_base: u16,
     replay_endpoint_port_base: Option<u16>,
+    #[serde(default)]
+    topic: String,
+}
+
+/// The flag: an endpoint that may be a file of the engine's machine.
+#[derive(Deserialize)]
+struct EventsFlag {
+    publisher: Option<String>,
+    endpoint: String,
+    replay_endpoint: Option<String>,
     #[serde(default)]
     topic: String,
 }
@@ -77,7 +90,10 @@ pub(super) async fn describe(
         total_blocks: info.max_total_num_tokens.and_then(pages),
         batch_tokens: info.chunked_prefill_size.and_then(|size| u32::try_from(size).ok()),
         ranks,
-        events: events(info.kv_events.as_ref(), ranks, client.host()),
+        events: match &info.kv_events {
+            Some(said) => events(said, ranks, client.host()),
+            None => flagged(info.kv_events_config.as_deref(), ranks, client.host()),
+        },
         adapters,
         handover: handover.map(|advert| json::raw(&advert)),
         model: info.served_model_name.unwrap_or(info.model_path),
@@ -128,10 +144,10 @@ fn advert(info: &ServerInfo, own: &Connector, host: &str) -> Result<Advert, Faul
     Ok(Advert { engine: Engine::Sglang, connector, bootstrap_host, bootstrap_port })
 }
 
-fn events(said: Option<&KvEvents>, ranks: u16, host: &str) -> Vec<EventSource> {
-    let Some(said) = said.filter(|said| said.publisher.as_deref() == Some("zmq")) else {
+fn events(said: &KvEvents, ranks: u16, host: &str) -> Vec<EventSource> {
+    if said.publisher.as_deref() != Some("zmq") {
         return Vec::new();
-    };
+    }
     let at = |base: u16, rank: u16| {
         let port = base.checked_add(rank)?;
         publisher(&format!("tcp://{}:{port}", said.endpoint_host), host)
@@ -144,6 +160,23 @@ fn events(said: Option<&KvEvents>, ranks: u16, host: &str) -> Vec<EventSource> {
         })
     };
     (0..ranks).filter_map(source).collect()
+}
+
+/// What the flag says of rank 0, and of the others by their ports: a file has one publisher.
+fn flagged(flag: Option<&str>, ranks: u16, host: &str) -> Vec<EventSource> {
+    let flag = flag.and_then(|flag| serde_json::from_str::<EventsFlag>(flag).ok());
+    let Some(flag) = flag.filter(|flag| flag.publisher.as_deref() == Some("zmq")) else {
+        return Vec::new();
+    };
+    let at = |rank| {
+        Some(EventSource {
+            endpoint: publisher(&shifted(&flag.endpoint, rank), host)?,
+            replay: flag.replay_endpoint.as_deref().map(|at| replay(&shifted(at, rank), host)),
+            topic: flag.topic.clone(),
+        })
+    };
+    let ranks = if flag.endpoint.starts_with("ipc://") { 1 } else { ranks };
+    (0..ranks).filter_map(at).collect()
 }
 
 /// Names in the shapes that the flag has had: `name=path`, a path, an object of either.
@@ -172,6 +205,25 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_names_the_ranks_by_their_ports_and_files_once() {
+        let check = |flag: &str| {
+            let sources = flagged(Some(flag), 2, "h").into_iter();
+            sources.map(|source| (source.endpoint, source.replay)).collect::<Vec<_>>()
+        };
+        let ranks = check(
+            r#"{"publisher":"zmq","endpoint":"tcp://*:5577","replay_endpoint":"tcp://*:5597"}"#,
+        );
+        let at = |port: u16| format!("tcp://h:{port}");
+        assert_eq!(ranks, [(at(5577), Some(at(5597))), (at(5578), Some(at(5598)))]);
+        let file = check(r#"{"publisher":"zmq","endpoint":"ipc:///x"}"#);
+        assert_eq!(file, [("ipc:///x".to_owned(), None)]);
+        for none in [r#"{"publisher":"null","endpoint":"ipc:///x"}"#, "{}", "null", "x"] {
+            assert_eq!(check(none), [], "{none}");
+        }
+        assert_eq!(flagged(None, 1, "h"), []);
+    }
+
+    #[test]
     fn a_publisher_that_connects_elsewhere_is_no_source() {
         let said = |host: &str| KvEvents {
             publisher: Some("zmq".into()),
@@ -180,9 +232,9 @@ mod tests {
             replay_endpoint_port_base: None,
             topic: "kv".into(),
         };
-        assert_eq!(events(Some(&said("collector")), 1, "h"), []);
+        assert_eq!(events(&said("collector"), 1, "h"), []);
         // There is no port for the second.
-        assert_eq!(events(Some(&said("*")), 2, "h")[0].endpoint, "tcp://h:65535");
-        assert_eq!(events(Some(&said("*")), 2, "h").len(), 1);
+        assert_eq!(events(&said("*"), 2, "h")[0].endpoint, "tcp://h:65535");
+        assert_eq!(events(&said("*"), 2, "h").len(), 1);
     }
 }

@@ -1,12 +1,15 @@
 //! From an [`Ask`] to the body of `/generate`.
 
 use super::pairing::Bootstrap;
+use crate::guide::{self, ANY_OBJECT};
 use crate::json::Object;
-use crate::{Ask, Fault, Hand, Sampling};
+use crate::{Ask, Fault, Guide, Sampling};
 
-/// Whether the answer is streamed: the prompt's logprobs come once, and a prefill has one token.
+/// Whether the answer is streamed: the prompt's logprobs come once. A prefill's one token is
+/// streamed too, since the engine looks for a client that has gone every 4 s where it does not
+/// stream, and half of a pair waits until then.
 pub(super) fn streams(ask: &Ask) -> bool {
-    !matches!(ask.hand, Hand::Prefill(_)) && ask.sampling.prompt_logprobs.is_none()
+    ask.sampling.prompt_logprobs.is_none()
 }
 
 /// The body of a request.
@@ -69,6 +72,15 @@ fn sampling(body: &mut Object, given: &Sampling) {
     if !given.stop_token_ids.is_empty() {
         body.ids("stop_token_ids", &given.stop_token_ids);
     }
+    match &given.guide {
+        None => {}
+        Some(Guide::JsonSchema(schema)) => body.field("json_schema", schema),
+        Some(Guide::JsonObject) => body.field("json_schema", ANY_OBJECT),
+        Some(Guide::Regex(regex)) => body.field("regex", regex),
+        Some(Guide::Choices(texts)) => body.field("regex", guide::one_of(texts)),
+        Some(Guide::Grammar(grammar)) => body.field("ebnf", grammar),
+        Some(Guide::StructuralTag(tag)) => body.field("structural_tag", tag),
+    }
 }
 
 #[cfg(test)]
@@ -100,6 +112,7 @@ mod tests {
             max_tokens: 9,
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
+            guide: Some(Guide::Regex("a|b".into())),
         };
         Ask {
             sampling: Arc::new(sampling),
@@ -121,11 +134,28 @@ mod tests {
                 "temperature": 0.5, "top_p": 0.25, "top_k": 40, "min_p": 0.125,
                 "repetition_penalty": 1.5, "presence_penalty": -0.5, "frequency_penalty": 2.0,
                 "sampling_seed": i64::MAX, "logit_bias": {"7": -100.0}, "max_new_tokens": 9,
-                "min_new_tokens": 2, "ignore_eos": true, "stop_token_ids": [3, 4],
+                "min_new_tokens": 2, "ignore_eos": true, "stop_token_ids": [3, 4], "regex": "a|b",
             },
         });
         assert_eq!(check(&everything(), None, false), expected);
         assert_eq!(check(&everything(), None, true)["priority"], json!(-5));
+    }
+
+    #[test]
+    fn every_form_of_an_answer_has_its_word() {
+        let text = || "x\"y".to_owned();
+        let forms = [
+            (Guide::JsonSchema(text()), ("json_schema", "x\"y")),
+            (Guide::JsonObject, ("json_schema", "{\"type\":\"object\"}")),
+            (Guide::Choices(vec!["a.".into(), "b".into()]), ("regex", "(a\\.|b)")),
+            (Guide::Grammar(text()), ("ebnf", "x\"y")),
+            (Guide::StructuralTag(text()), ("structural_tag", "x\"y")),
+        ];
+        for (guide, (field, value)) in forms {
+            let sampling = Sampling { guide: Some(guide), ..Sampling::default() };
+            let got = check(&Ask { sampling: Arc::new(sampling), ..ask(&[1]) }, None, false);
+            assert_eq!(got["sampling_params"][field], json!(value));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod pairing;
 use crate::answer::{Streamed, Whole};
 use crate::connect::Names;
 use crate::http::{self, Client};
-use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation};
+use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation, trace};
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
@@ -57,7 +57,18 @@ impl Sglang {
 #[async_trait]
 impl Dialect for Sglang {
     async fn healthy(&self) -> Result<(), Fault> {
-        self.client.healthy().await
+        // `/health` has it compute a token, which takes a second at least and never ends while it is
+        // paused. `/ping` asks nothing of the scheduler, and older versions have none; it says no
+        // for ever where somebody else's check failed once, until one succeeds.
+        match self.client.healthy("/ping").await {
+            Ok(()) => Ok(()),
+            Err(_) => self.client.healthy("/health").await,
+        }
+    }
+
+    fn forgets(&self, operation: &Operation) -> bool {
+        // What it pauses stays as it is.
+        *operation != Operation::Pause && operation.forgets()
     }
 
     async fn describe(&self) -> Result<Description, Fault> {
@@ -69,7 +80,7 @@ impl Dialect for Sglang {
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
         let stream = encode::streams(&ask);
         let body = self.encode(&ask, stream)?;
-        let body = self.client.ask("/generate", body, Vec::new()).await?;
+        let body = self.client.ask("/generate", body, trace::headers(&ask)?).await?;
         let decode = Decode::new(&ask);
         if stream {
             return Ok(Box::new(Streamed::new(body, decode)));

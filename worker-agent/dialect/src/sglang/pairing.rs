@@ -1,7 +1,12 @@
 //! Prefill on one SGLang, decode on another: both get the request at once, and find each other by
 //! the prefill's bootstrap server and a room that is theirs alone.
+//!
+//! The prefill's request lasts until its KV was fetched, so that dropping it frees the KV, whether
+//! decode never came or went away. The engine sees within four seconds that nobody waits for the
+//! answer (`SGLANG_REQUEST_STATE_WAIT_TIMEOUT`); by itself it would wait for decode for five minutes
+//! (`SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT`). Source: SGLang 0.5.23, `TokenizerManager`.
 
-use crate::{Connector, Fault, Hand, Manner, json};
+use crate::{Connector, Fault, First, Hand, Manner, json};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -50,13 +55,15 @@ pub(super) fn pair(
         bootstrap_port: theirs.bootstrap_port,
         bootstrap_room: (request & i64::MAX.unsigned_abs()).max(1),
     });
-    Ok(Manner::Together { prefill: both.clone(), decode: both })
+    // What prefill chooses travels with the KV.
+    Ok(Manner::Together { prefill: both.clone(), decode: both, first: First::Passed })
 }
 
 /// What an engine with `own` is told with a request.
 pub(super) fn bootstrap(hand: &Hand, own: Option<&Connector>) -> Result<Option<Bootstrap>, Fault> {
     let (told, role, able) = match hand {
-        Hand::Whole => return Ok(None),
+        Hand::Whole => return own.map_or(Ok(None), |own| Err(half(own))),
+        Hand::Canary => return Ok(own.map(|_| nobody())),
         Hand::Prefill(None) => {
             return Err(Fault::Invalid("handover: prefill and decode are asked at once".into()));
         }
@@ -74,6 +81,19 @@ pub(super) fn bootstrap(hand: &Hand, own: Option<&Connector>) -> Result<Option<B
         return Err(Fault::Invalid(format!("bootstrap_room: {room} is not in 1..2^63")));
     }
     Ok(Some(told))
+}
+
+/// Why half of a pair does not do all of a request: the engine refuses it as one at fault, and it
+/// is none for another engine.
+fn half(own: &Connector) -> Fault {
+    let part = if own.role.prefills() { "computes prompts" } else { "goes on from prompts" };
+    Fault::Overloaded(format!("the engine {part} of a pair, and nobody does the other part"))
+}
+
+/// The place and the room in which an engine meets nobody: it takes it that its KV is there, or
+/// was fetched. Source: `FAKE_BOOTSTRAP_HOST`, which its own warm-up and health check name.
+fn nobody() -> Bootstrap {
+    Bootstrap { bootstrap_host: "2.2.2.2".into(), bootstrap_port: 0, bootstrap_room: 0 }
 }
 
 #[cfg(test)]
@@ -100,7 +120,7 @@ mod tests {
         let decode = connector(Role::Decode);
         for (request, room) in [(7, 7), (u64::MAX, i64::MAX as u64), (1 << 63, 1)] {
             let manner = pair(request, &advert(), Some(&decode)).unwrap();
-            let Manner::Together { prefill, decode: told } = manner else { panic!("in turn") };
+            let Manner::Together { prefill, decode: told, .. } = manner else { panic!("in turn") };
             assert_eq!(prefill.get(), told.get());
             let told = bootstrap(&Hand::Decode(told), Some(&decode)).unwrap().unwrap();
             assert_eq!((told.bootstrap_room, told.bootstrap_port), (room, 8998));
@@ -124,6 +144,19 @@ mod tests {
         for own in [None, Some(&connector(Role::Prefill))] {
             let result = bootstrap(&Hand::Decode(told.clone()), own);
             assert!(matches!(result, Err(Fault::Unsupported(_))), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn half_of_a_pair_does_no_whole_request_and_proves_that_it_serves_all_the_same() {
+        assert_eq!(bootstrap(&Hand::Whole, None), Ok(None));
+        assert_eq!(bootstrap(&Hand::Canary, None), Ok(None));
+        for role in [Role::Prefill, Role::Decode] {
+            let own = connector(role);
+            let refused = bootstrap(&Hand::Whole, Some(&own));
+            assert!(matches!(refused, Err(Fault::Overloaded(_))), "{refused:?}");
+            let told = bootstrap(&Hand::Canary, Some(&own)).unwrap().unwrap();
+            assert_eq!((&*told.bootstrap_host, told.bootstrap_room), ("2.2.2.2", 0));
         }
     }
 

@@ -14,7 +14,7 @@ fn main(name: &str) -> Reply {
 }
 
 fn dialect(server: &Server, connector: Option<Connector>) -> Arc<dyn Dialect> {
-    let options = Options { url: server.url.clone(), api_key: None, connector };
+    let options = Options { url: server.url.clone(), connector, ..Options::default() };
     connect(Kind::Sglang, options).unwrap()
 }
 
@@ -123,14 +123,52 @@ async fn a_configured_place_is_where_others_find_it() {
 }
 
 #[tokio::test]
-async fn a_prefill_is_read_as_a_whole() {
-    let prefill = recorded("sglang-0.5.23/pd/02-generate-prefill.response.json");
+async fn a_prefill_streams_its_one_token() {
+    let prefill = recorded("sglang-0.5.23/pd/06-generate-stream-prefill.response.sse");
     let server = Server::start([(GENERATE, prefill)]).await;
     let told = raw(r#"{"bootstrap_host":"h","bootstrap_port":8998,"bootstrap_room":7}"#);
     let asked = Ask { hand: Hand::Prefill(Some(told)), ..ask(&[1, 2]) };
     let answer = dialect(&server, half(Role::Prefill)).generate(asked).await.unwrap();
     let (all, deltas) = read(answer).await.unwrap();
-    assert_eq!((all.tokens, deltas), (vec![2312], 1));
+    assert_eq!((all.tokens, deltas), (vec![2242], 1));
+}
+
+#[tokio::test]
+async fn health_is_a_ping_that_asks_for_no_token() {
+    let mut server = Server::start([("GET /ping", Reply::ok(""))]).await;
+    assert_eq!(dialect(&server, None).healthy().await, Ok(()));
+    assert_eq!(server.seen.recv().await.unwrap().line, "GET /ping");
+    // Of older versions, and where somebody else's check failed: they are asked for proof.
+    let missing = ("GET /ping", Reply::recorded(404, "{}"));
+    let doubtful = ("GET /ping", Reply::recorded(503, ""));
+    for ping in [missing, doubtful] {
+        let server = Server::start([ping, ("GET /health", Reply::ok(""))]).await;
+        assert_eq!(dialect(&server, None).healthy().await, Ok(()));
+    }
+    let server = Server::start([("GET /health", Reply::recorded(503, ""))]).await;
+    assert!(matches!(dialect(&server, None).healthy().await, Err(Fault::Failed(_))));
+}
+
+#[tokio::test]
+async fn a_pause_leaves_the_cache_as_it_is() {
+    let server = Server::start([]).await;
+    let dialect = dialect(&server, None);
+    let forgets = |operation| dialect.forgets(&operation);
+    assert!(!forgets(Operation::Pause) && !forgets(Operation::Resume));
+    assert!(forgets(Operation::ResetCache) && forgets(Operation::Sleep { level: 2 }));
+}
+
+#[tokio::test]
+async fn sockets_of_the_engines_machine_are_found_in_its_flags() {
+    let config = r#"{"publisher":"zmq","endpoint":"ipc:///x/events","topic":"kv"}"#;
+    let info = json!({ "kv_events": null, "kv_events_config": config });
+    let server = engine(server_info(info)).await;
+    let described = dialect(&server, None).describe().await.unwrap();
+    let [source] = &described.events[..] else { panic!("{:?}", described.events) };
+    assert_eq!(
+        (&*source.endpoint, &source.replay, &*source.topic),
+        ("ipc:///x/events", &None, "kv")
+    );
 }
 
 #[tokio::test]

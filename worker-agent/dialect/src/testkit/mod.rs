@@ -18,6 +18,7 @@ pub(crate) fn ask(tokens: &[u32]) -> Ask {
         lora: None,
         priority: 0,
         rank: None,
+        trace: None,
         hand: Hand::Whole,
     }
 }

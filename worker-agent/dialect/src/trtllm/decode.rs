@@ -60,18 +60,23 @@ impl Decode {
     /// A decoder for the answer to `ask`.
     pub(crate) fn new(ask: &Ask) -> Self {
         let prefill = matches!(ask.hand, Hand::Prefill(_));
-        let logprobs = ask.sampling.logprobs.is_some() && !prefill;
+        let logprobs = ask.sampling.logprobs.is_some();
         Self { prefill, logprobs, last: None, finish: None }
     }
 
     /// The answer that came as a whole. A prefill whose first token ends the answer hands nothing
-    /// over: the answer is complete.
+    /// over: the answer is complete. Its token is kept to itself where it has no logprob, and one
+    /// was asked for.
     pub(super) fn whole(mut self, body: &[u8]) -> Result<Delta, Fault> {
         let mut delta = Delta::default();
         self.event(body, &mut delta)?;
         self.end(&mut delta)?;
         if self.prefill && delta.finish == Some(Finish::Length) && delta.handover.is_none() {
             return Err(Fault::Failed("the prefill handed nothing over".into()));
+        }
+        if self.logprobs && delta.logprobs.len() != delta.tokens.len() {
+            delta.tokens.clear();
+            delta.logprobs.clear();
         }
         Ok(delta)
     }
@@ -84,7 +89,7 @@ impl Decode {
         };
         if self.logprobs {
             let logprobs = choice.logprobs.map_or_else(Vec::new, |said| said.token_logprobs);
-            if logprobs.len() != ids.len() {
+            if logprobs.len() != ids.len() && !self.prefill {
                 let (got, wanted) = (logprobs.len(), ids.len());
                 let message = format!("logprobs: {got} entries for {wanted} tokens");
                 return Err(Fault::Failed(message));
@@ -202,6 +207,21 @@ mod tests {
         assert_eq!(delta.finish, Some(Finish::Stop(None)));
         let nothing = r#"{"choices":[{"token_ids":[2],"finish_reason":"length"}]}"#;
         assert!(matches!(whole(&prefill(), nothing), Err(Fault::Failed(_))));
+    }
+
+    #[test]
+    fn a_first_token_without_the_logprob_that_was_asked_for_is_not_told() {
+        let sampling = Sampling { logprobs: Some(0), ..Sampling::default() };
+        let asked = Ask { sampling: Arc::new(sampling), ..prefill() };
+        let body = fixture("trtllm-1.2-by-hand/context.response.json");
+        let delta = Decode::new(&asked).whole(&body).unwrap();
+        assert_eq!((delta.tokens, delta.logprobs), (vec![], vec![]));
+        assert!(delta.handover.is_some());
+        let said = String::from_utf8(body).unwrap();
+        let said =
+            said.replacen("\"logprobs\":null", "\"logprobs\":{\"token_logprobs\":[-0.5]}", 1);
+        let delta = whole(&asked, &said).unwrap();
+        assert_eq!((delta.tokens, delta.logprobs.len()), (vec![1072], 1));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! From an [`Ask`] to a completion that the server's strict schema takes.
 
+use crate::guide;
 use crate::json::{Entries, Object};
-use crate::{Ask, Fault, Hand, Sampling};
+use crate::{Ask, Fault, Guide, Hand, Sampling};
 use serde_json::value::RawValue;
 
 /// Numbers that name a shared request stay clear of those that engines count themselves.
@@ -13,16 +14,26 @@ const SHARED: u64 = 1 << 62;
 ///
 /// [`Fault::Invalid`] for what a completion cannot say: leaving it out would give another answer,
 /// or share what was to be kept apart.
-pub(super) fn body(ask: &Ask, model: &str, stream: bool) -> Result<Vec<u8>, Fault> {
+pub(super) fn body(
+    ask: &Ask,
+    (model, takes_priority): (&str, bool),
+    stream: bool,
+) -> Result<Vec<u8>, Fault> {
     refuse_the_unsayable(ask)?;
     let mut body = Object::with_room_for(ask.tokens.len());
     body.field("model", model);
     body.ids("prompt", &ask.tokens);
     sampling(&mut body, &ask.sampling);
+    if let Some(guide) = &ask.sampling.guide {
+        form(&mut body, guide);
+    }
+    if takes_priority && ask.priority != 0 {
+        body.field("priority", priority(ask.priority));
+    }
     // With text there would be no ids.
     body.field("detokenize", false);
     match &ask.hand {
-        Hand::Whole => {}
+        Hand::Whole | Hand::Canary => {}
         Hand::Prefill(_) => body.object("disaggregated_params", |params| {
             params.field("request_type", "context_only");
             params.field("disagg_request_id", shared_id(&ask.id));
@@ -56,6 +67,31 @@ fn sampling(body: &mut Object, given: &Sampling) {
     }
     // 0 would mean none.
     body.optional("logprobs", given.logprobs.map(|_| 1));
+}
+
+/// From 0 to 1, of which 0.5 is usual. A request whose wish is not known here goes without it.
+fn priority(given: i32) -> f64 {
+    (0.5 + f64::from(given) / 2e6).clamp(0.0, 1.0)
+}
+
+/// The form of the answer; the server takes it with a back-end for guided decoding alone.
+fn form(body: &mut Object, guide: &Guide) {
+    let of = |body: &mut Object, kind: &str, fill: &dyn Fn(&mut Object)| {
+        body.object("response_format", |body| {
+            body.field("type", kind);
+            fill(body);
+        });
+    };
+    match guide {
+        Guide::JsonSchema(schema) => of(body, "json", &|body| body.raw("schema", schema)),
+        Guide::JsonObject => of(body, "json_object", &|_| {}),
+        Guide::Regex(regex) => of(body, "regex", &|body| body.field("regex", regex)),
+        Guide::Choices(texts) => {
+            of(body, "regex", &|body| body.field("regex", guide::one_of(texts)));
+        }
+        Guide::Grammar(grammar) => of(body, "ebnf", &|body| body.field("ebnf", grammar)),
+        Guide::StructuralTag(tag) => body.raw("response_format", tag),
+    }
 }
 
 fn refuse_the_unsayable(ask: &Ask) -> Result<(), Fault> {
@@ -109,7 +145,7 @@ mod tests {
     use std::sync::Arc;
 
     fn check(ask: &Ask) -> Value {
-        serde_json::from_slice(&body(ask, "tiny", true).unwrap()).unwrap()
+        serde_json::from_slice(&body(ask, ("tiny", false), true).unwrap()).unwrap()
     }
 
     #[test]
@@ -142,6 +178,7 @@ mod tests {
             max_tokens: 9,
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
+            guide: Some(Guide::JsonObject),
         };
         let got = check(&Ask { sampling: Arc::new(sampling), ..ask(&[1]) });
         let expected = json!({
@@ -150,8 +187,47 @@ mod tests {
             "frequency_penalty": 2.0, "min_tokens": 2, "ignore_eos": true, "seed": i64::MAX,
             "logit_bias": {"7": -100.0}, "stop_token_ids": [3, 4], "logprobs": 1,
             "detokenize": false, "stream": true, "stream_options": {"include_usage": true},
+            "response_format": {"type": "json_object"},
         });
         assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn every_form_of_an_answer_has_its_word() {
+        let tag = r#"{"type":"structural_tag","format":{"type":"any_text"}}"#;
+        let forms = [
+            (
+                Guide::JsonSchema(r#"{"type":"array"}"#.into()),
+                json!({"type": "json", "schema": {"type": "array"}}),
+            ),
+            (Guide::JsonObject, json!({"type": "json_object"})),
+            (Guide::Regex("a+".into()), json!({"type": "regex", "regex": "a+"})),
+            (
+                Guide::Choices(vec!["a".into(), "b?".into()]),
+                json!({"type": "regex", "regex": "(a|b\\?)"}),
+            ),
+            (Guide::Grammar("root ::= x".into()), json!({"type": "ebnf", "ebnf": "root ::= x"})),
+            (Guide::StructuralTag(tag.into()), serde_json::from_str(tag).unwrap()),
+        ];
+        for (guide, expected) in forms {
+            let sampling = Sampling { guide: Some(guide), ..Sampling::default() };
+            let got = check(&Ask { sampling: Arc::new(sampling), ..ask(&[1]) });
+            assert_eq!(got["response_format"], expected);
+        }
+    }
+
+    #[test]
+    fn a_priority_is_said_where_there_is_a_word_for_it() {
+        let said = |priority, takes| -> Option<f64> {
+            let asked = Ask { priority, ..ask(&[1]) };
+            let body = body(&asked, ("tiny", takes), true).unwrap();
+            serde_json::from_slice::<Value>(&body).unwrap()["priority"].as_f64()
+        };
+        assert_eq!([said(0, true), said(5, false)], [None, None]);
+        assert_eq!([said(1_000_000, true), said(-1_000_000, true)], [Some(1.0), Some(0.0)]);
+        assert_eq!(said(i32::MAX, true), Some(1.0));
+        assert!(said(2, true) > said(1, true) && said(1, true) > Some(0.5));
+        assert!(said(-1, true) < Some(0.5));
     }
 
     #[test]
@@ -165,7 +241,10 @@ mod tests {
             sampling(Sampling { prompt_logprobs: Some(0), ..Sampling::default() }),
         ];
         for asked in unsayable {
-            assert!(matches!(body(&asked, "m", true), Err(Fault::Invalid(_))), "{asked:?}");
+            assert!(
+                matches!(body(&asked, ("m", false), true), Err(Fault::Invalid(_))),
+                "{asked:?}"
+            );
         }
     }
 
@@ -173,12 +252,12 @@ mod tests {
     fn the_context_servers_words_are_passed_on_but_for_the_type() {
         let told = r#"{"ctx_request_id":9007199254740993,"request_type":"context_only","encoded_opaque_state":"AA==","first_gen_tokens":[5]}"#;
         let decode = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
-        let bytes = body(&decode, "m", true).unwrap();
+        let bytes = body(&decode, ("m", false), true).unwrap();
         let expected = r#""disaggregated_params":{"request_type":"generation_only","ctx_request_id":9007199254740993,"encoded_opaque_state":"AA==","first_gen_tokens":[5]}"#;
         assert!(String::from_utf8(bytes).unwrap().contains(expected));
         for told in ["[]", "{}", r#"{"ctx_request_id":null}"#] {
             let decode = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
-            assert!(matches!(body(&decode, "m", true), Err(Fault::Invalid(_))), "{told}");
+            assert!(matches!(body(&decode, ("m", false), true), Err(Fault::Invalid(_))), "{told}");
         }
     }
 

@@ -4,19 +4,33 @@
 //! against a real engine, which needs a GPU; the answers that its tests read were written from the
 //! documented schemas. The server rejects fields that it does not know, and versions know
 //! different ones, so only what is asked for is said.
+//!
+//! What a context server holds for a generation server that never asks, it holds until its own
+//! time is over (`cache_transceiver_config.kv_transfer_timeout_ms`): there is no request that frees
+//! it.
 
 mod decode;
 mod encode;
 
 use crate::answer::{Streamed, Whole};
 use crate::http::{self, Client};
-use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation, json};
+use crate::{
+    Answer, Ask, Connector, Description, Dialect, Fault, First, Hand, Manner, Operation, json,
+    trace,
+};
 use async_trait::async_trait;
 use parking_lot::RwLock;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 pub(crate) use decode::Decode;
+
+/// Longest wait for the server's description of its API, which it makes when it is first asked.
+const SCHEMA_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One TensorRT-LLM server.
 #[derive(Debug)]
@@ -26,6 +40,8 @@ pub(crate) struct Trtllm {
     connector: Option<Connector>,
     /// The model's name, which every request must have.
     model: RwLock<Option<String>>,
+    /// Whether its completions have a priority, as those of version 1.2 do not.
+    takes_priority: AtomicBool,
 }
 
 #[derive(Deserialize)]
@@ -41,6 +57,28 @@ struct Models {
 #[derive(Deserialize)]
 struct Model {
     id: String,
+}
+
+/// As much of `/openapi.json` as is of use.
+#[derive(Deserialize)]
+struct Api {
+    components: Components,
+}
+
+#[derive(Deserialize)]
+struct Components {
+    schemas: Schemas,
+}
+
+#[derive(Deserialize)]
+struct Schemas {
+    #[serde(rename = "CompletionRequest")]
+    completion: Schema,
+}
+
+#[derive(Deserialize)]
+struct Schema {
+    properties: HashMap<String, IgnoredAny>,
 }
 
 /// What an engine that prefills says of itself to those that decode.
@@ -59,7 +97,18 @@ enum Engine {
 
 impl Trtllm {
     pub(crate) fn new(client: Client, connector: Option<Connector>) -> Self {
-        Self { client, connector, model: RwLock::new(None) }
+        let takes_priority = AtomicBool::new(false);
+        Self { client, connector, model: RwLock::new(None), takes_priority }
+    }
+
+    /// What the server's own description says of the fields that completions have; nothing where
+    /// it is not to be had.
+    async fn has_field(&self, field: &str) -> bool {
+        let described = self.client.query_within(SCHEMA_TIMEOUT, "/openapi.json").await;
+        let described: Option<Api> =
+            described.ok().and_then(|answer| serde_json::from_slice(&answer).ok());
+        described
+            .is_some_and(|api| api.components.schemas.completion.properties.contains_key(field))
     }
 
     async fn model(&self) -> Result<String, Fault> {
@@ -76,7 +125,7 @@ impl Trtllm {
     fn check_hand(&self, hand: &Hand) -> Result<(), Fault> {
         let role = self.connector.as_ref().map(|connector| connector.role);
         let able = match hand {
-            Hand::Whole => true,
+            Hand::Whole | Hand::Canary => true,
             Hand::Prefill(None) => role.is_some_and(|role| role.prefills()),
             Hand::Decode(_) => role.is_some_and(|role| role.decodes()),
             Hand::Prefill(Some(_)) => {
@@ -91,14 +140,16 @@ impl Trtllm {
 #[async_trait]
 impl Dialect for Trtllm {
     async fn healthy(&self) -> Result<(), Fault> {
-        self.client.healthy().await
+        self.client.healthy("/health").await
     }
 
     async fn describe(&self) -> Result<Description, Fault> {
         // Another model may be served since.
         *self.model.write() = None;
         let version = self.client.query_json::<Version>("/version");
-        let (version, model) = tokio::try_join!(version, self.model())?;
+        let priority = async { Ok(self.has_field("priority").await) };
+        let (version, model, priority) = tokio::try_join!(version, self.model(), priority)?;
+        self.takes_priority.store(priority, Ordering::Relaxed);
         let prefills = self.connector.as_ref().filter(|own| own.role.prefills());
         let handover = prefills
             .map(|own| json::raw(&Advert { engine: Engine::Trtllm, connector: own.name.clone() }));
@@ -114,14 +165,20 @@ impl Dialect for Trtllm {
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
         self.check_hand(&ask.hand)?;
         let stream = !matches!(ask.hand, Hand::Prefill(_));
-        let body = encode::body(&ask, &self.model().await?, stream)?;
-        let body = self.client.ask("/v1/completions", body, Vec::new()).await?;
+        let takes_priority = self.takes_priority.load(Ordering::Relaxed);
+        let body = encode::body(&ask, (&self.model().await?, takes_priority), stream)?;
+        let headers = trace::headers(&ask)?;
+        let body = self.client.ask("/v1/completions", body, headers).await?;
         let decode = Decode::new(&ask);
         if stream {
             return Ok(Box::new(Streamed::new(body, decode)));
         }
         let delta = decode.whole(&http::collect(body).await?)?;
         Ok(Box::new(Whole(Some(delta))))
+    }
+
+    fn forgets(&self, operation: &Operation) -> bool {
+        operation.forgets()
     }
 
     async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
@@ -137,7 +194,8 @@ impl Dialect for Trtllm {
             let (own, theirs) = (&own.name, &theirs.connector);
             return Err(Fault::Unsupported(format!("backends: {theirs} there, {own} here")));
         }
-        Ok(Manner::InTurn)
+        // It is among what prefill hands over.
+        Ok(Manner::InTurn(First::Passed))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::testkit::{Reply, Server, ask, read, recorded};
 use crate::{
-    Ask, Connector, Dialect, Fault, Finish, Hand, Kind, Manner, Operation, Options, Role, connect,
+    Ask, Connector, Dialect, Fault, Finish, First, Hand, Kind, Manner, Operation, Options, Role,
+    connect,
 };
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ fn by_hand(name: &str) -> Reply {
 
 fn dialect(server: &Server, role: Option<Role>) -> Arc<dyn Dialect> {
     let connector = role.map(|role| Connector { name: "UCX".into(), role, bootstrap: None });
-    let options = Options { url: server.url.clone(), api_key: None, connector };
+    let options = Options { url: server.url.clone(), connector, ..Options::default() };
     connect(Kind::Trtllm, options).unwrap()
 }
 
@@ -34,10 +35,35 @@ async fn an_engine_is_described_as_far_as_it_tells() {
     assert!(described.events.is_empty());
     let handover = described.handover.expect("it prefills");
     let decodes = super::tests::dialect(&server, Some(Role::Decode));
-    assert!(matches!(decodes.pair(1, &handover), Ok(Manner::InTurn)));
+    assert!(matches!(decodes.pair(1, &handover), Ok(Manner::InTurn(First::Passed))));
     assert!(matches!(dialect.pair(1, &handover), Err(Fault::Unsupported(_))));
     let fault = dialect.operate(&Operation::ResetCache).await;
     assert!(matches!(fault, Err(Fault::Unsupported(_))));
+}
+
+#[tokio::test]
+async fn a_priority_goes_to_servers_that_describe_one() {
+    let api = r#"{"components":{"schemas":{"CompletionRequest":{"properties":{"priority":{}}}}}}"#;
+    for (api, told) in [(Some(api), true), (Some("{}"), false), (None, false)] {
+        let mut replies = vec![
+            ("GET /version", by_hand("version.response.json")),
+            ("GET /v1/models", by_hand("models.response.json")),
+            (COMPLETIONS, by_hand("completion-stream.response.sse")),
+        ];
+        replies.extend(api.map(|api| ("GET /openapi.json", Reply::ok(api))));
+        let mut server = Server::start(replies).await;
+        let dialect = dialect(&server, None);
+        dialect.describe().await.unwrap();
+        let answer = dialect.generate(Ask { priority: 9, ..ask(&[1]) }).await.unwrap();
+        read(answer).await.unwrap();
+        let asked = loop {
+            let seen = server.seen.recv().await.unwrap();
+            if seen.line == COMPLETIONS {
+                break String::from_utf8(seen.body.to_vec()).unwrap();
+            }
+        };
+        assert_eq!(asked.contains("\"priority\":0.5"), told, "{asked}");
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! From vLLM's answers to deltas: the same fields in chunks and in whole answers.
 
+use super::handover;
 use crate::answer::Decoder;
 use crate::http::fault_of_request;
 use crate::json::{Entries, First};
@@ -73,7 +74,7 @@ impl Decode {
         let prefill = matches!(ask.hand, Hand::Prefill(_));
         Self {
             prompt: ask.tokens.clone(),
-            logprobs: ask.sampling.logprobs.filter(|_| !prefill),
+            logprobs: ask.sampling.logprobs,
             prompt_logprobs: ask.sampling.prompt_logprobs.filter(|_| !prefill),
             hands_over: matches!(ask.hand, Hand::Prefill(None)),
             last: None,
@@ -86,9 +87,20 @@ impl Decode {
         let mut delta = Delta::default();
         self.event(body, &mut delta)?;
         self.end(&mut delta)?;
-        if self.hands_over && delta.handover.is_none() {
-            let why = "without kv_transfer_params: it has no connector, or ended before its time";
-            return Err(Fault::Failed(format!("the prefill was answered {why}")));
+        if !self.hands_over {
+            return Ok(delta);
+        }
+        match &delta.handover {
+            // Where the first token ends the answer, there is nothing to hand over.
+            None if delta.finish == Some(Finish::Length) => {
+                let why = "without kv_transfer_params: it has no connector, or ended early";
+                return Err(Fault::Failed(format!("the prefill was answered {why}")));
+            }
+            Some(told) if !handover::is_of_one_group(told) => {
+                delta.tokens.clear();
+                delta.logprobs.clear();
+            }
+            None | Some(_) => {}
         }
         Ok(delta)
     }

@@ -104,7 +104,10 @@ pub(super) async fn describe(
     let connector = config.kv_transfer_config.as_ref().and_then(|said| connector(said, given));
     let connector = connector.or_else(|| given.cloned());
     let handover = match &connector {
-        Some(own) if own.role.prefills() => Some(advert(client, own, &version, &info).await?),
+        Some(own) if own.role.prefills() => {
+            let block_size = cache.as_ref().map(|cache| cache.block_size);
+            Some(advert(client, own, (&version, block_size), &info).await?)
+        }
         _ => None,
     };
     let base = models.data.iter().find(|model| model.parent.is_none());
@@ -125,8 +128,15 @@ pub(super) async fn describe(
     };
     let max_logprobs = config.model_config.as_ref().and_then(|config| config.max_logprobs);
     let max_logprobs = max_logprobs.map(|max| u32::try_from(max).unwrap_or(u32::MAX));
-    let target = Target { endpoint, max_logprobs };
-    Ok((description, Learnt { target, connector, version: Some(version) }))
+    let target = Target { endpoint, max_logprobs, unguided: is_unguided(&version) };
+    let block_size = description.block_size;
+    Ok((description, Learnt { target, connector, version: Some(version), block_size }))
+}
+
+/// Versions before 0.11 take the form of an answer by other names.
+fn is_unguided(version: &str) -> bool {
+    let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
+    matches!((numbers.next(), numbers.next()), (Some(Some(0)), Some(Some(..11))))
 }
 
 /// Empty outside of the development mode, for versions that tell it as text, and where it takes
@@ -165,7 +175,7 @@ fn connector(said: &Transfer, given: Option<&Connector>) -> Option<Connector> {
 async fn advert(
     client: &Client,
     own: &Connector,
-    version: &str,
+    (version, block_size): (&str, Option<u32>),
     info: &ServerInfo,
 ) -> Result<Advert, Fault> {
     #[derive(Deserialize)]
@@ -175,6 +185,7 @@ async fn advert(
     let mut advert = Advert {
         connector: own.name.clone(),
         version: version.to_owned(),
+        block_size,
         bootstrap: None,
         engines: Vec::new(),
     };
@@ -263,6 +274,16 @@ mod tests {
         assert_eq!(cache_config(metrics), Some(expected));
         assert_eq!(cache_config("# nothing"), None);
         assert_eq!(cache_config("vllm:cache_config_info{engine=\"0\"} 1"), None);
+    }
+
+    #[test]
+    fn the_words_for_the_form_of_an_answer_came_with_a_version() {
+        for version in ["0.10.2", "0.9.1.post1", "0.10.2rc1+cpu"] {
+            assert!(is_unguided(version), "{version}");
+        }
+        for version in ["0.11.0", "0.32.0", "1.0.0", "dev", ""] {
+            assert!(!is_unguided(version), "{version}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{Endpoint, Target};
 use crate::json::Object;
-use crate::{Ask, Fault, Hand};
+use crate::{Ask, Fault, Guide, Hand};
 
 /// All that a prefill in turn is told; `do_remote_decode` alone is enough, and nothing else is
 /// safe.
@@ -23,6 +23,10 @@ pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, F
     if matches!(ask.hand, Hand::Decode(_)) && ask.sampling.prompt_logprobs.is_some() {
         let why = "the prompt is computed by another engine, which does not hand them over";
         return Err(Fault::Invalid(format!("prompt_logprobs: {why}")));
+    }
+    if target.unguided && ask.sampling.guide.is_some() {
+        let why = "vLLM before 0.11 knows it by other names, and would ignore it";
+        return Err(Fault::Invalid(format!("guide: {why}")));
     }
     let mut body = Object::with_room_for(ask.tokens.len());
     match target.endpoint {
@@ -46,7 +50,7 @@ pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, F
     // Here smaller is more urgent.
     body.unless("priority", -i64::from(ask.priority), 0);
     match &ask.hand {
-        Hand::Whole => {}
+        Hand::Whole | Hand::Canary => {}
         Hand::Prefill(None) => body.raw("kv_transfer_params", PREFILL_IN_TURN),
         Hand::Prefill(Some(told)) | Hand::Decode(told) => {
             body.raw("kv_transfer_params", told.get());
@@ -75,21 +79,26 @@ fn sampling(body: &mut Object, ask: &Ask, target: Target) {
         body.field("seed", given.seed & i64::MAX.unsigned_abs());
     }
     body.biases("logit_bias", &given.logit_bias);
-    if matches!(ask.hand, Hand::Prefill(_)) {
-        // One token, whichever it is: the KV before it is what is wanted.
-        body.field("max_tokens", 1);
-        body.field("min_tokens", 1);
-        body.field("ignore_eos", true);
-        return;
-    }
-    body.field("max_tokens", given.max_tokens);
-    body.field("min_tokens", given.min_tokens);
+    // A prefill is asked for one token, whatever the answer is to have.
+    let most = if matches!(ask.hand, Hand::Prefill(_)) { 1 } else { given.max_tokens };
+    body.field("max_tokens", most);
+    body.field("min_tokens", given.min_tokens.min(most));
     body.field("ignore_eos", given.ignore_eos);
     if !given.stop_token_ids.is_empty() {
         body.ids("stop_token_ids", &given.stop_token_ids);
     }
     body.optional("logprobs", given.logprobs.map(|count| alternatives(count, target)));
     body.optional("prompt_logprobs", given.prompt_logprobs);
+    if let Some(guide) = &given.guide {
+        body.object("structured_outputs", |body| match guide {
+            Guide::JsonSchema(schema) => body.field("json", schema),
+            Guide::JsonObject => body.field("json_object", true),
+            Guide::Regex(regex) => body.field("regex", regex),
+            Guide::Choices(texts) => body.field("choice", texts),
+            Guide::Grammar(grammar) => body.field("grammar", grammar),
+            Guide::StructuralTag(tag) => body.field("structural_tag", tag),
+        });
+    }
 }
 
 /// How many alternatives are asked for, to get `count`. [`Endpoint::Generate`] counts the chosen
@@ -109,7 +118,8 @@ mod tests {
     use serde_json::{Value, json};
     use std::sync::Arc;
 
-    const GENERATE: Target = Target { endpoint: Endpoint::Generate, max_logprobs: None };
+    const GENERATE: Target =
+        Target { endpoint: Endpoint::Generate, max_logprobs: None, unguided: false };
 
     fn check(ask: &Ask, endpoint: Endpoint) -> Value {
         let target = Target { endpoint, ..GENERATE };
@@ -133,6 +143,7 @@ mod tests {
             max_tokens: 9,
             stop_token_ids: vec![3, 4],
             ignore_eos: true,
+            guide: Some(Guide::JsonObject),
         };
         Ask {
             sampling: Arc::new(sampling),
@@ -150,6 +161,7 @@ mod tests {
             "repetition_penalty": 1.5, "presence_penalty": -0.5, "frequency_penalty": 2.0,
             "seed": i64::MAX, "logit_bias": {"7": -100.0}, "max_tokens": 9, "min_tokens": 2,
             "ignore_eos": true, "stop_token_ids": [3, 4], "logprobs": 3, "detokenize": false,
+            "structured_outputs": {"json_object": true},
         });
         let mut got = check(&everything(), Endpoint::Generate);
         // The shortest digits of a float are not those of the double it converts to.
@@ -173,12 +185,13 @@ mod tests {
         assert_eq!(got["seed"], json!(i64::MAX));
         assert_eq!(got["return_token_ids"], json!(true));
         assert_eq!(got["min_tokens"], json!(2));
+        assert_eq!(got["structured_outputs"], json!({"json_object": true}));
         assert_eq!(got.get("sampling_params"), None);
     }
 
     #[test]
     fn one_more_alternative_is_asked_for_where_the_engine_would_leave_one_out() {
-        let target = |endpoint, max_logprobs| Target { endpoint, max_logprobs };
+        let target = |endpoint, max_logprobs| Target { endpoint, max_logprobs, ..GENERATE };
         assert_eq!(alternatives(3, target(Endpoint::Generate, Some(20))), 4);
         assert_eq!(alternatives(20, target(Endpoint::Generate, Some(20))), 20);
         assert_eq!(alternatives(0, target(Endpoint::Generate, Some(20))), 0);
@@ -192,14 +205,15 @@ mod tests {
     }
 
     #[test]
-    fn a_prefill_is_one_token_that_no_stop_ends_and_is_not_streamed() {
+    fn a_prefill_is_one_token_chosen_as_asked_and_is_not_streamed() {
         let prefill = Ask { hand: Hand::Prefill(None), ..everything() };
         let got = check(&prefill, Endpoint::Generate);
         let params = &got["sampling_params"];
         assert_eq!(params["max_tokens"], json!(1));
         assert_eq!(params["min_tokens"], json!(1));
         assert_eq!(params["ignore_eos"], json!(true));
-        assert_eq!((params.get("logprobs"), params.get("stop_token_ids")), (None, None));
+        assert_eq!(params["stop_token_ids"], json!([3, 4]));
+        assert_eq!(params["logprobs"], json!(3));
         assert_eq!(got["stream"], json!(false));
         assert_eq!(
             got["kv_transfer_params"],
@@ -208,6 +222,28 @@ mod tests {
                 "remote_block_ids": null, "remote_host": null, "remote_port": null,
             }),
         );
+    }
+
+    #[test]
+    fn every_form_of_an_answer_has_its_word() {
+        let text = || "x\"y".to_owned();
+        let forms = [
+            (Guide::JsonSchema(text()), json!({"json": "x\"y"})),
+            (Guide::JsonObject, json!({"json_object": true})),
+            (Guide::Regex(text()), json!({"regex": "x\"y"})),
+            (Guide::Choices(vec![text(), "b".into()]), json!({"choice": ["x\"y", "b"]})),
+            (Guide::Grammar(text()), json!({"grammar": "x\"y"})),
+            (Guide::StructuralTag(text()), json!({"structural_tag": "x\"y"})),
+        ];
+        for (guide, expected) in forms {
+            let sampling = Sampling { guide: Some(guide), ..Sampling::default() };
+            let asked = Ask { sampling: Arc::new(sampling), ..ask(&[1]) };
+            let got = check(&asked, Endpoint::Generate);
+            assert_eq!(got["sampling_params"]["structured_outputs"], expected);
+            let old = Target { unguided: true, ..GENERATE };
+            assert!(matches!(body(&asked, old, true), Err(Fault::Invalid(_))));
+        }
+        assert!(body(&ask(&[1]), Target { unguided: true, ..GENERATE }, true).is_ok());
     }
 
     #[test]

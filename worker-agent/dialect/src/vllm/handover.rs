@@ -2,24 +2,37 @@
 //!
 //! An incomplete set of `kv_transfer_params` is an assertion in the engine's core and ends it
 //! with all that runs in it, so nothing passes here that is not complete.
+//!
+//! A prefill that was aborted while it ran holds nothing. One that has ended holds its blocks for
+//! decode, and nobody can ask its engine to free them: `abort_requests` passes over requests that
+//! have ended. Only a decode engine can, which was told of them: it does where it has read them, and
+//! where its request ends before it did. So whatever was handed over goes to a decode engine, also
+//! where nobody waits for the answer any more. Where none hears of it, NIXL frees the blocks when
+//! their lease ends (`kv_connector_extra_config.kv_lease_duration`, 30 s, extended by who is to read
+//! them; counted in `vllm:nixl_num_kv_expired_reqs_total`), and Mooncake after
+//! `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`, 480 s.
+//!
+//! Source: the scheduler and the connectors of vLLM 0.32.0.
 
+use super::Learnt;
 use crate::json;
-use crate::{Connector, Fault, Hand, Manner};
+use crate::{Connector, Fault, First, Hand, Manner};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// The connectors that are known, by how a request is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
-    /// Prefill answers with what decode is told.
-    Nixl,
+    /// Prefill answers with what decode is told; decode reads the KV from it, or prefill writes it.
+    Nixl { reads: bool },
     /// Both are told the same, at once.
     Mooncake,
 }
 
 fn family(connector: &str) -> Result<Family, Fault> {
     match connector {
-        "NixlConnector" | "NixlPushConnector" => Ok(Family::Nixl),
+        "NixlConnector" => Ok(Family::Nixl { reads: true }),
+        "NixlPushConnector" => Ok(Family::Nixl { reads: false }),
         "MooncakeConnector" => Ok(Family::Mooncake),
         _ => Err(Fault::Unsupported(format!("connector {connector:?} is none that is known"))),
     }
@@ -31,6 +44,9 @@ pub(super) struct Advert {
     pub(super) connector: String,
     /// Connectors talk to their own version only.
     pub(super) version: String,
+    /// Tokens per KV block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) block_size: Option<u32>,
     /// Mooncake: where its bootstrap server is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bootstrap: Option<String>,
@@ -44,15 +60,11 @@ pub(super) fn has_bootstrap(connector: &str) -> bool {
     family(connector) == Ok(Family::Mooncake)
 }
 
-/// How an engine with `own` does a request with the one that says `prefill`.
-pub(super) fn pair(
-    request: u64,
-    prefill: &RawValue,
-    own: Option<&Connector>,
-    version: Option<&str>,
-) -> Result<Manner, Fault> {
+/// How an engine of which this was `learnt` does a request with the one that says `prefill`.
+pub(super) fn pair(request: u64, prefill: &RawValue, learnt: &Learnt) -> Result<Manner, Fault> {
     let theirs: Advert = serde_json::from_str(prefill.get())
         .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
+    let own = learnt.connector.as_ref();
     let own = own.ok_or_else(|| Fault::Unsupported("this engine has no connector".into()))?;
     if !own.role.decodes() {
         return Err(Fault::Unsupported("this engine only computes prompts".into()));
@@ -61,12 +73,18 @@ pub(super) fn pair(
         let (own, theirs) = (&own.name, &theirs.connector);
         return Err(Fault::Unsupported(format!("connectors: {theirs} there, {own} here")));
     }
-    if let Some(version) = version.filter(|version| *version != theirs.version) {
+    if let Some(version) = learnt.version.as_ref().filter(|own| **own != theirs.version) {
         let theirs = &theirs.version;
         return Err(Fault::Unsupported(format!("versions: vllm {theirs} there, {version} here")));
     }
     match family(&own.name)? {
-        Family::Nixl => Ok(Manner::InTurn),
+        Family::Nixl { reads } => Ok(Manner::InTurn(match learnt.block_size {
+            // What decode has no KV of within the last block it computes, whatever it is.
+            Some(block_size) if reads && theirs.block_size == Some(block_size) => {
+                First::Taken { block_size }
+            }
+            _ => First::Dropped,
+        })),
         Family::Mooncake => together(request, theirs),
     }
 }
@@ -102,7 +120,11 @@ fn together(request: u64, theirs: Advert) -> Result<Manner, Fault> {
         remote_bootstrap_addr: Some(bootstrap),
         ..prefill
     };
-    Ok(Manner::Together { prefill: json::raw(&prefill), decode: json::raw(&decode) })
+    Ok(Manner::Together {
+        prefill: json::raw(&prefill),
+        decode: json::raw(&decode),
+        first: First::Dropped,
+    })
 }
 
 /// What is looked at of `kv_transfer_params`; the rest is the connector's own.
@@ -129,12 +151,20 @@ enum Blocks {
     Block(#[allow(dead_code, reason = "only its shape counts")] u64),
 }
 
+/// Whether what prefill says is of one KV cache group, so that a prompt's blocks are counted
+/// alike everywhere.
+pub(super) fn is_of_one_group(told: &RawValue) -> bool {
+    let blocks = params(told).ok().and_then(|params| params.remote_block_ids).unwrap_or_default();
+    let grouped = blocks.iter().any(|blocks| matches!(blocks, Blocks::Group(_)));
+    blocks.len() == 1 || !(grouped || blocks.is_empty())
+}
+
 /// Refuses a hand that would harm an engine with `own`.
 pub(super) fn check(hand: &Hand, own: Option<&Connector>) -> Result<(), Fault> {
     let own = own.ok_or_else(|| Fault::Unsupported("the engine has no connector".into()))?;
     let family = family(&own.name)?;
     let (role, able) = match hand {
-        Hand::Whole => return Ok(()),
+        Hand::Whole | Hand::Canary => return Ok(()),
         Hand::Prefill(_) => ("prefill", own.role.prefills()),
         Hand::Decode(_) => ("decode", own.role.decodes()),
     };
@@ -142,8 +172,8 @@ pub(super) fn check(hand: &Hand, own: Option<&Connector>) -> Result<(), Fault> {
         return Err(Fault::Unsupported(format!("the engine's connector does not {role}")));
     }
     match (family, hand) {
-        (Family::Nixl, Hand::Prefill(None)) => Ok(()),
-        (Family::Nixl, Hand::Decode(told)) => nixl_decode(&params(told)?),
+        (Family::Nixl { .. }, Hand::Prefill(None)) => Ok(()),
+        (Family::Nixl { .. }, Hand::Decode(told)) => nixl_decode(&params(told)?),
         (Family::Mooncake, Hand::Prefill(Some(told))) => mooncake_prefill(&params(told)?),
         (Family::Mooncake, Hand::Decode(told)) => mooncake_decode(&params(told)?),
         _ => Err(Fault::Invalid(format!("handover: {} works the other way", own.name))),
@@ -206,6 +236,15 @@ mod tests {
 
     fn connector(name: &str, role: Role) -> Connector {
         Connector { name: name.into(), role, bootstrap: None }
+    }
+
+    fn learnt(own: &Connector, version: &str) -> Learnt {
+        Learnt {
+            connector: Some(own.clone()),
+            version: Some(version.into()),
+            block_size: Some(32),
+            ..Learnt::default()
+        }
     }
 
     fn told() -> Value {
@@ -276,18 +315,43 @@ mod tests {
     #[test]
     fn equal_connectors_of_equal_versions_pair() {
         let nixl = json!({"connector": "NixlConnector", "version": "0.32.0"}).to_string();
-        let check = |own: &Connector, version, theirs: &str| {
-            pair(7, &raw(theirs), Some(own), Some(version))
+        let check = |own: &Connector, version: &str, theirs: &str| {
+            pair(7, &raw(theirs), &learnt(own, version))
         };
         let own = connector("NixlConnector", Role::Both);
-        assert!(matches!(check(&own, "0.32.0", &nixl), Ok(Manner::InTurn)));
+        assert!(matches!(check(&own, "0.32.0", &nixl), Ok(Manner::InTurn(First::Dropped))));
         assert!(matches!(check(&own, "0.31.0", &nixl), Err(Fault::Unsupported(_))));
         assert!(matches!(check(&own, "0.32.0", "{}"), Err(Fault::Unsupported(_))));
         let other = connector("MooncakeConnector", Role::Both);
         assert!(matches!(check(&other, "0.32.0", &nixl), Err(Fault::Unsupported(_))));
         let producer = connector("NixlConnector", Role::Prefill);
         assert!(matches!(check(&producer, "0.32.0", &nixl), Err(Fault::Unsupported(_))));
-        assert!(matches!(pair(7, &raw(&nixl), None, None), Err(Fault::Unsupported(_))));
+        let alone = pair(7, &raw(&nixl), &Learnt::default());
+        assert!(matches!(alone, Err(Fault::Unsupported(_))));
+    }
+
+    #[test]
+    fn the_first_token_is_taken_where_blocks_are_read_and_of_one_size() {
+        let check = |name: &str, theirs: Value, first: First| {
+            let advert = json!({"connector": name, "version": "0.32.0", "block_size": theirs});
+            let own = learnt(&connector(name, Role::Decode), "0.32.0");
+            let manner = pair(7, &raw(&advert.to_string()), &own).unwrap();
+            assert!(matches!(manner, Manner::InTurn(found) if found == first), "{manner:?}");
+        };
+        check("NixlConnector", json!(32), First::Taken { block_size: 32 });
+        check("NixlConnector", json!(16), First::Dropped);
+        check("NixlConnector", json!(null), First::Dropped);
+        check("NixlPushConnector", json!(32), First::Dropped);
+    }
+
+    #[test]
+    fn blocks_of_several_groups_are_told_apart() {
+        let check =
+            |ids: Value| is_of_one_group(&raw(&json!({"remote_block_ids": ids}).to_string()));
+        assert!(is_of_one_group(&raw(&told().to_string())));
+        assert!(check(json!([[1, 2, 3]])) && check(json!([1, 2, 3])));
+        assert!(!check(json!([[1, 2], [3]])) && !check(json!([])) && !check(json!(null)));
+        assert!(!is_of_one_group(&raw("[]")));
     }
 
     #[test]
@@ -296,11 +360,14 @@ mod tests {
         let advert = Advert {
             connector: "MooncakeConnector".into(),
             version: "0.32.0".into(),
+            block_size: None,
             bootstrap: Some("http://10.0.0.1:8998".into()),
             engines: vec!["988f444d".into()],
         };
-        let manner = pair(10, &json::raw(&advert), Some(&own), Some("0.32.0")).unwrap();
-        let Manner::Together { prefill, decode } = manner else { panic!("in turn") };
+        let manner = pair(10, &json::raw(&advert), &learnt(&own, "0.32.0")).unwrap();
+        let Manner::Together { prefill, decode, first: First::Dropped } = manner else {
+            panic!("{manner:?}")
+        };
         let expected = json!({
             "do_remote_decode": false, "do_remote_prefill": true,
             "transfer_id": "stator-000000000000000a", "remote_engine_id": "988f444d",
@@ -313,6 +380,6 @@ mod tests {
         assert!(check(&Hand::Prefill(Some(decode)), Some(&own)).is_err());
         assert!(check(&Hand::Decode(prefill), Some(&own)).is_err());
         let many = Advert { engines: vec!["a".into(), "b".into()], ..advert };
-        assert!(pair(10, &json::raw(&many), Some(&own), None).is_err());
+        assert!(pair(10, &json::raw(&many), &learnt(&own, "0.32.0")).is_err());
     }
 }

@@ -14,7 +14,7 @@ mod operate;
 use crate::answer::{Streamed, Whole};
 use crate::connect::Names;
 use crate::http::{self, Client, Headers};
-use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation};
+use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation, trace};
 use ::http::{HeaderName, HeaderValue};
 use async_trait::async_trait;
 use parking_lot::RwLock;
@@ -47,6 +47,8 @@ struct Target {
     endpoint: Endpoint,
     /// Most alternatives per token, where it is known.
     max_logprobs: Option<u32>,
+    /// It does not know the words for the form of an answer that are used here.
+    unguided: bool,
 }
 
 /// One vLLM server.
@@ -65,6 +67,8 @@ struct Learnt {
     target: Target,
     connector: Option<Connector>,
     version: Option<String>,
+    /// Tokens per KV block.
+    block_size: Option<u32>,
 }
 
 impl Vllm {
@@ -76,7 +80,7 @@ impl Vllm {
     /// Refuses what the engine's connector would die of.
     fn check_hand(&self, hand: &Hand) -> Result<(), Fault> {
         match hand {
-            Hand::Whole => Ok(()),
+            Hand::Whole | Hand::Canary => Ok(()),
             hand => handover::check(hand, self.learnt.read().connector.as_ref()),
         }
     }
@@ -85,7 +89,7 @@ impl Vllm {
 #[async_trait]
 impl Dialect for Vllm {
     async fn healthy(&self) -> Result<(), Fault> {
-        self.client.healthy().await
+        self.client.healthy("/health").await
     }
 
     async fn describe(&self) -> Result<Description, Fault> {
@@ -108,6 +112,10 @@ impl Dialect for Vllm {
         Ok(Box::new(Whole(Some(delta))))
     }
 
+    fn forgets(&self, operation: &Operation) -> bool {
+        operation.forgets()
+    }
+
     async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
         operate::operate(&self.client, operation).await
     }
@@ -115,14 +123,15 @@ impl Dialect for Vllm {
     fn pair(&self, request: u64, prefill: &RawValue) -> Result<Manner, Fault> {
         let learnt = self.learnt.read();
         let request = self.names.of(request);
-        handover::pair(request, prefill, learnt.connector.as_ref(), learnt.version.as_deref())
+        handover::pair(request, prefill, &learnt)
     }
 }
 
 fn headers(ask: &Ask) -> Result<Headers, Fault> {
     let id = HeaderValue::try_from(&ask.id)
         .map_err(|_| Fault::Invalid(format!("id: {:?} cannot stand in a header", ask.id)))?;
-    let mut headers = vec![(HeaderName::from_static("x-request-id"), id)];
+    let mut headers = trace::headers(ask)?;
+    headers.push((HeaderName::from_static("x-request-id"), id));
     if let Some(rank) = ask.rank {
         headers.push((HeaderName::from_static("x-data-parallel-rank"), rank.into()));
     }

@@ -3,7 +3,7 @@
 use crate::testkit::{Reply, Seen, Server, ask, fixture, raw, read, recorded};
 use crate::{
     ApiKey, Ask, Connector, Dialect, EventSource, Fault, Finish, Hand, Kind, Operation, Options,
-    Role, connect,
+    Role, Trace, connect,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ fn dialect(server: &Server, connector: Option<(&str, Role)>) -> Arc<dyn Dialect>
         Connector { name: name.into(), role, bootstrap }
     });
     let api_key = Some(ApiKey("key-1".into()));
-    connect(Kind::Vllm, Options { url: server.url.clone(), api_key, connector }).unwrap()
+    let url = server.url.clone();
+    connect(Kind::Vllm, Options { url, api_key, connector, ..Options::default() }).unwrap()
 }
 
 fn says_of_itself() -> Vec<(&'static str, Reply)> {
@@ -90,7 +91,8 @@ async fn outside_of_the_development_mode_the_rest_is_still_known() {
     let described = dialect.describe().await.unwrap();
     assert_eq!((described.block_size, described.batch_tokens), (Some(32), None));
     let handover = described.handover.expect("the connector is configured");
-    assert_eq!(handover.get(), r#"{"connector":"NixlConnector","version":"0.32.0"}"#);
+    let said = r#"{"connector":"NixlConnector","version":"0.32.0","block_size":32}"#;
+    assert_eq!(handover.get(), said);
 }
 
 #[tokio::test]
@@ -120,7 +122,8 @@ async fn the_engines_word_on_its_connector_goes_first() {
 #[tokio::test]
 async fn a_recorded_stream_comes_through() {
     let mut server = Server::start([(GENERATE, recorded(STREAM))]).await;
-    let asked = Ask { rank: Some(3), ..ask(&[1, 2, 3]) };
+    let trace = Trace { parent: "00-a-b-01".into(), state: Some("vendor=x".into()) };
+    let asked = Ask { rank: Some(3), trace: Some(trace), ..ask(&[1, 2, 3]) };
     let answer = dialect(&server, None).generate(asked).await.unwrap();
     let (all, _) = read(answer).await.unwrap();
     assert_eq!(all.tokens, [1495, 3136, 2012, 6420]);
@@ -129,6 +132,8 @@ async fn a_recorded_stream_comes_through() {
     assert_eq!(seen.line, GENERATE);
     assert_eq!(seen.headers["x-request-id"], "request-1");
     assert_eq!(seen.headers["x-data-parallel-rank"], "3");
+    assert_eq!(seen.headers["traceparent"], "00-a-b-01");
+    assert_eq!(seen.headers["tracestate"], "vendor=x");
     assert_eq!(seen.headers["authorization"], "Bearer key-1");
     assert_eq!(seen.headers["content-type"], "application/json");
     assert!(seen.body.starts_with(br#"{"token_ids":[1,2,3],"#));

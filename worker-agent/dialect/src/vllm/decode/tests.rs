@@ -63,6 +63,27 @@ fn what_a_prefill_hands_over_is_kept_byte_for_byte() {
 }
 
 #[test]
+fn a_prefill_that_its_first_token_ends_is_an_answer() {
+    let prefill = Ask { hand: Hand::Prefill(None), ..ask(&[1]) };
+    let stopped = br#"{"choices":[{"token_ids":[2],"finish_reason":"stop"}]}"#;
+    let delta = Decode::new(&prefill).whole(stopped).unwrap();
+    assert_eq!((delta.tokens, delta.finish), (vec![2], Some(Finish::Stop(Some(2)))));
+    assert!(delta.handover.is_none());
+}
+
+#[test]
+fn the_first_token_of_a_prefill_of_several_groups_is_kept() {
+    let prefill = Ask { hand: Hand::Prefill(None), ..ask(&[1]) };
+    let body = fixture("vllm-0.32.0/pd-nixl/19-generate-prefill.response.json");
+    let body = String::from_utf8(body).unwrap();
+    let groups = body.replacen("\"remote_block_ids\":[", "\"remote_block_ids\":[[1],", 1);
+    assert_ne!(groups, body);
+    let delta = Decode::new(&prefill).whole(groups.as_bytes()).unwrap();
+    assert!(delta.handover.is_some());
+    assert_eq!(delta.tokens, [0; 0]);
+}
+
+#[test]
 fn a_prefill_that_hands_nothing_over_is_a_fault() {
     // A stream loses it, and an engine without a connector has none.
     let prefill = Ask { hand: Hand::Prefill(None), ..ask(&[1]) };

@@ -1,0 +1,225 @@
+//! Where an answer's head ends and which bytes after it are its body. Pure: it does no I/O.
+//!
+//! Source: RFC 9112, sections 4 (status line), 6 (message body) and 7 (chunks).
+
+use http::StatusCode;
+use std::io::{Error, ErrorKind};
+
+/// Header lines of an answer at most.
+const MAX_HEADERS: usize = 64;
+/// Bytes of a chunk's extensions, and of the lines after the last chunk, at most.
+const MAX_IGNORED_BYTES: u32 = 16 << 10;
+/// Larger chunks are none that an engine sends, and smaller ones do not overflow.
+const MAX_CHUNK_BYTES: u64 = 1 << 40;
+
+/// What is of use in the head of an answer.
+#[derive(Debug, PartialEq)]
+pub(super) struct Head {
+    pub(super) status: StatusCode,
+    pub(super) framing: Framing,
+    /// Whether the connection can be used again.
+    pub(super) keeps: bool,
+}
+
+/// How much of a body is still to come.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Framing {
+    /// So many bytes; 0 is the end.
+    Length(u64),
+    /// Chunks, at this place of one.
+    Chunks(Place),
+    /// All that comes before the connection is closed.
+    UntilClosed,
+}
+
+/// A place in a chunk.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Place {
+    /// In its size, which is so much so far; `None` before the first digit.
+    Size(Option<u64>),
+    /// After its size, in what is ignored; so much of it so far.
+    Extension(u64, u32),
+    /// Before the line feed after its size.
+    SizeEnd(u64),
+    /// In its bytes, of which so many follow.
+    Data(u64),
+    /// Before the carriage return after its bytes.
+    DataReturn,
+    /// Before the line feed after its bytes.
+    DataEnd,
+    /// Behind the last chunk: in a line with so many bytes, after so much that is ignored.
+    Trailer(u32, u32),
+}
+
+/// Reads the head that `bytes` begin with, and says how long it is; `None` while it is not whole.
+///
+/// # Errors
+///
+/// Where it is none that HTTP/1 knows.
+pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Error> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(bytes).map_err(|error| malformed(error.to_string()))?;
+    let httparse::Status::Complete(length) = parsed else { return Ok(None) };
+    let status = StatusCode::from_u16(response.code.unwrap_or_default());
+    let status = status.map_err(|error| malformed(error.to_string()))?;
+    let mut keeps = response.version == Some(1);
+    let (mut framing, mut chunked) = (None, None);
+    for header in response.headers {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        if is("connection") {
+            keeps &= tokens(header.value).all(|token| !token.eq_ignore_ascii_case(b"close"));
+        } else if is("transfer-encoding") {
+            let last = tokens(header.value).last();
+            chunked = Some(last.is_some_and(|token| token.eq_ignore_ascii_case(b"chunked")));
+        } else if is("content-length") {
+            let length = Framing::Length(number(header.value)?);
+            if framing.replace(length.clone()).is_some_and(|before| before != length) {
+                return Err(malformed("two lengths of one body"));
+            }
+        }
+    }
+    let framing = match (status.as_u16(), chunked) {
+        (100..200 | 204 | 304, _) => Framing::Length(0),
+        (_, Some(true)) => Framing::Chunks(Place::Size(None)),
+        (_, Some(false)) => Framing::UntilClosed,
+        (_, None) => framing.unwrap_or(Framing::UntilClosed),
+    };
+    keeps &= framing != Framing::UntilClosed;
+    Ok(Some((Head { status, framing, keeps }, length)))
+}
+
+fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+fn number(digits: &[u8]) -> Result<u64, Error> {
+    let text = std::str::from_utf8(digits).ok().filter(|text| !text.starts_with('+'));
+    let number = text.and_then(|text| text.parse().ok());
+    number.ok_or_else(|| malformed("a length that is no number"))
+}
+
+impl Framing {
+    /// Hands the body's part of `bytes` on; returns how many of them were used, which is all
+    /// unless the body ends among them.
+    ///
+    /// # Errors
+    ///
+    /// Where chunks are not as they must be; what was before was handed on.
+    pub(super) fn take(
+        &mut self,
+        bytes: &[u8],
+        mut hand_on: impl FnMut(&[u8]),
+    ) -> Result<usize, Error> {
+        let mut used = 0;
+        while used < bytes.len() && !self.is_over() {
+            let rest = &bytes[used..];
+            used += match self {
+                Self::UntilClosed => {
+                    hand_on(rest);
+                    rest.len()
+                }
+                Self::Length(left) | Self::Chunks(Place::Data(left)) => {
+                    let part =
+                        &rest[..rest.len().min(usize::try_from(*left).unwrap_or(usize::MAX))];
+                    hand_on(part);
+                    *left -= part.len() as u64;
+                    if let Self::Chunks(place @ Place::Data(0)) = self {
+                        *place = Place::DataReturn;
+                    }
+                    part.len()
+                }
+                Self::Chunks(place) => {
+                    match place.step(rest[0])? {
+                        Some(next) => *place = next,
+                        None => *self = Self::Length(0),
+                    }
+                    1
+                }
+            };
+        }
+        Ok(used)
+    }
+
+    /// Whether nothing of the body is to come.
+    pub(super) fn is_over(&self) -> bool {
+        *self == Self::Length(0)
+    }
+
+    /// Whether the body is whole where its connection ends here.
+    pub(super) fn may_end(&self) -> bool {
+        self.is_over() || *self == Self::UntilClosed
+    }
+}
+
+/// The status and the body of an answer that comes in these pieces, after which its connection ends.
+///
+/// # Errors
+///
+/// Where it is no answer of HTTP/1, or not a whole one.
+pub(crate) fn put_together<'a>(
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(StatusCode, Vec<u8>), Error> {
+    let (mut bytes, mut answer, mut body) = (Vec::new(), None::<Head>, Vec::new());
+    for piece in pieces {
+        bytes.extend_from_slice(piece);
+        while answer.is_none()
+            && let Some((head, length)) = head(&bytes)?
+        {
+            bytes.drain(..length);
+            answer = Some(head).filter(|head| !head.status.is_informational());
+        }
+        if let Some(head) = &mut answer {
+            let used = head.framing.take(&bytes, |part| body.extend_from_slice(part))?;
+            bytes.drain(..used);
+        }
+    }
+    let whole = answer.filter(|head| head.framing.may_end());
+    whole.map(|head| (head.status, body)).ok_or_else(|| ErrorKind::UnexpectedEof.into())
+}
+
+impl Place {
+    /// The place behind a byte that is none of a chunk's own; `None` behind the last.
+    fn step(&self, byte: u8) -> Result<Option<Self>, Error> {
+        Ok(Some(match (self, byte) {
+            (Self::Size(Some(size)), b'\r') => Self::SizeEnd(*size),
+            (Self::Size(Some(size)), b';' | b' ' | b'\t') => Self::Extension(*size, 0),
+            (Self::Size(size), digit) => {
+                let digit = char::from(digit).to_digit(16);
+                let digit = digit.ok_or_else(|| malformed("a chunk without a size"))?;
+                let size = size.unwrap_or(0) * 16 + u64::from(digit);
+                if size > MAX_CHUNK_BYTES {
+                    return Err(malformed("a chunk that is too large"));
+                }
+                Self::Size(Some(size))
+            }
+            (Self::Extension(size, _), b'\r') => Self::SizeEnd(*size),
+            (Self::Extension(size, before), byte) if byte != b'\n' => {
+                Self::Extension(*size, ignored(*before)?)
+            }
+            (Self::SizeEnd(0), b'\n') => Self::Trailer(0, 0),
+            (Self::SizeEnd(size), b'\n') => Self::Data(*size),
+            (Self::DataReturn, b'\r') => Self::DataEnd,
+            (Self::DataEnd, b'\n') => Self::Size(None),
+            (Self::Trailer(0, _), b'\n') => return Ok(None),
+            (Self::Trailer(_, before), b'\n') => Self::Trailer(0, ignored(*before)?),
+            (Self::Trailer(line, before), b'\r') => Self::Trailer(*line, ignored(*before)?),
+            (Self::Trailer(line, before), _) => Self::Trailer(line + 1, ignored(*before)?),
+            _ => return Err(malformed("a chunk that ends where it must not")),
+        }))
+    }
+}
+
+fn ignored(before: u32) -> Result<u32, Error> {
+    if before == MAX_IGNORED_BYTES {
+        return Err(malformed("more around its chunks than is read"));
+    }
+    Ok(before + 1)
+}
+
+fn malformed(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidData, format!("it is no HTTP: {}", why.into()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Any server of the OpenAI API, asked no more than what such servers have in common.
+//!
+//! It takes no token ids: proxies send requests to it as they came, and the agent only finds out
+//! what it serves and whether it does.
+//!
+//! Source: the public API reference of OpenAI; `parent` and `max_model_len` are vLLM's.
+
+mod models;
+
+use crate::answer::Whole;
+use crate::http::{self, Client};
+use crate::{Answer, Ask, Delta, Description, Dialect, Fault, Finish, Hand, Manner, Operation};
+use async_trait::async_trait;
+use models::Models;
+use parking_lot::RwLock;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// What every server has that lists its models.
+const MODELS: &str = "/v1/models";
+
+/// One such server.
+#[derive(Debug)]
+pub(crate) struct Openai {
+    client: Client,
+    /// The model that is meant, where the server has several.
+    wanted: Option<String>,
+    /// The name of the model that it serves, once it has said so.
+    model: RwLock<Option<String>>,
+}
+
+/// A request for a token, as completions and as a chat.
+#[derive(Serialize)]
+struct Question<'a> {
+    model: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[Message]>::is_empty")]
+    messages: &'a [Message],
+    max_tokens: u32,
+}
+
+#[derive(Serialize)]
+struct Message {
+    role: &'static str,
+    content: &'static str,
+}
+
+impl Openai {
+    pub(crate) fn new(client: Client, wanted: Option<String>) -> Self {
+        Self { client, wanted, model: RwLock::new(None) }
+    }
+
+    /// Has the engine say anything. One that refuses both questions answers others, for example
+    /// for embeddings.
+    async fn prove(&self) -> Result<(), Fault> {
+        let model = self.model.read().clone();
+        let model = model.ok_or_else(|| Fault::Failed("it has not said what it serves".into()))?;
+        let question = Question { model: &model, prompt: None, messages: &[], max_tokens: 1 };
+        let completion = Question { prompt: Some("1"), ..question };
+        match self.asked("/v1/completions", &completion).await {
+            Err(Fault::Invalid(_) | Fault::Unsupported(_)) => {}
+            answered => return answered,
+        }
+        let messages = [Message { role: "user", content: "1" }];
+        let chat = Question { messages: &messages, ..question };
+        match self.asked("/v1/chat/completions", &chat).await {
+            Err(Fault::Invalid(_) | Fault::Unsupported(_)) => Ok(()),
+            answered => answered,
+        }
+    }
+
+    async fn asked(&self, path: &str, question: &Question<'_>) -> Result<(), Fault> {
+        let body = serde_json::to_vec(question).expect("plain values serialise");
+        let answer = self.client.ask(path, body, Vec::new()).await?;
+        http::collect(answer).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Dialect for Openai {
+    async fn healthy(&self) -> Result<(), Fault> {
+        match self.client.query("/health").await {
+            // Not every server has a health check.
+            Err(Fault::Invalid(_) | Fault::Unsupported(_)) => {
+                self.client.query(MODELS).await.map(drop)
+            }
+            answered => answered.map(drop),
+        }
+    }
+
+    async fn describe(&self) -> Result<Description, Fault> {
+        let models: Models = self.client.query_json(MODELS).await?;
+        let (model, adapters) = models.choose(self.wanted.as_deref()).map_err(Fault::Failed)?;
+        *self.model.write() = Some(model.id.clone());
+        Ok(Description {
+            version: format!("OpenAI API of {}", model.owned_by.as_deref().unwrap_or("nobody")),
+            model: model.id.clone(),
+            context_length: model.max_model_len,
+            ranks: 1,
+            adapters,
+            ..Description::default()
+        })
+    }
+
+    async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
+        if !matches!(ask.hand, Hand::Canary) {
+            let why = "this engine takes no token ids: it is asked over its own API";
+            return Err(Fault::Unsupported(why.into()));
+        }
+        self.prove().await?;
+        // Which token it was is not told, and nobody needs it.
+        let finish = Some(Finish::Length);
+        Ok(Box::new(Whole(Some(Delta { tokens: vec![0], finish, ..Delta::default() }))))
+    }
+
+    fn forgets(&self, operation: &Operation) -> bool {
+        operation.forgets()
+    }
+
+    async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
+        Err(Fault::Unsupported(format!("{operation:?}: the OpenAI API has no such operation")))
+    }
+
+    fn pair(&self, _: u64, _: &RawValue) -> Result<Manner, Fault> {
+        Err(Fault::Unsupported("the OpenAI API has no hand-over of KV".into()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
