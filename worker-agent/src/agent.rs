@@ -1,6 +1,7 @@
 //! One agent from start to end: load, bind, run workers, register, serve, drain.
 
-use crate::config::{AgentSettings, Runs};
+use crate::access::Access;
+use crate::config::{AgentSettings, Runs, ServerTls};
 use crate::crew::{Crew, Engines};
 use crate::engine::Engine;
 use crate::events::{Feeds, publish, replay};
@@ -20,9 +21,11 @@ use stator_protos::worker::worker_server::WorkerServer;
 use stator_protos::{Generation, WorkerRank};
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
-use stator_runtime::{Shutdown, admin};
+use stator_runtime::tls::{self, Reload};
+use stator_runtime::{Lane, Shutdown, admin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -97,10 +100,13 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
             let loading = tokio::task::spawn_blocking(move || crate::load::load(&engine));
             loading.await.context("loading the model failed")??.into()
         }
-        Runs::Stock(stock) => tokio::select! {
-            crew = remote::start(stock.clone(), &side.metrics) => crew?,
-            () = shutdown.wait() => return Ok(()),
-        },
+        Runs::Stock(stock) => {
+            let name = settings.agent_id.as_deref();
+            match remote::start(stock.clone(), name, &side.metrics, &shutdown).await? {
+                Some(crew) => crew,
+                None => return Ok(()),
+            }
+        }
     };
     let running = launch(settings, crew, side, shutdown).await?;
     running.task.await.context("the agent's task failed")?
@@ -152,16 +158,19 @@ async fn launch(
     let (workers, keeper) = match crew.engines {
         Engines::Own(engines) => (Workers::start(engines, &record.workers, &reports)?, None),
         Engines::Stock(engine) => {
-            let (workers, keeper) = engine.run(&record.workers, &reports);
+            let dial = settings.access.dial.clone();
+            let (workers, keeper) = engine.run(&record.workers, &reports, dial)?;
             (workers, Some(keeper))
         }
     };
-    let operations = match &keeper {
-        None => operations::Service::Own(
+    let engines = match &keeper {
+        None => operations::Engines::Own(
             workers.handles.iter().map(|handle| handle.commands.clone()).collect(),
         ),
-        Some(keeper) => operations::Service::Stock(keeper.orders()),
+        Some(keeper) => operations::Engines::Stock(keeper.orders()),
     };
+    let access = Access::new(settings.access.operators.clone());
+    let operations = operations::Service { engines, access };
     let files = crew.files.into_iter().map(|(name, content)| ModelFile { name, content });
     let agent = Arc::new(service::Agent::new(
         workers.handles,
@@ -171,20 +180,34 @@ async fn launch(
         (agent_metrics.clone(), side.ended.clone()),
     ));
     side.readiness.set(true);
+    // Where tokens are handed on, so that no other thread need be woken for them.
+    let serving = workers.lane.as_ref().map_or_else(Handle::current, Lane::handle);
     let tasks = Tasks {
-        server: tokio::spawn(serve(
+        server: serving.spawn(serve(
             planes.listener,
             (agent.clone(), operations),
             side.ended.clone(),
         )),
         agent,
-        feeds: [
-            tokio::spawn(publish::run(queue, planes.publisher, agent_metrics.clone())),
-            tokio::spawn(replay::run(feeds.clone(), planes.replayer, agent_metrics)),
-            tokio::spawn(heartbeat(feeds)),
+        planes: [
+            tokio::spawn(publish::run(
+                queue,
+                planes.publisher,
+                agent_metrics.clone(),
+                side.ended.clone(),
+            )),
+            tokio::spawn(replay::run(
+                feeds.clone(),
+                planes.replayer,
+                agent_metrics,
+                side.ended.clone(),
+            )),
         ],
+        heartbeat: tokio::spawn(heartbeat(feeds)),
+        reload: planes.reload.map(|reload| tokio::spawn(reload.run(side.ended.clone()))),
         registration: tokio::spawn(registration.run(record_receiver, side.ended)),
         drivers: workers.drivers,
+        _lane: workers.lane,
         keeper,
         record: record_sender,
         readiness: side.readiness,
@@ -235,6 +258,8 @@ impl Side {
 /// The agent's sockets, bound.
 struct Planes {
     listener: Listener,
+    /// Keeps the request plane's certificate fresh.
+    reload: Option<Reload>,
     publisher: PubSocket,
     replayer: RouterSocket,
     endpoint: String,
@@ -245,14 +270,23 @@ struct Planes {
 impl Planes {
     async fn bind(settings: &AgentSettings) -> anyhow::Result<Self> {
         let host = settings.advertise_host.as_deref();
-        let (listener, endpoint) = listen::request_plane(&settings.listen, host)?;
+        let (config, reload) = settings.access.tls.as_ref().map(server_tls).transpose()?.unzip();
+        let (listener, endpoint) = listen::request_plane(&settings.listen, host, config)?;
         let (mut publisher, mut replayer) = (PubSocket::new(), RouterSocket::new());
         let (events, replay) = (&settings.events_listen, &settings.replay_listen);
         let events_endpoint =
             listen::event_plane("events-listen", &mut publisher, events, host).await?;
         let replay_endpoint =
             listen::event_plane("replay-listen", &mut replayer, replay, host).await?;
-        Ok(Self { listener, publisher, replayer, endpoint, events_endpoint, replay_endpoint })
+        Ok(Self {
+            listener,
+            reload: reload.flatten(),
+            publisher,
+            replayer,
+            endpoint,
+            events_endpoint,
+            replay_endpoint,
+        })
     }
 
     /// Who the agent is.
@@ -286,6 +320,7 @@ impl Planes {
                 adapters: crew.profile.adapters.clone(),
                 batch_tokens: crew.profile.batch_tokens,
                 handover: crew.profile.handover.clone(),
+                api: crew.profile.api.clone(),
                 ..settings.profile.clone()
             },
             accepting: true,
@@ -300,9 +335,15 @@ struct Tasks {
     agent: Arc<service::Agent>,
     server: JoinHandle<()>,
     /// Publishing, replay and heartbeat: they have no end of their own.
-    feeds: [JoinHandle<()>; 3],
+    /// Of the event plane.
+    planes: [JoinHandle<()>; 2],
+    heartbeat: JoinHandle<()>,
+    /// Follows the files of the request plane's certificate.
+    reload: Option<JoinHandle<()>>,
     registration: JoinHandle<()>,
     drivers: Vec<oneshot::Receiver<()>>,
+    /// Outlives the drivers and the server.
+    _lane: Option<Lane>,
     /// Of a stock engine.
     keeper: Option<remote::Keeper>,
     record: Arc<watch::Sender<AgentRecord>>,
@@ -340,8 +381,15 @@ impl Tasks {
             let _ = server.await;
         }
         let _ = self.registration.await;
-        for task in self.feeds {
-            task.abort();
+        if let Some(reload) = self.reload {
+            let _ = reload.await;
+        }
+        self.heartbeat.abort();
+        for mut plane in self.planes {
+            // One that answers a peer who does not read is not waited for.
+            if tokio::time::timeout(CLOSE_TIMEOUT, &mut plane).await.is_err() {
+                plane.abort();
+            }
         }
         workers::ended(self.drivers, CLOSE_TIMEOUT).await;
         if let Some(keeper) = self.keeper {
@@ -350,6 +398,18 @@ impl Tasks {
         tracing::info!("agent has ended");
         failed.map_or(Ok(()), Err)
     }
+}
+
+/// How the request plane is served over TLS.
+fn server_tls(files: &ServerTls) -> anyhow::Result<(tls::ServerTls, Option<Reload>)> {
+    let settings = tls::Settings {
+        certificate: tls::Source::Folder(files.certificate.clone()),
+        client_ca: files.client_ca.clone(),
+        reload: true,
+        min_version: tls::Version::Tls13,
+        alpn: vec!["h2".into()],
+    };
+    tls::server_config(&settings).context("request-tls-cert-dir")
 }
 
 async fn serve(
@@ -368,7 +428,8 @@ async fn serve(
         .add_service(service)
         .add_service(OperationsServer::new(operations));
     let served = match listener {
-        Listener::Tcp(incoming) => {
+        Listener::Tcp(listener) => {
+            let incoming = listener.incoming();
             router.serve_with_incoming_shutdown(incoming, async move { ended.wait().await }).await
         }
         Listener::Unix(listener) => {

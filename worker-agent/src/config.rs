@@ -1,7 +1,10 @@
 //! Settings of the agent: flags as the user writes them, and values that cannot be wrong.
 
+mod access;
+mod openai;
 mod stock;
 
+pub use access::{Access, AccessArgs, Operators, ServerTls, TokenArgs, TokenSource};
 pub use stock::{Origin, RoleArg, StockArgs, StockSettings};
 
 use crate::engine::EngineOptions;
@@ -28,6 +31,8 @@ pub enum EngineKind {
     Sglang,
     /// A TensorRT-LLM server.
     Trtllm,
+    /// Any server of the OpenAI API that runs already.
+    Openai,
 }
 
 /// Flags that say what the workers run. `stator up` has them too.
@@ -39,7 +44,9 @@ pub struct EngineArgs {
     pub workers: u32,
 
     /// What the workers run: `builtin` computes the model on the CPU, `sim` only takes the time
-    /// that a GPU would, `vllm`, `sglang` and `trtllm` are those engines.
+    /// that a GPU would, `vllm`, `sglang` and `trtllm` are those engines. `openai` is any server of
+    /// the OpenAI API that runs already: proxies pass requests on to it as they come, and the agent
+    /// keeps watch.
     #[arg(long, env = "STATOR_ENGINE", default_value = "builtin", value_enum)]
     pub engine: EngineKind,
 
@@ -48,11 +55,13 @@ pub struct EngineArgs {
     #[arg(long, env = "STATOR_MODEL", value_name = "DIR")]
     pub model: Option<PathBuf>,
 
-    /// Name that clients ask for. Default: the folder's name, or `stator-tiny`.
+    /// Name that clients ask for. Default: the folder's name, or `stator-tiny`. Of the models of an
+    /// `openai` server the one that is meant; its only one may have any name.
     #[arg(long, env = "STATOR_MODEL_NAME", value_name = "NAME")]
     pub model_name: Option<String>,
 
-    /// Tokens per KV block, 1 to 1024. Prefixes are reused in whole blocks.
+    /// Tokens per KV block, 1 to 1024. Prefixes are reused in whole blocks. Prompts for an `openai`
+    /// server are compared in blocks of text, four bytes for each token.
     #[arg(long, env = "STATOR_BLOCK_SIZE", default_value_t = 16, value_name = "TOKENS")]
     pub block_size: u32,
 
@@ -110,6 +119,10 @@ pub struct AgentArgs {
     /// Where the workers stand.
     #[command(flatten)]
     pub place: PlaceArgs,
+
+    /// Who may do what on the request plane.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 /// Flags that say where the workers stand.
@@ -274,6 +287,8 @@ pub struct AgentSettings {
     pub profile: ProfileRecord,
     /// Request plane.
     pub listen: Listen,
+    /// Who may use it, and for what.
+    pub access: Access,
     /// ZMQ endpoint of the event plane.
     pub events_listen: String,
     /// ZMQ endpoint of replay.
@@ -305,7 +320,7 @@ impl TryFrom<EngineArgs> for EngineSettings {
         let (kind, (blocks, running, batched)) = match args.engine {
             EngineKind::Builtin => (OwnEngine::Builtin, (2048, 64, 512)),
             EngineKind::Sim => (OwnEngine::Sim, (16_384, 256, 8192)),
-            EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm => {
+            EngineKind::Vllm | EngineKind::Sglang | EngineKind::Trtllm | EngineKind::Openai => {
                 let fault = "it is a process of its own: run it with `stator agent`";
                 return Err(ConfigError(vec![format!("engine: {fault}")]));
             }
@@ -351,7 +366,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
     type Error = ConfigError;
 
     fn try_from(args: AgentArgs) -> Result<Self, ConfigError> {
-        let AgentArgs { engine, stock, planes, place } = args;
+        let AgentArgs { engine, stock, planes, place, access } = args;
         let mut faults = Faults::default();
         let profile = ProfileRecord {
             role: Role::default(),
@@ -362,14 +377,19 @@ impl TryFrom<AgentArgs> for AgentSettings {
             ..ProfileRecord::default()
         };
         faults.0.extend(profile_faults(&profile));
-        let engine = faults.keep(match engine.engine.stock() {
-            None => EngineSettings::try_from(engine).map(Runs::Own),
+        let engine = match engine.engine.stock() {
+            None => {
+                faults.0.extend(stock.faults_without_engine());
+                EngineSettings::try_from(engine).map(Runs::Own)
+            }
             Some(kind) => {
                 let host = planes.advertise_host.clone();
                 StockSettings::new(kind, engine, stock, host).map(Runs::Stock)
             }
-        });
+        };
+        let engine = faults.keep(engine);
         let listen = faults.keep_one(listen(&planes.listen));
+        let access = access.access(listen.as_ref(), &mut faults.0);
         for (flag, endpoint) in
             [("events-listen", &planes.events_listen), ("replay-listen", &planes.replay_listen)]
         {
@@ -394,6 +414,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             profile: ProfileRecord { role: engine.role(), ..profile },
             engine,
             listen,
+            access,
             events_listen: planes.events_listen,
             replay_listen: planes.replay_listen,
             advertise_host: planes.advertise_host,
@@ -491,88 +512,4 @@ pub(crate) fn is_agent_id(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::{Command, FromArgMatches};
-
-    fn check(args: &[&str]) -> Result<AgentSettings, String> {
-        let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true));
-        let matches = command.try_get_matches_from(args).map_err(|error| error.to_string())?;
-        let args = AgentArgs::from_arg_matches(&matches).unwrap();
-        AgentSettings::try_from(args).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn defaults_are_valid_and_follow_the_engine() {
-        let settings = check(&[]).unwrap();
-        assert_eq!(settings.listen, Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 7000))));
-        let running = |args: &[&str]| match check(args).unwrap().engine {
-            Runs::Own(engine) => engine.options.max_running,
-            Runs::Stock(stock) => panic!("{stock:?}"),
-        };
-        assert_eq!(running(&[]), 64);
-        assert_eq!(running(&["--engine=sim"]), 256);
-    }
-
-    #[test]
-    fn a_stock_engine_takes_its_own_flags_after_two_dashes() {
-        let args = ["--engine=vllm", "--model=/m", "--role=decode", "--", "--max-num-seqs", "8"];
-        let settings = check(&args).unwrap();
-        assert_eq!(settings.profile.role, Role::Decode);
-        let Runs::Stock(stock) = settings.engine else { panic!("{:?}", settings.engine) };
-        assert_eq!((stock.kind, stock.restarts), (stator_dialect::Kind::Vllm, None));
-        let args = vec!["--max-num-seqs".into(), "8".into()];
-        assert_eq!(stock.origin, Origin::Started { program: None, port: 0, args });
-    }
-
-    #[test]
-    fn faults_of_a_stock_engine_are_reported_at_once() {
-        let args =
-            ["--engine=sglang", "--workers=2", "--attach=nowhere", "--labels=a=b,", "--", "--x"];
-        let error = check(&args).unwrap_err();
-        for line in [
-            "workers: 2 is not in 1..=1",
-            "model: the model's folder is needed: proxies take its tokenizer from here",
-            "attach: a running engine takes no flags after `--`",
-            "attach: \"nowhere\" is not `http://host:port`",
-            "labels: \"\" has 0 bytes, 1 to 256",
-        ] {
-            assert!(error.lines().any(|found| found == line), "{line}\nmissing in\n{error}");
-        }
-    }
-
-    #[test]
-    fn every_fault_is_reported_at_once() {
-        let args = [
-            "--workers=0",
-            "--block-size=0",
-            "--max-running=0",
-            "--sim-speedup=NaN",
-            "--listen=nowhere",
-            "--events-listen=ipc://*",
-            "--replay-listen=udp://1.2.3.4:5",
-            "--lease-ms=1",
-            "--agent-id=../x",
-        ];
-        let error = check(&args).unwrap_err();
-        for line in [
-            "workers: 0 is not in 1..=1024",
-            "block-size: 0 is not in 1..=1024",
-            "max-running: 0 is not in 1..=65536",
-            "sim-speedup: NaN is not in 0.001..=1000000",
-            "listen: \"nowhere\" is neither `address:port` nor `unix:///path`",
-            "events-listen: \"ipc://*\" is neither `tcp://address:port` nor `ipc:///path`",
-            "replay-listen: \"udp://1.2.3.4:5\" is neither `tcp://address:port` nor `ipc:///path`",
-            "lease-ms: 1 is not in 300..=600000",
-            "agent-id: \"../x\" is not 1 to 128 of A-Z a-z 0-9 . _ -",
-        ] {
-            assert!(error.lines().any(|found| found == line), "{line}\nmissing in\n{error}");
-        }
-    }
-
-    #[test]
-    fn unix_and_ipc_endpoints_are_taken() {
-        let settings = check(&["--listen=unix:///tmp/a.sock", "--events-listen=ipc:///tmp/b"]);
-        assert_eq!(settings.unwrap().listen, Listen::Unix("/tmp/a.sock".into()));
-    }
-}
+mod tests;

@@ -11,6 +11,8 @@ const MAX_ENDPOINT_BYTES: usize = 1024;
 pub(crate) const MAX_HANDOVER_BYTES: usize = 1 << 20;
 /// Range of priorities.
 const PRIORITIES: std::ops::RangeInclusive<i32> = -1_000_000..=1_000_000;
+/// Longest trace context that is passed on, each part; a longer one is dropped.
+const MAX_TRACE_BYTES: usize = 512;
 
 /// What only stock engines do of a request.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +25,10 @@ pub(crate) struct Extras {
     pub(crate) prefill: Option<Peer>,
     /// The client's request id, for logs.
     pub(crate) client_request_id: String,
-    /// W3C trace context.
+    /// W3C trace context, empty where there is none.
     pub(crate) traceparent: String,
+    /// What goes with it.
+    pub(crate) tracestate: String,
 }
 
 /// A worker of another agent that computes prompts.
@@ -60,9 +64,15 @@ impl Extras {
             priority: submit.priority,
             prefill: submit.prefill.take().map(peer).transpose()?,
             client_request_id: std::mem::take(&mut submit.client_request_id),
-            traceparent: std::mem::take(&mut submit.traceparent),
+            traceparent: trace(&mut submit.traceparent),
+            tracestate: trace(&mut submit.tracestate),
         })
     }
+}
+
+/// A trace that cannot be told is no reason to refuse a request.
+fn trace(said: &mut String) -> String {
+    Some(std::mem::take(said)).filter(|said| said.len() <= MAX_TRACE_BYTES).unwrap_or_default()
 }
 
 fn peer(given: worker::PrefillPeer) -> Result<Peer, String> {
@@ -115,6 +125,16 @@ mod tests {
         let peer = check(|_| ()).unwrap().prefill.unwrap();
         assert_eq!(peer.worker, WorkerRank { worker: WorkerId(7), rank: 1 });
         assert_eq!(peer.handover.get(), "{\"connector\":\"x\"}");
+    }
+
+    #[test]
+    fn an_endless_trace_is_dropped_alone() {
+        let extras = check(|submit| {
+            submit.traceparent = "p".into();
+            submit.tracestate = "s".repeat(513);
+        });
+        let extras = extras.unwrap();
+        assert_eq!((&*extras.traceparent, &*extras.tracestate), ("p", ""));
     }
 
     #[test]

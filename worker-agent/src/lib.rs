@@ -4,6 +4,7 @@
 //! It never decides where a request runs and never sees text: token ids in, token ids out. Start
 //! reading at [`engine`] for what computes tokens, and at [`agent`] for how the parts are joined.
 
+mod access;
 pub mod agent;
 pub mod config;
 pub mod engine;

@@ -2,20 +2,24 @@
 
 use crate::config::Listen;
 use anyhow::Context;
+use stator_runtime::tls;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use tokio::net::UnixListener;
-use tonic::transport::server::TcpIncoming;
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use zeromq::Socket;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 /// The request plane's listener.
 pub(crate) enum Listener {
-    Tcp(TcpIncoming),
+    Tcp(tls::Listener),
     Unix(UnixListener),
 }
 
-/// Binds the request plane; returns the listener and the endpoint that reaches it.
+/// Binds the request plane, whose TCP connections are over TLS where `tls` says how; returns the
+/// listener and the endpoint that reaches it.
 ///
 /// # Errors
 ///
@@ -23,16 +27,18 @@ pub(crate) enum Listener {
 pub(crate) fn request_plane(
     listen: &Listen,
     advertise_host: Option<&str>,
+    tls: Option<tls::ServerTls>,
 ) -> anyhow::Result<(Listener, String)> {
     match listen {
         Listen::Tcp(address) => {
-            let incoming = TcpIncoming::bind(*address)
-                .with_context(|| format!("listen: cannot bind {address}"))?
-                // A frame is small and somebody waits for it: never wait to fill a packet.
-                .with_nodelay(Some(true));
-            let bound = incoming.local_addr().context("listen: no local address")?;
-            let endpoint = format!("http://{}", reachable(bound, advertise_host));
-            Ok((Listener::Tcp(incoming), endpoint))
+            let tcp = bind(*address).with_context(|| format!("listen: cannot bind {address}"))?;
+            let (scheme, listener) = match tls {
+                None => ("http", tls::Listener::plain(tcp)),
+                Some(tls) => ("https", tls::Listener::tls(tcp, tls)),
+            };
+            let bound = listener.address().context("listen: no local address")?;
+            let endpoint = format!("{scheme}://{}", reachable(bound, advertise_host));
+            Ok((Listener::Tcp(listener), endpoint))
         }
         Listen::Unix(path) => {
             clear_stale(path);
@@ -66,6 +72,16 @@ pub(crate) async fn event_plane(
         Some(address) => Ok(format!("tcp://{}", reachable(address, advertise_host))),
         None => Ok(bound),
     }
+}
+
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Where others reach a socket that is bound to `bound`.
@@ -108,10 +124,10 @@ mod tests {
     async fn a_dead_agents_socket_is_replaced_and_a_live_ones_kept() {
         let dir = tempfile::tempdir().unwrap();
         let listen = Listen::Unix(dir.path().join("agent.sock"));
-        let (first, endpoint) = request_plane(&listen, None).unwrap();
+        let (first, endpoint) = request_plane(&listen, None, None).unwrap();
         assert!(endpoint.starts_with("unix:///"));
-        assert!(request_plane(&listen, None).is_err());
+        assert!(request_plane(&listen, None, None).is_err());
         drop(first);
-        assert!(request_plane(&listen, None).is_ok());
+        assert!(request_plane(&listen, None, None).is_ok());
     }
 }

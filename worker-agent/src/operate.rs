@@ -1,5 +1,7 @@
 //! `stator operate`: asks an agent to do something to its engine.
 
+use crate::access::{HEADER, SCHEME};
+use crate::config::TokenArgs;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use stator_protos::worker::operate_request::Operation as Asked;
@@ -8,8 +10,10 @@ use stator_protos::worker::{
     LoadAdapter, OperateRequest, Pause, ResetCache, Resume, Sleep, StartProfile, StopProfile,
     UnloadAdapter, UpdateWeights, Wake,
 };
+use stator_runtime::dial::DialArgs;
 use std::time::Duration;
-use tonic::transport::Endpoint;
+use tonic::Request;
+use tonic::metadata::{Ascii, MetadataValue};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,7 +23,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(660);
 /// Flags of `stator operate`.
 #[derive(Args, Clone, Debug)]
 pub struct OperateArgs {
-    /// Request plane of the agent: `http://host:port` or `unix:///path`.
+    /// Request plane of the agent: `http://host:port`, `https://host:port` or `unix:///path`.
     #[arg(
         long,
         env = "STATOR_AGENT",
@@ -27,6 +31,14 @@ pub struct OperateArgs {
         value_name = "ENDPOINT"
     )]
     pub agent: String,
+
+    /// Whom to trust, and who we are.
+    #[command(flatten)]
+    pub dial: DialArgs,
+
+    /// What to show.
+    #[command(flatten)]
+    pub token: TokenArgs,
 
     /// What is to be done.
     #[command(subcommand)]
@@ -79,16 +91,31 @@ pub enum OperationArg {
 ///
 /// When the agent cannot be reached, or its engine does not do it.
 pub async fn operate(args: OperateArgs) -> anyhow::Result<()> {
-    let endpoint = Endpoint::from_shared(args.agent.clone())
-        .with_context(|| format!("agent: {:?} is no endpoint", args.agent))?
-        .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(ANSWER_TIMEOUT);
-    let channel = endpoint.connect().await;
+    let dial = args.dial.dial().map_err(anyhow::Error::msg)?;
+    let token = token(&args.token).map_err(anyhow::Error::msg)?;
+    let target = dial.target(&args.agent).context("agent")?;
+    let target =
+        target.with(|endpoint| endpoint.connect_timeout(CONNECT_TIMEOUT).timeout(ANSWER_TIMEOUT));
+    let channel = target.connect().await;
     let channel = channel.with_context(|| format!("agent: cannot connect to {}", args.agent))?;
     let operation = Some(args.operation.into());
-    let asked = OperationsClient::new(channel).operate(OperateRequest { operation }).await;
+    let mut request = Request::new(OperateRequest { operation });
+    if let Some(token) = token {
+        request.metadata_mut().insert(HEADER, token);
+    }
+    let asked = OperationsClient::new(channel).operate(request).await;
     asked.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
     Ok(())
+}
+
+/// The header that shows the secret, if there is one.
+fn token(args: &TokenArgs) -> Result<Option<MetadataValue<Ascii>>, String> {
+    let Some(source) = args.source()? else { return Ok(None) };
+    let secret = source.secret()?;
+    let value = MetadataValue::<Ascii>::try_from(format!("{SCHEME}{}", secret.reveal()));
+    let mut value = value.map_err(|error| format!("operations-token: {error}"))?;
+    value.set_sensitive(true);
+    Ok(Some(value))
 }
 
 impl From<OperationArg> for Asked {

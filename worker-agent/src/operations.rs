@@ -1,5 +1,6 @@
 //! What operators do to engines: the second service of the agent's gRPC port.
 
+use crate::access::Access;
 use crate::worker::Command;
 use stator_dialect::{Fault, Operation};
 use stator_protos::worker::operate_request::Operation as Asked;
@@ -27,14 +28,23 @@ pub(crate) struct Order {
 
 /// The service.
 #[derive(Clone, Debug)]
-pub(crate) enum Service {
+pub(crate) struct Service {
+    /// What is operated.
+    pub(crate) engines: Engines,
+    /// Who may.
+    pub(crate) access: Access,
+}
+
+/// Engines that are operated.
+#[derive(Clone, Debug)]
+pub(crate) enum Engines {
     /// Engines of our own: each of their drivers is told.
     Own(Vec<mpsc::Sender<Command>>),
     /// A stock engine: its keeper is told.
     Stock(mpsc::Sender<Order>),
 }
 
-impl Service {
+impl Engines {
     async fn run(&self, operation: Operation) -> Result<(), Fault> {
         match self {
             Self::Own(drivers) => {
@@ -65,9 +75,10 @@ impl Operations for Service {
         &self,
         request: Request<OperateRequest>,
     ) -> Result<Response<OperateResponse>, Status> {
+        self.access.check(request.metadata(), request.extensions()).await?;
         let operation = operation(request.into_inner()).map_err(Status::invalid_argument)?;
         tracing::info!(operation = shown(&operation), "an operation was asked for");
-        match self.run(operation).await {
+        match self.engines.run(operation).await {
             Ok(()) => Ok(Response::new(OperateResponse {})),
             Err(fault) => {
                 let message = fault.to_string();

@@ -9,11 +9,14 @@ use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use stator_protos::worker::Output;
 use std::collections::hash_map::Entry;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 /// Outputs in one frame at most; what is left goes with the next.
 const MAX_OUTPUTS_PER_FRAME: usize = 4096;
+/// As many outputs as are worth a frame of their own, whatever else has come.
+const ENOUGH_FOR_A_FRAME: usize = 64;
 
 /// Answers and live requests of one client stream. Bounded, because live requests are: each has
 /// at most `choices * max_tokens` tokens to come.
@@ -28,8 +31,6 @@ pub(crate) struct Outbox {
 struct State {
     outputs: Vec<Output>,
     live: FxHashMap<u64, Route>,
-    /// Whether the writer lets what is about to come catch up with what is there.
-    gathering: bool,
     closed: bool,
 }
 
@@ -101,6 +102,14 @@ impl Outbox {
         self.put(self.state.lock(), std::iter::once(output));
     }
 
+    /// Moves the last output of a request in and forgets the request: whoever reads that it has
+    /// ended may use its id again.
+    pub(crate) fn push_last(&self, output: Output) {
+        let mut state = self.state.lock();
+        state.live.remove(&output.request_id);
+        self.put(state, std::iter::once(output));
+    }
+
     fn put(&self, mut state: MutexGuard<'_, State>, outputs: impl Iterator<Item = Output>) {
         if state.closed {
             return;
@@ -125,37 +134,57 @@ impl Outbox {
         routes
     }
 
-    /// Everything that has gathered, up to a frame's limit; `None` when closed and empty.
+    /// Waits for what gathers, and gives everything, up to a frame's limit; `None` when closed and
+    /// empty.
     ///
-    /// Of what comes after a silence nothing is taken at once: the writer goes to the end of the
-    /// line first, so that the tokens of one step, which arrive together, leave in one frame.
-    pub(crate) fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Vec<Output>>> {
-        let mut state = self.state.lock();
-        if state.outputs.is_empty() {
-            if state.closed {
-                return Poll::Ready(None);
+    /// While little is there and more has come, whoever is ready goes first: the tokens of one
+    /// step arrive together, and leave in few frames. Nothing waits for what has not come.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub(crate) async fn next(&self) -> Option<Vec<Output>> {
+        let mut before = 0;
+        loop {
+            let gathered = poll_fn(|context| self.poll_gathered(context)).await?;
+            if gathered == before || gathered >= ENOUGH_FOR_A_FRAME {
+                return Some(self.take());
             }
-            // Under the lock, so that the next push wakes the writer.
-            self.writer.register(context.waker());
-            return Poll::Pending;
+            before = gathered;
+            // Comes back when sockets were looked at too.
+            tokio::task::yield_now().await;
         }
-        if !std::mem::replace(&mut state.gathering, true) {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+    }
+
+    /// How much is there, once something is.
+    fn poll_gathered(&self, context: &mut Context<'_>) -> Poll<Option<usize>> {
+        let state = self.state.lock();
+        match state.outputs.len() {
+            0 if state.closed => Poll::Ready(None),
+            0 => {
+                // Under the lock, so that the next push wakes the writer.
+                self.writer.register(context.waker());
+                Poll::Pending
+            }
+            gathered => Poll::Ready(Some(gathered)),
         }
-        if state.outputs.len() > MAX_OUTPUTS_PER_FRAME {
-            let rest = state.outputs.split_off(MAX_OUTPUTS_PER_FRAME);
-            return Poll::Ready(Some(std::mem::replace(&mut state.outputs, rest)));
+    }
+
+    fn take(&self) -> Vec<Output> {
+        let mut state = self.state.lock();
+        if state.outputs.len() <= MAX_OUTPUTS_PER_FRAME {
+            return std::mem::take(&mut state.outputs);
         }
-        state.gathering = false;
-        Poll::Ready(Some(std::mem::take(&mut state.outputs)))
+        let rest = state.outputs.split_off(MAX_OUTPUTS_PER_FRAME);
+        std::mem::replace(&mut state.outputs, rest)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::task::noop_waker;
+    use futures::poll;
+    use std::pin::pin;
 
     const ROUTE: Route = Route { worker: 0, key: RequestKey(1) };
 
@@ -163,26 +192,44 @@ mod tests {
         Output { request_id, ..Output::default() }
     }
 
-    fn take(outbox: &Outbox) -> Poll<Option<usize>> {
-        let waker = noop_waker();
-        let look = || outbox.poll_take(&mut Context::from_waker(&waker));
-        // What has come is gathered at the first look, and taken at the second.
-        let taken = if let Poll::Ready(taken) = look() { Poll::Ready(taken) } else { look() };
+    /// How many outputs the next frame has, where there is one: at the first look what has come
+    /// gathers, at the second it is taken.
+    async fn take(outbox: &Outbox) -> Poll<Option<usize>> {
+        let mut next = pin!(outbox.next());
+        let mut taken = poll!(next.as_mut());
+        if taken.is_pending() {
+            taken = poll!(next);
+        }
         taken.map(|taken| taken.map(|outputs| outputs.len()))
     }
 
-    #[test]
-    fn what_gathered_is_taken_at_once_and_in_bounded_frames() {
+    #[tokio::test]
+    async fn what_gathered_is_taken_at_once_and_in_bounded_frames() {
         let outbox = Outbox::new();
-        assert_eq!(take(&outbox), Poll::Pending);
+        assert_eq!(take(&outbox).await, Poll::Pending);
         for step in 0..3 {
             outbox.push(&mut vec![output(step)], &mut vec![]);
         }
-        assert_eq!(take(&outbox), Poll::Ready(Some(3)));
+        assert_eq!(take(&outbox).await, Poll::Ready(Some(3)));
         outbox.push(&mut vec![Output::default(); MAX_OUTPUTS_PER_FRAME + 1], &mut vec![]);
-        assert_eq!(take(&outbox), Poll::Ready(Some(MAX_OUTPUTS_PER_FRAME)));
-        assert_eq!(take(&outbox), Poll::Ready(Some(1)));
-        assert_eq!(take(&outbox), Poll::Pending);
+        assert_eq!(take(&outbox).await, Poll::Ready(Some(MAX_OUTPUTS_PER_FRAME)));
+        assert_eq!(take(&outbox).await, Poll::Ready(Some(1)));
+        assert_eq!(take(&outbox).await, Poll::Pending);
+    }
+
+    #[tokio::test]
+    async fn little_is_kept_back_only_while_more_comes_and_much_is_not() {
+        let outbox = Outbox::new();
+        let mut next = pin!(outbox.next());
+        assert_eq!(poll!(next.as_mut()), Poll::Pending);
+        for step in 0..3 {
+            outbox.push_one(output(step));
+            assert_eq!(poll!(next.as_mut()), Poll::Pending);
+        }
+        assert_eq!(poll!(next.as_mut()).map(|taken| taken.map(|t| t.len())), Poll::Ready(Some(3)));
+        outbox.push(&mut vec![Output::default(); ENOUGH_FOR_A_FRAME], &mut vec![]);
+        let taken = poll!(pin!(outbox.next())).map(|taken| taken.map(|t| t.len()));
+        assert_eq!(taken, Poll::Ready(Some(ENOUGH_FOR_A_FRAME)));
     }
 
     #[test]
@@ -192,19 +239,23 @@ mod tests {
         assert_eq!(outbox.admit(7, ROUTE, 2), Err(Refused::Duplicate));
         assert_eq!(outbox.admit(8, ROUTE, 2), Ok(()));
         assert_eq!(outbox.admit(9, ROUTE, 2), Err(Refused::Full));
+        outbox.push_one(output(7));
+        assert_eq!(outbox.admit(7, ROUTE, 2), Err(Refused::Duplicate));
+        outbox.push_last(output(7));
+        assert_eq!(outbox.admit(7, ROUTE, 2), Ok(()));
         outbox.push(&mut vec![output(7)], &mut vec![7]);
         assert_eq!(outbox.admit(7, ROUTE, 2), Ok(()));
     }
 
-    #[test]
-    fn a_closed_stream_delivers_what_it_has_and_takes_nothing_new() {
+    #[tokio::test]
+    async fn a_closed_stream_delivers_what_it_has_and_takes_nothing_new() {
         let outbox = Outbox::new();
         outbox.admit(1, ROUTE, 9).unwrap();
         outbox.push(&mut vec![output(1)], &mut vec![]);
         assert_eq!(outbox.close(), [ROUTE]);
         outbox.push(&mut vec![output(1)], &mut vec![]);
         assert_eq!(outbox.admit(2, ROUTE, 9), Err(Refused::Closed));
-        assert_eq!(take(&outbox), Poll::Ready(Some(1)));
-        assert_eq!(take(&outbox), Poll::Ready(None));
+        assert_eq!(take(&outbox).await, Poll::Ready(Some(1)));
+        assert_eq!(take(&outbox).await, Poll::Ready(None));
     }
 }

@@ -8,7 +8,7 @@ use crate::metrics::AgentMetrics;
 use crate::outbox::{Outbox, Refused, Route};
 use crate::translate;
 use crate::worker::{Command, Prefill, Prefilled, Status as WorkerStatus, Submission};
-use futures::Stream;
+use futures::stream::{self, Stream};
 use rustc_hash::FxHashMap;
 use stator_protos::discovery::AgentRecord;
 use stator_protos::worker::generate_input::Input;
@@ -23,7 +23,6 @@ use stator_runtime::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -237,21 +236,14 @@ impl Agent {
 pub(crate) struct Service(pub(crate) Arc<Agent>);
 
 /// The answers of one client stream.
-#[derive(Debug)]
-pub(crate) struct Frames {
-    outbox: Arc<Outbox>,
-    /// Dropped with the answers: the client is gone.
-    _alive: oneshot::Sender<()>,
-}
+type Frames = Pin<Box<dyn Stream<Item = Result<GenerateFrame, Status>> + Send>>;
 
-impl Stream for Frames {
-    type Item = Result<GenerateFrame, Status>;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.outbox
-            .poll_take(context)
-            .map(|taken| taken.map(|outputs| Ok(GenerateFrame { outputs })))
-    }
+/// What gathers in an outbox. `alive` is dropped with it: the client is gone.
+fn frames(outbox: Arc<Outbox>, alive: oneshot::Sender<()>) -> Frames {
+    Box::pin(stream::unfold((outbox, alive), |(outbox, alive)| async {
+        let outputs = outbox.next().await?;
+        Some((Ok(GenerateFrame { outputs }), (outbox, alive)))
+    }))
 }
 
 type Chunks = tokio_stream::Iter<std::vec::IntoIter<Result<SnapshotChunk, Status>>>;
@@ -291,7 +283,7 @@ impl Worker for Service {
         &self,
         request: Request<PrefillRequest>,
     ) -> Result<Response<PrefillResponse>, Status> {
-        let Prefilled { handover, cached_tokens } =
+        let Prefilled { handover, cached_tokens, first } =
             self.0.prefill(request.into_inner()).await.map_err(|(kind, message)| match kind {
                 ErrorKind::Invalid => Status::invalid_argument(message),
                 ErrorKind::Overloaded => Status::resource_exhausted(message),
@@ -300,7 +292,8 @@ impl Worker for Service {
                 ErrorKind::Internal | ErrorKind::Unspecified => Status::internal(message),
             })?;
         let handover_json = handover.map_or_else(String::new, |json| Box::<str>::from(json).into());
-        Ok(Response::new(PrefillResponse { handover_json, cached_tokens }))
+        let first = first.map(translate::first_output);
+        Ok(Response::new(PrefillResponse { handover_json, cached_tokens, first }))
     }
 
     async fn generate(
@@ -309,7 +302,7 @@ impl Worker for Service {
     ) -> Result<Response<Frames>, Status> {
         let outbox = Arc::new(Outbox::new());
         let (alive, gone) = oneshot::channel();
-        let frames = Frames { outbox: outbox.clone(), _alive: alive };
+        let frames = frames(outbox.clone(), alive);
         let agent = self.0.clone();
         // Ends with the stream: either side's end is the other's.
         tokio::spawn(async move { agent.serve(request.into_inner(), outbox, gone).await });

@@ -1,19 +1,19 @@
 //! Between the request plane's messages and the engine's types: everything that a client can get
 //! wrong without the engine's help is found here.
 
-use crate::engine::{self, FinishReason, Request, RequestKey, Sampling};
+mod sampling;
+
+pub(crate) use sampling::told as sampling_of;
+
+use crate::engine::{self, FinishReason, Request, RequestKey};
+use stator_dialect::{Delta, Finish};
 use stator_protos::worker;
 use std::sync::Arc;
 
 /// Most completions of one prompt.
 pub(crate) const MAX_CHOICES: u32 = 128;
-/// Most alternatives per token with logprobs.
-const MAX_LOGPROBS: u32 = 20;
-/// Most entries of `logit_bias`, and most stop tokens.
-const MAX_TOKEN_LIST: usize = 4096;
 /// Longest cache salt in bytes.
 const MAX_SALT_BYTES: usize = 256;
-
 /// Checks a submission and turns it into a request of the engine.
 ///
 /// # Errors
@@ -39,77 +39,20 @@ pub(crate) fn request(submit: worker::Submit, key: RequestKey) -> Result<Request
         let bytes = submit.cache_salt.len();
         return Err(format!("cache_salt: {bytes} bytes, limit {MAX_SALT_BYTES}"));
     }
+    let sampling = sampling::taken(submit.sampling.unwrap_or_default())?;
+    if resumed > 0 && sampling.guide.is_some() {
+        // Its form would begin anew behind the half that is there.
+        return Err(format!("resumed_tokens: {resumed}, 0 for an answer of a given form"));
+    }
     Ok(Request {
         key,
         tokens: submit.token_ids,
         resumed,
         first_choice: submit.first_choice,
         choices,
-        sampling: Arc::new(sampling(submit.sampling.unwrap_or_default())?),
+        sampling: Arc::new(sampling),
         cache_salt: Some(submit.cache_salt).filter(|salt| !salt.is_empty()),
     })
-}
-
-fn sampling(given: worker::Sampling) -> Result<Sampling, String> {
-    let one_if_zero = |value: f32| if value == 0.0 { 1.0 } else { value };
-    let top_p = one_if_zero(given.top_p);
-    let repetition_penalty = one_if_zero(given.repetition_penalty);
-    in_range("temperature", given.temperature, 0.0, 2.0)?;
-    in_range("top_p", top_p, 0.0, 1.0)?;
-    in_range("min_p", given.min_p, 0.0, 1.0)?;
-    in_range("repetition_penalty", repetition_penalty, 0.01, 100.0)?;
-    in_range("presence_penalty", given.presence_penalty, -2.0, 2.0)?;
-    in_range("frequency_penalty", given.frequency_penalty, -2.0, 2.0)?;
-    at_most("logit_bias", given.logit_bias.len(), MAX_TOKEN_LIST)?;
-    at_most("stop_token_ids", given.stop_token_ids.len(), MAX_TOKEN_LIST)?;
-    for entry in &given.logit_bias {
-        in_range("logit_bias", entry.bias, -100.0, 100.0)?;
-    }
-    for (field, value) in [("logprobs", given.logprobs), ("prompt_logprobs", given.prompt_logprobs)]
-    {
-        if value.is_some_and(|n| n > MAX_LOGPROBS) {
-            return Err(format!("{field}: {} is not in 0..={MAX_LOGPROBS}", value.unwrap_or(0)));
-        }
-    }
-    if given.max_tokens == 0 {
-        return Err("max_tokens: 0 is below 1".into());
-    }
-    if given.min_tokens > given.max_tokens {
-        let (min, max) = (given.min_tokens, given.max_tokens);
-        return Err(format!("min_tokens: {min} is above max_tokens, {max}"));
-    }
-    Ok(Sampling {
-        temperature: given.temperature,
-        top_k: given.top_k,
-        top_p,
-        min_p: given.min_p,
-        repetition_penalty,
-        presence_penalty: given.presence_penalty,
-        frequency_penalty: given.frequency_penalty,
-        seed: given.seed,
-        logit_bias: given.logit_bias.iter().map(|entry| (entry.token_id, entry.bias)).collect(),
-        logprobs: given.logprobs,
-        prompt_logprobs: given.prompt_logprobs,
-        min_tokens: given.min_tokens,
-        max_tokens: given.max_tokens,
-        stop_token_ids: given.stop_token_ids,
-        ignore_eos: given.ignore_eos,
-    })
-}
-
-fn in_range(field: &str, value: f32, min: f32, max: f32) -> Result<(), String> {
-    // A NaN is in no range.
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(format!("{field}: {value} is not in {min}..={max}"))
-}
-
-fn at_most(field: &str, entries: usize, limit: usize) -> Result<(), String> {
-    if entries <= limit {
-        return Ok(());
-    }
-    Err(format!("{field}: {entries} entries, limit {limit}"))
 }
 
 /// An engine's output as the stream sends it.
@@ -122,7 +65,7 @@ pub(crate) fn output(output: engine::Output, request_id: u64) -> worker::Output 
         prompt_logprobs: output.prompt_logprobs.into_iter().map(logprobs).collect(),
         cached_tokens: output.cached_tokens,
         prefill_failed: false,
-        finish: output.finish.map(finish),
+        finish: output.finish.map(own_finish),
     }
 }
 
@@ -136,28 +79,49 @@ pub(crate) fn logprobs(token: engine::TokenLogprobs) -> worker::TokenLogprobs {
     }
 }
 
-fn finish(finish: engine::Finish) -> worker::Finish {
-    let (reason, stop_token_id) = match finish.reason {
-        FinishReason::Stop(token) => (worker::FinishReason::Stop, Some(token)),
-        FinishReason::Length => (worker::FinishReason::Length, None),
+fn own_finish(given: engine::Finish) -> worker::Finish {
+    let reason = match given.reason {
+        FinishReason::Stop(token) => Finish::Stop(Some(token)),
+        FinishReason::Length => Finish::Length,
     };
-    worker::Finish {
-        reason: reason.into(),
-        stop_token_id,
-        usage: Some(worker::Usage {
-            prompt_tokens: finish.prompt_tokens,
-            completion_tokens: finish.completion_tokens,
-            cached_tokens: finish.cached_tokens,
-        }),
-        ..worker::Finish::default()
+    let usage = worker::Usage {
+        prompt_tokens: given.prompt_tokens,
+        completion_tokens: given.completion_tokens,
+        cached_tokens: given.cached_tokens,
+    };
+    finish(reason, usage)
+}
+
+/// The token that came of a prompt, as another agent is told of it.
+pub(crate) fn first_output(first: Delta) -> worker::Output {
+    let finish = first.finish.map(|reason| finish(reason, worker::Usage::default()));
+    worker::Output {
+        token_ids: first.tokens,
+        logprobs: first.logprobs.into_iter().map(logprobs).collect(),
+        finish,
+        ..worker::Output::default()
     }
 }
 
-/// The end of a choice on a stock engine.
-pub(crate) fn stock_finish(finish: stator_dialect::Finish, usage: worker::Usage) -> worker::Finish {
-    let (reason, stop_token_id) = match finish {
-        stator_dialect::Finish::Stop(token) => (worker::FinishReason::Stop, token),
-        stator_dialect::Finish::Length => (worker::FinishReason::Length, None),
+/// The token that came of a prompt, as another agent told of it.
+pub(crate) fn first_token(told: worker::Output) -> Delta {
+    let logprobs = told.logprobs.into_iter().map(|sent| engine::TokenLogprobs {
+        token: sent.token_id,
+        logprob: sent.logprob,
+        top: sent.top.into_iter().map(|top| (top.token_id, top.logprob)).collect(),
+    });
+    let finish = told.finish.map(|finish| match finish.reason() {
+        worker::FinishReason::Stop => Finish::Stop(finish.stop_token_id),
+        _ => Finish::Length,
+    });
+    Delta { tokens: told.token_ids, logprobs: logprobs.collect(), finish, ..Delta::default() }
+}
+
+/// The end of a choice as the stream sends it.
+pub(crate) fn finish(reason: Finish, usage: worker::Usage) -> worker::Finish {
+    let (reason, stop_token_id) = match reason {
+        Finish::Stop(token) => (worker::FinishReason::Stop, token),
+        Finish::Length => (worker::FinishReason::Length, None),
     };
     worker::Finish {
         reason: reason.into(),
@@ -296,6 +260,16 @@ mod tests {
                 prop_assert!(s.logit_bias.iter().all(|(_, b)| (-100.0..=100.0).contains(b)));
             }
         }
+    }
+
+    #[test]
+    fn an_answer_of_a_given_form_cannot_be_resumed() {
+        let half = check(|s| {
+            s.resumed_tokens = 1;
+            let form = Some(worker::guide::Form::JsonObject(worker::JsonObject {}));
+            s.sampling.as_mut().unwrap().guide = Some(worker::Guide { form });
+        });
+        assert_eq!(half.unwrap_err(), "resumed_tokens: 1, 0 for an answer of a given form");
     }
 
     #[test]

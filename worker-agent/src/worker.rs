@@ -14,7 +14,7 @@ use crate::outbox::Outbox;
 use crate::translate;
 use rustc_hash::FxHashMap;
 use serde_json::value::RawValue;
-use stator_dialect::{Fault, Operation};
+use stator_dialect::{Delta, Fault, Operation};
 use stator_protos::Generation;
 use stator_protos::hash::SequenceHash;
 use stator_protos::worker::{self, ErrorKind};
@@ -69,6 +69,9 @@ pub(crate) struct Prefilled {
     pub(crate) handover: Option<Box<RawValue>>,
     /// Prompt tokens whose KV was already there.
     pub(crate) cached_tokens: u32,
+    /// The token that came of the prompt, with the end of the answer where it is one, and its
+    /// logprobs where they were asked for; nothing where decode cannot go on from it.
+    pub(crate) first: Option<Delta>,
 }
 
 /// A request and where its answer goes.
@@ -250,6 +253,11 @@ impl Driver {
             let message = format!("lora_name: {lora:?} is not served here");
             return self.fail(key, ErrorKind::Invalid, message);
         }
+        if let Some(guide) = &request.sampling.guide {
+            let message =
+                format!("guide: the engine here has no guided decoding ({})", guide.name());
+            return self.fail(key, ErrorKind::Invalid, message);
+        }
         match self.guarded(|engine| engine.submit(request)) {
             Some(Ok(())) => {}
             Some(Err(refusal)) => {
@@ -308,7 +316,8 @@ impl Driver {
     /// blocks behind it are numbered.
     fn deliver(&mut self) {
         if !self.step.events.is_empty() {
-            self.feed.events(&mut self.step.events);
+            self.feed.events(&self.step.events);
+            self.step.events.clear();
         }
         let mut outputs = std::mem::take(&mut self.step.outputs);
         let tokens: usize = outputs.iter().map(|output| output.tokens.len()).sum();

@@ -8,6 +8,7 @@ use crate::service::WorkerHandle;
 use crate::worker::{COMMANDS_MAX, Driver, Reporting, Status};
 use anyhow::Context;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
+use stator_runtime::Lane;
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub(crate) struct Workers {
     pub(crate) handles: Vec<WorkerHandle>,
     /// Each ends with its driver, which ends with its commands.
     pub(crate) drivers: Vec<oneshot::Receiver<()>>,
+    /// Where their tokens are handed on, if not where everything runs.
+    pub(crate) lane: Option<Lane>,
 }
 
 /// Waits for the ends of drivers, all together at most `limit`: an engine may be in the middle of

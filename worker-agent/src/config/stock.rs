@@ -1,12 +1,16 @@
-//! Settings of engines that are processes of their own: vLLM, SGLang, TensorRT-LLM.
+//! Settings of engines that are processes of their own: vLLM, SGLang, TensorRT-LLM, and any server
+//! of the OpenAI API.
 
-use super::{EngineArgs, EngineKind, Faults};
+use super::{EngineArgs, EngineKind, Faults, openai};
 use clap::{Args, ValueEnum};
 use stator_dialect::{ApiKey, Kind};
 use stator_protos::discovery::Role;
 use stator_runtime::config::ConfigError;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Longest key of an engine, in bytes.
+const API_KEY_BYTES_MAX: usize = 4096;
 
 /// What a worker does of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -22,10 +26,12 @@ pub enum RoleArg {
 
 /// Flags of engines that are processes of their own.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Stock engines (vllm, sglang, trtllm)")]
+#[command(next_help_heading = "Stock engines (vllm, sglang, trtllm, openai)")]
 pub struct StockArgs {
     /// Uses the engine that serves at this URL, for example `http://127.0.0.1:8001`, instead of
-    /// starting one. Its KV events and metrics are found by asking it.
+    /// starting one. Its KV events and metrics are found by asking it. Proxies send the requests of
+    /// an `openai` server straight there: one on the loopback interface is at `--advertise-host`
+    /// for them, where that is given.
     #[arg(long, env = "STATOR_ATTACH", value_name = "URL")]
     pub attach: Option<String>,
 
@@ -38,7 +44,9 @@ pub struct StockArgs {
     #[arg(long, env = "STATOR_ENGINE_PORT", default_value_t = 0, value_name = "PORT")]
     pub engine_port: u16,
 
-    /// Key that the engine asks for, if it does. Better given by the environment.
+    /// Key that the engine asks for, if it does; one that is started is told to ask for it. Sent
+    /// with everything that it is asked. Better given by the environment or by a file: everybody
+    /// on the machine can read a command line.
     #[arg(
         long,
         env = "STATOR_ENGINE_API_KEY",
@@ -47,6 +55,15 @@ pub struct StockArgs {
         value_parser = |key: &str| Ok::<_, std::convert::Infallible>(ApiKey(key.to_owned()))
     )]
     pub engine_api_key: Option<ApiKey>,
+
+    /// File with that key, read once at start; white space around it does not count.
+    #[arg(
+        long,
+        env = "STATOR_ENGINE_API_KEY_FILE",
+        value_name = "FILE",
+        conflicts_with = "engine_api_key"
+    )]
+    pub engine_api_key_file: Option<PathBuf>,
 
     /// What the workers do of a request: `prefill` computes prompts for workers with `decode`.
     #[arg(long, env = "STATOR_ROLE", default_value = "aggregated", value_enum)]
@@ -75,7 +92,7 @@ pub struct StockArgs {
     pub engine_stop_grace_s: u64,
 
     /// After this long without a request the engine is asked for one token, in seconds, 0 to
-    /// 86400; 0 never asks.
+    /// 86400; 0 never asks. Requests of an `openai` server are not seen here: it is asked each time.
     #[arg(long, env = "STATOR_CANARY_IDLE_S", default_value_t = 60, value_name = "S")]
     pub canary_idle_s: u64,
 
@@ -84,9 +101,35 @@ pub struct StockArgs {
     #[arg(long, env = "STATOR_PREFILL_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS")]
     pub prefill_timeout_ms: u64,
 
+    /// Room for the engine's own metrics on the agent's page, in bytes, 0 to 8388608; 0 shows none.
+    /// They keep their names and get the label `worker`.
+    #[arg(
+        long,
+        env = "STATOR_ENGINE_METRICS_MAX_BYTES",
+        default_value_t = 1 << 20,
+        value_name = "BYTES"
+    )]
+    pub engine_metrics_max_bytes: u32,
+
     /// The engine's own flags, after `--`.
     #[arg(last = true, value_name = "ENGINE FLAGS")]
     pub engine_args: Vec<String>,
+}
+
+impl StockArgs {
+    /// Flags that only a stock engine has a use for, where the engine is none: whoever gave one
+    /// meant another engine.
+    pub(super) fn faults_without_engine(&self) -> Vec<String> {
+        let engines = "needs --engine vllm, sglang or trtllm";
+        let given = [
+            ("attach", self.attach.is_some()),
+            ("engine-program", self.engine_program.is_some()),
+            ("role", self.role != RoleArg::Aggregated),
+            ("flags after `--`", !self.engine_args.is_empty()),
+        ];
+        let given = given.into_iter().filter(|(_, given)| *given);
+        given.map(|(flag, _)| format!("{flag}: {engines}")).collect()
+    }
 }
 
 /// Settings of a stock engine. A value of this type is valid.
@@ -106,6 +149,8 @@ pub struct StockSettings {
     pub role: Role,
     /// Connector that moves KV.
     pub connector: Option<String>,
+    /// Tokens per block of an engine that takes none and does not say.
+    pub block_size: u32,
     /// Host that other engines reach a started engine's connector at; loopback where absent.
     pub reachable_at: Option<String>,
     /// Longest wait for the engine to become ready.
@@ -120,6 +165,8 @@ pub struct StockSettings {
     pub canary_idle: Option<Duration>,
     /// Longest wait for a prefill worker and its KV.
     pub prefill_timeout: Duration,
+    /// Longest text of the engine's own metrics, in bytes; 0 shows none.
+    pub own_metrics_bytes_max: usize,
 }
 
 /// Where an engine comes from.
@@ -153,7 +200,10 @@ impl StockSettings {
         stock: StockArgs,
         reachable_at: Option<String>,
     ) -> Result<Self, ConfigError> {
-        let mut faults = Faults::default();
+        let mut faults = match kind {
+            Kind::Openai => Faults(openai::faults(&engine, &stock)),
+            Kind::Vllm | Kind::Sglang | Kind::Trtllm => Faults::default(),
+        };
         faults.range("engine-start-timeout-s", stock.engine_start_timeout_s, 1, 86_400);
         faults.range("engine-hang-timeout-s", stock.engine_hang_timeout_s, 1, 86_400);
         let hang_ms = stock.engine_hang_timeout_s.saturating_mul(1000);
@@ -167,9 +217,12 @@ impl StockSettings {
         faults.range("engine-stop-grace-s", stock.engine_stop_grace_s, 0, 3600);
         faults.range("canary-idle-s", stock.canary_idle_s, 0, 86_400);
         faults.range("prefill-timeout-ms", stock.prefill_timeout_ms, 1, 3_600_000);
+        faults.range("engine-metrics-max-bytes", stock.engine_metrics_max_bytes, 0, 8 << 20);
+        let key = api_key(stock.engine_api_key, stock.engine_api_key_file.as_deref());
+        let api_key = faults.keep_one(key).flatten();
         // One engine is one process; more of them are more agents.
         faults.range("workers", engine.workers, 1, 1);
-        if engine.model.is_none() {
+        if kind != Kind::Openai && engine.model.is_none() {
             let folder = "the model's folder is needed: proxies take its tokenizer from here";
             faults.0.push(format!("model: {folder}"));
         }
@@ -180,6 +233,10 @@ impl StockSettings {
             && !(url.starts_with("http://") || url.starts_with("https://"))
         {
             faults.0.push(format!("attach: {url:?} is not `http://host:port`"));
+        }
+        if stock.attach.is_some() && stock.engine_port != 0 {
+            let port = stock.engine_port;
+            faults.0.push(format!("engine-port: {port} is for an engine that is started here"));
         }
         faults.none()?;
         let seconds = Duration::from_secs;
@@ -195,13 +252,14 @@ impl StockSettings {
             },
             model: engine.model.unwrap_or_default(),
             model_name: engine.model_name,
-            api_key: stock.engine_api_key,
+            api_key,
             role: match stock.role {
                 RoleArg::Aggregated => Role::Aggregated,
                 RoleArg::Prefill => Role::Prefill,
                 RoleArg::Decode => Role::Decode,
             },
             connector: stock.connector,
+            block_size: engine.block_size,
             reachable_at,
             start_timeout: seconds(stock.engine_start_timeout_s),
             hang_timeout: seconds(stock.engine_hang_timeout_s),
@@ -209,8 +267,34 @@ impl StockSettings {
             stop_grace: seconds(stock.engine_stop_grace_s),
             canary_idle: Some(seconds(stock.canary_idle_s)).filter(|idle| !idle.is_zero()),
             prefill_timeout: Duration::from_millis(stock.prefill_timeout_ms),
+            own_metrics_bytes_max: stock.engine_metrics_max_bytes as usize,
         })
     }
+}
+
+/// The engine's key, wherever it was given. No message has it.
+fn api_key(given: Option<ApiKey>, file: Option<&Path>) -> Result<Option<ApiKey>, String> {
+    let (flag, key) = match (given, file) {
+        (Some(_), Some(_)) => {
+            return Err("engine-api-key-file: engine-api-key gives a key already".into());
+        }
+        (Some(ApiKey(key)), None) => ("engine-api-key", key),
+        (None, Some(file)) => {
+            let key = std::fs::read_to_string(file)
+                .map_err(|error| format!("engine-api-key-file: cannot read {file:?}: {error}"))?;
+            ("engine-api-key-file", key.trim().to_owned())
+        }
+        (None, None) => return Ok(None),
+    };
+    if key.is_empty() || key.len() > API_KEY_BYTES_MAX {
+        let bytes = key.len();
+        return Err(format!("{flag}: the key has {bytes} bytes, 1 to {API_KEY_BYTES_MAX}"));
+    }
+    // What else a header may have is quoted where engines log what they were told.
+    if !key.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\')) {
+        return Err(format!("{flag}: the key has white space, a quote or what is no ASCII"));
+    }
+    Ok(Some(ApiKey(key)))
 }
 
 impl EngineKind {
@@ -221,6 +305,7 @@ impl EngineKind {
             Self::Vllm => Some(Kind::Vllm),
             Self::Sglang => Some(Kind::Sglang),
             Self::Trtllm => Some(Kind::Trtllm),
+            Self::Openai => Some(Kind::Openai),
         }
     }
 }

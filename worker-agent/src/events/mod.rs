@@ -15,7 +15,7 @@ use log::EventLog;
 use parking_lot::Mutex;
 use publish::{Message, Queue};
 use rustc_hash::FxHashMap;
-use stator_protos::kv_event::{self, EventBatch, KvEvent};
+use stator_protos::kv_event::{self, KvEvent};
 use stator_protos::load::Load;
 use stator_protos::topic::{Kind, Topic};
 use stator_protos::{Generation, WorkerRank};
@@ -39,7 +39,15 @@ pub(crate) struct Feeds {
     log_bytes: usize,
     queue: Arc<Queue>,
     metrics: AgentMetrics,
-    open: Mutex<FxHashMap<WorkerRank, (LogEntry, Arc<LoadFeed>)>>,
+    open: Mutex<FxHashMap<WorkerRank, Open>>,
+}
+
+/// What a worker's present life publishes.
+#[derive(Debug)]
+struct Open {
+    generation: Generation,
+    log: LogEntry,
+    loads: Arc<LoadFeed>,
 }
 
 impl Feeds {
@@ -52,15 +60,15 @@ impl Feeds {
     pub(crate) fn open(&self, worker: WorkerRank, generation: Generation) -> WorkerFeed {
         let (queue, metrics) = (self.queue.clone(), self.metrics.clone());
         let feed = WorkerFeed::new((worker, generation), self.log_bytes, queue, metrics);
-        self.open.lock().insert(worker, (feed.log(), feed.loads()));
+        let open = Open { generation, log: feed.log(), loads: feed.loads() };
+        self.open.lock().insert(worker, open);
         feed
     }
 
     /// Closes the feed of a life, unless a later one has taken its place.
     pub(crate) fn close(&self, worker: WorkerRank, generation: Generation) {
-        let topic = Topic { kind: Kind::KvEvents, worker, generation }.to_string();
         let mut open = self.open.lock();
-        if open.get(&worker).is_some_and(|(log, _)| log.topic == topic) {
+        if open.get(&worker).is_some_and(|life| life.generation == generation) {
             open.remove(&worker);
         }
     }
@@ -73,13 +81,13 @@ impl Feeds {
 
     /// The logs of all that are open.
     fn logs(&self) -> Vec<LogEntry> {
-        self.open.lock().values().map(|(log, _)| log.clone()).collect()
+        self.open.lock().values().map(|life| life.log.clone()).collect()
     }
 
     /// Publishes the last load of every worker again.
     pub(crate) fn repeat_loads(&self) {
-        for (_, loads) in self.open.lock().values() {
-            loads.repeat();
+        for life in self.open.lock().values() {
+            life.loads.repeat();
         }
     }
 }
@@ -173,19 +181,10 @@ impl WorkerFeed {
         self.loads.next.load(Ordering::Acquire)
     }
 
-    /// Numbers and publishes a batch; `events` is empty afterwards.
-    pub(crate) fn events(&mut self, events: &mut Vec<KvEvent>) {
-        let batch = EventBatch {
-            timestamp_s: unix_seconds(),
-            events: std::mem::take(events),
-            rank: Some(u32::from(self.rank)),
-        };
+    /// Numbers and publishes a batch.
+    pub(crate) fn events(&mut self, events: &[KvEvent]) {
         let mut payload = Vec::new();
-        kv_event::encode(&batch, &mut payload);
-        // The events' own memory serves the next step.
-        *events = batch.events;
-        events.clear();
-
+        kv_event::encode(unix_seconds(), events, Some(self.rank.into()), &mut payload);
         let payload = Bytes::from(payload);
         let number = self.log.lock().append(payload.clone());
         let message = Message { topic: self.events_topic.clone(), number, payload };

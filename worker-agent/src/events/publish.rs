@@ -6,10 +6,11 @@
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use stator_runtime::shutdown::Shutdown;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use zeromq::{PubSocket, SocketSend, ZmqMessage};
+use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
 /// Messages that may wait to be published.
 pub(crate) const QUEUE_MESSAGES: usize = 65_536;
@@ -81,10 +82,18 @@ impl Queue {
     }
 }
 
-/// Publishes what the queue gets, until dropped.
-pub(crate) async fn run(queue: Arc<Queue>, mut socket: PubSocket, metrics: AgentMetrics) {
+/// Publishes what the queue gets until `ended`, and closes the socket.
+pub(crate) async fn run(
+    queue: Arc<Queue>,
+    mut socket: PubSocket,
+    metrics: AgentMetrics,
+    ended: Shutdown,
+) {
     loop {
-        let messages = queue.take().await;
+        let messages = tokio::select! {
+            messages = queue.take() => messages,
+            () = ended.wait() => break,
+        };
         for (n, message) in messages.into_iter().enumerate() {
             match socket.send(message.frames()).await {
                 Ok(()) => metrics.messages_published.inc(),
@@ -98,6 +107,8 @@ pub(crate) async fn run(queue: Arc<Queue>, mut socket: PubSocket, metrics: Agent
             }
         }
     }
+    // Whoever comes back at this place may bind it at once.
+    socket.close().await;
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@
 use super::{Feeds, LogEntry};
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
+use stator_runtime::shutdown::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
-use zeromq::{RouterSocket, SocketRecv, SocketSend, ZmqMessage};
+use zeromq::{RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 /// Longest wait for a subscriber to take one answer; the rest of its replay is dropped then, and
 /// with it the end marker, so that it cannot mistake a part for the whole.
@@ -28,10 +29,19 @@ struct Wanted {
     topic: Option<Bytes>,
 }
 
-/// Answers replay requests one after the other, until dropped.
-pub(crate) async fn run(feeds: Arc<Feeds>, mut socket: RouterSocket, metrics: AgentMetrics) {
+/// Answers replay requests one after the other until `ended`, and closes the socket.
+pub(crate) async fn run(
+    feeds: Arc<Feeds>,
+    mut socket: RouterSocket,
+    metrics: AgentMetrics,
+    ended: Shutdown,
+) {
     loop {
-        let frames = match socket.recv().await {
+        let received = tokio::select! {
+            received = socket.recv() => received,
+            () = ended.wait() => break,
+        };
+        let frames = match received {
             Ok(message) => message.into_vec(),
             Err(error) => {
                 tracing::warn!(%error, "cannot receive a replay request");
@@ -48,6 +58,7 @@ pub(crate) async fn run(feeds: Arc<Feeds>, mut socket: RouterSocket, metrics: Ag
             tracing::debug!(%error, "a replay was cut short");
         }
     }
+    socket.close().await;
 }
 
 fn parse(frames: &[Bytes]) -> Option<Wanted> {

@@ -1,6 +1,6 @@
 //! Drives one rank of a stock engine: a task per request, one life of the rank after the other.
 
-use super::request::{self, Rank};
+use super::request::Rank;
 use super::sink::LifeSink;
 use crate::engine::RequestKey;
 use crate::metrics::{Outcome, WorkerGauges};
@@ -135,7 +135,7 @@ impl Driver {
     fn apply(&mut self, command: Command) {
         let life = self.life.borrow().clone();
         match (command, life) {
-            (Command::Submit(submission), Life::Up(sink)) if sink.rests() => {
+            (Command::Submit(submission), Life::Up(_)) if self.rank.rests() => {
                 self.refuse(submission, ErrorKind::Overloaded, RESTS.into());
             }
             (Command::Submit(submission), Life::Up(_)) => self.submit(submission),
@@ -146,7 +146,7 @@ impl Driver {
             (Command::Snapshot(answer), Life::Up(sink)) => sink.snapshot(answer),
             // Dropping the sender says that there is no worker.
             (Command::Snapshot(_), Life::Down(_)) => {}
-            (Command::Prefill(order), Life::Up(sink)) if sink.rests() => {
+            (Command::Prefill(order), Life::Up(_)) if self.rank.rests() => {
                 let _ = order.answer.send(Err((ErrorKind::Overloaded, RESTS.into())));
             }
             (Command::Prefill(order), Life::Up(_)) => self.prefill(order),
@@ -166,7 +166,8 @@ impl Driver {
         let Submission { request, request_id, outbox, ticket, .. } = submission;
         let last = translate::failure(request_id, request.first_choice, kind, why);
         self.rank.metrics.ended(kind.into());
-        request::end(&outbox, request_id, Some(last), ticket);
+        outbox.push_last(last);
+        drop(ticket);
     }
 
     fn submit(&mut self, submission: Submission) {
@@ -228,7 +229,7 @@ impl Driver {
         let (kind, message) = (ErrorKind::Internal, "the agent failed at the request".into());
         let last = translate::failure(live.request_id, live.first_choice, kind, message);
         self.rank.metrics.ended(kind.into());
-        live.outbox.push(&mut vec![last], &mut vec![live.request_id]);
+        live.outbox.push_last(last);
     }
 
     fn report_load(&self) {
@@ -251,13 +252,13 @@ impl Driver {
 impl Rank {
     /// Runs a request until it has ended, or until it is told how it ends.
     async fn run_until(&self, submission: Submission, ended: oneshot::Receiver<End>) {
-        let (request_id, outbox) = (submission.request_id, submission.outbox.clone());
+        let outbox = submission.outbox.clone();
         let run = pin!(self.run(submission));
         match future::select(ended, run).await {
             // The request counts as running until its client was told: it is dropped after that.
             Either::Left((Ok((last, outcome)), _run)) => {
                 self.metrics.ended(outcome);
-                outbox.push(&mut vec![last], &mut vec![request_id]);
+                outbox.push_last(last);
             }
             // Nobody is left who could end it.
             Either::Left((Err(_), run)) => run.await,

@@ -3,7 +3,7 @@
 use super::Engine;
 use stator_dialect::{EventSource, Kind};
 use stator_engine_signals::events::{FollowSettings, Source, TrtLlmDrain, TrtLlmSettings};
-use stator_engine_signals::fetch::{TlsOptions, Url};
+use stator_engine_signals::fetch::{Bearer, TlsOptions, Url};
 use stator_fleet::subscribe::Subscription;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -15,6 +15,7 @@ pub(super) fn sources(engine: &Engine, beside: &mut JoinSet<()>) -> VecDeque<Sou
     match engine.settings.kind {
         Kind::Vllm | Kind::Sglang => engine.description.events.iter().map(subscribed).collect(),
         Kind::Trtllm => drained(engine, beside),
+        Kind::Openai => VecDeque::new(),
     }
 }
 
@@ -36,10 +37,12 @@ fn subscribed(source: &EventSource) -> Source {
 
 /// TensorRT-LLM has one list for all ranks.
 fn drained(engine: &Engine, beside: &mut JoinSet<()>) -> VecDeque<Source> {
-    let url = Url::parse(&engine.url).ok();
+    let url = Url::parse(&engine.place.url()).ok();
     let origin = url.and_then(|url| url.origin(&TlsOptions::default()).ok());
     let Some(origin) = origin else { return VecDeque::new() };
-    let settings = TrtLlmSettings::new(origin, tokens(engine.block_size));
+    let bearer = engine.settings.api_key.as_ref().and_then(|key| Bearer::new(&key.0));
+    let settings =
+        TrtLlmSettings { bearer, ..TrtLlmSettings::new(origin, tokens(engine.block_size)) };
     let (drain, sources) = TrtLlmDrain::new(settings, engine.description.ranks.max(1));
     beside.spawn(drain.run());
     sources.into()

@@ -1,7 +1,7 @@
 //! Watches over an engine and its process, and tells when it serves and when it does not.
 
 use super::launch::Launch;
-use super::probe::{Memory, Probe};
+use super::probe::{Idle, Memory, Probe};
 use stator_dialect::Description;
 use stator_runtime::Shutdown;
 use stator_runtime::shutdown::Trigger;
@@ -10,7 +10,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// How often the engine is looked at.
@@ -252,26 +252,37 @@ impl Watch {
 }
 
 /// Looks at an engine again and again, each time on a task of its own, so that whoever waits for
-/// the next look may do something else in between.
+/// the next look may do something else in between. The looks go on while a canary is awaited.
 struct Looks {
     probe: Arc<Probe>,
     memory: Option<Memory>,
     running: JoinSet<(Look, Memory)>,
+    idle: Idle,
+    /// The canary that is on its way: one at most.
+    canary: JoinSet<Result<(), String>>,
     ticks: tokio::time::Interval,
-    told: Instant,
+    /// When it was last said that the engine is waited for; never so far.
+    told: Option<Instant>,
 }
 
 impl Looks {
     fn new(probe: Arc<Probe>) -> Self {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let memory = Some(Memory::default());
-        Self { probe, memory, running: JoinSet::new(), ticks, told: Instant::now() }
+        Self {
+            probe,
+            memory: Some(Memory::default()),
+            running: JoinSet::new(),
+            idle: Idle::default(),
+            canary: JoinSet::new(),
+            ticks,
+            told: None,
+        }
     }
 
-    /// Drops the look that is running, if there is one.
+    /// Drops what is on its way.
     fn forget(&mut self) {
-        self.running = JoinSet::new();
+        (self.running, self.canary) = (JoinSet::new(), JoinSet::new());
     }
 
     /// What the next look finds, `up` saying whether the engine served at the last one.
@@ -281,31 +292,64 @@ impl Looks {
     /// Nothing is lost when the future is dropped: the next call goes on.
     async fn next(&mut self, up: bool) -> Look {
         if self.running.is_empty() {
-            self.ticks.tick().await;
-            let (probe, mut memory) = (self.probe.clone(), self.memory.take().unwrap_or_default());
-            self.running.spawn(async move {
-                let look = match up {
-                    true => probe.healthy(&mut memory).await.map(|()| None),
-                    false => probe.ready().await.map(|found| Some(Box::new(found))),
-                };
-                (look, memory)
-            });
+            tokio::select! {
+                _ = self.ticks.tick() => {}
+                Some(came) = self.canary.join_next(), if up => return self.canary_came(came),
+            }
+            self.begin(up);
         }
-        let (look, memory) = match self.running.join_next().await {
+        let looked = tokio::select! {
+            looked = self.running.join_next() => looked,
+            Some(came) = self.canary.join_next(), if up => return self.canary_came(came),
+        };
+        let (look, memory) = match looked {
             Some(Ok(looked)) => looked,
             Some(Err(error)) => (Err(format!("a look failed: {error}")), Memory::default()),
             None => return pending().await,
         };
         self.memory = Some(memory);
         match &look {
-            Err(why) if !up && self.told.elapsed() >= PATIENCE => {
-                self.told = Instant::now();
-                tracing::info!(why, "waiting for the engine");
-            }
+            Err(why) if !up => self.tell(why),
             Err(_) => {}
-            Ok(_) => self.told = Instant::now(),
+            Ok(_) => self.told = None,
         }
         look
+    }
+
+    /// Begins a look, and a canary where it is time for one.
+    fn begin(&mut self, up: bool) {
+        let (probe, mut memory) = (self.probe.clone(), self.memory.take().unwrap_or_default());
+        self.running.spawn(async move {
+            let look = match up {
+                true => probe.healthy(&mut memory).await.map(|()| None),
+                false => probe.ready().await.map(|found| Some(Box::new(found))),
+            };
+            (look, memory)
+        });
+        if !up {
+            // Who is to serve again proves it by a token anyway.
+            (self.idle, self.canary) = (Idle::default(), JoinSet::new());
+        } else if self.canary.is_empty() && self.probe.wants_canary(&mut self.idle) {
+            let probe = self.probe.clone();
+            self.canary.spawn(async move { probe.canary().await });
+        }
+    }
+
+    fn canary_came(&mut self, came: Result<Result<(), String>, JoinError>) -> Look {
+        let came = came.unwrap_or_else(|error| Err(format!("a canary failed: {error}")));
+        if came.is_err() {
+            // The look that is on its way was to find out whether the engine still serves.
+            self.running = JoinSet::new();
+        }
+        came.map(|()| None)
+    }
+
+    /// Says at once that the engine is waited for, and again now and then.
+    fn tell(&mut self, why: &str) {
+        if self.told.is_none_or(|told| told.elapsed() >= PATIENCE) {
+            self.told = Some(Instant::now());
+            tracing::info!(why, "waiting for the engine");
+        }
     }
 }
 

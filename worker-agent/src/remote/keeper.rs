@@ -11,7 +11,7 @@ use crate::identity;
 use crate::operations::Order;
 use crate::workers::Reports;
 use parking_lot::Mutex;
-use stator_dialect::{Description, Fault, Operation};
+use stator_dialect::{Description, Fault, Kind, Operation};
 use stator_engine_signals::events::Follower;
 use stator_protos::Generation;
 use stator_protos::discovery::WorkerRecord;
@@ -54,17 +54,9 @@ impl Keeper {
         let (give_up, gave_up) = oneshot::channel();
         let (orders, inbox) = mpsc::channel(ORDERS_MAX);
         let task = tokio::spawn(async move {
-            let shown = |rank: &RankState| Shown {
-                worker: rank.record.worker,
-                cache: rank.cache.clone(),
-                tally: rank.tally.clone(),
-            };
-            let shown = ranks.iter().map(shown).collect();
-            let (kind, metrics) = (engine.settings.kind, engine.metrics.clone());
-            let mut pages = JoinSet::new();
-            pages.spawn(pages::follow(kind, engine.url.clone(), shown, metrics));
-            let (followers, operations) = (JoinSet::new(), JoinSet::new());
-            let mut keeping = Keeping { engine, ranks, reports, draining, followers, operations };
+            let (followers, pages, operations) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+            let mut keeping =
+                Keeping { engine, ranks, reports, draining, followers, pages, operations };
             if let Err(error) = keeping.run(inbox, &stopped).await {
                 // The agent may be ending for another reason already.
                 let _ = give_up.send(error);
@@ -110,6 +102,8 @@ struct Keeping {
     reports: Reports,
     draining: Shutdown,
     followers: JoinSet<()>,
+    /// What reads the metrics page of the life that is.
+    pages: JoinSet<()>,
     /// The operation that is on its way: one at most.
     operations: JoinSet<Operated>,
 }
@@ -170,8 +164,10 @@ impl Keeping {
     /// Begins a life: its feeds, its followers, its place in the record.
     fn begin(&mut self, generation: Generation) {
         let (engine, reports) = (&self.engine, &self.reports);
+        // It was asked for a token and gave one: whatever rested before does not any more.
+        engine.probe.resting.store(false, Ordering::Relaxed);
         let mut sources = events::sources(engine, &mut self.followers);
-        if sources.is_empty() {
+        if sources.is_empty() && engine.settings.kind != Kind::Openai {
             tracing::warn!("the engine publishes no KV events: what it holds stays unknown");
         }
         for rank in &mut self.ranks {
@@ -187,6 +183,15 @@ impl Keeping {
             }
             rank.life.send_replace(Life::Up(sink));
         }
+        let shown = |rank: &RankState| Shown {
+            worker: rank.record.worker,
+            cache: rank.cache.clone(),
+            tally: rank.tally.clone(),
+        };
+        let ranks = self.ranks.iter().map(shown).collect();
+        if let Some(page) = pages::Source::of(engine) {
+            self.pages.spawn(pages::follow(page, ranks, engine.metrics.clone()));
+        }
         let workers: Vec<_> = self.ranks.iter().map(|rank| rank.record).collect();
         let said = profile(&engine.settings, &engine.description);
         reports.record.send_modify(|record| {
@@ -195,22 +200,21 @@ impl Keeping {
             record.profile.batch_tokens = said.batch_tokens;
             record.profile.handover = said.handover;
         });
-        // It was asked for a token and gave one: whatever rested before does not any more.
-        self.rest(false);
-        tracing::info!(%generation, "the engine serves");
+        self.tell_whether_requests_are_taken();
+        tracing::info!(%generation, url = &*engine.place.url(), "the engine serves");
         engine.metrics.lives.inc();
         engine.metrics.up.set(1);
     }
 
-    /// Takes requests from now on, or none while the engine rests. An agent that drains takes none
-    /// either way.
+    /// Takes requests from now on, or none while the engine rests.
     fn rest(&self, rests: bool) {
         self.engine.probe.resting.store(rests, Ordering::Relaxed);
-        for rank in &self.ranks {
-            if let Life::Up(sink) = &*rank.life.borrow() {
-                sink.rest(rests);
-            }
-        }
+        self.tell_whether_requests_are_taken();
+    }
+
+    /// Tells the fleet and the cluster. An agent that drains takes none, whatever its engine does.
+    fn tell_whether_requests_are_taken(&self) {
+        let rests = self.engine.probe.resting.load(Ordering::Relaxed);
         self.reports.record.send_modify(|record| {
             record.accepting = !rests && !self.draining.is_set();
             self.reports.readiness.set(record.accepting && !record.workers.is_empty());
@@ -226,7 +230,7 @@ impl Keeping {
         self.engine.metrics.ended(end.cause);
         self.reports.metrics.worker_failures.inc();
         // Dropping them ends them.
-        self.followers = JoinSet::new();
+        (self.followers, self.pages) = (JoinSet::new(), JoinSet::new());
         for rank in &self.ranks {
             rank.life.send_replace(Life::Down(end.why.as_str().into()));
         }
@@ -235,7 +239,7 @@ impl Keeping {
     /// Takes note of an engine that is back.
     fn returned(&mut self, description: Description) -> anyhow::Result<()> {
         let engine = &mut self.engine;
-        let was = (engine.description.model.as_str(), Some(engine.block_size));
+        let was = (engine.description.model.as_str(), engine.description.block_size);
         let is = (description.model.as_str(), description.block_size);
         anyhow::ensure!(
             was == is && description.ranks == engine.description.ranks,
@@ -289,20 +293,16 @@ impl Keeping {
     }
 
     async fn follow_up(&mut self, operation: &Operation, description: Option<Description>) {
-        match operation {
-            Operation::Resume | Operation::Wake => self.rest(false),
-            Operation::ResetCache
-            | Operation::Pause
-            | Operation::Sleep { .. }
-            | Operation::UpdateWeights { .. } => {
-                for rank in &self.ranks {
-                    let life = rank.life.borrow().clone();
-                    if let Life::Up(sink) = life {
-                        sink.cleared().await;
-                    }
+        if matches!(operation, Operation::Resume | Operation::Wake) {
+            self.rest(false);
+        }
+        if self.engine.probe.dialect.forgets(operation) {
+            for rank in &self.ranks {
+                let life = rank.life.borrow().clone();
+                if let Life::Up(sink) = life {
+                    sink.cleared().await;
                 }
             }
-            _ => {}
         }
         if let Some(now) = description {
             let adapters = now.adapters.clone();

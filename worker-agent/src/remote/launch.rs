@@ -1,12 +1,16 @@
 //! How the engine's process is started, where the agent starts it.
 
+use super::place::Place;
 use crate::config::{Origin, StockSettings};
 use anyhow::Context;
-use stator_dialect::Kind;
+use stator_dialect::{Connector, Dialect, Kind};
 use stator_protos::discovery::Role;
-use stator_supervise::{Events, Options, Policy, Supervisor, command, ports};
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use stator_supervise::{
+    EngineCommand, Events, Key, Options, Policy, Recipe, Supervisor, command, ports,
+};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Topic of the engine's events.
 const TOPIC: &str = "kv-events";
@@ -18,72 +22,185 @@ pub(super) struct Launch {
     pub(super) home: tempfile::TempDir,
 }
 
-/// The engine that the settings name, unless it runs already, and where it serves.
+/// The engine that the settings name, unless it runs already, and where it serves. What it prints
+/// is logged with `name`.
 ///
 /// # Errors
 ///
 /// When the engine's own flags contradict what the agent relies on, or there are no free ports.
-pub(super) fn launch(settings: &StockSettings) -> anyhow::Result<(Option<Launch>, String)> {
-    let (program, port, args) = match &settings.origin {
-        Origin::Attached { url } => return Ok((None, url.clone())),
-        Origin::Started { program, port, args } => (program, port, args),
-    };
-    let ranks = u16::try_from(command::data_parallel_ranks(args)).unwrap_or(u16::MAX);
-    let home = tempfile::Builder::new().prefix("stator-").tempdir().context("no directory")?;
-    let port = match *port {
-        0 => ports::free_ports(1).context("engine-port")?,
-        port => port,
-    };
-    let http = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let model = settings.model.display().to_string();
-    let served = settings.model_name.clone().unwrap_or_else(|| folder(&settings.model));
-    let mut options = Options::new(model, served, http);
-    options.program = program.clone();
-    options.events = Some(events(home.path(), ranks)?);
-    options.role = settings.role;
-    options.connector = settings.connector.clone();
-    options.extra = args.clone();
-    if settings.role != Role::Aggregated {
-        let side = ports::free_ports(ranks).context("no port for the connector")?;
-        options.side_channel = Some(reachable(settings.reachable_at.as_deref(), side)?);
+pub(super) fn launch(
+    settings: &StockSettings,
+    name: &str,
+) -> anyhow::Result<(Option<Launch>, Arc<Place>)> {
+    if let Origin::Attached { url } = &settings.origin {
+        let place = Place::new(url, connect(settings, url).context("attach")?);
+        return Ok((None, Arc::new(place)));
     }
-    let command = match settings.kind {
-        Kind::Vllm => command::vllm(&options),
-        Kind::Sglang => command::sglang(&options),
-        Kind::Trtllm => command::trtllm(&options),
-    };
+    let home = tempfile::Builder::new().prefix("stator-").tempdir().context("no directory")?;
+    let reachable = reachable(settings.reachable_at.as_deref())?;
+    let home_path = home.path().into();
+    let mut starts = Starts { settings: settings.clone(), home: home_path, reachable, place: None };
+    // Whether there is a command at all is to be found out now.
+    let (_, url, dialect) = starts.next()?;
+    let place = Arc::new(Place::new(&url, dialect));
+    starts.place = Some(place.clone());
     let policy = Policy {
         start_timeout: settings.start_timeout,
         hang_timeout: settings.hang_timeout,
         restarts: settings.restarts,
         ..Policy::default()
     };
-    let supervisor = Supervisor::new(&format!("engine-{port}"), command?, policy);
-    Ok((Some(Launch { supervisor, home }), format!("http://{http}")))
+    Ok((Some(Launch { supervisor: Supervisor::new(name, starts, policy), home }), place))
+}
+
+/// Starts an engine, each time on ports that are free then.
+#[derive(Debug)]
+struct Starts {
+    settings: StockSettings,
+    home: Box<Path>,
+    /// Where other engines reach it.
+    reachable: IpAddr,
+    /// Who is to know where it is.
+    place: Option<Arc<Place>>,
+}
+
+impl Starts {
+    /// How it is started next, where it serves then, and how it is spoken to.
+    fn next(&self) -> anyhow::Result<(EngineCommand, String, Arc<dyn Dialect>)> {
+        let ports = Ports::choose(&self.settings)?;
+        let url = format!("http://{}", ports.http());
+        let command = command(&self.settings, &self.home, (ports, self.reachable))?;
+        let dialect = connect(&self.settings, &url)?;
+        Ok((command, url, dialect))
+    }
+}
+
+impl Recipe for Starts {
+    fn command(&mut self) -> Result<EngineCommand, String> {
+        let (command, url, dialect) = self.next().map_err(|error| format!("{error:#}"))?;
+        tracing::info!(url, "the engine is to serve here");
+        if let Some(place) = &self.place {
+            place.moves(&url, dialect);
+        }
+        Ok(command)
+    }
+}
+
+/// A dialect for the engine at `url`.
+fn connect(settings: &StockSettings, url: &str) -> anyhow::Result<Arc<dyn Dialect>> {
+    let (url, api_key) = (url.to_owned(), settings.api_key.clone());
+    let (connector, model) = (connector(settings), settings.model_name.clone());
+    let options = stator_dialect::Options { url, api_key, connector, model };
+    Ok(stator_dialect::connect(settings.kind, options)?)
+}
+
+/// How KV leaves or enters the engine, where it does not say so itself.
+fn connector(settings: &StockSettings) -> Option<Connector> {
+    let role = match settings.role {
+        Role::Prefill => stator_dialect::Role::Prefill,
+        Role::Decode => stator_dialect::Role::Decode,
+        Role::Aggregated | Role::Encode => return None,
+    };
+    let usual = match settings.kind {
+        Kind::Vllm => "NixlConnector",
+        Kind::Sglang => "mooncake",
+        Kind::Trtllm => "DEFAULT",
+        Kind::Openai => return None,
+    };
+    let name = settings.connector.clone().unwrap_or_else(|| usual.into());
+    Some(Connector { name, role, bootstrap: None })
+}
+
+/// Ports of one start of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ports {
+    /// HTTP, on the loopback interface.
+    http: u16,
+    /// The first of two for each rank: events, and their replay.
+    events: u16,
+    /// Where engines that exchange KV introduce themselves; rank r takes the r-th from here.
+    side: u16,
+}
+
+impl Ports {
+    /// Ports that are free now; one that the user chose is taken as it is.
+    fn choose(settings: &StockSettings) -> anyhow::Result<Self> {
+        let chosen = match settings.origin {
+            Origin::Started { port, .. } => port,
+            Origin::Attached { .. } => 0,
+        };
+        let ranks = ranks(settings);
+        let (own, events) = (u16::from(chosen == 0), ranks.saturating_mul(2));
+        let count = own.saturating_add(events).saturating_add(ranks);
+        let first = ports::free_ports(count, chosen).context("engine-port")?;
+        let http = if chosen == 0 { first } else { chosen };
+        Ok(Self { http, events: first + own, side: first + own + events })
+    }
+
+    fn http(self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.http).into()
+    }
+}
+
+/// The command that starts the engine on these ports, with `home` for its sockets.
+fn command(
+    settings: &StockSettings,
+    home: &Path,
+    (ports, reachable): (Ports, IpAddr),
+) -> anyhow::Result<EngineCommand> {
+    let model = settings.model.display().to_string();
+    let served = settings.model_name.clone().unwrap_or_else(|| folder(&settings.model));
+    let mut options = Options::new(model, served, ports.http());
+    if let Origin::Started { program, args, .. } = &settings.origin {
+        (options.program, options.extra) = (program.clone(), args.clone());
+    }
+    options.events = Some(events(home, ports.events, ranks(settings)));
+    options.role = settings.role;
+    options.connector = settings.connector.clone();
+    let shared = settings.role != Role::Aggregated;
+    options.side_channel = shared.then(|| (reachable, ports.side).into());
+    let key = settings.api_key.as_ref();
+    options.key = key.map(|key| Key { secret: key.0.clone(), home: home.into() });
+    Ok(match settings.kind {
+        Kind::Vllm => command::vllm(&options),
+        Kind::Sglang => command::sglang(&options),
+        Kind::Trtllm => command::trtllm(&options),
+        Kind::Openai => anyhow::bail!("engine: it is attached, not started"),
+    }?)
+}
+
+/// Data-parallel ranks of an engine that is started.
+fn ranks(settings: &StockSettings) -> u16 {
+    let Origin::Started { args, .. } = &settings.origin else { return 1 };
+    u16::try_from(command::data_parallel_ranks(args)).unwrap_or(u16::MAX)
 }
 
 /// The address that a host's name stands for.
-fn reachable(host: Option<&str>, port: u16) -> anyhow::Result<SocketAddr> {
-    let Some(host) = host else { return Ok((Ipv4Addr::LOCALHOST, port).into()) };
-    let mut found = (host, port).to_socket_addrs().context("advertise-host")?;
-    found.next().with_context(|| format!("advertise-host: {host:?} has no address"))
+fn reachable(host: Option<&str>) -> anyhow::Result<IpAddr> {
+    let Some(host) = host else { return Ok(Ipv4Addr::LOCALHOST.into()) };
+    let mut found = (host, 0).to_socket_addrs().context("advertise-host")?;
+    let found = found.next().with_context(|| format!("advertise-host: {host:?} has no address"))?;
+    Ok(found.ip())
 }
 
 /// Sockets that nobody else can connect to, where there is one rank; ports in a row for more.
-fn events(home: &Path, ranks: u16) -> anyhow::Result<Events> {
+fn events(home: &Path, first: u16, ranks: u16) -> Events {
     let topic = TOPIC.to_owned();
     if ranks == 1 {
         let at = |name: &str| format!("ipc://{}", home.join(name).display());
-        return Ok(Events { publish: at("events"), replay: at("replay"), topic });
+        return Events { publish: at("events"), replay: at("replay"), topic };
     }
-    let first = ports::free_ports(ranks.saturating_mul(2)).context("no ports for KV events")?;
     let second = first.saturating_add(ranks);
-    Ok(Events { publish: format!("tcp://*:{first}"), replay: format!("tcp://*:{second}"), topic })
+    Events { publish: format!("tcp://*:{first}"), replay: format!("tcp://*:{second}"), topic }
 }
 
 /// The name of a model that was given none.
-pub(super) fn folder(model: &Path) -> String {
+fn folder(model: &Path) -> String {
     // `models/x/..` or `.` has no name of its own; the folder it leads to has.
     let model = model.canonicalize().unwrap_or_else(|_| model.to_owned());
     model.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
 }
+
+#[cfg(test)]
+#[path = "launch_tests.rs"]
+mod tests;

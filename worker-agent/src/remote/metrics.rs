@@ -1,44 +1,56 @@
 //! Metrics of agents whose engine is a process of its own. Counters end in `_total` where they are
 //! rendered.
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use stator_engine_signals::families::Families;
 use stator_engine_signals::report::EngineReport;
 use stator_protos::WorkerRank;
+use stator_runtime::metrics::Metrics;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// What an engine says of itself: name, help, and where its page has it. What engines count from
 /// their start is a gauge here: it begins again with the engine, not with the agent.
-const TOLD: [(&str, &str, Read); 10] = [
-    ("engine_requests_running", "Requests in the engine's batch", |r| r.running.map(f64::from)),
-    ("engine_requests_waiting", "Requests that wait in it", |r| r.waiting.map(f64::from)),
-    ("engine_kv_usage_ratio", "Share of its KV blocks in use", |r| r.kv_usage),
-    ("engine_kv_blocks", "Its KV blocks in all", |r| r.total_blocks.map(f64::from)),
+const TOLD: [(&str, &str, Read); 12] = [
+    ("engine_requests_running", "Requests in the engine's batch", |r, _| r.running.map(f64::from)),
+    ("engine_requests_waiting", "Requests that wait in it", |r, _| r.waiting.map(f64::from)),
+    ("engine_kv_usage_ratio", "Share of its KV blocks in use", |r, _| r.kv_usage),
+    ("engine_kv_blocks", "Its KV blocks in all", |r, _| r.total_blocks.map(f64::from)),
+    ("engine_kv_blocks_used", "Its KV blocks in use", |r, _| {
+        Some((r.kv_usage? * f64::from(r.total_blocks?)).round())
+    }),
     (
         "engine_prefix_query_tokens",
         "Prompt tokens looked for in its prefix cache, since its start",
-        |r| r.prefix_queries.map(|count| count as f64),
+        |r, _| r.prefix_queries.map(|count| count as f64),
     ),
-    ("engine_prefix_hit_tokens", "Prompt tokens found there, since its start", |r| {
+    ("engine_prefix_hit_tokens", "Prompt tokens found there, since its start", |r, _| {
         r.prefix_hits.map(|count| count as f64)
     }),
-    ("engine_prompt_tokens", "Prompt tokens it took in, since its start", |r| {
+    ("engine_prompt_tokens", "Prompt tokens it took in, since its start", |r, _| {
         r.prompt_tokens.map(|count| count as f64)
     }),
-    ("engine_generated_tokens", "Tokens it produced, since its start", |r| {
+    ("engine_generated_tokens", "Tokens it produced, since its start", |r, _| {
         r.generation_tokens.map(|count| count as f64)
     }),
-    ("engine_preemptions", "Requests that it put back, since its start", |r| {
+    ("engine_preemptions", "Requests that it put back, since its start", |r, _| {
         r.preemptions.map(|count| count as f64)
     }),
-    ("engine_last_step_seconds", "How long its last step took", |r| r.last_step_s),
+    ("engine_steps", "Steps it took, since its start", |r, _| r.steps.map(|count| count as f64)),
+    (
+        "engine_step_seconds",
+        "How long a step took on average, in the last second that had one",
+        |r, before| r.step_s(before),
+    ),
 ];
 
-/// Takes a value from what an engine's page says.
-type Read = fn(&EngineReport) -> Option<f64>;
+/// Takes a value from what an engine's page says, and what the one before said.
+type Read = fn(&EngineReport, &EngineReport) -> Option<f64>;
 
 type Told = Family<RankLabels, Gauge<f64, AtomicU64>>;
 
@@ -54,6 +66,10 @@ pub(crate) struct StockMetrics {
     pub(crate) lives: Counter,
     /// Metrics pages of the engine that could not be read.
     pub(crate) pages_failed: Counter,
+    /// What the engine says under its own names.
+    own: Arc<Mutex<String>>,
+    /// Families of the engine for which there was no room.
+    families_left_out: Gauge,
 }
 
 /// Gauges of one rank, looked up once.
@@ -61,10 +77,10 @@ pub(crate) struct StockMetrics {
 pub(crate) struct RankGauges([Gauge<f64, AtomicU64>; TOLD.len()]);
 
 impl RankGauges {
-    /// Shows what a page says; what it does not say stays as it was.
-    pub(crate) fn set(&self, report: &EngineReport) {
+    /// Shows what a page says, which follows on another; what it does not say stays as it was.
+    pub(crate) fn set(&self, report: &EngineReport, before: &EngineReport) {
         for (gauge, (_, _, told)) in self.0.iter().zip(TOLD) {
-            if let Some(value) = told(report) {
+            if let Some(value) = told(report, before) {
                 gauge.set(value);
             }
         }
@@ -104,7 +120,14 @@ pub(crate) enum PrefilledBy {
 }
 
 impl StockMetrics {
-    /// Makes the metrics known to the process's registry.
+    /// Makes the metrics known to the process, and shows the engine's own beside them.
+    pub(crate) fn show(&self, metrics: &Metrics) {
+        metrics.register(|registry| self.register(registry));
+        let own = self.own.clone();
+        metrics.register_text(move |out| out.push_str(&own.lock()));
+    }
+
+    /// Makes the metrics known to a registry.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("stator_agent");
         let help = "Prompts of requests that named a prefill worker, by who computed them";
@@ -115,6 +138,8 @@ impl StockMetrics {
         registry.register("engine_ends", help, self.ends.clone());
         let help = "Metrics pages of the engine that could not be read";
         registry.register("engine_pages_failed", help, self.pages_failed.clone());
+        let help = "Metric families of the engine's own for which there was no room";
+        registry.register("engine_families_left_out", help, self.families_left_out.clone());
         for ((name, help, _), family) in TOLD.iter().zip(&self.told) {
             registry.register(*name, *help, family.clone());
         }
@@ -128,6 +153,12 @@ impl StockMetrics {
     /// Counts a life that ended, or a process that never served.
     pub(crate) fn ended(&self, cause: &str) {
         self.ends.get_or_create(&EndLabels { cause: cause.into() }).inc();
+    }
+
+    /// Shows what the engine says under its own names, in place of what it said before.
+    pub(crate) fn show_own(&self, families: Families) {
+        self.families_left_out.set(families.left_out.try_into().unwrap_or(i64::MAX));
+        *self.own.lock() = families.text;
     }
 
     /// The gauges of one rank.
@@ -148,14 +179,29 @@ mod tests {
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         let gauges = metrics.rank(WorkerRank { worker: WorkerId(1), rank: 2 });
-        gauges.set(&EngineReport { running: Some(3), kv_usage: Some(0.5), ..Default::default() });
-        gauges.set(&EngineReport { running: Some(4), ..Default::default() });
+        let told = EngineReport {
+            running: Some(3),
+            kv_usage: Some(0.5),
+            total_blocks: Some(100),
+            ..EngineReport::default()
+        };
+        gauges.set(&told, &EngineReport::default());
+        let counted = |steps, steps_s| EngineReport {
+            running: Some(4),
+            steps: Some(steps),
+            steps_s: Some(steps_s),
+            ..EngineReport::default()
+        };
+        gauges.set(&counted(14, 2.0), &counted(10, 1.0));
         metrics.prefilled(PrefilledBy::itself_timeout);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
             "stator_agent_engine_requests_running{worker=\"0000000000000001\",rank=\"2\"} 4.0",
             "stator_agent_engine_kv_usage_ratio{worker=\"0000000000000001\",rank=\"2\"} 0.5",
+            "stator_agent_engine_kv_blocks_used{worker=\"0000000000000001\",rank=\"2\"} 50.0",
+            "stator_agent_engine_steps{worker=\"0000000000000001\",rank=\"2\"} 14.0",
+            "stator_agent_engine_step_seconds{worker=\"0000000000000001\",rank=\"2\"} 0.25",
             "stator_agent_prefills_total{by=\"itself_timeout\"} 1",
         ] {
             assert!(text.contains(line), "{text}");

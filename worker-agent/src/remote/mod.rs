@@ -1,4 +1,5 @@
-//! Engines that are processes of their own: vLLM, SGLang, TensorRT-LLM.
+//! Engines that are processes of their own: vLLM, SGLang, TensorRT-LLM, and any server of the
+//! OpenAI API.
 //!
 //! [`start`] brings one up and finds out what it serves; [`keeper`] keeps it serving, one life
 //! after the other; a [`driver`] per rank has its requests, each on its way in [`request`]. How an
@@ -11,8 +12,13 @@ mod keeper;
 mod launch;
 mod metrics;
 mod model;
+mod openai;
 mod pages;
+mod paired;
+#[cfg(test)]
+mod paired_tests;
 mod peers;
+mod place;
 mod probe;
 mod request;
 #[cfg(test)]
@@ -21,13 +27,13 @@ mod sink;
 mod tally;
 #[cfg(test)]
 mod testkit;
+mod trace;
 
 pub(crate) use keeper::{Keeper, gave_up};
 
 use crate::config::StockSettings;
 use crate::crew::{Crew, Engines, Place};
 use crate::load::proxy_files;
-use crate::model_files::ModelFiles;
 use crate::service::WorkerHandle;
 use crate::worker::{COMMANDS_MAX, Status};
 use crate::workers::{Reports, Workers};
@@ -40,10 +46,11 @@ use parking_lot::Mutex;
 use peers::Peers;
 use probe::Probe;
 use request::Rank;
-use stator_dialect::{Connector, Description, Kind, Options};
+use stator_dialect::{Description, Kind};
 use stator_protos::discovery::{ModelRecord, ProfileRecord, Role, WorkerRecord};
+use stator_runtime::dial::Dial;
 use stator_runtime::metrics::Metrics;
-use std::sync::atomic::AtomicBool;
+use stator_runtime::{Lane, Shutdown};
 use std::sync::{Arc, OnceLock};
 use tally::Tally;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -53,35 +60,38 @@ pub(crate) struct Engine {
     settings: StockSettings,
     probe: Arc<Probe>,
     host: Host,
-    url: String,
+    place: Arc<place::Place>,
     description: Description,
     block_size: u32,
     total_blocks: u32,
     metrics: StockMetrics,
 }
 
-/// Starts an engine or finds the one that runs, and waits until it serves.
+/// Starts an engine or finds the one that runs, and waits until it serves; `None` where `shutdown`
+/// came first. What one that is started prints is logged with the agent's name, if it was given
+/// one.
 ///
 /// # Errors
 ///
-/// When it does not start, or does not say what an agent must know of it.
+/// When it does not start, or does not say what an agent must know of it. It has ended then.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends an engine that was started.
-pub(crate) async fn start(settings: StockSettings, metrics: &Metrics) -> anyhow::Result<Crew> {
-    let files = ModelFiles::open(&settings.model).context("model")?;
-    let limits = model::limits(&files).context("model")?;
+/// Dropping the future kills an engine that was started.
+pub(crate) async fn start(
+    settings: StockSettings,
+    name: Option<&str>,
+    metrics: &Metrics,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Option<Crew>> {
+    let (files, limits) = model::read(&settings)?;
     let stock = StockMetrics::default();
-    metrics.register(|registry| stock.register(registry));
-
-    let (launch, url) = launch::launch(&settings)?;
-    let api_key = settings.api_key.clone();
-    let options = Options { url: url.clone(), api_key, connector: connector(&settings) };
+    stock.show(metrics);
+    let (launch, place) = launch::launch(&settings, name.unwrap_or("engine"))?;
     let probe = Arc::new(Probe {
-        dialect: stator_dialect::connect(settings.kind, options).context("attach")?,
+        dialect: place.clone(),
         tallies: OnceLock::new(),
-        resting: AtomicBool::new(false),
+        resting: Arc::default(),
         canary_idle: settings.canary_idle,
     });
     let patience = Limits {
@@ -90,6 +100,79 @@ pub(crate) async fn start(settings: StockSettings, metrics: &Metrics) -> anyhow:
         stop: settings.stop_grace,
     };
     let mut host = Host::start(launch, probe.clone(), patience);
+    let served = tokio::select! {
+        served = serves(&settings, &mut host, &stock) => served.map(Some),
+        () = shutdown.wait() => Ok(None),
+    };
+    let (description, size) = match served {
+        Ok(Some(served)) => served,
+        ended => {
+            host.stop().await;
+            return ended.map(|_| None);
+        }
+    };
+    let context_length = size.context_length(description.context_length.or(limits.context_length));
+    let worker = |rank| Place { engine: 0, rank, total_blocks: size.total_blocks };
+    let (engine, url) = (&description.version, place.url());
+    tracing::info!(engine, url = &*url, ranks = description.ranks, "engine is ready");
+    Ok(Some(Crew {
+        model: ModelRecord {
+            name: settings.model_name.clone().unwrap_or_else(|| description.model.clone()),
+            context_length,
+            block_size: size.block_size,
+            vocab_size: limits.vocab_size,
+        },
+        files: proxy_files(&files),
+        places: (0..description.ranks.max(1)).map(worker).collect(),
+        profile: profile(&settings, &description),
+        engines: Engines::Stock(Box::new(Engine {
+            settings,
+            probe,
+            host,
+            place,
+            description,
+            block_size: size.block_size,
+            total_blocks: size.total_blocks,
+            metrics: stock,
+        })),
+    }))
+}
+
+/// KV blocks of each rank, 0 if unknown, and tokens of each block.
+struct Size {
+    block_size: u32,
+    total_blocks: u32,
+}
+
+impl Size {
+    /// Of an engine that says this of itself.
+    fn of(settings: &StockSettings, description: &Description) -> anyhow::Result<Self> {
+        if settings.kind == Kind::Openai {
+            return Ok(Self { block_size: settings.block_size, total_blocks: 0 });
+        }
+        let block_size = description.block_size.filter(|tokens| *tokens > 0);
+        let block_size = block_size.context("the engine does not tell its block size")?;
+        let total_blocks = description.total_blocks;
+        let total_blocks = total_blocks.context("the engine does not tell its blocks")?;
+        Ok(Self { block_size, total_blocks })
+    }
+
+    /// Most tokens of prompt and answer together, where the model is told to have so many; 0 if
+    /// unknown.
+    fn context_length(&self, told: Option<u32>) -> u32 {
+        match self.total_blocks.saturating_mul(self.block_size) {
+            0 => told.unwrap_or(0),
+            fits => told.unwrap_or(fits).min(fits),
+        }
+    }
+}
+
+/// Waits until an engine serves for the first time, and says what it is.
+async fn serves(
+    settings: &StockSettings,
+    host: &mut Host,
+    stock: &StockMetrics,
+) -> anyhow::Result<(Description, Size)> {
     let description = loop {
         match host.next().await {
             Some(News::Up(description)) => break *description,
@@ -99,51 +182,8 @@ pub(crate) async fn start(settings: StockSettings, metrics: &Metrics) -> anyhow:
             None => anyhow::bail!("nobody watches over the engine any more"),
         }
     };
-
-    let block_size = description.block_size.filter(|tokens| *tokens > 0);
-    let block_size = block_size.context("the engine does not tell its block size")?;
-    let total_blocks = description.total_blocks.context("the engine does not tell its blocks")?;
-    let fits = total_blocks.saturating_mul(block_size);
-    let context = description.context_length.or(limits.context_length).unwrap_or(fits);
-    let place = |rank| Place { engine: 0, rank, total_blocks };
-    tracing::info!(engine = description.version, url, ranks = description.ranks, "engine is ready");
-    Ok(Crew {
-        model: ModelRecord {
-            name: settings.model_name.clone().unwrap_or_else(|| description.model.clone()),
-            context_length: context.min(fits),
-            block_size,
-            vocab_size: limits.vocab_size,
-        },
-        files: proxy_files(&files),
-        places: (0..description.ranks.max(1)).map(place).collect(),
-        profile: profile(&settings, &description),
-        engines: Engines::Stock(Box::new(Engine {
-            settings,
-            probe,
-            host,
-            url,
-            description,
-            block_size,
-            total_blocks,
-            metrics: stock,
-        })),
-    })
-}
-
-/// How KV leaves or enters the engine, where it does not say so itself.
-fn connector(settings: &StockSettings) -> Option<Connector> {
-    let role = match settings.role {
-        Role::Prefill => stator_dialect::Role::Prefill,
-        Role::Decode => stator_dialect::Role::Decode,
-        Role::Aggregated | Role::Encode => return None,
-    };
-    let usual = match settings.kind {
-        Kind::Vllm => "NixlConnector",
-        Kind::Sglang => "mooncake",
-        Kind::Trtllm => "DEFAULT",
-    };
-    let name = settings.connector.clone().unwrap_or_else(|| usual.into());
-    Some(Connector { name, role, bootstrap: None })
+    let size = Size::of(settings, &description)?;
+    Ok((description, size))
 }
 
 /// What an engine says of itself that placement must know.
@@ -153,17 +193,29 @@ fn profile(settings: &StockSettings, description: &Description) -> ProfileRecord
         adapters: description.adapters.clone(),
         batch_tokens: description.batch_tokens.unwrap_or(0),
         handover: handover.map(|json| json.get().to_owned()),
+        api: openai::api(settings, &description.model),
         ..ProfileRecord::default()
     }
 }
 
 impl Engine {
     /// Runs a driver per rank, and what keeps the engine serving.
-    pub(crate) fn run(self, records: &[WorkerRecord], reports: &Reports) -> (Workers, Keeper) {
+    ///
+    /// # Errors
+    ///
+    /// When a thread cannot be started.
+    pub(crate) fn run(
+        self,
+        records: &[WorkerRecord],
+        reports: &Reports,
+        dial: Dial,
+    ) -> anyhow::Result<(Workers, Keeper)> {
+        let lane = Lane::start("tokens").context("cannot start a thread for tokens")?;
         let mut workers = Workers::default();
-        let peers = Arc::new(Peers::default());
+        let peers = Arc::new(Peers::new(dial));
         let ranks = records.iter().map(|record| {
-            let (state, handle, ended) = self.rank(*record, &peers, reports, records.len());
+            let (state, handle, ended) =
+                self.rank(*record, &peers, reports, (records.len(), &lane));
             workers.handles.push(handle);
             workers.drivers.push(ended);
             state
@@ -172,7 +224,8 @@ impl Engine {
         let tallies = ranks.iter().map(|rank| rank.tally.clone()).collect();
         self.probe.tallies.set(tallies).expect("an engine is run once");
         let keeper = Keeper::start(self, ranks, reports.clone());
-        (workers, keeper)
+        workers.lane = Some(lane);
+        Ok((workers, keeper))
     }
 
     fn rank(
@@ -180,7 +233,7 @@ impl Engine {
         record: WorkerRecord,
         peers: &Arc<Peers>,
         reports: &Reports,
-        ranks: usize,
+        (ranks, lane): (usize, &Lane),
     ) -> (RankState, WorkerHandle, oneshot::Receiver<()>) {
         let worker = record.worker;
         let rank = Rank {
@@ -191,6 +244,7 @@ impl Engine {
             prefill_timeout: self.settings.prefill_timeout,
             metrics: reports.metrics.clone(),
             stock: self.metrics.clone(),
+            resting: self.probe.resting.clone(),
         };
         let tally = rank.tally.clone();
         let cache =
@@ -201,7 +255,7 @@ impl Engine {
             Driver::new(Arc::new(rank), lives, (cache.clone(), gauges), reports.load_interval);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (ending, ended) = oneshot::channel();
-        tokio::spawn(async move {
+        lane.handle().spawn(async move {
             driver.run(inbox).await;
             // Nobody may be waiting for it.
             let _ = ending.send(());

@@ -1,8 +1,10 @@
 //! What a model's folder says of a model that a stock engine runs.
 
+use crate::config::StockSettings;
 use crate::model_files::ModelFiles;
 use anyhow::Context;
 use serde::Deserialize;
+use stator_dialect::Kind;
 
 /// Limits of a model, as its `config.json` has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,21 @@ struct Config {
     vocab_size: Option<u32>,
     max_position_embeddings: Option<u32>,
     text_config: Option<Box<Config>>,
+}
+
+/// The files of the model, and its limits; none of either for an engine that takes no token ids.
+///
+/// # Errors
+///
+/// When the folder cannot be read, and as [`limits`].
+pub(crate) fn read(settings: &StockSettings) -> anyhow::Result<(ModelFiles, Limits)> {
+    if settings.kind == Kind::Openai {
+        let limits = Limits { vocab_size: 0, context_length: None };
+        return Ok((ModelFiles::default(), limits));
+    }
+    let files = ModelFiles::open(&settings.model).context("model")?;
+    let limits = limits(&files).context("model")?;
+    Ok((files, limits))
 }
 
 /// Reads the limits.

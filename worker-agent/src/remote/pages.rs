@@ -1,19 +1,34 @@
-//! What the engine's own metrics say of it, under one vocabulary whichever engine it is.
+//! What the engine's own metrics say of it: under one vocabulary whichever engine it is, and under
+//! its own names as they are.
 
+use super::Engine;
 use super::driver::Cache;
 use super::metrics::{RankGauges, StockMetrics};
 use super::tally::Tally;
 use parking_lot::Mutex;
 use stator_dialect::Kind;
-use stator_engine_signals::fetch::{TlsOptions, Url};
-use stator_engine_signals::report::{Engine, EngineReport, PollSettings, Poller};
-use stator_protos::WorkerRank;
+use stator_engine_signals::families::{self, Families};
+use stator_engine_signals::fetch::{Bearer, TlsOptions, Url};
+use stator_engine_signals::report::{self, EngineReport, PollSettings, Poller};
+use stator_protos::{WorkerId, WorkerRank};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 /// How often the page is read.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Pages that may be missed one after the other before what the last one said is shown no more.
+const MISSED_MAX: u32 = 10;
+
+/// The page of an engine.
+pub(super) struct Source {
+    kind: report::Engine,
+    /// Where the engine is in this life.
+    url: Arc<str>,
+    bearer: Option<Bearer>,
+    /// Longest text of its own families; 0 shows none.
+    own_bytes_max: usize,
+}
 
 /// Where what is read of one rank goes.
 pub(super) struct Shown {
@@ -22,29 +37,75 @@ pub(super) struct Shown {
     pub(super) tally: Arc<Tally>,
 }
 
+impl Source {
+    /// That of an engine where it is now; nothing where nobody knows what its page would say.
+    pub(super) fn of(engine: &Engine) -> Option<Self> {
+        let settings = &engine.settings;
+        Some(Self {
+            kind: match settings.kind {
+                Kind::Vllm => report::Engine::Vllm,
+                Kind::Sglang => report::Engine::Sglang,
+                Kind::Trtllm => report::Engine::TrtLlm,
+                Kind::Openai => return None,
+            },
+            url: engine.place.url(),
+            bearer: settings.api_key.as_ref().and_then(|key| Bearer::new(&key.0)),
+            own_bytes_max: settings.own_metrics_bytes_max,
+        })
+    }
+
+    fn poller(&self) -> Option<Poller> {
+        let path = match self.kind {
+            report::Engine::Vllm | report::Engine::Sglang => "/metrics",
+            report::Engine::TrtLlm => "/prometheus/metrics",
+        };
+        let url = Url::parse(&self.url).ok()?;
+        let origin = url.origin(&TlsOptions::default()).ok()?;
+        let target = format!("{}{path}", url.target.trim_end_matches('/'));
+        let settings = PollSettings { bearer: self.bearer.clone(), ..PollSettings::default() };
+        Some(Poller::new(self.kind, origin, &target, settings))
+    }
+
+    /// What of the page is shown under the engine's own names.
+    fn own(&self, worker: WorkerId, page: &[u8]) -> Families {
+        let label = worker.to_string();
+        families::republish(self.kind, page, ("worker", &label), self.own_bytes_max)
+    }
+}
+
 /// Reads the engine's page again and again, until dropped. An engine without one is watched by
 /// what is sent to it alone.
-pub(super) async fn follow(kind: Kind, url: String, ranks: Vec<Shown>, metrics: StockMetrics) {
-    let Some(mut poller) = poller(kind, &url) else {
-        return tracing::warn!(url, "the engine's metrics cannot be read there");
+pub(super) async fn follow(source: Source, ranks: Vec<Shown>, metrics: StockMetrics) {
+    let Some(mut poller) = source.poller() else {
+        return tracing::warn!(url = &*source.url, "the engine's metrics cannot be read there");
     };
-    let gauges: Vec<_> = ranks.iter().map(|rank| metrics.rank(rank.worker)).collect();
+    let mut last: Vec<_> = ranks.iter().map(|rank| Last::of(metrics.rank(rank.worker))).collect();
+    let own = Own(metrics.clone());
+    let mut missed = 0;
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         match poller.poll().await {
             Ok(page) => {
+                missed = 0;
                 for report in page.reports {
                     let at = ranks.iter().position(|shown| shown.worker.rank == report.rank);
                     if let Some(at) = at {
-                        show(report, &ranks[at], &gauges[at]);
+                        show(report, &ranks[at], &mut last[at]);
                     }
+                }
+                if let Some(rank) = ranks.first().filter(|_| source.own_bytes_max > 0) {
+                    own.0.show_own(source.own(rank.worker.worker, page.text));
                 }
             }
             Err(error) => {
                 for rank in &ranks {
                     rank.cache.lock().forget_requests();
+                }
+                missed += 1;
+                if missed == MISSED_MAX {
+                    own.0.show_own(Families::default());
                 }
                 metrics.pages_failed.inc();
                 tracing::debug!(%error, "no metrics page");
@@ -53,19 +114,28 @@ pub(super) async fn follow(kind: Kind, url: String, ranks: Vec<Shown>, metrics: 
     }
 }
 
-fn poller(kind: Kind, url: &str) -> Option<Poller> {
-    let (engine, path) = match kind {
-        Kind::Vllm => (Engine::Vllm, "/metrics"),
-        Kind::Sglang => (Engine::Sglang, "/metrics"),
-        Kind::Trtllm => (Engine::TrtLlm, "/prometheus/metrics"),
-    };
-    let url = Url::parse(url).ok()?;
-    let origin = url.origin(&TlsOptions::default()).ok()?;
-    let target = format!("{}{path}", url.target.trim_end_matches('/'));
-    Some(Poller::new(engine, origin, &target, PollSettings::default()))
+/// What the engine says under its own names: it is shown no longer than this lives.
+struct Own(StockMetrics);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.0.show_own(Families::default());
+    }
 }
 
-fn show(report: &EngineReport, shown: &Shown, gauges: &RankGauges) {
+/// What was read of a rank last.
+struct Last {
+    gauges: RankGauges,
+    report: EngineReport,
+}
+
+impl Last {
+    fn of(gauges: RankGauges) -> Self {
+        Self { gauges, report: EngineReport::default() }
+    }
+}
+
+fn show(report: &EngineReport, shown: &Shown, last: &mut Last) {
     {
         let mut cache = shown.cache.lock();
         cache.used = report.kv_usage.unwrap_or(cache.used);
@@ -76,5 +146,10 @@ fn show(report: &EngineReport, shown: &Shown, gauges: &RankGauges) {
     if let Some(steps) = report.steps {
         shown.tally.engine_steps(steps);
     }
-    gauges.set(report);
+    last.gauges.set(report, &last.report);
+    last.report = report.clone();
 }
+
+#[cfg(test)]
+#[path = "pages_tests.rs"]
+mod tests;

@@ -1,28 +1,43 @@
 //! The agents whose engines compute prompts for the engine here.
 
 use crate::extras::{self, Peer};
+use crate::translate;
 use crate::worker::Prefilled;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::value::RawValue;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{PrefillRequest, Submit};
+use stator_runtime::dial::Dial;
 use std::time::Duration;
-use tonic::transport::{Channel, Endpoint};
+use tonic::Request;
+use tonic::transport::Channel;
 
 /// Agents that are remembered; beyond them all are forgotten and connected to again.
 const PEERS_MAX: usize = 1024;
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How much longer than we wait a peer is told that it has.
+const MARGIN: Duration = Duration::from_secs(1);
 /// How often a silent connection is probed, and how long the probe may take.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// Connections to other agents, made when first needed.
 #[derive(Debug, Default)]
-pub(crate) struct Peers(Mutex<FxHashMap<String, WorkerClient<Channel>>>);
+pub(crate) struct Peers {
+    dial: Dial,
+    clients: Mutex<FxHashMap<String, WorkerClient<Channel>>>,
+}
 
 impl Peers {
-    /// Has a peer's engine compute a prompt, and says what its engine said.
+    /// Reached as `dial` says.
+    pub(crate) fn new(dial: Dial) -> Self {
+        Self { dial, clients: Mutex::default() }
+    }
+
+    /// Has a peer's engine compute a prompt, and says what its engine said. The peer is told how
+    /// long it has: it ends the prefill by then, also where it does not hear that nobody waits any
+    /// more.
     ///
     /// # Errors
     ///
@@ -36,35 +51,100 @@ impl Peers {
         peer: &Peer,
         submit: Submit,
         told: Option<&RawValue>,
+        within: Duration,
     ) -> Result<Prefilled, String> {
         let mut client = self.client(&peer.endpoint)?;
         let handover_json = told.map_or_else(String::new, |json| json.get().to_owned());
-        let request = PrefillRequest { submit: Some(submit), handover_json };
+        let mut request = Request::new(PrefillRequest { submit: Some(submit), handover_json });
+        // Who waits here hangs up first, and knows why.
+        request.set_timeout(within + MARGIN);
         let answered = client.prefill(request).await;
         let answer = answered.map_err(|status| status.to_string())?.into_inner();
         let handover = Some(answer.handover_json).filter(|json| !json.is_empty());
         let handover = handover.map(|json| extras::handover("handover_json", json)).transpose()?;
-        Ok(Prefilled { handover, cached_tokens: answer.cached_tokens })
+        let first = answer.first.map(translate::first_token);
+        Ok(Prefilled { handover, cached_tokens: answer.cached_tokens, first })
     }
 
     fn client(&self, endpoint: &str) -> Result<WorkerClient<Channel>, String> {
-        let mut clients = self.0.lock();
+        let mut clients = self.clients.lock();
         if let Some(client) = clients.get(endpoint) {
             return Ok(client.clone());
         }
-        let channel = Endpoint::from_shared(endpoint.to_owned())
-            .map_err(|error| format!("{endpoint:?} is no endpoint: {error}"))?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            // A host that vanished sends no FIN: without probes a prefill would hang there.
-            .http2_keep_alive_interval(KEEPALIVE)
-            .keep_alive_timeout(KEEPALIVE)
-            .connect_lazy();
+        let target = self.dial.target(endpoint).map_err(|error| error.to_string())?;
+        let target = target.with(|endpoint| {
+            endpoint
+                .connect_timeout(CONNECT_TIMEOUT)
+                .tcp_nodelay(true)
+                // A host that vanished sends no FIN: without probes a prefill would hang there.
+                .http2_keep_alive_interval(KEEPALIVE)
+                .keep_alive_timeout(KEEPALIVE)
+        });
         if clients.len() >= PEERS_MAX {
             clients.clear();
         }
-        let client = WorkerClient::new(channel);
+        let client = WorkerClient::new(target.connect_lazy());
         clients.insert(endpoint.to_owned(), client.clone());
         Ok(client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stator_protos::{WorkerId, WorkerRank};
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+    use std::task::{Context, Poll};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+    use tokio::task::JoinSet;
+    use tonic::body::Body;
+    use tonic::codegen::{Service, http};
+    use tonic::server::NamedService;
+    use tonic::transport::server::TcpIncoming;
+
+    /// An agent that does nothing but pass on how long it was given.
+    #[derive(Clone)]
+    struct Asked(mpsc::Sender<Option<String>>);
+
+    impl NamedService for Asked {
+        const NAME: &'static str = "stator.worker.v1.Worker";
+    }
+
+    impl Service<http::Request<Body>> for Asked {
+        type Response = http::Response<Body>;
+        type Error = Infallible;
+        type Future = Ready<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+            let given = request.headers().get("grpc-timeout");
+            let given = given.map(|value| value.to_str().unwrap().to_owned());
+            self.0.try_send(given).unwrap();
+            ready(Ok(tonic::Status::unimplemented("it computes nothing").into_http()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_told_how_long_it_has() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let (asked, mut asks) = mpsc::channel(1);
+        let router = tonic::transport::Server::builder().add_service(Asked(asked));
+        let mut server = JoinSet::new();
+        let incoming = TcpIncoming::from(listener);
+        server.spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
+        let handover = RawValue::from_string("{}".into()).unwrap();
+        let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
+        let peer = Peer { endpoint, worker, handover };
+        let within = Duration::from_secs(7);
+        let error = Peers::default().prefill(&peer, Submit::default(), None, within).await;
+        let error = error.err().unwrap();
+        assert!(error.contains("it computes nothing"), "{error}");
+        assert_eq!(asks.recv().await, Some(Some("8000000u".into())));
     }
 }

@@ -12,6 +12,8 @@ use tokio::time::Instant;
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answers that may be late one after the other: an engine in a long step answers late.
 const LATE_MAX: u32 = 5;
+/// How soon after an answer that is no good the engine is asked again, before that counts.
+const AGAIN: Duration = Duration::from_millis(200);
 /// Longest wait for one token.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -21,23 +23,28 @@ pub(super) struct Probe {
     pub(super) dialect: Arc<dyn Dialect>,
     /// What its ranks have to do; unknown until it said how many there are.
     pub(super) tallies: OnceLock<Vec<Arc<Tally>>>,
-    /// It was paused or put to sleep: nothing is expected of it.
-    pub(super) resting: AtomicBool,
+    /// It was paused or put to sleep: nothing is expected of it, and nothing is sent to it.
+    pub(super) resting: Arc<AtomicBool>,
     /// Idle time before it is asked for a token.
     pub(super) canary_idle: Option<Duration>,
 }
 
-/// What is remembered between two looks.
+/// What is remembered between two looks: answers that were late, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Memory(u32);
+
+/// For how long an engine has had nothing to do.
 #[derive(Debug)]
-pub(super) struct Memory {
-    late: u32,
-    /// The progress that was last seen, and since when nothing else was.
-    last: (u64, Instant),
+pub(super) struct Idle {
+    /// The progress that was last seen.
+    progress: u64,
+    /// Since when nothing else was.
+    since: Instant,
 }
 
-impl Default for Memory {
+impl Default for Idle {
     fn default() -> Self {
-        Self { late: 0, last: (0, Instant::now()) }
+        Self { progress: 0, since: Instant::now() }
     }
 }
 
@@ -67,57 +74,70 @@ impl Probe {
         Ok(description)
     }
 
-    /// Whether an engine that was ready still serves.
+    /// Whether an engine that was ready still serves. One answer that is no good says nothing: a
+    /// connection may be refused or broken by chance.
     ///
     /// # Errors
     ///
-    /// Why it does not. One late answer is none.
+    /// Why it does not: what it answered twice in a row.
     pub(super) async fn healthy(&self, memory: &mut Memory) -> Result<(), String> {
-        let asked = tokio::time::timeout(HEALTH_TIMEOUT, self.dialect.healthy()).await;
-        match asked {
-            Ok(Ok(())) => memory.late = 0,
-            Ok(Err(fault)) => return Err(fault.to_string()),
-            Err(_) => {
-                memory.late += 1;
-                if memory.late > LATE_MAX {
-                    return Err(format!("no answer within {} s", HEALTH_TIMEOUT.as_secs()));
-                }
-            }
+        if self.looks_healthy(memory).await.is_ok() {
+            return Ok(());
         }
-        self.canary(memory).await.map_err(|fault| format!("a canary failed: {fault}"))
+        tokio::time::sleep(AGAIN).await;
+        self.looks_healthy(memory).await
     }
 
-    /// Asks for a token where there was nothing to do for long.
-    async fn canary(&self, memory: &mut Memory) -> Result<(), Fault> {
-        let ((running, progress), now) = (self.progress(), Instant::now());
-        if running > 0 || progress != memory.last.0 || self.resting.load(Ordering::Relaxed) {
-            memory.last = (progress, now);
+    /// What one answer says. One that is late says nothing.
+    async fn looks_healthy(&self, Memory(late): &mut Memory) -> Result<(), String> {
+        let asked = tokio::time::timeout(HEALTH_TIMEOUT, self.dialect.healthy()).await;
+        *late = if asked.is_ok() { 0 } else { *late + 1 };
+        match asked {
+            Ok(said) => said.map_err(|fault| fault.to_string()),
+            Err(_) if *late <= LATE_MAX => Ok(()),
+            Err(_) => Err(format!("no answer within {} s", HEALTH_TIMEOUT.as_secs())),
         }
-        let idle = self.canary_idle.filter(|idle| now - memory.last.1 >= *idle);
-        let Some((_, tallies)) = idle.zip(self.tallies.get()) else { return Ok(()) };
-        memory.last.1 = now;
-        let several = tallies.len() > 1;
-        for rank in (0..).take(tallies.len()) {
-            self.one_token(several.then_some(rank)).await?;
+    }
+
+    /// Whether the engine had nothing to do for so long that it is to be asked for a token; the
+    /// time begins anew then.
+    pub(super) fn wants_canary(&self, idle: &mut Idle) -> bool {
+        let ((running, progress), now) = (self.progress(), Instant::now());
+        if running > 0 || progress != idle.progress || self.resting.load(Ordering::Relaxed) {
+            (idle.progress, idle.since) = (progress, now);
+        }
+        let wanted = self.canary_idle.is_some_and(|limit| now - idle.since >= limit);
+        if wanted {
+            idle.since = now;
+        }
+        wanted
+    }
+
+    /// Asks every rank for a token. Takes up to a minute for each.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none. An engine that others keep busy is well, and a connection that breaks is
+    /// tried again, once.
+    pub(super) async fn canary(&self) -> Result<(), String> {
+        let ranks = self.tallies.get().map_or(0, Vec::len);
+        for rank in (0..).take(ranks) {
+            let rank = (ranks > 1).then_some(rank);
+            let first = match self.one_token(rank).await {
+                Err(Fault::Unreachable(_)) => self.one_token(rank).await,
+                first => first,
+            };
+            match first {
+                Ok(()) | Err(Fault::Overloaded(_)) => {}
+                Err(fault) => return Err(format!("a canary failed: {fault}")),
+            }
         }
         Ok(())
     }
 
     async fn one_token(&self, rank: Option<u16>) -> Result<(), Fault> {
-        // The engine may still have the one before, or one of another agent.
-        let unique = RandomState::new().hash_one(rank);
-        let ask = Ask {
-            id: format!("canary-{unique:016x}"),
-            tokens: [1].into(),
-            sampling: Arc::new(Sampling { max_tokens: 1, ignore_eos: true, ..Sampling::default() }),
-            cache_salt: None,
-            lora: None,
-            priority: 0,
-            rank,
-            hand: Hand::Whole,
-        };
         let token = async {
-            let mut answer = self.dialect.generate(ask).await?;
+            let mut answer = self.dialect.generate(canary(rank)).await?;
             while let Some(delta) = answer.next().await? {
                 if !delta.tokens.is_empty() {
                     return Ok(());
@@ -127,6 +147,23 @@ impl Probe {
         };
         let late = || Fault::Failed(format!("no token within {} s", TOKEN_TIMEOUT.as_secs()));
         tokio::time::timeout(TOKEN_TIMEOUT, token).await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+/// What the engine is asked when it is to prove that it serves.
+pub(super) fn canary(rank: Option<u16>) -> Ask {
+    // The engine may still have the one before, or one of another agent.
+    let unique = RandomState::new().hash_one(rank);
+    Ask {
+        id: format!("canary-{unique:016x}"),
+        tokens: [1].into(),
+        sampling: Arc::new(Sampling { max_tokens: 1, ignore_eos: true, ..Sampling::default() }),
+        cache_salt: None,
+        lora: None,
+        priority: 0,
+        rank,
+        trace: None,
+        hand: Hand::Canary,
     }
 }
 

@@ -1,19 +1,20 @@
 //! One request on a stock engine, from its submission to its last token.
 
-use super::metrics::{PrefilledBy, StockMetrics};
+use super::metrics::StockMetrics;
 use super::peers::Peers;
 use super::tally::{Entry, Tally};
+use super::trace::Traced;
 use crate::engine::{Request, Sampling};
-use crate::extras::{Extras, Peer};
-use crate::in_flight::Ticket;
+use crate::extras::Extras;
 use crate::metrics::{AgentMetrics, Outcome};
 use crate::outbox::Outbox;
 use crate::translate;
 use crate::worker::{Prefill, Prefilled, Submission};
 use futures::future;
 use serde_json::value::RawValue;
-use stator_dialect::{Answer, Ask, Delta, Dialect, Fault, Hand, Manner};
+use stator_dialect::{Answer, Ask, Delta, Dialect, Fault, Hand};
 use stator_protos::worker::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -40,12 +41,19 @@ pub(crate) struct Rank {
     pub(crate) metrics: AgentMetrics,
     /// Counters of stock engines.
     pub(crate) stock: StockMetrics,
+    /// The engine was told to rest, and would hold what it is sent.
+    pub(crate) resting: Arc<AtomicBool>,
 }
 
 /// Why a choice has no answer.
-type Failure = (ErrorKind, String);
+pub(super) type Failure = (ErrorKind, String);
 
 impl Rank {
+    /// Whether the engine rests.
+    pub(crate) fn rests(&self) -> bool {
+        self.resting.load(Ordering::Relaxed)
+    }
+
     /// Runs a request until it has ended, and tells its client's stream.
     ///
     /// # Cancel safety
@@ -54,17 +62,19 @@ impl Rank {
     pub(crate) async fn run(&self, submission: Submission) {
         let Submission { request, request_id, extras, outbox, ticket } = submission;
         let first_choice = request.first_choice;
-        let job = Job { rank: self, request, request_id, extras, outbox: &outbox };
+        let traced = Traced::begin("worker.generate", &request, &extras);
+        let left = AtomicU32::new(request.choices);
+        let job = Job { rank: self, request, request_id, extras, traced, outbox: &outbox, left };
         let choices = (0..job.request.choices).map(|n| job.choice(first_choice + n));
-        let (outcome, last) = match future::try_join_all(choices).await {
-            Ok(_) => (Outcome::completed, None),
+        match future::try_join_all(choices).await {
+            // The last output of the last choice has ended it.
+            Ok(_) => self.metrics.ended(Outcome::completed),
             Err((kind, message)) => {
-                let last = translate::failure(request_id, first_choice, kind, message);
-                (kind.into(), Some(last))
+                self.metrics.ended(kind.into());
+                outbox.push_last(translate::failure(request_id, first_choice, kind, message));
             }
-        };
-        self.metrics.ended(outcome);
-        end(&outbox, request_id, last, ticket);
+        }
+        drop(ticket);
     }
 
     /// Computes a prompt for another engine, unless who asked for it has gone.
@@ -89,14 +99,16 @@ impl Rank {
         handover: Option<Box<RawValue>>,
     ) -> Result<Prefilled, Failure> {
         let mut entry = self.tally.enter(request.tokens.len());
-        let ask = ask(self, request, extras, request.first_choice);
+        let traced = Traced::begin("worker.prefill", request, extras);
+        let ask = ask(self, (request, extras, &traced), request.first_choice, &[]);
         let asked = self.dialect.generate(Ask { hand: Hand::Prefill(handover), ..ask });
         let mut answer = asked.await.map_err(failure)?;
-        let mut prefilled = Prefilled { handover: None, cached_tokens: 0 };
-        while let Some(delta) = answer.next().await.map_err(failure)? {
-            entry.tokens(delta.tokens.len());
+        let mut prefilled = Prefilled { handover: None, cached_tokens: 0, first: None };
+        while let Some(mut delta) = answer.next().await.map_err(failure)? {
+            entry.tokens(delta.tokens.len().max(usize::from(delta.finish.is_some())));
             prefilled.cached_tokens = delta.cached_tokens.unwrap_or(prefilled.cached_tokens);
-            prefilled.handover = delta.handover.or(prefilled.handover);
+            prefilled.handover = delta.handover.take().or(prefilled.handover);
+            prefilled.first = Some(delta).filter(|delta| !delta.tokens.is_empty());
         }
         self.metrics.prompt_tokens.inc_by(request.tokens.len() as u64);
         self.metrics.cached_tokens.inc_by(prefilled.cached_tokens.into());
@@ -104,42 +116,42 @@ impl Rank {
     }
 }
 
-/// Ends a request in its client's stream.
-pub(crate) fn end(outbox: &Outbox, request_id: u64, last: Option<worker::Output>, ticket: Ticket) {
-    outbox.push(&mut Vec::from_iter(last), &mut vec![request_id]);
-    drop(ticket);
-}
-
 /// A request that runs.
-struct Job<'a> {
-    rank: &'a Rank,
-    request: Request,
+pub(super) struct Job<'a> {
+    pub(super) rank: &'a Rank,
+    pub(super) request: Request,
     request_id: u64,
-    extras: Extras,
+    pub(super) extras: Extras,
+    pub(super) traced: Traced,
     outbox: &'a Outbox,
+    /// Choices that have not ended.
+    left: AtomicU32,
 }
 
 /// An answer that has begun.
-struct Begun {
-    answer: Box<dyn Answer>,
-    first: Delta,
+pub(super) struct Begun {
+    pub(super) answer: Box<dyn Answer>,
+    pub(super) first: Delta,
     /// Counts it among what runs.
-    entry: Entry,
-    /// Whether somebody else was to compute the prompt, and did not.
-    prefill_failed: bool,
+    pub(super) entry: Entry,
 }
 
 impl Job<'_> {
     /// Runs one choice to its end.
     async fn choice(&self, choice: u32) -> Result<(), Failure> {
-        let Begun { mut answer, first, mut entry, prefill_failed } = match &self.extras.prefill {
-            None => self.begin(choice, Hand::Whole).await.map_err(failure)?,
-            Some(peer) => self.with_prefill(choice, peer).await?,
+        let mut progress = Progress { choice, ..Progress::default() };
+        let begun = match &self.extras.prefill {
+            None => self.begin(&progress, Hand::Whole).await.map_err(failure)?,
+            Some(peer) => match self.with_prefill(&mut progress, peer).await? {
+                Some(begun) => begun,
+                None => return Ok(()),
+            },
         };
-        let mut progress = Progress { choice, prefill_failed, ..Progress::default() };
+        let Begun { mut answer, first, mut entry } = begun;
         let mut delta = Some(first);
-        while let Some(some) = delta {
+        while let Some(mut some) = delta {
             entry.tokens(some.tokens.len());
+            progress.take_repeated(&mut some).map_err(failure)?;
             self.deliver(&mut progress, some);
             if progress.finished {
                 return Ok(());
@@ -150,94 +162,25 @@ impl Job<'_> {
     }
 
     /// Asks the engine, and waits for what comes first.
-    async fn begin(&self, choice: u32, hand: Hand) -> Result<Begun, Fault> {
+    pub(super) async fn begin(&self, progress: &Progress, hand: Hand) -> Result<Begun, Fault> {
         // Not before: an engine that waits for another's is not busy.
         let to_compute = match &hand {
-            Hand::Whole | Hand::Prefill(_) => self.request.tokens.len(),
+            Hand::Whole | Hand::Prefill(_) | Hand::Canary => self.request.tokens.len(),
             Hand::Decode(_) => 0,
         };
         let entry = self.rank.tally.enter(to_compute);
-        let ask = ask(self.rank, &self.request, &self.extras, choice);
-        let mut answer = self.rank.dialect.generate(Ask { hand, ..ask }).await?;
-        match answer.next().await? {
-            Some(first) => Ok(Begun { answer, first, entry, prefill_failed: false }),
-            None => Err(Fault::Failed("the engine's answer is empty".into())),
-        }
+        let (answer, first) = first_of(&self.rank.dialect, self.ask(progress, hand)).await?;
+        Ok(Begun { answer, first, entry })
     }
 
-    /// Begins with the KV that another worker computes, or without it where that does not work.
-    async fn with_prefill(&self, choice: u32, peer: &Peer) -> Result<Begun, Failure> {
-        let stock = &self.rank.stock;
-        if self.request.choices > 1 {
-            // What was handed over is used once; the other choices would compute the prompt anyway.
-            stock.prefilled(PrefilledBy::itself_choices);
-            return self.begin(choice, Hand::Whole).await.map_err(failure);
-        }
-        let paired = tokio::time::timeout(self.rank.prefill_timeout, self.paired(choice, peer));
-        let (by, why) = match paired.await {
-            Ok(Ok(begun)) => {
-                stock.prefilled(PrefilledBy::prefill_worker);
-                return Ok(begun);
-            }
-            Ok(Err(why)) => why,
-            Err(_) => {
-                let waited = self.rank.prefill_timeout.as_millis();
-                (PrefilledBy::itself_timeout, format!("nothing within {waited} ms"))
-            }
-        };
-        stock.prefilled(by);
-        let client_request_id = &self.extras.client_request_id;
-        tracing::warn!(client_request_id, prefill = %peer.worker, why, "computing the prompt here");
-        let begun = self.begin(choice, Hand::Whole).await.map_err(failure)?;
-        Ok(Begun { prefill_failed: true, ..begun })
-    }
-
-    async fn paired(&self, choice: u32, peer: &Peer) -> Result<Begun, (PrefilledBy, String)> {
-        let engine = |fault: Fault| (PrefilledBy::itself_engine_failed, fault.to_string());
-        let ask = |told| {
-            let asked = self.rank.peers.prefill(peer, self.prompt(peer), told);
-            async { asked.await.map_err(|why| (PrefilledBy::itself_prefill_failed, why)) }
-        };
-        let room = self.request.key.0;
-        match self.rank.dialect.pair(room, &peer.handover).map_err(engine)? {
-            Manner::InTurn => {
-                let told = ask(None).await?.handover.ok_or_else(|| {
-                    (
-                        PrefilledBy::itself_prefill_failed,
-                        "the prefill worker's engine handed nothing over".into(),
-                    )
-                })?;
-                self.begin(choice, Hand::Decode(told)).await.map_err(engine)
-            }
-            Manner::Together { prefill, decode } => {
-                let begun =
-                    async { self.begin(choice, Hand::Decode(decode)).await.map_err(engine) };
-                let (_, begun) = future::try_join(ask(Some(&prefill)), begun).await?;
-                Ok(begun)
-            }
-        }
-    }
-
-    /// What a prefill worker is sent.
-    fn prompt(&self, peer: &Peer) -> worker::Submit {
-        worker::Submit {
-            request_id: 0,
-            worker_id: peer.worker.worker.0,
-            rank: peer.worker.rank.into(),
-            token_ids: self.request.tokens.clone(),
-            choices: 1,
-            sampling: Some(worker::Sampling { max_tokens: 1, ..worker::Sampling::default() }),
-            cache_salt: self.request.cache_salt.clone().unwrap_or_default(),
-            lora_name: self.extras.lora.clone().unwrap_or_default(),
-            client_request_id: self.extras.client_request_id.clone(),
-            traceparent: self.extras.traceparent.clone(),
-            priority: self.extras.priority,
-            ..worker::Submit::default()
-        }
+    /// What the engine is asked of a choice that is so far.
+    pub(super) fn ask(&self, progress: &Progress, hand: Hand) -> Ask {
+        let job = (&self.request, &self.extras, &self.traced);
+        Ask { hand, ..ask(self.rank, job, progress.choice, progress.taken.as_slice()) }
     }
 
     /// Sends on what came of a choice.
-    fn deliver(&self, progress: &mut Progress, delta: Delta) {
+    pub(super) fn deliver(&self, progress: &mut Progress, delta: Delta) {
         let metrics = &self.rank.metrics;
         let generated = delta.tokens.len() as u64;
         metrics.generated_tokens.inc_by(generated);
@@ -251,8 +194,9 @@ impl Job<'_> {
             metrics.cached_tokens.inc_by(cached_tokens.into());
             let completion_tokens = self.request.resumed as u32 + progress.tokens;
             let usage = worker::Usage { prompt_tokens, completion_tokens, cached_tokens };
-            translate::stock_finish(finish, usage)
+            translate::finish(finish, usage)
         });
+        let ends = finish.is_some() && self.left.fetch_sub(1, Ordering::Relaxed) == 1;
         let output = worker::Output {
             request_id: self.request_id,
             choice: progress.choice,
@@ -263,50 +207,103 @@ impl Job<'_> {
             prefill_failed: std::mem::take(&mut progress.prefill_failed),
             finish,
         };
-        self.outbox.push_one(output);
+        match ends {
+            true => self.outbox.push_last(output),
+            false => self.outbox.push_one(output),
+        }
     }
 }
 
 /// How far a choice is.
 #[derive(Default)]
-struct Progress {
-    choice: u32,
+pub(super) struct Progress {
+    pub(super) choice: u32,
     tokens: u32,
     cached_tokens: Option<u32>,
     /// Is told with the next output.
-    prefill_failed: bool,
+    pub(super) prefill_failed: bool,
+    /// The prefill worker was counted as who computed the prompt.
+    pub(super) prefilled: bool,
+    /// The token of a prefill that the client has, and the engine goes on from.
+    pub(super) taken: Option<u32>,
+    /// The token of a prefill that the client has, and the engine's answer begins with.
+    pub(super) repeated: Option<u32>,
     finished: bool,
 }
 
+impl Progress {
+    /// Takes out of an answer what the client has of it.
+    fn take_repeated(&mut self, delta: &mut Delta) -> Result<(), Fault> {
+        let Some(expected) = self.repeated.filter(|_| !delta.tokens.is_empty()) else {
+            return Ok(());
+        };
+        self.repeated = None;
+        let token = delta.tokens.remove(0);
+        if !delta.logprobs.is_empty() {
+            delta.logprobs.remove(0);
+        }
+        if token == expected {
+            return Ok(());
+        }
+        let why = format!("the answer begins with token {token}, prefill said {expected}");
+        Err(Fault::Failed(why))
+    }
+}
+
+/// An answer, and what comes first of it.
+pub(super) async fn first_of(
+    engine: &Arc<dyn Dialect>,
+    ask: Ask,
+) -> Result<(Box<dyn Answer>, Delta), Fault> {
+    let mut answer = engine.generate(ask).await?;
+    match answer.next().await? {
+        Some(first) => Ok((answer, first)),
+        None => Err(Fault::Failed("the engine's answer is empty".into())),
+    }
+}
+
 /// What the engine is asked of one choice. What an earlier attempt generated is part of the prompt
-/// for it.
-fn ask(rank: &Rank, request: &Request, extras: &Extras, choice: u32) -> Ask {
+/// for it, and so is what was `taken` from a prefill.
+fn ask(
+    rank: &Rank,
+    (request, extras, traced): (&Request, &Extras, &Traced),
+    choice: u32,
+    taken: &[u32],
+) -> Ask {
     let id: String = extras
         .client_request_id
         .chars()
         .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
         .take(CLIENT_ID_BYTES)
         .collect();
-    let resumed = request.resumed as u32;
-    let sampling = Sampling {
-        seed: request.sampling.seed.wrapping_add(choice.into()),
-        max_tokens: request.sampling.max_tokens.saturating_sub(resumed).max(1),
-        min_tokens: request.sampling.min_tokens.saturating_sub(resumed),
-        ..Sampling::clone(&request.sampling)
-    };
     Ask {
         id: format!("{id}-{:x}-{:x}.{choice}", *LIFE, request.key.0),
-        tokens: request.tokens.as_slice().into(),
-        sampling: Arc::new(sampling),
+        tokens: match taken {
+            [] => request.tokens.as_slice().into(),
+            taken => [request.tokens.as_slice(), taken].concat().into(),
+        },
+        sampling: Arc::new(sampling(request, choice, taken.len())),
         cache_salt: request.cache_salt.clone(),
         lora: extras.lora.clone(),
         priority: extras.priority,
         rank: rank.rank,
+        trace: traced.told(),
         hand: Hand::Whole,
     }
 }
 
-fn failure(fault: Fault) -> Failure {
+/// How the tokens of one choice are chosen, where `taken` of them are there already.
+pub(super) fn sampling(request: &Request, choice: u32, taken: usize) -> Sampling {
+    let resumed = (request.resumed + taken) as u32;
+    Sampling {
+        seed: request.sampling.seed.wrapping_add(choice.into()),
+        max_tokens: request.sampling.max_tokens.saturating_sub(resumed).max(1),
+        min_tokens: request.sampling.min_tokens.saturating_sub(resumed),
+        ..Sampling::clone(&request.sampling)
+    }
+}
+
+pub(super) fn failure(fault: Fault) -> Failure {
     let kind = match &fault {
         Fault::Invalid(_) | Fault::Unsupported(_) => ErrorKind::Invalid,
         Fault::Overloaded(_) => ErrorKind::Overloaded,

@@ -9,7 +9,7 @@ use crate::listen::{self, Listener};
 use crate::metrics::AgentMetrics;
 use crate::service::{self, Service, WorkerHandle};
 use crate::worker::{Command, Status};
-use stator_dialect::{Ask, Fault, Hand, Manner};
+use stator_dialect::{Ask, Fault, First, Hand, Manner};
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
 use stator_protos::worker::worker_server::WorkerServer;
 use stator_protos::{WorkerId, WorkerRank};
@@ -20,16 +20,16 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Two ranks, of which one computes prompts behind a request plane.
-struct Pair {
-    prefill: Bed,
-    decode: Bed,
-    peer: Peer,
+pub(super) struct Pair {
+    pub(super) prefill: Bed,
+    pub(super) decode: Bed,
+    pub(super) peer: Peer,
     _stop: Trigger,
     _server: JoinSet<()>,
 }
 
 impl Pair {
-    fn new(manner: Manner, prefill: Vec<Vec<Step>>, decode: Vec<Vec<Step>>) -> Self {
+    pub(super) fn new(manner: Manner, prefill: Vec<Vec<Step>>, decode: Vec<Vec<Step>>) -> Self {
         let (prefill, decode) = (Bed::up(prefill), Bed::up(decode));
         *decode.engine.manner.lock() = Some(manner);
         let (_stop, ended) = Shutdown::new();
@@ -58,18 +58,20 @@ impl Pair {
         let counted = (AgentMetrics::default(), ended);
         let agent = Arc::new(service::Agent::new(vec![handle], vec![], shown, 100, counted));
         let any = Listen::Tcp("127.0.0.1:0".parse().unwrap());
-        let (Listener::Tcp(incoming), endpoint) = listen::request_plane(&any, None).unwrap() else {
+        let bound = listen::request_plane(&any, None, None).unwrap();
+        let (Listener::Tcp(listener), endpoint) = bound else {
             panic!("an address is no path");
         };
         let service = WorkerServer::new(Service(agent));
         let router = tonic::transport::Server::builder().add_service(service);
         let mut _server = JoinSet::new();
-        _server.spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
+        _server
+            .spawn(async move { router.serve_with_incoming(listener.incoming()).await.unwrap() });
         let peer = Peer { endpoint, worker: WORKER, handover: raw("{}") };
         Self { prefill, decode, peer, _stop, _server }
     }
 
-    fn submit(&self) {
+    pub(super) fn submit(&self) {
         self.decode.submit(1, |_, extras| extras.prefill = Some(self.peer.clone()));
     }
 
@@ -94,12 +96,17 @@ impl Pair {
 }
 
 fn together() -> Manner {
-    Manner::Together { prefill: raw("{\"p\":1}"), decode: raw("{\"d\":1}") }
+    let (prefill, decode) = (raw("{\"p\":1}"), raw("{\"d\":1}"));
+    Manner::Together { prefill, decode, first: First::Dropped }
 }
 
 #[tokio::test]
 async fn in_turn_decode_is_told_what_prefill_said() {
-    let pair = Pair::new(Manner::InTurn, vec![vec![handover("{\"k\":1}")]], vec![vec![last(5)]]);
+    let pair = Pair::new(
+        Manner::InTurn(First::Dropped),
+        vec![vec![handover("{\"k\":1}")]],
+        vec![vec![last(5)]],
+    );
     pair.submit();
     let got = pair.decode.answers().await;
     pair.check_answered(got, "prefill_worker");
@@ -128,16 +135,16 @@ async fn whatever_fails_at_the_prefill_worker_the_prompt_is_computed_here() {
     let broken = || Fault::Failed("x".into());
     for script in [vec![Step::Refuse(broken())], vec![Step::Fail(broken())], vec![], vec![last(9)]]
     {
-        let pair = Pair::new(Manner::InTurn, vec![script], vec![vec![last(5)]]);
+        let pair = Pair::new(Manner::InTurn(First::Dropped), vec![script], vec![vec![last(5)]]);
         pair.computed_here("itself_prefill_failed").await;
     }
-    let mut pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)]]);
+    let mut pair = Pair::new(Manner::InTurn(First::Dropped), vec![], vec![vec![last(5)]]);
     pair.peer.worker = WorkerRank { worker: WorkerId(99), rank: 0 };
     pair.computed_here("itself_prefill_failed").await;
-    let pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)]]);
+    let pair = Pair::new(Manner::InTurn(First::Dropped), vec![], vec![vec![last(5)]]);
     pair.prefill.end("it crashed");
     pair.computed_here("itself_prefill_failed").await;
-    let mut pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)]]);
+    let mut pair = Pair::new(Manner::InTurn(First::Dropped), vec![], vec![vec![last(5)]]);
     pair.peer.endpoint = "unix:///nowhere/at/all".into();
     pair.computed_here("itself_prefill_failed").await;
 }
@@ -151,13 +158,13 @@ async fn together_a_prefill_that_fails_takes_the_waiting_decode_with_it() {
 
 #[tokio::test]
 async fn an_engine_that_does_not_take_the_kv_computes_the_prompt() {
-    for manner in [Manner::InTurn, together()] {
+    for manner in [Manner::InTurn(First::Dropped), together()] {
         let broken = vec![Step::Fail(Fault::Failed("no such blocks".into()))];
         let decode = vec![broken, vec![last(5)]];
         let pair = Pair::new(manner, vec![vec![handover("{}")]], decode);
         pair.computed_here("itself_engine_failed").await;
     }
-    let pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)]]);
+    let pair = Pair::new(Manner::InTurn(First::Dropped), vec![], vec![vec![last(5)]]);
     *pair.decode.engine.manner.lock() = None;
     pair.computed_here("itself_engine_failed").await;
 }
@@ -165,7 +172,7 @@ async fn an_engine_that_does_not_take_the_kv_computes_the_prompt() {
 #[tokio::test]
 async fn half_a_pair_is_waited_for_so_long_and_then_aborted() {
     let never = || vec![Step::Never];
-    let pair = Pair::new(Manner::InTurn, vec![never()], vec![vec![last(5)]]);
+    let pair = Pair::new(Manner::InTurn(First::Dropped), vec![never()], vec![vec![last(5)]]);
     pair.computed_here("itself_timeout").await;
     let pair = Pair::new(together(), vec![never()], vec![never(), vec![last(5)]]);
     pair.computed_here("itself_timeout").await;
@@ -176,7 +183,7 @@ async fn half_a_pair_is_waited_for_so_long_and_then_aborted() {
 
 #[tokio::test]
 async fn a_client_that_goes_aborts_both_engines() {
-    for manner in [Manner::InTurn, together()] {
+    for manner in [Manner::InTurn(First::Dropped), together()] {
         let pair = Pair::new(manner, vec![vec![Step::Never]], vec![vec![Step::Never]]);
         pair.submit();
         pair.prefill.engine.runs(1).await;
@@ -191,7 +198,8 @@ async fn a_client_that_goes_aborts_both_engines() {
 
 #[tokio::test]
 async fn a_prefill_whose_life_ends_is_computed_here() {
-    let pair = Pair::new(Manner::InTurn, vec![vec![Step::Never]], vec![vec![last(5)]]);
+    let pair =
+        Pair::new(Manner::InTurn(First::Dropped), vec![vec![Step::Never]], vec![vec![last(5)]]);
     pair.submit();
     pair.prefill.engine.runs(1).await;
     pair.prefill.end("it crashed");
@@ -202,7 +210,8 @@ async fn a_prefill_whose_life_ends_is_computed_here() {
 
 #[tokio::test]
 async fn several_choices_are_computed_in_one_place() {
-    let pair = Pair::new(Manner::InTurn, vec![], vec![vec![last(5)], vec![last(6)]]);
+    let pair =
+        Pair::new(Manner::InTurn(First::Dropped), vec![], vec![vec![last(5)], vec![last(6)]]);
     pair.decode.submit(1, |submit, extras| {
         submit.choices = 2;
         extras.prefill = Some(pair.peer.clone());

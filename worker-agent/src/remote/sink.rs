@@ -25,8 +25,6 @@ pub(crate) struct LifeSink {
     blocks: AtomicU32,
     /// Whether blocks were told of, wherever they are, since all were forgotten.
     told: AtomicBool,
-    /// Whether the engine was told to rest.
-    rests: AtomicBool,
     /// Who follows the engine's events, where it publishes any.
     follower: OnceLock<Control>,
 }
@@ -45,7 +43,6 @@ impl LifeSink {
             feed: Mutex::new(feeds.open(worker, generation)),
             blocks: AtomicU32::new(0),
             told: AtomicBool::new(false),
-            rests: AtomicBool::new(false),
             follower: OnceLock::new(),
         }
     }
@@ -53,16 +50,6 @@ impl LifeSink {
     /// Says who follows the engine. Has no effect the second time.
     pub(crate) fn followed_by(&self, follower: Control) {
         let _ = self.follower.set(follower);
-    }
-
-    /// Takes requests or, while the engine rests, none: it would hold them for as long.
-    pub(crate) fn rest(&self, rests: bool) {
-        self.rests.store(rests, Ordering::Relaxed);
-    }
-
-    /// Whether the engine rests.
-    pub(crate) fn rests(&self) -> bool {
-        self.rests.load(Ordering::Relaxed)
     }
 
     /// The engine forgot all blocks, and may say so late.
@@ -107,11 +94,11 @@ impl LifeSink {
         Snapshot { generation: feed.generation(), next_sequence: feed.next_sequence(), blocks }
     }
 
-    fn publish(&self, mut events: Vec<KvEvent>) {
-        for event in &events {
+    fn publish(&self, events: &[KvEvent]) {
+        for event in events {
             self.count(event);
         }
-        self.feed.lock().events(&mut events);
+        self.feed.lock().events(events);
     }
 
     /// Keeps `blocks` and `told`. One task publishes, so that nothing is lost between reading and
@@ -145,7 +132,7 @@ impl Drop for LifeSink {
 
 impl KvSink for LifeSink {
     fn apply(&self, _: WorkerRank, _: Generation, events: &[KvEvent]) {
-        self.publish(events.to_vec());
+        self.publish(events);
     }
 
     fn replace(&self, _: WorkerRank, _: Generation, blocks: Vec<(SequenceHash, Medium)>) {
@@ -165,12 +152,12 @@ impl KvSink for LifeSink {
                 })
             }));
         }
-        self.publish(events);
+        self.publish(&events);
     }
 
     fn unknown(&self, _: WorkerRank) {
         if self.told.load(Ordering::Relaxed) {
-            self.publish(vec![KvEvent::Cleared]);
+            self.publish(&[KvEvent::Cleared]);
         }
     }
 }

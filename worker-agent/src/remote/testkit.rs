@@ -8,6 +8,7 @@ use super::probe::Probe;
 use super::request::Rank;
 use super::sink::LifeSink;
 use super::tally::Tally;
+use crate::config::{AgentArgs, AgentSettings, Runs, StockSettings};
 use crate::engine::RequestKey;
 use crate::events::Feeds;
 use crate::events::publish::Queue;
@@ -17,6 +18,7 @@ use crate::metrics::AgentMetrics;
 use crate::outbox::{Outbox, Route};
 use crate::translate;
 use crate::worker::{COMMANDS_MAX, Command, Submission};
+use clap::{Args, FromArgMatches};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
@@ -24,8 +26,8 @@ use stator_dialect::{Answer, Ask, Delta, Description, Dialect, Fault, Finish, Ma
 use stator_protos::worker::{self, FinishReason};
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::collections::VecDeque;
-use std::future::{pending, poll_fn};
-use std::sync::atomic::AtomicBool;
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -48,7 +50,19 @@ pub(super) enum Step {
 pub(super) enum Checkup {
     Well,
     Ill,
+    /// Ill so many times, and well after that.
+    IllFor(u32),
     Late,
+}
+
+impl Checkup {
+    fn next(&mut self) -> Self {
+        let now = self.clone();
+        if let Self::IllFor(times) = self {
+            *times = times.saturating_sub(1);
+        }
+        now
+    }
 }
 
 /// An engine that does as it is told.
@@ -103,7 +117,7 @@ impl Scripted {
         Probe {
             dialect: self.clone(),
             tallies: OnceLock::new(),
-            resting: AtomicBool::new(false),
+            resting: Arc::default(),
             canary_idle,
         }
     }
@@ -142,10 +156,10 @@ impl Answer for Running {
 #[tonic::async_trait]
 impl Dialect for Scripted {
     async fn healthy(&self) -> Result<(), Fault> {
-        let health = self.health.lock().clone();
+        let health = self.health.lock().next();
         match health {
-            Checkup::Well => Ok(()),
-            Checkup::Ill => Err(Fault::Failed("ill".into())),
+            Checkup::Well | Checkup::IllFor(0) => Ok(()),
+            Checkup::Ill | Checkup::IllFor(_) => Err(Fault::Failed("ill".into())),
             Checkup::Late => pending().await,
         }
     }
@@ -164,6 +178,10 @@ impl Dialect for Scripted {
         Ok(Box::new(Running { steps: script.into(), engine: self.running.clone() }))
     }
 
+    fn forgets(&self, operation: &Operation) -> bool {
+        operation.forgets()
+    }
+
     async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
         self.operated.send_modify(|done| done.push(operation.clone()));
         // The sender is as old as the engine.
@@ -174,6 +192,16 @@ impl Dialect for Scripted {
     fn pair(&self, _: u64, _: &RawValue) -> Result<Manner, Fault> {
         let unsupported = || Fault::Unsupported("it works alone".into());
         self.manner.lock().clone().ok_or_else(unsupported)
+    }
+}
+
+/// Settings of an agent with these flags, whose engine is a stock engine.
+pub(super) fn stock_settings(flags: &[&str]) -> StockSettings {
+    let command = AgentArgs::augment_args(clap::Command::new("agent").no_binary_name(true));
+    let args = AgentArgs::from_arg_matches(&command.get_matches_from(flags)).unwrap();
+    match AgentSettings::try_from(args).unwrap().engine {
+        Runs::Stock(stock) => stock,
+        Runs::Own(engine) => panic!("{engine:?} is our own"),
     }
 }
 
@@ -207,6 +235,7 @@ pub(super) struct Bed {
     pub(super) feeds: Arc<Feeds>,
     pub(super) queue: Arc<Queue>,
     pub(super) tally: Arc<Tally>,
+    resting: Arc<AtomicBool>,
     registry: Registry,
 }
 
@@ -225,7 +254,7 @@ impl Bed {
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         stock.register(&mut registry);
-        let tally = Arc::new(Tally::default());
+        let (tally, resting) = (Arc::new(Tally::default()), Arc::<AtomicBool>::default());
         let rank = Rank {
             dialect: engine.clone(),
             rank: None,
@@ -234,6 +263,7 @@ impl Bed {
             prefill_timeout: Duration::from_secs(1),
             metrics: metrics.clone(),
             stock,
+            resting: resting.clone(),
         };
         let queue = Arc::new(Queue::default());
         let feeds = Arc::new(Feeds::new(1 << 20, queue.clone(), metrics.clone()));
@@ -244,7 +274,7 @@ impl Bed {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         tokio::spawn(driver.run(inbox));
         let (outbox, in_flight) = (Arc::new(Outbox::new()), InFlight::new());
-        Self { engine, commands, outbox, in_flight, life, feeds, queue, tally, registry }
+        Self { engine, commands, outbox, in_flight, life, feeds, queue, tally, resting, registry }
     }
 
     /// Begins a life.
@@ -253,11 +283,9 @@ impl Bed {
         self.life.send_replace(Life::Up(Arc::new(sink)));
     }
 
-    /// Tells the life to take requests, or none.
+    /// Has the engine rest, or work again.
     pub(super) fn rest(&self, rests: bool) {
-        if let Life::Up(sink) = &*self.life.borrow() {
-            sink.rest(rests);
-        }
+        self.resting.store(rests, Ordering::Relaxed);
     }
 
     /// Ends the life.
@@ -298,8 +326,7 @@ impl Bed {
 
     /// What the client has got since it last asked; waits for something.
     pub(super) async fn got(&self) -> Vec<Got> {
-        let outputs = poll_fn(|context| self.outbox.poll_take(context)).await;
-        outputs.unwrap().into_iter().map(Got::from).collect()
+        self.outbox.next().await.unwrap().into_iter().map(Got::from).collect()
     }
 
     /// Whether the metrics have this line.

@@ -8,7 +8,6 @@ use stator_protos::load::Load;
 use stator_protos::topic::{Kind, Topic};
 use stator_protos::worker::FinishReason as Reason;
 use stator_protos::{Generation, WorkerId, WorkerRank};
-use std::future::poll_fn;
 
 /// A prompt that makes the fake engine fail in its next step.
 const POISON: u32 = 666;
@@ -142,7 +141,7 @@ impl Harness {
     }
 
     async fn frame(&self) -> Vec<worker::Output> {
-        poll_fn(|context| self.outbox.poll_take(context)).await.unwrap()
+        self.outbox.next().await.unwrap()
     }
 
     /// All tokens of request `id` and how it ended.

@@ -16,6 +16,17 @@ async fn tokens_are_sent_on_as_they_come_and_the_last_ends_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_reads_the_end_of_the_last_choice_may_use_the_name_again() {
+    let bed = Bed::up([vec![last(7)], vec![token(8), last(9)]]);
+    bed.submit(1, |submit, _| submit.choices = 2);
+    let mut ends = 0;
+    while ends < 2 {
+        ends += bed.got().await.iter().filter(|got| got.end.is_some()).count();
+        assert_eq!(bed.outbox.route(1).is_none(), ends == 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancelled_request_is_aborted_in_the_engine_and_ends_once() {
     let bed = Bed::up([vec![token(7), Step::Never]]);
     bed.submit(1, |_, _| ());

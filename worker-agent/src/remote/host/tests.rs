@@ -27,7 +27,14 @@ async fn next(host: &mut Host) -> Option<Told> {
 }
 
 fn attach(engine: &Arc<Scripted>) -> (Host, Arc<super::super::tally::Tally>) {
-    let (probe, tally) = (engine.probe(None), Arc::default());
+    attach_with(engine, None)
+}
+
+fn attach_with(
+    engine: &Arc<Scripted>,
+    canary_idle: Option<Duration>,
+) -> (Host, Arc<super::super::tally::Tally>) {
+    let (probe, tally) = (engine.probe(canary_idle), Arc::default());
     probe.tallies.set(vec![Arc::clone(&tally)]).unwrap();
     (Host::start(None, Arc::new(probe), LIMITS), tally)
 }
@@ -44,6 +51,49 @@ async fn an_attached_engine_that_is_ill_is_down_until_it_serves_again() {
     assert_eq!(next(&mut host).await, Some(Told::Up));
     // A token is the proof of it.
     assert_eq!(engine.asks.borrow().len(), asked + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_bad_answer_ends_no_life_and_a_death_is_told_within_a_second() {
+    let engine = Scripted::new([]);
+    let (mut host, _) = attach(&engine);
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    for _ in 0..3 {
+        *engine.health.lock() = Checkup::IllFor(1);
+        assert!(tokio::time::timeout(INTERVAL * 4, host.next()).await.is_err());
+    }
+    let died = Instant::now();
+    *engine.health.lock() = Checkup::Ill;
+    assert!(matches!(next(&mut host).await, Some(Told::Down(..))));
+    assert!(died.elapsed() <= Duration::from_secs(1), "{:?}", died.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_go_on_while_a_canary_is_awaited() {
+    let engine = Scripted::new([vec![last(1)], vec![Step::Never]]);
+    let idle = Duration::from_secs(30);
+    let (mut host, _) = attach_with(&engine, Some(idle));
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert!(tokio::time::timeout(idle + INTERVAL * 2, host.next()).await.is_err());
+    engine.runs(1).await;
+    let died = Instant::now();
+    *engine.health.lock() = Checkup::Ill;
+    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
+    assert!(died.elapsed() <= Duration::from_secs(1), "{:?}", died.elapsed());
+    // Nobody waits for that token any more.
+    engine.runs(0).await;
+    *engine.health.lock() = Checkup::Well;
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_without_a_token_ends_a_life() {
+    let engine = Scripted::new([vec![last(1)], vec![Step::Never]]);
+    let (mut host, _) = attach_with(&engine, Some(Duration::from_secs(30)));
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    let why = "a canary failed: no token within 60 s";
+    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", why.into())));
+    assert_eq!(next(&mut host).await, Some(Told::Up));
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,7 +164,7 @@ fn launch(engine: &Arc<Scripted>, script: &str, restarts: u32) -> Host {
         ..Policy::default()
     };
     let args = vec!["-c".into(), script.into()];
-    let command = EngineCommand { program: "sh".into(), args, env: vec![] };
+    let command = EngineCommand { program: "sh".into(), args, ..EngineCommand::default() };
     let supervisor = Supervisor::new("test", command, policy);
     let home = tempfile::tempdir().unwrap();
     let probe = Arc::new(engine.probe(None));

@@ -1,12 +1,11 @@
 use super::super::host::Host;
 use super::super::metrics::StockMetrics;
+use super::super::place::Place;
 use super::super::testkit::*;
 use super::*;
-use crate::config::{AgentArgs, AgentSettings, Runs};
 use crate::events::Feeds;
 use crate::events::publish::Queue;
 use crate::metrics::AgentMetrics;
-use clap::{Args, Command, FromArgMatches};
 use prometheus_client::registry::Registry;
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
 use stator_runtime::admin::Readiness;
@@ -20,16 +19,6 @@ struct Bed {
     readiness: Readiness,
     life: watch::Receiver<Life>,
     registry: Registry,
-}
-
-fn settings() -> crate::config::StockSettings {
-    let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true));
-    let flags = ["--engine=vllm", "--model=/m", "--attach=http://127.0.0.1:1"];
-    let args = AgentArgs::from_arg_matches(&command.get_matches_from(flags)).unwrap();
-    match AgentSettings::try_from(args).unwrap().engine {
-        Runs::Stock(stock) => stock,
-        Runs::Own(_) => panic!("vllm is no engine of our own"),
-    }
 }
 
 fn record() -> AgentRecord {
@@ -68,11 +57,15 @@ impl Bed {
         let (news, host) = Host::scripted();
         let description = scripted.description.lock().clone();
         let engine = Engine {
-            settings: settings(),
+            settings: stock_settings(&[
+                "--engine=vllm",
+                "--model=/m",
+                "--attach=http://127.0.0.1:1",
+            ]),
             probe: Arc::new(scripted.probe(None)),
             host,
             // Nobody reads its metrics there.
-            url: String::new(),
+            place: Arc::new(Place::new("", scripted.clone())),
             description,
             block_size: 16,
             total_blocks: 100,

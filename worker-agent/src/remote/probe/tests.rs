@@ -57,32 +57,58 @@ async fn late_answers_are_forgiven_while_they_are_few_in_a_row() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_canary_is_asked_for_after_idle_time_and_only_then() {
+async fn one_bad_answer_is_asked_about_again_before_it_counts() {
+    let engine = Scripted::new([]);
+    let (probe, _) = probe(&engine, None);
+    let mut memory = Memory::default();
+    for (times, expected) in [(1, Ok(())), (2, Err("ill".into())), (0, Ok(()))] {
+        *engine.health.lock() = Checkup::IllFor(times);
+        assert_eq!(probe.healthy(&mut memory).await, expected, "{times}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_is_wanted_after_idle_time_and_only_then() {
     let engine = Scripted::new([]);
     let (probe, tally) = probe(&engine, Some(IDLE));
-    let mut memory = Memory::default();
-    let mut canaries = async |passed: Duration| {
+    let mut idle = Idle::default();
+    let mut wanted = async |passed: Duration| {
         tokio::time::advance(passed).await;
-        probe.healthy(&mut memory).await.map(|()| engine.asks.borrow().len())
+        probe.wants_canary(&mut idle)
     };
-    assert_eq!(canaries(IDLE / 2).await, Ok(0));
-    assert_eq!(canaries(IDLE / 2).await, Ok(1));
+    assert!(!wanted(IDLE / 2).await);
+    assert!(wanted(IDLE / 2).await);
     // A request that came and went begins the time anew; one that runs stops it.
     drop(tally.enter(1));
-    assert_eq!(canaries(IDLE).await, Ok(1));
+    assert!(!wanted(IDLE).await);
     let entry = tally.enter(1);
-    assert_eq!(canaries(IDLE).await, Ok(1));
-    assert_eq!(canaries(IDLE).await, Ok(1));
+    assert!(!wanted(IDLE).await);
+    assert!(!wanted(IDLE).await);
     drop(entry);
-    assert_eq!(canaries(IDLE / 2).await, Ok(1));
-    assert_eq!(canaries(IDLE).await, Ok(2));
+    assert!(!wanted(IDLE / 2).await);
+    assert!(wanted(IDLE).await);
     // So does rest.
     probe.resting.store(true, Ordering::Relaxed);
-    assert_eq!(canaries(IDLE).await, Ok(2));
+    assert!(!wanted(IDLE).await);
     probe.resting.store(false, Ordering::Relaxed);
-    assert_eq!(canaries(IDLE).await, Ok(2));
+    assert!(!wanted(IDLE).await);
+    assert!(wanted(IDLE).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_asks_every_rank_and_a_broken_connection_is_tried_again_once() {
+    let unreachable = || vec![Step::Refuse(Fault::Unreachable("gone".into()))];
+    let busy = vec![Step::Refuse(Fault::Overloaded("busy".into()))];
+    let engine = Scripted::new([unreachable(), vec![last(1)], busy]);
+    let probe = engine.probe(None);
+    probe.tallies.set(vec![Arc::default(), Arc::default()]).unwrap();
+    assert_eq!(probe.canary().await, Ok(()));
+    let ranks = engine.asks.borrow().iter().map(|ask| ask.rank).collect::<Vec<_>>();
+    assert_eq!(ranks, [Some(0), Some(0), Some(1)]);
+    engine.scripts.lock().extend([unreachable(), unreachable()]);
+    assert_eq!(probe.canary().await, Err("a canary failed: gone".into()));
     engine.scripts.lock().push_back(vec![Step::Fail(Fault::Failed("x".into()))]);
-    assert_eq!(canaries(IDLE).await, Err("a canary failed: x".into()));
+    assert_eq!(probe.canary().await, Err("a canary failed: x".into()));
 }
 
 #[test]

@@ -1,0 +1,127 @@
+use super::*;
+use clap::{Command, FromArgMatches};
+
+fn check(args: &[&str]) -> Result<AgentSettings, String> {
+    let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true));
+    let matches = command.try_get_matches_from(args).map_err(|error| error.to_string())?;
+    let args = AgentArgs::from_arg_matches(&matches).unwrap();
+    AgentSettings::try_from(args).map_err(|error| error.to_string())
+}
+
+#[test]
+fn defaults_are_valid_and_follow_the_engine() {
+    let settings = check(&[]).unwrap();
+    assert_eq!(settings.listen, Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 7000))));
+    let running = |args: &[&str]| match check(args).unwrap().engine {
+        Runs::Own(engine) => engine.options.max_running,
+        Runs::Stock(stock) => panic!("{stock:?}"),
+    };
+    assert_eq!(running(&[]), 64);
+    assert_eq!(running(&["--engine=sim"]), 256);
+}
+
+#[test]
+fn a_stock_engine_takes_its_own_flags_after_two_dashes() {
+    let args = ["--engine=vllm", "--model=/m", "--role=decode", "--", "--max-num-seqs", "8"];
+    let settings = check(&args).unwrap();
+    assert_eq!(settings.profile.role, Role::Decode);
+    let Runs::Stock(stock) = settings.engine else { panic!("{:?}", settings.engine) };
+    assert_eq!((stock.kind, stock.restarts), (stator_dialect::Kind::Vllm, None));
+    let args = vec!["--max-num-seqs".into(), "8".into()];
+    assert_eq!(stock.origin, Origin::Started { program: None, port: 0, args });
+}
+
+#[test]
+fn faults_of_a_stock_engine_are_reported_at_once() {
+    let flags = ["--engine=sglang", "--workers=2", "--attach=nowhere", "--labels=a=b,"];
+    let more = ["--engine-port=7", "--engine-metrics-max-bytes=8388609", "--", "--x"];
+    let error = check(&[flags, more].concat()).unwrap_err();
+    for line in [
+        "workers: 2 is not in 1..=1",
+        "model: the model's folder is needed: proxies take its tokenizer from here",
+        "attach: a running engine takes no flags after `--`",
+        "attach: \"nowhere\" is not `http://host:port`",
+        "engine-port: 7 is for an engine that is started here",
+        "engine-metrics-max-bytes: 8388609 is not in 0..=8388608",
+        "labels: \"\" has 0 bytes, 1 to 256",
+    ] {
+        assert!(error.lines().any(|found| found == line), "{line}\nmissing in\n{error}");
+    }
+}
+
+#[test]
+fn a_key_comes_from_the_command_line_or_a_file_and_no_fault_shows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |contents: &str| {
+        let path = folder.path().join("key");
+        std::fs::write(&path, contents).unwrap();
+        format!("--engine-api-key-file={}", path.display())
+    };
+    let key = |flags: &[&str]| {
+        let flags = [&["--engine=vllm", "--model=/m"], flags].concat();
+        check(&flags).map(|settings| match settings.engine {
+            Runs::Stock(stock) => stock.api_key,
+            Runs::Own(engine) => panic!("{engine:?}"),
+        })
+    };
+    let hush = Some(stator_dialect::ApiKey("hush".into()));
+    assert_eq!(key(&[]), Ok(None));
+    assert_eq!(key(&["--engine-api-key=hush"]), Ok(hush.clone()));
+    assert_eq!(key(&[&file(" hush\n")]), Ok(hush));
+    assert_eq!(
+        key(&[&file("")]),
+        Err("engine-api-key-file: the key has 0 bytes, 1 to 4096".into())
+    );
+    for bad in ["hu sh", "hu\"sh", "hüsh"] {
+        let error = key(&[&file(bad)]).unwrap_err();
+        assert!(error.starts_with("engine-api-key-file: the key has white space"), "{error}");
+        assert!(!error.contains("hu"), "{error}");
+    }
+    let error = key(&["--engine-api-key-file=/no/such"]).unwrap_err();
+    assert!(error.starts_with("engine-api-key-file: cannot read \"/no/such\""), "{error}");
+    assert!(key(&["--engine-api-key=hush", &file("hush")]).is_err());
+}
+
+#[test]
+fn flags_of_stock_engines_are_refused_where_there_is_none() {
+    let error = check(&["--attach=http://h:1", "--role=decode", "--", "--x"]).unwrap_err();
+    for flag in ["attach", "role", "flags after `--`"] {
+        let line = format!("{flag}: needs --engine vllm, sglang or trtllm");
+        assert!(error.lines().any(|found| found == line), "{line}\nmissing in\n{error}");
+    }
+}
+
+#[test]
+fn every_fault_is_reported_at_once() {
+    let args = [
+        "--workers=0",
+        "--block-size=0",
+        "--max-running=0",
+        "--sim-speedup=NaN",
+        "--listen=nowhere",
+        "--events-listen=ipc://*",
+        "--replay-listen=udp://1.2.3.4:5",
+        "--lease-ms=1",
+        "--agent-id=../x",
+    ];
+    let error = check(&args).unwrap_err();
+    for line in [
+        "workers: 0 is not in 1..=1024",
+        "block-size: 0 is not in 1..=1024",
+        "max-running: 0 is not in 1..=65536",
+        "sim-speedup: NaN is not in 0.001..=1000000",
+        "listen: \"nowhere\" is neither `address:port` nor `unix:///path`",
+        "events-listen: \"ipc://*\" is neither `tcp://address:port` nor `ipc:///path`",
+        "replay-listen: \"udp://1.2.3.4:5\" is neither `tcp://address:port` nor `ipc:///path`",
+        "lease-ms: 1 is not in 300..=600000",
+        "agent-id: \"../x\" is not 1 to 128 of A-Z a-z 0-9 . _ -",
+    ] {
+        assert!(error.lines().any(|found| found == line), "{line}\nmissing in\n{error}");
+    }
+}
+
+#[test]
+fn unix_and_ipc_endpoints_are_taken() {
+    let settings = check(&["--listen=unix:///tmp/a.sock", "--events-listen=ipc:///tmp/b"]);
+    assert_eq!(settings.unwrap().listen, Listen::Unix("/tmp/a.sock".into()));
+}

@@ -1,0 +1,84 @@
+use super::*;
+use std::collections::HashSet;
+
+fn settings(flags: &[&str]) -> StockSettings {
+    super::super::testkit::stock_settings(flags)
+}
+
+/// The words of a command, and the ports among them.
+fn starts(settings: &StockSettings) -> (Starts, Arc<Place>) {
+    let place = Arc::new(Place::new("nowhere", connect(settings, "http://127.0.0.1:1").unwrap()));
+    let there = Some(place.clone());
+    let reachable = Ipv4Addr::LOCALHOST.into();
+    let home = Path::new("/home").into();
+    (Starts { settings: settings.clone(), home, reachable, place: there }, place)
+}
+
+fn value<'a>(command: &'a EngineCommand, flag: &str) -> &'a str {
+    let at = command.args.iter().position(|word| word == flag).unwrap();
+    &command.args[at + 1]
+}
+
+#[test]
+fn every_start_is_on_ports_that_are_free_then_and_the_place_follows() {
+    let (mut starts, place) = starts(&settings(&["--engine=vllm", "--model=/m"]));
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        let command = starts.command().unwrap();
+        let port = value(&command, "--port").to_owned();
+        assert_eq!(&*place.url(), format!("http://127.0.0.1:{port}"));
+        // Somebody takes it before the next start.
+        let address = format!("127.0.0.1:{port}");
+        taken.push(std::net::TcpListener::bind(address).expect("nobody has it before"));
+    }
+}
+
+#[test]
+fn a_port_of_the_users_stays() {
+    let flags = ["--engine=vllm", "--model=/m", "--engine-port=20000"];
+    let (mut starts, place) = starts(&settings(&flags));
+    for _ in 0..2 {
+        assert_eq!(value(&starts.command().unwrap(), "--port"), "20000");
+        assert_eq!(&*place.url(), "http://127.0.0.1:20000");
+    }
+}
+
+#[test]
+fn no_two_things_of_an_engine_share_a_port() {
+    let flags = ["--engine=vllm", "--model=/m", "--role=prefill", "--", "-dp", "3"];
+    for _ in 0..20 {
+        let Ports { http, events, side } = Ports::choose(&settings(&flags)).unwrap();
+        let all: HashSet<_> =
+            [http].into_iter().chain(events..events + 6).chain(side..side + 3).collect();
+        assert_eq!(all.len(), 10, "{http} {events} {side}");
+    }
+}
+
+#[test]
+fn several_ranks_publish_on_ports_in_a_row_and_engines_meet_where_others_reach_them() {
+    let flags = ["--engine=vllm", "--model=/m", "--role=prefill", "--", "-dp", "2"];
+    let ports = Ports { http: 1, events: 10, side: 20 };
+    let reachable = "10.0.0.1".parse().unwrap();
+    let command = command(&settings(&flags), Path::new("/home"), (ports, reachable)).unwrap();
+    let events = value(&command, "--kv-events-config");
+    assert!(events.contains("tcp://*:10") && events.contains("tcp://*:12"), "{events}");
+    let env = |name: &str| command.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+    assert_eq!(env("VLLM_NIXL_SIDE_CHANNEL_HOST"), Some("10.0.0.1"));
+    assert_eq!(env("VLLM_NIXL_SIDE_CHANNEL_PORT"), Some("20"));
+}
+
+#[test]
+fn flags_that_contradict_are_found_before_anything_is_started() {
+    let flags = ["--engine=vllm", "--model=/m", "--", "--port", "1"];
+    let error = launch(&settings(&flags), "w").err().unwrap().to_string();
+    assert_eq!(error, "engine flag --port: set by the agent, with --engine-port before `--`");
+}
+
+#[test]
+fn an_attached_engine_stays_where_it_is() {
+    let url = "http://127.0.0.1:1";
+    let (launch, place) =
+        launch(&settings(&["--engine=vllm", "--model=/m", "--attach", url]), "w").unwrap();
+    assert!(launch.is_none());
+    assert_eq!(&*place.url(), url);
+}

@@ -1,0 +1,228 @@
+//! A request whose prompt another worker computes: who is asked for what, and what becomes of the
+//! token that comes of the prompt.
+//!
+//! Where the engines allow it, that token goes to the client as soon as prefill has it, and decode
+//! goes on from it; otherwise decode computes the prompt's last position once more.
+
+use super::metrics::PrefilledBy;
+use super::request::{Begun, Failure, Job, Progress, failure, first_of, sampling};
+use crate::engine::Sampling;
+use crate::extras::Peer;
+use crate::translate;
+use crate::worker::Prefilled;
+use futures::future;
+use serde_json::value::RawValue;
+use stator_dialect::{Answer, Ask, Delta, Fault, Finish, First, Hand, Manner};
+use stator_protos::worker;
+use tokio::time::Instant;
+
+/// Why the prompt is computed here, for counters and for people.
+type Why = (PrefilledBy, String);
+
+impl Job<'_> {
+    /// Begins with the KV that another worker computes, or without it where that does not work;
+    /// `None` where all of the answer came with it.
+    pub(super) async fn with_prefill(
+        &self,
+        progress: &mut Progress,
+        peer: &Peer,
+    ) -> Result<Option<Begun>, Failure> {
+        let stock = &self.rank.stock;
+        if self.request.choices > 1 {
+            // What was handed over is used once; the other choices would compute the prompt anyway.
+            stock.prefilled(PrefilledBy::itself_choices);
+            return self.begin(progress, Hand::Whole).await.map(Some).map_err(failure);
+        }
+        let deadline = Instant::now() + self.rank.prefill_timeout;
+        let paired = tokio::time::timeout_at(deadline, self.paired(progress, peer, deadline));
+        let (by, why) = match paired.await {
+            Ok(Ok(begun)) => {
+                self.count_prefill(progress);
+                return Ok(begun);
+            }
+            Ok(Err(why)) => why,
+            Err(_) => {
+                let waited = self.rank.prefill_timeout.as_millis();
+                (PrefilledBy::itself_timeout, format!("nothing within {waited} ms"))
+            }
+        };
+        stock.prefilled(by);
+        let client_request_id = &self.extras.client_request_id;
+        tracing::warn!(client_request_id, prefill = %peer.worker, why, "computing the prompt here");
+        // Whatever the client has is part of the prompt now.
+        progress.taken = progress.taken.or(progress.repeated.take());
+        progress.prefill_failed = progress.taken.is_none();
+        self.begin(progress, Hand::Whole).await.map(Some).map_err(failure)
+    }
+
+    async fn paired(
+        &self,
+        progress: &mut Progress,
+        peer: &Peer,
+        deadline: Instant,
+    ) -> Result<Option<Begun>, Why> {
+        match self.rank.dialect.pair(self.request.key.0, &peer.handover).map_err(engine)? {
+            Manner::InTurn(first) => {
+                let prefilled = self.prefilled(progress, peer, (first, None)).await?;
+                self.in_turn(progress, (first, prefilled), deadline).await
+            }
+            Manner::Together { prefill, decode, first } => {
+                let begun =
+                    async { self.begin(progress, Hand::Decode(decode)).await.map_err(engine) };
+                let prefilled = self.prefilled(progress, peer, (first, Some(&prefill)));
+                let (_, begun) = future::try_join(prefilled, begun).await?;
+                Ok(Some(begun))
+            }
+        }
+    }
+
+    /// Goes on from what a prefill said.
+    async fn in_turn(
+        &self,
+        progress: &mut Progress,
+        (first, prefilled): (First, Prefilled),
+        deadline: Instant,
+    ) -> Result<Option<Begun>, Why> {
+        let Prefilled { handover, cached_tokens, first: token } = prefilled;
+        let token = token.filter(|_| self.is_wanted(progress, first));
+        let token = token.map(|token| Delta { cached_tokens: Some(cached_tokens), ..token });
+        let told = match (handover, token) {
+            (None, Some(all @ Delta { finish: Some(Finish::Stop(_)), .. })) => {
+                self.count_prefill(progress);
+                self.deliver(progress, all);
+                return Ok(None);
+            }
+            (None, _) => {
+                let why = "the prefill worker's engine handed nothing over";
+                return Err((PrefilledBy::itself_prefill_failed, why.into()));
+            }
+            (Some(told), Some(token)) if self.is_early(progress, &token) => {
+                let had = token.tokens.first().copied();
+                self.count_prefill(progress);
+                self.deliver(progress, Delta { finish: None, ..token });
+                match first {
+                    First::Taken { .. } => progress.taken = had,
+                    First::Passed | First::Dropped => progress.repeated = had,
+                }
+                told
+            }
+            // One that ends the answer is left to decode, which frees what was handed over.
+            (Some(told), _) => told,
+        };
+        let entry = self.rank.tally.enter(0);
+        let ask = self.ask(progress, Hand::Decode(told));
+        let (answer, first) = self.begun_for_certain(ask, deadline).await.map_err(engine)?;
+        Ok(Some(Begun { answer, first, entry }))
+    }
+
+    /// Counts the prefill worker as who computed the prompt, once and before the client knows.
+    fn count_prefill(&self, progress: &mut Progress) {
+        if !std::mem::replace(&mut progress.prefilled, true) {
+            self.rank.stock.prefilled(PrefilledBy::prefill_worker);
+        }
+    }
+
+    /// Begins to decode in a task of its own. It goes on to the first token where nobody waits for
+    /// it any more: what is handed over to an engine that never hears of it would stay where it is
+    /// until its lease ends. `deadline` ends the task.
+    async fn begun_for_certain(
+        &self,
+        ask: Ask,
+        deadline: Instant,
+    ) -> Result<(Box<dyn Answer>, Delta), Fault> {
+        let engine = self.rank.dialect.clone();
+        let begun =
+            tokio::spawn(
+                async move { tokio::time::timeout_at(deadline, first_of(&engine, ask)).await },
+            );
+        match begun.await {
+            Ok(Ok(begun)) => begun,
+            Ok(Err(_)) => Err(Fault::Unreachable("no token before the deadline".into())),
+            Err(error) => Err(Fault::Failed(format!("the task that waits for it: {error}"))),
+        }
+    }
+
+    /// Whether the token that comes of the prompt must be chosen as the client asked.
+    fn is_wanted(&self, progress: &Progress, first: First) -> bool {
+        match first {
+            First::Dropped => false,
+            First::Passed => true,
+            First::Taken { .. } => {
+                let room = first.is_taken_behind(self.request.tokens.len());
+                room && continues(&sampling(&self.request, progress.choice, 0))
+            }
+        }
+    }
+
+    /// Whether the token may go to the client before decode has begun.
+    fn is_early(&self, progress: &Progress, token: &Delta) -> bool {
+        let sampling = sampling(&self.request, progress.choice, 0);
+        let one = token.tokens.len() == 1 && token.finish == Some(Finish::Length);
+        // Where decode fails the answer goes on as if the token were of the prompt.
+        one && sampling.max_tokens > 1 && sampling.guide.is_none()
+    }
+
+    async fn prefilled(
+        &self,
+        progress: &Progress,
+        peer: &Peer,
+        (first, told): (First, Option<&RawValue>),
+    ) -> Result<Prefilled, Why> {
+        let prompt = self.prompt(progress, peer, self.is_wanted(progress, first));
+        let asked = self.rank.peers.prefill(peer, prompt, told, self.rank.prefill_timeout).await;
+        asked.map_err(|why| (PrefilledBy::itself_prefill_failed, why))
+    }
+
+    /// What a prefill worker is sent. A token that is not wanted is whichever is most likely, and
+    /// ends nothing.
+    fn prompt(&self, progress: &Progress, peer: &Peer, wanted: bool) -> worker::Submit {
+        let sampling = sampling(&self.request, progress.choice, 0);
+        let sampling = match wanted {
+            true => worker::Sampling {
+                max_tokens: 1,
+                min_tokens: sampling.min_tokens.min(1),
+                prompt_logprobs: None,
+                ..translate::sampling_of(&sampling)
+            },
+            false => worker::Sampling {
+                max_tokens: 1,
+                min_tokens: 1,
+                ignore_eos: true,
+                ..worker::Sampling::default()
+            },
+        };
+        let (traceparent, tracestate) = match self.traced.told() {
+            Some(trace) => (trace.parent, trace.state.unwrap_or_default()),
+            None => Default::default(),
+        };
+        worker::Submit {
+            request_id: 0,
+            worker_id: peer.worker.worker.0,
+            rank: peer.worker.rank.into(),
+            token_ids: self.request.tokens.clone(),
+            choices: 1,
+            sampling: Some(sampling),
+            cache_salt: self.request.cache_salt.clone().unwrap_or_default(),
+            lora_name: self.extras.lora.clone().unwrap_or_default(),
+            client_request_id: self.extras.client_request_id.clone(),
+            traceparent,
+            tracestate,
+            priority: self.extras.priority,
+            ..worker::Submit::default()
+        }
+    }
+}
+
+/// Whether an answer is the same where its first token is told as the last of the prompt: no draw
+/// depends on how many came before it, and nothing counts or constrains what was generated.
+fn continues(sampling: &Sampling) -> bool {
+    sampling.temperature == 0.0
+        && sampling.presence_penalty == 0.0
+        && sampling.frequency_penalty == 0.0
+        && sampling.guide.is_none()
+        && sampling.max_tokens > 1
+}
+
+fn engine(fault: Fault) -> Why {
+    (PrefilledBy::itself_engine_failed, fault.to_string())
+}

@@ -1,0 +1,190 @@
+//! What becomes of the token that a prefill computes.
+
+use super::request_tests::Pair;
+use super::testkit::*;
+use crate::engine::{RequestKey, TokenLogprobs};
+use crate::worker::Command;
+use stator_dialect::{Ask, Delta, Fault, Finish, First, Hand, Manner};
+use stator_protos::worker::guide::Form;
+use stator_protos::worker::{self, FinishReason};
+
+const TAKEN: Manner = Manner::InTurn(First::Taken { block_size: 16 });
+const PASSED: Manner = Manner::InTurn(First::Passed);
+
+/// A pair whose prefill gives token 9, and whose decode does as told.
+fn pair(manner: Manner, decode: Vec<Vec<Step>>) -> Pair {
+    Pair::new(manner, vec![vec![handover("{}")]], decode)
+}
+
+/// All tokens that the client got, and how they ended.
+async fn got(pair: &Pair) -> (Vec<u32>, Option<(FinishReason, String)>) {
+    let got = pair.decode.answers().await;
+    let tokens = got.iter().flat_map(|got| got.tokens.clone()).collect();
+    (tokens, got.into_iter().last().and_then(|got| got.end))
+}
+
+fn length() -> Option<(FinishReason, String)> {
+    Some((FinishReason::Length, String::new()))
+}
+
+fn asks(bed: &Bed) -> Vec<Ask> {
+    bed.engine.asks.borrow().clone()
+}
+
+#[tokio::test]
+async fn a_token_that_is_taken_comes_at_once_and_is_the_last_of_the_prompt() {
+    let pair = pair(TAKEN, vec![vec![token(5), last(6)]]);
+    pair.submit();
+    assert_eq!(got(&pair).await, (vec![9, 5, 6], length()));
+    let (there, here) = (asks(&pair.prefill), asks(&pair.decode));
+    assert_eq!((&*there[0].tokens, &*here[0].tokens), (&[1, 2, 3][..], &[1, 2, 3, 9][..]));
+    assert!(matches!(here[0].hand, Hand::Decode(_)));
+    assert_eq!((there[0].sampling.max_tokens, here[0].sampling.max_tokens), (1, 4));
+    pair.decode.counted("stator_agent_prefills_total{by=\"prefill_worker\"} 1");
+    pair.decode.counted("stator_agent_generated_tokens_total 3");
+
+    // Decode need not have said anything.
+    let pair = self::pair(TAKEN, vec![vec![Step::Never]]);
+    pair.submit();
+    assert_eq!(pair.decode.got().await, [part(1, &[9])]);
+}
+
+#[tokio::test]
+async fn a_token_that_is_wanted_is_chosen_as_the_client_asked() {
+    let ask = async |manner: Manner, change: fn(&mut worker::Sampling)| {
+        let pair = pair(manner, vec![vec![last(5)]]);
+        pair.decode.submit(1, |submit, extras| {
+            change(submit.sampling.as_mut().unwrap());
+            extras.prefill = Some(pair.peer.clone());
+        });
+        pair.decode.answers().await;
+        (asks(&pair.prefill).remove(0), asks(&pair.decode).remove(0))
+    };
+    let (there, _) = ask(TAKEN, |sampling| {
+        sampling.min_tokens = 3;
+        sampling.repetition_penalty = 1.5;
+        sampling.stop_token_ids = vec![7];
+        sampling.logprobs = Some(2);
+    })
+    .await;
+    let said = &there.sampling;
+    assert_eq!((said.min_tokens, said.repetition_penalty, said.ignore_eos), (1, 1.5, false));
+    assert_eq!((&said.stop_token_ids[..], said.logprobs), (&[7][..], Some(2)));
+
+    let (there, _) = ask(PASSED, |sampling| {
+        sampling.temperature = 0.5;
+        sampling.seed = 11;
+        sampling.presence_penalty = 1.0;
+    })
+    .await;
+    let said = &there.sampling;
+    assert_eq!((said.temperature, said.seed, said.presence_penalty), (0.5, 11, 1.0));
+
+    // Where an answer would be another one, decode begins it itself, and any token does.
+    let differs: [fn(&mut worker::Sampling); 5] = [
+        |sampling| sampling.temperature = 0.5,
+        |sampling| sampling.presence_penalty = 1.0,
+        |sampling| sampling.frequency_penalty = 1.0,
+        |sampling| sampling.max_tokens = 1,
+        |sampling| {
+            let form = Some(Form::JsonObject(worker::JsonObject {}));
+            sampling.guide = Some(worker::Guide { form });
+        },
+    ];
+    for change in differs {
+        let (there, here) = ask(TAKEN, change).await;
+        assert_eq!(&*here.tokens, [1, 2, 3]);
+        assert!(there.sampling.ignore_eos && there.sampling.guide.is_none());
+    }
+    // So it is where the token would begin a block, or fill one.
+    for block_size in [3, 4] {
+        let (there, here) = ask(Manner::InTurn(First::Taken { block_size }), |_| ()).await;
+        assert_eq!((&*here.tokens, there.sampling.ignore_eos), (&[1, 2, 3][..], true));
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_passed_on_is_told_once() {
+    let decode = vec![token(9), token(5), last(6)];
+    let pair = pair(PASSED, vec![decode]);
+    pair.submit();
+    assert_eq!(got(&pair).await, (vec![9, 5, 6], length()));
+    let here = asks(&pair.decode);
+    assert_eq!((&*here[0].tokens, here[0].sampling.max_tokens), (&[1, 2, 3][..], 5));
+
+    let pair = self::pair(PASSED, vec![vec![token(8), last(6)]]);
+    pair.submit();
+    let (tokens, end) = got(&pair).await;
+    let (reason, said) = end.unwrap();
+    assert_eq!((tokens, reason), (vec![9], FinishReason::Error));
+    assert!(said.contains("begins with token 8, prefill said 9"), "{said}");
+}
+
+#[tokio::test]
+async fn an_answer_that_its_first_token_ends_needs_no_decode_unless_blocks_wait_for_it() {
+    let stop = |handover| {
+        let finish = Some(Finish::Stop(Some(2)));
+        vec![Step::Say(Delta { tokens: vec![2], finish, handover, ..Delta::default() })]
+    };
+    for manner in [TAKEN, PASSED] {
+        let pair = Pair::new(manner.clone(), vec![stop(None)], vec![]);
+        pair.submit();
+        let stopped = Some((FinishReason::Stop, String::new()));
+        assert_eq!(got(&pair).await, (vec![2], stopped));
+        assert!(asks(&pair.decode).is_empty());
+        pair.decode.counted("stator_agent_prefills_total{by=\"prefill_worker\"} 1");
+
+        let pair = Pair::new(manner, vec![stop(Some(raw("{}")))], vec![vec![last(2)]]);
+        pair.submit();
+        assert_eq!(got(&pair).await, (vec![2], length()));
+        assert_eq!(&*asks(&pair.decode)[0].tokens, [1, 2, 3]);
+    }
+    // An end that nobody asked for is none.
+    let pair = Pair::new(Manner::InTurn(First::Dropped), vec![stop(None)], vec![vec![last(5)]]);
+    pair.submit();
+    assert_eq!(got(&pair).await, (vec![5], length()));
+    pair.decode.counted("stator_agent_prefills_total{by=\"itself_prefill_failed\"} 1");
+}
+
+#[tokio::test]
+async fn where_decode_fails_after_the_first_token_the_answer_goes_on_from_it() {
+    for manner in [TAKEN, PASSED] {
+        let broken = vec![Step::Fail(Fault::Failed("no such blocks".into()))];
+        let pair = pair(manner, vec![broken, vec![last(5)]]);
+        pair.submit();
+        assert_eq!(got(&pair).await, (vec![9, 5], length()));
+        let here = asks(&pair.decode);
+        assert!(matches!(here[1].hand, Hand::Whole));
+        assert_eq!((&*here[1].tokens, here[1].sampling.max_tokens), (&[1, 2, 3, 9][..], 4));
+        pair.decode.counted("stator_agent_prefills_total{by=\"itself_engine_failed\"} 1");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_with_the_first_token_leaves_nothing_running() {
+    let pair = pair(TAKEN, vec![vec![Step::Never]]);
+    pair.submit();
+    assert_eq!(pair.decode.got().await, [part(1, &[9])]);
+    pair.decode.commands.send(Command::Cancel(vec![RequestKey(1)])).await.unwrap();
+    assert_eq!(pair.decode.answers().await, [cancelled(1)]);
+    // It hears of what was handed over to it all the same, so that it lets go of it.
+    pair.decode.engine.asks.subscribe().wait_for(|asks| asks.len() == 1).await.unwrap();
+    pair.decode.engine.runs(0).await;
+}
+
+#[tokio::test]
+async fn the_first_token_has_its_logprob() {
+    let logprobs = vec![TokenLogprobs { token: 9, logprob: -0.5, top: vec![(9, -0.5)] }];
+    let first = Delta {
+        tokens: vec![9],
+        logprobs,
+        handover: Some(raw("{}")),
+        finish: Some(Finish::Length),
+        ..Delta::default()
+    };
+    let pair = Pair::new(TAKEN, vec![vec![Step::Say(first)]], vec![vec![Step::Never]]);
+    pair.submit();
+    let output = pair.decode.outbox.next().await.unwrap().remove(0);
+    assert_eq!((output.token_ids, output.logprobs.len()), (vec![9], 1));
+    assert_eq!((output.logprobs[0].logprob, output.logprobs[0].top.len()), (-0.5, 1));
+}

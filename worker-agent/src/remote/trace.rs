@@ -1,0 +1,85 @@
+//! Spans of requests on stock engines, and what their engines are told of them.
+
+use crate::engine::Request;
+use crate::extras::Extras;
+use stator_dialect::Trace;
+use stator_runtime::trace::{self, parent_from, traceparent_of, tracestate_of};
+use tracing::Span;
+
+/// A request's span, from its beginning until this is dropped.
+#[derive(Debug)]
+pub(super) struct Traced {
+    span: Span,
+    /// What came with the request, where it is valid.
+    given: Option<Trace>,
+}
+
+impl Traced {
+    /// Begins the span, a child of the one that came with the request. Costs next to nothing where
+    /// traces are off.
+    pub(super) fn begin(name: &'static str, request: &Request, extras: &Extras) -> Self {
+        let Extras { client_request_id, traceparent, tracestate, .. } = extras;
+        let state = Some(tracestate).filter(|state| !state.is_empty());
+        let parent = parent_from(traceparent, state.map(String::as_str));
+        let trace = || Trace { parent: traceparent.clone(), state: state.cloned() };
+        let given = parent.as_ref().map(|_| trace());
+        let span = tracing::info_span!(
+            target: trace::TARGET,
+            "worker",
+            otel.name = name,
+            otel.kind = "server",
+            request_id = client_request_id,
+            prompt_tokens = request.tokens.len(),
+            choices = request.choices,
+        );
+        if let Some(parent) = parent {
+            parent.adopt(&span);
+        }
+        Self { span, given }
+    }
+
+    /// What an engine is told: the span here where traces are kept, else what came.
+    pub(super) fn told(&self) -> Option<Trace> {
+        match traceparent_of(&self.span) {
+            Some(parent) => Some(Trace { parent, state: tracestate_of(&self.span) }),
+            None => self.given.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{RequestKey, Sampling};
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn check(traceparent: &str, tracestate: &str) -> Option<Trace> {
+        let extras = Extras {
+            traceparent: traceparent.into(),
+            tracestate: tracestate.into(),
+            ..Extras::default()
+        };
+        let request = Request {
+            key: RequestKey(1),
+            tokens: vec![1],
+            resumed: 0,
+            first_choice: 0,
+            choices: 1,
+            sampling: Sampling::default().into(),
+            cache_salt: None,
+        };
+        Traced::begin("worker.generate", &request, &extras).told()
+    }
+
+    #[test]
+    fn without_traces_what_came_is_told_if_it_is_valid() {
+        let trace = |state: Option<&str>| {
+            Some(Trace { parent: PARENT.into(), state: state.map(str::to_owned) })
+        };
+        assert_eq!(check(PARENT, ""), trace(None));
+        assert_eq!(check(PARENT, "vendor=a"), trace(Some("vendor=a")));
+        assert_eq!(check("", "vendor=a"), None);
+        assert_eq!(check("00-nothing", ""), None);
+    }
+}
