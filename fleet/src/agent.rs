@@ -57,7 +57,8 @@ pub(super) struct AgentTask<S: Members + KvSink> {
 struct Followed {
     generation: Generation,
     total_blocks: u32,
-    feed: Feed<Events>,
+    /// Of its blocks; none where its engine is asked in text and names none.
+    feed: Option<Feed<Events>>,
     /// A snapshot is to be taken as soon as the subscription stands.
     snapshot_due: bool,
     last_snapshot: Option<Instant>,
@@ -167,8 +168,10 @@ impl<S: Members + KvSink> AgentTask<S> {
         }
         let was_contested = std::mem::take(&mut self.contested);
         for worker in &record.workers {
-            if self.sink.join(Worker::new(worker, accepting), &self.client) {
-                self.meet(worker);
+            let publishes_events = record.model.takes_tokens();
+            let told = Worker { publishes_events, ..Worker::new(worker, accepting) };
+            if self.sink.join(told, &self.client) {
+                self.meet(worker, publishes_events);
                 continue;
             }
             self.contested = true;
@@ -179,7 +182,7 @@ impl<S: Members + KvSink> AgentTask<S> {
         }
     }
 
-    fn meet(&mut self, record: &WorkerRecord) {
+    fn meet(&mut self, record: &WorkerRecord, publishes_events: bool) {
         let life = |known: &Followed| known.generation == record.generation;
         if self.workers.get(&record.worker).is_some_and(life) {
             return;
@@ -188,7 +191,7 @@ impl<S: Members + KvSink> AgentTask<S> {
         let followed = Followed {
             generation: record.generation,
             total_blocks: record.total_blocks,
-            feed: Feed::start(&mut actions),
+            feed: publishes_events.then(|| Feed::start(&mut actions)),
             snapshot_due: false,
             last_snapshot: None,
             backoff: SNAPSHOT_BACKOFF.0,
@@ -291,8 +294,9 @@ impl<S: Members + KvSink> AgentTask<S> {
 
     fn feed(&mut self, worker: WorkerRank, input: Input<Events>, snapshot: Option<Snapshot>) {
         let Some(followed) = self.workers.get_mut(&worker) else { return };
+        let Some(feed) = &mut followed.feed else { return };
         let mut actions = Vec::new();
-        followed.feed.take(input, &mut actions);
+        feed.take(input, &mut actions);
         self.act(worker, actions, snapshot);
     }
 

@@ -8,6 +8,7 @@ use stator_protos::hash::SequenceHash;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{DescribeRequest, ModelFilesRequest, Output, SnapshotRequest, Submit};
 use stator_protos::{Generation, WorkerRank};
+use stator_runtime::dial::{Dial, DialError};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 /// Limits and timing of the connections to one agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct ClientSettings {
     pub backoff_max: Duration,
     /// How often a silent connection is probed, and how long the probe may take; 5 s by default.
     pub keepalive: Duration,
+    /// Whether connections are over TLS; plain by default.
+    pub dial: Dial,
 }
 
 impl Default for ClientSettings {
@@ -47,6 +50,7 @@ impl Default for ClientSettings {
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(1),
             keepalive: Duration::from_secs(5),
+            dial: Dial::default(),
         }
     }
 }
@@ -98,28 +102,28 @@ pub struct AgentClient {
 }
 
 impl AgentClient {
-    /// Starts to connect to `http://host:port` or `unix:///path`, and stays connected.
+    /// Starts to connect to `http://host:port`, `https://host:port` or `unix:///path`, and stays
+    /// connected.
     ///
     /// Must be called within a Tokio runtime, which the connections then live on.
     ///
     /// # Errors
     ///
-    /// When `endpoint` is not a valid address.
-    pub fn connect(
-        endpoint: &str,
-        settings: &ClientSettings,
-    ) -> Result<Self, tonic::transport::Error> {
+    /// When `endpoint` is not a valid address, or is not to be reached like that.
+    pub fn connect(endpoint: &str, settings: &ClientSettings) -> Result<Self, DialError> {
         let address = endpoint.to_owned();
-        let endpoint = Endpoint::from_shared(address.clone())?
-            .connect_timeout(settings.connect_timeout)
-            // Requests and tokens are small and somebody waits for each.
-            .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES)
-            // A host that vanished sends no FIN: without probes its requests would hang.
-            .http2_keep_alive_interval(settings.keepalive)
-            .keep_alive_timeout(settings.keepalive)
-            .keep_alive_while_idle(true);
+        let target = settings.dial.target(endpoint)?.with(|endpoint| {
+            endpoint
+                .connect_timeout(settings.connect_timeout)
+                // Requests and tokens are small and somebody waits for each.
+                .tcp_nodelay(true)
+                .initial_stream_window_size(WINDOW_BYTES)
+                .initial_connection_window_size(WINDOW_BYTES)
+                // A host that vanished sends no FIN: without probes its requests would hang.
+                .http2_keep_alive_interval(settings.keepalive)
+                .keep_alive_timeout(settings.keepalive)
+                .keep_alive_while_idle(true)
+        });
         let (up_sender, up) = watch::channel(0);
         let up_sender = Arc::new(up_sender);
         let mut tasks = JoinSet::new();
@@ -127,11 +131,11 @@ impl AgentClient {
             .map(|_| Arc::new(Link::new(settings.requests_max)))
             .collect();
         for link in &links {
-            let (endpoint, settings) = (endpoint.clone(), settings.clone());
-            tasks.spawn(link::run(link.clone(), endpoint, settings, up_sender.clone()));
+            let (target, settings) = (target.clone(), settings.clone());
+            tasks.spawn(link::run(link.clone(), target, settings, up_sender.clone()));
         }
         let questions =
-            WorkerClient::new(endpoint.connect_lazy()).max_decoding_message_size(usize::MAX);
+            WorkerClient::new(target.connect_lazy()).max_decoding_message_size(usize::MAX);
         Ok(Self {
             endpoint: address,
             profile: Mutex::default(),

@@ -167,9 +167,10 @@ impl Keeper {
     /// Begins to follow. What a back-end's configuration names may come later: files of a secret,
     /// for example.
     async fn agents(&self) -> Agents {
-        let FleetSettings { discovery, poll, .. } = &self.settings;
+        let FleetSettings { discovery, poll, client, .. } = &self.settings;
         loop {
-            match Agents::follow(discovery, *poll, self.metrics.discovery.clone()).await {
+            let metrics = self.metrics.discovery.clone();
+            match Agents::follow(discovery, *poll, &client.dial, metrics).await {
                 Ok(agents) => return agents,
                 Err(error) => tracing::error!(%error, "cannot look for agents"),
             }
@@ -219,7 +220,7 @@ impl Keeper {
             Err(error) => {
                 self.metrics.records_refused.inc();
                 let (agent, endpoint) = (&record.agent_id, &record.endpoint);
-                tracing::warn!(agent, endpoint, %error, "agent refused: not an endpoint");
+                tracing::warn!(agent, endpoint, %error, "agent refused: it cannot be reached");
                 return;
             }
         };

@@ -12,12 +12,12 @@ use rustc_hash::FxHashMap;
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{Cancel, GenerateFrame, GenerateInput, Submit};
+use stator_runtime::dial::Target;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::watch;
-use tonic::transport::Endpoint;
 
 /// What requests and their connection share.
 #[derive(Debug)]
@@ -153,21 +153,21 @@ impl Stream for Outgoing {
 /// Keeps the link connected until dropped; `up` counts the agent's links that are.
 pub(super) async fn run(
     link: Arc<Link>,
-    endpoint: Endpoint,
+    target: Target,
     settings: ClientSettings,
     up: Arc<watch::Sender<usize>>,
 ) {
     let mut guard = Guard { link: link.clone(), up, counted: false };
     let mut backoff = settings.backoff_min;
     loop {
-        match connect_once(&link, &endpoint, &settings, &mut guard).await {
+        match connect_once(&link, &target, &settings, &mut guard).await {
             Ok(()) => backoff = settings.backoff_min,
             Err(status) => {
-                tracing::debug!(endpoint = %endpoint.uri(), %status, "no connection to agent");
+                tracing::debug!(endpoint = %target.uri(), %status, "no connection to agent");
             }
         }
         if guard.lower() {
-            tracing::info!(endpoint = %endpoint.uri(), "lost the connection to an agent");
+            tracing::info!(endpoint = %target.uri(), "lost the connection to an agent");
             backoff = settings.backoff_min;
         }
         tokio::time::sleep(backoff).await;
@@ -178,11 +178,11 @@ pub(super) async fn run(
 /// Connects and serves until the connection ends.
 async fn connect_once(
     link: &Arc<Link>,
-    endpoint: &Endpoint,
+    target: &Target,
     settings: &ClientSettings,
     guard: &mut Guard,
 ) -> Result<(), tonic::Status> {
-    let channel = endpoint
+    let channel = target
         .connect()
         .await
         .map_err(|error| tonic::Status::unavailable(format!("cannot connect: {error:?}")))?;

@@ -1,12 +1,13 @@
 //! A request's place at its workers, and why it has them.
 
 use crate::client::AgentClient;
-use crate::pool::Pool;
+use crate::pool::{Pool, SUSPICION};
 use stator_placement::{Decision, SplitReason};
 use stator_protos::WorkerRank;
 use stator_protos::worker::PrefillPeer;
 use stator_queue::FlowId;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A request's place at a worker, and at another that computes its prompt first, if any. Dropping
 /// it gives all of it back.
@@ -100,27 +101,31 @@ impl Place {
 
     /// The first token came: the prompt is computed, and whoever else computed it is done with it.
     pub fn prefill_done(&self) {
-        let now = self.pool.now();
-        let mut state = self.pool.state.lock();
-        if let Some(leg) = &self.decision.prefill {
-            // Nobody says when the KV began to move: its way counts as the time of the prompt.
-            state.placement.prefill_done(leg.booking, now);
-            state.placement.release(leg.booking);
-        }
-        state.placement.prefill_done(self.decision.booking, now);
-        drop(state);
-        self.pool.gate.kick();
+        self.prefilled(true);
     }
 
     /// The first token came, and whoever else was to compute the prompt did not: it gets no new
     /// requests for a moment, and nothing is learnt of its speed.
     pub fn prefill_failed(&self) {
-        if let Some(leg) = &self.decision.prefill {
-            self.pool.suspect(leg.worker);
-            self.pool.state.lock().placement.release(leg.booking);
-        }
+        self.prefilled(false);
+    }
+
+    /// The prompt is computed, `as_planned` or all by the worker itself.
+    fn prefilled(&self, as_planned: bool) {
         let now = self.pool.now();
-        self.pool.state.lock().placement.prefill_done(self.decision.booking, now);
+        let mut state = self.pool.state.lock();
+        if let Some(leg) = &self.decision.prefill {
+            if as_planned {
+                // Nobody says when the KV began to move: its way counts as the time of the prompt.
+                state.placement.prefill_done(leg.booking, now);
+            } else {
+                let now = Instant::now();
+                state.suspect(leg.worker, now, now + SUSPICION);
+            }
+            state.placement.release(leg.booking);
+        }
+        state.placement.prefill_done(self.decision.booking, now);
+        drop(state);
         self.pool.gate.kick();
     }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// How long a worker that lost a request gets no new ones, unless discovery or its connection say
 /// earlier what became of it.
-const SUSPICION: Duration = Duration::from_secs(1);
+pub(crate) const SUSPICION: Duration = Duration::from_secs(1);
 
 /// The workers of one model.
 pub struct Pool {

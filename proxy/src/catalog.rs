@@ -19,14 +19,35 @@ use tokio::sync::mpsc;
 pub(crate) struct Served {
     pub model: Arc<Model>,
     pub pool: Arc<Pool>,
-    /// When it was first seen, in seconds since 1970.
-    pub created: u64,
 }
 
-impl Served {
+/// A model that clients are told of.
+#[derive(Clone)]
+struct Known {
+    kind: Kind,
+    /// When it was first seen, in seconds since 1970.
+    created: u64,
+}
+
+#[derive(Clone)]
+enum Kind {
+    /// This proxy speaks for it.
+    Spoken(Arc<Served>),
+    /// Its engines speak for themselves.
+    Passed(Arc<Pool>),
+}
+
+impl Known {
+    fn pool(&self) -> &Arc<Pool> {
+        match &self.kind {
+            Kind::Spoken(served) => &served.pool,
+            Kind::Passed(pool) => pool,
+        }
+    }
+
     /// What clients are told of the model, or of one of its adapters.
     fn entry(&self, name: &str) -> listing::Entry {
-        let record = self.pool.record();
+        let record = self.pool().record();
         listing::Entry {
             model: ModelEntry {
                 id: name.to_owned(),
@@ -40,7 +61,7 @@ impl Served {
 
 /// All models by name. Reading takes no lock.
 pub(crate) struct Catalog {
-    models: ArcSwap<BTreeMap<String, Arc<Served>>>,
+    models: ArcSwap<BTreeMap<String, Known>>,
     gauges: FleetGauges,
 }
 
@@ -53,12 +74,12 @@ impl Catalog {
     pub(crate) fn list(&self) -> Vec<u8> {
         let models = self.models.load();
         let mut entries = Vec::new();
-        for (name, served) in models.iter() {
-            entries.push(served.entry(name));
+        for (name, known) in models.iter() {
+            entries.push(known.entry(name));
             // The name of a model is that model's, whatever adapters are called.
-            let adapters = served.pool.adapters().into_iter();
+            let adapters = known.pool().adapters().into_iter();
             let adapters = adapters.filter(|adapter| !models.contains_key(&**adapter));
-            entries.extend(adapters.map(|adapter| served.entry(&adapter)));
+            entries.extend(adapters.map(|adapter| known.entry(&adapter)));
         }
         listing::list(&entries)
     }
@@ -69,28 +90,50 @@ impl Catalog {
     ///
     /// 404 when there is none of this name.
     pub(crate) fn describe(&self, name: &str) -> Result<Vec<u8>, ApiError> {
-        Ok(listing::one(&self.find(name)?.entry(name)))
+        let known = self.known(name).ok_or_else(|| ApiError::unknown_model(name))?;
+        Ok(listing::one(&known.entry(name)))
     }
 
-    /// The model of this name, or the first that has a loaded adapter of this name.
+    /// The model of this name that this proxy speaks for.
     ///
     /// # Errors
     ///
     /// 404 when there is none.
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Served>, ApiError> {
+        match self.known(name) {
+            Some(Known { kind: Kind::Spoken(served), .. }) => Ok(served),
+            _ => Err(ApiError::unknown_model(name)),
+        }
+    }
+
+    /// Whether there is any model whose engines speak for themselves.
+    pub(crate) fn passes(&self) -> bool {
+        self.models.load().values().any(|known| matches!(known.kind, Kind::Passed(_)))
+    }
+
+    /// The engines of the model of this name, where they speak for themselves.
+    pub(crate) fn passed(&self, name: &str) -> Option<Arc<Pool>> {
+        match self.known(name)?.kind {
+            Kind::Passed(pool) => Some(pool),
+            Kind::Spoken(_) => None,
+        }
+    }
+
+    /// The model of this name, or the first that has a loaded adapter of this name.
+    fn known(&self, name: &str) -> Option<Known> {
         let models = self.models.load();
-        let with_adapter = || models.values().find(|served| served.pool.has_adapter(name));
-        let found = models.get(name).or_else(with_adapter).cloned();
-        found.ok_or_else(|| ApiError::unknown_model(name))
+        let with_adapter = || models.values().find(|known| known.pool().has_adapter(name));
+        models.get(name).or_else(with_adapter).cloned()
     }
 
     /// Brings the gauges up to date; called when somebody reads them.
     pub(crate) fn observe(&self) {
         let (mut workers, mut blocks, mut waiting) = (0, 0, 0);
-        for served in self.models.load().values() {
-            workers += served.pool.accepting();
-            blocks += served.pool.stats().index_blocks;
-            waiting += served.pool.waiting();
+        for known in self.models.load().values() {
+            let pool = known.pool();
+            workers += pool.accepting();
+            blocks += pool.stats().index_blocks;
+            waiting += pool.waiting();
         }
         self.gauges.workers.set(workers as i64);
         self.gauges.index_blocks.set(blocks as i64);
@@ -107,15 +150,20 @@ impl Catalog {
     ) {
         while let Some(FleetEvent::ModelUp { pool, files }) = events.recv().await {
             let name = pool.record().name.clone();
+            if !pool.record().takes_tokens() {
+                self.insert(&name, Kind::Passed(pool));
+                up(&name, &readiness, address);
+                continue;
+            }
             let loading = tokio::task::spawn_blocking({
                 let name = name.clone();
                 move || Model::load(&name, &shared(files))
             });
             match loading.await {
                 Ok(Ok(model)) => {
-                    self.insert(&name, model, pool);
-                    readiness.set(true);
-                    tracing::info!(model = name, url = %format_args!("http://{address}/v1"), "serving a model");
+                    let model = Arc::new(model);
+                    self.insert(&name, Kind::Spoken(Arc::new(Served { model, pool })));
+                    up(&name, &readiness, address);
                 }
                 Ok(Err(error)) => {
                     tracing::error!(model = name, %error, "cannot load a model's files")
@@ -125,13 +173,19 @@ impl Catalog {
         }
     }
 
-    fn insert(&self, name: &str, model: Model, pool: Arc<Pool>) {
+    fn insert(&self, name: &str, kind: Kind) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut models = BTreeMap::clone(&self.models.load());
-        let created = models.get(name).map_or(now, |served| served.created);
-        models.insert(name.to_owned(), Arc::new(Served { model: Arc::new(model), pool, created }));
+        let created = models.get(name).map_or(now, |known| known.created);
+        models.insert(name.to_owned(), Known { kind, created });
         self.models.store(Arc::new(models));
     }
+}
+
+/// A model is there: the proxy is ready.
+fn up(model: &str, readiness: &Readiness, address: SocketAddr) {
+    readiness.set(true);
+    tracing::info!(model, url = %format_args!("http://{address}/v1"), "serving a model");
 }
 
 fn shared(files: Vec<(String, Vec<u8>)>) -> Vec<(String, Bytes)> {

@@ -6,6 +6,7 @@ use crate::routing::RouterArgs;
 use clap::{Args, ValueEnum};
 use stator_discovery::{DiscoveryArgs, Source, SourceError};
 use stator_runtime::config::ConfigError;
+use stator_runtime::dial::{Dial, DialArgs};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -119,6 +120,10 @@ pub struct ProxyArgs {
     /// Where agents register.
     #[command(flatten)]
     pub discovery: DiscoveryArgs,
+
+    /// How agents are reached.
+    #[command(flatten)]
+    pub dial: DialArgs,
 }
 
 /// A proxy's mode and its checked settings.
@@ -147,6 +152,7 @@ pub struct ProxySettings {
     pub(crate) placement: stator_placement::Settings,
     pub(crate) queue: stator_queue::Settings,
     pub(crate) discovery: Source,
+    pub(crate) dial: Dial,
 }
 
 impl ProxySettings {
@@ -191,6 +197,7 @@ impl ProxySettings {
             placement: stator_placement::Settings { split, nearness, ..placement },
             queue,
             discovery,
+            dial: Dial::default(),
         })
     }
 }
@@ -213,8 +220,11 @@ impl TryFrom<ProxyArgs> for ProxyRole {
         let metrics = SocketAddr::new(args.metrics_host, args.metrics_port);
         Ok(match args.mode {
             Mode::Standalone => {
-                ProxySettings::new(args.http, args.router, args.discovery.source(), Some(metrics))?
-                    .into()
+                let dial = args.dial.dial().map_err(|fault| ConfigError(vec![fault]))?;
+                let discovery = args.discovery.source();
+                let settings =
+                    ProxySettings::new(args.http, args.router, discovery, Some(metrics))?;
+                ProxySettings { dial, ..settings }.into()
             }
             Mode::Direct => {
                 let settings = DirectSettings::new(args.http, args.direct, metrics)?;

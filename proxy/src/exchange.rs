@@ -11,7 +11,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::{Error, ErrorType};
 use stator_model::openai::error::ApiError;
-use stator_protos::header::{REQUEST_ID, TRACEPARENT, WORKER_ID};
+use stator_protos::header::{REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
 use std::time::Duration;
 
 /// Longest `x-request-id` that is kept, in bytes; longer ones are replaced.
@@ -91,6 +91,11 @@ impl Exchange {
     /// The trace context to pass on, if the client sent one.
     pub(crate) fn traceparent(&self) -> Option<&str> {
         self.header(TRACEPARENT)
+    }
+
+    /// What goes with it.
+    pub(crate) fn tracestate(&self) -> Option<&str> {
+        self.header(TRACESTATE)
     }
 
     /// The status that was sent, if any.

@@ -24,6 +24,9 @@ pub(crate) struct Plan {
     pub adapter: Option<String>,
     pub request_id: String,
     pub traceparent: Option<String>,
+    pub tracestate: Option<String>,
+    /// The field that gives the answer a form, if one does.
+    pub guided: Option<&'static str>,
     /// How often a prompt may go on elsewhere.
     pub migration_limit: u32,
     /// Whose turn it takes where requests wait.
@@ -189,7 +192,7 @@ impl Generation {
         // A failure carries no tokens; what others of the leg's choices sent is kept.
         self.outputs.retain(|output| output.finish.as_ref().is_none_or(|finish| !failed(finish)));
         match kind {
-            ErrorKind::Invalid => Err(ApiError::bad_request(message)),
+            ErrorKind::Invalid => Err(invalid(&message, self.plan.guided)),
             ErrorKind::Overloaded if self.legs[at].attempts >= self.plan.migration_limit => {
                 Err(ApiError::unavailable(message, RETRY_AFTER))
             }
@@ -207,6 +210,14 @@ impl Generation {
             tracing::warn!(request_id = self.plan.request_id, worker = %lost, why, attempts, "giving up");
             return Err(ApiError::bad_gateway(format!(
                 "the worker failed and {attempts} attempts were made"
+            )));
+        }
+        let begun = leg.choices.iter().any(|choice| !choice.ended && !choice.generated.is_empty());
+        if let Some(field) = self.plan.guided.filter(|_| begun) {
+            // An engine would begin the form anew behind the half that the client has.
+            tracing::warn!(request_id = self.plan.request_id, worker = %lost, why, field, "giving up");
+            return Err(ApiError::bad_gateway(format!(
+                "the worker failed, and an answer with {field} cannot go on elsewhere"
             )));
         }
         tracing::info!(request_id = self.plan.request_id, worker = %lost, why, "continuing elsewhere");
@@ -239,7 +250,9 @@ impl Generation {
         let mut entry = placing::entry(&self.plan, &tokens, self.pool.block_size(), choices.len());
         entry.payload.excluded = excluded;
         let admitted = self.pool.admit(entry).await;
-        let admitted = admitted.map_err(|error| placing::unplaced(&self.plan, error))?;
+        let Plan { steering, adapter, .. } = &self.plan;
+        let admitted =
+            admitted.map_err(|error| placing::unplaced(steering, adapter.as_deref(), error))?;
         self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());
         let place = admitted.place;
         placing::count(&self.metrics, &self.plan, &place, choices.len());
@@ -278,6 +291,14 @@ impl Leg {
 /// Whether a worker ended a choice without an answer.
 fn failed(finish: &Finish) -> bool {
     !matches!(finish.reason(), FinishReason::Stop | FinishReason::Length)
+}
+
+/// What a worker refuses, in the words of the request.
+fn invalid(message: &str, guided: Option<&'static str>) -> ApiError {
+    match (message.strip_prefix("guide: "), guided) {
+        (Some(why), Some(field)) => ApiError::unsupported(field, format!("{field}: {why}")),
+        _ => ApiError::bad_request(message),
+    }
 }
 
 /// A leg that is still to be placed.

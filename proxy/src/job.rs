@@ -8,10 +8,13 @@ use crate::steering::{self, Steering};
 use stator_model::Model;
 use stator_model::openai::body::TOKEN_DATA;
 use stator_model::openai::response::Api;
-use stator_model::openai::{ApiError, ChatRequest, CompletionRequest, GenerateOptions, Prompt};
+use stator_model::openai::{
+    ApiError, ChatRequest, CompletionRequest, GenerateOptions, Guide, Prompt,
+};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::header::{FAIRNESS_ID, SESSION_ID};
-use stator_protos::worker::{LogitBias, Sampling};
+use stator_protos::worker::guide::Form;
+use stator_protos::worker::{self, LogitBias, Sampling};
 use stator_queue::FlowId;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -70,6 +73,8 @@ pub(crate) fn prepare(
         adapter: (model_name != record.name).then(|| model_name.clone()),
         request_id: exchange.request_id().to_owned(),
         traceparent: exchange.traceparent().map(str::to_owned),
+        tracestate: exchange.tracestate().map(str::to_owned),
+        guided: options.guided.as_ref().map(|guided| guided.field),
         migration_limit: settings.migration_limit,
         flow: FlowId(payer(exchange).map_or(0, name)),
         session: exchange.header(SESSION_ID).map(name),
@@ -79,12 +84,12 @@ pub(crate) fn prepare(
 }
 
 /// Whose turn a request takes: its client's, by API key or else by the name it gives itself.
-fn payer(exchange: &Exchange) -> Option<&str> {
+pub(crate) fn payer(exchange: &Exchange) -> Option<&str> {
     exchange.header("authorization").or_else(|| exchange.header(FAIRNESS_ID))
 }
 
 /// A number for a name that a client gave: the same for the same name, and hardly ever for another.
-fn name(text: &str) -> u64 {
+pub(crate) fn name(text: &str) -> u64 {
     xxh3_64(text.as_bytes())
 }
 
@@ -205,7 +210,20 @@ fn sampling(
         max_tokens: max_tokens(model, options, longest)?,
         stop_token_ids: options.stop_token_ids.clone(),
         ignore_eos: options.ignore_eos,
+        guide: options.guided.as_ref().map(|guided| guide(&guided.guide)),
     })
+}
+
+fn guide(guide: &Guide) -> worker::Guide {
+    let form = match guide.clone() {
+        Guide::JsonSchema(schema) => Form::JsonSchema(schema),
+        Guide::JsonObject => Form::JsonObject(worker::JsonObject {}),
+        Guide::Regex(regex) => Form::Regex(regex),
+        Guide::Choices(texts) => Form::Choices(worker::Choices { texts }),
+        Guide::Grammar(grammar) => Form::Grammar(grammar),
+        Guide::StructuralTag(tag) => Form::StructuralTag(tag),
+    };
+    worker::Guide { form: Some(form) }
 }
 
 /// The tokens that fit: what was asked for, else what the context leaves.

@@ -15,6 +15,7 @@ mod generate;
 mod job;
 mod listing;
 mod metrics;
+mod pass_through;
 mod placing;
 mod route;
 mod routing;
@@ -34,7 +35,7 @@ use catalog::Catalog;
 use metrics::Metrics;
 use server::Serving;
 use service::Service;
-use stator_fleet::{Fleet, FleetMetrics, FleetSettings};
+use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Readiness, Shown};
 use stator_runtime::tls::Listener;
@@ -82,6 +83,7 @@ async fn serve_fleet(
         placement: settings.placement.clone(),
         queue: settings.queue.clone(),
         seed: rand::random(),
+        client: ClientSettings { dial: settings.dial.clone(), ..ClientSettings::default() },
         ..FleetSettings::new(settings.discovery.clone())
     };
     let (_fleet, events) = Fleet::start(fleet, fleet_metrics);

@@ -48,6 +48,9 @@ pub(crate) struct Metrics {
     pub hang_ups: Counter,
     pub prompts_split: Counter,
     pub prompts_whole: Family<Whole, Counter>,
+    pub passed_bytes: Counter,
+    pub passed_cut: Counter,
+    pub passed_stripped: Counter,
 }
 
 impl Metrics {
@@ -69,6 +72,9 @@ impl Metrics {
             hang_ups: Counter::default(),
             prompts_split: Counter::default(),
             prompts_whole: Family::default(),
+            passed_bytes: Counter::default(),
+            passed_cut: Counter::default(),
+            passed_stripped: Counter::default(),
         };
         registry.register("requests", "Requests answered", metrics.requests.clone());
         registry.register(
@@ -111,6 +117,12 @@ impl Metrics {
         for (name, help, histogram) in seconds {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
         }
+        registry.register_with_unit(
+            "passed_answer",
+            "Bodies of answers that were passed on as they came",
+            Unit::Bytes,
+            metrics.passed_bytes.clone(),
+        );
         let counts = [
             ("prompt_tokens", "Tokens of prompts", &metrics.prompt_tokens),
             ("cached_prompt_tokens", "Prompt tokens whose KV was reused", &metrics.cached_tokens),
@@ -121,6 +133,16 @@ impl Metrics {
                 "prompts_split",
                 "Prompts given to another worker than the one that answers",
                 &metrics.prompts_split,
+            ),
+            (
+                "passed_answers_cut",
+                "Answers passed on that their engines broke off",
+                &metrics.passed_cut,
+            ),
+            (
+                "passed_bodies_stripped",
+                "Requests passed on that tried to steer their engines",
+                &metrics.passed_stripped,
             ),
         ];
         for (name, help, counter) in counts {

@@ -2,6 +2,7 @@
 
 use crate::generate::Plan;
 use crate::metrics::{Metrics, Whole};
+use crate::steering::Steering;
 use http::StatusCode;
 use stator_fleet::{AdmitError, Place, Prompt};
 use stator_model::openai::ApiError;
@@ -54,6 +55,9 @@ fn indivisible(plan: &Plan, choices: usize) -> Option<&'static str> {
     } else if plan.sampling.prompt_logprobs.is_some() {
         // Only who computes a prompt has them, and who answers must say them.
         Some("prompt_logprobs")
+    } else if plan.sampling.max_tokens == 1 {
+        // Who computes the prompt has the answer.
+        Some("one_token")
     } else {
         None
     }
@@ -80,6 +84,7 @@ pub(crate) fn submission(plan: &Plan, place: &Place) -> Submit {
         lora_name: plan.adapter.clone().unwrap_or_default(),
         client_request_id: plan.request_id.clone(),
         traceparent: plan.traceparent.clone().unwrap_or_default(),
+        tracestate: plan.tracestate.clone().unwrap_or_default(),
         prefill: place.prefill_peer(),
         priority: plan.steering.priority,
         ..Submit::default()
@@ -87,7 +92,11 @@ pub(crate) fn submission(plan: &Plan, place: &Place) -> Submit {
 }
 
 /// The one place where a failed placement becomes an answer.
-pub(crate) fn unplaced(plan: &Plan, error: AdmitError<PickError>) -> ApiError {
+pub(crate) fn unplaced(
+    steering: &Steering,
+    adapter: Option<&str>,
+    error: AdmitError<PickError>,
+) -> ApiError {
     match error {
         AdmitError::Rejected { limit, current, retry_after, .. } => ApiError::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -100,20 +109,20 @@ pub(crate) fn unplaced(plan: &Plan, error: AdmitError<PickError>) -> ApiError {
             format!("no worker took the request within {} ms", waited.as_millis()),
             retry_after,
         ),
-        AdmitError::Failed(error) => ApiError::unavailable(unpicked(plan, error), RETRY_AFTER),
+        AdmitError::Failed(error) => {
+            ApiError::unavailable(unpicked(steering, adapter, error), RETRY_AFTER)
+        }
     }
 }
 
 /// Why no worker was picked, in the words of the request.
-fn unpicked(plan: &Plan, error: PickError) -> String {
+fn unpicked(steering: &Steering, adapter: Option<&str>, error: PickError) -> String {
     let named = |constraint| match constraint {
-        Constraint::Label(label) => match plan.steering.label(label) {
+        Constraint::Label(label) => match steering.label(label) {
             Some(text) => format!("the label {text:?}"),
             None => constraint.to_string(),
         },
-        Constraint::Adapter(_) => {
-            format!("the adapter {:?}", plan.adapter.as_deref().unwrap_or_default())
-        }
+        Constraint::Adapter(_) => format!("the adapter {:?}", adapter.unwrap_or_default()),
         other => other.to_string(),
     };
     match error {
@@ -130,7 +139,6 @@ fn unpicked(plan: &Plan, error: PickError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steering::Steering;
     use stator_placement::Label;
     use stator_protos::hash::SequenceHash;
     use stator_protos::worker::Sampling;
@@ -143,6 +151,8 @@ mod tests {
             adapter: adapter.map(str::to_owned),
             request_id: String::new(),
             traceparent: None,
+            tracestate: None,
+            guided: None,
             migration_limit: 0,
             flow: Default::default(),
             session: None,
@@ -170,6 +180,9 @@ mod tests {
         assert_eq!(asked(&plan, 2).split, Some(Split::Never));
         plan.sampling.prompt_logprobs = Some(0);
         assert_eq!(asked(&plan, 1).split, Some(Split::Never));
+        plan.sampling.prompt_logprobs = None;
+        plan.sampling.max_tokens = 1;
+        assert_eq!(asked(&plan, 1).split, Some(Split::Never));
     }
 
     #[test]
@@ -178,7 +191,8 @@ mod tests {
         let adapter = Constraint::Adapter(Adapter::new("a"));
         let plan = plan(Some("a"));
         let check = |error, expected: &str| {
-            let answer = unplaced(&plan, AdmitError::Failed(error));
+            let error = AdmitError::Failed(error);
+            let answer = unplaced(&plan.steering, plan.adapter.as_deref(), error);
             assert_eq!((answer.status.as_u16(), answer.message.as_str()), (503, expected));
         };
         check(

@@ -10,6 +10,8 @@ pub(crate) enum Route<'a> {
     Chat,
     /// Continue a text.
     Completion,
+    /// What this proxy speaks for no model at, and engines may that speak for themselves.
+    Engine(&'static str),
     /// All models.
     Models,
     /// One model, by name.
@@ -37,6 +39,8 @@ impl<'a> Route<'a> {
         let (route, allow) = match path {
             "/v1/chat/completions" => (Self::Chat, POST),
             "/v1/completions" => (Self::Completion, POST),
+            "/v1/embeddings" => (Self::Engine("/v1/embeddings"), POST),
+            "/v1/responses" => (Self::Engine("/v1/responses"), POST),
             "/v1/models" => (Self::Models, GET),
             "/health" => (Self::Health, GET),
             "/live" => (Self::Live, GET),
@@ -58,6 +62,7 @@ impl<'a> Route<'a> {
         match self {
             Self::Chat => "/v1/chat/completions",
             Self::Completion => "/v1/completions",
+            Self::Engine(path) => path,
             Self::Models => "/v1/models",
             Self::Model(_) => "/v1/models/{id}",
             Self::Health => "/health",
@@ -81,6 +86,7 @@ mod tests {
     fn paths_and_methods_are_told_apart() {
         assert_eq!(check("POST", "/v1/chat/completions"), Ok("/v1/chat/completions"));
         assert_eq!(check("GET", "/v1/chat/completions"), Err(405));
+        assert_eq!(check("POST", "/v1/embeddings"), Ok("/v1/embeddings"));
         assert_eq!(check("HEAD", "/health"), Ok("/health"));
         assert_eq!(check("DELETE", "/v1/models"), Err(405));
         assert_eq!(check("GET", "/v1/models/org/name"), Ok("/v1/models/{id}"));

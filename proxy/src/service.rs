@@ -8,6 +8,7 @@ use crate::exchange::{Exchange, Gone};
 use crate::generate::Generation;
 use crate::job::{self, Job};
 use crate::metrics::{Metrics, Outcome};
+use crate::pass_through::{Asked, PassThrough};
 use crate::route::Route;
 use crate::run::Run;
 use bytes::Bytes;
@@ -32,6 +33,7 @@ const INLINE_BODY_MAX_BYTES: usize = 64 << 10;
 pub(crate) struct Service {
     settings: ProxySettings,
     catalog: Arc<Catalog>,
+    pass_through: PassThrough,
     metrics: Metrics,
     registry: stator_runtime::metrics::Metrics,
     /// False before the first model is there, and from the beginning of the drain.
@@ -92,6 +94,7 @@ impl Service {
         readiness: Readiness,
     ) -> Self {
         Self {
+            pass_through: PassThrough::new(&settings, metrics.clone()),
             settings,
             catalog,
             metrics,
@@ -193,6 +196,7 @@ impl Service {
             }
             Route::Chat => self.generate(exchange, Api::Chat).await?,
             Route::Completion => self.generate(exchange, Api::Completion).await?,
+            Route::Engine(path) => self.engine(exchange, path).await?,
         }
         Ok(())
     }
@@ -228,7 +232,11 @@ impl Service {
         self.authorize(exchange)?;
         let _place = self.admit()?;
         let started = Instant::now();
-        let job = self.prepare(exchange, api).await?;
+        let body = self.read(exchange).await?;
+        if let Some(asked) = self.passed(exchange, &body)? {
+            return self.pass_through.answer(exchange, &asked, started).await;
+        }
+        let job = self.prepare(exchange, api, body)?;
         let placing = Instant::now();
         let generation = Generation::start(self.metrics.clone(), &job).await?;
         self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());
@@ -239,6 +247,20 @@ impl Service {
         };
         run.record();
         written
+    }
+
+    /// What only engines answer that speak for themselves.
+    async fn engine(&self, exchange: &mut Exchange, path: &str) -> Result<(), Failure> {
+        let unknown = || ApiError::unknown_route("POST", path);
+        if !self.catalog.passes() {
+            return Err(unknown().into());
+        }
+        self.authorize(exchange)?;
+        let _place = self.admit()?;
+        let started = Instant::now();
+        let body = self.read(exchange).await?;
+        let asked = self.passed(exchange, &body)?.ok_or_else(unknown)?;
+        self.pass_through.answer(exchange, &asked, started).await
     }
 
     fn admit(&self) -> Result<Admission<'_>, ApiError> {
@@ -254,15 +276,27 @@ impl Service {
         }
     }
 
-    /// Reads the body and makes of it what the workers need; the body is not kept.
-    async fn prepare(&self, exchange: &mut Exchange, api: Api) -> Result<Job, ApiError> {
+    async fn read(&self, exchange: &mut Exchange) -> Result<Bytes, ApiError> {
         check_content_type(exchange)?;
-        let body = exchange.body(&self.settings.limits).await?;
-        let prepare = || job::prepare(&body, api, &self.catalog, exchange, &self.settings);
-        match body.len() > INLINE_BODY_MAX_BYTES {
-            true => tokio::task::block_in_place(prepare),
-            false => prepare(),
-        }
+        exchange.body(&self.settings.limits).await
+    }
+
+    /// The request, where its model's engines speak for themselves.
+    fn passed(&self, exchange: &Exchange, body: &Bytes) -> Result<Option<Asked>, ApiError> {
+        beside(body, || Asked::read(exchange, body, &self.catalog, &self.settings))
+    }
+
+    /// Makes of a body what the workers need; the body is not kept.
+    fn prepare(&self, exchange: &Exchange, api: Api, body: Bytes) -> Result<Job, ApiError> {
+        beside(&body, || job::prepare(&body, api, &self.catalog, exchange, &self.settings))
+    }
+}
+
+/// Reads a body so that a large one does not keep other requests waiting.
+fn beside<T>(body: &[u8], read: impl FnOnce() -> T) -> T {
+    match body.len() > INLINE_BODY_MAX_BYTES {
+        true => tokio::task::block_in_place(read),
+        false => read(),
     }
 }
 

@@ -4,6 +4,7 @@ use crate::metrics::DiscoveryMetrics;
 use crate::roster::{Change, Roster};
 use crate::source::Source;
 use crate::{DiscoveryError, Watch, directory, etcd, kubernetes, list};
+use stator_runtime::dial::Dial;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The agents of a back-end, followed from now on.
@@ -23,7 +24,8 @@ pub struct Update {
 }
 
 impl Agents {
-    /// Begins to follow. Files are looked at every `poll`; others tell by themselves.
+    /// Begins to follow. Files are looked at every `poll`; others tell by themselves. The agents of
+    /// a list are asked by `dial`.
     ///
     /// # Errors
     ///
@@ -32,11 +34,12 @@ impl Agents {
     pub async fn follow(
         source: &Source,
         poll: Duration,
+        dial: &Dial,
         metrics: DiscoveryMetrics,
     ) -> Result<Self, DiscoveryError> {
         let watch: Box<dyn Watch> = match source {
             Source::Directory(path) => Box::new(directory::Watcher::new(path.clone(), poll)),
-            Source::Static(path) => Box::new(list::Watcher::new(path.clone(), poll)),
+            Source::Static(path) => Box::new(list::Watcher::new(path.clone(), poll, dial.clone())),
             Source::Kubernetes(source) => Box::new(kubernetes::Watcher::open(source).await?),
             Source::Etcd(source) => Box::new(etcd::Watcher::open(source).await?),
         };

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use stator_protos::discovery::AgentRecord;
 use stator_protos::worker::DescribeRequest;
 use stator_protos::worker::worker_client::WorkerClient;
+use stator_runtime::dial::{Dial, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -61,6 +62,7 @@ impl Registry for Nowhere {
 pub(crate) struct Watcher {
     path: PathBuf,
     poll: Interval,
+    dial: Dial,
     /// The file that was read last, and whether it could be.
     read: Option<(Stamp, bool)>,
     agents: BTreeMap<String, Listed>,
@@ -80,9 +82,10 @@ struct Listed {
 type Answer = (String, String, Read);
 
 impl Watcher {
-    pub(crate) fn new(path: PathBuf, poll: Duration) -> Self {
+    pub(crate) fn new(path: PathBuf, poll: Duration, dial: Dial) -> Self {
         Self {
             path,
+            dial,
             poll: interval(poll),
             read: None,
             agents: BTreeMap::new(),
@@ -127,9 +130,16 @@ impl Watcher {
             stays
         });
         for endpoint in endpoints {
-            let Self { askers, answers, .. } = self;
-            let mut asker =
-                |endpoint: &String| askers.spawn(ask(endpoint.clone(), answers.0.clone()));
+            let Self { askers, answers, dial, .. } = self;
+            let target = match dial.target(&endpoint) {
+                Ok(target) => target,
+                Err(error) => {
+                    tracing::warn!(%error, "a listed agent cannot be reached");
+                    continue;
+                }
+            };
+            let asker =
+                |endpoint: &String| askers.spawn(ask(endpoint.clone(), target, answers.0.clone()));
             self.agents
                 .entry(endpoint)
                 .or_insert_with_key(|endpoint| Listed { asker: asker(endpoint), read: None });
@@ -182,10 +192,11 @@ fn decode(text: &str) -> Result<BTreeSet<String>, String> {
         return Err(format!("agents: {} entries, limit {AGENTS_MAX}", file.agents.len()));
     }
     for endpoint in &file.agents {
-        let known = endpoint.starts_with("http://") || endpoint.starts_with("unix:///");
+        let kinds = ["http://", "https://", "unix:///"];
+        let known = kinds.iter().any(|kind| endpoint.starts_with(kind));
         if !known || Endpoint::from_shared(endpoint.clone()).is_err() {
             return Err(format!(
-                "agents: {endpoint:?} is neither http://host:port nor unix:///path"
+                "agents: {endpoint:?} is neither http(s)://host:port nor unix:///path"
             ));
         }
     }
@@ -193,9 +204,8 @@ fn decode(text: &str) -> Result<BTreeSet<String>, String> {
 }
 
 /// Asks an agent for its record until nobody listens, and tells what is new.
-async fn ask(endpoint: String, answers: mpsc::Sender<Answer>) {
-    let Ok(target) = Endpoint::from_shared(endpoint.clone()) else { return };
-    let channel = target.connect_timeout(ASK_TIMEOUT).connect_lazy();
+async fn ask(endpoint: String, target: Target, answers: mpsc::Sender<Answer>) {
+    let channel = target.with(|target| target.connect_timeout(ASK_TIMEOUT)).connect_lazy();
     let mut client = WorkerClient::new(channel).max_decoding_message_size(RECORD_BYTES_MAX);
     let mut every = interval(ASK_EVERY);
     let mut told = None;

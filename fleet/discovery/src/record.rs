@@ -44,9 +44,10 @@ fn check(record: &AgentRecord, agent: &str) -> Result<(), String> {
     if !(1..=65_536).contains(&model.block_size) {
         return Err(format!("model.block_size: {} is not in 1..=65536", model.block_size));
     }
-    for (field, value) in
-        [("context_length", model.context_length), ("vocab_size", model.vocab_size)]
-    {
+    let limits = [("context_length", model.context_length), ("vocab_size", model.vocab_size)];
+    // Engines that are asked over an API of their own have no tokens for others.
+    let asked_in_text = !model.takes_tokens() && record.profile.api.is_some();
+    for (field, value) in limits.into_iter().filter(|_| !asked_in_text) {
         if value == 0 {
             return Err(format!("model.{field}: 0 is below 1"));
         }
@@ -77,6 +78,7 @@ pub(crate) fn sample(agent: &str, lease: u64) -> AgentRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stator_protos::discovery::ApiRecord;
 
     fn refused(record: &AgentRecord, agent: &str, expected: &str) {
         let json = serde_json::to_vec(record).unwrap();
@@ -88,10 +90,25 @@ mod tests {
         let mut absurd = sample("a", 1);
         absurd.model.block_size = 0;
         refused(&absurd, "a", "model.block_size: 0 is not in 1..=65536");
+        let mut mute = sample("a", 1);
+        mute.model.vocab_size = 0;
+        refused(&mute, "a", "model.vocab_size: 0 is below 1");
         refused(&sample("a", 1), "b", "agent_id: \"a\" is not the record's name \"b\"");
         let large = vec![b' '; RECORD_BYTES_MAX + 1];
         assert_eq!(decode(&large, "a").unwrap_err(), "16777217 bytes, limit 16777216");
         assert!(decode(b"{} {}", "a").is_err());
+    }
+
+    #[test]
+    fn engines_with_an_api_of_their_own_need_no_tokens() {
+        let mut record = sample("a", 1);
+        let api = ApiRecord { url: "http://127.0.0.1:4".into(), model: "m".into() };
+        record.profile.api = Some(api);
+        (record.model.vocab_size, record.model.context_length) = (0, 0);
+        let json = serde_json::to_vec(&record).unwrap();
+        assert_eq!(decode(&json, "a"), Ok(record.clone()));
+        record.model.vocab_size = 10;
+        refused(&record, "a", "model.context_length: 0 is below 1");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::scripted::{LIFE, Script, Scripted, serve};
 use super::*;
 use bytes::Bytes;
 use stator_protos::discovery::{ProfileRecord, WorkerRecord};
-use stator_protos::kv_event::{self, EventBatch, KvEvent, Medium, Stored};
+use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
 use stator_protos::topic::{Kind, Topic};
 use stator_protos::{Generation, WorkerId, WorkerRank};
@@ -106,7 +106,7 @@ fn payload(number: u64) -> Bytes {
     };
     let events = vec![KvEvent::Stored(stored)];
     let mut payload = Vec::new();
-    kv_event::encode(&EventBatch { timestamp_s: 0.0, events, rank: Some(0) }, &mut payload);
+    kv_event::encode(0.0, &events, Some(0), &mut payload);
     payload.into()
 }
 

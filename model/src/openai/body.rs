@@ -70,6 +70,24 @@ pub struct Body<'a> {
     #[serde(borrow)]
     pub response_format: Option<Json<'a>>,
     #[serde(borrow)]
+    pub structured_outputs: Option<Json<'a>>,
+    #[serde(borrow)]
+    pub guided_json: Option<Json<'a>>,
+    #[serde(borrow)]
+    pub guided_regex: Option<Json<'a>>,
+    #[serde(borrow)]
+    pub guided_choice: Option<Json<'a>>,
+    #[serde(borrow)]
+    pub guided_grammar: Option<Json<'a>>,
+    #[serde(borrow)]
+    pub json_schema: Option<Json<'a>>,
+    #[serde(borrow)]
+    pub regex: Option<Json<'a>>,
+    #[serde(borrow)]
+    pub ebnf: Option<Json<'a>>,
+    #[serde(borrow)]
+    pub structural_tag: Option<Json<'a>>,
+    #[serde(borrow)]
     pub modalities: Option<Vec<Text<'a>>>,
     pub add_generation_prompt: Option<bool>,
     pub continue_final_message: Option<bool>,
@@ -87,16 +105,6 @@ pub struct Body<'a> {
     pub function_call: Meaning,
     #[serde(default)]
     pub web_search_options: Meaning,
-    #[serde(default)]
-    pub guided_json: Meaning,
-    #[serde(default)]
-    pub guided_regex: Meaning,
-    #[serde(default)]
-    pub guided_choice: Meaning,
-    #[serde(default)]
-    pub guided_grammar: Meaning,
-    #[serde(default)]
-    pub structured_outputs: Meaning,
     #[serde(default)]
     pub prompt_logprobs: Meaning,
     #[serde(default)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::openai::guide::{Guide, Guided};
 use crate::openai::message::{Content, Role};
 use http::StatusCode;
 
@@ -41,7 +42,7 @@ fn every_option_is_read() {
         r#","max_tokens":9,"max_completion_tokens":7,"min_tokens":2,"n":3,"temperature":0.5,"top_p":0.9,
         "top_k":-1,"min_p":0.1,"repetition_penalty":1.5,"presence_penalty":-1,"frequency_penalty":2,"seed":-1,
         "stop":["a","b"],"stop_token_ids":[5],"logit_bias":{"7":-100,"8":1.5},"logprobs":true,"top_logprobs":2,
-        "ignore_eos":true,"skip_special_tokens":false,"include_stop_str_in_output":true,"stream":true,
+        "ignore_eos":true,"skip_special_tokens":false,"response_format":{"type":"json_object"},"include_stop_str_in_output":true,"stream":true,
         "stream_options":{"include_usage":true,"continuous_usage_stats":true},"cache_salt":"s","user":"u",
         "return_token_ids":true,"add_special_tokens":true,"unknown":{"a":[1]},"store":null,"best_of":3"#,
     )
@@ -69,6 +70,7 @@ fn every_option_is_read() {
         stream: true,
         include_usage: true,
         continuous_usage_stats: true,
+        guided: Some(Guided { field: "response_format", guide: Guide::JsonObject }),
         cache_salt: Some("s".into()),
         add_special_tokens: Some(true),
     };
@@ -118,13 +120,11 @@ fn what_would_change_the_answer_is_refused() {
     for (extra, param) in [
         (r#","tool_choice":"required""#, "tool_choice"),
         (r#","tool_choice":{"type":"function","function":{"name":"f"}}"#, "tool_choice"),
-        (r#","response_format":{"type":"json_object"}"#, "response_format"),
-        (r#","response_format":{"type":"json_schema","json_schema":{}}"#, "response_format"),
+        (r#","response_format":{"type":"grammar"}"#, "response_format"),
         (r#","audio":{"voice":"x"}"#, "audio"),
         (r#","modalities":["text","audio"]"#, "modalities"),
         (r#","best_of":2"#, "best_of"),
         (r#","chat_template":"x""#, "chat_template"),
-        (r#","guided_choice":["a"]"#, "guided_choice"),
         (r#","functions":[{"name":"f"}]"#, "functions"),
         (r#","prompt":"x""#, "prompt"),
         (r#","echo":true"#, "echo"),

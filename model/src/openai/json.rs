@@ -1,6 +1,7 @@
 //! JSON that is passed on as it came: tools, tool calls, template arguments.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -37,6 +38,17 @@ impl<'a> Json<'a> {
                 members.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value)
             }
             _ => None,
+        }
+    }
+
+    /// How deep lists and objects nest, 0 for plain values.
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::Array(items) => 1 + items.iter().map(Json::depth).max().unwrap_or(0),
+            Self::Object(members) => {
+                1 + members.iter().map(|(_, value)| value.depth()).max().unwrap_or(0)
+            }
+            _ => 0,
         }
     }
 
@@ -132,6 +144,23 @@ impl<'de> Visitor<'de> for JsonVisitor {
 impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+impl Serialize for Json<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Int(value) => serializer.serialize_i64(*value),
+            Self::Uint(value) => serializer.serialize_u64(*value),
+            Self::Float(value) => serializer.serialize_f64(*value),
+            Self::Str(text) => serializer.serialize_str(text),
+            Self::Array(items) => serializer.collect_seq(items),
+            Self::Object(members) => {
+                serializer.collect_map(members.iter().map(|(key, value)| (key, value)))
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::body::Body;
 use super::error::ApiError;
 use super::fields::Meaning;
+use super::guide::{self, Guided};
 use super::json::Text;
 use std::ops::RangeInclusive;
 
@@ -67,6 +68,8 @@ pub struct GenerateOptions {
     pub include_usage: bool,
     /// Puts the usage so far into every chunk.
     pub continuous_usage_stats: bool,
+    /// The form that the answer must have; `None` leaves it free.
+    pub guided: Option<Guided>,
     /// Requests with different salts share no cached prefix.
     pub cache_salt: Option<String>,
     /// Whether the tokenizer adds its special tokens; the default is the route's.
@@ -127,6 +130,7 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
         stream,
         include_usage: options.include_usage.unwrap_or(false),
         continuous_usage_stats: options.continuous_usage_stats.unwrap_or(false),
+        guided: guide::guided(body)?,
         cache_salt: cache_salt(body)?,
         add_special_tokens: body.add_special_tokens,
     })
@@ -265,11 +269,6 @@ fn refuse_unimplemented(body: &Body<'_>) -> Result<(), ApiError> {
         ("functions", body.functions),
         ("function_call", body.function_call),
         ("web_search_options", body.web_search_options),
-        ("guided_json", body.guided_json),
-        ("guided_regex", body.guided_regex),
-        ("guided_choice", body.guided_choice),
-        ("guided_grammar", body.guided_grammar),
-        ("structured_outputs", body.structured_outputs),
         ("prompt_logprobs", body.prompt_logprobs),
         ("prompt_embeds", body.prompt_embeds),
         ("use_beam_search", body.use_beam_search),
@@ -280,18 +279,6 @@ fn refuse_unimplemented(body: &Body<'_>) -> Result<(), ApiError> {
     ];
     if let Some((param, _)) = fields.iter().find(|(_, Meaning(asked))| *asked) {
         return Err(ApiError::unsupported(param, format!("{param} is not supported")));
-    }
-    if let Some(format) = &body.response_format {
-        match format.get("type").and_then(|kind| kind.as_str()) {
-            Some("text") => {}
-            kind => {
-                let message = format!(
-                    "response_format of type {:?} is not supported, only text",
-                    kind.unwrap_or("null")
-                );
-                return Err(ApiError::unsupported("response_format", message));
-            }
-        }
     }
     let modalities = body.modalities.as_deref().unwrap_or_default();
     match modalities.iter().find(|modality| modality.0 != "text") {

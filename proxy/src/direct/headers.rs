@@ -67,6 +67,24 @@ fn targets(headers: &HeaderMap, name: &str) -> Result<Vec<Target>, ApiError> {
     Ok(targets)
 }
 
+/// Refuses a body that is compressed, because it cannot be screened.
+///
+/// # Errors
+///
+/// 415.
+pub(crate) fn check_encoding(request: &RequestHeader) -> Result<(), ApiError> {
+    let plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    match request.headers.get_all(header::CONTENT_ENCODING).iter().all(plain) {
+        true => Ok(()),
+        false => Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "invalid_request_error",
+            "the body must not be compressed",
+        )
+        .with_code("unsupported_content_encoding")),
+    }
+}
+
 /// Whether a header steers pickers, proxies or engines.
 fn steers(name: &HeaderName) -> bool {
     let name = name.as_str();

@@ -7,25 +7,25 @@
 //! members of bodies are cut out. It never parses what it need not, and knows no model. Start
 //! reading at [`service::Direct::answer`].
 
-mod allow;
+pub(crate) mod allow;
 mod cached;
 pub(crate) mod config;
 mod connector;
-mod handover;
-mod headers;
+pub(crate) mod handover;
+pub(crate) mod headers;
 mod metrics;
-mod object;
+pub(crate) mod object;
 #[cfg(test)]
 mod pair_tests;
-mod relay;
+pub(crate) mod relay;
 mod route;
-mod screen;
+pub(crate) mod screen;
 mod service;
 #[cfg(test)]
-mod testkit;
+pub(crate) mod testkit;
 #[cfg(test)]
 mod tests;
-mod upstream;
+pub(crate) mod upstream;
 
 use crate::server::{self, Serving};
 use anyhow::Context;

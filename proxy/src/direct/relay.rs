@@ -3,12 +3,12 @@
 use super::cached::CachedTokens;
 use super::handover::Answer;
 use super::headers;
-use super::metrics::Metrics;
 use super::upstream::{Engines, Leg, LegError};
 use crate::exchange::Exchange;
 use crate::service::Failure;
 use bytes::Bytes;
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use prometheus_client::metrics::counter::Counter;
 use stator_model::openai::ApiError;
 use stator_model::openai::response::{DONE, push_error_event};
 use std::convert::Infallible;
@@ -18,7 +18,12 @@ use std::task::Poll;
 /// Passes answers on.
 pub(crate) struct Relay<'a> {
     pub engines: &'a Engines,
-    pub metrics: &'a Metrics,
+    /// Counts bytes of bodies that were passed on.
+    pub answer_bytes: &'a Counter,
+    /// Counts answers that their engines broke off.
+    pub cut: &'a Counter,
+    /// Headers that every answer gets.
+    pub stamp: &'a [(HeaderName, HeaderValue)],
 }
 
 impl Relay<'_> {
@@ -60,6 +65,9 @@ impl Relay<'_> {
         if cached.is_some() {
             headers::forget_length(&mut head, request.version);
         }
+        for (name, value) in self.stamp {
+            head.insert_header(name, value).expect("names and values are valid by type");
+        }
         let is_events = is_events(&head.headers);
         let mut head = Some(head);
         let mut at_event_end = true;
@@ -96,7 +104,7 @@ impl Relay<'_> {
                     part = [part, cached.rest()].concat().into();
                 }
             }
-            self.metrics.answer_bytes.inc_by(part.len() as u64);
+            self.answer_bytes.inc_by(part.len() as u64);
             at_event_end = part.ends_with(b"\n\n");
             match head.take() {
                 Some(head) => exchange.relay(head, part, last).await?,
@@ -117,7 +125,7 @@ impl Relay<'_> {
         events: Option<bool>,
         error: LegError,
     ) -> Result<(), Failure> {
-        self.metrics.cut.inc();
+        self.cut.inc();
         tracing::warn!(request_id = exchange.request_id(), %error, "an answer was cut");
         exchange.abandon();
         let Some(whole) = events else { return Ok(()) };

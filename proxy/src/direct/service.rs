@@ -145,7 +145,7 @@ impl Direct {
         if is_upload(exchange.request()) {
             return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));
         }
-        check_encoding(exchange.request())?;
+        headers::check_encoding(exchange.request())?;
         let screened = screen(exchange.body(limits).await?).map_err(refused)?;
         let body = screened.body;
         if screened.changed {
@@ -260,7 +260,8 @@ impl Direct {
     }
 
     fn relay(&self) -> Relay<'_> {
-        Relay { engines: &self.handover.engines, metrics: &self.metrics }
+        let Metrics { answer_bytes, cut, .. } = &self.metrics;
+        Relay { engines: &self.handover.engines, answer_bytes, cut, stamp: &[] }
     }
 
     /// Another engine computes the prompt, and the one beside this proxy answers.
@@ -305,20 +306,6 @@ fn is_upload(head: &RequestHeader) -> bool {
 /// takes it for.
 fn begins_parts(body: &[u8]) -> bool {
     body.trim_ascii_start().starts_with(b"-")
-}
-
-/// What is compressed cannot be screened.
-fn check_encoding(head: &RequestHeader) -> Result<(), ApiError> {
-    let plain = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
-    match head.headers.get_all(header::CONTENT_ENCODING).iter().all(plain) {
-        true => Ok(()),
-        false => Err(ApiError::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "invalid_request_error",
-            "the body must not be compressed",
-        )
-        .with_code("unsupported_content_encoding")),
-    }
 }
 
 fn refused(refusal: Refusal) -> ApiError {

@@ -22,18 +22,18 @@ use tokio::task::JoinHandle;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A request.
-pub(super) const BODY: &str = r#"{"model":"m", "prompt":"hello","max_tokens":9 ,"stream":false}"#;
+pub(crate) const BODY: &str = r#"{"model":"m", "prompt":"hello","max_tokens":9 ,"stream":false}"#;
 /// What an engine answers.
-pub(super) const DONE: &str = r#"{"choices":[{"text":"world"}]}"#;
+pub(crate) const DONE: &str = r#"{"choices":[{"text":"world"}]}"#;
 
 /// Waits for what should happen soon.
-pub(super) async fn soon<F: IntoFuture>(what: &str, future: F) -> F::Output {
+pub(crate) async fn soon<F: IntoFuture>(what: &str, future: F) -> F::Output {
     let waited = tokio::time::timeout(DEADLINE, future).await;
     waited.unwrap_or_else(|_| panic!("{what}: nothing within {DEADLINE:?}"))
 }
 
 /// An engine whose answers a test writes.
-pub(super) struct Engine {
+pub(crate) struct Engine {
     listener: TcpListener,
     /// The same socket, to be asked without waiting.
     now: std::net::TcpListener,
@@ -41,7 +41,7 @@ pub(super) struct Engine {
 
 /// One side of a connection, and the message that was read from it last.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     stream: TcpStream,
     unread: Vec<u8>,
     /// The first line and the headers, names in lower case.
@@ -51,32 +51,32 @@ pub(super) struct Peer {
 }
 
 impl Engine {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let now = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         now.set_nonblocking(true).expect("sockets can be so");
         let listener = now.try_clone().and_then(TcpListener::from_std);
         Self { listener: listener.expect("a second handle"), now }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.listener.local_addr().expect("a listener has an address")
     }
 
     /// The next connection, and the request that comes on it.
-    pub(super) async fn asked(&self) -> Peer {
+    pub(crate) async fn asked(&self) -> Peer {
         let mut peer = self.connected().await;
         assert!(peer.read().await, "a request comes");
         peer
     }
 
     /// The next connection.
-    pub(super) async fn connected(&self) -> Peer {
+    pub(crate) async fn connected(&self) -> Peer {
         let accepted = soon("a connection to the engine", self.listener.accept()).await;
         Peer::of(accepted.expect("it is accepted").0)
     }
 
     /// Whether nobody is waiting to be accepted.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.now.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 }
@@ -86,24 +86,24 @@ impl Peer {
         Self { stream, unread: Vec::new(), head: String::new(), body: String::new() }
     }
 
-    pub(super) async fn connect(address: SocketAddr) -> Self {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
         Self::of(TcpStream::connect(address).await.expect("it listens"))
     }
 
     /// Writes these bytes.
-    pub(super) async fn write(&mut self, text: &str) {
+    pub(crate) async fn write(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.expect("the other side reads");
     }
 
     /// Writes an answer of a known length.
-    pub(super) async fn answer(&mut self, status: u16, body: &str) {
+    pub(crate) async fn answer(&mut self, status: u16, body: &str) {
         let length = body.len();
         let head = "content-type: application/json\r\ncontent-length:";
         self.write(&format!("HTTP/1.1 {status} X\r\n{head} {length}\r\n\r\n{body}")).await;
     }
 
     /// Writes a chunk of a body.
-    pub(super) async fn chunk(&mut self, text: &str) {
+    pub(crate) async fn chunk(&mut self, text: &str) {
         self.write(&format!("{:x}\r\n{text}\r\n", text.len())).await;
     }
 
@@ -116,7 +116,7 @@ impl Peer {
     }
 
     /// Reads up to and with `mark`; `None` where the connection ends before it.
-    pub(super) async fn until(&mut self, mark: &str) -> Option<String> {
+    pub(crate) async fn until(&mut self, mark: &str) -> Option<String> {
         loop {
             let found = memchr::memmem::find(&self.unread, mark.as_bytes());
             if let Some(at) = found {
@@ -130,7 +130,7 @@ impl Peer {
     }
 
     /// Reads the head of a message; false where none comes.
-    pub(super) async fn read_head(&mut self) -> bool {
+    pub(crate) async fn read_head(&mut self) -> bool {
         let Some(head) = self.until("\r\n\r\n").await else { return false };
         let lines = head.split_inclusive("\r\n").enumerate().map(|(number, line)| {
             match line.split_once(':').filter(|_| number > 0) {
@@ -143,7 +143,7 @@ impl Peer {
     }
 
     /// Reads a whole message; false where none comes, or none that is whole.
-    pub(super) async fn read(&mut self) -> bool {
+    pub(crate) async fn read(&mut self) -> bool {
         self.body.clear();
         if !self.read_head().await {
             return false;
@@ -176,7 +176,7 @@ impl Peer {
     }
 
     /// The value of a header of the last message.
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let value = |line: &'_ str| -> Option<usize> {
             let (found, _) = line.split_once(": ")?;
             (found == name).then_some(found.len() + 2)
@@ -185,19 +185,19 @@ impl Peer {
     }
 
     /// The status of the last answer.
-    pub(super) fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         let status = self.head.split(' ').nth(1).expect("a status line");
         status.parse().expect("a status")
     }
 
     /// Waits until the other side has closed the connection.
-    pub(super) async fn closed(&mut self) {
+    pub(crate) async fn closed(&mut self) {
         while self.more().await {}
     }
 }
 
 /// A proxy beside an engine.
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     pub address: SocketAddr,
     pub metrics: Metrics,
     pub stop: Trigger,
@@ -206,7 +206,7 @@ pub(super) struct Proxy {
 
 impl Proxy {
     /// Starts one beside `engines`, which are ranks, with these flags.
-    pub(super) async fn start(engines: &[&Engine], flags: &[&str]) -> Self {
+    pub(crate) async fn start(engines: &[&Engine], flags: &[&str]) -> Self {
         let mut settings = settings(flags).expect("the flags are valid");
         settings.engines = engines.iter().map(|engine| engine.address()).collect();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -222,7 +222,7 @@ impl Proxy {
     }
 
     /// Starts one that may ask `prefiller` for prompts, with a connector.
-    pub(super) async fn pair(
+    pub(crate) async fn pair(
         engine: &Engine,
         prefiller: &Engine,
         connector: &str,
@@ -236,27 +236,27 @@ impl Proxy {
     }
 
     /// Sends a request with these further header lines.
-    pub(super) async fn post(&self, path: &str, headers: &str, body: &str) -> Peer {
+    pub(crate) async fn post(&self, path: &str, headers: &str, body: &str) -> Peer {
         let mut client = Peer::connect(self.address).await;
         client.post(path, headers, body).await;
         client
     }
 
     /// Sends a request whose prompt `prefiller` is to compute.
-    pub(super) async fn ask(&self, prefiller: &Engine, body: &str) -> Peer {
+    pub(crate) async fn ask(&self, prefiller: &Engine, body: &str) -> Peer {
         let header = format!("x-prefiller-host-port: {}\r\n", prefiller.address());
         self.post("/v1/completions", &header, body).await
     }
 
     /// How often hand-overs failed for this reason.
-    pub(super) fn fallbacks(&self, reason: &'static str) -> u64 {
+    pub(crate) fn fallbacks(&self, reason: &'static str) -> u64 {
         self.metrics.fallbacks.get_or_create(&super::metrics::Cause { reason }).get()
     }
 }
 
 impl Peer {
     /// Sends a request on this connection.
-    pub(super) async fn post(&mut self, path: &str, headers: &str, body: &str) {
+    pub(crate) async fn post(&mut self, path: &str, headers: &str, body: &str) {
         let length = body.len();
         let fixed = "Host: test\r\nContent-Type: application/json\r\n";
         self.write(&format!(
@@ -267,7 +267,7 @@ impl Peer {
 }
 
 /// Checks that the client got the engine's answer whole.
-pub(super) async fn check_done(client: &mut Peer) {
+pub(crate) async fn check_done(client: &mut Peer) {
     assert!(client.read().await, "an answer comes");
     assert_eq!((client.status(), client.body.as_str()), (200, DONE), "{}", client.head);
 }

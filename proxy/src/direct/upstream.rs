@@ -103,8 +103,21 @@ impl Engines {
     ///
     /// When the name has no address.
     pub(crate) async fn prefiller(&self, target: &Target) -> Result<HttpPeer, LegError> {
+        self.engine(target, self.settings.prefiller_tls).await
+    }
+
+    /// Any engine, looked up where it has a name.
+    ///
+    /// # Errors
+    ///
+    /// When the name has no address.
+    pub(crate) async fn engine(
+        &self,
+        target: &Target,
+        tls: EngineTls,
+    ) -> Result<HttpPeer, LegError> {
         let address = self.address(target).await?;
-        Ok(peer(address, &target.host, self.settings.prefiller_tls))
+        Ok(peer(address, &target.host, tls))
     }
 
     /// The bootstrap server beside such an engine, which never speaks TLS.

@@ -3,7 +3,7 @@
 use crate::{HttpArgs, ProxySettings, RouterArgs, serve_fleet};
 use clap::{Args, Command, FromArgMatches};
 use serde_json::Value;
-use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord, WorkerRecord};
+use stator_protos::discovery::{AgentRecord, ApiRecord, ModelRecord, ProfileRecord, WorkerRecord};
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_server::{Worker, WorkerServer};
 use stator_protos::worker::{
@@ -141,20 +141,20 @@ impl Worker for Scripted {
 }
 
 /// A scripted agent with one worker.
-pub(super) struct Agent {
+pub(crate) struct Agent {
     script: Scripted,
     /// What it shows of itself; [`Bed::show`] makes a change known.
-    pub(super) record: AgentRecord,
+    pub(crate) record: AgentRecord,
 }
 
 impl Agent {
     /// What it was asked since the last look.
-    pub(super) fn asked(&self) -> Vec<Submit> {
+    pub(crate) fn asked(&self) -> Vec<Submit> {
         std::mem::take(&mut self.script.script.lock().unwrap().submits)
     }
 
     /// Waits until it was asked something.
-    pub(super) async fn until_asked(&self) {
+    pub(crate) async fn until_asked(&self) {
         let begin = Instant::now();
         while self.script.script.lock().unwrap().submits.is_empty() {
             assert!(begin.elapsed() < DEADLINE, "nobody asks");
@@ -163,40 +163,40 @@ impl Agent {
     }
 
     /// Its worker fails so many requests.
-    pub(super) fn fail(&self, requests: u32) {
+    pub(crate) fn fail(&self, requests: u32) {
         self.script.script.lock().unwrap().failures = requests;
     }
 
     /// From now on the prefill workers that its requests name fail it.
-    pub(super) fn fail_prefills(&self) {
+    pub(crate) fn fail_prefills(&self) {
         self.script.script.lock().unwrap().prefills_fail = true;
     }
 
     /// It answers nobody until [`Agent::resume`].
-    pub(super) fn hold(&self) {
+    pub(crate) fn hold(&self) {
         self.script.answers.forget_permits(Semaphore::MAX_PERMITS);
     }
 
     /// It answers again.
-    pub(super) fn resume(&self) {
+    pub(crate) fn resume(&self) {
         self.script.answers.add_permits(ANSWERS);
     }
 }
 
 /// A proxy and where its agents register.
-pub(super) struct Bed {
-    address: SocketAddr,
+pub(crate) struct Bed {
+    pub(crate) address: SocketAddr,
     dir: tempfile::TempDir,
     agents: u64,
     _shutdown: Trigger,
 }
 
 /// A status, and a body that is JSON.
-pub(super) type Answer = (u16, Value);
+pub(crate) type Answer = (u16, Value);
 
 impl Bed {
     /// A proxy with these flags.
-    pub(super) async fn start(flags: &[&str]) -> Self {
+    pub(crate) async fn start(flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let command = RouterArgs::augment_args(HttpArgs::augment_args(
             Command::new("proxy").no_binary_name(true),
@@ -213,7 +213,22 @@ impl Bed {
     }
 
     /// Starts an agent that serves `m`, and shows it.
-    pub(super) async fn agent(&mut self, profile: ProfileRecord) -> Agent {
+    pub(crate) async fn agent(&mut self, profile: ProfileRecord) -> Agent {
+        let model =
+            ModelRecord { name: "m".into(), context_length: 4096, block_size: 16, vocab_size: 100 };
+        self.agent_of(model, profile).await
+    }
+
+    /// Starts an agent that keeps watch over a server of `m`, and shows it. The server is at
+    /// `address`, and calls the model `model`.
+    pub(crate) async fn watched(&mut self, address: SocketAddr, model: &str) -> Agent {
+        let api = ApiRecord { url: format!("http://{address}"), model: model.to_owned() };
+        let record =
+            ModelRecord { name: "m".into(), context_length: 0, block_size: 4, vocab_size: 0 };
+        self.agent_of(record, ProfileRecord { api: Some(api), ..ProfileRecord::default() }).await
+    }
+
+    async fn agent_of(&mut self, model: ModelRecord, profile: ProfileRecord) -> Agent {
         self.agents += 1;
         let answers = Arc::new(Semaphore::new(ANSWERS));
         let script = Scripted { script: Arc::default(), answers };
@@ -231,12 +246,7 @@ impl Bed {
             // Nobody publishes there: what such workers hold stays unknown.
             events_endpoint: format!("ipc://{}", self.dir.path().join("events").display()),
             replay_endpoint: format!("ipc://{}", self.dir.path().join("replay").display()),
-            model: ModelRecord {
-                name: "m".into(),
-                context_length: 4096,
-                block_size: 16,
-                vocab_size: 100,
-            },
+            model,
             workers: vec![WorkerRecord { worker, generation: Generation(1), total_blocks: 1000 }],
             profile,
             accepting: true,
@@ -247,7 +257,7 @@ impl Bed {
     }
 
     /// Makes a record known, in one move as agents do.
-    pub(super) fn show(&self, record: &AgentRecord) {
+    pub(crate) fn show(&self, record: &AgentRecord) {
         let temporary = self.dir.path().join("record.tmp");
         std::fs::write(&temporary, serde_json::to_vec(record).unwrap()).unwrap();
         let name = self.dir.path().join(format!("{}.json", record.agent_id));
@@ -255,17 +265,17 @@ impl Bed {
     }
 
     /// Takes a record away.
-    pub(super) fn withdraw(&self, record: &AgentRecord) {
+    pub(crate) fn withdraw(&self, record: &AgentRecord) {
         std::fs::remove_file(self.dir.path().join(format!("{}.json", record.agent_id))).unwrap();
     }
 
     /// Waits until so many workers take requests.
-    pub(super) async fn until_workers(&self, count: usize) {
+    pub(crate) async fn until_workers(&self, count: usize) {
         self.until_metric(&format!("stator_proxy_workers {count}")).await;
     }
 
     /// Waits for a line of the metrics.
-    pub(super) async fn until_metric(&self, line: &str) {
+    pub(crate) async fn until_metric(&self, line: &str) {
         let begin = Instant::now();
         while !self.metrics().await.lines().any(|found| found == line) {
             assert!(begin.elapsed() < DEADLINE, "waited in vain for {line}");
@@ -273,24 +283,24 @@ impl Bed {
     }
 
     /// Waits until a model is listed.
-    pub(super) async fn until_listed(&self, model: &str) {
+    pub(crate) async fn until_listed(&self, model: &str) {
         let begin = Instant::now();
         while self.get(&format!("/v1/models/{model}")).await.0 != 200 {
             assert!(begin.elapsed() < DEADLINE, "waited in vain for {model}");
         }
     }
 
-    pub(super) async fn metrics(&self) -> String {
+    pub(crate) async fn metrics(&self) -> String {
         self.exchange("GET /metrics HTTP/1.1\r\n", "").await.1
     }
 
-    pub(super) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         let (status, body) = self.exchange(&format!("GET {path} HTTP/1.1\r\n"), "").await;
         (status, serde_json::from_str(&body).expect("the answer is JSON"))
     }
 
     /// Asks for the completion of a body, with further headers, each with its line's end.
-    pub(super) async fn complete(&self, body: &Value, headers: &str) -> Answer {
+    pub(crate) async fn complete(&self, body: &Value, headers: &str) -> Answer {
         let head =
             format!("POST /v1/completions HTTP/1.1\r\ncontent-type: application/json\r\n{headers}");
         let (status, body) = self.exchange(&head, &body.to_string()).await;

@@ -1,6 +1,6 @@
 //! The whole proxy over scripted agents: who is asked, and what exactly they are told.
 
-mod bed;
+pub(crate) mod bed;
 
 use bed::Bed;
 use serde_json::{Value, json};

@@ -105,7 +105,7 @@ async fn agents_of_the_list_are_asked_and_leave_with_their_lines() {
     let path = dir.path().join("agents.yaml");
     let (a, at_a) = Agent::start("a").await;
     let (_b, at_b) = Agent::start("b").await;
-    let mut watcher = Watcher::new(path.clone(), Duration::from_millis(5));
+    let mut watcher = Watcher::new(path.clone(), Duration::from_millis(5), Dial::default());
     assert!(watcher.next().await.stale);
     write(&path, &[&at_a, &at_b]);
     let seen = until(&mut watcher, |seen| names(seen) == ["a", "b"]).await;
@@ -133,7 +133,7 @@ async fn an_agent_that_tells_nonsense_is_malformed() {
     let (agent, endpoint) = Agent::start("a").await;
     agent.0.lock().model.block_size = 0;
     write(&path, &[&endpoint]);
-    let mut watcher = Watcher::new(path, Duration::from_millis(5));
+    let mut watcher = Watcher::new(path, Duration::from_millis(5), Dial::default());
     let seen = until(&mut watcher, |seen| !seen.malformed.is_empty()).await;
     let fault = "model.block_size: 0 is not in 1..=65536".to_owned();
     assert_eq!(seen.newly_malformed, [("a".to_owned(), fault)]);
@@ -142,7 +142,7 @@ async fn an_agent_that_tells_nonsense_is_malformed() {
 #[test]
 fn faults_of_the_file_name_the_entry() {
     let refused = |text: &str| decode(text).unwrap_err();
-    let both = "is neither http://host:port nor unix:///path";
+    let both = "is neither http(s)://host:port nor unix:///path";
     assert_eq!(refused("agents: ['ftp://a:1']"), format!("agents: \"ftp://a:1\" {both}"));
     assert_eq!(refused("agents: ['http://']"), format!("agents: \"http://\" {both}"));
     assert!(refused("agent: []").contains("unknown field `agent`"));

@@ -1,0 +1,158 @@
+//! Models whose engines take requests as they came: servers of the OpenAI API that no dialect
+//! knows. The request goes straight to the engine's address, which its agent tells; the agent
+//! keeps watch and is not on the way.
+//!
+//! Nobody makes tokens here: prompts are named by blocks of their text, and a worker is taken to
+//! hold what it was sent. What a client may not say to an engine is cut out; all else, and all of
+//! the answer, passes as it is. Start reading at [`PassThrough::answer`].
+
+mod asked;
+mod origin;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use asked::Asked;
+
+use crate::config::ProxySettings;
+use crate::direct::config::{EngineTls, UpstreamSettings};
+use crate::direct::handover::Answer;
+use crate::direct::relay::Relay;
+use crate::direct::upstream::{Engines, Leg, LegError};
+use crate::exchange::Exchange;
+use crate::metrics::Metrics;
+use crate::placing;
+use crate::service::Failure;
+use http::HeaderName;
+use origin::Origin;
+use stator_fleet::Place;
+use stator_model::openai::ApiError;
+use stator_protos::WorkerRank;
+use stator_protos::header::{REQUEST_ID, WORKER_ID};
+use std::time::{Duration, Instant};
+
+/// Passes requests on.
+pub(crate) struct PassThrough {
+    engines: Engines,
+    metrics: Metrics,
+    first_token_timeout: Duration,
+    migration_limit: u32,
+}
+
+/// An answer that has begun, and the place of its request.
+struct Begun {
+    leg: Leg,
+    place: Place,
+}
+
+impl PassThrough {
+    pub(crate) fn new(settings: &ProxySettings, metrics: Metrics) -> Self {
+        let engines = Engines::new(UpstreamSettings {
+            head_timeout: settings.first_token_timeout,
+            idle_timeout: settings.idle_timeout,
+            decoder_tls: EngineTls::Checked,
+            prefiller_tls: EngineTls::Checked,
+            ca_file: None,
+        });
+        let ProxySettings { first_token_timeout, migration_limit, .. } = *settings;
+        Self { engines, metrics, first_token_timeout, migration_limit }
+    }
+
+    /// Has an engine answer, and passes its answer on as it comes.
+    ///
+    /// # Errors
+    ///
+    /// When nothing has come yet that could be passed on, or the client has gone.
+    pub(crate) async fn answer(
+        &self,
+        exchange: &mut Exchange,
+        asked: &Asked,
+        started: Instant,
+    ) -> Result<(), Failure> {
+        if asked.stripped {
+            self.metrics.passed_stripped.inc();
+            let request_id = exchange.request_id();
+            tracing::warn!(request_id, "parameters that only a proxy may set were removed");
+        }
+        let Begun { leg, place } = tokio::select! {
+            biased;
+            begun = self.begin(exchange.request_id().to_owned(), asked, started) => begun?,
+            // Drops the request, by which the engine knows.
+            gone = exchange.gone() => return Err(gone.into()),
+        };
+        self.metrics.time_to_first_token.observe(started.elapsed().as_secs_f64());
+        place.prefill_done();
+        let worker = place.worker().worker.to_string().try_into();
+        let worker = worker.map(|worker| (HeaderName::from_static(WORKER_ID), worker));
+        let identity = (HeaderName::from_static(REQUEST_ID), exchange.identity());
+        let stamp: Vec<_> = worker.into_iter().chain([identity]).collect();
+        let Metrics { passed_bytes, passed_cut, .. } = &self.metrics;
+        let relay = Relay {
+            engines: &self.engines,
+            answer_bytes: passed_bytes,
+            cut: passed_cut,
+            stamp: &stamp,
+        };
+        let passed = relay.pass_on(exchange, Answer::plain(leg, "engine")).await;
+        self.metrics.request_duration.observe(started.elapsed().as_secs_f64());
+        passed
+    }
+
+    /// Finds an engine that begins to answer. One that cannot be reached, or breaks off before it
+    /// has said anything, is left alone for a moment, and another one is asked.
+    async fn begin(
+        &self,
+        request_id: String,
+        asked: &Asked,
+        started: Instant,
+    ) -> Result<Begun, ApiError> {
+        let mut lost: Vec<WorkerRank> = Vec::new();
+        loop {
+            let placing = Instant::now();
+            let admitted = asked.pool.admit(asked.entry(&lost)).await;
+            let unplaced =
+                |error| placing::unplaced(&asked.steering, asked.adapter.as_deref(), error);
+            let admitted = admitted.map_err(unplaced)?;
+            self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());
+            self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());
+            let place = admitted.place;
+            let limit = self.first_token_timeout.saturating_sub(started.elapsed());
+            let error = match tokio::time::timeout(limit, self.ask(asked, &place)).await {
+                Ok(Ok(leg)) => return Ok(Begun { leg, place }),
+                Ok(Err(error @ (LegError::Connect { .. } | LegError::Broken { .. }))) => error,
+                Ok(Err(error)) => return Err(error.into()),
+                Err(_) => {
+                    let limit = self.first_token_timeout.as_millis();
+                    let message = format!("the answer did not begin within {limit} ms");
+                    return Err(ApiError::gateway_timeout(message));
+                }
+            };
+            let worker = place.worker();
+            asked.pool.suspect(worker);
+            drop(place);
+            lost.push(worker);
+            if lost.len() as u64 > u64::from(self.migration_limit) {
+                tracing::warn!(request_id, %worker, %error, attempts = lost.len(), "giving up");
+                return Err(error.into());
+            }
+            tracing::info!(request_id, %worker, %error, "asking another engine");
+            self.metrics.migrations.inc();
+        }
+    }
+
+    /// Asks the engine of a place, and waits until some of its answer is there.
+    async fn ask(&self, asked: &Asked, place: &Place) -> Result<Leg, LegError> {
+        let profile = place.client().profile();
+        let nowhere = || LegError::Connect {
+            peer: place.worker().to_string(),
+            cause: "its agent does not say where it is".to_owned(),
+        };
+        let api = profile.api.as_ref().ok_or_else(nowhere)?;
+        let origin = Origin::parse(&api.url).ok_or_else(nowhere)?;
+        let (head, body) = asked.onward(api, origin.host().ok_or_else(nowhere)?);
+        let tls = if origin.tls { EngineTls::Checked } else { EngineTls::Plain };
+        let engine = self.engines.engine(&origin.target, tls).await?;
+        let mut leg = self.engines.send(&engine, &head, &body).await?;
+        leg.begun().await?;
+        Ok(leg)
+    }
+}

@@ -1,0 +1,283 @@
+//! The proxy and servers of the OpenAI API between raw connections: what is on the wire.
+
+use crate::direct::testkit::{BODY, DONE, Engine, Peer, check_done};
+use crate::tests::bed::{Agent, Bed};
+
+const COMPLETIONS: &str = "/v1/completions";
+
+/// A proxy with `servers`, each of which its agent watches.
+async fn bed(servers: &[&Engine], flags: &[&str]) -> (Bed, Vec<Agent>) {
+    let mut bed = Bed::start(flags).await;
+    let mut agents = Vec::new();
+    for server in servers {
+        agents.push(bed.watched(server.address(), "m").await);
+    }
+    bed.until_listed("m").await;
+    bed.until_workers(servers.len()).await;
+    (bed, agents)
+}
+
+async fn post(bed: &Bed, path: &str, headers: &str, body: &str) -> Peer {
+    let mut client = Peer::connect(bed.address).await;
+    client.post(path, headers, body).await;
+    client
+}
+
+#[tokio::test]
+async fn a_request_goes_through_as_it_came_and_so_does_its_answer() {
+    let server = Engine::start().await;
+    let (bed, agents) = bed(&[&server], &[]).await;
+    let headers = "X-Tenant: blue\r\nX-Request-Id: mine\r\nAuthorization: Bearer key\r\n";
+    let mut client = post(&bed, "/v1/completions?a=b", headers, BODY).await;
+    let mut asked = server.asked().await;
+    assert!(asked.head.starts_with("POST /v1/completions?a=b HTTP/1.1\r\n"), "{}", asked.head);
+    assert_eq!(asked.body, BODY);
+    let host = server.address().to_string();
+    for (name, value) in [
+        ("host", &*host),
+        ("x-tenant", "blue"),
+        ("x-request-id", "mine"),
+        ("authorization", "Bearer key"),
+    ] {
+        assert_eq!(asked.header(name), Some(value), "{}", asked.head);
+    }
+    asked.write("HTTP/1.1 201 Made\r\nx-own: 1\r\ncontent-length: 5\r\n\r\nhello").await;
+    assert!(client.read().await);
+    assert_eq!((client.status(), client.body.as_str()), (201, "hello"));
+    assert_eq!((client.header("x-own"), client.header("x-request-id")), (Some("1"), Some("mine")));
+    let worker = agents[0].record.workers[0].worker.worker.to_string();
+    assert_eq!(client.header("x-stator-worker-id"), Some(&*worker));
+    assert!(agents[0].asked().is_empty(), "the agent is not on the way");
+}
+
+#[tokio::test]
+async fn the_keys_of_this_proxy_are_not_the_servers_business() {
+    let server = Engine::start().await;
+    let (bed, _agents) = {
+        let mut bed = Bed::start(&["--api-key=secret"]).await;
+        let agent = bed.watched(server.address(), "m").await;
+        bed.until_workers(1).await;
+        (bed, agent)
+    };
+    let mut refused = post(&bed, COMPLETIONS, "", BODY).await;
+    assert!(refused.read().await);
+    assert_eq!(refused.status(), 401);
+    let mut client = post(&bed, COMPLETIONS, "Authorization: Bearer secret\r\n", BODY).await;
+    let mut asked = server.asked().await;
+    assert_eq!(asked.header("authorization"), None);
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+}
+
+#[tokio::test]
+async fn events_go_on_one_by_one() {
+    let server = Engine::start().await;
+    let (bed, _agents) = bed(&[&server], &[]).await;
+    let mut client = post(&bed, "/v1/chat/completions", "", BODY).await;
+    let mut asked = server.asked().await;
+    asked.write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n").await;
+    asked.write("transfer-encoding: chunked\r\n\r\n").await;
+    for text in ["data: 1\n\n", "data: 2\n\n"] {
+        asked.chunk(text).await;
+        assert!(client.until(text).await.is_some());
+    }
+    asked.write("0\r\n\r\n").await;
+    assert!(client.until("0\r\n\r\n").await.is_some());
+}
+
+#[tokio::test]
+async fn what_steers_does_not_come_from_a_client() {
+    let server = Engine::start().await;
+    let (bed, _agents) = bed(&[&server], &[]).await;
+    let headers = "X-Data-Parallel-Rank: 3\r\nX-Stator-Any: 1\r\nX-Override-Bootstrap-Room: 1\r\n\
+                   X-Gateway-Destination-Endpoint: a\r\n";
+    let body = r#"{"model":"m","kv_transfer_params":{},"bootstrap_room":1,"nvext":{},"n":1 }"#;
+    let mut client = post(&bed, COMPLETIONS, headers, body).await;
+    let mut asked = server.asked().await;
+    assert_eq!(asked.body, r#"{"model":"m","n":1 }"#);
+    for name in ["x-override", "x-data", "x-stator", "x-gateway"] {
+        assert!(!asked.head.contains(name), "{}", asked.head);
+    }
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+    bed.until_metric("stator_proxy_passed_bodies_stripped_total 1").await;
+    for (headers, body, status) in [
+        ("", r#"{"model":"m","kv_transfer_params":{},"t":1e999}"#, 400),
+        ("Content-Encoding: gzip\r\n", BODY, 415),
+    ] {
+        let mut client = post(&bed, COMPLETIONS, headers, body).await;
+        assert!(client.read().await, "{body}");
+        assert_eq!(client.status(), status, "{body}");
+    }
+    assert!(server.is_idle());
+}
+
+#[tokio::test]
+async fn a_server_is_asked_for_the_model_by_its_own_name() {
+    let server = Engine::start().await;
+    let mut bed = Bed::start(&[]).await;
+    let _agent = bed.watched(server.address(), "weights.gguf").await;
+    bed.until_workers(1).await;
+    bed.until_listed("m").await;
+    let mut client = post(&bed, COMPLETIONS, "", r#"{ "model" : "m", "prompt":"m"}"#).await;
+    let mut asked = server.asked().await;
+    assert_eq!(asked.body, r#"{ "model" : "weights.gguf", "prompt":"m"}"#);
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+}
+
+#[tokio::test]
+async fn what_a_server_refuses_is_passed_on_as_it_refused_it() {
+    let server = Engine::start().await;
+    let (bed, _agents) = bed(&[&server], &[]).await;
+    for status in [400, 429, 500, 503] {
+        let mut client = post(&bed, COMPLETIONS, "", BODY).await;
+        server.asked().await.answer(status, "{\"detail\":\"no\"}").await;
+        assert!(client.read().await);
+        assert_eq!((client.status(), client.body.as_str()), (status, "{\"detail\":\"no\"}"));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_the_request() {
+    let server = Engine::start().await;
+    let (bed, _agents) = bed(&[&server], &[]).await;
+    let client = post(&bed, COMPLETIONS, "", BODY).await;
+    let mut asked = server.asked().await;
+    drop(client);
+    asked.closed().await;
+    // And in the middle of an answer.
+    let mut client = post(&bed, COMPLETIONS, "", BODY).await;
+    let mut asked = server.asked().await;
+    asked.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    asked.chunk("data: 1\n\n").await;
+    assert!(client.until("data: 1").await.is_some());
+    drop(client);
+    asked.closed().await;
+    bed.until_metric("stator_proxy_hang_ups_total 2").await;
+}
+
+#[tokio::test]
+async fn another_server_is_asked_where_one_is_not_there_or_says_nothing() {
+    let (gone, silent, server) =
+        (Engine::start().await, Engine::start().await, Engine::start().await);
+    let (bed, _agents) = bed(&[&gone, &silent, &server], &["--router-mode=round-robin"]).await;
+    drop(gone);
+    let breaking = async {
+        loop {
+            // Whatever comes here is dropped unanswered.
+            drop(silent.asked().await);
+        }
+    };
+    let answering = async {
+        for _ in 0..6 {
+            let mut client = post(&bed, COMPLETIONS, "", BODY).await;
+            let mut asked = server.asked().await;
+            asked.answer(200, DONE).await;
+            check_done(&mut client).await;
+        }
+    };
+    tokio::select! {
+        () = breaking => {}
+        () = answering => {}
+    }
+    let metrics = bed.metrics().await;
+    assert!(!metrics.contains("stator_proxy_migrations_total 0\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn an_answer_that_begins_nowhere_is_an_error_with_a_reason() {
+    let server = Engine::start().await;
+    let flags = ["--first-token-timeout-ms=50", "--migration-limit=0"];
+    let (bed, _agents) = bed(&[&server], &flags).await;
+    let mut client = post(&bed, COMPLETIONS, "", BODY).await;
+    let _silent = server.asked().await;
+    assert!(client.read().await);
+    assert_eq!(client.status(), 504, "{}", client.body);
+    drop(server);
+    client.post(COMPLETIONS, "", BODY).await;
+    assert!(client.read().await);
+    assert_eq!(client.status(), 502);
+    assert!(client.body.contains("cannot connect to 127.0.0.1:"), "{}", client.body);
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
+    let server = Engine::start().await;
+    let (bed, _agents) = bed(&[&server], &[]).await;
+    let mut client = post(&bed, COMPLETIONS, "", BODY).await;
+    let mut asked = server.asked().await;
+    asked.write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n").await;
+    asked.write("transfer-encoding: chunked\r\n\r\n").await;
+    asked.chunk("data: {\"half\":").await;
+    assert!(client.until("half").await.is_some());
+    drop(asked);
+    assert!(client.until("\n\ndata: {\"error\":").await.is_some(), "the event before it is ended");
+    bed.until_metric("stator_proxy_passed_answers_cut_total 1").await;
+}
+
+#[tokio::test]
+async fn a_prompt_goes_back_to_the_server_that_had_its_beginning() {
+    let servers = [Engine::start().await, Engine::start().await, Engine::start().await];
+    let (bed, _agents) = bed(&servers.each_ref(), &[]).await;
+    let [one, two, three] = &servers;
+    let asked = async || {
+        tokio::select! {
+            asked = one.asked() => asked,
+            asked = two.asked() => asked,
+            asked = three.asked() => asked,
+        }
+    };
+    let stories = ["The sea was grey. ", "A wood stood still. "].map(|text| text.repeat(20));
+    let body = |story: usize, turn| {
+        format!(r#"{{"model":"m","prompt":"{}{}"}}"#, stories[story], "More. ".repeat(turn))
+    };
+    // Both at once, so that each has a server of its own.
+    let mut begun = Vec::new();
+    for story in 0..2 {
+        let client = post(&bed, COMPLETIONS, "", &body(story, 0)).await;
+        begun.push((client, asked().await));
+    }
+    let mut workers = Vec::new();
+    for (client, server) in &mut begun {
+        server.answer(200, DONE).await;
+        check_done(client).await;
+        workers.push(client.header("x-stator-worker-id").expect("a worker").to_owned());
+    }
+    assert_ne!(workers[0], workers[1]);
+    drop(begun);
+    for (story, turn) in [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3)] {
+        let mut client = post(&bed, COMPLETIONS, "", &body(story, turn)).await;
+        asked().await.answer(200, DONE).await;
+        check_done(&mut client).await;
+        let worker = client.header("x-stator-worker-id");
+        assert_eq!(worker, Some(&*workers[story]), "story {story}, turn {turn}");
+    }
+}
+
+#[tokio::test]
+async fn other_apis_go_through_where_the_model_is_of_this_kind() {
+    let server = Engine::start().await;
+    let (mut bed, _agents) = bed(&[&server], &[]).await;
+    let mut client = post(&bed, "/v1/embeddings", "", r#"{"model":"m","input":"a"}"#).await;
+    let mut asked = server.asked().await;
+    assert!(asked.head.starts_with("POST /v1/embeddings HTTP/1.1\r\n"), "{}", asked.head);
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+    for (path, body) in [
+        ("/v1/embeddings", r#"{"model":"other"}"#),
+        ("/v1/embeddings", "{}"),
+        (COMPLETIONS, r#"{"model":"other","prompt":"a"}"#),
+        ("/v1/rerank", r#"{"model":"m"}"#),
+    ] {
+        let mut client = post(&bed, path, "", body).await;
+        assert!(client.read().await);
+        assert_eq!(client.status(), 404, "{path} {body}");
+    }
+    // An agent of the same name whose engine takes tokens is another model.
+    let _other = bed.agent(Default::default()).await;
+    let mut client = post(&bed, COMPLETIONS, "", BODY).await;
+    assert!(asked.read().await, "the same connection is used");
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+}
