@@ -6,7 +6,7 @@ use crate::prompt::Measured;
 use crate::refuse;
 use crate::text;
 use bytes::Bytes;
-use stator_epp_body::{MediaItem, Parsed, ParsedBody};
+use stator_body::{MediaItem, Parsed, ParsedBody};
 use stator_epp_metrics::RequestLabels;
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::{Headers, MultimodalItem, Prompt, Request};

@@ -13,7 +13,7 @@ use crate::refuse;
 use crate::text;
 use crate::watch::AnswerWatch;
 use bytes::Bytes;
-use stator_epp_body::{Api, Body, Field, ParserSet, write_token_ids};
+use stator_body::{Api, Body, Field, ParserSet, write_token_ids};
 use stator_epp_config::FlowControl;
 use stator_epp_metrics::EppMetrics;
 use stator_epp_plugins::IdSource;
@@ -22,13 +22,19 @@ use stator_epp_scheduler::Decision;
 use stator_epp_signals::tokenizer::Renderer;
 use stator_protos::header;
 use stator_queue::InvalidSettings;
+use std::future::pending;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// Largest piece that an edited body is cut into; the data plane's protocol cuts smaller.
 const PIECE_BYTES: usize = 1 << 20;
-/// Bodies up to this size are measured where they are read, in bytes; the prompts of larger ones
-/// take milliseconds to tokenize, which other requests need not wait for.
-const INLINE_BODY_MAX_BYTES: usize = 256 << 10;
+/// Requests with bodies up to this size, in bytes, are decided where they are read, one after the
+/// other on a connection; larger ones take long enough to have a task of their own.
+const INLINE_BODY_MAX_BYTES: usize = 16 << 10;
+/// The prompts of bodies above this size, in bytes, take milliseconds to tokenize, which no other
+/// request need wait for.
+const QUICK_BODY_MAX_BYTES: usize = 256 << 10;
 
 /// What an operator chose about requests.
 #[derive(Clone)]
@@ -56,10 +62,11 @@ pub struct DirectorSettings {
     pub reads_text: bool,
 }
 
-/// Decides for one pool.
+/// Decides for one pool; a clone decides alike.
+#[derive(Clone)]
 pub struct PoolDirector {
     pool: Arc<Pool>,
-    settings: DirectorSettings,
+    settings: Arc<DirectorSettings>,
     observe: Observe,
     placer: Placer,
     /// Where requests wait, if they do.
@@ -75,7 +82,7 @@ impl PoolDirector {
             scores: settings.scores,
             in_flight: settings.in_flight,
         };
-        Self { pool, settings, observe, placer, flow: None }
+        Self { pool, settings: Arc::new(settings), observe, placer, flow: None }
     }
 
     /// The same, where requests wait for room as `control` says. Shared with whoever ends it.
@@ -142,7 +149,7 @@ impl PoolDirector {
             Some(ids) => prompt::measured(&self.pool, parsed, ids, adapter),
             None => prompt::measure(&self.pool, parsed, &asked.body, adapter),
         };
-        match asked.body.len() > INLINE_BODY_MAX_BYTES {
+        match asked.body.len() > QUICK_BODY_MAX_BYTES {
             true => tokio::task::block_in_place(measure),
             false => measure(),
         }
@@ -257,7 +264,25 @@ impl Director for PoolDirector {
         for chunk in body.unwrap_or_default() {
             whole.push(chunk).expect("nothing is longer than all memory");
         }
-        self.decide(head, &whole).await
+        if whole.len() <= INLINE_BODY_MAX_BYTES {
+            return self.decide(head, &whole).await;
+        }
+        let director = self.clone();
+        apart(async move { director.decide(head, &whole).await }).await
+    }
+}
+
+/// Does `work` in a task of its own, which ends with the future.
+async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    let mut task = JoinSet::new();
+    task.spawn(work);
+    match task.join_next().await.expect("a task was started") {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The process ends.
+            Err(_) => pending().await,
+        },
     }
 }
 

@@ -294,7 +294,7 @@ async fn the_default_profile_keeps_a_conversation_where_its_beginning_is() {
     let engines = [Engine(0, 0, 0.0, &[]), Engine(1, 0, 0.0, &[]), Engine(2, 0, 0.0, &[])];
     let mut bench = bench("", &engines);
     // Each request is over before the next, so that load does not weigh against the cache.
-    bench.director.settings.interest = Interest::Body;
+    Arc::make_mut(&mut bench.director.settings).interest = Interest::Body;
     let text = |turns: usize| {
         let prompt = "a long story about cities ".repeat(40 * turns);
         format!(r#"{{"model":"m","prompt":"{prompt}"}}"#)
@@ -312,8 +312,8 @@ async fn what_is_watched_depends_on_what_the_data_plane_shows() {
     use Interest::{Body, Headers, Nothing};
     let mut bench = bench("", &[Engine(0, 0, 0.0, &[])]);
     let mut check = async |wanted, leaves_early, answer, expected| {
-        bench.director.settings.interest = wanted;
-        bench.director.settings.leaves_early = leaves_early;
+        Arc::make_mut(&mut bench.director.settings).interest = wanted;
+        Arc::make_mut(&mut bench.director.settings).leaves_early = leaves_early;
         let routed = bench.ask(Head { answer, ..head(&[]) }, &prompt("m")).await;
         let watch = routed.expect("it is routed").watch;
         assert_eq!(watch.interest(), expected, "{wanted:?} {leaves_early} {answer:?}");

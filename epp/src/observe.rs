@@ -3,7 +3,7 @@
 use crate::asked::Asked;
 use crate::exchange::{Head, Refusal};
 use crate::prompt::Measure;
-use stator_epp_body::Usage;
+use stator_body::Usage;
 use stator_epp_metrics::{
     Disaggregation, EppMetrics, ErrorCode, Finished, Picks, PluginName, RequestLabels,
     RequestMetrics, Running, Tokenization,

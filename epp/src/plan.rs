@@ -1,10 +1,10 @@
 //! From what an `EndpointPickerConfig` says to the settings of those who do it.
 
 use crate::config::EppSettings;
-use stator_epp_body::{ParserSet, parser};
+use stator_body::{ParserSet, parser};
+use stator_engine_signals::fetch::TlsOptions;
 use stator_epp_config::{Parser, Plan};
 use stator_epp_plugins::settings::{EngineSpecs as Specs, HttpSource, Render, Scheme, Tokens};
-use stator_epp_signals::fetch::TlsOptions;
 use stator_epp_signals::scrape::{EngineSpecs, Mapping, Mappings, ScrapeSettings};
 use stator_epp_signals::tokenizer::{RenderError, RenderSettings, Renderer};
 use std::path::PathBuf;

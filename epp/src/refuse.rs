@@ -6,7 +6,7 @@
 
 use crate::exchange::Refusal;
 use crate::place::Denied;
-use stator_epp_body::ParseError;
+use stator_body::ParseError;
 use stator_epp_metrics::FlowOutcome;
 use stator_epp_scheduler::Refused;
 use std::time::Duration;

@@ -19,12 +19,11 @@ use stator_epp_plugins::settings::{Fairness, Tokens};
 use stator_epp_pool::kubernetes::{Access, Cluster, Election, Elector, PoolRef, Reviewer};
 use stator_epp_pool::{PoolSpec, Watched, file};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
-use stator_epp_signals::scrape::ScrapeThread;
 use stator_epp_signals::tokenizer::Renderer;
-use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Gate, Readiness, Shown};
 use stator_runtime::metrics::Metrics;
 use stator_runtime::tls::{self, CipherSuites, Listener};
+use stator_runtime::{Lane, Shutdown};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +50,7 @@ struct Running {
 struct Common<'a> {
     registry: &'a Metrics,
     metrics: &'a EppMetrics,
-    scraping: &'a ScrapeThread,
+    scraping: &'a Lane,
 }
 
 /// Serves until `shutdown`, then drains.
@@ -88,7 +87,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let registry = Metrics::default();
     let metrics = registry.register(|registry| EppMetrics::register(build(), registry));
     let cluster = cluster(&settings).await?;
-    let scraping = ScrapeThread::start().context("cannot start a thread")?;
+    let scraping = Lane::start("scrape").context("cannot start a thread")?;
     let common = Common { registry: &registry, metrics: &metrics, scraping: &scraping };
     let mut pools = Vec::new();
     for target in &settings.pools {
@@ -144,7 +143,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
         let service = ExtProc::new(Arc::new(director), settings.ext_proc.clone(), counted);
         let drain = Drain { shutdown: stopped.clone(), limit: settings.drain_timeout };
         let serving = ext_proc::serve(service, health.clone(), listener.incoming(), drain);
-        streams.spawn(async move { report(serving.await) });
+        streams.spawn(serving);
     }
     shutdown.wait().await;
     // Data planes see that this replica is not ready before it takes no more streams.

@@ -2,15 +2,16 @@
 
 use crate::config::{EppSettings, TokenizerSettings};
 use crate::pool::Pool;
+use stator_engine_signals::fetch::TlsOptions;
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::Endpoint;
 use stator_epp_signals::agents::{AgentFeeds, AgentSettings};
 use stator_epp_signals::engine::{EngineFeeds, EngineSettings};
-use stator_epp_signals::fetch::TlsOptions;
-use stator_epp_signals::scrape::{ScrapeThread, Scraper};
+use stator_epp_signals::scrape::Scraper;
 use stator_epp_signals::tokenizer::{AgentSource, HubSource, Provision, Source};
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_fleet::FleetMetrics;
+use stator_runtime::Lane;
 use stator_runtime::metrics::Metrics;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ impl Signals {
     pub(crate) fn start(
         pool: &Arc<Pool>,
         settings: &EppSettings,
-        (registry, scraping): (&Metrics, &ScrapeThread),
+        (registry, scraping): (&Metrics, &Lane),
     ) -> anyhow::Result<Self> {
         let (metrics, fleet) = (SignalMetrics::default(), FleetMetrics::default());
         registry.register(|registry| {

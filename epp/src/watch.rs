@@ -6,7 +6,7 @@ use crate::headers::Headers;
 use crate::observe::{Observe, Told};
 use crate::pool::Pool;
 use bytes::Bytes;
-use stator_epp_body::{ModelNameRewriter, Usage, UsageTail};
+use stator_body::{ModelNameRewriter, Usage, UsageTail};
 use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::Progress;
 use std::sync::Arc;

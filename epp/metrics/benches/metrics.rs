@@ -6,7 +6,7 @@
 
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
-use stator_epp_body::Usage;
+use stator_body::Usage;
 use stator_epp_metrics::{Build, EppMetrics, Finished, RequestLabels, RequestMetrics};
 use stator_epp_scheduler::Endpoint;
 use stator_protos::{WorkerId, WorkerRank};

@@ -3,7 +3,7 @@
 use crate::buckets;
 use crate::family::Child;
 use crate::histogram::Histogram;
-use stator_epp_body::Usage;
+use stator_body::Usage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::*;
 use prometheus_client::encoding::text::encode_registry;
-use stator_epp_body::Usage;
+use stator_body::Usage;
 use stator_epp_scheduler::{Endpoint, InFlight};
 use stator_protos::{WorkerId, WorkerRank};
 use std::time::Duration;

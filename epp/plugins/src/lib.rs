@@ -34,3 +34,9 @@ pub use registry::{
 };
 pub use reporter::{AttributeReporter, Reported};
 pub use session::IdSource;
+
+/// Target of the spans of traces, as `runtime` names it; where no traces are kept they cost
+/// nothing.
+///
+/// Source: names of spans and attributes of the llm-d router.
+const SPANS: &str = "otel";

@@ -79,12 +79,13 @@ impl Prefixes {
         let _entered = span.enter();
         let mut found = Found::default();
         let mut lookup = || {
-            let lookup = info_span!(target: SPANS, "index_lookup", blocks);
-            let _entered = lookup.enter();
-            let overlaps = self.blocks.look_up(sequence);
-            let best = overlaps.iter().map(|(_, overlap)| overlap.blocks()).max().unwrap_or(0);
+            let _scoring = info_span!(target: SPANS, "score_tokens", blocks).entered();
+            found = info_span!(target: SPANS, "index_lookup", blocks)
+                .in_scope(|| self.blocks.look_up(sequence));
+            let best = info_span!(target: SPANS, "compute_scores")
+                .in_scope(|| found.iter().map(|(_, overlap)| overlap.blocks()).max());
+            let best = best.unwrap_or(0);
             span.record("llm_d.epp.producer.max_match_blocks", best);
-            found = overlaps;
             best
         };
         match &self.lookup_meter {

@@ -36,7 +36,7 @@ pub(crate) struct Served {
     pub(crate) registry: Registry,
     pub(crate) ready: watch::Sender<bool>,
     pub(crate) trigger: Trigger,
-    pub(crate) task: tokio::task::JoinHandle<Result<(), tonic::transport::Error>>,
+    pub(crate) task: tokio::task::JoinHandle<()>,
 }
 
 impl Served {
@@ -71,11 +71,7 @@ impl Served {
 
     /// Opens a stream on a connection of its own.
     pub(crate) async fn open(&self) -> Stream {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let mut client = ExternalProcessorClient::new(self.channel().await);
-        let messages = UnboundedReceiverStream::new(receiver);
-        let answers = client.process(messages).await.expect("the service is there").into_inner();
-        Stream { sender: Some(sender), answers }
+        Stream::on(self.channel().await).await
     }
 
     /// The next line of the director's log.
@@ -91,6 +87,15 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Opens a stream on a connection that others share.
+    pub(crate) async fn on(channel: Channel) -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut client = ExternalProcessorClient::new(channel);
+        let messages = UnboundedReceiverStream::new(receiver);
+        let answers = client.process(messages).await.expect("the service is there").into_inner();
+        Self { sender: Some(sender), answers }
+    }
+
     pub(crate) fn send(&mut self, messages: impl IntoIterator<Item = ProcessingRequest>) {
         let sender = self.sender.as_ref().expect("the stream is not closed yet");
         for message in messages {

@@ -21,7 +21,7 @@ async fn draining_lets_open_streams_finish() {
     stream.send([ok()]);
     stream.expect(&["response_headers"]).await;
     stream.ends("OK").await;
-    within(served.task).await.expect("it does not panic").expect("it ends well");
+    within(served.task).await.expect("it does not panic");
 }
 
 #[tokio::test]
@@ -29,9 +29,9 @@ async fn streams_of_one_connection_do_not_wait_for_each_other() {
     let (mut script, log) = Script::new();
     script.say = Say::Nothing;
     let mut served = Served::start((script, log), Settings::default()).await;
-    let mut streams = Vec::new();
+    let (mut streams, channel) = (Vec::new(), served.channel().await);
     for _ in 0..20 {
-        let mut stream = served.open().await;
+        let mut stream = Stream::on(channel.clone()).await;
         stream.send([post(), request_body("{}", true)]);
         streams.push(stream);
     }
@@ -64,4 +64,18 @@ async fn another_method_is_not_there() {
     let request = tonic::Request::new(HealthCheckRequest::default());
     let status = grpc.unary(request, path, codec).await.expect_err("there is no such method");
     assert_eq!(status.code(), tonic::Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn a_stream_that_panics_ends_no_other_of_its_connection() {
+    let (mut script, log) = Script::new();
+    script.say = Say::Panic("bad");
+    let mut served = Served::start((script, log), Settings::default()).await;
+    let channel = served.channel().await;
+    let (mut good, mut bad) = (Stream::on(channel.clone()).await, Stream::on(channel).await);
+    bad.send([post(), request_body("bad", true)]);
+    served.logged().await;
+    assert!(within(bad.next()).await.is_err());
+    good.send([post(), request_body("good", true)]);
+    good.expect(&[&super::show::routed(4), "request_body \"good\"."]).await;
 }

@@ -109,7 +109,7 @@ async fn streams_are_counted_by_how_they_end() {
     wrong.ends("InvalidArgument: unexpected request trailers before request headers").await;
     served.trigger.set();
     drop((stream, wrong));
-    within(&mut served.task).await.expect("it does not panic").expect("it ends well");
+    within(&mut served.task).await.expect("it does not panic");
     let counts = [("InvalidArgument", 1), ("OK", 1)]
         .map(|(code, count)| format!("{TOTAL}{{code=\"{code}\"}} {count}"));
     let mut found = served.metrics(TOTAL);

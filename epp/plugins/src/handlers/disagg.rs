@@ -2,6 +2,7 @@
 
 use super::data_parallel::through_primary_port;
 use super::{handler, host_port};
+use crate::SPANS;
 use crate::context::BuildContext;
 use crate::params::Params;
 use crate::topology::Peer;
@@ -11,10 +12,6 @@ use std::sync::Arc;
 use tracing::field::Empty;
 use tracing::info_span;
 
-/// Target of the spans of traces, as `runtime` names it.
-///
-/// Source: names of spans and attributes of the llm-d router.
-const SPANS: &str = "otel";
 /// Header that names the endpoint which computes the prompt.
 const PREFILL_HEADER: &str = "x-prefiller-host-port";
 /// Header that names the endpoints which encode images, sound and video.

@@ -1,11 +1,13 @@
 //! Scorers that go by what endpoints are believed to hold of a prompt.
 
 use super::scorer;
+use crate::SPANS;
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::{Bound, Params};
 use crate::settings::{self, Settings};
 use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, PrefixMatch, Request};
+use tracing::info_span;
 
 /// `prefix-cache-scorer`: prefers endpoints that hold much of the prompt.
 ///
@@ -50,6 +52,7 @@ impl Scorer for PrefixCache {
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
+        let _span = info_span!(target: SPANS, "score_prefix_cache").entered();
         for (score, candidate) in scores.iter_mut().zip(candidates) {
             let found = self.source.read(candidate).unwrap_or_default();
             let length = (found.matched_tokens() as f64 / self.scale_tokens).min(1.0).powi(2);
@@ -77,6 +80,7 @@ impl Scorer for WeightedShare {
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
+        let _span = info_span!(target: SPANS, "score_prefix_cache").entered();
         for (score, candidate) in scores.iter_mut().zip(candidates) {
             *score = candidate.precise.map_or(0.0, weighted_share);
         }

@@ -5,8 +5,6 @@
 //! events are drained by reading, so that only an agent may read them), and the ranks beyond the
 //! first of an engine that has several behind one port.
 
-pub use stator_engine_signals::events::{Counts, Reason, Skipped, Tally, Translator};
-
 use crate::roster::Roster;
 use crate::{SignalMetrics, WorkerSink};
 use parking_lot::Mutex;

@@ -5,7 +5,7 @@ use crate::scrape::tests::endpoint;
 use crate::testkit::DEADLINE;
 use stator_fleet::KvSink;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
-use stator_protos::kv_event::{EventBatch, KvEvent, Medium, Stored, encode};
+use stator_protos::kv_event::{KvEvent, Medium, Stored, encode};
 use stator_protos::{Generation, WorkerRank};
 use std::collections::BTreeSet;
 use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
@@ -65,9 +65,8 @@ async fn engines_are_followed_and_counted_by_name() {
             medium: Medium::Device,
             lora_name: None,
         };
-        let batch = EventBatch { events: vec![KvEvent::Stored(stored)], ..EventBatch::default() };
         let mut payload = Vec::new();
-        encode(&batch, &mut payload);
+        encode(0.0, &[KvEvent::Stored(stored)], None, &mut payload);
         let mut message = ZmqMessage::from("kv@pod@model");
         message.push_back(number.to_be_bytes().to_vec().into());
         message.push_back(payload.into());

@@ -1,6 +1,6 @@
 //! Reads how busy engines are off their metrics pages, twenty times a second.
 //!
-//! Pages are best read on a [`ScrapeThread`]: what comes twenty times a second from each of a
+//! Pages are best read on a thread of their own: what comes twenty times a second from each of a
 //! hundred endpoints would wake one thread of a larger runtime after the other.
 //!
 //! One task per endpoint asks over one kept connection, so that a slow endpoint delays no other;
@@ -13,14 +13,12 @@
 
 mod mappings;
 mod reader;
-mod thread;
 
 pub use mappings::{DEFAULT_ENGINE, ENGINE_LABELS, Mappings};
 pub use reader::Reader;
 pub use stator_engine_signals::page::{
     CacheMapping, EngineSpecs, Incomplete, Mapping, Spec, SpecError,
 };
-pub use thread::ScrapeThread;
 
 use crate::fetch::{self, Buffers, Connection, FetchError, Origin};
 use crate::roster::Roster;
