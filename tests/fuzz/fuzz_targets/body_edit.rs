@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
-use stator_epp_body::{Body, Editor, Field, scan};
+use stator_body::{Body, Editor, Field, scan};
 use stator_fuzz::{cut, split};
 
 /// Values to give: one of every kind.

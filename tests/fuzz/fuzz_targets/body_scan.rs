@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use stator_epp_body::{Field, Fields, read_token_ids, scan, unquote};
+use stator_body::{Field, Fields, read_token_ids, scan, unquote};
 
 fuzz_target!(|body: &[u8]| {
     let model = serde_json::from_slice::<Value>(body).ok().filter(Value::is_object);

@@ -1,9 +1,9 @@
-//! An engine's answer comes to the same tokens and the same end wherever its bytes are cut, and to
-//! no end by itself.
+//! An engine's answer comes to the same body, the same tokens and the same end wherever its bytes are
+//! cut, and to no end by itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stator_dialect::{Ask, Hand, Kind, Sampling, replay};
+use stator_dialect::{Ask, Hand, Kind, Sampling, replay, replay_http};
 use stator_fuzz::{cut, split};
 use std::sync::Arc;
 
@@ -11,6 +11,9 @@ const KINDS: [Kind; 3] = [Kind::Vllm, Kind::Sglang, Kind::Trtllm];
 
 fuzz_target!(|input: &[u8]| {
     let (text, control) = split(input);
+    let pieces = cut(text, control);
+    let cut_up = replay_http(pieces.iter().map(|piece| &piece[..])).ok();
+    assert_eq!(replay_http([text]).ok(), cut_up);
     let ask = Ask {
         id: "a".into(),
         tokens: [1, 2, 3].into(),
@@ -19,10 +22,10 @@ fuzz_target!(|input: &[u8]| {
         lora: None,
         priority: 0,
         rank: None,
+        trace: None,
         hand: Hand::Whole,
     };
     for kind in KINDS {
-        let pieces = cut(text, control);
         let whole = replay(kind, &ask, [text]);
         let cut = replay(kind, &ask, pieces.iter().map(|piece| &piece[..]));
         match (whole, cut) {

@@ -1,8 +1,13 @@
-//! Any page gives reports within their bounds, in order of their ranks.
+//! Any page gives reports within their bounds, in order of their ranks, and of the engine's own
+//! families what has a label of ours, within its room.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use stator_engine_signals::families::republish;
 use stator_engine_signals::report::{Engine, read};
+
+/// Room for families, in bytes.
+const ROOM: usize = 4096;
 
 fuzz_target!(|page: &[u8]| {
     let mut reports = Vec::new();
@@ -13,5 +18,9 @@ fuzz_target!(|page: &[u8]| {
         for report in &reports {
             assert!(report.kv_usage.is_none_or(|share| (0.0..=1.0).contains(&share)), "{report:?}");
         }
+        let shown = republish(engine, page, ("a", "1"), ROOM).text;
+        assert!(shown.len() <= ROOM);
+        let mut series = shown.lines().filter(|line| !line.starts_with('#'));
+        assert!(series.all(|line| line.contains("{a=\"1\"")), "{shown}");
     }
 });

@@ -15,7 +15,8 @@ fuzz_target!(|frame: &[u8]| {
     if let (Ok(engine), Ok(decoded)) = (engine, decoded) {
         check_details(&engine);
         let mut again = Vec::new();
-        encode(&decoded.batch, &mut again);
+        let batch = &decoded.batch;
+        encode(batch.timestamp_s, &batch.events, batch.rank, &mut again);
         let decoded_again = decode(&again).expect("what we write, we read");
         // Compared as text, because a timestamp may be NaN.
         assert_eq!(format!("{:?}", decoded_again.batch), format!("{:?}", decoded.batch));

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stator_epp_signals::engine::Translator;
+use stator_engine_signals::events::Translator;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, decode_engine};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stator_epp_body::{Parsed, ParserSet, parser};
+use stator_body::{Parsed, ParserSet, parser};
 
 const PARSERS: [&str; 7] = [
     "openai-parser",
@@ -33,7 +33,7 @@ fuzz_target!(|input: &[u8]| {
             assert!(ids.len() <= body.len());
         }
         if let Some(mut editor) = request.editor(body) {
-            editor.set_string(stator_epp_body::Field::Model, "m\"");
+            editor.set_string(stator_body::Field::Model, "m\"");
             assert!(editor.finish().edited_len(body.len()) > 0);
         }
     }

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
-use stator_epp_body::{prompt_bytes, scan};
+use stator_body::{prompt_bytes, scan};
 
 /// Most messages that are looked at, so that long inputs do not take quadratic time.
 const MESSAGES_MAX: usize = 8;

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use stator_epp_body::{ModelNameRewriter, UsageTail};
+use stator_body::{ModelNameRewriter, UsageTail};
 use stator_fuzz::{cut, split};
 
 /// Answers up to this length are kept as a whole by [`UsageTail`].
@@ -57,7 +57,7 @@ fn replaced(mut answer: &[u8]) -> Vec<u8> {
     out
 }
 
-fn usage(chunks: &[Bytes]) -> Option<stator_epp_body::Usage> {
+fn usage(chunks: &[Bytes]) -> Option<stator_body::Usage> {
     let mut tail = UsageTail::new();
     chunks.iter().for_each(|chunk| tail.push(chunk));
     tail.finish()

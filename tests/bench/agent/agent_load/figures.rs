@@ -13,11 +13,16 @@ const TICK: Duration = Duration::from_millis(10);
 pub(crate) struct Usage {
     agent: Duration,
     engine: Duration,
+    relay: Duration,
 }
 
 impl Usage {
     pub(crate) fn read(args: &Args) -> Result<Self, Failure> {
-        Ok(Self { agent: cpu_time(args.agent_pid)?, engine: cpu_time(args.engine_pid)? })
+        Ok(Self {
+            agent: cpu_time(args.agent_pid)?,
+            engine: cpu_time(args.engine_pid)?,
+            relay: args.relay_pid.map_or(Ok(Duration::ZERO), cpu_time)?,
+        })
     }
 
     /// What the agent has used.
@@ -30,7 +35,11 @@ impl Sub for Usage {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
-        Self { agent: self.agent - before.agent, engine: self.engine - before.engine }
+        Self {
+            agent: self.agent - before.agent,
+            engine: self.engine - before.engine,
+            relay: self.relay - before.relay,
+        }
     }
 }
 
@@ -62,8 +71,8 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) const HEAD: &str = " requests/s | tokens/s | agent us/request | agent us/token | engine us/token | TTFT p50 | TTFT p99 | ITL p50 | ITL p99 | delay p50 | delay p99 |";
-    pub(crate) const RULE: &str = "-----------:|---------:|-----------------:|---------------:|----------------:|---------:|---------:|--------:|--------:|----------:|----------:|";
+    pub(crate) const HEAD: &str = " requests/s | tokens/s | agent us/request | agent us/token | relay us/request | relay us/token | engine us/token | TTFT p50 | TTFT p99 | ITL p50 | ITL p99 | delay p50 | delay p99 |";
+    pub(crate) const RULE: &str = "-----------:|---------:|-----------------:|---------------:|-----------------:|---------------:|----------------:|---------:|---------:|--------:|--------:|----------:|----------:|";
 
     pub(crate) fn new(used: Usage, span: Duration) -> Self {
         Self { used, span, seen: Seen::default() }
@@ -93,6 +102,8 @@ impl fmt::Display for Figures {
         write!(f, " {:>10.0} | {:>8.0} |", rate(seen.requests), rate(seen.tokens))?;
         write!(f, " {:>16.1} |", us(used.agent, seen.requests))?;
         write!(f, " {:>14.2} |", us(used.agent, seen.tokens))?;
+        write!(f, " {:>16.1} |", us(used.relay, seen.requests))?;
+        write!(f, " {:>14.2} |", us(used.relay, seen.tokens))?;
         write!(f, " {:>15.2} |", us(used.engine, seen.tokens))?;
         for (times, width) in [(&seen.first, 8), (&seen.gaps, 7), (&seen.delays, 9)] {
             for q in [0.5, 0.99] {

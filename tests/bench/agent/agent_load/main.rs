@@ -6,11 +6,14 @@
 
 mod blocks;
 mod figures;
+mod relayed;
 mod ways;
 
 use clap::{Parser, Subcommand};
 use figures::{Figures, Usage};
+use relayed::Relay;
 use stator_fleet::{AgentClient, ClientSettings};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -37,6 +40,12 @@ struct Args {
     /// Process of the engine.
     #[arg(long)]
     engine_pid: u32,
+    /// Socket of the relay, for a third way.
+    #[arg(long, requires = "relay_pid")]
+    relay: Option<PathBuf>,
+    /// Process of the relay.
+    #[arg(long)]
+    relay_pid: Option<u32>,
     #[command(subcommand)]
     what: What,
 }
@@ -119,13 +128,18 @@ async fn main() -> Result<(), Failure> {
             let worker = client.describe().await?.workers.first().ok_or("no worker")?.worker;
             println!("| {:<34} | {:<6} |{}", "scenario", "way", Figures::HEAD);
             println!("|:{:-<34}-|:{:-<6}-|{}", "", "", Figures::RULE);
+            let relay = match &args.relay {
+                Some(path) => Some(Relay::connect(path).await?),
+                None => None,
+            };
             let wanted = || SCENARIOS.iter().filter(|scenario| scenario.name.contains(only));
             for scenario in (0..*rounds).flat_map(|_| wanted()) {
+                let relayed = relay.clone().map(|relay| ("relay", Way::Relay(relay)));
                 let ways = [
                     ("direct", Way::engine(&args.engine)?),
                     ("agent", Way::Agent { client: client.clone(), worker }),
                 ];
-                for (name, way) in ways {
+                for (name, way) in ways.into_iter().chain(relayed) {
                     let figures = measure(&args, scenario, &way, span).await?;
                     println!("| {:<34} | {name:<6} |{figures}", scenario.name);
                 }

@@ -1,7 +1,8 @@
-//! The two ways to an engine's tokens, and a stream of requests on one of them.
+//! The ways to an engine's tokens, and a stream of requests on one of them.
 
 use crate::Failure;
 use crate::figures::Seen;
+use crate::relayed::Relay;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -14,12 +15,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+/// Where an engine takes requests for tokens.
+const PATH: &str = "/inference/v1/generate";
 
 /// How tokens are asked for.
 #[derive(Clone)]
 pub(crate) enum Way {
     /// Of the engine itself, by HTTP, each stream on a connection of its own.
     Engine(SocketAddr),
+    /// The same by way of the relay, which reads nothing of it.
+    Relay(Relay),
     /// Of its agent.
     Agent { client: Arc<AgentClient>, worker: WorkerRank },
 }
@@ -35,7 +42,9 @@ pub(crate) struct Worker {
     way: Way,
     prompt: Vec<u32>,
     max_tokens: u32,
+    number: u32,
     connection: Option<SendRequest<Full<Bytes>>>,
+    relayed: Option<mpsc::Receiver<Vec<u8>>>,
 }
 
 /// One request that runs.
@@ -49,9 +58,10 @@ struct Clock<'a> {
 }
 
 impl Worker {
-    pub(crate) fn new(way: Way, (prompt, max_tokens): (u32, u32), seed: u32) -> Self {
-        let prompt = (0..prompt).map(|n| 1 + n.wrapping_mul(31).wrapping_add(seed * 7919) % 30_000);
-        Self { way, prompt: prompt.collect(), max_tokens, connection: None }
+    pub(crate) fn new(way: Way, (prompt, max_tokens): (u32, u32), number: u32) -> Self {
+        let token = |n: u32| 1 + n.wrapping_mul(31).wrapping_add(number * 7919) % 30_000;
+        let prompt = (0..prompt).map(token).collect();
+        Self { way, prompt, max_tokens, number, connection: None, relayed: None }
     }
 
     /// Sends requests, the first of them at its time; says what it saw while it was counted.
@@ -68,6 +78,7 @@ impl Worker {
             let mut clock = Clock { seen: &mut seen, counted, start, first: None, tokens: 0 };
             match self.way.clone() {
                 Way::Engine(address) => self.ask_engine(address, &mut clock).await?,
+                Way::Relay(relay) => self.ask_relay(&relay, &mut clock).await?,
                 Way::Agent { client, worker } => self.ask(&client, worker, &mut clock).await?,
             }
             let got = clock.tokens;
@@ -118,15 +129,10 @@ impl Worker {
             None => connect(address).await?,
         };
         connection.ready().await?;
-        let sampling = serde_json::json!({
-            "temperature": 0.0, "max_tokens": self.max_tokens, "ignore_eos": true, "detokenize": false});
-        let body = serde_json::json!({
-            "token_ids": self.prompt, "sampling_params": sampling, "stream": true,
-            "stream_options": {"include_usage": true}});
-        let request = Request::post("/inference/v1/generate")
+        let request = Request::post(PATH)
             .header("host", "engine")
             .header("content-type", "application/json")
-            .body(Full::new(body.to_string().into()))?;
+            .body(Full::new(self.body().into()))?;
         let response = connection.send_request(request).await?;
         if response.status() != StatusCode::OK {
             return Err(format!("the engine answered {}", response.status()).into());
@@ -139,6 +145,33 @@ impl Worker {
         }
         self.connection = Some(connection);
         Ok(())
+    }
+
+    async fn ask_relay(&mut self, relay: &Relay, clock: &mut Clock<'_>) -> Result<(), Failure> {
+        let body = self.body();
+        let head = format!(
+            "POST {PATH} HTTP/1.1\r\nhost: engine\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let pieces = self.relayed.get_or_insert_with(|| relay.open(self.number));
+        relay.send(self.number, (head + &body).as_bytes()).await?;
+        let mut end = Vec::new();
+        // The last chunk has no bytes.
+        while !end.ends_with(b"\r\n0\r\n\r\n") {
+            let piece = pieces.recv().await.ok_or("the relay has ended")?;
+            clock.tokens(tokens_in(std::str::from_utf8(&piece)?));
+            end.extend_from_slice(&piece[piece.len().saturating_sub(7)..]);
+        }
+        Ok(())
+    }
+
+    fn body(&self) -> String {
+        let sampling = serde_json::json!({
+            "temperature": 0.0, "max_tokens": self.max_tokens, "ignore_eos": true, "detokenize": false});
+        let body = serde_json::json!({
+            "token_ids": self.prompt, "sampling_params": sampling, "stream": true,
+            "stream_options": {"include_usage": true}});
+        body.to_string()
     }
 }
 

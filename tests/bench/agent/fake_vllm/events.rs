@@ -4,7 +4,7 @@ use crate::{BLOCK_SIZE, Failure};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stator_protos::kv_event::{EventBatch, KvEvent, Medium, Removed, Stored, encode};
+use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored, encode};
 use std::path::Path;
 use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -101,10 +101,9 @@ fn payloads(order: &Order) -> Vec<Bytes> {
     let batches = numbers.chunks((BLOCKS_PER_EVENT * EVENTS_PER_BATCH) as usize).map(|batch| {
         let events = batch.chunks(BLOCKS_PER_EVENT as usize);
         let event = if order.removed { removed } else { stored };
-        let batch =
-            EventBatch { timestamp_s: 0.0, events: events.map(event).collect(), rank: Some(0) };
+        let events: Vec<KvEvent> = events.map(event).collect();
         let mut payload = Vec::new();
-        encode(&batch, &mut payload);
+        encode(0.0, &events, Some(0), &mut payload);
         Bytes::from(payload)
     });
     batches.collect()
