@@ -9,6 +9,7 @@ use stator_discovery::{Agents, Change, DiscoveryMetrics, Registration, Source};
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord, WorkerRecord};
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use stator_runtime::Shutdown;
+use stator_runtime::dial::Dial;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_tests::soon;
@@ -72,7 +73,8 @@ impl Followed {
     async fn new(source: &Source) -> Self {
         let (metrics, discovery) = (Metrics::default(), DiscoveryMetrics::default());
         metrics.register(|registry| discovery.register(registry));
-        let agents = Agents::follow(source, Duration::from_millis(20), discovery).await;
+        let (poll, dial) = (Duration::from_millis(20), Dial::default());
+        let agents = Agents::follow(source, poll, &dial, discovery).await;
         Self { agents: agents.expect("it is configured"), metrics, there: BTreeMap::new() }
     }
 

@@ -1,16 +1,17 @@
 //! More of what agents do with a real vLLM: one that somebody else runs, its adapters, its rests,
 //! and engines that stand still.
 
-use crate::vllm::{Agent, answer, completion, hashes, proxy, serves, tokens};
+use crate::agents::{
+    Agent, accepted, answer, completed, completion, completion_by, ends_with_an_error, hashes,
+    proxy, refused, tokens,
+};
 use serde_json::{Value, json};
-use stator_protos::discovery::WorkerRecord;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
-use stator_tests::http::{Client, Events, Reply};
+use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use stator_tests::vllm::{
-    BLOCK_SIZE, MODEL, TOTAL_BLOCKS, VllmBed, VllmRole, VllmServer, all_engines,
-};
+use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role};
+use stator_tests::vllm::{self, VllmServer};
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +22,7 @@ const HANG_TIMEOUT: &str = "--engine-hang-timeout-s=6";
 const ADAPTER: &str = "style";
 
 /// Starts an agent for an engine that runs already.
-fn attach(bed: &VllmBed, server: &VllmServer, home: &Path) -> Process {
+fn attach(bed: &Bed, server: &VllmServer, home: &Path) -> Process {
     let dir = format!("--discovery-dir={}", home.display());
     let (url, model) = (server.url(), format!("--model={}", bed.model().display()));
     let mut args = vec!["agent", "--engine=vllm", "--attach", &url, &model, &dir, HANG_TIMEOUT];
@@ -38,19 +39,13 @@ fn adapted(prompt: &[u32]) -> Vec<SequenceHash> {
     hashes
 }
 
-fn completion_by(model: &str, prompt: &[u32], max_tokens: u32) -> Value {
-    let mut body = completion(prompt, max_tokens);
-    body["model"] = json!(model);
-    body
-}
-
 #[tokio::test]
 async fn a_vllm_that_runs_already_is_served_with_its_adapters_and_its_rests() {
-    let Some(bed) = VllmBed::find() else { return };
+    let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let lora = ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "2"];
-    let server = bed.serve(VllmRole::Aggregated, &lora).await;
+    let server = vllm::serve(&bed, Role::Aggregated, &lora).await;
     let home = tempfile::tempdir().unwrap();
-    let mut agent = Agent::found(attach(&bed, &server, home.path())).await;
+    let mut agent = Agent::found(Engine::Vllm, attach(&bed, &server, home.path())).await;
     let (_proxy, client) = proxy(home.path(), &[]).await;
 
     an_adapter_is_a_model_of_its_own(&bed, &server, &client, &mut agent).await;
@@ -64,7 +59,7 @@ async fn a_vllm_that_runs_already_is_served_with_its_adapters_and_its_rests() {
 }
 
 async fn an_adapter_is_a_model_of_its_own(
-    bed: &VllmBed,
+    bed: &Bed,
     server: &VllmServer,
     client: &Client,
     agent: &mut Agent,
@@ -114,13 +109,6 @@ async fn an_adapter_is_a_model_of_its_own(
         client.post("/v1/completions", &completion_by(ADAPTER, &prompt, 8)).await.status,
         404
     );
-}
-
-async fn completed(client: &Client, model: &str, prompt: &[u32], max_tokens: u32) -> Value {
-    let reply = client.post("/v1/completions", &completion_by(model, prompt, max_tokens)).await;
-    let text = String::from_utf8_lossy(&reply.body).into_owned();
-    assert!(reply.status.is_success(), "{}: {text}", reply.status);
-    reply.json()
 }
 
 /// What the proxy lists with a parent, once it is as wanted: name and parent.
@@ -182,32 +170,6 @@ async fn an_engine_that_rests_takes_nothing_new(
     assert_eq!(server.metric("vllm:num_requests_running", "").await, 0.0);
 }
 
-/// The first answer that is none.
-async fn refused(client: &Client, prompt: &[u32]) -> Reply {
-    soon("a refusal", async {
-        loop {
-            let reply = client.post("/v1/completions", &completion(prompt, 8)).await;
-            if reply.status == 503 {
-                return reply;
-            }
-        }
-    })
-    .await
-}
-
-/// The first answer that is one.
-async fn accepted(client: &Client, prompt: &[u32]) -> Value {
-    soon("an answer", async {
-        loop {
-            let reply = client.post("/v1/completions", &completion(prompt, 8)).await;
-            if reply.status.is_success() {
-                return reply.json();
-            }
-        }
-    })
-    .await
-}
-
 async fn a_core_that_stands_still_ends_a_life_and_begins_another(
     server: &VllmServer,
     client: &Client,
@@ -235,20 +197,13 @@ async fn a_core_that_stands_still_ends_a_life_and_begins_another(
     assert_eq!(agent.metric("stator_agent_engine_lives_total").await, 2.0);
 }
 
-async fn ends_with_an_error(mut stream: Events) {
-    let end = stream.end().await.unwrap();
-    let end = String::from_utf8_lossy(&end).into_owned();
-    assert!(end.contains("\"error\""), "a stream that was cut off ends with an error: {end}");
-    assert!(end.ends_with("\n\n"), "{end:?}");
-}
-
 #[tokio::test]
 async fn an_engine_that_stands_still_is_killed_and_started_again() {
-    let Some(bed) = VllmBed::find() else { return };
+    let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let home = tempfile::tempdir().unwrap();
-    let who = ("hanging", VllmRole::Aggregated);
-    let process = Agent::start_with(&bed, home.path(), who, (&[HANG_TIMEOUT], &[]));
-    let mut agent = Agent::ready(process).await;
+    let who = ("hanging", Role::Aggregated);
+    let process = Agent::start_with(&bed, home.path(), who, (&[HANG_TIMEOUT], 1));
+    let mut agent = Agent::ready(Engine::Vllm, process).await;
     let (_proxy, client) = proxy(home.path(), &[]).await;
 
     let prompt = tokens(31, 100);
@@ -259,15 +214,13 @@ async fn an_engine_that_stands_still_is_killed_and_started_again() {
     let mut stream = client.stream("/v1/completions", &body).await;
     stream.next().await;
     // All of its processes, as where a device does not answer any more.
-    let started = agent.process.event("engine started").await;
-    signal_group(started["pid"].as_u64().unwrap(), "STOP");
+    signal_group(agent.engine_process(0).await, "STOP");
     let ended = agent.process.event("the engine's life ended").await;
     assert_eq!(ended["cause"], "hung", "{ended}");
     ends_with_an_error(stream).await;
     refused(&client, &prompt).await;
 
-    serves(&mut agent.process, 1).await;
-    agent.process.nth_event("the engine serves", 1).await;
+    agent.comes_back(1).await;
     let reply = accepted(&client, &prompt).await;
     // Another process, which holds nothing of what the first one did.
     assert_eq!(answer(&reply), (expected, 0));
@@ -275,65 +228,8 @@ async fn an_engine_that_stands_still_is_killed_and_started_again() {
     assert_eq!(agent.metric("stator_agent_engine_ends_total{cause=\"hung\"}").await, 1.0);
 }
 
-#[tokio::test]
-async fn data_parallel_ranks_have_requests_events_and_blocks_of_their_own() {
-    if !all_engines("two data-parallel ranks of vLLM") {
-        return;
-    }
-    let Some(bed) = VllmBed::find() else { return };
-    let home = tempfile::tempdir().unwrap();
-    let who = ("ranks", VllmRole::Aggregated);
-    let flags = (&[][..], &["--data-parallel-size", "2"][..]);
-    let process = Agent::start_with(&bed, home.path(), who, flags);
-    let mut agent = Agent::ready(process).await;
-    let (_proxy, client) = proxy(home.path(), &[]).await;
-    let workers = agent.record().await.workers;
-    let ranks: Vec<_> = workers.iter().map(|rank| (rank.worker.rank, rank.total_blocks)).collect();
-    assert_eq!(ranks, [(0, TOTAL_BLOCKS as u32), (1, TOTAL_BLOCKS as u32)]);
-
-    // Prompts go to either rank, whose events alone tell of them.
-    let mut seen = [0; 2];
-    for seed in 100.. {
-        let prompt = tokens(seed, 100);
-        let first = answer(&completed(&client, MODEL, &prompt, 4).await);
-        let rank = holder(&mut agent, &workers, &prompt).await;
-        // Who has the prompt gets it again.
-        assert_eq!(answer(&completed(&client, MODEL, &prompt, 4).await), (first.0, 96));
-        seen[rank] += 1;
-        assert!(seed < 150, "all prompts went to one rank: {seen:?}");
-        if seed >= 108 && seen.iter().all(|prompts| *prompts > 0) {
-            break;
-        }
-    }
-    for (rank, prompts) in seen.iter().enumerate() {
-        // What the agent asks for itself has no whole block.
-        let hits = agent.says("vllm:prefix_cache_hits_total", &format!("engine=\"{rank}\"")).await;
-        assert_eq!(hits, f64::from(prompts * 96), "rank {rank}");
-    }
-}
-
-/// The one rank that says that it holds a prompt.
-async fn holder(agent: &mut Agent, workers: &[WorkerRecord], prompt: &[u32]) -> usize {
-    soon("the engine's events", async {
-        loop {
-            let mut holders = Vec::new();
-            for (rank, record) in workers.iter().enumerate() {
-                agent.worker = record.worker;
-                if agent.holds(prompt).await == prompt.len() / BLOCK_SIZE * BLOCK_SIZE {
-                    holders.push(rank);
-                }
-            }
-            assert!(holders.len() < 2, "{holders:?}");
-            if let [rank] = holders[..] {
-                return rank;
-            }
-        }
-    })
-    .await
-}
-
 /// Sends a signal to all processes of a group.
-fn signal_group(group: u64, name: &str) {
+fn signal_group(group: u32, name: &str) {
     let group = format!("-{group}");
     let sent = Command::new("kill").args(["-s", name, "--", &group]).status().unwrap();
     assert!(sent.success(), "group {group} could not be signalled");

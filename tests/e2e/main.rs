@@ -1,8 +1,10 @@
 //! End-to-end tests: the real binary, the real official client, on port 0.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod agents;
 mod api;
 mod bench;
+mod contract;
 mod direct;
 mod discovery;
 mod engines;
@@ -10,7 +12,12 @@ mod epp;
 mod errors;
 mod events;
 mod fleet;
+mod image;
 mod lifecycle;
+mod openai;
+mod ranks;
+mod sglang;
+mod suite;
 mod support;
 mod testbed;
 mod vllm;

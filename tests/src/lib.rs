@@ -13,6 +13,8 @@ pub mod kube_etcd;
 pub mod kube_objects;
 pub mod picker;
 pub mod process;
+pub mod sglang;
+pub mod stock;
 pub mod tooling;
 pub mod vllm;
 
@@ -27,8 +29,17 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 ///
 /// After [`DEADLINE`].
 pub async fn soon<F: IntoFuture>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(DEADLINE, future).await {
+    within(DEADLINE, what, future).await
+}
+
+/// The same, for what takes longer than others.
+///
+/// # Panics
+///
+/// After `limit`.
+pub async fn within<F: IntoFuture>(limit: Duration, what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(limit, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what}: nothing within {DEADLINE:?}"),
+        Err(_) => panic!("{what}: nothing within {limit:?}"),
     }
 }

@@ -1,10 +1,11 @@
 //! Runs the `stator` binary.
 
-use crate::soon;
+use crate::{DEADLINE, soon, within};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -108,13 +109,22 @@ impl Process {
     ///
     /// As [`Process::nth_event`].
     pub async fn nth_line(&mut self, part: &str, n: usize) {
+        self.nth_line_within(DEADLINE, part, n).await;
+    }
+
+    /// The same, for what takes longer than others.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come within `limit`, or the process ends without it.
+    pub async fn nth_line_within(&mut self, limit: Duration, part: &str, n: usize) {
         let mut lines = self.lines.clone();
         let log = self.log.clone();
         let found = || {
             let log = log.lock().expect("no reader panicked");
             log.iter().filter(|line| line.contains(part)).count() > n
         };
-        let found = soon(part, async {
+        let found = within(limit, part, async {
             while !found() {
                 if lines.changed().await.is_err() {
                     return found();
@@ -176,8 +186,31 @@ pub fn signal(process: u32, name: &str) {
     assert!(sent.success(), "process {process} could not be signalled");
 }
 
+/// The process below this one, however deep, whose command line begins so.
+///
+/// # Panics
+///
+/// When there is none.
+pub fn descendant(process: u32, command: &str) -> u32 {
+    let mut below = vec![process];
+    while let Some(process) = below.pop() {
+        let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        if line.starts_with(command.as_bytes()) {
+            return process;
+        }
+        let children = format!("/proc/{process}/task/{process}/children");
+        let children = std::fs::read_to_string(children).unwrap_or_default();
+        below.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+    }
+    panic!("no {command:?} below process {process}");
+}
+
 /// Where cargo put the binary: beside the directory of this test program.
-fn binary() -> PathBuf {
+///
+/// # Panics
+///
+/// When this program has no path.
+pub fn binary() -> PathBuf {
     let program = std::env::current_exe().expect("a running program has a path");
     let profile = program.ancestors().nth(2).expect("test programs are two levels deep");
     profile.join("stator")

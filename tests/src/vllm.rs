@@ -3,27 +3,15 @@
 
 use crate::http::Client;
 use crate::soon;
-use crate::tooling::{Tool, installed};
+use crate::stock::{BLOCK_SIZE, Bed, CONTEXT, Engine, MODEL, Role, TOTAL_BLOCKS};
+use crate::tooling::Tool;
 use serde_json::{Value, json};
-use std::fs::File;
-use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
-
-/// Tokens of a KV block, the fewest that vLLM takes on a CPU.
-pub const BLOCK_SIZE: usize = 32;
-/// Most tokens of prompt and answer together.
-pub const CONTEXT: usize = 2048;
-/// KV blocks of one engine: so few that a test can fill them.
-pub const TOTAL_BLOCKS: usize = 256;
-/// The model's name in requests.
-pub const MODEL: &str = "tiny";
 
 /// Bytes of a block: keys and values of two layers and two heads of 32 numbers of two bytes.
 const BLOCK_BYTES: usize = BLOCK_SIZE * 2 * 2 * 2 * 32 * 2;
@@ -31,8 +19,8 @@ const BLOCK_BYTES: usize = BLOCK_SIZE * 2 * 2 * 2 * 32 * 2;
 const PORT: u16 = 8000;
 /// Port where a server exchanges what others need to read its KV.
 const SIDE_CHANNEL_PORT: u16 = 5600;
-/// What a server prints on its way, each within the deadline of all tests. Together they may take
-/// longer, on a machine with two cores and cold files.
+/// What a server prints on its way, each within the deadline of all tests where it starts alone.
+/// Together they may take longer, on a machine with two cores and cold files.
 pub const WAY: [&str; 4] = [
     "non-default args",
     "Resolved architecture",
@@ -49,38 +37,6 @@ exec 3<&-
 exec "$@" </dev/null
 "#;
 
-/// Whether the suites of all engines were asked for, those that take long and much memory too:
-/// `tests/run --engines all`. Says so where they were not, and the test that asked should return.
-pub fn all_engines(what: &str) -> bool {
-    let all = std::env::var("STATOR_TEST_ENGINES").as_deref() == Ok("all");
-    if !all {
-        // Past the test harness, which hides what passing tests print.
-        let asked = "tests/run --engines all runs it";
-        let _ = writeln!(std::io::stderr().lock(), "not run: {what}: {asked}");
-    }
-    all
-}
-
-/// An installed vLLM and its model.
-#[derive(Clone, Debug)]
-pub struct VllmBed {
-    program: PathBuf,
-    model: PathBuf,
-    /// Locked while it lives: several engines that start at once take longer than any deadline.
-    _turn: Arc<File>,
-}
-
-/// What a server does with KV of other servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VllmRole {
-    /// Nothing.
-    Aggregated,
-    /// It computes prompts for others, which read their KV over NIXL.
-    Prefill,
-    /// It reads KV of prompts that others computed.
-    Decode,
-}
-
 /// A running server. Dropping it kills it.
 #[derive(Debug)]
 pub struct VllmServer {
@@ -89,125 +45,96 @@ pub struct VllmServer {
     tool: Tool,
 }
 
-impl VllmBed {
-    /// What `tests/run` installed, for one test at a time: this waits for its turn. `None`, and said
-    /// so, where nothing is installed.
-    ///
-    /// # Panics
-    ///
-    /// When it is missing in continuous integration.
-    pub fn find() -> Option<Self> {
-        let program = installed("STATOR_TEST_VLLM", "vLLM")?;
-        let model = installed("STATOR_TEST_VLLM_MODEL", "vLLM's model")?;
-        let turn = File::create(model.with_extension("lock")).expect("beside the model");
-        turn.lock().expect("a file can be locked");
-        let turn = Arc::new(turn);
-        Some(Self { program, model, _turn: turn })
-    }
+/// Environment of an engine, and so of the agent that starts it: nothing leaves the machine, one
+/// core is enough, and equal prompts have equal hashes in all engines. Several ranks have processes
+/// of their own, and load no adapters while they run.
+pub fn environment(ranks: u16) -> Vec<(&'static str, &'static str)> {
+    let alone = if ranks == 1 { "1" } else { "0" };
+    vec![
+        ("DO_NOT_TRACK", "1"),
+        ("GLOO_SOCKET_IFNAME", "lo"),
+        ("HF_HUB_OFFLINE", "1"),
+        ("OMP_NUM_THREADS", "1"),
+        ("PYTHONHASHSEED", "0"),
+        ("TRANSFORMERS_OFFLINE", "1"),
+        ("UCX_NET_DEVICES", "lo"),
+        ("UCX_TLS", "tcp,self,sm"),
+        ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", alone),
+        ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+        // One process and half a gigabyte less.
+        ("VLLM_ENABLE_V1_MULTIPROCESSING", if ranks == 1 { "0" } else { "1" }),
+        ("VLLM_HOST_IP", "127.0.0.1"),
+        ("VLLM_NO_USAGE_STATS", "1"),
+        // To reset the cache, pause and sleep.
+        ("VLLM_SERVER_DEV_MODE", "1"),
+    ]
+}
 
-    /// The program, as an agent's `--engine-program`.
-    pub fn program(&self) -> &Path {
-        &self.program
+/// The engine's own flags, which an agent takes after `--`.
+pub fn flags(role: Role, ranks: u16) -> Vec<String> {
+    let memory = (TOTAL_BLOCKS * BLOCK_BYTES).to_string();
+    let (block_size, context) = (BLOCK_SIZE.to_string(), CONTEXT.to_string());
+    let ranks = ranks.to_string();
+    let mut flags = vec!["--enforce-eager", "--dtype", "bfloat16", "--max-num-seqs", "32"];
+    flags.extend(["--block-size", &block_size, "--max-model-len", &context]);
+    flags.extend(["--kv-cache-memory-bytes", &memory]);
+    flags.extend(["--prefix-caching-hash-algo", "sha256_cbor"]);
+    if ranks != "1" {
+        // One server for all ranks is enough, and they wait for each other for two minutes only.
+        flags.extend(["--data-parallel-size", &ranks, "--api-server-count", "1"]);
     }
-
-    /// The model's folder, as an agent's `--model`.
-    pub fn model(&self) -> &Path {
-        &self.model
+    if role != Role::Aggregated {
+        flags.extend(["--kv-transfer-config.kv_buffer_device", "cpu"]);
     }
+    flags.into_iter().map(str::to_owned).collect()
+}
 
-    /// The folder of a LoRA adapter for the model.
-    pub fn adapter(&self) -> PathBuf {
-        self.model.with_file_name("adapter")
+/// Path and body that ask for a greedy answer, whatever the end-of-text token.
+pub(crate) fn question(model: &str, prompt: &[u32], max_tokens: u32) -> (&'static str, Value) {
+    let sampling = json!({ "temperature": 0, "max_tokens": max_tokens, "ignore_eos": true });
+    let body = json!({ "model": model, "token_ids": prompt, "sampling_params": sampling });
+    ("/inference/v1/generate", body)
+}
+
+/// Starts a server without an agent, with further flags, and waits until it serves.
+///
+/// # Panics
+///
+/// When it does not come to serve, with what it printed.
+pub async fn serve(bed: &Bed, role: Role, extra: &[&str]) -> VllmServer {
+    let address = unused_address();
+    let directory = TempDir::new().expect("a temporary directory");
+    let host = address.ip().to_string();
+    let events = json!({
+        "enable_kv_cache_events": true,
+        "publisher": "zmq",
+        "endpoint": endpoint(&directory, "events"),
+        "replay_endpoint": endpoint(&directory, "replay"),
+        "topic": "kv-events",
+    });
+    let mut command = Command::new("sh");
+    command.args(["-c", GUARDED, "sh"]).arg(bed.program()).arg("serve").arg(bed.model());
+    command.args(["--served-model-name", MODEL, "--host", &host]);
+    command.args(["--port", &PORT.to_string(), "--kv-events-config", &events.to_string()]);
+    command.args(["--enable-scale-out", "--enable-prompt-tokens-details"]);
+    command.args(connector(role)).args(flags(role, 1)).args(extra);
+    command.envs(environment(1)).env("VLLM_NIXL_SIDE_CHANNEL_HOST", &host);
+    command.env("VLLM_NIXL_SIDE_CHANNEL_PORT", SIDE_CHANNEL_PORT.to_string());
+    let tool = Tool::start(command.process_group(0));
+    for mark in WAY {
+        tool.line(mark, |line| line.contains(mark)).await;
     }
-
-    /// Environment of an engine, and so of the agent that starts it: nothing leaves the machine,
-    /// one core is enough, and equal prompts have equal hashes in all engines.
-    pub fn environment() -> Vec<(&'static str, &'static str)> {
-        vec![
-            ("DO_NOT_TRACK", "1"),
-            ("GLOO_SOCKET_IFNAME", "lo"),
-            ("HF_HUB_OFFLINE", "1"),
-            ("OMP_NUM_THREADS", "1"),
-            ("PYTHONHASHSEED", "0"),
-            ("TRANSFORMERS_OFFLINE", "1"),
-            ("UCX_NET_DEVICES", "lo"),
-            ("UCX_TLS", "tcp,self,sm"),
-            ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1"),
-            ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
-            // One process and half a gigabyte less.
-            ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
-            ("VLLM_HOST_IP", "127.0.0.1"),
-            ("VLLM_NO_USAGE_STATS", "1"),
-            // To reset the cache, pause and sleep.
-            ("VLLM_SERVER_DEV_MODE", "1"),
-        ]
-    }
-
-    /// The same for an engine of several data-parallel ranks: each has processes of its own, and
-    /// no adapters can be loaded while it runs.
-    pub fn environment_of_ranks() -> Vec<(&'static str, &'static str)> {
-        let mut environment = Self::environment();
-        environment.extend([
-            ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0"),
-            ("VLLM_ENABLE_V1_MULTIPROCESSING", "1"),
-        ]);
-        environment
-    }
-
-    /// The engine's own flags, which an agent takes after `--`.
-    pub fn flags(role: VllmRole) -> Vec<String> {
-        let memory = (TOTAL_BLOCKS * BLOCK_BYTES).to_string();
-        let (block_size, context) = (BLOCK_SIZE.to_string(), CONTEXT.to_string());
-        let mut flags = vec!["--enforce-eager", "--dtype", "bfloat16", "--max-num-seqs", "32"];
-        flags.extend(["--block-size", &block_size, "--max-model-len", &context]);
-        flags.extend(["--kv-cache-memory-bytes", &memory]);
-        flags.extend(["--prefix-caching-hash-algo", "sha256_cbor"]);
-        if role != VllmRole::Aggregated {
-            flags.extend(["--kv-transfer-config.kv_buffer_device", "cpu"]);
+    let server = VllmServer { address, directory, tool };
+    // It says so just before it listens.
+    soon("a server that listens", async {
+        while TcpStream::connect(address).await.is_err() {
+            tokio::task::yield_now().await;
         }
-        flags.into_iter().map(str::to_owned).collect()
-    }
-
-    /// Starts a server without an agent, with further flags, and waits until it serves.
-    ///
-    /// # Panics
-    ///
-    /// When it does not come to serve, with what it printed.
-    pub async fn serve(&self, role: VllmRole, extra: &[&str]) -> VllmServer {
-        let address = unused_address();
-        let directory = TempDir::new().expect("a temporary directory");
-        let host = address.ip().to_string();
-        let events = json!({
-            "enable_kv_cache_events": true,
-            "publisher": "zmq",
-            "endpoint": endpoint(&directory, "events"),
-            "replay_endpoint": endpoint(&directory, "replay"),
-            "topic": "kv-events",
-        });
-        let mut command = Command::new("sh");
-        command.args(["-c", GUARDED, "sh"]).arg(&self.program).arg("serve").arg(&self.model);
-        command.args(["--served-model-name", MODEL, "--host", &host]);
-        command.args(["--port", &PORT.to_string(), "--kv-events-config", &events.to_string()]);
-        command.args(["--enable-scale-out", "--enable-prompt-tokens-details"]);
-        command.args(connector(role)).args(Self::flags(role)).args(extra);
-        command.envs(Self::environment()).env("VLLM_NIXL_SIDE_CHANNEL_HOST", &host);
-        command.env("VLLM_NIXL_SIDE_CHANNEL_PORT", SIDE_CHANNEL_PORT.to_string());
-        let tool = Tool::start(command.process_group(0));
-        for mark in WAY {
-            tool.line(mark, |line| line.contains(mark)).await;
-        }
-        let server = VllmServer { address, directory, tool };
-        // It says so just before it listens.
-        soon("a server that listens", async {
-            while TcpStream::connect(address).await.is_err() {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
-        let health = server.client().get("/health").await;
-        assert!(health.status.is_success(), "{}:\n{}", health.status, server.log());
-        server
-    }
+    })
+    .await;
+    let health = server.client().get("/health").await;
+    assert!(health.status.is_success(), "{}:\n{}", health.status, server.log());
+    server
 }
 
 impl VllmServer {
@@ -252,11 +179,9 @@ impl VllmServer {
         prompt: &[u32],
         max_tokens: u32,
     ) -> (Vec<u32>, Value) {
-        let sampling = json!({ "temperature": 0, "max_tokens": max_tokens, "ignore_eos": true });
-        let body = json!({ "model": model, "token_ids": prompt, "sampling_params": sampling });
-        let reply = self.post("/inference/v1/generate", &body).await;
-        let tokens = serde_json::from_value(reply["choices"][0]["token_ids"].clone());
-        (tokens.unwrap_or_else(|error| panic!("{error} in {reply}")), reply)
+        let (path, body) = question(model, prompt, max_tokens);
+        let reply = self.post(path, &body).await;
+        (Engine::Vllm.answer(&reply), reply)
     }
 
     /// Posts JSON and returns the answer.
@@ -317,11 +242,11 @@ pub fn core(log: &str) -> u32 {
 }
 
 /// Flags for exchanging KV, part by part, so that others can be added.
-fn connector(role: VllmRole) -> Vec<&'static str> {
+fn connector(role: Role) -> Vec<&'static str> {
     let role = match role {
-        VllmRole::Aggregated => return Vec::new(),
-        VllmRole::Prefill => "kv_producer",
-        VllmRole::Decode => "kv_consumer",
+        Role::Aggregated => return Vec::new(),
+        Role::Prefill => "kv_producer",
+        Role::Decode => "kv_consumer",
     };
     let connector = ["--kv-transfer-config.kv_connector", "NixlConnector"];
     [connector, ["--kv-transfer-config.kv_role", role]].concat()
@@ -354,8 +279,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_answers_greedily_and_says_what_it_had_cached() {
-        let Some(bed) = VllmBed::find() else { return };
-        let server = bed.serve(VllmRole::Aggregated, &[]).await;
+        let Some(bed) = Bed::find(Engine::Vllm) else { return };
+        let server = serve(&bed, Role::Aggregated, &[]).await;
         let prompt: Vec<u32> = (0..100).map(|i| 100 + i * 37 % 7000).collect();
         let cached = "/usage/prompt_tokens_details/cached_tokens";
         let (first, reply) = server.generate(&prompt, 8).await;
@@ -364,7 +289,7 @@ mod tests {
         assert_eq!((second, reply.pointer(cached)), (first, Some(&json!(3 * BLOCK_SIZE))));
         assert_eq!(server.metric("vllm:prefix_cache_hits_total", "tiny").await, 96.0);
         let [config, _] = server.events().map(|endpoint| endpoint.replace("ipc://", ""));
-        assert!(Path::new(&config).exists(), "events are published at {config}");
+        assert!(std::path::Path::new(&config).exists(), "events are published at {config}");
         let blocks = format!("num_gpu_blocks=\"{TOTAL_BLOCKS}\"");
         assert_eq!(server.metric("vllm:cache_config_info", &blocks).await, 1.0);
     }

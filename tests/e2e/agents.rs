@@ -1,0 +1,283 @@
+//! Agents that run real engines, and what is asked of them through the proxy.
+
+use crate::lifecycle::gauge;
+use crate::support::ready;
+use serde_json::{Value, json};
+use stator_protos::WorkerRank;
+use stator_protos::discovery::AgentRecord;
+use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
+use stator_protos::worker::SnapshotRequest;
+use stator_protos::worker::worker_client::WorkerClient;
+use stator_tests::http::{Client, Events, Reply};
+use stator_tests::process::Process;
+use stator_tests::soon;
+use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role, START_DEADLINE};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::Path;
+use tonic::transport::Channel;
+
+/// An agent and the engine that it runs.
+pub(crate) struct Agent {
+    pub process: Process,
+    pub kind: Engine,
+    /// The engine itself, past the agent.
+    pub engine: Client,
+    pub client: WorkerClient<Channel>,
+    pub worker: WorkerRank,
+    metrics: Client,
+}
+
+impl Agent {
+    pub(crate) fn start(bed: &Bed, home: &Path, who: (&str, Role)) -> Process {
+        Self::start_with(bed, home, who, (&[], 1))
+    }
+
+    /// With further flags, and an engine of so many data-parallel ranks.
+    pub(crate) fn start_with(
+        bed: &Bed,
+        home: &Path,
+        (id, role): (&str, Role),
+        (further, ranks): (&[&str], u16),
+    ) -> Process {
+        let kind = bed.engine();
+        let dir = format!("--discovery-dir={}", home.display());
+        let engine = format!("--engine={}", kind.name());
+        let program = format!("--engine-program={}", bed.program().display());
+        let model = format!("--model={}", bed.model().display());
+        let (id, name) = (format!("--agent-id={id}"), format!("--model-name={MODEL}"));
+        let role_flag = format!("--role={}", role.name());
+        let mut args = vec!["agent", &engine, &program, &model, &name, &dir, &id];
+        args.extend([&role_flag, "--listen=127.0.0.1:0", "--metrics-port=0"]);
+        args.extend(["--events-listen=tcp://127.0.0.1:0", "--replay-listen=tcp://127.0.0.1:0"]);
+        args.extend(further);
+        args.push("--");
+        let flags = kind.flags(role, ranks);
+        args.extend(flags.iter().map(String::as_str));
+        Process::start_with(&args, &kind.environment(ranks))
+    }
+
+    /// Waits until the engine that it starts serves.
+    pub(crate) async fn ready(kind: Engine, mut process: Process) -> Self {
+        serves(kind, &mut process, 0).await;
+        Self::found(kind, process).await
+    }
+
+    /// Waits until it has found out about its engine.
+    pub(crate) async fn found(kind: Engine, mut process: Process) -> Self {
+        let side = process.event("side server listening").await;
+        let engine = process.event("engine is ready").await;
+        let serving = process.event("serving").await;
+        let endpoint = serving["endpoint"].as_str().unwrap().to_owned();
+        let mut client = WorkerClient::connect(endpoint).await.unwrap();
+        let worker = record(&mut client).await.workers[0].worker;
+        Self {
+            engine: Client::new(address(&engine["url"])),
+            metrics: Client::new(address(&side["address"])),
+            worker,
+            client,
+            process,
+            kind,
+        }
+    }
+
+    /// Waits until the engine serves again, the `n`th time after the first, which may be elsewhere.
+    pub(crate) async fn comes_back(&mut self, n: usize) {
+        serves(self.kind, &mut self.process, n).await;
+        let serves = self.process.nth_event("the engine serves", n).await;
+        self.engine = Client::new(address(&serves["url"]));
+    }
+
+    /// The engine's process, the `n`th that was started.
+    pub(crate) async fn engine_process(&mut self, n: usize) -> u32 {
+        self.process.nth_event("engine started", n).await["pid"].as_u64().unwrap() as u32
+    }
+
+    /// What it tells the fleet of itself.
+    pub(crate) async fn record(&mut self) -> AgentRecord {
+        record(&mut self.client).await
+    }
+
+    /// Runs `stator operate`, and says whether it was done, and what it printed.
+    pub(crate) async fn operate(&mut self, operation: &[&str]) -> (bool, String) {
+        let endpoint = self.process.event("serving").await["endpoint"].clone();
+        let args = ["operate", "--agent", endpoint.as_str().unwrap()];
+        let mut operate = Process::start(&[&args, operation].concat());
+        (operate.ended().await.success(), operate.log())
+    }
+
+    /// Blocks that the agent says its engine holds.
+    pub(crate) async fn blocks(&mut self) -> HashSet<SequenceHash> {
+        let request =
+            SnapshotRequest { worker_id: self.worker.worker.0, rank: self.worker.rank.into() };
+        let mut chunks = self.client.snapshot(request).await.unwrap().into_inner();
+        let mut blocks = HashSet::new();
+        while let Some(chunk) = soon("a chunk", chunks.message()).await.unwrap() {
+            blocks.extend(chunk.sequence_hashes.into_iter().map(SequenceHash));
+        }
+        blocks
+    }
+
+    /// Leading tokens of a prompt that the agent says its engine holds.
+    pub(crate) async fn holds(&mut self, prompt: &[u32]) -> usize {
+        let blocks = self.blocks().await;
+        let hashes = hashes(prompt);
+        hashes.iter().take_while(|hash| blocks.contains(hash)).count() * BLOCK_SIZE
+    }
+
+    /// Waits until the agent has heard of all whole blocks of a prompt.
+    pub(crate) async fn hears_of(&mut self, prompt: &[u32]) {
+        let whole = prompt.len() / BLOCK_SIZE * BLOCK_SIZE;
+        soon("the engine's events", async {
+            while self.holds(prompt).await < whole {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    /// The engine's own greedy answer.
+    pub(crate) async fn answers(&self, prompt: &[u32], max_tokens: u32) -> Vec<u32> {
+        let (path, body) = self.kind.question(MODEL, prompt, max_tokens);
+        self.kind.answer(&self.engine.post(path, &body).await.json())
+    }
+
+    /// Prompts of requests that a prefill worker was named for, by who computed them.
+    pub(crate) async fn prefills(&self, by: &str) -> f64 {
+        self.metric(&format!("stator_agent_prefills_total{{by=\"{by}\"}}")).await
+    }
+
+    /// A number that the engine itself shows, summed over all its series whose labels contain
+    /// `labels`.
+    pub(crate) async fn says(&self, name: &str, labels: &str) -> f64 {
+        let page = self.engine.get("/metrics").await.body;
+        let page = String::from_utf8_lossy(&page).into_owned();
+        let lines = page.lines().filter_map(|line| line.rsplit_once(' '));
+        let series =
+            lines.filter(|(of, _)| of.split('{').next() == Some(name) && of.contains(labels));
+        series.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
+    }
+
+    /// Waits until the engine has no request, and no block in use.
+    pub(crate) async fn has_released_all(&self) {
+        soon("an idle engine", async {
+            let [running, used] = self.kind.busy();
+            while self.says(running, "").await + self.says(used, "").await > 0.0 {}
+        })
+        .await;
+    }
+
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        gauge(&self.metrics, series).await.unwrap_or(0.0)
+    }
+}
+
+/// Where `http://host:port`, or what is behind `http://`, leads.
+fn address(url: &Value) -> SocketAddr {
+    url.as_str().unwrap().trim_start_matches("http://").parse().unwrap()
+}
+
+async fn record(client: &mut WorkerClient<Channel>) -> AgentRecord {
+    let described = client.describe(stator_protos::worker::DescribeRequest {}).await.unwrap();
+    serde_json::from_str(&described.into_inner().record_json).unwrap()
+}
+
+/// Waits until an engine has come up for the `n`th time.
+pub(crate) async fn serves(kind: Engine, agent: &mut Process, n: usize) {
+    for mark in kind.way() {
+        agent.nth_line_within(START_DEADLINE, mark, n).await;
+    }
+}
+
+pub(crate) fn hashes(prompt: &[u32]) -> Vec<SequenceHash> {
+    let mut hashes = Vec::new();
+    let block_size = NonZeroU32::new(BLOCK_SIZE as u32).unwrap();
+    sequence_hashes(prompt, block_size, HashSeed::new(None, None), &mut hashes);
+    hashes
+}
+
+/// Tokens that have no other meaning than to be told apart.
+pub(crate) fn tokens(seed: u32, count: usize) -> Vec<u32> {
+    let next = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
+    let states = std::iter::successors(Some(seed.wrapping_mul(2_654_435_769)), next);
+    states.skip(1).take(count).map(|state| 100 + (state >> 16) % 8000).collect()
+}
+
+pub(crate) fn completion(prompt: &[u32], max_tokens: u32) -> Value {
+    json!({
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": true,
+        "return_token_ids": true,
+    })
+}
+
+pub(crate) fn completion_by(model: &str, prompt: &[u32], max_tokens: u32) -> Value {
+    let mut body = completion(prompt, max_tokens);
+    body["model"] = json!(model);
+    body
+}
+
+pub(crate) async fn completed(
+    client: &Client,
+    model: &str,
+    prompt: &[u32],
+    max_tokens: u32,
+) -> Value {
+    let reply = client.post("/v1/completions", &completion_by(model, prompt, max_tokens)).await;
+    let text = String::from_utf8_lossy(&reply.body).into_owned();
+    assert!(reply.status.is_success(), "{}: {text}", reply.status);
+    reply.json()
+}
+
+/// The first answer that is none.
+pub(crate) async fn refused(client: &Client, prompt: &[u32]) -> Reply {
+    soon("a refusal", async {
+        loop {
+            let reply = client.post("/v1/completions", &completion(prompt, 8)).await;
+            if reply.status == 503 {
+                return reply;
+            }
+        }
+    })
+    .await
+}
+
+/// The first answer that is one.
+pub(crate) async fn accepted(client: &Client, prompt: &[u32]) -> Value {
+    soon("an answer", async {
+        loop {
+            let reply = client.post("/v1/completions", &completion(prompt, 8)).await;
+            if reply.status.is_success() {
+                return reply.json();
+            }
+        }
+    })
+    .await
+}
+
+pub(crate) async fn ends_with_an_error(mut stream: Events) {
+    let end = stream.end().await.unwrap();
+    let end = String::from_utf8_lossy(&end).into_owned();
+    assert!(end.contains("\"error\""), "a stream that was cut off ends with an error: {end}");
+    assert!(end.ends_with("\n\n"), "{end:?}");
+}
+
+/// The tokens of an answer, and the prompt tokens that its engine says it had cached.
+pub(crate) fn answer(reply: &Value) -> (Vec<u32>, usize) {
+    let tokens = serde_json::from_value(reply["choices"][0]["token_ids"].clone());
+    let cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    (tokens.unwrap_or_else(|error| panic!("{error}: {reply}")), cached.unwrap() as usize)
+}
+
+pub(crate) async fn proxy(home: &Path, flags: &[&str]) -> (Process, Client) {
+    let dir = format!("--discovery-dir={}", home.display());
+    let mut args = vec!["proxy", "--http-port=0", "--metrics-port=0", &dir];
+    args.extend(flags);
+    let mut proxy = Process::start(&args);
+    let client = Client::new(ready(&mut proxy).await);
+    (proxy, client)
+}

@@ -1,0 +1,198 @@
+//! What proxies, agents and engines agree on: who may speak with whom, and what an answer must look
+//! like.
+
+use crate::agents::{Agent, completion, tokens};
+use crate::lifecycle::agent;
+use crate::support::{MODEL, chat, ready, text, up};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
+use stator_tests::http::Client;
+use stator_tests::process::Process;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const TOKEN: &str = "a-secret-of-the-operators";
+
+/// An authority, and folders with the certificates that it signed.
+struct Certificates {
+    folder: TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Certificates {
+    fn new() -> Self {
+        let (key, folder) = (KeyPair::generate().unwrap(), tempfile::tempdir().unwrap());
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = params.self_signed(&key).unwrap();
+        std::fs::write(folder.path().join("ca.crt"), authority.pem()).unwrap();
+        Self { folder, issuer: Issuer::new(params, key) }
+    }
+
+    /// The folder of a certificate for this name.
+    fn of(&self, name: &str) -> PathBuf {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let folder = self.folder.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("tls.crt"), certificate.pem()).unwrap();
+        std::fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
+        folder
+    }
+
+    /// Flags of who is called `name` and trusts the authority.
+    fn flags(&self, name: &str) -> [String; 2] {
+        let ca = self.folder.path().join("ca.crt");
+        [
+            format!("--request-tls-ca-file={}", ca.display()),
+            format!("--request-tls-cert-dir={}", self.of(name).display()),
+        ]
+    }
+}
+
+fn discovery(home: &Path) -> String {
+    format!("--discovery-dir={}", home.display())
+}
+
+/// Runs `stator operate reset-cache`, and says whether it was done, and what it printed.
+async fn reset(endpoint: &str, flags: &[&str]) -> (bool, String) {
+    let args = [&["operate", "--agent", endpoint], flags, &["reset-cache"]].concat();
+    let mut operate = Process::start(&args);
+    (operate.ended().await.success(), operate.log())
+}
+
+#[tokio::test]
+async fn a_request_plane_over_tls_lets_in_who_has_a_certificate_and_operators_by_name_or_token() {
+    let (certificates, home) = (Certificates::new(), tempfile::tempdir().unwrap());
+    let dir = discovery(home.path());
+    let [ca, own] = certificates.flags("agent");
+    let token = certificates.folder.path().join("token");
+    std::fs::write(&token, format!("{TOKEN}\n")).unwrap();
+    let token = format!("--operations-token-file={}", token.display());
+    let access = [&ca, &own, "--request-tls-client-auth", "--operations-clients=ops", &token];
+    let mut agent = agent(&dir, &access.map(AsRef::as_ref));
+    let serving = agent.event("serving").await;
+    let endpoint = serving["endpoint"].as_str().unwrap();
+    assert!(endpoint.starts_with("https://127.0.0.1:"), "{endpoint}");
+
+    // A proxy that trusts nobody does not get there, one that does serves as ever.
+    let named = "--request-tls-server-name=agent";
+    let ports = ["proxy", "--http-port=0", "--metrics-port=0", &dir];
+    let mut stranger = Process::start(&ports);
+    let refused = stranger.event("agent refused: it cannot be reached").await;
+    assert!(refused["error"].as_str().unwrap().contains("request-tls-ca-file"), "{refused}");
+    let proxy = certificates.flags("proxy");
+    let flags = [&ports[..], &[&proxy[0], &proxy[1], named]].concat();
+    let mut proxy = Process::start(&flags);
+    let client = Client::new(ready(&mut proxy).await);
+    let reply = client.post("/v1/chat/completions", &chat("Once upon a time", 8)).await;
+    assert!(!text(&reply.json()).is_empty());
+
+    // Operations want more than any certificate.
+    let [ca, ops] = certificates.flags("ops");
+    let [_, other] = certificates.flags("proxy");
+    let (done, log) = reset(endpoint, &[&ca, &ops, named]).await;
+    assert!(done, "{log}");
+    let (done, log) = reset(endpoint, &[&ca, &other, named]).await;
+    assert!(!done && log.contains("operations need a token"), "{log}");
+    let (done, log) = reset(endpoint, &[&ca, &other, named, &token]).await;
+    assert!(done, "{log}");
+    let wrong = "--operations-token=another-secret-altogether";
+    let (done, log) = reset(endpoint, &[&ca, &other, named, wrong]).await;
+    assert!(!done && log.contains("is not this agent's"), "{log}");
+    let (done, log) = reset(endpoint, &[&ca, named]).await;
+    assert!(!done, "without a certificate: {log}");
+    let (done, log) = reset(endpoint, &[]).await;
+    assert!(!done && log.contains("request-tls-ca-file"), "{log}");
+}
+
+#[tokio::test]
+async fn what_others_can_reach_is_not_operated_by_everyone() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = discovery(home.path());
+    let [events, replay] =
+        ["events", "replay"].map(|of| format!("--{of}-listen=tcp://127.0.0.1:0"));
+    let everywhere = ["agent", "--listen=0.0.0.0:0", "--metrics-port=0", &events, &replay, &dir];
+    let started = async |flags: &[&str]| {
+        let mut process = Process::start(&[&everywhere, flags].concat());
+        let endpoint = process.event("serving").await["endpoint"].as_str().unwrap().to_owned();
+        (process, endpoint)
+    };
+    let (_agent, endpoint) = started(&["--agent-id=a"]).await;
+    let (done, log) = reset(&endpoint, &[]).await;
+    assert!(!done && log.contains("operations are off"), "{log}");
+    let (_agent, endpoint) = started(&["--agent-id=b", "--operations-open"]).await;
+    let (done, log) = reset(&endpoint, &[]).await;
+    assert!(done, "{log}");
+    let token = format!("--operations-token={TOKEN}");
+    let (_agent, endpoint) = started(&["--agent-id=c", &token]).await;
+    let (done, log) = reset(&endpoint, &[]).await;
+    assert!(!done && log.contains("operations need a token"), "{log}");
+    let (done, log) = reset(&endpoint, &[&token]).await;
+    assert!(done, "{log}");
+}
+
+#[tokio::test]
+async fn an_engine_without_guided_decoding_says_so_by_the_requests_own_field() {
+    let up = up(&[]).await;
+    let schema = json!({ "type": "object" });
+    let fields = [
+        ("response_format", json!({ "type": "json_object" })),
+        ("structured_outputs", json!({ "json": schema })),
+        ("guided_choice", json!(["yes", "no"])),
+        ("ebnf", json!("root ::= \"a\"")),
+    ];
+    for (field, value) in fields {
+        let mut body = chat("Hello", 4);
+        body[field] = value;
+        let reply = up.client.post("/v1/chat/completions", &body).await;
+        let error = &reply.json()["error"];
+        assert_eq!((reply.status.as_u16(), &error["param"]), (400, &json!(field)), "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("has no guided decoding"), "{message}");
+    }
+    let mut body = chat("Hello", 4);
+    body["response_format"] = json!({ "type": "text" });
+    assert_eq!(up.client.post("/v1/chat/completions", &body).await.status, 200);
+    assert_eq!(body["model"], MODEL);
+}
+
+/// What a real engine answers has the form that the request gives it, whole and streamed.
+pub(crate) async fn answers_have_the_form_that_is_asked_for(client: &Client, agent: &Agent) {
+    let ask = async |field: &str, value: Value| {
+        let mut body = completion(&tokens(71, 40), 64);
+        // The end of the form is the end of the answer.
+        body["ignore_eos"] = json!(false);
+        body[field] = value;
+        let reply = client.post("/v1/completions", &body).await;
+        let log = agent.process.log();
+        let answer = reply.json();
+        assert_eq!(reply.status, 200, "{field}: {answer}\n{log}");
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{field}: {answer}");
+        body["stream"] = json!(true);
+        let chunks = client.stream("/v1/completions", &body).await.rest().await;
+        let text = |of: &Value| of["choices"][0]["text"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(chunks.iter().map(text).collect::<String>(), text(&answer), "{field}");
+        text(&answer)
+    };
+    let word = ask("guided_choice", json!(["left", "right"])).await;
+    assert!(["left", "right"].contains(&&*word), "{word}");
+    let word = ask("structured_outputs", json!({ "regex": "[ab]{3}-[0-9]" })).await;
+    let fits = |word: &str| match word.as_bytes() {
+        [head @ .., b'-', digit] => {
+            head.len() == 3 && head.iter().all(|c| b"ab".contains(c)) && digit.is_ascii_digit()
+        }
+        _ => false,
+    };
+    assert!(fits(&word), "{word}");
+    // Of an object a model without sense would write white space alone.
+    let schema = json!({ "enum": ["left", { "side": "right" }] });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
+    let value: Value = serde_json::from_str(&ask("response_format", format).await).unwrap();
+    assert!(value == "left" || value["side"] == "right", "{value}");
+    // What is no form is the request's fault.
+    let mut body = completion(&tokens(72, 40), 4);
+    body["guided_regex"] = json!("(");
+    assert_eq!(client.post("/v1/completions", &body).await.status, 400);
+}

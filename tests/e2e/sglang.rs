@@ -1,0 +1,207 @@
+//! Agents that run a real SGLang, spoken to through the proxy. Its pair works on a CPU too: its
+//! default backend, Mooncake, moves KV over TCP.
+
+use crate::agents::{
+    Agent, accepted, answer, completed, completion, ends_with_an_error, proxy, refused, tokens,
+};
+use crate::suite::{
+    a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
+    an_engine_that_dies_ends_its_requests_and_comes_back, greedy_answers_are_the_engines_own,
+    what_is_cached_is_known_through_eviction,
+};
+use serde_json::{Value, json};
+use stator_tests::http::{Client, Events};
+use stator_tests::process::{descendant, signal};
+use stator_tests::stock::{Bed, Engine, MODEL, Role, all_engines};
+
+/// How long an engine may stand still here: longer than any step that it takes, and shorter than
+/// it takes to be given up for not saying how it is.
+const HANG_TIMEOUT: &str = "--engine-hang-timeout-s=6";
+/// Longest wait for a prefill worker: longer than the first hand-over takes, shorter than the
+/// deadline and than an engine may stand still.
+const PREFILL_TIMEOUT: &str = "--prefill-timeout-ms=15000";
+/// The process that computes, as it calls itself.
+const SCHEDULER: &str = "sglang::scheduler";
+
+#[tokio::test]
+async fn an_agents_sglang_is_known_by_its_events_and_comes_back_when_it_dies() {
+    if !all_engines("SGLang") {
+        return;
+    }
+    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let who = ("aggregated", Role::Aggregated);
+    let process = Agent::start_with(&bed, home.path(), who, (&[HANG_TIMEOUT], 1));
+    let mut agent = Agent::ready(Engine::Sglang, process).await;
+    let (_proxy, client) = proxy(home.path(), &[]).await;
+
+    greedy_answers_are_the_engines_own(&client, &agent).await;
+    what_is_cached_is_known_through_eviction(&client, &mut agent).await;
+    a_client_that_hangs_up_stops_the_engine(&client, &agent).await;
+    a_reset_cache_is_known_to_be_empty(&client, &mut agent).await;
+    a_pause_holds_what_runs_and_forgets_nothing(&client, &mut agent).await;
+    what_clients_send_of_a_pair_and_of_ranks_never_reaches_an_engine(&client, &agent).await;
+    an_engine_that_dies_ends_its_requests_and_comes_back(&client, &mut agent).await;
+    a_scheduler_that_stands_still_is_killed(&client, &mut agent).await;
+
+    agent.process.terminate();
+    assert!(agent.process.ended().await.success(), "{}", agent.process.log());
+}
+
+async fn a_pause_holds_what_runs_and_forgets_nothing(client: &Client, agent: &mut Agent) {
+    let prompt = tokens(41, 200);
+    let expected = answer(&completed(client, MODEL, &prompt, 8).await).0;
+    agent.hears_of(&prompt).await;
+    let stream = stream(client, &tokens(42, 64), 1000).await;
+
+    let (done, log) = agent.operate(&["pause"]).await;
+    assert!(done, "{log}");
+    assert_eq!(agent.holds(&prompt).await, 192);
+    let refused = refused(client, &prompt).await;
+    assert!(refused.headers.contains_key("retry-after"), "{:?}", refused.headers);
+
+    let (done, log) = agent.operate(&["resume"]).await;
+    assert!(done, "{log}");
+    assert_eq!(streamed(stream).await.len(), 1000);
+    assert_eq!(answer(&accepted(client, &prompt).await), (expected, 192));
+
+    // There is no memory to give back without a GPU, and weights would be lost.
+    let (done, log) = agent.operate(&["sleep", "1"]).await;
+    assert!(!done && log.contains("--enable-weights-cpu-backup"), "{log}");
+    accepted(client, &prompt).await;
+}
+
+/// They would be believed: one would wait for a prefill that nobody does, another would name a rank
+/// that there is not, or another request.
+async fn what_clients_send_of_a_pair_and_of_ranks_never_reaches_an_engine(
+    client: &Client,
+    agent: &Agent,
+) {
+    let prompt = tokens(43, 70);
+    let expected = agent.answers(&prompt, 4).await;
+    for (field, value) in [
+        ("bootstrap_host", json!("127.0.0.1")),
+        ("bootstrap_port", json!(1)),
+        ("bootstrap_room", json!(7)),
+        ("routed_dp_rank", json!(3)),
+        ("data_parallel_rank", json!(3)),
+        ("disagg_prefill_dp_rank", json!(3)),
+        ("rid", json!("another's")),
+        ("kv_transfer_params", json!({ "do_remote_prefill": true })),
+    ] {
+        let mut hostile = completion(&prompt, 4);
+        hostile[field] = value;
+        let reply = client.post("/v1/completions", &hostile).await;
+        match reply.status.as_u16() {
+            200 => assert_eq!(answer(&reply.json()).0, expected, "{field}"),
+            status => assert_eq!(status, 400, "{field}"),
+        }
+    }
+    agent.has_released_all().await;
+}
+
+/// The process that serves HTTP goes on to say that all is well.
+async fn a_scheduler_that_stands_still_is_killed(client: &Client, agent: &mut Agent) {
+    let prompt = tokens(44, 200);
+    let expected = answer(&accepted(client, &prompt).await).0;
+    let (stream, _) = stream(client, &tokens(45, 64), 1900).await;
+    signal(descendant(agent.engine_process(1).await, SCHEDULER), "STOP");
+    assert_eq!(agent.engine.get("/ping").await.status, 200);
+    let ended = agent.process.nth_event("the engine's life ended", 1).await;
+    assert_eq!(ended["cause"], "hung", "{ended}");
+    ends_with_an_error(stream).await;
+
+    agent.comes_back(2).await;
+    assert_eq!(answer(&accepted(client, &prompt).await), (expected, 0));
+    assert_eq!(agent.metric("stator_agent_engine_ends_total{cause=\"hung\"}").await, 1.0);
+}
+
+/// A stream that has begun, and what came of it.
+async fn stream(client: &Client, prompt: &[u32], max_tokens: u32) -> (Events, Vec<Value>) {
+    let mut body = completion(prompt, max_tokens);
+    body["stream"] = json!(true);
+    let mut stream = client.stream("/v1/completions", &body).await;
+    let first = stream.next().await.unwrap();
+    (stream, vec![serde_json::from_str(&first).unwrap()])
+}
+
+/// All tokens of a stream, which ends by itself.
+async fn streamed((mut stream, mut chunks): (Events, Vec<Value>)) -> Vec<u32> {
+    chunks.extend(stream.rest().await);
+    let finish = chunks.iter().map(|chunk| &chunk["choices"][0]["finish_reason"]);
+    assert!(finish.clone().any(|finish| finish == "length"), "{chunks:?}");
+    let ids = |chunk: &Value| {
+        serde_json::from_value::<Vec<u32>>(chunk["choices"][0]["token_ids"].clone())
+    };
+    chunks.iter().flat_map(|chunk| ids(chunk).unwrap_or_default()).collect()
+}
+
+/// A prefill and a decode worker, and one that does without them.
+struct Three {
+    client: Client,
+    prefill: Agent,
+    decode: Agent,
+    alone: Agent,
+}
+
+#[tokio::test]
+async fn two_sglangs_share_a_request_and_a_third_does_what_they_cannot() {
+    if !all_engines("three SGLangs, two of them a pair") {
+        return;
+    }
+    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let start = |role: Role| {
+        Agent::start_with(&bed, home.path(), (role.name(), role), (&[PREFILL_TIMEOUT], 1))
+    };
+    let [prefill, decode, alone] = [Role::Prefill, Role::Decode, Role::Aggregated].map(start);
+    let ready = |process| Agent::ready(Engine::Sglang, process);
+    let (prefill, decode, alone) = (ready(prefill).await, ready(decode).await, ready(alone).await);
+    let (_proxy, client) = proxy(home.path(), &["--router-split=always"]).await;
+    let three = Three { client, prefill, decode, alone };
+
+    kv_is_moved_and_not_computed_again(&three).await;
+    a_client_that_hangs_up_frees_both_engines(&three).await;
+    what_one_worker_must_do_goes_to_one_that_can(&three).await;
+}
+
+async fn kv_is_moved_and_not_computed_again(three: &Three) {
+    let Three { client, prefill, decode, alone } = three;
+    for (n, seed) in (1..).zip([51, 52, 52, 53]) {
+        let prompt = tokens(seed, 200);
+        let reply = completed(client, MODEL, &prompt, 16).await;
+        assert_eq!(answer(&reply).0, alone.answers(&prompt, 16).await, "{}", decode.process.log());
+        assert_eq!(decode.prefills("prefill_worker").await, f64::from(n));
+    }
+    let computed = ("sglang:realtime_tokens_total", "mode=\"prefill_compute\"");
+    // Of the prompt that came twice only what fills no block.
+    assert!(prefill.says(computed.0, computed.1).await >= 600.0);
+    assert_eq!(decode.says(computed.0, computed.1).await, 0.0);
+}
+
+async fn a_client_that_hangs_up_frees_both_engines(three: &Three) {
+    for seed in 54..57 {
+        let before = three.decode.prefills("prefill_worker").await;
+        let stream = stream(&three.client, &tokens(seed, 1000), 900).await;
+        assert_eq!(three.decode.prefills("prefill_worker").await, before + 1.0);
+        drop(stream);
+        three.decode.has_released_all().await;
+        three.prefill.has_released_all().await;
+    }
+}
+
+/// Several choices share no hand-over, and half of a pair computes no prompt itself.
+async fn what_one_worker_must_do_goes_to_one_that_can(three: &Three) {
+    let prompt = tokens(58, 100);
+    let expected = three.alone.answers(&prompt, 8).await;
+    // Often enough that some come to the decode worker first, which sends them on.
+    for _ in 0..6 {
+        let mut body = completion(&prompt, 8);
+        body["n"] = json!(2);
+        let reply = three.client.post("/v1/completions", &body).await.json();
+        let tokens =
+            |n: usize| serde_json::from_value::<Vec<u32>>(reply["choices"][n]["token_ids"].clone());
+        assert_eq!([0, 1].map(|n| tokens(n).unwrap()), [expected.clone(), expected.clone()]);
+    }
+    three.decode.has_released_all().await;
+}

@@ -1,0 +1,105 @@
+//! What every engine's agent is held to, against the engine's own word.
+
+use crate::agents::{Agent, answer, completion, tokens};
+use serde_json::{Value, json};
+use stator_tests::http::Client;
+use stator_tests::process::signal;
+use stator_tests::soon;
+use stator_tests::stock::{BLOCK_SIZE, CONTEXT, TOTAL_BLOCKS};
+use std::collections::HashSet;
+
+pub(crate) async fn greedy_answers_are_the_engines_own(client: &Client, agent: &Agent) {
+    for length in [1, 40, 300] {
+        let prompt = tokens(length, length as usize);
+        let reply = client.post("/v1/completions", &completion(&prompt, 12)).await.json();
+        assert_eq!(answer(&reply).0, agent.answers(&prompt, 12).await, "{length}");
+    }
+    // Streamed, with several choices of one prompt.
+    let mut body = completion(&tokens(7, 100), 5);
+    body["stream"] = json!(true);
+    body["n"] = json!(2);
+    let chunks = client.stream("/v1/completions", &body).await.rest().await;
+    let choice = |index: u64| {
+        let of = chunks.iter().filter(move |chunk| chunk["choices"][0]["index"] == index);
+        let ids = |chunk: &Value| {
+            serde_json::from_value::<Vec<u32>>(chunk["choices"][0]["token_ids"].clone())
+        };
+        of.flat_map(|chunk| ids(chunk).unwrap_or_default()).collect::<Vec<_>>()
+    };
+    let expected = agent.answers(&tokens(7, 100), 5).await;
+    assert_eq!([choice(0), choice(1)], [expected.clone(), expected]);
+    // What can never run is refused with the reason.
+    let long = tokens(9, CONTEXT + 1);
+    assert_eq!(client.post("/v1/completions", &completion(&long, 1)).await.status, 400);
+}
+
+/// The index that the engine's events build says before each request what the engine says after it.
+pub(crate) async fn what_is_cached_is_known_through_eviction(client: &Client, agent: &mut Agent) {
+    let documents: Vec<_> = (0..12).map(|seed| tokens(1000 + seed, 1600)).collect();
+    let mut sent = 0;
+    for turn in 0..60 {
+        let document = &documents[turn * 5 % documents.len()];
+        let mut prompt = document[..200 + turn * 311 % 1300].to_vec();
+        prompt.extend(tokens(2000 + turn as u32, turn * 7 % 90));
+        let holds = agent.holds(&prompt).await;
+        // The last token is always computed.
+        let expected = holds.min((prompt.len() - 1) / BLOCK_SIZE * BLOCK_SIZE);
+        // One token, so that one step does it all and one message tells of it.
+        let reply = client.post("/v1/completions", &completion(&prompt, 1)).await.json();
+        assert_eq!(answer(&reply).1, expected, "request {turn} of {} tokens", prompt.len());
+        agent.hears_of(&prompt).await;
+        sent += (prompt.len() - expected) / BLOCK_SIZE;
+    }
+    assert!(sent > 2 * TOTAL_BLOCKS, "only {sent} blocks: nothing was evicted");
+}
+
+pub(crate) async fn a_client_that_hangs_up_stops_the_engine(client: &Client, agent: &Agent) {
+    let mut body = completion(&tokens(3, 64), 1900);
+    body["stream"] = json!(true);
+    let mut stream = client.stream("/v1/completions", &body).await;
+    stream.next().await;
+    drop(stream);
+    agent.has_released_all().await;
+}
+
+pub(crate) async fn a_reset_cache_is_known_to_be_empty(client: &Client, agent: &mut Agent) {
+    let prompt = tokens(4, 200);
+    client.post("/v1/completions", &completion(&prompt, 1)).await;
+    agent.hears_of(&prompt).await;
+    let (done, log) = agent.operate(&["reset-cache"]).await;
+    assert!(done, "{log}");
+    // At once, although vLLM itself says so only with the next request.
+    assert_eq!(agent.blocks().await, HashSet::new());
+    let reply = client.post("/v1/completions", &completion(&prompt, 1)).await.json();
+    assert_eq!(answer(&reply).1, 0);
+    agent.hears_of(&prompt).await;
+}
+
+pub(crate) async fn an_engine_that_dies_ends_its_requests_and_comes_back(
+    client: &Client,
+    agent: &mut Agent,
+) {
+    let mut body = completion(&tokens(5, 64), 1900);
+    body["stream"] = json!(true);
+    let mut stream = client.stream("/v1/completions", &body).await;
+    stream.next().await;
+    signal(agent.engine_process(0).await, "KILL");
+    agent.process.event("the engine's life ended").await;
+    let end = stream.end().await.unwrap();
+    let end = String::from_utf8_lossy(&end).into_owned();
+    assert!(end.contains("\"error\""), "a stream that was cut off ends with an error: {end}");
+
+    agent.comes_back(1).await;
+    let prompt = tokens(6, 100);
+    let answered = soon("an answer after the restart", async {
+        loop {
+            let reply = client.post("/v1/completions", &completion(&prompt, 4)).await;
+            if reply.status.is_success() {
+                return answer(&reply.json());
+            }
+        }
+    });
+    let (tokens, cached) = answered.await;
+    assert_eq!((tokens, cached), (agent.answers(&prompt, 4).await, 0));
+    assert_eq!(agent.metric("stator_agent_engine_lives_total").await, 2.0);
+}
