@@ -109,6 +109,9 @@ where
         .max_frame_size(FRAME_MAX_BYTES)
         .max_concurrent_streams(offered.service.max_concurrent_streams())
         .max_pending_accept_reset_streams(RESETS_MAX)
+        // A stream that ends here first is reset, as HTTP/2 has it: every answer may be one. The
+        // usual limit is for the whole life of a connection.
+        .max_local_error_reset_streams(None)
         .keep_alive_interval(KEEPALIVE.0)
         .keep_alive_timeout(KEEPALIVE.1)
         // Nobody reads the date of an answer to a data plane.

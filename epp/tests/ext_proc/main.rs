@@ -3,6 +3,7 @@
 
 mod data_planes;
 mod director;
+mod late;
 mod modes;
 mod plane;
 mod refusals;
