@@ -30,16 +30,9 @@ fn is_origin(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AgentArgs, AgentSettings, Runs};
-    use clap::{Args, Command, FromArgMatches};
+    use super::super::Runs;
+    use super::super::tests::check;
     use stator_dialect::Kind;
-
-    fn check(args: &[&str]) -> Result<AgentSettings, String> {
-        let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true));
-        let matches = command.try_get_matches_from(args).map_err(|error| error.to_string())?;
-        let args = AgentArgs::from_arg_matches(&matches).unwrap();
-        AgentSettings::try_from(args).map_err(|error| error.to_string())
-    }
 
     #[test]
     fn a_server_needs_no_more_than_its_url() {

@@ -120,15 +120,15 @@ impl StockArgs {
     /// Flags that only a stock engine has a use for, where the engine is none: whoever gave one
     /// meant another engine.
     pub(super) fn faults_without_engine(&self) -> Vec<String> {
-        let engines = "needs --engine vllm, sglang or trtllm";
+        let (started, attached) = ("vllm, sglang or trtllm", "vllm, sglang, trtllm or openai");
         let given = [
-            ("attach", self.attach.is_some()),
-            ("engine-program", self.engine_program.is_some()),
-            ("role", self.role != RoleArg::Aggregated),
-            ("flags after `--`", !self.engine_args.is_empty()),
+            ("attach", self.attach.is_some(), attached),
+            ("engine-program", self.engine_program.is_some(), started),
+            ("role", self.role != RoleArg::Aggregated, started),
+            ("flags after `--`", !self.engine_args.is_empty(), started),
         ];
-        let given = given.into_iter().filter(|(_, given)| *given);
-        given.map(|(flag, _)| format!("{flag}: {engines}")).collect()
+        let given = given.into_iter().filter(|(_, given, _)| *given);
+        given.map(|(flag, _, engines)| format!("{flag}: needs --engine {engines}")).collect()
     }
 }
 

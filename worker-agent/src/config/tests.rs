@@ -1,7 +1,7 @@
 use super::*;
 use clap::{Command, FromArgMatches};
 
-fn check(args: &[&str]) -> Result<AgentSettings, String> {
+pub(super) fn check(args: &[&str]) -> Result<AgentSettings, String> {
     let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true));
     let matches = command.try_get_matches_from(args).map_err(|error| error.to_string())?;
     let args = AgentArgs::from_arg_matches(&matches).unwrap();
@@ -85,8 +85,11 @@ fn a_key_comes_from_the_command_line_or_a_file_and_no_fault_shows_it() {
 #[test]
 fn flags_of_stock_engines_are_refused_where_there_is_none() {
     let error = check(&["--attach=http://h:1", "--role=decode", "--", "--x"]).unwrap_err();
-    for flag in ["attach", "role", "flags after `--`"] {
-        let line = format!("{flag}: needs --engine vllm, sglang or trtllm");
+    for line in [
+        "attach: needs --engine vllm, sglang, trtllm or openai",
+        "role: needs --engine vllm, sglang or trtllm",
+        "flags after `--`: needs --engine vllm, sglang or trtllm",
+    ] {
         assert!(error.lines().any(|found| found == line), "{line}\nmissing in\n{error}");
     }
 }
