@@ -57,12 +57,14 @@ impl Bed {
     async fn until_followed(&mut self) {
         self.script.0.lock().unwrap().snapshot = (vec![], 1);
         let begin = std::time::Instant::now();
+        // A publisher that never pauses never sees who subscribed.
+        let mut steps = tokio::time::interval(Duration::from_millis(1));
         while self.overlap() != 1 {
             assert!(begin.elapsed() < DEADLINE, "the first batch never arrives");
             let payload = payload(1);
             self.script.0.lock().unwrap().log = vec![(1, payload)];
             self.publish(1).await;
-            tokio::task::yield_now().await;
+            steps.tick().await;
         }
     }
 

@@ -8,6 +8,7 @@ use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::kv_event::{KvEvent, Medium, Stored, encode};
 use stator_protos::{Generation, WorkerRank};
 use std::collections::BTreeSet;
+use std::time::Duration;
 use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
 const BLOCK: NonZeroU32 = NonZeroU32::new(4).expect("not 0");
@@ -55,6 +56,8 @@ async fn engines_are_followed_and_counted_by_name() {
     let mut ours = Vec::new();
     sequence_hashes(&tokens, BLOCK, HashSeed::default(), &mut ours);
     let (begin, mut number) = (std::time::Instant::now(), 0u64);
+    // A publisher that never pauses never sees who subscribed.
+    let mut steps = tokio::time::interval(Duration::from_millis(1));
     while ear.0.lock().1 != BTreeSet::from([ours[0].0]) {
         assert!(begin.elapsed() < DEADLINE, "waited in vain: {:?}", ear.0.lock());
         let stored = Stored {
@@ -72,7 +75,7 @@ async fn engines_are_followed_and_counted_by_name() {
         message.push_back(payload.into());
         publisher.send(message).await.expect("published");
         number += 1;
-        tokio::task::yield_now().await;
+        steps.tick().await;
     }
     assert_eq!(ear.0.lock().0, Some(engine.worker));
     let counted = metrics.feeds().expect("events are followed");

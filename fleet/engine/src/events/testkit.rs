@@ -157,12 +157,12 @@ impl Bed {
     /// next batch alone.
     pub(super) async fn until(&mut self, what: &str, done: impl Fn(&State) -> bool) {
         let begin = std::time::Instant::now();
+        // A publisher that never pauses never sees who subscribed.
+        let mut steps = tokio::time::interval(Duration::from_millis(1));
         while !done(&self.state()) {
             assert!(begin.elapsed() < DEADLINE, "waited in vain: {what}: {:?}", self.state());
             self.publish(batch(&[])).await;
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
+            steps.tick().await;
         }
     }
 
