@@ -4,7 +4,7 @@ use crate::cell::{SetRef, Value};
 use crate::elements::Code;
 use crate::layout::Layout;
 use crate::sets::{Collection, Sets};
-use crate::table::{self, At, Located, Near, Path, Table};
+use crate::table::{self, At, Located, Path, Seek, Table};
 use crate::transitions::Transitions;
 use crate::view::Published;
 use std::sync::Arc;
@@ -12,6 +12,9 @@ use std::sync::atomic::AtomicUsize;
 
 /// Blocks become older as often as this part of what the lane has room for is new.
 const AGES: usize = 64;
+
+/// How many changes ahead the cells of the first look are fetched.
+pub(crate) const AHEAD: usize = 16;
 
 /// What all lanes share.
 pub(crate) struct Shared {
@@ -28,6 +31,21 @@ pub(crate) struct Shared {
 pub(crate) struct Change {
     pub(crate) hash: u64,
     pub(crate) op: Code,
+}
+
+/// Where a change finds its block, found before any change was made.
+#[derive(Clone, Copy)]
+struct Plan {
+    shard: u32,
+    located: Located,
+}
+
+/// Memory that [`Lane::write`] reuses.
+#[derive(Default)]
+struct Scratch {
+    plans: Vec<Plan>,
+    /// Changes, by number, whose blocks are searched farther.
+    seeks: Vec<(u32, Seek)>,
 }
 
 /// A cell with a block, its place on the block's path, and its value.
@@ -54,6 +72,9 @@ pub(crate) struct Lane {
     /// Blocks that the worker in each slot holds, as reported.
     held: Vec<u32>,
     transitions: Transitions,
+    scratch: Scratch,
+    /// How often cells were freed or moved otherwise than by a change to their block.
+    moves: u64,
     /// Replaced tables that readers may still have.
     replaced: Vec<Table>,
     dropped: u64,
@@ -76,6 +97,8 @@ impl Lane {
             uses: Vec::new(),
             held: Vec::new(),
             transitions: Transitions::new(),
+            scratch: Scratch::default(),
+            moves: 0,
             replaced: Vec::new(),
             dropped: 0,
             age: 0,
@@ -88,13 +111,81 @@ impl Lane {
         if self.held.len() <= slot as usize {
             self.held.resize(slot as usize + 1, 0);
         }
-        // Before any of them is made, since each would wait for memory.
-        for change in changes.iter().filter(|change| change.op.adds()) {
-            let (shard, path) = self.path(&shared.layout, change.hash);
-            table::fetch_beyond(&self.shards[shard].table, path);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut rest = changes;
+        while let Some(run) = rest.chunk_by(|one, next| one.op == next.op).next() {
+            self.write_run(shared, slot, (run, rest), &mut scratch);
+            rest = &rest[run.len()..];
         }
-        for &change in changes {
+        self.scratch = scratch;
+    }
+
+    /// Makes changes of one kind, the first of `rest`. Where each finds its block is found out
+    /// for all of them together before any is made, since each would wait for memory.
+    fn write_run(
+        &mut self,
+        shared: &Shared,
+        slot: u32,
+        (run, rest): (&[Change], &[Change]),
+        scratch: &mut Scratch,
+    ) {
+        self.plan(shared, (run, rest), scratch);
+        let moves = self.moves;
+        for (&change, &Plan { shard, located }) in run.iter().zip(&scratch.plans) {
+            let shard = shard as usize;
+            let table = &self.shards[shard].table;
+            match located {
+                Located::Here(at) if self.moves == moves => {
+                    if let Some(value) = table::value_of(table, at, change.hash) {
+                        self.change_at(shared, slot, change, (shard, at, value));
+                        continue;
+                    }
+                }
+                // Blocks are only added or only taken away in one run: a block that was nowhere
+                // can have come only by a change that found this cell free too, and took it or
+                // found it taken.
+                Located::Free(at) if self.moves == moves && table::is_free(table, at) => {
+                    self.create(shared, slot, change, (shard, Some(at)));
+                    continue;
+                }
+                Located::Nowhere if !change.op.adds() => continue,
+                _ => {}
+            }
             self.change(shared, slot, change);
+        }
+    }
+
+    /// Finds where changes find their blocks.
+    fn plan(&self, shared: &Shared, (run, rest): (&[Change], &[Change]), scratch: &mut Scratch) {
+        let Scratch { plans, seeks } = scratch;
+        plans.clear();
+        for (number, change) in run.iter().enumerate() {
+            if let Some(ahead) = rest.get(number + AHEAD) {
+                let (shard, path) = self.path(&shared.layout, ahead.hash);
+                path.fetch(&self.shards[shard].table);
+            }
+            let (shard, path) = self.path(&shared.layout, change.hash);
+            let table = &self.shards[shard].table;
+            let mut seek = Seek::new(path, change.hash);
+            let located = seek.look(table, change.op.adds()).unwrap_or_else(|| {
+                seek.fetch(table);
+                seeks.push((number as u32, seek));
+                Located::Nowhere
+            });
+            plans.push(Plan { shard: shard as u32, located });
+        }
+        while !seeks.is_empty() {
+            seeks.retain_mut(|(number, seek)| {
+                let number = *number as usize;
+                let Plan { shard, located } = &mut plans[number];
+                let table = &self.shards[*shard as usize].table;
+                let found = seek.look(table, run[number].op.adds());
+                match found {
+                    Some(found) => *located = found,
+                    None => seek.fetch(table),
+                }
+                found.is_none()
+            });
         }
     }
 
@@ -146,47 +237,22 @@ impl Lane {
         (shard, Path::new(place, &self.shards[shard].table))
     }
 
-    #[inline]
+    /// Finds a block and changes it.
+    #[cold]
     fn change(&mut self, shared: &Shared, slot: u32, change: Change) {
         let (shard, path) = self.path(&shared.layout, change.hash);
-        match table::locate_near(&self.shards[shard].table, path, change.hash) {
-            Near::Here(at, value) => {
-                self.change_at(shared, slot, change.op, (shard, path, at, value));
-            }
-            Near::Free(at) if change.op.adds() => {
-                self.create(shared, slot, change, (shard, path, Some(at)));
-            }
-            Near::Free(_) => {}
-            Near::Further { passed } => {
-                self.change_further(shared, slot, change, (shard, path, passed));
-            }
-        }
-    }
-
-    /// The same where the first pair of buckets does not tell.
-    #[inline(never)]
-    fn change_further(
-        &mut self,
-        shared: &Shared,
-        slot: u32,
-        change: Change,
-        (shard, path, passed): (usize, Path, bool),
-    ) {
         let table = &self.shards[shard].table;
-        let located = match passed {
-            true => table::locate(table, path, change.hash),
-            false if !change.op.adds() => return,
-            false => table::room_beyond(table, path).map_or(Located::Nowhere, Located::Free),
-        };
-        let at = match located {
-            Located::Here(at, value) => {
-                return self.change_at(shared, slot, change.op, (shard, path, at, value));
+        match table::locate(table, path, change.hash, change.op.adds()) {
+            Located::Here(at) => {
+                if let Some(value) = table::value_of(table, at, change.hash) {
+                    self.change_at(shared, slot, change, (shard, at, value));
+                }
             }
-            Located::Free(at) => Some(at),
-            Located::Nowhere => None,
-        };
-        if change.op.adds() {
-            self.create(shared, slot, change, (shard, path, at));
+            Located::Free(at) => self.create(shared, slot, change, (shard, Some(at))),
+            Located::Nowhere if change.op.adds() => {
+                self.create(shared, slot, change, (shard, None));
+            }
+            Located::Nowhere => {}
         }
     }
 
@@ -196,17 +262,21 @@ impl Lane {
         &mut self,
         shared: &Shared,
         slot: u32,
-        op: Code,
-        (shard, path, at, value): (usize, Path, At, Value),
+        Change { hash, op }: Change,
+        (shard, at, value): (usize, At, Value),
     ) {
         match self.transitions.step(&shared.sets, value.set(), slot, op) {
             // The same holders as before: nothing to count either.
             Some(step) if step.set == value.set() => {}
             Some(step) => {
                 self.count(slot, step.held);
+                let path = self.path(&shared.layout, hash).1;
                 self.turn(shard, (path, at, value), step.set, op.adds());
             }
-            None => self.drop_block(shared, shard, (path, at, value)),
+            None => {
+                let path = self.path(&shared.layout, hash).1;
+                self.drop_block(shared, shard, (path, at, value));
+            }
         }
     }
 
@@ -232,19 +302,20 @@ impl Lane {
         shared: &Shared,
         slot: u32,
         change: Change,
-        (shard, path, at): (usize, Path, Option<At>),
+        (shard, at): (usize, Option<At>),
     ) {
         let at = match at {
-            Some(at) if !self.shards[shard].is_full() => Some((path, at)),
+            Some(at) if !self.shards[shard].is_full() => Some(at),
             _ => self.make_room(shared, shard, change.hash),
         };
         let step = self.transitions.step(&shared.sets, SetRef::EMPTY, slot, change.op);
-        let (Some((path, at)), Some(step)) = (at, step) else {
+        let (Some(at), Some(step)) = (at, step) else {
             self.dropped += 1;
             return;
         };
         self.count(slot, step.held);
         self.retain(step.set);
+        let path = self.path(&shared.layout, change.hash).1;
         let shard = &mut self.shards[shard];
         table::fill(&shard.table, path, at, (change.hash, step.set, self.age));
         shard.used += 1;

@@ -1,7 +1,7 @@
 //! Hands changes to the lanes they belong to, each lane locked once.
 
 use crate::elements::Code;
-use crate::lane::{Change, Lane, Shared};
+use crate::lane::{AHEAD, Change, Lane, Shared};
 use crate::table;
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -31,10 +31,13 @@ pub(crate) fn write<R: IntoIterator<Item = u64>>(
         for (op, hashes) in runs {
             for hash in hashes {
                 let (shard, place) = shared.layout.place(hash);
-                // The lanes' cells are fetched together, while others are sorted: a search for
-                // each in turn would wait for memory at every one.
-                table::fetch(view.table(shard), place);
-                sorted[shared.layout.lane_of(shard)].push(Change { hash, op });
+                let changes = &mut sorted[shared.layout.lane_of(shard)];
+                // The first cells of all lanes are fetched together, while others are sorted; the
+                // lanes fetch the rest.
+                if changes.len() < AHEAD {
+                    table::fetch(view.table(shard), place);
+                }
+                changes.push(Change { hash, op });
                 count += 1;
                 if count == PART {
                     count = 0;

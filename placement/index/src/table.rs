@@ -44,27 +44,10 @@ pub(crate) struct Path {
 /// A cell's place on the path of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
+    bucket: u32,
     /// Buckets of the path before this one.
-    distance: usize,
-    bucket: usize,
-    cell: usize,
-}
-
-/// Where the writer finds a block, or room for it.
-pub(crate) enum Located {
-    Here(At, Value),
-    Free(At),
-    Nowhere,
-}
-
-/// What the writer finds in the first pair of a path.
-pub(crate) enum Near {
-    Here(At, Value),
-    Free(At),
-    /// The block, if something like it `passed`, or the room for it may be in the next pairs.
-    Further {
-        passed: bool,
-    },
+    distance: u8,
+    cell: u8,
 }
 
 /// An empty table of an even number of buckets.
@@ -84,19 +67,31 @@ impl Path {
         Self { place, home: home(place, table), buckets: table.len() }
     }
 
+    /// Starts to bring the first pair of buckets into the processor's cache.
+    #[inline]
+    pub(crate) fn fetch(self, table: &[Bucket]) {
+        fetch_pair(table, self.home);
+    }
+
     /// The buckets of the path, in order, each with its number on the path.
     #[inline]
     fn buckets(self) -> impl Iterator<Item = (usize, usize)> {
-        let (pairs, side) = (self.buckets / 2, self.home & 1);
-        let stride = 1 + (((self.place & 0xffff_ffff) * pairs as u64) >> 32) as usize;
-        let mut pair = self.home / 2;
+        let (mut pair, side) = (self.home / 2, self.home & 1);
         (0..MAX_PROBES).map(move |distance| {
             if distance.is_multiple_of(2) && distance > 0 {
-                pair += if distance / 2 <= STRIDES { stride } else { 1 };
-                pair -= if pair < pairs { 0 } else { pairs };
+                pair = self.next_pair(pair, distance);
             }
             (distance, pair * 2 + (side ^ distance & 1))
         })
+    }
+
+    /// The pair of buckets after `pair` on the path, with `distance` buckets before it.
+    #[inline]
+    fn next_pair(self, pair: usize, distance: usize) -> usize {
+        let pairs = self.buckets / 2;
+        let stride = 1 + (((self.place & 0xffff_ffff) * pairs as u64) >> 32) as usize;
+        let next = pair + if distance / 2 <= STRIDES { stride } else { 1 };
+        next - if next < pairs { 0 } else { pairs }
     }
 
     /// Which of a bucket's counts is this block's, below 8.
@@ -115,26 +110,20 @@ fn home(place: u64, table: &[Bucket]) -> usize {
 /// Starts to bring the first pair of buckets of a place into the processor's cache.
 #[inline]
 pub(crate) fn fetch(table: &[Bucket], place: u64) {
-    let home = home(place, table);
-    prefetch(&table[home]);
-    prefetch(&table[home ^ 1]);
+    fetch_pair(table, home(place, table));
 }
 
-/// Starts to bring the second pair of buckets of a path into the cache if the first, which is
-/// there, is full: a new block goes on there.
+/// Starts to bring a bucket and the other one of its pair into the processor's cache.
 #[inline]
-pub(crate) fn fetch_beyond(table: &[Bucket], path: Path) {
-    let is_full = |number: usize| table[number].room().is_none();
-    if is_full(path.home) && is_full(path.home ^ 1) {
-        let next = path.buckets().skip(2).take(2);
-        next.for_each(|(_, number)| prefetch(&table[number]));
-    }
+fn fetch_pair(table: &[Bucket], number: usize) {
+    prefetch(&table[number]);
+    prefetch(&table[number ^ 1]);
 }
 
 impl At {
     #[inline(always)]
     fn new((distance, bucket): (usize, usize), cell: usize) -> Self {
-        Self { distance, bucket, cell }
+        Self { bucket: bucket as u32, distance: distance as u8, cell: cell as u8 }
     }
 }
 
@@ -190,60 +179,17 @@ impl Bucket {
     }
 }
 
-/// Finds a block's cell, or a free one that it can have, if the first pair of its path tells.
+/// The value of a cell if it is the block's still.
 #[inline(always)]
-pub(crate) fn locate_near(table: &[Bucket], path: Path, key: u64) -> Near {
-    let places = [(0, path.home), (1, path.home ^ 1)];
-    let [home, other] = places.map(|(_, number)| &table[number]);
-    if let Some((cell, value)) = home.find(key) {
-        return Near::Here(At::new(places[0], cell), value);
-    }
-    if home.passed(path.tag()) > 0 {
-        if let Some((cell, value)) = other.find(key) {
-            return Near::Here(At::new(places[1], cell), value);
-        }
-        if other.passed(path.tag()) > 0 {
-            return Near::Further { passed: true };
-        }
-    }
-    if let Some(cell) = home.room() {
-        return Near::Free(At::new(places[0], cell));
-    }
-    match other.room() {
-        Some(cell) => Near::Free(At::new(places[1], cell)),
-        None => Near::Further { passed: false },
-    }
+pub(crate) fn value_of(table: &[Bucket], at: At, key: u64) -> Option<Value> {
+    let cell = cell(table, at);
+    Some(cell.value()).filter(|value| cell.key() == key && !value.is_free())
 }
 
-/// Finds a block's cell, or the first free one that it can have, from the start of its path or,
-/// where the first pair is known, beyond it.
-#[inline(never)]
-pub(crate) fn locate(table: &[Bucket], path: Path, key: u64) -> Located {
-    let (mut free, mut passed) = (None, true);
-    for place in path.buckets() {
-        let bucket = &table[place.1];
-        // Where nothing like it passed, it cannot be farther.
-        if passed {
-            if let Some((cell, value)) = bucket.find(key) {
-                return Located::Here(At::new(place, cell), value);
-            }
-            passed = bucket.passed(path.tag()) > 0;
-        }
-        if free.is_none() {
-            free = bucket.room().map(|cell| At::new(place, cell));
-        }
-        if let (false, Some(at)) = (passed, free) {
-            return Located::Free(at);
-        }
-    }
-    free.map_or(Located::Nowhere, Located::Free)
-}
-
-/// The first free cell for a block beyond the first pair of its path, which is full.
-#[inline(never)]
-pub(crate) fn room_beyond(table: &[Bucket], path: Path) -> Option<At> {
-    let mut beyond = path.buckets().skip(2);
-    beyond.find_map(|place| table[place.1].room().map(|cell| At::new(place, cell)))
+/// Whether a cell has no block.
+#[inline(always)]
+pub(crate) fn is_free(table: &[Bucket], at: At) -> bool {
+    cell(table, at).value().is_free()
 }
 
 /// Gives a free cell to a block.
@@ -251,7 +197,7 @@ pub(crate) fn room_beyond(table: &[Bucket], path: Path) -> Option<At> {
 pub(crate) fn fill(table: &[Bucket], path: Path, at: At, (key, set, age): (u64, SetRef, u8)) {
     if at.distance > 0 {
         // Before the cell, so that whoever looks for the block passes on to it.
-        count_passed(table, path, at.distance, true);
+        count_passed(table, path, at.distance.into(), true);
     }
     cell(table, at).fill(key, set, age);
 }
@@ -267,7 +213,7 @@ pub(crate) fn put(table: &[Bucket], at: At, value: Value) {
 pub(crate) fn free(table: &[Bucket], path: Path, at: At) {
     cell(table, at).free();
     if at.distance > 0 {
-        count_passed(table, path, at.distance, false);
+        count_passed(table, path, at.distance.into(), false);
     }
 }
 
@@ -365,9 +311,11 @@ fn ones(mask: u32) -> impl Iterator<Item = usize> {
 
 #[inline]
 fn cell(table: &[Bucket], at: At) -> &Cell {
-    &table[at.bucket].cells[at.cell]
+    &table[at.bucket as usize].cells[usize::from(at.cell)]
 }
 
 pub(crate) use search::{Search, find};
+pub(crate) use seek::{Located, Seek, locate};
 
 mod search;
+mod seek;

@@ -4,6 +4,7 @@ use crate::{Held, Overlap, Predicting};
 use stator_protos::kv_event::Medium;
 use std::collections::HashSet;
 
+mod batches;
 mod concurrent;
 mod fleet;
 mod model;

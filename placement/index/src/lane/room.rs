@@ -3,7 +3,7 @@
 use super::{Lane, Shard, Shared, Used, youth};
 use crate::cell::Value;
 use crate::elements;
-use crate::table::{self, At, BUCKET_BYTES, Located, Path, Table};
+use crate::table::{self, At, BUCKET_BYTES, Located, Table};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A shard that is fuller than this many 32nds grows to 5/4 of its size: it is 0.72 to 0.91 full
@@ -32,17 +32,12 @@ impl Lane {
     /// Lets a shard grow or, at the bound of memory, drops old blocks until it takes a new one;
     /// the cell that the block `hash` can have then, if there is one.
     #[cold]
-    pub(super) fn make_room(
-        &mut self,
-        shared: &Shared,
-        shard: usize,
-        hash: u64,
-    ) -> Option<(Path, At)> {
+    pub(super) fn make_room(&mut self, shared: &Shared, shard: usize, hash: u64) -> Option<At> {
         self.grow_or_drop(shared, shard);
         let (_, path) = self.path(&shared.layout, hash);
-        match table::locate(&self.shards[shard].table, path, hash) {
-            Located::Free(at) => Some((path, at)),
-            Located::Here(..) | Located::Nowhere => None,
+        match table::locate(&self.shards[shard].table, path, hash, true) {
+            Located::Free(at) => Some(at),
+            Located::Here(_) | Located::Nowhere => None,
         }
     }
 
@@ -90,6 +85,7 @@ impl Lane {
             shared.table_bytes.fetch_sub(more, Relaxed);
             return false;
         }
+        self.moves += 1;
         let mut lost = Vec::new();
         let larger = table::grown(table, &shared.layout, buckets, |value| lost.push(value));
         let grown = Shard::new(larger.clone(), self.shards[shard].growths + 1);
@@ -129,6 +125,7 @@ impl Lane {
     #[cold]
     pub(super) fn drop_block(&mut self, shared: &Shared, shard: usize, used: Used) {
         let (path, at, value) = used;
+        self.moves += 1;
         table::free(&self.shards[shard].table, path, at);
         self.shards[shard].used -= 1;
         self.forget_block(shared, value);
