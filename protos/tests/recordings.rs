@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use stator_protos::kv_event::{Decoded, KvEvent, Medium, Removed, Stored, decode, encode};
+use stator_protos::kv_event::{
+    Decoded, KvEvent, LoadStat, Medium, Removed, Stored, decode, decode_engine, encode,
+};
 use std::path::{Path, PathBuf};
 
 /// Some short recordings, for tests that decode each of them thousands of times.
@@ -14,9 +16,13 @@ fn short_recordings() -> Vec<Vec<u8>> {
     payloads.into_iter().step_by(5).collect()
 }
 
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures")
+}
+
 /// Every recorded payload with the line that describes it.
 fn recordings() -> Vec<(PathBuf, Vec<u8>, Value)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/kv-events");
+    let root = fixtures().join("kv-events");
     let mut all = Vec::new();
     for folder in std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
         let Ok(lines) = std::fs::read_to_string(folder.join("decoded.jsonl")) else { continue };
@@ -27,7 +33,7 @@ fn recordings() -> Vec<(PathBuf, Vec<u8>, Value)> {
             all.push((file, payload, line));
         }
     }
-    assert!(all.len() > 90, "recordings are missing: {}", all.len());
+    assert!(all.len() > 130, "recordings are missing: {}", all.len());
     all
 }
 
@@ -82,6 +88,86 @@ fn every_recording_decodes_to_what_was_published() {
         assert_eq!(batch.rank.map(u64::from), line["payload"][2].as_u64());
         assert_eq!(skipped, 0);
     }
+}
+
+/// What stands beside the blocks: the salt, the keys of each block, the group and its kind.
+type Details = (Option<String>, Vec<(u32, Option<String>)>, Option<u32>, Option<String>);
+
+fn details(event: &Value) -> Details {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let blocks = event["extra_keys"].as_array().into_iter().flatten().enumerate();
+    let keys = blocks.flat_map(|(block, keys)| {
+        let keys = keys.as_array().into_iter().flatten();
+        keys.map(move |key| (block as u32, text(key)))
+    });
+    let group = event["group_idx"].as_u64().map(|group| group as u32);
+    (text(&event["cache_salt"]), keys.collect(), group, text(&event["kv_cache_spec_kind"]))
+}
+
+#[test]
+fn every_recording_tells_what_its_blocks_depend_on() {
+    let mut salted = 0;
+    for (file, payload, line) in recordings() {
+        let events = decode_engine(&payload).unwrap().events;
+        let found = events.into_iter().map(|event| {
+            let detail = event.detail;
+            let keys = detail.extra_keys.iter();
+            let keys = keys.map(|(block, key)| (block, key.map(str::to_owned))).collect();
+            (detail.cache_salt, keys, detail.group, detail.spec_kind)
+        });
+        let expected: Vec<_> = line["payload"][1].as_array().unwrap().iter().map(details).collect();
+        assert_eq!(found.collect::<Vec<Details>>(), expected, "{}", file.display());
+        salted += expected.iter().filter(|(salt, ..)| salt.is_some()).count();
+    }
+    assert!(salted > 0, "no recording has a salt");
+}
+
+#[test]
+fn every_recorded_load_report_is_read() {
+    let lines = std::fs::read_to_string(fixtures().join("load/sglang-0.5.23.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 40);
+    for line in lines.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let hex = line["frame"].as_str().unwrap();
+        let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16));
+        let frame: Vec<u8> = bytes.map(Result::unwrap).collect();
+        let field = |at: usize| line["decoded"][at].as_u64();
+        let expected = LoadStat {
+            running: field(1).unwrap() as u32,
+            waiting: field(2).unwrap() as u32,
+            used_tokens: field(3).unwrap(),
+            total_tokens: field(4).unwrap(),
+            rank: field(5).unwrap() as u32,
+            waiting_uncached_tokens: field(6),
+            demanded_tokens: field(7),
+            running_max: field(8),
+            prefill_tokens: field(9),
+            prefill_busy_us: field(10),
+        };
+        assert_eq!(LoadStat::decode(&frame), Ok(expected), "{hex}");
+    }
+}
+
+#[test]
+fn signed_and_unsigned_names_are_one() {
+    let signed = |payload: &[u8]| {
+        let text = |name: &str| [&[0xa0 | name.len() as u8], name.as_bytes()].concat();
+        [
+            &[0x92, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x91, 0x82][..],
+            &text("type"),
+            &text("BlockRemoved"),
+            &text("block_hashes"),
+            payload,
+        ]
+        .concat()
+    };
+    // 2^64 - 2 as vLLM sends it, and the same bits as SGLang does.
+    let unsigned = [&[0x91, 0xcf][..], &(u64::MAX - 1).to_be_bytes()].concat();
+    let removed = |payload: &[u8]| decode(&signed(payload)).unwrap().batch.events;
+    assert_eq!(removed(&unsigned), removed(&[0x91, 0xfe]));
+    assert!(
+        matches!(&removed(&[0x91, 0xfe])[0], KvEvent::Removed(r) if r.hashes == [u64::MAX - 1])
+    );
 }
 
 #[test]

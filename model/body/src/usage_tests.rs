@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use serde_json::Value;
 
 /// What a response in chunks of `size` bytes took.
 fn usage_of(response: &str, size: usize) -> Option<Usage> {
@@ -16,6 +17,31 @@ fn check(response: &str, expected: (u32, u32, Option<u32>, u32)) {
     for size in [1, 7, 1000, 20_000, 1 << 20] {
         assert_eq!(usage_of(response, size), Some(expected), "chunks of {size} bytes");
     }
+}
+
+/// Streams of real engines, whole ones and those that broke off, in any pieces.
+#[test]
+fn recorded_streams_tell_what_their_last_event_does() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/streams");
+    let mut counted = 0;
+    for file in std::fs::read_dir(folder).expect("recordings").map(|entry| entry.expect("a file")) {
+        let stream = std::fs::read_to_string(file.path()).expect("text");
+        let events = stream.lines().filter_map(|line| line.strip_prefix("data: "));
+        let events = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
+        let told = events.map(|event| event["usage"].clone()).filter(Value::is_object).last();
+        let number = |value: &Value| value.as_u64().map(|number| number as u32);
+        let expected = told.as_ref().map(|usage| Usage {
+            prompt_tokens: number(&usage["prompt_tokens"]).expect("a count"),
+            completion_tokens: number(&usage["completion_tokens"]).expect("a count"),
+            cached_tokens: number(&usage["prompt_tokens_details"]["cached_tokens"]),
+            total_tokens: number(&usage["total_tokens"]).expect("a count"),
+        });
+        counted += u32::from(expected.is_some());
+        for size in [1, 7, 1000, 1 << 20] {
+            assert_eq!(usage_of(&stream, size), expected, "{:?}", file.path());
+        }
+    }
+    assert_eq!(counted, 11);
 }
 
 #[test]
