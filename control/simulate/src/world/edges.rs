@@ -2,10 +2,11 @@
 
 use super::World;
 use super::agenda::Event;
+use super::turns::Turns;
 use crate::policy::{News, Policy, Progress, Ticket, WorkerNumber};
 use crate::time::Ps;
 use stator_placement::PeerLoad;
-use stator_queue::Queues;
+use stator_queue::{Fairness, Queues};
 
 /// A proxy or a picker: it sees its share of the requests, and everything that workers say.
 pub(super) struct Edge {
@@ -14,6 +15,8 @@ pub(super) struct Edge {
     pub(super) queue: Option<Queues<u32>>,
     /// Those of them that somebody waits for.
     pub(super) urgent: u32,
+    /// Whether they are served alike.
+    pub(super) turns: Turns,
     /// By worker, what it told the others last, and what they know of that.
     told: Vec<PeerLoad>,
     known: Vec<PeerLoad>,
@@ -27,10 +30,15 @@ pub(super) struct Gauges {
 }
 
 impl Edge {
-    pub(super) fn new(policy: Box<dyn Policy>, queue: Queues<u32>, workers: u32) -> Self {
+    pub(super) fn new(
+        policy: Box<dyn Policy>,
+        (queue, fairness): (Queues<u32>, Fairness),
+        workers: u32,
+    ) -> Self {
+        let turns = Turns::new(fairness);
         let nothing = vec![PeerLoad::default(); workers as usize];
         let (queue, told) = (Some(queue), nothing.clone());
-        Self { policy, queue, urgent: 0, told, known: nothing }
+        Self { policy, queue, urgent: 0, turns, told, known: nothing }
     }
 
     /// Its requests without a worker.

@@ -14,6 +14,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod turns;
 mod waiting;
 mod worker;
 
@@ -119,7 +120,9 @@ impl<'a> World<'a> {
         };
         let new = |_| {
             let queue = Queues::new(settings.queue.clone());
-            Edge::new(kind.build(&settings.common()), queue, settings.workers())
+            // All bands have one policy.
+            let fairness = settings.queue.default_band.fairness;
+            Edge::new(kind.build(&settings.common()), (queue, fairness), settings.workers())
         };
         world.edges = (0..settings.edges.count).map(new).collect();
         world.build_workers();

@@ -83,9 +83,15 @@ impl World<'_> {
         hard && self.kind.is_placed() && self.edges.len() == 1
     }
 
-    /// Nothing in the background goes before what somebody waits for.
-    pub(super) fn check_turn(&mut self, request: u32) {
-        let urgent = self.edges[usize::from(self.flights[request as usize].edge)].urgent;
+    /// Nothing in the background goes before what somebody waits for, and nobody gets more than
+    /// is fair.
+    pub(super) fn check_turn(&mut self, request: u32, tokens: u32) {
+        let flow = self.flow(request);
+        let edge = &mut self.edges[usize::from(self.flights[request as usize].edge)];
+        let urgent = edge.urgent;
+        if let Some(rule) = edge.turns.served(flow, tokens) {
+            self.broke(rule);
+        }
         let class = self.workload.requests[request as usize].class;
         if class == Class::Background && urgent > 0 {
             self.broke(format!("background request {request} goes before {urgent} others"));

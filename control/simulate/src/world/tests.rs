@@ -1,5 +1,6 @@
 //! Whole runs on small fleets.
 
+use super::turns::Turns;
 use super::{Violation, World};
 use crate::args::SimulateArgs;
 use crate::args::tests::args;
@@ -8,6 +9,7 @@ use crate::report::Outcome;
 use crate::run::simulate;
 use crate::time::Ps;
 use crate::workload::{MadeUp, Mix, Workload};
+use stator_queue::Fairness;
 use std::ops::RangeInclusive;
 
 fn run(line: &str) -> Vec<Outcome> {
@@ -225,4 +227,20 @@ fn a_booking_that_is_not_given_back_is_found() {
     assert_eq!(check(0), Ok(50));
     let violation = check(1).expect_err("one booking is left");
     assert!(violation.rule.contains("booked"), "{violation}");
+}
+
+#[test]
+fn a_queue_that_serves_some_before_others_is_found() {
+    let check = |promised| -> Result<usize, Violation> {
+        let line = "--workers 2 --ordering shortest-prompt --active-prefill-tokens-threshold 4000";
+        let settings = args(line).settings().expect("good settings");
+        let mix = MadeUp { mix: Mix::Mixed, rate: 40.0, adapters: 0, block_size: 128 };
+        let workload = Workload::made_up(mix, 200, 1);
+        let mut world = World::new(&settings, &workload, Kind::Stator);
+        world.edges[0].turns = Turns::new(promised);
+        world.run().map(|observed| observed.requests.len())
+    };
+    assert_eq!(check(Fairness::GlobalStrict), Ok(200));
+    let violation = check(Fairness::RoundRobin).expect_err("it promised none");
+    assert!(violation.rule.contains("limit 2"), "{violation}");
 }

@@ -3,6 +3,7 @@
 use super::World;
 use super::agenda::Event;
 use super::flight::Ending;
+use super::turns::Flow;
 use crate::time::duration;
 use crate::workload::Class;
 use stator_queue::{Entry, FlowId, Head, Verdict};
@@ -12,10 +13,11 @@ impl World<'_> {
     pub(super) fn hold(&mut self, request: u32) {
         let asked = &self.workload.requests[request as usize];
         let deadline = self.now + self.settings.queue_timeout;
+        let (flow, tokens) = (self.flow(request), self.tokens(request));
         let entry = Entry {
-            priority: if asked.class == Class::Background { -1 } else { 0 },
-            flow: FlowId(asked.tenant.into()),
-            tokens: self.tokens(request),
+            priority: flow.0,
+            flow: FlowId(flow.1.into()),
+            tokens,
             bytes: 0,
             deadline: Some(duration(deadline)),
             objective: Some(duration(self.settings.slo.ttft)),
@@ -28,6 +30,7 @@ impl World<'_> {
         match queue.push(entry, duration(self.now), &mut displaced) {
             // Its clock counts whole nanoseconds.
             Ok(_) => {
+                edge.turns.came(flow, tokens);
                 edge.urgent += u32::from(asked.class == Class::Interactive);
                 self.agenda.at(deadline + 1_000, Event::Deadline);
             }
@@ -44,6 +47,14 @@ impl World<'_> {
         let edge = usize::from(self.flights[request as usize].edge);
         let urgent = self.workload.requests[request as usize].class == Class::Interactive;
         self.edges[edge].urgent -= u32::from(urgent);
+        let flow = self.flow(request);
+        self.edges[edge].turns.left(flow);
+    }
+
+    /// Whose a request is, and in which band it waits.
+    pub(super) fn flow(&self, request: u32) -> Flow {
+        let asked = &self.workload.requests[request as usize];
+        (if asked.class == Class::Background { -1 } else { 0 }, asked.tenant)
     }
 
     /// Offers the policies what waits, in the queues' order.
@@ -58,9 +69,9 @@ impl World<'_> {
     fn offer_at(&mut self, edge: usize) {
         let Some(mut queue) = self.edges[edge].queue.take() else { return };
         let now = duration(self.now);
-        let mut verdict = |_: &Head, request: &mut u32| match self.try_place(*request) {
+        let mut verdict = |head: &Head, request: &mut u32| match self.try_place(*request) {
             Ok(()) => {
-                self.check_turn(*request);
+                self.check_turn(*request, head.tokens);
                 self.left_queue(*request);
                 Verdict::Go
             }

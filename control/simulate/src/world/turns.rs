@@ -1,0 +1,130 @@
+//! Whether flows that wait side by side are served alike, as far as the queue promises it.
+
+use stator_queue::Fairness;
+use std::collections::BTreeMap;
+
+/// Who waits: the priority of a band, and a tenant in it.
+pub(super) type Flow = (i32, u32);
+
+/// What each flow got beyond each other one since both have something waiting.
+pub(super) struct Turns {
+    fairness: Fairness,
+    waiting: BTreeMap<Flow, u32>,
+    /// By how much the first of two is ahead of the second.
+    ahead: BTreeMap<(Flow, Flow), i64>,
+    /// Tokens of the largest request so far.
+    largest: u32,
+}
+
+impl Turns {
+    /// Nobody waits for such a queue.
+    pub(super) fn new(fairness: Fairness) -> Self {
+        Self { fairness, waiting: BTreeMap::new(), ahead: BTreeMap::new(), largest: 1 }
+    }
+
+    /// A request of so many tokens waits.
+    pub(super) fn came(&mut self, flow: Flow, tokens: u32) {
+        *self.waiting.entry(flow).or_default() += 1;
+        self.largest = self.largest.max(tokens);
+    }
+
+    /// A request waits no more. A flow of which none does is neither ahead nor behind.
+    pub(super) fn left(&mut self, flow: Flow) {
+        let Some(waiting) = self.waiting.get_mut(&flow) else { return };
+        *waiting -= 1;
+        if *waiting == 0 {
+            self.waiting.remove(&flow);
+            self.ahead.retain(|(one, other), _| *one != flow && *other != flow);
+        }
+    }
+
+    /// The turn is that of a request which still counts as waiting. The rule that this breaks.
+    ///
+    /// Over any time in which two flows have something waiting their shares differ by a quantum
+    /// and two requests at most with deficit round robin, by two requests with token counters, and
+    /// by two turns with round robin.
+    ///
+    /// Source: Shreedhar and Varghese, "Efficient fair queueing using deficit round robin", the
+    /// fairness measure; Sheng et al., "Fairness in serving large language models", whose counters
+    /// are at most one request apart, before and after.
+    pub(super) fn served(&mut self, flow: Flow, tokens: u32) -> Option<String> {
+        let largest = i64::from(self.largest);
+        let (share, limit) = match self.fairness {
+            Fairness::GlobalStrict => return None,
+            Fairness::RoundRobin => (1, 2),
+            Fairness::Drr { quantum_tokens } => {
+                (tokens.max(1).into(), i64::from(quantum_tokens) + 2 * largest)
+            }
+            Fairness::Vtc { input_weight, .. } => {
+                let weight = i64::from(input_weight);
+                (weight * i64::from(tokens.max(1)), 2 * weight * largest)
+            }
+        };
+        let (band, mut broken) = (flow.0, None);
+        for (&other, _) in self.waiting.range((band, 0)..=(band, u32::MAX)) {
+            let (pair, share) = match flow.cmp(&other) {
+                std::cmp::Ordering::Less => ((flow, other), share),
+                std::cmp::Ordering::Greater => ((other, flow), -share),
+                std::cmp::Ordering::Equal => continue,
+            };
+            let ahead = self.ahead.entry(pair).or_default();
+            *ahead += share;
+            if ahead.abs() > limit {
+                let (one, two) = (flow.1, other.1);
+                broken = Some(format!(
+                    "tenant {one} got {} more than tenant {two}, limit {limit}",
+                    ahead.abs()
+                ));
+            }
+        }
+        broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUANTUM: u32 = 100;
+
+    /// Serves requests of 10 tokens of flows that never run dry; the first broken rule.
+    fn serve(fairness: Fairness, order: &[Flow]) -> Option<String> {
+        let mut turns = Turns::new(fairness);
+        for flow in [(0, 1), (0, 2), (-1, 3)] {
+            (0..1000).for_each(|_| turns.came(flow, 10));
+        }
+        order.iter().find_map(|flow| {
+            let broken = turns.served(*flow, 10);
+            turns.left(*flow);
+            broken
+        })
+    }
+
+    #[test]
+    fn turns_that_are_shared_break_nothing_and_those_that_are_kept_do() {
+        let drr = Fairness::Drr { quantum_tokens: QUANTUM };
+        let vtc = Fairness::Vtc { input_weight: 1, output_weight: 2 };
+        let shared = [(0, 1), (0, 2)].repeat(40);
+        for (fairness, turns) in [(drr, 12), (vtc, 2), (Fairness::RoundRobin, 2)] {
+            assert_eq!(serve(fairness, &shared), None, "{fairness:?}");
+            assert_eq!(serve(fairness, &[(0, 1)].repeat(turns)), None, "{fairness:?}");
+            let broken = serve(fairness, &[(0, 2)].repeat(turns + 1)).expect("one got all");
+            assert!(broken.contains("tenant 2 got") && broken.contains("tenant 1"), "{broken}");
+            // Another band is no matter of fairness.
+            assert_eq!(serve(fairness, &[(-1, 3)].repeat(40)), None, "{fairness:?}");
+        }
+        assert_eq!(serve(Fairness::GlobalStrict, &[(0, 1)].repeat(900)), None);
+    }
+
+    #[test]
+    fn who_had_nothing_waiting_has_missed_nothing() {
+        let mut turns = Turns::new(Fairness::RoundRobin);
+        turns.came((0, 1), 10);
+        for _ in 0..40 {
+            turns.came((0, 2), 10);
+            assert_eq!(turns.served((0, 2), 10), None);
+            turns.left((0, 2));
+        }
+        assert!(turns.ahead.is_empty());
+    }
+}
