@@ -6,6 +6,7 @@
 use crate::tls::{self, ClientFiles};
 use clap::Args;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -95,6 +96,13 @@ impl DialArgs {
 }
 
 impl Dial {
+    /// The endpoint of a process of which only the address is known: reached over TLS where the
+    /// flags say whom to trust.
+    pub fn endpoint(&self, address: SocketAddr) -> String {
+        let scheme = if self.0.is_some() { "https" } else { "http" };
+        format!("{scheme}://{address}")
+    }
+
     /// The process at `http://host:port`, `https://host:port` or `unix:///path`. Nothing is sent.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
 //! A thread with a runtime of its own, for work whose tasks wake each other: on one thread that
 //! wakes no other, and what becomes ready together is seen to together.
 
+use std::cell::Cell;
 use std::io;
-use tokio::runtime::{Builder, Handle};
+use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
 /// Such a thread. Dropping it ends what runs there.
@@ -19,7 +21,34 @@ impl Lane {
     ///
     /// When the system gives no thread or no event queue.
     pub fn start(name: &str) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Self::run(name, Builder::new_current_thread().enable_all().build()?)
+    }
+
+    /// The same, of one that looks for work at most once in `pace`: where it has nothing left to
+    /// do, it waits for more only `pace` after it was woken last, and what comes meanwhile is read,
+    /// and written, in one go. So what wakes it is late by at most `pace`, and by nothing after as
+    /// long a silence; while it is busy for longer than `pace` it never pauses.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lane::start`].
+    pub fn paced(name: &str, pace: Duration) -> io::Result<Self> {
+        thread_local!(static WOKEN: Cell<Option<Instant>> = const { Cell::new(None) });
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .on_thread_unpark(|| WOKEN.set(Some(Instant::now())))
+            .on_thread_park(move || {
+                let left = WOKEN.get().map(|woken| pace.saturating_sub(woken.elapsed()));
+                // The system notes what comes meanwhile, and wakes nobody for it.
+                if let Some(left) = left.filter(|left| !left.is_zero()) {
+                    std::thread::sleep(left);
+                }
+            })
+            .build()?;
+        Self::run(name, runtime)
+    }
+
+    fn run(name: &str, runtime: Runtime) -> io::Result<Self> {
         let handle = runtime.handle().clone();
         let (running, dropped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name(name.into());
@@ -41,6 +70,11 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use tokio::io::AsyncReadExt;
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
 
     #[tokio::test]
     async fn tasks_run_there_until_it_is_dropped() {
@@ -51,5 +85,40 @@ mod tests {
         let endless = lane.handle().spawn(std::future::pending::<()>());
         drop(lane);
         assert!(endless.await.is_err_and(|error| error.is_cancelled()));
+    }
+
+    /// The streams of a round are written to in turns, and nothing more until all of it has come.
+    #[tokio::test]
+    async fn what_comes_in_a_pause_is_in_order_and_waits_for_nothing_more_to_come() {
+        let lane = Lane::paced("paced", Duration::from_millis(1)).expect("a thread");
+        let (sender, mut came) = mpsc::unbounded_channel();
+        let mut writers = Vec::new();
+        for stream in 0..8 {
+            let (writer, reader) = UnixStream::pair().expect("a pair");
+            reader.set_nonblocking(true).expect("a socket's mode");
+            let sender = sender.clone();
+            lane.handle().spawn(async move {
+                let mut reader = tokio::net::UnixStream::from_std(reader).expect("a socket");
+                while let Ok(number) = reader.read_u8().await {
+                    sender.send((stream, number)).expect("a test that reads");
+                }
+            });
+            writers.push(writer);
+        }
+        let mut seen = vec![Vec::new(); writers.len()];
+        for round in 0..50 {
+            for number in [2 * round, 2 * round + 1] {
+                for writer in &mut writers {
+                    writer.write_all(&[number]).expect("a reader");
+                }
+            }
+            for _ in 0..2 * writers.len() {
+                let next = timeout(Duration::from_secs(30), came.recv()).await;
+                let (stream, number) = next.expect("it comes").expect("a lane that reads");
+                seen[stream].push(number);
+            }
+        }
+        let expected: Vec<u8> = (0..100).collect();
+        assert_eq!(seen, vec![expected; writers.len()]);
     }
 }

@@ -1,5 +1,6 @@
-//! The least that a process between an engine and its clients can do: bytes in, bytes out, nothing
-//! read of them. What it spends is what the system takes for its sockets; an agent spends the rest.
+//! The least that a process between an engine and its clients can do with what comes, as it comes:
+//! bytes in, bytes out, nothing read of them. What it spends is what the system takes for sockets
+//! at which nothing waits for more.
 //!
 //! One client sends frames on a Unix socket: the number of a stream and a length, each four bytes,
 //! little-endian, and bytes for that stream's own connection to the engine. What comes back on it is
