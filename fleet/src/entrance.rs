@@ -28,6 +28,8 @@ pub struct Prompt {
     pub adapter: Option<Adapter>,
     /// When its prompt is computed by another worker, if not as the pool's settings say.
     pub split: Option<Split>,
+    /// Whether the worker that answers must compute the prompt too.
+    pub indivisible: bool,
 }
 
 impl Prompt {
@@ -41,6 +43,7 @@ impl Prompt {
             needs: self.needs.as_deref(),
             adapter: self.adapter,
             split: self.split,
+            indivisible: self.indivisible,
             ..Request::default()
         }
     }
@@ -51,6 +54,8 @@ impl Prompt {
             || self.session.is_some()
             || self.needs.is_some()
             || self.adapter.is_some()
+            || self.split.is_some()
+            || self.indivisible
     }
 }
 

@@ -84,6 +84,7 @@ fn merge(outputs: &mut Vec<Output>, output: Output) {
             last.prompt_logprobs.extend(output.prompt_logprobs);
             last.cached_tokens = last.cached_tokens.or(output.cached_tokens);
             last.prefill_failed |= output.prefill_failed;
+            last.transfer_us = last.transfer_us.max(output.transfer_us);
             last.finish = output.finish;
         }
         _ => outputs.push(output),
@@ -124,6 +125,19 @@ mod tests {
         let expected = vec![(0, vec![1, 2, 3]), (1, vec![4]), (0, vec![5])];
         assert_eq!(take(&mailbox), Poll::Ready(Ok(expected)));
         assert_eq!(take(&mailbox), Poll::Pending);
+    }
+
+    #[test]
+    fn what_is_told_once_of_a_choice_outlives_a_merge() {
+        let mailbox = Mailbox::new(1);
+        let told = Output { transfer_us: 700, ..tokens(0, &[2]) };
+        for output in [tokens(0, &[1]), told, tokens(0, &[3])] {
+            mailbox.push(output);
+        }
+        let mut outputs = Vec::new();
+        let polled = mailbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut outputs);
+        assert_eq!(polled, Poll::Ready(Ok(true)));
+        assert_eq!((outputs.len(), outputs[0].transfer_us), (1, 700));
     }
 
     #[test]

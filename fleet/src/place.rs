@@ -2,12 +2,12 @@
 
 use crate::client::AgentClient;
 use crate::pool::{Pool, SUSPICION};
-use stator_placement::{Decision, SplitReason};
+use stator_placement::{Decision, SplitReason, Time};
 use stator_protos::WorkerRank;
 use stator_protos::worker::PrefillPeer;
 use stator_queue::FlowId;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A request's place at a worker, and at another that computes its prompt first, if any. Dropping
 /// it gives all of it back.
@@ -46,7 +46,7 @@ impl Kept {
     pub(crate) fn new(reason: SplitReason, mute: bool) -> Self {
         match reason {
             SplitReason::NoPrefillWorkers if mute => Self::NoHandover,
-            SplitReason::NoPrefillWorkers => Self::NoPrefillWorker,
+            SplitReason::NoPrefillWorkers | SplitReason::NobodyAlone => Self::NoPrefillWorker,
             SplitReason::Policy => Self::Policy,
             SplitReason::Uncached => Self::Cached,
             SplitReason::PrefillLoad => Self::PrefillLoad,
@@ -99,25 +99,34 @@ impl Place {
         self.kept
     }
 
-    /// The first token came: the prompt is computed, and whoever else computed it is done with it.
-    pub fn prefill_done(&self) {
-        self.prefilled(true);
+    /// The first token came: the prompt is computed, and whoever else computed it is done with it,
+    /// and has been for as long as its KV was on its `way`. Without, nobody can tell that: then it
+    /// is taken to have computed all that time.
+    pub fn prefill_done(&self, way: Option<Duration>) {
+        self.prefilled(Some(way.unwrap_or_default()));
+    }
+
+    /// The first token came of KV that another worker computed, so long after that was done. To be
+    /// called after [`Place::prefill_done`]. The way of the KV, as far as that can be told.
+    pub fn handed_over(&self, took: Duration) -> Option<Duration> {
+        let now = self.pool.now();
+        self.pool.state.lock().placement.handed_over(&self.decision, took, now)
     }
 
     /// The first token came, and whoever else was to compute the prompt did not: it gets no new
     /// requests for a moment, and nothing is learnt of its speed.
     pub fn prefill_failed(&self) {
-        self.prefilled(false);
+        self.prefilled(None);
     }
 
-    /// The prompt is computed, `as_planned` or all by the worker itself.
-    fn prefilled(&self, as_planned: bool) {
+    /// The prompt is computed: as planned, so long ago, or all by the worker itself.
+    fn prefilled(&self, as_planned: Option<Duration>) {
         let now = self.pool.now();
         let mut state = self.pool.state.lock();
         if let Some(leg) = &self.decision.prefill {
-            if as_planned {
-                // Nobody says when the KV began to move: its way counts as the time of the prompt.
-                state.placement.prefill_done(leg.booking, now);
+            if let Some(ago) = as_planned {
+                let done = Time(now.0.saturating_sub(ago));
+                state.placement.prefill_done(leg.booking, done);
             } else {
                 let now = Instant::now();
                 state.suspect(leg.worker, now, now + SUSPICION);

@@ -234,3 +234,19 @@ impl KvSink for Pool {
         self.blocks.unknown(worker);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_whose_blocks_have_no_tokens_has_no_pool() {
+        let (settings, queue) = (Settings::default(), stator_queue::Settings::default());
+        let pool = |block_size| {
+            let (name, context_length, vocab_size) = ("m".into(), 4096, 1000);
+            let record = ModelRecord { name, context_length, block_size, vocab_size };
+            Pool::new(record, &settings, &queue, 1).map(|pool| pool.block_size().get())
+        };
+        assert_eq!((pool(0), pool(16)), (None, Some(16)));
+    }
+}

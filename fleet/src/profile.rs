@@ -6,7 +6,7 @@ use stator_protos::discovery::{self, ProfileRecord};
 /// What placement is told of the workers of an agent.
 pub(crate) fn profile(record: &ProfileRecord) -> Profile {
     Profile {
-        role: role(record.role),
+        role: role(record),
         labels: labels(record),
         topology: topology(record),
         adapters: record.adapters.iter().map(|name| Adapter::new(name)).collect(),
@@ -30,13 +30,14 @@ pub(crate) fn is_partial(record: &ProfileRecord) -> bool {
 
 /// Whether such workers answer requests.
 pub(crate) fn answers(record: &ProfileRecord) -> bool {
-    role(record.role).answers()
+    role(record).answers()
 }
 
-fn role(role: discovery::Role) -> Role {
-    match role {
+fn role(record: &ProfileRecord) -> Role {
+    match record.role {
         discovery::Role::Aggregated => Role::Aggregated,
         discovery::Role::Prefill => Role::Prefill,
+        discovery::Role::Decode if record.needs_prefill => Role::DecodeOnly,
         discovery::Role::Decode => Role::Decode,
         discovery::Role::Encode => Role::Encode,
     }
@@ -118,6 +119,20 @@ mod tests {
             ProfileRecord { labels: vec!["pool=batch".into()], ..at(None, None, Some("a")) };
         let wanted = ["pool=batch", "zone=a", "dynamo.topology/zone=a"].map(Label::new);
         assert_eq!(labels(&record), wanted);
+    }
+
+    #[test]
+    fn a_decode_worker_that_needs_prefill_is_known_as_one() {
+        let told = |role, needs_prefill| {
+            profile(&ProfileRecord { role, needs_prefill, ..ProfileRecord::default() }).role
+        };
+        assert_eq!(told(discovery::Role::Decode, true), Role::DecodeOnly);
+        assert_eq!(told(discovery::Role::Decode, false), Role::Decode);
+        assert!(answers(&ProfileRecord {
+            role: discovery::Role::Decode,
+            needs_prefill: true,
+            ..ProfileRecord::default()
+        }));
     }
 
     #[test]

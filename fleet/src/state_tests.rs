@@ -18,6 +18,7 @@ enum Step {
         client: usize,
         role: usize,
         handover: bool,
+        needs_prefill: bool,
         adapters: Vec<u8>,
     },
     Enter {
@@ -33,8 +34,15 @@ enum Step {
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
-    let tell = (0..CLIENTS, 0..ROLES.len(), any::<bool>(), vec(0u8..3, 0..3)).prop_map(
-        |(client, role, handover, adapters)| Step::Tell { client, role, handover, adapters },
+    let said = (any::<bool>(), any::<bool>(), vec(0u8..3, 0..3));
+    let tell = (0..CLIENTS, 0..ROLES.len(), said).prop_map(
+        |(client, role, (handover, needs_prefill, adapters))| Step::Tell {
+            client,
+            role,
+            handover,
+            needs_prefill,
+            adapters,
+        },
     );
     let enter = (0u64..5, 0..CLIENTS, 0u64..3, any::<bool>()).prop_map(
         |(worker, client, generation, accepting)| Step::Enter {
@@ -64,9 +72,10 @@ fn worker(number: u64, generation: u64, accepting: bool) -> Worker {
     Worker::new(&record, accepting)
 }
 
-fn told(role: usize, handover: bool, adapters: &[u8]) -> ProfileRecord {
+fn told(role: usize, (handover, needs_prefill): (bool, bool), adapters: &[u8]) -> ProfileRecord {
     ProfileRecord {
         role: ROLES[role],
+        needs_prefill,
         adapters: adapters.iter().map(|number| format!("adapter-{number}")).collect(),
         handover: handover.then(|| "{}".to_owned()),
         ..ProfileRecord::default()
@@ -76,8 +85,8 @@ fn told(role: usize, handover: bool, adapters: &[u8]) -> ProfileRecord {
 fn step(state: &mut State, model: &mut Model, clients: &[Arc<AgentClient>], step: &Step) {
     let now = Instant::now();
     match *step {
-        Step::Tell { client, role, handover, ref adapters } => {
-            clients[client].set_profile(&told(role, handover, adapters));
+        Step::Tell { client, role, handover, needs_prefill, ref adapters } => {
+            clients[client].set_profile(&told(role, (handover, needs_prefill), adapters));
         }
         Step::Enter { worker: number, client, generation, accepting } => {
             let known = model.get(&number).map(|known| (known.0, known.1));
@@ -133,9 +142,15 @@ fn check(state: &mut State, model: &Model) {
 
     let placed = state.placement.pick(&Request::default(), Time::default(), 0);
     let able = |role: Role| model.values().any(|known| known.3.role == role && takes(known));
-    assert_eq!(placed.is_ok(), able(Role::Aggregated) || able(Role::Decode));
+    let alone = |known: &(usize, u64, bool, ProfileRecord)| match known.3.role {
+        Role::Aggregated => takes(known),
+        Role::Decode => takes(known) && !known.3.needs_prefill,
+        Role::Prefill | Role::Encode => false,
+    };
+    let shared = able(Role::Prefill) && able(Role::Decode);
+    assert_eq!(placed.is_ok(), model.values().any(alone) || shared);
     let Ok(decision) = placed else { return };
-    assert_eq!(decision.prefill.is_some(), able(Role::Prefill) && able(Role::Decode));
+    assert_eq!(decision.prefill.is_some(), shared);
     let role = |worker: WorkerRank| model[&worker.worker.0].3.role;
     assert!(matches!(role(decision.worker), Role::Aggregated | Role::Decode));
     if let Some(leg) = decision.prefill {

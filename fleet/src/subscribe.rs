@@ -102,16 +102,51 @@ async fn follow_once(subscription: &Subscription, news: &mpsc::Sender<News>) -> 
             },
             () = news.closed() => return Ok(()),
         };
-        let item = match <[Bytes; 3]>::try_from(message.into_vec()) {
-            Ok([topic, number, payload]) => match number.as_ref().try_into() {
-                Ok(number) => News::Message(topic, u64::from_be_bytes(number), payload),
-                Err(_) => News::Malformed,
-            },
-            Err(_) => News::Malformed,
-        };
-        if news.send(item).await.is_err() {
+        if news.send(self::news(message)).await.is_err() {
             return Ok(());
         }
+    }
+}
+
+/// Listens at `endpoint` for publishers that connect there, and delivers their messages whose
+/// topics begin with `prefix`; who sent one is told by its topic alone. `deliver` must not wait.
+/// An address that cannot be listened at is tried again and again.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes the socket.
+pub async fn collect(endpoint: &str, prefix: &str, mut deliver: impl FnMut(News)) {
+    let mut backoff = BACKOFF.0;
+    let mut socket = loop {
+        let mut socket = SubSocket::new();
+        let bound = socket.bind(endpoint).await;
+        match bound.and(socket.subscribe(prefix).await) {
+            Ok(()) => break socket,
+            Err(error) => tracing::warn!(endpoint, %error, "cannot listen for events"),
+        }
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(BACKOFF.1);
+    };
+    loop {
+        match socket.recv().await {
+            Ok(message) => deliver(news(message)),
+            Err(error) => {
+                // One publisher's connection is gone; the others' messages wait for that long.
+                tracing::debug!(endpoint, %error, "lost a publisher");
+                tokio::time::sleep(BACKOFF.0).await;
+            }
+        }
+    }
+}
+
+/// What a message brings.
+fn news(message: ZmqMessage) -> News {
+    match <[Bytes; 3]>::try_from(message.into_vec()) {
+        Ok([topic, number, payload]) => match number.as_ref().try_into() {
+            Ok(number) => News::Message(topic, u64::from_be_bytes(number), payload),
+            Err(_) => News::Malformed,
+        },
+        Err(_) => News::Malformed,
     }
 }
 
@@ -184,5 +219,62 @@ async fn connect(socket: &mut impl Socket, endpoint: &str) -> Result<(), String>
     match timeout(CONNECT_TIMEOUT, socket.connect(endpoint)).await {
         Ok(connected) => connected.map_err(|error| error.to_string()),
         Err(_) => Err(format!("no connection within {CONNECT_TIMEOUT:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use stator_protos::kv_event;
+
+    fn unhex(text: &Value) -> Bytes {
+        let text = text.as_str().expect("hex");
+        let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex");
+        (0..text.len()).step_by(2).map(byte).collect()
+    }
+
+    /// Checks the replays that an engine gave; `None` ends one.
+    fn check(engine: &str, expected: [&[Option<u64>]; 3]) {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/replays");
+        let lines = std::fs::read_to_string(format!("{folder}/{engine}.jsonl")).expect("recorded");
+        assert_eq!(lines.lines().count(), expected.len());
+        for (line, expected) in lines.lines().zip(expected) {
+            let line: Value = serde_json::from_str(line).expect("JSON");
+            let answers = line["answers"].as_array().expect("a list").iter().map(|frames| {
+                let frames: Vec<_> = frames.as_array().expect("frames").iter().map(unhex).collect();
+                let frames = ZmqMessage::try_from(frames).expect("frames");
+                let (_, number, payload) = answer_frames(frames).expect("an answer");
+                if number == REPLAY_END && payload.is_empty() {
+                    return None;
+                }
+                kv_event::decode(&payload).expect("a batch");
+                Some(number)
+            });
+            assert_eq!(answers.collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn replays_that_engines_gave_are_read() {
+        check(
+            "vllm-0.32.0",
+            [&[None], &[Some(0), Some(1), Some(2), None], &[Some(50), Some(51), None]],
+        );
+        check(
+            "sglang-0.5.23",
+            [&[None], &[Some(0), Some(1), Some(2), None], &[Some(38), Some(39), Some(40), None]],
+        );
+    }
+
+    #[test]
+    fn what_is_no_answer_is_refused() {
+        let frames = |sizes: &[usize]| {
+            let frames: Vec<_> = sizes.iter().map(|size| Bytes::from(vec![0; *size])).collect();
+            answer_frames(ZmqMessage::try_from(frames).expect("frames"))
+        };
+        assert_eq!(frames(&[0, 8]).expect_err("too few"), "an answer has 2 frames, not 3 or 4");
+        assert_eq!(frames(&[0, 7, 3]).expect_err("short"), "a number has not 8 bytes");
+        assert_eq!(frames(&[0, 8, 3]).expect("without a topic").0, None);
     }
 }

@@ -38,6 +38,8 @@ pub enum Role {
     Prefill,
     /// It answers; it can compute prompts too, but others may do so for it, and for no other role.
     Decode,
+    /// It answers from prompts that others computed, and computes none.
+    DecodeOnly,
     /// It encodes images and other media for others.
     Encode,
 }
@@ -45,7 +47,7 @@ pub enum Role {
 impl Role {
     /// Whether such a worker may be the one that answers.
     pub fn answers(self) -> bool {
-        matches!(self, Self::Aggregated | Self::Decode)
+        matches!(self, Self::Aggregated | Self::Decode | Self::DecodeOnly)
     }
 }
 

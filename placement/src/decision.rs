@@ -37,6 +37,8 @@ pub struct Request<'a> {
     pub encode: bool,
     /// When its prompt is computed elsewhere; the settings say it otherwise.
     pub split: Option<Split>,
+    /// Whether the worker that answers must compute the prompt too.
+    pub indivisible: bool,
     /// Weights for this request alone, see [`Weights::overridden`].
     pub weights: Option<&'a Weights>,
     /// Whether [`Decision::candidates`] is wanted.
@@ -60,6 +62,8 @@ pub struct Decision {
     pub cached_tokens: u32,
     /// Until when the worker is taken to hold the prompt; `None` where its events are enough.
     pub holds_until: Option<Time>,
+    /// Blocks of the prompt that come to it from the worker that computes it; 0 where it is alone.
+    pub moved_blocks: u32,
     /// Why it is this worker.
     pub reason: Reason,
     /// Why the prompt is computed here or elsewhere.
@@ -142,6 +146,12 @@ pub enum PickError {
         /// How many could.
         workers: usize,
     },
+    /// The workers that could answer it compute no prompts, and no other does so for them.
+    #[error("no worker does all of the request, and no two can share it")]
+    Unshared,
+    /// The same, of a request that two may not share.
+    #[error("no worker does all of the request, and it cannot be shared")]
+    Indivisible,
     /// The worker that the request is pinned to does not take it.
     #[error("worker {worker} is not available")]
     PinnedUnavailable {

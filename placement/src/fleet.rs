@@ -69,7 +69,7 @@ pub struct Fleet {
     /// Slots of the workers that have an adapter loaded, in order.
     adapters: FxHashMap<Adapter, Vec<u32>>,
     /// Workers by role, as `Role as usize` counts.
-    by_role: [usize; 4],
+    by_role: [usize; 5],
 }
 
 /// What adding a worker changed.
@@ -347,7 +347,7 @@ mod tests {
                 prop_assert_eq!(fleet.has_role(Role::Prefill), prefill);
             }
             prop_assert!(model.keys().all(|rank| fleet.remove(*rank).is_some()));
-            prop_assert!(fleet.is_empty() && fleet.adapters.is_empty() && fleet.by_role == [0; 4]);
+            prop_assert!(fleet.is_empty() && fleet.adapters.is_empty() && fleet.by_role == [0; 5]);
         }
     }
 }

@@ -194,7 +194,10 @@ impl Placement {
     ) -> Result<Decision, PickError> {
         self.begin(request, now);
         let mut random = Random::new(seed);
-        let whole = self.select(request, Stage::Whole, &mut random)?;
+        let whole = match self.select(request, Stage::Whole, &mut random) {
+            Ok(whole) => whole,
+            Err(alone) => return self.place_shared(request, alone, &mut random),
+        };
         let candidates = std::mem::take(&mut self.scratch.candidates);
         let (split, pair) = self.split(request, whole, &mut random)?;
         let encode = self.encode(request, &mut random);
@@ -222,10 +225,11 @@ impl Placement {
         Some(self.place_surveyed(request, slot))
     }
 
-    /// The request's prompt is computed: its first token came. False if the booking has ended.
-    pub fn prefill_done(&mut self, booking: BookingId, now: Time) -> bool {
-        self.now = self.now.max(now);
-        self.tracker.prefill_done(booking, self.now, &mut self.learner)
+    /// The request's prompt was computed at `at`, which may be a moment ago: its first token came,
+    /// or what it was computed for has come from there. False if the booking has ended.
+    pub fn prefill_done(&mut self, booking: BookingId, at: Time) -> bool {
+        self.now = self.now.max(at);
+        self.tracker.prefill_done(booking, at, &mut self.learner)
     }
 
     /// The request's answer fills one more block. False if the booking has ended.
@@ -244,6 +248,32 @@ impl Placement {
         if let Some((from, to)) = self.fleet.slot(from).zip(self.fleet.slot(to)) {
             self.learner.transferred(from, to, f64::from(blocks), took.as_secs_f64());
         }
+    }
+
+    /// The worker of a decision has the KV that another computed for it, and its first token came
+    /// of it: so long after the other was done. What of that is a step of its own is taken off, as
+    /// far as that is known; at least a tenth is the way of the KV.
+    ///
+    /// What is learnt of the way of the KV; `None` where no other computed the prompt, or one of
+    /// the two has gone.
+    pub fn handed_over(
+        &mut self,
+        decision: &Decision,
+        took: Duration,
+        now: Time,
+    ) -> Option<Duration> {
+        self.now = self.now.max(now);
+        // What it waited for the KV says nothing of its steps.
+        self.tracker.goes_on(decision.booking, self.now);
+        let from = self.fleet.slot(decision.prefill.as_ref()?.worker)?;
+        let to = self.fleet.slot(decision.worker)?;
+        let InFlight { requests, blocks, .. } = self.tracker.loads().total(to);
+        let step = self.learner.speed(to).step(requests as f64, blocks as f64);
+        let step = Duration::try_from_secs_f64(step).unwrap_or_default();
+        let way = took.saturating_sub(step).max(took / 10);
+        let blocks = f64::from(decision.moved_blocks);
+        self.learner.transferred(from, to, blocks, way.as_secs_f64());
+        Some(way)
     }
 
     /// The request ended, by completion, cancellation or failure. False if the booking has ended.

@@ -7,7 +7,7 @@ use crate::cost::{InvalidWeight, InvalidWeights};
 /// workers for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Split {
-    /// Never.
+    /// Never, but where no worker could do all of it.
     Never,
     /// Whenever a worker for it takes requests.
     Always,
@@ -67,6 +67,8 @@ impl UncachedThreshold {
 /// Why a request is on one worker or on two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SplitReason {
+    /// Two: no worker takes all of it, and the one that answers computes no prompts.
+    NobodyAlone,
     /// One: there are no workers for prompts that could take it.
     NoPrefillWorkers,
     /// One or two: the policy wants it always or never.

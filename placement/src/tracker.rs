@@ -176,6 +176,14 @@ impl Tracker {
         true
     }
 
+    /// The answer goes on after a wait that was not for its worker's steps: what comes is counted
+    /// from now on.
+    pub(crate) fn goes_on(&mut self, id: BookingId, now: Time) {
+        if self.bookings.get(&id).is_some_and(|booking| booking.mark.is_some()) {
+            self.mark(id, now);
+        }
+    }
+
     /// The answer has `tokens` more tokens. False if there is no such booking (any more).
     pub(crate) fn output(
         &mut self,

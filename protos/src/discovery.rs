@@ -60,6 +60,9 @@ pub struct ProfileRecord {
     /// What an engine that decodes must know of these that prefill: opaque JSON of the connector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handover: Option<String>,
+    /// With [`Role::Decode`]: they answer only where another worker computes the prompt.
+    #[serde(skip_serializing_if = "is_default")]
+    pub needs_prefill: bool,
     /// Where their engine is asked, if it takes no token ids: see [`ModelRecord::takes_tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiRecord>,
@@ -83,7 +86,8 @@ pub enum Role {
     Aggregated,
     /// It computes prompts for others and answers nobody.
     Prefill,
-    /// It answers; others may compute prompts for it.
+    /// It answers; others may compute prompts for it, or must, see
+    /// [`ProfileRecord::needs_prefill`].
     Decode,
     /// It encodes images and other media for others.
     Encode,

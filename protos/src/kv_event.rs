@@ -98,6 +98,12 @@ impl Medium {
         })
     }
 
+    /// The medium that engines mean by `name`, in letters of any case; `None` if no engine is
+    /// known to say so.
+    pub fn of_engine(name: &str) -> Option<Self> {
+        Self::parse(name.to_ascii_uppercase().as_bytes())
+    }
+
     /// The name that [`encode`] writes.
     fn name(self) -> &'static str {
         match self {

@@ -45,7 +45,8 @@ impl Bed {
         let prefill = record(&dir, PREFILL, Role::Prefill, serve(&Scripted::default()));
         put(&dir, &prefill);
         put(&dir, &record(&dir, DECODE, Role::Decode, serve(&decode)));
-        let placement = stator_placement::Settings { split: Split::Always, ..Default::default() };
+        let (split, min_samples) = (Split::Always, 1);
+        let placement = stator_placement::Settings { split, min_samples, ..Default::default() };
         let poll = Duration::from_millis(5);
         let settings = FleetSettings { placement, poll, ..FleetSettings::new(dir.path().into()) };
         let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default());
@@ -95,9 +96,9 @@ async fn both_places_are_given_back_whichever_way_a_request_goes() {
     let bed = Bed::start().await;
     let (place, stream) = bed.submit();
     assert_eq!(bed.bookings(), 2);
-    place.prefill_done();
+    place.prefill_done(None);
     assert_eq!(bed.bookings(), 1, "the worker for prompts is done with the first token");
-    place.prefill_done();
+    place.prefill_done(None);
     drop((place, stream));
     assert_eq!(bed.bookings(), 0);
     // Nobody waits for the first token.
@@ -108,10 +109,26 @@ async fn both_places_are_given_back_whichever_way_a_request_goes() {
     std::fs::remove_file(bed.dir.path().join(format!("{}.json", bed.record.agent_id))).unwrap();
     bed.until_accepting(1).await;
     assert_eq!(bed.bookings(), 1);
-    place.prefill_done();
+    place.prefill_done(None);
     drop(place);
     assert_eq!(bed.bookings(), 0);
     assert_eq!(bed.submit().0.kept(), Some(Kept::NoPrefillWorker));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_way_of_the_kv_is_part_of_what_is_predicted() {
+    let bed = Bed::start().await;
+    let minute = Duration::from_secs(60);
+    for _ in 0..2 {
+        let (place, _) = bed.submit();
+        place.prefill_done(None);
+        place.output_block();
+        // A worker that takes longer for a block than there is time since has a pace of its own.
+        assert!(place.handed_over(minute).is_some_and(|way| way <= minute));
+    }
+    let (place, _) = bed.submit();
+    let predicted = place.decision().predicted.expect("it has seen enough");
+    assert!(predicted.ttft_ms > 5_000.0, "{predicted:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

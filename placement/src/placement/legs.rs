@@ -46,7 +46,7 @@ impl Placement {
             return Ok((SplitReason::Policy, Some(pair)));
         }
         let policy = request.split.unwrap_or(self.settings.split);
-        if policy == Split::Never {
+        if policy == Split::Never || request.indivisible {
             return Ok((SplitReason::Policy, None));
         }
         if !self.fleet.has_role(Role::Prefill) {
@@ -86,6 +86,39 @@ impl Placement {
             _ => true,
         };
         Ok((reason, worth.then_some(pair)))
+    }
+
+    /// Gives a request that nobody could take `alone` to two workers, where some answer only from
+    /// prompts that others compute.
+    ///
+    /// # Errors
+    ///
+    /// `alone`, or why no two can share it; nothing is booked then.
+    pub(super) fn place_shared(
+        &mut self,
+        request: &Request<'_>,
+        alone: PickError,
+        random: &mut Random,
+    ) -> Result<Decision, PickError> {
+        let never = request.split.unwrap_or(self.settings.split) == Split::Never;
+        let waits = never && matches!(alone, PickError::AllBusy { .. });
+        if waits || !self.fleet.all_open().contains(&Some(Role::DecodeOnly)) {
+            return Err(alone);
+        }
+        if request.indivisible {
+            return Err(if alone == PickError::NoWorkers { PickError::Indivisible } else { alone });
+        }
+        let found = self.find_eligible(request, Stage::Prefill);
+        let pair = found.and_then(|()| self.pair(request, random));
+        let pair = pair.map_err(|why| match (alone, why) {
+            (_, PickError::AllBusy { .. }) => why,
+            (PickError::NoWorkers, PickError::NoWorkers) => PickError::Unshared,
+            (PickError::NoWorkers, why) => why,
+            (alone, _) => alone,
+        })?;
+        let encode = self.encode(request, random);
+        let decision = self.place(request, pair.decode, Some(pair), encode);
+        Ok(Decision { split: SplitReason::NobodyAlone, ..decision })
     }
 
     /// Whether so much of the prompt is missing at a worker.
@@ -169,6 +202,8 @@ impl Placement {
             overlap_blocks,
             cached_tokens,
             holds_until,
+            moved_blocks: pair
+                .map_or(0, |_| self.prompt_blocks(request).saturating_sub(overlap_blocks)),
             reason: answers.reason,
             split: SplitReason::NoPrefillWorkers,
             predicted,

@@ -26,9 +26,9 @@ pub(super) enum Stage {
 impl Stage {
     pub(super) fn is_for(self, role: Role) -> bool {
         match self {
-            Self::Whole => role.answers(),
+            Self::Whole => matches!(role, Role::Aggregated | Role::Decode),
             // An engine takes the KV of others only where it was set up for that.
-            Self::Decode { .. } => role == Role::Decode,
+            Self::Decode { .. } => matches!(role, Role::Decode | Role::DecodeOnly),
             Self::Prefill => role == Role::Prefill,
             Self::Encode => role == Role::Encode,
         }

@@ -10,6 +10,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 mod constraints;
+mod halves;
+mod hostile;
 mod replicas;
 mod splitting;
 mod timing;

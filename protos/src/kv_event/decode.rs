@@ -18,6 +18,24 @@ const MIN_EVENT_BYTES: usize = 18;
 /// Widths of a hash that is sent as bytes: 8 of them name a block, digests have up to 64.
 const HASH_BYTES: std::ops::RangeInclusive<usize> = 8..=64;
 
+/// Fields that engines are known to send, and that decide nothing here.
+///
+/// Source: vLLM up to 0.33 and SGLang 0.5.23. `medium` and the like may stand in events of any
+/// kind.
+const UNUSED: [&[u8]; 11] = [
+    b"type",
+    b"kv_cache_spec_sliding_window",
+    b"locality",
+    b"ownership",
+    b"session_id",
+    b"lookahead_token_ids",
+    b"kv_cache_spec_kind",
+    b"lora_id",
+    b"lora_name",
+    b"medium",
+    b"group_idx",
+];
+
 /// What a count or a token id is.
 const SMALL_INTEGER: &str = "an integer from 0 to 4294967295";
 
@@ -33,14 +51,14 @@ pub struct Decoded {
 /// Reads a payload in any encoding that vLLM or SGLang has used.
 ///
 /// Hashes may be unsigned, signed (kept as the same 64 bits) or bytes (the last 8, big endian).
-/// Trailing fields may be missing, and unknown fields have no effect. Memory is at most a small
+/// Trailing fields may be missing, and unknown fields have no effect but to be counted. Memory is at most a small
 /// multiple of `payload`'s length, whatever the lengths inside it claim.
 ///
 /// # Errors
 ///
 /// [`DecodeError`] where the frame is malformed or beyond a limit; nothing of it may be used.
 pub fn decode(payload: &[u8]) -> Result<Decoded, DecodeError> {
-    let EngineBatch { timestamp_s, events, rank, skipped } = decode_engine(payload)?;
+    let EngineBatch { timestamp_s, events, rank, skipped, .. } = decode_engine(payload)?;
     let events = events.into_iter().map(|found| found.event).collect();
     Ok(Decoded { batch: EventBatch { timestamp_s, events, rank }, skipped })
 }
@@ -61,9 +79,9 @@ pub fn decode_engine(payload: &[u8]) -> Result<EngineBatch, DecodeError> {
     let count = array(&mut reader, "events")?;
     within("events", count.into(), MAX_EVENTS.into())?;
     let mut events = Vec::with_capacity((count as usize).min(reader.remaining() / MIN_EVENT_BYTES));
-    let mut skipped = 0;
+    let (mut skipped, mut fields_skipped) = (0, fields.saturating_sub(3));
     for _ in 0..count {
-        match event(&mut reader)? {
+        match event(&mut reader, &mut fields_skipped)? {
             Some(event) => events.push(event),
             None => skipped += 1,
         }
@@ -76,7 +94,7 @@ pub fn decode_engine(payload: &[u8]) -> Result<EngineBatch, DecodeError> {
         reader.skip()?;
     }
     reader.finish()?;
-    Ok(EngineBatch { timestamp_s, events, rank, skipped })
+    Ok(EngineBatch { timestamp_s, events, rank, skipped, fields_skipped })
 }
 
 #[derive(Clone, Copy)]
@@ -99,7 +117,7 @@ impl Kind {
 
     /// What stands at `position` of the array form, the kind itself being 0.
     fn field(self, position: u32) -> &'static [u8] {
-        const STORED: [&[u8]; 10] = [
+        const STORED: [&[u8]; 11] = [
             b"block_hashes",
             b"parent_block_hash",
             b"token_ids",
@@ -110,6 +128,7 @@ impl Kind {
             b"extra_keys",
             b"group_idx",
             b"kv_cache_spec_kind",
+            b"kv_cache_spec_sliding_window",
         ];
         const REMOVED: [&[u8]; 3] = [b"block_hashes", b"medium", b"group_idx"];
         let names: &[&[u8]] = match self {
@@ -121,8 +140,12 @@ impl Kind {
     }
 }
 
-/// One event; `None` if it is of no known kind or medium.
-fn event(reader: &mut Reader<'_>) -> Result<Option<EngineEvent>, DecodeError> {
+/// One event; `None` if it is of no known kind or medium. Counts the fields of a known kind that
+/// are new.
+fn event(
+    reader: &mut Reader<'_>,
+    fields_skipped: &mut u32,
+) -> Result<Option<EngineEvent>, DecodeError> {
     let unexpected = unexpected("event", "an array or a map");
     match reader.value()? {
         Value::Array(items) if items > 0 => {
@@ -132,6 +155,7 @@ fn event(reader: &mut Reader<'_>) -> Result<Option<EngineEvent>, DecodeError> {
             for position in 1..items {
                 fields.read(kind, kind.field(position), reader)?;
             }
+            *fields_skipped += fields.skipped;
             fields.event(kind)
         }
         Value::Map(pairs) => {
@@ -141,6 +165,7 @@ fn event(reader: &mut Reader<'_>) -> Result<Option<EngineEvent>, DecodeError> {
                 let Value::Str(name) = reader.value()? else { return Err(unexpected) };
                 fields.read(kind, name, reader)?;
             }
+            *fields_skipped += fields.skipped;
             fields.event(kind)
         }
         _ => Err(unexpected),
@@ -173,6 +198,8 @@ struct Fields {
     medium: Option<Medium>,
     unknown_medium: bool,
     detail: Detail,
+    /// Fields that are new.
+    skipped: u32,
 }
 
 impl Fields {
@@ -206,7 +233,11 @@ impl Fields {
                 self.detail.cache_salt = optional_str(reader, "cache_salt")?.map(lossy);
             }
             (Kind::Stored, b"metadata") => self.read_metadata(reader)?,
-            _ => reader.skip()?,
+            (Kind::Unknown, _) => reader.skip()?,
+            _ => {
+                self.skipped += u32::from(!UNUSED.contains(&name));
+                reader.skip()?;
+            }
         }
         Ok(())
     }

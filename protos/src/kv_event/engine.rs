@@ -18,6 +18,9 @@ pub struct EngineBatch {
     pub rank: Option<u32>,
     /// Events of an unknown kind or on an unknown medium.
     pub skipped: u32,
+    /// Fields of the other events, and of the batch, that no version known has. Of events that are
+    /// sent as JSON they are not counted.
+    pub fields_skipped: u32,
 }
 
 /// An event and its details.

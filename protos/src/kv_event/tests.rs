@@ -85,6 +85,24 @@ fn an_array_of_removals_and_a_bare_clear_are_read() {
 }
 
 #[test]
+fn signed_and_unsigned_hashes_and_bytes_are_the_same_64_bits() {
+    let hash = 0xfedc_ba98_7654_3210_u64;
+    let (mut unsigned, mut signed, mut bytes) = (Vec::new(), Vec::new(), vec![0xc4, 32]);
+    mp::write_u64(&mut unsigned, hash).unwrap();
+    mp::write_i64(&mut signed, hash as i64).unwrap();
+    bytes.extend_from_slice(&[0; 24]);
+    bytes.extend_from_slice(&hash.to_be_bytes());
+    for form in [unsigned, signed, bytes] {
+        let mut event = vec![0x92];
+        strings(&mut event, &["BlockRemoved"]);
+        event.push(0x91);
+        event.extend_from_slice(&form);
+        let removed = Removed { hashes: vec![hash], medium: Medium::Device };
+        check(&event, Ok(Some(KvEvent::Removed(removed))));
+    }
+}
+
+#[test]
 fn a_map_may_name_its_kind_last() {
     let mut event = vec![0x84];
     strings(&mut event, &["medium", "STORAGE", "news"]);
@@ -113,6 +131,32 @@ fn unknown_kinds_and_media_are_skipped_and_counted() {
     strings(&mut event, &["BlockMoved"]);
     event.push(1);
     check(&event, Ok(None));
+}
+
+#[test]
+fn fields_of_the_future_are_skipped_and_counted() {
+    let skipped = |event: &[u8]| decode_engine(&framed(event)).unwrap().fields_skipped;
+    // What comes after the last place that has a meaning: medium, name, keys, group, kind, window.
+    let known = [0xc0; 7];
+    assert_eq!(skipped(&positional(12, &known)), 0);
+    assert_eq!(skipped(&positional(14, &[0xc0; 9])), 2);
+    let map = |fields: &[&str]| {
+        let mut event = vec![0x80 | (2 + fields.len() as u8)];
+        strings(&mut event, &["type", "BlockRemoved", "block_hashes"]);
+        event.extend_from_slice(&[0x91, 7]);
+        for field in fields {
+            strings(&mut event, &[field]);
+            event.push(0xc0);
+        }
+        event
+    };
+    assert_eq!(skipped(&map(&["medium", "group_idx", "locality", "ownership"])), 0);
+    assert_eq!(skipped(&map(&["medium", "tenant", "colour"])), 2);
+    // Fields behind the rank are the batch's.
+    let mut payload = framed(&map(&["tenant"]));
+    payload[0] = 0x95;
+    payload.extend_from_slice(&[0xc0, 0xc0]);
+    assert_eq!(decode_engine(&payload).unwrap().fields_skipped, 3);
 }
 
 #[test]

@@ -44,6 +44,13 @@ pub enum Source {
         /// Where replays are asked for, if the engine gives them.
         replay_endpoint: Option<String>,
     },
+    /// The same messages, however they come.
+    Collected {
+        /// Who hears the engine sends them here, after [`News::Subscribed`].
+        news: mpsc::Receiver<News>,
+        /// Where replays are asked for, if the engine gives them.
+        replay_endpoint: Option<String>,
+    },
     /// One rank of a TensorRT-LLM server; made by [`super::TrtLlmDrain::new`].
     TrtLlm {
         /// What the drain sends on.
@@ -76,7 +83,9 @@ impl Follower {
         sink: Arc<dyn WorkerSink>,
     ) -> Self {
         let (dialect, replay_endpoint) = match &source {
-            Source::Zmq { replay_endpoint, .. } => (Dialect::MsgPack, replay_endpoint.clone()),
+            Source::Zmq { replay_endpoint, .. } | Source::Collected { replay_endpoint, .. } => {
+                (Dialect::MsgPack, replay_endpoint.clone())
+            }
             Source::TrtLlm { block_size, .. } => {
                 let places = Places::new(settings.blocks_max);
                 (Dialect::TrtLlm { block_size: *block_size, places }, None)
@@ -148,7 +157,7 @@ impl Inlet {
                 let (news, _subscriber) = subscribe(&subscription);
                 Self { news, subscription: Some(subscription), _subscriber }
             }
-            Source::TrtLlm { news, .. } => {
+            Source::Collected { news, .. } | Source::TrtLlm { news, .. } => {
                 Self { news, subscription: None, _subscriber: JoinSet::new() }
             }
         }

@@ -16,6 +16,8 @@ pub struct FollowMetrics {
     pub messages_malformed: Counter,
     /// Events of an unknown kind or medium, or of a cache group that is not indexed.
     pub events_skipped: Counter,
+    /// Fields of events that no version of an engine known has.
+    pub fields_skipped: Counter,
     /// Blocks of engines that could not be translated.
     pub blocks_skipped: Counter,
     /// Events whose block size does not fit ours.
@@ -41,6 +43,7 @@ impl FollowMetrics {
             ("engine_batches", "KV event batches of engines applied", &self.batches),
             ("messages_malformed", "Engine messages not read", &self.messages_malformed),
             ("events_skipped", "KV events that mean nothing to the index", &self.events_skipped),
+            ("fields_skipped", "Fields of KV events that are not known", &self.fields_skipped),
             ("blocks_skipped", "Engine blocks not translated", &self.blocks_skipped),
             ("block_size_mismatches", "KV events of unfit blocks", &self.block_size_mismatches),
             ("engine_lives", "Lives of engines begun", &self.lives),

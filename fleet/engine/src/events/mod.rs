@@ -7,8 +7,6 @@
 //! is no replay, nothing is believed of what came before: what is then known is less than is true,
 //! and never more. After a gap that no replay fills, and after a lost connection (the engine may
 //! have restarted), all that was known is forgotten and the feed starts over.
-//!
-//! Not followed: engines that connect to a collector instead of listening.
 
 mod control;
 mod dialect;

@@ -226,6 +226,7 @@ impl Task {
         match self.dialect.decode(payload) {
             Ok(batch) => {
                 self.metrics.events_skipped.inc_by(batch.skipped.into());
+                self.metrics.fields_skipped.inc_by(batch.fields_skipped.into());
                 Some(batch.events)
             }
             Err(error) => {

@@ -31,8 +31,7 @@ pub struct Skipped {
 /// first block; vLLM before 0.18 tells of no salts, so that salted blocks look like plain ones.
 /// Blocks that are parts of ours, down to SGLang's of one token, are put together. Blocks with
 /// images in them are not indexed, nor is what follows them: only the engine knows how it names an
-/// image. Of a model with several full-attention groups the first that is heard of is
-/// indexed.
+/// image. Of a model with several full-attention groups the first that stores blocks is indexed.
 #[derive(Debug)]
 pub struct Translator {
     block_size: u32,
@@ -40,7 +39,7 @@ pub struct Translator {
     known: FxHashMap<u64, Known>,
     /// Blocks that are smaller than ours.
     merger: Merger,
-    /// The cache group that is indexed, once one was heard of.
+    /// The cache group that is indexed, once blocks of one were stored.
     group: Option<u32>,
     tally: Tally,
 }
@@ -138,7 +137,9 @@ impl Translator {
                     self.merger.clear();
                     out.push(KvEvent::Cleared);
                 }
-                KvEvent::Removed(removed) => match self.unfit(detail) {
+                // A removal chooses no group. One may be the first that is heard of an engine, and
+                // does not say what kind its group is of.
+                KvEvent::Removed(removed) => match Self::unfit(detail, self.group) {
                     None => self.remove(removed, out),
                     Some(reason) => {
                         skipped.events += 1;
@@ -147,12 +148,16 @@ impl Translator {
                     }
                 },
                 KvEvent::Stored(stored) => {
-                    let reason = match self.unfit(detail) {
+                    let indexed = self.group.or(detail.group);
+                    let reason = match Self::unfit(detail, indexed) {
                         Some(reason) => {
                             skipped.events += 1;
                             Some(reason)
                         }
-                        None => self.stored((stored, detail), &mut skipped, out),
+                        None => {
+                            self.group = indexed;
+                            self.stored((stored, detail), &mut skipped, out)
+                        }
                     };
                     if let Some(reason) = reason {
                         let kind = cache_kind(detail.spec_kind.as_deref());
@@ -213,16 +218,16 @@ impl Translator {
         None
     }
 
-    /// Why an event is not of the cache group that is indexed, which is the first that fits;
-    /// `None` if it is.
-    fn unfit(&mut self, detail: &Detail) -> Option<Reason> {
+    /// Why an event is not of the cache group that is indexed; `None` if it is, or if no group is
+    /// indexed yet.
+    fn unfit(detail: &Detail, indexed: Option<u32>) -> Option<Reason> {
         let Detail { group, spec_kind, .. } = detail;
         if spec_kind.as_deref().is_some_and(|kind| !FULL_ATTENTION.contains(&kind)) {
             return Some(Reason::UnsupportedCacheKind);
         }
         // Engines without groups name none, nor do their removals.
-        let indexed = group.is_none_or(|group| *self.group.get_or_insert(group) == group);
-        (!indexed).then_some(Reason::OtherGroup)
+        let other = group.is_some() && indexed.is_some() && *group != indexed;
+        other.then_some(Reason::OtherGroup)
     }
 
     /// Stores blocks whose tokens are told. Returns how many could not be.

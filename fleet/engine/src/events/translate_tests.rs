@@ -63,6 +63,13 @@ fn removed(hashes: &[u64], medium: Medium) -> EngineEvent {
     EngineEvent { event, detail: Detail::default() }
 }
 
+/// An event of a cache group, whose kind is told or not.
+fn of(mut event: EngineEvent, group: u32, kind: Option<&str>) -> EngineEvent {
+    event.detail.group = Some(group);
+    event.detail.spec_kind = kind.map(Into::into);
+    event
+}
+
 fn tokens(count: u32) -> Vec<u32> {
     (1..=count).collect()
 }
@@ -215,11 +222,6 @@ fn a_salt_named_by_the_engine_is_a_seed_and_one_name_means_one_block() {
 #[test]
 fn only_full_attention_of_one_group_is_indexed() {
     let ours = sequence(&tokens(4), None, None);
-    let of = |mut event: EngineEvent, group: u32, kind: Option<&str>| {
-        event.detail.group = Some(group);
-        event.detail.spec_kind = kind.map(Into::into);
-        event
-    };
     let block = || stored(&[91], None, &tokens(4), 4);
     let events = [
         of(block(), 0, Some("sliding_window")),
@@ -229,6 +231,21 @@ fn only_full_attention_of_one_group_is_indexed() {
         of(removed(&[91], Medium::Device), 2, None),
     ];
     check(&events, device(&ours), Skipped { events: 4, ..Skipped::default() });
+}
+
+#[test]
+fn removals_that_come_first_do_not_choose_the_group() {
+    let ours = sequence(&tokens(8), None, None);
+    let full = Some("full_attention");
+    let events = [
+        // Evictions come first in a batch, here after a gap, and name no kind.
+        of(removed(&[81], Medium::Device), 1, None),
+        of(stored(&[81], None, &tokens(4), 4), 1, Some("sliding_window")),
+        of(stored(&[91, 92], None, &tokens(8), 4), 0, full),
+        of(removed(&[92], Medium::Device), 1, None),
+        of(removed(&[92], Medium::Device), 0, None),
+    ];
+    check(&events, device(&ours[..1]), Skipped { events: 2, ..Skipped::default() });
 }
 
 #[test]

@@ -54,9 +54,22 @@ impl Adapters {
 impl CacheSize {
     /// Reads `block_size` and `num_gpu_blocks`, or `page_size` and `num_pages`.
     pub(crate) fn read(labels: Labels<'_>) -> Option<Self> {
-        let label = |names: [&[u8]; 2]| number(names.iter().find_map(|name| labels.get(name))?);
-        let block_size = label([b"block_size", b"page_size"])?;
-        Some(Self { block_size, blocks: label([b"num_gpu_blocks", b"num_pages"])? })
+        Self::read_named(labels, &[None, None])
+    }
+
+    /// The same, from labels of these names where they are given.
+    pub(crate) fn read_named(
+        labels: Labels<'_>,
+        [size, count]: &[Option<String>; 2],
+    ) -> Option<Self> {
+        let label = |given: &Option<String>, usual: [&[u8]; 2]| {
+            number(match given {
+                Some(name) => labels.get(name.as_bytes())?,
+                None => usual.iter().find_map(|name| labels.get(name))?,
+            })
+        };
+        let block_size = label(size, [b"block_size", b"page_size"])?;
+        Some(Self { block_size, blocks: label(count, [b"num_gpu_blocks", b"num_pages"])? })
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Mapping {
 pub struct CacheMapping {
     /// In labels of a series: `block_size` and `num_gpu_blocks`, or `page_size` and `num_pages`.
     pub labels: Option<Spec>,
+    /// The names of these two labels, tokens per block first, where they are others.
+    pub label_names: [Option<String>; 2],
     /// In values of their own: tokens per block, and blocks in all. Looked at where the labels
     /// are not there.
     pub values: Option<[Spec; 2]>,
@@ -60,7 +62,7 @@ impl EngineSpecs<'_> {
         let one = |text: &str| -> Result<Vec<Spec>, SpecError> {
             if text.is_empty() { Ok(Vec::new()) } else { Ok(vec![text.parse()?]) }
         };
-        let cache = CacheMapping { labels: one(self.cache)?.pop(), values: None };
+        let cache = CacheMapping { labels: one(self.cache)?.pop(), ..CacheMapping::default() };
         Ok(Mapping {
             waiting: one(self.waiting)?,
             running: one(self.running)?,
@@ -81,7 +83,7 @@ fn spec(text: &str) -> Spec {
 }
 
 fn values(texts: [&str; 2]) -> CacheMapping {
-    CacheMapping { labels: None, values: Some(texts.map(spec)) }
+    CacheMapping { values: Some(texts.map(spec)), ..CacheMapping::default() }
 }
 
 /// The engines that are known by name.
@@ -92,7 +94,10 @@ pub fn builtin() -> [(&'static str, Mapping); 5] {
         // Versions before 0.10 have the second name.
         kv_usage: specs(&["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"]),
         lora: specs(&["vllm:lora_requests_info"]),
-        cache: CacheMapping { labels: Some(spec("vllm:cache_config_info")), values: None },
+        cache: CacheMapping {
+            labels: Some(spec("vllm:cache_config_info")),
+            ..CacheMapping::default()
+        },
         awake: Some(spec("vllm:engine_sleep_state{sleep_state=awake}")),
     };
     let sglang = Mapping {
@@ -105,6 +110,7 @@ pub fn builtin() -> [(&'static str, Mapping); 5] {
             labels: Some(spec("sglang:cache_config_info")),
             // 0.5.23 has these instead.
             values: Some([spec("sglang:page_size"), spec("sglang:num_pages")]),
+            ..CacheMapping::default()
         },
         awake: None,
     };

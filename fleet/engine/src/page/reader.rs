@@ -102,12 +102,12 @@ impl Reader {
     }
 
     fn read_cache(&mut self, page: &[u8]) {
-        let CacheMapping { labels, values } = &self.mapping.cache;
+        let CacheMapping { labels, label_names, values } = &self.mapping.cache;
         let [at_labels, at_size, at_count] = &mut self.hints.cache;
         let mut found = None;
         if let Some(spec) = labels {
             each_series(page, spec, at_labels, |series| {
-                found = found.or_else(|| CacheSize::read(series.labels));
+                found = found.or_else(|| CacheSize::read_named(series.labels, label_names));
             });
         }
         if let (None, Some([size, count])) = (found, values) {

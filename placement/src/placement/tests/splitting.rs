@@ -210,6 +210,42 @@ fn measured_times_decide_once_there_are_enough() {
 }
 
 #[test]
+fn a_handover_tells_the_way_of_the_kv_and_nothing_of_steps() {
+    let settings = Settings { split: Split::Always, min_samples: 10, ..Settings::default() };
+    let mut placement = fleet(settings, &TWO_AND_TWO);
+    teach(&mut placement);
+    let known = placement.speed(rank(2)).expect("it is known").step(1.0, 0.0);
+    let two_seconds = Duration::from_secs(2);
+    let mut now = 200_000;
+    for from in 0..60 {
+        let prompt = sequence(1000 + from * 200, 200);
+        let decision = placement.pick(&request(&prompt), Time::from_millis(now), from).unwrap();
+        assert_eq!(decision.moved_blocks, 200);
+        // The prompt took 400 ms, when its client had a first token, and its KV 2 s.
+        let [computed, moved, later] = [400, 2_400, 2_502].map(|ms| Time::from_millis(now + ms));
+        for leg in decision.bookings() {
+            placement.prefill_done(leg, computed);
+        }
+        let way = placement.handed_over(&decision, two_seconds, moved).expect("it was moved");
+        assert!(way > Duration::from_millis(1_900) && way < two_seconds, "{way:?}");
+        placement.output_tokens(decision.booking, 20, later);
+        placement.release_all(&decision);
+        now += 10_000;
+    }
+    let prompt = sequence(1, 200);
+    let decision = placement.pick(&request(&prompt), Time::from_millis(now), 0).unwrap();
+    let seen = decision.predicted.expect("it is known");
+    assert!((2_100.0..2_800.0).contains(&seen.ttft_ms), "{seen:?}");
+    let step = placement.speed(decision.worker).expect("it is known").step(1.0, 0.0);
+    assert!((step / known - 1.0).abs() < 0.2, "{step} s, before {known} s");
+    // Without another worker there is no way.
+    let asked = Request { split: Some(Split::Never), ..request(&prompt) };
+    let alone = placement.pick(&asked, Time::from_millis(now), 0).unwrap();
+    let learnt = placement.handed_over(&alone, two_seconds, Time::from_millis(now + 1));
+    assert_eq!((alone.moved_blocks, learnt), (0, None));
+}
+
+#[test]
 fn prompts_and_answers_each_go_round() {
     let profiles = TWO_AND_TWO.map(|role| Profile { role, ..Profile::default() });
     let settings = Settings { mode: Mode::RoundRobin, split: Split::Always, ..Settings::default() };

@@ -169,7 +169,8 @@ pub(in crate::events) fn decode(
         event,
         detail: Detail { group: window_size, ..detail },
     });
-    Ok(EngineBatch { timestamp_s: 0.0, events: events.collect(), rank: None, skipped })
+    let (timestamp_s, rank, events) = (0.0, None, events.collect());
+    Ok(EngineBatch { timestamp_s, events, rank, skipped, fields_skipped: 0 })
 }
 
 /// Stored events for blocks that follow each other, one for each stretch on one medium.

@@ -52,6 +52,8 @@ pub struct TrtLlmDrain {
     settings: TrtLlmSettings,
     connection: Connection,
     ranks: Vec<mpsc::Sender<News>>,
+    /// Whether it was said that there are ranks which nobody follows.
+    told: bool,
 }
 
 /// What is needed of an event to send it on.
@@ -87,7 +89,7 @@ impl TrtLlmDrain {
             })
             .unzip();
         let connection = Connection::new(settings.origin.clone());
-        (Self { settings, connection, ranks }, sources)
+        (Self { settings, connection, ranks, told: false }, sources)
     }
 
     /// Reads until no follower is left, or until dropped.
@@ -109,7 +111,12 @@ impl TrtLlmDrain {
                     }
                     (connected, backoff) = (true, BACKOFF.0);
                     let wait = if events.is_empty() { self.settings.pause } else { Duration::ZERO };
-                    send_on(&self.ranks, events).await;
+                    let beyond = send_on(&self.ranks, events).await;
+                    if let Some(rank) = beyond.filter(|_| !std::mem::replace(&mut self.told, true))
+                    {
+                        let ranks = self.ranks.len();
+                        tracing::warn!(rank, ranks, "events of ranks that nobody follows are lost");
+                    }
                     wait
                 }
                 Err(failure) => {
@@ -146,8 +153,9 @@ impl TrtLlmDrain {
     }
 }
 
-/// Sends each event to the follower of its rank.
-async fn send_on(ranks: &[mpsc::Sender<News>], events: Vec<Box<RawValue>>) {
+/// Sends each event to the follower of its rank; returns a rank that has none.
+async fn send_on(ranks: &[mpsc::Sender<News>], events: Vec<Box<RawValue>>) -> Option<usize> {
+    let mut beyond = None;
     for event in events {
         let text = event.get();
         let (rank, news) = match serde_json::from_str::<Head>(text) {
@@ -159,11 +167,13 @@ async fn send_on(ranks: &[mpsc::Sender<News>], events: Vec<Box<RawValue>>) {
             // The next number shows that it is missing.
             Err(_) => (0, News::Malformed),
         };
-        // Of a rank that nobody follows nobody wants to know.
-        if let Some(rank) = ranks.get(rank) {
-            let _ = rank.send(news).await;
+        match ranks.get(rank) {
+            // A follower that is gone wants to know nothing.
+            Some(follower) => drop(follower.send(news).await),
+            None => beyond = Some(rank),
         }
     }
+    beyond
 }
 
 async fn tell_all(ranks: &[mpsc::Sender<News>], news: impl Fn() -> News) {
