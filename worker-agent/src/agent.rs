@@ -320,6 +320,7 @@ impl Planes {
                 adapters: crew.profile.adapters.clone(),
                 batch_tokens: crew.profile.batch_tokens,
                 handover: crew.profile.handover.clone(),
+                needs_prefill: crew.profile.needs_prefill,
                 api: crew.profile.api.clone(),
                 ..settings.profile.clone()
             },
@@ -454,3 +455,5 @@ async fn heartbeat(feeds: Arc<Feeds>) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trtllm_tests;

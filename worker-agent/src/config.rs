@@ -9,6 +9,7 @@ pub use stock::{Origin, RoleArg, StockArgs, StockSettings};
 
 use crate::engine::EngineOptions;
 use clap::{Args, ValueEnum};
+use stator_dialect::Kind;
 use stator_discovery::{DiscoveryArgs, Source};
 use stator_protos::discovery::{ProfileRecord, Role};
 use stator_runtime::config::ConfigError;
@@ -60,12 +61,14 @@ pub struct EngineArgs {
     #[arg(long, env = "STATOR_MODEL_NAME", value_name = "NAME")]
     pub model_name: Option<String>,
 
-    /// Tokens per KV block, 1 to 1024. Prefixes are reused in whole blocks. Prompts for an `openai`
-    /// server are compared in blocks of text, four bytes for each token.
-    #[arg(long, env = "STATOR_BLOCK_SIZE", default_value_t = 16, value_name = "TOKENS")]
-    pub block_size: u32,
+    /// Tokens per KV block, 1 to 1024. Prefixes are reused in whole blocks. Default: 16. Prompts for
+    /// an `openai` server are compared in blocks of text, four bytes for each token. Other engines
+    /// say it themselves; it is for those that do not, as a `trtllm` without a metrics page.
+    #[arg(long, env = "STATOR_BLOCK_SIZE", value_name = "TOKENS")]
+    pub block_size: Option<u32>,
 
-    /// KV blocks per worker, 1 to 16777216. Default: 2048 (builtin), 16384 (sim).
+    /// KV blocks per worker, 1 to 16777216. Default: 2048 (builtin), 16384 (sim). Other engines say
+    /// it themselves; it is for those that do not.
     #[arg(long, env = "STATOR_TOTAL_BLOCKS", value_name = "BLOCKS")]
     pub total_blocks: Option<u32>,
 
@@ -326,7 +329,7 @@ impl TryFrom<EngineArgs> for EngineSettings {
             }
         };
         let options = EngineOptions {
-            block_size: args.block_size,
+            block_size: args.block_size.unwrap_or(BLOCK_SIZE),
             total_blocks: args.total_blocks.unwrap_or(blocks),
             max_running: args.max_running.unwrap_or(running),
             max_waiting: args.max_waiting,
@@ -377,18 +380,21 @@ impl TryFrom<AgentArgs> for AgentSettings {
             ..ProfileRecord::default()
         };
         faults.0.extend(profile_faults(&profile));
+        let listen = faults.keep_one(listen(&planes.listen));
         let engine = match engine.engine.stock() {
             None => {
                 faults.0.extend(stock.faults_without_engine());
                 EngineSettings::try_from(engine).map(Runs::Own)
             }
             Some(kind) => {
-                let host = planes.advertise_host.clone();
+                let host = engine_host(&planes, listen.as_ref(), kind);
                 StockSettings::new(kind, engine, stock, host).map(Runs::Stock)
             }
         };
         let engine = faults.keep(engine);
-        let listen = faults.keep_one(listen(&planes.listen));
+        if let (Some(engine), Some(listen)) = (&engine, &listen) {
+            faults.0.extend(place_fault(&planes, listen, engine.role()));
+        }
         let access = access.access(listen.as_ref(), &mut faults.0);
         for (flag, endpoint) in
             [("events-listen", &planes.events_listen), ("replay-listen", &planes.replay_listen)]
@@ -438,9 +444,34 @@ impl Runs {
     }
 }
 
+/// Tokens per block where nothing else is said.
+pub(crate) const BLOCK_SIZE: u32 = 16;
+
 /// Most labels of an agent's workers, and the longest label or name in bytes.
 const LABELS_MAX: usize = 64;
 const LABEL_BYTES_MAX: usize = 256;
+
+/// Host that others reach an engine of this kind at: where they reach its agent. One that somebody
+/// else runs is there only where that is said.
+fn engine_host(planes: &PlaneArgs, listen: Option<&Listen>, kind: Kind) -> Option<String> {
+    let own = match listen {
+        Some(Listen::Tcp(address)) if !address.ip().is_unspecified() => Some(address.ip()),
+        _ => None,
+    };
+    let own = own.filter(|_| kind != Kind::Openai).map(|ip| ip.to_string());
+    planes.advertise_host.clone().or(own)
+}
+
+/// Whether those who share requests with this agent could not reach it: it listens everywhere, and
+/// would be taken to be at the loopback interface.
+fn place_fault(planes: &PlaneArgs, listen: &Listen, role: Role) -> Option<String> {
+    let everywhere = matches!(listen, Listen::Tcp(address) if address.ip().is_unspecified());
+    let unknown = everywhere && planes.advertise_host.is_none();
+    (unknown && matches!(role, Role::Prefill | Role::Decode)).then(|| {
+        let listen = &planes.listen;
+        format!("advertise-host: needed for workers that share requests, with listen {listen:?}")
+    })
+}
 
 fn profile_faults(profile: &ProfileRecord) -> Vec<String> {
     let mut faults = Vec::new();

@@ -37,6 +37,10 @@ pub(crate) fn request_plane(
                 Some(tls) => ("https", tls::Listener::tls(tcp, tls)),
             };
             let bound = listener.address().context("listen: no local address")?;
+            if bound.ip().is_unspecified() && advertise_host.is_none() {
+                let advice = "with --advertise-host others can reach it";
+                tracing::warn!(%bound, advice, "the agent's record says that it is at 127.0.0.1");
+            }
             let endpoint = format!("{scheme}://{}", reachable(bound, advertise_host));
             Ok((Listener::Tcp(listener), endpoint))
         }

@@ -63,6 +63,8 @@ pub(crate) enum Outcome {
     unknown_worker,
     /// Sent to an agent that drains.
     draining,
+    /// Nobody computed its prompt.
+    unprefilled,
     /// The engine failed.
     internal,
 }
@@ -74,6 +76,7 @@ impl From<ErrorKind> for Outcome {
             ErrorKind::Overloaded => Self::overloaded,
             ErrorKind::UnknownWorker => Self::unknown_worker,
             ErrorKind::Draining => Self::draining,
+            ErrorKind::Unprefilled => Self::unprefilled,
             ErrorKind::Internal | ErrorKind::Unspecified => Self::internal,
         }
     }

@@ -85,7 +85,7 @@ impl Operations for Service {
                 Err(match fault {
                     Fault::Invalid(_) => Status::invalid_argument(message),
                     Fault::Overloaded(_) => Status::resource_exhausted(message),
-                    Fault::Unsupported(_) => Status::unimplemented(message),
+                    Fault::Unsupported(_) | Fault::Half(_) => Status::unimplemented(message),
                     Fault::Unreachable(_) => Status::unavailable(message),
                     Fault::Aborted(_) => Status::aborted(message),
                     Fault::Failed(_) => Status::internal(message),

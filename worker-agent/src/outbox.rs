@@ -184,7 +184,12 @@ impl Outbox {
 mod tests {
     use super::*;
     use futures::poll;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
     use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    use std::task::{Wake, Waker};
 
     const ROUTE: Route = Route { worker: 0, key: RequestKey(1) };
 
@@ -257,5 +262,73 @@ mod tests {
         assert_eq!(outbox.admit(2, ROUTE, 9), Err(Refused::Closed));
         assert_eq!(take(&outbox).await, Poll::Ready(Some(1)));
         assert_eq!(take(&outbox).await, Poll::Ready(None));
+    }
+
+    /// A writer that counts how often it was told to look.
+    #[derive(Default)]
+    struct Writer(AtomicU32);
+
+    impl Wake for Writer {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        /// So many outputs of one request come, the last of them perhaps its last.
+        Comes(u64, usize, bool),
+        /// The writer looks once, as it does when it is woken.
+        Look,
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let comes = (0..3_u64, 1..100_usize, any::<bool>());
+        let comes = comes.prop_map(|(request, count, ends)| Event::Comes(request, count, ends));
+        vec(prop_oneof![comes, Just(Event::Look)], 0..40)
+    }
+
+    proptest! {
+        /// However outputs and looks alternate: each output leaves once, those of a request in
+        /// their order, and when no more come a writer that looks when woken leaves none behind.
+        #[test]
+        fn what_gathers_leaves_whole_in_order_and_without_a_further_push(events in events()) {
+            let (outbox, mut made) = (Outbox::new(), Vec::new());
+            let writer = Arc::new(Writer::default());
+            let waker = Waker::from(writer.clone());
+            let mut left: Vec<(u64, u32)> = Vec::new();
+            let mut next = Box::pin(outbox.next());
+            let mut look = |left: &mut Vec<(u64, u32)>| loop {
+                match next.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(outputs) => {
+                        let outputs = outputs.expect("it is open");
+                        left.extend(outputs.iter().map(|output| (output.request_id, output.choice)));
+                        next = Box::pin(outbox.next());
+                    }
+                    Poll::Pending => return,
+                }
+            };
+            look(&mut left);
+            for event in events {
+                match event {
+                    Event::Look => look(&mut left),
+                    Event::Comes(request_id, count, ends) => {
+                        for nth in 1..=count {
+                            let choice = made.len() as u32;
+                            made.push((request_id, choice));
+                            let output = Output { request_id, choice, ..Output::default() };
+                            match ends && nth == count {
+                                true => outbox.push_last(output),
+                                false => outbox.push_one(output),
+                            }
+                        }
+                    }
+                }
+            }
+            while writer.0.swap(0, Ordering::Relaxed) > 0 {
+                look(&mut left);
+            }
+            prop_assert_eq!(left, made);
+        }
     }
 }

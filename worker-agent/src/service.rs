@@ -288,7 +288,7 @@ impl Worker for Service {
                 ErrorKind::Invalid => Status::invalid_argument(message),
                 ErrorKind::Overloaded => Status::resource_exhausted(message),
                 ErrorKind::UnknownWorker => Status::not_found(message),
-                ErrorKind::Draining => Status::unavailable(message),
+                ErrorKind::Draining | ErrorKind::Unprefilled => Status::unavailable(message),
                 ErrorKind::Internal | ErrorKind::Unspecified => Status::internal(message),
             })?;
         let handover_json = handover.map_or_else(String::new, |json| Box::<str>::from(json).into());

@@ -65,6 +65,7 @@ pub(crate) fn output(output: engine::Output, request_id: u64) -> worker::Output 
         prompt_logprobs: output.prompt_logprobs.into_iter().map(logprobs).collect(),
         cached_tokens: output.cached_tokens,
         prefill_failed: false,
+        transfer_us: 0,
         finish: output.finish.map(own_finish),
     }
 }
@@ -144,7 +145,9 @@ pub(crate) fn failure(
         error_message: message,
         ..worker::Finish::default()
     };
-    worker::Output { request_id, choice, finish: Some(finish), ..worker::Output::default() }
+    let prefill_failed = kind == worker::ErrorKind::Unprefilled;
+    let finish = Some(finish);
+    worker::Output { request_id, choice, prefill_failed, finish, ..worker::Output::default() }
 }
 
 /// The last output of a choice that its client cancelled.

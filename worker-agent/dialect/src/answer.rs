@@ -3,8 +3,10 @@
 use crate::http::{self, Answered, MAX_ANSWER_BYTES};
 use crate::sse::Reader;
 use crate::{Answer, Delta, Fault};
-use async_trait::async_trait;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::time::{Sleep, sleep};
 
 /// Longest wait for the end of a body that has said all; a body that ends in time gives its
 /// connection back, one that does not is closed.
@@ -118,59 +120,70 @@ pub(crate) struct Streamed<D> {
     /// Dropped as soon as the answer is over, so that an engine need not wait for its reader.
     body: Option<Answered>,
     assembly: Assembly<D>,
+    /// Until when a body that has said all is waited for.
+    end: Option<Pin<Box<Sleep>>>,
 }
 
 impl<D: Decoder> Streamed<D> {
     pub(crate) fn new(body: Answered, decoder: D) -> Self {
-        Self { body: Some(body), assembly: Assembly::new(decoder) }
+        Self { body: Some(body), assembly: Assembly::new(decoder), end: None }
     }
 
     /// Waits for the next bytes, or for the end of the body.
-    async fn read(&mut self) {
-        let Self { body, assembly } = self;
-        let Some(body) = body else { return assembly.end() };
-        match body.read(|bytes| assembly.push(bytes)).await {
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Self { body, assembly, .. } = self;
+        let read = match body {
+            Some(body) => ready!(body.poll_read(context, |bytes| assembly.push(bytes))),
+            None => Ok(false),
+        };
+        match read {
             Ok(true) => {}
             Ok(false) => assembly.end(),
             Err(error) => assembly.broke(http::broken(&error)),
         }
+        Poll::Ready(())
     }
 
     /// Lets the connection go back to where it can be used again, where it is only moments from
     /// it.
-    async fn close(&mut self) {
-        if let Some(body) = self.body.as_mut().filter(|body| !body.is_over()) {
-            let end = async { while let Ok(true) = body.read(|_| {}).await {} };
+    fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while let Some(body) = self.body.as_mut().filter(|body| !body.is_over()) {
+            match body.poll_read(context, |_| {}) {
+                Poll::Ready(Ok(true)) => continue,
+                Poll::Ready(_) => break,
+                Poll::Pending => {}
+            }
             // After the timeout the connection is closed instead, which is as good.
-            let _ = tokio::time::timeout(END_TIMEOUT, end).await;
+            let end = self.end.get_or_insert_with(|| Box::pin(sleep(END_TIMEOUT)));
+            ready!(end.as_mut().poll(context));
+            break;
         }
         self.body = None;
+        Poll::Ready(())
     }
 }
 
-#[async_trait]
 impl<D: Decoder> Answer for Streamed<D> {
-    async fn next(&mut self) -> Result<Option<Delta>, Fault> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delta>, Fault>> {
         // What was read stays in the assembly until it is taken, and is taken without a wait.
         while self.assembly.is_open() && !self.assembly.delta.says_something() {
-            self.read().await;
+            ready!(self.poll_read(context));
         }
         match &self.assembly.state {
             State::Open => {}
-            State::Said => self.close().await,
+            State::Said => ready!(self.poll_close(context)),
             State::Broken(_) | State::Over => self.body = None,
         }
-        self.assembly.take()
+        Poll::Ready(self.assembly.take())
     }
 }
 
 /// An answer that came as a whole.
 pub(crate) struct Whole(pub(crate) Option<Delta>);
 
-#[async_trait]
 impl Answer for Whole {
-    async fn next(&mut self) -> Result<Option<Delta>, Fault> {
-        Ok(self.0.take())
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Delta>, Fault>> {
+        Poll::Ready(Ok(self.0.take()))
     }
 }
 

@@ -37,6 +37,8 @@ pub use trace::Trace;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use std::fmt::Debug;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
 
 /// One running engine, as the agent talks to it.
 #[async_trait]
@@ -87,16 +89,26 @@ pub trait Dialect: Debug + Send + Sync + 'static {
 }
 
 /// The answer to one request, as it comes.
-#[async_trait]
 pub trait Answer: Send {
     /// What came next; `None` after the [`Finish`].
     ///
     /// # Errors
     ///
     /// [`Fault`] where the answer broke off; nothing follows it.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delta>, Fault>>;
+}
+
+impl dyn Answer {
+    /// Waits for [`Answer::poll_next`].
+    ///
+    /// # Errors
+    ///
+    /// The same.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost when the future is dropped.
-    async fn next(&mut self) -> Result<Option<Delta>, Fault>;
+    pub async fn next(&mut self) -> Result<Option<Delta>, Fault> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
 }

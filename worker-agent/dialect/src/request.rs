@@ -56,6 +56,9 @@ pub enum Manner {
         decode: Box<RawValue>,
         /// What becomes of prefill's token; [`First::Taken`] cannot be.
         first: First,
+        /// Whether the KV sets out when the prompt is computed and prefill has answered. Otherwise
+        /// it is on its way before, and nobody outside can tell how long that takes.
+        prompt_first: bool,
     },
 }
 
@@ -121,9 +124,12 @@ pub enum Fault {
     /// It can never do it: the request is at fault.
     #[error("{0}")]
     Invalid(String),
-    /// It has no room now, or nobody to do the other part of the request: others may have.
+    /// It has no room now: others may have.
     #[error("{0}")]
     Overloaded(String),
+    /// It does a part of requests, and was asked for all of one: others do the other part, or both.
+    #[error("{0}")]
+    Half(String),
     /// It ended the request on its own account: it was paused, reset or told to.
     #[error("the engine aborted the request: {0}")]
     Aborted(String),
@@ -213,6 +219,8 @@ pub struct Description {
     /// What an engine that decodes must know to work with this one, as the one that prefills:
     /// opaque JSON that names the connector and what it needs. `None` where there is no connector.
     pub handover: Option<Box<RawValue>>,
+    /// It goes on from prompts that others computed, and computes none itself.
+    pub needs_prefill: bool,
 }
 
 /// Where one rank publishes its KV events. ZMQ endpoints as others connect to them.

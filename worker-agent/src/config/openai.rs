@@ -6,7 +6,6 @@ use super::{EngineArgs, Faults};
 /// Flags that are missing, or that such a server has no use for.
 pub(super) fn faults(engine: &EngineArgs, stock: &StockArgs) -> Vec<String> {
     let mut faults = Faults::default();
-    faults.range("block-size", engine.block_size, 1, 1024);
     let mut refuse = |refused: bool, fault: &str| {
         if refused {
             faults.0.push(fault.to_owned());
@@ -40,7 +39,7 @@ mod tests {
             let args = ["--engine=openai", "--attach", url, "--block-size=32"];
             let settings = check(&args).unwrap();
             let Runs::Stock(stock) = settings.engine else { panic!("{:?}", settings.engine) };
-            assert_eq!((stock.kind, stock.block_size), (Kind::Openai, 32));
+            assert_eq!((stock.kind, stock.block_size), (Kind::Openai, Some(32)));
         }
     }
 

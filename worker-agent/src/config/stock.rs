@@ -40,7 +40,9 @@ pub struct StockArgs {
     #[arg(long, env = "STATOR_ENGINE_PROGRAM", value_name = "PATH", conflicts_with = "attach")]
     pub engine_program: Option<PathBuf>,
 
-    /// Port that the started engine serves on, on the loopback interface; 0 takes a free one.
+    /// Port that the started engine serves on, on the loopback interface; 0 takes a free one. An
+    /// `sglang` that prefills serves where decode workers must reach it: at `--advertise-host`, or
+    /// the address of `--listen`.
     #[arg(long, env = "STATOR_ENGINE_PORT", default_value_t = 0, value_name = "PORT")]
     pub engine_port: u16,
 
@@ -97,7 +99,8 @@ pub struct StockArgs {
     pub canary_idle_s: u64,
 
     /// Longest wait for a prefill worker and its KV before a decode worker computes the prompt
-    /// itself, in milliseconds, 1 to 3600000.
+    /// itself, in milliseconds, 1 to 3600000. An `sglang` that decodes computes none: the request
+    /// goes to other workers then.
     #[arg(long, env = "STATOR_PREFILL_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS")]
     pub prefill_timeout_ms: u64,
 
@@ -149,8 +152,10 @@ pub struct StockSettings {
     pub role: Role,
     /// Connector that moves KV.
     pub connector: Option<String>,
-    /// Tokens per block of an engine that takes none and does not say.
-    pub block_size: u32,
+    /// Tokens per block of an engine that does not say.
+    pub block_size: Option<u32>,
+    /// KV blocks of each rank of an engine that does not say.
+    pub total_blocks: Option<u32>,
     /// Host that other engines reach a started engine's connector at; loopback where absent.
     pub reachable_at: Option<String>,
     /// Longest wait for the engine to become ready.
@@ -220,6 +225,8 @@ impl StockSettings {
         faults.range("engine-metrics-max-bytes", stock.engine_metrics_max_bytes, 0, 8 << 20);
         let key = api_key(stock.engine_api_key, stock.engine_api_key_file.as_deref());
         let api_key = faults.keep_one(key).flatten();
+        faults.range("block-size", engine.block_size.unwrap_or(1), 1, 1024);
+        faults.range("total-blocks", engine.total_blocks.unwrap_or(1), 1, 1 << 24);
         // One engine is one process; more of them are more agents.
         faults.range("workers", engine.workers, 1, 1);
         if kind != Kind::Openai && engine.model.is_none() {
@@ -260,6 +267,7 @@ impl StockSettings {
             },
             connector: stock.connector,
             block_size: engine.block_size,
+            total_blocks: engine.total_blocks,
             reachable_at,
             start_timeout: seconds(stock.engine_start_timeout_s),
             hang_timeout: seconds(stock.engine_hang_timeout_s),

@@ -128,3 +128,53 @@ fn unix_and_ipc_endpoints_are_taken() {
     let settings = check(&["--listen=unix:///tmp/a.sock", "--events-listen=ipc:///tmp/b"]);
     assert_eq!(settings.unwrap().listen, Listen::Unix("/tmp/a.sock".into()));
 }
+
+#[test]
+fn an_agent_that_shares_requests_says_where_it_is() {
+    let flags = |role: &str, listen: &str| {
+        let (role, listen) = (format!("--role={role}"), format!("--listen={listen}"));
+        check(&["--engine=vllm", "--model=/m", "--operations-open", &role, &listen])
+    };
+    for role in ["prefill", "decode"] {
+        let error = flags(role, "0.0.0.0:7000").unwrap_err();
+        assert!(error.starts_with("advertise-host: "), "{error}");
+        assert!(flags(role, "[::]:7000").is_err());
+        assert!(flags(role, "10.0.0.1:7000").is_ok());
+        assert!(flags(role, "unix:///x").is_ok());
+        let known = format!("--role={role}");
+        let all = ["--engine=vllm", "--model=/m", "--operations-open", &known];
+        let named = ["--listen=0.0.0.0:7000", "--advertise-host=10.0.0.1"];
+        assert!(check(&[&all[..], &named].concat()).is_ok());
+    }
+    assert!(flags("aggregated", "0.0.0.0:7000").is_ok());
+}
+
+#[test]
+fn the_manifests_flags_are_valid() {
+    let manifests = [
+        include_str!("../../../manifests/agents/agent.yaml"),
+        include_str!("../../../manifests/agents/vllm.yaml"),
+    ];
+    for manifest in manifests {
+        let words = manifest.lines().filter_map(|line| line.trim_start().strip_prefix("- "));
+        let words = words.filter(|word| word.starts_with("--"));
+        let words: Vec<_> = words
+            .map(|word| word.split(" #").next().unwrap_or(word))
+            .map(|word| word.replace("$(NAMESPACE)", "n").replace("$(POD_IP)", "10.0.0.1"))
+            .collect();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        assert!(words.len() > 5, "{words:?}");
+        let settings = check(&words).unwrap();
+        let seconds = |name: &str| {
+            let (_, rest) = manifest.split_once(name).expect("it says so");
+            let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+            Duration::from_secs(digits.parse().expect("a number"))
+        };
+        let stop = match &settings.engine {
+            Runs::Own(_) => Duration::ZERO,
+            Runs::Stock(stock) => stock.stop_grace,
+        };
+        let grace = seconds("terminationGracePeriodSeconds: ");
+        assert!(grace > settings.drain_timeout + stop, "{grace:?}");
+    }
+}

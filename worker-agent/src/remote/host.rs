@@ -5,7 +5,7 @@ use super::probe::{Idle, Memory, Probe};
 use stator_dialect::Description;
 use stator_runtime::Shutdown;
 use stator_runtime::shutdown::Trigger;
-use stator_supervise::{Cause, Event, Health, Observation, Progress, State};
+use stator_supervise::{Cause, Event, Health, Observation, Stall, Stalls, State};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,8 +137,7 @@ impl Watch {
                 }
                 look = looks.next(self.up) => {
                     let health = self.health(look, &mut description);
-                    let (running, counter) = self.probe.progress();
-                    let progress = Some(Progress { running, counter });
+                    let progress = self.probe.progress();
                     engine.observe(Observation { health, progress });
                 }
                 () = stopped.wait() => {
@@ -158,7 +157,7 @@ impl Watch {
             Event::Unhealthy { reason } => {
                 // One that is killed for a cause has that cause already.
                 let cause = match state {
-                    State::Killing { cause } => cause.label(),
+                    State::Killing { cause, .. } => cause.label(),
                     _ => "unhealthy",
                 };
                 self.down(cause, reason).await;
@@ -183,7 +182,7 @@ impl Watch {
     async fn attached(mut self, stopped: Shutdown) {
         let mut looks = Looks::new(self.probe.clone());
         let begun = Instant::now();
-        let mut last = (0, Instant::now());
+        let mut stalls = Stalls::default();
         loop {
             let look = tokio::select! {
                 look = looks.next(self.up) => look,
@@ -202,13 +201,14 @@ impl Watch {
             if let Some(description) = description {
                 self.up(description).await;
             }
-            let ((running, progress), now) = (self.probe.progress(), Instant::now());
-            if running == 0 || progress != last.0 {
-                last = (progress, now);
-            } else if now - last.1 >= self.limits.hang {
-                last.1 = now;
-                let waited = self.limits.hang.as_secs();
-                self.down("hung", format!("{running} requests and no step for {waited} s")).await;
+            match stalls.longest(Instant::now().into_std(), &self.probe.progress()) {
+                Some(Stall { running, lasted }) if lasted >= self.limits.hang => {
+                    stalls = Stalls::default();
+                    let waited = self.limits.hang.as_secs();
+                    let why = format!("{running} requests and no step for {waited} s");
+                    self.down("hung", why).await;
+                }
+                _ => {}
             }
         }
     }
@@ -329,9 +329,12 @@ impl Looks {
         if !up {
             // Who is to serve again proves it by a token anyway.
             (self.idle, self.canary) = (Idle::default(), JoinSet::new());
-        } else if self.canary.is_empty() && self.probe.wants_canary(&mut self.idle) {
-            let probe = self.probe.clone();
-            self.canary.spawn(async move { probe.canary().await });
+        } else if self.canary.is_empty() {
+            let ranks = self.probe.wants_canary(&mut self.idle);
+            if !ranks.is_empty() {
+                let probe = self.probe.clone();
+                self.canary.spawn(async move { probe.canary(ranks).await });
+            }
         }
     }
 

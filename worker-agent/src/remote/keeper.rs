@@ -199,6 +199,7 @@ impl Keeping {
             record.profile.adapters = said.adapters;
             record.profile.batch_tokens = said.batch_tokens;
             record.profile.handover = said.handover;
+            record.profile.needs_prefill = said.needs_prefill;
         });
         self.tell_whether_requests_are_taken();
         tracing::info!(%generation, url = &*engine.place.url(), "the engine serves");
@@ -239,8 +240,10 @@ impl Keeping {
     /// Takes note of an engine that is back.
     fn returned(&mut self, description: Description) -> anyhow::Result<()> {
         let engine = &mut self.engine;
-        let was = (engine.description.model.as_str(), engine.description.block_size);
-        let is = (description.model.as_str(), description.block_size);
+        let was = (engine.description.model.as_str(), engine.block_size);
+        // One that does not tell is as the flags say.
+        let block_size = description.block_size.unwrap_or(engine.block_size);
+        let is = (description.model.as_str(), block_size);
         anyhow::ensure!(
             was == is && description.ranks == engine.description.ranks,
             "the engine came back as another: {was:?} was {is:?}, restart the agent"

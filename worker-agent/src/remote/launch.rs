@@ -33,7 +33,7 @@ pub(super) fn launch(
     name: &str,
 ) -> anyhow::Result<(Option<Launch>, Arc<Place>)> {
     if let Origin::Attached { url } = &settings.origin {
-        let place = Place::new(url, connect(settings, url).context("attach")?);
+        let place = Place::new(url, connect(settings, url, None).context("attach")?);
         return Ok((None, Arc::new(place)));
     }
     let home = tempfile::Builder::new().prefix("stator-").tempdir().context("no directory")?;
@@ -68,9 +68,10 @@ impl Starts {
     /// How it is started next, where it serves then, and how it is spoken to.
     fn next(&self) -> anyhow::Result<(EngineCommand, String, Arc<dyn Dialect>)> {
         let ports = Ports::choose(&self.settings)?;
-        let url = format!("http://{}", ports.http());
-        let command = command(&self.settings, &self.home, (ports, self.reachable))?;
-        let dialect = connect(&self.settings, &url)?;
+        let place = (ports, self.reachable);
+        let url = format!("http://{}", http(&self.settings, place));
+        let command = command(&self.settings, &self.home, place)?;
+        let dialect = connect(&self.settings, &url, Some(place))?;
         Ok((command, url, dialect))
     }
 }
@@ -86,16 +87,21 @@ impl Recipe for Starts {
     }
 }
 
-/// A dialect for the engine at `url`.
-fn connect(settings: &StockSettings, url: &str) -> anyhow::Result<Arc<dyn Dialect>> {
+/// A dialect for the engine at `url`, which was started with these ports at this address.
+fn connect(
+    settings: &StockSettings,
+    url: &str,
+    started: Option<(Ports, IpAddr)>,
+) -> anyhow::Result<Arc<dyn Dialect>> {
     let (url, api_key) = (url.to_owned(), settings.api_key.clone());
-    let (connector, model) = (connector(settings), settings.model_name.clone());
+    let side = started.and_then(|place| side_channel(settings, place));
+    let (connector, model) = (connector(settings, side), settings.model_name.clone());
     let options = stator_dialect::Options { url, api_key, connector, model };
     Ok(stator_dialect::connect(settings.kind, options)?)
 }
 
-/// How KV leaves or enters the engine, where it does not say so itself.
-fn connector(settings: &StockSettings) -> Option<Connector> {
+/// How KV leaves or enters the engine, where it does not say so itself, and where others find it.
+fn connector(settings: &StockSettings, side: Option<SocketAddr>) -> Option<Connector> {
     let role = match settings.role {
         Role::Prefill => stator_dialect::Role::Prefill,
         Role::Decode => stator_dialect::Role::Decode,
@@ -108,13 +114,14 @@ fn connector(settings: &StockSettings) -> Option<Connector> {
         Kind::Openai => return None,
     };
     let name = settings.connector.clone().unwrap_or_else(|| usual.into());
-    Some(Connector { name, role, bootstrap: None })
+    let side = side.filter(|_| role == stator_dialect::Role::Prefill);
+    Some(Connector { name, role, bootstrap: side.map(|side| format!("http://{side}")) })
 }
 
 /// Ports of one start of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ports {
-    /// HTTP, on the loopback interface.
+    /// HTTP, see [`http`].
     http: u16,
     /// The first of two for each rank: events, and their replay.
     events: u16,
@@ -136,31 +143,42 @@ impl Ports {
         let http = if chosen == 0 { first } else { chosen };
         Ok(Self { http, events: first + own, side: first + own + events })
     }
+}
 
-    fn http(self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.http).into()
-    }
+/// Where an engine serves HTTP: for its agent alone. The bootstrap server of a prefill SGLang,
+/// which others must reach, listens where HTTP does.
+fn http(settings: &StockSettings, (ports, reachable): (Ports, IpAddr)) -> SocketAddr {
+    let met = settings.kind == Kind::Sglang && settings.role == Role::Prefill;
+    (if met { reachable } else { Ipv4Addr::LOCALHOST.into() }, ports.http).into()
+}
+
+/// Where an engine and others that exchange KV with it meet.
+fn side_channel(
+    settings: &StockSettings,
+    (ports, reachable): (Ports, IpAddr),
+) -> Option<SocketAddr> {
+    let shared = settings.role != Role::Aggregated;
+    shared.then(|| (reachable, ports.side).into())
 }
 
 /// The command that starts the engine on these ports, with `home` for its sockets.
 fn command(
     settings: &StockSettings,
     home: &Path,
-    (ports, reachable): (Ports, IpAddr),
+    place: (Ports, IpAddr),
 ) -> anyhow::Result<EngineCommand> {
     let model = settings.model.display().to_string();
     let served = settings.model_name.clone().unwrap_or_else(|| folder(&settings.model));
-    let mut options = Options::new(model, served, ports.http());
+    let mut options = Options::new(model, served, http(settings, place), home);
     if let Origin::Started { program, args, .. } = &settings.origin {
         (options.program, options.extra) = (program.clone(), args.clone());
     }
-    options.events = Some(events(home, ports.events, ranks(settings)));
+    options.events = Some(events(home, place.0.events, ranks(settings)));
     options.role = settings.role;
     options.connector = settings.connector.clone();
-    let shared = settings.role != Role::Aggregated;
-    options.side_channel = shared.then(|| (reachable, ports.side).into());
+    options.side_channel = side_channel(settings, place);
     let key = settings.api_key.as_ref();
-    options.key = key.map(|key| Key { secret: key.0.clone(), home: home.into() });
+    options.key = key.map(|key| Key(key.0.clone()));
     Ok(match settings.kind {
         Kind::Vllm => command::vllm(&options),
         Kind::Sglang => command::sglang(&options),

@@ -7,7 +7,8 @@ fn settings(flags: &[&str]) -> StockSettings {
 
 /// The words of a command, and the ports among them.
 fn starts(settings: &StockSettings) -> (Starts, Arc<Place>) {
-    let place = Arc::new(Place::new("nowhere", connect(settings, "http://127.0.0.1:1").unwrap()));
+    let place =
+        Arc::new(Place::new("nowhere", connect(settings, "http://127.0.0.1:1", None).unwrap()));
     let there = Some(place.clone());
     let reachable = Ipv4Addr::LOCALHOST.into();
     let home = Path::new("/home").into();
@@ -65,6 +66,29 @@ fn several_ranks_publish_on_ports_in_a_row_and_engines_meet_where_others_reach_t
     let env = |name: &str| command.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
     assert_eq!(env("VLLM_NIXL_SIDE_CHANNEL_HOST"), Some("10.0.0.1"));
     assert_eq!(env("VLLM_NIXL_SIDE_CHANNEL_PORT"), Some("20"));
+}
+
+#[test]
+fn an_sglang_that_prefills_is_where_decode_workers_reach_it_and_any_other_on_loopback() {
+    let ports = Ports { http: 1, events: 10, side: 20 };
+    let check = |flags: &[&str], host: &str| {
+        let settings = settings(&[&["--engine=sglang", "--model=/m"], flags].concat());
+        let reachable = reachable(settings.reachable_at.as_deref()).unwrap();
+        let place = (ports, reachable);
+        let command = command(&settings, Path::new("/home"), place).unwrap();
+        assert_eq!(value(&command, "--host"), host, "{flags:?}");
+        let env = command.env.iter().find(|(name, _)| name == "SGLANG_HOST_IP");
+        let side = side_channel(&settings, place);
+        assert_eq!(env.map(|(_, value)| value.clone()), side.map(|side| side.ip().to_string()));
+        connector(&settings, side).and_then(|own| own.bootstrap)
+    };
+    let met = check(&["--role=prefill", "--advertise-host=10.0.0.1"], "10.0.0.1");
+    assert_eq!(met.as_deref(), Some("http://10.0.0.1:20"));
+    // Where the agent listens is where it is reached.
+    let met = check(&["--role=prefill", "--listen=10.0.0.2:7000", "--operations-open"], "10.0.0.2");
+    assert_eq!(met.as_deref(), Some("http://10.0.0.2:20"));
+    assert_eq!(check(&["--role=decode", "--advertise-host=10.0.0.1"], "127.0.0.1"), None);
+    assert_eq!(check(&["--advertise-host=10.0.0.1"], "127.0.0.1"), None);
 }
 
 #[test]

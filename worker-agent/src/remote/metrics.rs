@@ -117,6 +117,8 @@ pub(crate) enum PrefilledBy {
     itself_engine_failed,
     /// The worker itself, because all of it took too long.
     itself_timeout,
+    /// Nobody: the worker computes none itself.
+    nobody,
 }
 
 impl StockMetrics {

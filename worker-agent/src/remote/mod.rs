@@ -31,7 +31,7 @@ mod trace;
 
 pub(crate) use keeper::{Keeper, gave_up};
 
-use crate::config::StockSettings;
+use crate::config::{BLOCK_SIZE, StockSettings};
 use crate::crew::{Crew, Engines, Place};
 use crate::load::proxy_files;
 use crate::service::WorkerHandle;
@@ -52,8 +52,13 @@ use stator_runtime::dial::Dial;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::{Lane, Shutdown};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tally::Tally;
 use tokio::sync::{mpsc, oneshot, watch};
+
+/// Tokens of several requests are read, and sent on, together where they come within this time:
+/// it is the most by which one of them is late.
+const PACE: Duration = Duration::from_micros(500);
 
 /// A stock engine that serves.
 pub(crate) struct Engine {
@@ -145,16 +150,19 @@ struct Size {
 }
 
 impl Size {
-    /// Of an engine that says this of itself.
+    /// As the engine says, or as the flags do where it does not.
     fn of(settings: &StockSettings, description: &Description) -> anyhow::Result<Self> {
         if settings.kind == Kind::Openai {
-            return Ok(Self { block_size: settings.block_size, total_blocks: 0 });
+            let block_size = settings.block_size.unwrap_or(BLOCK_SIZE);
+            return Ok(Self { block_size, total_blocks: 0 });
         }
-        let block_size = description.block_size.filter(|tokens| *tokens > 0);
-        let block_size = block_size.context("the engine does not tell its block size")?;
-        let total_blocks = description.total_blocks;
-        let total_blocks = total_blocks.context("the engine does not tell its blocks")?;
-        Ok(Self { block_size, total_blocks })
+        let told = description.block_size.filter(|tokens| *tokens > 0);
+        let block_size = told.or(settings.block_size);
+        let total_blocks = description.total_blocks.or(settings.total_blocks);
+        Ok(Self {
+            block_size: block_size.context("block-size: the engine does not tell it")?,
+            total_blocks: total_blocks.context("total-blocks: the engine does not tell them")?,
+        })
     }
 
     /// Most tokens of prompt and answer together, where the model is told to have so many; 0 if
@@ -183,6 +191,9 @@ async fn serves(
         }
     };
     let size = Size::of(settings, &description)?;
+    if description.needs_prefill && settings.role != Role::Decode {
+        anyhow::bail!("role: the engine answers only from prompts of others, with --role decode");
+    }
     Ok((description, size))
 }
 
@@ -193,6 +204,7 @@ fn profile(settings: &StockSettings, description: &Description) -> ProfileRecord
         adapters: description.adapters.clone(),
         batch_tokens: description.batch_tokens.unwrap_or(0),
         handover: handover.map(|json| json.get().to_owned()),
+        needs_prefill: settings.role == Role::Decode && description.needs_prefill,
         api: openai::api(settings, &description.model),
         ..ProfileRecord::default()
     }
@@ -210,7 +222,7 @@ impl Engine {
         reports: &Reports,
         dial: Dial,
     ) -> anyhow::Result<(Workers, Keeper)> {
-        let lane = Lane::start("tokens").context("cannot start a thread for tokens")?;
+        let lane = Lane::paced("tokens", PACE).context("cannot start a thread for tokens")?;
         let mut workers = Workers::default();
         let peers = Arc::new(Peers::new(dial));
         let ranks = records.iter().map(|record| {
@@ -262,5 +274,31 @@ impl Engine {
         });
         let handle = WorkerHandle { worker, commands, status: Arc::new(Status::default()) };
         (RankState { record, tally, cache, life }, handle, ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testkit::*;
+    use super::*;
+
+    /// What is found out of an SGLang with these flags that says whether it needs prefill.
+    async fn check(flags: &[&str], needs_prefill: bool) -> Result<ProfileRecord, String> {
+        let flags = [&["--engine=sglang", "--model=/m"], flags].concat();
+        let (settings, (news, mut host)) = (stock_settings(&flags), Host::scripted());
+        let described = Scripted::default().description.into_inner();
+        let described = Description { needs_prefill, ..described };
+        news.send(News::Up(Box::new(described))).await.unwrap();
+        let served = serves(&settings, &mut host, &StockMetrics::default()).await;
+        let (description, _) = served.map_err(|error| error.to_string())?;
+        Ok(profile(&settings, &description))
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_needs_prefill_decodes_and_its_agent_says_so() {
+        assert!(check(&["--role=decode"], true).await.unwrap().needs_prefill);
+        assert!(!check(&["--role=decode"], false).await.unwrap().needs_prefill);
+        let error = check(&["--attach=http://127.0.0.1:1"], true).await.unwrap_err();
+        assert!(error.starts_with("role: ") && error.ends_with("--role decode"), "{error}");
     }
 }

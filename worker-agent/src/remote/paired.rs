@@ -13,15 +13,15 @@ use crate::worker::Prefilled;
 use futures::future;
 use serde_json::value::RawValue;
 use stator_dialect::{Answer, Ask, Delta, Fault, Finish, First, Hand, Manner};
-use stator_protos::worker;
+use stator_protos::worker::{self, ErrorKind};
 use tokio::time::Instant;
 
 /// Why the prompt is computed here, for counters and for people.
 type Why = (PrefilledBy, String);
 
 impl Job<'_> {
-    /// Begins with the KV that another worker computes, or without it where that does not work;
-    /// `None` where all of the answer came with it.
+    /// Begins with the KV that another worker computes, or without it where that does not work and
+    /// the engine computes prompts; `None` where all of the answer came with it.
     pub(super) async fn with_prefill(
         &self,
         progress: &mut Progress,
@@ -46,13 +46,23 @@ impl Job<'_> {
                 (PrefilledBy::itself_timeout, format!("nothing within {waited} ms"))
             }
         };
-        stock.prefilled(by);
         let client_request_id = &self.extras.client_request_id;
-        tracing::warn!(client_request_id, prefill = %peer.worker, why, "computing the prompt here");
+        tracing::warn!(client_request_id, prefill = %peer.worker, why, "the prompt did not come");
         // Whatever the client has is part of the prompt now.
         progress.taken = progress.taken.or(progress.repeated.take());
         progress.prefill_failed = progress.taken.is_none();
-        self.begin(progress, Hand::Whole).await.map(Some).map_err(failure)
+        let begun = self.begin(progress, Hand::Whole).await;
+        if let Err(Fault::Half(half)) = begun {
+            stock.prefilled(PrefilledBy::nobody);
+            let kind = match by {
+                // Another prefill worker would not help it.
+                PrefilledBy::itself_engine_failed => ErrorKind::Internal,
+                _ => ErrorKind::Unprefilled,
+            };
+            return Err((kind, format!("prefill worker {}: {why}; {half}", peer.worker)));
+        }
+        stock.prefilled(by);
+        begun.map(Some).map_err(failure)
     }
 
     async fn paired(
@@ -66,11 +76,15 @@ impl Job<'_> {
                 let prefilled = self.prefilled(progress, peer, (first, None)).await?;
                 self.in_turn(progress, (first, prefilled), deadline).await
             }
-            Manner::Together { prefill, decode, first } => {
+            Manner::Together { prefill, decode, first, prompt_first } => {
                 let begun =
                     async { self.begin(progress, Hand::Decode(decode)).await.map_err(engine) };
-                let prefilled = self.prefilled(progress, peer, (first, Some(&prefill)));
-                let (_, begun) = future::try_join(prefilled, begun).await?;
+                let prefilled = async {
+                    self.prefilled(progress, peer, (first, Some(&prefill))).await?;
+                    Ok(Instant::now())
+                };
+                let (done, begun) = future::try_join(prefilled, begun).await?;
+                progress.handed_over = Some(done).filter(|_| prompt_first);
                 Ok(Some(begun))
             }
         }
@@ -83,6 +97,7 @@ impl Job<'_> {
         (first, prefilled): (First, Prefilled),
         deadline: Instant,
     ) -> Result<Option<Begun>, Why> {
+        let done = Instant::now();
         let Prefilled { handover, cached_tokens, first: token } = prefilled;
         let token = token.filter(|_| self.is_wanted(progress, first));
         let token = token.map(|token| Delta { cached_tokens: Some(cached_tokens), ..token });
@@ -112,6 +127,7 @@ impl Job<'_> {
         let entry = self.rank.tally.enter(0);
         let ask = self.ask(progress, Hand::Decode(told));
         let (answer, first) = self.begun_for_certain(ask, deadline).await.map_err(engine)?;
+        progress.handed_over = Some(done);
         Ok(Some(Begun { answer, first, entry }))
     }
 

@@ -1,12 +1,15 @@
 //! What becomes of the token that a prefill computes.
 
-use super::request_tests::Pair;
+use super::request::Progress;
+use super::request_tests::{Pair, together};
 use super::testkit::*;
 use crate::engine::{RequestKey, TokenLogprobs};
 use crate::worker::Command;
 use stator_dialect::{Ask, Delta, Fault, Finish, First, Hand, Manner};
 use stator_protos::worker::guide::Form;
 use stator_protos::worker::{self, FinishReason};
+use std::time::Duration;
+use tokio::time::{Instant, advance};
 
 const TAKEN: Manner = Manner::InTurn(First::Taken { block_size: 16 });
 const PASSED: Manner = Manner::InTurn(First::Passed);
@@ -187,4 +190,51 @@ async fn the_first_token_has_its_logprob() {
     let output = pair.decode.outbox.next().await.unwrap().remove(0);
     assert_eq!((output.token_ids, output.logprobs.len()), (vec![9], 1));
     assert_eq!((output.logprobs[0].logprob, output.logprobs[0].top.len()), (-0.5, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_way_of_the_kv_ends_with_the_first_token_that_came_of_it() {
+    let mut progress = Progress::default();
+    progress.handed_over = Some(Instant::now());
+    advance(Duration::from_millis(250)).await;
+    progress.look_for_transfer(&Delta { cached_tokens: Some(3), ..Delta::default() });
+    assert_eq!(progress.transfer_us, 0);
+    let some = Delta { tokens: vec![5], ..Delta::default() };
+    progress.look_for_transfer(&some);
+    assert_eq!((progress.transfer_us, progress.handed_over), (250_000, None));
+    advance(Duration::from_millis(250)).await;
+    progress.look_for_transfer(&some);
+    assert_eq!(progress.transfer_us, 250_000);
+}
+
+/// For each output of a pair's answer its tokens, and whether it says how long the KV's way was.
+async fn told(manner: Manner, decode: Vec<Vec<Step>>) -> Vec<(Vec<u32>, bool)> {
+    let pair = pair(manner, decode);
+    pair.submit();
+    pair.decode.in_flight.none().await;
+    let outputs = pair.decode.outbox.next().await.unwrap();
+    outputs.into_iter().map(|output| (output.token_ids, output.transfer_us > 0)).collect()
+}
+
+#[tokio::test]
+async fn who_waits_is_told_how_long_the_way_of_the_kv_was_where_that_can_be_told() {
+    let decode = || vec![vec![token(5), last(6)]];
+    let dropped = Manner::InTurn(First::Dropped);
+    assert_eq!(told(dropped, decode()).await, [(vec![5], true), (vec![6], false)]);
+    // The client has its first token before the KV sets out.
+    let early = [(vec![9], false), (vec![5], true), (vec![6], false)];
+    assert_eq!(told(TAKEN, decode()).await, early);
+    let passed = told(PASSED, vec![vec![token(9), token(5), last(6)]]).await;
+    assert_eq!(passed, [(vec![9], false), (vec![], true), (vec![5], false), (vec![6], false)]);
+    assert_eq!(told(together(), decode()).await, [(vec![5], true), (vec![6], false)]);
+
+    let Manner::Together { prefill, decode: told_decode, first, .. } = together() else {
+        panic!("in turn");
+    };
+    let along = Manner::Together { prefill, decode: told_decode, first, prompt_first: false };
+    assert_eq!(told(along, decode()).await, [(vec![5], false), (vec![6], false)]);
+    // What was computed here has no way.
+    let broken = vec![Step::Fail(Fault::Failed("no such blocks".into()))];
+    let failed = told(Manner::InTurn(First::Dropped), vec![broken, vec![last(5)]]).await;
+    assert_eq!(failed, [(vec![5], false)]);
 }

@@ -2,6 +2,7 @@
 
 use super::tally::Tally;
 use stator_dialect::{Ask, Description, Dialect, Fault, Hand, Sampling};
+use stator_supervise::Progress;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -33,30 +34,31 @@ pub(super) struct Probe {
 #[derive(Debug, Default)]
 pub(super) struct Memory(u32);
 
-/// For how long an engine has had nothing to do.
-#[derive(Debug)]
-pub(super) struct Idle {
+/// For how long each rank of an engine has had nothing to do.
+#[derive(Debug, Default)]
+pub(super) struct Idle(Vec<Since>);
+
+/// For how long one rank has.
+#[derive(Clone, Copy, Debug)]
+struct Since {
     /// The progress that was last seen.
-    progress: u64,
+    counter: u64,
     /// Since when nothing else was.
     since: Instant,
 }
 
-impl Default for Idle {
-    fn default() -> Self {
-        Self { progress: 0, since: Instant::now() }
-    }
-}
-
 impl Probe {
-    /// Requests that run, and a number that changes with every token of theirs.
-    pub(super) fn progress(&self) -> (u32, u64) {
-        let resting = self.resting.load(Ordering::Relaxed);
-        let tallies = self.tallies.get().into_iter().flatten().filter(|_| !resting);
-        tallies.fold((0, 0), |(running, progress), tally| {
+    /// Requests that run on each rank, and a number that changes with every token of theirs. One
+    /// that rests has none; nothing where the ranks are not known.
+    pub(super) fn progress(&self) -> Vec<Progress> {
+        let rests = self.resting.load(Ordering::Relaxed);
+        let tallies = self.tallies.get().into_iter().flatten();
+        let progress = tallies.map(|tally| {
             let counts = tally.counts();
-            (running + counts.running + counts.waiting, progress + tally.progress())
-        })
+            let running = if rests { 0 } else { counts.running + counts.waiting };
+            Progress { running, counter: tally.progress() }
+        });
+        progress.collect()
     }
 
     /// Proof that an engine which was not ready serves, and what it is.
@@ -70,6 +72,10 @@ impl Probe {
         let description = self.dialect.describe().await.map_err(text)?;
         for rank in 0..description.ranks.max(1) {
             self.one_token((description.ranks > 1).then_some(rank)).await.map_err(text)?;
+        }
+        if description.total_blocks.is_none() {
+            // Some tell it with their first step.
+            return self.dialect.describe().await.map_err(text);
         }
         Ok(description)
     }
@@ -99,30 +105,37 @@ impl Probe {
         }
     }
 
-    /// Whether the engine had nothing to do for so long that it is to be asked for a token; the
+    /// The ranks that had nothing to do for so long that they are to be asked for a token; their
     /// time begins anew then.
-    pub(super) fn wants_canary(&self, idle: &mut Idle) -> bool {
-        let ((running, progress), now) = (self.progress(), Instant::now());
-        if running > 0 || progress != idle.progress || self.resting.load(Ordering::Relaxed) {
-            (idle.progress, idle.since) = (progress, now);
-        }
-        let wanted = self.canary_idle.is_some_and(|limit| now - idle.since >= limit);
-        if wanted {
-            idle.since = now;
-        }
-        wanted
+    pub(super) fn wants_canary(&self, Idle(ranks): &mut Idle) -> Vec<u16> {
+        let Some(limit) = self.canary_idle else { return Vec::new() };
+        let (now, rests) = (Instant::now(), self.resting.load(Ordering::Relaxed));
+        let progress = self.progress();
+        ranks.resize(progress.len(), Since { counter: 0, since: now });
+        let seen = (0..).zip(ranks.iter_mut().zip(progress));
+        let wanted = seen.filter_map(|(rank, (idle, Progress { running, counter }))| {
+            if running > 0 || counter != idle.counter || rests {
+                *idle = Since { counter, since: now };
+            }
+            let wanted = now - idle.since >= limit;
+            if wanted {
+                idle.since = now;
+            }
+            wanted.then_some(rank)
+        });
+        wanted.collect()
     }
 
-    /// Asks every rank for a token. Takes up to a minute for each.
+    /// Asks these ranks for a token. Takes up to a minute for each.
     ///
     /// # Errors
     ///
-    /// Why there is none. An engine that others keep busy is well, and a connection that breaks is
+    /// Why there is none. A rank that others keep busy is well, and a connection that breaks is
     /// tried again, once.
-    pub(super) async fn canary(&self) -> Result<(), String> {
-        let ranks = self.tallies.get().map_or(0, Vec::len);
-        for rank in (0..).take(ranks) {
-            let rank = (ranks > 1).then_some(rank);
+    pub(super) async fn canary(&self, ranks: Vec<u16>) -> Result<(), String> {
+        let several = self.tallies.get().is_some_and(|ranks| ranks.len() > 1);
+        for rank in ranks {
+            let rank = several.then_some(rank);
             let first = match self.one_token(rank).await {
                 Err(Fault::Unreachable(_)) => self.one_token(rank).await,
                 first => first,
@@ -156,7 +169,8 @@ pub(super) fn canary(rank: Option<u16>) -> Ask {
     let unique = RandomState::new().hash_one(rank);
     Ask {
         id: format!("canary-{unique:016x}"),
-        tokens: [1].into(),
+        // Not one alone, of which vLLM 0.32 with an ExampleConnector dies.
+        tokens: [1, 1].into(),
         sampling: Arc::new(Sampling { max_tokens: 1, ignore_eos: true, ..Sampling::default() }),
         cache_salt: None,
         lora: None,

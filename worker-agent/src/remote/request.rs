@@ -17,6 +17,7 @@ use stator_protos::worker::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Longest part of the client's request id in the engine's.
 const CLIENT_ID_BYTES: usize = 32;
@@ -151,6 +152,7 @@ impl Job<'_> {
         let mut delta = Some(first);
         while let Some(mut some) = delta {
             entry.tokens(some.tokens.len());
+            progress.look_for_transfer(&some);
             progress.take_repeated(&mut some).map_err(failure)?;
             self.deliver(&mut progress, some);
             if progress.finished {
@@ -205,6 +207,7 @@ impl Job<'_> {
             prompt_logprobs: delta.prompt_logprobs.into_iter().map(translate::logprobs).collect(),
             cached_tokens: delta.cached_tokens,
             prefill_failed: std::mem::take(&mut progress.prefill_failed),
+            transfer_us: std::mem::take(&mut progress.transfer_us),
             finish,
         };
         match ends {
@@ -222,6 +225,10 @@ pub(super) struct Progress {
     cached_tokens: Option<u32>,
     /// Is told with the next output.
     pub(super) prefill_failed: bool,
+    /// When the prefill worker was done with the prompt, until a token came of what it handed over.
+    pub(super) handed_over: Option<Instant>,
+    /// Is told with the next output.
+    pub(super) transfer_us: u32,
     /// The prefill worker was counted as who computed the prompt.
     pub(super) prefilled: bool,
     /// The token of a prefill that the client has, and the engine goes on from.
@@ -232,6 +239,14 @@ pub(super) struct Progress {
 }
 
 impl Progress {
+    /// The first token that came of what was handed over says how long that took.
+    pub(super) fn look_for_transfer(&mut self, delta: &Delta) {
+        if let Some(since) = self.handed_over.take_if(|_| !delta.tokens.is_empty()) {
+            let took = since.elapsed().as_micros();
+            self.transfer_us = u32::try_from(took).unwrap_or(u32::MAX).max(1);
+        }
+    }
+
     /// Takes out of an answer what the client has of it.
     fn take_repeated(&mut self, delta: &mut Delta) -> Result<(), Fault> {
         let Some(expected) = self.repeated.filter(|_| !delta.tokens.is_empty()) else {
@@ -306,7 +321,8 @@ pub(super) fn sampling(request: &Request, choice: u32, taken: usize) -> Sampling
 pub(super) fn failure(fault: Fault) -> Failure {
     let kind = match &fault {
         Fault::Invalid(_) | Fault::Unsupported(_) => ErrorKind::Invalid,
-        Fault::Overloaded(_) => ErrorKind::Overloaded,
+        // Others have room, or do all of a request.
+        Fault::Overloaded(_) | Fault::Half(_) => ErrorKind::Overloaded,
         Fault::Aborted(_) | Fault::Unreachable(_) | Fault::Failed(_) => ErrorKind::Internal,
     };
     (kind, fault.to_string())

@@ -11,6 +11,7 @@ use crate::service::{self, Service, WorkerHandle};
 use crate::worker::{Command, Status};
 use stator_dialect::{Ask, Fault, First, Hand, Manner};
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
+use stator_protos::worker::FinishReason;
 use stator_protos::worker::worker_server::WorkerServer;
 use stator_protos::{WorkerId, WorkerRank};
 use stator_runtime::Shutdown;
@@ -95,9 +96,9 @@ impl Pair {
     }
 }
 
-fn together() -> Manner {
+pub(super) fn together() -> Manner {
     let (prefill, decode) = (raw("{\"p\":1}"), raw("{\"d\":1}"));
-    Manner::Together { prefill, decode, first: First::Dropped }
+    Manner::Together { prefill, decode, first: First::Dropped, prompt_first: true }
 }
 
 #[tokio::test]
@@ -179,6 +180,51 @@ async fn half_a_pair_is_waited_for_so_long_and_then_aborted() {
     // The prefill is done, and its KV never comes.
     let pair = Pair::new(together(), vec![vec![last(9)]], vec![never(), vec![last(5)]]);
     pair.computed_here("itself_timeout").await;
+}
+
+/// What an engine says that goes on from prompts of others, and is asked for all of a request.
+fn half() -> Vec<Step> {
+    vec![Step::Refuse(Fault::Half("half".into()))]
+}
+
+/// Runs a request of which nobody computes the prompt, and says how it ended.
+async fn uncomputed(pair: &Pair) -> (bool, Got) {
+    pair.submit();
+    pair.decode.in_flight.none().await;
+    let [output] = pair.decode.outbox.next().await.unwrap().try_into().unwrap();
+    pair.decode.counted("stator_agent_prefills_total{by=\"nobody\"} 1");
+    pair.prefill.engine.runs(0).await;
+    pair.decode.engine.runs(0).await;
+    pair.prefill.in_flight.none().await;
+    (output.prefill_failed, output.into())
+}
+
+#[tokio::test]
+async fn an_engine_that_computes_no_prompts_says_that_another_may() {
+    let never = || vec![Step::Never];
+    let refused = || vec![Step::Refuse(Fault::Failed("x".into()))];
+    // The prefill fails, it takes too long, or its KV never comes.
+    for (prefill, why) in [
+        (refused(), "message: \"x\""),
+        (never(), "nothing within 1000 ms"),
+        (vec![last(9)], "nothing within 1000 ms"),
+    ] {
+        let pair = Pair::new(together(), vec![prefill], vec![never(), half()]);
+        let (prefill_failed, got) = uncomputed(&pair).await;
+        let (reason, said) = got.end.unwrap();
+        assert_eq!((reason, prefill_failed), (FinishReason::Error, true));
+        assert!(said.starts_with("Unprefilled: prefill worker"), "{said}");
+        assert!(said.contains(why) && said.ends_with("; half"), "{said}");
+        assert_eq!(got.tokens, Vec::<u32>::new());
+    }
+    // Another prefill worker is no help where the engine fails, nor is one that is not named.
+    let broken = vec![Step::Fail(Fault::Failed("no such blocks".into()))];
+    let pair = Pair::new(together(), vec![vec![last(9)]], vec![broken, half()]);
+    let (prefill_failed, got) = uncomputed(&pair).await;
+    assert!(!prefill_failed && got.end.unwrap().1.starts_with("Internal: "));
+    let pair = Pair::new(together(), vec![], vec![half()]);
+    pair.decode.submit(1, |_, _| ());
+    assert_eq!(pair.decode.answers().await, [failed(1, "Overloaded: half")]);
 }
 
 #[tokio::test]

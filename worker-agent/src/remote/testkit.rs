@@ -29,6 +29,7 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
@@ -140,16 +141,17 @@ impl Drop for Running {
     }
 }
 
-#[tonic::async_trait]
 impl Answer for Running {
-    async fn next(&mut self) -> Result<Option<Delta>, Fault> {
-        match self.steps.pop_front() {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Delta>, Fault>> {
+        if matches!(self.steps.front(), Some(Step::Never)) {
+            return Poll::Pending;
+        }
+        Poll::Ready(match self.steps.pop_front() {
             Some(Step::Say(delta)) => Ok(Some(delta)),
             Some(Step::Fail(fault) | Step::Refuse(fault)) => Err(fault),
             Some(Step::Panic) => panic!("told to"),
-            Some(Step::Never) => pending().await,
-            None => Ok(None),
-        }
+            Some(Step::Never) | None => Ok(None),
+        })
     }
 }
 

@@ -61,6 +61,14 @@ pub enum Cause {
         /// What it answered last, if anybody asked it.
         why: Option<String>,
     },
+    /// It was killed, and the kernel did not end it in time.
+    #[error("{cause}; killed, and not gone after {waited:?}")]
+    NotGone {
+        /// The time it had.
+        waited: Duration,
+        /// Why it was killed.
+        cause: Box<Cause>,
+    },
 }
 
 /// How a process ended.
@@ -100,12 +108,21 @@ impl Cause {
             Self::Hung { .. } => "hung",
             Self::HalfDead { .. } => "half_dead",
             Self::StartTimeout { .. } => "start_timeout",
+            Self::NotGone { .. } => "not_gone",
         }
     }
 
     /// All labels, for counters that start at zero.
-    pub const LABELS: [&'static str; 7] =
-        ["not_started", "exit", "signal", "out_of_memory", "hung", "half_dead", "start_timeout"];
+    pub const LABELS: [&'static str; 8] = [
+        "not_started",
+        "exit",
+        "signal",
+        "out_of_memory",
+        "hung",
+        "half_dead",
+        "start_timeout",
+        "not_gone",
+    ];
 
     /// The cause of an end that nobody here asked for, from how the process ended, the last lines
     /// that it printed, and what the kernel killed for want of memory meanwhile.

@@ -29,6 +29,8 @@ pub struct Options {
     pub served_name: String,
     /// Where the engine serves HTTP.
     pub http: SocketAddr,
+    /// A folder for this user alone, for files that the engine is told to read.
+    pub home: PathBuf,
     /// Where it publishes KV events; `None` publishes none.
     pub events: Option<Events>,
     /// What it does of a request.
@@ -52,12 +54,7 @@ pub struct Options {
 /// A key that an engine asks for. It never stands on a command line, which everybody on the machine
 /// can read.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key {
-    /// The key.
-    pub secret: String,
-    /// A folder for this user alone, for engines that read the key from a file.
-    pub home: PathBuf,
-}
+pub struct Key(pub String);
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -162,12 +159,18 @@ pub enum CommandError {
 
 impl Options {
     /// An aggregated engine without KV events and without flags of its own.
-    pub fn new(model: impl Into<String>, served_name: impl Into<String>, http: SocketAddr) -> Self {
+    pub fn new(
+        model: impl Into<String>,
+        served_name: impl Into<String>,
+        http: SocketAddr,
+        home: impl Into<PathBuf>,
+    ) -> Self {
         Self {
             program: None,
             model: model.into(),
             served_name: served_name.into(),
             http,
+            home: home.into(),
             events: None,
             role: Role::Aggregated,
             connector: None,
@@ -201,8 +204,7 @@ pub fn data_parallel_ranks(extra: &[String]) -> u32 {
         reserved: &[],
         repeatable: &[],
     };
-    let flags = Flags::read(&ANY, extra);
-    flags.value("data-parallel-size").and_then(|ranks| ranks.parse().ok()).unwrap_or(1).max(1)
+    Flags::read(&ANY, extra).count("data-parallel-size")
 }
 
 /// An address as a command line has it: without the brackets of IPv6.
@@ -242,5 +244,5 @@ fn python_env() -> Vec<(String, String)> {
 
 /// What is to be kept out of logs.
 fn secrets(options: &Options) -> Vec<String> {
-    options.key.iter().map(|key| key.secret.clone()).collect()
+    options.key.iter().map(|Key(secret)| secret.clone()).collect()
 }

@@ -20,6 +20,6 @@ mod supervisor;
 
 pub use cause::Cause;
 pub use command::{CommandError, EngineCommand, Events, Key, Options, Recipe};
-pub use life::{Event, Health, Observation, Policy, Progress, State};
+pub use life::{Event, Health, Observation, Policy, Progress, Stall, Stalls, State};
 pub use phase::Phase;
 pub use supervisor::Supervisor;

@@ -7,6 +7,9 @@
 //!                           ▼
 //!                        Failed ─▶ Starting, after a pause; or for good
 //! ```
+//!
+//! What was killed and is not gone in time is given up: it may hold its memory and its ports, so
+//! that nothing can be started in its place.
 
 mod observation;
 mod policy;
@@ -16,11 +19,12 @@ mod watch;
 
 pub use observation::{Health, Observation, Progress};
 pub use policy::Policy;
+pub use watch::{Stall, Stalls};
 
 use crate::cause::Cause;
 use crate::phase::Phase;
 use std::time::{Duration, Instant};
-use watch::Watch;
+use watch::Illness;
 
 /// Where an engine stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +54,8 @@ pub enum State {
     Killing {
         /// Why.
         cause: Cause,
+        /// When it is given up.
+        until: Instant,
     },
     /// It ended, or could not be started.
     Failed {
@@ -60,8 +66,10 @@ pub enum State {
     },
     /// It was asked to end.
     Stopping {
-        /// When it is killed; `None` once it has been.
-        kill_at: Option<Instant>,
+        /// When it is killed, or given up once it has been.
+        until: Instant,
+        /// Whether it was killed.
+        killed: bool,
     },
     /// It ended because it was asked to.
     Stopped,
@@ -148,7 +156,8 @@ pub struct Step {
 pub struct Life {
     policy: Policy,
     state: State,
-    watch: Watch,
+    stalls: Stalls,
+    illness: Illness,
     generation: u64,
     /// Failures in a row.
     failures: u32,
@@ -157,7 +166,8 @@ pub struct Life {
 impl Life {
     /// An engine that is to be started at once.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, state: State::New, watch: Watch::default(), generation: 0, failures: 0 }
+        let (stalls, illness) = (Stalls::default(), Illness::default());
+        Self { policy, state: State::New, stalls, illness, generation: 0, failures: 0 }
     }
 
     /// Where it stands.
@@ -175,7 +185,7 @@ impl Life {
         match &self.state {
             State::Starting { since, .. } => Some(*since + self.policy.start_timeout),
             State::Failed { restart_at, .. } => *restart_at,
-            State::Stopping { kill_at } => *kill_at,
+            State::Killing { until, .. } | State::Stopping { until, .. } => Some(*until),
             _ => None,
         }
     }
@@ -198,13 +208,21 @@ impl Life {
         }
         match &mut self.state {
             State::New | State::Failed { .. } => Step::action(Action::Start),
-            State::Stopping { kill_at } => {
-                *kill_at = None;
+            State::Stopping { until, killed: killed @ false } => {
+                (*until, *killed) = (now + self.policy.kill_timeout, true);
                 Step::action(Action::Kill)
+            }
+            State::Stopping { killed: true, .. } => {
+                self.state = State::Stopped;
+                Step::event(Event::Stopped { by_itself: false })
             }
             State::Starting { phase, why, .. } => {
                 let (waited, phase, why) = (self.policy.start_timeout, *phase, why.take());
-                self.kill(Cause::StartTimeout { waited, phase, why })
+                self.kill(now, Cause::StartTimeout { waited, phase, why })
+            }
+            State::Killing { cause, .. } => {
+                let (waited, cause) = (self.policy.kill_timeout, Box::new(cause.clone()));
+                self.fail(Cause::NotGone { waited, cause }, None)
             }
             _ => Step::default(),
         }
@@ -212,7 +230,7 @@ impl Life {
 
     fn started(&mut self, now: Instant, pid: u32) -> Step {
         self.generation += 1;
-        self.watch = Watch::default();
+        (self.stalls, self.illness) = (Stalls::default(), Illness::default());
         self.state = State::Starting { since: now, phase: Phase::default(), why: None };
         Step::event(Event::Started { pid, generation: self.generation })
     }
@@ -234,33 +252,33 @@ impl Life {
                 Step::default()
             }
             (State::Starting { .. } | State::Unhealthy { .. }, Health::Ready) => {
-                self.watch = Watch::default();
-                self.watch.progress(now, observation.progress);
+                self.stalls = Stalls::default();
+                self.stalls.longest(now, &observation.progress);
                 self.state = State::Ready { since: now };
                 Step::event(Event::Ready)
             }
             (State::Ready { .. }, Health::Ready) => {
-                let stalled = self.watch.progress(now, observation.progress);
-                if stalled.is_zero() || stalled < self.policy.hang_timeout {
-                    return Step::default();
+                match self.stalls.longest(now, &observation.progress) {
+                    Some(Stall { running, lasted }) if lasted >= self.policy.hang_timeout => {
+                        self.kill(now, Cause::Hung { running, stalled: lasted })
+                    }
+                    _ => Step::default(),
                 }
-                let running = observation.progress.map_or(0, |progress| progress.running);
-                self.kill(Cause::Hung { running, stalled })
             }
             (State::Ready { since }, Health::Unavailable(reason)) => {
                 // Health that lasted counts, whatever comes after it.
                 if now.duration_since(*since) >= self.policy.forget_after {
                     self.failures = 0;
                 }
-                self.watch = Watch::default();
-                self.watch.unhealthy(now);
+                self.illness = Illness::default();
+                self.illness.lasted(now);
                 self.state = State::Unhealthy { reason: reason.clone() };
                 Step::event(Event::Unhealthy { reason })
             }
             (State::Unhealthy { .. }, Health::Unavailable(reason)) => {
-                let lasted = self.watch.unhealthy(now);
+                let lasted = self.illness.lasted(now);
                 if lasted >= self.policy.unhealthy_timeout {
-                    return self.kill(Cause::HalfDead { reason, lasted });
+                    return self.kill(now, Cause::HalfDead { reason, lasted });
                 }
                 self.state = State::Unhealthy { reason };
                 Step::default()
@@ -271,12 +289,14 @@ impl Life {
 
     fn ended(&mut self, now: Instant, cause: Cause) -> Step {
         let cause = match &self.state {
-            State::Stopping { kill_at } => {
-                let by_itself = kill_at.is_some();
+            State::Stopping { killed, .. } => {
+                let by_itself = !killed;
                 self.state = State::Stopped;
                 return Step::event(Event::Stopped { by_itself });
             }
-            State::Killing { cause } => cause.clone(),
+            // What was given up may end after all.
+            State::Stopped | State::Failed { restart_at: None, .. } => return Step::default(),
+            State::Killing { cause, .. } => cause.clone(),
             State::Ready { since } => {
                 if now.duration_since(*since) >= self.policy.forget_after {
                     self.failures = 0;
@@ -287,10 +307,15 @@ impl Life {
         };
         self.failures = self.failures.saturating_add(1);
         let again = self.policy.restarts.is_none_or(|limit| self.failures <= limit);
-        let restart_in = again.then(|| self.pause());
-        let restart_at = restart_in.map(|pause| now + pause);
+        let restart = again.then(|| (now, self.pause()));
+        self.fail(cause, restart)
+    }
+
+    /// Waits for the next start, a while from some time on, or gives up.
+    fn fail(&mut self, cause: Cause, restart: Option<(Instant, Duration)>) -> Step {
+        let restart_at = restart.map(|(now, pause)| now + pause);
         self.state = State::Failed { cause: cause.clone(), restart_at };
-        Step::event(Event::Failed { cause, restart_in })
+        Step::event(Event::Failed { cause, restart_in: restart.map(|(_, pause)| pause) })
     }
 
     fn stop(&mut self, now: Instant, grace: Duration) -> Step {
@@ -301,26 +326,26 @@ impl Life {
                 Step::event(Event::Stopped { by_itself: true })
             }
             State::Starting { .. } | State::Ready { .. } | State::Unhealthy { .. } => {
-                self.state = State::Stopping { kill_at: Some(kill_at) };
+                self.state = State::Stopping { until: kill_at, killed: false };
                 Step::action(Action::Terminate)
             }
-            State::Killing { .. } => {
-                self.state = State::Stopping { kill_at: None };
+            State::Killing { until, .. } => {
+                self.state = State::Stopping { until: *until, killed: true };
                 Step::default()
             }
             // Asked again: it may only become shorter.
-            State::Stopping { kill_at: Some(earlier) } => {
-                *earlier = kill_at.min(*earlier);
+            State::Stopping { until, killed: false } => {
+                *until = kill_at.min(*until);
                 Step::default()
             }
-            State::Stopping { kill_at: None } | State::Stopped => Step::default(),
+            State::Stopping { killed: true, .. } | State::Stopped => Step::default(),
         }
     }
 
     /// Ends the process for a cause; nobody should send it requests any more.
-    fn kill(&mut self, cause: Cause) -> Step {
+    fn kill(&mut self, now: Instant, cause: Cause) -> Step {
         let reason = cause.to_string();
-        self.state = State::Killing { cause };
+        self.state = State::Killing { cause, until: now + self.policy.kill_timeout };
         Step { action: Some(Action::Kill), event: Some(Event::Unhealthy { reason }) }
     }
 

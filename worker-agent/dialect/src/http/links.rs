@@ -162,7 +162,8 @@ impl Answered {
         self.link.is_none()
     }
 
-    fn poll_read(
+    /// What [`Self::read`] waits for.
+    pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
         hand_on: impl FnMut(&[u8]),

@@ -178,6 +178,15 @@ impl Client {
         }
     }
 
+    /// With what status the engine answers to a GET; the connection is closed.
+    pub(crate) async fn status(&self, path: &str) -> Result<StatusCode, Fault> {
+        self.within(QUERY_TIMEOUT, path, async {
+            let answer = self.send(Method::GET, path, None, Vec::new()).await?;
+            Ok(answer.status())
+        })
+        .await
+    }
+
     /// Whether the engine answers its health check at `path`.
     pub(crate) async fn healthy(&self, path: &str) -> Result<(), Fault> {
         // Asked every second: as good a time as any.

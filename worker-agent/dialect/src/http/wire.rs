@@ -65,6 +65,9 @@ impl Wire {
                     self.unused.start += length - before;
                     // What an engine says in between is not the answer.
                     if !head.status.is_informational() {
+                        if matches!(head.framing, Framing::Chunks(_)) {
+                            self.acknowledge_late();
+                        }
                         return Ok(head);
                     }
                     bytes.clear();
@@ -73,6 +76,20 @@ impl Wire {
         }
         let why = format!("the head is larger than {MAX_HEAD_BYTES} bytes");
         Err(Error::new(ErrorKind::InvalidData, why))
+    }
+
+    /// Has the system acknowledge what is read together with what is read next, not at once: for
+    /// an answer in many small pieces that is half of what reading it costs. What nothing follows
+    /// is acknowledged after 40 ms, and from then on everything at once again, so that an engine
+    /// that waits for it waits once.
+    fn acknowledge_late(&self) {
+        // Where this fails, or the system does not have it, reading is only dearer.
+        #[cfg(target_os = "linux")]
+        let _ = match self.stream.inner() {
+            MaybeHttpsStream::Http(tcp) => tcp.inner(),
+            MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner().inner(),
+        }
+        .set_quickack(false);
     }
 
     /// Hands on what came of a body; says how much that was, which is 0 where the connection ended.

@@ -76,6 +76,7 @@ pub(super) async fn describe(
     let ranks = info.dp_size.unwrap_or(1).max(1);
     let connector = connector(&info, given);
     let base = models.data.iter().find(|model| model.parent.is_none());
+    let needs_prefill = connector.as_ref().is_some_and(|own| !own.role.prefills());
     let handover = connector.as_ref().filter(|own| own.role.prefills());
     let handover = handover.map(|own| advert(&info, own, client.host())).transpose()?;
     let mut adapters = adapters(&info.lora_paths);
@@ -96,6 +97,7 @@ pub(super) async fn describe(
         },
         adapters,
         handover: handover.map(|advert| json::raw(&advert)),
+        needs_prefill,
         model: info.served_model_name.unwrap_or(info.model_path),
     };
     let learnt = Learnt {

@@ -56,7 +56,13 @@ pub(super) fn pair(
         bootstrap_room: (request & i64::MAX.unsigned_abs()).max(1),
     });
     // What prefill chooses travels with the KV.
-    Ok(Manner::Together { prefill: both.clone(), decode: both, first: First::Passed })
+    Ok(Manner::Together {
+        prefill: both.clone(),
+        decode: both,
+        first: First::Passed,
+        // Chunks are sent as they are computed, and prefill answers when the last has arrived.
+        prompt_first: false,
+    })
 }
 
 /// What an engine with `own` is told with a request.
@@ -87,7 +93,7 @@ pub(super) fn bootstrap(hand: &Hand, own: Option<&Connector>) -> Result<Option<B
 /// is none for another engine.
 fn half(own: &Connector) -> Fault {
     let part = if own.role.prefills() { "computes prompts" } else { "goes on from prompts" };
-    Fault::Overloaded(format!("the engine {part} of a pair, and nobody does the other part"))
+    Fault::Half(format!("the engine {part} of a pair, and nobody does the other part"))
 }
 
 /// The place and the room in which an engine meets nobody: it takes it that its KV is there, or
@@ -120,7 +126,9 @@ mod tests {
         let decode = connector(Role::Decode);
         for (request, room) in [(7, 7), (u64::MAX, i64::MAX as u64), (1 << 63, 1)] {
             let manner = pair(request, &advert(), Some(&decode)).unwrap();
-            let Manner::Together { prefill, decode: told, .. } = manner else { panic!("in turn") };
+            let Manner::Together { prefill, decode: told, prompt_first: false, .. } = manner else {
+                panic!("in turn")
+            };
             assert_eq!(prefill.get(), told.get());
             let told = bootstrap(&Hand::Decode(told), Some(&decode)).unwrap().unwrap();
             assert_eq!((told.bootstrap_room, told.bootstrap_port), (room, 8998));
@@ -154,7 +162,7 @@ mod tests {
         for role in [Role::Prefill, Role::Decode] {
             let own = connector(role);
             let refused = bootstrap(&Hand::Whole, Some(&own));
-            assert!(matches!(refused, Err(Fault::Overloaded(_))), "{refused:?}");
+            assert!(matches!(refused, Err(Fault::Half(_))), "{refused:?}");
             let told = bootstrap(&Hand::Canary, Some(&own)).unwrap().unwrap();
             assert_eq!((&*told.bootstrap_host, told.bootstrap_room), ("2.2.2.2", 0));
         }

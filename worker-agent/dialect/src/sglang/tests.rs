@@ -77,7 +77,9 @@ async fn older_versions_describe_themselves_elsewhere() {
 #[tokio::test]
 async fn a_pair_meets_in_a_room_of_the_prefills() {
     let prefill = engine(server_info(json!({"disaggregation_mode": "prefill"}))).await;
-    let advert = dialect(&prefill, None).describe().await.unwrap().handover.unwrap();
+    let described = dialect(&prefill, None).describe().await.unwrap();
+    assert!(!described.needs_prefill);
+    let advert = described.handover.unwrap();
     let said: Value = serde_json::from_str(advert.get()).unwrap();
     assert_eq!(said["bootstrap_host"], json!("127.0.0.1"));
     assert_eq!(said["bootstrap_port"], json!(8998));
@@ -90,7 +92,8 @@ async fn a_pair_meets_in_a_room_of_the_prefills() {
     .await;
     let dialect = dialect(&server, None);
     assert!(matches!(dialect.pair(7, &advert), Err(Fault::Unsupported(_))), "not described yet");
-    assert!(dialect.describe().await.unwrap().handover.is_none());
+    let described = dialect.describe().await.unwrap();
+    assert!(described.handover.is_none() && described.needs_prefill);
     let Manner::Together { decode, .. } = dialect.pair(7, &advert).unwrap() else {
         panic!("in turn")
     };

@@ -5,12 +5,20 @@
 //! documented schemas. The server rejects fields that it does not know, and versions know
 //! different ones, so only what is asked for is said.
 //!
+//! Two servers work in turn, the context server first (`schedule_style` 0). To have generation begin
+//! first it would have to know the other's `ctx_info_endpoint` and the layout of its ranks, which
+//! versions tell differently; what it saves is a handshake.
+//!
+//! A server is taken for one rank: with `enable_attention_dp` it chooses the rank of each request
+//! itself, so that prefixes are known of its rank 0 alone, and events of the others are passed over.
+//!
 //! What a context server holds for a generation server that never asks, it holds until its own
 //! time is over (`cache_transceiver_config.kv_transfer_timeout_ms`): there is no request that frees
 //! it.
 
 mod decode;
 mod encode;
+mod page;
 
 use crate::answer::{Streamed, Whole};
 use crate::http::{self, Client};
@@ -111,6 +119,12 @@ impl Trtllm {
             .is_some_and(|api| api.components.schemas.completion.properties.contains_key(field))
     }
 
+    /// Tokens per KV block and blocks, as far as there is a metrics page that says so.
+    async fn cache(&self) -> (Option<u32>, Option<u32>) {
+        let page = self.client.query("/prometheus/metrics").await;
+        page.map_or((None, None), |page| page::cache(&String::from_utf8_lossy(&page)))
+    }
+
     async fn model(&self) -> Result<String, Fault> {
         if let Some(model) = self.model.read().clone() {
             return Ok(model);
@@ -148,7 +162,9 @@ impl Dialect for Trtllm {
         *self.model.write() = None;
         let version = self.client.query_json::<Version>("/version");
         let priority = async { Ok(self.has_field("priority").await) };
-        let (version, model, priority) = tokio::try_join!(version, self.model(), priority)?;
+        let cache = async { Ok(self.cache().await) };
+        let (version, model, priority, (block_size, total_blocks)) =
+            tokio::try_join!(version, self.model(), priority, cache)?;
         self.takes_priority.store(priority, Ordering::Relaxed);
         let prefills = self.connector.as_ref().filter(|own| own.role.prefills());
         let handover = prefills
@@ -156,6 +172,8 @@ impl Dialect for Trtllm {
         Ok(Description {
             version: format!("tensorrt-llm {}", version.version),
             model,
+            block_size,
+            total_blocks,
             ranks: 1,
             handover,
             ..Description::default()

@@ -1,6 +1,6 @@
 //! The dialect against answers written from the documented schemas, over real connections.
 
-use crate::testkit::{Reply, Server, ask, read, recorded};
+use crate::testkit::{Reply, Server, ask, fixture, read, recorded};
 use crate::{
     Ask, Connector, Dialect, Fault, Finish, First, Hand, Kind, Manner, Operation, Options, Role,
     connect,
@@ -25,6 +25,10 @@ async fn an_engine_is_described_as_far_as_it_tells() {
         ("GET /version", by_hand("version.response.json")),
         ("GET /v1/models", by_hand("models.response.json")),
         ("GET /health", Reply::ok("")),
+        (
+            "GET /prometheus/metrics",
+            Reply::ok(fixture("trtllm-1.2-by-hand/prometheus-metrics.txt")),
+        ),
     ])
     .await;
     let dialect = dialect(&server, Some(Role::Prefill));
@@ -32,6 +36,7 @@ async fn an_engine_is_described_as_far_as_it_tells() {
     let described = dialect.describe().await.unwrap();
     assert_eq!(described.version, "tensorrt-llm 1.2.1");
     assert_eq!((&*described.model, described.ranks), ("tiny", 1));
+    assert_eq!((described.block_size, described.total_blocks), (Some(32), Some(4096)));
     assert!(described.events.is_empty());
     let handover = described.handover.expect("it prefills");
     let decodes = super::tests::dialect(&server, Some(Role::Decode));

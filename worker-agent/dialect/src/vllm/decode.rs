@@ -1,6 +1,7 @@
 //! From vLLM's answers to deltas: the same fields in chunks and in whole answers.
 
 use super::handover;
+use super::usual::Usual;
 use crate::answer::Decoder;
 use crate::http::fault_of_request;
 use crate::json::{Entries, First};
@@ -28,13 +29,28 @@ struct Said<'a> {
 
 #[derive(Deserialize)]
 struct Choice<'a> {
-    token_ids: Option<Vec<u32>>,
+    #[serde(borrow)]
+    token_ids: Option<&'a RawValue>,
     finish_reason: Option<Reason>,
     #[serde(borrow)]
     logprobs: Option<&'a RawValue>,
     /// Completions have them here.
     #[serde(borrow)]
     prompt_logprobs: Option<&'a RawValue>,
+}
+
+impl Said<'_> {
+    /// The array of token ids where there is nothing else that an answer without logprobs has.
+    fn only_ids(&self) -> Option<&str> {
+        let choice =
+            self.choices.0.as_ref().filter(|choice| {
+                choice.finish_reason.is_none() && choice.prompt_logprobs.is_none()
+            })?;
+        let nothing_else = self.usage.is_none()
+            && self.kv_transfer_params.is_none()
+            && self.prompt_logprobs.is_none();
+        choice.token_ids.filter(|_| nothing_else).map(RawValue::get)
+    }
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -66,6 +82,7 @@ pub(crate) struct Decode {
     hands_over: bool,
     last: Option<u32>,
     reason: Option<Reason>,
+    usual: Usual,
 }
 
 impl Decode {
@@ -79,6 +96,7 @@ impl Decode {
             hands_over: matches!(ask.hand, Hand::Prefill(None)),
             last: None,
             reason: None,
+            usual: Usual::default(),
         }
     }
 
@@ -106,8 +124,8 @@ impl Decode {
     }
 
     fn choice(&mut self, choice: Choice<'_>, delta: &mut Delta) -> Result<(), Fault> {
-        let tokens = match choice.token_ids {
-            Some(tokens) => tokens,
+        let tokens: Vec<u32> = match choice.token_ids {
+            Some(ids) => serde_json::from_str(ids.get()).map_err(unknown)?,
             None if choice.finish_reason.is_some() => Vec::new(),
             None => return Err(Fault::Failed("the engine sends no token ids".into())),
         };
@@ -129,9 +147,16 @@ impl Decode {
 
 impl Decoder for Decode {
     fn event(&mut self, event: &[u8], delta: &mut Delta) -> Result<(), Fault> {
+        if self.usual.read(event, &mut delta.tokens) {
+            self.last = delta.tokens.last().copied();
+            return Ok(());
+        }
         let said: Said<'_> = serde_json::from_slice(event).map_err(unknown)?;
         if said.error.is_some() {
             return Err(error(event));
+        }
+        if let Some(ids) = said.only_ids().filter(|_| self.logprobs.is_none()) {
+            self.usual.learn(event, ids);
         }
         if let Some(count) = self.prompt_logprobs {
             let of_choice = said.choices.0.as_ref().and_then(|choice| choice.prompt_logprobs);

@@ -5,7 +5,7 @@ use super::{Endpoint, Learnt, Target};
 use crate::events::{self, shifted};
 use crate::http::Client;
 use crate::{Connector, Description, EventSource, Fault, Role, json};
-use ::http::{Method, StatusCode};
+use ::http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
@@ -125,6 +125,7 @@ pub(super) async fn describe(
         events: sources.values().filter_map(|said| event_source(said, client.host())).collect(),
         adapters: adapters.map(|model| model.id.clone()).collect(),
         handover: handover.map(|advert| json::raw(&advert)),
+        needs_prefill: false,
     };
     let max_logprobs = config.model_config.as_ref().and_then(|config| config.max_logprobs);
     let max_logprobs = max_logprobs.map(|max| u32::try_from(max).unwrap_or(u32::MAX));
@@ -152,8 +153,7 @@ async fn server_info(client: &Client) -> Result<ServerInfo, Fault> {
 
 /// Asked with a method that it does not take, a route that exists says so, and nothing happens.
 async fn endpoint(client: &Client) -> Result<Endpoint, Fault> {
-    let answer = client.send(Method::GET, Endpoint::Generate.path(), None, Vec::new()).await?;
-    Ok(match answer.status() {
+    Ok(match client.status(Endpoint::Generate.path()).await? {
         StatusCode::NOT_FOUND => Endpoint::Completions,
         _ => Endpoint::Generate,
     })

@@ -179,6 +179,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_client_says_of_a_hand_over_has_no_way_to_an_engine() {
+        let steering = ["kv_transfer_params", "bootstrap", "data_parallel_rank", "request_id"];
+        for endpoint in [Endpoint::Generate, Endpoint::Completions] {
+            let got = check(&Ask { rank: Some(1), ..everything() }, endpoint).to_string();
+            for name in steering {
+                assert!(!got.contains(name), "{name} in {got}");
+            }
+        }
+    }
+
+    #[test]
     fn completions_carry_the_same_beside_the_prompt() {
         let got = check(&everything(), Endpoint::Completions);
         assert_eq!(got["prompt"], json!([1, 2, 3]));

@@ -12,9 +12,11 @@
 //! them; counted in `vllm:nixl_num_kv_expired_reqs_total`), and Mooncake after
 //! `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`, 480 s.
 //!
+//! MoRI-IO is not supported: its engines must be told of each other's pods.
+//!
 //! Source: the scheduler and the connectors of vLLM 0.32.0.
 
-use super::Learnt;
+use super::{Learnt, kept};
 use crate::json;
 use crate::{Connector, Fault, First, Hand, Manner};
 use serde::{Deserialize, Serialize};
@@ -22,18 +24,33 @@ use serde_json::value::RawValue;
 
 /// The connectors that are known, by how a request is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+pub(super) enum Family {
     /// Prefill answers with what decode is told; decode reads the KV from it, or prefill writes it.
     Nixl { reads: bool },
     /// Both are told the same, at once.
     Mooncake,
+    /// What prefill stores decode finds by the prompt, where both see the same storage: neither is
+    /// told anything.
+    Storage,
+    /// Prefill keeps the KV in host memory under a name, and decode reads it there.
+    Offloading,
 }
 
-fn family(connector: &str) -> Result<Family, Fault> {
+/// How a connector shares requests.
+///
+/// # Errors
+///
+/// [`Fault::Unsupported`] where that is not known.
+pub(super) fn family(connector: &str) -> Result<Family, Fault> {
     match connector {
         "NixlConnector" => Ok(Family::Nixl { reads: true }),
         "NixlPushConnector" => Ok(Family::Nixl { reads: false }),
         "MooncakeConnector" => Ok(Family::Mooncake),
+        // The older name of the first is the second.
+        "ExampleConnector" | "SharedStorageConnector" => Ok(Family::Storage),
+        "LMCacheConnectorV1" | "LMCacheMPConnector" => Ok(Family::Storage),
+        "OffloadingConnector" => Ok(Family::Offloading),
+        "MoRIIOConnector" => Err(Fault::Unsupported("MoRI-IO is not supported".into())),
         _ => Err(Fault::Unsupported(format!("connector {connector:?} is none that is known"))),
     }
 }
@@ -86,6 +103,7 @@ pub(super) fn pair(request: u64, prefill: &RawValue, learnt: &Learnt) -> Result<
             _ => First::Dropped,
         })),
         Family::Mooncake => together(request, theirs),
+        Family::Storage | Family::Offloading => Ok(Manner::InTurn(First::Dropped)),
     }
 }
 
@@ -124,6 +142,8 @@ fn together(request: u64, theirs: Advert) -> Result<Manner, Fault> {
         prefill: json::raw(&prefill),
         decode: json::raw(&decode),
         first: First::Dropped,
+        // Blocks are written where the prefill's request has finished.
+        prompt_first: true,
     })
 }
 
@@ -176,6 +196,10 @@ pub(super) fn check(hand: &Hand, own: Option<&Connector>) -> Result<(), Fault> {
         (Family::Nixl { .. }, Hand::Decode(told)) => nixl_decode(&params(told)?),
         (Family::Mooncake, Hand::Prefill(Some(told))) => mooncake_prefill(&params(told)?),
         (Family::Mooncake, Hand::Decode(told)) => mooncake_decode(&params(told)?),
+        (Family::Storage | Family::Offloading, Hand::Prefill(None)) => Ok(()),
+        // It is told nothing, whatever was handed over.
+        (Family::Storage, Hand::Decode(_)) => Ok(()),
+        (Family::Offloading, Hand::Decode(told)) => kept::check(told),
         _ => Err(Fault::Invalid(format!("handover: {} works the other way", own.name))),
     }
 }
@@ -214,12 +238,12 @@ fn wants_remote_prefill(params: &Params) -> Result<(), Fault> {
     Err(Fault::Invalid("handover: do_remote_prefill is not what is asked for".into()))
 }
 
-fn text(field: &str, value: Option<&String>) -> Result<(), Fault> {
+pub(super) fn text(field: &str, value: Option<&String>) -> Result<(), Fault> {
     present(field, value.map(String::len))
 }
 
 /// Whether the field is there and not empty, or not zero.
-fn present(field: &str, size: Option<usize>) -> Result<(), Fault> {
+pub(super) fn present(field: &str, size: Option<usize>) -> Result<(), Fault> {
     match size {
         Some(1..) => Ok(()),
         Some(0) => Err(Fault::Invalid(format!("handover: {field} is empty"))),
@@ -345,6 +369,27 @@ mod tests {
     }
 
     #[test]
+    fn connectors_that_keep_the_kv_pair_in_turn() {
+        let names = ["ExampleConnector", "SharedStorageConnector", "LMCacheConnectorV1"];
+        for name in names.into_iter().chain(["LMCacheMPConnector", "OffloadingConnector"]) {
+            let own = connector(name, Role::Both);
+            let advert = json!({"connector": name, "version": "0.32.0", "block_size": 32});
+            let manner = pair(7, &raw(&advert.to_string()), &learnt(&own, "0.32.0"));
+            assert!(matches!(manner, Ok(Manner::InTurn(First::Dropped))), "{manner:?}");
+            assert_eq!(check(&Hand::Prefill(None), Some(&own)), Ok(()));
+            let told = Hand::Prefill(Some(raw("{}")));
+            assert!(matches!(check(&told, Some(&own)), Err(Fault::Invalid(_))));
+        }
+    }
+
+    #[test]
+    fn what_is_not_supported_is_named() {
+        let own = connector("MoRIIOConnector", Role::Both);
+        let fault = check(&Hand::Prefill(None), Some(&own)).unwrap_err();
+        assert_eq!(fault.to_string(), "MoRI-IO is not supported");
+    }
+
+    #[test]
     fn blocks_of_several_groups_are_told_apart() {
         let check =
             |ids: Value| is_of_one_group(&raw(&json!({"remote_block_ids": ids}).to_string()));
@@ -365,7 +410,9 @@ mod tests {
             engines: vec!["988f444d".into()],
         };
         let manner = pair(10, &json::raw(&advert), &learnt(&own, "0.32.0")).unwrap();
-        let Manner::Together { prefill, decode, first: First::Dropped } = manner else {
+        let Manner::Together { prefill, decode, first: First::Dropped, prompt_first: true } =
+            manner
+        else {
             panic!("{manner:?}")
         };
         let expected = json!({

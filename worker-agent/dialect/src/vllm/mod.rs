@@ -4,17 +4,25 @@
 //! Source: vLLM 0.32.0, recorded from a running server and read in its source. Cached-token
 //! counts need `--enable-prompt-tokens-details`; what an engine may be told to do as a whole needs
 //! its development mode.
+//!
+//! A request is aborted by closing its connection, which the engine sees within 70 ms. To abort it by
+//! name would need the engine's own name for it, which differs from ours by endpoint and version, and
+//! an unknown name is answered 200 as well: nobody could tell that nothing was aborted.
 
 mod decode;
 mod describe;
 mod encode;
 mod handover;
+mod kept;
 mod operate;
+mod usual;
 
 use crate::answer::{Streamed, Whole};
 use crate::connect::Names;
 use crate::http::{self, Client, Headers};
-use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation, trace};
+use crate::{
+    Answer, Ask, Connector, Delta, Description, Dialect, Fault, Hand, Manner, Operation, trace,
+};
 use ::http::{HeaderName, HeaderValue};
 use async_trait::async_trait;
 use parking_lot::RwLock;
@@ -100,8 +108,14 @@ impl Dialect for Vllm {
 
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
         self.check_hand(&ask.hand)?;
-        let target = self.learnt.read().target;
-        let stream = encode::streams(&ask);
+        let (target, (ask, handover)) = {
+            let learnt = self.learnt.read();
+            let host = self.client.host();
+            kept::check_prompt(learnt.connector.as_ref(), &ask.tokens)?;
+            (learnt.target, kept::in_words_of(learnt.connector.as_ref(), ask, host))
+        };
+        // Who hands something over does so with its last word.
+        let stream = encode::streams(&ask) && handover.is_none();
         let body = encode::body(&ask, target, stream)?;
         let body = self.client.ask(target.endpoint.path(), body, headers(&ask)?).await?;
         let decode = Decode::new(&ask);
@@ -109,7 +123,8 @@ impl Dialect for Vllm {
             return Ok(Box::new(Streamed::new(body, decode)));
         }
         let delta = decode.whole(&http::collect(body).await?)?;
-        Ok(Box::new(Whole(Some(delta))))
+        let handover = handover.or(delta.handover);
+        Ok(Box::new(Whole(Some(Delta { handover, ..delta }))))
     }
 
     fn forgets(&self, operation: &Operation) -> bool {

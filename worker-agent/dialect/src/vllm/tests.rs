@@ -96,6 +96,19 @@ async fn outside_of_the_development_mode_the_rest_is_still_known() {
 }
 
 #[tokio::test]
+async fn a_description_of_which_one_answer_never_comes_is_given_up() {
+    let endpoint = "GET /inference/v1/generate";
+    let mut server = Server::start(but(vec![(endpoint, Reply::Silent)])).await;
+    let dialect = dialect(&server, None);
+    let described = tokio::spawn(async move { dialect.describe().await });
+    for _ in says_of_itself() {
+        next_seen(&mut server).await;
+    }
+    tokio::time::pause();
+    assert!(matches!(described.await.unwrap(), Err(Fault::Unreachable(_))));
+}
+
+#[tokio::test]
 async fn the_engines_word_on_its_connector_goes_first() {
     let mut info: Value =
         serde_json::from_slice(&fixture("vllm-0.32.0/main/11-server_info.response.json")).unwrap();
@@ -172,6 +185,32 @@ async fn prefill_hands_over_what_decode_takes() {
     assert_eq!(all.tokens[..1], first.tokens);
     let body = next_seen(&mut server).await.body;
     assert!(String::from_utf8(body.to_vec()).unwrap().contains(handover.get()));
+}
+
+#[tokio::test]
+async fn a_storage_is_filled_by_one_request_and_found_by_another() {
+    let answer = recorded("vllm-0.32.0/pd-nixl/19-generate-prefill.response.json");
+    let mut server = Server::start([(GENERATE, answer), ("GET /health", Reply::ok(""))]).await;
+    let prefills = dialect(&server, Some(("ExampleConnector", Role::Prefill)));
+    let asked = Ask { hand: Hand::Prefill(None), ..ask(&[1, 2]) };
+    let (all, _) = read(prefills.generate(asked).await.unwrap()).await.unwrap();
+    let body: Value = serde_json::from_slice(&next_seen(&mut server).await.body).unwrap();
+    assert_eq!(
+        (&body["sampling_params"]["max_tokens"], &body["stream"]),
+        (&1.into(), &false.into())
+    );
+    assert_eq!(body.get("kv_transfer_params"), None);
+
+    let mut server = Server::start([(GENERATE, recorded(STREAM))]).await;
+    let decodes = dialect(&server, Some(("ExampleConnector", Role::Decode)));
+    let hand = Hand::Decode(all.handover.expect("decode is begun with something"));
+    read(decodes.generate(Ask { hand, ..ask(&[1, 2]) }).await.unwrap()).await.unwrap();
+    let body: Value = serde_json::from_slice(&next_seen(&mut server).await.body).unwrap();
+    assert_eq!(
+        (&body["sampling_params"]["max_tokens"], &body["stream"]),
+        (&16.into(), &true.into())
+    );
+    assert_eq!(body.get("kv_transfer_params"), None);
 }
 
 #[tokio::test]
@@ -298,6 +337,21 @@ async fn dropping_an_answer_or_its_future_tells_the_engine() {
     next_seen(&mut server).await;
     waiting.abort();
     server.gone.recv().await.expect("the server sees it");
+}
+
+#[tokio::test]
+async fn a_request_is_aborted_by_its_connection_and_never_by_a_name() {
+    let mut server = Server::start(but(vec![(GENERATE, Reply::Silent)])).await;
+    let dialect = dialect(&server, None);
+    let waiting = tokio::spawn(async move { dialect.generate(ask(&[1])).await.err() });
+    let seen = next_seen(&mut server).await;
+    assert_eq!(
+        (&*seen.line, &seen.headers["x-request-id"]),
+        (GENERATE, &"request-1".parse().unwrap())
+    );
+    waiting.abort();
+    server.gone.recv().await.expect("the engine is told by the end of the connection");
+    assert!(server.seen.try_recv().is_err(), "and by nothing else");
 }
 
 #[tokio::test]

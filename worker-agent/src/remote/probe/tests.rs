@@ -74,8 +74,10 @@ async fn a_canary_is_wanted_after_idle_time_and_only_then() {
     let mut idle = Idle::default();
     let mut wanted = async |passed: Duration| {
         tokio::time::advance(passed).await;
-        probe.wants_canary(&mut idle)
+        !probe.wants_canary(&mut idle).is_empty()
     };
+    // The first look only begins to count.
+    assert!(!wanted(IDLE).await);
     assert!(!wanted(IDLE / 2).await);
     assert!(wanted(IDLE / 2).await);
     // A request that came and went begins the time anew; one that runs stops it.
@@ -91,8 +93,8 @@ async fn a_canary_is_wanted_after_idle_time_and_only_then() {
     probe.resting.store(true, Ordering::Relaxed);
     assert!(!wanted(IDLE).await);
     probe.resting.store(false, Ordering::Relaxed);
-    assert!(!wanted(IDLE).await);
-    assert!(wanted(IDLE).await);
+    assert!(!wanted(IDLE / 2).await);
+    assert!(wanted(IDLE / 2).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,25 +104,39 @@ async fn a_canary_asks_every_rank_and_a_broken_connection_is_tried_again_once() 
     let engine = Scripted::new([unreachable(), vec![last(1)], busy]);
     let probe = engine.probe(None);
     probe.tallies.set(vec![Arc::default(), Arc::default()]).unwrap();
-    assert_eq!(probe.canary().await, Ok(()));
+    assert_eq!(probe.canary(vec![0, 1]).await, Ok(()));
     let ranks = engine.asks.borrow().iter().map(|ask| ask.rank).collect::<Vec<_>>();
     assert_eq!(ranks, [Some(0), Some(0), Some(1)]);
     engine.scripts.lock().extend([unreachable(), unreachable()]);
-    assert_eq!(probe.canary().await, Err("a canary failed: gone".into()));
+    assert_eq!(probe.canary(vec![0, 1]).await, Err("a canary failed: gone".into()));
     engine.scripts.lock().push_back(vec![Step::Fail(Fault::Failed("x".into()))]);
-    assert_eq!(probe.canary().await, Err("a canary failed: x".into()));
+    assert_eq!(probe.canary(vec![0, 1]).await, Err("a canary failed: x".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_is_idle_is_asked_for_a_token_while_others_are_busy() {
+    let probe = Scripted::new([]).probe(Some(IDLE));
+    let tallies = [Arc::new(Tally::default()), Arc::new(Tally::default())];
+    probe.tallies.set(tallies.to_vec()).unwrap();
+    let _busy = tallies[0].enter(1);
+    let mut idle = Idle::default();
+    assert_eq!(probe.wants_canary(&mut idle), [0_u16; 0]);
+    tokio::time::advance(IDLE).await;
+    assert_eq!(probe.wants_canary(&mut idle), [1]);
+    assert_eq!(probe.wants_canary(&mut idle), [0_u16; 0]);
 }
 
 #[test]
-fn progress_is_that_of_all_ranks_and_none_while_the_engine_rests() {
+fn progress_is_that_of_each_rank_and_none_while_the_engine_rests() {
     let probe = Scripted::new([]).probe(None);
-    assert_eq!(probe.progress(), (0, 0));
+    assert_eq!(probe.progress(), []);
     let tallies = [Arc::new(Tally::default()), Arc::new(Tally::default())];
     probe.tallies.set(tallies.to_vec()).unwrap();
     let mut first = tallies[0].enter(1);
     let _second = tallies[1].enter(1);
     first.tokens(3);
-    assert_eq!(probe.progress(), (2, 3));
+    let of = |running, counter| Progress { running, counter };
+    assert_eq!(probe.progress(), [of(1, 3), of(1, 0)]);
     probe.resting.store(true, Ordering::Relaxed);
-    assert_eq!(probe.progress(), (0, 0));
+    assert_eq!(probe.progress(), [of(0, 3), of(0, 0)]);
 }

@@ -58,12 +58,22 @@ impl Flags {
         given.value.as_deref()
     }
 
+    /// The value of this flag as a number; 1 where it has none.
+    pub(super) fn count(&self, name: &str) -> u32 {
+        self.value(name).and_then(|count| count.parse().ok()).unwrap_or(1).max(1)
+    }
+
     /// Whether the user gave this flag, or `--no-` of it, or a part of its value.
     pub(super) fn has(&self, name: &str) -> bool {
         self.given.iter().any(|given| {
             let given = given.whole();
             given == name || given.strip_prefix("no-") == Some(name)
         })
+    }
+
+    /// Whether the user gave this flag, and not `--no-` of it.
+    pub(super) fn is_on(&self, name: &str) -> bool {
+        self.given.iter().any(|given| given.name == name)
     }
 
     /// Whether the user gave this flag with its whole value, or this part of it.

@@ -73,19 +73,28 @@ pub fn sglang(options: &Options) -> Result<EngineCommand, CommandError> {
     if !flags.has("log-level-http") {
         args.extend(words(["--log-level-http", "warning"]));
     }
-    let file = options.key.as_ref().filter(|_| !flags.has("config")).map(key_file);
+    let key = options.key.as_ref().filter(|_| !flags.has("config"));
+    let file = key.map(|key| key_file(options, key));
     if let Some((path, _)) = &file {
         args.extend(words(["--config", &path.display().to_string()]));
     }
     args.extend(options.extra.iter().cloned());
     let program = options.program.clone().unwrap_or_else(|| "python3".into());
-    let (env, files, secrets) = (python_env(), file.into_iter().collect(), secrets(options));
-    Ok(EngineCommand { program, args, env, files, secrets })
+    let (files, secrets) = (file.into_iter().collect(), secrets(options));
+    Ok(EngineCommand { program, args, env: env(options), files, secrets })
+}
+
+fn env(options: &Options) -> Vec<(String, String)> {
+    let mut env = python_env();
+    // Where KV is sent to and fetched from; by itself it takes the first address that it finds.
+    let address = options.side_channel.filter(|_| options.role != Role::Aggregated);
+    env.extend(address.map(|address| ("SGLANG_HOST_IP".to_owned(), host(address.ip()))));
+    env
 }
 
 /// A file of flags in YAML, of which JSON is a part.
-fn key_file(key: &Key) -> (PathBuf, String) {
-    (key.home.join("sglang.yaml"), json!({ "api-key": key.secret }).to_string())
+fn key_file(options: &Options, Key(secret): &Key) -> (PathBuf, String) {
+    (options.home.join("sglang.yaml"), json!({ "api-key": secret }).to_string())
 }
 
 fn disaggregation(options: &Options) -> Vec<String> {

@@ -1,6 +1,8 @@
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::path::Path;
 
 type Builder = fn(&Options) -> Result<EngineCommand, CommandError>;
 
@@ -9,7 +11,7 @@ const BUILDERS: [Builder; 3] = [vllm, sglang, trtllm];
 fn options(extra: &[&str]) -> Options {
     let extra = extra.iter().map(|word| (*word).to_owned()).collect();
     let http = "127.0.0.1:8001".parse().unwrap();
-    Options { extra, ..Options::new("/models/tiny", "tiny", http) }
+    Options { extra, ..Options::new("/models/tiny", "tiny", http, "/home") }
 }
 
 fn with_events(extra: &[&str]) -> Options {
@@ -42,7 +44,25 @@ fn a_vllm_publishes_events_and_speaks_token_ids() {
         &["--disable-uvicorn-access-log", "--max-model-len", "2048"],
     ];
     assert_eq!(command.args, expected.concat());
-    assert_eq!(command.env, [("PYTHONUNBUFFERED".into(), "1".into())]);
+    let on = |name: &str| (name.to_owned(), "1".to_owned());
+    assert_eq!(command.env, [on("PYTHONUNBUFFERED"), on("VLLM_SERVER_DEV_MODE")]);
+}
+
+#[test]
+fn a_vllm_can_be_operated_and_takes_adapters_where_it_has_one_server() {
+    let check = |extra: &[&str], adapters: bool| {
+        let env = vllm(&options(extra)).unwrap().env;
+        let has = |name: &str| env.iter().any(|(n, value)| n == name && value == "1");
+        assert!(has("VLLM_SERVER_DEV_MODE"), "{env:?}");
+        assert_eq!(has("VLLM_ALLOW_RUNTIME_LORA_UPDATING"), adapters, "{extra:?}");
+    };
+    check(&[], false);
+    check(&["--no-enable-lora"], false);
+    check(&["--enable-lora"], true);
+    // It refuses to start with several.
+    check(&["--enable-lora", "-dp", "2"], false);
+    check(&["--enable-lora", "-asc=2"], false);
+    check(&["--enable-lora", "--dp=2", "--api-server-count", "1"], true);
 }
 
 #[test]
@@ -138,20 +158,52 @@ fn an_sglang_takes_its_role_and_a_bootstrap_port() {
     let role = "--disaggregation-mode prefill --disaggregation-transfer-backend mooncake";
     assert!(line.contains(role), "{line}");
     assert!(line.contains("--disaggregation-bootstrap-port 8998 --dp-size 2"), "{line}");
+    let address = ("SGLANG_HOST_IP".into(), "127.0.0.1".into());
+    assert!(command.env.contains(&address), "{:?}", command.env);
     options.role = Role::Decode;
-    assert!(!sglang(&options).unwrap().args.join(" ").contains("bootstrap"));
+    let command = sglang(&options).unwrap();
+    assert!(!command.args.join(" ").contains("bootstrap") && command.env.contains(&address));
+    options.role = Role::Aggregated;
+    assert!(!sglang(&options).unwrap().env.contains(&address));
     // A program of the user's is the server itself.
     options.program = Some("/opt/sglang".into());
     assert_eq!(sglang(&options).unwrap().args[0], "--model-path");
 }
 
 #[test]
+fn a_trtllm_gets_a_file_that_has_events_and_metrics_on_unless_there_is_one() {
+    let command = trtllm(&with_events(&[])).unwrap();
+    let line = "/models/tiny --host 127.0.0.1 --port 8001 --backend pytorch \
+        --extra_llm_api_options /home/trtllm.yaml";
+    assert_eq!(command.args.join(" "), line);
+    let file = |command: EngineCommand| {
+        let [(path, text)] = &command.files[..] else { panic!("{:?}", command.files) };
+        assert_eq!(path, Path::new("/home/trtllm.yaml"));
+        serde_json::from_str::<Value>(text).unwrap()
+    };
+    let (on, events) = (json!(true), json!({"event_buffer_max_size": 16_384}));
+    let expected = json!({
+        "enable_iter_perf_stats": on, "return_perf_metrics": on, "kv_cache_config": events,
+    });
+    assert_eq!(file(command), expected);
+    // What flags say of the cache says the file too.
+    let flags = ["--kv_cache_free_gpu_memory_fraction", "0.5", "--kv_cache_dtype=fp8"];
+    let cache = file(trtllm(&with_events(&flags)).unwrap())["kv_cache_config"].take();
+    let expected = json!({
+        "event_buffer_max_size": 16_384, "free_gpu_memory_fraction": 0.5, "dtype": "fp8",
+    });
+    assert_eq!(cache, expected);
+    assert_eq!(file(trtllm(&options(&[])).unwrap()).get("kv_cache_config"), None);
+    for flag in ["--config", "--extra_llm_api_options", "--extra-llm-api-options"] {
+        let own = trtllm(&with_events(&[flag, "mine.yaml"])).unwrap();
+        assert!(own.files.is_empty() && own.args.ends_with(&words([flag, "mine.yaml"])), "{own:?}");
+        assert!(!own.args.join(" ").contains("trtllm.yaml"), "{own:?}");
+    }
+}
+
+#[test]
 fn a_trtllm_with_a_role_needs_a_file() {
     let mut options = options(&[]);
-    assert_eq!(
-        line(trtllm, &options),
-        "/models/tiny --host 127.0.0.1 --port 8001 --backend pytorch"
-    );
     options.role = Role::Decode;
     assert_eq!(
         refusal(trtllm, &options),
@@ -166,7 +218,7 @@ fn a_trtllm_with_a_role_needs_a_file() {
 #[test]
 fn a_key_is_given_where_nobody_else_reads_it() {
     let mut options = options(&[]);
-    options.key = Some(Key { secret: "hu\"sh".into(), home: "/home".into() });
+    options.key = Some(Key("hu\"sh".into()));
     let command = vllm(&options).unwrap();
     assert!(command.env.contains(&("VLLM_API_KEY".into(), "hu\"sh".into())), "{:?}", command.env);
     let other = sglang(&options).unwrap();

@@ -1,9 +1,11 @@
 //! TensorRT-LLM's command line. Source: `tensorrt_llm/commands/serve.py` of 1.2; nothing was run,
 //! because it needs a GPU.
 
-use super::flags::Dialect;
+use super::flags::{Dialect, Flags};
 use super::{CommandError, EngineCommand, Options, host, python_env, sizes, words};
+use serde_json::{Map, Value, json};
 use stator_protos::discovery::Role;
+use std::path::PathBuf;
 
 const DIALECT: Dialect = Dialect {
     aliases: &[("tp-size", "tensor-parallel-size"), ("extra-llm-api-options", "config")],
@@ -16,12 +18,24 @@ const DIALECT: Dialect = Dialect {
     repeatable: &["custom-module-dirs"],
 };
 
+/// Events that it keeps until they are read, which is every few milliseconds.
+const EVENTS_MAX: u32 = 16_384;
+
+/// Flags that say part of what stands under `kv_cache_config` in its file, each with its name
+/// there: versions that take that part of a file as a whole would pass over the flag.
+const KV_CACHE_FLAGS: [(&str, &str); 2] = [
+    ("kv-cache-free-gpu-memory-fraction", "free_gpu_memory_fraction"),
+    ("kv-cache-dtype", "dtype"),
+];
+
 /// The command line of a TensorRT-LLM server.
 ///
-/// KV events, iteration statistics and the transfer of KV are settings of the YAML file that the
-/// user names with `--config`, which this cannot read: `kv_cache_config.event_buffer_max_size`,
-/// `enable_iter_perf_stats`, `cache_transceiver_config`. A role needs such a file. The server has
-/// no name for the model but its folder's.
+/// KV events, iteration statistics and the metrics page are settings of a YAML file, which is
+/// written where the user names none with `--config`. In the user's own, which this cannot read,
+/// `kv_cache_config.event_buffer_max_size`, `enable_iter_perf_stats` and `return_perf_metrics` are
+/// to be set. How KV is transferred stands there too (`cache_transceiver_config`), and only whoever
+/// runs the engine knows it: a role needs such a file. The server has no name for the model but its
+/// folder's.
 ///
 /// # Errors
 ///
@@ -50,7 +64,31 @@ pub fn trtllm(options: &Options) -> Result<EngineCommand, CommandError> {
     if !flags.has("backend") {
         args.extend(words(["--backend", "pytorch"]));
     }
+    let file = (!flags.has("config")).then(|| config(options, &flags));
+    if let Some((path, _)) = &file {
+        // The name that versions of all ages know it by.
+        args.extend(words(["--extra_llm_api_options", &path.display().to_string()]));
+    }
     args.extend(options.extra.iter().cloned());
     let program = options.program.clone().unwrap_or_else(|| "trtllm-serve".into());
-    Ok(EngineCommand { program, args, env: python_env(), ..EngineCommand::default() })
+    let files = file.into_iter().collect();
+    Ok(EngineCommand { program, args, env: python_env(), files, ..EngineCommand::default() })
+}
+
+/// The settings in YAML, of which JSON is a part.
+fn config(options: &Options, flags: &Flags) -> (PathBuf, String) {
+    let mut kv_cache = Map::new();
+    if options.events.is_some() {
+        kv_cache.insert("event_buffer_max_size".to_owned(), EVENTS_MAX.into());
+        for (flag, name) in KV_CACHE_FLAGS {
+            let Some(value) = flags.value(flag) else { continue };
+            let value = value.parse::<f64>().map_or_else(|_| value.into(), Value::from);
+            kv_cache.insert(name.to_owned(), value);
+        }
+    }
+    let mut config = json!({ "enable_iter_perf_stats": true, "return_perf_metrics": true });
+    if !kv_cache.is_empty() {
+        config["kv_cache_config"] = kv_cache.into();
+    }
+    (options.home.join("trtllm.yaml"), config.to_string())
 }

@@ -6,7 +6,11 @@ use serde_json::json;
 use stator_protos::discovery::Role;
 
 const DIALECT: Dialect = Dialect {
-    aliases: &[("tp", "tensor-parallel-size"), ("dp", "data-parallel-size")],
+    aliases: &[
+        ("tp", "tensor-parallel-size"),
+        ("dp", "data-parallel-size"),
+        ("asc", "api-server-count"),
+    ],
     reserved: &[
         ("model", "with --model before `--`"),
         ("served-model-name", "with --model-name before `--`"),
@@ -23,6 +27,9 @@ const DIALECT: Dialect = Dialect {
 /// Moves KV between engines where nothing else is named.
 const CONNECTOR: &str = "NixlConnector";
 
+/// The flag without which no adapter is loaded, at start or later.
+const LORA: &str = "enable-lora";
+
 /// Token ids in and out, how much of a prompt was cached, and no line of log for each request.
 const DEFAULTS: [&str; 3] =
     ["enable-scale-out", "enable-prompt-tokens-details", "disable-uvicorn-access-log"];
@@ -31,6 +38,12 @@ const DEFAULTS: [&str; 3] =
 ///
 /// A plain `--kv-transfer-config` of the user's replaces the one for the role; single parts of it
 /// (`--kv-transfer-config.kv_buffer_device cpu`) are added to it.
+///
+/// Its development mode is on, without which it can neither forget its cache nor pause nor sleep,
+/// and says less of itself: whoever reaches its HTTP, which is on the loopback interface, can have
+/// it do so. With `--enable-lora` adapters can be loaded while it runs, unless it has several API
+/// servers, as it has with data-parallel ranks. `--enable-scale-out` is always among the flags: a
+/// version that does not know it cannot be started, but attached it is spoken to as before.
 ///
 /// # Errors
 ///
@@ -61,7 +74,7 @@ pub fn vllm(options: &Options) -> Result<EngineCommand, CommandError> {
     args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
     args.extend(options.extra.iter().cloned());
     let program = options.program.clone().unwrap_or_else(|| "vllm".into());
-    let (env, secrets) = (env(options), secrets(options));
+    let (env, secrets) = (env(options, &flags), secrets(options));
     Ok(EngineCommand { program, args, env, files: Vec::new(), secrets })
 }
 
@@ -83,9 +96,14 @@ fn transfer(options: &Options, flags: &Flags) -> Vec<String> {
     args
 }
 
-fn env(options: &Options) -> Vec<(String, String)> {
+fn env(options: &Options, flags: &Flags) -> Vec<(String, String)> {
     let mut env = python_env();
-    env.extend(options.key.iter().map(|key| ("VLLM_API_KEY".to_owned(), key.secret.clone())));
+    let mut turn_on = |name: &str| env.push((name.to_owned(), "1".to_owned()));
+    turn_on("VLLM_SERVER_DEV_MODE");
+    if flags.is_on(LORA) && has_one_server(options, flags) {
+        turn_on("VLLM_ALLOW_RUNTIME_LORA_UPDATING");
+    }
+    env.extend(options.key.iter().map(|key| ("VLLM_API_KEY".to_owned(), key.0.clone())));
     let Some(address) = options.side_channel.filter(|_| options.role != Role::Aggregated) else {
         return env;
     };
@@ -97,4 +115,13 @@ fn env(options: &Options) -> Vec<(String, String)> {
         env.push(("VLLM_NIXL_SIDE_CHANNEL_PORT".to_owned(), port));
     }
     env
+}
+
+/// Whether all requests come to one API server; without a word of it there is one for each rank.
+fn has_one_server(options: &Options, flags: &Flags) -> bool {
+    let ranks =
+        options.data_parallel.map_or(flags.count("data-parallel-size"), |ranks| ranks.get());
+    let servers =
+        if flags.has("api-server-count") { flags.count("api-server-count") } else { ranks };
+    servers == 1
 }

@@ -5,8 +5,8 @@
 pub struct Observation {
     /// Whether it could serve a request now.
     pub health: Health,
-    /// What it is doing, where that could be found out.
-    pub progress: Option<Progress>,
+    /// What each of its ranks is doing, in order; none where that could not be found out.
+    pub progress: Vec<Progress>,
 }
 
 /// Whether an engine could serve a request.
@@ -18,7 +18,7 @@ pub enum Health {
     Unavailable(String),
 }
 
-/// What an engine is doing.
+/// What a rank of an engine is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Requests in its batch. Those that it was told to hold, as while it sleeps, do not count.

@@ -7,10 +7,13 @@ use std::time::Duration;
 pub struct Policy {
     /// Longest time until it is ready.
     pub start_timeout: Duration,
-    /// Longest time without progress while requests run.
+    /// Longest time without progress while requests run, of any rank.
     pub hang_timeout: Duration,
     /// Longest time without health after it had been ready.
     pub unhealthy_timeout: Duration,
+    /// Longest wait for a process that was killed to be gone: one that the kernel holds, as where
+    /// its device or its disk does not answer, may never be.
+    pub kill_timeout: Duration,
     /// Pause before the first restart; it doubles with each failure that follows.
     pub pause_min: Duration,
     /// Longest pause.
@@ -28,6 +31,7 @@ impl Default for Policy {
             start_timeout: seconds(1800),
             hang_timeout: seconds(120),
             unhealthy_timeout: seconds(15),
+            kill_timeout: seconds(60),
             pause_min: seconds(1),
             pause_max: seconds(60),
             forget_after: seconds(300),

@@ -7,36 +7,73 @@ use std::time::{Duration, Instant};
 /// process was stopped or its machine suspended, nothing is known of the time between.
 const GAP_MAX: Duration = Duration::from_secs(10);
 
-/// Adds up what was seen.
+/// Adds up for how long the ranks of an engine had requests and took no step, each by itself: one
+/// that hangs is not made well by others that work.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watch {
+pub struct Stalls {
     looked: Option<Instant>,
+    ranks: Vec<Rank>,
+}
+
+/// A rank that had requests the last time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rank {
     counter: Option<u64>,
     lasted: Duration,
 }
 
-impl Watch {
-    /// For how long requests have been running while the counter stood still. A look that found
-    /// nothing out says nothing of the time since the last that did.
-    pub(super) fn progress(&mut self, now: Instant, progress: Option<Progress>) -> Duration {
-        let Some(progress) = progress else {
-            self.looked = Some(now);
-            return self.lasted;
-        };
+/// A rank that has requests and takes no step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// Its requests.
+    pub running: u32,
+    /// For how long.
+    pub lasted: Duration,
+}
+
+impl Stalls {
+    /// The longest stall, this look at all ranks included. A look that found nothing out says
+    /// nothing of the time since the last that did.
+    pub fn longest(&mut self, now: Instant, ranks: &[Progress]) -> Option<Stall> {
+        let gap = gap(&mut self.looked, now);
+        if ranks.is_empty() {
+            return None;
+        }
+        self.ranks.resize(ranks.len(), Rank::default());
+        let seen = self.ranks.iter_mut().zip(ranks);
+        let stalls = seen.filter_map(|(rank, progress)| {
+            let lasted = rank.add(gap, *progress);
+            (!lasted.is_zero()).then_some(Stall { running: progress.running, lasted })
+        });
+        stalls.max_by_key(|stall| stall.lasted)
+    }
+}
+
+impl Rank {
+    fn add(&mut self, gap: Duration, progress: Progress) -> Duration {
         let stands = progress.running > 0 && self.counter == Some(progress.counter);
         self.counter = (progress.running > 0).then_some(progress.counter);
-        self.add(now, stands)
-    }
-
-    /// For how long it has been without health, this look included.
-    pub(super) fn unhealthy(&mut self, now: Instant) -> Duration {
-        self.add(now, true)
-    }
-
-    fn add(&mut self, now: Instant, counts: bool) -> Duration {
-        let gap = self.looked.map_or(Duration::ZERO, |looked| now.duration_since(looked));
-        self.looked = Some(now);
-        self.lasted = if counts { self.lasted + gap.min(GAP_MAX) } else { Duration::ZERO };
+        self.lasted = if stands { self.lasted + gap } else { Duration::ZERO };
         self.lasted
     }
+}
+
+/// For how long an engine has been without health, each look included.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Illness {
+    looked: Option<Instant>,
+    lasted: Duration,
+}
+
+impl Illness {
+    pub(super) fn lasted(&mut self, now: Instant) -> Duration {
+        self.lasted += gap(&mut self.looked, now);
+        self.lasted
+    }
+}
+
+/// The time since the last look, as far as it counts.
+fn gap(looked: &mut Option<Instant>, now: Instant) -> Duration {
+    let gap = looked.replace(now).map_or(Duration::ZERO, |looked| now.duration_since(looked));
+    gap.min(GAP_MAX)
 }

@@ -65,7 +65,7 @@ async fn failure(engine: &mut Supervisor) -> Cause {
 }
 
 fn look(engine: &mut Supervisor, health: Health) {
-    let progress = Some(Progress { running: 1, counter: 1 });
+    let progress = vec![Progress { running: 1, counter: 1 }];
     engine.observe(Observation { health, progress });
 }
 

@@ -1,0 +1,147 @@
+//! Events that are the one before again, but for their token ids: nearly all of a stream. What is
+//! around the ids was parsed once and need not be again.
+
+/// What an event has before and after its token ids that said nothing but them.
+#[derive(Debug, Default)]
+pub(super) struct Usual {
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Usual {
+    /// Takes note of an event of which `ids`, a part of it, is all that it says.
+    pub(super) fn learn(&mut self, event: &[u8], ids: &str) {
+        let start = ids.as_ptr().addr().wrapping_sub(event.as_ptr().addr());
+        let after = start.wrapping_add(ids.len());
+        if let (Some(before), Some(after)) = (event.get(..start), event.get(after..)) {
+            self.before.clear();
+            self.before.extend_from_slice(before);
+            self.after.clear();
+            self.after.extend_from_slice(after);
+        }
+    }
+
+    /// Adds the ids of an event to `tokens`, and says whether it is one more of the kind; nothing
+    /// was added where it is not.
+    pub(super) fn read(&self, event: &[u8], tokens: &mut Vec<u32>) -> bool {
+        if self.before.is_empty() {
+            return false;
+        }
+        let ids =
+            event.strip_prefix(&*self.before).and_then(|rest| rest.strip_suffix(&*self.after));
+        let had = tokens.len();
+        let read = ids.and_then(|ids| read_ids(ids, tokens));
+        if read.is_none() {
+            tokens.truncate(had);
+        }
+        read.is_some()
+    }
+}
+
+/// Reads an array of at least one number, without white space.
+fn read_ids(array: &[u8], tokens: &mut Vec<u32>) -> Option<()> {
+    let list = array.strip_prefix(b"[")?.strip_suffix(b"]")?;
+    for digits in list.split(|byte| *byte == b',') {
+        // So few do not overflow; a leading zero is no JSON.
+        let canonical = matches!(digits, [b'0'] | [b'1'..=b'9', ..]) && digits.len() < 10;
+        if !canonical || !digits.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        tokens.push(digits.iter().fold(0, |id, digit| id * 10 + u32::from(digit - b'0')));
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Decode;
+    use super::*;
+    use crate::answer::Decoder;
+    use crate::testkit::ask;
+    use crate::{Delta, Finish};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn check(ids: &str) -> Option<Vec<u32>> {
+        let learnt = r#"{"a":[[7]],"b":null}"#;
+        let mut usual = Usual::default();
+        usual.learn(learnt.as_bytes(), &learnt[6..9]);
+        let mut tokens = vec![1];
+        let event = format!("{{\"a\":[{ids}],\"b\":null}}");
+        match usual.read(event.as_bytes(), &mut tokens) {
+            true => Some(tokens.split_off(1)),
+            false => {
+                assert_eq!(tokens, [1], "nothing was added");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_plain_array_of_ids_is_left_to_the_parser() {
+        assert_eq!(check("[0,21]"), Some(vec![0, 21]));
+        for ids in [
+            "[]",
+            "[1,]",
+            "[01]",
+            "[-1]",
+            "[1.0]",
+            "[1e2]",
+            "[ 1]",
+            "[1],[2]",
+            "[9999999999]",
+            "",
+            "1",
+        ] {
+            assert_eq!(check(ids), None, "{ids}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_usual_before_an_event_was_read() {
+        let mut tokens = Vec::new();
+        assert!(!Usual::default().read(b"[1]", &mut tokens));
+    }
+
+    /// An event with these ids, in one of several shapes.
+    fn event() -> impl Strategy<Value = String> {
+        let shapes = [
+            r#"{"usage":null,"choices":[{"finish_reason":null,"token_ids":IDS,"logprobs":null}]}"#,
+            r#"{"choices":[{"token_ids":IDS}]}"#,
+            r#"{"prompt_token_ids":[9],"choices":[{"token_ids":IDS,"text":"\"token_ids\":[8]"}]}"#,
+            r#"{"usage":{"prompt_tokens_details":{"cached_tokens":3}},"choices":[{"token_ids":IDS}]}"#,
+            r#"{"choices":[]}"#,
+        ];
+        let ids = vec(any::<u32>(), 0..3).prop_map(|ids| serde_json::to_string(&ids).unwrap());
+        (proptest::sample::select(shapes.to_vec()), ids)
+            .prop_map(|(shape, ids)| shape.replace("IDS", &ids))
+    }
+
+    proptest! {
+        /// A decoder that has seen others before reads each event as one that has seen none.
+        #[test]
+        fn what_was_learnt_changes_nothing_that_is_read(events in vec(event(), 0..20)) {
+            let (mut decode, mut last) = (Decode::new(&ask(&[1])), None);
+            for event in events {
+                let (mut learnt, mut alone) = (Delta::default(), Delta::default());
+                prop_assert_eq!(decode.event(event.as_bytes(), &mut learnt), Ok(()));
+                Decode::new(&ask(&[1])).event(event.as_bytes(), &mut alone).unwrap();
+                prop_assert_eq!(&learnt.tokens, &alone.tokens);
+                prop_assert_eq!(learnt.cached_tokens, alone.cached_tokens);
+                last = alone.tokens.last().copied().or(last);
+            }
+            let mut end = Delta::default();
+            let stop = br#"{"choices":[{"token_ids":[],"finish_reason":"stop"}]}"#;
+            prop_assert_eq!(decode.event(stop, &mut end), Ok(()));
+            prop_assert_eq!(decode.end(&mut end), Ok(()));
+            prop_assert_eq!(end.finish, Some(Finish::Stop(last)));
+        }
+
+        #[test]
+        fn ids_are_what_a_parser_reads(ids in vec(any::<u32>(), 0..5)) {
+            let json = serde_json::to_string(&ids).expect("numbers");
+            let short = ids.iter().all(|id| *id < 1_000_000_000) && !ids.is_empty();
+            prop_assert_eq!(check(&json), short.then_some(ids));
+        }
+    }
+}
