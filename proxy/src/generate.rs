@@ -12,6 +12,7 @@ use stator_queue::FlowId;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// What all prompts of a request have in common.
 #[derive(Clone, Debug)]
@@ -128,7 +129,8 @@ impl Generation {
                     self.legs.swap_remove(at);
                 }
                 Err(StreamError::Disconnected) => {
-                    self.migrate(at, "its connection was lost").await?
+                    let lost = self.legs[at].place.worker();
+                    self.migrate(at, lost, "its connection was lost").await?
                 }
                 Err(StreamError::Overloaded { limit }) => {
                     let why =
@@ -156,11 +158,16 @@ impl Generation {
     /// Notes what a leg generated; outputs that report the worker's failure become a migration.
     async fn progress(&mut self, at: usize) -> Result<(), ApiError> {
         let leg = &mut self.legs[at];
+        let took = self.outputs.iter().map(|output| output.transfer_us).find(|us| *us > 0);
+        let took = took.map(|us| Duration::from_micros(us.into()));
         if !std::mem::replace(&mut leg.prefilled, true) {
             match self.outputs.iter().any(|output| output.prefill_failed) {
-                false => leg.place.prefill_done(),
+                false => leg.place.prefill_done(took),
                 true => leg.place.prefill_failed(),
             }
+        }
+        if let Some(way) = took.and_then(|took| leg.place.handed_over(took)) {
+            self.metrics.kv_transfer_duration.observe(way.as_secs_f64());
         }
         let mut failure = None;
         for output in &mut self.outputs {
@@ -193,17 +200,22 @@ impl Generation {
         self.outputs.retain(|output| output.finish.as_ref().is_none_or(|finish| !failed(finish)));
         match kind {
             ErrorKind::Invalid => Err(invalid(&message, self.plan.guided)),
-            ErrorKind::Overloaded if self.legs[at].attempts >= self.plan.migration_limit => {
+            ErrorKind::Overloaded | ErrorKind::Unprefilled
+                if self.legs[at].attempts >= self.plan.migration_limit =>
+            {
                 Err(ApiError::unavailable(message, RETRY_AFTER))
             }
-            _ => self.migrate(at, &message).await,
+            kind => {
+                let lost = self.legs[at].lost(kind);
+                self.migrate(at, lost, &message).await
+            }
         }
     }
 
-    /// Continues the unfinished choices of a leg on other workers, each as a leg of its own.
-    async fn migrate(&mut self, at: usize, why: &str) -> Result<(), ApiError> {
+    /// Continues the unfinished choices of a leg without the worker that was lost, each as a leg of
+    /// its own.
+    async fn migrate(&mut self, at: usize, lost: WorkerRank, why: &str) -> Result<(), ApiError> {
         let leg = self.legs.swap_remove(at);
-        let lost = leg.place.worker();
         self.pool.suspect(lost);
         let attempts = leg.attempts + 1;
         if attempts > self.plan.migration_limit {
@@ -280,6 +292,12 @@ impl Generation {
 }
 
 impl Leg {
+    /// The worker that failed it: the one that answers, unless it only lacks the prompt.
+    fn lost(&self, kind: ErrorKind) -> WorkerRank {
+        let prefill = self.place.decision().prefill.filter(|_| kind == ErrorKind::Unprefilled);
+        prefill.map_or(self.place.worker(), |leg| leg.worker)
+    }
+
     /// Blocks that the answer has filled since this was last asked.
     fn new_blocks(&mut self, block_size: usize) -> usize {
         let tokens: usize = self.choices.iter().map(|choice| choice.generated.len()).sum();

@@ -41,6 +41,7 @@ pub(crate) struct Metrics {
     pub request_duration: Histogram,
     pub placement_duration: Histogram,
     pub queue_duration: Histogram,
+    pub kv_transfer_duration: Histogram,
     pub prompt_tokens: Counter,
     pub cached_tokens: Counter,
     pub completion_tokens: Counter,
@@ -65,6 +66,7 @@ impl Metrics {
             request_duration: Histogram::new(exponential_buckets(0.001, 2.0, 20)),
             placement_duration: Histogram::new(exponential_buckets(0.000_001, 2.0, 16)),
             queue_duration: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
+            kv_transfer_duration: Histogram::new(exponential_buckets(0.000_25, 2.0, 18)),
             prompt_tokens: Counter::default(),
             cached_tokens: Counter::default(),
             completion_tokens: Counter::default(),
@@ -112,6 +114,11 @@ impl Metrics {
                 "queue_duration",
                 "Time that a prompt waited for a worker to have room",
                 &metrics.queue_duration,
+            ),
+            (
+                "kv_transfer_duration",
+                "Way of a prompt's KV from the worker that computed it, where that can be told",
+                &metrics.kv_transfer_duration,
             ),
         ];
         for (name, help, histogram) in seconds {

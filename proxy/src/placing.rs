@@ -40,14 +40,16 @@ pub(crate) fn entry(
             session: plan.session,
             needs: plan.steering.needs.clone(),
             adapter: plan.adapter.as_deref().map(Adapter::new),
-            split: indivisible(plan, choices).map(|_| Split::Never),
+            // Who computes the prompt of one token has the answer.
+            split: (plan.sampling.max_tokens == 1).then_some(Split::Never),
+            indivisible: indivisible(plan, choices).is_some(),
             ..Prompt::default()
         },
         ..Entry::default()
     }
 }
 
-/// Why the prompt of so many choices is not given to another worker, whatever the policy is.
+/// Why the prompt of so many choices cannot be given to another worker, whatever the policy is.
 fn indivisible(plan: &Plan, choices: usize) -> Option<&'static str> {
     if choices > 1 {
         // A prompt that is handed over can be taken once.
@@ -55,9 +57,6 @@ fn indivisible(plan: &Plan, choices: usize) -> Option<&'static str> {
     } else if plan.sampling.prompt_logprobs.is_some() {
         // Only who computes a prompt has them, and who answers must say them.
         Some("prompt_logprobs")
-    } else if plan.sampling.max_tokens == 1 {
-        // Who computes the prompt has the answer.
-        Some("one_token")
     } else {
         None
     }
@@ -68,7 +67,8 @@ pub(crate) fn count(metrics: &Metrics, plan: &Plan, place: &Place, choices: usiz
     if place.decision().prefill.is_some() {
         metrics.prompts_split.inc();
     } else if let Some(kept) = place.kept() {
-        let reason = indivisible(plan, choices).unwrap_or(kept.name());
+        let one_token = (plan.sampling.max_tokens == 1).then_some("one_token");
+        let reason = indivisible(plan, choices).or(one_token).unwrap_or(kept.name());
         metrics.prompts_whole.get_or_create(&Whole { reason }).inc();
     }
 }
@@ -132,6 +132,10 @@ fn unpicked(steering: &Steering, adapter: Option<&str>, error: PickError) -> Str
         PickError::Contradictory { one, other } => {
             format!("no worker has both {} and {} now", named(one), named(other))
         }
+        PickError::Indivisible => {
+            let what = "several choices or logprobs of the prompt cannot be shared by two";
+            format!("no worker does all of a request now, and one with {what}")
+        }
         other => other.to_string(),
     }
 }
@@ -160,6 +164,12 @@ mod tests {
         }
     }
 
+    /// When the request is shared, and whether it can be.
+    fn shared(plan: &Plan, choices: usize) -> (Option<Split>, bool) {
+        let Prompt { split, indivisible, .. } = asked(plan, choices);
+        (split, indivisible)
+    }
+
     fn asked(plan: &Plan, choices: usize) -> Prompt {
         entry(plan, &[7; 32], NonZeroU32::new(16).unwrap(), choices).payload
     }
@@ -176,13 +186,13 @@ mod tests {
     #[test]
     fn what_one_worker_must_do_alone_is_not_split() {
         let mut plan = plan(None);
-        assert_eq!(asked(&plan, 1).split, None);
-        assert_eq!(asked(&plan, 2).split, Some(Split::Never));
+        assert_eq!(shared(&plan, 1), (None, false));
+        assert_eq!(shared(&plan, 2), (None, true));
         plan.sampling.prompt_logprobs = Some(0);
-        assert_eq!(asked(&plan, 1).split, Some(Split::Never));
+        assert_eq!(shared(&plan, 1), (None, true));
         plan.sampling.prompt_logprobs = None;
         plan.sampling.max_tokens = 1;
-        assert_eq!(asked(&plan, 1).split, Some(Split::Never));
+        assert_eq!(shared(&plan, 1), (Some(Split::Never), false));
     }
 
     #[test]
@@ -209,5 +219,10 @@ mod tests {
             &format!("no worker has label {hash:016x} now"),
         );
         check(PickError::NoWorkers, "no worker can take the request");
+        check(
+            PickError::Indivisible,
+            "no worker does all of a request now, and one with several choices or logprobs of the \
+             prompt cannot be shared by two",
+        );
     }
 }

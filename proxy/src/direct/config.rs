@@ -2,6 +2,7 @@
 
 use super::allow::{AllowList, PRIVATE, Rule};
 use super::connector::Connector;
+use super::llmd::{self, LlmdArgs};
 use crate::config::HttpArgs;
 use crate::exchange::RequestLimits;
 use clap::{ArgAction, Args, ValueEnum};
@@ -20,6 +21,8 @@ pub enum Stage {
     Prefiller,
     /// The engine beside this proxy.
     Decoder,
+    /// Engines that encode media for others, of which this proxy asks none.
+    Encoder,
 }
 
 /// Flags of `stator proxy --mode direct`. The names of llm-d's sidecar are accepted too.
@@ -62,7 +65,7 @@ pub struct DirectArgs {
     pub enable_ssrf_protection: bool,
 
     /// Take any of several prefill engines that a request names, instead of the first.
-    #[arg(long, env = "STATOR_PREFILL_SAMPLING", alias = "enable-prefiller-sampling",
+    #[arg(long, env = "STATOR_PREFILL_SAMPLING",
           default_value_t = false, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL")]
     pub prefill_sampling: bool,
@@ -74,14 +77,25 @@ pub struct DirectArgs {
           value_name = "BOOL")]
     pub prefill_fallback: bool,
 
-    /// Longest wait for a prompt to be computed elsewhere, in milliseconds.
+    /// Longest wait for a prompt to be computed elsewhere, and for its KV: of an answer that is
+    /// streamed its first token has to come within this time too. In milliseconds.
     #[arg(long, env = "STATOR_PREFILL_TIMEOUT_MS", default_value_t = 60_000, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub prefill_timeout_ms: u64,
 
+    /// How often a prefill engine is asked again that cannot be reached or answers 502, 503 or 504,
+    /// within `prefill-timeout-ms` and where decode waits for its answer.
+    #[arg(long, env = "STATOR_PREFILL_MAX_RETRIES", default_value_t = 0, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub prefill_max_retries: u32,
+
+    /// Pause before that: `200ms`, `1.5s`; up to a minute.
+    #[arg(long, env = "STATOR_PREFILL_RETRY_BACKOFF", default_value = "200ms",
+          value_name = "DURATION", value_parser = llmd::backoff)]
+    pub prefill_retry_backoff: Duration,
+
     /// Port of the bootstrap server beside a prefill engine, for `sglang` and `mooncake`.
     #[arg(long, env = "STATOR_BOOTSTRAP_PORT",
-          aliases = ["sglang-bootstrap-port", "mooncake-bootstrap-port"],
           default_value_t = 8998, value_name = "PORT",
           value_parser = clap::value_parser!(u16).range(1..))]
     pub bootstrap_port: u16,
@@ -124,6 +138,9 @@ pub struct DirectArgs {
     /// Authorities of the engines' certificates, PEM. Without it, those of the system.
     #[arg(long, env = "STATOR_ENGINE_CA_FILE", value_name = "FILE")]
     pub engine_ca_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) llmd: LlmdArgs,
 }
 
 /// Whether and how TLS is spoken to an engine.
@@ -150,6 +167,8 @@ pub struct DirectSettings {
     pub(crate) engines: Vec<SocketAddr>,
     pub(crate) upstream: UpstreamSettings,
     pub(crate) prefill: PrefillSettings,
+    /// What the operator should know at start.
+    pub(crate) notes: Vec<String>,
 }
 
 /// How engines are asked.
@@ -171,7 +190,10 @@ pub(crate) struct PrefillSettings {
     pub allow: AllowList,
     pub sampling: bool,
     pub fallback: bool,
+    /// Longest wait for the prompt and its KV.
     pub timeout: Duration,
+    pub retries: u32,
+    pub backoff: Duration,
     pub bootstrap_port: u16,
     pub p2p_port: u16,
 }
@@ -193,10 +215,12 @@ impl DirectSettings {
         }
         check_ports(&http, &direct, &mut faults);
         check_tls(&direct, &mut faults);
+        faults.extend(direct.llmd.faults());
         let allow = allow_list(&direct, &mut faults);
         if !faults.is_empty() {
             return Err(ConfigError(faults));
         }
+        let (notes, bootstrap_port) = (notes(&direct), bootstrap_port(&direct));
         let engine = |rank| SocketAddr::new(direct.engine_host, direct.engine_port + rank);
         Ok(Self {
             listen: SocketAddr::new(http.http_host, http.http_port),
@@ -217,12 +241,15 @@ impl DirectSettings {
             prefill: PrefillSettings {
                 connector: direct.connector,
                 allow,
-                sampling: direct.prefill_sampling,
+                sampling: direct.llmd.enable_prefiller_sampling.unwrap_or(direct.prefill_sampling),
                 fallback: direct.prefill_fallback,
                 timeout: Duration::from_millis(direct.prefill_timeout_ms),
-                bootstrap_port: direct.bootstrap_port,
+                retries: direct.prefill_max_retries,
+                backoff: direct.prefill_retry_backoff,
+                bootstrap_port,
                 p2p_port: direct.p2p_connector_port,
             },
+            notes,
         })
     }
 }
@@ -264,6 +291,28 @@ fn check_tls(direct: &DirectArgs, faults: &mut Vec<String>) {
         Ok(_) => {}
         Err(error) => faults.push(format!("engine-ca-file: cannot read {file:?}: {error}")),
     }
+}
+
+/// What the flags ask for that means nothing here or is otherwise than in llm-d's sidecar.
+fn notes(direct: &DirectArgs) -> Vec<String> {
+    let mut notes = direct.llmd.notes();
+    if direct.enable_tls.contains(&Stage::Encoder) {
+        notes.push("enable-tls: encoder has no effect, no encoder is asked".to_owned());
+    }
+    if !direct.secure_serving {
+        notes.push("secure-serving: off, requests come over plain HTTP".to_owned());
+    }
+    notes
+}
+
+/// The port by its own name, or by that of the engine whose connector it is.
+fn bootstrap_port(direct: &DirectArgs) -> u16 {
+    let named = match direct.connector {
+        Connector::Sglang => direct.llmd.sglang_bootstrap_port,
+        Connector::Mooncake => direct.llmd.mooncake_bootstrap_port,
+        _ => None,
+    };
+    named.unwrap_or(direct.bootstrap_port)
 }
 
 fn allow_list(direct: &DirectArgs, faults: &mut Vec<String>) -> AllowList {
@@ -334,22 +383,27 @@ pub(crate) mod tests {
         let flags = [
             "--port=8000",
             "--vllm-port=8200",
-            "--kv-connector=sglang",
+            "--kv-connector=mooncake",
             "--secure-proxy=false",
             "--data-parallel-size=2",
             "--enable-ssrf-protection",
             "--enable-prefiller-sampling",
             "--mooncake-bootstrap-port=9",
+            "--sglang-bootstrap-port=10",
+            "--prefill-max-retries=2",
+            "--prefill-retry-backoff=500ms",
             "--enable-tls=prefiller,decoder",
             "--tls-insecure-skip-verify=prefiller",
         ];
         let settings = settings(&flags).expect("they are valid");
         assert_eq!(settings.engines.len(), 2);
         assert_eq!(settings.engines[1].port(), 8201);
-        assert_eq!(settings.prefill.connector, Connector::Sglang);
+        assert_eq!(settings.prefill.connector, Connector::Mooncake);
         assert_eq!(settings.upstream.prefiller_tls, EngineTls::Unchecked);
         assert_eq!(settings.upstream.decoder_tls, EngineTls::Checked);
         assert!(settings.prefill.sampling && settings.prefill.bootstrap_port == 9);
+        let again = (settings.prefill.retries, settings.prefill.backoff);
+        assert_eq!(again, (2, Duration::from_millis(500)));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::headers::{self, ENGINE_RANK};
 use super::metrics::{Cause, Metrics};
 use super::object::Object;
 use super::route::Api;
+use super::trace;
 use super::upstream::{Engines, Leg, LegError};
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
@@ -24,7 +25,8 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::time::{Duration, Instant};
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
+use tracing::Instrument;
 
 /// Longest answer of a prefill engine that is kept, in bytes: parameters name every block of a
 /// prompt.
@@ -73,6 +75,8 @@ pub(crate) enum Unusable {
     Prefill(#[source] LegError),
     #[error("prefill did not end within {limit_ms} ms")]
     TimedOut { limit_ms: u128 },
+    #[error("no token from what prefill handed over within {limit_ms} ms")]
+    NotArrived { limit_ms: u128 },
     #[error("prefill answered with status {status}")]
     Status { status: StatusCode, answer: Box<Leg> },
     #[error(transparent)]
@@ -96,6 +100,7 @@ impl Unusable {
             Self::Prefill(LegError::Connect { .. }) => "prefill_unreachable",
             Self::Prefill(_) => "prefill_broken",
             Self::TimedOut { .. } => "prefill_timeout",
+            Self::NotArrived { .. } => "transfer_timeout",
             Self::Status { .. } => "prefill_status",
             Self::NoParameters(_) => "no_parameters",
             Self::NoEngine { .. } => "no_engine",
@@ -105,9 +110,45 @@ impl Unusable {
         }
     }
 
+    /// Whether another attempt may find prefill well.
+    fn is_passing(&self) -> bool {
+        const PASSING: [StatusCode; 3] =
+            [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
+        match self {
+            Self::Prefill(LegError::Connect { .. }) => true,
+            Self::Status { status, .. } => PASSING.contains(status),
+            _ => false,
+        }
+    }
+
     /// Whether nothing has failed: the request is one that is better not handed over.
     fn is_choice(&self) -> bool {
         matches!(self, Self::Several | Self::NotAnObject)
+    }
+}
+
+/// By when KV must have come. Only an answer that is streamed tells by its first part that it has:
+/// any other comes as a whole, and may take as long as its tokens do.
+#[derive(Clone, Copy)]
+struct Deadline {
+    at: Option<tokio::time::Instant>,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// So long from now on, for this request.
+    fn of(request: &Object<'_>, limit: Duration) -> Self {
+        let streams = request.get("stream").is_some_and(|raw| *raw == *b"true");
+        Self { at: streams.then(|| tokio::time::Instant::now() + limit), limit }
+    }
+
+    async fn keep(
+        self,
+        decode: impl Future<Output = Result<Leg, Unusable>>,
+    ) -> Result<Leg, Unusable> {
+        let Some(at) = self.at else { return decode.await };
+        let late = |_| Unusable::NotArrived { limit_ms: self.limit.as_millis() };
+        timeout_at(at, decode).await.map_err(late)?
     }
 }
 
@@ -152,7 +193,9 @@ impl Handover {
                 Ok(Answer::plain(*answer, "handed_over"))
             }
             Unusable::Prefill(error) | Unusable::Decode(error) => Err(error.into()),
-            Unusable::TimedOut { .. } => Err(ApiError::gateway_timeout(unusable.to_string())),
+            Unusable::TimedOut { .. } | Unusable::NotArrived { .. } => {
+                Err(ApiError::gateway_timeout(unusable.to_string()))
+            }
             _ => Err(ApiError::bad_gateway(unusable.to_string())),
         }
     }
@@ -179,9 +222,10 @@ impl Handover {
         {
             return Ok(Answer::plain(leg, "engine"));
         }
+        let deadline = Deadline::of(&object, self.settings.timeout);
         match connector.order() {
-            Order::InTurn => self.in_turn(request, &object).await,
-            Order::AtOnce => self.at_once(request, &object).await,
+            Order::InTurn => self.in_turn(request, &object, deadline).await,
+            Order::AtOnce => self.at_once(request, &object, deadline).await,
         }
     }
 
@@ -190,13 +234,14 @@ impl Handover {
         &'a self,
         request: &'a Request<'a>,
         object: &Object<'_>,
+        deadline: Deadline,
     ) -> Result<Answer<'a>, Unusable> {
         let connector = self.settings.connector;
         let pair = self.pair(request.prefiller, String::new());
         let body = connector.prefill(request.api, object, &pair).into();
         let answer = self.prefill(request, body, None).await?;
         let body = connector.decode(object, &pair, &answer)?;
-        let leg = self.decode(request, body.into()).await?;
+        let leg = deadline.keep(self.decoding(request, body.into())).await?;
         let counts = connector == Connector::Nixlv2 && leg.head().status == StatusCode::OK;
         let cached = if counts { CachedTokens::of(&answer) } else { None };
         Ok(Answer { cached, ..Answer::plain(leg, "handed_over") })
@@ -208,17 +253,14 @@ impl Handover {
         &'a self,
         request: &'a Request<'a>,
         object: &Object<'_>,
+        deadline: Deadline,
     ) -> Result<Answer<'a>, Unusable> {
         let connector = self.settings.connector;
         let (rank, pair) = self.rendezvous(request.prefiller).await?;
         let body = connector.prefill(request.api, object, &pair).into();
         let mut prefill: Prefilling<'a> = Box::pin(self.prefill(request, body, rank));
         let body = connector.decode(object, &pair, b"")?.into();
-        let mut decode = pin!(async {
-            let mut leg = self.decode(request, body).await?;
-            leg.begun().await.map_err(Unusable::Decode)?;
-            Ok::<Leg, Unusable>(leg)
-        });
+        let mut decode = pin!(deadline.keep(self.decoding(request, body)));
         let mut prefilled = false;
         loop {
             tokio::select! {
@@ -248,27 +290,63 @@ impl Handover {
             let name = HeaderName::from_static(ENGINE_RANK);
             headers::insert(&mut head, name, HeaderValue::from(rank));
         }
+        let span = trace::prefill(self.settings.connector, request.prefiller);
+        trace::pass_on(&mut head, &span);
         let started = Instant::now();
+        // Where decode waits beside it, it waits for the first attempt.
+        let mut retries = match self.settings.connector.order() {
+            Order::InTurn => self.settings.retries,
+            Order::AtOnce => 0,
+        };
         let answer = self.within(async {
-            let peer =
-                self.engines.prefiller(request.prefiller).await.map_err(Unusable::Prefill)?;
-            let leg = self.engines.send(&peer, &head, &body).await.map_err(Unusable::Prefill)?;
-            match leg.head().status {
-                StatusCode::OK => self.whole(leg, ANSWER_MAX_BYTES).await,
-                status => Err(Unusable::Status { status, answer: Box::new(leg) }),
+            loop {
+                let answered = self.asked(request.prefiller, &head, &body).await;
+                if retries == 0 || !answered.as_ref().is_err_and(Unusable::is_passing) {
+                    return answered;
+                }
+                drop(answered);
+                retries -= 1;
+                tokio::time::sleep(self.settings.backoff).await;
             }
         });
-        let answer = answer.await?;
-        self.metrics.prefill_duration.observe(started.elapsed().as_secs_f64());
+        let answer = answer.instrument(span.clone()).await?;
+        let took = started.elapsed();
+        trace::prefilled(&span, took);
+        self.metrics.prefill_duration.observe(took.as_secs_f64());
         Ok(answer)
+    }
+
+    /// Asks a prefill engine once.
+    async fn asked(
+        &self,
+        prefiller: &Target,
+        head: &RequestHeader,
+        body: &Bytes,
+    ) -> Result<Bytes, Unusable> {
+        let peer = self.engines.prefiller(prefiller).await.map_err(Unusable::Prefill)?;
+        let leg = self.engines.send(&peer, head, body).await.map_err(Unusable::Prefill)?;
+        match leg.head().status {
+            StatusCode::OK => self.whole(leg, ANSWER_MAX_BYTES).await,
+            status => Err(Unusable::Status { status, answer: Box::new(leg) }),
+        }
+    }
+
+    /// Asks the engine beside this proxy to go on from what was handed over, and waits until it has
+    /// something to show.
+    async fn decoding(&self, request: &Request<'_>, body: Bytes) -> Result<Leg, Unusable> {
+        let mut leg = self.decode(request, body).await?;
+        leg.begun().await.map_err(Unusable::Decode)?;
+        Ok(leg)
     }
 
     /// Asks the engine beside this proxy to go on from what was handed over. That it cannot shows
     /// in a status of its own fault.
     async fn decode(&self, request: &Request<'_>, body: Bytes) -> Result<Leg, Unusable> {
-        let head = headers::for_body(request.head, &body);
-        let leg =
-            self.engines.send(request.engine, &head, &body).await.map_err(Unusable::Decode)?;
+        let mut head = headers::for_body(request.head, &body);
+        let span = trace::decode(self.settings.connector);
+        trace::pass_on(&mut head, &span);
+        let sent = self.engines.send(request.engine, &head, &body).instrument(span).await;
+        let leg = sent.map_err(Unusable::Decode)?;
         let status = leg.head().status;
         match status.is_server_error() {
             true => Err(Unusable::DecodeStatus { status, answer: Box::new(leg) }),

@@ -17,6 +17,10 @@ pub(crate) const ENGINE_RANK: &str = "x-data-parallel-rank";
 /// What the names of SGLang's headers begin with that override members of a body.
 const OVERRIDE_PREFIX: &str = "x-override-";
 
+/// What pickers say that this proxy makes no use of: who encodes media, and where to pull KV from.
+/// Prefill encodes itself, and computes what it does not have.
+const UNUSED: [&str; 2] = ["x-encoder-hosts-ports", "x-kv-cache-source-host-port"];
+
 /// Headers that belong to one connection.
 ///
 /// Source: RFC 9110, section 7.6.1, and what older software sends.
@@ -65,6 +69,11 @@ fn targets(headers: &HeaderMap, name: &str) -> Result<Vec<Target>, ApiError> {
         }
     }
     Ok(targets)
+}
+
+/// Headers of a picker's that are passed over.
+pub(crate) fn unused(headers: &HeaderMap) -> impl Iterator<Item = &'static str> {
+    UNUSED.into_iter().filter(|name| headers.contains_key(*name))
 }
 
 /// Refuses a body that is compressed, because it cannot be screened.

@@ -23,6 +23,12 @@ pub(crate) struct Cause {
     pub reason: &'static str,
 }
 
+/// A header of a picker's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Header {
+    pub header: &'static str,
+}
+
 /// The metrics. Recording takes no lock but for the first use of a label.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
@@ -34,6 +40,7 @@ pub(crate) struct Metrics {
     pub answer_bytes: Counter,
     pub stripped: Counter,
     pub cut: Counter,
+    pub headers_unused: Family<Header, Counter>,
 }
 
 impl Metrics {
@@ -51,6 +58,7 @@ impl Metrics {
             answer_bytes: Counter::default(),
             stripped: Counter::default(),
             cut: Counter::default(),
+            headers_unused: Family::default(),
         };
         registry.register("requests", "Requests answered", metrics.requests.clone());
         let running = metrics.requests_running.clone();
@@ -66,6 +74,8 @@ impl Metrics {
             "Prompts meant to be computed elsewhere that were not",
             metrics.fallbacks.clone(),
         );
+        let help = "Headers of pickers that this proxy makes no use of";
+        registry.register("headers_unused", help, metrics.headers_unused.clone());
         let bytes = [
             ("request", "Request bodies sent to the engine", &metrics.request_bytes),
             ("answer", "Bodies of answers sent to clients", &metrics.answer_bytes),

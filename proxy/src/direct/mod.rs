@@ -13,6 +13,7 @@ pub(crate) mod config;
 mod connector;
 pub(crate) mod handover;
 pub(crate) mod headers;
+mod llmd;
 mod metrics;
 pub(crate) mod object;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod service;
 pub(crate) mod testkit;
 #[cfg(test)]
 mod tests;
+mod trace;
 pub(crate) mod upstream;
 
 use crate::server::{self, Serving};
@@ -77,6 +79,9 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
         }
         None => None,
     };
+    for note in &settings.notes {
+        tracing::warn!(note, "differs from llm-d's sidecar");
+    }
     let direct = Arc::new(Direct::new(settings, &ports, metrics, readiness.clone()));
     // Connections wait in the kernel until they are accepted, so that it is ready now.
     readiness.set(true);

@@ -166,6 +166,81 @@ async fn without_fallback_the_client_gets_what_prefill_said() {
 }
 
 #[tokio::test]
+async fn prefill_is_asked_again_where_that_may_help() {
+    let (engine, prefiller) = (Engine::start().await, Engine::start().await);
+    let flags = ["--prefill-max-retries=2", "--prefill-retry-backoff=1ms"];
+    let proxy = Proxy::pair(&engine, &prefiller, "nixlv2", &flags).await;
+    let mut client = proxy.ask(&prefiller, BODY).await;
+    for status in [502, 503] {
+        prefiller.asked().await.answer(status, "{}").await;
+    }
+    prefiller.asked().await.answer(200, r#"{"kv_transfer_params":{"a":1}}"#).await;
+    let mut decode = engine.asked().await;
+    assert!(decode.body.contains("kv_transfer_params"), "{}", decode.body);
+    decode.answer(200, DONE).await;
+    check_done(&mut client).await;
+    // The next answer comes on a connection of its own.
+    drop(decode);
+
+    // No more often than it may, and not where the answer would be the same.
+    for statuses in [&[504, 504, 504][..], &[500], &[429]] {
+        let mut client = proxy.ask(&prefiller, BODY).await;
+        for status in statuses {
+            prefiller.asked().await.answer(*status, "{}").await;
+        }
+        let mut alone = engine.asked().await;
+        assert_eq!(alone.body, BODY);
+        alone.answer(200, DONE).await;
+        check_done(&mut client).await;
+        assert!(prefiller.is_idle());
+    }
+}
+
+#[tokio::test]
+async fn prefill_is_not_asked_again_where_decode_waits_for_the_first_attempt() {
+    let (engine, prefiller) = (Engine::start().await, Engine::start().await);
+    let proxy = Proxy::pair(&engine, &prefiller, "sglang", &["--prefill-max-retries=2"]).await;
+    let mut client = proxy.ask(&prefiller, BODY).await;
+    prefiller.asked().await.answer(503, "{}").await;
+    assert!(client.read().await);
+    assert_eq!(client.status(), 503);
+    assert!(prefiller.is_idle());
+}
+
+#[tokio::test]
+async fn kv_that_does_not_come_in_time_is_waited_for_no_longer() {
+    let body = BODY.replace("false", "true");
+    for head in ["", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"] {
+        let (engine, prefiller) = (Engine::start().await, Engine::start().await);
+        let flags = ["--prefill-timeout-ms=1500"];
+        let proxy = Proxy::pair(&engine, &prefiller, "nixlv2", &flags).await;
+        let mut client = proxy.ask(&prefiller, &body).await;
+        prefiller.asked().await.answer(200, r#"{"kv_transfer_params":{"a":1}}"#).await;
+        let mut waits = engine.asked().await;
+        waits.write(head).await;
+        waits.closed().await;
+        let mut alone = engine.asked().await;
+        assert_eq!(alone.body, body);
+        alone.answer(200, DONE).await;
+        check_done(&mut client).await;
+        assert_eq!(proxy.fallbacks("transfer_timeout"), 1);
+    }
+}
+
+#[tokio::test]
+async fn half_a_pair_of_which_prefill_has_answered_does_not_wait_for_ever() {
+    let (engine, prefiller) = (Engine::start().await, Engine::start().await);
+    let flags = ["--prefill-timeout-ms=1500"];
+    let proxy = Proxy::pair(&engine, &prefiller, "sglang", &flags).await;
+    let mut client = proxy.ask(&prefiller, &BODY.replace("false", "true")).await;
+    prefiller.asked().await.answer(200, DONE).await;
+    let mut decode = engine.asked().await;
+    assert!(client.read().await);
+    assert_eq!(client.status(), 504, "{}", client.body);
+    decode.closed().await;
+}
+
+#[tokio::test]
 async fn one_hand_over_is_not_used_for_several_sequences() {
     let (engine, prefiller) = (Engine::start().await, Engine::start().await);
     let proxy = Proxy::pair(&engine, &prefiller, "nixlv2", &[]).await;

@@ -3,6 +3,7 @@
 use super::cached::CachedTokens;
 use super::handover::Answer;
 use super::headers;
+use super::trace;
 use super::upstream::{Engines, Leg, LegError};
 use crate::exchange::Exchange;
 use crate::service::Failure;
@@ -14,6 +15,7 @@ use stator_model::openai::response::{DONE, push_error_event};
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Instant;
 
 /// Passes answers on.
 pub(crate) struct Relay<'a> {
@@ -24,6 +26,8 @@ pub(crate) struct Relay<'a> {
     pub cut: &'a Counter,
     /// Headers that every answer gets.
     pub stamp: &'a [(HeaderName, HeaderValue)],
+    /// When the request came.
+    pub started: Instant,
 }
 
 impl Relay<'_> {
@@ -70,7 +74,7 @@ impl Relay<'_> {
         }
         let is_events = is_events(&head.headers);
         let mut head = Some(head);
-        let mut at_event_end = true;
+        let (mut at_event_end, mut begun) = (true, false);
         loop {
             let part = {
                 let mut next = pin!(leg.next());
@@ -106,6 +110,10 @@ impl Relay<'_> {
             }
             self.answer_bytes.inc_by(part.len() as u64);
             at_event_end = part.ends_with(b"\n\n");
+            if is_events && !begun && !part.is_empty() {
+                begun = true;
+                trace::first_token(self.started.elapsed());
+            }
             match head.take() {
                 Some(head) => exchange.relay(head, part, last).await?,
                 None => exchange.stream(part, last).await?,

@@ -11,13 +11,15 @@ use std::sync::LazyLock;
 /// Members that only pickers and proxies may set.
 ///
 /// Source: request fields of vLLM 0.26, SGLang 0.5.23 and TensorRT-LLM 1.2.
-const FORBIDDEN: [&str; 6] = [
+const FORBIDDEN: [&str; 7] = [
     "kv_transfer_params",
     "ec_transfer_params",
     "disaggregated_params",
     "disagg_prefill_dp_rank",
     "routed_dp_rank",
     "data_parallel_rank",
+    // Names the request in SGLang: one could take another's, or abort it.
+    "rid",
 ];
 /// What the names of SGLang's members for the same begin with.
 const FORBIDDEN_PREFIX: &str = "bootstrap_";
@@ -27,8 +29,9 @@ const CONTAINERS: [&str; 3] = ["sampling_params", "extra_args", "vllm_xargs"];
 const DEPTH_MAX: u32 = 4;
 
 /// Parts of those names, as few as find all of them.
-static PARTS: LazyLock<[Finder<'static>; 4]> =
-    LazyLock::new(|| ["_transfer_params", "disagg", "_rank", FORBIDDEN_PREFIX].map(Finder::new));
+static PARTS: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
+    ["_transfer_params", "disagg", "_rank", "\"rid\"", FORBIDDEN_PREFIX].map(Finder::new)
+});
 /// An escape that may stand for a letter of a name; `4` to `7` follow where it does.
 static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\\u00"));
 
@@ -155,6 +158,7 @@ mod tests {
             r#"{"messages":[{"content":"what are kv_transfer_params? \"bootstrap_room\""}]}"#,
             r#"{"tools":[{"parameters":{"properties":{"bootstrap_host":{}}}}],"page_rank":1}"#,
             r#"{"prompt":"caf\u00e9 \u005f"}"#,
+            r#"{"prompt":"\"rid\" of a grid","grid":1}"#,
             "not json at all",
             "",
         ] {

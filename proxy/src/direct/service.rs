@@ -6,10 +6,11 @@ use super::allow::Target;
 use super::config::DirectSettings;
 use super::handover::{Answer, Handover, Request};
 use super::headers::{self, Routing};
-use super::metrics::{Metrics, Outcome};
+use super::metrics::{Header, Metrics, Outcome};
 use super::relay::Relay;
 use super::route::Api;
 use super::screen::{Refusal, screen};
+use super::trace;
 use super::upstream::{Engines, Leg};
 use crate::exchange::Exchange;
 use crate::service::Failure;
@@ -21,6 +22,7 @@ use stator_model::openai::ApiError;
 use stator_runtime::admin::Readiness;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tracing::{Instrument, Span};
 
 /// When to come back where this proxy is full.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -94,7 +96,9 @@ impl Direct {
     /// Answers one request, whatever it is, that came in on the port of `rank`.
     pub(crate) async fn handle(&self, exchange: &mut Exchange, rank: usize) {
         let started = Instant::now();
-        let (way, outcome) = self.answer(exchange, rank).await;
+        let span = trace::request(exchange);
+        let answered = self.answer(exchange, rank, started).instrument(span.clone());
+        let (way, outcome) = answered.await;
         let status = match outcome {
             Ok(()) => exchange.status().map_or(STATUS_GONE, |status| status.as_u16()),
             Err(Failure::Gone) => STATUS_GONE,
@@ -104,6 +108,7 @@ impl Direct {
             }
         };
         self.metrics.requests.get_or_create(&Outcome { way, status }).inc();
+        trace::ended(&span, started.elapsed());
         let seconds = started.elapsed().as_secs_f64();
         let request_id = exchange.request_id();
         tracing::debug!(request_id, way, status, seconds, "request");
@@ -113,6 +118,7 @@ impl Direct {
         &self,
         exchange: &mut Exchange,
         rank: usize,
+        started: Instant,
     ) -> (&'static str, Result<(), Failure>) {
         if exchange.path() == HEALTH && exchange.method() == Method::GET {
             self.health(exchange).await;
@@ -121,15 +127,20 @@ impl Direct {
         match self.prepare(exchange, rank).await {
             Ok(Prepared::Streamed(leg)) => {
                 let answer = Answer::plain(*leg, "engine");
-                (answer.way, self.relay().pass_on(exchange, answer).await)
+                (answer.way, self.relay(started).pass_on(exchange, answer).await)
             }
             Ok(Prepared::Whole { head, body, engine, target: None }) => {
-                ("engine", self.pass(exchange, engine, &head, &body).await)
+                let answer = self.pass(exchange, engine, &head, &body).await;
+                let passed = match answer {
+                    Ok(answer) => self.relay(started).pass_on(exchange, answer).await,
+                    Err(failure) => Err(failure),
+                };
+                ("engine", passed)
             }
             Ok(Prepared::Whole { head, body, engine, target: Some((api, prefiller)) }) => {
                 let prefiller = &prefiller;
                 let request = Request { api, head: &head, body: &body, engine, prefiller };
-                self.disaggregate(exchange, &request).await
+                self.disaggregate(exchange, &request, started).await
             }
             Err(failure) => ("own", Err(failure)),
         }
@@ -141,6 +152,9 @@ impl Direct {
         exchange.check_headers(limits)?;
         self.check_room()?;
         let routing = Routing::read(&exchange.request().headers)?;
+        for header in headers::unused(&exchange.request().headers) {
+            self.metrics.headers_unused.get_or_create(&Header { header }).inc();
+        }
         let engine = self.engine(rank, routing.rank.as_ref())?;
         if is_upload(exchange.request()) {
             return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));
@@ -154,7 +168,8 @@ impl Direct {
             tracing::warn!(request_id, "parameters that only a picker may set were removed");
         }
         self.metrics.request_bytes.inc_by(body.len() as u64);
-        let head = headers::onward(exchange.request(), &exchange.identity(), Some(&body));
+        let mut head = headers::onward(exchange.request(), &exchange.identity(), Some(&body));
+        trace::pass_on(&mut head, &Span::current());
         let target = match Api::find(exchange.method(), exchange.path()) {
             Some(api) => self.prefiller(routing)?.map(|prefiller| (api, prefiller)),
             None => None,
@@ -211,7 +226,8 @@ impl Direct {
     async fn upload(&self, exchange: &mut Exchange, engine: &HttpPeer) -> Result<Leg, Failure> {
         let limit = self.settings.limits.body_bytes;
         exchange.expect_body(&self.settings.limits).await?;
-        let head = headers::onward(exchange.request(), &exchange.identity(), None);
+        let mut head = headers::onward(exchange.request(), &exchange.identity(), None);
+        trace::pass_on(&mut head, &Span::current());
         let engines = &self.handover.engines;
         let mut leg = engines.begin(engine, &head).await.map_err(ApiError::from)?;
         let mut sent = 0;
@@ -249,19 +265,18 @@ impl Direct {
         engine: &HttpPeer,
         head: &RequestHeader,
         body: &Bytes,
-    ) -> Result<(), Failure> {
+    ) -> Result<Answer<'static>, Failure> {
         let leg = tokio::select! {
             biased;
             leg = self.handover.engines.send(engine, head, body) => leg,
             gone = exchange.gone() => return Err(gone.into()),
         };
-        let answer = Answer::plain(leg.map_err(ApiError::from)?, "engine");
-        self.relay().pass_on(exchange, answer).await
+        Ok(Answer::plain(leg.map_err(ApiError::from)?, "engine"))
     }
 
-    fn relay(&self) -> Relay<'_> {
+    fn relay(&self, started: Instant) -> Relay<'_> {
         let Metrics { answer_bytes, cut, .. } = &self.metrics;
-        Relay { engines: &self.handover.engines, answer_bytes, cut, stamp: &[] }
+        Relay { engines: &self.handover.engines, answer_bytes, cut, stamp: &[], started }
     }
 
     /// Another engine computes the prompt, and the one beside this proxy answers.
@@ -269,7 +284,9 @@ impl Direct {
         &self,
         exchange: &mut Exchange,
         request: &Request<'_>,
+        started: Instant,
     ) -> (&'static str, Result<(), Failure>) {
+        trace::hands_over(self.handover.settings.connector, request.prefiller);
         let answer = tokio::select! {
             biased;
             answer = self.handover.answer(request) => answer,
@@ -277,7 +294,7 @@ impl Direct {
             gone = exchange.gone() => return ("handed_over", Err(gone.into())),
         };
         match answer {
-            Ok(answer) => (answer.way, self.relay().pass_on(exchange, answer).await),
+            Ok(answer) => (answer.way, self.relay(started).pass_on(exchange, answer).await),
             Err(error) => ("handed_over", Err(error.into())),
         }
     }

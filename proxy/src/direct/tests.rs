@@ -1,5 +1,6 @@
 //! The proxy and an engine between raw connections: what is on the wire.
 
+use super::metrics::Header;
 use super::testkit::{BODY, DONE, Engine, Peer, Proxy, check_done, soon};
 
 #[tokio::test]
@@ -88,6 +89,9 @@ async fn what_steers_engines_does_not_come_from_a_client() {
     asked.answer(200, DONE).await;
     check_done(&mut client).await;
     assert_eq!(proxy.metrics.stripped.get(), 1);
+    let unused = |header| proxy.metrics.headers_unused.get_or_create(&Header { header }).get();
+    assert_eq!(unused("x-encoder-hosts-ports"), 1);
+    assert_eq!(unused("x-kv-cache-source-host-port"), 0);
 }
 
 #[tokio::test]

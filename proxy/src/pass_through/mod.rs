@@ -80,7 +80,7 @@ impl PassThrough {
             gone = exchange.gone() => return Err(gone.into()),
         };
         self.metrics.time_to_first_token.observe(started.elapsed().as_secs_f64());
-        place.prefill_done();
+        place.prefill_done(None);
         let worker = place.worker().worker.to_string().try_into();
         let worker = worker.map(|worker| (HeaderName::from_static(WORKER_ID), worker));
         let identity = (HeaderName::from_static(REQUEST_ID), exchange.identity());
@@ -91,6 +91,7 @@ impl PassThrough {
             answer_bytes: passed_bytes,
             cut: passed_cut,
             stamp: &stamp,
+            started,
         };
         let passed = relay.pass_on(exchange, Answer::plain(leg, "engine")).await;
         self.metrics.request_duration.observe(started.elapsed().as_secs_f64());

@@ -36,6 +36,10 @@ struct Script {
     failures: u32,
     /// Whether the prefill workers that requests name fail it.
     prefills_fail: bool,
+    /// How long the KV of prompts that others computed is on its way.
+    transfer_us: u32,
+    /// The prefill worker whose prompts it does not get, and computes none itself.
+    unheard: Option<u64>,
 }
 
 #[derive(Clone)]
@@ -49,6 +53,9 @@ impl Scripted {
     /// The answer to a request: one token, and its end or the worker's failure.
     fn answer(&self, submit: &Submit) -> GenerateFrame {
         let mut script = self.script.lock().unwrap();
+        if submit.prefill.as_ref().is_some_and(|peer| Some(peer.worker_id) == script.unheard) {
+            return GenerateFrame { outputs: vec![unprefilled(submit)] };
+        }
         let fails = script.failures > 0;
         script.failures = script.failures.saturating_sub(1);
         let finish = match fails {
@@ -60,11 +67,13 @@ impl Scripted {
             false => Finish { reason: FinishReason::Length.into(), ..Finish::default() },
         };
         let prefill_failed = script.prefills_fail && submit.prefill.is_some();
+        let transfer_us = if submit.prefill.is_some() { script.transfer_us } else { 0 };
         let token = |choice| Output {
             request_id: submit.request_id,
             choice,
             token_ids: vec![1],
             prefill_failed,
+            transfer_us,
             ..Output::default()
         };
         let end = |choice| Output {
@@ -85,6 +94,23 @@ impl Scripted {
             // Who hung up wants no answer.
             drop(frames.send(Ok(self.answer(&submit))).await);
         }
+    }
+}
+
+/// The end of a request whose prompt nobody computed.
+fn unprefilled(submit: &Submit) -> Output {
+    let finish = Finish {
+        reason: FinishReason::Error.into(),
+        error_kind: ErrorKind::Unprefilled.into(),
+        error_message: "nobody computed the prompt".into(),
+        ..Finish::default()
+    };
+    Output {
+        request_id: submit.request_id,
+        choice: submit.first_choice,
+        prefill_failed: true,
+        finish: Some(finish),
+        ..Output::default()
     }
 }
 
@@ -167,9 +193,19 @@ impl Agent {
         self.script.script.lock().unwrap().failures = requests;
     }
 
+    /// From now on the KV of prompts that others computed is so long on its way.
+    pub(crate) fn set_transfer(&self, transfer_us: u32) {
+        self.script.script.lock().unwrap().transfer_us = transfer_us;
+    }
+
     /// From now on the prefill workers that its requests name fail it.
     pub(crate) fn fail_prefills(&self) {
         self.script.script.lock().unwrap().prefills_fail = true;
+    }
+
+    /// From now on it gets no prompts of this prefill worker, and computes none itself.
+    pub(crate) fn hear_nothing_of(&self, prefill: u64) {
+        self.script.script.lock().unwrap().unheard = Some(prefill);
     }
 
     /// It answers nobody until [`Agent::resume`].

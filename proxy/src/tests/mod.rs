@@ -164,6 +164,24 @@ async fn a_worker_that_becomes_one_for_prompts_answers_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_way_of_the_kv_takes_is_learnt() {
+    let mut bed = Bed::start(&["--router-split=always"]).await;
+    let _prefill = bed.agent(role(Role::Prefill)).await;
+    let decode = bed.agent(role(Role::Decode)).await;
+    bed.until_workers(2).await;
+    // Where nobody can tell, nothing is learnt.
+    assert_eq!(bed.complete(&request(json!({})), "").await.0, 200);
+    decode.set_transfer(250_000);
+    assert_eq!(bed.complete(&request(json!({})), "").await.0, 200);
+    bed.until_metric("stator_proxy_kv_transfer_duration_seconds_count 1").await;
+    bed.until_metric("stator_proxy_kv_transfer_duration_seconds_sum 0.25").await;
+    // What the worker computed itself has no way.
+    assert_eq!(bed.complete(&request(json!({"n": 2})), "").await.0, 200);
+    bed.until_metric("stator_proxy_prompts_whole_total{reason=\"choices\"} 1").await;
+    bed.until_metric("stator_proxy_kv_transfer_duration_seconds_count 1").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_failed_a_prompt_is_left_alone_for_a_moment() {
     let mut bed = Bed::start(&["--router-split=always"]).await;
     let _prefill = bed.agent(role(Role::Prefill)).await;
@@ -178,6 +196,71 @@ async fn a_worker_that_failed_a_prompt_is_left_alone_for_a_moment() {
         asked += 1;
         assert!(asked < 1000, "it is asked again and again");
     }
+}
+
+/// A decode worker that computes no prompts.
+fn half() -> ProfileRecord {
+    ProfileRecord { needs_prefill: true, ..role(Role::Decode) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_computes_no_prompts_is_sent_none_alone() {
+    let mut bed = Bed::start(&["--router-split=never"]).await;
+    let decode = bed.agent(half()).await;
+    bed.until_workers(1).await;
+    let (status, answer) = bed.complete(&request(json!({})), "").await;
+    assert_eq!((status, answer["error"]["code"].as_str()), (503, Some("service_unavailable")));
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(message.contains("no two can share it"), "{message}");
+
+    // Whatever the policy is, with two it is shared, one token too.
+    let prefill = bed.agent(role(Role::Prefill)).await;
+    bed.until_workers(2).await;
+    for more in [json!({}), json!({"max_tokens": 1})] {
+        assert_eq!(bed.complete(&request(more), "").await.0, 200);
+        let [submit] = decode.asked().try_into().expect("one request");
+        let peer = submit.prefill.expect("a prefill worker");
+        assert_eq!(peer.endpoint, prefill.record.endpoint);
+    }
+    let (status, answer) = bed.complete(&request(json!({"n": 2})), "").await;
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(status == 503 && message.contains("several choices"), "{status} {message}");
+
+    let whole = bed.agent(ProfileRecord::default()).await;
+    bed.until_workers(3).await;
+    for more in [json!({}), json!({"max_tokens": 1}), json!({"n": 2})] {
+        assert_eq!(bed.complete(&request(more), "").await.0, 200);
+    }
+    assert_eq!((whole.asked().len(), decode.asked().len()), (3, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_no_prompt_comes_the_same_worker_gets_one_of_another() {
+    let mut bed = Bed::start(&["--router-split=always"]).await;
+    let _prefills = [bed.agent(role(Role::Prefill)).await, bed.agent(role(Role::Prefill)).await];
+    let decode = bed.agent(half()).await;
+    bed.until_workers(3).await;
+    decode.hear_nothing_of(1);
+    let mut asked = Vec::new();
+    let by = |submit: &Submit| submit.prefill.as_ref().expect("a prefill worker").worker_id;
+    while asked.iter().all(|submit| by(submit) != 1) {
+        let (status, answer) = bed.complete(&request(json!({})), "").await;
+        assert_eq!(status, 200, "{answer}");
+        asked.extend(decode.asked());
+        assert!(asked.len() < 1000, "one of them is never named");
+    }
+    let [.., first, again] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((by(first), by(again)), (1, 2));
+    assert_eq!(first.token_ids, again.token_ids);
+
+    // Where neither helps, that is said.
+    let mut bed = Bed::start(&["--router-split=always"]).await;
+    let _prefill = bed.agent(role(Role::Prefill)).await;
+    let decode = bed.agent(half()).await;
+    bed.until_workers(2).await;
+    decode.hear_nothing_of(1);
+    let (status, answer) = bed.complete(&request(json!({})), "").await;
+    assert_eq!((status, answer["error"]["code"].as_str()), (503, Some("service_unavailable")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
