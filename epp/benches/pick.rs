@@ -77,6 +77,7 @@ fn service(endpoints: u8) -> ExtProc<PoolDirector> {
         interest: Interest::Body,
         leaves_early: false,
         scores: false,
+        fallbacks: false,
         token_ids: true,
         in_flight: Default::default(),
         identities: Vec::new(),

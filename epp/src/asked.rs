@@ -21,6 +21,8 @@ const MEDIA_BYTES: u64 = 2 << 20;
 
 /// A request that was read.
 pub(crate) struct Asked {
+    /// The request's id: its client's, or one that it gets here.
+    pub id: String,
     /// The body in one piece.
     pub body: Bytes,
     /// What stands in it; `None` where nobody read it.
@@ -74,7 +76,9 @@ impl Asked {
             .map(|MediaItem { hash }| MultimodalItem { hash: *hash, size_bytes: MEDIA_BYTES })
             .collect();
         let fairness_id = fairness_id(head, settings);
-        Ok(Self { body, parsed, model, rewritten, priority, fairness_id, media })
+        let id = head.header(header::REQUEST_ID).map(str::to_owned);
+        let id = id.unwrap_or_else(|| text::request_id(chance));
+        Ok(Self { id, body, parsed, model, rewritten, priority, fairness_id, media })
     }
 
     /// The model that the endpoint is asked for.
@@ -108,7 +112,7 @@ impl Asked {
     ) -> Request<'a> {
         let parsed = self.parsed.as_ref();
         Request {
-            id: head.header(header::REQUEST_ID).unwrap_or_default(),
+            id: &self.id,
             model: self.target(),
             headers: Headers(headers),
             priority: self.priority,

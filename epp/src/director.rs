@@ -48,6 +48,8 @@ pub struct DirectorSettings {
     pub leaves_early: bool,
     /// Whether all candidates' scores go to the data plane.
     pub scores: bool,
+    /// Whether the data plane is sent all endpoints of a decision, the fallbacks too.
+    pub fallbacks: bool,
     /// Whether token ids travel on in `nvext.token_data` to endpoints that take them.
     pub token_ids: bool,
     /// What a request counts for while it is in flight.
@@ -121,7 +123,7 @@ impl PoolDirector {
         let Ready { head, asked, measured, .. } = &*ready;
         let body = self.edit(body, asked, measured, &decision);
         self.observe.routed(&told, &decision);
-        let mut routed = self.routed(head, decision, (told, interest));
+        let mut routed = self.routed((head, asked), decision, (told, interest));
         routed.body = body;
         routed.watch.account = account;
         if let Some((target, _)) = &asked.rewritten {
@@ -228,18 +230,20 @@ impl PoolDirector {
     /// What the data plane is told, but for the body.
     fn routed(
         &self,
-        head: &Head,
+        (head, asked): (&Head, &Asked),
         decision: Decision,
         (told, interest): (Told, Interest),
     ) -> Routed<AnswerWatch> {
         let mut set_headers = decision.headers.clone();
         if head.header(header::REQUEST_ID).is_none() {
-            set_headers.push((header::REQUEST_ID, text::request_id(self.pool.chance())));
+            set_headers.push((header::REQUEST_ID, asked.id.clone()));
         }
         if let Some(traceparent) = told.traceparent() {
             set_headers.push((header::TRACEPARENT, traceparent));
         }
-        let mut endpoints: Vec<_> = decision.targets.iter().map(|target| target.address).collect();
+        let wanted = if self.settings.fallbacks { decision.targets.len() } else { 1 };
+        let targets = decision.targets.iter().take(wanted);
+        let mut endpoints: Vec<_> = targets.map(|target| target.address).collect();
         if let (Some(port), Some(first)) = (decision.port, endpoints.first_mut()) {
             first.set_port(port);
         }
@@ -247,6 +251,7 @@ impl PoolDirector {
         let (pool, observe) = (self.pool.clone(), self.observe.clone());
         let mut watch = AnswerWatch::new(pool, observe, decision, (told, interest));
         watch.verify = self.settings.verify_served;
+        watch.sent.clone_from(&endpoints);
         Routed { endpoints, set_headers, body: Vec::new(), scores, watch }
     }
 }

@@ -9,7 +9,9 @@ use stator_epp_metrics::{Build, EppMetrics};
 use stator_epp_pool::PoolView;
 use stator_epp_pool::{Pod, PoolSpec};
 use stator_epp_pool::{Rewrite, RewriteRule, RewriteTarget, Rewrites, endpoints_of};
-use stator_epp_scheduler::{EngineLoad, Lora, Scheduler, SchedulerSettings, Subset, SubsetEntry};
+use stator_epp_scheduler::{
+    EngineLoad, Equipment, Lora, Scheduler, SchedulerSettings, Subset, SubsetEntry,
+};
 use stator_epp_signals::LoadSink;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,6 +29,11 @@ schedulingProfiles:
   plugins: [{pluginRef: queue-scorer}, {pluginRef: kv-cache-utilization-scorer},
     {pluginRef: prefix-cache-scorer}, {pluginRef: lora-affinity-scorer}]
 ";
+
+/// The same with one more plug-in.
+fn with_plugin(plugin: &str) -> String {
+    SCORERS.replacen("plugins: [", &format!("plugins: [{plugin}, "), 1)
+}
 
 /// A pod at `192.168.1.<number + 1>:8000` and what its engine reports.
 pub(crate) struct Engine(
@@ -101,6 +108,7 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
         interest: Interest::Nothing,
         leaves_early: false,
         scores: false,
+        fallbacks: false,
         token_ids: true,
         in_flight: plan.in_flight,
         identities: plan.agent_identity.clone(),
@@ -175,6 +183,31 @@ async fn an_adapter_that_is_loaded_wins_over_an_emptier_cache() {
     bench.pool.tick();
     assert!(bench.pool.is_adapter("sql-lora"));
     assert_eq!(bench.pick(head(&[]), "sql-lora").await, address(1));
+}
+
+#[tokio::test]
+async fn an_adapter_that_an_agent_tells_of_wins_too() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.2, &[]), Engine(1, 0, 0.2, &[])]);
+    let workers: Vec<_> = bench
+        .pool
+        .with(|scheduler, _| scheduler.endpoints().map(|(known, ..)| known.worker).collect());
+    for (worker, adapter) in workers.into_iter().zip(["foo", "sql-lora"]) {
+        let lora = Lora { max: 0, running: vec![adapter.to_owned()], waiting: Vec::new() };
+        bench.pool.agent_equipment(worker, Equipment { lora: Some(lora), cache: None });
+    }
+    bench.pool.tick();
+    assert!(bench.pool.is_adapter("sql-lora") && !bench.pool.is_adapter("my-model"));
+    let home = |adapter| {
+        bench.pool.with(|scheduler, _| {
+            let mut all = scheduler.endpoints();
+            let runs =
+                |load: &EngineLoad| load.lora.as_ref().is_some_and(|l| l.running == [adapter]);
+            all.find(|(_, load, _)| runs(load)).map(|(endpoint, ..)| endpoint.address)
+        })
+    };
+    for adapter in ["sql-lora", "foo"] {
+        assert_eq!(Some(bench.pick(head(&[]), adapter).await), home(adapter));
+    }
 }
 
 #[tokio::test]
@@ -275,6 +308,15 @@ async fn a_request_without_an_identity_gets_one() {
     assert_eq!(made.iter().filter(|(name, _)| *name == "x-request-id").count(), 1);
     let own = bench.ask(head(&[("x-request-id", "mine")]), &prompt("m")).await;
     assert_eq!(set(own.expect("it is routed")), []);
+    // Plug-ins that choose by it see the same one.
+    let id = |head: &Head| {
+        let sources = (&*bench.pool.view(), bench.pool.chance());
+        let asked = Asked::read(head, Bytes::new(), &bench.director.settings, sources);
+        let asked = asked.expect("there is nothing to read");
+        asked.request(head, &Measured::nothing(), &[], &[]).id.to_owned()
+    };
+    assert_eq!(id(&head(&[("x-request-id", "mine")])), "mine");
+    assert_ne!(id(&head(&[])), id(&head(&[])));
 }
 
 #[tokio::test]
@@ -304,6 +346,41 @@ async fn the_default_profile_keeps_a_conversation_where_its_beginning_is() {
     for turns in 2..6 {
         assert_eq!(to(bench.ask(head(&[]), &text(turns)).await.expect("it is routed")), first);
     }
+}
+
+/// Answers to requests under `config` that endpoints gave as the data plane says, and how many
+/// picks then count as honoured and as not honoured.
+async fn check_served(config: &str, fallbacks: bool, served: &[&str], expected: [u64; 2]) {
+    let mut bench = bench(config, &[Engine(0, 0, 0.0, &[]), Engine(1, 5, 0.5, &[])]);
+    Arc::make_mut(&mut bench.director.settings).fallbacks = fallbacks;
+    for served in served {
+        let routed = bench.ask(head(&[]), &prompt("m")).await;
+        let mut watch = routed.expect("it is routed").watch;
+        watch.headers(200, &crate::headers::Headers::default(), Some(*served));
+    }
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &bench.registry).expect("it is text");
+    let count = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).expect("the metric is there");
+        line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()).expect("a count")
+    };
+    let names = ["stator_epp_picks_honoured_total", "stator_epp_picks_not_honoured_total"];
+    assert_eq!(names.map(count), expected, "{served:?}");
+}
+
+#[tokio::test]
+async fn a_pick_is_honoured_where_the_data_plane_went_where_it_was_sent() {
+    let (first, second) = ("192.168.1.1:8000", "192.168.1.2:8000");
+    check_served(SCORERS, false, &[first, second], [1, 1]).await;
+    let profile = "{pluginRef: lora-affinity-scorer}";
+    let ranked = with_plugin("{type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}")
+        .replace(profile, &format!("{profile}, {{pluginRef: max-score-picker}}"));
+    check_served(&ranked, true, &[first, second, "192.168.1.3:8000"], [2, 1]).await;
+    // A fallback that was not sent is as any other endpoint.
+    check_served(&ranked, false, &[first, second], [1, 1]).await;
+    let primary =
+        with_plugin("{type: data-parallel-profile-handler, parameters: {primaryPort: 9000}}");
+    check_served(&primary, false, &["192.168.1.1:9000", first], [1, 1]).await;
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use stator_epp_plugins::AttributeReporter;
 use stator_epp_scheduler::Decision;
 use stator_protos::header;
 use stator_runtime::trace;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Span;
@@ -201,23 +202,19 @@ impl Observe {
         }
     }
 
-    /// The data plane says which endpoint served a request.
-    pub(crate) fn served(&self, decision: &Decision, served: &str) -> bool {
-        let chosen = decision.targets.iter().any(|target| target.address.to_string() == served);
-        match chosen {
+    /// The data plane says which endpoint served a request; whether that is one of those that it
+    /// was sent.
+    pub(crate) fn served(&self, sent: &[SocketAddr], served: &str) -> bool {
+        let honoured = sent.iter().any(|endpoint| endpoint.to_string() == served);
+        match honoured {
             true => self.0.picks.honoured(),
             false => {
                 self.0.picks.not_honoured();
-                let chosen = decision.targets.first().map(|target| target.address);
-                tracing::info!(
-                    pool = self.0.pool,
-                    ?chosen,
-                    served,
-                    "the data plane went elsewhere"
-                );
+                let pool = self.0.pool.as_str();
+                tracing::info!(pool, ?sent, served, "the data plane went elsewhere");
             }
         }
-        chosen
+        honoured
     }
 
     /// Numbers about a request for the data plane: namespace, key and value.

@@ -34,7 +34,9 @@ pub(crate) fn scraping(settings: &EppSettings) -> anyhow::Result<(ScrapeSettings
     for engine in &metrics.extractor.engines {
         mappings.add(&engine.name, mapping(engine)?);
     }
-    mappings.set_label(&metrics.extractor.engine_label);
+    if let Some(label) = &metrics.extractor.engine_label {
+        mappings.set_label(label);
+    }
     mappings.set_default(&metrics.extractor.default_engine);
     Ok((scrape, mappings))
 }
@@ -107,8 +109,74 @@ fn mapping(engine: &Specs) -> anyhow::Result<Mapping> {
         cache: text(&engine.cache_info),
     };
     let mut mapping = specs.mapping()?;
+    mapping.cache.label_names = [engine.block_size_label.clone(), engine.blocks_label.clone()];
     if let (Some(size), Some(blocks)) = (&engine.block_size, &engine.blocks) {
         mapping.cache.values = Some([size.parse()?, blocks.parse()?]);
     }
     Ok(mapping)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EppArgs;
+    use clap::Parser as _;
+    use stator_epp_scheduler::{Endpoint, Roles};
+    use stator_protos::{WorkerId, WorkerRank};
+    use std::sync::Arc;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: EppArgs,
+    }
+
+    fn mappings(extractor: &str) -> Mappings {
+        let text = format!(
+            "{{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: \
+             [{{type: queue-scorer}}, {{type: core-metrics-extractor, parameters: {extractor}}}]}}"
+        );
+        let line = Line::try_parse_from(["epp", "--pool-name=a", "--config-text", &text]);
+        let settings = line.expect("the flags are known").args.try_into();
+        let settings: EppSettings =
+            settings.unwrap_or_else(|error: stator_runtime::config::ConfigError| panic!("{error}"));
+        scraping(&settings).expect("the names of metrics are sound").1
+    }
+
+    fn labelled(key: &str, value: &str) -> Endpoint {
+        Endpoint {
+            worker: WorkerRank { worker: WorkerId(1), rank: 0 },
+            uid: "1".into(),
+            name: "pod-rank-0".into(),
+            pod: "pod".into(),
+            namespace: "default".into(),
+            address: ([10, 0, 0, 1], 8000).into(),
+            labels: Arc::new([(key.to_owned(), value.to_owned())].into()),
+            roles: Roles::default(),
+        }
+    }
+
+    #[test]
+    fn engines_are_named_by_either_label_unless_one_is_configured() {
+        let (new, old) = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type");
+        let check = |extractor: &str, key: &str, engine: &str| {
+            assert_eq!(mappings(extractor).engine(&labelled(key, "sglang")), engine, "{key}");
+        };
+        check("{}", new, "sglang");
+        check("{}", old, "sglang");
+        check("{engineLabelKey: engine}", "engine", "sglang");
+        check("{engineLabelKey: engine}", old, "vllm");
+    }
+
+    #[test]
+    fn labels_of_the_cache_may_have_other_names() {
+        let mappings = mappings(
+            "{defaultEngine: mine, engineConfigs: [{name: mine, cacheInfoSpec: info, \
+             cacheBlockSizeLabelName: tokens, cacheNumBlocksLabelName: count}]}",
+        );
+        let mut reader = stator_epp_signals::scrape::Reader::new(mappings.of(&labelled("a", "b")));
+        let page = b"info{block_size=\"1\",tokens=\"32\",num_gpu_blocks=\"2\",count=\"900\"} 1\n";
+        let load = reader.read(page).expect("nothing is missing");
+        assert_eq!(load.cache.map(|cache| (cache.block_size, cache.blocks)), Some((32, 900)));
+    }
 }

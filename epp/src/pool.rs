@@ -10,7 +10,7 @@ use stator_epp_peers::{Outbox, PoolId};
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::plugin::Progress;
 use stator_epp_scheduler::{
-    Call, Decision, EngineLoad, Prefixes, Prompt, Refused, Request, Scheduler, Time,
+    Call, Decision, EngineLoad, Equipment, Prefixes, Prompt, Refused, Request, Scheduler, Time,
 };
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_fleet::KvSink;
@@ -266,6 +266,10 @@ impl LoadSink for Pool {
     /// Nothing to do: a report carries its time, and whoever reads it judges its age.
     fn load_unknown(&self, worker: WorkerRank) {
         tracing::debug!(pool = self.name, %worker, "the last load report of an endpoint is stale");
+    }
+
+    fn agent_equipment(&self, worker: WorkerRank, equipment: Equipment) {
+        self.with(|scheduler, _| scheduler.set_equipment(worker, equipment));
     }
 
     fn agent_load(&self, worker: WorkerRank, generation: Generation, load: Load) {

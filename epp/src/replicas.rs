@@ -3,8 +3,11 @@
 use crate::config::PeerSettings;
 use crate::pool::Pool;
 use anyhow::Context;
-use stator_epp_peers::{Blocks, PeerTls, Peers, PeersMetrics, PeersSettings, PoolId, Replica};
-use stator_epp_scheduler::InFlight;
+use stator_epp_peers::{
+    Blocks, Outbox, PeerTls, Peers, PeersMetrics, PeersSettings, PoolId, Replica,
+};
+use stator_epp_scheduler::plugin::{PrefixListener, SharedPrefixes};
+use stator_epp_scheduler::{InFlight, Named};
 use stator_placement::Held;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -16,16 +19,54 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// The pools in the order of their numbers.
-struct Pools(Vec<Arc<Pool>>);
+/// What is shared, in the order of its numbers: the pools, then the further indices of prefixes,
+/// which are the same for all pools as all have one configuration.
+struct Shared {
+    pools: Vec<Arc<Pool>>,
+    indices: Vec<Named<dyn SharedPrefixes>>,
+}
 
-impl Pools {
+impl Shared {
+    fn new(pools: &[Arc<Pool>]) -> Self {
+        let indices =
+            |pool: &Arc<Pool>| pool.with(|scheduler, _| scheduler.program().shared.clone());
+        Self { pools: pools.to_vec(), indices: pools.first().map(indices).unwrap_or_default() }
+    }
+
     fn of(&self, id: PoolId) -> Option<&Pool> {
-        self.0.get(id.0 as usize).map(|pool| &**pool)
+        self.pools.get(id.0 as usize).map(|pool| &**pool)
+    }
+
+    fn index(&self, id: PoolId) -> Option<&dyn SharedPrefixes> {
+        let number = (id.0 as usize).checked_sub(self.pools.len())?;
+        self.indices.get(number).map(|index| &*index.plugin)
+    }
+
+    /// What is sent from here goes to `peers` from now on.
+    fn tell(&self, peers: &Peers) {
+        let mut ids = (0..).map(PoolId);
+        for (pool, id) in self.pools.iter().zip(&mut ids) {
+            pool.share(peers.outbox(), id);
+        }
+        for (index, id) in self.indices.iter().zip(ids) {
+            index.plugin.tell(Arc::new(Letters { outbox: peers.outbox(), id }));
+        }
     }
 }
 
-impl Blocks for Pools {
+/// Tells other replicas what an index records.
+struct Letters {
+    outbox: Outbox,
+    id: PoolId,
+}
+
+impl PrefixListener for Letters {
+    fn sent(&self, worker: WorkerRank, chain: &[SequenceHash]) {
+        self.outbox.sent(self.id, worker, chain);
+    }
+}
+
+impl Blocks for Shared {
     fn workers(&self, pool: PoolId) -> Vec<WorkerRank> {
         let endpoints = |pool: &Pool| {
             pool.with(|scheduler, _| {
@@ -45,7 +86,10 @@ impl Blocks for Pools {
         from: usize,
         most: usize,
     ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
-        self.of(pool)?.predictions(from, most)
+        match self.index(pool) {
+            Some(index) => index.predictions(from, most),
+            None => self.of(pool)?.predictions(from, most),
+        }
     }
 
     fn restore(&self, pool: PoolId, worker: WorkerRank, held: Held) -> bool {
@@ -53,9 +97,10 @@ impl Blocks for Pools {
     }
 }
 
-impl Replica for Pools {
+impl Replica for Shared {
     fn pools(&self) -> Vec<String> {
-        self.0.iter().map(|pool| pool.name().to_owned()).collect()
+        let pools = self.pools.iter().map(|pool| pool.name().to_owned());
+        pools.chain(self.indices.iter().map(|index| index.name.to_string())).collect()
     }
 
     fn own_in_flight(&self, pool: PoolId, out: &mut Vec<(WorkerRank, InFlight)>) {
@@ -75,7 +120,16 @@ impl Replica for Pools {
 
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {
         if let Some(pool) = self.of(pool) {
-            pool.sent(worker, sequence);
+            return pool.sent(worker, sequence);
+        }
+        let Some(index) = self.index(pool) else { return };
+        // Which pool the worker is of is not said, and others do not know it.
+        for pool in &self.pools {
+            pool.with(|scheduler, _| {
+                if let Some((endpoint, load)) = scheduler.endpoint(worker) {
+                    index.sent(endpoint, load, sequence);
+                }
+            });
         }
     }
 }
@@ -143,12 +197,11 @@ impl Replicas {
             () = known(&pools) => {}
             () = ended.wait() => return,
         }
-        let peers = Peers::new(self.settings, Arc::new(Pools(pools.clone())), self.metrics);
-        for (number, pool) in (0..).zip(&pools) {
-            // What the scheduler knows of its endpoints is as new as the view that was awaited.
-            pool.follow_view();
-            pool.share(peers.outbox(), PoolId(number));
-        }
+        // What the schedulers know of their endpoints is as new as the views that were awaited.
+        pools.iter().for_each(|pool| pool.follow_view());
+        let shared = Arc::new(Shared::new(&pools));
+        let peers = Peers::new(self.settings, shared.clone(), self.metrics);
+        shared.tell(&peers);
         let serving = peers.clone();
         tasks.spawn(async move {
             if let Err(error) = serving.run(self.listener, ended).await {
@@ -170,3 +223,7 @@ pub(crate) async fn known(pools: &[Arc<Pool>]) {
         let _ = pool.views().wait_for(|view| view.synced).await;
     }
 }
+
+#[cfg(test)]
+#[path = "replicas_tests.rs"]
+mod tests;

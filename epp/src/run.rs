@@ -15,7 +15,7 @@ use http::StatusCode;
 use rustls::ServerConfig;
 use stator_epp_config::ResponsePath;
 use stator_epp_metrics::{Build, EppMetrics, PoolView};
-use stator_epp_plugins::settings::{Fairness, Tokens};
+use stator_epp_plugins::settings::Tokens;
 use stator_epp_pool::kubernetes::{Access, Cluster, Election, Elector, PoolRef, Reviewer};
 use stator_epp_pool::{PoolSpec, Watched, file};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
@@ -65,27 +65,9 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     if !settings.without_effect.is_empty() {
         tracing::info!(flags = settings.without_effect.join(" "), "flags without effect");
     }
-    if settings.plan.plan.features.flow_control {
-        let flow = &settings.plan.plan.flow_control;
-        if flow.evicts {
-            tracing::warn!(
-                "flowControl.enableEviction has no effect: requests in flight do not give way"
-            );
-        }
-        let bands = flow.bands.iter().chain([&flow.default_band, &flow.default_negative_band]);
-        if bands.into_iter().any(|band| matches!(band.fairness, Fairness::ProgramAware(_))) {
-            tracing::warn!(
-                "program-aware-fairness shares by tokens used; its parameters have no effect"
-            );
-        }
-    }
-    if settings.plan.plan.models.is_some() || settings.plan.plan.replicas != Default::default() {
-        tracing::warn!(
-            "models-data-source and peer discovery have no effect; --peers shares state"
-        );
-    }
     let registry = Metrics::default();
     let metrics = registry.register(|registry| EppMetrics::register(build(), registry));
+    registry.register(|registry| settings.ext_proc.body_budget.register(registry));
     let cluster = cluster(&settings).await?;
     let scraping = Lane::start("scrape").context("cannot start a thread")?;
     let common = Common { registry: &registry, metrics: &metrics, scraping: &scraping };
@@ -196,6 +178,7 @@ fn start(
     let plan = &settings.plan.plan;
     let sheds = !plan.features.flow_control;
     let mut scheduling = SchedulerSettings { sheds, ..SchedulerSettings::default() };
+    scheduling.tier_weights = settings.tier_weights;
     scheduling.placement.block_size = settings.block_size;
     // A block of the index takes up to 20 bytes.
     scheduling.placement.index.max_bytes = settings.max_index_blocks.saturating_mul(20);
@@ -216,7 +199,9 @@ fn start(
 fn watch_pool(target: &PoolTarget, cluster: Option<&Cluster>) -> anyhow::Result<Watched> {
     let cluster = || cluster.context("the pool comes from Kubernetes, and there is no cluster");
     Ok(match &target.source {
-        PoolSource::File(path) => file::follow(path, Some(file::POLL_DEFAULT)),
+        PoolSource::File { path, followed } => {
+            file::follow(path, followed.then_some(file::POLL_DEFAULT))
+        }
         PoolSource::Kubernetes { group } => {
             let pool =
                 PoolRef { group: group.clone(), ..PoolRef::new(&target.namespace, &target.name) };
@@ -268,6 +253,7 @@ fn director(
         }),
         leaves_early: settings.leaves_early,
         scores: settings.scores,
+        fallbacks: settings.ext_proc.fallbacks,
         token_ids: settings.tokenizer.forward_ids,
         in_flight: plan.in_flight,
         identities: plan.agent_identity.clone(),
@@ -285,7 +271,7 @@ fn build() -> Build {
 
 /// The cluster, where a pool or an option needs one.
 async fn cluster(settings: &EppSettings) -> anyhow::Result<Option<Cluster>> {
-    let needed = |target: &PoolTarget| !matches!(target.source, PoolSource::File(_));
+    let needed = |target: &PoolTarget| !matches!(target.source, PoolSource::File { .. });
     if !settings.pools.iter().any(needed) && !settings.leader_election {
         return Ok(None);
     }

@@ -2,7 +2,9 @@
 
 use crate::config::{EppSettings, TokenizerSettings};
 use crate::pool::Pool;
+use parking_lot::Mutex;
 use stator_engine_signals::fetch::TlsOptions;
+use stator_epp_plugins::settings::PodFilter;
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::Endpoint;
 use stator_epp_signals::agents::{AgentFeeds, AgentSettings};
@@ -10,7 +12,7 @@ use stator_epp_signals::engine::{EngineFeeds, EngineSettings};
 use stator_epp_signals::scrape::Scraper;
 use stator_epp_signals::tokenizer::{AgentSource, HubSource, Provision, Source};
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
-use stator_fleet::FleetMetrics;
+use stator_fleet::{ClientSettings, FleetMetrics};
 use stator_runtime::Lane;
 use stator_runtime::metrics::Metrics;
 use std::net::SocketAddr;
@@ -25,13 +27,19 @@ const TOKENIZER_POLL: Duration = Duration::from_secs(5);
 
 /// Everything that is heard of a pool's endpoints. Dropping it ends that.
 pub(crate) struct Signals {
+    heard: Arc<Heard>,
+    _tasks: JoinSet<()>,
+}
+
+/// Who is listened to, and how.
+struct Heard {
+    endpoints: Mutex<Vec<Arc<Endpoint>>>,
     agents_of: AgentSettings,
     scraper: Scraper,
-    engines: Option<EngineFeeds>,
+    engines: Option<Publishers>,
     agents: AgentFeeds,
     /// Where agents are, for those who ask them for the model.
     addresses: watch::Sender<Vec<SocketAddr>>,
-    _tokenizer: JoinSet<()>,
 }
 
 impl Signals {
@@ -56,52 +64,95 @@ impl Signals {
         let loads: Arc<dyn LoadSink> = pool.clone();
         let workers: Arc<dyn WorkerSink> = pool.clone();
         let (scrape, mappings) = crate::plan::scraping(settings)?;
-        let engines = settings.kv_events.map(|ports| {
+        let engines = settings.kv_events.as_ref().map(|events| {
             let settings = EngineSettings {
-                port: ports.live,
-                replay_port: ports.replay,
+                port: events.ports.map(|ports| ports.live),
+                replay_port: events.ports.and_then(|ports| ports.replay),
+                bind: events.bind.clone(),
+                topic: events.topic.clone(),
                 ..EngineSettings::new(settings.block_size)
             };
-            EngineFeeds::new(settings, workers.clone(), metrics.clone())
+            let feeds = EngineFeeds::new(settings, workers.clone(), metrics.clone());
+            Publishers { pods: events.pods.clone(), feeds }
         });
-        let agents_of =
-            AgentSettings { port: settings.agent_port, ..AgentSettings::new(settings.block_size) };
+        let client = ClientSettings { dial: settings.dial.clone(), ..ClientSettings::default() };
+        let agents_of = AgentSettings {
+            port: settings.agent_port,
+            client: client.clone(),
+            ..AgentSettings::new(settings.block_size)
+        };
         let scraper = Scraper::new(scrape, mappings, loads.clone(), metrics.clone());
         let scraper = scraper.on(scraping.handle());
         let agents = AgentFeeds::new(agents_of.clone(), loads, workers, (metrics.clone(), fleet));
         let addresses = watch::Sender::new(Vec::new());
-        let mut tokenizer = JoinSet::new();
+        let mut tasks = JoinSet::new();
         let model = settings.tokenizer.model.as_deref();
         let model = model.or_else(|| crate::plan::tokenizer_model(&settings.plan.plan));
-        let source = source(&settings.tokenizer, model, &addresses);
+        let agents_have = AgentSource { addresses: addresses.subscribe(), client };
+        let source = source(&settings.tokenizer, model, agents_have);
         let name = model.unwrap_or(pool.name());
-        tokenizer.spawn(tokenize(name.to_owned(), source, metrics, pool.clone()));
-        Ok(Self { agents_of, scraper, engines, agents, addresses, _tokenizer: tokenizer })
+        tasks.spawn(tokenize(name.to_owned(), source, metrics, pool.clone()));
+        let mut unfollowed = agents.unfollowed();
+        let endpoints = Mutex::default();
+        let heard = Arc::new(Heard { endpoints, agents_of, scraper, engines, agents, addresses });
+        let follower = heard.clone();
+        tasks.spawn(async move {
+            while unfollowed.changed().await.is_ok() {
+                follower.follow(None);
+            }
+        });
+        Ok(Self { heard, _tasks: tasks })
     }
 
     /// Listens to exactly the endpoints of `view`: to the agents of those that have one, to
-    /// metrics pages and events of the others.
+    /// metrics pages and events of the others, and of those whose agents cannot be followed.
     pub(crate) fn follow(&self, view: &PoolView) {
+        self.heard.follow(Some(&view.endpoints));
+    }
+}
+
+/// Engines that publish what they hold, among those without an agent.
+struct Publishers {
+    pods: PodFilter,
+    feeds: EngineFeeds,
+}
+
+impl Publishers {
+    fn follow(&self, endpoints: &[Arc<Endpoint>]) {
+        let meant = endpoints.iter().filter(|endpoint| self.pods.selects(endpoint));
+        self.feeds.follow(&meant.cloned().collect::<Vec<_>>());
+    }
+}
+
+impl Heard {
+    /// Listens to these endpoints; `None` is those from before, as their agents are now.
+    fn follow(&self, wanted: Option<&[Arc<Endpoint>]>) {
+        let mut endpoints = self.endpoints.lock();
+        if let Some(wanted) = wanted {
+            endpoints.clear();
+            endpoints.extend_from_slice(wanted);
+        }
         let has_agent = |endpoint: &&Arc<Endpoint>| self.agents_of.agent(endpoint).is_some();
-        let with: Vec<_> = view.endpoints.iter().filter(has_agent).cloned().collect();
-        let without: Vec<_> =
-            view.endpoints.iter().filter(|endpoint| !has_agent(endpoint)).cloned().collect();
+        let with: Vec<_> = endpoints.iter().filter(has_agent).cloned().collect();
+        self.agents.follow(&with);
+        let unfollowed = self.agents.unfollowed();
+        let unfollowed = unfollowed.borrow();
+        let alone = |endpoint: &&Arc<Endpoint>| {
+            !has_agent(endpoint) || unfollowed.contains(&endpoint.worker)
+        };
+        let without: Vec<_> = endpoints.iter().filter(alone).cloned().collect();
+        drop(unfollowed);
         self.scraper.follow(&without);
         if let Some(engines) = &self.engines {
             engines.follow(&without);
         }
         let addresses = with.iter().filter_map(|endpoint| self.agents_of.agent(endpoint)).collect();
         self.addresses.send_if_modified(|known| std::mem::replace(known, addresses) != *known);
-        self.agents.follow(&with);
     }
 }
 
 /// Where the tokenizer is: a folder before a hub before the agents.
-fn source(
-    settings: &TokenizerSettings,
-    model: Option<&str>,
-    agents: &watch::Sender<Vec<SocketAddr>>,
-) -> Source {
+fn source(settings: &TokenizerSettings, model: Option<&str>, agents: AgentSource) -> Source {
     if let Some(folder) = &settings.path {
         return Source::Folder(folder.clone());
     }
@@ -113,7 +164,7 @@ fn source(
             endpoint: settings.hub_endpoint.clone(),
             tls: TlsOptions::default(),
         }),
-        None => Source::Agents(AgentSource { addresses: agents.subscribe() }),
+        None => Source::Agents(agents),
     }
 }
 
@@ -143,3 +194,7 @@ async fn tokenize(name: String, source: Source, metrics: SignalMetrics, pool: Ar
         }
     }
 }
+
+#[cfg(test)]
+#[path = "signals_tests.rs"]
+mod tests;

@@ -6,9 +6,10 @@ use crate::headers::Headers;
 use crate::observe::{Observe, Told};
 use crate::pool::Pool;
 use bytes::Bytes;
-use stator_body::{ModelNameRewriter, Usage, UsageTail};
+use stator_body::{GrpcUsage, ModelNameRewriter, Usage, UsageTail};
 use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::Progress;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +17,33 @@ use std::time::Instant;
 ///
 /// Source: the conformance suite of the Gateway API Inference Extension.
 const SERVED_TEST: &str = "x-conformance-test-served-endpoint";
+
+/// Where the counts of an answer stand: in JSON or events, or in the messages of a gRPC call.
+enum Counts {
+    Text(UsageTail),
+    Grpc(GrpcUsage),
+}
+
+impl Counts {
+    fn push(&mut self, piece: &[u8]) {
+        match self {
+            Self::Text(tail) => tail.push(piece),
+            Self::Grpc(frames) => frames.push(piece),
+        }
+    }
+
+    fn finish(&self) -> Option<Usage> {
+        match self {
+            Self::Text(tail) => tail.finish(),
+            Self::Grpc(frames) => frames.finish(),
+        }
+    }
+}
+
+/// Whether an answer with this head is a gRPC call's.
+fn is_grpc(head: &Headers) -> bool {
+    head.get("content-type").is_some_and(|kind| kind.starts_with("application/grpc"))
+}
 
 /// Follows the answer of one request. Dropping it before the end gives back what the request
 /// holds.
@@ -29,8 +57,10 @@ pub struct AnswerWatch {
     pub(crate) account: Option<Account>,
     /// Whether the client is told which endpoint served it.
     pub(crate) verify: bool,
+    /// Where the data plane was told to go, the fallbacks after the first.
+    pub(crate) sent: Vec<SocketAddr>,
     rewriter: Option<ModelNameRewriter>,
-    usage: UsageTail,
+    usage: Counts,
     served: Option<String>,
     size_bytes: u64,
     /// Whether the first byte of the body came.
@@ -54,8 +84,9 @@ impl AnswerWatch {
             interest,
             account: None,
             verify: false,
+            sent: Vec::new(),
             rewriter: None,
-            usage: UsageTail::new(),
+            usage: Counts::Text(UsageTail::new()),
             served: None,
             size_bytes: 0,
             begun: false,
@@ -104,13 +135,16 @@ impl Watch for AnswerWatch {
     fn headers(
         &mut self,
         status: u16,
-        _: &Headers,
+        head: &Headers,
         served: Option<&str>,
     ) -> Vec<(&'static str, String)> {
         let began = Instant::now();
+        if is_grpc(head) {
+            self.usage = Counts::Grpc(GrpcUsage::new());
+        }
         self.told.status(status);
         if let Some(served) = served
-            && !self.observe.served(&self.decision, served)
+            && !self.observe.served(&self.sent, served)
         {
             self.served = Some(served.to_owned());
         }

@@ -2,10 +2,12 @@
 //! and play the controllers and kubelets by patching status.
 
 use crate::kube_api::{Api, Refusal};
+use crate::kube_config::{Access, User};
 use crate::kube_objects::reference;
 use crate::tooling::{Tool, installed};
 use serde_json::{Value, json};
 use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,14 +16,27 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
+/// Where `tests/kube/build` put the server and the definitions.
+const BINARIES: &str = "STATOR_TEST_KUBE";
+
 /// A running cluster with the inference extension's resources installed.
 pub struct Cluster {
+    access: Access,
+    /// The file that says the same.
+    kubeconfig: PathBuf,
+    /// The tests' own server; `None` of a cluster that somebody else runs.
+    own: Option<Own>,
+    directory: TempDir,
+    /// What the names of namespaces begin with: no other run's do.
+    prefix: String,
+    namespaces: AtomicUsize,
+}
+
+/// A server that the tests started.
+struct Own {
     binaries: PathBuf,
     server: Option<Tool>,
-    address: SocketAddr,
     token: String,
-    directory: TempDir,
-    namespaces: AtomicUsize,
 }
 
 /// Custom resources that can be installed; the name of a directory that `tests/kube/build` made.
@@ -31,52 +46,95 @@ pub enum Resources {
     Inference,
     /// `Gateway`, `GatewayClass`, `HTTPRoute`, `GRPCRoute` and `ReferenceGrant`.
     Gateway,
+    /// `ClientTrafficPolicy` of Envoy Gateway, where its module could be had.
+    EnvoyGateway,
+    /// `DestinationRule` of Istio, where its module could be had.
+    Istio,
+}
+
+impl Resources {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Inference => "crds/inference",
+            Self::Gateway => "crds/gateway",
+            Self::EnvoyGateway => "crds/envoy-gateway",
+            Self::Istio => "crds/istio",
+        }
+    }
 }
 
 impl Cluster {
     /// The cluster that all tests of a program share, each in a [`Cluster::namespace`] of its
-    /// own. `None`, and said so, where `tests/run` has not installed one.
+    /// own: the one that `tests/run` built, or else the one that its `KUBECONFIG` names, whose
+    /// operator has installed the resources. `None`, and said so, where there is neither.
     ///
     /// # Panics
     ///
     /// When it does not start, or is missing in continuous integration.
     pub async fn shared() -> Option<&'static Self> {
         static SHARED: OnceCell<Option<Cluster>> = OnceCell::const_new();
-        SHARED.get_or_init(Self::start).await.as_ref()
+        let cluster = SHARED.get_or_init(async || match others() {
+            Some(kubeconfig) => Some(Self::of(kubeconfig)),
+            None => Self::start().await,
+        });
+        cluster.await.as_ref()
     }
 
-    /// A cluster for one test, which may stop it.
+    /// A cluster for one test, which may stop it. `None` where there is no cluster, and where the
+    /// cluster is somebody else's.
     ///
     /// # Panics
     ///
     /// As [`Cluster::shared`].
     pub async fn start() -> Option<Self> {
-        let binaries = installed("STATOR_TEST_KUBE", "the Kubernetes API server")?;
+        if let Some(kubeconfig) = others() {
+            // Past the test harness, which hides what passing tests print.
+            let shown = kubeconfig.display();
+            let _ = writeln!(
+                std::io::stderr().lock(),
+                "not run: the cluster of {shown} is not to be stopped"
+            );
+            return None;
+        }
+        let binaries = installed(BINARIES, "the Kubernetes API server")?;
         let directory = TempDir::new().expect("a temporary directory");
         let random = RandomState::new();
         let token = format!("{:016x}{:016x}", random.hash_one(1), random.hash_one(2));
         let (server, address) = serve(&binaries, directory.path(), &token, 0).await;
-        let cluster = Self {
-            binaries,
-            server: Some(server),
-            address,
-            token,
-            directory,
-            namespaces: AtomicUsize::new(0),
+        let certificate = directory.path().join("apiserver.crt");
+        let access = Access {
+            host: address.ip().to_string(),
+            port: address.port(),
+            authority: std::fs::read(certificate).expect("the server wrote its certificate"),
+            user: User::Token(token.clone()),
         };
-        cluster.write_kubeconfig("admin", &cluster.token);
+        let own = Some(Own { binaries, server: Some(server), token: token.clone() });
+        let kubeconfig = directory.path().join("admin.kubeconfig");
+        let cluster = Self::new(access, kubeconfig, own, directory);
+        cluster.write_kubeconfig("admin", &token);
         cluster.install(Resources::Inference).await;
         Some(cluster)
     }
 
+    /// Somebody else's cluster.
+    fn of(kubeconfig: PathBuf) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        Self::new(Access::read(&kubeconfig), kubeconfig, None, directory)
+    }
+
+    fn new(access: Access, kubeconfig: PathBuf, own: Option<Own>, directory: TempDir) -> Self {
+        let prefix = format!("test-{:08x}", RandomState::new().hash_one(3) as u32);
+        Self { access, kubeconfig, own, directory, prefix, namespaces: AtomicUsize::new(0) }
+    }
+
     /// A client with all rights.
     pub fn api(&self) -> Api {
-        Api::new(self.address, &self.certificate(), &self.token)
+        Api::new(self.access.clone())
     }
 
     /// A kubeconfig file with all rights.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.directory.path().join("admin.kubeconfig")
+        self.kubeconfig.clone()
     }
 
     /// The kubeconfig of a service account, which this creates where it is missing. It has the
@@ -97,7 +155,7 @@ impl Cluster {
     /// When the server refuses.
     pub async fn api_for(&self, namespace: &str, account: &str) -> Api {
         let token = self.token_for(namespace, account).await;
-        Api::new(self.address, &self.certificate(), &token)
+        Api::new(self.access.with_token(&token))
     }
 
     /// Creates a namespace that no other test uses.
@@ -106,29 +164,39 @@ impl Cluster {
     ///
     /// When the server refuses.
     pub async fn namespace(&self) -> Namespace {
-        let name = format!("test-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
-        let api = self.api();
-        api.apply(&reference("v1", "Namespace", "", &name)).await;
+        let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}-{number}", self.prefix);
+        let (api, mut namespace) = (self.api(), reference("v1", "Namespace", "", &name));
+        // By which they are found on a cluster that outlives the tests.
+        namespace["metadata"]["labels"] = json!({ "stator.dev/tests": "true" });
+        api.apply(&namespace).await;
         Namespace { name, api }
     }
 
-    /// Installs custom resources and waits until they are served.
+    /// Whether custom resources can be installed.
+    pub fn has(&self, resources: Resources) -> bool {
+        self.folder(resources).is_some_and(|folder| folder.is_dir())
+    }
+
+    /// Installs custom resources and waits until they are served. Not on somebody else's cluster,
+    /// which is to have them.
     ///
     /// # Panics
     ///
     /// When the server refuses.
     pub async fn install(&self, resources: Resources) {
-        let set = match resources {
-            Resources::Inference => "crds/inference",
-            Resources::Gateway => "crds/gateway",
-        };
-        let files = std::fs::read_dir(self.binaries.join(set)).expect("the build made them");
+        let Some(folder) = self.folder(resources) else { return };
+        let files = std::fs::read_dir(folder).expect("the build made them");
         let files = files.map(|file| file.expect("the directory can be read").path());
         let mut tasks: tokio::task::JoinSet<()> =
             files.map(|file| install(self.api(), file)).collect();
         while let Some(done) = tasks.join_next().await {
             done.expect("the definition is installed");
         }
+    }
+
+    fn folder(&self, resources: Resources) -> Option<PathBuf> {
+        self.own.as_ref().map(|own| own.binaries.join(resources.folder()))
     }
 
     /// Installs the custom resource of a manifest and waits until it is served.
@@ -142,24 +210,25 @@ impl Cluster {
     }
 
     /// Kills the API server and etcd, as the loss of a control plane does. Objects survive.
+    ///
+    /// # Panics
+    ///
+    /// For a cluster that [`Cluster::start`] did not start.
     pub fn stop(&mut self) {
-        self.server = None;
+        self.own.as_mut().expect("the tests started it").server = None;
     }
 
     /// Stops the API server, where it runs, and starts it at the same address.
     ///
     /// # Panics
     ///
-    /// When it does not start.
+    /// When it does not start, and as [`Cluster::stop`].
     pub async fn restart(&mut self) {
         self.stop();
-        let port = self.address.port();
-        let (server, _) = serve(&self.binaries, self.directory.path(), &self.token, port).await;
-        self.server = Some(server);
-    }
-
-    fn certificate(&self) -> PathBuf {
-        self.directory.path().join("apiserver.crt")
+        let own = self.own.as_mut().expect("the tests started it");
+        let (directory, port) = (self.directory.path(), self.access.port);
+        let (server, _) = serve(&own.binaries, directory, &own.token, port).await;
+        own.server = Some(server);
     }
 
     /// A token of a service account, which this creates where it is missing.
@@ -182,8 +251,10 @@ impl Cluster {
 
     /// Writes the configuration as JSON, which is YAML too.
     fn write_kubeconfig(&self, user: &str, token: &str) -> PathBuf {
-        let server = format!("https://{}", self.address);
-        let cluster = json!({ "server": server, "certificate-authority": self.certificate() });
+        let authority = self.directory.path().join("authority.crt");
+        std::fs::write(&authority, &self.access.authority).expect("a writable directory");
+        let server = self.access.url();
+        let cluster = json!({ "server": server, "certificate-authority": authority });
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -280,6 +351,12 @@ impl Namespace {
     pub async fn delete_pod(&self, pod: &str) {
         self.api.delete(&reference("v1", "Pod", &self.name, pod), Duration::ZERO).await;
     }
+}
+
+/// The kubeconfig of a cluster that somebody else runs, where `tests/run` has built none.
+fn others() -> Option<PathBuf> {
+    let none = std::env::var_os(BINARIES).is_none();
+    std::env::var_os("STATOR_TEST_KUBECONFIG").filter(|_| none).map(PathBuf::from)
 }
 
 /// Starts the server and waits until it is ready.

@@ -4,6 +4,7 @@
 //! [`reference()`](crate::kube_objects::reference) will do as well as the object.
 
 use crate::http::Reply;
+use crate::kube_config::{Access, User};
 use crate::kube_objects::{collection, path};
 use crate::soon;
 use bytes::Bytes;
@@ -12,12 +13,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
-use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -26,8 +23,7 @@ use tokio_rustls::TlsConnector;
 /// A client of one API server, as one user.
 #[derive(Clone)]
 pub struct Api {
-    address: SocketAddr,
-    token: String,
+    access: Access,
     tls: TlsConnector,
 }
 
@@ -41,24 +37,10 @@ pub struct Refusal {
 }
 
 impl Api {
-    /// A client that trusts the certificates in the PEM file `ca` and shows a bearer token.
-    ///
-    /// # Panics
-    ///
-    /// When the file holds no certificate.
-    pub fn new(address: SocketAddr, ca: &Path, token: &str) -> Self {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(ca).expect("the server wrote its CA") {
-            let certificate = certificate.expect("a PEM certificate");
-            roots.add(certificate).expect("a certificate that can be trusted");
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("ring has the default versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Self { address, token: token.to_owned(), tls: TlsConnector::from(Arc::new(config)) }
+    /// A client of the cluster, as the user, that `access` names.
+    pub(crate) fn new(access: Access) -> Self {
+        let tls = TlsConnector::from(Arc::new(access.tls()));
+        Self { access, tls }
     }
 
     /// Sends any request and reads the whole response.
@@ -119,8 +101,17 @@ impl Api {
     ///
     /// When the server refuses.
     pub async fn patch_status(&self, object: &Value, status: &Value) -> Value {
+        accepted(self.try_patch_status(object, status).await, object)
+    }
+
+    /// As [`Api::patch_status`].
+    ///
+    /// # Errors
+    ///
+    /// The server's refusal.
+    pub async fn try_patch_status(&self, object: &Value, status: &Value) -> Result<Value, Refusal> {
         let path = format!("{}/status", path(object));
-        self.merge(object, &path, &json!({ "status": status })).await
+        self.try_merge(&path, &json!({ "status": status })).await
     }
 
     /// The object as the server has it, or `None` when there is none.
@@ -176,8 +167,12 @@ impl Api {
     }
 
     async fn merge(&self, object: &Value, path: &str, patch: &Value) -> Value {
+        accepted(self.try_merge(path, patch).await, object)
+    }
+
+    async fn try_merge(&self, path: &str, patch: &Value) -> Result<Value, Refusal> {
         let media = "application/merge-patch+json";
-        accepted(answer(self.send(Method::PATCH, path, media, patch.to_string()).await), object)
+        answer(self.send(Method::PATCH, path, media, patch.to_string()).await)
     }
 
     async fn open(
@@ -187,22 +182,25 @@ impl Api {
         content_type: &str,
         body: Bytes,
     ) -> Response<Incoming> {
-        let socket = TcpStream::connect(self.address).await.expect("the API server accepts");
-        let name = ServerName::IpAddress(self.address.ip().into());
+        let Access { host, port, user, .. } = &self.access;
+        let socket = TcpStream::connect((host.as_str(), *port)).await;
+        let socket = socket.expect("the API server accepts");
+        let name = ServerName::try_from(host.clone()).expect("a name or an address");
         let stream = soon("the TLS handshake", self.tls.connect(name, socket)).await;
         let stream = TokioIo::new(stream.expect("a server that is trusted"));
         let (mut sender, connection) =
             http1::handshake(stream).await.expect("a fresh connection works");
         // It ends with the response, and how shows there.
         tokio::spawn(connection);
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", self.address.to_string())
-            .header("authorization", format!("Bearer {}", self.token))
-            .header("content-type", content_type)
-            .body(Full::new(body))
-            .expect("a well-formed request");
+            .header("host", self.access.url().trim_start_matches("https://"))
+            .header("content-type", content_type);
+        if let User::Token(token) = user {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(body)).expect("a well-formed request");
         soon("a response", sender.send_request(request)).await.expect("a response")
     }
 }

@@ -9,6 +9,7 @@ pub mod envoy;
 pub mod http;
 pub mod kube;
 pub mod kube_api;
+mod kube_config;
 pub mod kube_etcd;
 pub mod kube_objects;
 pub mod picker;

@@ -1,5 +1,6 @@
 //! A real SGLang that computes on the CPU: what an agent needs to start one.
 
+use crate::process::descendant;
 use crate::stock::{BLOCK_SIZE, CONTEXT, Role, TOTAL_BLOCKS};
 use serde_json::{Value, json};
 
@@ -25,6 +26,14 @@ pub fn environment(ranks: u16) -> Vec<(&'static str, &'static str)> {
         environment.push(("SGLANG_CPU_OMP_THREADS_BIND", "0|1"));
     }
     environment
+}
+
+/// The process that computes, below the one that an agent says last that it started.
+pub(crate) fn core(log: &str) -> u32 {
+    let events = log.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let started = events.into_iter().find(|event| event["message"] == "engine started");
+    let process = started.and_then(|event| event["pid"].as_u64()).expect("an engine was started");
+    descendant(process as u32, "sglang::scheduler")
 }
 
 /// The engine's own flags, which an agent takes after `--`.

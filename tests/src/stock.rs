@@ -132,6 +132,26 @@ impl Engine {
         }
     }
 
+    /// Its process that computes, the last that an agent's log names.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub fn core(self, log: &str) -> u32 {
+        match self {
+            Self::Vllm => vllm::core(log),
+            Self::Sglang => sglang::core(log),
+        }
+    }
+
+    /// Its counter of prompt tokens that it computed itself, and labels of the series.
+    pub fn computed(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Vllm => ("vllm:prompt_tokens_by_source_total", "local_compute"),
+            Self::Sglang => ("sglang:realtime_tokens_total", "mode=\"prefill_compute\""),
+        }
+    }
+
     /// Its counter of prompt tokens of one rank that were cached, and labels of the series.
     pub fn hits(self, rank: usize) -> (&'static str, String) {
         match self {

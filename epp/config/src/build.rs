@@ -36,6 +36,12 @@ pub(crate) fn build(document: &mut Document, order: &[usize], findings: &Finding
             }
         }
     }
+    for plugin in &document.plugins {
+        for note in context.notes.get(&plugin.name).into_iter().flatten() {
+            let (path, message) = split(plugin, note);
+            findings.warn(path, message);
+        }
+    }
     context
 }
 

@@ -17,9 +17,10 @@ const KIND: &str = "EndpointPickerConfig";
 /// Current name, the next one, and the one of old.
 const API_VERSIONS: [&str; 3] =
     ["llm-d.ai/v1alpha1", "llm-d.ai/v1", "inference.networking.x-k8s.io/v1alpha1"];
+/// The gate that lets replicas which do not lead know nothing.
+const STANDBYS: &str = "haPopulateNonLeaderDatastore";
 /// Feature gates and whether they are on where nobody says so.
-pub(crate) const GATES: [(&str, bool); 2] =
-    [("flowControl", false), ("haPopulateNonLeaderDatastore", true)];
+pub(crate) const GATES: [(&str, bool); 2] = [("flowControl", false), (STANDBYS, true)];
 /// Gates of what has since become a matter of course.
 const RETIRED_GATES: [&str; 3] = ["dataLayer", "prepareDataPlugins", "enableLegacyMetrics"];
 /// Longest name of a plug-in or a profile, in bytes.
@@ -80,7 +81,12 @@ fn gates(fields: &Fields<'_>, findings: &Findings) -> Vec<GateEntry> {
             Some(gate) if gate.why.is_none() => {
                 findings.fault(path, format!("the gate {name} is there twice"));
             }
-            Some(gate) => (gate.on, gate.why) = (on, None),
+            Some(gate) => {
+                if name == STANDBYS && !on {
+                    findings.warn(path, "has no effect here: every replica knows its endpoints");
+                }
+                (gate.on, gate.why) = (on, None);
+            }
             None if RETIRED_GATES.contains(&name) => {
                 findings.warn(path, format!("the gate {name} has no effect any more: remove it"));
             }

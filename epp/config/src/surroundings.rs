@@ -109,7 +109,10 @@ impl Surroundings<'_> {
     pub(crate) fn models(&self) -> Option<HttpSource> {
         let mut sources = self.document.data_layer.sources.iter();
         sources.find_map(|source| match self.settings(&source.reference)? {
-            Settings::ModelsSource(http) => Some(http.clone()),
+            Settings::ModelsSource(http) => {
+                self.findings.warn(&source.reference.path, "has no effect here");
+                Some(http.clone())
+            }
             _ => None,
         })
     }
@@ -124,7 +127,10 @@ impl Surroundings<'_> {
     pub(crate) fn replicas(&self) -> Replicas {
         let layer = &self.document.data_layer;
         let type_name = |reference: &Option<Reference>| {
-            let plugin = self.document.plugin(&reference.as_ref()?.name)?;
+            let reference = reference.as_ref()?;
+            let plugin = self.document.plugin(&reference.name)?;
+            let message = "has no effect here: replicas with --peers share what they know";
+            self.findings.warn(&reference.path, message);
             Some(plugin.type_name.clone())
         };
         Replicas {

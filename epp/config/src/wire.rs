@@ -87,6 +87,7 @@ fn program(
         producers: all(&parts, |built| built.producer.as_ref()),
         observers: all(&parts, |built| built.observer.as_ref()),
         prefixes: all(&parts, |built| built.prefixes.as_ref()),
+        shared: all(&parts, |built| built.shared.as_ref()),
         lookup_meter: None,
         admitters: all(&parts, |built| built.admitter.as_ref()),
         route_headers: all(&parts, |built| built.route_headers.as_ref()),

@@ -47,9 +47,13 @@ impl Pools {
             write(encoder, metric, &rows.collect::<Vec<_>>())?;
         }
         encode_endpoints(encoder, &seen)?;
-        let full = seen.iter().map(|(name, pool)| {
-            let labels = vec![("inference_pool", *name), ("stage", "effective")];
-            (labels, Value::Gauge(pool.saturation))
+        let full = seen.iter().flat_map(|(name, pool)| {
+            let [prefill, decode] = pool.stage_saturation;
+            let stages =
+                [("prefill", prefill), ("decode", decode), ("effective", Some(pool.saturation))];
+            stages.into_iter().filter_map(move |(stage, level)| {
+                Some((vec![("inference_pool", *name), ("stage", stage)], Value::Gauge(level?)))
+            })
         });
         write(encoder, &names::SATURATION, &full.collect::<Vec<_>>())?;
         // The name of the pool is not among the labels of the source.

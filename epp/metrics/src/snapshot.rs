@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub struct PoolSnapshot {
     /// How full it is; 1 and more is full.
     pub saturation: f64,
+    /// How full its endpoints that prefill are, and those that decode; `None` where there are none.
+    pub stage_saturation: [Option<f64>; 2],
     /// Type of what says how full it is.
     pub detector: &'static str,
     /// Endpoints whose last report is too old to count, or that never reported.
@@ -149,6 +151,7 @@ impl PoolSnapshot {
         let stats = scheduler.stats(now);
         Self {
             saturation: stats.saturation,
+            stage_saturation: stats.stage_saturation,
             detector: match scheduler.program().saturation {
                 Saturation::Utilization { .. } => "utilization-detector",
                 Saturation::Concurrency { .. } => "concurrency-detector",
@@ -174,8 +177,9 @@ fn fresh(load: &EngineLoad, now: Time) -> Option<LoadSnapshot> {
 mod tests {
     use super::*;
     use stator_epp_scheduler::plugin::{NotRouted, Pick, ProfileHandler, Routing};
-    use stator_epp_scheduler::{Named, Program, Request, SchedulerSettings};
+    use stator_epp_scheduler::{Named, Program, Request, Roles, SchedulerSettings};
     use stator_protos::{WorkerId, WorkerRank};
+    use std::collections::BTreeMap;
 
     struct Nowhere;
 
@@ -197,6 +201,7 @@ mod tests {
             producers: Vec::new(),
             observers: Vec::new(),
             prefixes: Vec::new(),
+            shared: Vec::new(),
             lookup_meter: None,
             admitters: Vec::new(),
             route_headers: Vec::new(),
@@ -206,7 +211,8 @@ mod tests {
         }
     }
 
-    fn endpoint(number: u8) -> Arc<Endpoint> {
+    fn endpoint(number: u8, role: &str) -> Arc<Endpoint> {
+        let labels = BTreeMap::from([("llm-d.ai/role".to_owned(), role.to_owned())]);
         Arc::new(Endpoint {
             worker: WorkerRank { worker: WorkerId(number.into()), rank: 0 },
             uid: "1".into(),
@@ -214,15 +220,15 @@ mod tests {
             pod: format!("pod{number}").into(),
             namespace: "default".into(),
             address: ([10, 0, 0, number], 8000).into(),
-            labels: Arc::default(),
-            roles: Default::default(),
+            roles: Roles::of(&labels),
+            labels: Arc::new(labels),
         })
     }
 
     #[test]
     fn a_scheduler_is_seen_as_it_is() {
         let mut scheduler = Scheduler::new(program(), SchedulerSettings::default());
-        let endpoints = [endpoint(1), endpoint(2)];
+        let endpoints = [endpoint(1, "prefill"), endpoint(2, "decode")];
         scheduler.set_endpoints(&endpoints);
         let now = Time::from_millis(1000);
         let load =
@@ -231,6 +237,7 @@ mod tests {
         let seen = PoolSnapshot::of(&scheduler, now);
         assert_eq!((seen.detector, seen.stale_endpoints), ("utilization-detector", 1));
         assert_eq!(seen.saturation, scheduler.saturation(now));
+        assert_eq!(seen.stage_saturation, [Some(0.625), Some(0.0)]);
         let queues = seen.endpoints.iter().map(|endpoint| {
             (&*endpoint.name, endpoint.load.map(|load| (load.waiting, load.kv_usage)))
         });

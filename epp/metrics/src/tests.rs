@@ -123,6 +123,7 @@ impl PoolView for Pool {
         let load = |waiting, kv_usage| Some(LoadSnapshot { waiting, running: 2.0, kv_usage });
         PoolSnapshot {
             saturation: 0.5,
+            stage_saturation: [None, Some(0.25)],
             detector: "utilization-detector",
             stale_endpoints: 1,
             index_admissions: 9,

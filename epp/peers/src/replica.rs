@@ -5,7 +5,8 @@ use stator_placement::Held;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 
-/// A pool of this process: its position in [`Replica::pools`].
+/// What is shared under a name: a pool of this process, or another index of prefixes. Its position
+/// in [`Replica::pools`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u32);
 
@@ -14,8 +15,8 @@ pub struct PoolId(pub u32);
 /// Calls are short and never block for long; they come under a lock of this crate and must not
 /// call back into it. Workers that the pool does not know are passed over.
 pub trait Replica: Blocks {
-    /// `namespace/name` of each pool. The answer never changes. A pool that a peer does not have
-    /// is not shared with it.
+    /// Names of all that is shared: `namespace/name` of each pool, names of indices without a
+    /// slash. The answer never changes. What a peer does not have is not shared with it.
     fn pools(&self) -> Vec<String>;
 
     /// Appends what was sent from here to each worker of a pool and has not ended. A worker that

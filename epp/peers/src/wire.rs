@@ -83,7 +83,8 @@ pub(crate) fn predicted(
     pool: PoolId,
     mut part: Vec<(WorkerRank, SequenceHash)>,
 ) -> proto::SnapshotChunk {
-    part.sort_unstable();
+    // Stable: of a worker the order may tell which blocks were used last.
+    part.sort_by_key(|(worker, _)| *worker);
     let of_worker = part.chunk_by(|one, next| one.0 == next.0);
     let messages = of_worker.flat_map(|blocks| blocks.chunks(SEQUENCE_MAX)).map(|blocks| {
         let hashes: Vec<_> = blocks.iter().map(|(_, hash)| *hash).collect();

@@ -20,6 +20,9 @@ pub struct BuildContext {
     pub built: BTreeMap<String, Built>,
     /// Settings of plug-ins whose work other rooms do, by their name in configuration.
     pub settings: BTreeMap<String, Settings>,
+    /// What an operator should know of plug-ins that were built, by their name in configuration;
+    /// each note begins with the path of a parameter.
+    pub notes: BTreeMap<String, Vec<String>>,
     /// Weights of the placement core's cost function, if a scorer asked for its cost.
     pub kv_weights: Option<Weights>,
     /// Safety factor of latency objectives, from the latency producer; 1 where there is none.

@@ -8,6 +8,7 @@
 //! Start reading at [`kinds`], then [`BuildContext`] for how plug-ins find each other.
 
 mod admitters;
+mod bytes;
 mod context;
 mod duration;
 mod expiring;
@@ -20,6 +21,7 @@ mod producers;
 mod registry;
 mod reporter;
 mod scorers;
+mod selector;
 mod session;
 pub mod settings;
 mod table;
@@ -33,6 +35,7 @@ pub use registry::{
     Kind, Need, Place, Reference, Stability, build, find, kinds, needs, references,
 };
 pub use reporter::{AttributeReporter, Reported};
+pub use selector::LabelSelector;
 pub use session::IdSource;
 
 /// Target of the spans of traces, as `runtime` names it; where no traces are kept they cost

@@ -48,6 +48,11 @@ impl<K: Copy + Eq + Hash> Lru<K> {
         self.positions.contains_key(key)
     }
 
+    /// How many keys there are.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// How many keys it can hold.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity

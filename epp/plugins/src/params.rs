@@ -1,5 +1,6 @@
 //! Reads the `parameters` of a plug-in: strictly, with defaults, and with all errors at once.
 
+use crate::bytes::parse_bytes;
 use crate::duration::parse_duration;
 use serde_json::{Map, Value};
 use std::fmt::Display;
@@ -15,6 +16,7 @@ pub(crate) struct Params<'p> {
     path: String,
     known: Vec<&'static str>,
     errors: &'p mut Vec<String>,
+    notes: &'p mut Vec<String>,
 }
 
 /// Which numbers a parameter may be.
@@ -46,7 +48,8 @@ impl Bound {
     }
 }
 
-/// Reads `value`, an object or null.
+/// Reads `value`, an object or null; also what an operator should know of it, each note beginning
+/// with the path of its parameter.
 ///
 /// # Errors
 ///
@@ -54,17 +57,24 @@ impl Bound {
 pub(crate) fn read<T>(
     value: &Value,
     read: impl FnOnce(&mut Params<'_>) -> T,
-) -> Result<T, Vec<String>> {
-    let mut errors = Vec::new();
+) -> Result<(T, Vec<String>), Vec<String>> {
+    let (mut errors, mut notes) = (Vec::new(), Vec::new());
     let object = match value {
         Value::Null => None,
         Value::Object(object) => Some(object),
         _ => return Err(vec!["parameters: not an object".to_owned()]),
     };
-    let mut params = Params { object, path: String::new(), known: Vec::new(), errors: &mut errors };
+    let (errors_of, notes_of) = (&mut errors, &mut notes);
+    let mut params = Params {
+        object,
+        path: String::new(),
+        known: Vec::new(),
+        errors: errors_of,
+        notes: notes_of,
+    };
     let result = read(&mut params);
     params.refuse_unknown();
-    if errors.is_empty() { Ok(result) } else { Err(errors) }
+    if errors.is_empty() { Ok((result, notes)) } else { Err(errors) }
 }
 
 impl Params<'_> {
@@ -171,6 +181,11 @@ impl Params<'_> {
         })
     }
 
+    /// A number of bytes, such as `"2GiB"`.
+    pub(crate) fn bytes(&mut self, name: &'static str) -> Option<u64> {
+        self.convert(name, "a size such as \"2GiB\"", |value| parse_bytes(value.as_str()?))
+    }
+
     /// A list of texts.
     pub(crate) fn texts(&mut self, name: &'static str) -> Vec<String> {
         let texts = |value: &Value| {
@@ -206,7 +221,7 @@ impl Params<'_> {
             }
         };
         let path = self.path_of(name);
-        let mut inner = Params { object, path, known: Vec::new(), errors: self.errors };
+        let mut inner = self.inner(object, path);
         let result = read(&mut inner);
         inner.refuse_unknown();
         result
@@ -234,16 +249,30 @@ impl Params<'_> {
                 continue;
             };
             let object = Some(object);
-            let mut inner = Params { object, path, known: Vec::new(), errors: self.errors };
+            let mut inner = self.inner(object, path);
             results.push(read(&mut inner));
             inner.refuse_unknown();
         }
         results
     }
 
-    /// Accepts a parameter that has no effect.
+    /// Accepts a parameter that has no effect because there is nothing here for it to change.
     pub(crate) fn ignore(&mut self, name: &'static str) {
         self.known.push(name);
+    }
+
+    /// Tells that a parameter, where it is there, does not do here what it says. It has been read
+    /// already.
+    pub(crate) fn without_effect(&mut self, name: &str) {
+        if self.has(name) {
+            self.note(name, "has no effect here");
+        }
+    }
+
+    /// Tells an operator something about the parameter `name`.
+    pub(crate) fn note(&mut self, name: &str, message: impl Display) {
+        let path = self.path_of(name);
+        self.notes.push(format!("{path}: {message}"));
     }
 
     fn path_of(&self, name: &str) -> String {
@@ -283,6 +312,10 @@ impl Params<'_> {
 }
 
 impl<'p> Params<'p> {
+    fn inner<'i>(&'i mut self, object: Option<&'i Map<String, Value>>, path: String) -> Params<'i> {
+        Params { object, path, known: Vec::new(), errors: self.errors, notes: self.notes }
+    }
+
     fn take(&mut self, name: &'static str) -> Option<&'p Value> {
         if !self.known.contains(&name) {
             self.known.push(name);

@@ -142,9 +142,11 @@ pub fn references(parameters: &Value) -> Vec<Reference> {
         Some(Reference { name: name.to_owned(), path })
     };
     let sources = parameters.pointer("/sessionIdConfig/sources").and_then(Value::as_array);
-    let attributes = (0..sources.map_or(0, Vec::len))
-        .flat_map(|at| ["attribute", "producer"].map(|name| (at, name)))
-        .map(|(at, name)| format!("sessionIdConfig.sources[{at}].{name}"));
+    let attributes = sources.into_iter().flatten().enumerate().map(|(at, source)| {
+        // An attribute is also the name of who makes it, unless that is said.
+        let name = if source.get("producer").is_some() { "producer" } else { "attribute" };
+        format!("sessionIdConfig.sources[{at}].{name}")
+    });
     let paths = REFERENCES.iter().map(|path| (*path).to_owned());
     paths.chain(attributes).filter_map(named).collect()
 }
@@ -167,7 +169,8 @@ pub fn build(
         return Err(vec![format!("type: {type_name:?} is not available")]);
     };
     context.begin(name);
-    let built = params::read(parameters, |params| (kind.make)(params, context))?;
+    let (built, notes) = params::read(parameters, |params| (kind.make)(params, context))?;
+    context.notes.insert(name.to_owned(), notes);
     context.built.insert(name.to_owned(), built.clone());
     Ok(built)
 }

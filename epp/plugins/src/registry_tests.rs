@@ -127,7 +127,8 @@ fn references_name_what_must_be_built_before() {
     let parameters = json!({
         "deciders": {"prefill": "a", "encode": ""},
         "prefixMatchInfoProducerName": "b",
-        "sessionIdConfig": {"sources": [{"header": "h"}, {"attribute": "c"}]},
+        "sessionIdConfig": {"sources": [{"header": "h"}, {"attribute": "c"},
+            {"attribute": "session-id", "producer": "d"}]},
     });
     let references = references(&parameters);
     let named: Vec<_> = references.iter().map(|r| (r.path.as_str(), r.name.as_str())).collect();
@@ -135,6 +136,7 @@ fn references_name_what_must_be_built_before() {
         ("deciders.prefill", "a"),
         ("prefixMatchInfoProducerName", "b"),
         ("sessionIdConfig.sources[1].attribute", "c"),
+        ("sessionIdConfig.sources[2].producer", "d"),
     ];
     assert_eq!(named, wanted);
 }

@@ -163,16 +163,28 @@ fn score(
 ///
 /// Source: the stages of flow control in the llm-d router.
 pub(crate) fn saturation(saturation: Saturation, slots: &[Slot], now: Time) -> f64 {
-    let of = |stage: fn(Roles) -> bool| {
-        let slots = slots.iter().filter(move |slot| stage(slot.endpoint.roles));
-        mean(slots.map(|slot| {
-            let sent = Sent { in_flight: slot.in_flight(), unreported: slot.unreported() };
-            fullness(saturation, &slot.load, sent, now)
-        }))
-    };
-    let stages = [of(|roles| roles.prefill), of(|roles| roles.decode)];
-    let fullest = stages.into_iter().flatten().reduce(f64::max);
-    fullest.or_else(|| of(|_| true)).unwrap_or(1.0)
+    let fullest = stages(saturation, slots, now).into_iter().flatten().reduce(f64::max);
+    let all = || stage(saturation, slots, now, |_| true);
+    fullest.or_else(all).unwrap_or(1.0)
+}
+
+/// How full the endpoints that prefill are, and those that decode; `None` where there are none.
+pub(crate) fn stages(saturation: Saturation, slots: &[Slot], now: Time) -> [Option<f64>; 2] {
+    let roles: [fn(Roles) -> bool; 2] = [|roles| roles.prefill, |roles| roles.decode];
+    roles.map(|role| stage(saturation, slots, now, role))
+}
+
+fn stage(
+    saturation: Saturation,
+    slots: &[Slot],
+    now: Time,
+    wanted: fn(Roles) -> bool,
+) -> Option<f64> {
+    let slots = slots.iter().filter(|slot| wanted(slot.endpoint.roles));
+    mean(slots.map(|slot| {
+        let sent = Sent { in_flight: slot.in_flight(), unreported: slot.unreported() };
+        fullness(saturation, &slot.load, sent, now)
+    }))
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {

@@ -20,12 +20,14 @@ mod slot;
 #[cfg(test)]
 mod testkit;
 mod tickets;
+mod tiers;
 
 pub use candidate::{Candidate, KvCost, PredictedLatency, PrefixMatch};
 pub use endpoint::{Endpoint, Roles};
-pub use load::{CacheConfig, EngineLoad, InFlight, Lora};
+pub use load::{CacheConfig, EngineLoad, Equipment, InFlight, Lora};
 pub use prefixes::Prefixes;
 pub use program::{Named, Profile, Program, Saturation};
 pub use request::{Headers, MultimodalItem, Prompt, Request, Subset, SubsetEntry};
 pub use scheduler::{Call, Decision, PoolStats, Refused, STALE, Scheduler, SchedulerSettings};
 pub use stator_placement::{Random, Time};
+pub use tiers::TierWeights;

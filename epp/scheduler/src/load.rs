@@ -19,12 +19,21 @@ pub struct EngineLoad {
     pub updated: Option<Time>,
 }
 
+/// What an engine has whatever its load, as its agent says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Equipment {
+    /// Its adapters; `None` where it serves none.
+    pub lora: Option<Lora>,
+    /// Size of its KV cache; `None` where the agent does not know.
+    pub cache: Option<CacheConfig>,
+}
+
 /// LoRA adapters of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lora {
     /// Most adapters that run at once.
     pub max: u32,
-    /// Adapters with running requests.
+    /// Adapters with running requests, or, where an agent tells of them, that are loaded.
     pub running: Vec<String>,
     /// Adapters whose requests wait for a slot.
     pub waiting: Vec<String>,

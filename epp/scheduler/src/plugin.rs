@@ -4,8 +4,9 @@
 //! is called under its pool's lock, one request at a time; one that keeps state keeps it in a
 //! mutex of its own, which is therefore never contended.
 
-use crate::{Candidate, PrefixMatch, Random, Request, Time};
+use crate::{Candidate, Endpoint, EngineLoad, PrefixMatch, Random, Request, Time};
 use stator_protos::WorkerRank;
+use stator_protos::hash::SequenceHash;
 use std::sync::Arc;
 
 /// Drops candidates that may not take the request.
@@ -128,6 +129,25 @@ pub trait PrefixIndex: Send + Sync {
     fn found(&self, candidate: &Candidate<'_>) -> Option<PrefixMatch>;
 }
 
+/// An index of prefixes that replicas of a picker share: what each of them sends counts for all.
+pub trait SharedPrefixes: Send + Sync {
+    /// Tells `listener` what is sent from now on. Once; a second call has no effect.
+    fn tell(&self, listener: Arc<dyn PrefixListener>);
+    /// Another replica sent these blocks of a prompt to an endpoint.
+    fn sent(&self, endpoint: &Endpoint, load: &EngineLoad, chain: &[SequenceHash]);
+    /// A part of what endpoints are believed to hold, at most `most` blocks from position `from`
+    /// on; `None` at the end. Of an endpoint those used last come in the last part, and within a
+    /// part first, so that it can be given to [`SharedPrefixes::sent`] of another replica. Blocks
+    /// may be missed or come twice where they change meanwhile.
+    fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>>;
+}
+
+/// Is told which blocks of prompts endpoints are sent. Called under the pool's lock.
+pub trait PrefixListener: Send + Sync {
+    /// A prompt of these blocks goes to a worker.
+    fn sent(&self, worker: WorkerRank, chain: &[SequenceHash]);
+}
+
 /// Measures lookups of the placement core's KV index.
 pub trait LookupMeter: Send + Sync {
     /// Calls `lookup`, once; it returns how many leading blocks the best endpoint holds.
@@ -212,6 +232,8 @@ pub struct Built {
     pub observer: Option<Arc<dyn Observer>>,
     /// As an index of prefixes.
     pub prefixes: Option<Arc<dyn PrefixIndex>>,
+    /// As an index of prefixes that replicas share.
+    pub shared: Option<Arc<dyn SharedPrefixes>>,
     /// As a profile handler.
     pub handler: Option<Arc<dyn ProfileHandler>>,
     /// As a decider.

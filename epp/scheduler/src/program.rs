@@ -2,7 +2,7 @@
 
 use crate::plugin::{
     Admitter, Filter, LookupMeter, Observer, Picker, PrefixIndex, Producer, ProfileHandler,
-    ResponseHeaders, RouteHeaders, Scorer,
+    ResponseHeaders, RouteHeaders, Scorer, SharedPrefixes,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +50,8 @@ pub struct Program {
     pub observers: Vec<Named<dyn Observer>>,
     /// Indices of prefixes among the producers.
     pub prefixes: Vec<Named<dyn PrefixIndex>>,
+    /// Indices among them that replicas share.
+    pub shared: Vec<Named<dyn SharedPrefixes>>,
     /// Measures lookups of the placement core's index, if somebody wants to know.
     pub lookup_meter: Option<Arc<dyn LookupMeter>>,
     /// All must agree.

@@ -7,7 +7,7 @@ use crate::prefixes::Prefixes;
 use crate::program::Program;
 use crate::slot::{Slot, Slots};
 use crate::tickets::{Place, Ticket, Tickets};
-use crate::{Endpoint, EngineLoad, InFlight, Request, Time};
+use crate::{Endpoint, EngineLoad, Equipment, InFlight, Request, TierWeights, Time};
 use stator_placement::{Held, PeerLoad, Placement, Settings, Stats, Worker};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
@@ -96,6 +96,8 @@ pub struct PoolStats {
     pub stale_endpoints: usize,
     /// How full the pool is, 1 and more is full; 1 without endpoints.
     pub saturation: f64,
+    /// How full the endpoints that prefill are, and those that decode; `None` where there are none.
+    pub stage_saturation: [Option<f64>; 2],
     /// Requests in flight.
     pub in_flight: usize,
     /// Blocks that events and snapshots of workers told of, since the start.
@@ -111,7 +113,7 @@ impl Scheduler {
         let prefixes = Arc::new(Prefixes::new(placement.blocks(), &program));
         Self {
             program,
-            slots: Slots::default(),
+            slots: Slots::weighing(settings.tier_weights),
             placement,
             tickets: Tickets::new(settings.in_flight_max, settings.unwatched_lease),
             settle: settings.settle,
@@ -142,6 +144,11 @@ impl Scheduler {
     /// The endpoints and what is known of them, in order of their identity.
     pub fn endpoints(&self) -> impl Iterator<Item = (&Arc<Endpoint>, &EngineLoad, InFlight)> {
         self.slots.iter().map(|slot| (&slot.endpoint, &slot.load, slot.in_flight()))
+    }
+
+    /// An endpoint and what it last reported.
+    pub fn endpoint(&self, rank: WorkerRank) -> Option<(&Arc<Endpoint>, &EngineLoad)> {
+        self.slots.get(rank).map(|slot| (&slot.endpoint, &slot.load))
     }
 
     /// A worker's present life, as its event feed tells of it; what was known or predicted of its
@@ -182,6 +189,14 @@ impl Scheduler {
         let generation = slot.generation;
         self.settle(rank, updated);
         self.placement.report_load(rank, generation, reported);
+    }
+
+    /// Keeps what an endpoint's agent says that its engine has.
+    pub fn set_equipment(&mut self, rank: WorkerRank, equipment: Equipment) {
+        let Some(slot) = self.slots.get_mut(rank) else { return };
+        (slot.load.lora, slot.load.cache) = (equipment.lora, equipment.cache);
+        let worker = worker(slot);
+        self.placement.worker_up(worker);
     }
 
     /// Keeps what an agent reported of one life of its worker.
@@ -330,6 +345,11 @@ impl Scheduler {
             ready_endpoints: self.slots.iter().len(),
             stale_endpoints: self.slots.iter().filter(stale).count(),
             saturation: self.saturation(now),
+            stage_saturation: cycle::stages(
+                self.program.saturation,
+                self.slots.iter().as_slice(),
+                now,
+            ),
             in_flight: self.tickets.len(),
             admitted_blocks: self.prefixes.admitted_blocks(),
             placement: self.placement.stats(),
@@ -381,7 +401,7 @@ impl Scheduler {
                 slot.own.requests += 1;
                 slot.own.tokens += uncached + output;
                 if !call.watched {
-                    slot.unsettled.push_back((call.now, decision.ticket));
+                    slot.unsettled.push(call.now.after(self.settle), decision.ticket);
                 }
                 places.push(Place { rank, epoch: slot.epoch, booking: booked.booking });
                 holders.extend(booked.holds_until.map(|until| (rank, until)));
@@ -395,11 +415,8 @@ impl Scheduler {
     /// Ends the unwatched requests of an endpoint that were sent long enough before `reported`
     /// for the engine's numbers to have them.
     fn settle(&mut self, rank: WorkerRank, reported: Time) {
-        let settled = |slot: &mut Slot, wait| {
-            slot.unsettled.pop_front_if(|(sent, _)| sent.after(wait) <= reported)
-        };
-        while let Some((_, ticket)) =
-            self.slots.get_mut(rank).and_then(|slot| settled(slot, self.settle))
+        while let Some(ticket) =
+            self.slots.get_mut(rank).and_then(|slot| slot.unsettled.pop(reported))
         {
             if let Some(ticket) = self.tickets.remove(ticket) {
                 self.release(ticket);
@@ -417,6 +434,8 @@ impl Scheduler {
             if let Some(slot) = self.slots.of(&place) {
                 slot.own.requests = slot.own.requests.saturating_sub(1);
                 slot.own.tokens = slot.own.tokens.saturating_sub(tokens);
+                let open = slot.own.requests as usize;
+                slot.unsettled.forget_ended(open, |number| self.tickets.is_held(number));
             }
         }
     }
@@ -441,6 +460,8 @@ pub struct SchedulerSettings {
     /// Whether requests of negative priority are refused while the pool is full. Default yes; no
     /// where they wait instead.
     pub sheds: bool,
+    /// What blocks of the precise index are worth by where they lie.
+    pub tier_weights: TierWeights,
 }
 
 impl Default for SchedulerSettings {
@@ -451,6 +472,7 @@ impl Default for SchedulerSettings {
             unwatched_lease: Duration::from_secs(60),
             in_flight_max: 1 << 20,
             sheds: true,
+            tier_weights: TierWeights::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::plugin::NotRouted;
 use crate::testkit::{endpoint, life, program, rank};
-use crate::{CacheConfig, Headers, Prompt, Subset, SubsetEntry};
+use crate::{CacheConfig, Headers, Lora, Prompt, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Stored};
@@ -122,6 +122,24 @@ fn only_what_the_data_plane_allows_is_chosen() {
 }
 
 #[test]
+fn what_an_agent_says_of_its_engine_stays_while_loads_come() {
+    let mut pool = pool(1);
+    let lora = Lora { max: 2, running: vec!["sql".into()], waiting: vec![] };
+    let cache = CacheConfig { block_size: 16, blocks: 1000 };
+    let has = Equipment { lora: Some(lora.clone()), cache: Some(cache) };
+    pool.set_equipment(rank(1), has);
+    pool.set_life(rank(1), Generation(5));
+    let load = Load { waiting: 3, total_blocks: 1000, used_blocks: 500, ..Load::default() };
+    pool.report_agent(rank(1), Generation(5), load, Time::from_millis(1));
+    let (_, known) = pool.endpoint(rank(1)).expect("it is there");
+    assert_eq!((known.waiting, known.kv_usage), (3, 0.5));
+    assert_eq!((&known.lora, known.cache), (&Some(lora), Some(cache)));
+    pool.set_equipment(rank(1), Equipment::default());
+    let (_, known) = pool.endpoint(rank(1)).expect("it is there");
+    assert_eq!((&known.lora, known.cache), (&None, None));
+}
+
+#[test]
 fn an_endpoint_whose_agent_drains_gets_nothing_new() {
     let mut pool = pool(2);
     pool.set_accepting(rank(1), false);
@@ -191,6 +209,50 @@ fn scores_come_when_they_are_wanted() {
     assert_eq!(decision.scores.len(), 2);
     let decision = pool.schedule(&Request::default(), call(1, true)).expect("one takes it");
     assert_eq!(decision.scores, []);
+}
+
+/// Numbers of requests that are kept for reports and for leases.
+fn kept(pool: &Scheduler) -> (usize, usize) {
+    (pool.slots.iter().map(|slot| slot.unsettled.len()).sum(), pool.tickets.leases())
+}
+
+#[test]
+fn an_endpoint_that_never_reports_costs_no_memory_once_leases_are_over() {
+    let mut pool = pool(1);
+    for ms in 0..1000 {
+        schedule(&mut pool, &asking(&sequence(1, 4)), call(ms, false));
+    }
+    assert_eq!(kept(&pool), (1000, 1000));
+    pool.expire(Time::from_millis(60_500));
+    assert_eq!(kept(&pool), (499, 499));
+    pool.expire(Time::from_millis(61_000));
+    assert_eq!(kept(&pool), (0, 0));
+}
+
+#[test]
+fn one_silent_endpoint_takes_no_room_from_requests_that_others_have_ended() {
+    let settings = SchedulerSettings { in_flight_max: 10, ..SchedulerSettings::default() };
+    let mut pool = Scheduler::new(program(), settings);
+    pool.set_endpoints(&[endpoint(1), endpoint(2)]);
+    let ask = |pool: &mut Scheduler, pod, ms| {
+        let headers = [("only", pod)];
+        let request = Request { headers: Headers(&headers), ..Request::default() };
+        schedule(pool, &request, call(ms, false))
+    };
+    ask(&mut pool, "pod1", 0);
+    for ms in 0..1000 {
+        ask(&mut pool, "pod2", ms);
+        let updated = Some(Time::from_millis(ms + 100));
+        pool.report(rank(2), EngineLoad { updated, ..EngineLoad::default() });
+    }
+    assert_eq!(in_flight(&pool), [1, 0]);
+    let (reports, leases) = kept(&pool);
+    assert!(reports == 1 && leases < 100, "{reports} for reports, {leases} for leases");
+    for ms in 1000..1009 {
+        ask(&mut pool, "pod1", ms);
+    }
+    let refused = pool.schedule(&Request::default(), call(1009, false)).map(|_| ());
+    assert_eq!(refused, Err(Refused::TooMany { limit: 10 }));
 }
 
 /// Something that happens to a pool.
@@ -267,6 +329,7 @@ proptest! {
         prop_assert!(left.iter().all(|left| *left == InFlight::default()), "{left:?}");
         let stats = pool.stats(Time::from_millis(now + 60_000));
         prop_assert_eq!((stats.in_flight, stats.placement.bookings), (0, 0));
+        prop_assert_eq!(kept(&pool), (0, 0));
     }
 }
 

@@ -1,25 +1,11 @@
 //! What a pool knows of each of its endpoints.
 
-use crate::tickets::Place;
-use crate::{Candidate, Endpoint, EngineLoad, InFlight, KvCost, PrefixMatch, Request, Time};
+use crate::tickets::{Due, Place};
+use crate::{Candidate, Endpoint, EngineLoad, InFlight, KvCost, PrefixMatch, Request, TierWeights};
 use stator_placement::Overlap;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
-use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// What a block in each tier is worth against one on the device.
-///
-/// Source: default tier weights of the llm-d router's precise prefix scorer, which knows the
-/// first two; the others are the placement core's defaults.
-fn tier_weight(medium: Medium) -> f64 {
-    match medium {
-        Medium::Device => 1.0,
-        Medium::Host => 0.8,
-        Medium::Remote => 0.5,
-        Medium::Disk => 0.25,
-    }
-}
 
 /// An endpoint and its state.
 pub(crate) struct Slot {
@@ -39,8 +25,8 @@ pub(crate) struct Slot {
     pub reported_requests: u64,
     /// What other replicas have in flight there.
     pub others: InFlight,
-    /// Requests that nobody watches, by when they were sent.
-    pub unsettled: VecDeque<(Time, u64)>,
+    /// When a report is sure to cover the requests that nobody watches.
+    pub unsettled: Due,
 }
 
 impl Slot {
@@ -55,7 +41,7 @@ impl Slot {
             own: InFlight::default(),
             reported_requests: 0,
             others: InFlight::default(),
-            unsettled: VecDeque::new(),
+            unsettled: Due::default(),
         }
     }
 
@@ -84,9 +70,15 @@ impl Slot {
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     epochs: u64,
+    tiers: TierWeights,
 }
 
 impl Slots {
+    /// No endpoints; blocks will be worth so much by where they lie.
+    pub(crate) fn weighing(tiers: TierWeights) -> Self {
+        Self { tiers, ..Self::default() }
+    }
+
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, Slot> {
         self.slots.iter()
     }
@@ -157,7 +149,8 @@ impl Slots {
             if let Some(found) = found {
                 let overlap_blocks = found.overlap.blocks();
                 candidate.kv = Some(KvCost { cost: found.score.total, overlap_blocks });
-                candidate.precise = Some(prefix_match(found.overlap, total_blocks, block_size));
+                let found = prefix_match(found.overlap, &self.tiers, total_blocks, block_size);
+                candidate.precise = Some(found);
             }
             candidates.push(candidate);
         }
@@ -169,8 +162,13 @@ impl Slots {
     }
 }
 
-fn prefix_match(overlap: Overlap, total_blocks: u32, block_size: u32) -> PrefixMatch {
-    let weighted = |medium: &Medium| tier_weight(*medium) * f64::from(overlap.on(*medium));
+fn prefix_match(
+    overlap: Overlap,
+    tiers: &TierWeights,
+    total_blocks: u32,
+    block_size: u32,
+) -> PrefixMatch {
+    let weighted = |medium: &Medium| tiers.of(*medium) * f64::from(overlap.on(*medium));
     PrefixMatch {
         matched_blocks: overlap.blocks(),
         total_blocks,

@@ -89,6 +89,7 @@ pub(crate) fn program() -> Program {
         producers: Vec::new(),
         observers: Vec::new(),
         prefixes: Vec::new(),
+        shared: Vec::new(),
         lookup_meter: None,
         admitters: Vec::new(),
         route_headers: Vec::new(),

@@ -26,11 +26,45 @@ pub(crate) struct Place {
     pub booking: BookingId,
 }
 
+/// Numbers of requests, the first to come due first; some have ended since.
+#[derive(Default)]
+pub(crate) struct Due(VecDeque<(Time, u64)>);
+
+impl Due {
+    /// Numbers of ended requests that may lie between others.
+    const SLACK: usize = 64;
+
+    pub(crate) fn push(&mut self, at: Time, number: u64) {
+        self.0.push_back((at, number));
+    }
+
+    /// The first, if it was due by `now`.
+    pub(crate) fn pop(&mut self, now: Time) -> Option<u64> {
+        self.0.pop_front_if(|(at, _)| *at <= now).map(|(_, number)| number)
+    }
+
+    /// Gives back the memory of requests that have ended; at most `open` have not. To be called
+    /// after each that ends: at its front there are none of them then, and altogether no more
+    /// than of the others, but for a few.
+    pub(crate) fn forget_ended(&mut self, open: usize, is_open: impl Fn(u64) -> bool) {
+        while self.0.pop_front_if(|(_, number)| !is_open(*number)).is_some() {}
+        // Seldom: as many have ended since the last time as are looked at here.
+        if self.0.len() > 2 * open + Self::SLACK {
+            self.0.retain(|(_, number)| is_open(*number));
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// All requests in flight.
 pub(crate) struct Tickets {
     held: FxHashMap<u64, Ticket>,
-    /// Those that nobody watches, oldest first; some have ended since.
-    unwatched: VecDeque<(Time, u64)>,
+    /// When the leases of those that nobody watches are over.
+    unwatched: Due,
     lease: Duration,
     max: usize,
     next: u64,
@@ -38,7 +72,7 @@ pub(crate) struct Tickets {
 
 impl Tickets {
     pub(crate) fn new(max: usize, lease: Duration) -> Self {
-        let (held, unwatched) = (FxHashMap::default(), VecDeque::new());
+        let (held, unwatched) = (FxHashMap::default(), Due::default());
         Self { held, unwatched, lease, max, next: 0 }
     }
 
@@ -50,8 +84,7 @@ impl Tickets {
     ///
     /// [`Refused::TooMany`] if no more requests may be in flight.
     pub(crate) fn check_room(&self) -> Result<(), Refused> {
-        // Those that have ended leave the queue when their lease is over, so it has a bound too.
-        match self.held.len() < self.max && self.unwatched.len() < self.max {
+        match self.held.len() < self.max {
             true => Ok(()),
             false => Err(Refused::TooMany { limit: self.max }),
         }
@@ -67,7 +100,7 @@ impl Tickets {
     pub(crate) fn insert(&mut self, number: u64, ticket: Ticket, sent: Option<Time>) {
         self.held.insert(number, ticket);
         if let Some(sent) = sent {
-            self.unwatched.push_back((sent.after(self.lease), number));
+            self.unwatched.push(sent.after(self.lease), number);
         }
     }
 
@@ -75,22 +108,27 @@ impl Tickets {
         self.held.get_mut(&number)
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Ticket> {
-        self.held.remove(&number)
+    pub(crate) fn is_held(&self, number: u64) -> bool {
+        self.held.contains_key(&number)
     }
 
-    /// One that nobody watches and whose lease is over.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Ticket> {
+        let ticket = self.held.remove(&number)?;
+        let held = &self.held;
+        self.unwatched.forget_ended(held.len(), |number| held.contains_key(&number));
+        Some(ticket)
+    }
+
+    /// One that nobody watches and whose lease is over by `now`.
     pub(crate) fn pop_expired(&mut self, now: Time) -> Option<Ticket> {
-        while let Some(&(until, number)) = self.unwatched.front() {
-            // Those that have ended need not wait for their lease.
-            if until > now && self.held.contains_key(&number) {
-                return None;
-            }
-            self.unwatched.pop_front();
-            if let Some(ticket) = self.held.remove(&number) {
-                return Some(ticket);
-            }
-        }
-        None
+        let number = self.unwatched.pop(now)?;
+        // At the front of the queue is none that has ended.
+        self.remove(number)
+    }
+
+    /// Numbers that are kept for leases.
+    #[cfg(test)]
+    pub(crate) fn leases(&self) -> usize {
+        self.unwatched.len()
     }
 }

@@ -5,7 +5,7 @@
 //! served by a process of its own, with pages as vLLM makes them: whole, or only the lines that
 //! were asked for.
 
-use stator_epp_scheduler::{Endpoint, EngineLoad, Roles};
+use stator_epp_scheduler::{Endpoint, EngineLoad, Equipment, Roles};
 use stator_epp_signals::scrape::{Mappings, Reader, ScrapeSettings, Scraper};
 use stator_epp_signals::{LoadSink, SignalMetrics};
 use stator_protos::load::Load;
@@ -90,6 +90,7 @@ impl LoadSink for Count {
     fn load_unknown(&self, worker: WorkerRank) {
         println!("{worker} is unknown");
     }
+    fn agent_equipment(&self, _: WorkerRank, _: Equipment) {}
     fn agent_load(&self, _: WorkerRank, _: Generation, _: Load) {}
     fn accepting(&self, _: WorkerRank, _: bool) {}
 }

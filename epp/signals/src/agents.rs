@@ -2,16 +2,18 @@
 //!
 //! An agent says who it is and which workers it has; from there on its events, snapshots and load
 //! are followed as every part of a fleet follows them ([`stator_fleet::follow_agent`]). The
-//! endpoint at a pod's n-th port is the agent's n-th worker.
+//! endpoint at a pod's n-th port is the agent's n-th worker. An agent that cannot be followed is
+//! told of ([`AgentFeeds::unfollowed`]), so that its engine is heard in another way, and is asked
+//! on.
 
 use crate::roster::Roster;
 use crate::{LoadSink, SignalMetrics, WorkerSink};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
-use stator_epp_scheduler::Endpoint;
+use rustc_hash::{FxHashMap, FxHashSet};
+use stator_epp_scheduler::{CacheConfig, Endpoint, Equipment, Lora};
 use stator_fleet::{AgentClient, ClientSettings, FleetMetrics, KvSink, Members, follow_agent};
 use stator_placement::Worker;
-use stator_protos::discovery::AgentRecord;
+use stator_protos::discovery::{AgentRecord, ProfileRecord};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
@@ -38,7 +40,7 @@ pub struct AgentSettings {
     pub poll: Duration,
     /// Tokens per block of our index; an agent with other blocks is not followed.
     pub block_size: NonZeroU32,
-    /// Connections to agents.
+    /// Connections to agents: over TLS where [`ClientSettings::dial`] says whom to trust.
     pub client: ClientSettings,
 }
 
@@ -71,6 +73,8 @@ struct Shared {
     workers: Arc<dyn WorkerSink>,
     metrics: SignalMetrics,
     fleet_metrics: FleetMetrics,
+    /// Endpoints whose agents cannot be followed.
+    unfollowed: watch::Sender<FxHashSet<WorkerRank>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +101,8 @@ impl AgentFeeds {
         metrics: (SignalMetrics, FleetMetrics),
     ) -> Self {
         let (metrics, fleet_metrics) = metrics;
-        let shared = Shared { settings, load, workers, metrics, fleet_metrics };
+        let unfollowed = watch::Sender::default();
+        let shared = Shared { settings, load, workers, metrics, fleet_metrics, unfollowed };
         Self { shared: Arc::new(shared), roster: Mutex::default() }
     }
 
@@ -111,15 +116,47 @@ impl AgentFeeds {
             }
         }
         let mut roster = self.roster.lock();
+        self.shared.set_unfollowed(|unfollowed| {
+            let before = unfollowed.len();
+            unfollowed.retain(|worker| wanted.contains_key(worker));
+            unfollowed.len() < before
+        });
         roster.update(wanted, |worker, plan| follow(self.shared.clone(), worker, plan.agent));
         self.shared.metrics.agents.set(roster.len() as i64);
     }
+
+    /// The endpoints whose agents cannot be followed now: nobody answers there, or what answers
+    /// does not fit our index. Their engines are to be heard in another way.
+    pub fn unfollowed(&self) -> watch::Receiver<FxHashSet<WorkerRank>> {
+        self.shared.unfollowed.subscribe()
+    }
+}
+
+impl Shared {
+    /// Changes which agents are not followed; `change` says whether it did.
+    fn set_unfollowed(&self, change: impl FnOnce(&mut FxHashSet<WorkerRank>) -> bool) -> bool {
+        self.unfollowed.send_if_modified(|unfollowed| {
+            let changed = change(unfollowed);
+            self.metrics.agents_unfollowed.set(unfollowed.len() as i64);
+            changed
+        })
+    }
+}
+
+/// Why an agent is not followed.
+enum Fault {
+    /// It does not say who it is.
+    Silent(String),
+    /// What it says does not fit.
+    Unfit(String),
 }
 
 /// Follows one endpoint's agent until dropped.
 async fn follow(shared: Arc<Shared>, worker: WorkerRank, agent: SocketAddr) {
     let settings = &shared.settings;
-    let client = match AgentClient::connect(&format!("http://{agent}"), &settings.client) {
+    shared.set_unfollowed(|unfollowed| unfollowed.remove(&worker));
+    let endpoint = settings.client.dial.endpoint(agent);
+    let client = match AgentClient::connect(&endpoint, &settings.client) {
         Ok(client) => Arc::new(client),
         Err(error) => {
             tracing::error!(%agent, %error, "not an address of an agent");
@@ -133,6 +170,7 @@ async fn follow(shared: Arc<Shared>, worker: WorkerRank, agent: SocketAddr) {
         polls.tick().await;
         match describe(&client, &shared, worker, agent).await {
             Ok(record) => {
+                shared.set_unfollowed(|unfollowed| unfollowed.remove(&worker));
                 if let Some(feed) = feed.as_ref().filter(|feed| feed.fits(&record)) {
                     feed.record.send_if_modified(|known| {
                         let changed = *known != record;
@@ -145,10 +183,26 @@ async fn follow(shared: Arc<Shared>, worker: WorkerRank, agent: SocketAddr) {
                     feed = Some(Feed::start(&shared, worker, client.clone(), record));
                 }
             }
-            Err(reason) => {
+            Err(fault) => {
                 shared.metrics.agents_failed.inc();
-                // The feed notices by itself if the agent is gone.
-                tracing::debug!(%worker, %agent, reason, "an agent does not say who it is");
+                let reason = match fault {
+                    // The feed notices by itself if the agent is gone.
+                    Fault::Silent(reason) => reason,
+                    Fault::Unfit(reason) => {
+                        if feed.take().is_some() {
+                            // That takes it for gone, and its engine is there.
+                            shared.load.accepting(worker, true);
+                        }
+                        reason
+                    }
+                };
+                let begins =
+                    feed.is_none() && shared.set_unfollowed(|unfollowed| unfollowed.insert(worker));
+                if begins {
+                    tracing::warn!(%worker, %agent, reason, "an agent cannot be followed");
+                } else {
+                    tracing::debug!(%worker, %agent, reason, "an agent cannot be followed");
+                }
             }
         }
     }
@@ -161,18 +215,19 @@ async fn describe(
     shared: &Shared,
     worker: WorkerRank,
     agent: SocketAddr,
-) -> Result<AgentRecord, String> {
+) -> Result<AgentRecord, Fault> {
     let mut record = match tokio::time::timeout(DESCRIBE_TIMEOUT, client.describe()).await {
-        Ok(record) => record.map_err(|status| status.to_string())?,
-        Err(_) => return Err(format!("no answer within {DESCRIBE_TIMEOUT:?}")),
+        Ok(record) => record.map_err(|status| Fault::Silent(status.to_string()))?,
+        Err(_) => return Err(Fault::Silent(format!("no answer within {DESCRIBE_TIMEOUT:?}"))),
     };
     let (found, ours) = (record.model.block_size, shared.settings.block_size.get());
     if found != ours {
-        return Err(format!("its blocks have {found} tokens, ours {ours}"));
+        return Err(Fault::Unfit(format!("its blocks have {found} tokens, ours {ours}")));
     }
     let place = usize::from(worker.rank);
     let Some(theirs) = record.workers.get(place).copied() else {
-        return Err(format!("it has {} workers, none for port {place}", record.workers.len()));
+        let found = record.workers.len();
+        return Err(Fault::Unfit(format!("it has {found} workers, none for port {place}")));
     };
     record.workers = vec![theirs];
     for endpoint in [&mut record.events_endpoint, &mut record.replay_endpoint] {
@@ -227,7 +282,10 @@ struct EndpointSink {
 }
 
 impl Members for EndpointSink {
-    fn join(&self, worker: Worker, _: &Arc<AgentClient>) -> bool {
+    fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool {
+        let block_size = self.shared.settings.block_size.get();
+        let equipment = equipment(&client.profile(), worker.total_blocks, block_size);
+        self.shared.load.agent_equipment(self.worker, equipment);
         self.shared.workers.life(self.worker, worker.generation);
         self.shared.load.accepting(self.worker, worker.accepting);
         true
@@ -258,6 +316,15 @@ impl KvSink for EndpointSink {
     fn unknown(&self, _: WorkerRank) {
         self.shared.workers.unknown(self.worker);
     }
+}
+
+/// What a worker of an agent has. `block_size` is the agent's, in tokens.
+fn equipment(profile: &ProfileRecord, total_blocks: u32, block_size: u32) -> Equipment {
+    let ProfileRecord { adapters, max_adapters, .. } = profile;
+    let serves = !adapters.is_empty() || *max_adapters > 0;
+    let lora = || Lora { max: *max_adapters, running: adapters.clone(), waiting: Vec::new() };
+    let cache = CacheConfig { block_size, blocks: total_blocks };
+    Equipment { lora: serves.then(lora), cache: (total_blocks > 0).then_some(cache) }
 }
 
 #[cfg(test)]

@@ -27,7 +27,9 @@ pub struct SignalMetrics {
     pub(crate) follow: FollowMetrics,
     /// Endpoints whose agent is followed.
     pub(crate) agents: Gauge,
-    /// Agents that could not be asked who they are.
+    /// Endpoints whose agents cannot be followed.
+    pub(crate) agents_unfollowed: Gauge,
+    /// Times that an agent could not be followed.
     pub(crate) agents_failed: Counter,
     /// Tokenizers loaded.
     pub(crate) tokenizers: Counter,
@@ -62,6 +64,7 @@ impl SignalMetrics {
             ("scraped_endpoints", "Endpoints whose metrics are read", &self.scraped),
             ("engine_feeds", "Engines whose KV events are followed", &self.engines),
             ("agent_feeds", "Agents that are followed", &self.agents),
+            ("agents_unfollowed", "Agents that cannot be followed", &self.agents_unfollowed),
             ("tokenizer_ready", "Whether prompts can be tokenized", &self.tokenizer_ready),
         ];
         for (name, help, gauge) in gauges {
@@ -72,7 +75,7 @@ impl SignalMetrics {
             ("pages_failed", "Metrics pages that did not come in time", &self.pages_failed),
             ("pages_incomplete", "Metrics pages without what is needed", &self.pages_incomplete),
             ("stale_endpoints", "Times that a load became unknown", &self.stale),
-            ("agents_failed", "Agents that did not say who they are", &self.agents_failed),
+            ("agents_failed", "Times that an agent could not be followed", &self.agents_failed),
             ("tokenizers", "Tokenizers loaded", &self.tokenizers),
             ("tokenizers_failed", "Tokenizers that could not be loaded", &self.tokenizers_failed),
         ];

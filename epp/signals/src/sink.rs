@@ -6,7 +6,7 @@
 
 pub use stator_engine_signals::events::WorkerSink;
 
-use stator_epp_scheduler::EngineLoad;
+use stator_epp_scheduler::{EngineLoad, Equipment};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 
@@ -19,6 +19,10 @@ pub trait LoadSink: Send + Sync + 'static {
     /// Nothing was heard of the engine for as long as its last report counts, or its agent is
     /// gone. Said once.
     fn load_unknown(&self, worker: WorkerRank);
+
+    /// What an agent says that its worker has, before it says anything of its load. May be said
+    /// again.
+    fn agent_equipment(&self, worker: WorkerRank, equipment: Equipment);
 
     /// What an agent says of its worker, about once a second and at once after a change.
     fn agent_load(&self, worker: WorkerRank, generation: Generation, load: Load);

@@ -44,6 +44,11 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// The same with further flags.
+    pub(crate) async fn start_with(flags: &[String]) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let discovery = format!("--discovery-dir={}", dir.path().display());
         let args = [
@@ -55,6 +60,7 @@ impl Agent {
             &discovery,
         ];
         let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true));
+        let args = args.into_iter().map(str::to_owned).chain(flags.iter().cloned());
         let matches = command.try_get_matches_from(args).expect("valid flags");
         let args = AgentArgs::from_arg_matches(&matches).expect("valid flags");
         let mut settings = AgentSettings::try_from(args).expect("valid settings");
@@ -69,7 +75,7 @@ impl Agent {
         })
         .await;
         let endpoint = record.expect("it was there").endpoint;
-        let address = endpoint.strip_prefix("http://").and_then(|at| at.parse().ok());
+        let address = endpoint.split_once("://").and_then(|(_, at)| at.parse().ok());
         Self { address: address.expect("an address"), running, shutdown, _dir: dir }
     }
 

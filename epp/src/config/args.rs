@@ -9,11 +9,12 @@ mod values;
 
 pub use compat::{CompatArgs, StackTraceLevel, TimeEncoding};
 pub use requests::{ErrorFormat, RequestArgs, ResponsePath};
-pub use scheduling::SchedulingArgs;
+pub use scheduling::{INDEX_BLOCKS, SchedulingArgs};
 pub use serving::{ServingArgs, TlsArgs};
 pub use telemetry::{TelemetryArgs, ZapEncoder, ZapLevel};
 
 use clap::{ArgAction, Args};
+use stator_runtime::dial::DialArgs;
 use std::path::PathBuf;
 use std::time::Duration;
 use values::duration;
@@ -36,6 +37,9 @@ pub struct EppArgs {
     /// What is known of endpoints.
     #[command(flatten)]
     pub signals: SignalArgs,
+    /// How agents are reached.
+    #[command(flatten)]
+    pub dial: DialArgs,
     /// Limits and choices of requests.
     #[command(flatten)]
     pub requests: RequestArgs,
@@ -76,7 +80,8 @@ pub struct PoolArgs {
     #[arg(long, env = "STATOR_POOL", value_name = "NAMESPACE/NAME=PORT", value_delimiter = ',')]
     pub pool: Vec<String>,
 
-    /// Picks among pods with these labels, without an InferencePool: `app=vllm,tier!=test`.
+    /// Picks among pods that have all of these labels, without an InferencePool:
+    /// `app=vllm,tier=gold`.
     #[arg(long, env = "STATOR_ENDPOINT_SELECTOR", value_name = "SELECTOR",
           conflicts_with_all = ["pool_name", "endpoints_file"])]
     pub endpoint_selector: Option<String>,

@@ -6,7 +6,7 @@
 pub mod args;
 mod pools;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tls;
 
 pub use args::EppArgs;
@@ -16,9 +16,12 @@ pub use tls::TlsSettings;
 
 use crate::exchange::Interest;
 use crate::ext_proc;
-use args::ReplicaArgs;
+use args::{INDEX_BLOCKS, ReplicaArgs, RequestArgs, SignalArgs};
 use stator_epp_config::{Loaded, Options};
+use stator_epp_plugins::settings::{KvEvents, PodFilter};
+use stator_epp_scheduler::TierWeights;
 use stator_runtime::config::ConfigError;
+use stator_runtime::dial::Dial;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -56,10 +59,14 @@ pub struct EppSettings {
     pub max_index_blocks: usize,
     /// Where the tokenizer comes from.
     pub tokenizer: TokenizerSettings,
+    /// How agents are reached.
+    pub dial: Dial,
     /// Port of the endpoints' agents, for pods whose labels do not say; `None`: they have none.
     pub agent_port: Option<u16>,
-    /// Ports where engines publish KV events and replay them, for rank 0; `None`: they do not.
-    pub kv_events: Option<KvEventPorts>,
+    /// Where engines without an agent publish KV events; `None`: they do not.
+    pub kv_events: Option<KvEventSettings>,
+    /// What blocks of the precise index are worth by where they lie.
+    pub tier_weights: TierWeights,
     /// From one metrics page to the next.
     pub scrape_interval: Duration,
     /// Age at which a report counts no more.
@@ -89,7 +96,20 @@ pub struct TokenizerSettings {
     pub forward_ids: bool,
 }
 
-/// Where engines publish KV events.
+/// Where engines without an agent publish KV events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvEventSettings {
+    /// Their ports; `None`: they are not connected to.
+    pub ports: Option<KvEventPorts>,
+    /// Where they connect to; `None`: nowhere.
+    pub bind: Option<String>,
+    /// What the topics of wanted messages begin with.
+    pub topic: String,
+    /// Which endpoints publish.
+    pub pods: PodFilter,
+}
+
+/// Ports where engines publish KV events, for rank 0; other ranks are at the next ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvEventPorts {
     /// Live events.
@@ -131,6 +151,13 @@ impl TryFrom<EppArgs> for EppSettings {
         let discovery = plan.as_ref().and_then(|loaded| loaded.plan.discovery.as_ref());
         let pools = pools::targets(&args, discovery, &mut faults);
         faults.append(&mut plan_faults);
+        let events = plan.as_ref().and_then(|loaded| Some(&loaded.plan.precise.as_ref()?.events));
+        if let (Some(bind), 2..) = (events.and_then(|events| events.bind.as_ref()), pools.len()) {
+            let count = pools.len();
+            faults.push(format!(
+                "kvEventsConfig.zmqEndpoint: {bind:?} is for the engines of 1 pool, and there are {count}"
+            ));
+        }
         let tls = tls::ports(&args, &mut faults);
         let staleness = args.signals.metrics_staleness_threshold;
         let interval = args.signals.refresh_metrics_interval;
@@ -140,21 +167,33 @@ impl TryFrom<EppArgs> for EppSettings {
                  --refresh-metrics-interval, {interval:?}",
             ));
         }
-        match plan {
-            Some(plan) if faults.is_empty() => Ok(settings(args, pools, plan, tls)),
+        let RequestArgs { max_body_bytes: one, max_bodies_bytes: all, .. } = args.requests;
+        if all < one {
+            faults.push(format!("--max-bodies-bytes: {all} is less than --max-body-bytes, {one}"));
+        }
+        let dial = args.dial.dial().map_err(|fault| faults.push(format!("--{fault}")));
+        match (plan, dial) {
+            (Some(plan), Ok(dial)) if faults.is_empty() => {
+                Ok(settings(args, pools, plan, (tls, dial)))
+            }
             _ => Err(ConfigError(faults)),
         }
     }
 }
 
-fn settings(args: EppArgs, pools: Vec<PoolTarget>, plan: Loaded, tls: TlsSettings) -> EppSettings {
+fn settings(
+    args: EppArgs,
+    pools: Vec<PoolTarget>,
+    plan: Loaded,
+    (tls, dial): (TlsSettings, Dial),
+) -> EppSettings {
     let without_effect = args.compat.given();
     let precise = plan.plan.precise.as_ref();
     let block_size = precise.and_then(|precise| precise.block_size);
-    let kv_events = precise
-        .map(|precise| &precise.events)
-        .filter(|events| events.discover)
-        .map(|events| KvEventPorts { live: events.port, replay: events.replay_port });
+    let max_blocks = precise.and_then(|precise| precise.max_blocks);
+    let max_blocks = max_blocks.unwrap_or(args.scheduling.max_index_blocks.into());
+    let tier_weights = precise.map(|precise| precise.tier_weights).unwrap_or_default();
+    let kv_events = kv_events(&args.signals, precise.map(|precise| &precise.events));
     let ext_proc = streams(&args);
     let EppArgs { serving, scheduling, signals, requests, .. } = args;
     let at = |port| SocketAddr::new(serving.host, port);
@@ -171,7 +210,8 @@ fn settings(args: EppArgs, pools: Vec<PoolTarget>, plan: Loaded, tls: TlsSetting
         leaves_early: requests.response_path == ResponsePath::None,
         scores: requests.emit_endpoint_scores,
         stream_metrics: requests.enable_grpc_stream_metrics,
-        max_index_blocks: scheduling.max_index_blocks as usize,
+        max_index_blocks: max_blocks.clamp(INDEX_BLOCKS.0, INDEX_BLOCKS.1) as usize,
+        tier_weights,
         block_size: NonZeroU32::new(block_size.unwrap_or(scheduling.block_size))
             .unwrap_or(NonZeroU32::MIN),
         tokenizer: TokenizerSettings {
@@ -181,10 +221,8 @@ fn settings(args: EppArgs, pools: Vec<PoolTarget>, plan: Loaded, tls: TlsSetting
             forward_ids: scheduling.forward_token_ids,
         },
         agent_port: signals.agent_port,
-        kv_events: signals
-            .kv_events_port
-            .map(|live| KvEventPorts { live, replay: signals.kv_replay_port })
-            .or(kv_events),
+        dial,
+        kv_events,
         scrape_interval: signals.refresh_metrics_interval,
         staleness: signals.metrics_staleness_threshold,
         leader_election: args.replicas.ha_enable_leader_election,
@@ -195,10 +233,31 @@ fn settings(args: EppArgs, pools: Vec<PoolTarget>, plan: Loaded, tls: TlsSetting
     }
 }
 
+/// Where events come from: the flags name ports before the configuration does.
+fn kv_events(signals: &SignalArgs, configured: Option<&KvEvents>) -> Option<KvEventSettings> {
+    let replay = signals.kv_replay_port;
+    let flags = signals.kv_events_port.map(|live| KvEventPorts { live, replay });
+    let discovered = configured
+        .filter(|events| events.discover)
+        .map(|events| KvEventPorts { live: events.port, replay: events.replay_port });
+    let ports = flags.or(discovered);
+    let settings = match configured {
+        Some(KvEvents { bind, topic_filter, pods, .. }) => KvEventSettings {
+            ports,
+            bind: bind.clone(),
+            topic: topic_filter.clone(),
+            pods: pods.clone(),
+        },
+        None => KvEventSettings { ports, ..KvEventSettings::default() },
+    };
+    (settings.ports.is_some() || settings.bind.is_some()).then_some(settings)
+}
+
 fn streams(args: &EppArgs) -> ext_proc::Settings {
     let (serving, requests) = (&args.serving, &args.requests);
     ext_proc::Settings {
         max_body_bytes: requests.max_body_bytes as usize,
+        body_budget: ext_proc::BodyBudget::new(requests.max_bodies_bytes as usize),
         max_headers: requests.max_headers as usize,
         max_header_bytes: requests.max_header_bytes as usize,
         max_message_bytes: serving.grpc_max_recv_msg_size as usize,

@@ -2,6 +2,7 @@
 
 use super::EppArgs;
 use stator_epp_plugins::settings::FileDiscovery;
+use stator_epp_pool::{InvalidSpec, PORTS_MAX, PoolSpec};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -34,7 +35,12 @@ pub enum PoolSource {
         ports: Vec<u16>,
     },
     /// A file.
-    File(PathBuf),
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Whether it is read again when it changes.
+        followed: bool,
+    },
 }
 
 /// The pools that the flags name; faults are appended.
@@ -73,19 +79,27 @@ fn first(
     faults: &mut Vec<String>,
 ) -> Option<PoolTarget> {
     let (name, source) = if let Some(file) = &args.pools.endpoints_file {
-        ("file".to_owned(), PoolSource::File(file.clone()))
+        ("file".to_owned(), PoolSource::File { path: file.clone(), followed: true })
     } else if let Some(selector) = &args.pools.endpoint_selector {
         let ports = args.pools.endpoint_target_ports.clone();
-        if ports.is_empty() || ports.len() > 8 {
-            let count = ports.len();
-            faults.push(format!("--endpoint-target-ports: {count} ports are not 1 to 8"));
+        match PoolSpec::standalone(selector, &ports) {
+            Ok(_) => {}
+            Err(InvalidSpec::Selector(part)) => {
+                faults.push(format!("--endpoint-selector: {part:?} is not key=value"));
+            }
+            Err(InvalidSpec::Ports(count)) => faults
+                .push(format!("--endpoint-target-ports: {count} ports are not 1 to {PORTS_MAX}")),
+            Err(InvalidSpec::Port(port)) => {
+                faults.push(format!("--endpoint-target-ports: {port} is 0 or given twice"));
+            }
         }
         (selector.clone(), PoolSource::Selector { selector: selector.clone(), ports })
     } else if let Some(name) = &args.pools.pool_name {
         let group = args.pools.pool_group.clone();
         (name.clone(), PoolSource::Kubernetes { group })
     } else {
-        ("file".to_owned(), PoolSource::File(discovery?.path.as_str().into()))
+        let FileDiscovery { path, watch } = discovery?;
+        ("file".to_owned(), PoolSource::File { path: path.into(), followed: *watch })
     };
     let listen = SocketAddr::new(args.serving.host, args.serving.grpc_port);
     let namespace = args.pools.pool_namespace.clone();

@@ -20,7 +20,7 @@ fn settings(flags: &str) -> Result<EppSettings, ConfigError> {
     args(flags).try_into()
 }
 
-fn good(flags: &str) -> EppSettings {
+pub(crate) fn good(flags: &str) -> EppSettings {
     settings(flags).unwrap_or_else(|error| panic!("{flags}: {error}"))
 }
 
@@ -45,6 +45,28 @@ fn the_flags_of_llm_d_mean_what_they_mean_there() {
     assert_eq!(settings.scrape_interval, Duration::from_millis(100));
     assert_eq!(settings.ext_proc.max_message_bytes, 10 << 20);
     assert_eq!(settings.drain_timeout, Duration::from_secs(90));
+}
+
+#[test]
+fn agents_are_reached_as_the_flags_of_the_request_plane_say() {
+    let agent = ([127, 0, 0, 1], 7000).into();
+    let plain = good("--pool-name=vllm --agent-port=7000");
+    assert_eq!(plain.dial.endpoint(agent), "http://127.0.0.1:7000");
+    let alone = "--request-tls-server-name: needs request-tls-ca-file";
+    refused("--pool-name=vllm --request-tls-server-name=agents", &[alone]);
+
+    let error = settings("--pool-name=vllm --request-tls-ca-file=/nowhere/ca.crt").err();
+    let faults = error.expect("there is no such file").0;
+    assert!(faults[0].starts_with("--request-tls-ca-file: cannot read"), "{faults:?}");
+}
+
+#[test]
+fn all_bodies_together_may_be_no_smaller_than_one() {
+    let limits = |flags: &str| good(&format!("--pool-name=vllm {flags}")).ext_proc.body_budget;
+    assert_eq!(limits("").limit_bytes(), 1 << 30);
+    assert_eq!(limits("--max-bodies-bytes=64MiB").limit_bytes(), 64 << 20);
+    let fault = "--max-bodies-bytes: 1048576 is less than --max-body-bytes, 67108864";
+    refused("--pool-name=vllm --max-bodies-bytes=1MiB", &[fault]);
 }
 
 #[test]
@@ -257,7 +279,10 @@ fn a_configuration_may_name_the_endpoints_and_their_events() {
     let line = Line::try_parse_from(["epp", "--config-text", text]).expect("the flags are known");
     let settings: EppSettings =
         line.args.try_into().unwrap_or_else(|error: ConfigError| panic!("{error}"));
-    assert_eq!(settings.pools[0].source, PoolSource::File("/pods.yaml".into()));
+    assert_eq!(
+        settings.pools[0].source,
+        PoolSource::File { path: "/pods.yaml".into(), followed: true }
+    );
     assert_eq!(settings.kv_events, None);
 
     let text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n\
@@ -267,5 +292,48 @@ fn a_configuration_may_name_the_endpoints_and_their_events() {
     let line = Line::try_parse_from(flags).expect("the flags are known");
     let settings: EppSettings =
         line.args.try_into().unwrap_or_else(|error: ConfigError| panic!("{error}"));
-    assert_eq!(settings.kv_events, Some(KvEventPorts { live: 5600, replay: None }));
+    let ports = Some(KvEventPorts { live: 5600, replay: None });
+    assert_eq!(settings.kv_events, Some(KvEventSettings { ports, ..KvEventSettings::default() }));
+}
+
+#[test]
+fn the_precise_index_is_as_configured() {
+    let text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n\
+                plugins: [{type: precise-prefix-cache-producer, parameters: {\
+                indexerConfig: {kvBlockIndexConfig: {inMemoryConfig: {size: 2000}}, \
+                kvCacheBackendConfigs: [{name: gpu}, {name: cpu, weight: 0.4}]}, \
+                kvEventsConfig: {zmqEndpoint: 'tcp://*:5557', topicFilter: 'kv@', \
+                discoverPods: false, podDiscoveryConfig: {podNamespace: models}}}}]";
+    let of = |flags: &[&str]| {
+        let line = ["epp", "--pool-name=a", "--config-text", text];
+        let line = Line::try_parse_from(line.iter().chain(flags)).expect("the flags are known");
+        EppSettings::try_from(line.args)
+    };
+    let settings = of(&["--max-index-blocks=4096"]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(settings.max_index_blocks, 2000);
+    assert_eq!(settings.tier_weights, TierWeights { host: 0.4, ..TierWeights::default() });
+    let events = settings.kv_events.expect("engines connect");
+    assert_eq!((events.ports, events.bind.as_deref()), (None, Some("tcp://0.0.0.0:5557")));
+    assert_eq!((&*events.topic, events.pods.namespace.as_deref()), ("kv@", Some("models")));
+    let error = of(&["--pool=n/b=9012"]).err().expect("one socket cannot serve two pools");
+    let fault = "kvEventsConfig.zmqEndpoint: \"tcp://0.0.0.0:5557\" is for the engines of 1 pool, \
+                 and there are 2";
+    assert_eq!(error.0, [fault]);
+}
+
+#[test]
+fn a_selector_that_cannot_be_used_is_told_with_the_other_faults() {
+    refused(
+        "--endpoint-selector=app=a,tier!=test --endpoint-target-ports=8000 --pool=x",
+        &[
+            "--endpoint-selector: \"tier!=test\" is not key=value",
+            "--pool: \"x\" is not namespace/name=port",
+        ],
+    );
+    let command = Line::command();
+    let selector =
+        command.get_arguments().find(|argument| argument.get_id() == "endpoint_selector");
+    let help = selector.and_then(|flag| flag.get_help()).expect("it has a help text").to_string();
+    let example = help.split('`').nth(1).expect("it has an example");
+    good(&format!("--endpoint-selector={example} --endpoint-target-ports=8000"));
 }

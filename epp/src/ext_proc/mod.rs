@@ -5,6 +5,7 @@
 //! task. Start reading at `machine`.
 
 mod body;
+mod budget;
 mod connection;
 mod frames;
 mod machine;
@@ -17,6 +18,7 @@ mod settings;
 mod subset;
 mod wire;
 
+pub use budget::BodyBudget;
 pub use server::{Drain, serve};
 pub use service::{ExtProc, SERVICE};
 pub use settings::{BodyMode, ErrorFormat, Modes, Settings};

@@ -5,6 +5,7 @@ use super::settings::ErrorFormat;
 use crate::exchange::Refusal;
 use serde_json::json;
 use stator_protos::header::DROPPED_REASON;
+use std::time::Duration;
 
 /// The answer for a refusal.
 ///
@@ -47,6 +48,12 @@ pub(crate) fn head_too_large(what: &str, value: usize, limit: usize) -> Refusal 
 pub(crate) fn body_too_large(bytes: usize, limit: usize) -> Refusal {
     let message = format!("the request body has {bytes} bytes or more, the limit is {limit}");
     refusal(413, message)
+}
+
+/// A request whose body finds no room beside those of others.
+pub(crate) fn bodies_too_large(limit: usize) -> Refusal {
+    let message = format!("request bodies that are being read have {limit} bytes, the limit");
+    Refusal { retry_after: Some(Duration::from_secs(1)), ..refusal(503, message) }
 }
 
 fn refusal(status: u16, message: String) -> Refusal {

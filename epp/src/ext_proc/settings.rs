@@ -1,13 +1,17 @@
 //! What an operator can choose about streams, and the modes of a data plane.
 
+use super::BodyBudget;
+
 /// Limits and choices of the ext-proc server. The default is right for Envoy and its relatives in
 /// full duplex.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Largest request body that is read for a decision, in bytes; a larger one is answered with
-    /// 413. Default 64 MiB, which leaves room for images in prompts. This much can be held for
-    /// every request that is being read.
+    /// 413. Default 64 MiB, which leaves room for images in prompts.
     pub max_body_bytes: usize,
+    /// What all requests together may hold of their bodies until they are sent on; one that finds
+    /// no room is answered with 503. Default 1 GiB.
+    pub body_budget: BodyBudget,
     /// Most headers of a request; a request with more is answered with 431. Default 200.
     pub max_headers: usize,
     /// Largest head of a request, names and values together, in bytes; a larger one is answered
@@ -81,6 +85,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             max_body_bytes: 64 << 20,
+            body_budget: BodyBudget::default(),
             max_headers: 200,
             max_header_bytes: 128 << 10,
             max_message_bytes: 4 << 20,

@@ -12,6 +12,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
 use prometheus_client::registry::Registry;
+use stator_epp::exchange::Director;
 use stator_epp::ext_proc::{Drain, ExtProc, Settings, serve};
 use stator_epp::health::Health;
 use stator_epp_metrics::{Build, EppMetrics};
@@ -39,17 +40,31 @@ pub(crate) struct Served {
     pub(crate) task: tokio::task::JoinHandle<()>,
 }
 
+/// Metrics, and where they are read.
+pub(crate) fn counted() -> (Registry, Arc<EppMetrics>) {
+    let mut registry = Registry::default();
+    let build = Build { commit: "test".to_owned(), build_ref: String::new() };
+    let metrics = EppMetrics::register(build, &mut registry);
+    (registry, metrics)
+}
+
 impl Served {
     pub(crate) async fn start((script, log): (Script, Log), settings: Settings) -> Self {
+        Self::with(script, (settings, log), counted()).await
+    }
+
+    /// Serves for a director.
+    pub(crate) async fn with<D: Director>(
+        director: D,
+        (settings, log): (Settings, Log),
+        (registry, metrics): (Registry, Arc<EppMetrics>),
+    ) -> Self {
         let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = tcp.local_addr().expect("it is bound");
         let (trigger, shutdown) = Shutdown::new();
         let (ready, readiness) = watch::channel(true);
-        let mut registry = Registry::default();
-        let build = Build { commit: "test".to_owned(), build_ref: String::new() };
-        let metrics = EppMetrics::register(build, &mut registry);
         let streams = Some(metrics.streams.clone());
-        let service = ExtProc::new(Arc::new(script), settings, streams);
+        let service = ExtProc::new(Arc::new(director), settings, streams);
         let drain = Drain { shutdown, limit: DEADLINE };
         let incoming = Listener::plain(tcp).incoming();
         let task = tokio::spawn(serve(service, Health::new(readiness), incoming, drain));
@@ -174,7 +189,7 @@ pub(crate) fn post() -> ProcessingRequest {
     request_headers(&[(":method", "POST"), (":path", "/v1/completions")], false)
 }
 
-pub(crate) fn request_body(body: &str, end: bool) -> ProcessingRequest {
+pub(crate) fn request_body(body: impl AsRef<[u8]>, end: bool) -> ProcessingRequest {
     message(Request::RequestBody(http_body(body, end)))
 }
 
@@ -192,7 +207,7 @@ pub(crate) fn ok() -> ProcessingRequest {
     response_headers(&[(":status", "200"), ("content-type", "application/json")], false)
 }
 
-pub(crate) fn response_body(body: &str, end: bool) -> ProcessingRequest {
+pub(crate) fn response_body(body: impl AsRef<[u8]>, end: bool) -> ProcessingRequest {
     message(Request::ResponseBody(http_body(body, end)))
 }
 
@@ -202,8 +217,8 @@ pub(crate) fn response_trailers() -> ProcessingRequest {
     }))
 }
 
-fn http_body(body: &str, end_of_stream: bool) -> HttpBody {
-    HttpBody { body: body.as_bytes().to_vec(), end_of_stream, ..HttpBody::default() }
+fn http_body(body: impl AsRef<[u8]>, end_of_stream: bool) -> HttpBody {
+    HttpBody { body: body.as_ref().to_vec(), end_of_stream, ..HttpBody::default() }
 }
 
 /// The same message with the protocol configuration of a data plane: the two body modes, and

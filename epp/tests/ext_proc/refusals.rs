@@ -2,8 +2,10 @@
 
 use super::director::{Log, Say, Script};
 use super::plane::*;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use stator_epp::exchange::Refusal;
-use stator_epp::ext_proc::{ErrorFormat, Settings};
+use stator_epp::ext_proc::{BodyBudget, ErrorFormat, Settings};
 use std::time::Duration;
 
 fn refusing(status: u16, message: &str, reason: Option<&'static str>) -> (Script, Log) {
@@ -97,6 +99,45 @@ async fn a_body_past_the_limit_is_refused_before_it_is_complete() {
     let (_served, mut stream) = plane_with(Script::new(), settings).await;
     stream.send([request_headers(&[("content-length", "11")], false)]);
     stream.expect(&[&refusal]).await;
+}
+
+#[tokio::test]
+async fn a_body_that_finds_no_room_beside_others_is_refused_until_they_are_sent_on() {
+    let body_budget = BodyBudget::new(10);
+    let settings = Settings { body_budget: body_budget.clone(), ..Settings::default() };
+    let (_served, mut first) = plane_with(Script::new(), settings.clone()).await;
+    first.send([post(), request_body("01234", false)]);
+    let (_served, mut second) = plane_with(Script::new(), settings.clone()).await;
+    second.send([post(), request_body("01234", false)]);
+    let mut registry = Registry::default();
+    body_budget.register(&mut registry);
+    let held = || {
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("it is text");
+        let line = text.lines().find(|line| line.starts_with("stator_epp_bodies_held_bytes "));
+        line.expect("it is there").to_owned()
+    };
+    let settles = async |bytes: u32| {
+        let wanted = format!("stator_epp_bodies_held_bytes {bytes}");
+        let settled = async {
+            while held() != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, settled).await.expect("it settles in time");
+    };
+    settles(10).await;
+    let (_served, mut third) = plane_with(Script::new(), settings.clone()).await;
+    third.send([post(), request_body("0", false)]);
+    let body = "\"inference error: ServiceUnavailable - request bodies that are being read have \
+                10 bytes, the limit\"";
+    let set = "set(retry-after=1 content-type=text/plain)";
+    third.expect(&[&format!("immediate 503 {set} {body}")]).await;
+    // One is sent on, the other given up.
+    first.send([request_body("", true)]);
+    settles(5).await;
+    drop(second);
+    settles(0).await;
 }
 
 #[tokio::test]

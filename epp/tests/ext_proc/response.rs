@@ -63,7 +63,7 @@ async fn an_answer_that_is_no_json_passes() {
 #[tokio::test]
 async fn a_changed_answer_is_cut_into_chunks() {
     let (_served, mut stream) = routed_stream(script(Interest::Body, ReplyBody::Shout)).await;
-    stream.send([ok(), response_body(&"y".repeat(70_000), false), response_body("z", true)]);
+    stream.send([ok(), response_body("y".repeat(70_000), false), response_body("z", true)]);
     let last = format!("response_body \"Z\". {LAST}");
     stream
         .expect(&["response_headers", "response_body 62000x'Y'", "response_body 8000x'Y'", &last])

@@ -9,6 +9,7 @@ use envoy_types::pb::google::protobuf::Value;
 use envoy_types::pb::google::protobuf::value::Kind;
 use stator_protos::header::ROUTING;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// What the answer to a request's head shows when it goes to the usual endpoint and nothing is
 /// changed.
@@ -20,6 +21,36 @@ pub(crate) const ROUTED: &str = "request_headers set(x-gateway-destination-endpo
 pub(crate) fn routed(length: usize) -> String {
     let length = format!("x-gateway-destination-endpoint=10.0.0.2:8000 content-length={length}");
     ROUTED.replacen("x-gateway-destination-endpoint=10.0.0.2:8000", &length, 1)
+}
+
+/// A request that goes to any endpoint with a body of `length` bytes, nothing else being set.
+pub(crate) fn routed_to(endpoint: SocketAddr, length: usize) -> String {
+    routed(length).replace("10.0.0.2:8000", &endpoint.to_string())
+}
+
+/// The value of a header that an answer to a head sets.
+pub(crate) fn header_set(answer: &ProcessingResponse, name: &str) -> Option<String> {
+    let (Some(Response::RequestHeaders(head)) | Some(Response::ResponseHeaders(head))) =
+        &answer.response
+    else {
+        return None;
+    };
+    let set = &head.response.as_ref()?.header_mutation.as_ref()?.set_headers;
+    let header = set.iter().filter_map(|option| option.header.as_ref());
+    let found = header.filter(|header| header.key == name).map(|header| &header.raw_value);
+    found.map(|value| String::from_utf8_lossy(value).into_owned()).next()
+}
+
+/// The piece of a body that an answer streams, and whether it is the last.
+pub(crate) fn piece(answer: &ProcessingResponse) -> Option<(&[u8], bool)> {
+    let (Some(Response::RequestBody(body)) | Some(Response::ResponseBody(body))) = &answer.response
+    else {
+        return None;
+    };
+    match body.response.as_ref()?.body_mutation.as_ref()?.mutation.as_ref()? {
+        Mutation::StreamedResponse(chunk) => Some((&chunk.body, chunk.end_of_stream)),
+        _ => None,
+    }
 }
 
 /// `set(name=value …)`, `strip` for the removal of all routing headers that are not set, `+name`

@@ -93,7 +93,7 @@ async fn a_stream_that_ends_early_is_no_error() {
 async fn a_message_past_the_limit_ends_the_stream() {
     let settings = Settings { max_message_bytes: 100, ..Settings::default() };
     let (_served, mut stream) = plane_with(Script::new(), settings).await;
-    stream.send([post(), request_body(&"x".repeat(100), true)]);
+    stream.send([post(), request_body("x".repeat(100), true)]);
     let status = "ResourceExhausted: the message has 106 bytes, the limit is 100";
     stream.ends(status).await;
 }

@@ -3,15 +3,16 @@
 use super::filter;
 use crate::context::BuildContext;
 use crate::params::Params;
+use crate::selector::{LabelSelector, Requirement, Test};
 use stator_epp_scheduler::plugin::{Built, Filter, Moment};
-use stator_epp_scheduler::{Candidate, Endpoint, Request};
+use stator_epp_scheduler::{Candidate, Request};
 
 /// `label-selector-filter`: keeps endpoints that a Kubernetes label selector selects.
 ///
 /// All of `matchLabels` and of `matchExpressions` must hold; operators are `In`, `NotIn`,
 /// `Exists` and `DoesNotExist`. An empty selector keeps all.
 pub(crate) fn label_selector(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
-    filter(Selector(requirements(params)))
+    filter(LabelSelector(requirements(params)))
 }
 
 /// `by-label-selector`: `label-selector-filter` under its old name.
@@ -33,39 +34,12 @@ pub(crate) fn by_label(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
     filter(by_label)
 }
 
-/// Something that a label must be.
-struct Requirement {
-    label: String,
-    test: Test,
-}
-
 #[derive(Clone, Copy)]
 enum Operator {
     In,
     NotIn,
     Exists,
     DoesNotExist,
-}
-
-enum Test {
-    In(Vec<String>),
-    /// Holds without the label, too.
-    NotIn(Vec<String>),
-    Exists,
-    DoesNotExist,
-}
-
-impl Requirement {
-    fn holds(&self, endpoint: &Endpoint) -> bool {
-        let value = endpoint.label(&self.label);
-        let among = |values: &[String]| value.is_some_and(|v| values.iter().any(|o| o == v));
-        match &self.test {
-            Test::In(values) => among(values),
-            Test::NotIn(values) => !among(values),
-            Test::Exists => value.is_some(),
-            Test::DoesNotExist => value.is_none(),
-        }
-    }
 }
 
 fn requirements(params: &mut Params<'_>) -> Vec<Requirement> {
@@ -106,11 +80,9 @@ fn expression(params: &mut Params<'_>) -> Requirement {
     Requirement { label, test }
 }
 
-struct Selector(Vec<Requirement>);
-
-impl Filter for Selector {
+impl Filter for LabelSelector {
     fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
-        candidates.retain(|c| self.0.iter().all(|requirement| requirement.holds(c.endpoint)));
+        candidates.retain(|candidate| self.selects(candidate.endpoint));
     }
 }
 

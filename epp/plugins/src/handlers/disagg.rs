@@ -129,11 +129,13 @@ impl ProfileHandler for Disagg {
         let picking = info_span!(
             target: SPANS, "pick_disagg_profile",
             llm_d.epp.pd.encodes = Empty, llm_d.epp.pd.disaggregation_used = Empty,
+            llm_d.epp.pd.reason = Empty,
         );
         let decide = || (splits(&self.decide_encode), splits(&self.decide_prefill));
         let (encodes, prefills) = picking.in_scope(decide);
         picking.record("llm_d.epp.pd.encodes", encodes);
         picking.record("llm_d.epp.pd.disaggregation_used", prefills || early.is_some());
+        picking.record("llm_d.epp.pd.reason", self.reason(early.is_some(), prefills));
         drop(picking);
         if !self.prefill_first {
             self.peer.meet(Some(&primary));
@@ -145,6 +147,16 @@ impl ProfileHandler for Disagg {
 }
 
 impl Disagg {
+    /// Why a prompt is computed apart, or why it is not, in a word for traces.
+    fn reason(&self, early: bool, prefills: bool) -> &'static str {
+        match (&self.decide_prefill, prefills) {
+            (Some(_), true) => "decider_split",
+            _ if early => "prefill_first",
+            (Some(_), false) => "decider_declined",
+            (None, _) => "no_decider",
+        }
+    }
+
     fn routing<'a>(
         &self,
         primary: Pick<'a>,

@@ -10,12 +10,12 @@ use stator_epp_scheduler::plugin::Built;
 pub struct FileDiscovery {
     /// The file with the endpoints.
     pub path: String,
-    /// Whether to read it again when it changes.
+    /// Whether to read it again when it changes; yes unless configured otherwise.
     pub watch: bool,
 }
 
 /// `file-discovery`: endpoints from a file instead of a cluster.
 pub(crate) fn file_discovery(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    let (path, watch) = (params.required_text("path"), params.flag("watchFile", false));
+    let (path, watch) = (params.required_text("path"), params.flag("watchFile", true));
     context.settle(Settings::FileDiscovery(FileDiscovery { path, watch }))
 }

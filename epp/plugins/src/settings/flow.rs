@@ -132,6 +132,17 @@ pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext)
         idle_ttl: seconds("evictionTtlSeconds", 3600.0),
         sweep_interval: seconds("evictionSweepSeconds", 300.0),
     };
+    for name in [
+        "strategy",
+        "lasWeightService",
+        "lasWeightHeadWait",
+        "lasHalfLifeSeconds",
+        "evictionTtlSeconds",
+        "evictionSweepSeconds",
+    ] {
+        params.without_effect(name);
+    }
+    params.note("type", "flows share by the tokens that they used, output counted twice");
     context.settle(Settings::Fairness(Fairness::ProgramAware(fairness)))
 }
 

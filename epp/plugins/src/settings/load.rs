@@ -8,20 +8,12 @@ use stator_epp_scheduler::{InFlight, Request};
 use std::time::Duration;
 
 /// Settings of `inflight-load-producer`: what a request counts for while it is in flight.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct InFlightLoad {
     /// Tokens of output for each token of the prompt, where output counts at all.
     pub output_ratio: Option<f64>,
     /// Most tokens of output that count.
     pub max_output_tokens: Option<u64>,
-    /// Whether other replicas are told.
-    pub shared: bool,
-}
-
-impl Default for InFlightLoad {
-    fn default() -> Self {
-        Self { output_ratio: None, max_output_tokens: None, shared: true }
-    }
 }
 
 impl InFlightLoad {
@@ -101,10 +93,12 @@ pub(crate) fn in_flight_load(params: &mut Params<'_>, context: &mut BuildContext
     let ratio = params.number("outputRatio", 1.5, Bound::AtLeast(0.0));
     let limited = params.has("maxEstimatedOutputTokens");
     let limit = params.whole("maxEstimatedOutputTokens", 0, 0..=u64::MAX);
+    if !params.flag("syncCrossReplicaState", true) {
+        params.note("syncCrossReplicaState", "has no effect here: replicas with --peers share it");
+    }
     context.settle(Settings::InFlightLoad(InFlightLoad {
         output_ratio: counts.then_some(ratio),
         max_output_tokens: limited.then_some(limit),
-        shared: params.flag("syncCrossReplicaState", true),
     }))
 }
 

@@ -37,8 +37,8 @@ pub enum Scheme {
 /// Settings of `core-metrics-extractor`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsExtractor {
-    /// Label of a pod that names its engine.
-    pub engine_label: String,
+    /// Label of a pod that names its engine; `None` where configuration leaves it open.
+    pub engine_label: Option<String>,
     /// Engine of pods without the label.
     pub default_engine: String,
     /// Engines beside the built-in ones, or instead of them.
@@ -104,7 +104,7 @@ pub(crate) fn metrics_extractor(params: &mut Params<'_>, context: &mut BuildCont
         }
     }
     context.settle(Settings::MetricsExtractor(MetricsExtractor {
-        engine_label: label.unwrap_or_else(|| "llm-d.ai/engine-type".to_owned()),
+        engine_label: label,
         default_engine,
         engines,
     }))

@@ -11,7 +11,7 @@ pub use endpoints::FileDiscovery;
 pub use flow::{Eviction, Fairness, Ordering, ProgramAware, Shape, Strategy, UsageLimit};
 pub use load::{Concurrency, ConcurrencyMode, Detector, InFlightLoad, Utilization};
 pub use metrics::{EngineSpecs, HttpSource, MetricsExtractor, Scheme};
-pub use precise::{EngineKind, KvEvents, Precise};
+pub use precise::{KvEvents, PodFilter, Precise};
 pub use tokens::{ImageEstimate, Render, Tokens};
 
 pub(crate) use endpoints::file_discovery;

@@ -3,17 +3,24 @@
 use super::Settings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
+use crate::selector::LabelSelector;
 use stator_epp_scheduler::plugin::Built;
+use stator_epp_scheduler::{Endpoint, TierWeights};
+use std::net::SocketAddr;
 use std::time::Duration;
+
+/// Bytes that a block of the index takes.
+const BLOCK_BYTES: u64 = 20;
 
 /// Settings of `precise-prefix-cache-producer`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Precise {
     /// Tokens of a block; `None` where configuration leaves it open.
     pub block_size: Option<u32>,
-    /// What a block counts for by the tier that it lies in, by the tier's name in lower case.
-    pub tier_weights: Vec<(String, f64)>,
-    /// Most blocks that the index keeps; `None` where configuration leaves it open.
+    /// What a block counts for by the tier that it lies in.
+    pub tier_weights: TierWeights,
+    /// Most blocks that the index keeps, from their number or from bytes; `None` where
+    /// configuration leaves it open.
     pub max_blocks: Option<u64>,
     /// Where events come from.
     pub events: KvEvents,
@@ -24,31 +31,37 @@ pub struct Precise {
 /// Where engines publish what they hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvEvents {
-    /// Beginning of the topics that are followed.
+    /// Beginning of the topics that are followed; all are where configuration leaves it open.
     pub topic_filter: String,
-    /// What encodes the events.
-    pub engine: EngineKind,
-    /// Address to bind for engines that connect to the picker; `None` where it connects to them.
+    /// Address to bind for engines that connect to the picker, `tcp://address:port`; `None` where
+    /// it connects to them alone.
     pub bind: Option<String>,
     /// Whether to connect to each endpoint.
     pub discover: bool,
-    /// Label selector of the pods that publish, as text.
-    pub pod_selector: Option<String>,
-    /// Namespace of these pods.
-    pub pod_namespace: Option<String>,
+    /// Which endpoints publish.
+    pub pods: PodFilter,
     /// Port of an endpoint's first rank; others follow.
     pub port: u16,
     /// Port that repeats events; `None` where there is none.
     pub replay_port: Option<u16>,
 }
 
-/// What encodes KV events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineKind {
-    /// vLLM.
-    Vllm,
-    /// SGLang.
-    Sglang,
+/// Which endpoints are meant; all by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodFilter {
+    /// By their labels.
+    pub labels: LabelSelector,
+    /// By their namespace; `None` is any.
+    pub namespace: Option<String>,
+}
+
+impl PodFilter {
+    /// Whether an endpoint is one of them.
+    pub fn selects(&self, endpoint: &Endpoint) -> bool {
+        let here =
+            self.namespace.as_ref().is_none_or(|namespace| **namespace == *endpoint.namespace);
+        here && self.labels.selects(endpoint)
+    }
 }
 
 /// `precise-prefix-cache-producer`: what engines report to hold of a prompt. The index is the
@@ -84,7 +97,7 @@ fn token_processor(params: &mut Params<'_>) -> Option<u32> {
 }
 
 /// Block size, which older configurations have here, most blocks, and weights of tiers.
-fn indexer(params: &mut Params<'_>) -> (Option<u32>, Option<u64>, Vec<(String, f64)>) {
+fn indexer(params: &mut Params<'_>) -> (Option<u32>, Option<u64>, TierWeights) {
     let block_size = params.within("tokenProcessorConfig", token_processor);
     params.ignore("tokenizersPoolConfig");
     params.ignore("prefixStoreConfig");
@@ -95,42 +108,68 @@ fn indexer(params: &mut Params<'_>) -> (Option<u32>, Option<u64>, Vec<(String, f
             params.wrong("redisConfig", "is not supported, the index is in this process");
         }
         params.ignore("redisConfig");
-        params.within("costAwareMemoryConfig", |params| params.text("size"));
-        params.within("inMemoryConfig", |params| {
+        let by_bytes = params.within("costAwareMemoryConfig", |params| params.bytes("size"));
+        let by_number = params.within("inMemoryConfig", |params| {
             params.ignore("podCacheSize");
             params.has("size").then(|| params.whole("size", 1, 1..=u64::MAX))
-        })
+        });
+        by_number.or(by_bytes.map(|bytes| bytes / BLOCK_BYTES))
     });
-    let weights = params.list("kvCacheBackendConfigs", |params| {
-        let name = params.required_text("name").to_ascii_lowercase();
-        (name, params.number("weight", 1.0, Bound::Within(0.0, 1.0)))
+    let mut weights = TierWeights::default();
+    params.list("kvCacheBackendConfigs", |params| {
+        let name = params.required_text("name");
+        let weight = params.number("weight", 1.0, Bound::Within(0.0, 1.0));
+        if !name.is_empty() && !weights.set(&name, weight) {
+            params.note("name", format!("no engine has a tier {name:?}: its weight has no effect"));
+        }
     });
-    let defaults = || vec![("gpu".to_owned(), 1.0), ("cpu".to_owned(), 0.8)];
-    (block_size, max_blocks, if weights.is_empty() { defaults() } else { weights })
+    (block_size, max_blocks, weights)
 }
 
 fn kv_events(params: &mut Params<'_>) -> KvEvents {
-    let engines = [("vllm", EngineKind::Vllm), ("sglang", EngineKind::Sglang)];
+    // Each engine's encoding is told from its messages.
+    params.choice("engineType", &[("vllm", ()), ("sglang", ())]);
     params.ignore("concurrency");
-    let (pod_selector, pod_namespace, port, replay_port) =
-        params.within("podDiscoveryConfig", |params| {
-            let replays = params.has("replaySocketPort");
-            let replay_port = params.whole("replaySocketPort", 5558, 1..=65535) as u16;
-            (
-                params.text("podLabelSelector"),
-                params.text("podNamespace"),
-                params.whole("socketPort", 5557, 1..=65535) as u16,
-                replays.then_some(replay_port),
-            )
-        });
+    let (pods, port, replay_port) = params.within("podDiscoveryConfig", |params| {
+        let replays = params.has("replaySocketPort");
+        let replay_port = params.whole("replaySocketPort", 5558, 1..=65535) as u16;
+        (
+            pod_filter(params),
+            params.whole("socketPort", 5557, 1..=65535) as u16,
+            replays.then_some(replay_port),
+        )
+    });
     KvEvents {
-        topic_filter: params.text("topicFilter").unwrap_or_else(|| "kv@".to_owned()),
-        engine: params.choice("engineType", &engines),
-        bind: params.text("zmqEndpoint"),
+        topic_filter: params.text("topicFilter").unwrap_or_default(),
+        bind: bound(params),
         discover: params.flag("discoverPods", true),
-        pod_selector,
-        pod_namespace,
+        pods,
         port,
         replay_port,
+    }
+}
+
+fn pod_filter(params: &mut Params<'_>) -> PodFilter {
+    let text = params.text("podLabelSelector").unwrap_or_default();
+    let labels = LabelSelector::parse(&text).unwrap_or_else(|part| {
+        params.wrong("podLabelSelector", format!("{part:?} is no part of a label selector"));
+        LabelSelector::default()
+    });
+    PodFilter { labels, namespace: params.text("podNamespace") }
+}
+
+/// The address to bind; of any address of this machine `*` may stand for.
+fn bound(params: &mut Params<'_>) -> Option<String> {
+    let text = params.text("zmqEndpoint")?;
+    let address = text.strip_prefix("tcp://").map(|address| match address.strip_prefix("*:") {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => address.to_owned(),
+    });
+    match address.filter(|address| address.parse::<SocketAddr>().is_ok()) {
+        Some(address) => Some(format!("tcp://{address}")),
+        None => {
+            params.wrong("zmqEndpoint", format!("{text:?} is not tcp://ADDRESS:PORT to listen at"));
+            None
+        }
     }
 }

@@ -1,8 +1,9 @@
 use super::*;
 use crate::build;
+use crate::selector::LabelSelector;
 use crate::testing::check_errors;
 use serde_json::{Value, json};
-use stator_epp_scheduler::{InFlight, Prompt, Request};
+use stator_epp_scheduler::{InFlight, Prompt, Request, TierWeights};
 use std::time::Duration;
 
 fn settings(type_name: &str, parameters: Value) -> Settings {
@@ -53,8 +54,9 @@ fn the_precise_index_has_defaults_and_takes_old_names() {
         (precise.block_size, precise.max_blocks, precise.speculative_ttl),
         (None, None, None)
     );
-    assert_eq!(precise.tier_weights, [("gpu".to_owned(), 1.0), ("cpu".to_owned(), 0.8)]);
-    assert_eq!((precise.events.port, precise.events.topic_filter.as_str()), (5557, "kv@"));
+    assert_eq!(precise.tier_weights, TierWeights::default());
+    assert_eq!((precise.events.port, precise.events.topic_filter.as_str()), (5557, ""));
+    assert!(precise.events.discover && precise.events.bind.is_none());
     let parameters = json!({
         "indexerConfig": {
             "tokenProcessorConfig": {"blockSize": 64, "hashSeed": "42"},
@@ -68,10 +70,45 @@ fn the_precise_index_has_defaults_and_takes_old_names() {
         panic!("it leaves settings of its own");
     };
     assert_eq!((precise.block_size, precise.max_blocks), (Some(64), Some(1000)));
-    assert_eq!(precise.tier_weights[1], ("disk".to_owned(), 0.2));
-    assert_eq!(precise.events.engine, EngineKind::Sglang);
+    assert_eq!(precise.tier_weights, TierWeights { disk: 0.2, ..TierWeights::default() });
     assert_eq!(precise.events.replay_port, Some(6000));
     assert_eq!(precise.speculative_ttl, Some(Duration::from_secs(2)));
+}
+
+#[test]
+fn events_come_from_the_pods_that_are_meant() {
+    let parameters = json!({
+        "indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "2MiB"}}},
+        "kvEventsConfig": {
+            "zmqEndpoint": "tcp://*:5557", "topicFilter": "kv@", "discoverPods": false,
+            "podDiscoveryConfig": {"podLabelSelector": "tier!=test", "podNamespace": "models"},
+        },
+    });
+    let Settings::Precise(precise) = settings("precise-prefix-cache-producer", parameters) else {
+        panic!("it leaves settings of its own");
+    };
+    assert_eq!(precise.max_blocks, Some((2 << 20) / 20));
+    let KvEvents { bind, discover, topic_filter, pods, .. } = precise.events;
+    assert_eq!((bind.as_deref(), discover), (Some("tcp://0.0.0.0:5557"), false));
+    assert_eq!(topic_filter, "kv@");
+    assert_eq!(pods.namespace.as_deref(), Some("models"));
+    assert_eq!(Ok(pods.labels), LabelSelector::parse("tier notin (test)"));
+    check_errors(
+        "precise-prefix-cache-producer",
+        json!({
+            "indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "2 elephants"}}},
+            "kvEventsConfig": {
+                "zmqEndpoint": "tcp://events:5557", "podDiscoveryConfig": {"podLabelSelector": "a in"},
+            },
+        }),
+        &[
+            "indexerConfig.kvBlockIndexConfig.costAwareMemoryConfig.size: \"2 elephants\" is not a \
+             size such as \"2GiB\"",
+            "kvEventsConfig.podDiscoveryConfig.podLabelSelector: \"a in\" is no part of a label \
+             selector",
+            "kvEventsConfig.zmqEndpoint: \"tcp://events:5557\" is not tcp://ADDRESS:PORT to listen at",
+        ],
+    );
 }
 
 #[test]
@@ -136,7 +173,7 @@ fn metrics_are_read_as_configured() {
     ) else {
         panic!("it leaves settings of its own");
     };
-    assert_eq!(extractor.engine_label, "llm-d.ai/engine-type");
+    assert_eq!(extractor.engine_label, None);
     assert_eq!(extractor.engines[0].waiting.as_deref(), Some("waiting{kind=all}"));
     check_errors(
         "models-data-source",

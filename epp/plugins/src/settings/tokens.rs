@@ -63,7 +63,10 @@ pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext
     let (renders, estimates) = (params.has("vllm"), params.has("estimate"));
     let model = params.text("modelName");
     let render = params.within("vllm", render);
-    let images = params.within("estimate", |params| params.within("image", image));
+    let images = params.within("estimate", |params| {
+        params.without_effect("image");
+        params.within("image", image)
+    });
     if estimates && (renders || model.is_some()) {
         params.wrong("estimate", "cannot be there together with modelName or vllm");
     }
@@ -86,6 +89,7 @@ fn render(params: &mut Params<'_>) -> Render {
     if !url.starts_with("http://") && !url.starts_with("https://") {
         params.wrong("url", format!("{url:?} does not begin with http:// or https://"));
     }
+    params.without_effect("mmTimeout");
     Render {
         url,
         timeout: params.duration("timeout", Duration::from_secs(5)),

@@ -3,9 +3,12 @@
 use super::*;
 use crate::scrape::tests::endpoint;
 use crate::testkit::{Agent, until};
+use rcgen::{CertificateParams, KeyPair};
 use stator_epp_scheduler::EngineLoad;
 use stator_protos::worker::{Sampling, Submit};
+use stator_runtime::dial::{Dial, DialArgs};
 use std::collections::BTreeSet;
+use tokio::net::TcpListener;
 
 /// What a pool would know of its endpoints.
 #[derive(Debug, Default)]
@@ -19,6 +22,7 @@ struct Known {
     unknown_loads: u32,
     followed: bool,
     blocks: BTreeSet<u64>,
+    equipment: Equipment,
 }
 
 impl Ear {
@@ -37,6 +41,9 @@ impl LoadSink for Ear {
     }
     fn load_unknown(&self, worker: WorkerRank) {
         self.with(worker, |known| known.unknown_loads += 1);
+    }
+    fn agent_equipment(&self, worker: WorkerRank, equipment: Equipment) {
+        self.with(worker, |known| known.equipment = equipment);
     }
     fn agent_load(&self, worker: WorkerRank, generation: Generation, _: Load) {
         self.with(worker, |known| {
@@ -81,10 +88,16 @@ impl WorkerSink for Ear {
 }
 
 fn feeds(block_size: u32) -> (AgentFeeds, Arc<Ear>, SignalMetrics) {
+    feeds_over(block_size, Dial::default())
+}
+
+/// Feeds that reach agents in this way.
+fn feeds_over(block_size: u32, dial: Dial) -> (AgentFeeds, Arc<Ear>, SignalMetrics) {
     let ear = Arc::new(Ear::default());
     let block_size = NonZeroU32::new(block_size).expect("not 0");
-    let settings =
-        AgentSettings { poll: Duration::from_millis(10), ..AgentSettings::new(block_size) };
+    let client = ClientSettings { dial, ..ClientSettings::default() };
+    let poll = Duration::from_millis(10);
+    let settings = AgentSettings { poll, client, ..AgentSettings::new(block_size) };
     let metrics = SignalMetrics::default();
     let both = (metrics.clone(), FleetMetrics::default());
     (AgentFeeds::new(settings, ear.clone(), ear.clone(), both), ear, metrics)
@@ -107,6 +120,9 @@ async fn an_agents_worker_is_followed_as_its_endpoint() {
     feeds.follow(&endpoints);
     let ready = |known: Known| known.followed && known.accepting == Some(true) && known.loads > 0;
     until("both are followed", || ready(ear.known(first)) && ready(ear.known(second))).await;
+
+    let cache = Some(CacheConfig { block_size: 16, blocks: 4096 });
+    assert_eq!(ear.known(first).equipment, Equipment { lora: None, cache });
 
     // The agent's second worker computes a prompt.
     let client =
@@ -148,16 +164,88 @@ async fn an_endpoint_that_leaves_is_followed_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_with_other_blocks_or_too_few_workers_is_not_followed() {
+async fn an_agent_with_other_blocks_or_too_few_workers_is_not_followed_and_told_of() {
     let agent = Agent::start().await;
     for (block_size, rank) in [(32, 0), (16, 7)] {
         let (feeds, ear, metrics) = feeds(block_size);
         let endpoint = pod(agent.address, rank);
         feeds.follow(std::slice::from_ref(&endpoint));
-        until("it was asked", || metrics.agents_failed.get() > 0).await;
+        until("it is told of", || feeds.unfollowed().borrow().contains(&endpoint.worker)).await;
+        assert!(metrics.agents_failed.get() > 0);
+        assert_eq!(metrics.agents_unfollowed.get(), 1);
         assert_eq!(ear.known(endpoint.worker), Known::default());
+        until("it is forgotten", || {
+            feeds.follow(&[]);
+            feeds.unfollowed().borrow().is_empty() && metrics.agents_unfollowed.get() == 0
+        })
+        .await;
     }
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_is_silent_is_told_of_until_it_answers() {
+    let agent = Agent::start().await;
+    let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let nobody = free.local_addr().expect("it is bound");
+    drop(free);
+    let (feeds, ear, _) = feeds(16);
+    feeds.follow(&[pod(nobody, 0)]);
+    let worker = pod(nobody, 0).worker;
+    until("it is told of", || feeds.unfollowed().borrow().contains(&worker)).await;
+    // The same pod, whose agent is elsewhere.
+    feeds.follow(&[pod(agent.address, 0)]);
+    until("it is followed", || ear.known(worker).followed).await;
+    assert!(feeds.unfollowed().borrow().is_empty());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_over_tls_is_followed_by_who_trusts_its_authority() {
+    stator_runtime::tls::install_provider();
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), KeyPair::generate());
+    let key = key.expect("a key");
+    let named = CertificateParams::new(["127.0.0.1".to_owned()]).expect("an address");
+    let certificate = named.self_signed(&key).expect("a certificate");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("tls.crt"), certificate.pem()).expect("it is written");
+    std::fs::write(path("tls.key"), key.serialize_pem()).expect("it is written");
+    let flag = format!("--request-tls-cert-dir={}", folder.path().display());
+    let agent = Agent::start_with(&[flag]).await;
+
+    let trusts = DialArgs { request_tls_ca_file: Some(path("tls.crt")), ..DialArgs::default() };
+    let dial = trusts.dial().expect("the file is there");
+    let (feeds, ear, metrics) = feeds_over(16, dial.clone());
+    let endpoint = pod(agent.address, 0);
+    feeds.follow(std::slice::from_ref(&endpoint));
+    until("it is followed", || ear.known(endpoint.worker).followed).await;
+    assert_eq!(metrics.agents_unfollowed.get(), 0);
+
+    let (plain, _, _) = self::feeds(16);
+    plain.follow(std::slice::from_ref(&endpoint));
+    until("it is told of", || plain.unfollowed().borrow().contains(&endpoint.worker)).await;
+    agent.stop().await;
+}
+
+#[test]
+fn what_an_agent_has_is_what_its_record_says() {
+    let adapters = vec!["sql".to_owned(), "poems".to_owned()];
+    let profile = |adapters: &[String], max_adapters| ProfileRecord {
+        adapters: adapters.to_vec(),
+        max_adapters,
+        ..ProfileRecord::default()
+    };
+    let lora = |running: &[String], max| {
+        Some(Lora { max, running: running.to_vec(), waiting: Vec::new() })
+    };
+    let cache = Some(CacheConfig { block_size: 16, blocks: 100 });
+    let check = |profile: &ProfileRecord, blocks, expected| {
+        assert_eq!(equipment(profile, blocks, 16), expected);
+    };
+    check(&profile(&adapters, 4), 100, Equipment { lora: lora(&adapters, 4), cache });
+    check(&profile(&adapters, 0), 0, Equipment { lora: lora(&adapters, 0), cache: None });
+    check(&profile(&[], 4), 100, Equipment { lora: lora(&[], 4), cache });
+    check(&profile(&[], 0), 100, Equipment { lora: None, cache });
 }
 
 #[test]

@@ -47,11 +47,41 @@ async fn engines_are_followed_and_counted_by_name() {
     let mut publisher = PubSocket::new();
     let at = publisher.bind("tcp://127.0.0.1:0").await.expect("a port").to_string();
     let port = at.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let settings = EngineSettings { port: Some(port), ..settings() };
+    check_followed(async { publisher }, settings, "kv@pod").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_that_connect_are_followed_by_the_name_in_their_topics() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let at = format!("ipc://{}", directory.path().join("events").display());
+    let mut publisher = PubSocket::new();
+    let connecting = at.clone();
+    let connected = tokio::spawn(async move {
+        let begin = std::time::Instant::now();
+        // The picker listens in a moment.
+        while publisher.connect(&connecting).await.is_err() {
+            assert!(begin.elapsed() < DEADLINE, "nobody listens");
+            tokio::task::yield_now().await;
+        }
+        publisher
+    });
+    let settings = EngineSettings { port: None, bind: Some(at), ..settings() };
+    let publisher = async { connected.await.expect("it connects") };
+    check_followed(publisher, settings, "kv@127.0.0.1:1").await;
+}
+
+/// What an engine publishes is known, and counted.
+async fn check_followed(
+    publisher: impl Future<Output = PubSocket>,
+    settings: EngineSettings,
+    engine_topic: &str,
+) {
     let (ear, metrics) = (Arc::new(Ear::default()), SignalMetrics::default());
-    let settings = EngineSettings { port, ..settings() };
     let feeds = EngineFeeds::new(settings, ear.clone(), metrics.clone());
     let engine = Arc::new(endpoint("127.0.0.1:1", &[]));
     feeds.follow(std::slice::from_ref(&engine));
+    let mut publisher = publisher.await;
     let tokens: Vec<u32> = (0..4).collect();
     let mut ours = Vec::new();
     sequence_hashes(&tokens, BLOCK, HashSeed::default(), &mut ours);
@@ -70,7 +100,7 @@ async fn engines_are_followed_and_counted_by_name() {
         };
         let mut payload = Vec::new();
         encode(0.0, &[KvEvent::Stored(stored)], None, &mut payload);
-        let mut message = ZmqMessage::from("kv@pod@model");
+        let mut message = ZmqMessage::from(format!("{engine_topic}@model"));
         message.push_back(number.to_be_bytes().to_vec().into());
         message.push_back(payload.into());
         publisher.send(message).await.expect("published");
@@ -90,6 +120,7 @@ fn each_rank_has_ports_of_its_own() {
     let mut third = endpoint("[fd00::7]:8000", &[]);
     third.worker.rank = 2;
     let plan = feeds.plan(&third);
-    assert_eq!(plan.subscription.endpoint, "tcp://[fd00::7]:5559");
+    let subscription = plan.subscription.expect("engines are connected to");
+    assert_eq!(subscription.endpoint, "tcp://[fd00::7]:5559");
     assert_eq!(plan.replay_endpoint.as_deref(), Some("tcp://[fd00::7]:6559"));
 }

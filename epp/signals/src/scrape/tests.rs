@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testkit::DEADLINE;
-use stator_epp_scheduler::{EngineLoad, Roles};
+use stator_epp_scheduler::{EngineLoad, Equipment, Roles};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerId};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,9 @@ impl LoadSink for Ear {
     }
     fn load_unknown(&self, worker: WorkerRank) {
         let _ = self.0.send(Said::Unknown(worker));
+    }
+    fn agent_equipment(&self, _: WorkerRank, _: Equipment) {
+        panic!("nobody here has an agent");
     }
     fn agent_load(&self, _: WorkerRank, _: Generation, _: Load) {
         panic!("nobody here has an agent");

@@ -45,6 +45,8 @@ pub enum Source {
 pub struct AgentSource {
     /// Where they are, as they come and go.
     pub addresses: watch::Receiver<Vec<SocketAddr>>,
+    /// How they are reached.
+    pub client: ClientSettings,
 }
 
 /// Why a tokenizer cannot be had.
@@ -150,8 +152,8 @@ impl AgentSource {
         let addresses = self.addresses.borrow().clone();
         let mut reason = "there are none".to_owned();
         for address in addresses {
-            let client =
-                AgentClient::connect(&format!("http://{address}"), &ClientSettings::default());
+            let endpoint = self.client.dial.endpoint(address);
+            let client = AgentClient::connect(&endpoint, &self.client);
             let client = client.map_err(|error| SourceError::Agents(error.to_string()))?;
             match tokio::time::timeout(AGENT_TIMEOUT, client.describe()).await {
                 Ok(Ok(record)) => return Ok((client, record.model)),

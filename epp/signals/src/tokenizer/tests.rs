@@ -3,6 +3,7 @@
 use super::*;
 use crate::fetch::TlsOptions;
 use crate::testkit::{Agent, DEADLINE, tokenizer_json};
+use stator_fleet::ClientSettings;
 use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -191,7 +192,8 @@ async fn a_hub_that_refuses_or_leads_nowhere_is_told_of() {
 async fn an_agent_gives_its_models_files() {
     let agent = Agent::start().await;
     let (sender, addresses) = watch::channel(vec![]);
-    let (provision, _) = provide(Source::Agents(AgentSource { addresses }));
+    let (provision, _) =
+        provide(Source::Agents(AgentSource { addresses, client: ClientSettings::default() }));
     let (reason, _) = failed(&provision).await;
     assert_eq!(reason, "no agent gave the model's files: there are none");
     sender.send_replace(vec![agent.address]);

@@ -21,6 +21,12 @@ pub struct RequestArgs {
           value_parser = size)]
     pub max_body_bytes: u64,
 
+    /// Most bytes of request bodies that are held at once until they are sent on, of all requests
+    /// together, at least --max-body-bytes. A request that finds no room gets 503.
+    #[arg(long, env = "STATOR_MAX_BODIES_BYTES", default_value = "1GiB", value_name = "SIZE",
+          value_parser = size)]
+    pub max_bodies_bytes: u64,
+
     /// Largest head of a request, names and values together, 1KiB to 16MiB. Larger ones get 431.
     #[arg(long, env = "STATOR_MAX_HEADER_BYTES", default_value = "128KiB", value_name = "SIZE",
           value_parser = head_size)]

@@ -3,6 +3,9 @@
 use clap::{ArgAction, Args};
 use std::path::PathBuf;
 
+/// The fewest and the most blocks that an index may have.
+pub const INDEX_BLOCKS: (u64, u64) = (1_024, 1_000_000_000);
+
 /// What decides.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Scheduling")]
@@ -37,7 +40,8 @@ pub struct SchedulingArgs {
     /// Most blocks of all endpoints together that are known to be cached, and as many that are
     /// taken to be; the oldest go first. About 20 bytes each.
     #[arg(long, env = "STATOR_MAX_INDEX_BLOCKS", default_value_t = 4_194_304, value_name = "BLOCKS",
-          value_parser = clap::value_parser!(u32).range(1024..=1_000_000_000))]
+          value_parser = clap::value_parser!(u32).range(
+              INDEX_BLOCKS.0 as i64..=INDEX_BLOCKS.1 as i64))]
     pub max_index_blocks: u32,
 
     /// Folder with the model's tokenizer and template. Without a tokenizer prompts are compared

@@ -35,6 +35,7 @@ mod response;
 mod tests;
 
 use super::body::chunks;
+use super::budget::Share;
 use super::message::{Answer, BodyChange, Change, Direction, Incoming, Metadatum, Outgoing, Part};
 use super::refuse;
 use super::settings::{BodyMode, Modes, Settings};
@@ -84,6 +85,8 @@ pub(crate) struct Machine<W> {
     reply: Reply,
     subset: Option<Subset>,
     served: Option<String>,
+    /// What is held of the request's body.
+    share: Share,
     watch: Option<W>,
     interest: Interest,
     out: VecDeque<Outgoing>,
@@ -96,6 +99,7 @@ impl<W: Watch> Machine<W> {
     pub(crate) fn new(settings: Arc<Settings>) -> Self {
         Self {
             modes: settings.assumed_modes,
+            share: settings.body_budget.share(),
             settings,
             begun: false,
             ask: Ask::First,
@@ -115,6 +119,10 @@ impl<W: Watch> Machine<W> {
     pub(crate) fn next(&mut self) -> Step {
         if let Some(message) = self.out.pop_front() {
             return Step::Send(message);
+        }
+        if matches!(self.ask, Ask::Pass | Ask::Done) {
+            // All that was read is sent on, or not wanted any more.
+            self.share.release();
         }
         if let Some(close) = self.close.clone() {
             return Step::Close(close);

@@ -129,6 +129,10 @@ impl<W: Watch> Machine<W> {
 
     fn collect_body(&mut self, bytes: Bytes, end: bool) {
         let Ask::Collect(collected) = &mut self.ask else { return };
+        if !self.share.grow(bytes.len()) {
+            let limit = self.settings.body_budget.limit_bytes();
+            return self.refuse(&refuse::bodies_too_large(limit));
+        }
         collected.size_bytes += bytes.len();
         collected.pieces.push(bytes);
         let size = collected.size_bytes;
@@ -161,6 +165,7 @@ impl<W: Watch> Machine<W> {
     /// Asks for a decision without the body.
     fn decide_head(&mut self, owed: Owed) {
         let Ask::Collect(collected) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
+        self.share.release();
         self.decide(collected.head, owed);
     }
 

@@ -1,6 +1,7 @@
 //! Prompts as chains of block hashes.
 
 use stator_epp_scheduler::Request;
+use stator_protos::hash::SequenceHash;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Bytes of text that stand for a token where there is no tokenizer.
@@ -10,7 +11,7 @@ const BYTES_PER_TOKEN: usize = 4;
 #[derive(Default)]
 pub(super) struct Chains {
     key: Key,
-    by_size: Vec<(u32, Vec<u64>)>,
+    by_size: Vec<(u32, Vec<SequenceHash>)>,
 }
 
 /// What tells two requests apart that carry the same id.
@@ -48,7 +49,7 @@ impl Chains {
         request: &Request<'_>,
         block_size: u32,
         max_blocks: usize,
-    ) -> &[u64] {
+    ) -> &[SequenceHash] {
         let known = self.by_size.iter().position(|(size, _)| *size == block_size);
         let position = known.unwrap_or_else(|| {
             self.by_size.push((block_size, chain(request, block_size, max_blocks)));
@@ -59,13 +60,17 @@ impl Chains {
 }
 
 /// The hash of each of the first `max_blocks` blocks and all before it; the last may be short.
-pub(super) fn chain(request: &Request<'_>, block_size: u32, max_blocks: usize) -> Vec<u64> {
+pub(super) fn chain(
+    request: &Request<'_>,
+    block_size: u32,
+    max_blocks: usize,
+) -> Vec<SequenceHash> {
     let prompt = &request.prompt;
     let salt = prompt.cache_salt.unwrap_or_default();
     let mut parent = xxh3_64_with_seed(salt.as_bytes(), xxh3_64(request.model.as_bytes()));
     let mut next = |block: &[u8]| {
         parent = xxh3_64_with_seed(block, parent);
-        parent
+        SequenceHash(parent)
     };
     match prompt.token_ids {
         Some(ids) => {

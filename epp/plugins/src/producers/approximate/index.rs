@@ -4,12 +4,13 @@ use crate::lru::Lru;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::Endpoint;
 use stator_protos::WorkerRank;
+use stator_protos::hash::SequenceHash;
 use std::sync::Arc;
 
 /// Blocks by hash and their holders; each endpoint holds as many as its capacity.
 #[derive(Default)]
 pub(super) struct Index {
-    holders: FxHashMap<u64, Holders>,
+    holders: FxHashMap<SequenceHash, Holders>,
     /// Endpoints by number; `None` is free.
     slots: Vec<Option<Slot>>,
     numbers: FxHashMap<WorkerRank, u32>,
@@ -18,7 +19,7 @@ pub(super) struct Index {
 struct Slot {
     /// The life of the pod that holds the blocks.
     uid: Arc<str>,
-    blocks: Lru<u64>,
+    blocks: Lru<SequenceHash>,
 }
 
 /// Numbers of the endpoints that hold a block; most blocks are held by one.
@@ -32,7 +33,7 @@ impl Index {
     /// How many leading blocks of a chain each endpoint holds.
     pub(super) fn matches<'e>(
         &self,
-        chain: &[u64],
+        chain: &[SequenceHash],
         endpoints: impl Iterator<Item = &'e Endpoint>,
     ) -> Vec<u32> {
         let numbers: Vec<_> = endpoints.map(|endpoint| self.number(endpoint)).collect();
@@ -55,7 +56,7 @@ impl Index {
     }
 
     /// An endpoint gets a chain of blocks, and forgets those that do not fit beside them.
-    pub(super) fn record(&mut self, endpoint: &Endpoint, capacity: usize, chain: &[u64]) {
+    pub(super) fn record(&mut self, endpoint: &Endpoint, capacity: usize, chain: &[SequenceHash]) {
         if self.number(endpoint).is_none() {
             self.forget(endpoint.worker);
         }
@@ -88,6 +89,27 @@ impl Index {
         }
     }
 
+    /// At most `most` blocks from position `from` on, each with its holder; `None` at the end. Of
+    /// a holder those used last come in the last part, and within a part first. Takes time for
+    /// the blocks of a holder before `from` too.
+    pub(super) fn part(
+        &self,
+        mut from: usize,
+        most: usize,
+    ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        let mut workers: Vec<_> = self.numbers.iter().collect();
+        workers.sort_unstable_by_key(|(_, number)| **number);
+        let mut part = Vec::new();
+        for (worker, number) in workers {
+            let Some(slot) = &self.slots[*number as usize] else { continue };
+            let blocks = slot.blocks.iter().skip(from).take(most - part.len());
+            part.extend(blocks.map(|hash| (*worker, hash)));
+            from = from.saturating_sub(slot.blocks.len());
+        }
+        part.reverse();
+        (!part.is_empty()).then_some(part)
+    }
+
     /// How many blocks are known.
     pub(super) fn len(&self) -> usize {
         self.holders.len()
@@ -112,7 +134,7 @@ impl Index {
         number as u32
     }
 
-    fn release(holders: &mut FxHashMap<u64, Holders>, hash: u64, number: u32) {
+    fn release(holders: &mut FxHashMap<SequenceHash, Holders>, hash: SequenceHash, number: u32) {
         if holders.get_mut(&hash).is_some_and(|held| held.drop_one(number)) {
             holders.remove(&hash);
         }

@@ -9,10 +9,13 @@ use crate::params::Params;
 use blocks::Chains;
 use index::Index;
 use parking_lot::Mutex;
-use stator_epp_scheduler::plugin::{Built, Observer, Placed, PrefixIndex, Producer, Progress};
-use stator_epp_scheduler::{Candidate, EngineLoad, PrefixMatch, Request, Time};
+use stator_epp_scheduler::plugin::{
+    Built, Observer, Placed, PrefixIndex, PrefixListener, Producer, Progress, SharedPrefixes,
+};
+use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, PrefixMatch, Request, Time};
 use stator_protos::WorkerRank;
-use std::sync::Arc;
+use stator_protos::hash::SequenceHash;
+use std::sync::{Arc, OnceLock};
 
 /// Smaller blocks cost more than they tell.
 const MIN_BLOCK_SIZE: u32 = 64;
@@ -26,7 +29,8 @@ const MAX_BLOCKS: u64 = 65_536;
 /// for each token where there is no tokenizer; each block's hash covers all before it, the model
 /// and the cache salt. Blocks of a prompt are recorded for the endpoint that answers and for the
 /// one of the prefill profile. With `autoTune`, block and cache size follow what each engine
-/// reports, and `lruCapacityPerServer` is for those that report nothing.
+/// reports, and `lruCapacityPerServer` is for those that report nothing. What other replicas
+/// record counts as what is recorded here.
 pub(crate) fn approximate(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     if params.has("blockSize") {
         params.wrong("blockSize", "is in characters and not supported; use blockSizeTokens");
@@ -43,11 +47,13 @@ pub(crate) fn approximate(params: &mut Params<'_>, context: &mut BuildContext) -
         capacity: params.whole("lruCapacityPerServer", 31_250, 1..=100_000_000) as usize,
     };
     let source = context.new_approximate_source();
-    let plugin = Arc::new(Approximate { settings, source, state: Mutex::default() });
+    let (state, listener) = Default::default();
+    let plugin = Arc::new(Approximate { settings, source, state, listener });
     Built {
         producer: Some(plugin.clone()),
         observer: Some(plugin.clone()),
-        prefixes: Some(plugin),
+        prefixes: Some(plugin.clone()),
+        shared: Some(plugin),
         ..Built::default()
     }
 }
@@ -56,6 +62,8 @@ struct Approximate {
     settings: Settings,
     source: PrefixSource,
     state: Mutex<State>,
+    /// Who tells other replicas what is recorded here.
+    listener: OnceLock<Arc<dyn PrefixListener>>,
 }
 
 #[derive(Clone, Copy)]
@@ -142,6 +150,9 @@ impl Observer for Approximate {
             let block_size = self.settings.block_size(target.load);
             let chain = chains.of(request, block_size, self.settings.max_blocks(block_size));
             index.record(target.endpoint, self.settings.capacity(target.load), chain);
+            if let Some(listener) = self.listener.get() {
+                listener.sent(target.endpoint.worker, chain);
+            }
         }
     }
 
@@ -151,6 +162,21 @@ impl Observer for Approximate {
 
     fn left(&self, worker: WorkerRank) {
         self.state.lock().index.forget(worker);
+    }
+}
+
+impl SharedPrefixes for Approximate {
+    fn tell(&self, listener: Arc<dyn PrefixListener>) {
+        // The first listener stays: there is one for the life of the process.
+        let _ = self.listener.set(listener);
+    }
+
+    fn sent(&self, endpoint: &Endpoint, load: &EngineLoad, chain: &[SequenceHash]) {
+        self.state.lock().index.record(endpoint, self.settings.capacity(load), chain);
+    }
+
+    fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        self.state.lock().index.part(from, most)
     }
 }
 

@@ -119,19 +119,51 @@ fn limits_bound_what_is_looked_at() {
     );
 }
 
+/// Keeps what it is told.
+#[derive(Default)]
+struct Ear(Mutex<Vec<(WorkerRank, Vec<SequenceHash>)>>);
+
+impl PrefixListener for Ear {
+    fn sent(&self, worker: WorkerRank, chain: &[SequenceHash]) {
+        self.0.lock().push((worker, chain.to_vec()));
+    }
+}
+
+#[test]
+fn what_another_replica_sent_is_found_here() {
+    let built = || {
+        let plugin = built(&mut BuildContext::default(), "approx", Value::Null);
+        let shared = plugin.shared.clone().expect("it is shared");
+        (plugin, shared)
+    };
+    let ((here, known), (there, other)) = (built(), built());
+    let (fleet, ear) = (Fleet::of(2), Arc::new(Ear::default()));
+    let pieces: [&[u8]; 1] = [&[7; 1024]];
+    other.tell(ear.clone());
+    place(&there, &text("m", &pieces), &fleet, 1);
+    for (worker, chain) in std::mem::take(&mut *ear.0.lock()) {
+        assert_eq!((worker, chain.len()), (fleet.endpoints[1].worker, 4));
+        known.sent(&fleet.endpoints[1], &fleet.loads[1], &chain);
+    }
+    assert_eq!(found(&here, &text("m", &pieces), &fleet), [0, 4]);
+    assert_eq!(known.predictions(0, 100), other.predictions(0, 100));
+    assert_eq!(known.predictions(0, 3).map(|part| part.len()), Some(3));
+    assert_eq!(known.predictions(4, 3), None);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
-    Record { endpoint: usize, chain: Vec<u64>, capacity: usize },
+    Record { endpoint: usize, chain: Vec<SequenceHash>, capacity: usize },
     Forget(usize),
     Restart(usize),
 }
 
 /// Chains of few branches: each hash tells its depth and all choices so far.
-fn any_chain() -> impl Strategy<Value = Vec<u64>> {
+fn any_chain() -> impl Strategy<Value = Vec<SequenceHash>> {
     prop::collection::vec(0..2u64, 0..6).prop_map(|choices| {
         let next = |hash: &mut u64, choice| {
             *hash = *hash * 10 + choice + 1;
-            Some(*hash)
+            Some(SequenceHash(*hash))
         };
         choices.into_iter().scan(0, next).collect()
     })
@@ -147,7 +179,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 /// Blocks of an endpoint in the order of their use, the oldest first.
-fn model_record(blocks: &mut Vec<u64>, chain: &[u64], capacity: usize) {
+fn model_record(blocks: &mut Vec<SequenceHash>, chain: &[SequenceHash], capacity: usize) {
     let excess = blocks.len().saturating_sub(capacity);
     blocks.drain(..excess);
     for hash in chain.iter().take(capacity).rev() {
@@ -161,7 +193,11 @@ fn model_record(blocks: &mut Vec<u64>, chain: &[u64], capacity: usize) {
 proptest! {
     /// The index answers as plain lists of blocks do, and keeps no block that nobody holds.
     #[test]
-    fn agrees_with_plain_lists(steps in prop::collection::vec(any_step(), 0..60), asked in any_chain()) {
+    fn agrees_with_plain_lists(
+        steps in prop::collection::vec(any_step(), 0..60),
+        asked in any_chain(),
+        most in 1..20usize,
+    ) {
         let mut fleet = Fleet::of(70);
         let (mut index, mut model) = (Index::default(), vec![Vec::new(); 70]);
         for step in steps {
@@ -182,12 +218,30 @@ proptest! {
                 }
             }
         }
-        let held = |blocks: &Vec<u64>| asked.iter().take_while(|h| blocks.contains(h)).count() as u32;
+        let held = |blocks: &Vec<SequenceHash>| asked.iter().take_while(|h| blocks.contains(h)).count() as u32;
         let wanted: Vec<_> = model.iter().map(held).collect();
         prop_assert_eq!(index.matches(&asked, fleet.endpoints.iter()), wanted);
         let mut all = model.concat();
         all.sort_unstable();
         all.dedup();
         prop_assert_eq!(index.len(), all.len());
+
+        // Another index that is given all of it in parts becomes the same.
+        let mut taken = Index::default();
+        let mut from = 0;
+        while let Some(part) = index.part(from, most) {
+            from += most;
+            for (endpoint, blocks) in fleet.endpoints.iter().zip(&mut model) {
+                let of = part.iter().filter(|(worker, _)| *worker == endpoint.worker);
+                let chain: Vec<_> = of.map(|(_, hash)| *hash).collect();
+                let newest = blocks.split_off(chain.len().min(blocks.len()));
+                prop_assert!(blocks.iter().rev().eq(&chain), "the oldest first");
+                *blocks = newest;
+                taken.record(endpoint, 12, &chain);
+            }
+        }
+        prop_assert!(model.iter().all(Vec::is_empty), "{model:?} is left");
+        let again = |index: &Index| index.matches(&asked, fleet.endpoints.iter());
+        prop_assert_eq!(again(&taken), again(&index));
     }
 }

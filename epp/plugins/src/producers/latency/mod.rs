@@ -38,11 +38,16 @@ type Features = [f64; FEATURES];
 ///
 /// The llm-d router trains trees in a service beside it instead. The parameters of its sampling
 /// (`samplingMean`, `maxDecodeTokenSamplesForPrediction`, `useEncoderCacheFeatures`) are accepted
-/// and have no effect.
+/// with a note that they have no effect.
 pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     params.number("samplingMean", 1000.0, Bound::Above(0.0));
     params.whole("maxDecodeTokenSamplesForPrediction", 0, 0..=u64::MAX);
     params.flag("useEncoderCacheFeatures", false);
+    for sampling in
+        ["samplingMean", "maxDecodeTokenSamplesForPrediction", "useEncoderCacheFeatures"]
+    {
+        params.without_effect(sampling);
+    }
     params.text("inFlightLoadProducerName");
     let ttl = params.duration("contextTTL", Duration::from_secs(300));
     let factor = params.number("sloBufferFactor", 1.0, Bound::Above(0.0));

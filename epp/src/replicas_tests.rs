@@ -1,0 +1,114 @@
+//! Two replicas over real sockets, with the configuration that the manifests have.
+
+use super::*;
+use crate::director::tests::{Bench, Engine, bench, head};
+use rustc_hash::FxHashSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How endpoints are chosen where nobody changes it.
+const CONFIG: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/epp/base/config.yaml"));
+
+/// Longest wait for anything that must happen.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A replica, and where others join it.
+struct Joined {
+    bench: Bench,
+    address: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+impl Joined {
+    /// A replica that joins `peers` and has taken over what they know.
+    async fn start(peers: &[SocketAddr]) -> Self {
+        let engines: Vec<_> = (0..8).map(|number| Engine(number, 0, 0.0, &[])).collect();
+        let bench = bench(CONFIG, &engines);
+        let settings = PeerSettings {
+            listen: ([127, 0, 0, 1], 0).into(),
+            peers: peers.iter().map(SocketAddr::to_string).collect(),
+            token: String::new(),
+            tls: None,
+        };
+        let replicas = bind(&settings, &Metrics::default()).await.expect("a free port");
+        let address = replicas.listener.address().expect("it is bound");
+        let (warm, mut warmed) = watch::channel(false);
+        let (never, ended) = Shutdown::new();
+        let mut tasks = JoinSet::new();
+        let pools = vec![bench.pool.clone()];
+        tasks.spawn(async move {
+            let _never = never;
+            replicas.run(pools, warm, ended).await;
+        });
+        let warm = tokio::time::timeout(DEADLINE, warmed.wait_for(|warm| *warm)).await;
+        assert!(*warm.expect("it starts in time").expect("it runs on"));
+        Self { bench, address, _tasks: tasks }
+    }
+
+    /// What its index knows.
+    fn known(&self) -> FxHashSet<(WorkerRank, SequenceHash)> {
+        let known = self
+            .bench
+            .pool
+            .with(|scheduler, _| scheduler.program().shared[0].plugin.predictions(0, usize::MAX));
+        known.unwrap_or_default().into_iter().collect()
+    }
+
+    /// Where a prompt goes, of which a part must be known.
+    async fn follow(&self, text: &str) -> SocketAddr {
+        let body = format!(r#"{{"model":"m","prompt":"{text} And then?"}}"#);
+        let cached = head(&[("prefer", "if-available")]);
+        self.bench.ask(cached, &body).await.expect("its beginning is known").endpoints[0]
+    }
+
+    /// Where a prompt goes.
+    async fn send(&self, text: &str) -> SocketAddr {
+        let body = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
+        self.bench.ask(head(&[]), &body).await.expect("it is routed").endpoints[0]
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_replica_sends_is_known_to_one_that_starts_and_to_one_that_runs() {
+    let first = Joined::start(&[]).await;
+    let before = "What was asked before the other started. ".repeat(200);
+    let home = first.send(&before).await;
+
+    let second = Joined::start(&[first.address]).await;
+    assert!(!second.known().is_empty());
+    assert_eq!(second.known(), first.known());
+    assert_eq!(second.follow(&before).await, home);
+
+    // Until the second listens, it is told of nothing.
+    let known = second.known().len();
+    let mut asked = 0;
+    until("it listens", async || {
+        asked += 1;
+        first.send(&format!("{asked} is a number. ").repeat(100)).await;
+        second.known().len() > known
+    })
+    .await;
+    let (after, known) = ("What is asked while both of them run. ".repeat(200), first.known());
+    let home = first.send(&after).await;
+    let news: Vec<_> = first.known().difference(&known).copied().collect();
+    assert!(!news.is_empty());
+    until("it is told", async || {
+        let known = second.known();
+        news.iter().all(|block| known.contains(block))
+    })
+    .await;
+    assert_eq!(second.follow(&after).await, home);
+}
+
+/// Waits until `done`, which must come true by itself.
+async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !done().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
+        panic!("waited in vain: {what}");
+    }
+}

@@ -1,0 +1,203 @@
+//! Prompts as tokens: who makes them, where they are compared with what engines report, and how
+//! they travel on.
+
+use super::plane::*;
+use super::pool::*;
+use bytes::Bytes;
+use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingRequest;
+use http_body_util::{BodyExt, Full};
+use hyper::Response;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use stator_epp_signals::WorkerSink;
+use stator_epp_signals::tokenizer::{RenderSettings, Renderer};
+use stator_fleet::KvSink;
+use stator_model::Model;
+use stator_protos::Generation;
+use stator_protos::hash::{HashSeed, sequence_hashes};
+use stator_protos::kv_event::{KvEvent, Medium, Stored};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+const BLOCK_SIZE: u32 = 16;
+const TOKENIZER: &[u8] = include_bytes!("../../../model/fixtures/tokenizers/llama3.json");
+/// Its plug-ins are those of the configuration for engines that publish events.
+const PRECISE: &str = include_str!("../../../manifests/epp/configs/precise-prefix-cache.yaml");
+
+fn completion(body: &str) -> [ProcessingRequest; 2] {
+    let headers = [("x-request-id", "id"), (":method", "POST"), (":path", "/v1/completions")];
+    [request_headers(&headers, false), request_body(body, true)]
+}
+
+/// The pod's engine reports that it holds these tokens, from the first on.
+fn stored(bed: &Bed, number: u8, tokens: &[u32]) {
+    let mut hashes = Vec::new();
+    let block_size = NonZeroU32::new(BLOCK_SIZE).expect("it is not 0");
+    sequence_hashes(tokens, block_size, HashSeed::new(None, None), &mut hashes);
+    let event = KvEvent::Stored(Stored {
+        hashes: hashes.iter().map(|hash| hash.0).collect(),
+        parent: None,
+        tokens: Vec::new(),
+        block_size: BLOCK_SIZE,
+        medium: Medium::Device,
+        lora_name: None,
+    });
+    bed.pool.apply(worker(number), Generation(1), &[event]);
+}
+
+/// Pods whose engines hold nothing, and report what comes.
+async fn reporting(config: &str, pods: u8, choices: Choices) -> Bed {
+    let engine = |number| Engine { labels: vec![("stator.dev/token-ids", "true")], ..idle(number) };
+    let engines: Vec<_> = (0..pods).map(engine).collect();
+    let bed = Bed::with(config, &engines, choices).await;
+    for number in 0..pods {
+        bed.pool.life(worker(number), Generation(1));
+        bed.pool.replace(worker(number), Generation(1), Vec::new());
+    }
+    bed
+}
+
+fn measured(bed: &Bed, mode: &str) -> u64 {
+    let name = format!("stator_epp_tokenization_total{{mode=\"{mode}\"}} ");
+    let lines = bed.served.metrics(&name);
+    lines.iter().map(|line| line[name.len()..].parse::<u64>().expect("a count")).sum()
+}
+
+/// The model of the tests' tokenizer.
+fn model() -> Arc<Model> {
+    let files = [("tokenizer.json".to_owned(), Bytes::from_static(TOKENIZER))];
+    Arc::new(Model::load("m", &files).expect("the tokenizer is sound"))
+}
+
+#[tokio::test]
+async fn a_request_goes_where_its_tokens_are_reported() {
+    for config in ["", "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: precise-prefix-cache-producer, parameters: {tokenProcessorConfig: {blockSizeTokens: 16}}}
+- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}}
+schedulingProfiles: [{name: default, plugins: [{pluginRef: prefix-cache-scorer}]}]
+"] {
+        let bed = reporting(config, 8, Choices::default()).await;
+        for number in [5, 2] {
+            let tokens: Vec<_> = (0..400).map(|n| n * 8 + u32::from(number)).collect();
+            stored(&bed, number, &tokens);
+            let body = json!({ "model": "m", "prompt": tokens });
+            assert_eq!(bed.finish(completion(&body.to_string())).await, address(number));
+        }
+        assert_eq!((measured(&bed, "exact"), measured(&bed, "text")), (2, 0));
+    }
+}
+
+/// Token ids join the body, and every other byte of it stays: large integers, key order and
+/// spaces.
+#[tokio::test]
+async fn token_ids_travel_on_with_all_other_bytes_as_they_came() {
+    let bed = reporting("", 2, Choices::default()).await;
+    let model = model();
+    bed.pool.set_tokenizer(Some(model.clone()));
+    let text = "hello world, hello tokens ".repeat(20);
+    let ids = model.encode_prompt(&text, None).expect("it is text");
+    assert!(ids.len() as u32 > 2 * BLOCK_SIZE, "the prompt has blocks");
+    stored(&bed, 1, &ids);
+    let body = format!(
+        "{{ \"seed\":9007199254740993,  \"prompt\" : \"{text}\",\"model\":\"m\",\"z\":1,\"a\":2}}"
+    );
+    let routed = bed.route(completion(&body)).await;
+    assert_eq!(routed.to(), address(1));
+    let sent = String::from_utf8(routed.body.clone()).expect("it is text");
+    let parsed: Value = serde_json::from_str(&sent).expect("it is JSON");
+    assert_eq!(parsed["nvext"]["token_data"], json!(ids));
+    let token_data = json!({ "nvext": { "token_data": ids } }).to_string();
+    let member = &token_data[1..token_data.len() - 1];
+    let rest = sent.replacen(&format!(",{member}"), "", 1);
+    assert_eq!(rest, body, "only the member was added");
+    assert_eq!(routed.header("content-length"), Some(sent.len().to_string()));
+    assert_eq!((measured(&bed, "exact"), measured(&bed, "text")), (1, 0));
+}
+
+#[tokio::test]
+async fn without_a_tokenizer_prompts_are_measured_as_text_and_that_is_counted() {
+    let bed = Bed::start("", &[0, 1, 2, 3].map(idle)).await;
+    let body = |turns: usize| {
+        let text = "a long story about cities ".repeat(100 * turns);
+        format!(r#"{{"model":"m","prompt":"{text}"}}"#)
+    };
+    let home = bed.finish(completion(&body(1))).await;
+    for turns in 2..5 {
+        let routed = bed.route(completion(&body(turns))).await;
+        assert_eq!(routed.to(), home);
+        assert!(routed.body == body(turns).as_bytes(), "the body is as it came");
+        routed.answered().await;
+    }
+    assert_eq!((measured(&bed, "exact"), measured(&bed, "text")), (0, 4));
+    // A tokenizer that comes later is used from then on.
+    bed.pool.set_tokenizer(Some(model()));
+    bed.finish(completion(&body(1))).await;
+    assert_eq!((measured(&bed, "exact"), measured(&bed, "text")), (1, 4));
+}
+
+/// A server that answers every request with these token ids, and tells what it was asked.
+async fn render_server(ids: Vec<u32>) -> (String, mpsc::UnboundedReceiver<(String, Bytes)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let (asked, log) = mpsc::unbounded_channel();
+    let answer = Bytes::from(json!([{ "token_ids": ids }]).to_string());
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let (asked, answer) = (asked.clone(), answer.clone());
+            let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                let (asked, answer) = (asked.clone(), answer.clone());
+                async move {
+                    let path = request.uri().path().to_owned();
+                    let body = request.into_body().collect().await?.to_bytes();
+                    // A test that looks no more has dropped the log.
+                    let _ = asked.send((path, body));
+                    Ok::<_, hyper::Error>(Response::new(Full::new(answer)))
+                }
+            });
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(socket), service);
+            tokio::spawn(connection);
+        }
+    });
+    (url, log)
+}
+
+/// As the configuration for engines with events has it: a render server makes the tokens.
+#[tokio::test]
+async fn an_external_tokenizer_is_asked_with_the_clients_own_bytes() {
+    let ids: Vec<u32> = (100..300).collect();
+    let (url, mut log) = render_server(ids.clone()).await;
+    let renderer = Renderer::new(RenderSettings { url, ..RenderSettings::default() });
+    let renderer = Some(renderer.expect("the address is sound"));
+    let config = PRECISE.replace("blockSizeTokens: 64", "blockSizeTokens: 16");
+    let bed = reporting(&config, 4, Choices { renderer, ..Choices::default() }).await;
+    stored(&bed, 3, &ids);
+    let body = r#"{"model":"m", "prompt":"whatever the server makes of it"}"#;
+    let routed = bed.route(completion(body)).await;
+    assert_eq!(routed.to(), address(3));
+    let asked = within(log.recv()).await.expect("the server runs");
+    assert_eq!(asked, ("/v1/completions/render".to_owned(), Bytes::from_static(body.as_bytes())));
+    let sent: Value = serde_json::from_slice(&routed.body).expect("it is JSON");
+    assert_eq!(sent["nvext"]["token_data"], json!(ids));
+    assert_eq!((measured(&bed, "exact"), measured(&bed, "text")), (1, 0));
+}
+
+#[tokio::test]
+async fn an_external_tokenizer_that_does_not_answer_costs_no_request() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let url = format!("http://{}", gone.local_addr().expect("it is bound"));
+    drop(gone);
+    let renderer = Renderer::new(RenderSettings { url, ..RenderSettings::default() });
+    let renderer = Some(renderer.expect("the address is sound"));
+    let bed = reporting(PRECISE, 4, Choices { renderer, ..Choices::default() }).await;
+    let body = r#"{"model":"m","prompt":"hello"}"#;
+    let routed = bed.route(completion(body)).await;
+    assert_eq!(routed.body, body.as_bytes());
+    assert_eq!((measured(&bed, "exact"), measured(&bed, "text")), (0, 1));
+}
