@@ -9,7 +9,7 @@ use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::worker::SnapshotRequest;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_tests::http::{Client, Events, Reply};
-use stator_tests::process::Process;
+use stator_tests::process::{Process, signal};
 use stator_tests::soon;
 use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role, START_DEADLINE};
 use std::collections::HashSet;
@@ -27,6 +27,8 @@ pub(crate) struct Agent {
     pub client: WorkerClient<Channel>,
     pub worker: WorkerRank,
     metrics: Client,
+    /// How often its engine was killed by [`Agent::kill_engine`].
+    deaths: usize,
 }
 
 impl Agent {
@@ -79,6 +81,7 @@ impl Agent {
             client,
             process,
             kind,
+            deaths: 0,
         }
     }
 
@@ -92,6 +95,40 @@ impl Agent {
     /// The engine's process, the `n`th that was started.
     pub(crate) async fn engine_process(&mut self, n: usize) -> u32 {
         self.process.nth_event("engine started", n).await["pid"].as_u64().unwrap() as u32
+    }
+
+    /// The process of its engine that computes, as it is now.
+    pub(crate) fn core(&self) -> u32 {
+        self.kind.core(&self.process.log())
+    }
+
+    /// Kills the engine, and waits until the agent knows. Of an agent whose engine dies in no other
+    /// way.
+    pub(crate) async fn kill_engine(&mut self) {
+        signal(self.engine_process(self.deaths).await, "KILL");
+        self.process.nth_event("the engine's life ended", self.deaths).await;
+        self.deaths += 1;
+    }
+
+    /// Waits until the engine that was killed serves again.
+    pub(crate) async fn recovers(&mut self) {
+        self.comes_back(self.deaths).await;
+    }
+
+    /// Waits until it has something to do.
+    pub(crate) async fn has_requests(&self) {
+        soon("a request", async {
+            let [running, waiting] = ["running", "waiting"];
+            let count = async |of| self.metric(&format!("stator_agent_requests_{of}")).await;
+            while count(running).await + count(waiting).await == 0.0 {}
+        })
+        .await;
+    }
+
+    /// Prompt tokens that the engine has computed, by its own count.
+    pub(crate) async fn has_computed(&self) -> f64 {
+        let (name, labels) = self.kind.computed();
+        self.says(name, labels).await
     }
 
     /// What it tells the fleet of itself.
@@ -280,4 +317,28 @@ pub(crate) async fn proxy(home: &Path, flags: &[&str]) -> (Process, Client) {
     let mut proxy = Process::start(&args);
     let client = Client::new(ready(&mut proxy).await);
     (proxy, client)
+}
+
+/// A stream that has begun, and what came of it.
+pub(crate) async fn stream(
+    client: &Client,
+    prompt: &[u32],
+    max_tokens: u32,
+) -> (Events, Vec<Value>) {
+    let mut body = completion(prompt, max_tokens);
+    body["stream"] = json!(true);
+    let mut stream = client.stream("/v1/completions", &body).await;
+    let first = stream.next().await.unwrap();
+    (stream, vec![serde_json::from_str(&first).unwrap()])
+}
+
+/// All tokens of a stream, which ends by itself.
+pub(crate) async fn streamed((mut stream, mut chunks): (Events, Vec<Value>)) -> Vec<u32> {
+    chunks.extend(stream.rest().await);
+    let finish = chunks.iter().map(|chunk| &chunk["choices"][0]["finish_reason"]);
+    assert!(finish.clone().any(|finish| finish == "length"), "{chunks:?}");
+    let ids = |chunk: &Value| {
+        serde_json::from_value::<Vec<u32>>(chunk["choices"][0]["token_ids"].clone())
+    };
+    chunks.iter().flat_map(|chunk| ids(chunk).unwrap_or_default()).collect()
 }

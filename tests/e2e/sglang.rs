@@ -2,16 +2,21 @@
 //! default backend, Mooncake, moves KV over TCP.
 
 use crate::agents::{
-    Agent, accepted, answer, completed, completion, ends_with_an_error, proxy, refused, tokens,
+    Agent, accepted, answer, completed, completion, ends_with_an_error, proxy, refused, stream,
+    streamed, tokens,
+};
+use crate::stages::{
+    Three, both_die_while_decode_streams, half_a_pair_is_given_up_in_time,
+    one_dies_once_the_prompt_is_computed, one_dies_while_prefill_runs,
 };
 use crate::suite::{
     a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
     an_engine_that_dies_ends_its_requests_and_comes_back, greedy_answers_are_the_engines_own,
     what_is_cached_is_known_through_eviction,
 };
-use serde_json::{Value, json};
-use stator_tests::http::{Client, Events};
-use stator_tests::process::{descendant, signal};
+use serde_json::json;
+use stator_tests::http::Client;
+use stator_tests::process::signal;
 use stator_tests::stock::{Bed, Engine, MODEL, Role, all_engines};
 
 /// How long an engine may stand still here: longer than any step that it takes, and shorter than
@@ -20,8 +25,6 @@ const HANG_TIMEOUT: &str = "--engine-hang-timeout-s=6";
 /// Longest wait for a prefill worker: longer than the first hand-over takes, shorter than the
 /// deadline and than an engine may stand still.
 const PREFILL_TIMEOUT: &str = "--prefill-timeout-ms=15000";
-/// The process that computes, as it calls itself.
-const SCHEDULER: &str = "sglang::scheduler";
 
 #[tokio::test]
 async fn an_agents_sglang_is_known_by_its_events_and_comes_back_when_it_dies() {
@@ -105,7 +108,7 @@ async fn a_scheduler_that_stands_still_is_killed(client: &Client, agent: &mut Ag
     let prompt = tokens(44, 200);
     let expected = answer(&accepted(client, &prompt).await).0;
     let (stream, _) = stream(client, &tokens(45, 64), 1900).await;
-    signal(descendant(agent.engine_process(1).await, SCHEDULER), "STOP");
+    signal(agent.core(), "STOP");
     assert_eq!(agent.engine.get("/ping").await.status, 200);
     let ended = agent.process.nth_event("the engine's life ended", 1).await;
     assert_eq!(ended["cause"], "hung", "{ended}");
@@ -114,34 +117,6 @@ async fn a_scheduler_that_stands_still_is_killed(client: &Client, agent: &mut Ag
     agent.comes_back(2).await;
     assert_eq!(answer(&accepted(client, &prompt).await), (expected, 0));
     assert_eq!(agent.metric("stator_agent_engine_ends_total{cause=\"hung\"}").await, 1.0);
-}
-
-/// A stream that has begun, and what came of it.
-async fn stream(client: &Client, prompt: &[u32], max_tokens: u32) -> (Events, Vec<Value>) {
-    let mut body = completion(prompt, max_tokens);
-    body["stream"] = json!(true);
-    let mut stream = client.stream("/v1/completions", &body).await;
-    let first = stream.next().await.unwrap();
-    (stream, vec![serde_json::from_str(&first).unwrap()])
-}
-
-/// All tokens of a stream, which ends by itself.
-async fn streamed((mut stream, mut chunks): (Events, Vec<Value>)) -> Vec<u32> {
-    chunks.extend(stream.rest().await);
-    let finish = chunks.iter().map(|chunk| &chunk["choices"][0]["finish_reason"]);
-    assert!(finish.clone().any(|finish| finish == "length"), "{chunks:?}");
-    let ids = |chunk: &Value| {
-        serde_json::from_value::<Vec<u32>>(chunk["choices"][0]["token_ids"].clone())
-    };
-    chunks.iter().flat_map(|chunk| ids(chunk).unwrap_or_default()).collect()
-}
-
-/// A prefill and a decode worker, and one that does without them.
-struct Three {
-    client: Client,
-    prefill: Agent,
-    decode: Agent,
-    alone: Agent,
 }
 
 #[tokio::test]
@@ -158,11 +133,15 @@ async fn two_sglangs_share_a_request_and_a_third_does_what_they_cannot() {
     let ready = |process| Agent::ready(Engine::Sglang, process);
     let (prefill, decode, alone) = (ready(prefill).await, ready(decode).await, ready(alone).await);
     let (_proxy, client) = proxy(home.path(), &["--router-split=always"]).await;
-    let three = Three { client, prefill, decode, alone };
+    let mut three = Three { client, prefill, decode, alone };
 
     kv_is_moved_and_not_computed_again(&three).await;
     a_client_that_hangs_up_frees_both_engines(&three).await;
-    what_one_worker_must_do_goes_to_one_that_can(&three).await;
+    what_one_worker_must_do_goes_to_one_that_can(&mut three).await;
+    half_a_pair_is_given_up_in_time(&three).await;
+    both_die_while_decode_streams(&mut three).await;
+    one_dies_while_prefill_runs(&mut three).await;
+    one_dies_once_the_prompt_is_computed(&mut three).await;
 }
 
 async fn kv_is_moved_and_not_computed_again(three: &Three) {
@@ -191,10 +170,11 @@ async fn a_client_that_hangs_up_frees_both_engines(three: &Three) {
 }
 
 /// Several choices share no hand-over, and half of a pair computes no prompt itself.
-async fn what_one_worker_must_do_goes_to_one_that_can(three: &Three) {
+async fn what_one_worker_must_do_goes_to_one_that_can(three: &mut Three) {
+    assert!(three.decode.record().await.profile.needs_prefill);
+    assert!(!three.alone.record().await.profile.needs_prefill);
     let prompt = tokens(58, 100);
     let expected = three.alone.answers(&prompt, 8).await;
-    // Often enough that some come to the decode worker first, which sends them on.
     for _ in 0..6 {
         let mut body = completion(&prompt, 8);
         body["n"] = json!(2);

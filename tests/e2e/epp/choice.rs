@@ -5,6 +5,7 @@ use futures::{StreamExt, stream};
 use hyper::StatusCode;
 use serde_json::json;
 use stator_tests::engine::Load;
+use stator_tests::envoy::Routing;
 use stator_tests::picker::endpoints;
 use std::collections::BTreeSet;
 
@@ -120,4 +121,31 @@ async fn scores_reach_the_gateway_only_where_wanted_and_change_nothing() {
         (attempts == 1.0).then_some(())
     };
     until("one attempt to schedule", attempts).await;
+}
+
+/// A gateway that knows one of the two endpoints only goes there, whatever is picked.
+#[tokio::test]
+async fn picks_that_the_gateway_does_not_follow_are_counted() {
+    let flags = ["--response-path=headers"];
+    let testbed = Testbed::with(2, &flags, |settings, engines| {
+        settings.routing = Routing::OverrideHost(vec![engines[0]]);
+    });
+    let Some(testbed) = testbed.await else { return };
+    let counts = async || {
+        let count = |name: &'static str| testbed.picker.metric(name);
+        [
+            count("stator_epp_picks_honoured_total").await,
+            count("stator_epp_picks_not_honoured_total").await,
+        ]
+    };
+    let mut asked = 0.0;
+    until("picks of both engines", async || {
+        let reply = testbed.chat(&format!("prompt {asked}")).await;
+        assert_eq!(testbed.served_by(&reply), 0);
+        asked += 1.0;
+        let told = async || (counts().await.iter().sum::<f64>() == asked).then_some(());
+        until("the answer's head was seen", told).await;
+        counts().await.iter().all(|count| *count > 0.0).then_some(())
+    })
+    .await;
 }

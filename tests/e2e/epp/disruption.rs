@@ -9,6 +9,8 @@ use stator_tests::picker::endpoints;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 /// Requests one after the other, from several clients, until told to end.
@@ -164,4 +166,37 @@ async fn requests_move_to_the_engines_that_are_left() {
     .await;
     let statuses = load.end().await;
     assert!(statuses.iter().all(|status| *status == StatusCode::OK), "{statuses:?}");
+}
+
+/// Source: the disruption tests of the llm-d router, whose decode pod is killed in mid-request.
+#[tokio::test]
+async fn an_engine_that_dies_before_it_answers_takes_its_own_request_along_alone() {
+    let Some(testbed) = Testbed::start(1).await else { return };
+    let rest = testbed.engines[0].address();
+    let dying = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = dying.local_addr().expect("it is bound");
+    testbed.file.write(&endpoints(&[address]));
+    let lost = until("an answer of the gateway's own", async || {
+        Some(testbed.chat("hello").await).filter(|reply| reply.status != StatusCode::OK)
+    });
+    let dies = async {
+        // The picker asks it for its metrics, the gateway for an answer.
+        let asked = loop {
+            let (mut socket, _) = dying.accept().await.expect("it listens");
+            let mut head = [0; 4];
+            if socket.read_exact(&mut head).await.is_ok() && head == *b"POST" {
+                break socket;
+            }
+        };
+        testbed.file.write(&endpoints(&[address, rest]));
+        testbed.metric_is("llm_d_epp_ready_endpoints", 2.0).await;
+        drop((asked, dying));
+    };
+    let (reply, ()) = tokio::join!(lost, dies);
+    assert!(reply.status.is_server_error(), "{reply:?}");
+    // It does not answer for its load either, and the other is there.
+    check_status(&testbed, StatusCode::OK).await;
+    testbed.file.write(&endpoints(&[rest]));
+    testbed.metric_is("llm_d_epp_ready_endpoints", 1.0).await;
+    assert_eq!(testbed.chat("hello").await.status, StatusCode::OK);
 }

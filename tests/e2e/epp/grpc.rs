@@ -78,3 +78,25 @@ async fn messages_of_a_stream_come_one_by_one() {
     let whole = [grpc_frame(b"one"), grpc_frame(b"two")].concat();
     assert_eq!(call.end().await.unwrap(), whole);
 }
+
+#[tokio::test]
+async fn tokens_of_a_call_are_counted() {
+    let Some(testbed) = grpc(1).await else { return };
+    let client = client(&testbed).with_header(HOLD, "1");
+    let mut call = client.begin(Method::POST, GENERATE, generate("hello")).await;
+    let held = testbed.engines[0].held().await;
+    // Parts of a `GenerateResponse`, 1: a token id, then tokens of the prompt, of the answer and
+    // in the cache, 2 to 4.
+    let part = |answered: u8| {
+        grpc_frame(&[1 << 3 | 2, 9, 1 << 3 | 2, 1, 5, 2 << 3, 7, 3 << 3, answered, 4 << 3, 3])
+    };
+    held.send(part(1)).await;
+    held.send(part(10)).await;
+    let mut trailers = hyper::HeaderMap::new();
+    trailers.insert("grpc-status", 0.into());
+    held.trailers(trailers).await;
+    assert_eq!(call.end().await.unwrap(), [part(1), part(10)].concat());
+    for (name, tokens) in [("input", 7.0), ("output", 10.0), ("cached", 3.0)] {
+        testbed.metric_is(&format!("llm_d_epp_request_{name}_tokens_sum"), tokens).await;
+    }
+}

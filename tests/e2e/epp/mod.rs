@@ -16,5 +16,6 @@ mod replicas;
 mod secure;
 mod streaming;
 mod testbed;
+mod tokens;
 mod traces;
 mod waiting;

@@ -80,29 +80,44 @@ impl KubeBed {
     pub(super) async fn start(pods: usize, ranks: usize, flags: &[&str]) -> Option<Self> {
         let fleet = Fleet::start(pods, ranks).await?;
         fleet.apply_pool("pool", "engine").await;
-        for pod in 0..pods {
+        Self::of(fleet, flags, |_, _| {}).await
+    }
+
+    /// As [`KubeBed::start`], for a fleet whose pool is there already, and with changes of Envoy's
+    /// settings, which may depend on the addresses of the pods.
+    pub(super) async fn of(
+        fleet: Fleet,
+        flags: &[&str],
+        change: impl FnOnce(&mut EnvoySettings, &[SocketAddr]),
+    ) -> Option<Self> {
+        let pods = 0..fleet.pods.len();
+        for pod in pods.clone() {
             fleet.add(pod, "engine").await;
         }
+        let addresses: Vec<_> = pods.map(|pod| fleet.address(pod)).collect();
         let mut all = fleet.flags("pool");
         all.extend(flags.iter().copied().map(String::from));
-        let cluster = Cluster::shared().await?;
-        let mut bed = Self::with(fleet, &cluster.kubeconfig(), all).await?;
-        bed.picker.ready().await;
-        Some(bed)
+        let kubeconfig = Cluster::shared().await?.kubeconfig();
+        let mut picker = Self::picker(&kubeconfig, all).await;
+        picker.ready().await;
+        let mut settings = EnvoySettings::new(picker.address());
+        change(&mut settings, &addresses);
+        let envoy = Envoy::start(&settings).await?;
+        Some(Self { fleet, picker, envoy })
     }
 
     /// A picker with these flags, which says by this kubeconfig who it is. It may not be ready.
-    pub(super) async fn with(
-        fleet: Fleet,
-        kubeconfig: &Path,
-        mut flags: Vec<String>,
-    ) -> Option<Self> {
+    pub(super) async fn with(fleet: Fleet, kubeconfig: &Path, flags: Vec<String>) -> Option<Self> {
+        let picker = Self::picker(kubeconfig, flags).await;
+        let envoy = Envoy::start(&EnvoySettings::new(picker.address())).await?;
+        Some(Self { fleet, picker, envoy })
+    }
+
+    async fn picker(kubeconfig: &Path, mut flags: Vec<String>) -> Picker {
         flags.push(format!("--kubeconfig={}", kubeconfig.display()));
         flags.push("--secure-serving=false".to_owned());
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-        let picker = Picker::start(&flags).await;
-        let envoy = Envoy::start(&EnvoySettings::new(picker.address())).await?;
-        Some(Self { fleet, picker, envoy })
+        Picker::start(&flags).await
     }
 
     pub(super) fn client(&self) -> Client {

@@ -1,11 +1,12 @@
 //! What a picker needs of the control plane: few rights, and not all the time.
 
-use super::bed::{Fleet, KubeBed, pod_name};
+use super::bed::{Fleet, KubeBed, pod_name, serves};
 use crate::epp::disruption::LoadTest;
 use crate::epp::testbed::metric_is;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
+use stator_tests::envoy::{Envoy, EnvoySettings};
 use stator_tests::kube::Cluster;
 use stator_tests::picker::Picker;
 use stator_tests::tooling::installed;
@@ -87,4 +88,39 @@ async fn one_of_two_pickers_leads_until_it_ends() {
     other.ready().await;
     assert!(leader.process.ended().await.success());
     assert_eq!(other.side.get("/health").await.status, StatusCode::OK);
+}
+
+/// Exactly one of three is ready; where it is killed, so that it gives nothing up, another one
+/// takes over once its lease has run out.
+#[tokio::test]
+async fn one_of_the_others_takes_over_from_a_leader_that_is_killed() {
+    let Some(fleet) = Fleet::start(1, 1).await else { return };
+    let Some(cluster) = Cluster::shared().await else { return };
+    fleet.apply_pool("pool", "engine").await;
+    fleet.add(0, "engine").await;
+    let mut flags = fleet.flags("pool");
+    flags.push(format!("--kubeconfig={}", cluster.kubeconfig().display()));
+    flags.extend(["--ha-enable-leader-election", "--secure-serving=false"].map(String::from));
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let mut leader = Picker::start(&flags).await;
+    leader.ready().await;
+    let mut others = [Picker::start(&flags).await, Picker::start(&flags).await];
+    for other in &others {
+        metric_is(other, "llm_d_epp_ready_endpoints", 1.0).await;
+        let health = other.side.get("/health").await;
+        assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
+    }
+    assert_eq!(leader.side.get("/health").await.status, StatusCode::OK);
+    leader.process.kill().await;
+    let [first, second] = &mut others;
+    let (next, last) = tokio::select! {
+        () = first.ready() => (&*first, &*second),
+        () = second.ready() => (&*second, &*first),
+    };
+    assert_eq!(next.side.get("/health").await.status, StatusCode::OK);
+    let health = last.side.get("/health").await;
+    assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE, "one at a time");
+    let settings = EnvoySettings::new(next.address());
+    let Some(envoy) = Envoy::start(&settings).await else { return };
+    serves(&envoy.client(), &[fleet.address(0)]).await;
 }

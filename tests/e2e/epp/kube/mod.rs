@@ -3,6 +3,8 @@
 
 mod bed;
 mod control_plane;
+mod gateway;
+mod manifests;
 mod metrics;
 mod pods;
 mod policies;
