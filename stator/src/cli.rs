@@ -30,7 +30,7 @@ pub(crate) enum Role {
     Up(WithLog<UpArgs>),
     /// Edge proxy: an OpenAI-compatible endpoint over the workers of all registered agents, or,
     /// in direct mode, the proxy beside one engine.
-    Proxy(WithLog<ProxyArgs>),
+    Proxy(Box<WithLog<ProxyArgs>>),
     /// Endpoint picker: tells an Envoy gateway which endpoint of an InferencePool takes each
     /// request.
     Epp(WithLog<EppArgs>),

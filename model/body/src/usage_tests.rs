@@ -28,7 +28,7 @@ fn recorded_streams_tell_what_their_last_event_does() {
         let stream = std::fs::read_to_string(file.path()).expect("text");
         let events = stream.lines().filter_map(|line| line.strip_prefix("data: "));
         let events = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
-        let told = events.map(|event| event["usage"].clone()).filter(Value::is_object).last();
+        let told = events.map(|event| event["usage"].clone()).rfind(Value::is_object);
         let number = |value: &Value| value.as_u64().map(|number| number as u32);
         let expected = told.as_ref().map(|usage| Usage {
             prompt_tokens: number(&usage["prompt_tokens"]).expect("a count"),
