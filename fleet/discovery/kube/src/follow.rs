@@ -62,7 +62,7 @@ impl Default for Timing {
             watch_timeout: Duration::from_secs(60),
             watch_grace: Duration::from_secs(10),
             watch_min: Duration::from_secs(1),
-            absent_retry: Duration::from_secs(60),
+            absent_retry: Duration::from_secs(10),
         }
     }
 }
