@@ -9,7 +9,7 @@
 //!
 //! Source: `pkg/sidecar/proxy/options.go` of llm-d's router.
 
-use clap::{ArgAction, Args};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::time::Duration;
 
 /// Longest pause between two attempts.
@@ -31,156 +31,102 @@ pub(crate) struct LlmdArgs {
     #[arg(long, env = "MOONCAKE_BOOTSTRAP_PORT", hide = true,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) mooncake_bootstrap_port: Option<u16>,
-    #[arg(long, env = "INFERENCE_POOL", hide = true)]
-    inference_pool: Option<String>,
-    #[arg(long, hide = true)]
-    pool_group: Option<String>,
-    #[arg(long, hide = true)]
-    ec_connector: Option<String>,
-    #[arg(long, hide = true)]
-    decode_chunk_size: Option<u32>,
-    #[arg(long, hide = true)]
-    max_idle_conns_per_host: Option<u32>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
-    enable_p2p_pull: Option<bool>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
-    tracing: Option<bool>,
-    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
-    zap_devel: Option<String>,
-    #[arg(long, hide = true)]
-    zap_encoder: Option<String>,
-    #[arg(long, hide = true)]
-    zap_log_level: Option<String>,
-    #[arg(long, hide = true)]
-    zap_stacktrace_level: Option<String>,
-    #[arg(long, hide = true)]
-    zap_time_encoding: Option<String>,
-    #[arg(long, hide = true)]
-    configuration: Option<String>,
-    #[arg(long, hide = true)]
-    configuration_file: Option<String>,
     #[command(flatten)]
-    moriio: MoriioArgs,
+    foreign: Foreign,
 }
 
-/// Flags of a connector that is not supported; that sidecar's own releases refuse them too.
-#[derive(Args, Clone, Debug, Default)]
-struct MoriioArgs {
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
-    moriio_write_mode: Option<bool>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", value_parser = boolean, action = ArgAction::Set)]
-    moriio_parallel_dispatch: Option<bool>,
-    #[arg(long, hide = true)]
-    moriio_decode_notify_port: Option<String>,
-    #[arg(long, hide = true)]
-    moriio_decode_handshake_port: Option<String>,
-    #[arg(long, hide = true)]
-    moriio_prefill_notify_port: Option<String>,
-    #[arg(long, hide = true)]
-    moriio_prefill_handshake_port: Option<String>,
-    #[arg(long, hide = true)]
-    moriio_local_pod_ip: Option<String>,
-    #[arg(long, hide = true)]
-    moriio_tp_size: Option<String>,
-    #[arg(long, hide = true)]
-    moriio_dp_size: Option<String>,
-    #[arg(long, hide = true)]
-    moriio_dp_size_local: Option<String>,
-    #[arg(long, hide = true)]
-    moriio_remote_hosts: Option<String>,
-    #[arg(long, hide = true)]
-    moriio_decode_hosts: Option<String>,
+/// Flags without which it would be another proxy, and what to write instead.
+const REFUSED: [(&str, &str); 4] = [
+    ("configuration", "give each of its keys as a flag"),
+    ("configuration-file", "give each key as a flag"),
+    ("moriio-write-mode", NO_MORIIO),
+    ("moriio-parallel-dispatch", NO_MORIIO),
+];
+/// Flags that mean nothing here, what they are told as, and why.
+const UNUSED: [(&str, &str, &str); 22] = [
+    ("inference-pool", "inference-pool", OWN_RULES),
+    ("pool-group", "pool-group", OWN_RULES),
+    ("ec-connector", "ec-connector", "media are encoded where the prompt is computed"),
+    ("decode-chunk-size", "decode-chunk-size", "decode is one request"),
+    (
+        "max-idle-conns-per-host",
+        "max-idle-conns-per-host",
+        "1024 are kept, to all engines together",
+    ),
+    ("enable-p2p-pull", "enable-p2p-pull", "the KV of third engines is not pulled"),
+    ("tracing", "tracing", "OTEL_EXPORTER_OTLP_ENDPOINT turns traces on"),
+    ("zap-devel", "zap-*", OWN_LOG),
+    ("zap-encoder", "zap-*", OWN_LOG),
+    ("zap-log-level", "zap-*", OWN_LOG),
+    ("zap-stacktrace-level", "zap-*", OWN_LOG),
+    ("zap-time-encoding", "zap-*", OWN_LOG),
+    ("moriio-decode-notify-port", "moriio-*", NO_MORIIO),
+    ("moriio-decode-handshake-port", "moriio-*", NO_MORIIO),
+    ("moriio-prefill-notify-port", "moriio-*", NO_MORIIO),
+    ("moriio-prefill-handshake-port", "moriio-*", NO_MORIIO),
+    ("moriio-local-pod-ip", "moriio-*", NO_MORIIO),
+    ("moriio-tp-size", "moriio-*", NO_MORIIO),
+    ("moriio-dp-size", "moriio-*", NO_MORIIO),
+    ("moriio-dp-size-local", "moriio-*", NO_MORIIO),
+    ("moriio-remote-hosts", "moriio-*", NO_MORIIO),
+    ("moriio-decode-hosts", "moriio-*", NO_MORIIO),
+];
+const OWN_RULES: &str = "prefill-allow says where prompts may be sent to be computed";
+const OWN_LOG: &str = "RUST_LOG says what is logged";
+const NO_MORIIO: &str = "MoRI-IO is not supported";
+
+/// Those of [`REFUSED`] and [`UNUSED`] that ask for something.
+#[derive(Clone, Debug, Default)]
+struct Foreign(Vec<&'static str>);
+
+impl Foreign {
+    fn names() -> impl Iterator<Item = &'static str> {
+        REFUSED.iter().map(|(flag, _)| *flag).chain(UNUSED.iter().map(|(flag, ..)| *flag))
+    }
+}
+
+impl Args for Foreign {
+    fn augment_args(command: Command) -> Command {
+        let arg = |name| Arg::new(name).long(name).hide(true).num_args(0..=1);
+        let args = Self::names().map(|name| arg(name).default_missing_value("true"));
+        // The only one that is taken from the environment too.
+        command.args(args).mut_arg("inference-pool", |arg| arg.env("INFERENCE_POOL"))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Foreign {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let asks = |name: &&str| {
+            let value = matches.get_one::<String>(name);
+            value.is_some_and(|value| !value.is_empty() && boolean(value) != Ok(false))
+        };
+        Ok(Self(Self::names().filter(asks).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 impl LlmdArgs {
     /// What would be another proxy if it were passed over.
     pub(crate) fn faults(&self) -> Vec<String> {
-        let MoriioArgs { moriio_write_mode, moriio_parallel_dispatch, .. } = &self.moriio;
-        let refused = [
-            ("configuration", self.configuration.is_some(), "give each of its keys as a flag"),
-            ("configuration-file", self.configuration_file.is_some(), "give each key as a flag"),
-            ("moriio-write-mode", *moriio_write_mode == Some(true), "MoRI-IO is not supported"),
-            (
-                "moriio-parallel-dispatch",
-                *moriio_parallel_dispatch == Some(true),
-                "MoRI-IO is not supported",
-            ),
-        ];
-        let refused = refused.into_iter().filter(|(_, given, _)| *given);
-        refused.map(|(flag, _, why)| format!("{flag}: {why}")).collect()
+        let refused = REFUSED.iter().filter(|(flag, _)| self.foreign.0.contains(flag));
+        refused.map(|(flag, why)| format!("{flag}: {why}")).collect()
     }
 
     /// What was asked for and means nothing here, and why.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let own_flag = "prefill-allow says where prompts may be sent to be computed";
-        let logs = "RUST_LOG says what is logged";
-        let zap = [
-            &self.zap_devel,
-            &self.zap_encoder,
-            &self.zap_log_level,
-            &self.zap_stacktrace_level,
-            &self.zap_time_encoding,
-        ];
-        let MoriioArgs {
-            moriio_write_mode: _,
-            moriio_parallel_dispatch: _,
-            moriio_decode_notify_port,
-            moriio_decode_handshake_port,
-            moriio_prefill_notify_port,
-            moriio_prefill_handshake_port,
-            moriio_local_pod_ip,
-            moriio_tp_size,
-            moriio_dp_size,
-            moriio_dp_size_local,
-            moriio_remote_hosts,
-            moriio_decode_hosts,
-        } = &self.moriio;
-        let moriio = [
-            moriio_decode_notify_port,
-            moriio_decode_handshake_port,
-            moriio_prefill_notify_port,
-            moriio_prefill_handshake_port,
-            moriio_local_pod_ip,
-            moriio_tp_size,
-            moriio_dp_size,
-            moriio_dp_size_local,
-            moriio_remote_hosts,
-            moriio_decode_hosts,
-        ];
-        let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        let given = [
-            ("inference-pool", has(&self.inference_pool), own_flag),
-            ("pool-group", has(&self.pool_group), own_flag),
-            (
-                "ec-connector",
-                has(&self.ec_connector),
-                "media are encoded where the prompt is computed",
-            ),
-            (
-                "decode-chunk-size",
-                self.decode_chunk_size.is_some_and(|size| size > 0),
-                "decode is one request",
-            ),
-            (
-                "max-idle-conns-per-host",
-                self.max_idle_conns_per_host.is_some(),
-                "1024 are kept, to all engines together",
-            ),
-            (
-                "enable-p2p-pull",
-                self.enable_p2p_pull == Some(true),
-                "the KV of third engines is not pulled",
-            ),
-            ("tracing", self.tracing.is_some(), "OTEL_EXPORTER_OTLP_ENDPOINT turns traces on"),
-            ("zap-*", zap.into_iter().any(has), logs),
-            ("moriio-*", moriio.into_iter().any(has), "MoRI-IO is not supported"),
-        ];
-        let given = given.into_iter().filter(|(_, given, _)| *given);
-        given.map(|(flag, _, why)| format!("{flag}: it has no effect, {why}")).collect()
+        let unused = UNUSED.iter().filter(|(flag, ..)| self.foreign.0.contains(flag));
+        let mut notes: Vec<_> =
+            unused.map(|(_, told, why)| format!("{told}: it has no effect, {why}")).collect();
+        notes.dedup();
+        notes
     }
 }
 
