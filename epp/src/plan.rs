@@ -3,7 +3,7 @@
 use crate::config::EppSettings;
 use stator_body::{ParserSet, parser};
 use stator_engine_signals::fetch::TlsOptions;
-use stator_epp_config::{Parser, Plan};
+use stator_epp_config::Plan;
 use stator_epp_plugins::settings::{EngineSpecs as Specs, HttpSource, Render, Scheme, Tokens};
 use stator_epp_signals::scrape::{EngineSpecs, Mapping, Mappings, ScrapeSettings};
 use stator_epp_signals::tokenizer::{RenderError, RenderSettings, Renderer};
@@ -43,20 +43,8 @@ pub(crate) fn scraping(settings: &EppSettings) -> anyhow::Result<(ScrapeSettings
 
 /// The parsers of a plan.
 pub(crate) fn parsers(plan: &Plan) -> ParserSet {
-    let named = plan.parsers.iter().filter_map(|known| parser(name(*known)).ok());
+    let named = plan.parsers.iter().filter_map(|known| parser(known.name()).ok());
     ParserSet::new(named.collect())
-}
-
-fn name(parser: Parser) -> &'static str {
-    match parser {
-        Parser::OpenAi => "openai-parser",
-        Parser::Anthropic => "anthropic-parser",
-        Parser::VllmHttp => "vllmhttp-parser",
-        Parser::SglangHttp => "sglanghttp-parser",
-        Parser::VllmGrpc => "vllmgrpc-parser",
-        Parser::VertexAi => "vertexai-parser",
-        Parser::Passthrough => "passthrough-parser",
-    }
 }
 
 /// The server that renders prompts, where the configuration names one.
@@ -66,7 +54,7 @@ fn name(parser: Parser) -> &'static str {
 /// For addresses and certificates that cannot be used.
 pub(crate) fn renderer(plan: &Plan) -> Result<Option<Renderer>, RenderError> {
     let Some(Tokens::Model { render: Some(render), .. }) = &plan.tokens else { return Ok(None) };
-    let Render { url, timeout, ca_cert_path, client_cert, insecure_skip_verify, .. } = render;
+    let Render { url, timeout, ca_cert_path, client_cert, insecure_skip_verify } = render;
     let tls = TlsOptions {
         insecure_skip_verify: *insecure_skip_verify,
         ca_path: ca_cert_path.as_ref().map(PathBuf::from),
@@ -119,27 +107,18 @@ fn mapping(engine: &Specs) -> anyhow::Result<Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::EppArgs;
-    use clap::Parser as _;
+    use crate::config::tests::configured;
     use stator_epp_scheduler::{Endpoint, Roles};
     use stator_protos::{WorkerId, WorkerRank};
     use std::sync::Arc;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: EppArgs,
-    }
 
     fn mappings(extractor: &str) -> Mappings {
         let text = format!(
             "{{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: \
              [{{type: queue-scorer}}, {{type: core-metrics-extractor, parameters: {extractor}}}]}}"
         );
-        let line = Line::try_parse_from(["epp", "--pool-name=a", "--config-text", &text]);
-        let settings = line.expect("the flags are known").args.try_into();
-        let settings: EppSettings =
-            settings.unwrap_or_else(|error: stator_runtime::config::ConfigError| panic!("{error}"));
+        let settings = configured(&["--pool-name=a"], &text);
+        let settings = settings.unwrap_or_else(|error| panic!("{error}"));
         scraping(&settings).expect("the names of metrics are sound").1
     }
 

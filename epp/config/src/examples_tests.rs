@@ -39,8 +39,8 @@ fn outline(plan: &Plan) -> String {
         names(&program.response_headers),
     ];
     let placement = (program.uses_kv, program.saturation, kv_weights, &plan.in_flight);
-    let edges = (plan.response_path, parsers, tokens, precise, &plan.metrics, &plan.models);
-    let others = (&plan.discovery, &plan.replicas, &plan.agent_identity, &plan.reporters);
+    let edges = (plan.response_path, parsers, tokens, precise, &plan.metrics);
+    let others = (&plan.discovery, &plan.agent_identity, &plan.reporters);
     let waiting = (plan.detector, &plan.flow_control, plan.features, plan.verifies_served);
     format!("{profiles:#?} {names:?} {placement:?} {edges:?} {others:?} {waiting:?}")
 }

@@ -30,12 +30,8 @@ pub struct Plan {
     pub topology: Vec<String>,
     /// How metrics of endpoints are read; `None` if they are not.
     pub metrics: Option<Metrics>,
-    /// How the models of endpoints are read; `None` if they are not.
-    pub models: Option<HttpSource>,
     /// The file with the endpoints; `None` if they come from Kubernetes.
     pub discovery: Option<FileDiscovery>,
-    /// What replicas tell each other.
-    pub replicas: Replicas,
     /// Where the fairness identity of a request comes from if no header says it, first to last.
     pub agent_identity: Vec<IdSource>,
     /// Numbers about each request for the data plane.
@@ -55,9 +51,6 @@ pub struct Plan {
 pub struct Features {
     /// Whether requests wait here: gate `flowControl`, off by default.
     pub flow_control: bool,
-    /// Whether a replica that does not lead follows the endpoints too: gate
-    /// `haPopulateNonLeaderDatastore`, on by default.
-    pub populate_standby: bool,
 }
 
 /// How much of an answer plug-ins must see.
@@ -91,18 +84,32 @@ pub enum Parser {
 }
 
 impl Parser {
+    const ALL: [Self; 7] = [
+        Self::OpenAi,
+        Self::Anthropic,
+        Self::VllmHttp,
+        Self::SglangHttp,
+        Self::VllmGrpc,
+        Self::VertexAi,
+        Self::Passthrough,
+    ];
+
     /// The parser of a type name.
     pub(crate) fn of(type_name: &str) -> Option<Self> {
-        Some(match type_name {
-            "openai-parser" => Self::OpenAi,
-            "anthropic-parser" => Self::Anthropic,
-            "vllmhttp-parser" => Self::VllmHttp,
-            "sglanghttp-parser" => Self::SglangHttp,
-            "vllmgrpc-parser" => Self::VllmGrpc,
-            "vertexai-parser" => Self::VertexAi,
-            "passthrough-parser" => Self::Passthrough,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|parser| parser.name() == type_name)
+    }
+
+    /// Its type name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai-parser",
+            Self::Anthropic => "anthropic-parser",
+            Self::VllmHttp => "vllmhttp-parser",
+            Self::SglangHttp => "sglanghttp-parser",
+            Self::VllmGrpc => "vllmgrpc-parser",
+            Self::VertexAi => "vertexai-parser",
+            Self::Passthrough => "passthrough-parser",
+        }
     }
 }
 
@@ -113,17 +120,6 @@ pub struct Metrics {
     pub source: HttpSource,
     /// What they mean.
     pub extractor: MetricsExtractor,
-}
-
-/// What replicas tell each other, as far as the configuration says; types of plug-ins.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replicas {
-    /// What finds other replicas.
-    pub discovery: Option<String>,
-    /// What shares state with them.
-    pub syncer: Option<String>,
-    /// How often.
-    pub interval: Option<Duration>,
 }
 
 /// How requests wait.
@@ -143,8 +139,6 @@ pub struct FlowControl {
     pub default_negative_band: Band,
     /// How full the pool may be for a band to dispatch.
     pub usage_limit: UsageLimit,
-    /// Whether requests of negative priority that are in flight give way to others.
-    pub evicts: bool,
 }
 
 /// Requests of one priority.

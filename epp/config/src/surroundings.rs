@@ -2,9 +2,9 @@
 
 use crate::document::{BandEntry, Document, Given, PluginEntry, Reference};
 use crate::findings::Findings;
-use crate::plan::{Band, FlowControl, Metrics, Replicas};
+use crate::plan::{Band, FlowControl, Metrics};
 use stator_epp_plugins::settings::{
-    Detector, FileDiscovery, HttpSource, InFlightLoad, Precise, Settings, Tokens,
+    Detector, FileDiscovery, InFlightLoad, Precise, Settings, Tokens,
 };
 use stator_epp_plugins::{AttributeReporter, BuildContext};
 use std::time::Duration;
@@ -105,38 +105,26 @@ impl Surroundings<'_> {
         Some(Metrics { source: http.clone(), extractor: extractor? })
     }
 
-    /// The source of models, if one is named.
-    pub(crate) fn models(&self) -> Option<HttpSource> {
-        let mut sources = self.document.data_layer.sources.iter();
-        sources.find_map(|source| match self.settings(&source.reference)? {
-            Settings::ModelsSource(http) => {
+    /// Warns of what is configured and has no effect here.
+    pub(crate) fn warn_idle(&self) {
+        let layer = &self.document.data_layer;
+        for source in &layer.sources {
+            if let Some(Settings::ModelsSource) = self.settings(&source.reference) {
                 self.findings.warn(&source.reference.path, "has no effect here");
-                Some(http.clone())
             }
-            _ => None,
-        })
+        }
+        for reference in [&layer.peer_discovery, &layer.syncer].into_iter().flatten() {
+            if self.document.plugin(&reference.name).is_some() {
+                let message = "has no effect here: replicas with --peers share what they know";
+                self.findings.warn(&reference.path, message);
+            }
+        }
     }
 
     pub(crate) fn discovery(&self) -> Option<FileDiscovery> {
         match self.settings(self.document.data_layer.discovery.as_ref()?)? {
             Settings::FileDiscovery(file) => Some(file.clone()),
             _ => None,
-        }
-    }
-
-    pub(crate) fn replicas(&self) -> Replicas {
-        let layer = &self.document.data_layer;
-        let type_name = |reference: &Option<Reference>| {
-            let reference = reference.as_ref()?;
-            let plugin = self.document.plugin(&reference.name)?;
-            let message = "has no effect here: replicas with --peers share what they know";
-            self.findings.warn(&reference.path, message);
-            Some(plugin.type_name.clone())
-        };
-        Replicas {
-            discovery: type_name(&layer.peer_discovery),
-            syncer: type_name(&layer.syncer),
-            interval: layer.sync_interval,
         }
     }
 
@@ -156,7 +144,6 @@ impl Surroundings<'_> {
             default_band: self.band(&flow.default_band)?,
             default_negative_band: self.band(&flow.default_negative_band)?,
             usage_limit: *usage_limit,
-            evicts: flow.enable_eviction.value,
         })
     }
 

@@ -31,17 +31,15 @@ pub(crate) fn wire(
     let detector = around.detector();
     let program = program(document, context, order, saturation(detector?));
     let gate = |name| document.gates.iter().any(|gate| gate.name == name && gate.on);
-    let features = Features {
-        flow_control: gate("flowControl"),
-        populate_standby: gate("haPopulateNonLeaderDatastore"),
-    };
+    let features = Features { flow_control: gate("flowControl") };
     let parser = |entry: &Reference| Parser::of(&document.plugin(&entry.name)?.type_name);
     let is_identity = |settings: &Settings| match settings {
         Settings::AgentIdentity(sources) => Some(sources.clone()),
         _ => None,
     };
     // Everything is looked at before anything is given up, for all faults to be found.
-    let (metrics, models) = (around.metrics(), around.models());
+    let metrics = around.metrics();
+    around.warn_idle();
     let agent_identity = around.only(is_identity).unwrap_or_default();
     let (tokens, precise, in_flight) = (around.tokens(), around.precise(), around.in_flight());
     let program = program?;
@@ -54,9 +52,7 @@ pub(crate) fn wire(
         in_flight,
         topology: context.topology_labels(),
         metrics,
-        models,
         discovery: around.discovery(),
-        replicas: around.replicas(),
         agent_identity,
         reporters: around.reporters(),
         verifies_served: document.plugins.iter().any(|plugin| plugin.type_name == VERIFIER),

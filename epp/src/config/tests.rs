@@ -20,6 +20,13 @@ fn settings(flags: &str) -> Result<EppSettings, ConfigError> {
     args(flags).try_into()
 }
 
+/// What a configuration comes to with these flags.
+pub(crate) fn configured(flags: &[&str], text: &str) -> Result<EppSettings, ConfigError> {
+    let line = ["epp", "--config-text", text];
+    let line = Line::try_parse_from(line.iter().chain(flags)).expect("the flags are known");
+    line.args.try_into()
+}
+
 pub(crate) fn good(flags: &str) -> EppSettings {
     settings(flags).unwrap_or_else(|error| panic!("{flags}: {error}"))
 }
@@ -276,9 +283,7 @@ fn a_configuration_may_name_the_endpoints_and_their_events() {
     let text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n\
                 dataLayer: {discovery: {pluginRef: f}}\n\
                 plugins: [{type: file-discovery, name: f, parameters: {path: /pods.yaml}}]";
-    let line = Line::try_parse_from(["epp", "--config-text", text]).expect("the flags are known");
-    let settings: EppSettings =
-        line.args.try_into().unwrap_or_else(|error: ConfigError| panic!("{error}"));
+    let settings = configured(&[], text).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(
         settings.pools[0].source,
         PoolSource::File { path: "/pods.yaml".into(), followed: true }
@@ -288,10 +293,7 @@ fn a_configuration_may_name_the_endpoints_and_their_events() {
     let text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n\
                 plugins: [{type: precise-prefix-cache-producer, parameters: \
                 {kvEventsConfig: {podDiscoveryConfig: {socketPort: 5600}}}}]";
-    let flags = ["epp", "--pool-name=a", "--config-text", text];
-    let line = Line::try_parse_from(flags).expect("the flags are known");
-    let settings: EppSettings =
-        line.args.try_into().unwrap_or_else(|error: ConfigError| panic!("{error}"));
+    let settings = configured(&["--pool-name=a"], text).unwrap_or_else(|error| panic!("{error}"));
     let ports = Some(KvEventPorts { live: 5600, replay: None });
     assert_eq!(settings.kv_events, Some(KvEventSettings { ports, ..KvEventSettings::default() }));
 }
@@ -304,18 +306,14 @@ fn the_precise_index_is_as_configured() {
                 kvCacheBackendConfigs: [{name: gpu}, {name: cpu, weight: 0.4}]}, \
                 kvEventsConfig: {zmqEndpoint: 'tcp://*:5557', topicFilter: 'kv@', \
                 discoverPods: false, podDiscoveryConfig: {podNamespace: models}}}}]";
-    let of = |flags: &[&str]| {
-        let line = ["epp", "--pool-name=a", "--config-text", text];
-        let line = Line::try_parse_from(line.iter().chain(flags)).expect("the flags are known");
-        EppSettings::try_from(line.args)
-    };
-    let settings = of(&["--max-index-blocks=4096"]).unwrap_or_else(|error| panic!("{error}"));
+    let of = |flag| configured(&["--pool-name=a", flag], text);
+    let settings = of("--max-index-blocks=4096").unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(settings.max_index_blocks, 2000);
     assert_eq!(settings.tier_weights, TierWeights { host: 0.4, ..TierWeights::default() });
     let events = settings.kv_events.expect("engines connect");
     assert_eq!((events.ports, events.bind.as_deref()), (None, Some("tcp://0.0.0.0:5557")));
     assert_eq!((&*events.topic, events.pods.namespace.as_deref()), ("kv@", Some("models")));
-    let error = of(&["--pool=n/b=9012"]).err().expect("one socket cannot serve two pools");
+    let error = of("--pool=n/b=9012").err().expect("one socket cannot serve two pools");
     let fault = "kvEventsConfig.zmqEndpoint: \"tcp://0.0.0.0:5557\" is for the engines of 1 pool, \
                  and there are 2";
     assert_eq!(error.0, [fault]);

@@ -63,7 +63,7 @@ fn policy(band: &Band) -> BandPolicy {
             Fairness::GlobalStrict => stator_queue::Fairness::GlobalStrict,
             Fairness::RoundRobin => stator_queue::Fairness::RoundRobin,
             // What a flow has got, in tokens; those of answers count double.
-            Fairness::ProgramAware(_) => {
+            Fairness::ProgramAware => {
                 stator_queue::Fairness::Vtc { input_weight: 1, output_weight: 2 }
             }
         },

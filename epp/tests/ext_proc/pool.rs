@@ -10,7 +10,7 @@ use stator_epp::exchange::Interest;
 use stator_epp::ext_proc::Settings;
 use stator_epp::observe::Observe;
 use stator_epp::pool::Pool;
-use stator_epp_config::{Options, Parser};
+use stator_epp_config::Options;
 use stator_epp_metrics::PoolView as Shown;
 use stator_epp_pool::{Pod, PoolSpec, PoolView, Rewrite, RewriteRule, RewriteTarget, Rewrites};
 use stator_epp_pool::{endpoints_of, worker_of};
@@ -111,7 +111,12 @@ impl Bed {
         let shown: Arc<dyn Shown> = pool.clone();
         metrics.pools.add(&shown);
         let settings = DirectorSettings {
-            parsers: ParserSet::new(plan.parsers.iter().map(|known| read_by(*known)).collect()),
+            parsers: ParserSet::new(
+                plan.parsers
+                    .iter()
+                    .map(|known| parser(known.name()).expect("it is there"))
+                    .collect(),
+            ),
             interest: Interest::Nothing,
             leaves_early: false,
             scores: choices.scores,
@@ -260,17 +265,4 @@ fn load(engine: &Engine) -> EngineLoad {
         lora: Some(lora),
         ..EngineLoad::default()
     }
-}
-
-fn read_by(known: Parser) -> &'static dyn stator_body::Parser {
-    let name = match known {
-        Parser::OpenAi => "openai-parser",
-        Parser::Anthropic => "anthropic-parser",
-        Parser::VllmHttp => "vllmhttp-parser",
-        Parser::SglangHttp => "sglanghttp-parser",
-        Parser::VllmGrpc => "vllmgrpc-parser",
-        Parser::VertexAi => "vertexai-parser",
-        Parser::Passthrough => "passthrough-parser",
-    };
-    parser(name).expect("each has its parser")
 }

@@ -4,7 +4,6 @@ use super::Settings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
 use stator_epp_scheduler::plugin::Built;
-use std::time::Duration;
 
 /// Which request of a flow is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,31 +24,7 @@ pub enum Fairness {
     /// One after the other.
     RoundRobin,
     /// By what each has got.
-    ProgramAware(ProgramAware),
-}
-
-/// Settings of `program-aware-fairness`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ProgramAware {
-    /// What counts.
-    pub strategy: Strategy,
-    /// Weight of the service that a flow has attained.
-    pub service_weight: f64,
-    /// Weight of how long its first request waits.
-    pub head_wait_weight: f64,
-    /// How long it takes until attained service counts half.
-    pub half_life: Duration,
-    /// How long an idle flow is remembered.
-    pub idle_ttl: Duration,
-    /// How often idle flows are looked for.
-    pub sweep_interval: Duration,
-}
-
-/// What counts for `program-aware-fairness`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    /// The least attained service first.
-    LeastAttainedService,
+    ProgramAware,
 }
 
 /// How saturated a pool may be for a band to dispatch.
@@ -118,32 +93,18 @@ pub(crate) fn round_robin(_: &mut Params<'_>, context: &mut BuildContext) -> Bui
 
 /// `program-aware-fairness`.
 pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    let strategy = params.choice("strategy", &[("las", Strategy::LeastAttainedService)]);
-    let service_weight = params.number("lasWeightService", 0.8, Bound::AtLeast(0.0));
-    let head_wait_weight = params.number("lasWeightHeadWait", 0.2, Bound::AtLeast(0.0));
-    let mut seconds = |name, default| {
-        Duration::from_secs_f64(params.number(name, default, Bound::Within(0.001, 1e9)))
-    };
-    let fairness = ProgramAware {
-        strategy,
-        service_weight,
-        head_wait_weight,
-        half_life: seconds("lasHalfLifeSeconds", 60.0),
-        idle_ttl: seconds("evictionTtlSeconds", 3600.0),
-        sweep_interval: seconds("evictionSweepSeconds", 300.0),
-    };
-    for name in [
-        "strategy",
-        "lasWeightService",
-        "lasWeightHeadWait",
-        "lasHalfLifeSeconds",
-        "evictionTtlSeconds",
-        "evictionSweepSeconds",
-    ] {
+    params.choice("strategy", &[("las", ())]);
+    params.number("lasWeightService", 0.8, Bound::AtLeast(0.0));
+    params.number("lasWeightHeadWait", 0.2, Bound::AtLeast(0.0));
+    let seconds = ["lasHalfLifeSeconds", "evictionTtlSeconds", "evictionSweepSeconds"];
+    for name in seconds {
+        params.number(name, 1.0, Bound::Within(0.001, 1e9));
+    }
+    for name in ["strategy", "lasWeightService", "lasWeightHeadWait"].into_iter().chain(seconds) {
         params.without_effect(name);
     }
     params.note("type", "flows share by the tokens that they used, output counted twice");
-    context.settle(Settings::Fairness(Fairness::ProgramAware(fairness)))
+    context.settle(Settings::Fairness(Fairness::ProgramAware))
 }
 
 /// `static-usage-limit-policy`.

@@ -83,8 +83,8 @@ pub(crate) fn metrics_source(params: &mut Params<'_>, context: &mut BuildContext
 
 /// `models-data-source`.
 pub(crate) fn models_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    let source = http_source(params, "/v1/models");
-    context.settle(Settings::ModelsSource(source))
+    http_source(params, "/v1/models");
+    context.settle(Settings::ModelsSource)
 }
 
 /// `core-metrics-extractor`.

@@ -8,11 +8,11 @@ mod precise;
 mod tokens;
 
 pub use endpoints::FileDiscovery;
-pub use flow::{Eviction, Fairness, Ordering, ProgramAware, Shape, Strategy, UsageLimit};
+pub use flow::{Eviction, Fairness, Ordering, Shape, UsageLimit};
 pub use load::{Concurrency, ConcurrencyMode, Detector, InFlightLoad, Utilization};
 pub use metrics::{EngineSpecs, HttpSource, MetricsExtractor, Scheme};
 pub use precise::{KvEvents, PodFilter, Precise};
-pub use tokens::{ImageEstimate, Render, Tokens};
+pub use tokens::{Render, Tokens};
 
 pub(crate) use endpoints::file_discovery;
 pub(crate) use flow::{
@@ -44,7 +44,7 @@ pub enum Settings {
     /// Read metrics from endpoints.
     MetricsSource(HttpSource),
     /// Read the models that endpoints serve.
-    ModelsSource(HttpSource),
+    ModelsSource,
     /// Make sense of metrics.
     MetricsExtractor(MetricsExtractor),
     /// Read endpoints from a file.

@@ -19,11 +19,9 @@ fn check(type_name: &str, parameters: Value, wanted: &Settings) {
 
 #[test]
 fn prompts_are_estimated_tokenized_or_rendered() {
-    let images = ImageEstimate::Dynamic { factor: 1024.0, default_resolution: (640, 360) };
-    check("token-producer", Value::Null, &Settings::Tokens(Tokens::Estimate(images)));
+    check("token-producer", Value::Null, &Settings::Tokens(Tokens::Estimate));
     let fixed = json!({"estimate": {"image": {"mode": "static", "static": {"staticToken": 9}}}});
-    let tokens = Tokens::Estimate(ImageEstimate::Static { tokens: 9 });
-    check("token-producer", fixed, &Settings::Tokens(tokens));
+    check("token-producer", fixed, &Settings::Tokens(Tokens::Estimate));
     let local = Tokens::Model { name: "m".to_owned(), render: None };
     check("tokenizer", json!({"modelName": "m"}), &Settings::Tokens(local));
     let Settings::Tokens(Tokens::Model { render: Some(render), .. }) =
@@ -206,13 +204,8 @@ fn policies_have_settings() {
     check("priority-holdback-policy", parameters, &Settings::UsageLimit(holdback));
     let ordering = Settings::Ordering(Ordering::EarliestDeadline);
     check("edf-ordering-policy", Value::Null, &ordering);
-    let Settings::Fairness(Fairness::ProgramAware(fairness)) =
-        settings("program-aware-fairness", json!({"lasHalfLifeSeconds": 30}))
-    else {
-        panic!("it leaves settings of its own");
-    };
-    assert_eq!(fairness.half_life, Duration::from_secs(30));
-    assert_eq!((fairness.service_weight, fairness.head_wait_weight), (0.8, 0.2));
+    let fairness = Settings::Fairness(Fairness::ProgramAware);
+    check("program-aware-fairness", json!({"lasHalfLifeSeconds": 30}), &fairness);
     check_errors(
         "priority-holdback-policy",
         json!({"maxCeiling": 2}),

@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tokens {
     /// Four bytes of text are a token.
-    Estimate(ImageEstimate),
+    Estimate,
     /// A tokenizer of this model.
     Model {
         /// The model.
@@ -21,23 +21,6 @@ pub enum Tokens {
     },
 }
 
-/// How many tokens an image is taken for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ImageEstimate {
-    /// One for so many pixels.
-    Dynamic {
-        /// Pixels of a token.
-        factor: f64,
-        /// Width and height of an image that tells neither.
-        default_resolution: (u64, u64),
-    },
-    /// Always as many.
-    Static {
-        /// The tokens.
-        tokens: u64,
-    },
-}
-
 /// A vLLM server that renders prompts to tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Render {
@@ -45,8 +28,6 @@ pub struct Render {
     pub url: String,
     /// How long a text may take.
     pub timeout: Duration,
-    /// How long a prompt with images may take.
-    pub multimodal_timeout: Duration,
     /// Authorities to trust instead of the system's, as a PEM file.
     pub ca_cert_path: Option<String>,
     /// Certificate to show, and its key, as PEM files.
@@ -63,7 +44,7 @@ pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext
     let (renders, estimates) = (params.has("vllm"), params.has("estimate"));
     let model = params.text("modelName");
     let render = params.within("vllm", render);
-    let images = params.within("estimate", |params| {
+    params.within("estimate", |params| {
         params.without_effect("image");
         params.within("image", image)
     });
@@ -75,7 +56,7 @@ pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext
     }
     let tokens = match model {
         Some(name) => Tokens::Model { name, render: renders.then_some(render) },
-        None => Tokens::Estimate(images),
+        None => Tokens::Estimate,
     };
     context.settle(Settings::Tokens(tokens))
 }
@@ -90,26 +71,23 @@ fn render(params: &mut Params<'_>) -> Render {
         params.wrong("url", format!("{url:?} does not begin with http:// or https://"));
     }
     params.without_effect("mmTimeout");
+    params.duration("mmTimeout", Duration::from_secs(30));
     Render {
         url,
         timeout: params.duration("timeout", Duration::from_secs(5)),
-        multimodal_timeout: params.duration("mmTimeout", Duration::from_secs(30)),
         ca_cert_path: params.text("caCertPath"),
         client_cert: cert.zip(key),
         insecure_skip_verify: params.flag("insecureSkipVerify", false),
     }
 }
 
-fn image(params: &mut Params<'_>) -> ImageEstimate {
-    let is_static = params.choice("mode", &[("dynamic", false), ("static", true)]);
-    let default_resolution = params.within("defaultResolution", |params| {
-        (params.whole("width", 640, 1..=1 << 20), params.whole("height", 360, 1..=1 << 20))
+fn image(params: &mut Params<'_>) {
+    params.choice("mode", &[("dynamic", ()), ("static", ())]);
+    params.within("defaultResolution", |params| {
+        for side in ["width", "height"] {
+            params.whole(side, 1, 1..=1 << 20);
+        }
     });
-    let factor =
-        params.within("dynamic", |params| params.number("factor", 1024.0, Bound::Above(0.0)));
-    let tokens = params.within("static", |params| params.whole("staticToken", 256, 1..=1 << 20));
-    match is_static {
-        true => ImageEstimate::Static { tokens },
-        false => ImageEstimate::Dynamic { factor, default_resolution },
-    }
+    params.within("dynamic", |params| params.number("factor", 1024.0, Bound::Above(0.0)));
+    params.within("static", |params| params.whole("staticToken", 256, 1..=1 << 20));
 }
