@@ -32,7 +32,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::Service;
 
 /// How long each line is measured.
 const MEASURE: Duration = Duration::from_secs(2);
@@ -153,11 +152,11 @@ fn sent(body: &[u8]) -> Bytes {
 
 /// Asks once, until `size` bytes and so the whole body have come back. The stream stays open as
 /// long: who ends it early does not want an answer any more.
-async fn pick(service: &mut ExtProc<PoolDirector>, messages: Bytes, size: usize) {
+async fn pick(service: &ExtProc<PoolDirector>, messages: Bytes, size: usize) {
     let messages = stream::once(ready(Ok::<_, Status>(Frame::data(messages))));
     let body = Body::new(StreamBody::new(messages.chain(stream::pending())));
     let request = Request::post(PROCESS).body(body).expect("it is a request");
-    let mut answers = service.call(request).await.expect("it is infallible").into_body();
+    let mut answers = service.answer(request).into_body();
     let mut came = 0;
     while came < size {
         let frame = answers.frame().await.expect("the body comes back");
@@ -166,14 +165,14 @@ async fn pick(service: &mut ExtProc<PoolDirector>, messages: Bytes, size: usize)
 }
 
 async fn measure(endpoints: u8, size: usize) {
-    let mut service = service(endpoints);
+    let service = service(endpoints);
     let (start, mut number, mut best) = (Instant::now(), 0, f64::MAX);
     while start.elapsed() < MEASURE {
         let batch: Vec<_> = (0..BATCH).map(|at| sent(&chat(size, number + at))).collect();
         number += BATCH;
         let begun = Instant::now();
         for messages in batch {
-            pick(&mut service, messages, size).await;
+            pick(&service, messages, size).await;
         }
         best = best.min(begun.elapsed().as_secs_f64() * 1e9 / BATCH as f64);
     }

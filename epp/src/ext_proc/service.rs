@@ -5,10 +5,7 @@ use super::settings::Settings;
 use crate::exchange::Director;
 use http::{HeaderValue, Request, Response, header};
 use stator_epp_metrics::Streams;
-use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
 
@@ -37,7 +34,7 @@ impl<D: Director> ExtProc<D> {
     }
 
     /// Begins to answer a request; the answer's body is what works.
-    pub(super) fn answer(&self, request: Request<Body>) -> Response<Body> {
+    pub fn answer(&self, request: Request<Body>) -> Response<Body> {
         if request.uri().path() != PROCESS {
             let method = request.uri().path();
             return Status::unimplemented(format!("no method {method:?}")).into_http();
@@ -62,19 +59,5 @@ impl<D> Clone for ExtProc<D> {
             settings: self.settings.clone(),
             streams: self.streams.clone(),
         }
-    }
-}
-
-impl<D: Director> tonic::codegen::Service<Request<Body>> for ExtProc<D> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Ready<Result<Response<Body>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        ready(Ok(self.answer(request)))
     }
 }

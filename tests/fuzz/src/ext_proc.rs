@@ -13,7 +13,6 @@ use stator_epp::headers::Headers;
 use std::sync::Arc;
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::Service;
 
 /// Bytes before each message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
@@ -43,9 +42,8 @@ pub fn run(script: Script, settings: Settings, chunks: Vec<Bytes>) -> Outcome {
     let body = Body::new(StreamBody::new(stream::iter(chunks)));
     let uri = format!("http://picker/{SERVICE}/Process");
     let request = Request::post(uri).body(body).expect("it is an address");
-    let mut service = ExtProc::new(Arc::new(script), settings, None);
-    let response = service.call(request).now_or_never().expect("it answers at once");
-    let mut body = response.expect("it cannot fail").into_body();
+    let service = ExtProc::new(Arc::new(script), settings, None);
+    let mut body = service.answer(request).into_body();
     let mut bytes = Vec::new();
     for _ in 0..FRAMES_MAX {
         let frame = body.frame().now_or_never().expect("all came: nothing is to be waited for");
