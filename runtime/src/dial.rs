@@ -3,7 +3,7 @@
 //! [`DialArgs`] are the flags, [`Dial`] what they mean, [`Target`] one process that is reached. The
 //! files are read at each connection, so that renewed certificates count.
 
-use crate::tls::{self, ClientFiles};
+use crate::tls::ClientFiles;
 use clap::Args;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
@@ -192,7 +193,7 @@ async fn connect(files: ClientFiles, uri: &Uri) -> std::io::Result<TlsStream<Tcp
     // Reading two small files costs less than the handshake.
     let config = tokio::task::spawn_blocking(move || files.config());
     let config = config.await.map_err(std::io::Error::other)?.map_err(std::io::Error::other)?;
-    tls::connect(config, name, stream).await
+    TlsConnector::from(config).connect(name, stream).await
 }
 
 #[cfg(test)]

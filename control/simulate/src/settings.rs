@@ -18,7 +18,7 @@ pub(crate) struct Settings {
     pub(crate) split: Option<Split>,
     /// How sessions are bound to workers.
     pub(crate) sessions: Option<SessionSettings>,
-    /// Workers of each role that have a given adapter loaded.
+    /// LoRA adapters, and where they are loaded.
     pub(crate) adapters: Adapters,
     pub(crate) timing: Timing,
     pub(crate) limits: Limits,

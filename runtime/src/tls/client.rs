@@ -5,16 +5,12 @@ use super::{TlsError, certificate, provider};
 use rustls::client::WebPkiServerVerifier;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{InvalidDnsNameError, ServerName};
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 /// The files of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientFiles {
+pub(crate) struct ClientFiles {
     /// PEM file with the authorities of servers.
     pub ca: PathBuf,
     /// Folder with our `tls.crt` and `tls.key`, for servers that ask for a certificate.
@@ -29,7 +25,7 @@ impl ClientFiles {
     /// # Errors
     ///
     /// When one cannot be read, or does not hold what it should.
-    pub fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
+    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let pem = read(self.ca.clone())?;
         let mut roots = RootCertStore::empty();
         for authority in certificate::parse_chain(&self.ca, &pem)? {
@@ -59,21 +55,8 @@ impl ClientFiles {
     /// # Errors
     ///
     /// When it is no name.
-    pub fn server_name(&self, host: &str) -> Result<ServerName<'static>, InvalidDnsNameError> {
+    pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, InvalidDnsNameError> {
         let name = self.server_name.as_deref().unwrap_or(host);
         ServerName::try_from(name.to_owned())
     }
-}
-
-/// Speaks TLS over a connection, as its client.
-///
-/// # Errors
-///
-/// When the server is not whom it should be, or does not take us for whom we are.
-pub async fn connect<T: AsyncRead + AsyncWrite + Unpin>(
-    config: Arc<ClientConfig>,
-    name: ServerName<'static>,
-    stream: T,
-) -> io::Result<TlsStream<T>> {
-    TlsConnector::from(config).connect(name, stream).await
 }

@@ -3,7 +3,6 @@
 //!
 //! [`server_config`] turns checked [`Settings`] into a rustls configuration that any server can
 //! use. [`Listener`] accepts connections with it, or plain ones, so that a server has one path.
-//! [`ClientFiles`] are what a client knows.
 
 mod certificate;
 mod client;
@@ -15,7 +14,7 @@ pub(crate) mod testkit;
 #[cfg(test)]
 mod tests;
 
-pub use client::{ClientFiles, connect};
+pub(crate) use client::ClientFiles;
 pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Listener, Peer};
 pub use reload::{RELOAD_INTERVAL, Reload};
 pub use suites::{CipherSuites, UnsupportedSuites};

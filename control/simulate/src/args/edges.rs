@@ -2,7 +2,6 @@
 
 use super::check::Faulty;
 use crate::settings::{Adapters, Edges};
-use crate::time::MS;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stator_placement::{Affinity, SessionSettings};
@@ -56,8 +55,8 @@ impl EdgeArgs {
     pub(super) fn edges(&self, faulty: &mut Faulty) -> Edges {
         let count = faulty.count("edges", self.edges, 1, 64);
         let interval = self.peer_interval_ms;
-        let exchange = (interval != 0.0)
-            .then(|| faulty.ms("peer_interval_ms", interval, 1.0, 60_000.0).max(MS));
+        let exchange =
+            (interval != 0.0).then(|| faulty.ms("peer_interval_ms", interval, 1.0, 60_000.0));
         Edges { count, exchange }
     }
 

@@ -118,6 +118,7 @@ impl Policy for Placed {
         let stats = self.placement.stats();
         stats.bookings..=stats.bookings + stats.expired_bookings as usize
     }
+
     fn booked(&self, worker: WorkerNumber, now: Ps) -> PeerLoad {
         self.placement.booked(rank(worker), Time(duration(now)))
     }

@@ -204,20 +204,18 @@ impl Maker {
     /// Source: the published shape of Mooncake's toolagent trace, clusters 0, 46 and 74.
     fn agent(&mut self, at: Ps) {
         let kind = self.random.below(100);
-        let number = if kind < 39 {
-            1
-        } else if kind < 54 {
-            2
-        } else {
-            0
+        let number = match kind {
+            0..39 => 1,
+            39..54 => 2,
+            _ => 0,
         };
         let place = self.prefix_of(number, TOOL_PREFIXES.len());
         let shared = self.tools[place];
         match kind {
             0..39 => {
                 let question = self.random.between(100, 2_000);
-                let answer = self.random.below(2) * 17 + 3;
-                let answer = if answer == 3 { 3 } else { self.random.between(20, 80) };
+                let answer =
+                    if self.random.below(2) == 0 { 3 } else { self.random.between(20, 80) };
                 self.session(at, shared, &[(question, answer)], 0.0);
             }
             39..54 => {

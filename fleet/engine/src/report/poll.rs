@@ -2,7 +2,6 @@
 
 use super::{Engine, EngineReport, read};
 use crate::fetch::{self, Bearer, Connection, FetchError, Origin};
-use std::fmt;
 use std::time::Duration;
 
 /// How pages are asked for.
@@ -43,13 +42,6 @@ pub struct Poller {
     connection: Connection,
     request: Vec<u8>,
     reports: Vec<EngineReport>,
-}
-
-impl fmt::Debug for Poller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, settings, connection, .. } = self;
-        f.debug_tuple("Poller").field(engine).field(settings).field(connection).finish()
-    }
 }
 
 /// A page, until the next is asked for.
