@@ -15,7 +15,8 @@ pub mod topic;
 
 /// Generated types of the request plane (`stator.worker.v1`).
 ///
-/// They stop at the edges that speak gRPC; no other module names them.
+/// The words between proxy, fleet and agent; engines, dialects, `placement` and `model` have types of
+/// their own.
 pub mod worker {
     #![allow(missing_docs, unreachable_pub, clippy::all)]
     tonic::include_proto!("stator.worker.v1");

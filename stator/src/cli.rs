@@ -12,9 +12,9 @@ use stator_worker_agent::{AgentArgs, EngineArgs, OperateArgs};
 /// Serves large language models across fleets of engines: places every request on the worker
 /// that already holds its prefix and has room.
 ///
-/// Every flag has an environment variable (`STATOR_` and its name) and a key of the same name in
-/// the file that `--config` names. The command line wins over the environment, the environment
-/// over the file.
+/// Every flag has an environment variable (`STATOR_` and its name; `STATOR_BENCH_` and
+/// `STATOR_SIMULATE_` for those two) and a key of the same name in the file that `--config` names.
+/// The command line wins over the environment, the environment over the file.
 #[derive(Debug, Parser)]
 #[command(name = "stator", version, arg_required_else_help = true)]
 struct Line {

@@ -72,7 +72,7 @@ const UNUSED: [(&str, &str, &str); 22] = [
     ("moriio-decode-hosts", "moriio-*", NO_MORIIO),
 ];
 const OWN_RULES: &str = "prefill-allow says where prompts may be sent to be computed";
-const OWN_LOG: &str = "RUST_LOG says what is logged";
+const OWN_LOG: &str = "--log-level and --log-format say what is logged";
 const NO_MORIIO: &str = "MoRI-IO is not supported";
 
 /// Those of [`REFUSED`] and [`UNUSED`] that ask for something.
