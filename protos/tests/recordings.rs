@@ -149,28 +149,6 @@ fn every_recorded_load_report_is_read() {
 }
 
 #[test]
-fn signed_and_unsigned_names_are_one() {
-    let signed = |payload: &[u8]| {
-        let text = |name: &str| [&[0xa0 | name.len() as u8], name.as_bytes()].concat();
-        [
-            &[0x92, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x91, 0x82][..],
-            &text("type"),
-            &text("BlockRemoved"),
-            &text("block_hashes"),
-            payload,
-        ]
-        .concat()
-    };
-    // 2^64 - 2 as vLLM sends it, and the same bits as SGLang does.
-    let unsigned = [&[0x91, 0xcf][..], &(u64::MAX - 1).to_be_bytes()].concat();
-    let removed = |payload: &[u8]| decode(&signed(payload)).unwrap().batch.events;
-    assert_eq!(removed(&unsigned), removed(&[0x91, 0xfe]));
-    assert!(
-        matches!(&removed(&[0x91, 0xfe])[0], KvEvent::Removed(r) if r.hashes == [u64::MAX - 1])
-    );
-}
-
-#[test]
 fn every_recording_survives_our_own_encoding() {
     for (file, payload, _) in recordings() {
         let decoded = decode(&payload).unwrap();

@@ -335,9 +335,9 @@ impl Planes {
 struct Tasks {
     agent: Arc<service::Agent>,
     server: JoinHandle<()>,
-    /// Publishing, replay and heartbeat: they have no end of their own.
-    /// Of the event plane.
+    /// Publishing and replay.
     planes: [JoinHandle<()>; 2],
+    /// Has no end of its own.
     heartbeat: JoinHandle<()>,
     /// Follows the files of the request plane's certificate.
     reload: Option<JoinHandle<()>>,

@@ -15,7 +15,6 @@ use flags::Flags;
 use stator_protos::discovery::Role;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 /// What an agent wants of the engine that it starts.
@@ -41,10 +40,6 @@ pub struct Options {
     /// Where engines that exchange KV introduce themselves: the handshake of NIXL, the bootstrap
     /// server of Mooncake. Rank r takes the r-th port from here.
     pub side_channel: Option<SocketAddr>,
-    /// Devices that share each layer; `None` leaves it to the engine and its own flags.
-    pub tensor_parallel: Option<NonZeroU32>,
-    /// Copies of the model in the engine; `None` leaves it to the engine and its own flags.
-    pub data_parallel: Option<NonZeroU32>,
     /// What requests to it have to present; `None` leaves it to its own flags.
     pub key: Option<Key>,
     /// The engine's own flags, which go after ours as they are.
@@ -175,8 +170,6 @@ impl Options {
             role: Role::Aggregated,
             connector: None,
             side_channel: None,
-            tensor_parallel: None,
-            data_parallel: None,
             key: None,
             extra: Vec::new(),
         }
@@ -210,26 +203,6 @@ pub fn data_parallel_ranks(extra: &[String]) -> u32 {
 /// An address as a command line has it: without the brackets of IPv6.
 fn host(address: IpAddr) -> String {
     address.to_string()
-}
-
-/// The sizes that the agent sets, each under its engine's name.
-///
-/// # Errors
-///
-/// [`CommandError::Repeated`] where the user sets it as well.
-fn sizes<const N: usize>(
-    flags: &Flags,
-    sizes: [(&str, Option<NonZeroU32>); N],
-) -> Result<Vec<String>, CommandError> {
-    let mut args = Vec::new();
-    for (name, size) in sizes {
-        let Some(size) = size else { continue };
-        if flags.has(&name.replace('_', "-")) {
-            return Err(CommandError::Repeated { flag: format!("--{name}"), count: 2 });
-        }
-        args.extend(words([&format!("--{name}"), &size.to_string()]));
-    }
-    Ok(args)
 }
 
 /// Words of a command line.

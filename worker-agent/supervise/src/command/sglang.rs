@@ -1,7 +1,7 @@
 //! SGLang's command line. Source: SGLang 0.5.23, `ServerArgs`.
 
 use super::flags::Dialect;
-use super::{CommandError, EngineCommand, Key, Options, host, python_env, secrets, sizes, words};
+use super::{CommandError, EngineCommand, Key, Options, host, python_env, secrets, words};
 use serde_json::json;
 use stator_protos::discovery::Role;
 use std::path::PathBuf;
@@ -66,8 +66,6 @@ pub fn sglang(options: &Options) -> Result<EngineCommand, CommandError> {
         args.extend(words(["--kv-events-config", &config.to_string()]));
     }
     args.extend(disaggregation(options));
-    let parallel = [("tp-size", options.tensor_parallel), ("dp-size", options.data_parallel)];
-    args.extend(sizes(&flags, parallel)?);
     args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
     // No line of log for each request.
     if !flags.has("log-level-http") {

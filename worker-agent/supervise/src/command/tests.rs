@@ -128,9 +128,6 @@ fn a_flag_that_comes_twice_is_refused() {
     assert_eq!(error, "engine flag --dtype: given 2 times, at most once");
     let error = refusal(vllm, &options(&["-tp", "2", "--tensor-parallel-size", "4"]));
     assert_eq!(error, "engine flag -tp: given 2 times, at most once");
-    let mut both = options(&["-tp", "2"]);
-    both.tensor_parallel = NonZeroU32::new(2);
-    refusal(vllm, &both);
     line(vllm, &options(&["--middleware", "a", "--middleware", "b"]));
     line(vllm, &options(&["--limit.image", "1", "--limit.video", "2"]));
 }
@@ -150,14 +147,13 @@ fn an_sglang_takes_its_role_and_a_bootstrap_port() {
     let mut options = with_events(&[]);
     options.role = Role::Prefill;
     options.side_channel = Some("127.0.0.1:8998".parse().unwrap());
-    options.data_parallel = NonZeroU32::new(2);
     let command = sglang(&options).unwrap();
     assert_eq!(command.program, PathBuf::from("python3"));
     let line = command.args.join(" ");
     assert!(line.starts_with("-m sglang.launch_server --model-path /models/tiny"), "{line}");
     let role = "--disaggregation-mode prefill --disaggregation-transfer-backend mooncake";
     assert!(line.contains(role), "{line}");
-    assert!(line.contains("--disaggregation-bootstrap-port 8998 --dp-size 2"), "{line}");
+    assert!(line.contains("--disaggregation-bootstrap-port 8998"), "{line}");
     let address = ("SGLANG_HOST_IP".into(), "127.0.0.1".into());
     assert!(command.env.contains(&address), "{:?}", command.env);
     options.role = Role::Decode;
@@ -211,8 +207,6 @@ fn a_trtllm_with_a_role_needs_a_file() {
     );
     options.extra = vec!["--extra_llm_api_options".into(), "options.yaml".into()];
     line(trtllm, &options);
-    options.data_parallel = NonZeroU32::new(2);
-    refusal(trtllm, &options);
 }
 
 #[test]

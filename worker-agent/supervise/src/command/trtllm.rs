@@ -2,7 +2,7 @@
 //! because it needs a GPU.
 
 use super::flags::{Dialect, Flags};
-use super::{CommandError, EngineCommand, Options, host, python_env, sizes, words};
+use super::{CommandError, EngineCommand, Options, host, python_env, words};
 use serde_json::{Map, Value, json};
 use stator_protos::discovery::Role;
 use std::path::PathBuf;
@@ -39,8 +39,8 @@ const KV_CACHE_FLAGS: [(&str, &str); 2] = [
 ///
 /// # Errors
 ///
-/// [`CommandError`] where the user's flags contradict ours or themselves, a role has no file, a key
-/// is given, or data-parallel ranks are asked for, which that file sets too.
+/// [`CommandError`] where the user's flags contradict ours or themselves, a role has no file, or a
+/// key is given.
 pub fn trtllm(options: &Options) -> Result<EngineCommand, CommandError> {
     options.refuse_encode("trtllm")?;
     let flags = options.flags(&DIALECT)?;
@@ -50,17 +50,12 @@ pub fn trtllm(options: &Options) -> Result<EngineCommand, CommandError> {
         let file = "--config FILE with cache_transceiver_config after `--`";
         return Err(unsupported(format!("role {role} needs {file}")));
     }
-    if let Some(ranks) = options.data_parallel.filter(|ranks| ranks.get() > 1) {
-        let file = "enable_attention_dp in the file of --config";
-        return Err(unsupported(format!("{ranks} data-parallel ranks are {file}")));
-    }
     if options.key.is_some() {
         return Err(unsupported("its server asks for no key".to_owned()));
     }
     let mut args = vec![options.model.clone()];
     args.extend(words(["--host", &host(options.http.ip())]));
     args.extend(words(["--port", &options.http.port().to_string()]));
-    args.extend(sizes(&flags, [("tensor_parallel_size", options.tensor_parallel)])?);
     if !flags.has("backend") {
         args.extend(words(["--backend", "pytorch"]));
     }

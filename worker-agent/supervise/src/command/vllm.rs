@@ -1,7 +1,7 @@
 //! vLLM's command line. Source: `vllm serve --help=all` of 0.32.0, which also ran in the tests.
 
 use super::flags::{Dialect, Flags};
-use super::{CommandError, EngineCommand, Options, host, python_env, secrets, sizes, words};
+use super::{CommandError, EngineCommand, Options, host, python_env, secrets, words};
 use serde_json::json;
 use stator_protos::discovery::Role;
 
@@ -66,11 +66,6 @@ pub fn vllm(options: &Options) -> Result<EngineCommand, CommandError> {
         args.extend(words(["--kv-events-config", &config.to_string()]));
     }
     args.extend(transfer(options, &flags));
-    let parallel = [
-        ("tensor-parallel-size", options.tensor_parallel),
-        ("data-parallel-size", options.data_parallel),
-    ];
-    args.extend(sizes(&flags, parallel)?);
     args.extend(DEFAULTS.iter().filter(|flag| !flags.has(flag)).map(|flag| format!("--{flag}")));
     args.extend(options.extra.iter().cloned());
     let program = options.program.clone().unwrap_or_else(|| "vllm".into());
@@ -100,7 +95,7 @@ fn env(options: &Options, flags: &Flags) -> Vec<(String, String)> {
     let mut env = python_env();
     let mut turn_on = |name: &str| env.push((name.to_owned(), "1".to_owned()));
     turn_on("VLLM_SERVER_DEV_MODE");
-    if flags.is_on(LORA) && has_one_server(options, flags) {
+    if flags.is_on(LORA) && has_one_server(flags) {
         turn_on("VLLM_ALLOW_RUNTIME_LORA_UPDATING");
     }
     env.extend(options.key.iter().map(|key| ("VLLM_API_KEY".to_owned(), key.0.clone())));
@@ -118,10 +113,8 @@ fn env(options: &Options, flags: &Flags) -> Vec<(String, String)> {
 }
 
 /// Whether all requests come to one API server; without a word of it there is one for each rank.
-fn has_one_server(options: &Options, flags: &Flags) -> bool {
-    let ranks =
-        options.data_parallel.map_or(flags.count("data-parallel-size"), |ranks| ranks.get());
-    let servers =
-        if flags.has("api-server-count") { flags.count("api-server-count") } else { ranks };
-    servers == 1
+fn has_one_server(flags: &Flags) -> bool {
+    let counted =
+        ["api-server-count", "data-parallel-size"].into_iter().find(|flag| flags.has(flag));
+    counted.is_none_or(|flag| flags.count(flag) == 1)
 }
