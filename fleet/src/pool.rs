@@ -13,7 +13,7 @@ use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
-use stator_queue::{Entry, Fairness};
+use stator_queue::Entry;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,7 @@ impl Pool {
         let policies = queue.bands.iter().map(|band| band.policy);
         let charges_answers = policies
             .chain([queue.default_band, queue.default_negative_band])
-            .any(|policy| matches!(policy.fairness, Fairness::Vtc { .. }));
+            .any(|policy| policy.fairness.counts_answers());
         let state = Mutex::new(state);
         Some(Arc::new_cyclic(|pool| {
             let gate = Gate::new(Entrance(pool.clone()), queue.clone());

@@ -2,9 +2,12 @@
 //!
 //! Each policy gives each flow that has something waiting a rank, and the least rank is next.
 //! A flow's rank changes only when its own head or its own account does, so that a heap of ranks
-//! is always right and every step costs the logarithm of the number of flows.
+//! is always right and every step costs the logarithm of the number of flows. The one exception is
+//! least attained service, which compares each flow with all others at every turn.
 
 use crate::invalid::Findings;
+use crate::settings::{LONGEST, MS, SECOND};
+use std::time::Duration;
 
 /// Which flow of a band is next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +38,26 @@ pub enum Fairness {
         /// Weight of an answer's token, 0 to 1000.
         output_weight: u32,
     },
+    /// Least attained service: the flow of the highest sum of two parts, each weighted and scaled
+    /// to 0..1 over the flows that wait. One is how little it has got, in tokens, an answer's
+    /// counting twice, of which half is forgotten every `half_life`; the other how long its head
+    /// has waited. A turn takes time in proportion to the flows that wait.
+    ///
+    /// Source: `program-aware-fairness` of the llm-d router.
+    Las {
+        /// Weight of what it has got, in thousandths, up to 1,000,000.
+        service_weight: u32,
+        /// Weight of its head's wait, in thousandths, up to 1,000,000.
+        wait_weight: u32,
+        /// 1 ms to 24 h.
+        half_life: Duration,
+        /// How long a flow with nothing waiting is remembered, 1 s to 24 h.
+        idle: Duration,
+    },
 }
+
+/// What a token of an answer counts for in [`Fairness::Las`]; one of a prompt counts 1.
+const LAS_OUTPUT_WEIGHT: f64 = 2.0;
 
 impl Fairness {
     pub(crate) fn check(self, name: &str, findings: &mut Findings) {
@@ -51,7 +73,19 @@ impl Fairness {
                 let output = format!("{name}.output_weight");
                 findings.range(&output, u64::from(output_weight), 0..=1000);
             }
+            Self::Las { service_weight, wait_weight, half_life, idle } => {
+                for (field, weight) in [("service", service_weight), ("wait", wait_weight)] {
+                    findings.range(&format!("{name}.{field}_weight"), weight.into(), 0..=1_000_000);
+                }
+                findings.duration(&format!("{name}.half_life"), half_life, MS..=LONGEST);
+                findings.duration(&format!("{name}.idle"), idle, SECOND..=LONGEST);
+            }
         }
+    }
+
+    /// Whether the tokens of answers count.
+    pub fn counts_answers(self) -> bool {
+        matches!(self, Self::Vtc { .. } | Self::Las { .. })
     }
 }
 
@@ -67,6 +101,22 @@ pub(crate) struct Share {
     round: u64,
     /// Deficit round robin: credit in tokens. Virtual token counters: the counter.
     balance: u64,
+    /// Least attained service: what it had got at the time `as_of`, in weighted tokens.
+    attained: f64,
+    as_of: u64,
+}
+
+impl Share {
+    /// Weighted tokens that it has got and that are not forgotten.
+    pub(crate) fn attained(&self, half_life: Duration, now: u64) -> f64 {
+        let half_lives = now.saturating_sub(self.as_of) as f64 / half_life.as_nanos() as f64;
+        self.attained * (-half_lives).exp2()
+    }
+
+    fn gets(&mut self, weighted_tokens: f64, half_life: Duration, now: u64) {
+        self.attained = self.attained(half_life, now) + weighted_tokens;
+        self.as_of = now;
+    }
 }
 
 /// The state that all flows of a band share.
@@ -91,7 +141,7 @@ impl Turns {
     pub(crate) fn joins(&mut self, share: &mut Share, least: Option<Rank>) {
         share.place = self.next_place();
         match self.fairness {
-            Fairness::GlobalStrict | Fairness::RoundRobin => {}
+            Fairness::GlobalStrict | Fairness::RoundRobin | Fairness::Las { .. } => {}
             // The end of the present round is still to come.
             Fairness::Drr { .. } => (share.balance, share.round) = (0, self.cursor.0 - 1),
             Fairness::Vtc { .. } => {
@@ -123,7 +173,7 @@ impl Turns {
     pub(crate) fn rank(&self, share: &mut Share, head: (u64, u64), head_tokens: u32) -> Rank {
         match self.fairness {
             Fairness::GlobalStrict => head,
-            Fairness::RoundRobin => (share.place, 0),
+            Fairness::RoundRobin | Fairness::Las { .. } => (share.place, 0),
             Fairness::Drr { quantum_tokens } => {
                 let rounds = rounds_to_pay(share.balance, head_tokens, quantum_tokens);
                 if rounds > 0 {
@@ -144,7 +194,7 @@ impl Turns {
     }
 
     /// The head of a settled flow is served.
-    pub(crate) fn served(&mut self, share: &mut Share, tokens: u32) {
+    pub(crate) fn served(&mut self, share: &mut Share, tokens: u32, now: u64) {
         match self.fairness {
             Fairness::GlobalStrict => {}
             Fairness::RoundRobin => share.place = self.next_place(),
@@ -156,14 +206,29 @@ impl Turns {
             Fairness::Vtc { input_weight, .. } => {
                 add(&mut share.balance, input_weight, cost(tokens))
             }
+            Fairness::Las { half_life, .. } => share.gets(cost(tokens) as f64, half_life, now),
         }
     }
 
     /// A flow's running requests have produced tokens; returns whether that counts here.
-    pub(crate) fn charge(&self, share: &mut Share, tokens: u64) -> bool {
-        let Fairness::Vtc { output_weight, .. } = self.fairness else { return false };
-        add(&mut share.balance, output_weight, tokens);
+    pub(crate) fn charge(&self, share: &mut Share, tokens: u64, now: u64) -> bool {
+        match self.fairness {
+            Fairness::Vtc { output_weight, .. } => add(&mut share.balance, output_weight, tokens),
+            Fairness::Las { half_life, .. } => {
+                share.gets(LAS_OUTPUT_WEIGHT * tokens as f64, half_life, now);
+            }
+            Fairness::GlobalStrict | Fairness::RoundRobin | Fairness::Drr { .. } => return false,
+        }
         true
+    }
+
+    /// Where all waiting flows must be compared to find the next.
+    pub(crate) fn compares(&self) -> Option<Comparison> {
+        let Fairness::Las { service_weight, wait_weight, half_life, .. } = self.fairness else {
+            return None;
+        };
+        let [service_weight, wait_weight] = [service_weight, wait_weight].map(f64::from);
+        Some(Comparison { service_weight, wait_weight, half_life })
     }
 
     fn next_place(&mut self) -> u64 {
@@ -175,6 +240,60 @@ impl Turns {
     fn last_visit(&self, share: &Share) -> u64 {
         let (round, place) = self.cursor;
         if share.place <= place { round } else { round - 1 }
+    }
+}
+
+/// How flows are compared by least attained service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Comparison {
+    service_weight: f64,
+    wait_weight: f64,
+    half_life: Duration,
+}
+
+impl Comparison {
+    /// The best of some flows, each with its account and when its head came; of equal ones the one
+    /// that joined first.
+    pub(crate) fn best<'s>(
+        self,
+        flows: impl Iterator<Item = (u32, &'s Share, u64)> + Clone,
+        now: u64,
+    ) -> Option<u32> {
+        // Rounded, so that what differs by errors of arithmetic alone is equal.
+        let service = |share: &Share| (share.attained(self.half_life, now) * 1e3).round();
+        let wait = |arrival: u64| now.saturating_sub(arrival) as f64;
+        let services = Span::of(flows.clone().map(|(_, share, _)| service(share)));
+        let waits = Span::of(flows.clone().map(|(.., arrival)| wait(arrival)));
+        let score = |share: &Share, arrival| {
+            let score = self.service_weight * (1.0 - services.scale(service(share)))
+                + self.wait_weight * waits.scale(wait(arrival));
+            (score * 1e6).round()
+        };
+        let scored = flows.map(|(flow, share, arrival)| (score(share, arrival), share.place, flow));
+        scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(.., flow)| flow)
+    }
+}
+
+/// The least and the greatest of some numbers.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    least: f64,
+    greatest: f64,
+}
+
+impl Span {
+    fn of(numbers: impl Iterator<Item = f64>) -> Self {
+        let nothing = Self { least: f64::INFINITY, greatest: f64::NEG_INFINITY };
+        numbers.fold(nothing, |span, number| Self {
+            least: span.least.min(number),
+            greatest: span.greatest.max(number),
+        })
+    }
+
+    /// 0 for the least, 1 for the greatest; one half where all are equal.
+    fn scale(self, number: f64) -> f64 {
+        let width = self.greatest - self.least;
+        if width > 0.0 { (number - self.least) / width } else { 0.5 }
     }
 }
 

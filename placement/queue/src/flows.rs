@@ -110,7 +110,7 @@ impl Flows {
         let flow = &mut self.flows[number as usize];
         settle(&self.turns, flow, slots);
         if served {
-            self.turns.served(&mut flow.share, tokens);
+            self.turns.served(&mut flow.share, tokens, now);
         }
         flow.waiting.remove(slot, &mut slots.at_flow);
         flow.waiting.shrink();
@@ -126,9 +126,22 @@ impl Flows {
     }
 
     /// The flow whose turn it is, and its head.
-    pub(crate) fn next(&mut self) -> Option<(u32, u32)> {
-        let (rank, flow) = self.ranks.first()?;
-        self.turns.visits(rank);
+    pub(crate) fn next(&mut self, slots: &Slots, now: u64) -> Option<(u32, u32)> {
+        let flow = match self.turns.compares() {
+            Some(comparison) => {
+                let waiting = self.ranks.numbers().filter_map(|number| {
+                    let flow = &self.flows[number as usize];
+                    let (_, head) = flow.waiting.first()?;
+                    Some((number, &flow.share, slots[head].arrival))
+                });
+                comparison.best(waiting, now)?
+            }
+            None => {
+                let (rank, flow) = self.ranks.first()?;
+                self.turns.visits(rank);
+                flow
+            }
+        };
         let (_, slot) = self.flows[flow as usize].waiting.first()?;
         Some((flow, slot))
     }
@@ -153,7 +166,7 @@ impl Flows {
     pub(crate) fn charge(&mut self, slots: &Slots, id: FlowId, tokens: u64, now: u64) {
         let Some(&number) = self.by_id.get(&id) else { return };
         let flow = &mut self.flows[number as usize];
-        if !self.turns.charge(&mut flow.share, tokens) {
+        if !self.turns.charge(&mut flow.share, tokens, now) {
             return;
         }
         if flow.waiting.is_empty() {

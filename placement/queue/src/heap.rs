@@ -33,6 +33,11 @@ impl Heap {
         self.items.is_empty()
     }
 
+    /// All numbers, in no order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + Clone {
+        self.items.iter().map(|(_, number)| *number)
+    }
+
     /// The least key and its number.
     pub(crate) fn first(&self) -> Option<((u64, u64), u32)> {
         self.items.first().map(|(key, number)| (key.parts(), *number))

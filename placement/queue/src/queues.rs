@@ -1,5 +1,6 @@
 //! All that waits for one pool.
 
+use crate::Fairness;
 use crate::band::Band;
 use crate::bounds::Usage;
 use crate::entry::{BandPlace, Entry, FlowId, Head, Ticket, Verdict};
@@ -92,7 +93,8 @@ impl<T> Queues<T> {
         let mut tries = self.settings.head_of_line.tries();
         for rank in 0..self.bands.len() {
             let stopped = loop {
-                let Some((flow, slot)) = self.bands[rank].flows.next() else { break false };
+                let next = self.bands[rank].flows.next(&self.slots, now);
+                let Some((flow, slot)) = next else { break false };
                 let head = self.head(rank, slot, now);
                 match verdict(&head, payload(&mut self.payloads, slot)) {
                     Verdict::Go => dispatched.push(self.dispatch(&head, true, now)),
@@ -364,12 +366,15 @@ impl<T> Queues<T> {
 
     fn forget_idle(&mut self, now: u64) {
         let since = |idle: Duration| now.saturating_sub(nanos(idle));
-        let flows_since = since(self.settings.flow_idle);
         let bands_since = since(self.settings.band_idle);
         let most = self.settings.idle_flows_max as usize;
         let forgotten = &mut self.forgotten;
         self.bands.retain_mut(|band| {
-            band.flows.forget(flows_since, most);
+            let flow_idle = match band.policy.fairness {
+                Fairness::Las { idle, .. } => idle,
+                _ => self.settings.flow_idle,
+            };
+            band.flows.forget(since(flow_idle), most);
             let stays = band.configured
                 || band.usage.requests > 0
                 || band.flows.len() > 0

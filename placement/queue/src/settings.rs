@@ -11,9 +11,9 @@ use std::time::Duration;
 /// Most bands there can be.
 const BANDS_MAX: u32 = 64;
 /// Longest time that can be set for anything.
-const LONGEST: Duration = Duration::from_secs(86_400);
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// How the requests of one priority wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,12 +227,22 @@ mod tests {
             ordering: Ordering::ShortestPrompt { ageing_tokens_per_s: 0 },
         };
         let vtc = Fairness::Vtc { input_weight: 0, output_weight: 1001 };
+        let las = Fairness::Las {
+            service_weight: 1_000_001,
+            wait_weight: 0,
+            half_life: Duration::ZERO,
+            idle: Duration::ZERO,
+        };
         let settings = QueueSettings {
             bands: vec![
                 BandSettings { priority: 7, policy: wrong },
                 BandSettings {
                     priority: 7,
                     policy: BandPolicy { fairness: vtc, ..BandPolicy::default() },
+                },
+                BandSettings {
+                    priority: 8,
+                    policy: BandPolicy { fairness: las, ..BandPolicy::default() },
                 },
             ],
             bands_max: 1,
@@ -257,8 +267,11 @@ mod tests {
             bands.priority: 7 is not there once; \
             bands[7].fairness.input_weight: 0 is not in 1..=1000; \
             bands[7].fairness.output_weight: 1001 is not in 0..=1000; \
+            bands[8].fairness.service_weight: 1000001 is not in 0..=1000000; \
+            bands[8].fairness.half_life: 0ns is not in 1ms..=86400s; \
+            bands[8].fairness.idle: 0ns is not in 1s..=86400s; \
             total.requests: 2000000 is not in 1..=1000000; \
-            bands_max: 1 is not in 2..=64; \
+            bands_max: 1 is not in 3..=64; \
             head_of_line.tries: 0 is not in 1..=10000; \
             idle_flows_max: 0 is not in 1..=1000000; \
             ttl_max: 90000s is not in 1ms..=86400s; \

@@ -50,7 +50,8 @@ impl Turns {
     pub(super) fn served(&mut self, flow: Flow, tokens: u32) -> Option<String> {
         let largest = i64::from(self.largest);
         let (share, limit) = match self.fairness {
-            Fairness::GlobalStrict => return None,
+            // What is forgotten, and how long heads wait, decide as well.
+            Fairness::GlobalStrict | Fairness::Las { .. } => return None,
             Fairness::RoundRobin => (1, 2),
             Fairness::Drr { quantum_tokens } => {
                 (tokens.max(1).into(), i64::from(quantum_tokens) + 2 * largest)

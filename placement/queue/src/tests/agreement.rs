@@ -58,6 +58,10 @@ fn any_policy() -> impl Strategy<Value = BandPolicy> {
             input_weight,
             output_weight
         }),
+        (0..3u32, 0..3u32, 1..50u64).prop_map(|(service_weight, wait_weight, half_life)| {
+            let (half_life, idle) = (ms(half_life), ms(3_600_000));
+            Fairness::Las { service_weight, wait_weight, half_life, idle }
+        }),
     ];
     let ordering = prop_oneof![
         Just(Ordering::Fcfs),

@@ -94,6 +94,43 @@ fn a_flow_that_comes_late_neither_catches_up_nor_waits_for_others() {
     }
 }
 
+#[test]
+fn what_a_flow_attained_is_forgotten_by_half_lives_and_waiting_counts_beside_it() {
+    let las = |service_weight, wait_weight| Fairness::Las {
+        service_weight,
+        wait_weight,
+        half_life: ms(100),
+        idle: ms(3_600_000),
+    };
+    // Flow 1 got 800 tokens at first and flow 2 got 300 after so many half-lives.
+    let next = |fairness, half_lives: u64, waits: [u64; 2]| {
+        let mut queues = queues(BandPolicy { fairness, ..BandPolicy::default() });
+        let charged = ms(100 * half_lives);
+        for (flow, at) in [(1, ms(0)), (2, charged)] {
+            queues.push(entry(flow, 1, 0), at, &mut Vec::new()).expect("there is room");
+            queues.pop(at, &mut |_: &Head, _: &mut u32| Verdict::Go, &mut Vec::new());
+        }
+        queues.charge(0, FlowId(1), 400, ms(0));
+        queues.charge(0, FlowId(2), 150, charged);
+        for (flow, wait) in [1, 2].into_iter().zip(waits) {
+            let came = charged + ms(100 - wait);
+            queues.push(entry(flow, 1, 0), came, &mut Vec::new()).expect("there is room");
+        }
+        let mut first = None;
+        let mut verdict = |head: &Head, _: &mut u32| {
+            first.get_or_insert(head.flow);
+            Verdict::Stop
+        };
+        queues.pop(charged + ms(100), &mut verdict, &mut Vec::new());
+        first.expect("two wait")
+    };
+    assert_eq!(next(las(800, 200), 0, [0, 0]), FlowId(2));
+    assert_eq!(next(las(800, 200), 1, [0, 0]), FlowId(2), "400 are left of 800");
+    assert_eq!(next(las(800, 200), 2, [0, 0]), FlowId(1), "200 are left of 800");
+    assert_eq!(next(las(800, 200), 0, [90, 0]), FlowId(2), "service weighs more");
+    assert_eq!(next(las(200, 800), 0, [90, 0]), FlowId(1), "waiting weighs more");
+}
+
 /// How many of the next so many are of flow 1 and of flow 2.
 fn flows_of_next(queues: &mut Queues<u32>, count: usize) -> [usize; 2] {
     let (mut left, mut dispatched) = (count, Vec::new());

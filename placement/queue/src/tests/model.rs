@@ -27,6 +27,10 @@ struct Share {
     last_visit: u64,
     /// The visit since which it may be served.
     since: u64,
+    /// Weighted tokens that it got, and when.
+    got: Vec<(f64, Duration)>,
+    /// Those that joined earlier have lower ones.
+    joined: usize,
 }
 
 struct Band {
@@ -150,10 +154,13 @@ impl Model {
 
     pub(super) fn charge(&mut self, band: i32, flow: FlowId, tokens: u64) {
         let Some(band) = self.bands.get_mut(&band) else { return };
-        if let Fairness::Vtc { output_weight, .. } = band.fairness
-            && let Some(share) = band.shares.get_mut(&flow)
-        {
-            share.counter += u64::from(output_weight) * tokens;
+        let Some(share) = band.shares.get_mut(&flow) else { return };
+        match band.fairness {
+            Fairness::Vtc { output_weight, .. } => {
+                share.counter += u64::from(output_weight) * tokens;
+            }
+            Fairness::Las { .. } => share.got.push((2.0 * tokens as f64, self.now)),
+            _ => {}
         }
     }
 
@@ -200,6 +207,39 @@ impl Model {
             Fairness::RoundRobin => *free.first()?,
             Fairness::Vtc { .. } => {
                 *free.iter().min_by_key(|flow| self.bands[&band].shares[flow].counter)?
+            }
+            Fairness::Las { service_weight, wait_weight, half_life, .. } => {
+                let shares = &self.bands[&band].shares;
+                let attained = |flow: &FlowId| {
+                    let sum = shares[flow].got.iter().fold(0.0, |sum, (tokens, at)| {
+                        let half_lives = (self.now - *at).div_duration_f64(half_life);
+                        sum + tokens * 0.5f64.powf(half_lives)
+                    });
+                    (sum * 1e3).round()
+                };
+                let waited = |flow: &FlowId| {
+                    self.head(band, *flow)
+                        .map_or(0.0, |head| (self.now - head.arrival).as_nanos() as f64)
+                };
+                let scaled = |all: Vec<f64>| {
+                    let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+                    let width = all.iter().copied().fold(0.0, f64::max) - least;
+                    let scale =
+                        move |one: f64| if width > 0.0 { (one - least) / width } else { 0.5 };
+                    all.into_iter().map(scale).collect::<Vec<_>>()
+                };
+                let services = scaled(free.iter().map(attained).collect());
+                let waits = scaled(free.iter().map(waited).collect());
+                let scores = services.iter().zip(waits).map(|(service, wait)| {
+                    let score =
+                        f64::from(service_weight) * (1.0 - service) + f64::from(wait_weight) * wait;
+                    (score * 1e6).round()
+                });
+                let scored = free.iter().zip(scores);
+                let best = scored.max_by(|(a, one), (b, other)| {
+                    one.total_cmp(other).then(shares[*b].joined.cmp(&shares[*a].joined))
+                });
+                *best?.0
             }
             Fairness::Drr { quantum_tokens } => loop {
                 let payable = free.iter().filter(|flow| self.payable(band, **flow));
@@ -263,7 +303,8 @@ impl Model {
         let floor = band.ring.iter().map(|other| band.shares[other].counter).min();
         let share = band.shares.entry(flow).or_default();
         let counter = share.counter.max(floor.unwrap_or(band.left));
-        *share = Share { counter, ..Share::default() };
+        let got = std::mem::take(&mut share.got);
+        *share = Share { counter, got, joined: self.arrivals, ..Share::default() };
         band.ring.push(flow);
     }
 
@@ -291,6 +332,7 @@ impl Model {
                 share.since = share.last_visit;
             }
             Fairness::Vtc { input_weight, .. } => share.counter += u64::from(input_weight) * cost,
+            Fairness::Las { .. } => share.got.push((cost as f64, self.now)),
         }
         self.remove(item.entry.payload);
     }
