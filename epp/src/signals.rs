@@ -70,6 +70,7 @@ impl Signals {
                 replay_port: events.ports.and_then(|ports| ports.replay),
                 bind: events.bind.clone(),
                 topic: events.topic.clone(),
+                pages: Some((scrape.clone(), mappings.clone())),
                 ..EngineSettings::new(settings.block_size)
             };
             let feeds = EngineFeeds::new(settings, workers.clone(), metrics.clone());

@@ -4,7 +4,7 @@
 use crate::engine_answers::{Body, completion, echo, page};
 use crate::soon;
 use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt, stream};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::{HeaderMap, Method, Request, Response};
@@ -22,6 +22,8 @@ use tokio::task::{JoinHandle, JoinSet};
 pub const SERVED_BY: &str = "x-test-engine";
 /// Request header that asks for an answer in the hands of the test, see [`Engine::held`].
 pub const HOLD: &str = "x-test-hold";
+/// Value of [`HOLD`] by which the answer's head comes with its first piece and not before.
+pub const HOLD_HEAD: &str = "head";
 
 /// Most answers that wait for their test, and most pieces of one that wait for the client.
 const WAITING_MAX: usize = 1024;
@@ -48,6 +50,8 @@ pub struct Seen {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
+    /// What came after the body.
+    pub trailers: HeaderMap,
 }
 
 /// What the page of metrics says.
@@ -59,9 +63,12 @@ pub struct Load {
     pub running: u32,
     /// Used part of the KV cache, 0 to 1.
     pub kv_usage: f64,
+    /// Data-parallel ranks beside the first, which has all requests.
+    pub further_ranks: u16,
 }
 
-/// An answer whose head is sent and whose body is the test's to send. Dropping it ends the body.
+/// An answer whose body is the test's to send, after its head was or with it. Dropping it ends the
+/// body.
 #[derive(Debug)]
 pub struct Held {
     /// What it answers.
@@ -263,8 +270,10 @@ async fn answer(
     }
     let (head, body) = request.into_parts();
     let path = head.uri.path_and_query().map_or("", |path| path.as_str()).to_owned();
-    let body = body.collect().await?.to_bytes();
-    let seen = Seen { method: head.method, path, headers: head.headers, body };
+    let body = body.collect().await?;
+    let trailers = body.trailers().cloned().unwrap_or_default();
+    let body = body.to_bytes();
+    let seen = Seen { method: head.method, path, headers: head.headers, body, trailers };
     shared.seen.send_modify(|all| all.push(seen.clone()));
     let is_grpc = seen.header("content-type").contains(&"application/grpc");
     Ok(if seen.headers.contains_key(HOLD) {
@@ -290,8 +299,10 @@ fn response(shared: &Shared, content_type: &str, body: Body) -> Response<Body> {
 /// A body that a test writes.
 async fn held(shared: &Shared, request: Seen) -> Body {
     let (body, mut pieces) = mpsc::channel(WAITING_MAX);
+    let holds_head = request.header(HOLD) == [HOLD_HEAD];
     // Where the engine is gone, nobody is left to answer.
     let _ = shared.held.send(Held { request, body }).await;
-    let frames = stream::poll_fn(move |cx| pieces.poll_recv(cx).map(|frame| frame.map(Ok)));
-    StreamBody::new(frames).boxed_unsync()
+    let first = if holds_head { pieces.recv().await } else { None };
+    let rest = stream::poll_fn(move |cx| pieces.poll_recv(cx));
+    StreamBody::new(stream::iter(first).chain(rest).map(Ok)).boxed_unsync()
 }

@@ -52,11 +52,14 @@ pub(crate) fn completion(request: &Value) -> Value {
 }
 
 /// Source: names and labels of vLLM's `/metrics`.
-pub(crate) fn page(Load { waiting, running, kv_usage }: Load) -> String {
+pub(crate) fn page(Load { waiting, running, kv_usage, further_ranks }: Load) -> String {
     let labels = "engine=\"0\",model_name=\"model\"";
+    let further: String = (1..=further_ranks)
+        .map(|rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0\n"))
+        .collect();
     format!(
         "# TYPE vllm:num_requests_running gauge\n\
-         vllm:num_requests_running{{{labels}}} {running}\n\
+         vllm:num_requests_running{{{labels}}} {running}\n{further}\
          # TYPE vllm:num_requests_waiting gauge\n\
          vllm:num_requests_waiting{{{labels}}} {waiting}\n\
          # TYPE vllm:kv_cache_usage_perc gauge\n\

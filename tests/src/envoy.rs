@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
+/// Header of an answer with the scores that the picker told Envoy, as JSON, where it did.
+pub const SCORES: &str = "x-test-endpoint-scores";
+
 /// How a body goes to the picker; the field's names in Envoy's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyMode {

@@ -178,6 +178,17 @@ impl Client {
         whole(self.open(Method::POST, path, body).await).await
     }
 
+    /// POST of a JSON body that these trailers follow.
+    ///
+    /// # Panics
+    ///
+    /// As [`Client::send`].
+    pub async fn post_with_trailers(&self, path: &str, body: &Value, trailers: HeaderMap) -> Reply {
+        let frames = [Frame::data(body.to_string().into()), Frame::trailers(trailers)];
+        let body = StreamBody::new(futures::stream::iter(frames.map(Ok))).boxed_unsync();
+        whole(self.open(Method::POST, path, body).await).await
+    }
+
     /// GET.
     ///
     /// # Panics

@@ -18,7 +18,8 @@ struct State {
     followed: bool,
     /// Messages of one engine that may wait.
     capacity: usize,
-    engines: FxHashMap<WorkerRank, (Arc<str>, Arc<FeedCounts>)>,
+    /// By name, with the counts of each of its ranks.
+    engines: FxHashMap<WorkerRank, (Arc<str>, Vec<Arc<FeedCounts>>)>,
 }
 
 impl Feeds {
@@ -35,15 +36,20 @@ impl Feeds {
         state.engines = names
             .map(|(worker, name)| {
                 let known = before.remove(&worker).filter(|(known, _)| *known == name);
-                (worker, known.unwrap_or_else(|| (name, Arc::default())))
+                (worker, known.unwrap_or_else(|| (name, Vec::new())))
             })
             .collect();
     }
 
-    /// Where an engine's feed is counted; nowhere that is read if it is not followed.
-    pub(crate) fn of(&self, worker: WorkerRank) -> Arc<FeedCounts> {
-        let state = self.0.lock();
-        state.engines.get(&worker).map(|(_, counts)| counts.clone()).unwrap_or_default()
+    /// Where the feed of an engine's `at`th rank is counted; nowhere that is read if the engine is
+    /// not followed.
+    pub(crate) fn of(&self, worker: WorkerRank, at: usize) -> Arc<FeedCounts> {
+        let mut state = self.0.lock();
+        let Some((_, ranks)) = state.engines.get_mut(&worker) else { return Arc::default() };
+        if ranks.len() <= at {
+            ranks.resize_with(at + 1, Arc::default);
+        }
+        ranks[at].clone()
     }
 
     /// What was counted, of all events this; `None` where events are not followed.
@@ -54,7 +60,8 @@ impl Feeds {
         }
         let Tally { stores, removals, suppressed, forwarded } = tally;
         let mut engines: Vec<_> =
-            state.engines.values().map(|(name, counts)| snapshot(counts, name)).collect();
+            state.engines.values().map(|(name, ranks)| snapshot(ranks, name)).collect();
+        let feeds: usize = state.engines.values().map(|(_, ranks)| ranks.len()).sum();
         engines.sort_unstable_by(|one, other| one.pod.cmp(&other.pod));
         let skipped = |counts: &Counts| {
             let counts = counts.iter();
@@ -66,7 +73,7 @@ impl Feeds {
             skipped.collect()
         };
         Some(FeedsSnapshot {
-            capacity: state.capacity * engines.len(),
+            capacity: state.capacity * feeds,
             engines,
             removals_suppressed: *suppressed,
             removals_forwarded: *forwarded,
@@ -76,15 +83,18 @@ impl Feeds {
     }
 }
 
-fn snapshot(counts: &FeedCounts, name: &Arc<str>) -> FeedSnapshot {
-    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+/// What was counted of an engine, all of its ranks together.
+fn snapshot(ranks: &[Arc<FeedCounts>], name: &Arc<str>) -> FeedSnapshot {
+    let sum = |counter: fn(&FeedCounts) -> &AtomicU64| {
+        ranks.iter().map(|counts| counter(counts).load(Ordering::Relaxed)).sum()
+    };
     FeedSnapshot {
         pod: name.clone(),
-        messages: read(&counts.messages),
-        waiting: counts.waiting.load(Ordering::Relaxed),
-        reconnections: read(&counts.reconnections),
-        receive_errors: read(&counts.receive_errors),
-        replay_errors: read(&counts.replay_errors),
+        messages: sum(|counts| &counts.messages),
+        waiting: ranks.iter().map(|counts| counts.waiting.load(Ordering::Relaxed)).sum(),
+        reconnections: sum(|counts| &counts.reconnections),
+        receive_errors: sum(|counts| &counts.receive_errors),
+        replay_errors: sum(|counts| &counts.replay_errors),
     }
 }
 
@@ -110,12 +120,14 @@ mod tests {
         };
         follow(&[(1, "a"), (2, "b")]);
         for id in [1, 2, 3] {
-            let counts = feeds.of(WorkerRank { worker: WorkerId(id), rank: 0 });
-            counts.messages.fetch_add(1, Ordering::Relaxed);
+            for rank in [0, 1] {
+                let counts = feeds.of(WorkerRank { worker: WorkerId(id), rank: 0 }, rank);
+                counts.messages.fetch_add(1, Ordering::Relaxed);
+            }
         }
-        assert_eq!(messages(&feeds), [("a".to_owned(), 1), ("b".to_owned(), 1)]);
+        assert_eq!(messages(&feeds), [("a".to_owned(), 2), ("b".to_owned(), 2)]);
         follow(&[(2, "b"), (1, "c")]);
-        assert_eq!(messages(&feeds), [("b".to_owned(), 1), ("c".to_owned(), 0)]);
+        assert_eq!(messages(&feeds), [("b".to_owned(), 2), ("c".to_owned(), 0)]);
         assert_eq!(feeds.snapshot(&Tally::default()).map(|feeds| feeds.capacity), Some(20));
     }
 }

@@ -1,11 +1,11 @@
 //! Which engine is chosen.
 
-use super::testbed::{CHAT, DROPPED, Testbed, chat, header, until, until_status};
+use super::testbed::{Bed, CHAT, DROPPED, Testbed, chat, header, until, until_status};
 use futures::{StreamExt, stream};
 use hyper::StatusCode;
 use serde_json::json;
 use stator_tests::engine::Load;
-use stator_tests::envoy::Routing;
+use stator_tests::envoy::{Routing, SCORES};
 use stator_tests::picker::endpoints;
 use std::collections::BTreeSet;
 
@@ -45,7 +45,8 @@ async fn a_long_prompt_stays_where_it_was_while_others_spread() {
 #[tokio::test]
 async fn requests_avoid_an_engine_whose_requests_wait() {
     let Some(testbed) = Testbed::start(2).await else { return };
-    testbed.engines[0].set_load(Load { waiting: 200, running: 200, kv_usage: 0.9 });
+    let busy = Load { waiting: 200, running: 200, kv_usage: 0.9, ..Load::default() };
+    testbed.engines[0].set_load(busy);
     testbed.metric_is("llm_d_epp_per_endpoint_queue_size", 200.0).await;
     for n in 0..10 {
         assert_eq!(testbed.served_by(&testbed.chat(&format!("prompt {n}")).await), 1);
@@ -111,16 +112,27 @@ async fn a_request_for_cached_prompts_only_is_refused_elsewhere() {
     assert_eq!(client.post(CHAT, &chat("model", &long)).await.status, StatusCode::OK);
 }
 
+/// Source: `endpoint_scores` of the hermetic tests of the llm-d router.
 #[tokio::test]
-async fn scores_reach_the_gateway_only_where_wanted_and_change_nothing() {
-    let Some(testbed) = Testbed::with_flags(2, &["--emit-endpoint-scores"]).await else { return };
-    let reply = testbed.chat("hello").await;
-    assert_eq!(reply.status, StatusCode::OK);
-    let attempts = async || {
-        let attempts = testbed.picker.metric("llm_d_epp_scheduler_attempts_total").await;
-        (attempts == 1.0).then_some(())
-    };
-    until("one attempt to schedule", attempts).await;
+async fn all_candidates_scores_reach_the_gateway_where_they_are_wanted_alone() {
+    let config = "--config-text={apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, \
+                  plugins: [{type: queue-scorer}], \
+                  schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]}";
+    for flags in [&[config][..], &[config, "--emit-endpoint-scores"]] {
+        let Some(testbed) = Testbed::with_flags(3, flags).await else { return };
+        for (engine, waiting) in testbed.engines.iter().zip([10, 0, 5]) {
+            engine.set_load(Load { waiting, ..Load::default() });
+        }
+        testbed.metric_is("llm_d_epp_per_endpoint_queue_size", 15.0).await;
+        let reply = testbed.chat("hello").await;
+        assert_eq!(testbed.served_by(&reply), 1);
+        let told = reply.headers.get(SCORES);
+        let told = told.map(|told| serde_json::from_slice(told.as_bytes()).unwrap());
+        let address = |at: usize| testbed.engines[at].address().to_string();
+        let scores = json!({ address(0): 0, address(1): 1, address(2): 0.5 });
+        assert_eq!(told, (flags.len() > 1).then_some(scores));
+        testbed.metric_is("llm_d_epp_scheduler_attempts_total", 1.0).await;
+    }
 }
 
 /// A gateway that knows one of the two endpoints only goes there, whatever is picked.

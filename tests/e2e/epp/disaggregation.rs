@@ -1,6 +1,6 @@
 //! Requests that two engines work on.
 
-use super::testbed::{CHAT, Testbed, chat};
+use super::testbed::{Bed, CHAT, Testbed, chat};
 use hyper::StatusCode;
 use serde_json::json;
 use std::collections::BTreeSet;

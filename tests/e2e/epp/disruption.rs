@@ -1,6 +1,6 @@
 //! Pickers and engines that go away while requests come.
 
-use super::testbed::{CHAT, DESTINATION, Testbed, chat, until, until_status};
+use super::testbed::{Bed, CHAT, DESTINATION, Testbed, chat, until, until_status};
 use hyper::StatusCode;
 use stator_tests::engine::Engine;
 use stator_tests::envoy::{BodyMode, EnvoySettings, Routing};

@@ -1,6 +1,6 @@
 //! Where a picker serves, whom it knows, and how it ends.
 
-use super::testbed::{DESTINATION, Testbed, served_by, until, until_status};
+use super::testbed::{Bed, DESTINATION, Testbed, served_by, until, until_status};
 use hyper::StatusCode;
 use serde_json::json;
 use stator_tests::engine::Engine;

@@ -1,6 +1,6 @@
 //! Engines that speak gRPC: HTTP/2 without TLS, and vLLM's messages.
 
-use super::testbed::{DESTINATION, Testbed};
+use super::testbed::{Bed, DESTINATION, Testbed};
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use stator_tests::engine::HOLD;

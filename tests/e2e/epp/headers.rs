@@ -1,6 +1,6 @@
 //! What engines get to see of a request's head.
 
-use super::testbed::{CHAT, DESTINATION, Testbed, chat};
+use super::testbed::{Bed, CHAT, DESTINATION, Testbed, chat};
 use hyper::{Method, StatusCode};
 use stator_tests::engine::Engine;
 

@@ -1,6 +1,6 @@
 //! Metrics that only a whole picker gives values to.
 
-use super::testbed::{CHAT, Testbed, chat, until};
+use super::testbed::{Bed, CHAT, Testbed, chat, until};
 use serde_json::json;
 use stator_tests::engine::HOLD;
 

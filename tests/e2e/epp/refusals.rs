@@ -1,6 +1,6 @@
 //! Requests that are answered without an engine, and the gateway's own choice of endpoints.
 
-use super::testbed::{CHAT, DROPPED, Testbed, chat, header};
+use super::testbed::{Bed, CHAT, DROPPED, Testbed, chat, header};
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Requests for one model that another answers: the client never sees the other's name.
 
-use super::testbed::{CHAT, Testbed, chat};
+use super::testbed::{Bed, CHAT, Testbed, chat};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use stator_tests::engine::HOLD;

@@ -1,6 +1,6 @@
 //! Replicas of the picker share what they sent and what they know.
 
-use super::testbed::{CHAT, Testbed, chat, metric_is, served_by};
+use super::testbed::{Bed, CHAT, Testbed, chat, metric_is, served_by};
 use stator_tests::envoy::{Envoy, EnvoySettings};
 use stator_tests::picker::Picker;
 

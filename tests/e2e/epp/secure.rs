@@ -1,6 +1,6 @@
 //! Certificates of an authority, on either side.
 
-use super::testbed::{Testbed, until, until_status};
+use super::testbed::{Bed, Testbed, until, until_status};
 use hyper::StatusCode;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,

@@ -1,10 +1,11 @@
 //! Answers while they are made: nothing is held back, and an end is an end on both sides.
 
-use super::testbed::{CHAT, Testbed, chat};
+use super::testbed::{Bed, CHAT, Testbed, chat, until};
 use futures::{StreamExt, stream};
+use hyper::header::HeaderName;
 use hyper::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
-use stator_tests::engine::HOLD;
+use stator_tests::engine::{HOLD, HOLD_HEAD};
 use stator_tests::envoy::BodyMode;
 use stator_tests::http::Reply;
 
@@ -12,14 +13,20 @@ use stator_tests::http::Reply;
 const RUNNING: &str = "llm_d_epp_request_running";
 /// Requests that are booked at engines.
 const IN_FLIGHT: &str = "llm_d_epp_inflight_requests";
+/// A trailer.
+const X_CHECKSUM: HeaderName = HeaderName::from_static("x-checksum");
 
-/// Every event reaches the client while the engine still holds the rest.
 async fn check_piece_by_piece(flags: &[&str], mode: BodyMode) {
     let testbed = Testbed::with(1, flags, |settings, _| settings.response_body = mode).await;
     let Some(testbed) = testbed else { return };
-    let mut answer = testbed.open().await;
+    check_pieces(&testbed).await;
+}
+
+/// Every event reaches the client while the engine still holds the rest.
+pub(super) async fn check_pieces(bed: &impl Bed) {
+    let mut answer = bed.open().await;
     assert_eq!(answer.response.status(), StatusCode::OK);
-    let held = testbed.engines[0].held().await;
+    let held = bed.engines()[0].held().await;
     for n in 0..5 {
         held.event(&json!({ "n": n })).await;
         assert_eq!(answer.next().await.unwrap(), format!("{{\"n\":{n}}}"));
@@ -52,8 +59,12 @@ async fn streamed_answers_come_piece_by_piece() {
 #[tokio::test]
 async fn a_large_answer_arrives_whole() {
     let Some(testbed) = Testbed::with_flags(1, &["--response-path=body"]).await else { return };
-    let mut answer = testbed.open().await;
-    let held = testbed.engines[0].held().await;
+    check_large_answer(&testbed).await;
+}
+
+pub(super) async fn check_large_answer(bed: &impl Bed) {
+    let mut answer = bed.open().await;
+    let held = bed.engines()[0].held().await;
     let piece = (0..=255).cycle().take(100_003).collect::<Vec<u8>>();
     let write = async {
         for _ in 0..50 {
@@ -68,39 +79,59 @@ async fn a_large_answer_arrives_whole() {
 #[tokio::test]
 async fn a_client_that_hangs_up_frees_its_engine_and_its_place() {
     let Some(testbed) = Testbed::with_flags(1, &["--response-path=body"]).await else { return };
-    let mut answer = testbed.open().await;
-    let held = testbed.engines[0].held().await;
-    held.event(&json!({ "n": 0 })).await;
-    answer.next().await.unwrap();
-    assert_eq!(testbed.picker.metric(RUNNING).await, 1.0);
-    assert_eq!(testbed.picker.metric(IN_FLIGHT).await, 1.0);
-    drop(answer);
-    held.aborted().await;
-    testbed.metric_is(RUNNING, 0.0).await;
-    testbed.metric_is(IN_FLIGHT, 0.0).await;
+    check_hanging_up(&testbed).await;
 }
 
-#[tokio::test]
-async fn a_client_that_hangs_up_in_the_middle_of_its_request_leaves_nothing() {
-    let Some(testbed) = Testbed::with_flags(1, &["--response-path=body"]).await else { return };
-    let envoy = testbed.envoy.address();
-    let mut socket = tokio::net::TcpStream::connect(envoy).await.unwrap();
+/// A client hangs up in the middle of its request, before its answer begins, and in the middle of
+/// its answer, which the picker watches: nothing of it is left.
+pub(super) async fn check_hanging_up(bed: &impl Bed) {
+    hang_up_in_the_request(bed).await;
+    hang_up_before_the_answer(bed).await;
+    hang_up_in_the_answer(bed).await;
+}
+
+async fn runs(bed: &impl Bed, requests: f64) {
+    bed.metric_is(RUNNING, requests).await;
+    bed.metric_is(IN_FLIGHT, requests).await;
+}
+
+async fn hang_up_in_the_request(bed: &impl Bed) {
+    let envoy = bed.envoy();
+    let streams = async || envoy.stat("http.gateway.ext_proc.streams_started").await;
+    let (before, seen) = (streams().await, bed.engines()[0].requests().len());
+    let mut socket = tokio::net::TcpStream::connect(envoy.address()).await.unwrap();
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\n{{");
     tokio::io::AsyncWriteExt::write_all(&mut socket, head.as_bytes()).await.unwrap();
-    super::testbed::until("the stream to the picker", async || {
-        let streams = testbed.envoy.stat("http.gateway.ext_proc.streams_started").await;
-        (streams == 1).then_some(())
-    })
-    .await;
+    until("the stream to the picker", async || (streams().await > before).then_some(())).await;
     drop(socket);
-    super::testbed::until("its end", async || {
-        let active = testbed.envoy.stat("cluster.picker.upstream_rq_active").await;
+    until("its end", async || {
+        let active = envoy.stat("cluster.picker.upstream_rq_active").await;
         (active == 0).then_some(())
     })
     .await;
-    testbed.metric_is(RUNNING, 0.0).await;
-    testbed.metric_is(IN_FLIGHT, 0.0).await;
-    assert!(testbed.engines[0].requests().is_empty());
+    runs(bed, 0.0).await;
+    assert_eq!(bed.engines()[0].requests().len(), seen);
+}
+
+async fn hang_up_before_the_answer(bed: &impl Bed) {
+    let client = bed.client().with_header(HOLD, HOLD_HEAD);
+    let asking = tokio::spawn(async move { client.post(CHAT, &chat("model", "hello")).await });
+    let held = bed.engines()[0].held().await;
+    runs(bed, 1.0).await;
+    asking.abort();
+    held.aborted().await;
+    runs(bed, 0.0).await;
+}
+
+async fn hang_up_in_the_answer(bed: &impl Bed) {
+    let mut answer = bed.open().await;
+    let held = bed.engines()[0].held().await;
+    held.event(&json!({ "n": 0 })).await;
+    answer.next().await.unwrap();
+    runs(bed, 1.0).await;
+    drop(answer);
+    held.aborted().await;
+    runs(bed, 0.0).await;
 }
 
 #[tokio::test]
@@ -124,19 +155,26 @@ async fn trailers_pass() {
     let flags = ["--response-path=body"];
     let testbed = Testbed::with(1, &flags, |settings, _| settings.upstream_http2 = true).await;
     let Some(testbed) = testbed else { return };
-    let client = testbed.client().over_http2().with_header(HOLD, "1");
+    check_trailers(&testbed).await;
+}
+
+/// Trailers of a request and of its answer pass, where engines speak HTTP/2.
+pub(super) async fn check_trailers(bed: &impl Bed) {
+    let client = bed.client().over_http2().with_header(HOLD, "1");
+    let checksum = |sum: &str| HeaderMap::from_iter([(X_CHECKSUM, sum.parse().unwrap())]);
     let write = async {
-        let held = testbed.engines[0].held().await;
+        let held = bed.engines()[0].held().await;
+        assert_eq!(held.request.json(), chat("model", "hello"));
+        assert_eq!(held.request.trailers.get(X_CHECKSUM).unwrap(), "29");
         held.send("body").await;
-        let mut trailers = HeaderMap::new();
-        trailers.insert("x-checksum", "17".parse().unwrap());
-        held.trailers(trailers).await;
+        held.trailers(checksum("17")).await;
     };
     let request = chat("model", "hello");
-    let (reply, ()) = tokio::join!(client.post(CHAT, &request), write);
+    let ask = client.post_with_trailers(CHAT, &request, checksum("29"));
+    let (reply, ()) = tokio::join!(ask, write);
     assert_eq!(reply.body, "body");
-    assert_eq!(reply.trailers["x-checksum"], "17");
-    testbed.metric_is(RUNNING, 0.0).await;
+    assert_eq!(reply.trailers[X_CHECKSUM], "17");
+    bed.metric_is(RUNNING, 0.0).await;
 }
 
 #[tokio::test]

@@ -17,7 +17,47 @@ pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";
 /// Why a request was dropped.
 pub(super) const DROPPED: &str = "x-llm-d-request-dropped-reason";
 
-/// Engines behind Envoy, and the picker that chooses among them.
+/// Engines behind Envoy, and the picker that chooses among them, however it learns of them.
+pub(super) trait Bed {
+    fn engines(&self) -> Vec<&Engine>;
+    fn picker(&self) -> &Picker;
+    fn envoy(&self) -> &Envoy;
+
+    /// A client of the gateway.
+    fn client(&self) -> Client {
+        self.envoy().client()
+    }
+
+    /// Sends a chat request with this prompt.
+    async fn chat(&self, prompt: &str) -> Reply {
+        self.client().post(CHAT, &chat("model", prompt)).await
+    }
+
+    /// Sends a chat request whose answer is in the hands of the test: see [`Engine::held`].
+    async fn open(&self) -> Events {
+        self.client().with_header(HOLD, "1").stream(CHAT, &chat("model", "hello")).await
+    }
+
+    /// Which of the engines answered.
+    ///
+    /// # Panics
+    ///
+    /// When none of them did.
+    fn served_by(&self, reply: &Reply) -> usize {
+        let served = served_by(reply).unwrap_or_else(|| {
+            panic!("no engine answered: {reply:?}\n{}", self.picker().process.log())
+        });
+        let at = self.engines().iter().position(|engine| engine.address() == served);
+        at.expect("an engine of the pool answered")
+    }
+
+    /// Waits until a sum of the picker's metrics has a value.
+    async fn metric_is(&self, name: &str, value: f64) {
+        metric_is(self.picker(), name, value).await;
+    }
+}
+
+/// A bed whose picker follows a file of endpoints.
 pub(super) struct Testbed {
     pub(super) engines: Vec<Engine>,
     /// The picker's list of the engines.
@@ -66,38 +106,19 @@ impl Testbed {
         let envoy = Envoy::start(&settings).await?;
         Some(Self { engines: started, file, picker, envoy })
     }
+}
 
-    /// A client of the gateway.
-    pub(super) fn client(&self) -> Client {
-        self.envoy.client()
+impl Bed for Testbed {
+    fn engines(&self) -> Vec<&Engine> {
+        self.engines.iter().collect()
     }
 
-    /// Sends a chat request with this prompt.
-    pub(super) async fn chat(&self, prompt: &str) -> Reply {
-        self.client().post(CHAT, &chat("model", prompt)).await
+    fn picker(&self) -> &Picker {
+        &self.picker
     }
 
-    /// Sends a chat request whose answer is in the hands of the test: see [`Engine::held`].
-    pub(super) async fn open(&self) -> Events {
-        self.client().with_header(HOLD, "1").stream(CHAT, &chat("model", "hello")).await
-    }
-
-    /// Which of the engines answered.
-    ///
-    /// # Panics
-    ///
-    /// When none of them did.
-    pub(super) fn served_by(&self, reply: &Reply) -> usize {
-        let served = served_by(reply).unwrap_or_else(|| {
-            panic!("no engine answered: {reply:?}\n{}", self.picker.process.log())
-        });
-        let at = self.engines.iter().position(|engine| engine.address() == served);
-        at.expect("an engine of the pool answered")
-    }
-
-    /// Waits until a sum of the picker's metrics has a value.
-    pub(super) async fn metric_is(&self, name: &str, value: f64) {
-        metric_is(&self.picker, name, value).await;
+    fn envoy(&self) -> &Envoy {
+        &self.envoy
     }
 }
 

@@ -1,13 +1,13 @@
 //! Prompts in tokens: engines and agents report which of them they hold, and requests follow.
 
-use super::testbed::{CHAT, Testbed, chat, metric_is, until};
+use super::testbed::{Bed, CHAT, Testbed, chat, metric_is, until};
 use crate::lifecycle::{agent, gauge};
 use crate::support::{self, MODEL};
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use stator_protos::kv_event::{KvEvent, Medium, Stored, encode};
-use stator_tests::engine::Engine;
+use stator_tests::engine::{Engine, Load};
 use stator_tests::envoy::{Envoy, EnvoySettings};
 use stator_tests::http::Client;
 use stator_tests::picker::{EndpointsFile, Picker};
@@ -88,21 +88,23 @@ async fn requests_follow_what_engines_publish() {
     let port = publishers[0].port();
     let mut bound = Vec::new();
     for address in publishers {
-        bound.push(Publisher::bind(address).await);
+        let second = SocketAddr::new(address.ip(), port + 1);
+        bound.push([Publisher::bind(address).await, Publisher::bind(second).await]);
     }
+    // Behind the one port of the first pod are two ranks.
+    engines[0].set_load(Load { further_ranks: 1, ..Load::default() });
     let addresses: Vec<_> = engines.iter().map(Engine::address).collect();
     let file = EndpointsFile::of(&addresses);
     let flag = format!("--kv-events-port={port}");
     let Some((picker, envoy)) = gateway(&file, &[&flag]).await else { return };
     let testbed = Testbed { engines, file, picker, envoy };
 
-    for home in [2, 0] {
-        let tokens: Vec<u32> = (0..640).map(|n| n * 4 + home).collect();
-        let home = home as usize;
+    for (seed, (home, rank)) in (0..).zip([(2, 0), (0, 0), (0, 1)]) {
+        let tokens: Vec<u32> = (0..640).map(|n| n * 4 + seed).collect();
         let known = testbed.picker.metric(ADMITTED).await;
         // What is published before the picker has subscribed is lost.
         until("the index knows the blocks", async || {
-            bound[home].stored(&tokens).await;
+            bound[home][rank].stored(&tokens).await;
             (testbed.picker.metric(ADMITTED).await > known).then_some(())
         })
         .await;
@@ -115,7 +117,7 @@ async fn requests_follow_what_engines_publish() {
             testbed.metric_is("llm_d_epp_inflight_requests", 0.0).await;
         }
     }
-    assert_eq!(testbed.picker.metric(EXACT).await, 10.0);
+    assert_eq!(testbed.picker.metric(EXACT).await, 15.0);
     assert_eq!(testbed.picker.metric(TEXT).await, 0.0);
 }
 

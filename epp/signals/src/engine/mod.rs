@@ -1,21 +1,32 @@
 //! Follows the KV events of endpoints whose engines have no agent, as
 //! [`stator_engine_signals::events`] does it: vLLM's and SGLang's, over ZMQ.
 //!
+//! Of an engine that has several data-parallel ranks behind one port all are followed, as its
+//! metrics page tells of them, and what any of them holds is the endpoint's: the engine chooses
+//! the rank.
+//!
 //! Not followed: TensorRT-LLM (whose events are drained by reading, so that only an agent may read
-//! them), and the ranks beyond the first of an engine that has several behind one port.
+//! them), the ranks beyond the first of an engine that connects to us, and ranks on other machines
+//! than the one with the port.
 
 mod collector;
+mod ranks;
+mod union;
 
 use crate::roster::Roster;
+use crate::scrape::{Mappings, ScrapeSettings};
 use crate::{SignalMetrics, WorkerSink};
 use collector::Collector;
 use parking_lot::Mutex;
+use ranks::{RankPage, Ranks};
+use rustc_hash::FxHashMap;
 use stator_engine_signals::events::{FollowSettings, Follower, NEWS_MAX, Source};
 use stator_epp_scheduler::Endpoint;
 use stator_fleet::subscribe::{self, Subscription};
-use stator_protos::WorkerRank;
-use std::net::SocketAddr;
+use stator_protos::{WorkerId, WorkerRank};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -34,8 +45,12 @@ pub struct EngineSettings {
     /// Tokens per block of our index. Engines whose blocks have a multiple of this or divide it are
     /// followed, others are not.
     pub block_size: NonZeroU32,
-    /// Blocks of one engine that are known at once; 4 Mi by default. Further ones are ignored.
+    /// Blocks of one rank of an engine that are known at once; 4 Mi by default. Further ones are
+    /// ignored.
     pub blocks_max: usize,
+    /// Engines' metrics pages, which tell how many ranks are behind one port, and which engine an
+    /// endpoint has. `None`, the default: every endpoint is one rank.
+    pub pages: Option<(ScrapeSettings, Mappings)>,
 }
 
 impl EngineSettings {
@@ -48,8 +63,26 @@ impl EngineSettings {
             topic: String::new(),
             block_size,
             blocks_max: 1 << 22,
+            pages: None,
         }
     }
+
+    /// Where a rank of the engine at this address publishes; `None` where engines are not
+    /// connected to.
+    fn subscription(&self, ip: IpAddr, rank: u16) -> Option<Subscription> {
+        let endpoint = zmq(ip, self.port?, rank);
+        Some(Subscription { endpoint, prefixes: vec![self.topic.clone()], silence: None })
+    }
+
+    /// Where it gives replays, if it does.
+    fn replay_endpoint(&self, ip: IpAddr, rank: u16) -> Option<String> {
+        Some(zmq(ip, self.replay_port?, rank))
+    }
+}
+
+/// The address of a rank's socket; `port` is that of rank 0.
+fn zmq(ip: IpAddr, port: u16, rank: u16) -> String {
+    format!("tcp://{}", SocketAddr::new(ip, port.saturating_add(rank)))
 }
 
 /// Follows the events of engines in the background. Dropping it ends that.
@@ -70,6 +103,8 @@ struct Plan {
     /// `None` where the engine is not connected to.
     subscription: Option<Subscription>,
     replay_endpoint: Option<String>,
+    /// Where it may tell of further ranks behind the same port.
+    page: Option<RankPage>,
 }
 
 impl std::fmt::Debug for EngineFeeds {
@@ -92,7 +127,14 @@ impl EngineFeeds {
 
     /// Follows exactly these endpoints from now on. Must be called within a Tokio runtime.
     pub fn follow(&self, endpoints: &[Arc<Endpoint>]) {
-        let wanted = endpoints.iter().map(|endpoint| (endpoint.worker, self.plan(endpoint)));
+        let mut ports = FxHashMap::<WorkerId, usize>::default();
+        for endpoint in endpoints {
+            *ports.entry(endpoint.worker.worker).or_default() += 1;
+        }
+        let wanted = endpoints.iter().map(|endpoint| {
+            let has_one_port = ports[&endpoint.worker.worker] == 1;
+            (endpoint.worker, self.plan(endpoint, has_one_port))
+        });
         let name = |endpoint: &Endpoint| format!("{}/{}", endpoint.namespace, endpoint.name).into();
         let names = endpoints.iter().map(|endpoint| (endpoint.worker, name(endpoint)));
         self.metrics.feeds.follow(names, NEWS_MAX);
@@ -100,27 +142,45 @@ impl EngineFeeds {
             collector.follow(endpoints);
         }
         let mut roster = self.roster.lock();
-        roster.update(wanted.collect(), |worker, plan| {
-            let (source, subscriber) = self.source(worker, plan);
-            let EngineSettings { block_size, blocks_max, .. } = self.settings;
-            let settings = FollowSettings { block_size, blocks_max };
-            let (sink, counts) = (self.sink.clone(), self.metrics.feeds.of(worker));
-            let follower = Follower::new(worker, source, settings, sink);
-            let run = follower.counted(self.metrics.follow.clone(), counts).run();
-            async move {
-                let subscriber = async {
-                    match subscriber {
-                        Some(subscriber) => subscriber.await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    () = run => {}
-                    () = subscriber => {}
+        roster.update(
+            wanted.collect(),
+            |worker, plan| -> Pin<Box<dyn Future<Output = ()> + Send>> {
+                match self.ranks(worker, &plan) {
+                    Some(ranks) => Box::pin(ranks.run()),
+                    None => Box::pin(self.one(worker, plan)),
                 }
-            }
-        });
+            },
+        );
         self.metrics.engines.set(roster.len() as i64);
+    }
+
+    /// Follows all ranks of an engine that may tell of them; `None` for any other.
+    fn ranks(&self, worker: WorkerRank, plan: &Plan) -> Option<Ranks> {
+        let (page, (scrape, _)) = (plan.page?, self.settings.pages.as_ref()?);
+        let told = (self.sink.clone(), self.metrics.clone());
+        Some(Ranks::new(worker, (page, scrape), self.settings.clone(), told))
+    }
+
+    /// Follows an engine of one rank, or one rank of an engine.
+    fn one(&self, worker: WorkerRank, plan: Plan) -> impl Future<Output = ()> + Send + use<> {
+        let (source, subscriber) = self.source(worker, plan);
+        let EngineSettings { block_size, blocks_max, .. } = self.settings;
+        let settings = FollowSettings { block_size, blocks_max };
+        let (sink, counts) = (self.sink.clone(), self.metrics.feeds.of(worker, 0));
+        let follower = Follower::new(worker, source, settings, sink);
+        let run = follower.counted(self.metrics.follow.clone(), counts).run();
+        async move {
+            let subscriber = async {
+                match subscriber {
+                    Some(subscriber) => subscriber.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = run => {}
+                () = subscriber => {}
+            }
+        }
     }
 
     /// Where a worker's messages come from. An engine either listens or connects, so that what it
@@ -145,18 +205,17 @@ impl EngineFeeds {
         }
     }
 
-    fn plan(&self, endpoint: &Endpoint) -> Plan {
-        let EngineSettings { port, replay_port, topic, .. } = &self.settings;
-        let at = |port: u16| {
-            let port = port.saturating_add(endpoint.worker.rank);
-            format!("tcp://{}", SocketAddr::new(endpoint.address.ip(), port))
-        };
-        let subscription = port.map(|port| Subscription {
-            endpoint: at(port),
-            prefixes: vec![topic.clone()],
-            silence: None,
-        });
-        Plan { uid: endpoint.uid.clone(), subscription, replay_endpoint: replay_port.map(at) }
+    fn plan(&self, endpoint: &Endpoint, has_one_port: bool) -> Plan {
+        let (ip, rank) = (endpoint.address.ip(), endpoint.worker.rank);
+        // Engines that connect do so each rank to a port of its own, of which we have the first.
+        let may_tell = has_one_port && self.settings.port.is_some() && self.collector.is_none();
+        let pages = self.settings.pages.as_ref().filter(|_| may_tell);
+        Plan {
+            uid: endpoint.uid.clone(),
+            subscription: self.settings.subscription(ip, rank),
+            replay_endpoint: self.settings.replay_endpoint(ip, rank),
+            page: pages.and_then(|pages| RankPage::of(endpoint, pages)),
+        }
     }
 }
 

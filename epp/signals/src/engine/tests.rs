@@ -1,7 +1,7 @@
-//! Engine feeds against a publisher on a free port.
+//! Engine feeds against publishers on free ports.
 
 use super::*;
-use crate::scrape::tests::endpoint;
+use crate::scrape::tests::{endpoint, server, with_length};
 use crate::testkit::DEADLINE;
 use stator_fleet::KvSink;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
@@ -19,9 +19,13 @@ struct Ear(Mutex<(Option<WorkerRank>, BTreeSet<u64>)>);
 
 impl KvSink for Ear {
     fn apply(&self, _: WorkerRank, _: Generation, events: &[KvEvent]) {
+        let blocks = &mut self.0.lock().1;
         for event in events {
-            let KvEvent::Stored(stored) = event else { continue };
-            self.0.lock().1.extend(&stored.hashes);
+            match event {
+                KvEvent::Stored(stored) => blocks.extend(&stored.hashes),
+                KvEvent::Removed(gone) => blocks.retain(|hash| !gone.hashes.contains(hash)),
+                KvEvent::Cleared => blocks.clear(),
+            }
         }
     }
     fn replace(&self, _: WorkerRank, _: Generation, blocks: Vec<(SequenceHash, Medium)>) {
@@ -42,13 +46,81 @@ fn settings() -> EngineSettings {
     EngineSettings { topic: "kv@".into(), ..EngineSettings::new(BLOCK) }
 }
 
+/// A rank that publishes.
+struct Rank {
+    publisher: PubSocket,
+    /// Of its next message.
+    number: u64,
+}
+
+impl Rank {
+    fn new(publisher: PubSocket) -> Self {
+        Self { publisher, number: 0 }
+    }
+
+    /// At a port; 0 is any. `None` where it is taken.
+    async fn bind(port: u16) -> Option<(Self, u16)> {
+        let mut publisher = PubSocket::new();
+        let at = publisher.bind(&format!("tcp://127.0.0.1:{port}")).await.ok()?.to_string();
+        let port = at.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        Some((Self::new(publisher), port))
+    }
+
+    /// Publishes that it holds the block of these tokens.
+    async fn store(&mut self, topic: &str, token: u32) {
+        let stored = Stored {
+            hashes: vec![token.into()],
+            parent: None,
+            tokens: tokens(token),
+            block_size: 4,
+            medium: Medium::Device,
+            lora_name: None,
+        };
+        let mut payload = Vec::new();
+        encode(0.0, &[KvEvent::Stored(stored)], None, &mut payload);
+        let mut message = ZmqMessage::from(topic.to_owned());
+        message.push_back(self.number.to_be_bytes().to_vec().into());
+        message.push_back(payload.into());
+        self.publisher.send(message).await.expect("published");
+        self.number += 1;
+    }
+}
+
+fn tokens(token: u32) -> Vec<u32> {
+    vec![token; 4]
+}
+
+/// Our names of the blocks of these tokens.
+fn blocks(of: &[u32]) -> BTreeSet<u64> {
+    let block = |token: &u32| {
+        let mut ours = Vec::new();
+        sequence_hashes(&tokens(*token), BLOCK, HashSeed::default(), &mut ours);
+        ours[0].0
+    };
+    of.iter().map(block).collect()
+}
+
+/// Ranks publish their blocks, of one token each, until the worker is said to hold all of these
+/// and nothing else.
+async fn publish_until_held(ear: &Ear, topic: &str, ranks: &mut [(&mut Rank, u32)]) {
+    let expected = blocks(&ranks.iter().map(|(_, token)| *token).collect::<Vec<_>>());
+    let begin = std::time::Instant::now();
+    // A publisher that never pauses never sees who subscribed.
+    let mut steps = tokio::time::interval(Duration::from_millis(1));
+    while ear.0.lock().1 != expected {
+        assert!(begin.elapsed() < DEADLINE, "waited in vain: {:?}", ear.0.lock());
+        for (rank, token) in &mut *ranks {
+            rank.store(topic, *token).await;
+        }
+        steps.tick().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engines_are_followed_and_counted_by_name() {
-    let mut publisher = PubSocket::new();
-    let at = publisher.bind("tcp://127.0.0.1:0").await.expect("a port").to_string();
-    let port = at.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let (rank, port) = Rank::bind(0).await.expect("a free port");
     let settings = EngineSettings { port: Some(port), ..settings() };
-    check_followed(async { publisher }, settings, "kv@pod").await;
+    check_followed(async { rank.publisher }, settings, "kv@pod").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,36 +153,69 @@ async fn check_followed(
     let feeds = EngineFeeds::new(settings, ear.clone(), metrics.clone());
     let engine = Arc::new(endpoint("127.0.0.1:1", &[]));
     feeds.follow(std::slice::from_ref(&engine));
-    let mut publisher = publisher.await;
-    let tokens: Vec<u32> = (0..4).collect();
-    let mut ours = Vec::new();
-    sequence_hashes(&tokens, BLOCK, HashSeed::default(), &mut ours);
-    let (begin, mut number) = (std::time::Instant::now(), 0u64);
-    // A publisher that never pauses never sees who subscribed.
-    let mut steps = tokio::time::interval(Duration::from_millis(1));
-    while ear.0.lock().1 != BTreeSet::from([ours[0].0]) {
-        assert!(begin.elapsed() < DEADLINE, "waited in vain: {:?}", ear.0.lock());
-        let stored = Stored {
-            hashes: vec![7],
-            parent: None,
-            tokens: tokens.clone(),
-            block_size: 4,
-            medium: Medium::Device,
-            lora_name: None,
-        };
-        let mut payload = Vec::new();
-        encode(0.0, &[KvEvent::Stored(stored)], None, &mut payload);
-        let mut message = ZmqMessage::from(format!("{engine_topic}@model"));
-        message.push_back(number.to_be_bytes().to_vec().into());
-        message.push_back(payload.into());
-        publisher.send(message).await.expect("published");
-        number += 1;
-        steps.tick().await;
-    }
+    let mut rank = Rank::new(publisher.await);
+    let topic = format!("{engine_topic}@model");
+    publish_until_held(&ear, &topic, &mut [(&mut rank, 1)]).await;
     assert_eq!(ear.0.lock().0, Some(engine.worker));
     let counted = metrics.feeds().expect("events are followed");
     assert_eq!(&*counted.engines[0].pod, "default/pod-rank-0");
     assert!(counted.engines[0].messages > 0 && metrics.follow.batches.get() > 0);
+}
+
+const TWO_RANKS: &str = "vllm:num_requests_running{engine=\"0\"} 0\n\
+                         vllm:num_requests_running{engine=\"1\"} 0\n";
+
+/// Two ranks, on ports that follow each other; the first port.
+async fn neighbours() -> ([Rank; 2], u16) {
+    for _ in 0..64 {
+        let (first, port) = Rank::bind(0).await.expect("a free port");
+        if let Some((second, _)) = Rank::bind(port.saturating_add(1)).await {
+            return ([first, second], port);
+        }
+    }
+    panic!("no two free ports follow each other");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranks_behind_one_port_are_one_endpoint_and_forget_each_for_itself() {
+    let ([mut first, mut second], port) = neighbours().await;
+    let engine = server(|_| Some(with_length(TWO_RANKS))).await;
+    let pages = Some((ScrapeSettings::default(), Mappings::default()));
+    let settings = EngineSettings { port: Some(port), pages, ..settings() };
+    let (ear, metrics) = (Arc::new(Ear::default()), SignalMetrics::default());
+    let feeds = EngineFeeds::new(settings, ear.clone(), metrics.clone());
+    feeds.follow(std::slice::from_ref(&engine));
+    let topic = "kv@pod@model";
+    publish_until_held(&ear, topic, &mut [(&mut first, 1), (&mut second, 2)]).await;
+    assert_eq!(ear.0.lock().0, Some(engine.worker));
+
+    // Another life of the second alone, of which its number tells.
+    second.number = 0;
+    publish_until_held(&ear, topic, &mut [(&mut first, 1), (&mut second, 3)]).await;
+    // A gap of the first alone, which nobody fills.
+    first.number += 10;
+    publish_until_held(&ear, topic, &mut [(&mut first, 4), (&mut second, 3)]).await;
+
+    let counted = metrics.feeds().expect("events are followed");
+    assert_eq!(counted.engines.len(), 1);
+    assert_eq!(counted.capacity, 2 * NEWS_MAX);
+}
+
+#[test]
+fn only_an_engine_with_one_port_is_asked_for_ranks() {
+    let pages = Some((ScrapeSettings::default(), Mappings::default()));
+    let check = |settings: EngineSettings, labels: &[(&str, &str)], has_one_port, expected| {
+        let feeds = EngineFeeds::new(settings, Arc::new(Ear::default()), SignalMetrics::default());
+        let plan = feeds.plan(&endpoint("10.0.0.1:8000", labels), has_one_port);
+        assert_eq!(plan.page.is_some(), expected, "{labels:?} {has_one_port}");
+    };
+    let asking = EngineSettings { pages: pages.clone(), ..settings() };
+    check(asking.clone(), &[], true, true);
+    check(asking.clone(), &[("llm-d.ai/engine-type", "sglang")], true, true);
+    check(asking.clone(), &[("llm-d.ai/engine-type", "triton")], true, false);
+    check(asking.clone(), &[], false, false);
+    check(settings(), &[], true, false);
+    check(EngineSettings { port: None, ..asking }, &[], true, false);
 }
 
 #[test]
@@ -119,7 +224,7 @@ fn each_rank_has_ports_of_its_own() {
     let feeds = EngineFeeds::new(settings, Arc::new(Ear::default()), SignalMetrics::default());
     let mut third = endpoint("[fd00::7]:8000", &[]);
     third.worker.rank = 2;
-    let plan = feeds.plan(&third);
+    let plan = feeds.plan(&third, false);
     let subscription = plan.subscription.expect("engines are connected to");
     assert_eq!(subscription.endpoint, "tcp://[fd00::7]:5559");
     assert_eq!(plan.replay_endpoint.as_deref(), Some("tcp://[fd00::7]:6559"));

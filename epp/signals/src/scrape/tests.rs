@@ -5,7 +5,7 @@ use crate::testkit::DEADLINE;
 use stator_epp_scheduler::{EngineLoad, Equipment, Roles};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerId};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -79,7 +79,7 @@ fn page(running: u32) -> String {
     )
 }
 
-fn with_length(body: &str) -> String {
+pub(crate) fn with_length(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
@@ -103,7 +103,9 @@ async fn request(stream: &mut TcpStream) -> Option<String> {
 }
 
 /// A server that answers every request, on any number of connections, as `answer` says.
-async fn server(answer: impl Fn(&str) -> Option<String> + Clone + Send + 'static) -> Arc<Endpoint> {
+pub(crate) async fn server(
+    answer: impl Fn(&str) -> Option<String> + Clone + Send + 'static,
+) -> Arc<Endpoint> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
@@ -238,23 +240,58 @@ async fn a_page_above_the_limit_is_refused() {
     }
 }
 
+/// Source: `TestRuntimePollingEndpointLifecycle` of the llm-d router.
 #[tokio::test]
 async fn who_is_not_followed_any_more_is_not_asked() {
-    let one = server(|_| Some(with_length(&page(1)))).await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counts = asked.clone();
+    let one = server(move |_| {
+        counts.fetch_add(1, Ordering::Relaxed);
+        Some(with_length(&page(1)))
+    })
+    .await;
     let two = server(|_| Some(with_length(&page(2)))).await;
     let (scraper, mut ear, metrics) = scraper(|_| ());
     scraper.follow(std::slice::from_ref(&one));
     heard(&mut ear, |said| *said == Said::Load(one.worker, 1)).await;
     scraper.follow(std::slice::from_ref(&two));
     assert_eq!(metrics.scraped.get(), 1);
+    let before = asked.load(Ordering::Relaxed);
     heard(&mut ear, |said| *said == Said::Load(two.worker, 2)).await;
     // What was said of the first before it left may still be in the channel, and no more.
     while ear.try_recv().is_ok() {}
+    for _ in 0..20 {
+        heard(&mut ear, |said| {
+            assert_eq!(*said, Said::Load(two.worker, 2));
+            true
+        })
+        .await;
+    }
+    // As may a question to it be on its way.
+    assert!(asked.load(Ordering::Relaxed) <= before + 1);
+}
+
+/// Source: `TestRuntimePollingHTTPError` of the llm-d router.
+#[tokio::test]
+async fn a_page_with_another_status_is_no_report_and_the_next_is_asked_for() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let answers = fails.clone();
+    let server = server(move |_| {
+        let whole = with_length(&page(4));
+        let failed = whole.replace("200 OK", "500 Internal Server Error");
+        Some(if answers.load(Ordering::Relaxed) { failed } else { whole })
+    })
+    .await;
+    let (scraper, mut ear, metrics) = scraper(|settings| settings.staleness = Duration::ZERO);
+    scraper.follow(std::slice::from_ref(&server));
     heard(&mut ear, |said| {
-        assert_eq!(*said, Said::Load(two.worker, 2));
+        assert_eq!(*said, Said::Unknown(server.worker));
         true
     })
     .await;
+    assert!(metrics.pages_failed.get() > 0 && metrics.pages.get() == 0);
+    fails.store(false, Ordering::Relaxed);
+    heard(&mut ear, |said| *said == Said::Load(server.worker, 4)).await;
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Pods that are simulated engines, a picker that learns of them from the cluster, and an Envoy.
 
-use crate::epp::testbed::{CHAT, chat, served_by, until};
+use crate::epp::testbed::{Bed, CHAT, chat, served_by, until};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use stator_tests::engine::Engine;
 use stator_tests::envoy::{Envoy, EnvoySettings};
-use stator_tests::http::{Client, Reply};
+use stator_tests::http::Client;
 use stator_tests::kube::{Cluster, Namespace};
 use stator_tests::kube_objects::{pool, reference};
 use stator_tests::picker::Picker;
@@ -120,19 +120,24 @@ impl KubeBed {
         Picker::start(&flags).await
     }
 
-    pub(super) fn client(&self) -> Client {
-        self.envoy.client()
-    }
-
-    /// Sends a chat request with this prompt.
-    pub(super) async fn chat(&self, prompt: &str) -> Reply {
-        self.client().post(CHAT, &chat("model", prompt)).await
-    }
-
     /// Waits until the requests go to these pods, first ranks, and to all of them.
     pub(super) async fn serves(&self, pods: &[usize]) {
         let addresses: Vec<_> = pods.iter().map(|pod| self.fleet.address(*pod)).collect();
         serves(&self.client(), &addresses).await;
+    }
+}
+
+impl Bed for KubeBed {
+    fn engines(&self) -> Vec<&Engine> {
+        self.fleet.pods.iter().flatten().collect()
+    }
+
+    fn picker(&self) -> &Picker {
+        &self.picker
+    }
+
+    fn envoy(&self) -> &Envoy {
+        &self.envoy
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::bed::{Fleet, KubeBed, pod_name, serves};
 use crate::epp::disruption::LoadTest;
-use crate::epp::testbed::metric_is;
+use crate::epp::testbed::{Bed, metric_is};
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 
 use super::bed::{Fleet, KubeBed, pod_name};
 use crate::epp::disruption::LoadTest;
-use crate::epp::testbed::{DESTINATION, DROPPED, header, served_by, until, until_status};
+use crate::epp::testbed::{Bed, DESTINATION, DROPPED, header, served_by, until, until_status};
 use hyper::{Method, StatusCode};
 use serde_json::json;
 use stator_tests::engine_answers::grpc_frame;

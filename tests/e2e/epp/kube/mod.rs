@@ -9,3 +9,4 @@ mod metrics;
 mod pods;
 mod policies;
 mod pools;
+mod traffic;

@@ -1,7 +1,7 @@
 //! Pods that come, change and go, and their ranks.
 
 use super::bed::{KubeBed, pod_name, serves};
-use crate::epp::testbed::{CHAT, DROPPED, chat, header, served_by, until};
+use crate::epp::testbed::{Bed, CHAT, DROPPED, chat, header, served_by, until};
 use hyper::StatusCode;
 use serde_json::json;
 use std::collections::BTreeSet;

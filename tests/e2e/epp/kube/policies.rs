@@ -1,7 +1,7 @@
 //! Objectives and rewrites, in the llm-d group and in the one before it.
 
 use super::bed::KubeBed;
-use crate::epp::testbed::{CHAT, DROPPED, chat, header, until, until_status};
+use crate::epp::testbed::{Bed, CHAT, DROPPED, chat, header, until, until_status};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use stator_tests::engine::Load;

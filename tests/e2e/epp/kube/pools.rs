@@ -1,6 +1,7 @@
 //! Pools that are created late, deleted, served together, or not there at all.
 
 use super::bed::{Fleet, KubeBed, serves};
+use crate::epp::testbed::Bed;
 use serde_json::{Value, json};
 use stator_tests::envoy::{Envoy, EnvoySettings};
 use stator_tests::kube::Cluster;
