@@ -61,7 +61,7 @@ fn route(number: u8, target: &str, prompt: &str) -> [String; 2] {
 async fn check(engines: &[Engine], model: &str, target: &str, number: u8) -> Bed {
     let bed = Bed::start(SCORERS, engines).await;
     let expected = route(number, target, "test");
-    bed.check(request("test", model, target), &expected.each_ref().map(|line| &**line)).await;
+    bed.check(request("test", model, target), &expected).await;
     bed
 }
 
@@ -105,7 +105,7 @@ async fn a_body_that_the_passthrough_parser_takes_goes_on_as_it_is() {
     let text = "passthrough-parser";
     let messages = [head("my-model", "other"), request_body(text, true)];
     let expected = [routed_to(address(1), text.len()), format!("request_body {text:?}.")];
-    bed.check(messages, &expected.each_ref().map(|line| &**line)).await;
+    bed.check(messages, &expected).await;
     let requests = bed.served.metrics("llm_d_epp_request_total{");
     let labels = r#"model_name="",target_model_name="""#;
     assert!(requests.iter().all(|line| line.contains(labels)), "{requests:?}");
@@ -142,7 +142,7 @@ async fn a_split_body_is_one_request() {
     let pieces = [request_body(first, false), request_body(second, true)];
     let [head, _] = request("test", "my-model", "my-model");
     let expected = route(0, "my-model", "test");
-    bed.check([vec![head], pieces.to_vec()].concat(), &expected.each_ref().map(|l| &**l)).await;
+    bed.check([vec![head], pieces.to_vec()].concat(), &expected).await;
 }
 
 /// The refusal of a pool without endpoints to choose from.
@@ -181,7 +181,7 @@ async fn subsets_are_obeyed() {
     let bed = Bed::start(SCORERS, &three()).await;
     for (numbers, number) in [(&[0, 1, 2][..], 1), (&[2][..], 2)] {
         let expected = route(number, "my-model", "test");
-        bed.check(allowed(numbers), &expected.each_ref().map(|line| &**line)).await;
+        bed.check(allowed(numbers), &expected).await;
     }
     bed.check(allowed(&[98]), &[NOBODY]).await;
     bed.check(allowed(&[]), &[NOBODY]).await;
@@ -211,7 +211,7 @@ async fn a_rewrite_of_the_pool_changes_the_model() {
     let expected = route(1, "rewritten-model", "test");
     let mut stream = bed.served.open().await;
     stream.send([head, body]);
-    stream.expect(&expected.each_ref().map(|line| &**line)).await;
+    stream.expect(&expected).await;
     let counted = bed.served.metrics("llm_d_epp_request_total{");
     let labels = format!("model_name=\"{model}\",target_model_name=\"rewritten-model\"");
     assert!(counted[0].contains(&labels), "{counted:?}");
@@ -263,7 +263,6 @@ async fn check_answer(content_type: &str, pieces: &[&str]) {
         messages.push(response_body(piece, last));
         expected.push(format!("response_body {piece:?}{}", if last { "." } else { "" }));
     }
-    let expected: Vec<_> = expected.iter().map(String::as_str).collect();
     bed.check(messages, &expected).await;
 }
 
@@ -279,7 +278,7 @@ async fn the_usage_of_a_streamed_answer_is_counted() {
     let bed = Bed::start(SCORERS, &three()).await;
     let mut stream = bed.served.open().await;
     stream.send(request("test", "my-model", "my-model"));
-    stream.expect(&route(1, "my-model", "test").each_ref().map(|line| &**line)).await;
+    stream.expect(&route(1, "my-model", "test")).await;
     let usage = r#"{"usage":{"prompt_tokens":7,"total_tokens":17,"completion_tokens":10}}"#;
     let pieces = ["data: {}\n\n".to_owned(), format!("data: {usage}\n\ndata: [DONE]\n\n")];
     let headers = [(":status", "200"), ("content-type", "text/event-stream")];
@@ -319,5 +318,5 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]
     stream.ends("OK").await;
     let expected = route(0, "my-model", "test");
     let admitted = request("test", "my-model", "my-model");
-    bed.check(admitted, &expected.each_ref().map(|line| &**line)).await;
+    bed.check(admitted, &expected).await;
 }

@@ -133,9 +133,9 @@ impl Stream {
         answer.expect("the stream goes on").expect("an answer comes")
     }
 
-    pub(crate) async fn expect(&mut self, expected: &[&str]) {
+    pub(crate) async fn expect(&mut self, expected: &[impl AsRef<str>]) {
         for line in expected {
-            assert_eq!(show(&self.answer().await), *line);
+            assert_eq!(show(&self.answer().await), line.as_ref());
         }
     }
 

@@ -178,7 +178,7 @@ impl Bed {
     pub(crate) async fn check(
         &self,
         messages: impl IntoIterator<Item = ProcessingRequest>,
-        expected: &[&str],
+        expected: &[impl AsRef<str>],
     ) {
         let mut stream = self.served.open().await;
         stream.send(messages);
