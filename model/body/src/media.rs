@@ -1,9 +1,13 @@
 //! Images, audio and video of a prompt.
 
 use crate::fields::Field;
+use crate::image;
 use crate::parse::ParsedBody;
 use serde::Deserialize;
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// The modality of images.
+pub const IMAGE: &str = "image";
 
 /// Most media of one request that are looked at.
 const MEDIA_MAX: usize = 1024;
@@ -13,6 +17,19 @@ const MEDIA_MAX: usize = 1024;
 pub struct MediaItem {
     /// Hash of its address or of its data, the same within one process.
     pub hash: u64,
+    /// What it is: `image`, `audio` or `video`.
+    pub modality: &'static str,
+    /// Bytes of its address or of its data.
+    pub size: usize,
+    /// Width times height of an image whose data stand in the body and tell.
+    pub pixels: Option<u64>,
+}
+
+impl MediaItem {
+    fn new((modality, content): (&'static str, String)) -> Self {
+        let pixels = if modality == IMAGE { image::pixels(&content) } else { None };
+        Self { hash: hash(&content), modality, size: content.len(), pixels }
+    }
 }
 
 /// A message whose content is a list of parts; what else it has does not matter.
@@ -66,19 +83,22 @@ struct Data {
 }
 
 impl Part {
-    fn content(self) -> Option<String> {
+    /// What it is, and its address or its data.
+    fn content(self) -> Option<(&'static str, String)> {
         let address = |address: Address| match address {
             Address::Object { url } => Some(url),
             Address::Text(url) => Some(url),
             Address::Other(_) => None,
         };
         let data = |data: Data| data.data.or(data.url);
-        let addresses = [self.image_url, self.video_url, self.audio_url];
-        addresses
-            .into_iter()
-            .flatten()
-            .find_map(address)
-            .or_else(|| [self.input_audio, self.source].into_iter().flatten().find_map(data))
+        let contents = [
+            (IMAGE, self.image_url.and_then(address)),
+            ("video", self.video_url.and_then(address)),
+            ("audio", self.audio_url.and_then(address)),
+            ("audio", self.input_audio.and_then(data)),
+            (IMAGE, self.source.and_then(data)),
+        ];
+        contents.into_iter().find_map(|(modality, content)| Some((modality, content?)))
     }
 }
 
@@ -97,7 +117,7 @@ impl ParsedBody {
             Content::Other(_) => None,
         });
         let contents = parts.flatten().filter_map(Part::content);
-        contents.take(MEDIA_MAX).map(|content| MediaItem { hash: hash(&content) }).collect()
+        contents.take(MEDIA_MAX).map(MediaItem::new).collect()
     }
 }
 
@@ -112,12 +132,13 @@ mod tests {
     use crate::{Parsed, ParserSet};
 
     #[track_caller]
-    fn check(path: &str, body: &str, count: usize, different: usize) {
+    fn check(path: &str, body: &str, modalities: &[&str], different: usize) {
         let parsed = ParserSet::default().parse(path, body.as_bytes());
         let Ok(Parsed::Request(parsed)) = parsed else { panic!("it is a request: {parsed:?}") };
         let found = parsed.media(body.as_bytes());
         let hashes: std::collections::HashSet<_> = found.iter().map(|item| item.hash).collect();
-        assert_eq!((found.len(), hashes.len()), (count, different));
+        let known: Vec<_> = found.iter().map(|item| item.modality).collect();
+        assert_eq!((&known[..], hashes.len()), (modalities, different));
     }
 
     #[test]
@@ -131,7 +152,12 @@ mod tests {
               {"type":"input_audio","input_audio":{"data":"UklGRg==","format":"wav"}},
               {"type":"audio_url","audio_url":{"url":"http://a/4.wav"}},
               {"type":"video_url","video_url":{"url":"http://a/3.mp4"}}]}]}"#;
-        check("/v1/chat/completions", body, 6, 5);
+        check(
+            "/v1/chat/completions",
+            body,
+            &["image", "image", "image", "audio", "audio", "video"],
+            5,
+        );
     }
 
     #[test]
@@ -139,11 +165,11 @@ mod tests {
         let anthropic = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[
             {"type":"image","source":{"type":"base64","media_type":"image/png","data":"aGk="}},
             {"type":"image","source":{"type":"url","url":"http://a/1.png"}}]}]}"#;
-        check("/v1/messages", anthropic, 2, 2);
+        check("/v1/messages", anthropic, &["image", "image"], 2);
         let responses = r#"{"model":"m","input":[{"role":"user","content":[
             {"type":"input_text","text":"x"},
             {"type":"input_image","image_url":"http://a/1.png"}]}]}"#;
-        check("/v1/responses", responses, 1, 1);
+        check("/v1/responses", responses, &["image"], 1);
     }
 
     #[test]
@@ -151,11 +177,11 @@ mod tests {
         check(
             "/v1/chat/completions",
             r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#,
-            0,
+            &[],
             0,
         );
-        check("/v1/completions", r#"{"model":"m","prompt":"\"image\" of a house"}"#, 0, 0);
+        check("/v1/completions", r#"{"model":"m","prompt":"\"image\" of a house"}"#, &[], 0);
         let odd = r#"{"model":"m","messages":[{"role":"user","content":{"image_url":7}},7]}"#;
-        check("/v1/chat/completions", odd, 0, 0);
+        check("/v1/chat/completions", odd, &[], 0);
     }
 }
