@@ -57,7 +57,7 @@ pub enum Fairness {
 }
 
 /// What a token of an answer counts for in [`Fairness::Las`]; one of a prompt counts 1.
-const LAS_OUTPUT_WEIGHT: f64 = 2.0;
+pub const LAS_OUTPUT_WEIGHT: f64 = 2.0;
 
 impl Fairness {
     pub(crate) fn check(self, name: &str, findings: &mut Findings) {

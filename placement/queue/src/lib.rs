@@ -29,7 +29,7 @@ mod usage_limit;
 
 pub use bounds::{Bounds, Usage};
 pub use entry::{BandPlace, Entry, FlowId, Head, Ticket, Verdict};
-pub use fairness::Fairness;
+pub use fairness::{Fairness, LAS_OUTPUT_WEIGHT};
 pub use invalid::{InvalidSetting, InvalidSettings};
 pub use ordering::Ordering;
 pub use outcome::{Dispatched, Evicted, Eviction, Refusal, Rejected};
