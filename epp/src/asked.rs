@@ -2,11 +2,11 @@
 
 use crate::director::DirectorSettings;
 use crate::exchange::{Head, Refusal};
-use crate::prompt::Measured;
+use crate::prompt::{Images, Measured};
 use crate::refuse;
 use crate::text;
 use bytes::Bytes;
-use stator_body::{MediaItem, Parsed, ParsedBody};
+use stator_body::{IMAGE, MediaItem, Parsed, ParsedBody};
 use stator_epp_metrics::RequestLabels;
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::{Headers, MultimodalItem, Prompt, Request};
@@ -37,6 +37,8 @@ pub(crate) struct Asked {
     pub fairness_id: String,
     /// Images, audio and video of the prompt.
     pub media: Vec<MultimodalItem>,
+    /// What its images count for.
+    pub images: Images,
 }
 
 impl Asked {
@@ -71,14 +73,23 @@ impl Asked {
         let objective = text::header_of(head, text::OBJECTIVE);
         let priority = objective.and_then(|name| view.priority(name)).unwrap_or_default();
         let media = parsed.as_ref().map(|parsed| parsed.media(&body)).unwrap_or_default();
+        let images = media.iter().filter(|item| item.modality == IMAGE);
+        let images = images.fold(Images::default(), |sum, image| Images {
+            bytes: sum.bytes + image.size,
+            tokens: sum.tokens + settings.images.tokens(image.pixels),
+        });
         let media = media
             .iter()
-            .map(|MediaItem { hash }| MultimodalItem { hash: *hash, size_bytes: MEDIA_BYTES })
+            .map(|&MediaItem { hash, modality, .. }| MultimodalItem {
+                hash,
+                modality,
+                size_bytes: MEDIA_BYTES,
+            })
             .collect();
         let fairness_id = fairness_id(head, settings);
         let id = head.header(header::REQUEST_ID).map(str::to_owned);
         let id = id.unwrap_or_else(|| text::request_id(chance));
-        Ok(Self { id, body, parsed, model, rewritten, priority, fairness_id, media })
+        Ok(Self { id, body, parsed, model, rewritten, priority, fairness_id, media, images })
     }
 
     /// The model that the endpoint is asked for.
@@ -114,6 +125,7 @@ impl Asked {
         Request {
             id: &self.id,
             model: self.target(),
+            asked_model: &self.model,
             headers: Headers(headers),
             priority: self.priority,
             fairness_id: &self.fairness_id,
@@ -127,6 +139,7 @@ impl Asked {
                 multimodal: &self.media,
                 cache_salt: parsed.and_then(|parsed| parsed.cache_salt.as_deref()),
             },
+            only_cached: text::if_available(head),
             max_output_tokens: parsed.and_then(|parsed| parsed.max_output_tokens),
             expected_output_tokens: 0,
             stream: self.streams(),

@@ -17,7 +17,7 @@ use stator_body::{Api, Body, Field, ParserSet, write_token_ids};
 use stator_epp_config::FlowControl;
 use stator_epp_metrics::EppMetrics;
 use stator_epp_plugins::IdSource;
-use stator_epp_plugins::settings::InFlightLoad;
+use stator_epp_plugins::settings::{ImageEstimate, InFlightLoad};
 use stator_epp_scheduler::Decision;
 use stator_epp_signals::tokenizer::Renderer;
 use stator_protos::header;
@@ -48,7 +48,8 @@ pub struct DirectorSettings {
     pub leaves_early: bool,
     /// Whether all candidates' scores go to the data plane.
     pub scores: bool,
-    /// Whether the data plane is sent all endpoints of a decision, the fallbacks too.
+    /// Whether the data plane is sent all endpoints of a decision, the fallbacks too. Those that
+    /// take one address refuse a list.
     pub fallbacks: bool,
     /// Whether token ids travel on in `nvext.token_data` to endpoints that take them.
     pub token_ids: bool,
@@ -56,6 +57,8 @@ pub struct DirectorSettings {
     pub in_flight: InFlightLoad,
     /// Where the fairness identity of a request comes from if no header says it, first to last.
     pub identities: Vec<IdSource>,
+    /// How many tokens an image counts for in a prompt that is measured as text.
+    pub images: ImageEstimate,
     /// The server that renders prompts to tokens, where the configuration names one.
     pub renderer: Option<Arc<Renderer>>,
     /// Whether answers tell the client which endpoint served them.
@@ -140,7 +143,7 @@ impl PoolDirector {
             Api::Completions => "/v1/completions",
             _ => return None,
         };
-        let rendered = renderer.render(route, &asked.body).await;
+        let rendered = renderer.render(route, &asked.body, !asked.media.is_empty()).await;
         rendered.inspect_err(|error| tracing::debug!(%error, "a prompt was not rendered")).ok()
     }
 
@@ -149,7 +152,7 @@ impl PoolDirector {
         let adapter = Some(asked.target()).filter(|model| self.pool.is_adapter(model));
         let measure = || match rendered {
             Some(ids) => prompt::measured(&self.pool, parsed, ids, adapter),
-            None => prompt::measure(&self.pool, parsed, &asked.body, adapter),
+            None => prompt::measure(&self.pool, parsed, &asked.body, adapter).with(asked.images),
         };
         match asked.body.len() > QUICK_BODY_MAX_BYTES {
             true => tokio::task::block_in_place(measure),
@@ -178,13 +181,7 @@ impl PoolDirector {
         })?;
         let (took, decision) = (placed.took, placed.keep());
         self.observe.scheduled(told, Some(&decision), took);
-        match if_available(&ready.head) && decision.cached_tokens == 0 {
-            true => {
-                self.pool.give_back(&decision);
-                Err(refuse::nothing_cached())
-            }
-            false => Ok((decision, account)),
-        }
+        Ok((decision, account))
     }
 
     /// How much of the answer must be seen.
@@ -289,13 +286,6 @@ async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static
             Err(_) => pending().await,
         },
     }
-}
-
-/// Whether the client wants an endpoint that holds a part of its prompt, or none.
-fn if_available(head: &Head) -> bool {
-    head.header("prefer").is_some_and(|prefer| {
-        prefer.split(',').any(|choice| choice.trim().eq_ignore_ascii_case("if-available"))
-    })
 }
 
 #[cfg(test)]

@@ -112,6 +112,7 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
         token_ids: true,
         in_flight: plan.in_flight,
         identities: plan.agent_identity.clone(),
+        images: ImageEstimate::default(),
         renderer: None,
         verify_served: false,
         reads_text: !plan.program.producers.is_empty(),
@@ -321,12 +322,22 @@ async fn a_request_without_an_identity_gets_one() {
 
 #[tokio::test]
 async fn a_request_for_cached_prompts_alone_is_refused_where_nothing_is_cached() {
-    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    check_if_available(SCORERS).await;
+    check_if_available("").await;
+}
+
+/// What was refused was sent nowhere: it is refused as often as it comes, until another request
+/// has taken the prompt to an endpoint.
+async fn check_if_available(config: &str) {
+    let bench = bench(config, &[Engine(0, 0, 0.0, &[])]);
     let long = format!(r#"{{"model":"m","prompt":"{}"}}"#, "many words ".repeat(400));
     let conditional = || head(&[("prefer", "if-available")]);
-    let refusal = bench.refusal(conditional(), &long).await;
-    let text = "no decode worker has the requested KV cache";
-    assert_eq!((refusal.status, &*refusal.message), (412, text));
+    for _ in 0..2 {
+        let refusal = bench.refusal(conditional(), &long).await;
+        let text = "no decode worker has the requested KV cache";
+        assert_eq!((refusal.status, &*refusal.message), (412, text));
+    }
+    bench.pool.with(|scheduler, now| assert_eq!(scheduler.stats(now).in_flight, 0));
     bench.ask(head(&[]), &long).await.expect("it is routed");
     bench.ask(conditional(), &long).await.expect("now it is cached");
 }

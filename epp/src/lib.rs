@@ -18,6 +18,7 @@ mod place;
 mod plan;
 pub mod pool;
 mod prompt;
+mod ready;
 mod refuse;
 mod replicas;
 mod run;

@@ -1,12 +1,16 @@
 //! Measures how long plug-ins take: each is wrapped where a program is put together, so that the
 //! scheduler reads no clock.
 
-use stator_epp_metrics::{PluginMetrics, PluginName, PluginTimer, PrefixIndexer};
-use stator_epp_scheduler::plugin::{
-    Admitter, Filter, LookupMeter, Moment, NotRouted, Observer, Pick, Picker, Placed, PrefixIndex,
-    Producer, ProfileHandler, Progress, Routing, Scorer,
+use stator_epp_metrics::{
+    EncoderCache, LatencyMetrics, PluginMetrics, PluginName, PluginTimer, PrefixIndexer,
 };
-use stator_epp_scheduler::{Candidate, Named, Profile, Program, Random, Request, Time};
+use stator_epp_scheduler::plugin::{
+    Admitter, Fared, Filter, LookupMeter, Measured, Meter, Moment, NotRouted, Observer, Pick,
+    Picker, Placed, PrefixIndex, Producer, ProfileHandler, Progress, Routing, Scorer,
+};
+use stator_epp_scheduler::{
+    Candidate, Endpoint, MultimodalItem, Named, Profile, Program, Random, Request, Time,
+};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -52,7 +56,10 @@ pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Progra
         picker: named(&profile.picker, Arc::new(Metered::of(metrics, "Picker", &profile.picker))),
     };
     let producer = |known: &Named<dyn Producer>| {
-        named(known, Arc::new(Metered::of(metrics, "PrepareData", known)) as Arc<dyn Producer>)
+        let plugin = Metered::of(metrics, "PrepareData", known);
+        let is_known = |told: &&Named<dyn Measured>| told.name == known.name;
+        let found = program.measured.iter().find(is_known).map(|told| Findings::of(metrics, told));
+        named(known, Arc::new(Finding { plugin, found }) as Arc<dyn Producer>)
     };
     let admitter = |known: &Named<dyn Admitter>| {
         named(known, Arc::new(Metered::of(metrics, "Admission", known)) as Arc<dyn Admitter>)
@@ -105,6 +112,58 @@ impl Observer for Found {
     fn ended(&self, _: &Progress<'_>, _: Time) {}
 }
 
+/// Counts what a plug-in finds out.
+struct Findings {
+    encoder_cache: EncoderCache,
+    latency: LatencyMetrics,
+}
+
+impl Findings {
+    /// Those of a plug-in, which is told to count there.
+    fn of(
+        metrics: &PluginMetrics,
+        Named { type_name, name, plugin }: &Named<dyn Measured>,
+    ) -> Arc<Self> {
+        let names = PluginName { type_name, name };
+        let (encoder_cache, latency) = (metrics.encoder_cache(names), metrics.latency(names));
+        let findings = Arc::new(Self { encoder_cache, latency });
+        plugin.measure_with(findings.clone());
+        findings
+    }
+}
+
+impl Meter for Findings {
+    fn items_sought(&self, items: &[MultimodalItem]) {
+        self.encoder_cache.sought(items);
+    }
+
+    fn items_held(&self, endpoint: &Endpoint, held: &[MultimodalItem], sought: usize) {
+        self.encoder_cache.found(endpoint, held, sought);
+    }
+
+    fn fared(&self, fared: &Fared<'_>) {
+        self.latency.fared(fared);
+    }
+}
+
+/// A producer, and what it finds out, if that is counted.
+struct Finding {
+    plugin: Metered<dyn Producer>,
+    found: Option<Arc<Findings>>,
+}
+
+impl Producer for Finding {
+    fn produce(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], now: Time) {
+        let predicted = |all: &[Candidate<'_>]| all.iter().any(|one| one.latency.is_some());
+        let (before, started) = (predicted(candidates), Instant::now());
+        self.plugin.time(|plugin| plugin.produce(request, candidates, now));
+        let took = started.elapsed();
+        if let Some(found) = self.found.as_ref().filter(|_| !before && predicted(candidates)) {
+            found.latency.predicted_in(request.asked_model, request.model, took);
+        }
+    }
+}
+
 /// Measures lookups of the KV index.
 struct Lookups(Arc<PluginMetrics>);
 
@@ -140,12 +199,6 @@ impl Picker for Metered<dyn Picker> {
     }
 }
 
-impl Producer for Metered<dyn Producer> {
-    fn produce(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], now: Time) {
-        self.time(|plugin| plugin.produce(request, candidates, now));
-    }
-}
-
 impl Admitter for Metered<dyn Admitter> {
     fn admit(
         &self,
@@ -166,3 +219,7 @@ impl ProfileHandler for Metered<dyn ProfileHandler> {
         self.time(|plugin| plugin.route(request, run))
     }
 }
+
+#[cfg(test)]
+#[path = "metered_tests.rs"]
+mod tests;

@@ -4,7 +4,9 @@ use crate::config::EppSettings;
 use stator_body::{ParserSet, parser};
 use stator_engine_signals::fetch::TlsOptions;
 use stator_epp_config::Plan;
-use stator_epp_plugins::settings::{EngineSpecs as Specs, HttpSource, Render, Scheme, Tokens};
+use stator_epp_plugins::settings::{
+    EngineSpecs as Specs, HttpSource, ImageEstimate, Render, Scheme, Tokens,
+};
 use stator_epp_signals::scrape::{EngineSpecs, Mapping, Mappings, ScrapeSettings};
 use stator_epp_signals::tokenizer::{RenderError, RenderSettings, Renderer};
 use std::path::PathBuf;
@@ -54,14 +56,26 @@ pub(crate) fn parsers(plan: &Plan) -> ParserSet {
 /// For addresses and certificates that cannot be used.
 pub(crate) fn renderer(plan: &Plan) -> Result<Option<Renderer>, RenderError> {
     let Some(Tokens::Model { render: Some(render), .. }) = &plan.tokens else { return Ok(None) };
-    let Render { url, timeout, ca_cert_path, client_cert, insecure_skip_verify } = render;
+    let Render {
+        url,
+        timeout,
+        multimodal_timeout,
+        ca_cert_path,
+        client_cert,
+        insecure_skip_verify,
+    } = render;
     let tls = TlsOptions {
         insecure_skip_verify: *insecure_skip_verify,
         ca_path: ca_cert_path.as_ref().map(PathBuf::from),
         identity: identity(client_cert.as_ref()),
     };
-    let settings =
-        RenderSettings { url: url.clone(), timeout: *timeout, tls, ..RenderSettings::default() };
+    let settings = RenderSettings {
+        url: url.clone(),
+        timeout: *timeout,
+        media_timeout: *multimodal_timeout,
+        tls,
+        ..RenderSettings::default()
+    };
     Renderer::new(settings).map(Some)
 }
 
@@ -70,6 +84,14 @@ pub(crate) fn tokenizer_model(plan: &Plan) -> Option<&str> {
     match &plan.tokens {
         Some(Tokens::Model { name, render: None }) => Some(name),
         _ => None,
+    }
+}
+
+/// How many tokens an image counts for where prompts are measured as text.
+pub(crate) fn images(plan: &Plan) -> ImageEstimate {
+    match &plan.tokens {
+        Some(Tokens::Estimate(images)) => *images,
+        _ => ImageEstimate::default(),
     }
 }
 

@@ -39,6 +39,26 @@ impl Measured {
     pub(crate) fn nothing() -> Self {
         Self { measure: Measure::None, token_ids: None, tokens: 0, sequence: Vec::new() }
     }
+
+    /// The same with these images in the prompt: where it was measured as text, as the tokens that
+    /// they are taken for, in place of their bytes.
+    pub(crate) fn with(self, images: Images) -> Self {
+        if self.measure != Measure::Text {
+            return self;
+        }
+        let text = self.tokens.saturating_sub(estimated_tokens(images.bytes));
+        let images = u32::try_from(images.tokens).unwrap_or(u32::MAX);
+        Self { tokens: text.saturating_add(images), ..self }
+    }
+}
+
+/// The images of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Images {
+    /// What their data or addresses take in the body.
+    pub bytes: usize,
+    /// Tokens that they are taken for.
+    pub tokens: u64,
 }
 
 /// Measures the prompt of a parsed body for a pool. `adapter` is the LoRA adapter that is asked
@@ -93,4 +113,18 @@ fn tokenize(model: &Model, parsed: &ParsedBody, body: &[u8]) -> Option<Vec<u32>>
         _ => return None,
     };
     tokens.inspect_err(|error| tracing::debug!(%error, "a prompt is measured as text")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_count_for_their_tokens_and_not_for_their_bytes() {
+        let images = Images { bytes: 3_600, tokens: 225 };
+        let measured = |measure, tokens| Measured { measure, tokens, ..Measured::nothing() };
+        assert_eq!(measured(Measure::Text, 1_000).with(images).tokens, 325);
+        assert_eq!(measured(Measure::Text, 3).with(images).tokens, 225);
+        assert_eq!(measured(Measure::Exact, 1_000).with(images).tokens, 1_000);
+    }
 }

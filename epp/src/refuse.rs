@@ -55,6 +55,10 @@ fn dropped(outcome: FlowOutcome, retry_after: Duration) -> Refusal {
 /// No endpoint was chosen.
 fn unplaced(refused: &Refused) -> Refusal {
     let (status, reason) = match refused {
+        Refused::NothingCached => {
+            let message = refused.to_string();
+            return Refusal { status: 412, message, reason: None, retry_after: None };
+        }
         Refused::NoEndpoints => (503, NO_ENDPOINTS),
         Refused::Saturated
         | Refused::NotAdmitted(_)
@@ -63,10 +67,4 @@ fn unplaced(refused: &Refused) -> Refusal {
     };
     let (message, retry_after) = (refused.to_string(), Some(RETRY_AFTER));
     Refusal { status, message, reason: Some(reason), retry_after }
-}
-
-/// The client wants an endpoint that holds a part of its prompt, and there is none.
-pub(crate) fn nothing_cached() -> Refusal {
-    let message = "no decode worker has the requested KV cache".to_owned();
-    Refusal { status: 412, message, reason: None, retry_after: None }
 }

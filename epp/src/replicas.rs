@@ -103,10 +103,20 @@ impl Replica for Shared {
         pools.chain(self.indices.iter().map(|index| index.name.to_string())).collect()
     }
 
-    fn own_in_flight(&self, pool: PoolId, out: &mut Vec<(WorkerRank, InFlight)>) {
-        if let Some(pool) = self.of(pool) {
-            pool.with(|scheduler, _| out.extend(scheduler.own_in_flight()));
-        }
+    fn own_in_flight(
+        &self,
+        pool: PoolId,
+        seen: &mut u64,
+        out: &mut Vec<(WorkerRank, InFlight)>,
+    ) -> bool {
+        let Some(pool) = self.of(pool) else { return false };
+        pool.with(|scheduler, _| {
+            let changed = std::mem::replace(seen, scheduler.own_version()) != *seen;
+            if changed {
+                out.extend(scheduler.own_in_flight());
+            }
+            changed
+        })
     }
 
     fn set_others_in_flight(&self, pool: PoolId, others: &[(WorkerRank, InFlight)]) {

@@ -8,6 +8,7 @@ use crate::health::Health;
 use crate::metered::metered;
 use crate::observe::Observe;
 use crate::pool::{self, Pool};
+use crate::ready::Conditions;
 use crate::replicas;
 use crate::signals::Signals;
 use anyhow::Context;
@@ -30,9 +31,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-
-/// How often readiness is looked at.
-const READY_POLL: Duration = Duration::from_millis(100);
 
 /// Longest wait for the first view of the endpoints before ext-proc is served without it.
 const FIRST_VIEW: Duration = Duration::from_secs(5);
@@ -79,7 +77,6 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
         pools.push(running);
     }
     let election = elect(&settings, cluster.as_ref());
-    let (ready, health) = watch::channel(false);
     let readiness = Readiness::default();
     let (stop, stopped) = Shutdown::new();
     let (end, ended) = Shutdown::new();
@@ -92,9 +89,10 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
         rest.spawn(replicas.run(known.clone(), warm, ended.clone()));
     }
     let leading = election.as_ref().map(Election::leading);
-    let conditions = Conditions { pools: known.clone(), warmed, leading };
-    rest.spawn(conditions.watch(ready, readiness.clone(), shutdown.clone()));
-    let health = Health::new(health);
+    let (listens, listening) = watch::channel(false);
+    let conditions = Conditions { pools: known.clone(), listening, warmed, leading };
+    let (told, health) = conditions.told(readiness.clone());
+    rest.spawn(conditions.watch(told, shutdown.clone()));
     serve_health(&settings, &health, &ended, &mut rest).await?;
     let gate = cluster.as_ref().filter(|_| settings.metrics_auth).map(gate);
     let shown = Shown { metrics: registry.clone(), readiness, gate };
@@ -124,9 +122,10 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
         let counted = settings.stream_metrics.then(|| metrics.streams.clone());
         let service = ExtProc::new(Arc::new(director), settings.ext_proc.clone(), counted);
         let drain = Drain { shutdown: stopped.clone(), limit: settings.drain_timeout };
-        let serving = ext_proc::serve(service, health.clone(), listener.incoming(), drain);
-        streams.spawn(serving);
+        let health = health.of_pool(pool);
+        streams.spawn(ext_proc::serve(service, health, listener.incoming(), drain));
     }
+    listens.send_replace(true);
     shutdown.wait().await;
     // Data planes see that this replica is not ready before it takes no more streams.
     tokio::time::sleep(settings.shutdown_delay).await;
@@ -178,6 +177,9 @@ fn start(
     let plan = &settings.plan.plan;
     let sheds = !plan.features.flow_control;
     let mut scheduling = SchedulerSettings { sheds, ..SchedulerSettings::default() };
+    // Pools share the plug-ins, and no pool gets as many requests in the life of a process.
+    let at = settings.pools.iter().position(|pool| pool == target).unwrap_or_default();
+    scheduling.tickets_above = (at as u64) << 48;
     scheduling.tier_weights = settings.tier_weights;
     scheduling.placement.block_size = settings.block_size;
     // A block of the index takes up to 20 bytes.
@@ -253,10 +255,11 @@ fn director(
         }),
         leaves_early: settings.leaves_early,
         scores: settings.scores,
-        fallbacks: settings.ext_proc.fallbacks,
+        fallbacks: settings.fallbacks,
         token_ids: settings.tokenizer.forward_ids,
         in_flight: plan.in_flight,
         identities: plan.agent_identity.clone(),
+        images: crate::plan::images(plan),
         renderer,
         verify_served: plan.verifies_served,
         reads_text: !plan.program.producers.is_empty(),
@@ -286,42 +289,6 @@ fn elect(settings: &EppSettings, cluster: Option<&Cluster>) -> Option<Election> 
     let identity =
         std::env::var("POD_NAME").unwrap_or_else(|_| format!("{:016x}", rand::random::<u64>()));
     Some(Elector::new(cluster, namespace, name, &identity).start())
-}
-
-/// What must be so for picks to succeed.
-struct Conditions {
-    pools: Vec<Arc<Pool>>,
-    /// True once other replicas were asked what they know.
-    warmed: watch::Receiver<bool>,
-    /// Whether this replica leads, where one does.
-    leading: Option<watch::Receiver<bool>>,
-}
-
-impl Conditions {
-    fn hold(&self) -> bool {
-        // A pool that is empty for now must not take the others' traffic away.
-        let known = self.pools.iter().all(|pool| pool.view().synced);
-        let leads = self.leading.as_ref().is_none_or(|leading| *leading.borrow());
-        known && leads && *self.warmed.borrow() && self.pools.iter().any(|pool| pool.ready())
-    }
-
-    /// Keeps readiness true while they hold, until `shutdown`.
-    async fn watch(self, ready: watch::Sender<bool>, readiness: Readiness, shutdown: Shutdown) {
-        let mut poll = tokio::time::interval(READY_POLL);
-        loop {
-            tokio::select! {
-                _ = poll.tick() => {}
-                () = shutdown.wait() => break,
-            }
-            let now = self.hold();
-            if ready.send_if_modified(|ready| std::mem::replace(ready, now) != now) {
-                tracing::info!(ready = now, "readiness");
-                readiness.set(now);
-            }
-        }
-        readiness.set(false);
-        ready.send_replace(false);
-    }
 }
 
 /// Asks the cluster who may read metrics. While it does not answer, nobody may.

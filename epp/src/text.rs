@@ -45,6 +45,13 @@ pub(crate) fn slo_tpot(head: &Head) -> Option<Duration> {
     header_of(head, SLO_TPOT).and_then(milliseconds)
 }
 
+/// Whether the client wants an endpoint that holds a part of its prompt, or none.
+pub(crate) fn if_available(head: &Head) -> bool {
+    head.header("prefer").is_some_and(|prefer| {
+        prefer.split(',').any(|choice| choice.trim().eq_ignore_ascii_case("if-available"))
+    })
+}
+
 fn milliseconds(value: &str) -> Option<Duration> {
     let ms = value.trim().parse::<f64>().ok().filter(|ms| *ms > 0.0)?;
     Duration::try_from_secs_f64(ms / 1000.0).ok()

@@ -77,7 +77,7 @@ fn missing_producers_are_made_before_those_that_need_them() {
     let plan = plan("plugins: [{type: prefix-cache-scorer}]\n");
     let producers: Vec<_> = plan.program.producers.iter().map(|p| &*p.name).collect();
     assert_eq!(producers, ["approx-prefix-cache-producer"]);
-    assert!(matches!(plan.tokens, Some(Tokens::Estimate)));
+    assert!(matches!(plan.tokens, Some(Tokens::Estimate(_))));
     assert!(plan.precise.is_none() && plan.kv_weights.is_none() && !plan.program.uses_kv);
 }
 

@@ -345,14 +345,13 @@ fn what_has_no_effect_is_told_at_its_place() {
 plugins:
 - type: queue-scorer
 - type: token-producer
-  parameters: {estimate: {image: {mode: static}}}
 - type: inflight-load-producer
   parameters: {syncCrossReplicaState: false}
 - type: predicted-latency-producer
   parameters: {samplingMean: 10, useEncoderCacheFeatures: false}
 - type: models-data-source
 - type: program-aware-fairness
-  parameters: {lasWeightService: 0.5}
+  parameters: {lasWeightService: 0.5, evictionSweepSeconds: 9}
 - type: precise-prefix-cache-producer
   parameters: {indexerConfig: {kvCacheBackendConfigs: [{name: tape, weight: 0.1}]}}
 dataLayer: {sources: [{pluginRef: models-data-source}]}
@@ -362,25 +361,14 @@ flowControl: {enableEviction: true}
         &[
             "featureGates[0]: has no effect here: every replica knows its endpoints",
             "flowControl.enableEviction: has no effect here: requests in flight do not give way",
-            &format!("plugins[1].parameters.estimate.image: {none}"),
             "plugins[2].parameters.syncCrossReplicaState: has no effect here: replicas with \
              --peers share it",
             &format!("plugins[3].parameters.samplingMean: {none}"),
             &format!("plugins[3].parameters.useEncoderCacheFeatures: {none}"),
-            &format!("plugins[5].parameters.lasWeightService: {none}"),
-            "plugins[5].type: flows share by the tokens that they used, output counted twice",
+            &format!("plugins[5].parameters.evictionSweepSeconds: {none}"),
             "plugins[6].parameters.indexerConfig.kvCacheBackendConfigs[0].name: no engine has a \
              tier \"tape\": its weight has no effect",
             &format!("dataLayer.sources[0].pluginRef: {none}"),
         ],
-    );
-    check_warnings(
-        "plugins:
-- type: queue-scorer
-- type: token-producer
-  parameters: {modelName: m, vllm: {mmTimeout: 1s}}
-",
-        STRICT,
-        &[&format!("plugins[1].parameters.vllm.mmTimeout: {none}")],
     );
 }

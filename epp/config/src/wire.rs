@@ -84,6 +84,7 @@ fn program(
         observers: all(&parts, |built| built.observer.as_ref()),
         prefixes: all(&parts, |built| built.prefixes.as_ref()),
         shared: all(&parts, |built| built.shared.as_ref()),
+        measured: all(&parts, |built| built.measured.as_ref()),
         lookup_meter: None,
         admitters: all(&parts, |built| built.admitter.as_ref()),
         route_headers: all(&parts, |built| built.route_headers.as_ref()),

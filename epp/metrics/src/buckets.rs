@@ -14,6 +14,21 @@ pub const REQUEST_SECONDS: &[f64] = &[
 /// Time to first token, in seconds: as whole requests, to 2 minutes.
 pub const TTFT_SECONDS: &[f64] = REQUEST_SECONDS.split_at(24).0;
 
+/// Predicted time to first token, in seconds: as whole requests, which it is where first tokens
+/// are not timed.
+pub const PREDICTED_TTFT_SECONDS: &[f64] = REQUEST_SECONDS;
+
+/// Predicted mean time per output token, in seconds.
+pub const PREDICTED_TPOT_SECONDS: &[f64] = &[
+    0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5,
+    0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0, 12.0, 18.0, 24.0, 30.0, 36.0, 48.0, 60.0, 90.0, 120.0,
+    180.0, 270.0, 360.0,
+];
+
+/// Predictions of latencies, in seconds.
+pub const PREDICTION_SECONDS: &[f64] =
+    &[0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
+
 /// Mean time per output token of streamed answers, in seconds.
 pub const TPOT_SECONDS: &[f64] = &[
     0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5,

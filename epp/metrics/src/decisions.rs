@@ -139,7 +139,7 @@ impl Decisions {
 
 /// Adds one to the counter with these labels, or, where it would be one too many, with those that
 /// `fold` makes of them.
-fn bump<'a, const N: usize>(
+pub(crate) fn bump<'a, const N: usize>(
     family: &Family<N, AtomicU64>,
     labels: [&'a str; N],
     fold: impl FnOnce([&'a str; N]) -> [&'a str; N],

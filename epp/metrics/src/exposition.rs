@@ -93,6 +93,18 @@ pub(crate) fn rows<'a, const N: usize, M>(
     children.iter().filter_map(row).collect()
 }
 
+/// The same with one label more.
+pub(crate) fn labelled<'a, const N: usize, M>(
+    children: &'a [Arc<Child<N, M>>],
+    names: &[&'static str; N],
+    label: (&'static str, &'static str),
+    value: impl Fn(&'a Child<N, M>) -> Option<Value>,
+) -> Vec<Row<'a>> {
+    let mut rows = rows(children, names, value);
+    rows.iter_mut().for_each(|(labels, _)| labels.push(label));
+    rows
+}
+
 /// The one row of a metric without labels.
 pub(crate) fn single(value: Option<Value>) -> Vec<Row<'static>> {
     value.map(|value| (Vec::new(), value)).into_iter().collect()

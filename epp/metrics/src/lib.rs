@@ -12,15 +12,18 @@
 mod bounded;
 pub mod buckets;
 mod decisions;
+mod encoder;
 mod exposition;
 mod family;
 mod feeds;
 mod flow;
 mod histogram;
+mod latency;
 mod names;
 mod plugins;
 mod pools;
 mod process;
+mod programs;
 mod request;
 mod requests;
 mod snapshot;
@@ -29,15 +32,18 @@ mod streams;
 mod tests;
 
 pub use decisions::{Decisions, Disaggregation, PluginName};
+pub use encoder::EncoderCache;
 pub use flow::{Flow, FlowOutcome, Waiting};
+pub use latency::LatencyMetrics;
 pub use plugins::{PluginMetrics, PluginTimer, PrefixIndexer};
 pub use pools::{PoolView, Pools};
 pub use process::{Build, Picks, Process, Tokenization};
+pub use programs::{Program, Programs};
 pub use request::{ErrorCode, Finished, RequestMetrics, Running};
 pub use requests::{RequestLabels, Requests};
 pub use snapshot::{
-    BandSnapshot, EndpointSnapshot, FeedSnapshot, FeedsSnapshot, FlowSnapshot, LoadSnapshot,
-    PoolSnapshot, SkippedEvents, SourceSnapshot, Use,
+    BandSnapshot, EndpointSnapshot, FeedSnapshot, FeedsSnapshot, FlowInFlight, FlowSnapshot,
+    LoadSnapshot, PoolSnapshot, SkippedEvents, SourceSnapshot, Use,
 };
 pub use streams::{OpenStream, Streams};
 
@@ -57,6 +63,8 @@ pub struct EppMetrics {
     pub plugins: Arc<PluginMetrics>,
     /// Requests that wait for room.
     pub flow: Flow,
+    /// What programs get, where flows share by the tokens that they used.
+    pub programs: Programs,
     /// How pools are, read when the metrics are.
     pub pools: Pools,
     /// Streams of data planes.
@@ -68,12 +76,14 @@ pub struct EppMetrics {
 impl EppMetrics {
     /// Makes the metrics of this build known to the process's registry; once per process.
     pub fn register(build: Build, registry: &mut Registry) -> Arc<Self> {
+        let requests = Requests::default();
         let metrics = Arc::new(Self {
-            requests: Requests::default(),
+            plugins: Arc::new(PluginMetrics::new(requests.models().clone())),
+            pools: Pools::new(requests.fairness_ids().clone()),
+            requests,
             decisions: Decisions::default(),
-            plugins: Arc::default(),
             flow: Flow::default(),
-            pools: Pools::default(),
+            programs: Programs::default(),
             streams: Streams::default(),
             process: Process::new(build),
         });
@@ -88,6 +98,7 @@ impl Collector for EppMetrics {
         self.decisions.encode(&mut encoder)?;
         self.plugins.encode(&mut encoder)?;
         self.flow.encode(&mut encoder)?;
+        self.programs.encode(&mut encoder)?;
         self.pools.encode(&mut encoder)?;
         self.streams.encode(&mut encoder)?;
         self.process.encode(&mut encoder)

@@ -22,6 +22,15 @@ pub(crate) const DISAGG_LABELS: [&str; 4] =
 pub(crate) const PLUGIN_LABELS: [&str; 3] = ["extension_point", "plugin_type", "plugin_name"];
 /// Labels of the prefix indexer's metrics, in order.
 pub(crate) const INDEXER_LABELS: [&str; 2] = ["plugin_name", "plugin_type"];
+/// Labels of [`ENCODER_QUERIES`], in order.
+pub(crate) const ENCODER_QUERY_LABELS: [&str; 3] = ["plugin_type", "plugin_name", "modality"];
+/// Labels of [`ENCODER_HITS`], in order.
+pub(crate) const ENCODER_HIT_LABELS: [&str; 4] = ["plugin_type", "plugin_name", "pod", "modality"];
+/// Labels of [`ENCODER_HIT_RATIO`], in order.
+pub(crate) const ENCODER_LABELS: [&str; 2] = ["plugin_type", "plugin_name"];
+/// Labels of what is told of predicted latencies, in order; two metrics have `type` behind them.
+pub(crate) const LATENCY_LABELS: [&str; 4] =
+    ["plugin_name", "plugin_type", "model_name", "target_model_name"];
 /// Labels of [`FLOW_SIZE`] and [`FLOW_BYTES`], in order.
 pub(crate) const FLOW_LABELS: [&str; 5] =
     ["fairness_id", "priority", "inference_pool", "model_name", "target_model_name"];
@@ -36,6 +45,7 @@ pub(crate) const FLOW_OUTCOME_LABELS: [&str; 3] = ["outcome", "priority", "infer
 const MODELS: Kept = &[("model_name", "model_name"), ("target_model_name", "target_model_name")];
 const MODEL: Kept = &[("model_name", "model_name")];
 const MODELS_PRIORITY: Kept = &[MODELS[0], MODELS[1], ("priority", "priority")];
+const MODELS_TYPE: Kept = &[MODELS[0], MODELS[1], ("type", "type")];
 const MODELS_CODE: Kept = &[MODELS[0], MODELS[1], ("error_code", "error_code")];
 const POOL: Kept = &[("name", "name")];
 const ATTEMPT: Kept = &[
@@ -197,6 +207,61 @@ pub(crate) const INDEXER_HIT_BYTES: Metric = twin(
     alpha("llm_d_epp_prefix_indexer_hit_bytes", "Bytes of a prompt found in the prefix index"),
     "inference_extension_prefix_indexer_hit_bytes",
     &[],
+);
+pub(crate) const ENCODER_QUERIES: Metric = alpha(
+    "llm_d_epp_encoder_cache_queries",
+    "Images, sounds and videos of prompts that were looked for in encoder caches",
+);
+pub(crate) const ENCODER_HITS: Metric = alpha(
+    "llm_d_epp_encoder_cache_hits",
+    "Images, sounds and videos of prompts that an endpoint is believed to hold",
+);
+pub(crate) const ENCODER_HIT_RATIO: Metric = alpha(
+    "llm_d_epp_encoder_cache_hit_ratio",
+    "Share of a prompt's images, sounds and videos that an endpoint is believed to hold",
+);
+pub(crate) const LATENCY_LAST: Metric = twin(
+    alpha(
+        "llm_d_epp_inference_request_metric",
+        "Latencies of the last request in seconds, what was predicted of them, how long that took, \
+         and whether an objective was missed",
+    ),
+    "inference_objective_inference_request_metric",
+    MODELS_TYPE,
+);
+pub(crate) const PREDICTED_TTFT: Metric = twin(
+    alpha("llm_d_epp_request_predicted_ttft_seconds", "Predicted seconds to the first token"),
+    "inference_objective_request_predicted_ttft_seconds",
+    MODELS,
+);
+pub(crate) const PREDICTED_TPOT: Metric = twin(
+    alpha(
+        "llm_d_epp_request_predicted_tpot_seconds",
+        "Predicted seconds per token after the first",
+    ),
+    "inference_objective_request_predicted_tpot_seconds",
+    MODELS,
+);
+pub(crate) const TTFT_PREDICTION: Metric = twin(
+    alpha(
+        "llm_d_epp_request_ttft_prediction_duration_seconds",
+        "Seconds to predict both latencies of a request for all endpoints",
+    ),
+    "inference_objective_request_ttft_prediction_duration_seconds",
+    MODELS,
+);
+pub(crate) const TPOT_PREDICTION: Metric = twin(
+    alpha(
+        "llm_d_epp_request_tpot_prediction_duration_seconds",
+        "Seconds to predict both latencies of a request for all endpoints",
+    ),
+    "inference_objective_request_tpot_prediction_duration_seconds",
+    MODELS,
+);
+pub(crate) const SLO_VIOLATIONS: Metric = twin(
+    alpha("llm_d_epp_request_slo_violation", "Requests that missed an objective for a latency"),
+    "inference_objective_request_slo_violation",
+    MODELS_TYPE,
 );
 pub(crate) const INDEX_LOOKUPS: Metric = twin(
     alpha("llm_d_epp_kv_cache_index_lookup_requests", "Lookups of the KV index"),
@@ -414,6 +479,19 @@ pub(crate) const GLOBAL_BYTES: Metric = twin(
     ),
     "inference_extension_flow_control_global_capacity_utilization_bytes",
     GLOBAL,
+);
+
+pub(crate) const PROGRAM_FAIRNESS: Metric = alpha(
+    "llm_d_epp_program_aware_jains_fairness_index",
+    "Jain's index of the programs' mean waits; 1 is perfectly fair",
+);
+pub(crate) const PROGRAM_WAIT: Metric = alpha(
+    "llm_d_epp_program_aware_avg_wait_time_milliseconds",
+    "Mean milliseconds that a program's requests waited, since its first",
+);
+pub(crate) const PROGRAM_SERVICE: Metric = alpha(
+    "llm_d_epp_program_aware_attained_service_tokens",
+    "Tokens that a program used, less those forgotten by half-lives, those of answers counted twice",
 );
 
 // Streams and the process.

@@ -1,9 +1,12 @@
 //! What plug-ins take, and what the indices of prefixes find.
 
+use crate::bounded::BoundedValues;
 use crate::decisions::PluginName;
+use crate::encoder::{EncoderCache, Lookups};
 use crate::exposition::{Value, rows, single, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
+use crate::latency::{Latencies, LatencyMetrics};
 use crate::names::{INDEXER_LABELS, PLUGIN_LABELS};
 use crate::{buckets, names};
 use prometheus_client::encoding::DescriptorEncoder;
@@ -16,21 +19,11 @@ use std::time::Duration;
 pub struct PluginMetrics {
     durations: Family<3, Histogram>,
     indexers: Family<2, Indexer>,
+    encoders: Arc<Lookups>,
+    latencies: Arc<Latencies>,
     lookups: AtomicU64,
     hits: AtomicU64,
     lookup_duration: Histogram,
-}
-
-impl Default for PluginMetrics {
-    fn default() -> Self {
-        Self {
-            durations: Family::new(usize::MAX),
-            indexers: Family::new(usize::MAX),
-            lookups: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
-            lookup_duration: Histogram::new(buckets::LOOKUP_SECONDS),
-        }
-    }
 }
 
 /// One plug-in at one extension point. Made once, when plug-ins are; cheap to clone.
@@ -49,6 +42,19 @@ struct Indexer {
 }
 
 impl PluginMetrics {
+    /// Nothing yet; names of models are kept as far as `models` says.
+    pub(crate) fn new(models: Arc<BoundedValues>) -> Self {
+        Self {
+            durations: Family::new(usize::MAX),
+            indexers: Family::new(usize::MAX),
+            encoders: Arc::default(),
+            latencies: Arc::new(Latencies::new(models)),
+            lookups: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            lookup_duration: Histogram::new(buckets::LOOKUP_SECONDS),
+        }
+    }
+
     /// The timer of a plug-in at an extension point, such as `Filter` or `Scorer`.
     pub fn timer(&self, extension_point: &str, plugin: PluginName<'_>) -> PluginTimer {
         let labels = [extension_point, plugin.type_name, plugin.name];
@@ -66,6 +72,16 @@ impl PluginMetrics {
         PrefixIndexer(self.indexers.always(&[plugin.name, plugin.type_name], make))
     }
 
+    /// The metrics of what believes to know the encoder caches.
+    pub fn encoder_cache(&self, plugin: PluginName<'_>) -> EncoderCache {
+        self.encoders.of(plugin)
+    }
+
+    /// The metrics of what predicts latencies.
+    pub fn latency(&self, plugin: PluginName<'_>) -> LatencyMetrics {
+        self.latencies.of(plugin)
+    }
+
     /// The KV index was asked for a prompt; the best endpoint held so many of its leading blocks.
     pub fn looked_up(&self, blocks: u64, took: Duration) {
         self.lookups.fetch_add(1, Ordering::Relaxed);
@@ -78,6 +94,8 @@ impl PluginMetrics {
         let read = |child: &Child<3, Histogram>| child.metric.read().map(Value::Histogram);
         write(encoder, &names::PLUGIN_DURATION, &rows(&durations, &PLUGIN_LABELS, read))?;
         self.encode_indexers(encoder)?;
+        self.encoders.encode(encoder)?;
+        self.latencies.encode(encoder)?;
         let lookups = Value::count(self.lookups.load(Ordering::Relaxed));
         // The best endpoint's blocks are both numbers of the source: how many a lookup found,
         // and the most that one endpoint held.

@@ -1,15 +1,21 @@
 //! How pools are, asked for when metrics are read.
 
+use crate::bounded::{BoundedValues, OTHER};
 use crate::exposition::{Metric, Row, Value, merged, single, write};
 use crate::snapshot::{EndpointSnapshot, LoadSnapshot, PoolSnapshot};
 use crate::{feeds, flow, names};
 use parking_lot::Mutex;
 use prometheus_client::encoding::DescriptorEncoder;
+use stator_epp_scheduler::InFlight;
 use std::sync::{Arc, Weak};
 
 /// Value of `producer_name`: what counts requests in flight here is no plug-in that an operator
 /// names, so that it has the name of the one it stands for.
 const PRODUCER: &str = "inflight-load-producer";
+
+/// Flows at endpoints that are told apart on one page. A thousand flows at a thousand endpoints
+/// would be a million rows: from here on, flows become `other`.
+const FLOWS_MAX: usize = 16_384;
 
 /// A pool that can be asked how it is.
 pub trait PoolView: Send + Sync {
@@ -20,33 +26,41 @@ pub trait PoolView: Send + Sync {
 }
 
 /// The pools of the process.
-#[derive(Default)]
-pub struct Pools(Mutex<Vec<Weak<dyn PoolView>>>);
+pub struct Pools {
+    known: Mutex<Vec<Weak<dyn PoolView>>>,
+    fairness_ids: Arc<BoundedValues>,
+}
 
 impl std::fmt::Debug for Pools {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Pools").field(&self.0.lock().len()).finish()
+        f.debug_tuple("Pools").field(&self.known.lock().len()).finish()
     }
 }
 
 impl Pools {
+    /// No pools; fairness ids are kept as far as `fairness_ids` says.
+    pub(crate) fn new(fairness_ids: Arc<BoundedValues>) -> Self {
+        Self { known: Mutex::default(), fairness_ids }
+    }
+
     /// Shows a pool for as long as somebody else holds it.
     pub fn add(&self, pool: &Arc<dyn PoolView>) {
-        let mut pools = self.0.lock();
+        let mut pools = self.known.lock();
         pools.retain(|known| known.strong_count() > 0);
         pools.push(Arc::downgrade(pool));
     }
 
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         // The list is let go before a pool is asked, which takes the pool's lock.
-        let pools: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        let pools: Vec<_> = self.known.lock().iter().filter_map(Weak::upgrade).collect();
         let seen: Vec<_> = pools.iter().map(|pool| (pool.name(), pool.snapshot())).collect();
         for (metric, level) in LEVELS {
             let rows =
                 seen.iter().filter_map(|(name, pool)| Some(gauge("name", name, level(pool)?)));
             write(encoder, metric, &rows.collect::<Vec<_>>())?;
         }
-        encode_endpoints(encoder, &seen)?;
+        encode_queues(encoder, &seen)?;
+        self.encode_in_flight(encoder, &seen)?;
         let full = seen.iter().flat_map(|(name, pool)| {
             let [prefill, decode] = pool.stage_saturation;
             let stages =
@@ -68,6 +82,25 @@ impl Pools {
         encode_sources(encoder, &seen)?;
         feeds::encode(encoder, &seen)?;
         flow::encode_use(encoder, &seen)
+    }
+
+    fn encode_in_flight(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        seen: &[Seen<'_>],
+    ) -> std::fmt::Result {
+        let rows = |level: fn(&InFlight) -> u64| {
+            let mut count = 0;
+            let bound = |id| {
+                count += 1;
+                if count > FLOWS_MAX { OTHER } else { self.fairness_ids.bound(id) }
+            };
+            let endpoints = seen.iter().flat_map(|(_, pool)| &pool.endpoints);
+            // A pod that two pools select is one endpoint with what both sent it.
+            merged(in_flight_rows(endpoints, bound, level))
+        };
+        write(encoder, &names::INFLIGHT_REQUESTS, &rows(|in_flight| in_flight.requests))?;
+        write(encoder, &names::INFLIGHT_TOKENS, &rows(|in_flight| in_flight.tokens))
     }
 }
 
@@ -107,25 +140,15 @@ fn deviation(pool: &PoolSnapshot, of: fn(&LoadSnapshot) -> f64) -> Option<f64> {
     Some((sum / count).sqrt())
 }
 
-fn encode_endpoints(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std::fmt::Result {
-    let all = || {
-        seen.iter()
-            .flat_map(|(pool, is)| is.endpoints.iter().map(move |endpoint| (*pool, endpoint)))
-    };
-    let queues = all().filter_map(|(pool, endpoint)| {
+fn encode_queues(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std::fmt::Result {
+    let all = seen
+        .iter()
+        .flat_map(|(pool, is)| is.endpoints.iter().map(move |endpoint| (*pool, endpoint)));
+    let queues = all.filter_map(|(pool, endpoint)| {
         let labels = vec![("name", pool), ("model_server_endpoint", &*endpoint.name)];
         Some((labels, Value::Gauge(endpoint.load?.waiting)))
     });
-    write(encoder, &names::ENDPOINT_QUEUE, &queues.collect::<Vec<_>>())?;
-    let in_flight = |level: fn(&EndpointSnapshot) -> u64| {
-        let row = move |(_, endpoint)| in_flight_row(endpoint, level(endpoint));
-        // A pod that two pools select is one endpoint with what both sent it.
-        merged(all().map(row))
-    };
-    let requests = in_flight(|endpoint| endpoint.in_flight.requests);
-    write(encoder, &names::INFLIGHT_REQUESTS, &requests)?;
-    let tokens = in_flight(|endpoint| endpoint.in_flight.tokens);
-    write(encoder, &names::INFLIGHT_TOKENS, &tokens)
+    write(encoder, &names::ENDPOINT_QUEUE, &queues.collect::<Vec<_>>())
 }
 
 /// Pools are not among the labels of the source either.
@@ -144,15 +167,32 @@ fn encode_sources(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std
     write(encoder, &names::EXTRACT_ERRORS, &merged(incomplete))
 }
 
-/// Flows and priorities are not told apart here: their labels are empty, which is as if they
-/// were not there.
-fn in_flight_row(endpoint: &EndpointSnapshot, level: u64) -> Row<'_> {
-    let labels = vec![
-        ("endpoint_name", &*endpoint.name),
-        ("namespace", &*endpoint.namespace),
-        ("producer_name", PRODUCER),
-        ("fairness_id", ""),
-        ("priority", ""),
-    ];
-    (labels, Value::Gauge(level as f64))
+/// What is in flight at endpoints: a row for each flow, whose fairness id is what `bound` makes of
+/// it. What other replicas sent is not told apart, and what is not there at all is of no flow:
+/// their labels are empty, which is as if they were not there.
+fn in_flight_rows<'a>(
+    endpoints: impl Iterator<Item = &'a EndpointSnapshot>,
+    mut bound: impl FnMut(&'a str) -> &'a str,
+    level: fn(&InFlight) -> u64,
+) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    for endpoint in endpoints {
+        let mut row = |fairness_id, priority, in_flight| {
+            let labels = vec![
+                ("endpoint_name", &*endpoint.name),
+                ("namespace", &*endpoint.namespace),
+                ("producer_name", PRODUCER),
+                ("fairness_id", fairness_id),
+                ("priority", priority),
+            ];
+            rows.push((labels, Value::Gauge(level(in_flight) as f64)));
+        };
+        for flow in &endpoint.flows {
+            row(bound(&flow.fairness_id), &*flow.priority, &flow.in_flight);
+        }
+        if endpoint.flows.is_empty() || endpoint.others != InFlight::default() {
+            row("", "", &endpoint.others);
+        }
+    }
+    rows
 }

@@ -151,6 +151,11 @@ impl RequestMetrics {
         &self.0.labels[1]
     }
 
+    /// Whose request it is, as metrics know it.
+    pub fn fairness_id(&self) -> &str {
+        &self.0.labels[2]
+    }
+
     /// A request came and was understood.
     pub fn received(&self) -> Running {
         self.0.metric.received.fetch_add(1, Ordering::Relaxed);

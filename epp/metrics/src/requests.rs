@@ -1,7 +1,7 @@
 //! Requests by model, flow and priority.
 
 use crate::bounded::{BoundedValues, OTHER};
-use crate::exposition::{Metric, Row, Value, rows, write};
+use crate::exposition::{Metric, Row, Value, labelled, rows, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::names::{self, REQUEST_LABELS};
@@ -44,8 +44,8 @@ pub struct RequestLabels<'a> {
 #[derive(Debug)]
 pub struct Requests {
     family: Family<4, Series>,
-    models: BoundedValues,
-    fairness_ids: BoundedValues,
+    models: Arc<BoundedValues>,
+    fairness_ids: Arc<BoundedValues>,
 }
 
 impl Default for Requests {
@@ -58,14 +58,24 @@ impl Requests {
     pub(crate) fn new(models_max: usize, fairness_ids_max: usize, sets_max: usize) -> Self {
         Self {
             family: Family::new(sets_max),
-            models: BoundedValues::new(models_max),
-            fairness_ids: BoundedValues::new(fairness_ids_max),
+            models: Arc::new(BoundedValues::new(models_max)),
+            fairness_ids: Arc::new(BoundedValues::new(fairness_ids_max)),
         }
     }
 
     /// Keeps the name of a model that an operator wrote into a rewrite, whatever clients send.
     pub fn keep_model(&self, name: &str) {
         self.models.pin(name);
+    }
+
+    /// The names of models that are kept, for all metrics that have some.
+    pub(crate) fn models(&self) -> &Arc<BoundedValues> {
+        &self.models
+    }
+
+    /// The fairness ids that are kept, for all metrics that have some.
+    pub(crate) fn fairness_ids(&self) -> &Arc<BoundedValues> {
+        &self.fairness_ids
     }
 
     /// Where requests with these labels are counted. One hash and one read lock for labels seen
@@ -137,7 +147,7 @@ fn errors(children: &[Arc<Child<4, Series>>]) -> Vec<Row<'_>> {
         let count = |child: &Child<4, Series>| {
             Value::count(child.metric.errors[code as usize].load(Ordering::Relaxed))
         };
-        all.extend(labelled(children, ("error_code", code.name()), count));
+        all.extend(labelled(children, &REQUEST_LABELS, ("error_code", code.name()), count));
     }
     all
 }
@@ -146,20 +156,9 @@ fn first_tokens(children: &[Arc<Child<4, Series>>]) -> Vec<Row<'_>> {
     let mut all = Vec::new();
     for (at, streaming) in ["false", "true"].into_iter().enumerate() {
         let read = |child: &Child<4, Series>| child.metric.ttft[at].read().map(Value::Histogram);
-        all.extend(labelled(children, ("streaming", streaming), read));
+        all.extend(labelled(children, &REQUEST_LABELS, ("streaming", streaming), read));
     }
     all
-}
-
-/// Rows with one label more.
-fn labelled<'a>(
-    children: &'a [Arc<Child<4, Series>>],
-    label: (&'static str, &'static str),
-    value: impl Fn(&Child<4, Series>) -> Option<Value>,
-) -> Vec<Row<'a>> {
-    let mut rows = rows(children, &REQUEST_LABELS, value);
-    rows.iter_mut().for_each(|(labels, _)| labels.push(label));
-    rows
 }
 
 #[cfg(test)]

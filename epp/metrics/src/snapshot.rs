@@ -1,6 +1,6 @@
 //! A pool at one moment.
 
-use stator_epp_scheduler::{Endpoint, EngineLoad, InFlight, STALE, Saturation, Scheduler, Time};
+use stator_epp_scheduler::{EngineLoad, FlowLoad, InFlight, STALE, Saturation, Scheduler, Time};
 use std::sync::Arc;
 
 /// How a pool is.
@@ -122,7 +122,20 @@ pub struct EndpointSnapshot {
     pub namespace: Arc<str>,
     /// What its engine reported; `None` if that is too old, or was never.
     pub load: Option<LoadSnapshot>,
-    /// What was sent to it and is not over.
+    /// What was sent to it from here and is not over, by flow.
+    pub flows: Vec<FlowInFlight>,
+    /// What other replicas have in flight there.
+    pub others: InFlight,
+}
+
+/// What is in flight of one flow.
+#[derive(Clone, Debug)]
+pub struct FlowInFlight {
+    /// Whose requests they are.
+    pub fairness_id: Arc<str>,
+    /// Their priority, in digits.
+    pub priority: String,
+    /// What is in flight of them.
     pub in_flight: InFlight,
 }
 
@@ -140,14 +153,19 @@ pub struct LoadSnapshot {
 impl PoolSnapshot {
     /// What a scheduler knows of its pool: all but its sources, feeds and queues.
     pub fn of(scheduler: &Scheduler, now: Time) -> Self {
-        let endpoint = |(endpoint, load, in_flight): (&Arc<Endpoint>, &EngineLoad, InFlight)| {
-            EndpointSnapshot {
-                name: endpoint.name.clone(),
-                namespace: endpoint.namespace.clone(),
-                load: fresh(load, now),
-                in_flight,
-            }
+        let flow = |flow: &FlowLoad| FlowInFlight {
+            fairness_id: flow.fairness_id.clone(),
+            priority: flow.priority.to_string(),
+            in_flight: flow.in_flight,
         };
+        let endpoints = scheduler.endpoints().zip(scheduler.flows());
+        let endpoints = endpoints.map(|((endpoint, load, _), (flows, others))| EndpointSnapshot {
+            name: endpoint.name.clone(),
+            namespace: endpoint.namespace.clone(),
+            load: fresh(load, now),
+            flows: flows.map(flow).collect(),
+            others,
+        });
         let stats = scheduler.stats(now);
         Self {
             saturation: stats.saturation,
@@ -159,7 +177,7 @@ impl PoolSnapshot {
             stale_endpoints: stats.stale_endpoints,
             index_admissions: stats.admitted_blocks,
             index_evictions: stats.placement.dropped_blocks,
-            endpoints: scheduler.endpoints().map(endpoint).collect(),
+            endpoints: endpoints.collect(),
             ..Self::default()
         }
     }
@@ -177,7 +195,7 @@ fn fresh(load: &EngineLoad, now: Time) -> Option<LoadSnapshot> {
 mod tests {
     use super::*;
     use stator_epp_scheduler::plugin::{NotRouted, Pick, ProfileHandler, Routing};
-    use stator_epp_scheduler::{Named, Program, Request, Roles, SchedulerSettings};
+    use stator_epp_scheduler::{Endpoint, Named, Program, Request, Roles, SchedulerSettings};
     use stator_protos::{WorkerId, WorkerRank};
     use std::collections::BTreeMap;
 
@@ -202,6 +220,7 @@ mod tests {
             observers: Vec::new(),
             prefixes: Vec::new(),
             shared: Vec::new(),
+            measured: Vec::new(),
             lookup_meter: None,
             admitters: Vec::new(),
             route_headers: Vec::new(),

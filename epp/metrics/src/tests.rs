@@ -3,7 +3,8 @@
 use crate::*;
 use prometheus_client::encoding::text::encode_registry;
 use stator_body::Usage;
-use stator_epp_scheduler::{Endpoint, InFlight};
+use stator_epp_scheduler::plugin::{Fared, Timing};
+use stator_epp_scheduler::{Endpoint, InFlight, MultimodalItem};
 use stator_protos::{WorkerId, WorkerRank};
 use std::time::Duration;
 
@@ -114,11 +115,12 @@ impl PoolView for Pool {
     }
 
     fn snapshot(&self) -> PoolSnapshot {
-        let endpoint = |number: u8, load| EndpointSnapshot {
+        let endpoint = |number: u8, load, flows, others| EndpointSnapshot {
             name: format!("pod{number}-rank-0").into(),
             namespace: "default".into(),
             load,
-            in_flight: InFlight { requests: number.into(), tokens: 100 },
+            flows,
+            others: in_flight(others),
         };
         let load = |waiting, kv_usage| Some(LoadSnapshot { waiting, running: 2.0, kv_usage });
         PoolSnapshot {
@@ -143,12 +145,21 @@ impl PoolView for Pool {
                 global: Use { requests: None, bytes: Some(0.25) },
             }),
             endpoints: vec![
-                endpoint(1, load(1.0, 0.25)),
-                endpoint(2, load(3.0, 0.75)),
-                endpoint(3, None),
+                endpoint(1, load(1.0, 0.25), vec![flow("f", "0", 2), flow("g", "-1", 1)], 0),
+                endpoint(2, load(3.0, 0.75), vec![flow("f", "0", 1)], 3),
+                endpoint(3, None, Vec::new(), 0),
             ],
         }
     }
+}
+
+fn in_flight(requests: u64) -> InFlight {
+    InFlight { requests, tokens: 10 * requests }
+}
+
+fn flow(fairness_id: &str, priority: &str, requests: u64) -> FlowInFlight {
+    let in_flight = in_flight(requests);
+    FlowInFlight { fairness_id: fairness_id.into(), priority: priority.into(), in_flight }
 }
 
 fn feeds() -> FeedsSnapshot {
@@ -190,9 +201,50 @@ fn pools_are_told_apart_and_shared_endpoints_are_summed() {
     let ready =
         ["llm_d_epp_ready_endpoints{name=\"a\"} 3.0", "llm_d_epp_ready_endpoints{name=\"b\"} 3.0"];
     assert_eq!(page.series("llm_d_epp_ready_endpoints"), ready);
-    assert_eq!(page.series("llm_d_epp_inflight_requests").len(), 3);
+    let flow = "llm_d_epp_inflight_requests{endpoint_name=\"pod1-rank-0\",namespace=\"default\",\
+        producer_name=\"inflight-load-producer\",fairness_id=\"f\",priority=\"0\"}";
+    assert_eq!(page.series(flow), [format!("{flow} 4.0")]);
+    assert_eq!(page.series("llm_d_epp_inflight_requests").len(), 5);
     let stale = "llm_d_epp_flow_control_stale_endpoints{detector=\"utilization-detector\"} 2.0";
     assert_eq!(page.series("llm_d_epp_flow_control_stale_endpoints"), [stale]);
+}
+
+/// A pool whose flows are as many as clients think of.
+struct Crowded;
+
+impl PoolView for Crowded {
+    fn name(&self) -> &str {
+        "crowded"
+    }
+
+    fn snapshot(&self) -> PoolSnapshot {
+        let flows = || (0..1010).map(|number| flow(&format!("f{number}"), "0", 1)).collect();
+        let endpoint = |number: usize| EndpointSnapshot {
+            name: format!("pod{number}").into(),
+            namespace: "default".into(),
+            load: None,
+            flows: flows(),
+            others: InFlight::default(),
+        };
+        PoolSnapshot { endpoints: (0..20).map(endpoint).collect(), ..PoolSnapshot::default() }
+    }
+}
+
+#[test]
+fn flows_in_flight_without_end_fold_into_one() {
+    let page = Page::new();
+    let pool: Arc<dyn PoolView> = Arc::new(Crowded);
+    page.metrics.pools.add(&pool);
+    let rows = page.series("llm_d_epp_inflight_requests{");
+    let level = |row: &String| row.rsplit(' ').next().and_then(|level| level.parse::<f64>().ok());
+    let levels: Vec<_> = rows.iter().filter_map(level).collect();
+    // Nothing is lost, 1000 names are kept, and so many rows of them.
+    assert_eq!(levels.iter().sum::<f64>(), 20.0 * 1010.0);
+    assert!(rows.len() <= 16_384 + 20, "{} rows", rows.len());
+    let at = |pod: &str| rows.iter().filter(|row| row.contains(pod)).count();
+    assert_eq!((at("\"pod0\""), at("\"pod19\"")), (1001, 1));
+    let names = page.request("m", "f0", 0);
+    assert_eq!((names.fairness_id(), page.request("m", "f1005", 0).fairness_id()), ("f0", "other"));
 }
 
 #[test]
@@ -228,6 +280,25 @@ fn what_plug_ins_and_indices_tell_reads_like_this() {
     indexer.found(0, 0);
     plugins.looked_up(5, Duration::from_micros(250));
     plugins.looked_up(0, Duration::from_micros(250));
+    let encoder = PluginName { type_name: "mm-embeddings-cache-producer", name: "encoder" };
+    let encoder = plugins.encoder_cache(encoder);
+    let items = [(1, "image"), (2, "audio")];
+    let items = items.map(|(hash, modality)| MultimodalItem { hash, modality, size_bytes: 1 });
+    encoder.sought(&items);
+    encoder.found(&endpoint(1), &items[..1], 2);
+    encoder.found(&endpoint(2), &[], 2);
+    let latency = PluginName { type_name: "predicted-latency-producer", name: "latency" };
+    let latency = plugins.latency(latency);
+    latency.predicted_in("m", "t", Duration::from_micros(250));
+    let timing = |measured_ms, predicted_ms, objective_ms| Timing {
+        measured_ms,
+        predicted_ms: Some(predicted_ms),
+        objective_ms: Some(objective_ms),
+    };
+    let (ttft, tpot) = (timing(500.0, 750.0, 250.0), Some(timing(20.0, 30.0, 25.0)));
+    latency.fared(&Fared { asked_model: "m", model: "t", ttft, tpot });
+    let ttft = Timing { measured_ms: 500.0, predicted_ms: None, objective_ms: None };
+    latency.fared(&Fared { asked_model: "n", model: "n", ttft, tpot: None });
     assert_eq!(without_buckets(&page.text()), include_str!("golden/plugins.txt"));
 }
 
@@ -245,6 +316,30 @@ fn a_request_that_waited_reads_like_this() {
     let ours = text.lines().filter(|line| line.contains("flow_control"));
     let ours: String = ours.map(|line| format!("{line}\n")).collect();
     assert_eq!(ours, include_str!("golden/flow.txt"));
+}
+
+#[test]
+fn what_programs_got_reads_like_this() {
+    let page = Page::new();
+    assert_eq!(page.series("llm_d_epp_program_aware"), [""; 0]);
+    for (id, waited_ms, tokens) in [("a", 30, 7.0), ("a", 10, 5.0), ("b", 60, 3.0)] {
+        let request = page.request("m", id, 0);
+        let program = page.metrics.programs.of(&request, Duration::from_secs(86_400));
+        program.dispatched(Duration::from_millis(waited_ms));
+        program.served(tokens);
+    }
+    let of = |name: &str, level: [f64; 2]| {
+        let rows = ["a", "b"].into_iter().zip(level);
+        let row = |(id, level)| {
+            format!("llm_d_epp_program_aware_{name}{{program_id=\"{id}\"}} {level:.1}")
+        };
+        rows.map(row).collect::<Vec<_>>()
+    };
+    // (20 + 60)^2 / 2 (20^2 + 60^2)
+    let mut expected = vec!["llm_d_epp_program_aware_jains_fairness_index 0.8".to_owned()];
+    expected.extend(of("avg_wait_time_milliseconds", [20.0, 60.0]));
+    expected.extend(of("attained_service_tokens", [12.0, 3.0]));
+    assert_eq!(page.series("llm_d_epp_program_aware"), expected);
 }
 
 #[test]

@@ -21,6 +21,9 @@ const TURN: Duration = Duration::from_millis(500);
 /// How often the pools are told everything again, for workers that came since.
 const REPEAT: Duration = Duration::from_secs(1);
 
+/// One part in this many of a core's time goes into looking at the pools.
+const SHARE: u32 = 50;
+
 /// Shortest time between two looks at the pools.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
@@ -80,10 +83,12 @@ impl Hub {
             return;
         }
         self.outbox.take(&mut scratch.letters);
-        for pool in self.pool_ids() {
+        scratch.seen.resize(self.pools.len(), 0);
+        for (pool, seen) in self.pool_ids().zip(&mut scratch.seen) {
             scratch.gauges.clear();
-            self.replica.own_in_flight(pool, &mut scratch.gauges);
-            feeds.set_pool(pool, &scratch.gauges);
+            if self.replica.own_in_flight(pool, seen, &mut scratch.gauges) {
+                feeds.set_pool(pool, &scratch.gauges);
+            }
         }
         let (queued, lost) = feeds.publish(&scratch.letters);
         self.metrics.prefixes_sent.inc_by(queued);
@@ -117,17 +122,22 @@ impl Hub {
 struct Scratch {
     letters: Letters,
     gauges: Vec<(WorkerRank, InFlight)>,
+    /// The version of each pool's gauges that was looked at.
+    seen: Vec<u64>,
 }
 
-/// Tells those who listen what is new, every `interval`, until dropped.
+/// Tells those who listen what is new, every `interval`, until dropped. One part of a
+/// core in [`SHARE`] at most goes into it: large busy pools are looked at less often.
 pub(crate) async fn tick(hub: Arc<Hub>, interval: Duration) {
     let mut scratch = Scratch::default();
     let (mut turned, mut repeated) = (Instant::now(), Instant::now());
-    let mut ticks = tokio::time::interval(interval.max(INTERVAL_MIN));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let interval = interval.max(INTERVAL_MIN);
+    let mut wait = interval;
     loop {
-        ticks.tick().await;
+        tokio::time::sleep(wait).await;
+        let began = Instant::now();
         hub.publish(&mut scratch);
+        wait = interval.max(began.elapsed() * SHARE);
         if turned.elapsed() >= TURN {
             hub.feeds.lock().turn();
             turned = Instant::now();

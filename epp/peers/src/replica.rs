@@ -20,8 +20,15 @@ pub trait Replica: Blocks {
     fn pools(&self) -> Vec<String>;
 
     /// Appends what was sent from here to each worker of a pool and has not ended. A worker that
-    /// is left out has nothing.
-    fn own_in_flight(&self, pool: PoolId, out: &mut Vec<(WorkerRank, InFlight)>);
+    /// is left out has nothing. `seen` is the version that the caller has, at first 0, when nothing
+    /// was in flight anywhere: where it is the present one, nothing is appended and the answer is
+    /// false; otherwise it is set to the present one.
+    fn own_in_flight(
+        &self,
+        pool: PoolId,
+        seen: &mut u64,
+        out: &mut Vec<(WorkerRank, InFlight)>,
+    ) -> bool;
 
     /// What all other replicas together have in flight at these workers, in place of what was
     /// said before. Said again now and then for workers that came since.

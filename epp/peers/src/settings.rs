@@ -18,7 +18,7 @@ pub struct PeersSettings {
     pub token: Option<String>,
     /// Where peers are dialled over TLS.
     pub tls: Option<PeerTls>,
-    /// From one telling to the next; 10 ms by default, 1 ms at least.
+    /// From one telling to the next; 2 ms by default, 1 ms at least.
     pub interval: Duration,
     /// How often a replica with nothing to say says so; 400 ms by default.
     pub heartbeat: Duration,
@@ -45,7 +45,7 @@ impl Default for PeersSettings {
             peers: Vec::new(),
             token: None,
             tls: None,
-            interval: Duration::from_millis(10),
+            interval: Duration::from_millis(2),
             heartbeat: Duration::from_millis(400),
             silence: Duration::from_millis(1500),
             resolve: Duration::from_secs(5),

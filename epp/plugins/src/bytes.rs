@@ -1,21 +1,14 @@
 //! Sizes as people write them.
 
-/// What may follow a number, and how many bytes it stands for.
-const UNITS: [(&str, u64); 14] = [
+/// What may follow a number, with or without a `b` behind it, and how many bytes it stands for.
+const UNITS: [(&str, u64); 7] = [
     ("", 1),
-    ("b", 1),
     ("k", 1_000),
-    ("kb", 1_000),
     ("ki", 1 << 10),
-    ("kib", 1 << 10),
     ("m", 1_000_000),
-    ("mb", 1_000_000),
     ("mi", 1 << 20),
-    ("mib", 1 << 20),
     ("g", 1_000_000_000),
-    ("gb", 1_000_000_000),
     ("gi", 1 << 30),
-    ("gib", 1 << 30),
 ];
 
 /// Bytes of a text such as `512MB` or `2 GiB`, in letters of any case; `None` if it is no size.
@@ -24,6 +17,7 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
     let unit = unit.trim().to_ascii_lowercase();
+    let unit = unit.strip_suffix('b').unwrap_or(&unit);
     let (_, size) = UNITS.iter().find(|(name, _)| *name == unit)?;
     let number: f64 = number.parse().ok()?;
     Some((number * *size as f64) as u64)
@@ -40,7 +34,8 @@ mod tests {
         check("2GiB", Some(2 << 30));
         check("1.5 mb", Some(1_500_000));
         check("4Ki", Some(4096));
-        for text in ["", "GiB", "2 elephants", "-1", "1.2.3"] {
+        check("8 b", Some(8));
+        for text in ["", "GiB", "2 elephants", "2bb", "-1", "1.2.3"] {
             check(text, None);
         }
     }

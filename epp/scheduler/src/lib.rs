@@ -24,7 +24,7 @@ mod tiers;
 
 pub use candidate::{Candidate, KvCost, PredictedLatency, PrefixMatch};
 pub use endpoint::{Endpoint, Roles};
-pub use load::{CacheConfig, EngineLoad, Equipment, InFlight, Lora};
+pub use load::{CacheConfig, EngineLoad, Equipment, FlowLoad, InFlight, Lora};
 pub use prefixes::Prefixes;
 pub use program::{Named, Profile, Program, Saturation};
 pub use request::{Headers, MultimodalItem, Prompt, Request, Subset, SubsetEntry};

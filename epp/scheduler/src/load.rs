@@ -1,6 +1,7 @@
 //! How busy an endpoint is: what its engine reports, and what was sent to it.
 
 use crate::Time;
+use std::sync::Arc;
 
 /// What an engine last reported, scraped or pushed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,4 +56,15 @@ pub struct InFlight {
     pub requests: u64,
     /// Their tokens still to be computed or produced, as far as known.
     pub tokens: u64,
+}
+
+/// What is in flight of one flow: of the requests of one sender and priority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowLoad {
+    /// Whose requests they are.
+    pub fairness_id: Arc<str>,
+    /// Their objective's priority.
+    pub priority: i32,
+    /// What is in flight of them.
+    pub in_flight: InFlight,
 }

@@ -4,7 +4,7 @@
 //! is called under its pool's lock, one request at a time; one that keeps state keeps it in a
 //! mutex of its own, which is therefore never contended.
 
-use crate::{Candidate, Endpoint, EngineLoad, PrefixMatch, Random, Request, Time};
+use crate::{Candidate, Endpoint, EngineLoad, MultimodalItem, PrefixMatch, Random, Request, Time};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use std::sync::Arc;
@@ -154,6 +154,47 @@ pub trait LookupMeter: Send + Sync {
     fn measure(&self, lookup: &mut dyn FnMut() -> u32);
 }
 
+/// Finds out what somebody else may count.
+pub trait Measured: Send + Sync {
+    /// Counts with `meter` from now on. Once; a second call has no effect.
+    fn measure_with(&self, meter: Arc<dyn Meter>);
+}
+
+/// Counts what plug-ins find out. Called under the pool's lock.
+pub trait Meter: Send + Sync {
+    /// Endpoints' encoder caches are asked for these items of a prompt, each of them once; at
+    /// least one.
+    fn items_sought(&self, items: &[MultimodalItem]);
+    /// An endpoint is believed to hold these of the `sought` items.
+    fn items_held(&self, endpoint: &Endpoint, held: &[MultimodalItem], sought: usize);
+    /// A request whose latencies are followed is over.
+    fn fared(&self, fared: &Fared<'_>);
+}
+
+/// How a request fared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fared<'a> {
+    /// The model that the client named.
+    pub asked_model: &'a str,
+    /// The model that was asked for, after rewriting.
+    pub model: &'a str,
+    /// Time to the first token, or to the end of the answer where first tokens are not timed.
+    pub ttft: Timing,
+    /// Mean time between tokens, where that is timed.
+    pub tpot: Option<Timing>,
+}
+
+/// A latency of a request that is over, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timing {
+    /// What it was.
+    pub measured_ms: f64,
+    /// What was predicted of the endpoint that was chosen, if anything.
+    pub predicted_ms: Option<f64>,
+    /// What the client wanted at most, if it said so.
+    pub objective_ms: Option<f64>,
+}
+
 /// What a profile chose: candidates in order, the first is the one, others are fallbacks.
 #[derive(Clone, Debug)]
 pub struct Pick<'a> {
@@ -179,6 +220,12 @@ impl<'a> Routing<'a> {
     /// A request that goes to a pick and nowhere else.
     pub fn to(primary: Pick<'a>) -> Self {
         Self { primary, others: Vec::new(), headers: Vec::new(), port: None }
+    }
+
+    /// Tokens of the prompt that the endpoint that answers is taken to hold.
+    pub(crate) fn cached_tokens(&self) -> u64 {
+        let target = self.primary.targets.first();
+        target.and_then(Candidate::prefix).map_or(0, |prefix| prefix.matched_tokens())
     }
 }
 
@@ -234,6 +281,8 @@ pub struct Built {
     pub prefixes: Option<Arc<dyn PrefixIndex>>,
     /// As an index of prefixes that replicas share.
     pub shared: Option<Arc<dyn SharedPrefixes>>,
+    /// As one that finds out what may be counted.
+    pub measured: Option<Arc<dyn Measured>>,
     /// As a profile handler.
     pub handler: Option<Arc<dyn ProfileHandler>>,
     /// As a decider.

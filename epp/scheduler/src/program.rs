@@ -1,8 +1,8 @@
 //! A configuration turned into what runs: profiles of plug-ins, and what stands around them.
 
 use crate::plugin::{
-    Admitter, Filter, LookupMeter, Observer, Picker, PrefixIndex, Producer, ProfileHandler,
-    ResponseHeaders, RouteHeaders, Scorer, SharedPrefixes,
+    Admitter, Filter, LookupMeter, Measured, Observer, Picker, PrefixIndex, Producer,
+    ProfileHandler, ResponseHeaders, RouteHeaders, Scorer, SharedPrefixes,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +52,8 @@ pub struct Program {
     pub prefixes: Vec<Named<dyn PrefixIndex>>,
     /// Indices among them that replicas share.
     pub shared: Vec<Named<dyn SharedPrefixes>>,
+    /// What finds out what may be counted.
+    pub measured: Vec<Named<dyn Measured>>,
     /// Measures lookups of the placement core's index, if somebody wants to know.
     pub lookup_meter: Option<Arc<dyn LookupMeter>>,
     /// All must agree.

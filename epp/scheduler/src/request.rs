@@ -12,6 +12,8 @@ pub struct Request<'a> {
     pub id: &'a str,
     /// The model that will be asked for, after rewriting; empty if the body was not read.
     pub model: &'a str,
+    /// The model that the client named.
+    pub asked_model: &'a str,
     /// Headers that plug-ins may read.
     pub headers: Headers<'a>,
     /// Objective's priority: 0 without one, negative is sheddable.
@@ -22,6 +24,8 @@ pub struct Request<'a> {
     pub subset: Option<&'a Subset>,
     /// What is to be computed.
     pub prompt: Prompt<'a>,
+    /// Whether it is only worth sending to an endpoint that holds a part of its prompt.
+    pub only_cached: bool,
     /// Most tokens of the answer, if limited.
     pub max_output_tokens: Option<u32>,
     /// Tokens of the answer that the request counts for while it is in flight.
@@ -62,6 +66,8 @@ pub struct Prompt<'a> {
 pub struct MultimodalItem {
     /// Hash of its content or address.
     pub hash: u64,
+    /// What it is: `image`, `audio` or `video`.
+    pub modality: &'static str,
     /// Estimated size of its embedding.
     pub size_bytes: u64,
 }

@@ -6,8 +6,8 @@ use crate::plugin::{NotRouted, Placed, Progress, Routing};
 use crate::prefixes::Prefixes;
 use crate::program::Program;
 use crate::slot::{Slot, Slots};
-use crate::tickets::{Place, Ticket, Tickets};
-use crate::{Endpoint, EngineLoad, Equipment, InFlight, Request, TierWeights, Time};
+use crate::tickets::{FlowKey, Place, Ticket, Tickets};
+use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, TierWeights, Time};
 use stator_placement::{Held, PeerLoad, Placement, Settings, Stats, Worker};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
@@ -19,7 +19,11 @@ use std::time::Duration;
 pub struct Scheduler {
     program: Program,
     slots: Slots,
+    /// Counts the changes of [`Slot::own`].
+    own_version: u64,
     placement: Placement,
+    /// Tokens that a prompt leaves to be computed, on average over those sent lately.
+    prompt_tokens: f64,
     tickets: Tickets,
     settle: Duration,
     sheds: bool,
@@ -79,6 +83,9 @@ pub enum Refused {
     /// No profile's pick can answer.
     #[error(transparent)]
     NotRouted(#[from] NotRouted),
+    /// The request asks for an endpoint that holds a part of its prompt, and the best does not.
+    #[error("no decode worker has the requested KV cache")]
+    NothingCached,
     /// As many requests are in flight as may be.
     #[error("{limit} requests are in flight, the limit")]
     TooMany {
@@ -114,8 +121,14 @@ impl Scheduler {
         Self {
             program,
             slots: Slots::weighing(settings.tier_weights),
+            own_version: 0,
+            prompt_tokens: PROMPT_TOKENS,
             placement,
-            tickets: Tickets::new(settings.in_flight_max, settings.unwatched_lease),
+            tickets: Tickets::new(
+                settings.in_flight_max,
+                settings.unwatched_lease,
+                settings.tickets_above,
+            ),
             settle: settings.settle,
             sheds: settings.sheds,
             prefixes,
@@ -131,6 +144,7 @@ impl Scheduler {
     /// pod starts with nothing.
     pub fn set_endpoints(&mut self, endpoints: &[Arc<Endpoint>]) {
         for left in self.slots.retain(endpoints) {
+            self.own_version += 1;
             self.placement.worker_down(left);
             self.program.observers.iter().for_each(|observer| observer.plugin.left(left));
         }
@@ -183,6 +197,8 @@ impl Scheduler {
             waiting: load.waiting,
             used_blocks: (load.kv_usage.clamp(0.0, 1.0) * f64::from(blocks)) as u32,
             total_blocks: blocks,
+            // A page of metrics counts requests, not what their prompts have still to be computed.
+            pending_prefill_tokens: (f64::from(load.waiting) * self.prompt_tokens) as u64,
             ..Load::default()
         };
         slot.load = load;
@@ -282,6 +298,9 @@ impl Scheduler {
         let candidates = self.slots.candidates(request, surveyed, block_size);
         let mut cycle = Cycle::new(&self.program, request, call, candidates);
         let routing = cycle.route(self.sheds)?;
+        if request.only_cached && routing.cached_tokens() == 0 {
+            return Err(Refused::NothingCached);
+        }
         let response_headers = cycle.response_headers(&routing);
         let scores = cycle.scores(&routing);
         let ticket = self.tickets.next();
@@ -301,7 +320,8 @@ impl Scheduler {
         for place in &ticket.places {
             self.placement.prefill_done(place.booking, now);
             if let Some(slot) = self.slots.of(place) {
-                slot.own.tokens = slot.own.tokens.saturating_sub(tokens);
+                slot.computes(ticket.flow, tokens);
+                self.own_version += 1;
             }
         }
         for observer in &self.program.observers {
@@ -338,6 +358,17 @@ impl Scheduler {
         self.slots.iter().map(|slot| (slot.endpoint.worker, slot.own))
     }
 
+    /// What is in flight at each endpoint, in the order of [`Scheduler::endpoints`]: of each flow
+    /// from here, and of all other replicas together.
+    pub fn flows(&self) -> impl Iterator<Item = (impl Iterator<Item = &FlowLoad>, InFlight)> {
+        self.slots.iter().map(|slot| (slot.flows(), slot.others))
+    }
+
+    /// Differs whenever [`Scheduler::own_in_flight`] does; 0 while nothing was ever in flight.
+    pub fn own_version(&self) -> u64 {
+        self.own_version
+    }
+
     /// Counts and levels for metrics.
     pub fn stats(&self, now: Time) -> PoolStats {
         let stale = |slot: &&Slot| slot.load.updated.is_none_or(|at| now > at.after(STALE));
@@ -367,14 +398,13 @@ impl Scheduler {
         let others = routing.others.iter().filter_map(|(profile, pick)| {
             Some((profile.clone(), shared(pick.targets.first()?.endpoint)?))
         });
-        let prefix = targets.first().and_then(|target| target.prefix()).unwrap_or_default();
         Decision {
             ticket,
             targets: targets.iter().filter_map(|target| shared(target.endpoint)).collect(),
             others: others.collect(),
             port: routing.port,
             headers: routing.headers.clone(),
-            cached_tokens: prefix.matched_tokens(),
+            cached_tokens: routing.cached_tokens(),
             response_headers: Vec::new(),
             scores: Vec::new(),
             holders: Vec::new(),
@@ -391,15 +421,16 @@ impl Scheduler {
     ) -> Vec<(WorkerRank, Time)> {
         let asked = asked(request);
         let uncached = u64::from(asked.prompt_tokens).saturating_sub(decision.cached_tokens);
-        let output = request.expected_output_tokens;
+        self.prompt_tokens += (uncached as f64 - self.prompt_tokens) * PROMPT_SHARE;
+        let (output, flow) = (request.expected_output_tokens, FlowKey::of(request));
         let (mut places, mut holders) = (Vec::with_capacity(1 + decision.others.len()), Vec::new());
         let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
         for endpoint in decision.targets.first().into_iter().chain(helpers) {
             let rank = endpoint.worker;
             let booked = self.placement.book(&asked, rank);
             if let (Some(booked), Some(slot)) = (booked, self.slots.get_mut(rank)) {
-                slot.own.requests += 1;
-                slot.own.tokens += uncached + output;
+                slot.takes(flow, request, uncached + output);
+                self.own_version += 1;
                 if !call.watched {
                     slot.unsettled.push(call.now.after(self.settle), decision.ticket);
                 }
@@ -407,7 +438,7 @@ impl Scheduler {
                 holders.extend(booked.holds_until.map(|until| (rank, until)));
             }
         }
-        let ticket = Ticket { places, prompt_tokens: uncached, output_tokens: output };
+        let ticket = Ticket { flow, places, prompt_tokens: uncached, output_tokens: output };
         self.tickets.insert(decision.ticket, ticket, (!call.watched).then_some(call.now));
         holders
     }
@@ -432,14 +463,19 @@ impl Scheduler {
         for place in ticket.places {
             self.placement.release(place.booking);
             if let Some(slot) = self.slots.of(&place) {
-                slot.own.requests = slot.own.requests.saturating_sub(1);
-                slot.own.tokens = slot.own.tokens.saturating_sub(tokens);
+                self.own_version += 1;
+                slot.releases(ticket.flow, tokens);
                 let open = slot.own.requests as usize;
                 slot.unsettled.forget_ended(open, |number| self.tickets.is_held(number));
             }
         }
     }
 }
+
+/// What a waiting prompt is taken for before any was sent.
+const PROMPT_TOKENS: f64 = 512.0;
+/// What the latest prompt counts for in the average.
+const PROMPT_SHARE: f64 = 1.0 / 64.0;
 
 /// Age at which a report counts as stale in metrics.
 ///
@@ -457,6 +493,9 @@ pub struct SchedulerSettings {
     pub unwatched_lease: Duration,
     /// Most requests in flight. Default 1,048,576.
     pub in_flight_max: usize,
+    /// Numbers of requests are above this. Default 0. Pools that share plug-ins need numbers of
+    /// their own: a plug-in knows a request by nothing else.
+    pub tickets_above: u64,
     /// Whether requests of negative priority are refused while the pool is full. Default yes; no
     /// where they wait instead.
     pub sheds: bool,
@@ -471,6 +510,7 @@ impl Default for SchedulerSettings {
             settle: Duration::from_millis(100),
             unwatched_lease: Duration::from_secs(60),
             in_flight_max: 1 << 20,
+            tickets_above: 0,
             sheds: true,
             tier_weights: TierWeights::default(),
         }

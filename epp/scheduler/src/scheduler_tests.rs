@@ -71,6 +71,18 @@ fn what_was_just_sent_counts_before_any_report() {
 }
 
 #[test]
+fn requests_that_wait_at_an_engine_keep_others_away() {
+    let mut pool = pool(2);
+    let updated = Some(Time::from_millis(1));
+    pool.report(rank(1), EngineLoad { waiting: 9, updated, ..EngineLoad::default() });
+    for at in 2..12 {
+        let blocks = sequence(100 * at, 4);
+        let (_, pod) = schedule(&mut pool, &asking(&blocks), call(at, true));
+        assert_eq!(pod, "pod2", "request {at}");
+    }
+}
+
+#[test]
 fn a_watched_request_holds_its_place_until_it_ends() {
     let mut pool = pool(1);
     let (ticket, _) = schedule(&mut pool, &asking(&sequence(1, 4)), call(1, true));
@@ -255,10 +267,56 @@ fn one_silent_endpoint_takes_no_room_from_requests_that_others_have_ended() {
     assert_eq!(refused, Err(Refused::TooMany { limit: 10 }));
 }
 
+/// Whose requests there are, and their priorities.
+const FLOWS: [(&str, i32); 3] = [("a", 0), ("b", 0), ("a", 7)];
+
+/// What is in flight at an endpoint from here, by flow.
+type ByFlow = std::collections::BTreeMap<(String, i32), InFlight>;
+
+/// The flows at each endpoint, in order.
+fn flows(pool: &Scheduler) -> Vec<ByFlow> {
+    let of = |flow: &FlowLoad| ((flow.fairness_id.to_string(), flow.priority), flow.in_flight);
+    pool.flows().map(|(flows, _)| flows.map(of).collect()).collect()
+}
+
+#[test]
+fn what_is_in_flight_is_told_apart_by_flow() {
+    let mut pool = pool(1);
+    let blocks = sequence(0, 2);
+    let mut send = |(fairness_id, priority)| {
+        let request = Request { fairness_id, priority, ..asking(&blocks) };
+        schedule(&mut pool, &request, call(1, true)).0
+    };
+    let tickets = FLOWS.map(&mut send);
+    let again = send(FLOWS[0]);
+    let of = |flow: usize, requests, tokens| {
+        let (fairness_id, priority) = FLOWS[flow];
+        ((fairness_id.to_owned(), priority), InFlight { requests, tokens })
+    };
+    // The prompt of the first is cached for all that come after it.
+    let all = [of(0, 2, 32), of(1, 1, 0), of(2, 1, 0)];
+    assert_eq!(flows(&pool), [ByFlow::from(all)]);
+    pool.first_token(&over(tickets[0]), Time::from_millis(2));
+    pool.ended(&over(tickets[1]), Time::from_millis(3));
+    assert_eq!(flows(&pool), [ByFlow::from([of(0, 2, 0), of(2, 1, 0)])]);
+    for ticket in [tickets[0], again, tickets[2]] {
+        pool.ended(&over(ticket), Time::from_millis(3));
+    }
+    assert_eq!(flows(&pool), [ByFlow::new()]);
+}
+
+#[test]
+fn numbers_of_requests_begin_where_they_are_told_to() {
+    let settings = SchedulerSettings { tickets_above: 100, ..SchedulerSettings::default() };
+    let mut pool = Scheduler::new(program(), settings);
+    pool.set_endpoints(&[endpoint(1)]);
+    assert_eq!(schedule(&mut pool, &asking(&[]), call(1, true)).0, 101);
+}
+
 /// Something that happens to a pool.
 #[derive(Clone, Debug)]
 enum Step {
-    Schedule { blocks: u64, watched: bool },
+    Schedule { blocks: u64, watched: bool, flow: usize },
     First(usize),
     End(usize),
     Report(u8),
@@ -269,7 +327,8 @@ enum Step {
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0..20u64, any::<bool>()).prop_map(|(blocks, watched)| Step::Schedule { blocks, watched }),
+        4 => (0..20u64, any::<bool>(), 0..FLOWS.len())
+            .prop_map(|(blocks, watched, flow)| Step::Schedule { blocks, watched, flow }),
         1 => any::<usize>().prop_map(Step::First),
         3 => any::<usize>().prop_map(Step::End),
         1 => (1..4u8).prop_map(Step::Report),
@@ -287,11 +346,14 @@ proptest! {
         let (mut now, mut open) = (0, Vec::new());
         let mut here: std::collections::BTreeMap<u8, u32> = (1..4).map(|n| (n, 1)).collect();
         let mut lives = 1;
+        let mut seen = own(&pool);
         for step in steps {
             match step {
-                Step::Schedule { blocks, watched } => {
+                Step::Schedule { blocks, watched, flow } => {
                     let blocks = sequence(0, blocks);
-                    if let Ok(decision) = pool.schedule(&asking(&blocks), call(now, watched))
+                    let (fairness_id, priority) = FLOWS[flow];
+                    let request = Request { fairness_id, priority, ..asking(&blocks) };
+                    if let Ok(decision) = pool.schedule(&request, call(now, watched))
                         && watched
                     {
                         open.push(decision.ticket);
@@ -320,6 +382,15 @@ proptest! {
             }
             let all: Vec<_> = here.iter().map(|(n, uid)| life(*n, &uid.to_string())).collect();
             pool.set_endpoints(&all);
+            let present = own(&pool);
+            prop_assert!(present.1 == seen.1 || present.0 != seen.0, "{:?}", (seen, present));
+            seen = present;
+            // The flows of each endpoint are all that is there, and none of them is empty.
+            for (flows, (_, own)) in flows(&pool).iter().zip(pool.own_in_flight()) {
+                let sum = |of: fn(&InFlight) -> u64| flows.values().map(of).sum::<u64>();
+                prop_assert_eq!((sum(|f| f.requests), sum(|f| f.tokens)), (own.requests, own.tokens));
+                prop_assert!(flows.values().all(|flow| flow.requests > 0), "{:?}", flows);
+            }
         }
         for ticket in open {
             pool.ended(&over(ticket), Time::from_millis(now));
@@ -331,6 +402,12 @@ proptest! {
         prop_assert_eq!((stats.in_flight, stats.placement.bookings), (0, 0));
         prop_assert_eq!(kept(&pool), (0, 0));
     }
+}
+
+/// The version of what is in flight, and what is.
+fn own(pool: &Scheduler) -> (u64, Vec<(WorkerRank, InFlight)>) {
+    let busy = |(_, in_flight): &(_, InFlight)| *in_flight != InFlight::default();
+    (pool.own_version(), pool.own_in_flight().filter(busy).collect())
 }
 
 /// What a replica that starts takes over of pod 1 after `before` happened to it; pod 1 holds 8

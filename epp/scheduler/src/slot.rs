@@ -1,10 +1,14 @@
 //! What a pool knows of each of its endpoints.
 
-use crate::tickets::{Due, Place};
-use crate::{Candidate, Endpoint, EngineLoad, InFlight, KvCost, PrefixMatch, Request, TierWeights};
+use crate::tickets::{Due, FlowKey, Place};
+use crate::{
+    Candidate, Endpoint, EngineLoad, FlowLoad, InFlight, KvCost, PrefixMatch, Request, TierWeights,
+};
+use rustc_hash::FxHashMap;
 use stator_placement::Overlap;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// An endpoint and its state.
@@ -21,6 +25,8 @@ pub(crate) struct Slot {
     pub load: EngineLoad,
     /// What is in flight there from here.
     pub own: InFlight,
+    /// The same by flow; flows that have nothing there are not among them.
+    flows: FxHashMap<FlowKey, FlowLoad>,
     /// Requests that were when its engine last reported.
     pub reported_requests: u64,
     /// What other replicas have in flight there.
@@ -39,10 +45,50 @@ impl Slot {
             accepting: true,
             load: EngineLoad::default(),
             own: InFlight::default(),
+            flows: FxHashMap::default(),
             reported_requests: 0,
             others: InFlight::default(),
             unsettled: Due::default(),
         }
+    }
+
+    /// A request of so many tokens is sent there.
+    pub(crate) fn takes(&mut self, flow: FlowKey, request: &Request<'_>, tokens: u64) {
+        let load = self.flows.entry(flow).or_insert_with(|| FlowLoad {
+            fairness_id: request.fairness_id.into(),
+            priority: request.priority,
+            in_flight: InFlight::default(),
+        });
+        for in_flight in [&mut self.own, &mut load.in_flight] {
+            in_flight.requests += 1;
+            in_flight.tokens += tokens;
+        }
+    }
+
+    /// So many tokens of a request there are computed.
+    pub(crate) fn computes(&mut self, flow: FlowKey, tokens: u64) {
+        let load = self.flows.get_mut(&flow).map(|load| &mut load.in_flight);
+        for in_flight in [Some(&mut self.own), load].into_iter().flatten() {
+            in_flight.tokens = in_flight.tokens.saturating_sub(tokens);
+        }
+    }
+
+    /// A request there is over, of which so many tokens are left.
+    pub(crate) fn releases(&mut self, flow: FlowKey, tokens: u64) {
+        self.computes(flow, tokens);
+        self.own.requests = self.own.requests.saturating_sub(1);
+        if let Entry::Occupied(mut load) = self.flows.entry(flow) {
+            let requests = &mut load.get_mut().in_flight.requests;
+            *requests = requests.saturating_sub(1);
+            if *requests == 0 {
+                load.remove();
+            }
+        }
+    }
+
+    /// What is in flight there from here, by flow.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = &FlowLoad> {
+        self.flows.values()
     }
 
     /// Requests that came from here since its engine last reported, less those that ended: its

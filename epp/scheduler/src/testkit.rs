@@ -90,6 +90,7 @@ pub(crate) fn program() -> Program {
         observers: Vec::new(),
         prefixes: Vec::new(),
         shared: Vec::new(),
+        measured: Vec::new(),
         lookup_meter: None,
         admitters: Vec::new(),
         route_headers: Vec::new(),

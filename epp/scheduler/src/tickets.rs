@@ -1,14 +1,28 @@
 //! Requests in flight: what each holds, until it gives it back.
 
-use crate::{Refused, Time};
-use rustc_hash::FxHashMap;
+use crate::{Refused, Request, Time};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use stator_placement::BookingId;
 use stator_protos::WorkerRank;
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 use std::time::Duration;
+
+/// Hash of a flow's sender and priority. Two flows that share one, which is as good as never, are
+/// counted as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FlowKey(u64);
+
+impl FlowKey {
+    pub(crate) fn of(request: &Request<'_>) -> Self {
+        Self(FxBuildHasher.hash_one((request.fairness_id, request.priority)))
+    }
+}
 
 /// What a request in flight holds.
 pub(crate) struct Ticket {
+    /// Which flow it is of.
+    pub flow: FlowKey,
     /// Its places.
     pub places: Vec<Place>,
     /// Tokens of its prompt that are still to be computed.
@@ -71,9 +85,10 @@ pub(crate) struct Tickets {
 }
 
 impl Tickets {
-    pub(crate) fn new(max: usize, lease: Duration) -> Self {
+    /// No requests; the numbers of those to come are above `last`.
+    pub(crate) fn new(max: usize, lease: Duration, last: u64) -> Self {
         let (held, unwatched) = (FxHashMap::default(), Due::default());
-        Self { held, unwatched, lease, max, next: 0 }
+        Self { held, unwatched, lease, max, next: last }
     }
 
     pub(crate) fn len(&self) -> usize {

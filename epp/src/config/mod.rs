@@ -35,6 +35,8 @@ pub struct EppSettings {
     pub kubeconfig: Option<PathBuf>,
     /// TLS of the ports for data planes and for readers of metrics.
     pub tls: TlsSettings,
+    /// Whether the data plane is sent all endpoints of a decision, the fallbacks after the first.
+    pub fallbacks: bool,
     /// Where health is asked.
     pub health_listen: SocketAddr,
     /// Where metrics are read; `None` is nowhere.
@@ -209,6 +211,7 @@ fn settings(
         interest: requests.response_path.into(),
         leaves_early: requests.response_path == ResponsePath::None,
         scores: requests.emit_endpoint_scores,
+        fallbacks: requests.fallback_endpoints,
         stream_metrics: requests.enable_grpc_stream_metrics,
         max_index_blocks: max_blocks.clamp(INDEX_BLOCKS.0, INDEX_BLOCKS.1) as usize,
         tier_weights,
@@ -264,7 +267,6 @@ fn streams(args: &EppArgs) -> ext_proc::Settings {
         max_streamed_bytes: requests.max_streamed_bytes as usize,
         max_concurrent_streams: serving.max_concurrent_streams,
         subset_filter: !requests.disable_endpoint_subset_filter,
-        fallbacks: requests.fallback_endpoints,
         error_format: requests.error_format.into(),
         ..ext_proc::Settings::default()
     }

@@ -32,9 +32,6 @@ pub struct Settings {
     pub assumed_modes: Modes,
     /// Whether a data plane's choice of endpoints is obeyed. Default yes.
     pub subset_filter: bool,
-    /// Whether all endpoints of a decision are sent, the fallbacks after the first. Default no:
-    /// data planes that take one address refuse a list.
-    pub fallbacks: bool,
     /// What refusals look like to clients.
     pub error_format: ErrorFormat,
 }
@@ -93,7 +90,6 @@ impl Default for Settings {
             max_concurrent_streams: 100_000,
             assumed_modes: Modes::default(),
             subset_filter: true,
-            fallbacks: false,
             error_format: ErrorFormat::default(),
         }
     }

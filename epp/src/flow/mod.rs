@@ -15,12 +15,14 @@ use crate::text;
 use parking_lot::Mutex;
 use stator_epp_config::{FlowControl, parse_duration};
 use stator_epp_metrics::{
-    BandSnapshot, EppMetrics, FlowOutcome, FlowSnapshot, RequestMetrics, Use,
+    BandSnapshot, EppMetrics, FlowOutcome, FlowSnapshot, Program, RequestMetrics, Use,
 };
+use stator_epp_plugins::settings::Fairness;
 use stator_epp_pool::PoolView;
 use stator_fleet::{AdmitError, Admitted, Attempt, Gate, Grant};
 use stator_queue::{
-    BandPlace, Ceilings, Entry, Eviction, FlowId, InvalidSettings, Refusal, Settings, Usage,
+    BandPlace, Ceilings, Entry, Eviction, FlowId, InvalidSettings, LAS_OUTPUT_WEIGHT, Refusal,
+    Settings, Usage,
 };
 use std::future::pending;
 use std::pin::pin;
@@ -52,6 +54,8 @@ pub(crate) struct Account {
     flow: Arc<Flow>,
     band: i32,
     id: FlowId,
+    /// Where it is told what the flow got, if flows share by that.
+    program: Option<Program>,
 }
 
 impl Flow {
@@ -113,7 +117,13 @@ impl Flow {
             visit.ends(outcome);
             return match admitted {
                 Ok(Admitted { place, band, .. }) => {
-                    Ok((place, Account { flow: self.clone(), band, id }))
+                    let half_life = self.half_life(band);
+                    let program = half_life.map(|half| self.metrics.programs.of(of, half));
+                    if let Some(program) = &program {
+                        program.dispatched(visit.age());
+                        program.served(ready.measured.tokens.max(1).into());
+                    }
+                    Ok((place, Account { flow: self.clone(), band, id, program }))
                 }
                 Err(AdmitError::Failed(denied)) => Err(denied),
                 Err(AdmitError::Rejected { retry_after, .. })
@@ -148,6 +158,14 @@ impl Flow {
         });
         let limits = (self.control.max_requests, self.control.max_bytes);
         FlowSnapshot { bands: bands.collect(), global: used(stats.waiting, limits) }
+    }
+
+    /// How long it takes until what a flow got counts half, where flows share by that.
+    fn half_life(&self, priority: i32) -> Option<Duration> {
+        match settings::band(&self.control, priority).fairness {
+            Fairness::ProgramAware(program) => Some(program.half_life),
+            _ => None,
+        }
     }
 
     fn entry(&self, ready: &Arc<Ready>, empty: bool, age: Duration) -> Entry<Arc<Ready>> {
@@ -197,6 +215,9 @@ impl Account {
     /// The answer had so many tokens.
     pub(crate) fn charge(&self, tokens: u64) {
         self.flow.gate.charge(self.band, self.id, tokens);
+        if let Some(program) = &self.program {
+            program.served(LAS_OUTPUT_WEIGHT * tokens as f64);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! From what a configuration says of flow control to the settings of the queues.
 
 use stator_epp_config::{Band, FlowControl};
-use stator_epp_plugins::settings::{Fairness, Ordering, UsageLimit};
+use stator_epp_plugins::settings::{Fairness, Ordering, ProgramAware, UsageLimit};
 use stator_queue::{
     BandPolicy, BandSettings, Bounds, Ceilings, InvalidSettings, QueueSettings, Settings,
 };
@@ -62,10 +62,17 @@ fn policy(band: &Band) -> BandPolicy {
         fairness: match band.fairness {
             Fairness::GlobalStrict => stator_queue::Fairness::GlobalStrict,
             Fairness::RoundRobin => stator_queue::Fairness::RoundRobin,
-            // What a flow has got, in tokens; those of answers count double.
-            Fairness::ProgramAware => {
-                stator_queue::Fairness::Vtc { input_weight: 1, output_weight: 2 }
-            }
+            Fairness::ProgramAware(ProgramAware {
+                service_weight,
+                head_wait_weight,
+                half_life,
+                idle_ttl: idle,
+            }) => stator_queue::Fairness::Las {
+                service_weight: thousandths(service_weight),
+                wait_weight: thousandths(head_wait_weight),
+                half_life,
+                idle,
+            },
         },
         ordering: match band.ordering {
             Ordering::FirstCome => stator_queue::Ordering::Fcfs,
@@ -73,6 +80,10 @@ fn policy(band: &Band) -> BandPolicy {
             Ordering::SloDeadline => stator_queue::Ordering::SloDeadline,
         },
     }
+}
+
+fn thousandths(weight: f64) -> u32 {
+    (weight * 1e3).round() as u32
 }
 
 /// Bounds; no more requests than the queues can be set to hold.

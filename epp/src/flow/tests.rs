@@ -1,7 +1,7 @@
 //! Requests of a pool whose endpoints take one request each, so that all others wait.
 
 use crate::director::tests::{Bench, Engine, bench, head, prompt};
-use crate::exchange::{AnswerBody, Head, Refusal, Routed};
+use crate::exchange::{AnswerBody, Head, Refusal, Routed, Watch};
 use crate::watch::AnswerWatch;
 use prometheus_client::encoding::text::encode;
 use stator_epp_metrics::PoolView as _;
@@ -187,4 +187,36 @@ async fn who_waits_when_the_picker_ends_is_told() {
     bench.flow.as_ref().expect("requests wait").close();
     check_dropped(one.await, 503, None);
     check_dropped(ask(&bench, &[]).await, 503, Some("rejected-shutting-down"));
+}
+
+/// What the metrics say of a series; `None` where it is not there.
+fn level(bench: &Bench, series: &str) -> Option<f64> {
+    let text = metrics(bench);
+    let line = text.lines().find(|line| line.starts_with(series))?;
+    line.rsplit(' ').next().and_then(|level| level.parse().ok())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_programs_get_is_told_where_flows_share_by_it() {
+    const SERVICE: &str = r#"llm_d_epp_program_aware_attained_service_tokens{program_id="a"}"#;
+    const WAIT: &str = r#"llm_d_epp_program_aware_avg_wait_time_milliseconds{program_id="a"}"#;
+    let of = [("x-llm-d-inference-fairness-id", "a")];
+    let turns = full();
+    ask(&turns, &of).await.expect("there is room");
+    assert_eq!(level(&turns, "llm_d_epp_program_aware"), None);
+
+    // So slow that nothing is forgotten within a test.
+    let slow = "{type: program-aware-fairness, parameters: {lasHalfLifeSeconds: 86400}}";
+    let config = CONFIG.replace("{type: round-robin-fairness-policy}", slow);
+    let config = config.replace("round-robin-fairness-policy", "program-aware-fairness");
+    let bench = bench(&config, &[Engine(1, 0, 0.1, &[])]);
+    let mut watch = ask(&bench, &of).await.expect("there is room").watch;
+    let prompt = level(&bench, SERVICE).expect("it is told");
+    assert!(prompt > 0.0 && level(&bench, WAIT).is_some());
+    watch.headers(200, &crate::headers::Headers::default(), None);
+    let answer = r#"{"usage":{"prompt_tokens":3,"completion_tokens":10,"total_tokens":13}}"#;
+    watch.body(answer.into(), true, &mut Vec::new());
+    watch.end();
+    assert_eq!(level(&bench, SERVICE), Some(prompt + 20.0));
+    assert_eq!(level(&bench, "llm_d_epp_program_aware_jains_fairness_index"), Some(1.0));
 }

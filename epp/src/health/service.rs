@@ -76,7 +76,7 @@ impl health_server::Health for Answers {
         let service = request.into_inner().service;
         let health = self.health.clone();
         let mut last = None;
-        let changes = WatchStream::new(health.ready.clone()).filter_map(move |_| {
+        let changes = WatchStream::new(health.told_of(&service).clone()).filter_map(move |_| {
             let serving = health.is_serving(&service);
             let new = last.replace(serving) != Some(serving);
             // As the protocol has it, the watch of an unknown name waits for it to be known.
@@ -98,7 +98,7 @@ impl UnaryService<HealthListRequest> for Answers {
         let of = |name: &str| {
             response(self.health.is_serving(name).map_or(ServingStatus::Unknown, status))
         };
-        let statuses = Health::names().map(|name| (name.to_owned(), of(name))).collect();
+        let statuses = self.health.names().map(|name| (name.to_owned(), of(name))).collect();
         std::future::ready(Ok(Response::new(HealthListResponse { statuses })))
     }
 }

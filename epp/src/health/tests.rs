@@ -14,6 +14,8 @@ use tonic_health::pb::health_client::HealthClient;
 struct Served {
     channel: Channel,
     ready: watch::Sender<bool>,
+    /// Of the pool `default/pool`.
+    pool: watch::Sender<bool>,
     trigger: Trigger,
     task: tokio::task::JoinHandle<Result<(), tonic::transport::Error>>,
 }
@@ -22,13 +24,15 @@ async fn serve(ready: bool) -> Served {
     let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let address = tcp.local_addr().expect("it is bound");
     let (ready, readiness) = watch::channel(ready);
+    let (pool, of_pool) = watch::channel(true);
     let (trigger, shutdown) = Shutdown::new();
     let task = tokio::spawn(async move {
-        Health::new(readiness).serve(Listener::plain(tcp).incoming(), &shutdown).await
+        let health = Health::new(readiness).with_pools(vec![("default/pool".into(), of_pool)]);
+        health.serve(Listener::plain(tcp).incoming(), &shutdown).await
     });
     let endpoint = Channel::from_shared(format!("http://{address}")).expect("it is an address");
     let channel = endpoint.connect().await.expect("the server listens");
-    Served { channel, ready, trigger, task }
+    Served { channel, ready, pool, trigger, task }
 }
 
 fn of(service: &str) -> HealthCheckRequest {
@@ -56,6 +60,20 @@ async fn readiness_follows_the_process_and_liveness_does_not() {
 }
 
 #[tokio::test]
+async fn a_pool_is_asked_for_by_its_name() {
+    let served = serve(false).await;
+    let mut client = HealthClient::new(served.channel.clone());
+    let mut watch = client.watch(of("default/pool")).await.expect("it begins").into_inner();
+    for (ready, expected) in [(true, "SERVING"), (false, "NOT_SERVING")] {
+        served.pool.send_replace(ready);
+        assert_eq!(served.check("default/pool").await, Ok(expected));
+        let status = watch.message().await.expect("it goes on").expect("it tells");
+        assert_eq!(status.status().as_str_name(), expected);
+    }
+    assert_eq!(served.check("default/other").await, Err(Code::NotFound));
+}
+
+#[tokio::test]
 async fn an_unknown_name_is_not_found() {
     assert_eq!(serve(true).await.check("vllm").await, Err(Code::NotFound));
 }
@@ -76,6 +94,7 @@ async fn all_names_are_listed() {
     found.sort();
     let expected = [
         ("", "NOT_SERVING"),
+        ("default/pool", "SERVING"),
         ("envoy.service.ext_proc.v3.ExternalProcessor", "NOT_SERVING"),
         ("inference-extension", "NOT_SERVING"),
         ("liveness", "SERVING"),

@@ -79,7 +79,6 @@ fn settings(choices: u8) -> Settings {
     Settings {
         max_body_bytes: if small { 100_000 } else { 64 << 20 },
         max_streamed_bytes: if small { 500 } else { 1 << 20 },
-        fallbacks: choices & 16 != 0,
         error_format: if choices & 32 != 0 { ErrorFormat::OpenAi } else { ErrorFormat::Plain },
         ..Settings::default()
     }

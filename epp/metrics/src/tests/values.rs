@@ -29,6 +29,9 @@ fn buckets_are_those_of_the_router() {
         240 300 360 480 600 900 1200 1800 2700 3600";
     let ttft = ".005 .025 .05 .1 .2 .4 .6 .8 1 1.25 1.5 2 3 4 5 6 8 10 15 20 30 45 60 120";
     let tpot = ".0005 .00205 .005 .01 .02 .04 .06 .08 .1 .125 .15 .2 .3 .4 .5 .6 .8 1 2";
+    let predicted_tpot = ".0005 .00205 .005 .01 .02 .04 .06 .08 .1 .125 .15 .2 .3 .4 .5 .6 .8 1 \
+        1.5 2 3 4.5 6 12 18 24 30 36 48 60 90 120 180 270 360";
+    let prediction = ".0001 .0005 .001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5";
     let itl = ".001 .005 .01 .02 .04 .06 .08 .1 .15 .2 .3 .5 .75 1 2";
     let ntpot = ".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10";
     let short = ".0001 .0002 .0005 .001 .002 .005 .01 .02 .05 .1";
@@ -65,13 +68,18 @@ fn buckets_are_those_of_the_router() {
         ),
         ("flow_control_request_enqueue_duration_seconds", short),
         ("flow_control_dispatch_cycle_duration_seconds", short),
+        ("encoder_cache_hit_ratio", "0 .1 .2 .3 .4 .5 .6 .7 .8 .9 1"),
+        ("request_predicted_ttft_seconds", long),
+        ("request_predicted_tpot_seconds", predicted_tpot),
+        ("request_ttft_prediction_duration_seconds", prediction),
+        ("request_tpot_prediction_duration_seconds", prediction),
         ("kv_cache_index_lookup_latency_seconds", ".005 .01 .025 .05 .1 .25 .5 1 2.5 5 10"),
     ];
     for (name, bounds) in all {
         check_buckets(&page, &format!("llm_d_epp_{name}"), bounds);
     }
     let histograms = page.text().matches(" histogram\n").count();
-    let twins = 15;
+    let twins = 19;
     assert_eq!(histograms, all.len() + twins);
 }
 
@@ -101,6 +109,11 @@ fn record_everything(page: &Page) {
     page.metrics.plugins.timer("Filter", plugin).took(tick);
     page.metrics.plugins.prefix_indexer(plugin).found(1, 2);
     page.metrics.plugins.looked_up(1, tick);
+    page.metrics.plugins.encoder_cache(plugin).found(&endpoint(1), &[], 1);
+    let latency = page.metrics.plugins.latency(plugin);
+    latency.predicted_in("m", "t", tick);
+    let timing = Timing { measured_ms: 3.0, predicted_ms: Some(3.0), objective_ms: None };
+    latency.fared(&Fared { asked_model: "m", model: "t", ttft: timing, tpot: Some(timing) });
     page.metrics.flow.enqueued(&request, None, tick);
     page.metrics.flow.left(&request, "pool", (FlowOutcome::EvictedTtl, tick));
     page.metrics.flow.cycled(tick);

@@ -13,6 +13,7 @@ use stator_protos::{WorkerId, WorkerRank};
 use stator_runtime::shutdown::Trigger;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
@@ -51,6 +52,7 @@ type ByWorker<T> = BTreeMap<(PoolId, WorkerRank), T>;
 #[derive(Default)]
 struct Fake {
     own: Mutex<ByWorker<InFlight>>,
+    own_version: AtomicU64,
     others: Mutex<ByWorker<InFlight>>,
     sent: Mutex<ByWorker<Vec<SequenceHash>>>,
     held: Mutex<ByWorker<Held>>,
@@ -61,6 +63,7 @@ impl Fake {
     /// So many requests are in flight from here at a worker.
     fn has(&self, number: u64, count: u64) {
         self.own.lock().insert((POOL, worker(number)), requests(count));
+        self.own_version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Requests that others have, by worker.
@@ -80,9 +83,19 @@ impl Replica for Fake {
         vec!["default/llama".into(), "default/qwen".into()]
     }
 
-    fn own_in_flight(&self, pool: PoolId, out: &mut Vec<(WorkerRank, InFlight)>) {
+    fn own_in_flight(
+        &self,
+        pool: PoolId,
+        seen: &mut u64,
+        out: &mut Vec<(WorkerRank, InFlight)>,
+    ) -> bool {
+        let version = self.own_version.load(Ordering::Relaxed);
+        if std::mem::replace(seen, version) == version {
+            return false;
+        }
         let own = self.own.lock();
         out.extend(own.iter().filter(|(key, _)| key.0 == pool).map(|(key, value)| (key.1, *value)));
+        true
     }
 
     fn set_others_in_flight(&self, pool: PoolId, others: &[(WorkerRank, InFlight)]) {

@@ -136,7 +136,7 @@ fn long_new_prompts_are_computed_apart() {
 
 #[test]
 fn images_are_encoded_apart() {
-    let images = [MultimodalItem { hash: 1, size_bytes: 10 }];
+    let images = [MultimodalItem { hash: 1, modality: "image", size_bytes: 10 }];
     let (headers, runs) = disagg(&request(128, &images), 0, false);
     assert_eq!(runs, "decode encode prefill");
     assert_eq!(

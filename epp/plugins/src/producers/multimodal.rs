@@ -6,10 +6,10 @@ use crate::lru::Lru;
 use crate::params::Params;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_epp_scheduler::plugin::{Built, Observer, Placed, Producer, Progress};
-use stator_epp_scheduler::{Candidate, Request, Time};
+use stator_epp_scheduler::plugin::{Built, Measured, Meter, Observer, Placed, Producer, Progress};
+use stator_epp_scheduler::{Candidate, Endpoint, MultimodalItem, Request, Time};
 use stator_protos::WorkerRank;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What the embedding of one item takes, in MiB.
 ///
@@ -25,13 +25,21 @@ const ITEM_MIB: u64 = 2;
 pub(crate) fn multimodal(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
     let mib = params.whole("cacheSizeInMBPerServer", 4096, 1..=1 << 30);
     let capacity = (mib / ITEM_MIB).max(1) as usize;
-    let plugin = Arc::new(Multimodal { capacity, held: Mutex::default() });
-    Built { producer: Some(plugin.clone()), observer: Some(plugin), ..Built::default() }
+    let (held, meter) = Default::default();
+    let plugin = Arc::new(Multimodal { capacity, held, meter });
+    Built {
+        producer: Some(plugin.clone()),
+        observer: Some(plugin.clone()),
+        measured: Some(plugin),
+        ..Built::default()
+    }
 }
 
 struct Multimodal {
     capacity: usize,
     held: Mutex<FxHashMap<WorkerRank, Held>>,
+    /// Who counts lookups.
+    meter: OnceLock<Arc<dyn Meter>>,
 }
 
 /// What an endpoint holds in one of its lives.
@@ -48,15 +56,48 @@ impl Producer for Multimodal {
             return;
         }
         let held = self.held.lock();
+        if let Some(meter) = self.meter.get() {
+            count(&**meter, items, candidates, &held);
+        }
         for candidate in candidates {
-            let held = held.get(&candidate.endpoint.worker);
-            let held = held.filter(|held| held.uid == candidate.endpoint.uid);
+            let held = of(&held, candidate.endpoint);
             let bytes = |held: &Held| {
                 let known = items.iter().filter(|item| held.items.contains(&item.hash));
                 known.map(|item| item.size_bytes).sum::<u64>()
             };
             candidate.multimodal = Some(held.map_or(0, bytes) as f64 / total as f64);
         }
+    }
+}
+
+/// What an endpoint holds in its present life.
+fn of<'h>(held: &'h FxHashMap<WorkerRank, Held>, endpoint: &Endpoint) -> Option<&'h Held> {
+    held.get(&endpoint.worker).filter(|held| held.uid == endpoint.uid)
+}
+
+/// Counts which of a prompt's items each candidate holds. One that a prompt has twice is one.
+fn count(
+    meter: &dyn Meter,
+    items: &[MultimodalItem],
+    candidates: &[Candidate<'_>],
+    held: &FxHashMap<WorkerRank, Held>,
+) {
+    let mut items = items.to_vec();
+    items.sort_unstable_by_key(|item| item.hash);
+    items.dedup_by_key(|item| item.hash);
+    meter.items_sought(&items);
+    for candidate in candidates {
+        let held = of(held, candidate.endpoint);
+        let known = |item: &&MultimodalItem| held.is_some_and(|h| h.items.contains(&item.hash));
+        let known: Vec<_> = items.iter().filter(known).copied().collect();
+        meter.items_held(candidate.endpoint, &known, items.len());
+    }
+}
+
+impl Measured for Multimodal {
+    fn measure_with(&self, meter: Arc<dyn Meter>) {
+        // The first meter stays: there is one for the life of the process.
+        let _ = self.meter.set(meter);
     }
 }
 
@@ -94,9 +135,11 @@ impl Observer for Multimodal {
 #[cfg(test)]
 mod tests {
     use crate::testing::{Fleet, check_errors, made, routed};
+    use parking_lot::Mutex;
     use serde_json::json;
-    use stator_epp_scheduler::plugin::{Built, Pick, Placed};
-    use stator_epp_scheduler::{MultimodalItem, Prompt, Request, Time};
+    use stator_epp_scheduler::plugin::{Built, Fared, Meter, Pick, Placed};
+    use stator_epp_scheduler::{Endpoint, MultimodalItem, Prompt, Request, Time};
+    use std::sync::Arc;
 
     fn request(items: &[MultimodalItem]) -> Request<'_> {
         Request { prompt: Prompt { multimodal: items, ..Prompt::default() }, ..Request::default() }
@@ -111,7 +154,7 @@ mod tests {
     }
 
     fn item(hash: u64, size_bytes: u64) -> MultimodalItem {
-        MultimodalItem { hash, size_bytes }
+        MultimodalItem { hash, modality: "image", size_bytes }
     }
 
     #[test]
@@ -137,6 +180,46 @@ mod tests {
         observer.left(fleet.endpoints[0].worker);
         check(&plugin, &fleet, &both, &[Some(0.0), Some(0.25), Some(0.25)]);
         check(&plugin, &fleet, &[], &[None; 3]);
+    }
+
+    /// Keeps what it is told, in words.
+    #[derive(Default)]
+    struct Ear(Mutex<Vec<String>>);
+
+    impl Meter for Ear {
+        fn items_sought(&self, items: &[MultimodalItem]) {
+            self.0.lock().push(format!("sought {:?}", hashes(items)));
+        }
+
+        fn items_held(&self, endpoint: &Endpoint, held: &[MultimodalItem], sought: usize) {
+            let held = hashes(held);
+            self.0.lock().push(format!("{} holds {held:?} of {sought}", endpoint.name));
+        }
+
+        fn fared(&self, _: &Fared<'_>) {}
+    }
+
+    fn hashes(items: &[MultimodalItem]) -> Vec<u64> {
+        items.iter().map(|item| item.hash).collect()
+    }
+
+    #[test]
+    fn lookups_are_told_each_item_once() {
+        let plugin = made("mm-embeddings-cache-producer", json!({}));
+        let (fleet, ear) = (Fleet::of(2), Arc::new(Ear::default()));
+        plugin.measured.as_ref().expect("it is measured").measure_with(ear.clone());
+        let routing = routed(&fleet.candidates()[1]);
+        let placed = Placed { ticket: 1, routing: &routing };
+        let seen = [item(1, 30)];
+        let observer = plugin.observer.as_ref().expect("it is an observer");
+        observer.placed(&request(&seen), &placed, Time::default());
+        let mut candidates = fleet.candidates();
+        let producer = plugin.producer.as_ref().expect("it is a producer");
+        let items = [item(2, 10), item(1, 30), item(2, 10)];
+        producer.produce(&request(&items), &mut candidates, Time::default());
+        producer.produce(&request(&[]), &mut candidates, Time::default());
+        let told = ["sought [1, 2]", "pod-0-rank-0 holds [] of 2", "pod-1-rank-0 holds [1] of 2"];
+        assert_eq!(*ear.0.lock(), told);
     }
 
     #[test]

@@ -4,6 +4,12 @@ use super::Settings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
 use stator_epp_scheduler::plugin::Built;
+use std::time::Duration;
+
+/// Greatest weight of a part of a flow's score.
+const WEIGHT_MAX: f64 = 1e3;
+/// Seconds of a day, the longest that flows are remembered.
+const DAY: f64 = 86_400.0;
 
 /// Which request of a flow is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +30,20 @@ pub enum Fairness {
     /// One after the other.
     RoundRobin,
     /// By what each has got.
-    ProgramAware,
+    ProgramAware(ProgramAware),
+}
+
+/// Settings of `program-aware-fairness`: the flow that attained the least service is next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProgramAware {
+    /// Weight of the service that a flow has attained.
+    pub service_weight: f64,
+    /// Weight of how long its first request waits.
+    pub head_wait_weight: f64,
+    /// How long it takes until attained service counts half.
+    pub half_life: Duration,
+    /// How long an idle flow is remembered.
+    pub idle_ttl: Duration,
 }
 
 /// How saturated a pool may be for a band to dispatch.
@@ -94,17 +113,18 @@ pub(crate) fn round_robin(_: &mut Params<'_>, context: &mut BuildContext) -> Bui
 /// `program-aware-fairness`.
 pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     params.choice("strategy", &[("las", ())]);
-    params.number("lasWeightService", 0.8, Bound::AtLeast(0.0));
-    params.number("lasWeightHeadWait", 0.2, Bound::AtLeast(0.0));
-    let seconds = ["lasHalfLifeSeconds", "evictionTtlSeconds", "evictionSweepSeconds"];
-    for name in seconds {
-        params.number(name, 1.0, Bound::Within(0.001, 1e9));
-    }
-    for name in ["strategy", "lasWeightService", "lasWeightHeadWait"].into_iter().chain(seconds) {
-        params.without_effect(name);
-    }
-    params.note("type", "flows share by the tokens that they used, output counted twice");
-    context.settle(Settings::Fairness(Fairness::ProgramAware))
+    let mut weight = |name, default| params.number(name, default, Bound::Within(0.0, WEIGHT_MAX));
+    let service_weight = weight("lasWeightService", 0.8);
+    let head_wait_weight = weight("lasWeightHeadWait", 0.2);
+    let mut seconds = |name, default, least| {
+        Duration::from_secs_f64(params.number(name, default, Bound::Within(least, DAY)))
+    };
+    let half_life = seconds("lasHalfLifeSeconds", 60.0, 0.001);
+    let idle_ttl = seconds("evictionTtlSeconds", 3600.0, 1.0);
+    seconds("evictionSweepSeconds", 300.0, 0.001);
+    params.without_effect("evictionSweepSeconds");
+    let fairness = ProgramAware { service_weight, head_wait_weight, half_life, idle_ttl };
+    context.settle(Settings::Fairness(Fairness::ProgramAware(fairness)))
 }
 
 /// `static-usage-limit-policy`.

@@ -8,11 +8,11 @@ mod precise;
 mod tokens;
 
 pub use endpoints::FileDiscovery;
-pub use flow::{Eviction, Fairness, Ordering, Shape, UsageLimit};
+pub use flow::{Eviction, Fairness, Ordering, ProgramAware, Shape, UsageLimit};
 pub use load::{Concurrency, ConcurrencyMode, Detector, InFlightLoad, Utilization};
 pub use metrics::{EngineSpecs, HttpSource, MetricsExtractor, Scheme};
 pub use precise::{KvEvents, PodFilter, Precise};
-pub use tokens::{Render, Tokens};
+pub use tokens::{ImageEstimate, Render, Tokens};
 
 pub(crate) use endpoints::file_discovery;
 pub(crate) use flow::{

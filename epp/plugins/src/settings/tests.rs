@@ -19,9 +19,11 @@ fn check(type_name: &str, parameters: Value, wanted: &Settings) {
 
 #[test]
 fn prompts_are_estimated_tokenized_or_rendered() {
-    check("token-producer", Value::Null, &Settings::Tokens(Tokens::Estimate));
+    let images = ImageEstimate::default();
+    check("token-producer", Value::Null, &Settings::Tokens(Tokens::Estimate(images)));
     let fixed = json!({"estimate": {"image": {"mode": "static", "static": {"staticToken": 9}}}});
-    check("token-producer", fixed, &Settings::Tokens(Tokens::Estimate));
+    let tokens = Tokens::Estimate(ImageEstimate::Static { tokens: 9 });
+    check("token-producer", fixed, &Settings::Tokens(tokens));
     let local = Tokens::Model { name: "m".to_owned(), render: None };
     check("tokenizer", json!({"modelName": "m"}), &Settings::Tokens(local));
     let Settings::Tokens(Tokens::Model { render: Some(render), .. }) =
@@ -31,6 +33,7 @@ fn prompts_are_estimated_tokenized_or_rendered() {
     };
     assert_eq!(render.url, "http://localhost:8000");
     assert_eq!(render.timeout, Duration::from_secs(1));
+    assert_eq!(render.multimodal_timeout, Duration::from_secs(30));
     check_errors(
         "token-producer",
         json!({"estimate": {}, "vllm": {"url": "unix:x", "clientKeyPath": "k"}}),
@@ -195,6 +198,14 @@ fn metrics_are_read_as_configured() {
 }
 
 #[test]
+fn an_image_is_estimated_by_its_pixels() {
+    let estimate = ImageEstimate::default();
+    let tokens = [None, Some(1024 * 1024), Some(7)].map(|pixels| estimate.tokens(pixels));
+    assert_eq!(tokens, [225, 1024, 1]);
+    assert_eq!(ImageEstimate::Static { tokens: 9 }.tokens(Some(1 << 20)), 9);
+}
+
+#[test]
 fn policies_have_settings() {
     let limit = Settings::UsageLimit(UsageLimit::Static { threshold: 0.9 });
     check("static-usage-limit-policy", json!({"threshold": 0.9}), &limit);
@@ -204,7 +215,13 @@ fn policies_have_settings() {
     check("priority-holdback-policy", parameters, &Settings::UsageLimit(holdback));
     let ordering = Settings::Ordering(Ordering::EarliestDeadline);
     check("edf-ordering-policy", Value::Null, &ordering);
-    let fairness = Settings::Fairness(Fairness::ProgramAware);
+    let fairness = ProgramAware {
+        service_weight: 0.8,
+        head_wait_weight: 0.2,
+        half_life: Duration::from_secs(30),
+        idle_ttl: Duration::from_secs(3600),
+    };
+    let fairness = Settings::Fairness(Fairness::ProgramAware(fairness));
     check("program-aware-fairness", json!({"lasHalfLifeSeconds": 30}), &fairness);
     check_errors(
         "priority-holdback-policy",
@@ -221,8 +238,8 @@ fn policies_have_settings() {
         json!({"strategy": "drr", "lasWeightService": -1, "evictionTtlSeconds": 0}),
         &[
             "strategy: \"drr\" is none of las",
-            "lasWeightService: -1 is less than 0",
-            "evictionTtlSeconds: 0 is not in 0.001..=1000000000",
+            "lasWeightService: -1 is not in 0..=1000",
+            "evictionTtlSeconds: 0 is not in 1..=86400",
         ],
     );
     let wanted = "threshold: 0 is not above 0";

@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tokens {
     /// Four bytes of text are a token.
-    Estimate,
+    Estimate(ImageEstimate),
     /// A tokenizer of this model.
     Model {
         /// The model.
@@ -21,6 +21,42 @@ pub enum Tokens {
     },
 }
 
+/// How many tokens an image is taken for; 1 at least.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ImageEstimate {
+    /// One for so many pixels.
+    Dynamic {
+        /// Pixels of a token.
+        factor: f64,
+        /// Pixels of an image that tells of none.
+        default_pixels: u64,
+    },
+    /// Always as many.
+    Static {
+        /// The tokens.
+        tokens: u64,
+    },
+}
+
+impl Default for ImageEstimate {
+    /// A token for 1024 pixels, of 640 by 360 where nothing is known.
+    fn default() -> Self {
+        Self::Dynamic { factor: 1024.0, default_pixels: 640 * 360 }
+    }
+}
+
+impl ImageEstimate {
+    /// The tokens of an image of so many pixels, where they are known.
+    pub fn tokens(self, pixels: Option<u64>) -> u64 {
+        match self {
+            Self::Dynamic { factor, default_pixels } => {
+                ((pixels.unwrap_or(default_pixels) as f64 / factor) as u64).max(1)
+            }
+            Self::Static { tokens } => tokens,
+        }
+    }
+}
+
 /// A vLLM server that renders prompts to tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Render {
@@ -28,6 +64,8 @@ pub struct Render {
     pub url: String,
     /// How long a text may take.
     pub timeout: Duration,
+    /// How long a prompt with images may take.
+    pub multimodal_timeout: Duration,
     /// Authorities to trust instead of the system's, as a PEM file.
     pub ca_cert_path: Option<String>,
     /// Certificate to show, and its key, as PEM files.
@@ -44,10 +82,7 @@ pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext
     let (renders, estimates) = (params.has("vllm"), params.has("estimate"));
     let model = params.text("modelName");
     let render = params.within("vllm", render);
-    params.within("estimate", |params| {
-        params.without_effect("image");
-        params.within("image", image)
-    });
+    let images = params.within("estimate", |params| params.within("image", image));
     if estimates && (renders || model.is_some()) {
         params.wrong("estimate", "cannot be there together with modelName or vllm");
     }
@@ -56,7 +91,7 @@ pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext
     }
     let tokens = match model {
         Some(name) => Tokens::Model { name, render: renders.then_some(render) },
-        None => Tokens::Estimate,
+        None => Tokens::Estimate(images),
     };
     context.settle(Settings::Tokens(tokens))
 }
@@ -70,24 +105,26 @@ fn render(params: &mut Params<'_>) -> Render {
     if !url.starts_with("http://") && !url.starts_with("https://") {
         params.wrong("url", format!("{url:?} does not begin with http:// or https://"));
     }
-    params.without_effect("mmTimeout");
-    params.duration("mmTimeout", Duration::from_secs(30));
     Render {
         url,
         timeout: params.duration("timeout", Duration::from_secs(5)),
+        multimodal_timeout: params.duration("mmTimeout", Duration::from_secs(30)),
         ca_cert_path: params.text("caCertPath"),
         client_cert: cert.zip(key),
         insecure_skip_verify: params.flag("insecureSkipVerify", false),
     }
 }
 
-fn image(params: &mut Params<'_>) {
-    params.choice("mode", &[("dynamic", ()), ("static", ())]);
-    params.within("defaultResolution", |params| {
-        for side in ["width", "height"] {
-            params.whole(side, 1, 1..=1 << 20);
-        }
+fn image(params: &mut Params<'_>) -> ImageEstimate {
+    let is_static = params.choice("mode", &[("dynamic", false), ("static", true)]);
+    let default_pixels = params.within("defaultResolution", |params| {
+        params.whole("width", 640, 1..=1 << 20) * params.whole("height", 360, 1..=1 << 20)
     });
-    params.within("dynamic", |params| params.number("factor", 1024.0, Bound::Above(0.0)));
-    params.within("static", |params| params.whole("staticToken", 256, 1..=1 << 20));
+    let factor =
+        params.within("dynamic", |params| params.number("factor", 1024.0, Bound::AtLeast(1.0)));
+    let tokens = params.within("static", |params| params.whole("staticToken", 256, 1..=1 << 20));
+    match is_static {
+        true => ImageEstimate::Static { tokens },
+        false => ImageEstimate::Dynamic { factor, default_pixels },
+    }
 }

@@ -16,6 +16,8 @@ pub struct RenderSettings {
     pub url: String,
     /// Longest wait for one request, the wait for a connection included; 5 s by default.
     pub timeout: Duration,
+    /// The same for a prompt with images, sounds or videos, which are looked at; 30 s by default.
+    pub media_timeout: Duration,
     /// Requests that are on their way at once, 64 by default; more wait.
     pub concurrency: usize,
     /// Largest answer, in bytes; 16 MiB by default.
@@ -29,6 +31,7 @@ impl Default for RenderSettings {
         Self {
             url: "http://localhost:8000".into(),
             timeout: Duration::from_secs(5),
+            media_timeout: Duration::from_secs(30),
             concurrency: 64,
             response_bytes_max: 16 << 20,
             tls: TlsOptions::default(),
@@ -88,7 +91,7 @@ impl Renderer {
     }
 
     /// The token ids of the request `body`, whose route is `path`: `/v1/chat/completions` or
-    /// `/v1/completions`.
+    /// `/v1/completions`. `has_media` says which limit of time holds.
     ///
     /// # Errors
     ///
@@ -97,8 +100,14 @@ impl Renderer {
     /// # Cancel safety
     ///
     /// Dropping the future closes the connection, which is all that it leaves behind.
-    pub async fn render(&self, path: &str, body: &[u8]) -> Result<Vec<u32>, RenderError> {
-        let timeout = self.settings.timeout;
+    pub async fn render(
+        &self,
+        path: &str,
+        body: &[u8],
+        has_media: bool,
+    ) -> Result<Vec<u32>, RenderError> {
+        let RenderSettings { timeout, media_timeout, .. } = self.settings;
+        let timeout = if has_media { media_timeout } else { timeout };
         match tokio::time::timeout(timeout, self.ask(path, body)).await {
             Ok(tokens) => tokens,
             Err(_) => Err(RenderError::Timeout(timeout)),

@@ -215,7 +215,7 @@ async fn render(answer: String) -> Result<Vec<u32>, RenderError> {
         ..RenderSettings::default()
     };
     let renderer = Renderer::new(settings).expect("an address");
-    renderer.render("/v1/completions", br#"{"prompt":"a"}"#).await
+    renderer.render("/v1/completions", br#"{"prompt":"a"}"#, false).await
 }
 
 #[tokio::test]
@@ -246,8 +246,11 @@ async fn a_renderers_other_answers_are_errors() {
 async fn a_renderer_that_is_silent_costs_its_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let timeout = Duration::from_millis(20);
-    let renderer = Renderer::new(RenderSettings { url, timeout, ..RenderSettings::default() });
-    let rendered = renderer.expect("an address").render("/v1/completions", b"{}").await;
-    assert!(matches!(rendered, Err(RenderError::Timeout(found)) if found == timeout));
+    let [timeout, media_timeout] = [20, 30].map(Duration::from_millis);
+    let settings = RenderSettings { url, timeout, media_timeout, ..RenderSettings::default() };
+    let renderer = Renderer::new(settings).expect("an address");
+    for (has_media, limit) in [(false, timeout), (true, media_timeout)] {
+        let rendered = renderer.render("/v1/completions", b"{}", has_media).await;
+        assert!(matches!(rendered, Err(RenderError::Timeout(found)) if found == limit));
+    }
 }

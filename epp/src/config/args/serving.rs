@@ -19,7 +19,10 @@ pub struct ServingArgs {
     #[arg(long, env = "STATOR_GRPC_PORT", default_value_t = 9002, value_name = "PORT")]
     pub grpc_port: u16,
 
-    /// Port of gRPC health checks, plain text.
+    /// Port of gRPC health checks, plain text. `liveness` is healthy while the process answers;
+    /// `readiness`, the ext-proc service's name and the empty one while picks of one of the pools
+    /// would succeed, and `NAMESPACE/NAME` while those of that pool would. The port of a pool
+    /// answers as well, for that pool alone.
     #[arg(long, env = "STATOR_GRPC_HEALTH_PORT", default_value_t = 9003, value_name = "PORT")]
     pub grpc_health_port: u16,
 

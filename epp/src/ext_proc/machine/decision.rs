@@ -71,7 +71,7 @@ impl<W: Watch> Machine<W> {
 
     /// Sends what a decision answers; hands back what follows the endpoint's answer.
     fn answer(&mut self, owed: Owed, mut routed: Routed<W>) -> W {
-        let destination = self.destination(&routed.endpoints);
+        let destination = destination(&routed.endpoints);
         let set_headers = std::mem::take(&mut routed.set_headers);
         let mut change = decision_change(&destination, set_headers, owed.own_headers);
         let metadata = decision_metadata(destination, std::mem::take(&mut routed.scores));
@@ -126,15 +126,15 @@ impl<W: Watch> Machine<W> {
         }
     }
 
-    fn destination(&self, endpoints: &[SocketAddr]) -> String {
-        let wanted = if self.settings.fallbacks { endpoints.len() } else { 1 };
-        let mut text = String::with_capacity(wanted * ADDRESS_BYTES);
-        for endpoint in endpoints.iter().take(wanted) {
-            let comma = if text.is_empty() { "" } else { "," };
-            write!(text, "{comma}{endpoint}").expect("a string takes all");
-        }
-        text
+}
+
+fn destination(endpoints: &[SocketAddr]) -> String {
+    let mut text = String::with_capacity(endpoints.len() * ADDRESS_BYTES);
+    for endpoint in endpoints {
+        let comma = if text.is_empty() { "" } else { "," };
+        write!(text, "{comma}{endpoint}").expect("a string takes all");
     }
+    text
 }
 
 fn decision_metadata(destination: String, scores: Vec<(SocketAddr, f64)>) -> Vec<Metadatum> {

@@ -2,10 +2,8 @@
 
 use stator_epp_scheduler::Request;
 use stator_protos::hash::SequenceHash;
+use stator_protos::text::BYTES_PER_TOKEN;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
-
-/// Bytes of text that stand for a token where there is no tokenizer.
-const BYTES_PER_TOKEN: usize = 4;
 
 /// The chains of one request, one for each block size that was asked for.
 #[derive(Default)]

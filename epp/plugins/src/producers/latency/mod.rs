@@ -10,14 +10,19 @@ use crate::scorers::tokens::uncached_tokens;
 use model::Model;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_epp_scheduler::plugin::{Built, Observer, Pick, Placed, Producer, Progress};
+use stator_epp_scheduler::plugin::{
+    Built, Fared, Measured, Meter, Observer, Pick, Placed, Producer, Progress, Routing, Timing,
+};
 use stator_epp_scheduler::{Candidate, PredictedLatency, Request, Time};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Most requests that are followed at once; others are not learned from.
 const MAX_FOLLOWED: usize = 100_000;
+/// Most of a model's name that is kept of a request that is followed: more than metrics keep, so
+/// that what is cut off is no other model there.
+const NAME_CHARS_MAX: usize = 300;
 /// Most roles that have a model of their own; others share one.
 const MAX_ROLES: usize = 16;
 /// What a prediction goes by: a constant, requests waiting and running, KV cache usage, and
@@ -60,8 +65,14 @@ pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> 
         role_label: params.text("endpointRoleLabel"),
         prefix: context.prefix_source(params),
         state: Mutex::new(state),
+        meter: OnceLock::new(),
     });
-    Built { producer: Some(plugin.clone()), observer: Some(plugin), ..Built::default() }
+    Built {
+        producer: Some(plugin.clone()),
+        observer: Some(plugin.clone()),
+        measured: Some(plugin),
+        ..Built::default()
+    }
 }
 
 struct Predictor {
@@ -70,6 +81,8 @@ struct Predictor {
     role_label: Option<String>,
     prefix: PrefixSource,
     state: Mutex<State>,
+    /// Who counts how requests fare.
+    meter: OnceLock<Arc<dyn Meter>>,
 }
 
 struct State {
@@ -92,6 +105,48 @@ struct Followed {
     /// Role and features of the endpoint that computes the prompt, and of the one that answers.
     computes: (u64, Features),
     answers: (u64, Features),
+    /// What is told of it, where somebody counts.
+    told: Option<Told>,
+}
+
+/// What is to be known of a request when it is over.
+struct Told {
+    asked_model: String,
+    model: String,
+    /// Predictions and objectives of both latencies, in milliseconds.
+    ttft: (Option<f64>, Option<f64>),
+    tpot: (Option<f64>, Option<f64>),
+}
+
+impl Told {
+    fn of(request: &Request<'_>, routing: &Routing<'_>) -> Self {
+        let predicted = |pick: &Pick<'_>| pick.targets.first().and_then(|target| target.latency);
+        let ttft = predicted(computes(routing, PREFILL)).map(|latency| latency.ttft_ms);
+        let tpot = predicted(&routing.primary).map(|latency| latency.tpot_ms);
+        let ms =
+            |objective: Option<Duration>| objective.map(|wanted| wanted.as_secs_f64() * 1000.0);
+        Self {
+            asked_model: request.asked_model.chars().take(NAME_CHARS_MAX).collect(),
+            model: request.model.chars().take(NAME_CHARS_MAX).collect(),
+            ttft: (ttft, ms(request.slo_ttft)),
+            // No time at all is what is said while too little is known.
+            tpot: (tpot.filter(|tpot| *tpot > 0.0), ms(request.slo_tpot)),
+        }
+    }
+
+    fn tell(&self, meter: &dyn Meter, ttft_ms: f64, tpot_ms: Option<f64>) {
+        let timing = |measured_ms, (predicted_ms, objective_ms)| Timing {
+            measured_ms,
+            predicted_ms,
+            objective_ms,
+        };
+        meter.fared(&Fared {
+            asked_model: &self.asked_model,
+            model: &self.model,
+            ttft: timing(ttft_ms, self.ttft),
+            tpot: tpot_ms.map(|tpot_ms| timing(tpot_ms, self.tpot)),
+        });
+    }
 }
 
 impl Predictor {
@@ -147,13 +202,22 @@ impl Producer for Predictor {
     }
 }
 
+impl Measured for Predictor {
+    fn measure_with(&self, meter: Arc<dyn Meter>) {
+        // The first meter stays: there is one for the life of the process.
+        let _ = self.meter.set(meter);
+    }
+}
+
 impl Observer for Predictor {
     fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time) {
         let computes = self.seen(request, computes(placed.routing, PREFILL));
         let answers = self.seen(request, &placed.routing.primary);
         let (Some(computes), Some(answers)) = (computes, answers) else { return };
         let streamed = request.stream;
-        let followed = Followed { placed: now, first_token: None, streamed, computes, answers };
+        let told = self.meter.get().map(|_| Told::of(request, placed.routing));
+        let followed =
+            Followed { placed: now, first_token: None, streamed, computes, answers, told };
         self.state.lock().followed.insert(placed.ticket, followed, now);
     }
 
@@ -172,17 +236,23 @@ impl Observer for Predictor {
             return;
         }
         let elapsed_ms = |from: Time, to: Time| to.0.saturating_sub(from.0).as_secs_f64() * 1000.0;
+        // Without streaming the whole answer is timed, and tokens are not.
+        let first = match self.streaming {
+            true => followed.first_token.filter(|_| followed.streamed),
+            false => Some(now),
+        };
+        let Some(first) = first else { return };
+        let ttft_ms = elapsed_ms(followed.placed, first);
         let (role, features) = &followed.computes;
-        if !self.streaming {
-            let latency_ms = elapsed_ms(followed.placed, now);
-            return state.models(*role).ttft_ms.observe(features, latency_ms);
-        }
-        let Some(first) = followed.first_token.filter(|_| followed.streamed) else { return };
-        state.models(*role).ttft_ms.observe(features, elapsed_ms(followed.placed, first));
-        let (role, features) = &followed.answers;
-        if let Some(tokens) = progress.output_tokens.filter(|tokens| *tokens > 1) {
-            let tpot_ms = elapsed_ms(first, now) / (tokens - 1) as f64;
+        state.models(*role).ttft_ms.observe(features, ttft_ms);
+        let tokens = progress.output_tokens.filter(|tokens| self.streaming && *tokens > 1);
+        let tpot_ms = tokens.map(|tokens| elapsed_ms(first, now) / (tokens - 1) as f64);
+        if let Some(tpot_ms) = tpot_ms {
+            let (role, features) = &followed.answers;
             state.models(*role).tpot_ms.observe(features, tpot_ms);
+        }
+        if let (Some(told), Some(meter)) = (&followed.told, self.meter.get()) {
+            told.tell(&**meter, ttft_ms, tpot_ms);
         }
     }
 }

@@ -1,13 +1,22 @@
 use crate::testing::{Fleet, check_errors, made, routed};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::{Built, Pick, Placed, Progress};
-use stator_epp_scheduler::{Prompt, Request, Time};
+use stator_epp_scheduler::plugin::{Built, Fared, Meter, Pick, Placed, Progress, Timing};
+use stator_epp_scheduler::{Endpoint, MultimodalItem, Prompt, Request, Time};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Lets a request run: the first token comes after `ttft` ms and 11 tokens take `10 · tpot` more.
 fn run(plugin: &Built, fleet: &Fleet, ticket: u64, ttft: u64, tpot: u64) {
     let observer = plugin.observer.as_ref().expect("it is an observer");
     let request = request();
-    let routing = routed(&fleet.candidates()[0]);
+    let mut candidates = fleet.candidates();
+    plugin.producer.as_ref().expect("it is a producer").produce(
+        &request,
+        &mut candidates,
+        Time::default(),
+    );
+    let routing = routed(&candidates[0]);
     let at = |ms| Time::from_millis(ticket * 10_000 + ms);
     observer.placed(&request, &Placed { ticket, routing: &routing }, at(0));
     let progress = progress(ticket);
@@ -18,7 +27,15 @@ fn run(plugin: &Built, fleet: &Fleet, ticket: u64, ttft: u64, tpot: u64) {
 
 fn request() -> Request<'static> {
     let prompt = Prompt { tokens: 1000, ..Prompt::default() };
-    Request { stream: true, prompt, ..Request::default() }
+    Request {
+        asked_model: "asked",
+        model: "sent",
+        stream: true,
+        prompt,
+        slo_ttft: Some(Duration::from_millis(250)),
+        slo_tpot: Some(Duration::from_millis(25)),
+        ..Request::default()
+    }
 }
 
 fn progress(ticket: u64) -> Progress<'static> {
@@ -106,6 +123,55 @@ fn the_first_token_is_owed_to_the_endpoint_that_computes_the_prompt() {
         observer.ended(&progress(ticket), Time::from_millis(400));
     }
     assert_eq!(predicted(&plugin, &fleet), Some((300.0, 0.0)));
+}
+
+/// Keeps what it is told.
+#[derive(Default)]
+struct Ear(Mutex<Vec<(String, Timing, Option<Timing>)>>);
+
+impl Meter for Ear {
+    fn items_sought(&self, _: &[MultimodalItem]) {}
+
+    fn items_held(&self, _: &Endpoint, _: &[MultimodalItem], _: usize) {}
+
+    fn fared(&self, fared: &Fared<'_>) {
+        let models = format!("{} {}", fared.asked_model, fared.model);
+        self.0.lock().push((models, fared.ttft, fared.tpot));
+    }
+}
+
+/// What is told of a request that was predicted as `trained` says and ends as `run` says.
+fn told(parameters: Value) -> Vec<(String, Timing, Option<Timing>)> {
+    let (plugin, fleet) = trained(parameters);
+    let ear = Arc::new(Ear::default());
+    plugin.measured.as_ref().expect("it is measured").measure_with(ear.clone());
+    run(&plugin, &fleet, 1000, 500, 30);
+    std::mem::take(&mut *ear.0.lock())
+}
+
+#[test]
+fn how_requests_fare_is_told_beside_what_was_predicted() {
+    let timing = |measured_ms, predicted_ms, objective_ms| Timing {
+        measured_ms,
+        predicted_ms,
+        objective_ms: Some(objective_ms),
+    };
+    let rounded = |parameters| {
+        let round = |mut timing: Timing| {
+            timing.predicted_ms = timing.predicted_ms.map(f64::round);
+            timing
+        };
+        let all = told(parameters).into_iter();
+        all.map(|(models, ttft, tpot)| (models, round(ttft), tpot.map(round))).collect::<Vec<_>>()
+    };
+    let models = "asked sent".to_owned();
+    let streamed =
+        (models.clone(), timing(500.0, Some(700.0), 250.0), Some(timing(30.0, Some(20.0), 25.0)));
+    assert_eq!(rounded(json!({"streamingMode": true})), [streamed]);
+    let whole = (models.clone(), timing(800.0, Some(900.0), 250.0), None);
+    assert_eq!(rounded(json!({})), [whole]);
+    let unpredicted = (models, timing(800.0, None, 250.0), None);
+    assert_eq!(rounded(json!({"predictInProduce": false})), [unpredicted]);
 }
 
 #[test]

@@ -1,0 +1,166 @@
+//! When picks would succeed, for each pool and for the process.
+
+use crate::health::Health;
+use crate::pool::Pool;
+use stator_runtime::Shutdown;
+use stator_runtime::admin::Readiness;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How often readiness is looked at.
+const POLL: Duration = Duration::from_millis(100);
+
+/// What must be so for picks to succeed.
+///
+/// A pool is ready while its endpoints are known and there is one, and this replica may pick at
+/// all. The process is ready while one of its pools is: a pool that is empty or deleted takes no
+/// traffic away from the others.
+pub(crate) struct Conditions {
+    pub pools: Vec<Arc<Pool>>,
+    /// True once the ports of all pools listen.
+    pub listening: watch::Receiver<bool>,
+    /// True once other replicas were asked what they know.
+    pub warmed: watch::Receiver<bool>,
+    /// Whether this replica leads, where one does.
+    pub leading: Option<watch::Receiver<bool>>,
+}
+
+/// Who is told when readiness changes.
+pub(crate) struct Told {
+    /// Of each pool, in their order.
+    pools: Vec<watch::Sender<bool>>,
+    process: watch::Sender<bool>,
+    readiness: Readiness,
+}
+
+impl Conditions {
+    /// Who is told of these, and the health checks that are answered from it.
+    pub(crate) fn told(&self, readiness: Readiness) -> (Told, Health) {
+        let (process, ready) = watch::channel(false);
+        let of_pool = |pool: &Arc<Pool>| {
+            let (told, ready) = watch::channel(false);
+            (told, (pool.name().to_owned(), ready))
+        };
+        let (pools, by_name): (_, Vec<_>) = self.pools.iter().map(of_pool).unzip();
+        (Told { pools, process, readiness }, Health::new(ready).with_pools(by_name))
+    }
+
+    /// Keeps readiness true where and while it is, until `shutdown`.
+    pub(crate) async fn watch(self, told: Told, shutdown: Shutdown) {
+        let mut poll = tokio::time::interval(POLL);
+        loop {
+            tokio::select! {
+                _ = poll.tick() => {}
+                () = shutdown.wait() => break,
+            }
+            let leads = self.leading.as_ref().is_none_or(|leading| *leading.borrow());
+            let may = leads && *self.warmed.borrow() && *self.listening.borrow();
+            told.now(&self.pools, |pool| may && pool.ready());
+        }
+        told.now(&self.pools, |_| false);
+    }
+}
+
+impl Told {
+    fn now(&self, pools: &[Arc<Pool>], is_ready: impl Fn(&Pool) -> bool) {
+        let mut some = false;
+        for (pool, told) in pools.iter().zip(&self.pools) {
+            let now = is_ready(pool);
+            some |= now;
+            if changes(told, now) {
+                tracing::info!(pool = pool.name(), ready = now, "readiness of a pool");
+            }
+        }
+        if changes(&self.process, some) {
+            tracing::info!(ready = some, "readiness");
+            self.readiness.set(some);
+        }
+    }
+}
+
+/// Tells the present state; whether it is another than before.
+fn changes(told: &watch::Sender<bool>, now: bool) -> bool {
+    told.send_if_modified(|known| std::mem::replace(known, now) != now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::director::tests::{Engine, bench};
+    use stator_epp_config::Options;
+    use stator_epp_pool::PoolView;
+    use stator_epp_scheduler::{Scheduler, SchedulerSettings};
+
+    /// A pool of this name, with one endpoint or none, and who changes it.
+    fn pool(name: &str, engines: &[Engine]) -> (Arc<Pool>, watch::Sender<Arc<PoolView>>) {
+        let plan = stator_epp_config::load("", Options::default()).expect("it is sound").plan;
+        let scheduler = Scheduler::new(plan.program, SchedulerSettings::default());
+        let (views, view) = watch::channel(bench("", engines).pool.view());
+        (Arc::new(Pool::new(name.to_owned(), view, scheduler, 7)), views)
+    }
+
+    /// Two pools that are watched, the second without endpoints.
+    struct Watched {
+        views: [watch::Sender<Arc<PoolView>>; 2],
+        listening: watch::Sender<bool>,
+        health: Health,
+        readiness: Readiness,
+    }
+
+    impl Watched {
+        fn start(shutdown: Shutdown) -> Self {
+            let ((full, full_views), (empty, empty_views)) =
+                (pool("default/full", &[Engine(0, 0, 0.0, &[])]), pool("default/empty", &[]));
+            let (listening, listens) = watch::channel(false);
+            let conditions = Conditions {
+                pools: vec![full, empty],
+                listening: listens,
+                warmed: watch::channel(true).1,
+                leading: None,
+            };
+            let readiness = Readiness::default();
+            let (told, health) = conditions.told(readiness.clone());
+            tokio::spawn(conditions.watch(told, shutdown));
+            Self { views: [full_views, empty_views], listening, health, readiness }
+        }
+
+        /// Whether the process and each of the pools is ready, as all who ask are told.
+        async fn check(&self, process: bool, pools: [bool; 2]) {
+            // The clock is paused and runs ahead: everything has been looked at by then.
+            tokio::time::sleep(POLL * 2).await;
+            let names = ["default/full", "default/empty"];
+            assert_eq!(names.map(|name| self.health.is_serving(name)), pools.map(Some));
+            let own = names.map(|name| self.health.of_pool(name).is_serving("readiness"));
+            assert_eq!(own, pools.map(Some));
+            assert_eq!(self.health.is_serving("readiness"), Some(process));
+            assert_eq!(self.readiness.get(), process);
+        }
+
+        /// Something happens to a pool.
+        fn change(&self, pool: usize, change: impl FnOnce(&mut PoolView)) {
+            self.views[pool].send_modify(|view| change(Arc::make_mut(view)));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_empty_pool_is_not_ready_and_takes_no_other_with_it() {
+        let (trigger, shutdown) = Shutdown::new();
+        let watched = Watched::start(shutdown);
+        watched.check(false, [false, false]).await;
+        watched.listening.send_replace(true);
+        watched.check(true, [true, false]).await;
+        let endpoints = watched.views[0].borrow().endpoints.clone();
+        watched.change(1, |view| view.endpoints.clone_from(&endpoints));
+        watched.check(true, [true, true]).await;
+        // As when its InferencePool is deleted.
+        watched.change(0, |view| *view = PoolView::default());
+        watched.check(true, [false, true]).await;
+        watched.change(1, |view| view.endpoints.clear());
+        watched.check(false, [false, false]).await;
+        watched.change(1, |view| view.endpoints = endpoints);
+        watched.check(true, [false, true]).await;
+        trigger.set();
+        watched.check(false, [false, false]).await;
+    }
+}
