@@ -5,6 +5,13 @@
 //! nothing outside of it knows a path, a field or a status of that engine. Requests go to an
 //! engine as the agent makes them: no field of a client's body ever reaches one.
 //!
+//! All of them are spoken to over HTTP. Their gRPC servers take token ids too, and can less. vLLM's
+//! and TensorRT-LLM's run in place of the HTTP server and can neither pause nor sleep nor take
+//! weights; a request to vLLM's has no priority, adapter or cache salt. One of SGLang's two is of
+//! that kind, with rooms of 32 bits; the other runs beside HTTP, hands requests to the same Python
+//! objects, and can neither sleep nor load adapters. Source: vLLM 0.32.0, SGLang 0.5.23,
+//! `smg-grpc-proto` 0.4.28, the options of `trtllm-serve`.
+//!
 //! Start reading at [`Dialect`], then at the engine you care for.
 
 mod answer;
@@ -80,12 +87,12 @@ pub trait Dialect: Debug + Send + Sync + 'static {
 
     /// How this engine, as the one that decodes, and `prefill`, which another agent says of its
     /// engine ([`Description::handover`]), do one request together. `request` names the request
-    /// and is unique.
+    /// and is unique; `rank` is the prefill engine's data-parallel rank that computes the prompt.
     ///
     /// # Errors
     ///
     /// [`Fault::Unsupported`] where they cannot.
-    fn pair(&self, request: u64, prefill: &RawValue) -> Result<Manner, Fault>;
+    fn pair(&self, request: u64, prefill: &RawValue, rank: u16) -> Result<Manner, Fault>;
 }
 
 /// The answer to one request, as it comes.

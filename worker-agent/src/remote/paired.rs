@@ -71,7 +71,8 @@ impl Job<'_> {
         peer: &Peer,
         deadline: Instant,
     ) -> Result<Option<Begun>, Why> {
-        match self.rank.dialect.pair(self.request.key.0, &peer.handover).map_err(engine)? {
+        let (request, rank) = (self.request.key.0, peer.worker.rank);
+        match self.rank.dialect.pair(request, &peer.handover, rank).map_err(engine)? {
             Manner::InTurn(first) => {
                 let prefilled = self.prefilled(progress, peer, (first, None)).await?;
                 self.in_turn(progress, (first, prefilled), deadline).await

@@ -52,8 +52,8 @@ impl Dialect for Place {
         self.dialect().forgets(operation)
     }
 
-    fn pair(&self, request: u64, prefill: &RawValue) -> Result<Manner, Fault> {
-        self.dialect().pair(request, prefill)
+    fn pair(&self, request: u64, prefill: &RawValue, rank: u16) -> Result<Manner, Fault> {
+        self.dialect().pair(request, prefill, rank)
     }
 }
 

@@ -140,8 +140,10 @@ async fn whatever_fails_at_the_prefill_worker_the_prompt_is_computed_here() {
         pair.computed_here("itself_prefill_failed").await;
     }
     let mut pair = Pair::new(Manner::InTurn(First::Dropped), vec![], vec![vec![last(5)]]);
-    pair.peer.worker = WorkerRank { worker: WorkerId(99), rank: 0 };
+    pair.peer.worker = WorkerRank { worker: WorkerId(99), rank: 3 };
+    let engine = pair.decode.engine.clone();
     pair.computed_here("itself_prefill_failed").await;
+    assert_eq!(*engine.paired.lock(), [3]);
     let pair = Pair::new(Manner::InTurn(First::Dropped), vec![], vec![vec![last(5)]]);
     pair.prefill.end("it crashed");
     pair.computed_here("itself_prefill_failed").await;

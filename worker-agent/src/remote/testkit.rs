@@ -83,6 +83,8 @@ pub(super) struct Scripted {
     pub(super) operates: watch::Sender<bool>,
     /// How it works with others; not at all where nothing is said.
     pub(super) manner: Mutex<Option<Manner>>,
+    /// Ranks of prefill engines that it was to work with.
+    pub(super) paired: Mutex<Vec<u16>>,
 }
 
 impl Default for Scripted {
@@ -103,6 +105,7 @@ impl Default for Scripted {
             operated: watch::Sender::default(),
             operates: watch::Sender::new(true),
             manner: Mutex::default(),
+            paired: Mutex::default(),
         }
     }
 }
@@ -191,7 +194,8 @@ impl Dialect for Scripted {
         Ok(())
     }
 
-    fn pair(&self, _: u64, _: &RawValue) -> Result<Manner, Fault> {
+    fn pair(&self, _: u64, _: &RawValue, rank: u16) -> Result<Manner, Fault> {
+        self.paired.lock().push(rank);
         let unsupported = || Fault::Unsupported("it works alone".into());
         self.manner.lock().clone().ok_or_else(unsupported)
     }

@@ -122,7 +122,7 @@ impl Dialect for Openai {
         Err(Fault::Unsupported(format!("{operation:?}: the OpenAI API has no such operation")))
     }
 
-    fn pair(&self, _: u64, _: &RawValue) -> Result<Manner, Fault> {
+    fn pair(&self, _: u64, _: &RawValue, _: u16) -> Result<Manner, Fault> {
         Err(Fault::Unsupported("the OpenAI API has no hand-over of KV".into()))
     }
 }

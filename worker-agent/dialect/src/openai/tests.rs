@@ -91,5 +91,5 @@ async fn token_ids_and_operations_are_refused() {
     assert!(matches!(dialect.generate(ask(&[1])).await.err(), Some(Fault::Unsupported(_))));
     let fault = dialect.operate(&Operation::ResetCache).await;
     assert!(matches!(fault, Err(Fault::Unsupported(_))));
-    assert!(dialect.pair(1, &crate::testkit::raw("{}")).is_err());
+    assert!(dialect.pair(1, &crate::testkit::raw("{}"), 0).is_err());
 }

@@ -49,6 +49,7 @@ pub(super) fn body(
         body.field("bootstrap_host", &bootstrap.bootstrap_host);
         body.field("bootstrap_port", bootstrap.bootstrap_port);
         body.field("bootstrap_room", bootstrap.bootstrap_room);
+        body.optional("disagg_prefill_dp_rank", bootstrap.disagg_prefill_dp_rank);
     }
     Ok(body.finish())
 }
@@ -169,15 +170,23 @@ mod tests {
     }
 
     #[test]
-    fn the_triple_of_a_pair_is_sent_and_nothing_else_of_it() {
-        let bootstrap =
-            Bootstrap { bootstrap_host: "h".into(), bootstrap_port: 8998, bootstrap_room: 7 };
+    fn the_triple_of_a_pair_is_sent_and_the_rank_of_its_prompt() {
+        let bootstrap = Bootstrap {
+            bootstrap_host: "h".into(),
+            bootstrap_port: 8998,
+            bootstrap_room: 7,
+            disagg_prefill_dp_rank: None,
+        };
         let got = check(&ask(&[1]), Some(&bootstrap), false);
         let triple = (&got["bootstrap_host"], &got["bootstrap_port"], &got["bootstrap_room"]);
         assert_eq!(triple, (&json!("h"), &json!(8998), &json!(7)));
+        assert_eq!(got.get("disagg_prefill_dp_rank"), None);
+        let ranked = Bootstrap { disagg_prefill_dp_rank: Some(1), ..bootstrap };
+        let got = check(&ask(&[1]), Some(&ranked), false);
+        assert_eq!(got["disagg_prefill_dp_rank"], json!(1));
         let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::default() };
         let asked = Ask { sampling: Arc::new(sampling), ..ask(&[1]) };
-        let refused = body(&asked, Some(&bootstrap), false, false);
+        let refused = body(&asked, Some(&ranked), false, false);
         assert!(matches!(refused, Err(Fault::Invalid(_))));
         let alone = check(&asked, None, false);
         assert_eq!((&alone["logprob_start_len"], &alone["stream"]), (&json!(0), &json!(false)));

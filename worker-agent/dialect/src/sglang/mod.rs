@@ -94,8 +94,9 @@ impl Dialect for Sglang {
         operate::operate(&self.client, operation, keeps_weights).await
     }
 
-    fn pair(&self, request: u64, prefill: &RawValue) -> Result<Manner, Fault> {
-        pairing::pair(self.names.of(request), prefill, self.learnt.read().connector.as_ref())
+    fn pair(&self, request: u64, prefill: &RawValue, rank: u16) -> Result<Manner, Fault> {
+        let (request, learnt) = (self.names.of(request), self.learnt.read());
+        pairing::pair(request, (prefill, rank), learnt.connector.as_ref())
     }
 }
 

@@ -1,6 +1,12 @@
 //! Prefill on one SGLang, decode on another: both get the request at once, and find each other by
 //! the prefill's bootstrap server and a room that is theirs alone.
 //!
+//! Of a prefill engine of several data-parallel ranks decode looks for the KV at the rank that is left
+//! when the room is divided by their number, or at the one that it is told. Rooms are such that both
+//! are the rank that computes the prompt, and prefill is told too: otherwise it compares the room with
+//! its rank of attention, which is 0 on all ranks that are plain copies, and refuses what is not for
+//! the first. Source: SGLang 0.5.23, `CommonKVSender` and `_resolve_prefill_dp_rank`.
+//!
 //! The prefill's request lasts until its KV was fetched, so that dropping it frees the KV, whether
 //! decode never came or went away. The engine sees within four seconds that nobody waits for the
 //! answer (`SGLANG_REQUEST_STATE_WAIT_TIMEOUT`); by itself it would wait for decode for five minutes
@@ -18,6 +24,14 @@ pub(super) struct Advert {
     pub(super) connector: String,
     pub(super) bootstrap_host: String,
     pub(super) bootstrap_port: u16,
+    /// Its data-parallel ranks, at least 1.
+    #[serde(default = "one_rank")]
+    pub(super) dp_size: u16,
+}
+
+/// What agents mean that say nothing of ranks.
+fn one_rank() -> u16 {
+    1
 }
 
 /// Keeps adverts of other engines out.
@@ -34,12 +48,15 @@ pub(super) struct Bootstrap {
     pub(super) bootstrap_port: u16,
     /// 1 to 2^63 - 1.
     pub(super) bootstrap_room: u64,
+    /// The rank that computes the prompt, where prefill has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) disagg_prefill_dp_rank: Option<u16>,
 }
 
-/// How an engine with `own` does a request with the one that says `prefill`.
+/// How an engine with `own` does a request with this rank of the one that says `prefill`.
 pub(super) fn pair(
     request: u64,
-    prefill: &RawValue,
+    (prefill, rank): (&RawValue, u16),
     own: Option<&Connector>,
 ) -> Result<Manner, Fault> {
     let theirs: Advert = serde_json::from_str(prefill.get())
@@ -50,10 +67,15 @@ pub(super) fn pair(
         let (own, theirs) = (&own.name, &theirs.connector);
         return Err(Fault::Unsupported(format!("backends: {theirs} there, {own} here")));
     }
+    if rank >= theirs.dp_size {
+        let ranks = theirs.dp_size;
+        return Err(Fault::Unsupported(format!("rank {rank} of a prefill engine of {ranks}")));
+    }
     let both = json::raw(&Bootstrap {
         bootstrap_host: theirs.bootstrap_host,
         bootstrap_port: theirs.bootstrap_port,
-        bootstrap_room: (request & i64::MAX.unsigned_abs()).max(1),
+        bootstrap_room: room(request, rank.into(), theirs.dp_size.into()),
+        disagg_prefill_dp_rank: (theirs.dp_size > 1).then_some(rank),
     });
     // What prefill chooses travels with the KV.
     Ok(Manner::Together {
@@ -63,6 +85,13 @@ pub(super) fn pair(
         // Chunks are sent as they are computed, and prefill answers when the last has arrived.
         prompt_first: false,
     })
+}
+
+/// A room for this rank of so many, in 1..2^63: those of different requests differ as long as fewer
+/// than 2^63 / `ranks` others were named between them.
+fn room(request: u64, rank: u64, ranks: u64) -> u64 {
+    let places = i64::MAX.unsigned_abs() / ranks;
+    (request % places).max(1) * ranks + rank
 }
 
 /// What an engine with `own` is told with a request.
@@ -99,7 +128,12 @@ fn half(own: &Connector) -> Fault {
 /// The place and the room in which an engine meets nobody: it takes it that its KV is there, or
 /// was fetched. Source: `FAKE_BOOTSTRAP_HOST`, which its own warm-up and health check name.
 fn nobody() -> Bootstrap {
-    Bootstrap { bootstrap_host: "2.2.2.2".into(), bootstrap_port: 0, bootstrap_room: 0 }
+    Bootstrap {
+        bootstrap_host: "2.2.2.2".into(),
+        bootstrap_port: 0,
+        bootstrap_room: 0,
+        disagg_prefill_dp_rank: None,
+    }
 }
 
 #[cfg(test)]
@@ -113,19 +147,28 @@ mod tests {
     }
 
     fn advert() -> Box<RawValue> {
+        advert_of(1)
+    }
+
+    fn advert_of(dp_size: u16) -> Box<RawValue> {
         json::raw(&Advert {
             engine: Engine::Sglang,
             connector: "mooncake".into(),
             bootstrap_host: "10.0.0.1".into(),
             bootstrap_port: 8998,
+            dp_size,
         })
+    }
+
+    fn alone(request: u64, prefill: &RawValue, own: Option<&Connector>) -> Result<Manner, Fault> {
+        pair(request, (prefill, 0), own)
     }
 
     #[test]
     fn both_halves_are_told_the_same_room() {
         let decode = connector(Role::Decode);
-        for (request, room) in [(7, 7), (u64::MAX, i64::MAX as u64), (1 << 63, 1)] {
-            let manner = pair(request, &advert(), Some(&decode)).unwrap();
+        for (request, room) in [(7, 7), (i64::MAX as u64 - 1, i64::MAX as u64 - 1), (1 << 63, 1)] {
+            let manner = alone(request, &advert(), Some(&decode)).unwrap();
             let Manner::Together { prefill, decode: told, prompt_first: false, .. } = manner else {
                 panic!("in turn")
             };
@@ -138,16 +181,51 @@ mod tests {
     }
 
     #[test]
+    fn a_room_leaves_the_rank_that_computes_the_prompt_and_is_one_requests_alone() {
+        let decode = connector(Role::Decode);
+        let names = [0, 1, 2, 3, 7, 1 << 32, (1 << 62) - 1, 1 << 63, u64::MAX - 1, u64::MAX];
+        for ranks in [1, 2, 3, 8, 16, u16::MAX] {
+            for rank in [0, 1, ranks / 2, ranks - 1].into_iter().filter(|rank| *rank < ranks) {
+                for request in names {
+                    let told = pair(request, (&advert_of(ranks), rank), Some(&decode));
+                    let Ok(Manner::Together { decode: told, .. }) = told else {
+                        panic!("{told:?}")
+                    };
+                    let told = bootstrap(&Hand::Decode(told), Some(&decode)).unwrap().unwrap();
+                    assert_eq!(told.bootstrap_room % u64::from(ranks), u64::from(rank));
+                    assert_eq!(told.disagg_prefill_dp_rank, (ranks > 1).then_some(rank));
+                }
+            }
+        }
+        // Requests that follow each other, whichever ranks compute their prompts.
+        let rooms = (1..1000).flat_map(|request| (0..3).map(move |rank| room(request, rank, 3)));
+        assert_eq!(rooms.collect::<std::collections::HashSet<_>>().len(), 2997);
+    }
+
+    #[test]
+    fn a_rank_that_there_is_not_is_not_asked() {
+        let decode = connector(Role::Decode);
+        let of_older_agents = raw(
+            r#"{"engine":"sglang","connector":"mooncake","bootstrap_host":"h","bootstrap_port":1}"#,
+        );
+        assert!(pair(7, (&of_older_agents, 0), Some(&decode)).is_ok());
+        for (advert, rank) in [(of_older_agents, 1), (advert_of(2), 2), (advert_of(0), 0)] {
+            let result = pair(7, (&advert, rank), Some(&decode));
+            assert!(matches!(result, Err(Fault::Unsupported(_))), "{rank}: {result:?}");
+        }
+    }
+
+    #[test]
     fn engines_that_cannot_are_not_asked() {
         let unsupported = |result: Result<Manner, Fault>| {
             assert!(matches!(result, Err(Fault::Unsupported(_))), "{result:?}");
         };
-        unsupported(pair(1, &advert(), None));
-        unsupported(pair(1, &advert(), Some(&connector(Role::Prefill))));
+        unsupported(alone(1, &advert(), None));
+        unsupported(alone(1, &advert(), Some(&connector(Role::Prefill))));
         let other = Connector { name: "nixl".into(), ..connector(Role::Decode) };
-        unsupported(pair(1, &advert(), Some(&other)));
+        unsupported(alone(1, &advert(), Some(&other)));
         let nixl = raw(r#"{"connector":"mooncake","version":"0.32.0"}"#);
-        unsupported(pair(1, &nixl, Some(&connector(Role::Decode))));
+        unsupported(alone(1, &nixl, Some(&connector(Role::Decode))));
         let told = raw(r#"{"bootstrap_host":"h","bootstrap_port":1,"bootstrap_room":1}"#);
         for own in [None, Some(&connector(Role::Prefill))] {
             let result = bootstrap(&Hand::Decode(told.clone()), own);

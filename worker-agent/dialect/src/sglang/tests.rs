@@ -76,13 +76,15 @@ async fn older_versions_describe_themselves_elsewhere() {
 
 #[tokio::test]
 async fn a_pair_meets_in_a_room_of_the_prefills() {
-    let prefill = engine(server_info(json!({"disaggregation_mode": "prefill"}))).await;
+    let prefill = json!({"disaggregation_mode": "prefill", "dp_size": 2});
+    let prefill = engine(server_info(prefill)).await;
     let described = dialect(&prefill, None).describe().await.unwrap();
     assert!(!described.needs_prefill);
     let advert = described.handover.unwrap();
     let said: Value = serde_json::from_str(advert.get()).unwrap();
     assert_eq!(said["bootstrap_host"], json!("127.0.0.1"));
     assert_eq!(said["bootstrap_port"], json!(8998));
+    assert_eq!(said["dp_size"], json!(2));
 
     let mut server = Server::start([
         ("GET /server_info", server_info(json!({"disaggregation_mode": "decode"}))),
@@ -91,10 +93,10 @@ async fn a_pair_meets_in_a_room_of_the_prefills() {
     ])
     .await;
     let dialect = dialect(&server, None);
-    assert!(matches!(dialect.pair(7, &advert), Err(Fault::Unsupported(_))), "not described yet");
+    assert!(matches!(dialect.pair(7, &advert, 0), Err(Fault::Unsupported(_))), "not described yet");
     let described = dialect.describe().await.unwrap();
     assert!(described.handover.is_none() && described.needs_prefill);
-    let Manner::Together { decode, .. } = dialect.pair(7, &advert).unwrap() else {
+    let Manner::Together { decode, .. } = dialect.pair(7, &advert, 1).unwrap() else {
         panic!("in turn")
     };
     let told: Value = serde_json::from_str(decode.get()).unwrap();
@@ -108,6 +110,8 @@ async fn a_pair_meets_in_a_room_of_the_prefills() {
         }
     };
     assert_eq!(body["bootstrap_room"], told["bootstrap_room"]);
+    assert_eq!(body["bootstrap_room"].as_u64().map(|room| room % 2), Some(1));
+    assert_eq!(body["disagg_prefill_dp_rank"], json!(1));
     assert_eq!((&body["rid"], &body["stream"]), (&json!("request-1"), &json!(true)));
 }
 

@@ -203,7 +203,7 @@ impl Dialect for Trtllm {
         Err(Fault::Unsupported(format!("{operation:?}: TensorRT-LLM is not operated from here")))
     }
 
-    fn pair(&self, _: u64, prefill: &RawValue) -> Result<Manner, Fault> {
+    fn pair(&self, _: u64, prefill: &RawValue, _: u16) -> Result<Manner, Fault> {
         let theirs: Advert = serde_json::from_str(prefill.get())
             .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
         let own = self.connector.as_ref().filter(|own| own.role.decodes());

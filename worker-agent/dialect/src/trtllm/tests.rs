@@ -40,8 +40,8 @@ async fn an_engine_is_described_as_far_as_it_tells() {
     assert!(described.events.is_empty());
     let handover = described.handover.expect("it prefills");
     let decodes = super::tests::dialect(&server, Some(Role::Decode));
-    assert!(matches!(decodes.pair(1, &handover), Ok(Manner::InTurn(First::Passed))));
-    assert!(matches!(dialect.pair(1, &handover), Err(Fault::Unsupported(_))));
+    assert!(matches!(decodes.pair(1, &handover, 0), Ok(Manner::InTurn(First::Passed))));
+    assert!(matches!(dialect.pair(1, &handover, 0), Err(Fault::Unsupported(_))));
     let fault = dialect.operate(&Operation::ResetCache).await;
     assert!(matches!(fault, Err(Fault::Unsupported(_))));
 }

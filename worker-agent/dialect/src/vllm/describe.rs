@@ -197,8 +197,10 @@ async fn advert(
         });
         let server = Client::new(&bootstrap, None)
             .map_err(|error| Fault::Failed(format!("bootstrap server: {error}")))?;
-        let engines: BTreeMap<u16, Registered> = server.query_json("/query").await?;
-        advert.engines = engines.into_values().map(|engine| engine.engine_id).collect();
+        let mut engines: BTreeMap<u16, Registered> = server.query_json("/query").await?;
+        // Up to the first rank that has not registered yet: each has the place of its number.
+        let registered = (0..).map_while(|rank| engines.remove(&rank));
+        advert.engines = registered.map(|engine| engine.engine_id).collect();
         advert.bootstrap = Some(bootstrap);
     }
     Ok(advert)

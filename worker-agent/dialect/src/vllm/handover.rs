@@ -67,7 +67,7 @@ pub(super) struct Advert {
     /// Mooncake: where its bootstrap server is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bootstrap: Option<String>,
-    /// Mooncake: the engine's id, one for each data-parallel rank.
+    /// Mooncake: the engine's id, one for each data-parallel rank, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) engines: Vec<String>,
 }
@@ -77,8 +77,13 @@ pub(super) fn has_bootstrap(connector: &str) -> bool {
     family(connector) == Ok(Family::Mooncake)
 }
 
-/// How an engine of which this was `learnt` does a request with the one that says `prefill`.
-pub(super) fn pair(request: u64, prefill: &RawValue, learnt: &Learnt) -> Result<Manner, Fault> {
+/// How an engine of which this was `learnt` does a request with this rank of the one that says
+/// `prefill`.
+pub(super) fn pair(
+    request: u64,
+    (prefill, rank): (&RawValue, u16),
+    learnt: &Learnt,
+) -> Result<Manner, Fault> {
     let theirs: Advert = serde_json::from_str(prefill.get())
         .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
     let own = learnt.connector.as_ref();
@@ -102,12 +107,13 @@ pub(super) fn pair(request: u64, prefill: &RawValue, learnt: &Learnt) -> Result<
             }
             _ => First::Dropped,
         })),
-        Family::Mooncake => together(request, theirs),
+        Family::Mooncake => together(request, &theirs, rank),
         Family::Storage | Family::Offloading => Ok(Manner::InTurn(First::Dropped)),
     }
 }
 
-fn together(request: u64, theirs: Advert) -> Result<Manner, Fault> {
+/// Ranks have their own engines at one bootstrap server, and decode asks for that of the rank.
+fn together(request: u64, theirs: &Advert, rank: u16) -> Result<Manner, Fault> {
     #[derive(Serialize)]
     struct Params<'a> {
         do_remote_decode: bool,
@@ -118,10 +124,13 @@ fn together(request: u64, theirs: Advert) -> Result<Manner, Fault> {
         #[serde(skip_serializing_if = "Option::is_none")]
         remote_bootstrap_addr: Option<&'a str>,
     }
-    let ([engine], Some(bootstrap)) = (theirs.engines.as_slice(), &theirs.bootstrap) else {
+    let Some(bootstrap) = &theirs.bootstrap else {
+        return Err(Fault::Unsupported("the prefill engine has no bootstrap server".into()));
+    };
+    let Some(engine) = theirs.engines.get(usize::from(rank)) else {
         let engines = theirs.engines.len();
-        let why = "one with a bootstrap server can be paired";
-        return Err(Fault::Unsupported(format!("{engines} prefill engines at one place, {why}")));
+        let why = format!("rank {rank} is none of the {engines} at the bootstrap server");
+        return Err(Fault::Unsupported(why));
     };
     let transfer_id = format!("stator-{request:016x}");
     let prefill = Params {
@@ -340,7 +349,7 @@ mod tests {
     fn equal_connectors_of_equal_versions_pair() {
         let nixl = json!({"connector": "NixlConnector", "version": "0.32.0"}).to_string();
         let check = |own: &Connector, version: &str, theirs: &str| {
-            pair(7, &raw(theirs), &learnt(own, version))
+            pair(7, (&raw(theirs), 0), &learnt(own, version))
         };
         let own = connector("NixlConnector", Role::Both);
         assert!(matches!(check(&own, "0.32.0", &nixl), Ok(Manner::InTurn(First::Dropped))));
@@ -350,7 +359,7 @@ mod tests {
         assert!(matches!(check(&other, "0.32.0", &nixl), Err(Fault::Unsupported(_))));
         let producer = connector("NixlConnector", Role::Prefill);
         assert!(matches!(check(&producer, "0.32.0", &nixl), Err(Fault::Unsupported(_))));
-        let alone = pair(7, &raw(&nixl), &Learnt::default());
+        let alone = pair(7, (&raw(&nixl), 0), &Learnt::default());
         assert!(matches!(alone, Err(Fault::Unsupported(_))));
     }
 
@@ -359,7 +368,7 @@ mod tests {
         let check = |name: &str, theirs: Value, first: First| {
             let advert = json!({"connector": name, "version": "0.32.0", "block_size": theirs});
             let own = learnt(&connector(name, Role::Decode), "0.32.0");
-            let manner = pair(7, &raw(&advert.to_string()), &own).unwrap();
+            let manner = pair(7, (&raw(&advert.to_string()), 0), &own).unwrap();
             assert!(matches!(manner, Manner::InTurn(found) if found == first), "{manner:?}");
         };
         check("NixlConnector", json!(32), First::Taken { block_size: 32 });
@@ -374,7 +383,7 @@ mod tests {
         for name in names.into_iter().chain(["LMCacheMPConnector", "OffloadingConnector"]) {
             let own = connector(name, Role::Both);
             let advert = json!({"connector": name, "version": "0.32.0", "block_size": 32});
-            let manner = pair(7, &raw(&advert.to_string()), &learnt(&own, "0.32.0"));
+            let manner = pair(7, (&raw(&advert.to_string()), 0), &learnt(&own, "0.32.0"));
             assert!(matches!(manner, Ok(Manner::InTurn(First::Dropped))), "{manner:?}");
             assert_eq!(check(&Hand::Prefill(None), Some(&own)), Ok(()));
             let told = Hand::Prefill(Some(raw("{}")));
@@ -409,7 +418,7 @@ mod tests {
             bootstrap: Some("http://10.0.0.1:8998".into()),
             engines: vec!["988f444d".into()],
         };
-        let manner = pair(10, &json::raw(&advert), &learnt(&own, "0.32.0")).unwrap();
+        let manner = pair(10, (&json::raw(&advert), 0), &learnt(&own, "0.32.0")).unwrap();
         let Manner::Together { prefill, decode, first: First::Dropped, prompt_first: true } =
             manner
         else {
@@ -426,7 +435,18 @@ mod tests {
         // Each half is the other's death.
         assert!(check(&Hand::Prefill(Some(decode)), Some(&own)).is_err());
         assert!(check(&Hand::Decode(prefill), Some(&own)).is_err());
+        // Of several ranks each has its own engine.
         let many = Advert { engines: vec!["a".into(), "b".into()], ..advert };
-        assert!(pair(10, &json::raw(&many), &learnt(&own, "0.32.0")).is_err());
+        let learnt = learnt(&own, "0.32.0");
+        let engine = |advert: &Advert, rank| {
+            let manner = pair(10, (&json::raw(advert), rank), &learnt)?;
+            let Manner::Together { decode, .. } = manner else { panic!("{manner:?}") };
+            Ok(params(&decode)?.remote_engine_id)
+        };
+        assert_eq!(engine(&many, 0), Ok(Some("a".into())));
+        assert_eq!(engine(&many, 1), Ok(Some("b".into())));
+        assert!(matches!(engine(&many, 2), Err(Fault::Unsupported(_))));
+        let nowhere = Advert { bootstrap: None, ..many };
+        assert!(matches!(engine(&nowhere, 0), Err(Fault::Unsupported(_))));
     }
 }

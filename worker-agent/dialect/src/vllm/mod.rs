@@ -135,10 +135,10 @@ impl Dialect for Vllm {
         operate::operate(&self.client, operation).await
     }
 
-    fn pair(&self, request: u64, prefill: &RawValue) -> Result<Manner, Fault> {
+    fn pair(&self, request: u64, prefill: &RawValue, rank: u16) -> Result<Manner, Fault> {
         let learnt = self.learnt.read();
         let request = self.names.of(request);
-        handover::pair(request, prefill, &learnt)
+        handover::pair(request, (prefill, rank), &learnt)
     }
 }
 

@@ -133,6 +133,17 @@ async fn the_engines_word_on_its_connector_goes_first() {
 }
 
 #[tokio::test]
+async fn ranks_that_have_not_registered_leave_no_other_in_their_place() {
+    let engine = |id: &str| serde_json::json!({"engine_id": id});
+    let registered = serde_json::json!({"0": engine("a"), "1": engine("b"), "3": engine("d"), "10": engine("k")});
+    let server = Server::start(but(vec![("GET /query", Reply::ok(registered.to_string()))])).await;
+    let dialect = dialect(&server, Some(("MooncakeConnector", Role::Both)));
+    let handover = dialect.describe().await.unwrap().handover.unwrap();
+    let handover: Value = serde_json::from_str(handover.get()).unwrap();
+    assert_eq!(handover["engines"], serde_json::json!(["a", "b"]));
+}
+
+#[tokio::test]
 async fn a_recorded_stream_comes_through() {
     let mut server = Server::start([(GENERATE, recorded(STREAM))]).await;
     let trace = Trace { parent: "00-a-b-01".into(), state: Some("vendor=x".into()) };
