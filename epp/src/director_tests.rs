@@ -1,5 +1,5 @@
-//! What the hermetic tests of the llm-d router ask of a picker, asked of the request path: its
-//! metrics-driven choices, rewrites, subsets and refusals.
+//! The request path without a server. What the hermetic tests of the llm-d router ask of a picker is
+//! in `tests/ext_proc`.
 
 use super::*;
 use crate::exchange::{AnswerBody, Watch};
@@ -9,9 +9,7 @@ use stator_epp_metrics::{Build, EppMetrics};
 use stator_epp_pool::PoolView;
 use stator_epp_pool::{Pod, PoolSpec};
 use stator_epp_pool::{Rewrite, RewriteRule, RewriteTarget, Rewrites, endpoints_of};
-use stator_epp_scheduler::{
-    EngineLoad, Equipment, Lora, Scheduler, SchedulerSettings, Subset, SubsetEntry,
-};
+use stator_epp_scheduler::{EngineLoad, Equipment, Lora, Scheduler, SchedulerSettings};
 use stator_epp_signals::LoadSink;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -139,11 +137,6 @@ pub(crate) fn head(headers: &[(&str, &'static str)]) -> Head {
     }
 }
 
-fn allowing(ips: &[u8]) -> Head {
-    let entry = |number: &u8| SubsetEntry { ip: address(*number).ip(), port: Some(8000) };
-    Head { subset: Some(Subset(ips.iter().map(entry).collect())), ..head(&[]) }
-}
-
 pub(crate) fn prompt(model: &str) -> String {
     format!(r#"{{"max_tokens":100,"model":"{model}","prompt":"hello","temperature":0}}"#)
 }
@@ -164,26 +157,6 @@ impl Bench {
     async fn refusal(&self, head: Head, body: &str) -> Refusal {
         self.ask(head, body).await.err().expect("it is refused")
     }
-}
-
-#[tokio::test]
-async fn the_shorter_queue_and_the_emptier_cache_win() {
-    let bench =
-        bench(SCORERS, &[Engine(0, 3, 0.2, &[]), Engine(1, 0, 0.1, &[]), Engine(2, 10, 0.2, &[])]);
-    assert_eq!(bench.pick(head(&[]), "my-model").await, address(1));
-}
-
-#[tokio::test]
-async fn an_adapter_that_is_loaded_wins_over_an_emptier_cache() {
-    let engines = [
-        Engine(0, 10, 0.2, &["foo"]),
-        Engine(1, 10, 0.4, &["sql-lora"]),
-        Engine(2, 10, 0.3, &["foo"]),
-    ];
-    let bench = bench(SCORERS, &engines);
-    bench.pool.tick();
-    assert!(bench.pool.is_adapter("sql-lora"));
-    assert_eq!(bench.pick(head(&[]), "sql-lora").await, address(1));
 }
 
 #[tokio::test]
@@ -212,22 +185,6 @@ async fn an_adapter_that_an_agent_tells_of_wins_too() {
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_reads_goes_on_as_it_is() {
-    let config = "requestHandler: {parsers: [{pluginRef: passthrough-parser}]}\n";
-    let bench = bench(&format!("{SCORERS}{config}"), &[Engine(1, 0, 0.1, &[])]);
-    let routed = bench.ask(head(&[]), "passthrough-parser").await.expect("it is routed");
-    assert_eq!(routed.body.concat(), b"passthrough-parser");
-}
-
-#[tokio::test]
-async fn a_full_pool_does_not_shed_requests_without_an_objective() {
-    let engines =
-        [Engine(0, 6, 0.2, &["sql-lora"]), Engine(1, 0, 0.85, &[]), Engine(2, 10, 0.9, &[])];
-    let bench = bench(SCORERS, &engines);
-    assert_eq!(bench.pick(head(&[]), "sql-lora").await, address(0));
-}
-
-#[tokio::test]
 async fn a_full_pool_sheds_what_its_objective_calls_sheddable() {
     let bench = bench(SCORERS, &[Engine(0, 9, 0.9, &[])]);
     for name in ["x-llm-d-inference-objective", "x-gateway-inference-objective"] {
@@ -236,45 +193,6 @@ async fn a_full_pool_sheds_what_its_objective_calls_sheddable() {
         assert_eq!(refusal.message, "system saturated, sheddable request dropped");
         assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
         bench.pick(head(&[(name, "critical")]), "my-model").await;
-    }
-}
-
-#[tokio::test]
-async fn a_body_that_is_no_json_is_refused() {
-    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
-    let refusal = bench.refusal(head(&[]), "no healthy upstream").await;
-    assert_eq!(refusal.status, 400);
-    assert!(refusal.message.starts_with("error unmarshaling request bodyMap: "), "{refusal:?}");
-}
-
-#[tokio::test]
-async fn a_missing_model_is_refused_before_endpoints_are_looked_for() {
-    let refusal = bench(SCORERS, &[]).refusal(head(&[]), r#"{"prompt":"hello world"}"#).await;
-    assert_eq!((refusal.status, &*refusal.message), (400, "model not found in request body"));
-}
-
-#[tokio::test]
-async fn an_empty_pool_refuses_with_and_without_a_body() {
-    let bench = bench(SCORERS, &[]);
-    for body in ["", &prompt("my-model")] {
-        let refusal = bench.refusal(head(&[]), body).await;
-        let text = "failed to find endpoint candidates for serving the request";
-        assert_eq!((refusal.status, &*refusal.message), (503, text));
-        assert_eq!(refusal.reason, Some("rejected-no-endpoints"));
-    }
-}
-
-#[tokio::test]
-async fn the_data_planes_choice_is_obeyed_with_and_without_a_body() {
-    let engines = || [Engine(0, 3, 0.2, &[]), Engine(1, 0, 0.1, &[]), Engine(2, 10, 0.2, &[])];
-    let bench = bench(SCORERS, &engines());
-    assert_eq!(bench.pick(allowing(&[0, 1, 2]), "my-model").await, address(1));
-    assert_eq!(bench.pick(allowing(&[2]), "my-model").await, address(2));
-    let routed = bench.ask(allowing(&[2]), "").await.expect("it is routed");
-    assert_eq!(routed.endpoints, [address(2)]);
-    for body in ["", &prompt("my-model")] {
-        let refusal = bench.refusal(allowing(&[98]), body).await;
-        assert_eq!((refusal.status, refusal.reason), (503, Some("rejected-no-endpoints")));
     }
 }
 

@@ -186,6 +186,8 @@ async fn subsets_are_obeyed() {
     bed.check(allowed(&[98]), &[NOBODY]).await;
     bed.check(allowed(&[]), &[NOBODY]).await;
     let get = request_headers(&[(":method", "GET"), (":path", "/v1/models")], true);
+    let nowhere = with_metadata(get.clone(), SUBSET, text(&address(98).to_string()));
+    bed.check([nowhere], &[NOBODY]).await;
     let third = text(&address(2).to_string());
     let mut stream = bed.served.open().await;
     stream.send([with_metadata(get, SUBSET, third)]);
