@@ -60,16 +60,12 @@ impl Known {
 }
 
 /// All models by name. Reading takes no lock.
+#[derive(Default)]
 pub(crate) struct Catalog {
     models: ArcSwap<BTreeMap<String, Known>>,
-    gauges: FleetGauges,
 }
 
 impl Catalog {
-    pub(crate) fn new(gauges: FleetGauges) -> Self {
-        Self { models: ArcSwap::default(), gauges }
-    }
-
     /// The body of the list of all models, each followed by its adapters.
     pub(crate) fn list(&self) -> Vec<u8> {
         let models = self.models.load();
@@ -126,18 +122,16 @@ impl Catalog {
         models.get(name).or_else(with_adapter).cloned()
     }
 
-    /// Brings the gauges up to date; called when somebody reads them.
-    pub(crate) fn observe(&self) {
-        let (mut workers, mut blocks, mut waiting) = (0, 0, 0);
+    /// What there is now of workers, blocks and waiting prompts.
+    pub(crate) fn gauges(&self) -> FleetGauges {
+        let mut gauges = FleetGauges::default();
         for known in self.models.load().values() {
             let pool = known.pool();
-            workers += pool.accepting();
-            blocks += pool.stats().index_blocks;
-            waiting += pool.waiting();
+            gauges.workers += pool.accepting();
+            gauges.index_blocks += pool.stats().index_blocks;
+            gauges.requests_waiting += pool.waiting();
         }
-        self.gauges.workers.set(workers as i64);
-        self.gauges.index_blocks.set(blocks as i64);
-        self.gauges.requests_waiting.set(waiting as i64);
+        gauges
     }
 
     /// Loads models as the fleet announces them; the first one makes the proxy ready.

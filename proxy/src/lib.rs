@@ -32,7 +32,7 @@ pub use routing::RouterArgs;
 
 use anyhow::Context;
 use catalog::Catalog;
-use metrics::Metrics;
+use metrics::{FleetGauges, Metrics};
 use server::Serving;
 use service::Service;
 use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
@@ -68,7 +68,9 @@ async fn serve_fleet(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let registry = stator_runtime::metrics::Metrics::default();
-    let (metrics, gauges) = registry.register(Metrics::register);
+    let (metrics, catalog) = (registry.register(Metrics::register), Arc::new(Catalog::default()));
+    let counted = catalog.clone();
+    registry.register(|registry| FleetGauges::register(registry, move || counted.gauges()));
     let fleet_metrics = FleetMetrics::default();
     registry.register(|registry| fleet_metrics.register(registry));
     let readiness = Readiness::default();
@@ -87,7 +89,6 @@ async fn serve_fleet(
         ..FleetSettings::new(settings.discovery.clone())
     };
     let (_fleet, events) = Fleet::start(fleet, fleet_metrics);
-    let catalog = Arc::new(Catalog::new(gauges));
     let following = tokio::spawn({
         let (catalog, readiness) = (catalog.clone(), readiness.clone());
         async move { catalog.follow(events, readiness, address).await }

@@ -1,11 +1,13 @@
 //! Metrics of the proxy; all names stand here.
 
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
 
 /// What a request asked for and how it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -23,13 +25,16 @@ pub(crate) struct Whole {
     pub reason: &'static str,
 }
 
-/// What is read from the fleet when somebody asks for metrics.
-#[derive(Clone, Debug, Default)]
+/// What is read of the fleet whenever somebody asks for metrics, on whichever port.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FleetGauges {
-    pub workers: Gauge,
-    pub index_blocks: Gauge,
-    pub requests_waiting: Gauge,
+    pub workers: usize,
+    pub index_blocks: usize,
+    pub requests_waiting: u64,
 }
+
+/// Reads them.
+struct FleetReader(Box<dyn Fn() -> FleetGauges + Send + Sync>);
 
 /// The proxy's metrics. Recording takes no lock but for the first use of a label.
 #[derive(Clone, Debug)]
@@ -56,7 +61,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Registers all of them.
-    pub(crate) fn register(registry: &mut Registry) -> (Self, FleetGauges) {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
         let registry = registry.sub_registry_with_prefix("stator_proxy");
         let metrics = Self {
             requests: Family::default(),
@@ -155,16 +160,76 @@ impl Metrics {
         for (name, help, counter) in counts {
             registry.register(name, help, counter.clone());
         }
-        let gauges = FleetGauges::default();
-        let waiting = gauges.requests_waiting.clone();
-        registry.register("requests_waiting", "Prompts that wait for a worker", waiting);
-        registry.register("workers", "Workers that take requests", gauges.workers.clone());
-        let blocks = gauges.index_blocks.clone();
-        registry.register(
-            "kv_index_blocks",
-            "Entries of the KV index, one per block and worker",
-            blocks,
-        );
-        (metrics, gauges)
+        metrics
+    }
+}
+
+impl FleetGauges {
+    /// Registers them, read by `read`.
+    pub(crate) fn register(
+        registry: &mut Registry,
+        read: impl Fn() -> Self + Send + Sync + 'static,
+    ) {
+        let registry = registry.sub_registry_with_prefix("stator_proxy");
+        registry.register_collector(Box::new(FleetReader(Box::new(read))));
+    }
+}
+
+impl fmt::Debug for FleetReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FleetReader(..)")
+    }
+}
+
+impl Collector for FleetReader {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let FleetGauges { workers, index_blocks, requests_waiting } = (self.0)();
+        for (name, help, value) in [
+            ("requests_waiting", "Prompts that wait for a worker.", requests_waiting as i64),
+            ("workers", "Workers that take requests.", workers as i64),
+            (
+                "kv_index_blocks",
+                "Entries of the KV index, one per block and worker.",
+                index_blocks as i64,
+            ),
+        ] {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn the_fleet_is_counted_each_time_that_metrics_are_read() {
+        let (workers, mut registry) = (Arc::new(AtomicUsize::new(2)), Registry::default());
+        let counted = workers.clone();
+        FleetGauges::register(&mut registry, move || {
+            let workers = counted.load(Ordering::Relaxed);
+            FleetGauges { workers, index_blocks: 7, ..FleetGauges::default() }
+        });
+        let page = || {
+            let mut page = String::new();
+            prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+            page
+        };
+        let lines = [
+            "# HELP stator_proxy_workers Workers that take requests.",
+            "# TYPE stator_proxy_workers gauge",
+            "stator_proxy_workers 2",
+            "stator_proxy_kv_index_blocks 7",
+            "stator_proxy_requests_waiting 0",
+        ];
+        for line in lines {
+            assert!(page().lines().any(|found| found == line), "no {line} in\n{}", page());
+        }
+        workers.store(0, Ordering::Relaxed);
+        assert!(page().contains("\nstator_proxy_workers 0\n"), "{}", page());
     }
 }

@@ -183,7 +183,6 @@ impl Service {
             Route::Live => json(exchange, StatusCode::OK, r#"{"status":"live"}"#).await,
             Route::Health => self.health(exchange).await,
             Route::Metrics => {
-                self.catalog.observe();
                 let text = self.registry.render().into();
                 let kind = stator_runtime::metrics::CONTENT_TYPE;
                 exchange.respond(StatusCode::OK, kind, text, &[]).await;
