@@ -83,7 +83,9 @@ pub trait Dialect: Debug + Send + Sync + 'static {
     async fn operate(&self, operation: &Operation) -> Result<(), Fault>;
 
     /// Whether the engine holds no cached prefix any more once this was done to it.
-    fn forgets(&self, operation: &Operation) -> bool;
+    fn forgets(&self, operation: &Operation) -> bool {
+        operation.forgets()
+    }
 
     /// How this engine, as the one that decodes, and `prefill`, which another agent says of its
     /// engine ([`Description::handover`]), do one request together. `request` names the request

@@ -74,16 +74,21 @@ pub(crate) struct StockMetrics {
 
 /// Gauges of one rank, looked up once.
 #[derive(Debug)]
-pub(crate) struct RankGauges([Gauge<f64, AtomicU64>; TOLD.len()]);
+pub(crate) struct RankGauges {
+    gauges: [Gauge<f64, AtomicU64>; TOLD.len()],
+    /// What the last page said.
+    last: EngineReport,
+}
 
 impl RankGauges {
-    /// Shows what a page says, which follows on another; what it does not say stays as it was.
-    pub(crate) fn set(&self, report: &EngineReport, before: &EngineReport) {
-        for (gauge, (_, _, told)) in self.0.iter().zip(TOLD) {
-            if let Some(value) = told(report, before) {
+    /// Shows what a page says; what it does not say stays as it was.
+    pub(crate) fn set(&mut self, report: &EngineReport) {
+        for (gauge, (_, _, told)) in self.gauges.iter().zip(TOLD) {
+            if let Some(value) = told(report, &self.last) {
                 gauge.set(value);
             }
         }
+        self.last.clone_from(report);
     }
 }
 
@@ -166,7 +171,8 @@ impl StockMetrics {
     /// The gauges of one rank.
     pub(crate) fn rank(&self, worker: WorkerRank) -> RankGauges {
         let labels = RankLabels { worker: worker.worker.to_string(), rank: worker.rank.into() };
-        RankGauges(self.told.each_ref().map(|family| family.get_or_create(&labels).clone()))
+        let gauges = self.told.each_ref().map(|family| family.get_or_create(&labels).clone());
+        RankGauges { gauges, last: EngineReport::default() }
     }
 }
 
@@ -180,21 +186,22 @@ mod tests {
         let metrics = StockMetrics::default();
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        let gauges = metrics.rank(WorkerRank { worker: WorkerId(1), rank: 2 });
+        let mut gauges = metrics.rank(WorkerRank { worker: WorkerId(1), rank: 2 });
         let told = EngineReport {
             running: Some(3),
             kv_usage: Some(0.5),
             total_blocks: Some(100),
             ..EngineReport::default()
         };
-        gauges.set(&told, &EngineReport::default());
+        gauges.set(&told);
         let counted = |steps, steps_s| EngineReport {
             running: Some(4),
             steps: Some(steps),
             steps_s: Some(steps_s),
             ..EngineReport::default()
         };
-        gauges.set(&counted(14, 2.0), &counted(10, 1.0));
+        gauges.set(&counted(10, 1.0));
+        gauges.set(&counted(14, 2.0));
         metrics.prefilled(PrefilledBy::itself_timeout);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

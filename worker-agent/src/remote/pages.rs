@@ -79,7 +79,7 @@ pub(super) async fn follow(source: Source, ranks: Vec<Shown>, metrics: StockMetr
     let Some(mut poller) = source.poller() else {
         return tracing::warn!(url = &*source.url, "the engine's metrics cannot be read there");
     };
-    let mut last: Vec<_> = ranks.iter().map(|rank| Last::of(metrics.rank(rank.worker))).collect();
+    let mut gauges: Vec<_> = ranks.iter().map(|rank| metrics.rank(rank.worker)).collect();
     let own = Own(metrics.clone());
     let mut missed = 0;
     let mut ticks = tokio::time::interval(INTERVAL);
@@ -92,7 +92,7 @@ pub(super) async fn follow(source: Source, ranks: Vec<Shown>, metrics: StockMetr
                 for report in page.reports {
                     let at = ranks.iter().position(|shown| shown.worker.rank == report.rank);
                     if let Some(at) = at {
-                        show(report, &ranks[at], &mut last[at]);
+                        show(report, &ranks[at], &mut gauges[at]);
                     }
                 }
                 if let Some(rank) = ranks.first().filter(|_| source.own_bytes_max > 0) {
@@ -123,19 +123,7 @@ impl Drop for Own {
     }
 }
 
-/// What was read of a rank last.
-struct Last {
-    gauges: RankGauges,
-    report: EngineReport,
-}
-
-impl Last {
-    fn of(gauges: RankGauges) -> Self {
-        Self { gauges, report: EngineReport::default() }
-    }
-}
-
-fn show(report: &EngineReport, shown: &Shown, last: &mut Last) {
+fn show(report: &EngineReport, shown: &Shown, gauges: &mut RankGauges) {
     {
         let mut cache = shown.cache.lock();
         cache.used = report.kv_usage.unwrap_or(cache.used);
@@ -146,8 +134,7 @@ fn show(report: &EngineReport, shown: &Shown, last: &mut Last) {
     if let Some(steps) = report.steps {
         shown.tally.engine_steps(steps);
     }
-    last.gauges.set(report, &last.report);
-    last.report = report.clone();
+    gauges.set(report);
 }
 
 #[cfg(test)]

@@ -183,10 +183,6 @@ impl Dialect for Scripted {
         Ok(Box::new(Running { steps: script.into(), engine: self.running.clone() }))
     }
 
-    fn forgets(&self, operation: &Operation) -> bool {
-        operation.forgets()
-    }
-
     async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
         self.operated.send_modify(|done| done.push(operation.clone()));
         // The sender is as old as the engine.

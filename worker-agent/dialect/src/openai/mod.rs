@@ -13,8 +13,8 @@ use crate::{Answer, Ask, Delta, Description, Dialect, Fault, Finish, Hand, Manne
 use async_trait::async_trait;
 use models::Models;
 use parking_lot::RwLock;
-use serde::Serialize;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 /// What every server has that lists its models.
 const MODELS: &str = "/v1/models";
@@ -29,23 +29,6 @@ pub(crate) struct Openai {
     model: RwLock<Option<String>>,
 }
 
-/// A request for a token, as completions and as a chat.
-#[derive(Serialize)]
-struct Question<'a> {
-    model: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt: Option<&'a str>,
-    #[serde(skip_serializing_if = "<[Message]>::is_empty")]
-    messages: &'a [Message],
-    max_tokens: u32,
-}
-
-#[derive(Serialize)]
-struct Message {
-    role: &'static str,
-    content: &'static str,
-}
-
 impl Openai {
     pub(crate) fn new(client: Client, wanted: Option<String>) -> Self {
         Self { client, wanted, model: RwLock::new(None) }
@@ -56,23 +39,21 @@ impl Openai {
     async fn prove(&self) -> Result<(), Fault> {
         let model = self.model.read().clone();
         let model = model.ok_or_else(|| Fault::Failed("it has not said what it serves".into()))?;
-        let question = Question { model: &model, prompt: None, messages: &[], max_tokens: 1 };
-        let completion = Question { prompt: Some("1"), ..question };
+        let completion = json!({ "model": model, "prompt": "1", "max_tokens": 1 });
         match self.asked("/v1/completions", &completion).await {
             Err(Fault::Invalid(_) | Fault::Unsupported(_)) => {}
             answered => return answered,
         }
-        let messages = [Message { role: "user", content: "1" }];
-        let chat = Question { messages: &messages, ..question };
+        let messages = [json!({ "role": "user", "content": "1" })];
+        let chat = json!({ "model": model, "messages": messages, "max_tokens": 1 });
         match self.asked("/v1/chat/completions", &chat).await {
             Err(Fault::Invalid(_) | Fault::Unsupported(_)) => Ok(()),
             answered => answered,
         }
     }
 
-    async fn asked(&self, path: &str, question: &Question<'_>) -> Result<(), Fault> {
-        let body = serde_json::to_vec(question).expect("plain values serialise");
-        let answer = self.client.ask(path, body, Vec::new()).await?;
+    async fn asked(&self, path: &str, question: &Value) -> Result<(), Fault> {
+        let answer = self.client.ask(path, question.to_string().into_bytes(), Vec::new()).await?;
         http::collect(answer).await.map(drop)
     }
 }
@@ -112,10 +93,6 @@ impl Dialect for Openai {
         // Which token it was is not told, and nobody needs it.
         let finish = Some(Finish::Length);
         Ok(Box::new(Whole(Some(Delta { tokens: vec![0], finish, ..Delta::default() }))))
-    }
-
-    fn forgets(&self, operation: &Operation) -> bool {
-        operation.forgets()
     }
 
     async fn operate(&self, operation: &Operation) -> Result<(), Fault> {

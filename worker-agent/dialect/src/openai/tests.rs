@@ -2,6 +2,7 @@
 
 use crate::testkit::{Reply, Server, ask, read};
 use crate::{Ask, Dialect, Fault, Hand, Kind, Operation, Options, connect};
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 const HEALTH: &str = "GET /health";
@@ -14,6 +15,10 @@ const LIST: &str = r#"{"object":"list","data":[
 
 fn dialect(server: &Server) -> Arc<dyn Dialect> {
     connect(Kind::Openai, Options { url: server.url.clone(), ..Options::default() }).unwrap()
+}
+
+fn parsed(body: &[u8]) -> Value {
+    serde_json::from_slice(body).unwrap()
 }
 
 async fn proves(dialect: &Arc<dyn Dialect>) -> Result<Vec<u32>, Fault> {
@@ -41,7 +46,7 @@ async fn a_server_says_what_it_serves_and_proves_it_by_an_answer() {
         assert_eq!(server.seen.recv().await.unwrap().line, line);
     }
     let asked = server.seen.recv().await.unwrap();
-    assert_eq!(asked.body, r#"{"model":"m","prompt":"1","max_tokens":1}"#);
+    assert_eq!(parsed(&asked.body), json!({"model": "m", "prompt": "1", "max_tokens": 1}));
 }
 
 #[tokio::test]
@@ -75,8 +80,8 @@ async fn a_server_of_chats_or_of_embeddings_alone_proves_itself_too() {
     };
     let (proved, asked) = check(&wrong, Some(Reply::ok("{}"))).await;
     assert_eq!((proved, &*asked.line), (Ok(()), CHAT));
-    let chat = r#"{"model":"m","messages":[{"role":"user","content":"1"}],"max_tokens":1}"#;
-    assert_eq!(asked.body, chat);
+    let messages = [json!({"role": "user", "content": "1"})];
+    assert_eq!(parsed(&asked.body), json!({"model": "m", "messages": messages, "max_tokens": 1}));
     assert_eq!(check(&wrong, None).await.0, Ok(()));
     let failed = Err(Fault::Failed("out of memory".into()));
     assert_eq!(check(&wrong, Some(broken.clone())).await.0, failed);

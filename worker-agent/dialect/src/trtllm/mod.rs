@@ -28,10 +28,9 @@ use crate::{
 };
 use async_trait::async_trait;
 use parking_lot::RwLock;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -67,28 +66,6 @@ struct Model {
     id: String,
 }
 
-/// As much of `/openapi.json` as is of use.
-#[derive(Deserialize)]
-struct Api {
-    components: Components,
-}
-
-#[derive(Deserialize)]
-struct Components {
-    schemas: Schemas,
-}
-
-#[derive(Deserialize)]
-struct Schemas {
-    #[serde(rename = "CompletionRequest")]
-    completion: Schema,
-}
-
-#[derive(Deserialize)]
-struct Schema {
-    properties: HashMap<String, IgnoredAny>,
-}
-
 /// What an engine that prefills says of itself to those that decode.
 #[derive(Deserialize, Serialize)]
 struct Advert {
@@ -109,14 +86,13 @@ impl Trtllm {
         Self { client, connector, model: RwLock::new(None), takes_priority }
     }
 
-    /// What the server's own description says of the fields that completions have; nothing where
-    /// it is not to be had.
-    async fn has_field(&self, field: &str) -> bool {
+    /// Whether the server describes a priority of completions; no where its description is not to be
+    /// had.
+    async fn describes_priority(&self) -> bool {
+        const PRIORITY: &str = "/components/schemas/CompletionRequest/properties/priority";
         let described = self.client.query_within(SCHEMA_TIMEOUT, "/openapi.json").await;
-        let described: Option<Api> =
-            described.ok().and_then(|answer| serde_json::from_slice(&answer).ok());
-        described
-            .is_some_and(|api| api.components.schemas.completion.properties.contains_key(field))
+        let api = described.ok().and_then(|answer| serde_json::from_slice::<Value>(&answer).ok());
+        api.is_some_and(|api| api.pointer(PRIORITY).is_some())
     }
 
     /// Tokens per KV block and blocks, as far as there is a metrics page that says so.
@@ -161,7 +137,7 @@ impl Dialect for Trtllm {
         // Another model may be served since.
         *self.model.write() = None;
         let version = self.client.query_json::<Version>("/version");
-        let priority = async { Ok(self.has_field("priority").await) };
+        let priority = async { Ok(self.describes_priority().await) };
         let cache = async { Ok(self.cache().await) };
         let (version, model, priority, (block_size, total_blocks)) =
             tokio::try_join!(version, self.model(), priority, cache)?;
@@ -193,10 +169,6 @@ impl Dialect for Trtllm {
         }
         let delta = decode.whole(&http::collect(body).await?)?;
         Ok(Box::new(Whole(Some(delta))))
-    }
-
-    fn forgets(&self, operation: &Operation) -> bool {
-        operation.forgets()
     }
 
     async fn operate(&self, operation: &Operation) -> Result<(), Fault> {

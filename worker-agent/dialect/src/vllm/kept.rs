@@ -50,7 +50,7 @@ pub(super) fn in_words_of(
                 ..(*ask.sampling).clone()
             };
             let ask = Ask { hand: Hand::Whole, sampling: Arc::new(sampling), ..ask };
-            (ask, Some(json::raw(&Stored {})))
+            (ask, Some(json::raw(&serde_json::Map::new())))
         }
         (Some(Family::Storage), Hand::Decode(_)) => (Ask { hand: Hand::Whole, ..ask }, None),
         (Some(Family::Offloading), Hand::Prefill(_)) => {
@@ -67,10 +67,6 @@ pub(super) fn in_words_of(
         _ => (ask, None),
     }
 }
-
-/// What a connector to a storage hands over.
-#[derive(Serialize)]
-struct Stored {}
 
 /// What the offloading connector's tier between peers is told.
 #[derive(Deserialize, Serialize)]

@@ -20,9 +20,7 @@ mod usual;
 use crate::answer::{Streamed, Whole};
 use crate::connect::Names;
 use crate::http::{self, Client, Headers};
-use crate::{
-    Answer, Ask, Connector, Delta, Description, Dialect, Fault, Hand, Manner, Operation, trace,
-};
+use crate::{Answer, Ask, Connector, Delta, Description, Dialect, Fault, Manner, Operation, trace};
 use ::http::{HeaderName, HeaderValue};
 use async_trait::async_trait;
 use parking_lot::RwLock;
@@ -84,14 +82,6 @@ impl Vllm {
         let learnt = Learnt { connector: given.clone(), ..Learnt::default() };
         Self { client, given, learnt: RwLock::new(learnt), names: Names::new() }
     }
-
-    /// Refuses what the engine's connector would die of.
-    fn check_hand(&self, hand: &Hand) -> Result<(), Fault> {
-        match hand {
-            Hand::Whole | Hand::Canary => Ok(()),
-            hand => handover::check(hand, self.learnt.read().connector.as_ref()),
-        }
-    }
 }
 
 #[async_trait]
@@ -107,9 +97,9 @@ impl Dialect for Vllm {
     }
 
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
-        self.check_hand(&ask.hand)?;
         let (target, (ask, handover)) = {
             let learnt = self.learnt.read();
+            handover::check(&ask.hand, learnt.connector.as_ref())?;
             let host = self.client.host();
             kept::check_prompt(learnt.connector.as_ref(), &ask.tokens)?;
             (learnt.target, kept::in_words_of(learnt.connector.as_ref(), ask, host))
@@ -125,10 +115,6 @@ impl Dialect for Vllm {
         let delta = decode.whole(&http::collect(body).await?)?;
         let handover = handover.or(delta.handover);
         Ok(Box::new(Whole(Some(Delta { handover, ..delta }))))
-    }
-
-    fn forgets(&self, operation: &Operation) -> bool {
-        operation.forgets()
     }
 
     async fn operate(&self, operation: &Operation) -> Result<(), Fault> {

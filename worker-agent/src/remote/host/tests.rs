@@ -183,6 +183,21 @@ async fn a_process_that_ends_before_it_serves_is_counted_each_time_and_then_give
 }
 
 #[tokio::test]
+async fn the_end_of_a_process_is_told_by_itself_and_no_look_is_awaited() {
+    let (engine, home) = (Scripted::new([]), tempfile::tempdir().unwrap());
+    let ends = home.path().join("ends");
+    let status = std::process::Command::new("mkfifo").arg(&ends).status().unwrap();
+    assert!(status.success(), "{status}");
+    let mut host = launch(&engine, &format!("read -r _ <'{}'; exit 3", ends.display()), 0);
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    // A look that nothing ends would say that it is ill, and nothing of a process.
+    *engine.health.lock() = Checkup::Late;
+    tokio::task::spawn_blocking(move || std::fs::write(ends, "now\n")).await.unwrap().unwrap();
+    assert!(matches!(next(&mut host).await, Some(Told::Down("exit", _))));
+    assert!(matches!(next(&mut host).await, Some(Told::Over(_))));
+}
+
+#[tokio::test]
 async fn a_process_that_serves_is_up_and_down_as_it_answers() {
     let engine = Scripted::new([]);
     let mut host = launch(&engine, "exec sleep 1000", 0);
