@@ -191,6 +191,8 @@ mod tests {
         sender.send_modify(|record| record.accepting = false);
         let mut expected = vec!["publish", "publish", "publish", "renew", "publish draining"];
         scripted.until(&expected).await;
+        // At once, and not when it is renewed next.
+        assert_eq!(begun.elapsed().as_secs(), 4);
         trigger.set();
         task.await.unwrap();
         expected.push("withdraw");

@@ -109,6 +109,19 @@ async fn a_lease_that_ends_takes_its_agent_away_and_renewing_brings_it_back() {
 }
 
 #[tokio::test]
+async fn a_lost_lease_leaves_by_the_event_that_tells_of_it_and_nobody_asks() {
+    let server = Server::start().await;
+    let _entry = publish(&server, "a").await;
+    let mut followed = Followed::new(&source(&[&server])).await;
+    followed.until_there(&["a"]).await;
+    let asked = server.requests();
+    server.expire();
+    let seen = soon(followed.watcher.next()).await;
+    assert!(seen.complete && seen.records.is_empty(), "{seen:?}");
+    assert_eq!(server.requests(), asked);
+}
+
+#[tokio::test]
 async fn a_server_that_is_down_empties_nothing() {
     let server = Server::start().await;
     let mut entry = publish(&server, "a").await;

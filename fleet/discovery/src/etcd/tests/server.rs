@@ -126,11 +126,16 @@ impl Server {
         self.shared.state.lock().keys.len()
     }
 
+    /// Requests so far.
+    pub(super) fn requests(&self) -> usize {
+        self.shared.state.lock().requests
+    }
+
     /// Waits for this many more requests.
     pub(super) async fn asked(&self, more: usize) {
         let mut changed = self.shared.changed.subscribe();
-        let enough = self.shared.state.lock().requests + more;
-        while self.shared.state.lock().requests < enough {
+        let enough = self.requests() + more;
+        while self.requests() < enough {
             super::soon(changed.changed()).await.expect("the server runs");
         }
     }

@@ -102,6 +102,19 @@ async fn an_agent_is_there_while_its_pod_is_ready_and_stays() {
 }
 
 #[tokio::test]
+async fn a_deleted_pod_leaves_by_the_event_that_tells_of_it_and_nobody_asks() {
+    let mut followed = Followed::with_two().await;
+    // Told of by the watch, which therefore stands.
+    followed.server.put(&pods(), pod("a", false));
+    followed.until_there(&["b"]).await;
+    let asked = followed.server.requests(&pods());
+    followed.server.delete(&pods(), "b");
+    let seen = soon(followed.watcher.next()).await;
+    assert!(seen.complete && seen.records.is_empty(), "{seen:?}");
+    assert_eq!(followed.server.requests(&pods()), asked);
+}
+
+#[tokio::test]
 async fn a_resource_of_an_earlier_pod_of_the_same_name_is_not_the_pods() {
     let mut followed = Followed::with_two().await;
     let mut successor = pod("a", true);
