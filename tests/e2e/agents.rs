@@ -1,6 +1,6 @@
 //! Agents that run real engines, and what is asked of them through the proxy.
 
-use crate::lifecycle::gauge;
+use crate::lifecycle::{gauge, gauge_becomes};
 use crate::support::ready;
 use serde_json::{Value, json};
 use stator_protos::WorkerRank;
@@ -18,8 +18,20 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use tonic::transport::Channel;
 
+/// A process of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The engine's that serves HTTP.
+    Server,
+    /// The engine's that computes.
+    Core,
+    /// The agent's. Its engine ends with it.
+    Agent,
+}
+
 /// An agent and the engine that it runs.
 pub(crate) struct Agent {
+    pub name: String,
     pub process: Process,
     pub kind: Engine,
     /// The engine itself, past the agent.
@@ -27,7 +39,7 @@ pub(crate) struct Agent {
     pub client: WorkerClient<Channel>,
     pub worker: WorkerRank,
     metrics: Client,
-    /// How often its engine was killed by [`Agent::kill_engine`].
+    /// How often its engine was killed by [`Agent::strike`].
     deaths: usize,
 }
 
@@ -73,11 +85,12 @@ impl Agent {
         let serving = process.event("serving").await;
         let endpoint = serving["endpoint"].as_str().unwrap().to_owned();
         let mut client = WorkerClient::connect(endpoint).await.unwrap();
-        let worker = record(&mut client).await.workers[0].worker;
+        let record = record(&mut client).await;
         Self {
+            name: record.agent_id,
             engine: Client::new(address(&engine["url"])),
             metrics: Client::new(address(&side["address"])),
-            worker,
+            worker: record.workers[0].worker,
             client,
             process,
             kind,
@@ -102,10 +115,30 @@ impl Agent {
         self.kind.core(&self.process.log())
     }
 
-    /// Kills the engine, and waits until the agent knows. Of an agent whose engine dies in no other
-    /// way.
+    /// Kills the engine, and waits until the agent knows.
     pub(crate) async fn kill_engine(&mut self) {
-        signal(self.engine_process(self.deaths).await, "KILL");
+        self.strike(Part::Server).await;
+        self.knows(Part::Server).await;
+    }
+
+    /// Kills one of its processes. Of an agent whose engine dies in no other way.
+    pub(crate) async fn strike(&mut self, part: Part) {
+        let process = match part {
+            Part::Server => self.engine_process(self.deaths).await,
+            Part::Core => self.core(),
+            Part::Agent => self.process.id(),
+        };
+        signal(process, "KILL");
+    }
+
+    /// Waits until the agent knows that this part of its engine was killed, or where it was killed
+    /// itself until its engine is gone too.
+    pub(crate) async fn knows(&mut self, part: Part) {
+        if part == Part::Agent {
+            let engine = self.engine_process(self.deaths).await;
+            self.process.kill().await;
+            return is_gone(engine).await;
+        }
         self.process.nth_event("the engine's life ended", self.deaths).await;
         self.deaths += 1;
     }
@@ -125,6 +158,12 @@ impl Agent {
         .await;
     }
 
+    /// Waits until nothing that it was asked for is with its engine.
+    pub(crate) async fn has_no_requests(&self) {
+        gauge_becomes(&self.metrics, "stator_agent_requests_running", 0.0).await;
+        gauge_becomes(&self.metrics, "stator_agent_requests_waiting", 0.0).await;
+    }
+
     /// Prompt tokens that the engine has computed, by its own count.
     pub(crate) async fn has_computed(&self) -> f64 {
         let (name, labels) = self.kind.computed();
@@ -134,44 +173,6 @@ impl Agent {
     /// What it tells the fleet of itself.
     pub(crate) async fn record(&mut self) -> AgentRecord {
         record(&mut self.client).await
-    }
-
-    /// Runs `stator operate`, and says whether it was done, and what it printed.
-    pub(crate) async fn operate(&mut self, operation: &[&str]) -> (bool, String) {
-        let endpoint = self.process.event("serving").await["endpoint"].clone();
-        let args = ["operate", "--agent", endpoint.as_str().unwrap()];
-        let mut operate = Process::start(&[&args, operation].concat());
-        (operate.ended().await.success(), operate.log())
-    }
-
-    /// Blocks that the agent says its engine holds.
-    pub(crate) async fn blocks(&mut self) -> HashSet<SequenceHash> {
-        let request =
-            SnapshotRequest { worker_id: self.worker.worker.0, rank: self.worker.rank.into() };
-        let mut chunks = self.client.snapshot(request).await.unwrap().into_inner();
-        let mut blocks = HashSet::new();
-        while let Some(chunk) = soon("a chunk", chunks.message()).await.unwrap() {
-            blocks.extend(chunk.sequence_hashes.into_iter().map(SequenceHash));
-        }
-        blocks
-    }
-
-    /// Leading tokens of a prompt that the agent says its engine holds.
-    pub(crate) async fn holds(&mut self, prompt: &[u32]) -> usize {
-        let blocks = self.blocks().await;
-        let hashes = hashes(prompt);
-        hashes.iter().take_while(|hash| blocks.contains(hash)).count() * BLOCK_SIZE
-    }
-
-    /// Waits until the agent has heard of all whole blocks of a prompt.
-    pub(crate) async fn hears_of(&mut self, prompt: &[u32]) {
-        let whole = prompt.len() / BLOCK_SIZE * BLOCK_SIZE;
-        soon("the engine's events", async {
-            while self.holds(prompt).await < whole {
-                tokio::task::yield_now().await;
-            }
-        })
-        .await;
     }
 
     /// The engine's own greedy answer.
@@ -185,6 +186,12 @@ impl Agent {
         self.metric(&format!("stator_agent_prefills_total{{by=\"{by}\"}}")).await
     }
 
+    /// Of these the prompts that its own engine computed after all.
+    pub(crate) async fn prefills_by_itself(&self) -> f64 {
+        let all = self.metric("stator_agent_prefills_total").await;
+        all - self.prefills("prefill_worker").await - self.prefills("nobody").await
+    }
+
     /// A number that the engine itself shows, summed over all its series whose labels contain
     /// `labels`.
     pub(crate) async fn says(&self, name: &str, labels: &str) -> f64 {
@@ -194,6 +201,12 @@ impl Agent {
         let series =
             lines.filter(|(of, _)| of.split('{').next() == Some(name) && of.contains(labels));
         series.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
+    }
+
+    /// Waits until the engine says that it runs so many requests.
+    pub(crate) async fn runs(&self, count: f64) {
+        let [running, _] = self.kind.busy();
+        soon("requests", async { while self.says(running, "").await != count {} }).await;
     }
 
     /// Waits until the engine has no request, and no block in use.
@@ -210,12 +223,48 @@ impl Agent {
     }
 }
 
+/// Waits until a process has ended. Nobody may have taken note of its end.
+pub(crate) async fn is_gone(process: u32) {
+    let status = || std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // Behind the name, which is in parentheses.
+    let runs = |status: &str| status.rsplit(") ").next().is_some_and(|of| !of.starts_with('Z'));
+    soon("the end of a process", async {
+        while Some(status()).is_some_and(|status| !status.is_empty() && runs(&status)) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 /// Where `http://host:port`, or what is behind `http://`, leads.
 fn address(url: &Value) -> SocketAddr {
     url.as_str().unwrap().trim_start_matches("http://").parse().unwrap()
 }
 
-async fn record(client: &mut WorkerClient<Channel>) -> AgentRecord {
+/// Runs `stator operate` for an agent, and says whether it was done, and what it printed.
+pub(crate) async fn operate(agent: &mut Process, operation: &[&str]) -> (bool, String) {
+    let endpoint = agent.event("serving").await["endpoint"].clone();
+    let args = ["operate", "--agent", endpoint.as_str().unwrap()];
+    let mut operate = Process::start(&[&args, operation].concat());
+    (operate.ended().await.success(), operate.log())
+}
+
+/// Blocks that an agent says a worker holds, and the number of the first event that is not in them.
+pub(crate) async fn snapshot(
+    client: &mut WorkerClient<Channel>,
+    WorkerRank { worker, rank }: WorkerRank,
+) -> (HashSet<SequenceHash>, u64) {
+    let request = SnapshotRequest { worker_id: worker.0, rank: rank.into() };
+    let mut chunks = client.snapshot(request).await.unwrap().into_inner();
+    let (mut blocks, mut next) = (HashSet::new(), 0);
+    while let Some(chunk) = soon("a chunk", chunks.message()).await.unwrap() {
+        blocks.extend(chunk.sequence_hashes.into_iter().map(SequenceHash));
+        next = chunk.next_sequence;
+    }
+    (blocks, next)
+}
+
+pub(crate) async fn record(client: &mut WorkerClient<Channel>) -> AgentRecord {
     let described = client.describe(stator_protos::worker::DescribeRequest {}).await.unwrap();
     serde_json::from_str(&described.into_inner().record_json).unwrap()
 }
@@ -328,7 +377,9 @@ pub(crate) async fn stream(
     let mut body = completion(prompt, max_tokens);
     body["stream"] = json!(true);
     let mut stream = client.stream("/v1/completions", &body).await;
-    let first = stream.next().await.unwrap();
+    let Some(first) = stream.next().await else {
+        panic!("{}: {:?}", stream.response.status(), stream.end().await);
+    };
     (stream, vec![serde_json::from_str(&first).unwrap()])
 }
 

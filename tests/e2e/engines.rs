@@ -5,6 +5,7 @@ use crate::agents::{
     Agent, accepted, answer, completed, completion, completion_by, ends_with_an_error, hashes,
     proxy, refused, tokens,
 };
+use crate::suite::Tested;
 use serde_json::{Value, json};
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_tests::http::Client;

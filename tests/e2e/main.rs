@@ -4,6 +4,7 @@
 mod agents;
 mod api;
 mod bench;
+mod builtin;
 mod contract;
 mod direct;
 mod discovery;

@@ -1,6 +1,7 @@
 //! Real engines of several data-parallel ranks: each is a worker of its own.
 
 use crate::agents::{Agent, answer, completed, proxy, tokens};
+use crate::suite::Tested;
 use stator_protos::discovery::WorkerRecord;
 use stator_tests::soon;
 use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role, TOTAL_BLOCKS, all_engines};
@@ -48,6 +49,34 @@ async fn ranks_are_workers(kind: Engine) {
         let hits = agent.says(name, &labels).await;
         assert_eq!(hits, f64::from(prompts * 96), "rank {rank}");
     }
+}
+
+/// Decode looks for the KV at the rank that a request's room names, and waits for ever where it is at
+/// another.
+#[tokio::test]
+async fn either_rank_of_an_sglang_that_prefills_hands_its_kv_over() {
+    if !all_engines("two data-parallel ranks of an SGLang that prefills") {
+        return;
+    }
+    let Some(bed) = Bed::find(Engine::Sglang) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let start =
+        |role: Role, ranks| Agent::start_with(&bed, home.path(), (role.name(), role), (&[], ranks));
+    let (prefill, decode) = (start(Role::Prefill, 2), start(Role::Decode, 1));
+    let ready = |process| Agent::ready(Engine::Sglang, process);
+    let (mut prefill, decode) = (ready(prefill).await, ready(decode).await);
+    let flags = ["--router-split=always", "--router-mode=round-robin"];
+    let (_proxy, client) = proxy(home.path(), &flags).await;
+    let workers = prefill.record().await.workers;
+
+    let mut seen = [0; 2];
+    for (n, seed) in (1..=6).zip(200..) {
+        let prompt = tokens(seed, 100);
+        completed(&client, MODEL, &prompt, 4).await;
+        assert_eq!(decode.prefills("prefill_worker").await, f64::from(n), "{seen:?}");
+        seen[holder(&mut prefill, &workers, &prompt).await] += 1;
+    }
+    assert_eq!(seen, [3, 3]);
 }
 
 /// The one rank that says that it holds a prompt.

@@ -10,7 +10,7 @@ use crate::stages::{
     one_dies_once_the_prompt_is_computed, one_dies_while_prefill_runs,
 };
 use crate::suite::{
-    a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
+    Tested, a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
     an_engine_that_dies_ends_its_requests_and_comes_back, greedy_answers_are_the_engines_own,
     what_is_cached_is_known_through_eviction,
 };
@@ -132,8 +132,8 @@ async fn two_sglangs_share_a_request_and_a_third_does_what_they_cannot() {
     let [prefill, decode, alone] = [Role::Prefill, Role::Decode, Role::Aggregated].map(start);
     let ready = |process| Agent::ready(Engine::Sglang, process);
     let (prefill, decode, alone) = (ready(prefill).await, ready(decode).await, ready(alone).await);
-    let (_proxy, client) = proxy(home.path(), &["--router-split=always"]).await;
-    let mut three = Three { client, prefill, decode, alone };
+    let (proxy, client) = proxy(home.path(), &["--router-split=always"]).await;
+    let mut three = Three { client, proxy, prefill, decode, alone };
 
     kv_is_moved_and_not_computed_again(&three).await;
     a_client_that_hangs_up_frees_both_engines(&three).await;
@@ -145,7 +145,7 @@ async fn two_sglangs_share_a_request_and_a_third_does_what_they_cannot() {
 }
 
 async fn kv_is_moved_and_not_computed_again(three: &Three) {
-    let Three { client, prefill, decode, alone } = three;
+    let Three { client, prefill, decode, alone, .. } = three;
     for (n, seed) in (1..).zip([51, 52, 52, 53]) {
         let prompt = tokens(seed, 200);
         let reply = completed(client, MODEL, &prompt, 16).await;

@@ -2,19 +2,24 @@
 //! prefill runs, once the prompt is computed, while decode streams. A third engine does all of a
 //! request, and whatever happens to the two, each request has the answer that this one gives.
 
-use crate::agents::{Agent, answer, completed, stream, streamed, tokens};
+use crate::agents::{Agent, Part, answer, completed, stream, streamed, tokens};
 use stator_tests::http::Client;
-use stator_tests::process::signal;
+use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use stator_tests::stock::MODEL;
+use stator_tests::stock::{MODEL, Role};
 use tokio::task::JoinHandle;
 
 /// Tokens of an answer that is still on its way when its engines die.
 const LONG: u32 = 600;
+/// Tokens of its prompt, which leave room for that.
+const PROMPT: usize = 1400;
+/// What a proxy says where a request goes on elsewhere.
+const MOVED: &str = "continuing elsewhere";
 
 /// A prefill and a decode worker, and one that does without them.
 pub(crate) struct Three {
     pub(crate) client: Client,
+    pub(crate) proxy: Process,
     pub(crate) prefill: Agent,
     pub(crate) decode: Agent,
     pub(crate) alone: Agent,
@@ -31,12 +36,18 @@ impl Three {
 
     /// Waits until the two share requests, again or still.
     async fn share_requests(&self) {
-        let before = self.decode.prefills("prefill_worker").await;
+        self.shares_requests(&self.client, &self.decode).await;
+    }
+
+    /// Waits until a decode worker shares requests of a client.
+    async fn shares_requests(&self, client: &Client, decode: &Agent) {
+        let before = decode.prefills("prefill_worker").await;
         soon("a request that two share", async {
             for seed in 9000.. {
-                let (asked, expected) = self.ask(tokens(seed, 100), 4).await;
-                assert_eq!(asked.await.unwrap(), expected);
-                if self.decode.prefills("prefill_worker").await > before {
+                let prompt = tokens(seed, 100);
+                let (got, _) = answer(&completed(client, MODEL, &prompt, 4).await);
+                assert_eq!(got, self.alone.answers(&prompt, 4).await);
+                if decode.prefills("prefill_worker").await > before {
                     break;
                 }
             }
@@ -128,5 +139,170 @@ pub(crate) async fn one_dies_once_the_prompt_is_computed(three: &mut Three) {
         let dies = if decode_dies { &mut three.decode } else { &mut three.prefill };
         dies.recovers().await;
         three.share_requests().await;
+    }
+}
+
+/// How far a request is when a process dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It is not there yet, and nobody knows of the death.
+    Coming,
+    /// Its prompt is being computed.
+    Prefill,
+    /// Its prompt is computed, and decode has not looked at the KV.
+    HandOver,
+    /// Its answer is on its way.
+    Stream,
+}
+
+/// What dies when, first of decode and then of prefill. An agent dies behind two engines of its
+/// at most: the pauses before an engine is started again grow with each.
+pub(crate) const DEATHS: [(Stage, Part); 12] = [
+    (Stage::Prefill, Part::Core),
+    (Stage::HandOver, Part::Agent),
+    (Stage::Stream, Part::Server),
+    (Stage::Coming, Part::Core),
+    (Stage::Prefill, Part::Agent),
+    (Stage::HandOver, Part::Server),
+    (Stage::Stream, Part::Core),
+    (Stage::Coming, Part::Agent),
+    (Stage::Prefill, Part::Server),
+    (Stage::HandOver, Part::Core),
+    (Stage::Stream, Part::Agent),
+    (Stage::Coming, Part::Server),
+];
+
+/// A decode and a prefill worker that come back: the agents that were started in the place of
+/// those that ended; others start their engines again.
+pub(crate) struct Ended {
+    pub(crate) decode: Option<Process>,
+    pub(crate) prefill: Option<Process>,
+}
+
+impl Ended {
+    pub(crate) async fn come_back(self, three: &mut Three) {
+        let halves = [(&mut three.decode, self.decode), (&mut three.prefill, self.prefill)];
+        for (half, process) in halves {
+            match process {
+                Some(process) => *half = Agent::ready(half.kind, process).await,
+                None => half.recovers().await,
+            }
+        }
+        for by in [&three.decode, &three.alone] {
+            three.shares_requests(&three.preferring(by), by).await;
+        }
+    }
+}
+
+/// Where the third is a decode worker too: the request of a decode worker that dies goes on there,
+/// and while that worker comes back, prefill dies under a request of the third. `start` starts an
+/// agent by its name, which is its label.
+pub(crate) async fn a_process_of_each_half_dies(
+    three: &mut Three,
+    (stage, part): (Stage, Part),
+    start: &impl Fn(&'static str, Role) -> Process,
+) -> Ended {
+    let again = |name, role| (part == Part::Agent).then(|| start(name, role));
+    three.loses(Role::Decode, stage, part).await;
+    let decode = again("decode", Role::Decode);
+    three.loses(Role::Prefill, stage, part).await;
+    Ended { decode, prefill: again("prefill", Role::Prefill) }
+}
+
+impl Three {
+    /// A client whose requests go to this decode worker where it serves.
+    pub(crate) fn preferring(&self, decode: &Agent) -> Client {
+        let label = format!("agent={};weight=100", decode.name);
+        self.client.clone().with_header("x-stator-labels", &label)
+    }
+
+    fn half(&mut self, half: Role) -> &mut Agent {
+        if half == Role::Prefill { &mut self.prefill } else { &mut self.decode }
+    }
+
+    /// The decode worker of the request under which a half dies.
+    fn serving(&self, half: Role) -> &Agent {
+        if half == Role::Prefill { &self.alone } else { &self.decode }
+    }
+
+    /// A process of one half dies when a request is so far, whose answer is the right one.
+    pub(crate) async fn loses(&mut self, half: Role, stage: Stage, part: Part) {
+        let row = format!("{part:?} of {half:?} dies at {stage:?}");
+        let (moved, itself) = (self.moved(), self.alone.prefills_by_itself().await);
+        let computed = self.prefill.has_computed().await;
+        let held = self.hold(half, stage);
+        if stage == Stage::Coming {
+            self.half(half).strike(part).await;
+        }
+        let prompt = tokens(100 + stage as u32 * 10 + part as u32 + half as u32 * 50, PROMPT);
+        let max_tokens = if stage == Stage::Stream { LONG } else { 16 };
+        let asked = self.asked(half, stage, (prompt.clone(), max_tokens)).await;
+        if stage != Stage::Coming {
+            self.half(half).strike(part).await;
+        }
+        self.half(half).knows(part).await;
+        if let Some(core) = held {
+            signal(core, "CONT");
+        }
+        let got = asked.await.unwrap();
+        assert_eq!(got, self.alone.answers(&prompt, max_tokens).await, "{row}");
+        let itself = self.alone.prefills_by_itself().await - itself;
+        match (half, stage) {
+            // Who hears of the death when is not said.
+            (_, Stage::Coming) => {}
+            (Role::Prefill, Stage::Stream) => assert_eq!(itself, 0.0, "{row}"),
+            (Role::Prefill, _) => assert_eq!(itself, 1.0, "{row}"),
+            _ => drop(self.proxy.nth_event(MOVED, moved).await),
+        }
+        if half == Role::Decode && matches!(stage, Stage::HandOver | Stage::Stream) {
+            // The other decode worker got what prefill still had.
+            let computed = self.prefill.has_computed().await - computed;
+            assert!(computed < 2.0 * PROMPT as f64, "{row}: {computed} tokens");
+        }
+        self.alone.has_released_all().await;
+    }
+
+    /// Has an engine stand still, so that a request comes as far as that and no further. Returns
+    /// the process that is to go on once the other half has died.
+    fn hold(&self, half: Role, stage: Stage) -> Option<u32> {
+        let (of, core) = match stage {
+            Stage::Coming | Stage::Stream => return None,
+            Stage::Prefill => (Role::Prefill, self.prefill.core()),
+            Stage::HandOver => (Role::Decode, self.serving(half).core()),
+        };
+        signal(core, "STOP");
+        Some(core).filter(|_| of != half)
+    }
+
+    /// A request that is as far as that.
+    async fn asked(
+        &self,
+        half: Role,
+        stage: Stage,
+        (prompt, max_tokens): (Vec<u32>, u32),
+    ) -> JoinHandle<Vec<u32>> {
+        let client = self.preferring(self.serving(half));
+        if stage == Stage::Stream {
+            let mut begun = stream(&client, &prompt, max_tokens).await;
+            // The first token is prefill's.
+            for _ in 0..4 {
+                let next = begun.0.next().await.unwrap();
+                begun.1.push(serde_json::from_str(&next).unwrap());
+            }
+            return tokio::spawn(streamed(begun));
+        }
+        let asked =
+            tokio::spawn(async move { streamed(stream(&client, &prompt, max_tokens).await).await });
+        match stage {
+            Stage::Prefill => self.prefill.has_requests().await,
+            Stage::HandOver => self.serving(half).has_requests().await,
+            Stage::Coming | Stage::Stream => {}
+        }
+        asked
+    }
+
+    /// How often requests went on elsewhere.
+    fn moved(&self) -> usize {
+        self.proxy.log().matches(MOVED).count()
     }
 }

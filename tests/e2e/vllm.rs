@@ -1,7 +1,10 @@
 //! Agents that run a real vLLM, spoken to through the proxy.
 
-use crate::agents::{Agent, answer, completion, proxy, tokens};
+use crate::agents::{
+    Agent, Part, answer, completed, completion, is_gone, proxy, refused, stream, streamed, tokens,
+};
 use crate::contract::answers_have_the_form_that_is_asked_for;
+use crate::stages::{DEATHS, Ended, Stage, Three, a_process_of_each_half_dies};
 use crate::suite::{
     a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
     an_engine_that_dies_ends_its_requests_and_comes_back, greedy_answers_are_the_engines_own,
@@ -10,12 +13,15 @@ use crate::suite::{
 use serde_json::json;
 use stator_tests::http::Client;
 use stator_tests::process::signal;
-use stator_tests::stock::{Bed, Engine, Role};
-use stator_tests::vllm::core;
+use stator_tests::stock::{Bed, Engine, MODEL, Role, all_engines};
 
 /// Longest wait for a prefill worker: longer than the first hand-over takes, shorter than the
 /// deadline.
 const PREFILL_TIMEOUT: &str = "--prefill-timeout-ms=15000";
+/// Longest wait of an agent that drains for requests that run: the one here stands still.
+const DRAIN_TIMEOUT: &str = "--drain-timeout-s=1";
+/// Rows of [`DEATHS`] that are not only for those who ask for all: they have each part.
+const DEATHS_ALWAYS: usize = 3;
 
 #[tokio::test]
 async fn an_agents_vllm_is_known_by_its_events_and_comes_back_when_it_dies() {
@@ -30,23 +36,91 @@ async fn an_agents_vllm_is_known_by_its_events_and_comes_back_when_it_dies() {
     what_is_cached_is_known_through_eviction(&client, &mut agent).await;
     a_client_that_hangs_up_stops_the_engine(&client, &agent).await;
     a_reset_cache_is_known_to_be_empty(&client, &mut agent).await;
+    what_is_aborted_is_the_request_whose_connection_closed(&client, &agent).await;
     an_engine_that_dies_ends_its_requests_and_comes_back(&client, &mut agent).await;
+    an_agent_that_drains_answers_what_runs_and_ends_its_engine_then(&client, agent).await;
+}
 
+/// The id that vLLM aborts by is one that it makes of the one that it is sent, another one for each
+/// of its endpoints, and it says nothing where there is no such request. So the connection is
+/// closed, and ids that clients send abort nothing of anybody else's.
+async fn what_is_aborted_is_the_request_whose_connection_closed(client: &Client, agent: &Agent) {
+    let alike = client.clone().with_header("x-request-id", "the-same");
+    let generated = async || agent.says("vllm:generation_tokens_total", "").await;
+    let before = generated().await;
+    let [prompt, other] = [8, 9].map(|seed| tokens(seed, 64));
+    let stays = stream(&alike, &prompt, 1000).await;
+    let leaves = stream(&alike, &other, 1900).await;
+    agent.runs(2.0).await;
+    drop(leaves);
+    agent.runs(1.0).await;
+    assert_eq!(streamed(stays).await, agent.answers(&prompt, 1000).await);
+    agent.has_released_all().await;
+    // Of the one that left not all.
+    assert!(generated().await - before < 1000.0 + 1000.0 + 1900.0);
+}
+
+/// It takes nothing new meanwhile.
+async fn an_agent_that_drains_answers_what_runs_and_ends_its_engine_then(
+    client: &Client,
+    mut agent: Agent,
+) {
+    let prompt = tokens(10, 64);
+    let expected = agent.answers(&prompt, 600).await;
+    let server = agent.engine_process(1).await;
+    let begun = stream(client, &prompt, 600).await;
+    let core = agent.core();
+    signal(core, "STOP");
     agent.process.terminate();
+    agent.process.event("agent drains").await;
+    let refused = refused(client, &prompt).await;
+    assert!(refused.headers.contains_key("retry-after"), "{:?}", refused.headers);
+    assert_eq!(agent.engine.get("/health").await.status, 200);
+    signal(core, "CONT");
+    assert_eq!(streamed(begun).await, expected);
     assert!(agent.process.ended().await.success(), "{}", agent.process.log());
+    assert!(!agent.process.log().contains("draining took too long"));
+    is_gone(server).await;
+    is_gone(core).await;
 }
 
 #[tokio::test]
-async fn two_vllms_share_a_request_and_one_does_without_the_other() {
+async fn vllms_share_requests_and_lose_none_whichever_process_dies() {
     let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let home = tempfile::tempdir().unwrap();
-    let start = |role| Agent::start_with(&bed, home.path(), role, (&[PREFILL_TIMEOUT], 1));
-    let prefill = start(("prefill", Role::Prefill));
-    let decode = start(("decode", Role::Decode));
-    let (mut prefill, decode) =
-        (Agent::ready(Engine::Vllm, prefill).await, Agent::ready(Engine::Vllm, decode).await);
-    let (_proxy, client) = proxy(home.path(), &["--router-split=always"]).await;
+    let start = |name: &'static str, role| {
+        // Both workers of a request must have the labels that it asks for.
+        let labels = match role {
+            Role::Prefill => "--labels=agent=decode,agent=alone".to_owned(),
+            _ => format!("--labels=agent={name}"),
+        };
+        let flags = [PREFILL_TIMEOUT, DRAIN_TIMEOUT, &labels];
+        Agent::start_with(&bed, home.path(), (name, role), (&flags, 1))
+    };
+    let [prefill, decode, alone] =
+        [("prefill", Role::Prefill), ("decode", Role::Decode), ("alone", Role::Decode)]
+            .map(|(name, role)| start(name, role));
+    let ready = |process| Agent::ready(Engine::Vllm, process);
+    let (prefill, decode, alone) = (ready(prefill).await, ready(decode).await, ready(alone).await);
+    let (proxy, client) = proxy(home.path(), &["--router-split=always"]).await;
+    let mut three = Three { client, proxy, prefill, decode, alone };
 
+    two_share_a_request(&three).await;
+    what_outlasts_a_drain_goes_on_elsewhere(&mut three).await;
+    let decode = Some(start("decode", Role::Decode));
+    three.loses(Role::Prefill, Stage::Coming, Part::Server).await;
+    let mut ended = Ended { decode, prefill: None };
+    let all = all_engines("all deaths of vLLMs that share requests");
+    for row in DEATHS.into_iter().take(if all { DEATHS.len() } else { DEATHS_ALWAYS }) {
+        ended.come_back(&mut three).await;
+        ended = a_process_of_each_half_dies(&mut three, row, &start).await;
+    }
+}
+
+/// What happens between a prefill and a decode worker.
+async fn two_share_a_request(three: &Three) {
+    let Three { prefill, decode, .. } = three;
+    let client = &three.client.clone().with_header("x-stator-labels", "agent=decode");
     let prompt = tokens(11, 200);
     let expected = prefill.answers(&prompt, 16).await;
     let reply = client.post("/v1/completions", &completion(&prompt, 16)).await.json();
@@ -55,23 +129,46 @@ async fn two_vllms_share_a_request_and_one_does_without_the_other() {
     let moved = ("vllm:prompt_tokens_by_source_total", "external_kv_transfer");
     // And the token that prefill computed, which decode was told of as if it were of the prompt.
     assert_eq!(decode.says(moved.0, moved.1).await, 201.0);
-    a_hand_over_is_used_once(&client, &prefill, &decode).await;
-    a_client_that_hangs_up_frees_both_engines(&client, &prefill, &decode).await;
-    half_a_pair_is_given_up_in_time(&client, &prefill, &decode).await;
+    a_hand_over_is_used_once(client, prefill, decode).await;
+    a_client_that_hangs_up_frees_both_engines(client, prefill, decode).await;
+    a_client_that_hangs_up_before_decode_begins_frees_both_engines(client, prefill, decode).await;
+    half_a_pair_is_given_up_in_time(client, prefill, decode).await;
+    kv_transfer_params_of_clients_never_reach_an_engine(client, prefill, decode).await;
+}
 
-    // What a client sends of the hand-over never reaches an engine: one malformed set kills it.
-    let mut hostile = completion(&tokens(12, 70), 2);
-    hostile["kv_transfer_params"] = json!({ "do_remote_prefill": true });
-    hostile["bootstrap_room"] = json!(1);
-    let reply = client.post("/v1/completions", &hostile).await;
-    assert!(reply.status.is_success() || reply.status == 400, "{}", reply.status);
-    assert_eq!(decode.engine.get("/health").await.status, 200);
-
-    // Without its prefill worker the decode worker computes prompts itself.
-    signal(prefill.engine_process(0).await, "KILL");
-    let prompt = tokens(13, 150);
-    let reply = client.post("/v1/completions", &completion(&prompt, 8)).await.json();
-    assert_eq!(answer(&reply).0, decode.answers(&prompt, 8).await);
+/// One malformed set kills an engine.
+async fn kv_transfer_params_of_clients_never_reach_an_engine(
+    client: &Client,
+    prefill: &Agent,
+    decode: &Agent,
+) {
+    let prompt = tokens(12, 70);
+    let expected = decode.answers(&prompt, 2).await;
+    for params in [
+        json!({ "do_remote_prefill": true }),
+        json!({ "do_remote_decode": true }),
+        json!({ "do_remote_prefill": true, "remote_block_ids": [[1, 2]] }),
+        json!({ "do_remote_prefill": true, "transfer_id": "another's" }),
+        json!("nothing of the kind"),
+    ] {
+        for (field, value) in [
+            ("kv_transfer_params", params.clone()),
+            ("vllm_xargs", json!({ "kv_transfer_params": params })),
+        ] {
+            let mut hostile = completion(&prompt, 2);
+            hostile[field] = value;
+            let reply = client.post("/v1/completions", &hostile).await;
+            match reply.status.as_u16() {
+                200 => assert_eq!(answer(&reply.json()).0, expected, "{hostile}"),
+                status => assert_eq!(status, 400, "{hostile}"),
+            }
+        }
+    }
+    for agent in [prefill, decode] {
+        agent.has_released_all().await;
+        assert_eq!(agent.engine.get("/health").await.status, 200);
+        assert_eq!(agent.metric("stator_agent_engine_lives_total").await, 1.0);
+    }
 }
 
 /// What is left of a hand-over that was used are blocks that hold anything by now.
@@ -115,10 +212,39 @@ async fn a_client_that_hangs_up_frees_both_engines(
     }
 }
 
+/// Before the first token, and between the end of prefill and the start of decode: an engine stands
+/// still there, and finds that nobody waits any more.
+async fn a_client_that_hangs_up_before_decode_begins_frees_both_engines(
+    client: &Client,
+    prefill: &Agent,
+    decode: &Agent,
+) {
+    for (held, seed, begins) in [(prefill, 70, false), (decode, 71, true)] {
+        let core = held.core();
+        signal(core, "STOP");
+        let (client, prompt) = (client.clone(), tokens(seed, 1000));
+        let asked = tokio::spawn(async move { stream(&client, &prompt, 900).await });
+        held.has_requests().await;
+        if !begins {
+            asked.abort();
+        }
+        // The first token comes with the end of prefill.
+        assert_eq!(asked.await.is_ok(), begins);
+        held.has_no_requests().await;
+        signal(core, "CONT");
+        // Behind it in the engine's queue: whatever came before was begun.
+        held.answers(&tokens(seed, 40), 1).await;
+        prefill.has_released_all().await;
+        decode.has_released_all().await;
+    }
+    // At once, and not when leases end.
+    assert_eq!(prefill.says("vllm:nixl_num_kv_expired_reqs_total", "").await, 0.0);
+}
+
 /// The prefill worker takes a prompt and says nothing more.
 async fn half_a_pair_is_given_up_in_time(client: &Client, prefill: &Agent, decode: &Agent) {
     let prompt = tokens(19, 300);
-    let core = core(&prefill.process.log());
+    let core = prefill.core();
     signal(core, "STOP");
     let reply = client.post("/v1/completions", &completion(&prompt, 8)).await.json();
     signal(core, "CONT");
@@ -126,4 +252,25 @@ async fn half_a_pair_is_given_up_in_time(client: &Client, prefill: &Agent, decod
     assert_eq!(decode.prefills("itself_timeout").await, 1.0, "{}", decode.process.log());
     // What it was asked was taken back, so it holds nothing for anybody.
     prefill.has_released_all().await;
+}
+
+/// It takes nothing new meanwhile, and ends its engine when it has waited.
+async fn what_outlasts_a_drain_goes_on_elsewhere(three: &mut Three) {
+    let client = three.preferring(&three.decode);
+    let Three { decode, alone, .. } = three;
+    let prompt = tokens(72, 64);
+    let begun = stream(&client, &prompt, 600).await;
+    decode.has_requests().await;
+    let core = decode.core();
+    signal(core, "STOP");
+    decode.process.terminate();
+    decode.process.event("agent drains").await;
+    let other = tokens(73, 64);
+    let (got, _) = answer(&completed(&client, MODEL, &other, 8).await);
+    assert_eq!(got, alone.answers(&other, 8).await);
+    decode.process.event("draining took too long; requests are cut off").await;
+    signal(core, "CONT");
+    assert_eq!(streamed(begun).await, alone.answers(&prompt, 600).await);
+    assert!(decode.process.ended().await.success(), "{}", decode.process.log());
+    is_gone(core).await;
 }

@@ -36,11 +36,13 @@ pub(crate) fn core(log: &str) -> u32 {
     descendant(process as u32, "sglang::scheduler")
 }
 
-/// The engine's own flags, which an agent takes after `--`.
+/// The engine's own flags, which an agent takes after `--`. Its numbers are long: in short ones a
+/// prompt that holds an answer so far, and that answer as it came, are often followed by another
+/// token.
 pub fn flags(role: Role, ranks: u16) -> Vec<String> {
     let (block_size, context) = (BLOCK_SIZE.to_string(), CONTEXT.to_string());
     let (pool, ranks) = ((TOTAL_BLOCKS * BLOCK_SIZE).to_string(), ranks.to_string());
-    let mut flags = vec!["--device", "cpu", "--dtype", "bfloat16", "--max-running-requests", "32"];
+    let mut flags = vec!["--device", "cpu", "--dtype", "float32", "--max-running-requests", "32"];
     flags.extend(["--attention-backend", "torch_native", "--sampling-backend", "pytorch"]);
     flags.extend(["--grammar-backend", "none", "--disable-cuda-graph"]);
     flags.extend(["--disable-overlap-schedule", "--page-size", &block_size]);
