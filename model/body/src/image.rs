@@ -46,7 +46,8 @@ mod tests {
         assert_eq!(pixels(PNG.trim_end_matches('=')), Some(6), "without padding");
         let long = format!("{}{}", PNG.replace("AAAA=", "AAAA"), "A".repeat(2 * READ_MAX));
         assert_eq!(pixels(&long), Some(6), "its beginning is enough");
-        for other in ["http://a/1.png", "data:image/png,raw", "data:image/png;base64,!", "aGk=", ""] {
+        for other in ["http://a/1.png", "data:image/png,raw", "data:image/png;base64,!", "aGk=", ""]
+        {
             assert_eq!(pixels(other), None, "{other}");
         }
     }

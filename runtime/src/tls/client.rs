@@ -55,7 +55,10 @@ impl ClientFiles {
     /// # Errors
     ///
     /// When it is no name.
-    pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, InvalidDnsNameError> {
+    pub(crate) fn server_name(
+        &self,
+        host: &str,
+    ) -> Result<ServerName<'static>, InvalidDnsNameError> {
         let name = self.server_name.as_deref().unwrap_or(host);
         ServerName::try_from(name.to_owned())
     }

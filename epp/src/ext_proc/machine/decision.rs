@@ -125,7 +125,6 @@ impl<W: Watch> Machine<W> {
             self.send(Answer::Body(Direction::Request, Change::default(), body));
         }
     }
-
 }
 
 fn destination(endpoints: &[SocketAddr]) -> String {
