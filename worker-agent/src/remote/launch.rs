@@ -38,12 +38,15 @@ pub(super) fn launch(
     }
     let home = tempfile::Builder::new().prefix("stator-").tempdir().context("no directory")?;
     let reachable = reachable(settings.reachable_at.as_deref())?;
-    let home_path = home.path().into();
-    let mut starts = Starts { settings: settings.clone(), home: home_path, reachable, place: None };
     // Whether there is a command at all is to be found out now.
-    let (_, url, dialect) = starts.next()?;
+    let (_, url, dialect) = next(settings, home.path(), reachable)?;
     let place = Arc::new(Place::new(&url, dialect));
-    starts.place = Some(place.clone());
+    let starts = Starts {
+        settings: settings.clone(),
+        home: home.path().into(),
+        reachable,
+        place: place.clone(),
+    };
     let policy = Policy {
         start_timeout: settings.start_timeout,
         hang_timeout: settings.hang_timeout,
@@ -61,30 +64,30 @@ struct Starts {
     /// Where other engines reach it.
     reachable: IpAddr,
     /// Who is to know where it is.
-    place: Option<Arc<Place>>,
-}
-
-impl Starts {
-    /// How it is started next, where it serves then, and how it is spoken to.
-    fn next(&self) -> anyhow::Result<(EngineCommand, String, Arc<dyn Dialect>)> {
-        let ports = Ports::choose(&self.settings)?;
-        let place = (ports, self.reachable);
-        let url = format!("http://{}", http(&self.settings, place));
-        let command = command(&self.settings, &self.home, place)?;
-        let dialect = connect(&self.settings, &url, Some(place))?;
-        Ok((command, url, dialect))
-    }
+    place: Arc<Place>,
 }
 
 impl Recipe for Starts {
     fn command(&mut self) -> Result<EngineCommand, String> {
-        let (command, url, dialect) = self.next().map_err(|error| format!("{error:#}"))?;
+        let next = next(&self.settings, &self.home, self.reachable);
+        let (command, url, dialect) = next.map_err(|error| format!("{error:#}"))?;
         tracing::info!(url, "the engine is to serve here");
-        if let Some(place) = &self.place {
-            place.moves(&url, dialect);
-        }
+        self.place.moves(&url, dialect);
         Ok(command)
     }
+}
+
+/// How an engine is started next, where it serves then, and how it is spoken to.
+fn next(
+    settings: &StockSettings,
+    home: &Path,
+    reachable: IpAddr,
+) -> anyhow::Result<(EngineCommand, String, Arc<dyn Dialect>)> {
+    let at = (Ports::choose(settings)?, reachable);
+    let url = format!("http://{}", http(settings, at));
+    let command = command(settings, home, at)?;
+    let dialect = connect(settings, &url, Some(at))?;
+    Ok((command, url, dialect))
 }
 
 /// A dialect for the engine at `url`, which was started with these ports at this address.

@@ -9,10 +9,9 @@ fn settings(flags: &[&str]) -> StockSettings {
 fn starts(settings: &StockSettings) -> (Starts, Arc<Place>) {
     let place =
         Arc::new(Place::new("nowhere", connect(settings, "http://127.0.0.1:1", None).unwrap()));
-    let there = Some(place.clone());
     let reachable = Ipv4Addr::LOCALHOST.into();
     let home = Path::new("/home").into();
-    (Starts { settings: settings.clone(), home, reachable, place: there }, place)
+    (Starts { settings: settings.clone(), home, reachable, place: place.clone() }, place)
 }
 
 fn value<'a>(command: &'a EngineCommand, flag: &str) -> &'a str {
