@@ -1,5 +1,6 @@
-//! Where prefill may be asked for. The address comes with the request: without a limit, whoever
-//! can send that header could make this proxy call any address.
+//! Which other engines may be asked for prefill and to encode media, and be pulled from. Their
+//! addresses come with the request: without a limit, whoever can send those headers could make this
+//! proxy, or the engine beside it, call any address.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +27,7 @@ pub(crate) struct Target {
 #[error("{0:?} is not HOST:PORT")]
 pub(crate) struct NoTarget(String);
 
-/// What prefill may be asked of.
+/// Which engines may be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AllowList {
     /// Everything: the operator relies on something else.

@@ -1,7 +1,8 @@
 //! Settings of the proxy beside an engine.
 
-use super::allow::{AllowList, PRIVATE, Rule};
+use super::allow::{AllowList, PRIVATE, Rule, Target};
 use super::connector::Connector;
+use super::encode::{EcConnector, EncodeSettings};
 use super::llmd::{self, LlmdArgs};
 use crate::config::HttpArgs;
 use crate::exchange::RequestLimits;
@@ -21,7 +22,7 @@ pub enum Stage {
     Prefiller,
     /// The engine beside this proxy.
     Decoder,
-    /// Engines that encode media for others, of which this proxy asks none.
+    /// Engines that encode media for others.
     Encoder,
 }
 
@@ -50,9 +51,10 @@ pub struct DirectArgs {
           default_value_t = Connector::Nixlv2, value_name = "CONNECTOR")]
     pub(crate) connector: Connector,
 
-    /// Where prompts may be sent to be computed: ADDRESS/BITS for a network, or HOST:PORT. The
-    /// default are the networks of pods: private addresses, but neither loopback nor link-local
-    /// ones, nor names. Requests that name anything else get 403.
+    /// Where prompts may be sent to be computed, media to be encoded, and where KV may be pulled
+    /// from: ADDRESS/BITS for a network, or HOST:PORT. The default are the networks of pods: private
+    /// addresses, but neither loopback nor link-local ones, nor names. Requests that name anything
+    /// else for a prompt get 403; other encoders and sources of KV are passed over.
     #[arg(long, env = "STATOR_PREFILL_ALLOW", value_name = "RULE", value_delimiter = ',',
           default_values_t = PRIVATE.map(String::from))]
     pub prefill_allow: Vec<String>,
@@ -77,8 +79,8 @@ pub struct DirectArgs {
           value_name = "BOOL")]
     pub prefill_fallback: bool,
 
-    /// Longest wait for a prompt to be computed elsewhere, and for its KV: of an answer that is
-    /// streamed its first token has to come within this time too. In milliseconds.
+    /// Longest wait for a prompt to be computed elsewhere, and for KV and media from elsewhere: of
+    /// an answer that is streamed its first token has to come within this time too. In milliseconds.
     #[arg(long, env = "STATOR_PREFILL_TIMEOUT_MS", default_value_t = 60_000, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub prefill_timeout_ms: u64,
@@ -100,10 +102,31 @@ pub struct DirectArgs {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub bootstrap_port: u16,
 
-    /// Port on which a prefill engine's peers connect, for `offloading`.
+    /// Port on which an engine's peers connect to pull KV, for `offloading` and `enable-p2p-pull`.
+    /// Data-parallel rank R of a pod whose proxy has the ports of this one is at this port plus R.
     #[arg(long, env = "STATOR_P2P_CONNECTOR_PORT", default_value_t = 7777, value_name = "PORT",
           value_parser = clap::value_parser!(u16).range(1..))]
     pub p2p_connector_port: u16,
+
+    /// Let engines pull KV over the tier of vLLM's offloading connector, which stands beside
+    /// NixlConnector, from the engine that `x-kv-cache-source-host-port` names. Those of
+    /// `offloading` always do, and those of no other connector can.
+    #[arg(long, env = "STATOR_ENABLE_P2P_PULL", default_value_t = false, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", action = ArgAction::Set,
+          value_name = "BOOL")]
+    pub enable_p2p_pull: bool,
+
+    /// Have images, sounds and videos encoded by the engines that `x-encoder-hosts-ports` names,
+    /// and how the engine that computes the prompt finds what they made. Without it that engine
+    /// encodes.
+    #[arg(long, env = "STATOR_EC_CONNECTOR", value_enum, value_name = "CONNECTOR")]
+    pub(crate) ec_connector: Option<EcConnector>,
+
+    /// Longest wait for all media of a request to be encoded elsewhere; what has not come by then
+    /// is encoded where the prompt is computed. In milliseconds.
+    #[arg(long, env = "STATOR_ENCODE_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS",
+          value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub encode_timeout_ms: u64,
 
     /// Serve over TLS, with the certificate in `cert-path`, or one of our own making.
     #[arg(long, env = "STATOR_SECURE_SERVING", alias = "secure-proxy", default_value_t = false,
@@ -167,6 +190,8 @@ pub struct DirectSettings {
     pub(crate) engines: Vec<SocketAddr>,
     pub(crate) upstream: UpstreamSettings,
     pub(crate) prefill: PrefillSettings,
+    /// How media are encoded elsewhere, if they are.
+    pub(crate) encode: Option<EncodeSettings>,
     /// What the operator should know at start.
     pub(crate) notes: Vec<String>,
 }
@@ -195,7 +220,21 @@ pub(crate) struct PrefillSettings {
     pub retries: u32,
     pub backoff: Duration,
     pub bootstrap_port: u16,
+    /// Where the first rank's peers connect; the others' ports follow.
     pub p2p_port: u16,
+    /// Whether an engine that computes a prompt can pull KV from one of the same kind.
+    pub pulls: bool,
+    /// The first rank's port of pods like this one, and how many follow it.
+    pub ranks: (u16, u16),
+}
+
+impl PrefillSettings {
+    /// Where peers of this engine connect, by the port of its rank.
+    pub(crate) fn p2p_port(&self, engine: &Target) -> u16 {
+        let (first, count) = self.ranks;
+        let rank = engine.port.checked_sub(first).filter(|rank| *rank < count);
+        self.p2p_port + rank.unwrap_or(0)
+    }
 }
 
 impl DirectSettings {
@@ -221,6 +260,11 @@ impl DirectSettings {
             return Err(ConfigError(faults));
         }
         let (notes, bootstrap_port) = (notes(&direct), bootstrap_port(&direct));
+        let encode = direct.ec_connector.map(|connector| EncodeSettings {
+            connector,
+            timeout: Duration::from_millis(direct.encode_timeout_ms),
+            tls: engine_tls(&direct, Stage::Encoder),
+        });
         let engine = |rank| SocketAddr::new(direct.engine_host, direct.engine_port + rank);
         Ok(Self {
             listen: SocketAddr::new(http.http_host, http.http_port),
@@ -248,7 +292,10 @@ impl DirectSettings {
                 backoff: direct.prefill_retry_backoff,
                 bootstrap_port,
                 p2p_port: direct.p2p_connector_port,
+                pulls: direct.connector.pulls(direct.enable_p2p_pull),
+                ranks: (http.http_port, direct.data_parallel_size),
             },
+            encode,
             notes,
         })
     }
@@ -257,7 +304,11 @@ impl DirectSettings {
 /// Ports of ranks end where ports do, and this proxy is not its own engine.
 fn check_ports(http: &HttpArgs, direct: &DirectArgs, faults: &mut Vec<String>) {
     let ranks = direct.data_parallel_size;
-    for (flag, port) in [("engine-port", direct.engine_port), ("http-port", http.http_port)] {
+    for (flag, port) in [
+        ("engine-port", direct.engine_port),
+        ("http-port", http.http_port),
+        ("p2p-connector-port", direct.p2p_connector_port),
+    ] {
         if port.checked_add(ranks - 1).is_none() {
             faults.push(format!("{flag}: {port} leaves no ports for {ranks} ranks"));
         }
@@ -296,8 +347,12 @@ fn check_tls(direct: &DirectArgs, faults: &mut Vec<String>) {
 /// What the flags ask for that means nothing here or is otherwise than in llm-d's sidecar.
 fn notes(direct: &DirectArgs) -> Vec<String> {
     let mut notes = direct.llmd.notes();
-    if direct.enable_tls.contains(&Stage::Encoder) {
-        notes.push("enable-tls: encoder has no effect, no encoder is asked".to_owned());
+    if direct.enable_tls.contains(&Stage::Encoder) && direct.ec_connector.is_none() {
+        notes.push("enable-tls: encoder has no effect without ec-connector".to_owned());
+    }
+    if direct.enable_p2p_pull && !direct.connector.pulls(true) {
+        let why = "only engines of nixlv2 and offloading can pull";
+        notes.push(format!("enable-p2p-pull: it has no effect, {why}"));
     }
     if !direct.secure_serving {
         notes.push("secure-serving: off, requests come over plain HTTP".to_owned());
@@ -394,6 +449,8 @@ pub(crate) mod tests {
             "--prefill-retry-backoff=500ms",
             "--enable-tls=prefiller,decoder",
             "--tls-insecure-skip-verify=prefiller",
+            "--ec-connector=ec-nixl",
+            "--p2p-connector-port=5710",
         ];
         let settings = settings(&flags).expect("they are valid");
         assert_eq!(settings.engines.len(), 2);
@@ -404,6 +461,27 @@ pub(crate) mod tests {
         assert!(settings.prefill.sampling && settings.prefill.bootstrap_port == 9);
         let again = (settings.prefill.retries, settings.prefill.backoff);
         assert_eq!(again, (2, Duration::from_millis(500)));
+        let encode = settings.encode.expect("media are encoded elsewhere");
+        assert_eq!(encode.connector, EcConnector::EcNixl);
+        assert_eq!(encode.timeout, Duration::from_secs(30));
+        let port = |target: &str| settings.prefill.p2p_port(&target.parse().expect("a target"));
+        let ports = ["10.0.0.1:8001", "10.0.0.1:8000", "10.0.0.1:8002", "10.0.0.1:7"].map(port);
+        assert_eq!(ports, [5711, 5710, 5710, 5710]);
+    }
+
+    #[test]
+    fn only_engines_that_can_pull_do() {
+        for (flags, pulls) in [
+            (&["--connector=offloading"][..], true),
+            (&["--connector=nixlv2"], false),
+            (&["--connector=nixlv2", "--enable-p2p-pull"], true),
+            (&["--connector=mooncake", "--enable-p2p-pull"], false),
+        ] {
+            let settings = settings(flags).expect("they are valid");
+            assert_eq!(settings.prefill.pulls, pulls, "{flags:?}");
+            let noted = settings.notes.iter().any(|note| note.starts_with("enable-p2p-pull: "));
+            assert_eq!(noted, flags[0].contains("mooncake"), "{flags:?}");
+        }
     }
 
     #[test]
@@ -412,6 +490,7 @@ pub(crate) mod tests {
             "--api-key=k",
             "--http-port=65535",
             "--engine-port=65535",
+            "--p2p-connector-port=65535",
             "--data-parallel-size=2",
             "--prefill-allow=10.0.0.0/99,nonsense",
             "--cert-path=/nowhere",
@@ -423,6 +502,7 @@ pub(crate) mod tests {
             "api-key: ",
             "http-port: 65535",
             "engine-port: 65535 leaves",
+            "p2p-connector-port: 65535 leaves",
             "prefill-allow: \"10.0.0.0/99\"",
             "prefill-allow: \"nonsense\"",
             "cert-path: ",

@@ -3,9 +3,10 @@
 //!
 //! Source: llm-d's sidecar, and vLLM's and SGLang's connectors.
 
-use super::object::Object;
+use super::object::{Edit, Object};
 use super::route::Api;
-use serde_json::json;
+use super::supplies::{KV_PARAMETERS, Supplies};
+use serde_json::{Value, json};
 
 /// How two engines hand KV over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -56,8 +57,6 @@ pub(crate) struct Pair {
 #[error("prefill answered without kv_transfer_params")]
 pub(crate) struct NoParameters;
 
-/// The member of requests and answers that carries a hand-over.
-const PARAMETERS: &str = "kv_transfer_params";
 /// How much of a prompt has to be there for decode to go on alone.
 const THRESHOLD: &str = "cache_hit_threshold";
 
@@ -74,6 +73,12 @@ impl Connector {
     /// refuses it.
     pub(crate) fn decodes_alone(self) -> bool {
         self != Self::Sglang
+    }
+
+    /// Whether an engine that computes a prompt can pull KV from one that computed its beginning
+    /// before; one of NIXL's only where an offloading connector stands beside it.
+    pub(crate) fn pulls(self, beside_nixl: bool) -> bool {
+        self == Self::Offloading || self == Self::Nixlv2 && beside_nixl
     }
 
     /// Whether a hand-over is good for one sequence only: reading it again reads blocks that may
@@ -95,10 +100,16 @@ impl Connector {
         self.asks_decode_first(request).then(|| request.edit().set(THRESHOLD, "0").finish())
     }
 
-    /// What prefill is asked.
-    pub(crate) fn prefill(self, api: Api, request: &Object<'_>, pair: &Pair) -> Vec<u8> {
+    /// What prefill is asked, and what it is supplied with.
+    pub(crate) fn prefill(
+        self,
+        api: Api,
+        request: &Object<'_>,
+        pair: &Pair,
+        supplies: &Supplies,
+    ) -> Vec<u8> {
         let edit = match self {
-            Self::Sglang => return rendezvous(request, pair),
+            Self::Sglang => rendezvous(request, pair),
             Self::Mooncake | Self::Offloading => api.one_token(request),
             Self::Nixlv2 | Self::Lmcache => api.one_token(request),
             Self::SharedStorage => api.one_token(request).replace(THRESHOLD, "0"),
@@ -118,9 +129,9 @@ impl Connector {
                 "transfer_id": transfer_id(pair),
             }),
             Self::Offloading => json!({ "remote_decoder": { "kv_request_id": request_id(pair) } }),
-            Self::SharedStorage | Self::Lmcache | Self::Sglang => return edit.finish(),
+            Self::SharedStorage | Self::Lmcache | Self::Sglang => Value::Null,
         };
-        edit.set(PARAMETERS, parameters.to_string()).finish()
+        supplies.add(edit, parameters).finish()
     }
 
     /// What decode is asked, where `answer` is prefill's, if it has been waited for.
@@ -136,7 +147,7 @@ impl Connector {
     ) -> Result<Vec<u8>, NoParameters> {
         let edit = request.edit();
         let parameters = match self {
-            Self::Sglang => return Ok(rendezvous(request, pair)),
+            Self::Sglang => return Ok(rendezvous(request, pair).finish()),
             Self::SharedStorage => return Ok(edit.replace(THRESHOLD, "0").finish()),
             Self::Lmcache => return Ok(edit.finish()),
             // Passed on as it came: it belongs to the two engines.
@@ -159,18 +170,18 @@ impl Connector {
             .to_string()
             .into(),
         };
-        Ok(edit.set(PARAMETERS, parameters).finish())
+        Ok(edit.set(KV_PARAMETERS, parameters).finish())
     }
 }
 
 /// The parameters in prefill's answer.
 fn parameters_of(answer: &[u8]) -> Option<&[u8]> {
-    let parameters = Object::parse(answer).ok()?.get(PARAMETERS)?;
+    let parameters = Object::parse(answer).ok()?.get(KV_PARAMETERS)?;
     parameters.starts_with(b"{").then_some(parameters)
 }
 
 /// The request for either side of a pair of SGLang engines.
-fn rendezvous(request: &Object<'_>, pair: &Pair) -> Vec<u8> {
+fn rendezvous<'o, 'a>(request: &'o Object<'a>, pair: &Pair) -> Edit<'o, 'a> {
     // 63 bits, less a margin: the rooms of a batch are this one and the next ones.
     let room = (pair.id as u64 >> 1) & !0xFFFF;
     request
@@ -178,7 +189,6 @@ fn rendezvous(request: &Object<'_>, pair: &Pair) -> Vec<u8> {
         .set("bootstrap_host", json!(pair.host).to_string())
         .set("bootstrap_port", pair.bootstrap_port.to_string())
         .set("bootstrap_room", room.to_string())
-        .finish()
 }
 
 fn transfer_id(pair: &Pair) -> String {
@@ -191,8 +201,8 @@ fn request_id(pair: &Pair) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::supplies::KV_PARAMETERS as PARAMETERS;
     use super::*;
-    use serde_json::Value;
 
     fn pair() -> Pair {
         Pair {
@@ -210,7 +220,7 @@ mod tests {
     /// What prefill and decode are asked.
     fn check(connector: Connector, request: &str, answer: &str) -> (Value, Value) {
         let object = Object::parse(request.as_bytes()).expect("a sound object");
-        let prefill = connector.prefill(Api::Completion, &object, &pair());
+        let prefill = connector.prefill(Api::Completion, &object, &pair(), &Supplies::default());
         let decode = connector.decode(&object, &pair(), answer.as_bytes()).expect("parameters");
         let tree = |body: &[u8]| serde_json::from_slice(body).expect("it stays sound");
         (tree(&prefill), tree(&decode))

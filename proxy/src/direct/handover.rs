@@ -1,5 +1,5 @@
-//! A prompt that is computed elsewhere: both requests of a hand-over, in the connector's order,
-//! and what becomes of the request where one of them fails.
+//! A prompt that is computed elsewhere, or with what others have: the requests of a hand-over, in
+//! the connector's order, and what becomes of the request where one of them fails.
 //!
 //! Dropping a future of this module closes its connections, which is how engines are told that
 //! nobody waits any more.
@@ -8,10 +8,12 @@ use super::allow::Target;
 use super::cached::CachedTokens;
 use super::config::PrefillSettings;
 use super::connector::{Connector, NoParameters, Order, Pair};
+use super::encode::Encoders;
 use super::headers::{self, ENGINE_RANK};
 use super::metrics::{Cause, Metrics};
 use super::object::Object;
 use super::route::Api;
+use super::supplies::{Source, Supplies};
 use super::trace;
 use super::upstream::{Engines, Leg, LegError};
 use bytes::Bytes;
@@ -24,6 +26,7 @@ use stator_model::openai::ApiError;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{timeout, timeout_at};
 use tracing::Instrument;
@@ -37,20 +40,25 @@ const BOOTSTRAP_MAX_BYTES: usize = 1 << 20;
 /// once is shorter.
 const PEEK_MAX_BYTES: usize = 64 << 10;
 
-/// A request that is to be prefilled elsewhere.
+/// A request that other engines are to help with.
 pub(crate) struct Request<'a> {
     pub api: Api,
     /// The head for the engine that answers, without what steers.
     pub head: &'a RequestHeader,
     pub body: &'a Bytes,
     pub engine: &'a HttpPeer,
-    pub prefiller: &'a Target,
+    /// Where its prompt is to be computed, if elsewhere.
+    pub prefiller: Option<&'a Target>,
+    /// Engines that may encode its media, the best first.
+    pub encoders: &'a [Target],
+    /// The engine that KV is to be pulled from.
+    pub source: Option<&'a Target>,
 }
 
 /// The answer that the client gets.
 pub(crate) struct Answer<'a> {
     pub leg: Leg,
-    /// `handed_over` or `fallback`.
+    /// `engine`, `handed_over` or `fallback`.
     pub way: &'static str,
     /// Prefill, where it has not answered yet; to be dropped with the answer.
     pub prefill: Option<Prefilling<'a>>,
@@ -154,14 +162,16 @@ impl Deadline {
 
 /// Drives hand-overs.
 pub(crate) struct Handover {
-    pub engines: Engines,
+    pub engines: Arc<Engines>,
+    /// Where media are encoded elsewhere.
+    pub encoders: Option<Encoders>,
     pub settings: PrefillSettings,
     pub metrics: Metrics,
 }
 
 impl Handover {
-    /// Has the prompt computed elsewhere and the answer made by the engine beside this proxy,
-    /// which computes the prompt itself where that fails.
+    /// Has media encoded and the prompt computed elsewhere and the answer made by the engine beside
+    /// this proxy, which does all by itself where that fails.
     ///
     /// # Errors
     ///
@@ -169,20 +179,25 @@ impl Handover {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future aborts both requests.
+    /// Dropping the future aborts all requests.
     pub(crate) async fn answer<'a>(
         &'a self,
         request: &'a Request<'a>,
     ) -> Result<Answer<'a>, ApiError> {
-        let unusable = match self.hand_over(request).await {
+        let supplies = self.supplies(request).await;
+        if request.prefiller.is_none() && supplies.is_empty() {
+            let leg = self.engines.send(request.engine, request.head, request.body).await?;
+            return Ok(Answer::plain(leg, "engine"));
+        }
+        let unusable = match self.hand_over(request, &supplies).await {
             Ok(answer) => return Ok(answer),
             Err(unusable) => unusable,
         };
         self.metrics.fallbacks.get_or_create(&Cause { reason: unusable.label() }).inc();
-        let prefiller = request.prefiller;
+        let prefiller = request.prefiller.map(tracing::field::display);
         let connector = self.settings.connector;
         if !unusable.is_choice() {
-            tracing::warn!(%prefiller, error = %unusable, "a prompt was not handed over");
+            tracing::warn!(prefiller, error = %unusable, "a prompt was not handed over");
         }
         let allowed = self.settings.fallback || unusable.is_choice();
         if allowed && connector.decodes_alone() {
@@ -211,21 +226,47 @@ impl Handover {
         self.engines.send(request.engine, &head, &body).await
     }
 
-    async fn hand_over<'a>(&'a self, request: &'a Request<'a>) -> Result<Answer<'a>, Unusable> {
+    /// What third engines have for the one that computes the prompt.
+    async fn supplies(&self, request: &Request<'_>) -> Supplies {
+        // What it has already it need not pull.
+        let source = request.source.filter(|source| Some(*source) != request.prefiller);
+        let source = source.map(|source| Source {
+            id: rand::random(),
+            host: source.host.clone(),
+            port: self.settings.p2p_port(source),
+        });
+        let media = match &self.encoders {
+            Some(encoders) => encoders.encode(request).await,
+            None => None,
+        };
+        Supplies { source, media }
+    }
+
+    async fn hand_over<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        supplies: &Supplies,
+    ) -> Result<Answer<'a>, Unusable> {
         let connector = self.settings.connector;
         let object = Object::parse(request.body).map_err(|_| Unusable::NotAnObject)?;
-        if connector.is_used_once() && !request.api.is_single(&object) {
+        let moves_kv = request.prefiller.is_some() || supplies.source.is_some();
+        if moves_kv && connector.is_used_once() && !request.api.is_single(&object) {
             return Err(Unusable::Several);
         }
+        let Some(prefiller) = request.prefiller else {
+            let deadline = Deadline::of(&object, self.settings.timeout);
+            let body = supplies.alone(&object).into();
+            let leg = deadline.keep(self.decoding(request, body)).await?;
+            return Ok(Answer::plain(leg, "handed_over"));
+        };
         if connector.asks_decode_first(&object)
             && let Some(leg) = self.decode_if_cached(request).await?
         {
             return Ok(Answer::plain(leg, "engine"));
         }
-        let deadline = Deadline::of(&object, self.settings.timeout);
         match connector.order() {
-            Order::InTurn => self.in_turn(request, &object, deadline).await,
-            Order::AtOnce => self.at_once(request, &object, deadline).await,
+            Order::InTurn => self.in_turn(request, prefiller, &object, supplies).await,
+            Order::AtOnce => self.at_once(request, prefiller, &object, supplies).await,
         }
     }
 
@@ -233,13 +274,15 @@ impl Handover {
     async fn in_turn<'a>(
         &'a self,
         request: &'a Request<'a>,
+        prefiller: &'a Target,
         object: &Object<'_>,
-        deadline: Deadline,
+        supplies: &Supplies,
     ) -> Result<Answer<'a>, Unusable> {
+        let deadline = Deadline::of(object, self.settings.timeout);
         let connector = self.settings.connector;
-        let pair = self.pair(request.prefiller, String::new());
-        let body = connector.prefill(request.api, object, &pair).into();
-        let answer = self.prefill(request, body, None).await?;
+        let pair = self.pair(prefiller, String::new());
+        let body = connector.prefill(request.api, object, &pair, supplies).into();
+        let answer = self.prefill(request.head, prefiller, body, None).await?;
         let body = connector.decode(object, &pair, &answer)?;
         let leg = deadline.keep(self.decoding(request, body.into())).await?;
         let counts = connector == Connector::Nixlv2 && leg.head().status == StatusCode::OK;
@@ -252,13 +295,16 @@ impl Handover {
     async fn at_once<'a>(
         &'a self,
         request: &'a Request<'a>,
+        prefiller: &'a Target,
         object: &Object<'_>,
-        deadline: Deadline,
+        supplies: &Supplies,
     ) -> Result<Answer<'a>, Unusable> {
+        let deadline = Deadline::of(object, self.settings.timeout);
         let connector = self.settings.connector;
-        let (rank, pair) = self.rendezvous(request.prefiller).await?;
-        let body = connector.prefill(request.api, object, &pair).into();
-        let mut prefill: Prefilling<'a> = Box::pin(self.prefill(request, body, rank));
+        let (rank, pair) = self.rendezvous(prefiller).await?;
+        let body = connector.prefill(request.api, object, &pair, supplies).into();
+        let mut prefill: Prefilling<'a> =
+            Box::pin(self.prefill(request.head, prefiller, body, rank));
         let body = connector.decode(object, &pair, b"")?.into();
         let mut decode = pin!(deadline.keep(self.decoding(request, body)));
         let mut prefilled = false;
@@ -281,16 +327,17 @@ impl Handover {
     /// Has a prompt computed: the whole answer, which is of status 200.
     async fn prefill(
         &self,
-        request: &Request<'_>,
+        head: &RequestHeader,
+        prefiller: &Target,
         body: Bytes,
         rank: Option<u32>,
     ) -> Result<Bytes, Unusable> {
-        let mut head = headers::for_prefill(request.head, &body);
+        let mut head = headers::for_prefill(head, &body);
         if let Some(rank) = rank {
             let name = HeaderName::from_static(ENGINE_RANK);
             headers::insert(&mut head, name, HeaderValue::from(rank));
         }
-        let span = trace::prefill(self.settings.connector, request.prefiller);
+        let span = trace::prefill(self.settings.connector, prefiller);
         trace::pass_on(&mut head, &span);
         let started = Instant::now();
         // Where decode waits beside it, it waits for the first attempt.
@@ -300,7 +347,7 @@ impl Handover {
         };
         let answer = self.within(async {
             loop {
-                let answered = self.asked(request.prefiller, &head, &body).await;
+                let answered = self.asked(prefiller, &head, &body).await;
                 if retries == 0 || !answered.as_ref().is_err_and(Unusable::is_passing) {
                     return answered;
                 }
@@ -413,7 +460,7 @@ impl Handover {
             host: prefiller.host.clone(),
             url_host: prefiller.url_host(),
             bootstrap_port: self.settings.bootstrap_port,
-            p2p_port: self.settings.p2p_port,
+            p2p_port: self.settings.p2p_port(prefiller),
             engine_id,
         }
     }

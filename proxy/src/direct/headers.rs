@@ -1,6 +1,6 @@
 //! Heads of messages: what steers this proxy, and what goes on.
 
-use super::allow::Target;
+use super::allow::{NoTarget, Target};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode, Version};
@@ -10,16 +10,16 @@ use stator_protos::header::{OWN_PREFIX, REQUEST_ID, ROUTING};
 
 /// Engines that may compute the prompt, the best first.
 const PREFILLERS: &str = "x-prefiller-host-port";
+/// Engines that may encode media.
+pub(crate) const ENCODERS: &str = "x-encoder-hosts-ports";
+/// The engine that has KV of the prompt's beginning.
+pub(crate) const SOURCE: &str = "x-kv-cache-source-host-port";
 /// The data-parallel rank that is to answer.
 const RANK: &str = "x-data-parallel-host-port";
 /// Tells an engine behind one port which of its ranks is meant.
 pub(crate) const ENGINE_RANK: &str = "x-data-parallel-rank";
 /// What the names of SGLang's headers begin with that override members of a body.
 const OVERRIDE_PREFIX: &str = "x-override-";
-
-/// What pickers say that this proxy makes no use of: who encodes media, and where to pull KV from.
-/// Prefill encodes itself, and computes what it does not have.
-const UNUSED: [&str; 2] = ["x-encoder-hosts-ports", "x-kv-cache-source-host-port"];
 
 /// Headers that belong to one connection.
 ///
@@ -40,40 +40,48 @@ static HOP_BY_HOP: [HeaderName; 8] = [
 pub(crate) struct Routing {
     /// Engines that may compute the prompt, the best first.
     pub prefillers: Vec<Target>,
+    /// Engines that may encode media, the best first.
+    pub encoders: Vec<Target>,
+    /// The engine that has KV of the prompt's beginning.
+    pub source: Option<Target>,
     /// The rank that is to answer.
     pub rank: Option<Target>,
 }
 
 impl Routing {
-    /// Reads it from a request's headers.
+    /// Reads it from a request's headers. Of engines that only save work, those that are no
+    /// `host:port` are passed over.
     ///
     /// # Errors
     ///
-    /// 400 for what is no `host:port`.
+    /// 400 for what is no `host:port` among the others.
     pub(crate) fn read(headers: &HeaderMap) -> Result<Self, ApiError> {
-        let rank = targets(headers, RANK)?.into_iter().next();
-        Ok(Self { prefillers: targets(headers, PREFILLERS)?, rank })
+        Ok(Self {
+            prefillers: targets(headers, PREFILLERS)?,
+            encoders: parts(headers, ENCODERS).into_iter().flatten().collect(),
+            source: parts(headers, SOURCE).into_iter().next().and_then(Result::ok),
+            rank: targets(headers, RANK)?.into_iter().next(),
+        })
     }
 }
 
-/// All targets of a header, which may be a list and may be repeated.
+/// All targets of a header.
 fn targets(headers: &HeaderMap, name: &str) -> Result<Vec<Target>, ApiError> {
-    let mut targets = Vec::new();
+    let targets = parts(headers, name).into_iter().collect::<Result<_, _>>();
+    targets.map_err(|error| {
+        ApiError::bad_request(format!("{name}: {error}")).with_code("invalid_header")
+    })
+}
+
+/// The elements of a header, which may be a list and may be repeated.
+fn parts(headers: &HeaderMap, name: &str) -> Vec<Result<Target, NoTarget>> {
+    let mut parts = Vec::new();
     for value in headers.get_all(name) {
         let text = String::from_utf8_lossy(value.as_bytes());
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let target = part.parse().map_err(|error| {
-                ApiError::bad_request(format!("{name}: {error}")).with_code("invalid_header")
-            })?;
-            targets.push(target);
-        }
+        let split = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        parts.extend(split.map(str::parse));
     }
-    Ok(targets)
-}
-
-/// Headers of a picker's that are passed over.
-pub(crate) fn unused(headers: &HeaderMap) -> impl Iterator<Item = &'static str> {
-    UNUSED.into_iter().filter(|name| headers.contains_key(*name))
+    parts
 }
 
 /// Refuses a body that is compressed, because it cannot be screened.
@@ -281,6 +289,18 @@ mod tests {
             Ok("10.0.0.1:1 [fd00::1]:2 h:3".to_owned())
         );
         assert_eq!(read(&["10.0.0.1:1/path"]), Err(400));
+    }
+
+    #[test]
+    fn engines_that_only_save_work_are_passed_over_where_they_are_no_targets() {
+        let read = |name: &str, value: &str| {
+            let routing = Routing::read(&request(&[(name, value)]).headers).expect("it is read");
+            let found = routing.encoders.iter().chain(&routing.source);
+            found.map(Target::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(read(ENCODERS, "10.0.0.1:1,nonsense, h:2"), "10.0.0.1:1 h:2");
+        assert_eq!(read(SOURCE, "[fd00::1]:2"), "[fd00::1]:2");
+        assert_eq!(read(SOURCE, "nonsense"), "");
     }
 
     #[test]

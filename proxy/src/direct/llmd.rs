@@ -4,8 +4,8 @@
 //! What differs from that sidecar: the list of allowed prefill targets is in force unless switched
 //! off, and says which by addresses, not by an InferencePool; plain HTTP is served unless
 //! `--secure-proxy` asks for TLS; where prefill fails, the engine computes the prompt, unless
-//! `--prefill-fallback=false`; media are encoded where the prompt is computed; the KV of third
-//! engines is not pulled; decode is not cut into chunks; MoRI-IO is not supported.
+//! `--prefill-fallback=false`; an encoder that fails costs no request, its items are encoded where
+//! the prompt is computed; decode is not cut into chunks; MoRI-IO is not supported.
 //!
 //! Source: `pkg/sidecar/proxy/options.go` of llm-d's router.
 
@@ -43,17 +43,15 @@ const REFUSED: [(&str, &str); 4] = [
     ("moriio-parallel-dispatch", NO_MORIIO),
 ];
 /// Flags that mean nothing here, what they are told as, and why.
-const UNUSED: [(&str, &str, &str); 22] = [
+const UNUSED: [(&str, &str, &str); 20] = [
     ("inference-pool", "inference-pool", OWN_RULES),
     ("pool-group", "pool-group", OWN_RULES),
-    ("ec-connector", "ec-connector", "media are encoded where the prompt is computed"),
     ("decode-chunk-size", "decode-chunk-size", "decode is one request"),
     (
         "max-idle-conns-per-host",
         "max-idle-conns-per-host",
         "1024 are kept, to all engines together",
     ),
-    ("enable-p2p-pull", "enable-p2p-pull", "the KV of third engines is not pulled"),
     ("tracing", "tracing", "OTEL_EXPORTER_OTLP_ENDPOINT turns traces on"),
     ("zap-devel", "zap-*", OWN_LOG),
     ("zap-encoder", "zap-*", OWN_LOG),
@@ -165,10 +163,8 @@ mod tests {
         let flags = [
             "--inference-pool=default/pool",
             "--pool-group=inference.networking.k8s.io",
-            "--ec-connector=ec-example",
             "--decode-chunk-size=128",
             "--max-idle-conns-per-host=300",
-            "--enable-p2p-pull",
             "--tracing",
             "--zap-log-level=debug",
             "--moriio-dp-size=2",
@@ -180,10 +176,8 @@ mod tests {
         let expected = [
             "inference-pool",
             "pool-group",
-            "ec-connector",
             "decode-chunk-size",
             "max-idle-conns-per-host",
-            "enable-p2p-pull",
             "tracing",
             "zap-*",
             "moriio-*",

@@ -10,8 +10,9 @@ use prometheus_client::registry::{Registry, Unit};
 /// How a request was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Outcome {
-    /// `engine`: by the engine alone; `handed_over`: its prompt was computed elsewhere;
-    /// `fallback`: that had failed; `own`: by this proxy.
+    /// `engine`: by the engine alone; `handed_over`: it went on from what others had computed,
+    /// which is the prompt, KV that was to be pulled, or media; `fallback`: that had failed; `own`:
+    /// by this proxy.
     pub way: &'static str,
     /// HTTP status, or 499 where the client hung up first.
     pub status: u16,
@@ -21,6 +22,13 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Cause {
     pub reason: &'static str,
+}
+
+/// What became of an image, a sound or a video that was to be encoded elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Encoding {
+    /// `encoded`, or why it was not.
+    pub outcome: &'static str,
 }
 
 /// A header of a picker's.
@@ -36,6 +44,8 @@ pub(crate) struct Metrics {
     pub requests_running: Gauge,
     pub prefill_duration: Histogram,
     pub fallbacks: Family<Cause, Counter>,
+    pub encode_duration: Histogram,
+    pub media: Family<Encoding, Counter>,
     pub request_bytes: Counter,
     pub answer_bytes: Counter,
     pub stripped: Counter,
@@ -54,6 +64,8 @@ impl Metrics {
             requests_running: Gauge::default(),
             prefill_duration: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
             fallbacks: Family::default(),
+            encode_duration: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
+            media: Family::default(),
             request_bytes: Counter::default(),
             answer_bytes: Counter::default(),
             stripped: Counter::default(),
@@ -71,10 +83,18 @@ impl Metrics {
         );
         registry.register(
             "fallbacks",
-            "Prompts meant to be computed elsewhere that were not",
+            "Prompts meant to be computed elsewhere, or with what others had, that were not",
             metrics.fallbacks.clone(),
         );
-        let help = "Headers of pickers that this proxy makes no use of";
+        registry.register_with_unit(
+            "encode_duration",
+            "From asking encoders for the media of a request to the last answer that was waited for",
+            Unit::Seconds,
+            metrics.encode_duration.clone(),
+        );
+        let help = "Images, sounds and videos meant to be encoded elsewhere";
+        registry.register("media", help, metrics.media.clone());
+        let help = "Headers of pickers that this proxy made no use of";
         registry.register("headers_unused", help, metrics.headers_unused.clone());
         let bytes = [
             ("request", "Request bodies sent to the engine", &metrics.request_bytes),

@@ -3,17 +3,20 @@
 //!
 //! Without a header a request goes to the engine and its answer back as they came. With
 //! `x-prefiller-host-port` another engine computes the prompt and the KV is handed over in the way
-//! of the [`connector`]. What steers engines never comes from a client: headers are dropped, and
-//! members of bodies are cut out. It never parses what it need not, and knows no model. Start
-//! reading at [`service::Direct::answer`].
+//! of the [`connector`]; third ones may encode media, and have KV of the prompt's beginning. What
+//! steers engines never comes from a client: headers are dropped, and members of bodies are cut
+//! out. It never parses what it need not, and knows no model. Start reading at
+//! [`service::Direct::answer`].
 
 pub(crate) mod allow;
 mod cached;
 pub(crate) mod config;
 mod connector;
+mod encode;
 pub(crate) mod handover;
 pub(crate) mod headers;
 mod llmd;
+mod media;
 mod metrics;
 pub(crate) mod object;
 #[cfg(test)]
@@ -22,6 +25,9 @@ pub(crate) mod relay;
 mod route;
 pub(crate) mod screen;
 mod service;
+mod supplies;
+#[cfg(test)]
+mod supply_tests;
 #[cfg(test)]
 pub(crate) mod testkit;
 #[cfg(test)]

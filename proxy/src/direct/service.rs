@@ -4,8 +4,9 @@
 
 use super::allow::Target;
 use super::config::DirectSettings;
+use super::encode::Encoders;
 use super::handover::{Answer, Handover, Request};
-use super::headers::{self, Routing};
+use super::headers::{self, ENCODERS, Routing, SOURCE};
 use super::metrics::{Header, Metrics, Outcome};
 use super::relay::Relay;
 use super::route::Api;
@@ -20,6 +21,7 @@ use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use stator_model::openai::ApiError;
 use stator_runtime::admin::Readiness;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{Instrument, Span};
@@ -61,11 +63,16 @@ impl Direct {
         metrics: Metrics,
         readiness: Readiness,
     ) -> Self {
-        let engines = Engines::new(settings.upstream.clone());
+        let engines = Arc::new(Engines::new(settings.upstream.clone()));
         let peers = settings.engines.iter().map(|address| engines.decoder(*address));
         let ranks = ports.iter().copied().zip(peers).collect();
+        let encoders = settings.encode.clone().map(|settings| Encoders {
+            engines: engines.clone(),
+            settings,
+            metrics: metrics.clone(),
+        });
         let prefill = settings.prefill.clone();
-        let handover = Handover { engines, settings: prefill, metrics: metrics.clone() };
+        let handover = Handover { engines, encoders, settings: prefill, metrics: metrics.clone() };
         Self { settings, handover, ranks, metrics, readiness, running: watch::Sender::new(0) }
     }
 
@@ -129,7 +136,7 @@ impl Direct {
                 let answer = Answer::plain(*leg, "engine");
                 (answer.way, self.relay(started).pass_on(exchange, answer).await)
             }
-            Ok(Prepared::Whole { head, body, engine, target: None }) => {
+            Ok(Prepared::Whole { head, body, engine, help: None }) => {
                 let answer = self.pass(exchange, engine, &head, &body).await;
                 let passed = match answer {
                     Ok(answer) => self.relay(started).pass_on(exchange, answer).await,
@@ -137,9 +144,16 @@ impl Direct {
                 };
                 ("engine", passed)
             }
-            Ok(Prepared::Whole { head, body, engine, target: Some((api, prefiller)) }) => {
-                let prefiller = &prefiller;
-                let request = Request { api, head: &head, body: &body, engine, prefiller };
+            Ok(Prepared::Whole { head, body, engine, help: Some(help) }) => {
+                let request = Request {
+                    api: help.api,
+                    head: &head,
+                    body: &body,
+                    engine,
+                    prefiller: help.prefiller.as_ref(),
+                    encoders: &help.encoders,
+                    source: help.source.as_ref(),
+                };
                 self.disaggregate(exchange, &request, started).await
             }
             Err(failure) => ("own", Err(failure)),
@@ -152,10 +166,9 @@ impl Direct {
         exchange.check_headers(limits)?;
         self.check_room()?;
         let routing = Routing::read(&exchange.request().headers)?;
-        for header in headers::unused(&exchange.request().headers) {
-            self.metrics.headers_unused.get_or_create(&Header { header }).inc();
-        }
         let engine = self.engine(rank, routing.rank.as_ref())?;
+        let api = Api::find(exchange.method(), exchange.path());
+        let (encoders, source) = self.suppliers(exchange, api.is_some(), &routing);
         if is_upload(exchange.request()) {
             return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));
         }
@@ -170,11 +183,15 @@ impl Direct {
         self.metrics.request_bytes.inc_by(body.len() as u64);
         let mut head = headers::onward(exchange.request(), &exchange.identity(), Some(&body));
         trace::pass_on(&mut head, &Span::current());
-        let target = match Api::find(exchange.method(), exchange.path()) {
-            Some(api) => self.prefiller(routing)?.map(|prefiller| (api, prefiller)),
+        let help = match api {
+            Some(api) => {
+                let prefiller = self.prefiller(routing.prefillers)?;
+                let help = Help { api, prefiller, encoders, source };
+                (!help.is_empty()).then(|| Box::new(help))
+            }
             None => None,
         };
-        Ok(Prepared::Whole { head: Box::new(head), body, engine, target })
+        Ok(Prepared::Whole { head: Box::new(head), body, engine, help })
     }
 
     fn check_room(&self) -> Result<(), ApiError> {
@@ -198,9 +215,8 @@ impl Direct {
     }
 
     /// The engine that is to compute the prompt, if one is named.
-    fn prefiller(&self, routing: Routing) -> Result<Option<Target>, ApiError> {
+    fn prefiller(&self, mut named: Vec<Target>) -> Result<Option<Target>, ApiError> {
         let Handover { settings, .. } = &self.handover;
-        let mut named = routing.prefillers;
         if named.is_empty() {
             return Ok(None);
         }
@@ -212,6 +228,31 @@ impl Direct {
         let message = format!("prefill target {chosen} is not allowed by prefill-allow");
         Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message)
             .with_code("prefill_target_forbidden"))
+    }
+
+    /// The engines that may encode media, and the one that KV may be pulled from. Those that may
+    /// not are passed over: the request only costs more without them.
+    fn suppliers(
+        &self,
+        exchange: &Exchange,
+        has_prompt: bool,
+        routing: &Routing,
+    ) -> (Vec<Target>, Option<Target>) {
+        let Handover { settings, encoders, .. } = &self.handover;
+        let allows = |target: &&Target| has_prompt && settings.allow.allows(target);
+        let encoded = encoders.is_some();
+        let encoders = routing.encoders.iter().filter(|target| encoded && allows(target));
+        let encoders: Vec<Target> = encoders.cloned().collect();
+        let source = routing.source.as_ref().filter(|target| settings.pulls && allows(target));
+        let used = [(ENCODERS, !encoders.is_empty()), (SOURCE, source.is_some())];
+        for (header, used) in used {
+            if !used && exchange.request().headers.contains_key(header) {
+                let request_id = exchange.request_id();
+                tracing::debug!(request_id, header, "no use was made of a picker's header");
+                self.metrics.headers_unused.get_or_create(&Header { header }).inc();
+            }
+        }
+        (encoders, source.cloned())
     }
 
     async fn health(&self, exchange: &mut Exchange) {
@@ -279,7 +320,7 @@ impl Direct {
         Relay { engines: &self.handover.engines, answer_bytes, cut, stamp: &[], started }
     }
 
-    /// Another engine computes the prompt, and the one beside this proxy answers.
+    /// Other engines help, and the one beside this proxy answers.
     async fn disaggregate(
         &self,
         exchange: &mut Exchange,
@@ -304,13 +345,25 @@ impl Direct {
 enum Prepared<'a> {
     /// It has gone already, because its body is not kept.
     Streamed(Box<Leg>),
-    /// It is whole, and its prompt may be computed at a target.
-    Whole {
-        head: Box<RequestHeader>,
-        body: Bytes,
-        engine: &'a HttpPeer,
-        target: Option<(Api, Target)>,
-    },
+    /// It is whole, and others may help with it.
+    Whole { head: Box<RequestHeader>, body: Bytes, engine: &'a HttpPeer, help: Option<Box<Help>> },
+}
+
+/// Who is to help with a request.
+struct Help {
+    api: Api,
+    /// Computes its prompt.
+    prefiller: Option<Target>,
+    /// Encode its media.
+    encoders: Vec<Target>,
+    /// Has KV of its prompt's beginning.
+    source: Option<Target>,
+}
+
+impl Help {
+    fn is_empty(&self) -> bool {
+        self.prefiller.is_none() && self.encoders.is_empty() && self.source.is_none()
+    }
 }
 
 /// Whether a body has parts of its own, which no engine reads as parameters: files.

@@ -23,6 +23,8 @@ pub(crate) fn request(exchange: &Exchange) -> Span {
         llm_d.pd_proxy.request_id = exchange.request_id(),
         llm_d.pd_proxy.connector = Empty,
         llm_d.pd_proxy.prefill_target = Empty,
+        llm_d.ec_proxy.encode_disaggregation_used = Empty,
+        llm_d.ec_proxy.encoder_count = Empty,
         llm_d.pd_proxy.true_ttft_ms = Empty,
         llm_d.pd_proxy.total_duration_ms = Empty,
     );
@@ -45,12 +47,35 @@ pub(crate) fn pass_on(head: &mut RequestHeader, span: &Span) {
 }
 
 /// What a hand-over is told of on the request's span.
-pub(crate) fn hands_over(connector: Connector, prefiller: &Target) {
+pub(crate) fn hands_over(connector: Connector, prefiller: Option<&Target>) {
     let span = Span::current();
     if let Some(name) = connector.to_possible_value().filter(|_| !span.is_disabled()) {
         span.record("llm_d.pd_proxy.connector", name.get_name());
     }
-    span.record("llm_d.pd_proxy.prefill_target", tracing::field::display(prefiller));
+    if let Some(prefiller) = prefiller {
+        span.record("llm_d.pd_proxy.prefill_target", tracing::field::display(prefiller));
+    }
+}
+
+/// So many encoders are asked, on the request's span.
+pub(crate) fn encodes(encoders: usize) {
+    let span = Span::current();
+    span.record("llm_d.ec_proxy.encode_disaggregation_used", true);
+    span.record("llm_d.ec_proxy.encoder_count", encoders);
+}
+
+/// Encoding of so many items elsewhere; its duration is recorded by [`encoded`].
+pub(crate) fn encode(items: usize) -> Span {
+    tracing::info_span!(
+        target: TARGET, "encode", otel.kind = "client",
+        llm_d.ec_proxy.items = items,
+        llm_d.ec_proxy.encode.duration_ms = Empty,
+    )
+}
+
+/// Encoding took so long.
+pub(crate) fn encoded(span: &Span, took: Duration) {
+    span.record("llm_d.ec_proxy.encode.duration_ms", ms(took));
 }
 
 /// The first part of a streamed answer goes out, so long after the request came.

@@ -1,0 +1,99 @@
+//! What third engines have for the one that computes a prompt, and how it is told. Pure.
+//!
+//! Source: vLLM's offloading and encoder-cache connectors, and llm-d's sidecar.
+
+use super::object::{Edit, Object};
+use serde_json::{Value, json};
+
+/// The member of requests and answers that carries a hand-over of KV.
+pub(crate) const KV_PARAMETERS: &str = "kv_transfer_params";
+/// The member of requests and answers that carries a hand-over of encoded media.
+pub(crate) const EC_PARAMETERS: &str = "ec_transfer_params";
+
+/// An engine that KV is pulled from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// Nobody else's. Only the engine that pulls knows it.
+    pub id: u128,
+    /// Its host, without brackets.
+    pub host: String,
+    /// Where its peers connect.
+    pub port: u16,
+}
+
+/// What third engines have for the one that computes a prompt.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Supplies {
+    /// Who has KV of the prompt's beginning.
+    pub source: Option<Source>,
+    /// Where its encoded media are, as JSON.
+    pub media: Option<Vec<u8>>,
+}
+
+impl Supplies {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.source.is_none() && self.media.is_none()
+    }
+
+    /// Adds them to a request that tells of its hand-over by `parameters`, which are null where
+    /// there is none.
+    pub(crate) fn add<'o, 'a>(&self, edit: Edit<'o, 'a>, mut parameters: Value) -> Edit<'o, 'a> {
+        if let Some(source) = &self.source {
+            parameters["remote_kv_source"] = json!({
+                "kv_request_id": format!("{:032x}", source.id),
+                "remote_host": source.host,
+                "remote_port": source.port,
+            });
+        }
+        let edit = match parameters {
+            Value::Null => edit,
+            parameters => edit.set(KV_PARAMETERS, parameters.to_string()),
+        };
+        match &self.media {
+            Some(media) => edit.set(EC_PARAMETERS, media.clone()),
+            None => edit,
+        }
+    }
+
+    /// The request for an engine that computes the prompt and answers it too.
+    pub(crate) fn alone(&self, request: &Object<'_>) -> Vec<u8> {
+        self.add(request.edit(), Value::Null).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(supplies: &Supplies, parameters: Value) -> Value {
+        let object = Object::parse(br#"{"prompt":"a"}"#).expect("a sound object");
+        let body = supplies.add(object.edit(), parameters).finish();
+        serde_json::from_slice(&body).expect("it stays sound")
+    }
+
+    #[test]
+    fn a_source_stands_beside_what_else_is_handed_over() {
+        let source = Source { id: 7, host: "fd00::1".into(), port: 7777 };
+        let told = json!({"kv_request_id": format!("{:032x}", 7), "remote_host": "fd00::1",
+                          "remote_port": 7777});
+        let supplies = Supplies { source: Some(source), media: None };
+        let alone = json!({"prompt": "a", "kv_transfer_params": {"remote_kv_source": told}});
+        assert_eq!(check(&supplies, Value::Null), alone);
+        let both = check(&supplies, json!({"remote_decoder": {"kv_request_id": "x"}}));
+        let expected = json!({"remote_decoder": {"kv_request_id": "x"}, "remote_kv_source": told});
+        assert_eq!(both[KV_PARAMETERS], expected);
+    }
+
+    #[test]
+    fn media_are_told_as_they_came_and_nothing_is_where_nothing_was() {
+        let media = br#"{"hash":{"size_bytes":9007199254740993}}"#;
+        let supplies = Supplies { source: None, media: Some(media.to_vec()) };
+        let object = Object::parse(br#"{"prompt":"a"}"#).expect("a sound object");
+        let expected =
+            br#"{"prompt":"a","ec_transfer_params":{"hash":{"size_bytes":9007199254740993}}}"#;
+        assert_eq!(supplies.alone(&object), expected);
+        assert_eq!(Supplies::default().alone(&object), br#"{"prompt":"a"}"#);
+        assert!(Supplies::default().is_empty() && !supplies.is_empty());
+    }
+}
