@@ -4,5 +4,6 @@
 mod gateway;
 mod pair;
 mod process;
+mod supplies;
 mod testbed;
 mod tls;
