@@ -24,13 +24,19 @@ use tokio::task::JoinSet;
 struct Shared {
     pools: Vec<Arc<Pool>>,
     indices: Vec<Named<dyn SharedPrefixes>>,
+    /// Whether each replica goes by what it sent itself alone.
+    apart: bool,
 }
 
 impl Shared {
-    fn new(pools: &[Arc<Pool>]) -> Self {
+    fn new(pools: &[Arc<Pool>], apart: bool) -> Self {
         let indices =
             |pool: &Arc<Pool>| pool.with(|scheduler, _| scheduler.program().shared.clone());
-        Self { pools: pools.to_vec(), indices: pools.first().map(indices).unwrap_or_default() }
+        Self {
+            pools: pools.to_vec(),
+            indices: pools.first().map(indices).unwrap_or_default(),
+            apart,
+        }
     }
 
     fn of(&self, id: PoolId) -> Option<&Pool> {
@@ -109,7 +115,7 @@ impl Replica for Shared {
         seen: &mut u64,
         out: &mut Vec<(WorkerRank, InFlight)>,
     ) -> bool {
-        let Some(pool) = self.of(pool) else { return false };
+        let Some(pool) = self.of(pool).filter(|_| !self.apart) else { return false };
         pool.with(|scheduler, _| {
             let changed = std::mem::replace(seen, scheduler.own_version()) != *seen;
             if changed {
@@ -120,7 +126,7 @@ impl Replica for Shared {
     }
 
     fn set_others_in_flight(&self, pool: PoolId, others: &[(WorkerRank, InFlight)]) {
-        let Some(pool) = self.of(pool) else { return };
+        let Some(pool) = self.of(pool).filter(|_| !self.apart) else { return };
         pool.with(|scheduler, _| {
             for (worker, in_flight) in others {
                 scheduler.set_others_in_flight(*worker, *in_flight);
@@ -150,14 +156,19 @@ pub(crate) struct Replicas {
     metrics: PeersMetrics,
     listener: Listener,
     reload: Option<Reload>,
+    apart: bool,
 }
 
-/// Opens the port for other replicas.
+/// Opens the port for other replicas. With `apart` they are told nothing of what is in flight.
 ///
 /// # Errors
 ///
 /// When the address cannot be bound, or a certificate cannot be used.
-pub(crate) async fn bind(settings: &PeerSettings, registry: &Metrics) -> anyhow::Result<Replicas> {
+pub(crate) async fn bind(
+    settings: &PeerSettings,
+    apart: bool,
+    registry: &Metrics,
+) -> anyhow::Result<Replicas> {
     let metrics = PeersMetrics::default();
     registry.register(|registry| metrics.register(registry));
     let listener = TcpListener::bind(settings.listen)
@@ -187,7 +198,7 @@ pub(crate) async fn bind(settings: &PeerSettings, registry: &Metrics) -> anyhow:
         }),
         ..PeersSettings::default()
     };
-    Ok(Replicas { settings, metrics, listener, reload })
+    Ok(Replicas { settings, metrics, listener, reload, apart })
 }
 
 impl Replicas {
@@ -209,7 +220,7 @@ impl Replicas {
         }
         // What the schedulers know of their endpoints is as new as the views that were awaited.
         pools.iter().for_each(|pool| pool.follow_view());
-        let shared = Arc::new(Shared::new(&pools));
+        let shared = Arc::new(Shared::new(&pools, self.apart));
         let peers = Peers::new(self.settings, shared.clone(), self.metrics);
         shared.tell(&peers);
         let serving = peers.clone();

@@ -31,7 +31,7 @@ impl Joined {
             token: String::new(),
             tls: None,
         };
-        let replicas = bind(&settings, &Metrics::default()).await.expect("a free port");
+        let replicas = bind(&settings, false, &Metrics::default()).await.expect("a free port");
         let address = replicas.listener.address().expect("it is bound");
         let (warm, mut warmed) = watch::channel(false);
         let (never, ended) = Shutdown::new();
@@ -111,4 +111,30 @@ async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
         panic!("waited in vain: {what}");
     }
+}
+
+/// What a replica tells of what it has in flight, and what it takes others' word for.
+async fn load_told_and_taken(apart: bool) -> (bool, u64) {
+    let bench = bench(CONFIG, &[Engine(0, 0, 0.0, &[])]);
+    let body = r#"{"model":"m","prompt":"hello"}"#;
+    bench.ask(head(&[]), body).await.expect("it is routed");
+    let shared = Shared::new(std::slice::from_ref(&bench.pool), apart);
+    let (mut seen, mut own) = (0, Vec::new());
+    let told = shared.own_in_flight(PoolId(0), &mut seen, &mut own);
+    assert_eq!(own.len(), usize::from(told));
+    let worker = bench.pool.with(|scheduler, _| {
+        let (endpoint, ..) = scheduler.endpoints().next().expect("there is one");
+        endpoint.worker
+    });
+    shared.set_others_in_flight(PoolId(0), &[(worker, InFlight { requests: 7, tokens: 0 })]);
+    let in_flight = bench
+        .pool
+        .with(|scheduler, _| scheduler.endpoints().map(|(.., in_flight)| in_flight.requests).sum());
+    (told, in_flight)
+}
+
+#[tokio::test]
+async fn replicas_go_by_what_all_have_in_flight_unless_they_are_to_keep_apart() {
+    assert_eq!(load_told_and_taken(false).await, (true, 8));
+    assert_eq!(load_told_and_taken(true).await, (false, 1));
 }

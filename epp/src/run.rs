@@ -85,7 +85,8 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let (warm, warmed) = watch::channel(settings.peers.is_none());
     let known: Vec<_> = pools.iter().map(|running| running.pool.clone()).collect();
     if let Some(peers) = settings.peers.clone() {
-        let replicas = replicas::bind(&peers, &registry).await?;
+        let apart = settings.plan.plan.in_flight.apart;
+        let replicas = replicas::bind(&peers, apart, &registry).await?;
         rest.spawn(replicas.run(known.clone(), warm, ended.clone()));
     }
     let leading = election.as_ref().map(Election::leading);

@@ -203,7 +203,8 @@ flowControl:
 fn caches_of_peers_load() {
     check(
         "plugins:
-- {type: precise-prefix-cache-producer}
+- type: precise-prefix-cache-producer
+  parameters: {indexerConfig: {kvBlockIndexConfig: {maxPrefixTokensToMatch: 131072}}}
 - type: p2p-source-producer
   parameters:
     prefixMatchInfoProducerName: precise-prefix-cache-producer

@@ -346,7 +346,6 @@ plugins:
 - type: queue-scorer
 - type: token-producer
 - type: inflight-load-producer
-  parameters: {syncCrossReplicaState: false}
 - type: predicted-latency-producer
   parameters: {samplingMean: 10, useEncoderCacheFeatures: false}
 - type: models-data-source
@@ -361,8 +360,6 @@ flowControl: {enableEviction: true}
         &[
             "featureGates[0]: has no effect here: every replica knows its endpoints",
             "flowControl.enableEviction: has no effect here: requests in flight do not give way",
-            "plugins[2].parameters.syncCrossReplicaState: has no effect here: replicas with \
-             --peers share it",
             &format!("plugins[3].parameters.samplingMean: {none}"),
             &format!("plugins[3].parameters.useEncoderCacheFeatures: {none}"),
             &format!("plugins[5].parameters.evictionSweepSeconds: {none}"),

@@ -1,6 +1,7 @@
 """Question 4: what does a picker cost that has nothing to do?
 
-100 endpoints, no requests. Pages are 40 KB, as vLLM's are, and read every 50 ms.
+100 endpoints, no requests. Pages are 40 KB, as vLLM's are, and read every 50 ms; agents are those of
+simulated workers.
 """
 
 import time
@@ -20,6 +21,7 @@ def measure(testbed, plan, record):
     _, named = testbed.quick_engines(ENDPOINTS, "--named-metrics")
     variants = {
         "no pages": (whole, {}),
+        "agents push": (whole, {"agents": testbed.agents(ENDPOINTS)}),
         f"{PAGES}, whole": (whole, {"scrape": INTERVAL}),
         f"{PAGES}, by name": (named, {"scrape": INTERVAL}),
     }

@@ -44,12 +44,28 @@ class Testbed:
         addresses = [url.removeprefix("http://") for url in process.first_line().split()]
         return process, addresses
 
-    def picker(self, name, endpoints, *flags, scrape=NEVER):
-        """`stator epp`, without TLS, of these endpoints; returns it and its address."""
+    def agents(self, count):
+        """Agents of one simulated worker each; returns their ports."""
+        addresses = free_addresses(count)
+        folder = self.processes.scratch / "agents"
+        for index, address in enumerate(addresses):
+            command = [self.binaries / "stator", "agent", "--engine=sim", f"--listen={address}",
+                       "--events-listen=tcp://127.0.0.1:0", "--replay-listen=tcp://127.0.0.1:0",
+                       "--metrics-port=0", f"--discovery-dir={folder}"]
+            self.processes.start(f"agent-{index}", command)
+        for process, address in zip(self.processes.started[-count:], addresses):
+            process.accepts(address)
+        return [address.split(":")[1] for address in addresses]
+
+    def picker(self, name, endpoints, *flags, scrape=NEVER, agents=()):
+        """`stator epp`, without TLS, of these endpoints, with the ports of their `agents` where
+        they have any; returns it and its address."""
         serving, health, metrics = free_addresses(3)
         file = self.processes.scratch / f"{name}-endpoints.json"
         entries = [{"name": f"engine-{index}", "address": address.split(":")[0],
                     "port": int(address.split(":")[1])} for index, address in enumerate(endpoints)]
+        for entry, port in zip(entries, agents):
+            entry["labels"] = {"stator.dev/agent-port": port}
         file.write_text(json.dumps({"endpoints": entries}), encoding="utf-8")
         ports = [f"--{flag}={address.split(':')[1]}" for flag, address in (
             ("grpc-port", serving), ("grpc-health-port", health), ("metrics-port", metrics))]

@@ -56,6 +56,24 @@ async fn streamed_answers_come_piece_by_piece() {
     check_piece_by_piece(&["--response-path=body"], BodyMode::Streamed).await;
 }
 
+/// The answer begins when the picker has left: Envoy loses one that begins at that very moment.
+#[tokio::test]
+async fn an_answer_arrives_that_begins_after_the_picker_left_with_the_request() {
+    let Some(testbed) = Testbed::with_flags(1, &["--response-path=none"]).await else { return };
+    let client = testbed.client().with_header(HOLD, HOLD_HEAD);
+    let asking = tokio::spawn(async move { client.post(CHAT, &chat("model", "hello")).await });
+    let held = testbed.engines[0].held().await;
+    let left = async || {
+        let active = testbed.envoy().stat("cluster.picker.upstream_rq_active").await;
+        (active == 0).then_some(())
+    };
+    until("the picker's leaving", left).await;
+    held.event(&json!({ "n": 7 })).await;
+    drop(held);
+    let reply = asking.await.expect("it is asked");
+    assert_eq!((reply.status, &*reply.body), (StatusCode::OK, &b"data: {\"n\":7}\n\n"[..]));
+}
+
 #[tokio::test]
 async fn a_large_answer_arrives_whole() {
     let Some(testbed) = Testbed::with_flags(1, &["--response-path=body"]).await else { return };

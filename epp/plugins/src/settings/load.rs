@@ -14,6 +14,8 @@ pub struct InFlightLoad {
     pub output_ratio: Option<f64>,
     /// Most tokens of output that count.
     pub max_output_tokens: Option<u64>,
+    /// Whether each replica goes by what it sent itself alone.
+    pub apart: bool,
 }
 
 impl InFlightLoad {
@@ -93,12 +95,11 @@ pub(crate) fn in_flight_load(params: &mut Params<'_>, context: &mut BuildContext
     let ratio = params.number("outputRatio", 1.5, Bound::AtLeast(0.0));
     let limited = params.has("maxEstimatedOutputTokens");
     let limit = params.whole("maxEstimatedOutputTokens", 0, 0..=u64::MAX);
-    if !params.flag("syncCrossReplicaState", true) {
-        params.note("syncCrossReplicaState", "has no effect here: replicas with --peers share it");
-    }
+    let apart = !params.flag("syncCrossReplicaState", true);
     context.settle(Settings::InFlightLoad(InFlightLoad {
         output_ratio: counts.then_some(ratio),
         max_output_tokens: limited.then_some(limit),
+        apart,
     }))
 }
 

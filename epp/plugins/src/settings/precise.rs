@@ -104,6 +104,8 @@ fn indexer(params: &mut Params<'_>) -> (Option<u32>, Option<u64>, TierWeights) {
     let max_blocks = params.within("kvBlockIndexConfig", |params| {
         params.flag("enableMetrics", false);
         params.ignore("metricsLoggingInterval");
+        // Prompts are looked up whole.
+        params.ignore("maxPrefixTokensToMatch");
         if params.has("redisConfig") {
             params.wrong("redisConfig", "is not supported, the index is in this process");
         }
