@@ -32,8 +32,6 @@ const SNAPSHOT_BLOCKS_MAX: usize = 1 << 25;
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Waits between snapshots of one worker, from the second to the longest.
 const SNAPSHOT_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// How often suspicions and bookings are looked at.
-const TICK: Duration = Duration::from_millis(250);
 
 type Events = Vec<KvEvent>;
 
@@ -125,7 +123,7 @@ impl<S: Members + KvSink> AgentTask<S> {
         };
         let mut subscriber = JoinSet::new();
         subscriber.spawn(subscribe::follow(subscription, sender));
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(self.sink.refresh_interval());
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         self.reconcile();
         loop {

@@ -7,6 +7,7 @@ use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Learns which KV blocks workers hold. Block hashes are sequence hashes of ours.
 ///
@@ -38,8 +39,13 @@ pub trait Members: Send + Sync + 'static {
     /// A worker is gone, unless it has come back with another agent.
     fn leave(&self, worker: WorkerRank, client: &Arc<AgentClient>);
 
-    /// Time passed: called a few times a second with the agent's workers.
+    /// Time passed: called every [`Members::refresh_interval`] with the agent's workers.
     fn refresh(&self, workers: &mut dyn Iterator<Item = WorkerRank>);
+
+    /// How often time matters. Default four times a second.
+    fn refresh_interval(&self) -> Duration {
+        Duration::from_millis(250)
+    }
 
     /// How busy a worker is.
     fn load(&self, worker: WorkerRank, generation: Generation, load: Load);

@@ -299,6 +299,11 @@ impl Members for EndpointSink {
 
     fn refresh(&self, _: &mut dyn Iterator<Item = WorkerRank>) {}
 
+    /// A worker that another agent has is asked for again no more often.
+    fn refresh_interval(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
     fn load(&self, _: WorkerRank, generation: Generation, load: Load) {
         self.shared.load.agent_load(self.worker, generation, load);
     }
