@@ -44,6 +44,9 @@ pub struct Timing {
     /// When the server is asked to end a watch: after this, in whole seconds, or up to twice as
     /// long, so that not all end at once. One that is not ended then is lost.
     pub watch_timeout: Duration,
+    /// The same for the first watch after a list; doubled with each further one. A server that has
+    /// just been told of a kind of object may open watches on which nothing ever comes.
+    pub watch_first: Duration,
     /// How long it may end a watch late.
     pub watch_grace: Duration,
     /// A watch that ended sooner is a failure: else a server that hangs up would be asked
@@ -60,6 +63,7 @@ impl Default for Timing {
             backoff_max: Duration::from_secs(5),
             request_timeout: Duration::from_secs(30),
             watch_timeout: Duration::from_secs(60),
+            watch_first: Duration::from_secs(5),
             watch_grace: Duration::from_secs(10),
             watch_min: Duration::from_secs(1),
             absent_retry: Duration::from_secs(10),
@@ -203,9 +207,13 @@ impl<T: Send + 'static, U: Send + 'static> Follower<T, U> {
         mut version: String,
         health: &mut Health,
     ) -> Result<(), Unheard> {
+        let mut longest = self.timing.watch_first;
         loop {
             let opened = Instant::now();
-            match self.watch(&mut version, health).await? {
+            longest = longest.min(self.timing.watch_timeout);
+            let watched = self.watch(&mut version, longest, health).await?;
+            longest *= 2;
+            match watched {
                 Ok(()) if opened.elapsed() >= self.timing.watch_min => health.failures = 0,
                 Ok(()) => self.pause(health).await,
                 Err(error @ (ApiError::Gone(_) | ApiError::Absent(_))) => {
@@ -224,14 +232,15 @@ impl<T: Send + 'static, U: Send + 'static> Follower<T, U> {
         }
     }
 
-    /// One watch, until the server ends it. `version` follows what was reported.
+    /// One watch, until the server ends it, as it is asked to after `longest` or up to twice that.
+    /// `version` follows what was reported.
     async fn watch(
         &mut self,
         version: &mut String,
+        longest: Duration,
         health: &mut Health,
     ) -> Result<Result<(), ApiError>, Unheard> {
-        let timing = self.timing;
-        let duration = timing.watch_timeout.mul_f64(1.0 + self.random.random::<f64>());
+        let duration = longest.mul_f64(1.0 + self.random.random::<f64>());
         let seconds = duration.as_secs().max(1).to_string();
         let path = self.query.path(&[
             ("watch", "true"),
@@ -244,7 +253,7 @@ impl<T: Send + 'static, U: Send + 'static> Follower<T, U> {
             Err(error) => return Ok(Err(error)),
         };
         self.found(health).await?;
-        let limit = duration + timing.watch_grace;
+        let limit = duration + self.timing.watch_grace;
         let deadline = Instant::now() + limit;
         loop {
             let line = match timeout_at(deadline, lines.next()).await {

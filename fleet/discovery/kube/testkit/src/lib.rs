@@ -113,6 +113,7 @@ impl Server {
             backoff_max: Duration::from_millis(20),
             request_timeout: Duration::from_millis(200),
             watch_timeout: Duration::from_secs(1),
+            watch_first: Duration::from_secs(1),
             watch_grace: Duration::from_millis(100),
             watch_min: Duration::from_millis(1),
             absent_retry: Duration::from_millis(20),
