@@ -10,8 +10,9 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Letters of an image that are read: its size stands before its pixels, behind what else was
-/// written about it.
+/// Letters of an image that are read, first and at most: its size stands before its pixels, behind
+/// what else was written about it, which is mostly nothing. Whole groups of four.
+const READ: [usize; 2] = [1 << 10, READ_MAX];
 const READ_MAX: usize = 128 << 10;
 
 /// The pixels of an image: a `data:` address, or base64 alone. `None` for other addresses, and where
@@ -23,12 +24,12 @@ pub(crate) fn pixels(content: &str) -> Option<u64> {
         Some(address) => address.split_once(";base64,")?.1,
         None => content,
     };
-    let end = data.len().min(READ_MAX);
-    // A whole number of groups, but for the last of a short image.
-    let end = if end < data.len() { end / 4 * 4 } else { end };
-    let bytes = BASE64.decode(data.get(..end)?).ok()?;
-    let size = imagesize::blob_size(&bytes).ok()?;
-    Some(size.width as u64 * size.height as u64)
+    READ.into_iter().find_map(|most| {
+        let end = data.len().min(most);
+        let bytes = BASE64.decode(data.get(..end)?).ok()?;
+        let size = imagesize::blob_size(&bytes).ok()?;
+        Some(size.width as u64 * size.height as u64)
+    })
 }
 
 #[cfg(test)]

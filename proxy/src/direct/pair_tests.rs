@@ -1,11 +1,7 @@
 //! The proxy, an engine and one that computes prompts for it, between raw connections.
 
-use super::testkit::{BODY, DONE, Engine, Peer, Proxy, check_done};
-use serde_json::{Value, json};
-
-fn tree(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
+use super::testkit::{BODY, DONE, Engine, Peer, Proxy, check_done, tree};
+use serde_json::json;
 
 #[tokio::test]
 async fn prefill_is_asked_only_where_it_may_be() {

@@ -1,16 +1,12 @@
 //! The proxy, an engine, and those that encode media for it or have KV, between raw connections.
 
 use super::metrics::{Encoding, Header};
-use super::testkit::{BODY, DONE, Engine, Peer, Proxy, check_done};
+use super::testkit::{BODY, DONE, Engine, Peer, Proxy, check_done, tree};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tokio::net::TcpSocket;
 
 const CHAT: &str = "/v1/chat/completions";
-
-fn tree(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
 
 /// A chat with an image of each of these addresses.
 fn chat(images: &[&str]) -> String {

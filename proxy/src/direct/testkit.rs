@@ -6,6 +6,7 @@ use super::metrics::Metrics;
 use super::service::Direct;
 use crate::server::{Serving, serve};
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::Readiness;
 use stator_runtime::shutdown::Trigger;
@@ -264,6 +265,11 @@ impl Peer {
         ))
         .await;
     }
+}
+
+/// What a JSON text says.
+pub(crate) fn tree(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
 }
 
 /// Checks that the client got the engine's answer whole.
