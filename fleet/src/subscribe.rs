@@ -2,11 +2,10 @@
 //! replays from it.
 
 use bytes::Bytes;
-use futures::StreamExt;
+use stator_zmtp::{Collector, Dealer, Message, Subscriber};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use zeromq::{DealerSocket, Socket, SocketEvent, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
 /// Longest silence of an agent, whose workers speak every second, before the connection is taken
 /// for dead.
@@ -77,12 +76,11 @@ enum Lost {
 }
 
 async fn follow_once(subscription: &Subscription, news: &mpsc::Sender<News>) -> Result<(), Lost> {
-    let mut socket = SubSocket::new();
-    connect(&mut socket, &subscription.endpoint).await.map_err(Lost::NeverConnected)?;
+    let connecting = Subscriber::connect(&subscription.endpoint);
+    let mut subscriber = in_time(connecting).await.map_err(Lost::NeverConnected)?;
     let lost = |reason: &dyn std::fmt::Display| Lost::Connected(reason.to_string());
-    let mut monitor = socket.monitor();
     for prefix in &subscription.prefixes {
-        socket.subscribe(prefix).await.map_err(|error| lost(&error))?;
+        subscriber.subscribe(prefix.as_bytes()).await.map_err(|error| lost(&error))?;
     }
     if news.send(News::Subscribed).await.is_err() {
         return Ok(());
@@ -91,14 +89,9 @@ async fn follow_once(subscription: &Subscription, news: &mpsc::Sender<News>) -> 
     let silence = subscription.silence.unwrap_or(Duration::from_secs(1 << 32));
     loop {
         let message = tokio::select! {
-            received = timeout(silence, socket.recv()) => match received {
+            received = timeout(silence, subscriber.recv()) => match received {
                 Ok(message) => message.map_err(|error| lost(&error))?,
                 Err(_) => return Err(lost(&"silence")),
-            },
-            // The socket would reconnect by itself, but with growing waits of up to 30 s.
-            event = monitor.next() => match event {
-                Some(SocketEvent::Disconnected(_)) | None => return Err(lost(&"disconnected")),
-                Some(_) => continue,
             },
             () = news.closed() => return Ok(()),
         };
@@ -117,31 +110,22 @@ async fn follow_once(subscription: &Subscription, news: &mpsc::Sender<News>) -> 
 /// Dropping the future closes the socket.
 pub async fn collect(endpoint: &str, prefix: &str, mut deliver: impl FnMut(News)) {
     let mut backoff = BACKOFF.0;
-    let mut socket = loop {
-        let mut socket = SubSocket::new();
-        let bound = socket.bind(endpoint).await;
-        match bound.and(socket.subscribe(prefix).await) {
-            Ok(()) => break socket,
+    let mut collector = loop {
+        match Collector::bind(endpoint, prefix.as_bytes()).await {
+            Ok(collector) => break collector,
             Err(error) => tracing::warn!(endpoint, %error, "cannot listen for events"),
         }
         tokio::time::sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF.1);
     };
     loop {
-        match socket.recv().await {
-            Ok(message) => deliver(news(message)),
-            Err(error) => {
-                // One publisher's connection is gone; the others' messages wait for that long.
-                tracing::debug!(endpoint, %error, "lost a publisher");
-                tokio::time::sleep(BACKOFF.0).await;
-            }
-        }
+        deliver(news(collector.recv().await));
     }
 }
 
 /// What a message brings.
-fn news(message: ZmqMessage) -> News {
-    match <[Bytes; 3]>::try_from(message.into_vec()) {
+fn news(message: Message) -> News {
+    match <[Bytes; 3]>::try_from(message) {
         Ok([topic, number, payload]) => match number.as_ref().try_into() {
             Ok(number) => News::Message(topic, u64::from_be_bytes(number), payload),
             Err(_) => News::Malformed,
@@ -174,17 +158,13 @@ async fn replay_unlimited(
     topic: Option<&str>,
     start: u64,
 ) -> Result<Vec<(u64, Bytes)>, String> {
-    let mut socket = DealerSocket::new();
-    connect(&mut socket, endpoint).await?;
-    let mut request = ZmqMessage::from(Bytes::new());
-    request.push_back(Bytes::copy_from_slice(&start.to_be_bytes()));
-    if let Some(topic) = topic {
-        request.push_back(Bytes::copy_from_slice(topic.as_bytes()));
-    }
-    socket.send(request).await.map_err(|error| error.to_string())?;
+    let mut dealer = in_time(Dealer::connect(endpoint)).await?;
+    let mut request = vec![Bytes::new(), Bytes::copy_from_slice(&start.to_be_bytes())];
+    request.extend(topic.map(|topic| Bytes::copy_from_slice(topic.as_bytes())));
+    dealer.send(&request).await.map_err(|error| error.to_string())?;
     let (mut batches, mut size_bytes) = (Vec::new(), 0);
     loop {
-        let answer = timeout(REPLAY_SILENCE, socket.recv())
+        let answer = timeout(REPLAY_SILENCE, dealer.recv())
             .await
             .map_err(|_| format!("no answer within {REPLAY_SILENCE:?}"))?
             .map_err(|error| error.to_string())?;
@@ -205,8 +185,8 @@ async fn replay_unlimited(
 }
 
 /// `["", topic, number, payload]`, or without the topic as vLLM sent it up to 0.25.
-fn answer_frames(answer: ZmqMessage) -> Result<(Option<Bytes>, u64, Bytes), String> {
-    let (topic, number, payload) = match &answer.into_vec()[..] {
+fn answer_frames(answer: Message) -> Result<(Option<Bytes>, u64, Bytes), String> {
+    let (topic, number, payload) = match &answer[..] {
         [_, topic, number, payload] => (Some(topic.clone()), number.clone(), payload.clone()),
         [_, number, payload] => (None, number.clone(), payload.clone()),
         frames => return Err(format!("an answer has {} frames, not 3 or 4", frames.len())),
@@ -215,8 +195,10 @@ fn answer_frames(answer: ZmqMessage) -> Result<(Option<Bytes>, u64, Bytes), Stri
     Ok((topic, u64::from_be_bytes(number), payload))
 }
 
-async fn connect(socket: &mut impl Socket, endpoint: &str) -> Result<(), String> {
-    match timeout(CONNECT_TIMEOUT, socket.connect(endpoint)).await {
+async fn in_time<T>(
+    connecting: impl Future<Output = Result<T, stator_zmtp::Error>>,
+) -> Result<T, String> {
+    match timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(connected) => connected.map_err(|error| error.to_string()),
         Err(_) => Err(format!("no connection within {CONNECT_TIMEOUT:?}")),
     }
@@ -243,7 +225,6 @@ mod tests {
             let line: Value = serde_json::from_str(line).expect("JSON");
             let answers = line["answers"].as_array().expect("a list").iter().map(|frames| {
                 let frames: Vec<_> = frames.as_array().expect("frames").iter().map(unhex).collect();
-                let frames = ZmqMessage::try_from(frames).expect("frames");
                 let (_, number, payload) = answer_frames(frames).expect("an answer");
                 if number == REPLAY_END && payload.is_empty() {
                     return None;
@@ -271,7 +252,7 @@ mod tests {
     fn what_is_no_answer_is_refused() {
         let frames = |sizes: &[usize]| {
             let frames: Vec<_> = sizes.iter().map(|size| Bytes::from(vec![0; *size])).collect();
-            answer_frames(ZmqMessage::try_from(frames).expect("frames"))
+            answer_frames(frames)
         };
         assert_eq!(frames(&[0, 8]).expect_err("too few"), "an answer has 2 frames, not 3 or 4");
         assert_eq!(frames(&[0, 7, 3]).expect_err("short"), "a number has not 8 bytes");

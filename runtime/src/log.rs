@@ -54,10 +54,9 @@ pub(crate) fn subscriber(
     args: &LogArgs,
     spans: Option<Spans>,
 ) -> anyhow::Result<impl Subscriber + Send + Sync + use<>> {
-    // The ZMQ library warns of sockets that are gone already when it tidies up; who wants to hear
-    // that says `zeromq=warn`. The Kubernetes library calls each failed connection an error; those
+    // The Kubernetes library calls each failed connection an error; those
     // who make it say so themselves, once. Spans for traces are not for the log.
-    let quiet = format!("zeromq=error,kube_client=off,{}=off", trace::TARGET);
+    let quiet = format!("kube_client=off,{}=off", trace::TARGET);
     let filter = EnvFilter::try_new(format!("{quiet},{}", args.log_level))
         .map_err(|error| anyhow::anyhow!("log-level: {:?}: {error}", args.log_level))?;
     let lines = tracing_subscriber::fmt::layer()

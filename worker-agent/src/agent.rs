@@ -23,13 +23,13 @@ use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_runtime::tls::{self, Reload};
 use stator_runtime::{Lane, Shutdown, admin};
+use stator_zmtp::{Publisher, Router};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
-use zeromq::{PubSocket, RouterSocket, Socket};
 
 /// Largest message that a client may send: a prompt of a million tokens has less than a third.
 const MAX_INPUT_BYTES: usize = 16 << 20;
@@ -260,8 +260,8 @@ struct Planes {
     listener: Listener,
     /// Keeps the request plane's certificate fresh.
     reload: Option<Reload>,
-    publisher: PubSocket,
-    replayer: RouterSocket,
+    publisher: Publisher,
+    replayer: Router,
     endpoint: String,
     events_endpoint: String,
     replay_endpoint: String,
@@ -272,20 +272,17 @@ impl Planes {
         let host = settings.advertise_host.as_deref();
         let (config, reload) = settings.access.tls.as_ref().map(server_tls).transpose()?.unzip();
         let (listener, endpoint) = listen::request_plane(&settings.listen, host, config)?;
-        let (mut publisher, mut replayer) = (PubSocket::new(), RouterSocket::new());
         let (events, replay) = (&settings.events_listen, &settings.replay_listen);
-        let events_endpoint =
-            listen::event_plane("events-listen", &mut publisher, events, host).await?;
-        let replay_endpoint =
-            listen::event_plane("replay-listen", &mut replayer, replay, host).await?;
+        let publisher = listen::event_plane("events-listen", events, Publisher::bind).await?;
+        let replayer = listen::event_plane("replay-listen", replay, Router::bind).await?;
         Ok(Self {
             listener,
             reload: reload.flatten(),
+            endpoint,
+            events_endpoint: listen::event_endpoint(publisher.endpoint(), host),
+            replay_endpoint: listen::event_endpoint(replayer.endpoint(), host),
             publisher,
             replayer,
-            endpoint,
-            events_endpoint,
-            replay_endpoint,
         })
     }
 

@@ -7,7 +7,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
-use zeromq::Socket;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -53,28 +52,27 @@ pub(crate) fn request_plane(
     }
 }
 
-/// Binds a ZMQ socket; returns the endpoint that reaches it.
+/// Binds a socket of the event plane with `bind`.
 ///
 /// # Errors
 ///
 /// When the endpoint is taken or not ours.
-pub(crate) async fn event_plane(
+pub(crate) async fn event_plane<S>(
     flag: &str,
-    socket: &mut impl Socket,
     endpoint: &str,
-    advertise_host: Option<&str>,
-) -> anyhow::Result<String> {
+    bind: impl AsyncFnOnce(&str) -> Result<S, stator_zmtp::Error>,
+) -> anyhow::Result<S> {
     if let Some(path) = endpoint.strip_prefix("ipc://") {
         clear_stale(Path::new(path));
     }
-    let bound = socket
-        .bind(endpoint)
-        .await
-        .with_context(|| format!("{flag}: cannot bind {endpoint}"))?
-        .to_string();
+    bind(endpoint).await.with_context(|| format!("{flag}: cannot bind {endpoint}"))
+}
+
+/// The endpoint that reaches a socket of the event plane which is bound to `bound`.
+pub(crate) fn event_endpoint(bound: &str, advertise_host: Option<&str>) -> String {
     match bound.strip_prefix("tcp://").and_then(|address| address.parse().ok()) {
-        Some(address) => Ok(format!("tcp://{}", reachable(address, advertise_host))),
-        None => Ok(bound),
+        Some(address) => format!("tcp://{}", reachable(address, advertise_host)),
+        None => bound.to_owned(),
     }
 }
 

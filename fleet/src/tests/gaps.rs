@@ -8,13 +8,13 @@ use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
 use stator_protos::topic::{Kind, Topic};
 use stator_protos::{Generation, WorkerId, WorkerRank};
-use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+use stator_zmtp::{Publisher, Router};
 
 const WORKER: WorkerRank = WorkerRank { worker: WorkerId(7), rank: 0 };
 
 struct Bed {
     script: Scripted,
-    publisher: PubSocket,
+    publisher: Publisher,
     pool: Arc<Pool>,
     record: AgentRecord,
     _fleet: Fleet,
@@ -26,11 +26,11 @@ impl Bed {
         let dir = tempfile::tempdir().unwrap();
         let script = Scripted::default();
         let endpoint = serve(&script);
-        let mut publisher = PubSocket::new();
-        let events_endpoint = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
-        let mut replayer = RouterSocket::new();
-        let replay_endpoint = replayer.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
-        tokio::spawn(serve_replays(replayer, script.clone()));
+        let publisher = Publisher::bind("tcp://127.0.0.1:0").await.unwrap();
+        let events_endpoint = publisher.endpoint().to_owned();
+        let router = Router::bind("tcp://127.0.0.1:0").await.unwrap();
+        let replay_endpoint = router.endpoint().to_owned();
+        tokio::spawn(serve_replays(router, script.clone()));
         let record = AgentRecord {
             agent_id: "scripted".into(),
             endpoint,
@@ -63,21 +63,19 @@ impl Bed {
             assert!(begin.elapsed() < DEADLINE, "the first batch never arrives");
             let payload = payload(1);
             self.script.0.lock().unwrap().log = vec![(1, payload)];
-            self.publish(1).await;
+            self.publish(1);
             steps.tick().await;
         }
     }
 
-    async fn publish(&mut self, number: u64) {
-        self.send(Kind::KvEvents, LIFE, number, payload(number)).await;
+    fn publish(&self, number: u64) {
+        self.send(Kind::KvEvents, LIFE, number, payload(number));
     }
 
-    async fn send(&mut self, kind: Kind, generation: Generation, number: u64, payload: Bytes) {
+    fn send(&self, kind: Kind, generation: Generation, number: u64, payload: Bytes) {
         let topic = Topic { kind, worker: WORKER, generation };
-        let mut message = ZmqMessage::from(topic.to_string());
-        message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
-        message.push_back(payload);
-        self.publisher.send(message).await.unwrap();
+        let number = Bytes::copy_from_slice(&number.to_be_bytes());
+        self.publisher.publish(&[topic.to_string().into(), number, payload]);
     }
 
     fn overlap(&self) -> u32 {
@@ -112,10 +110,10 @@ fn payload(number: u64) -> Bytes {
     payload.into()
 }
 
-async fn serve_replays(mut socket: RouterSocket, script: Scripted) {
+async fn serve_replays(mut router: Router, script: Scripted) {
     loop {
-        let request = socket.recv().await.unwrap().into_vec();
-        let start = u64::from_be_bytes(request[2].as_ref().try_into().unwrap());
+        let request = router.recv().await;
+        let start = u64::from_be_bytes(request.frames[1].as_ref().try_into().unwrap());
         let log = {
             let mut script = script.0.lock().unwrap();
             script.replays.push(start);
@@ -123,26 +121,22 @@ async fn serve_replays(mut socket: RouterSocket, script: Scripted) {
         };
         let end = (Bytes::new(), u64::MAX, Bytes::new());
         let batches = log.into_iter().filter(|(number, _)| *number >= start);
-        let answers = batches.map(|(number, payload)| (request[3].clone(), number, payload));
+        let answers = batches.map(|(number, payload)| (request.frames[2].clone(), number, payload));
         for (topic, number, payload) in answers.chain([end]) {
-            let mut message = ZmqMessage::from(request[0].clone());
             let number = Bytes::copy_from_slice(&number.to_be_bytes());
-            for frame in [Bytes::new(), topic, number, payload] {
-                message.push_back(frame);
-            }
-            socket.send(message).await.unwrap();
+            request.reply.send(&[Bytes::new(), topic, number, payload]).await.unwrap();
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gap_is_filled_by_replay() {
-    let mut bed = Bed::start().await;
+    let bed = Bed::start().await;
     let snapshots = bed.script(|script| {
         script.log = (1..=4).map(|number| (number, payload(number))).collect();
         script.snapshots
     });
-    bed.publish(4).await;
+    bed.publish(4);
     until("the hole is filled", || bed.overlap() == 4).await;
     assert_eq!(bed.script(|script| script.replays.last().copied()), Some(2));
     assert_eq!(bed.script(|script| script.snapshots), snapshots);
@@ -150,20 +144,20 @@ async fn a_gap_is_filled_by_replay() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_log_has_forgotten_is_taken_from_a_snapshot() {
-    let mut bed = Bed::start().await;
+    let bed = Bed::start().await;
     bed.script(|script| {
         script.log = vec![(5, payload(5))];
         script.snapshot = (chain()[..5].to_vec(), 6);
     });
-    bed.publish(5).await;
+    bed.publish(5);
     until("the snapshot is in", || bed.overlap() == 5).await;
-    bed.publish(6).await;
+    bed.publish(6);
     until("live events follow it", || bed.overlap() == 6).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_messages_are_skipped_and_the_rest_goes_on() {
-    let mut bed = Bed::start().await;
+    let bed = Bed::start().await;
     let topic = Topic { kind: Kind::KvEvents, worker: WORKER, generation: LIFE }.to_string();
     let ours = Bytes::from(topic);
     let number = Bytes::copy_from_slice(&2u64.to_be_bytes());
@@ -174,30 +168,30 @@ async fn malformed_messages_are_skipped_and_the_rest_goes_on() {
         vec![foreign, number.clone(), Bytes::new()],
         vec![ours.clone(), number.clone(), Bytes::new(), Bytes::new()],
     ] {
-        bed.publisher.send(ZmqMessage::try_from(frames).unwrap()).await.unwrap();
+        bed.publisher.publish(&frames);
     }
     // A batch that cannot be read is as good as lost; the log has it whole.
     bed.script(|script| script.log = vec![(2, payload(2))]);
     let torn = vec![ours, number, payload(2).slice(..20)];
-    bed.publisher.send(ZmqMessage::try_from(torn).unwrap()).await.unwrap();
+    bed.publisher.publish(&torn);
     until("the replay brought it", || bed.overlap() == 2).await;
-    bed.publish(3).await;
+    bed.publish(3);
     until("live events follow", || bed.overlap() == 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_before_a_silence_is_noticed_by_the_next_load_report() {
-    let mut bed = Bed::start().await;
+    let bed = Bed::start().await;
     bed.script(|script| script.log = vec![(2, payload(2)), (3, payload(3))]);
     let mut load = Vec::new();
     Load { running: 1, ..Load::default() }.encode(&mut load);
-    bed.send(Kind::Load, LIFE, 4, load.into()).await;
+    bed.send(Kind::Load, LIFE, 4, load.into());
     until("the replay is in", || bed.overlap() == 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_life_has_no_block_of_the_old_one_and_its_numbers_count_anew() {
-    let mut bed = Bed::start().await;
+    let bed = Bed::start().await;
     let second = Generation(LIFE.0 + 1);
     bed.script(|script| {
         script.later_life = 1;
@@ -210,12 +204,12 @@ async fn a_new_life_has_no_block_of_the_old_one_and_its_numbers_count_anew() {
     put(&bed.dir, &record);
     until("the old blocks are gone", || bed.overlap() == 0).await;
     let snapshots = bed.script(|script| script.snapshots);
-    bed.publish(2).await;
+    bed.publish(2);
     bed.script(|script| script.log = vec![(1, payload(1))]);
-    bed.send(Kind::KvEvents, second, 1, payload(1)).await;
+    bed.send(Kind::KvEvents, second, 1, payload(1));
     until("the new life is followed", || bed.overlap() == 1).await;
-    bed.publish(2).await;
-    bed.send(Kind::KvEvents, second, 2, payload(2)).await;
+    bed.publish(2);
+    bed.send(Kind::KvEvents, second, 2, payload(2));
     until("and goes on", || bed.overlap() == 2).await;
     assert!(bed.script(|script| script.snapshots) <= snapshots + 1);
 }

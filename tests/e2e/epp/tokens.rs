@@ -13,9 +13,9 @@ use stator_tests::http::Client;
 use stator_tests::picker::{EndpointsFile, Picker};
 use stator_tests::process::Process;
 use stator_tests::tooling::installed;
+use stator_zmtp::Publisher;
 use std::net::SocketAddr;
 use tempfile::TempDir;
-use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
 const EXACT: &str = "stator_epp_tokenization_total{mode=\"exact\"}";
 const TEXT: &str = "stator_epp_tokenization_total{mode=\"text\"}";
@@ -24,25 +24,24 @@ const ADMITTED: &str = "llm_d_epp_kv_cache_index_admissions_total";
 const BLOCK_SIZE: usize = 16;
 
 /// What an engine says of its blocks, at a port of its own.
-struct Publisher {
-    socket: PubSocket,
+struct Events {
+    socket: Publisher,
     sent: u64,
 }
 
-impl Publisher {
+impl Events {
     /// Binds the address, whose engine is about to end.
     async fn bind(address: SocketAddr) -> Self {
         let socket = until("the engine is gone", async || {
             // Its task ends in this thread.
             tokio::task::yield_now().await;
-            let mut socket = PubSocket::new();
-            socket.bind(&format!("tcp://{address}")).await.ok().map(|_| socket)
+            Publisher::bind(&format!("tcp://{address}")).await.ok()
         });
         Self { socket: socket.await, sent: 0 }
     }
 
     /// Says that it holds these tokens, as vLLM does: whole blocks, under hashes of its own.
-    async fn stored(&mut self, tokens: &[u32]) {
+    fn stored(&mut self, tokens: &[u32]) {
         let mixed = |hash: u64, id: &u32| hash.wrapping_mul(31).wrapping_add(u64::from(*id));
         let hash = |block: &[u32]| block.iter().fold(7, mixed);
         let event = KvEvent::Stored(Stored {
@@ -55,11 +54,9 @@ impl Publisher {
         });
         let mut payload = Vec::new();
         encode(0.0, &[event], Some(0), &mut payload);
-        let mut message = ZmqMessage::from(Bytes::from_static(b"kv-events"));
-        message.push_back(Bytes::copy_from_slice(&self.sent.to_be_bytes()));
-        message.push_back(payload.into());
+        let number = Bytes::copy_from_slice(&self.sent.to_be_bytes());
         self.sent += 1;
-        self.socket.send(message).await.expect("it is bound");
+        self.socket.publish(&[Bytes::from_static(b"kv-events"), number, payload.into()]);
     }
 }
 
@@ -89,7 +86,7 @@ async fn requests_follow_what_engines_publish() {
     let mut bound = Vec::new();
     for address in publishers {
         let second = SocketAddr::new(address.ip(), port + 1);
-        bound.push([Publisher::bind(address).await, Publisher::bind(second).await]);
+        bound.push([Events::bind(address).await, Events::bind(second).await]);
     }
     // Behind the one port of the first pod are two ranks.
     engines[0].set_load(Load { further_ranks: 1, ..Load::default() });
@@ -104,7 +101,7 @@ async fn requests_follow_what_engines_publish() {
         let known = testbed.picker.metric(ADMITTED).await;
         // What is published before the picker has subscribed is lost.
         until("the index knows the blocks", async || {
-            bound[home][rank].stored(&tokens).await;
+            bound[home][rank].stored(&tokens);
             (testbed.picker.metric(ADMITTED).await > known).then_some(())
         })
         .await;

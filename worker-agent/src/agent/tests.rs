@@ -15,9 +15,9 @@ use stator_protos::worker::{
     DescribeRequest, ErrorKind, GenerateInput, ModelFilesRequest, Output, Sampling,
     SnapshotRequest, Submit,
 };
+use stator_zmtp::Dealer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::transport::Channel;
-use zeromq::{DealerSocket, SocketRecv, SocketSend, ZmqMessage};
 
 /// Longest wait for anything that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -81,15 +81,14 @@ impl Bed {
 
     /// Numbers and topics of a replay's answers.
     async fn replay(&self, frames: &[&[u8]]) -> Vec<(Bytes, u64)> {
-        let mut socket = DealerSocket::new();
-        socket.connect(&self.agent.record.replay_endpoint).await.unwrap();
+        let mut dealer = Dealer::connect(&self.agent.record.replay_endpoint).await.unwrap();
         let frames: Vec<_> = frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
-        socket.send(ZmqMessage::try_from(frames).unwrap()).await.unwrap();
+        dealer.send(&frames).await.unwrap();
         let mut answers = Vec::new();
         loop {
-            let answer = tokio::time::timeout(DEADLINE, socket.recv()).await.unwrap().unwrap();
+            let answer = tokio::time::timeout(DEADLINE, dealer.recv()).await.unwrap().unwrap();
             let [empty, topic, number, payload] =
-                <[Bytes; 4]>::try_from(answer.into_vec()).expect("four frames");
+                <[Bytes; 4]>::try_from(answer).expect("four frames");
             assert!(empty.is_empty());
             let number = u64::from_be_bytes(number.as_ref().try_into().unwrap());
             if number == u64::MAX {
@@ -214,9 +213,8 @@ async fn garbage_on_any_socket_harms_nobody_else() {
         }
     }
     // A replay request that is none, on a well-behaved connection.
-    let mut socket = DealerSocket::new();
-    socket.connect(&record.replay_endpoint).await.unwrap();
-    socket.send(ZmqMessage::from("what?")).await.unwrap();
+    let mut dealer = Dealer::connect(&record.replay_endpoint).await.unwrap();
+    dealer.send(&[Bytes::from_static(b"what?")]).await.unwrap();
     let counted = "stator_agent_replay_requests_malformed_total 1";
     let waiting = async {
         while !bed.metrics.render().contains(counted) {

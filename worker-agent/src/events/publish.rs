@@ -1,23 +1,21 @@
 //! The live feed: a bounded queue that drivers fill, and a task that empties it into a PUB socket.
 //!
-//! Behind the queue the socket keeps up to 100,000 messages for each subscriber, a bound of the
-//! ZMQ library, and drops what a subscriber that is slower than that would get next.
+//! Behind the queue the socket keeps a bounded number of messages for each subscriber, and drops
+//! what a subscriber that is slower than that would get next.
 
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use stator_runtime::shutdown::Shutdown;
+use stator_zmtp::Publisher;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
 /// Messages that may wait to be published.
 pub(crate) const QUEUE_MESSAGES: usize = 65_536;
 /// Bytes of payload that may wait to be published.
 pub(crate) const QUEUE_BYTES: usize = 32 << 20;
-/// Messages given to the socket before its own task gets a turn.
-const MESSAGES_PER_TURN: usize = 64;
 
 /// One message of the live feed: topic, number, MessagePack payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,11 +30,8 @@ pub(crate) struct Message {
 
 impl Message {
     /// The three frames of the event plane.
-    pub(crate) fn frames(self) -> ZmqMessage {
-        let mut frames = ZmqMessage::from(self.topic);
-        frames.push_back(Bytes::copy_from_slice(&self.number.to_be_bytes()));
-        frames.push_back(self.payload);
-        frames
+    pub(crate) fn frames(self) -> [Bytes; 3] {
+        [self.topic, Bytes::copy_from_slice(&self.number.to_be_bytes()), self.payload]
     }
 }
 
@@ -85,7 +80,7 @@ impl Queue {
 /// Publishes what the queue gets until `ended`, and closes the socket.
 pub(crate) async fn run(
     queue: Arc<Queue>,
-    mut socket: PubSocket,
+    publisher: Publisher,
     metrics: AgentMetrics,
     ended: Shutdown,
 ) {
@@ -94,21 +89,16 @@ pub(crate) async fn run(
             messages = queue.take() => messages,
             () = ended.wait() => break,
         };
-        for (n, message) in messages.into_iter().enumerate() {
-            match socket.send(message.frames()).await {
-                Ok(()) => metrics.messages_published.inc(),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot publish an event");
-                    metrics.messages_dropped.inc()
-                }
-            };
-            if n % MESSAGES_PER_TURN == MESSAGES_PER_TURN - 1 {
-                tokio::task::yield_now().await;
-            }
+        for message in messages {
+            let dropped = publisher.publish(&message.frames());
+            metrics.messages_published.inc();
+            metrics.messages_dropped.inc_by(dropped as u64);
+            // Those who write need a turn too.
+            tokio::task::coop::consume_budget().await;
         }
     }
     // Whoever comes back at this place may bind it at once.
-    socket.close().await;
+    publisher.close().await;
 }
 
 #[cfg(test)]
@@ -122,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_message_has_vllms_three_frames() {
-        let frames = message(258, 1).frames().into_vec();
+        let frames = message(258, 1).frames();
         assert_eq!(frames, [&b"kv-events"[..], &[0, 0, 0, 0, 0, 0, 1, 2], &[0]]);
     }
 

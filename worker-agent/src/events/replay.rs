@@ -11,9 +11,9 @@ use super::{Feeds, LogEntry};
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
 use stator_runtime::shutdown::Shutdown;
+use stator_zmtp::{Reply, Request, Router};
 use std::sync::Arc;
 use std::time::Duration;
-use zeromq::{RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 /// Longest wait for a subscriber to take one answer; the rest of its replay is dropped then, and
 /// with it the end marker, so that it cannot mistake a part for the whole.
@@ -24,7 +24,6 @@ const END: [u8; 8] = [0xff; 8];
 /// What a subscriber asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {
-    peer: Bytes,
     start: u64,
     topic: Option<Bytes>,
 }
@@ -32,69 +31,53 @@ struct Wanted {
 /// Answers replay requests one after the other until `ended`, and closes the socket.
 pub(crate) async fn run(
     feeds: Arc<Feeds>,
-    mut socket: RouterSocket,
+    mut router: Router,
     metrics: AgentMetrics,
     ended: Shutdown,
 ) {
     loop {
-        let received = tokio::select! {
-            received = socket.recv() => received,
+        let Request { frames, reply } = tokio::select! {
+            request = router.recv() => request,
             () = ended.wait() => break,
-        };
-        let frames = match received {
-            Ok(message) => message.into_vec(),
-            Err(error) => {
-                tracing::warn!(%error, "cannot receive a replay request");
-                tokio::task::yield_now().await;
-                continue;
-            }
         };
         let Some(wanted) = parse(&frames) else {
             metrics.replay_requests_malformed.inc();
             continue;
         };
         metrics.replay_requests.inc();
-        if let Err(error) = answer(&feeds.logs(), &wanted, &mut socket).await {
+        if let Err(error) = answer(&feeds.logs(), &wanted, &reply).await {
             tracing::debug!(%error, "a replay was cut short");
         }
     }
-    socket.close().await;
+    router.close().await;
 }
 
 fn parse(frames: &[Bytes]) -> Option<Wanted> {
-    let (peer, empty, start, topic) = match frames {
-        [peer, empty, start] => (peer, empty, start, None),
-        [peer, empty, start, topic] => (peer, empty, start, Some(topic)),
+    let (empty, start, topic) = match frames {
+        [empty, start] => (empty, start, None),
+        [empty, start, topic] => (empty, start, Some(topic)),
         _ => return None,
     };
     let start = u64::from_be_bytes(start.as_ref().try_into().ok()?);
-    let wanted = Wanted { peer: peer.clone(), start, topic: topic.cloned() };
+    let wanted = Wanted { start, topic: topic.cloned() };
     empty.is_empty().then_some(wanted)
 }
 
-async fn answer(
-    logs: &[LogEntry],
-    wanted: &Wanted,
-    socket: &mut RouterSocket,
-) -> anyhow::Result<()> {
+async fn answer(logs: &[LogEntry], wanted: &Wanted, reply: &Reply) -> anyhow::Result<()> {
     let asked = |entry: &&LogEntry| wanted.topic.as_ref().is_none_or(|topic| *topic == entry.topic);
     for entry in logs.iter().filter(asked) {
         let batches = entry.log.lock().since(wanted.start);
         for (number, payload) in batches {
             let number = Bytes::copy_from_slice(&number.to_be_bytes());
-            send(socket, &wanted.peer, [entry.topic.clone(), number, payload]).await?;
+            send(reply, [entry.topic.clone(), number, payload]).await?;
         }
     }
-    send(socket, &wanted.peer, [Bytes::new(), Bytes::from_static(&END), Bytes::new()]).await
+    send(reply, [Bytes::new(), Bytes::from_static(&END), Bytes::new()]).await
 }
 
-async fn send(socket: &mut RouterSocket, peer: &Bytes, frames: [Bytes; 3]) -> anyhow::Result<()> {
-    let mut message = ZmqMessage::from(peer.clone());
-    message.push_back(Bytes::new());
-    for frame in frames {
-        message.push_back(frame);
-    }
-    Ok(tokio::time::timeout(SEND_TIMEOUT, socket.send(message)).await??)
+async fn send(reply: &Reply, [topic, number, payload]: [Bytes; 3]) -> anyhow::Result<()> {
+    let answer = [Bytes::new(), topic, number, payload];
+    Ok(tokio::time::timeout(SEND_TIMEOUT, reply.send(&answer)).await??)
 }
 
 #[cfg(test)]
@@ -109,15 +92,15 @@ mod tests {
     #[test]
     fn requests_with_and_without_topic_are_read_and_others_refused() {
         let start = 7u64.to_be_bytes();
-        assert_eq!(check(&[b"peer", b"", &start]), Some((7, None)));
+        assert_eq!(check(&[b"", &start]), Some((7, None)));
         let topic = Bytes::from_static(b"kv-events/x");
-        assert_eq!(check(&[b"peer", b"", &start, &topic]), Some((7, Some(topic))));
+        assert_eq!(check(&[b"", &start, &topic]), Some((7, Some(topic))));
         for malformed in [
-            &[&b"peer"[..]][..],
-            &[b"peer", &start],
-            &[b"peer", b"x", &start],
-            &[b"peer", b"", &start[..7]],
-            &[b"peer", b"", &start, b"t", b"more"],
+            &[&b""[..]][..],
+            &[&start],
+            &[b"x", &start],
+            &[b"", &start[..7]],
+            &[b"", &start, b"t", b"more"],
         ] {
             assert_eq!(check(malformed), None);
         }

@@ -7,9 +7,9 @@ use stator_fleet::KvSink;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::kv_event::{KvEvent, Medium, Stored, encode};
 use stator_protos::{Generation, WorkerRank};
+use stator_zmtp::Publisher;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
 const BLOCK: NonZeroU32 = NonZeroU32::new(4).expect("not 0");
 
@@ -48,26 +48,30 @@ fn settings() -> EngineSettings {
 
 /// A rank that publishes.
 struct Rank {
-    publisher: PubSocket,
+    publisher: Publisher,
     /// Of its next message.
     number: u64,
 }
 
 impl Rank {
-    fn new(publisher: PubSocket) -> Self {
+    fn new(publisher: Publisher) -> Self {
         Self { publisher, number: 0 }
     }
 
     /// At a port; 0 is any. `None` where it is taken.
     async fn bind(port: u16) -> Option<(Self, u16)> {
-        let mut publisher = PubSocket::new();
-        let at = publisher.bind(&format!("tcp://127.0.0.1:{port}")).await.ok()?.to_string();
-        let port = at.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let publisher = Publisher::bind(&format!("tcp://127.0.0.1:{port}")).await.ok()?;
+        let port = publisher
+            .endpoint()
+            .rsplit(':')
+            .next()
+            .and_then(|port| port.parse().ok())
+            .expect("a port");
         Some((Self::new(publisher), port))
     }
 
     /// Publishes that it holds the block of these tokens.
-    async fn store(&mut self, topic: &str, token: u32) {
+    fn store(&mut self, topic: &str, token: u32) {
         let stored = Stored {
             hashes: vec![token.into()],
             parent: None,
@@ -78,10 +82,8 @@ impl Rank {
         };
         let mut payload = Vec::new();
         encode(0.0, &[KvEvent::Stored(stored)], None, &mut payload);
-        let mut message = ZmqMessage::from(topic.to_owned());
-        message.push_back(self.number.to_be_bytes().to_vec().into());
-        message.push_back(payload.into());
-        self.publisher.send(message).await.expect("published");
+        let number = self.number.to_be_bytes().to_vec();
+        self.publisher.publish(&[topic.to_owned().into(), number.into(), payload.into()]);
         self.number += 1;
     }
 }
@@ -110,7 +112,7 @@ async fn publish_until_held(ear: &Ear, topic: &str, ranks: &mut [(&mut Rank, u32
     while ear.0.lock().1 != expected {
         assert!(begin.elapsed() < DEADLINE, "waited in vain: {:?}", ear.0.lock());
         for (rank, token) in &mut *ranks {
-            rank.store(topic, *token).await;
+            rank.store(topic, *token);
         }
         steps.tick().await;
     }
@@ -127,16 +129,17 @@ async fn engines_are_followed_and_counted_by_name() {
 async fn engines_that_connect_are_followed_by_the_name_in_their_topics() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let at = format!("ipc://{}", directory.path().join("events").display());
-    let mut publisher = PubSocket::new();
     let connecting = at.clone();
     let connected = tokio::spawn(async move {
         let begin = std::time::Instant::now();
         // The picker listens in a moment.
-        while publisher.connect(&connecting).await.is_err() {
+        loop {
+            if let Ok(publisher) = Publisher::connect(&connecting).await {
+                return publisher;
+            }
             assert!(begin.elapsed() < DEADLINE, "nobody listens");
             tokio::task::yield_now().await;
         }
-        publisher
     });
     let settings = EngineSettings { port: None, bind: Some(at), ..settings() };
     let publisher = async { connected.await.expect("it connects") };
@@ -145,7 +148,7 @@ async fn engines_that_connect_are_followed_by_the_name_in_their_topics() {
 
 /// What an engine publishes is known, and counted.
 async fn check_followed(
-    publisher: impl Future<Output = PubSocket>,
+    publisher: impl Future<Output = Publisher>,
     settings: EngineSettings,
     engine_topic: &str,
 ) {

@@ -3,13 +3,12 @@
 use super::testkit::*;
 use stator_protos::hash::SequenceHash;
 use std::collections::BTreeSet;
-use zeromq::{PubSocket, Socket};
 
 /// A feed that stands, with these blocks.
 async fn standing(blocks: u32) -> Bed {
     let mut bed = Bed::start(Log::default(), true).await;
     for block in 0..blocks {
-        bed.publish(stored(block)).await;
+        bed.publish(stored(block));
     }
     bed.until_holds("the feed stands", &chain(blocks)).await;
     bed
@@ -31,7 +30,7 @@ async fn a_look_sees_parents_first() {
 async fn a_look_sees_what_the_sink_was_told_and_nothing_else() {
     let mut bed = standing(1).await;
     for block in 1..40 {
-        bed.publish(stored(block)).await;
+        bed.publish(stored(block));
         let index = bed.index.clone();
         let look = bed.control.look(move |view| {
             let told: BTreeSet<_> = index.0.lock().blocks.keys().copied().collect();
@@ -59,7 +58,7 @@ async fn a_cache_that_was_reset_is_empty_before_the_engine_says_so() {
     let state = bed.state();
     assert!(state.known && state.holds(&[]), "{state:?}");
     assert_eq!(state.lives.len(), 1);
-    bed.publish(batch(&[Event::Cleared, Event::Stored(0)])).await;
+    bed.publish(batch(&[Event::Cleared, Event::Stored(0)]));
     bed.until_holds("what came since", &chain(1)).await;
     assert_eq!(bed.state().lives.len(), 1);
 }
@@ -71,7 +70,7 @@ async fn no_replay_brings_back_what_a_reset_took_away() {
     bed.listen_again().await;
     bed.until("another life", |state| state.lives.len() > 1 && state.known).await;
     assert!(bed.state().holds(&[]), "the engine still remembers what it stored");
-    bed.publish(batch(&[Event::Cleared, Event::Stored(0)])).await;
+    bed.publish(batch(&[Event::Cleared, Event::Stored(0)]));
     bed.until_holds("what came since", &chain(1)).await;
     // From here on its memory is right, and believed.
     bed.listen_again().await;
@@ -85,8 +84,8 @@ async fn a_reset_says_nothing_about_another_process() {
     let mut bed = Bed::start(Log::default(), true).await;
     // Far beyond what the other process will have told when it is asked.
     bed.next = 1_000_000;
-    bed.publish(stored(0)).await;
-    bed.publish(stored(1)).await;
+    bed.publish(stored(0));
+    bed.publish(stored(1));
     bed.until_holds("the feed stands", &chain(2)).await;
     bed.control.cleared().await;
     // Nobody said that it was replaced; its numbers do.
@@ -108,16 +107,14 @@ async fn a_process_that_was_replaced_holds_nothing_at_once() {
     bed.control.restarted().await;
     assert!(bed.state().lives.len() > 1);
     assert!(!bed.state().holds(&chain(2)));
-    bed.publish(stored(0)).await;
+    bed.publish(stored(0));
     bed.until_holds("the new process's", &chain(1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_is_gone_is_not_known() {
     let mut bed = standing(2).await;
-    let at = bed.publisher.binds().keys().next().expect("it is bound").clone();
-    bed.publisher.unbind(at).await.expect("unbound");
-    bed.publisher = PubSocket::new();
+    bed.listen_elsewhere().await;
     bed.control.restarted().await;
     let view = bed.control.look(|view| (view.known, view.blocks().count()));
     assert_eq!(view.await, Some((false, 0)));

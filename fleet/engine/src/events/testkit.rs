@@ -8,12 +8,12 @@ use stator_fleet::subscribe::Subscription;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::{Generation, WorkerId, WorkerRank};
+use stator_zmtp::{Publisher, Router};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 /// Longest wait for anything that must happen.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
@@ -102,7 +102,7 @@ pub(super) struct Log {
 }
 
 pub(super) struct Bed {
-    pub(super) publisher: PubSocket,
+    pub(super) publisher: Publisher,
     pub(super) log: Arc<Mutex<Log>>,
     pub(super) index: Arc<Index>,
     pub(super) metrics: FollowMetrics,
@@ -113,17 +113,16 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) async fn start(log: Log, with_replay: bool) -> Self {
-        let mut publisher = PubSocket::new();
-        let at = publisher.bind("tcp://127.0.0.1:0").await.expect("a port");
-        let mut replayer = RouterSocket::new();
-        let replay_at = replayer.bind("tcp://127.0.0.1:0").await.expect("a port");
+        let publisher = Publisher::bind("tcp://127.0.0.1:0").await.expect("a port");
+        let router = Router::bind("tcp://127.0.0.1:0").await.expect("a port");
+        let (endpoint, replay_at) = (publisher.endpoint().to_owned(), router.endpoint().to_owned());
         let log = Arc::new(Mutex::new(log));
-        tokio::spawn(serve_replays(replayer, log.clone()));
+        tokio::spawn(serve_replays(router, log.clone()));
         let (index, metrics) = (Arc::new(Index::default()), FollowMetrics::default());
         let prefixes = vec!["kv@".to_owned()];
         let source = Source::Zmq {
-            subscription: Subscription { endpoint: at.to_string(), prefixes, silence: None },
-            replay_endpoint: with_replay.then(|| replay_at.to_string()),
+            subscription: Subscription { endpoint, prefixes, silence: None },
+            replay_endpoint: with_replay.then_some(replay_at),
         };
         let follower = Follower::new(WORKER, source, FollowSettings::new(BLOCK), index.clone())
             .counted(metrics.clone(), Arc::default());
@@ -133,18 +132,16 @@ impl Bed {
         Self { publisher, log, index, metrics, control, next, follower: running }
     }
 
-    pub(super) async fn send(&mut self, number: u64, payload: Bytes) {
-        let mut message = ZmqMessage::from("kv@pod@model");
-        message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
-        message.push_back(payload);
-        self.publisher.send(message).await.expect("published");
+    pub(super) fn send(&self, number: u64, payload: Bytes) {
+        let number = Bytes::copy_from_slice(&number.to_be_bytes());
+        self.publisher.publish(&[Bytes::from_static(b"kv@pod@model"), number, payload]);
     }
 
     /// Publishes a batch; the engine remembers it.
-    pub(super) async fn publish(&mut self, payload: Bytes) {
+    pub(super) fn publish(&mut self, payload: Bytes) {
         self.log.lock().batches.push((self.next, payload.clone()));
         self.next += 1;
-        self.send(self.next - 1, payload).await;
+        self.send(self.next - 1, payload);
     }
 
     /// A batch that is published when nobody hears.
@@ -161,7 +158,7 @@ impl Bed {
         let mut steps = tokio::time::interval(Duration::from_millis(1));
         while !done(&self.state()) {
             assert!(begin.elapsed() < DEADLINE, "waited in vain: {what}: {:?}", self.state());
-            self.publish(batch(&[])).await;
+            self.publish(batch(&[]));
             steps.tick().await;
         }
     }
@@ -176,10 +173,17 @@ impl Bed {
 
     /// Listens anew at the same place: who was connected is not any more.
     pub(super) async fn listen_again(&mut self) {
-        let at = self.publisher.binds().keys().next().expect("it is bound").clone();
-        self.publisher.unbind(at.clone()).await.expect("unbound");
-        self.publisher = PubSocket::new();
-        self.publisher.bind(&at.to_string()).await.expect("the same port");
+        let at = self.listen_elsewhere().await;
+        self.publisher = Publisher::bind(&at).await.expect("the same port");
+    }
+
+    /// Listens anew where nobody connects; returns where it was.
+    pub(super) async fn listen_elsewhere(&mut self) -> String {
+        let elsewhere = Publisher::bind("tcp://127.0.0.1:0").await.expect("a port");
+        let before = std::mem::replace(&mut self.publisher, elsewhere);
+        let at = before.endpoint().to_owned();
+        before.close().await;
+        at
     }
 }
 
@@ -192,11 +196,11 @@ impl State {
     }
 }
 
-async fn serve_replays(mut socket: RouterSocket, log: Arc<Mutex<Log>>) {
+async fn serve_replays(mut router: Router, log: Arc<Mutex<Log>>) {
     loop {
-        let request = socket.recv().await.expect("a request").into_vec();
-        assert_eq!(request.len(), 3, "a stock engine takes nothing else");
-        let start = u64::from_be_bytes(request[2].as_ref().try_into().expect("8 bytes"));
+        let request = router.recv().await;
+        assert_eq!(request.frames.len(), 2, "a stock engine takes nothing else");
+        let start = u64::from_be_bytes(request.frames[1].as_ref().try_into().expect("8 bytes"));
         let (batches, without_topic) = {
             let mut log = log.lock();
             log.asked.push(start);
@@ -207,14 +211,12 @@ async fn serve_replays(mut socket: RouterSocket, log: Arc<Mutex<Log>>) {
         let topic = Bytes::from_static(b"kv@pod@model");
         let answers = batches.map(|(number, payload)| (topic.clone(), number, payload));
         for (topic, number, payload) in answers.chain([end]) {
-            let mut message = ZmqMessage::from(request[0].clone());
-            message.push_back(Bytes::new());
+            let mut answer = vec![Bytes::new()];
             if !without_topic {
-                message.push_back(topic);
+                answer.push(topic);
             }
-            message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
-            message.push_back(payload);
-            socket.send(message).await.expect("answered");
+            answer.extend([Bytes::copy_from_slice(&number.to_be_bytes()), payload]);
+            request.reply.send(&answer).await.expect("answered");
         }
     }
 }

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored, encode};
+use stator_zmtp::{Publisher, Router};
 use std::path::Path;
 use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
-use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 /// Topic of all events.
 const TOPIC: &[u8] = b"kv-events";
@@ -35,7 +35,7 @@ pub(crate) struct Order {
 
 /// The publisher.
 pub(crate) struct Events {
-    publisher: Mutex<PubSocket>,
+    publisher: Mutex<Publisher>,
     /// All messages so far; their numbers are their places.
     sent: Arc<SyncMutex<Vec<Bytes>>>,
     sources: Value,
@@ -46,10 +46,8 @@ impl Events {
     pub(crate) async fn bind(folder: &Path) -> Result<Self, Failure> {
         let at = |name: &str| format!("ipc://{}", folder.join(name).display());
         let (publish, replay) = (at("events"), at("replay"));
-        let mut publisher = PubSocket::new();
-        publisher.bind(&publish).await?;
-        let mut replays = RouterSocket::new();
-        replays.bind(&replay).await?;
+        let publisher = Publisher::bind(&publish).await?;
+        let replays = Router::bind(&replay).await?;
         let sent = Arc::new(SyncMutex::new(Vec::new()));
         tokio::spawn(answer(replays, sent.clone()));
         let sources = json!({"0": {
@@ -67,7 +65,7 @@ impl Events {
     pub(crate) async fn publish(&self, order: Order) -> Result<f64, Failure> {
         // Made before any is sent: an engine's other process does that.
         let payloads: Vec<Bytes> = payloads(&order);
-        let mut publisher = self.publisher.lock().await;
+        let publisher = self.publisher.lock().await;
         let start = Instant::now();
         let mut blocks = 0;
         for payload in payloads {
@@ -76,10 +74,8 @@ impl Events {
                 sent.push(payload.clone());
                 sent.len() as u64 - 1
             };
-            let mut message = ZmqMessage::from(Bytes::from_static(TOPIC));
-            message.push_back(Bytes::copy_from_slice(&number.to_be_bytes()));
-            message.push_back(payload);
-            publisher.send(message).await?;
+            let number = Bytes::copy_from_slice(&number.to_be_bytes());
+            publisher.publish(&[Bytes::from_static(TOPIC), number, payload]);
             blocks += BLOCKS_PER_EVENT * EVENTS_PER_BATCH;
             match blocks.checked_mul(1_000_000).and_then(|blocks| blocks.checked_div(order.rate)) {
                 Some(due_us) => {
@@ -138,33 +134,22 @@ fn hash(block: u64) -> u64 {
 }
 
 /// Answers replay requests, one after the other.
-async fn answer(mut socket: RouterSocket, sent: Arc<SyncMutex<Vec<Bytes>>>) {
-    while let Ok(request) = socket.recv().await {
-        let frames = request.into_vec();
-        let [peer, _, start] = &frames[..] else { continue };
+async fn answer(mut router: Router, sent: Arc<SyncMutex<Vec<Bytes>>>) {
+    loop {
+        let request = router.recv().await;
+        let [_, start] = &request.frames[..] else { continue };
         let Ok(start) = start.as_ref().try_into().map(u64::from_be_bytes) else { continue };
         let payloads = sent.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let numbered = (0u64..).zip(payloads).skip(usize::try_from(start).unwrap_or(usize::MAX));
         for (number, payload) in numbered {
             let number = Bytes::copy_from_slice(&number.to_be_bytes());
-            if send(&mut socket, [peer, &Bytes::from_static(TOPIC), &number, &payload])
-                .await
-                .is_err()
-            {
+            let answer = [Bytes::new(), Bytes::from_static(TOPIC), number, payload];
+            if request.reply.send(&answer).await.is_err() {
                 break;
             }
         }
         // A peer that is gone needs no end.
         let end = Bytes::from_static(&END);
-        let _ = send(&mut socket, [peer, &Bytes::new(), &end, &Bytes::new()]).await;
+        let _ = request.reply.send(&[Bytes::new(), Bytes::new(), end, Bytes::new()]).await;
     }
-}
-
-async fn send(socket: &mut RouterSocket, frames: [&Bytes; 4]) -> zeromq::ZmqResult<()> {
-    let [peer, topic, number, payload] = frames.map(Bytes::clone);
-    let mut message = ZmqMessage::from(peer);
-    for frame in [Bytes::new(), topic, number, payload] {
-        message.push_back(frame);
-    }
-    socket.send(message).await
 }

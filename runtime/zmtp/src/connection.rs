@@ -1,0 +1,178 @@
+//! One connection: its handshake, and messages in both directions.
+
+use crate::Error;
+use crate::endpoint::Halves;
+use crate::frame::{Decoder, Incoming, Limits, encode, encode_command};
+use crate::handshake::{
+    GREETING_BYTES, Kind, VERSION_BYTES, check_greeting, check_ready, check_version, encode_ready,
+    greeting,
+};
+use bytes::{Buf, Bytes, BytesMut};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// Longest wait for a peer to say who it is.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What a peer may send before it is known.
+const HANDSHAKE_LIMITS: Limits = Limits { frames: 1, bytes: 4096 };
+/// Room for one read: at first, and of a peer that fills it.
+const READ_BYTES: (usize, usize) = (4 << 10, 64 << 10);
+/// The longest ping; its answer repeats what it brings.
+const PING_BYTES_MAX: usize = 64;
+
+/// A connection whose peer is known.
+pub(crate) struct Connection {
+    reader: Box<dyn AsyncRead + Send + Sync + Unpin>,
+    writer: Box<dyn AsyncWrite + Send + Sync + Unpin>,
+    input: BytesMut,
+    output: BytesMut,
+    decoder: Decoder,
+    room: usize,
+    minor_version: u8,
+}
+
+impl Connection {
+    /// Shakes hands; afterwards the peer may send as much as `limits` say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] of any kind but [`Error::Endpoint`].
+    pub(crate) async fn open(halves: Halves, kind: Kind, limits: Limits) -> Result<Self, Error> {
+        let (reader, writer) = halves;
+        let mut connection = Self {
+            reader,
+            writer,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            decoder: Decoder::new(HANDSHAKE_LIMITS),
+            room: READ_BYTES.0,
+            minor_version: 0,
+        };
+        match timeout(HANDSHAKE_TIMEOUT, connection.shake_hands(kind)).await {
+            Ok(done) => done?,
+            Err(_) => {
+                let silent = format!("does not say who it is within {HANDSHAKE_TIMEOUT:?}");
+                return Err(Error::Unfit(silent));
+            }
+        }
+        connection.decoder = Decoder::new(limits);
+        Ok(connection)
+    }
+
+    async fn shake_hands(&mut self, kind: Kind) -> Result<(), Error> {
+        self.writer.write_all(&greeting()).await?;
+        let mut theirs = [0; GREETING_BYTES];
+        let (begin, rest) = theirs.split_at_mut(VERSION_BYTES);
+        self.reader.read_exact(begin).await?;
+        check_version(begin.first_chunk().expect("so long"))?;
+        self.reader.read_exact(rest).await?;
+        self.minor_version = check_greeting(&theirs)?;
+        encode_ready(kind, &mut self.output);
+        match self.next().await? {
+            Incoming::Command(name, data) => check_ready(kind, &name, data),
+            Incoming::Message(_) => Err(Error::Unfit("does not say who it is".into())),
+        }
+    }
+
+    /// Whether the peer knows commands for subscriptions.
+    pub(crate) fn knows_subscriptions(&self) -> bool {
+        self.minor_version > 0
+    }
+
+    /// What comes next. Meanwhile, what there is to write is written, and pings are answered.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], [`Error::Io`] and [`Error::Malformed`]: the connection is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Result<Incoming, Error> {
+        loop {
+            match self.come()? {
+                Some(incoming) => return Ok(incoming),
+                None => self.exchange().await?,
+            }
+        }
+    }
+
+    /// As [`Connection::next`], but `None` as soon as there is nothing left to write.
+    pub(crate) async fn next_or_written(&mut self) -> Result<Option<Incoming>, Error> {
+        loop {
+            match self.come()? {
+                Some(incoming) => return Ok(Some(incoming)),
+                None if self.output.is_empty() => return Ok(None),
+                None => self.exchange().await?,
+            }
+        }
+    }
+
+    /// What has come already.
+    fn come(&mut self) -> Result<Option<Incoming>, Error> {
+        loop {
+            match self.decoder.decode(&mut self.input)? {
+                Some(Incoming::Command(name, data)) if name == "PING" => self.pong(&data),
+                Some(Incoming::Command(name, _)) if name == "PONG" => {}
+                come => return Ok(come),
+            }
+        }
+    }
+
+    /// Reads something or writes something.
+    async fn exchange(&mut self) -> Result<(), Error> {
+        self.input.reserve(self.room);
+        tokio::select! {
+            read = self.reader.read_buf(&mut self.input) => match read? {
+                0 => return Err(Error::Closed),
+                read => if read >= self.room {
+                    self.room = (self.room * 2).min(READ_BYTES.1);
+                },
+            },
+            written = self.writer.write_buf(&mut self.output), if !self.output.is_empty() => {
+                written?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pong(&mut self, ping: &[u8]) {
+        // Before its content is a time to live, which tells nothing that a closed socket does not.
+        // Who pings without reading the answers gets no more of them.
+        if ping.len() <= PING_BYTES_MAX && self.output.len() < READ_BYTES.1 {
+            encode_command("PONG", ping.get(2..).unwrap_or_default(), &mut self.output);
+        }
+    }
+
+    /// Appends a message to what there is to write.
+    pub(crate) fn put(&mut self, frames: &[Bytes]) {
+        encode(frames, &mut self.output);
+    }
+
+    /// Appends a command to what there is to write.
+    pub(crate) fn put_command(&mut self, name: &str, data: &[u8]) {
+        encode_command(name, data, &mut self.output);
+    }
+
+    /// Where encoded messages are appended; empty once all of it is written.
+    pub(crate) fn output(&mut self) -> &mut BytesMut {
+        &mut self.output
+    }
+
+    /// Writes what there is to write.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]: the connection is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: the rest is written with what comes next.
+    pub(crate) async fn flush(&mut self) -> Result<(), Error> {
+        while self.output.has_remaining() {
+            self.writer.write_buf(&mut self.output).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! Questions of many, each answered to who asked.
+
+use crate::Error;
+use crate::connection::Connection;
+use crate::endpoint::Halves;
+use crate::frame::{Incoming, Limits, Message, encode};
+use crate::handshake::Kind;
+use crate::outbox::{Gone, Outbox};
+use crate::server::Server;
+use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// What one who asks may send.
+const LIMITS: Limits = Limits { frames: 16, bytes: 64 << 10 };
+/// Requests of all that may wait to be received; who asks beyond that is read no further.
+const REQUESTS_MAX: usize = 64;
+/// Answers that may wait for one peer, and their bytes.
+const ANSWERS_MAX: (usize, usize) = (4096, 1 << 20);
+
+/// A ROUTER socket. Dropping it closes it.
+pub struct Router {
+    server: Server,
+    requests: mpsc::Receiver<Request>,
+}
+
+/// A message, and the way back to who sent it.
+pub struct Request {
+    /// Its frames, without the identity that other ROUTER sockets put before them.
+    pub frames: Message,
+    /// Where answers go.
+    pub reply: Reply,
+}
+
+/// The way to one peer.
+#[derive(Clone)]
+pub struct Reply(Arc<Outbox>);
+
+impl Router {
+    /// Listens at `endpoint`, `tcp://host:port` or `ipc:///path`; the port may be 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Endpoint`] and [`Error::Io`].
+    pub async fn bind(endpoint: &str) -> Result<Self, Error> {
+        let (sender, requests) = mpsc::channel(REQUESTS_MAX);
+        let server = Server::bind(endpoint, move |halves| serve(sender.clone(), halves)).await?;
+        Ok(Self { server, requests })
+    }
+
+    /// Where it is reached: what it was bound to, with the real port.
+    pub fn endpoint(&self) -> &str {
+        self.server.endpoint()
+    }
+
+    /// The next request of any peer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub async fn recv(&mut self) -> Request {
+        self.requests.recv().await.expect("the server, which has a sender, is ours")
+    }
+
+    /// Closes it: afterwards the endpoint may be bound again.
+    pub async fn close(self) {
+        self.server.close().await;
+    }
+}
+
+impl Reply {
+    /// Sends a message of at least one frame; waits while the peer takes none.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`]: the peer is.
+    pub async fn send(&self, frames: &[Bytes]) -> Result<(), Gone> {
+        let mut out = BytesMut::new();
+        encode(frames, &mut out);
+        self.0.push(out.freeze()).await
+    }
+}
+
+/// Closes the way to a peer when its connection is over.
+struct Open(Arc<Outbox>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+async fn serve(requests: mpsc::Sender<Request>, halves: Halves) -> Result<(), Error> {
+    let mut connection = Connection::open(halves, Kind::Router, LIMITS).await?;
+    let open = Open(Arc::new(Outbox::new(ANSWERS_MAX.0, ANSWERS_MAX.1)));
+    loop {
+        if let Some(Incoming::Message(frames)) = open.0.serve(&mut connection).await? {
+            let request = Request { frames, reply: Reply(open.0.clone()) };
+            if requests.send(request).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+}
