@@ -6,7 +6,9 @@ use parking_lot::Mutex;
 use stator_protos::discovery::{AgentRecord, ProfileRecord};
 use stator_protos::hash::SequenceHash;
 use stator_protos::worker::worker_client::WorkerClient;
-use stator_protos::worker::{DescribeRequest, ModelFilesRequest, Output, SnapshotRequest, Submit};
+use stator_protos::worker::{
+    AgentDescription, DescribeRequest, ModelFilesRequest, Output, SnapshotRequest, Submit,
+};
 use stator_protos::{Generation, WorkerRank};
 use stator_runtime::dial::{Dial, DialError};
 use std::future::poll_fn;
@@ -16,6 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tonic::Streaming;
 use tonic::transport::Channel;
 
 /// Limits and timing of the connections to one agent.
@@ -190,15 +193,23 @@ impl AgentClient {
         TokenStream { state }
     }
 
-    /// Who the agent is, and which workers it has: its discovery record.
+    /// Who the agent is, and which workers it has: its discovery record, now and as it changes.
     ///
     /// # Errors
     ///
-    /// The agent's or the connection's status; `data_loss` when the answer is no record.
+    /// The agent's or the connection's status.
+    pub async fn records(&self) -> Result<Records, tonic::Status> {
+        let asked = self.questions.clone().describe(DescribeRequest {}).await?;
+        Ok(Records(asked.into_inner()))
+    }
+
+    /// The agent's discovery record now.
+    ///
+    /// # Errors
+    ///
+    /// As [`AgentClient::records`] and [`Records::next`].
     pub async fn describe(&self) -> Result<AgentRecord, tonic::Status> {
-        let description = self.questions.clone().describe(DescribeRequest {}).await?.into_inner();
-        serde_json::from_str(&description.record_json)
-            .map_err(|error| tonic::Status::data_loss(format!("not a discovery record: {error}")))
+        self.records().await?.next().await
     }
 
     /// The files that the agent has for `model`, by base name.
@@ -246,6 +257,26 @@ impl AgentClient {
             snapshot.blocks.extend(chunk.sequence_hashes.into_iter().map(SequenceHash));
         }
         snapshot.ok_or_else(|| tonic::Status::data_loss("empty snapshot"))
+    }
+}
+
+/// What an agent says of itself.
+#[derive(Debug)]
+pub struct Records(Streaming<AgentDescription>);
+
+impl Records {
+    /// The present record at first, then each that is another.
+    ///
+    /// # Errors
+    ///
+    /// The agent's or the connection's status, `unavailable` when the agent ends; `data_loss` when
+    /// the answer is no record.
+    pub async fn next(&mut self) -> Result<AgentRecord, tonic::Status> {
+        let Some(description) = self.0.message().await? else {
+            return Err(tonic::Status::unavailable("the agent ends"));
+        };
+        serde_json::from_str(&description.record_json)
+            .map_err(|error| tonic::Status::data_loss(format!("not a discovery record: {error}")))
     }
 }
 

@@ -23,7 +23,7 @@ pub mod subscribe;
 
 pub use admission::{AdmitError, Admitted, Attempt, Gate, GateStats, Grant};
 pub use agent::follow as follow_agent;
-pub use client::{AgentClient, ClientSettings, Snapshot, StreamError, TokenStream};
+pub use client::{AgentClient, ClientSettings, Records, Snapshot, StreamError, TokenStream};
 pub use entrance::Prompt;
 pub use metrics::FleetMetrics;
 pub use place::{Kept, Place};

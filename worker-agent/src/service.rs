@@ -8,7 +8,7 @@ use crate::metrics::AgentMetrics;
 use crate::outbox::{Outbox, Refused, Route};
 use crate::translate;
 use crate::worker::{Command, Prefill, Prefilled, Status as WorkerStatus, Submission};
-use futures::stream::{self, Stream};
+use futures::stream::{self, Stream, StreamExt};
 use rustc_hash::FxHashMap;
 use stator_protos::discovery::AgentRecord;
 use stator_protos::worker::generate_input::Input;
@@ -24,6 +24,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Hashes in one chunk of a snapshot at most.
@@ -246,25 +247,31 @@ fn frames(outbox: Arc<Outbox>, alive: oneshot::Sender<()>) -> Frames {
     }))
 }
 
+/// An agent's records, as they change.
+type Descriptions = Pin<Box<dyn Stream<Item = Result<AgentDescription, Status>> + Send>>;
+
+fn description(record: &AgentRecord) -> Result<AgentDescription, Status> {
+    let record_json = serde_json::to_string(record)
+        .map_err(|error| Status::internal(format!("cannot write the record: {error}")))?;
+    let (agent_id, version) = (record.agent_id.clone(), env!("CARGO_PKG_VERSION").into());
+    Ok(AgentDescription { agent_id, version, record_json })
+}
+
 type Chunks = tokio_stream::Iter<std::vec::IntoIter<Result<SnapshotChunk, Status>>>;
 
 #[tonic::async_trait]
 impl Worker for Service {
+    type DescribeStream = Descriptions;
     type GenerateStream = Frames;
     type SnapshotStream = Chunks;
 
     async fn describe(
         &self,
         _: Request<DescribeRequest>,
-    ) -> Result<Response<AgentDescription>, Status> {
-        let record = self.0.record.borrow().clone();
-        let record_json = serde_json::to_string(&record)
-            .map_err(|error| Status::internal(format!("cannot write the record: {error}")))?;
-        Ok(Response::new(AgentDescription {
-            agent_id: record.agent_id,
-            version: env!("CARGO_PKG_VERSION").into(),
-            record_json,
-        }))
+    ) -> Result<Response<Descriptions>, Status> {
+        let ended = self.0.ended.clone();
+        let records = WatchStream::new(self.0.record.clone()).map(|record| description(&record));
+        Ok(Response::new(Box::pin(records.take_until(async move { ended.wait().await }))))
     }
 
     async fn model_files(

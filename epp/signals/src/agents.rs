@@ -11,7 +11,9 @@ use crate::{LoadSink, SignalMetrics, WorkerSink};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use stator_epp_scheduler::{CacheConfig, Endpoint, Equipment, Lora};
-use stator_fleet::{AgentClient, ClientSettings, FleetMetrics, KvSink, Members, follow_agent};
+use stator_fleet::{
+    AgentClient, ClientSettings, FleetMetrics, KvSink, Members, Records, follow_agent,
+};
 use stator_placement::Worker;
 use stator_protos::discovery::{AgentRecord, ProfileRecord};
 use stator_protos::hash::SequenceHash;
@@ -20,10 +22,10 @@ use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 /// Label of a pod whose value is the port of its agent.
 pub const AGENT_PORT_LABEL: &str = "stator.dev/agent-port";
@@ -36,8 +38,8 @@ const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct AgentSettings {
     /// Port of the agents of pods without [`AGENT_PORT_LABEL`]; `None`: they have none.
     pub port: Option<u16>,
-    /// How often an agent is asked who it is, 1 s by default: lives and draining show there.
-    pub poll: Duration,
+    /// How long after its last try a silent agent is asked again, 1 s by default.
+    pub retry: Duration,
     /// Tokens per block of our index; an agent with other blocks is not followed.
     pub block_size: NonZeroU32,
     /// Connections to agents: over TLS where [`ClientSettings::dial`] says whom to trust.
@@ -48,7 +50,7 @@ impl AgentSettings {
     /// The default settings for an index of such blocks.
     pub fn new(block_size: NonZeroU32) -> Self {
         let client = ClientSettings::default();
-        Self { port: None, poll: Duration::from_secs(1), block_size, client }
+        Self { port: None, retry: Duration::from_secs(1), block_size, client }
     }
 
     /// Where an endpoint's agent is; `None` if it has none, or its label is no port.
@@ -143,99 +145,149 @@ impl Shared {
     }
 }
 
-/// Why an agent is not followed.
-enum Fault {
-    /// It does not say who it is.
-    Silent(String),
-    /// What it says does not fit.
-    Unfit(String),
-}
-
 /// Follows one endpoint's agent until dropped.
 async fn follow(shared: Arc<Shared>, worker: WorkerRank, agent: SocketAddr) {
-    let settings = &shared.settings;
     shared.set_unfollowed(|unfollowed| unfollowed.remove(&worker));
-    let endpoint = settings.client.dial.endpoint(agent);
-    let client = match AgentClient::connect(&endpoint, &settings.client) {
+    let endpoint = shared.settings.client.dial.endpoint(agent);
+    let client = match AgentClient::connect(&endpoint, &shared.settings.client) {
         Ok(client) => Arc::new(client),
         Err(error) => {
             tracing::error!(%agent, %error, "not an address of an agent");
             return;
         }
     };
-    let mut feed: Option<Feed> = None;
-    let mut polls = tokio::time::interval(settings.poll);
-    polls.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tries = tokio::time::interval(shared.settings.retry);
+    tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut pod = Pod { shared, worker, agent, client, known: None, feed: None };
     loop {
-        polls.tick().await;
-        match describe(&client, &shared, worker, agent).await {
-            Ok(record) => {
-                shared.set_unfollowed(|unfollowed| unfollowed.remove(&worker));
-                if let Some(feed) = feed.as_ref().filter(|feed| feed.fits(&record)) {
-                    feed.record.send_if_modified(|known| {
-                        let changed = *known != record;
-                        *known = record;
-                        changed
-                    });
-                } else {
-                    // The old one first: its workers leave before they come again.
-                    drop(feed.take());
-                    feed = Some(Feed::start(&shared, worker, client.clone(), record));
-                }
-            }
-            Err(fault) => {
-                shared.metrics.agents_failed.inc();
-                let reason = match fault {
-                    // The feed notices by itself if the agent is gone.
-                    Fault::Silent(reason) => reason,
-                    Fault::Unfit(reason) => {
-                        if feed.take().is_some() {
-                            // That takes it for gone, and its engine is there.
-                            shared.load.accepting(worker, true);
-                        }
-                        reason
-                    }
-                };
-                let begins =
-                    feed.is_none() && shared.set_unfollowed(|unfollowed| unfollowed.insert(worker));
-                if begins {
-                    tracing::warn!(%worker, %agent, reason, "an agent cannot be followed");
-                } else {
-                    tracing::debug!(%worker, %agent, reason, "an agent cannot be followed");
-                }
-            }
-        }
+        beside(&mut pod.feed, tries.tick()).await;
+        // The feed notices by itself if the agent is gone.
+        let reason = pod.listen().await;
+        pod.cannot_be_followed(&reason);
     }
 }
 
-/// The agent's record as far as it concerns the endpoint `worker`, and with addresses that are
-/// reached from here.
-async fn describe(
-    client: &AgentClient,
-    shared: &Shared,
+/// An endpoint whose agent is followed.
+struct Pod {
+    shared: Arc<Shared>,
     worker: WorkerRank,
     agent: SocketAddr,
-) -> Result<AgentRecord, Fault> {
-    let mut record = match tokio::time::timeout(DESCRIBE_TIMEOUT, client.describe()).await {
-        Ok(record) => record.map_err(|status| Fault::Silent(status.to_string()))?,
-        Err(_) => return Err(Fault::Silent(format!("no answer within {DESCRIBE_TIMEOUT:?}"))),
-    };
-    let (found, ours) = (record.model.block_size, shared.settings.block_size.get());
-    if found != ours {
-        return Err(Fault::Unfit(format!("its blocks have {found} tokens, ours {ours}")));
+    client: Arc<AgentClient>,
+    /// The agent, and which of its workers is the endpoint's: the others may come and go.
+    known: Option<(String, WorkerRank)>,
+    feed: Option<Feed>,
+}
+
+impl Pod {
+    /// Obeys what the agent says of itself, until it is silent; returns why.
+    async fn listen(&mut self) -> String {
+        let first = tokio::time::timeout(DESCRIBE_TIMEOUT, first_record(&self.client));
+        let (mut records, mut record) = match beside(&mut self.feed, first).await {
+            Ok(Ok(first)) => first,
+            Ok(Err(reason)) => return reason,
+            Err(_) => return format!("no answer within {DESCRIBE_TIMEOUT:?}"),
+        };
+        loop {
+            self.obey(record);
+            record = match beside(&mut self.feed, records.next()).await {
+                Ok(record) => record,
+                Err(status) => return status.to_string(),
+            };
+        }
     }
-    let place = usize::from(worker.rank);
-    let Some(theirs) = record.workers.get(place).copied() else {
-        let found = record.workers.len();
-        return Err(Fault::Unfit(format!("it has {found} workers, none for port {place}")));
-    };
-    record.workers = vec![theirs];
-    for endpoint in [&mut record.events_endpoint, &mut record.replay_endpoint] {
-        reached_at(endpoint, agent);
+
+    fn obey(&mut self, record: AgentRecord) {
+        let record = match self.narrowed(record) {
+            Ok(record) => record,
+            Err(reason) => {
+                if self.feed.take().is_some() {
+                    // That takes it for gone, and its engine is there.
+                    self.shared.load.accepting(self.worker, true);
+                }
+                return self.cannot_be_followed(&reason);
+            }
+        };
+        self.shared.set_unfollowed(|unfollowed| unfollowed.remove(&self.worker));
+        if let Some(feed) = self.feed.as_ref().filter(|feed| feed.fits(&record)) {
+            feed.record.send_if_modified(|known| {
+                let changed = *known != record;
+                *known = record;
+                changed
+            });
+            return;
+        }
+        // The old one first: its workers leave before they come again.
+        drop(self.feed.take());
+        if record.workers.is_empty() {
+            // Nobody who could leave has come.
+            self.shared.load.accepting(self.worker, false);
+        }
+        self.feed = Some(Feed::start(&self.shared, self.worker, self.client.clone(), record));
     }
-    // Only discovery by directory has leases.
-    record.lease_expires_unix_ms = 0;
-    Ok(record)
+
+    fn cannot_be_followed(&self, reason: &str) {
+        self.shared.metrics.agents_failed.inc();
+        let (worker, agent) = (self.worker, self.agent);
+        let begins = self.feed.is_none()
+            && self.shared.set_unfollowed(|unfollowed| unfollowed.insert(worker));
+        if begins {
+            tracing::warn!(%worker, %agent, reason, "an agent cannot be followed");
+        } else {
+            tracing::debug!(%worker, %agent, reason, "an agent cannot be followed");
+        }
+    }
+
+    /// The agent's record as far as it concerns the endpoint, with addresses that are reached from
+    /// here. It has no worker while the endpoint's is down.
+    ///
+    /// # Errors
+    ///
+    /// Why the agent does not fit.
+    fn narrowed(&mut self, mut record: AgentRecord) -> Result<AgentRecord, String> {
+        let (found, ours) = (record.model.block_size, self.shared.settings.block_size.get());
+        if found != ours {
+            return Err(format!("its blocks have {found} tokens, ours {ours}"));
+        }
+        let place = usize::from(self.worker.rank);
+        let known = self.known.as_ref().filter(|(agent_id, _)| *agent_id == record.agent_id);
+        let theirs = match known {
+            Some((_, known)) => record.workers.iter().find(|theirs| theirs.worker == *known),
+            None => record.workers.get(place),
+        };
+        match theirs.copied() {
+            Some(theirs) => {
+                self.known = Some((record.agent_id.clone(), theirs.worker));
+                record.workers = vec![theirs];
+            }
+            // Its engine is not there, or not any more.
+            None if known.is_some() || record.workers.is_empty() => record.workers.clear(),
+            None => {
+                let found = record.workers.len();
+                return Err(format!("it has {found} workers, none for port {place}"));
+            }
+        }
+        for endpoint in [&mut record.events_endpoint, &mut record.replay_endpoint] {
+            reached_at(endpoint, self.agent);
+        }
+        // Only discovery by directory has leases.
+        record.lease_expires_unix_ms = 0;
+        Ok(record)
+    }
+}
+
+async fn first_record(client: &AgentClient) -> Result<(Records, AgentRecord), String> {
+    let mut records = client.records().await.map_err(|status| status.to_string())?;
+    let record = records.next().await.map_err(|status| status.to_string())?;
+    Ok((records, record))
+}
+
+/// Waits for `other` while the feed goes on.
+async fn beside<T>(feed: &mut Option<Feed>, other: impl Future<Output = T>) -> T {
+    let Some(feed) = feed else { return other.await };
+    tokio::select! {
+        value = other => value,
+        () = &mut feed.task => unreachable!("it ends with the sender of its record"),
+    }
 }
 
 /// Puts the agent's address in the place of the host: an agent may know itself by another name.
@@ -246,10 +298,10 @@ fn reached_at(endpoint: &mut String, agent: SocketAddr) {
     }
 }
 
-/// The task that follows an agent as it described itself.
+/// What follows an agent as it described itself.
 struct Feed {
     record: watch::Sender<AgentRecord>,
-    _task: JoinSet<()>,
+    task: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Feed {
@@ -261,9 +313,8 @@ impl Feed {
     ) -> Self {
         let sink = Arc::new(EndpointSink { shared: shared.clone(), worker });
         let (record, receiver) = watch::channel(record);
-        let mut task = JoinSet::new();
-        task.spawn(follow_agent(sink, client, receiver, shared.fleet_metrics.clone()));
-        Self { record, _task: task }
+        let task = Box::pin(follow_agent(sink, client, receiver, shared.fleet_metrics.clone()));
+        Self { record, task }
     }
 
     /// Whether a new description is of the same sockets.

@@ -3,13 +3,17 @@
 use clap::{Args, Command, FromArgMatches};
 use stator_engine_timing::Timing;
 use stator_protos::discovery::{AgentRecord, ModelRecord};
+use stator_protos::hash::SequenceHash;
+use stator_protos::load::Load;
 use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
 use stator_worker_agent::engine::sim::{self, SimOptions};
-use stator_worker_agent::engine::{EngineOptions, ModelInfo};
+use stator_worker_agent::engine::{
+    Engine, EngineOptions, ModelInfo, Refusal, Request, RequestKey, Step,
+};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -85,6 +89,39 @@ impl Agent {
     }
 }
 
+/// The prompt that an engine dies of.
+pub(crate) const POISON: [u32; 1] = [666];
+
+/// An engine that dies of [`POISON`].
+struct Fragile<E>(E);
+
+impl<E: Engine> Engine for Fragile<E> {
+    fn submit(&mut self, request: Request) -> Result<(), Refusal> {
+        assert_ne!(request.tokens, POISON, "an engine that is meant to die");
+        self.0.submit(request)
+    }
+
+    fn cancel(&mut self, key: RequestKey) {
+        self.0.cancel(key);
+    }
+
+    fn reset_cache(&mut self) {
+        self.0.reset_cache();
+    }
+
+    fn step(&mut self, step: &mut Step) {
+        self.0.step(step);
+    }
+
+    fn load(&self) -> Load {
+        self.0.load()
+    }
+
+    fn blocks(&self) -> Vec<SequenceHash> {
+        self.0.blocks()
+    }
+}
+
 fn loaded() -> Loaded {
     let model = ModelInfo { context_length: 1 << 20, vocab_size: 1000, eos_token_ids: vec![] };
     let options = EngineOptions { total_blocks: 4096, ..EngineOptions::default() };
@@ -96,7 +133,7 @@ fn loaded() -> Loaded {
             speedup: 1.0,
         };
         LoadedEngine {
-            engine: Box::new(sim::engine(sim, options.clone()).expect("valid options")),
+            engine: Box::new(Fragile(sim::engine(sim, options.clone()).expect("valid options"))),
             total_blocks: options.total_blocks,
             computes: false,
         }

@@ -6,8 +6,8 @@
 //!   - unix:///run/agent.sock
 //! ```
 //!
-//! The agents themselves are asked for their records, again and again. One that does not answer
-//! is believed to be as it last was: only a line that is gone takes an agent away.
+//! The agents themselves tell their records, as they change. One that is silent is believed to be
+//! as it last was: only a line that is gone takes an agent away.
 
 use crate::directory::{Stamp, interval, stamp};
 use crate::record::{AGENTS_MAX, RECORD_BYTES_MAX, decode_unleased};
@@ -29,10 +29,12 @@ use tonic::transport::Endpoint;
 
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How often an agent is asked.
+/// How often a silent agent is asked.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Longest wait for its answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often a silent connection is probed, and how long the probe may take.
+const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Answers that may wait to be looked at.
 const ANSWERS_MAX: usize = 256;
 
@@ -203,9 +205,13 @@ fn decode(text: &str) -> Result<BTreeSet<String>, String> {
     Ok(file.agents.into_iter().collect())
 }
 
-/// Asks an agent for its record until nobody listens, and tells what is new.
+/// Has an agent tell its record until nobody listens, and passes on what is new.
 async fn ask(endpoint: String, target: Target, answers: mpsc::Sender<Answer>) {
-    let channel = target.with(|target| target.connect_timeout(ASK_TIMEOUT)).connect_lazy();
+    let target = target.with(|target| {
+        let probing = target.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(KEEPALIVE);
+        probing.keep_alive_while_idle(true).connect_timeout(ASK_TIMEOUT)
+    });
+    let channel = target.connect_lazy();
     let mut client = WorkerClient::new(channel).max_decoding_message_size(RECORD_BYTES_MAX);
     let mut every = interval(ASK_EVERY);
     let mut told = None;
@@ -215,18 +221,20 @@ async fn ask(endpoint: String, target: Target, answers: mpsc::Sender<Answer>) {
             tracing::debug!(endpoint, "a listed agent does not say what it is");
             continue;
         };
-        let said = answer.into_inner();
-        if told.as_ref() == Some(&said.record_json) {
-            continue;
+        let mut descriptions = answer.into_inner();
+        while let Ok(Some(said)) = descriptions.message().await {
+            if told.as_ref() == Some(&said.record_json) {
+                continue;
+            }
+            let record = decode_unleased(said.record_json.as_bytes(), &said.agent_id);
+            // The list's address is the one that works from here.
+            let record = record.map(|record| AgentRecord { endpoint: endpoint.clone(), ..record });
+            let answer = (endpoint.clone(), said.agent_id, record.map(Arc::new));
+            if answers.send(answer).await.is_err() {
+                return;
+            }
+            told = Some(said.record_json);
         }
-        let record = decode_unleased(said.record_json.as_bytes(), &said.agent_id);
-        // The list's address is the one that works from here.
-        let record = record.map(|record| AgentRecord { endpoint: endpoint.clone(), ..record });
-        let answer = (endpoint.clone(), said.agent_id, record.map(Arc::new));
-        if answers.send(answer).await.is_err() {
-            return;
-        }
-        told = Some(said.record_json);
     }
 }
 

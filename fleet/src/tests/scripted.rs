@@ -36,13 +36,14 @@ pub(super) struct Scripted(pub(super) Arc<Mutex<Script>>);
 
 #[tonic::async_trait]
 impl Worker for Scripted {
+    type DescribeStream = Pending<Result<AgentDescription, Status>>;
     type GenerateStream = Pending<Result<GenerateFrame, Status>>;
     type SnapshotStream = Iter<std::vec::IntoIter<Result<SnapshotChunk, Status>>>;
 
     async fn describe(
         &self,
         _: tonic::Request<DescribeRequest>,
-    ) -> Result<Response<AgentDescription>, Status> {
+    ) -> Result<Response<Self::DescribeStream>, Status> {
         Err(Status::unimplemented("not asked for"))
     }
 

@@ -116,13 +116,14 @@ fn unprefilled(submit: &Submit) -> Output {
 
 #[tonic::async_trait]
 impl Worker for Scripted {
+    type DescribeStream = ReceiverStream<Result<AgentDescription, Status>>;
     type GenerateStream = ReceiverStream<Result<GenerateFrame, Status>>;
     type SnapshotStream = ReceiverStream<Result<SnapshotChunk, Status>>;
 
     async fn describe(
         &self,
         _: tonic::Request<DescribeRequest>,
-    ) -> Result<Response<AgentDescription>, Status> {
+    ) -> Result<Response<Self::DescribeStream>, Status> {
         Err(Status::unimplemented("not asked for"))
     }
 

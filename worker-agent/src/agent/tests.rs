@@ -134,7 +134,16 @@ fn loaded() -> Loaded {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn questions_are_answered_and_wrong_ones_refused() {
     let mut bed = Bed::start().await;
-    let description = bed.client.describe(DescribeRequest {}).await.unwrap().into_inner();
+    let description = bed
+        .client
+        .describe(DescribeRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .message()
+        .await
+        .unwrap()
+        .unwrap();
     let record: AgentRecord = serde_json::from_str(&description.record_json).unwrap();
     assert_eq!(record, bed.agent.record);
 

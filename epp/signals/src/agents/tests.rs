@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::scrape::tests::endpoint;
-use crate::testkit::{Agent, until};
+use crate::testkit::{Agent, POISON, until};
 use rcgen::{CertificateParams, KeyPair};
 use stator_epp_scheduler::EngineLoad;
 use stator_protos::worker::{Sampling, Submit};
@@ -96,8 +96,8 @@ fn feeds_over(block_size: u32, dial: Dial) -> (AgentFeeds, Arc<Ear>, SignalMetri
     let ear = Arc::new(Ear::default());
     let block_size = NonZeroU32::new(block_size).expect("not 0");
     let client = ClientSettings { dial, ..ClientSettings::default() };
-    let poll = Duration::from_millis(10);
-    let settings = AgentSettings { poll, client, ..AgentSettings::new(block_size) };
+    let retry = Duration::from_millis(10);
+    let settings = AgentSettings { retry, client, ..AgentSettings::new(block_size) };
     let metrics = SignalMetrics::default();
     let both = (metrics.clone(), FleetMetrics::default());
     (AgentFeeds::new(settings, ear.clone(), ear.clone(), both), ear, metrics)
@@ -125,26 +125,65 @@ async fn an_agents_worker_is_followed_as_its_endpoint() {
     assert_eq!(ear.known(first).equipment, Equipment { lora: None, cache });
 
     // The agent's second worker computes a prompt.
-    let client =
-        AgentClient::connect(&format!("http://{}", agent.address), &ClientSettings::default())
-            .expect("an address");
-    let record = client.describe().await.expect("a record");
-    let _ = client.links_up().wait_for(|up| *up > 0).await;
-    let worker = record.workers[1].worker;
-    let submit = Submit {
-        worker_id: worker.worker.0,
-        rank: worker.rank.into(),
-        token_ids: (1..65).collect(),
-        sampling: Some(Sampling { max_tokens: 2, ..Sampling::default() }),
-        ..Submit::default()
-    };
-    let _stream = client.submit(submit);
+    let (client, record) = connect(&agent).await;
+    let _stream = client.submit(submit(&record, 1, (1..65).collect()));
     until("its blocks are there", || ear.known(second).blocks.len() >= 4).await;
     assert_eq!(ear.known(first).blocks.len(), 0);
     assert_eq!(ear.known(second).lives.last(), Some(&record.workers[1].generation));
 
     agent.stop().await;
     until("it takes nothing more", || ear.known(first).accepting == Some(false)).await;
+}
+
+/// A client of the agent, and what the agent says of itself.
+async fn connect(agent: &Agent) -> (AgentClient, AgentRecord) {
+    let at = format!("http://{}", agent.address);
+    let client = AgentClient::connect(&at, &ClientSettings::default()).expect("an address");
+    let record = client.describe().await.expect("a record");
+    let _ = client.links_up().wait_for(|up| *up > 0).await;
+    (client, record)
+}
+
+/// A prompt for the agent's n-th worker.
+fn submit(record: &AgentRecord, place: usize, token_ids: Vec<u32>) -> Submit {
+    let worker = record.workers[place].worker;
+    Submit {
+        worker_id: worker.worker.0,
+        rank: worker.rank.into(),
+        token_ids,
+        sampling: Some(Sampling { max_tokens: 2, ..Sampling::default() }),
+        ..Submit::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_dies_takes_nothing_and_its_neighbour_goes_on() {
+    let agent = Agent::start().await;
+    let (feeds, ear, metrics) = feeds(16);
+    let endpoints = [pod(agent.address, 0), pod(agent.address, 1)];
+    let [first, second] = [endpoints[0].worker, endpoints[1].worker];
+    feeds.follow(&endpoints);
+    let accepts = |worker| ear.known(worker).accepting == Some(true);
+    until("both accept", || accepts(first) && accepts(second)).await;
+
+    let (client, record) = connect(&agent).await;
+    let _stream = client.submit(submit(&record, 0, POISON.to_vec()));
+    until("the first is known to be down", || ear.known(first).accepting == Some(false)).await;
+    let _stream = client.submit(submit(&record, 1, (1..65).collect()));
+    until("the second computes", || ear.known(second).blocks.len() >= 4).await;
+    assert!(accepts(second));
+    assert_eq!(ear.known(second).lives, [record.workers[1].generation]);
+
+    let _stream = client.submit(submit(&record, 1, POISON.to_vec()));
+    until("the second is known to be down", || ear.known(second).accepting == Some(false)).await;
+    // Who comes later hears the same.
+    let (late, heard, _) = self::feeds(16);
+    late.follow(&endpoints[..1]);
+    until("it is told of", || heard.known(first).accepting == Some(false)).await;
+    for metrics in [metrics.agents_failed.get(), metrics.agents_unfollowed.get() as u64] {
+        assert_eq!(metrics, 0, "an agent whose engine is down is followed");
+    }
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

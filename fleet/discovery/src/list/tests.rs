@@ -2,35 +2,39 @@
 
 use super::*;
 use crate::record::sample;
-use parking_lot::Mutex;
 use stator_protos::worker::worker_server::{Worker, WorkerServer};
 use stator_protos::worker::{
     AgentDescription, GenerateFrame, GenerateInput, ModelFilesRequest, ModelFilesResponse,
     PrefillRequest, PrefillResponse, SnapshotChunk, SnapshotRequest,
 };
 use std::path::Path;
+use std::pin::Pin;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
-use tokio_stream::{Empty, Pending};
+use tokio::sync::watch;
+use tokio_stream::wrappers::{TcpListenerStream, WatchStream};
+use tokio_stream::{Empty, Pending, Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 /// An agent that only tells what it is.
 #[derive(Clone)]
-struct Agent(Arc<Mutex<AgentRecord>>);
+struct Agent(watch::Sender<AgentRecord>);
 
 #[tonic::async_trait]
 impl Worker for Agent {
+    type DescribeStream = Pin<Box<dyn Stream<Item = Result<AgentDescription, Status>> + Send>>;
     type GenerateStream = Pending<Result<GenerateFrame, Status>>;
     type SnapshotStream = Empty<Result<SnapshotChunk, Status>>;
 
     async fn describe(
         &self,
         _: Request<DescribeRequest>,
-    ) -> Result<Response<AgentDescription>, Status> {
-        let record = self.0.lock().clone();
-        let record_json = serde_json::to_string(&record).expect("a record is JSON");
-        let agent_id = record.agent_id;
-        Ok(Response::new(AgentDescription { agent_id, version: String::new(), record_json }))
+    ) -> Result<Response<Self::DescribeStream>, Status> {
+        let descriptions = WatchStream::new(self.0.subscribe()).map(|record| {
+            let record_json = serde_json::to_string(&record).expect("a record is JSON");
+            let agent_id = record.agent_id;
+            Ok(AgentDescription { agent_id, version: String::new(), record_json })
+        });
+        Ok(Response::new(Box::pin(descriptions)))
     }
 
     async fn model_files(
@@ -65,7 +69,7 @@ impl Worker for Agent {
 impl Agent {
     /// One that runs from now on, and its endpoint.
     async fn start(name: &str) -> (Self, String) {
-        let agent = Self(Arc::new(Mutex::new(sample(name, 0))));
+        let agent = Self(watch::Sender::new(sample(name, 0)));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let server = tonic::transport::Server::builder()
@@ -113,7 +117,7 @@ async fn agents_of_the_list_are_asked_and_leave_with_their_lines() {
     assert_eq!(seen.records["a"].endpoint, at_a);
     assert_eq!(seen.records["a"].lease_expires_unix_ms, u64::MAX);
 
-    a.0.lock().accepting = false;
+    a.0.send_modify(|record| record.accepting = false);
     until(&mut watcher, |seen| !seen.records["a"].accepting).await;
     // A file that cannot be read changes nothing, and is known to be old.
     std::fs::remove_file(&path).unwrap();
@@ -131,7 +135,7 @@ async fn an_agent_that_tells_nonsense_is_malformed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agents.yaml");
     let (agent, endpoint) = Agent::start("a").await;
-    agent.0.lock().model.block_size = 0;
+    agent.0.send_modify(|record| record.model.block_size = 0);
     write(&path, &[&endpoint]);
     let mut watcher = Watcher::new(path, Duration::from_millis(5), Dial::default());
     let seen = until(&mut watcher, |seen| !seen.malformed.is_empty()).await;
