@@ -1,6 +1,7 @@
 //! Settings of the proxy.
 
-use crate::direct::config::{DirectArgs, DirectSettings};
+use crate::direct::args::DirectArgs;
+use crate::direct::config::DirectSettings;
 use crate::exchange::RequestLimits;
 use crate::routing::RouterArgs;
 use clap::{Args, ValueEnum};

@@ -27,7 +27,8 @@ mod steering;
 mod wire;
 
 pub use config::{HttpArgs, Mode, ProxyArgs, ProxyRole, ProxySettings};
-pub use direct::config::{DirectArgs, DirectSettings, Stage};
+pub use direct::args::{DirectArgs, Stage};
+pub use direct::config::DirectSettings;
 pub use routing::RouterArgs;
 
 use anyhow::Context;

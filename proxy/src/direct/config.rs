@@ -1,170 +1,19 @@
 //! Settings of the proxy beside an engine.
 
-use super::allow::{AllowList, PRIVATE, Rule, Target};
+use super::allow::{AllowList, Rule, Target};
+use super::args::{DirectArgs, Stage};
 use super::connector::Connector;
-use super::encode::{EcConnector, EncodeSettings};
-use super::llmd::{self, LlmdArgs};
+use super::encode::EncodeSettings;
 use crate::config::HttpArgs;
 use crate::exchange::RequestLimits;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::ValueEnum;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use stator_runtime::config::ConfigError;
 use stator_runtime::tls;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// An engine that TLS can be spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Stage {
-    /// Engines that compute prompts for this one.
-    Prefiller,
-    /// The engine beside this proxy.
-    Decoder,
-    /// Engines that encode media for others.
-    Encoder,
-}
-
-/// Flags of `stator proxy --mode direct`. The names of llm-d's sidecar are accepted too.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Direct mode")]
-pub struct DirectArgs {
-    /// Address of the engine that this proxy stands beside.
-    #[arg(long, env = "STATOR_ENGINE_HOST", default_value = "127.0.0.1", value_name = "IP")]
-    pub engine_host: IpAddr,
-
-    /// Port of that engine. Its data-parallel rank R listens on this port plus R, and this proxy
-    /// serves the rank on its own port plus R.
-    #[arg(long, env = "STATOR_ENGINE_PORT", aliases = ["model-server-port", "vllm-port"],
-          default_value_t = 8200, value_name = "PORT",
-          value_parser = clap::value_parser!(u16).range(1..))]
-    pub engine_port: u16,
-
-    /// Data-parallel ranks of the engine that have ports of their own.
-    #[arg(long, env = "STATOR_DATA_PARALLEL_SIZE", default_value_t = 1, value_name = "N",
-          value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub data_parallel_size: u16,
-
-    /// How KV goes from the engine that computes a prompt to the one beside this proxy.
-    #[arg(long, env = "STATOR_CONNECTOR", alias = "kv-connector", value_enum,
-          default_value_t = Connector::Nixlv2, value_name = "CONNECTOR")]
-    pub(crate) connector: Connector,
-
-    /// Where prompts may be sent to be computed, media to be encoded, and where KV may be pulled
-    /// from: ADDRESS/BITS for a network, or HOST:PORT. The default are the networks of pods: private
-    /// addresses, but neither loopback nor link-local ones, nor names. Requests that name anything
-    /// else for a prompt get 403; other encoders and sources of KV are passed over.
-    #[arg(long, env = "STATOR_PREFILL_ALLOW", value_name = "RULE", value_delimiter = ',',
-          default_values_t = PRIVATE.map(String::from))]
-    pub prefill_allow: Vec<String>,
-
-    /// Whether `prefill-allow` is in force. Without it, whoever can send `x-prefiller-host-port`
-    /// can make this proxy call any address.
-    #[arg(long, env = "STATOR_ENABLE_SSRF_PROTECTION", default_value_t = true, num_args = 0..=1,
-          require_equals = true, default_missing_value = "true", action = ArgAction::Set,
-          value_name = "BOOL")]
-    pub enable_ssrf_protection: bool,
-
-    /// Take any of several prefill engines that a request names, instead of the first.
-    #[arg(long, env = "STATOR_PREFILL_SAMPLING",
-          default_value_t = false, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", action = ArgAction::Set, value_name = "BOOL")]
-    pub prefill_sampling: bool,
-
-    /// Let the engine beside this proxy compute the prompt where prefill fails. Otherwise the
-    /// client gets prefill's error. An engine of SGLang in the role of decode cannot.
-    #[arg(long, env = "STATOR_PREFILL_FALLBACK", default_value_t = true, num_args = 0..=1,
-          require_equals = true, default_missing_value = "true", action = ArgAction::Set,
-          value_name = "BOOL")]
-    pub prefill_fallback: bool,
-
-    /// Longest wait for a prompt to be computed elsewhere, and for KV and media from elsewhere: of
-    /// an answer that is streamed its first token has to come within this time too. In milliseconds.
-    #[arg(long, env = "STATOR_PREFILL_TIMEOUT_MS", default_value_t = 60_000, value_name = "MS",
-          value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    pub prefill_timeout_ms: u64,
-
-    /// How often a prefill engine is asked again that cannot be reached or answers 502, 503 or 504,
-    /// within `prefill-timeout-ms` and where decode waits for its answer.
-    #[arg(long, env = "STATOR_PREFILL_MAX_RETRIES", default_value_t = 0, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub prefill_max_retries: u32,
-
-    /// Pause before that: `200ms`, `1.5s`; up to a minute.
-    #[arg(long, env = "STATOR_PREFILL_RETRY_BACKOFF", default_value = "200ms",
-          value_name = "DURATION", value_parser = llmd::backoff)]
-    pub prefill_retry_backoff: Duration,
-
-    /// Port of the bootstrap server beside a prefill engine, for `sglang` and `mooncake`.
-    #[arg(long, env = "STATOR_BOOTSTRAP_PORT",
-          default_value_t = 8998, value_name = "PORT",
-          value_parser = clap::value_parser!(u16).range(1..))]
-    pub bootstrap_port: u16,
-
-    /// Port on which an engine's peers connect to pull KV, for `offloading` and `enable-p2p-pull`.
-    /// Data-parallel rank R of a pod whose proxy has the ports of this one is at this port plus R.
-    #[arg(long, env = "STATOR_P2P_CONNECTOR_PORT", default_value_t = 7777, value_name = "PORT",
-          value_parser = clap::value_parser!(u16).range(1..))]
-    pub p2p_connector_port: u16,
-
-    /// Let engines pull KV over the tier of vLLM's offloading connector, which stands beside
-    /// NixlConnector, from the engine that `x-kv-cache-source-host-port` names. Those of
-    /// `offloading` always do, and those of no other connector can.
-    #[arg(long, env = "STATOR_ENABLE_P2P_PULL", default_value_t = false, num_args = 0..=1,
-          require_equals = true, default_missing_value = "true", action = ArgAction::Set,
-          value_name = "BOOL")]
-    pub enable_p2p_pull: bool,
-
-    /// Have images, sounds and videos encoded by the engines that `x-encoder-hosts-ports` names,
-    /// and how the engine that computes the prompt finds what they made. Without it that engine
-    /// encodes.
-    #[arg(long, env = "STATOR_EC_CONNECTOR", value_enum, value_name = "CONNECTOR")]
-    pub(crate) ec_connector: Option<EcConnector>,
-
-    /// Longest wait for all media of a request to be encoded elsewhere; what has not come by then
-    /// is encoded where the prompt is computed. In milliseconds.
-    #[arg(long, env = "STATOR_ENCODE_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS",
-          value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    pub encode_timeout_ms: u64,
-
-    /// Serve over TLS, with the certificate in `cert-path`, or one of our own making.
-    #[arg(long, env = "STATOR_SECURE_SERVING", alias = "secure-proxy", default_value_t = false,
-          num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          action = ArgAction::Set, value_name = "BOOL")]
-    pub secure_serving: bool,
-
-    /// Folder with tls.crt and tls.key.
-    #[arg(long, env = "STATOR_CERT_PATH", value_name = "DIR")]
-    pub cert_path: Option<PathBuf>,
-
-    /// Engines to speak TLS to.
-    #[arg(
-        long,
-        env = "STATOR_ENABLE_TLS",
-        value_enum,
-        value_delimiter = ',',
-        value_name = "STAGE"
-    )]
-    pub enable_tls: Vec<Stage>,
-
-    /// Engines whose certificate is not checked.
-    #[arg(
-        long,
-        env = "STATOR_TLS_INSECURE_SKIP_VERIFY",
-        value_enum,
-        value_delimiter = ',',
-        value_name = "STAGE"
-    )]
-    pub tls_insecure_skip_verify: Vec<Stage>,
-
-    /// Authorities of the engines' certificates, PEM. Without it, those of the system.
-    #[arg(long, env = "STATOR_ENGINE_CA_FILE", value_name = "FILE")]
-    pub engine_ca_file: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(crate) llmd: LlmdArgs,
-}
 
 /// Whether and how TLS is spoken to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -402,6 +251,7 @@ fn listener_tls(cert_path: Option<PathBuf>) -> tls::Settings {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::encode::EcConnector;
     use super::*;
     use clap::{CommandFactory, FromArgMatches, Parser};
 

@@ -9,6 +9,7 @@
 //! [`service::Direct::answer`].
 
 pub(crate) mod allow;
+pub(crate) mod args;
 mod cached;
 pub(crate) mod config;
 mod connector;
