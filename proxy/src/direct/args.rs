@@ -122,6 +122,15 @@ pub struct DirectArgs {
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub encode_timeout_ms: u64,
 
+    /// Have the engine beside this proxy decode chats in chunks of so many tokens at most, each a
+    /// request of its own that goes on from the text so far; best a multiple of the engine's block
+    /// size. Answers are as long as clients allow, whatever the engine's own default. Clients that
+    /// stream get an event per chunk. Chats that ask for more than one answer of text, and others
+    /// that do not bear it, are decoded in one piece. 0 is off.
+    #[arg(long, env = "STATOR_DECODE_CHUNK_SIZE", default_value_t = 0, value_name = "TOKENS",
+          value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
+    pub decode_chunk_size: u32,
+
     /// Serve over TLS, with the certificate in `cert-path`, or one of our own making.
     #[arg(long, env = "STATOR_SECURE_SERVING", alias = "secure-proxy", default_value_t = false,
           num_args = 0..=1, require_equals = true, default_missing_value = "true",

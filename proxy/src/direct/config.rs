@@ -12,6 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use stator_runtime::config::ConfigError;
 use stator_runtime::tls;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub struct DirectSettings {
     pub(crate) engines: Vec<SocketAddr>,
     pub(crate) upstream: UpstreamSettings,
     pub(crate) prefill: PrefillSettings,
+    /// Tokens of a chunk, where chats are decoded in chunks.
+    pub(crate) decode_chunk_size: Option<NonZeroU32>,
     /// How media are encoded elsewhere, if they are.
     pub(crate) encode: Option<EncodeSettings>,
     /// What the operator should know at start.
@@ -144,6 +147,7 @@ impl DirectSettings {
                 pulls: direct.connector.pulls(direct.enable_p2p_pull),
                 ranks: (http.http_port, direct.data_parallel_size),
             },
+            decode_chunk_size: NonZeroU32::new(direct.decode_chunk_size),
             encode,
             notes,
         })

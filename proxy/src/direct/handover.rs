@@ -31,9 +31,9 @@ use std::time::{Duration, Instant};
 use tokio::time::{timeout, timeout_at};
 use tracing::Instrument;
 
-/// Longest answer of a prefill engine that is kept, in bytes: parameters name every block of a
+/// Longest answer of an engine that is kept, in bytes: prefill's parameters name every block of a
 /// prompt.
-const ANSWER_MAX_BYTES: usize = 16 << 20;
+pub(crate) const ANSWER_MAX_BYTES: usize = 16 << 20;
 /// Longest answer of a bootstrap server.
 const BOOTSTRAP_MAX_BYTES: usize = 1 << 20;
 /// How much of an answer is looked at for the reason of its end, in bytes. One that gives up at
@@ -53,6 +53,14 @@ pub(crate) struct Request<'a> {
     pub encoders: &'a [Target],
     /// The engine that KV is to be pulled from.
     pub source: Option<&'a Target>,
+}
+
+impl Request<'_> {
+    /// How it is counted where there is no answer: `engine` or `handed_over`.
+    pub(crate) fn way(&self) -> &'static str {
+        let alone = self.prefiller.is_none() && self.encoders.is_empty() && self.source.is_none();
+        if alone { "engine" } else { "handed_over" }
+    }
 }
 
 /// The answer that the client gets.
@@ -216,7 +224,11 @@ impl Handover {
     }
 
     /// Lets the engine beside this proxy compute the prompt.
-    async fn alone(&self, request: &Request<'_>) -> Result<Leg, LegError> {
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer.
+    pub(crate) async fn alone(&self, request: &Request<'_>) -> Result<Leg, LegError> {
         let changed = Object::parse(request.body).ok();
         let changed = changed.and_then(|object| self.settings.connector.alone(&object));
         let Some(body) = changed.map(Bytes::from) else {
@@ -332,7 +344,7 @@ impl Handover {
         body: Bytes,
         rank: Option<u32>,
     ) -> Result<Bytes, Unusable> {
-        let mut head = headers::for_prefill(head, &body);
+        let mut head = headers::for_reading(head, &body);
         if let Some(rank) = rank {
             let name = HeaderName::from_static(ENGINE_RANK);
             headers::insert(&mut head, name, HeaderValue::from(rank));

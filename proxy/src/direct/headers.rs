@@ -142,7 +142,7 @@ pub(crate) fn onward(
 }
 
 /// The same head for another body, whose answer is read here and therefore comes as it is.
-pub(crate) fn for_prefill(onward: &RequestHeader, body: &Bytes) -> RequestHeader {
+pub(crate) fn for_reading(onward: &RequestHeader, body: &Bytes) -> RequestHeader {
     let mut head = onward.clone();
     announce(&mut head, body, true);
     insert(&mut head, header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));

@@ -5,7 +5,8 @@
 //! off, and says which by addresses, not by an InferencePool; plain HTTP is served unless
 //! `--secure-proxy` asks for TLS; where prefill fails, the engine computes the prompt, unless
 //! `--prefill-fallback=false`; an encoder that fails costs no request, its items are encoded where
-//! the prompt is computed; decode is not cut into chunks; MoRI-IO is not supported.
+//! the prompt is computed; of chats only those are decoded in chunks that bear it; MoRI-IO is not
+//! supported.
 //!
 //! Source: `pkg/sidecar/proxy/options.go` of llm-d's router.
 
@@ -43,10 +44,9 @@ const REFUSED: [(&str, &str); 4] = [
     ("moriio-parallel-dispatch", NO_MORIIO),
 ];
 /// Flags that mean nothing here, what they are told as, and why.
-const UNUSED: [(&str, &str, &str); 20] = [
+const UNUSED: [(&str, &str, &str); 19] = [
     ("inference-pool", "inference-pool", OWN_RULES),
     ("pool-group", "pool-group", OWN_RULES),
-    ("decode-chunk-size", "decode-chunk-size", "decode is one request"),
     (
         "max-idle-conns-per-host",
         "max-idle-conns-per-host",
@@ -163,7 +163,6 @@ mod tests {
         let flags = [
             "--inference-pool=default/pool",
             "--pool-group=inference.networking.k8s.io",
-            "--decode-chunk-size=128",
             "--max-idle-conns-per-host=300",
             "--tracing",
             "--zap-log-level=debug",
@@ -176,7 +175,6 @@ mod tests {
         let expected = [
             "inference-pool",
             "pool-group",
-            "decode-chunk-size",
             "max-idle-conns-per-host",
             "tracing",
             "zap-*",
@@ -185,7 +183,7 @@ mod tests {
             "secure-serving",
         ];
         assert_eq!(named, expected, "{notes:?}");
-        let notes = settings(&["--secure-proxy", "--decode-chunk-size=0"]).expect("fine").notes;
+        let notes = settings(&["--secure-proxy", "--tracing=false"]).expect("fine").notes;
         assert_eq!(notes, [""; 0]);
     }
 

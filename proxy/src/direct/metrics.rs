@@ -18,7 +18,7 @@ pub(crate) struct Outcome {
     pub status: u16,
 }
 
-/// Why a prompt was not computed elsewhere.
+/// Why a prompt was not computed elsewhere, or a chat not decoded in chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Cause {
     pub reason: &'static str,
@@ -49,6 +49,8 @@ pub(crate) struct Metrics {
     pub request_bytes: Counter,
     pub answer_bytes: Counter,
     pub stripped: Counter,
+    pub decode_chunks: Counter,
+    pub decoded_whole: Family<Cause, Counter>,
     pub cut: Counter,
     pub headers_unused: Family<Header, Counter>,
 }
@@ -69,6 +71,8 @@ impl Metrics {
             request_bytes: Counter::default(),
             answer_bytes: Counter::default(),
             stripped: Counter::default(),
+            decode_chunks: Counter::default(),
+            decoded_whole: Family::default(),
             cut: Counter::default(),
             headers_unused: Family::default(),
         };
@@ -94,6 +98,8 @@ impl Metrics {
         );
         let help = "Images, sounds and videos meant to be encoded elsewhere";
         registry.register("media", help, metrics.media.clone());
+        let help = "Chats not decoded in chunks although decode-chunk-size is set";
+        registry.register("decoded_whole", help, metrics.decoded_whole.clone());
         let help = "Headers of pickers that this proxy made no use of";
         registry.register("headers_unused", help, metrics.headers_unused.clone());
         let bytes = [
@@ -106,6 +112,11 @@ impl Metrics {
         let counts = [
             ("bodies_stripped", "Requests that tried to steer the engine", &metrics.stripped),
             ("answers_cut", "Answers that the engine broke off", &metrics.cut),
+            (
+                "decode_chunks",
+                "Chunks of answers that were decoded in chunks",
+                &metrics.decode_chunks,
+            ),
         ];
         for (name, help, counter) in counts {
             registry.register(name, help, counter.clone());

@@ -11,6 +11,11 @@
 pub(crate) mod allow;
 pub(crate) mod args;
 mod cached;
+mod chunk;
+mod chunked;
+#[cfg(test)]
+mod chunked_tests;
+mod chunks;
 pub(crate) mod config;
 mod connector;
 mod encode;

@@ -1,10 +1,10 @@
 //! An engine's answer on its way to the client, part by part.
 
 use super::cached::CachedTokens;
-use super::handover::Answer;
+use super::handover::{Answer, Prefilling};
 use super::headers;
 use super::trace;
-use super::upstream::{Engines, Leg, LegError};
+use super::upstream::{Engines, Leg};
 use crate::exchange::Exchange;
 use crate::service::Failure;
 use bytes::Bytes;
@@ -42,17 +42,10 @@ impl Relay<'_> {
         answer: Answer<'_>,
     ) -> Result<(), Failure> {
         let Answer { leg, prefill, cached, .. } = answer;
-        let prefill = async {
-            if let Some(prefill) = prefill {
-                // The answer shows whether it was of use.
-                let _ = prefill.await;
-            }
-            std::future::pending::<Infallible>().await
-        };
         tokio::select! {
             biased;
             passed = self.parts(exchange, leg, cached) => passed,
-            never = prefill => match never {},
+            never = run_out(prefill) => match never {},
         }
     }
 
@@ -97,7 +90,8 @@ impl Relay<'_> {
                 Ok(part) => part,
                 Err(error) if head.is_some() => return Err(ApiError::from(error).into()),
                 Err(error) => {
-                    return self.cut(exchange, is_events.then_some(at_event_end), error).await;
+                    let events = is_events.then_some(at_event_end);
+                    return self.cut(exchange, events, error.into()).await;
                 }
             };
             let last = part.is_none() || leg.is_done();
@@ -127,21 +121,29 @@ impl Relay<'_> {
 
     /// Ends an answer that the engine broke off, so that nobody takes it for whole: events end with
     /// an error, anything else with its connection. `events` says whether the last one was whole.
-    async fn cut(
+    pub(crate) async fn cut(
         &self,
         exchange: &mut Exchange,
         events: Option<bool>,
-        error: LegError,
+        error: ApiError,
     ) -> Result<(), Failure> {
         self.cut.inc();
         tracing::warn!(request_id = exchange.request_id(), %error, "an answer was cut");
         exchange.abandon();
         let Some(whole) = events else { return Ok(()) };
         let mut end = if whole { Vec::new() } else { b"\n\n".to_vec() };
-        push_error_event(&mut end, &ApiError::from(error));
+        push_error_event(&mut end, &error);
         end.extend_from_slice(DONE);
         Ok(exchange.stream(end.into(), true).await?)
     }
+}
+
+/// Lets prefill come to its end beside an answer, which shows whether it was of use.
+pub(crate) async fn run_out(prefill: Option<Prefilling<'_>>) -> Infallible {
+    if let Some(prefill) = prefill {
+        let _ = prefill.await;
+    }
+    std::future::pending().await
 }
 
 /// Polls a future that may be polled again.

@@ -35,11 +35,11 @@ const HEALTH: &str = "/healthz";
 
 /// Answers requests.
 pub(crate) struct Direct {
-    settings: DirectSettings,
-    handover: Handover,
+    pub(super) settings: DirectSettings,
+    pub(super) handover: Handover,
     /// The engine's ranks, and the ports of this proxy that serve them.
     ranks: Vec<(u16, HttpPeer)>,
-    metrics: Metrics,
+    pub(super) metrics: Metrics,
     /// False from the beginning of the drain.
     readiness: Readiness,
     running: watch::Sender<usize>,
@@ -154,6 +154,9 @@ impl Direct {
                     encoders: &help.encoders,
                     source: help.source.as_ref(),
                 };
+                if !help.is_empty() {
+                    trace::hands_over(self.handover.settings.connector, request.prefiller);
+                }
                 self.disaggregate(exchange, &request, started).await
             }
             Err(failure) => ("own", Err(failure)),
@@ -187,7 +190,7 @@ impl Direct {
             Some(api) => {
                 let prefiller = self.prefiller(routing.prefillers)?;
                 let help = Help { api, prefiller, encoders, source };
-                (!help.is_empty()).then(|| Box::new(help))
+                (!help.is_empty() || self.chunks_requests(exchange)).then(|| Box::new(help))
             }
             None => None,
         };
@@ -315,7 +318,7 @@ impl Direct {
         Ok(Answer::plain(leg.map_err(ApiError::from)?, "engine"))
     }
 
-    fn relay(&self, started: Instant) -> Relay<'_> {
+    pub(super) fn relay(&self, started: Instant) -> Relay<'_> {
         let Metrics { answer_bytes, cut, .. } = &self.metrics;
         Relay { engines: &self.handover.engines, answer_bytes, cut, stamp: &[], started }
     }
@@ -327,16 +330,18 @@ impl Direct {
         request: &Request<'_>,
         started: Instant,
     ) -> (&'static str, Result<(), Failure>) {
-        trace::hands_over(self.handover.settings.connector, request.prefiller);
+        if let Some(chunks) = self.chunks(exchange, request) {
+            return self.in_chunks(exchange, request, chunks, started).await;
+        }
         let answer = tokio::select! {
             biased;
             answer = self.handover.answer(request) => answer,
             // Drops both requests, by which the engines know.
-            gone = exchange.gone() => return ("handed_over", Err(gone.into())),
+            gone = exchange.gone() => return (request.way(), Err(gone.into())),
         };
         match answer {
             Ok(answer) => (answer.way, self.relay(started).pass_on(exchange, answer).await),
-            Err(error) => ("handed_over", Err(error.into())),
+            Err(error) => (request.way(), Err(error.into())),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! `stator proxy --mode direct` beside simulated engines: alone, and behind a real Envoy and a
-//! real picker.
+//! `stator proxy --mode direct` beside simulated engines and a real one: alone, and behind a real
+//! Envoy and a real picker.
 
+mod chunks;
 mod gateway;
 mod pair;
 mod process;
