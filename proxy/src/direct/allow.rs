@@ -14,7 +14,7 @@ pub(crate) const PRIVATE: [&str; 5] =
     ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
 
 /// A host, which is an address or a name, and a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Target {
     /// An address, IPv6 without brackets, or a name in lower case.
     pub host: String,

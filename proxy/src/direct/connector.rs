@@ -50,6 +50,17 @@ pub(crate) struct Pair {
     pub p2p_port: u16,
     /// The prefill engine's own name for itself; empty where the connector needs none.
     pub engine_id: String,
+    /// Which of the prefill engine's ranks computes the prompt, where it has several.
+    pub rank: Option<Rank>,
+}
+
+/// A data-parallel rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rank {
+    /// Below `count`.
+    pub index: u16,
+    /// All ranks of the engine, at least 1.
+    pub count: u16,
 }
 
 /// Prefill's answer says nothing of where the KV is.
@@ -180,15 +191,26 @@ fn parameters_of(answer: &[u8]) -> Option<&[u8]> {
     parameters.starts_with(b"{").then_some(parameters)
 }
 
-/// The request for either side of a pair of SGLang engines.
+/// The request for either side of a pair of SGLang engines. Of several ranks of the prefill engine
+/// decode looks for the KV at the one that is left when the room is divided by their number, or at
+/// the one that it is told; prefill is told too, because otherwise ranks that are plain copies
+/// refuse what is not for the first.
+///
+/// Source: SGLang 0.5.23, `CommonKVSender` and `_resolve_prefill_dp_rank`.
 fn rendezvous<'o, 'a>(request: &'o Object<'a>, pair: &Pair) -> Edit<'o, 'a> {
-    // 63 bits, less a margin: the rooms of a batch are this one and the next ones.
-    let room = (pair.id as u64 >> 1) & !0xFFFF;
-    request
+    let edit = request
         .edit()
         .set("bootstrap_host", json!(pair.host).to_string())
-        .set("bootstrap_port", pair.bootstrap_port.to_string())
-        .set("bootstrap_room", room.to_string())
+        .set("bootstrap_port", pair.bootstrap_port.to_string());
+    let Rank { index, count } = pair.rank.unwrap_or(Rank { index: 0, count: 1 });
+    // 63 bits, less a margin: the rooms of a batch are this one and the next ones.
+    let place = ((pair.id as u64 >> 1) / u64::from(count)) & !0xFFFF;
+    let room = place * u64::from(count) + u64::from(index);
+    let edit = edit.set("bootstrap_room", room.to_string());
+    match pair.rank {
+        Some(_) => edit.set("disagg_prefill_dp_rank", index.to_string()),
+        None => edit,
+    }
 }
 
 fn transfer_id(pair: &Pair) -> String {
@@ -212,6 +234,7 @@ mod tests {
             bootstrap_port: 8998,
             p2p_port: 7777,
             engine_id: "engine-7".into(),
+            rank: None,
         }
     }
 
@@ -276,6 +299,22 @@ mod tests {
         let room = decode["bootstrap_room"].as_u64().expect("a number");
         assert!(room < 1 << 63 && room & 0xFFFF == 0, "{room}");
         assert_eq!((&decode["stream"], &decode["max_tokens"]), (&json!(true), &json!(9)));
+    }
+
+    #[test]
+    fn a_room_of_sglang_leaves_the_rank_that_computes_the_prompt() {
+        let object = Object::parse(REQUEST.as_bytes()).expect("a sound object");
+        for count in [2, 3, 8, u16::MAX] {
+            for index in [0, 1, count - 1] {
+                let pair = Pair { id: u128::MAX, rank: Some(Rank { index, count }), ..pair() };
+                let told = Connector::Sglang.decode(&object, &pair, b"").expect("it needs nothing");
+                let told: Value = serde_json::from_slice(&told).expect("it stays sound");
+                let room = told["bootstrap_room"].as_u64().expect("a number");
+                assert_eq!(room % u64::from(count), u64::from(index));
+                assert!(room < (1 << 63) - 0xFFFF, "{room}");
+                assert_eq!(told["disagg_prefill_dp_rank"], index);
+            }
+        }
     }
 
     #[test]

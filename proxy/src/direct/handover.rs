@@ -5,6 +5,7 @@
 //! nobody waits any more.
 
 use super::allow::Target;
+use super::bootstrap::KnownRanks;
 use super::cached::CachedTokens;
 use super::config::PrefillSettings;
 use super::connector::{Connector, NoParameters, Order, Pair};
@@ -21,9 +22,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{StatusCode, header};
 use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
-use serde_json::value::RawValue;
 use stator_model::openai::ApiError;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -34,8 +33,6 @@ use tracing::Instrument;
 /// Longest answer of an engine that is kept, in bytes: prefill's parameters name every block of a
 /// prompt.
 pub(crate) const ANSWER_MAX_BYTES: usize = 16 << 20;
-/// Longest answer of a bootstrap server.
-const BOOTSTRAP_MAX_BYTES: usize = 1 << 20;
 /// How much of an answer is looked at for the reason of its end, in bytes. One that gives up at
 /// once is shorter.
 const PEEK_MAX_BYTES: usize = 64 << 10;
@@ -174,6 +171,8 @@ pub(crate) struct Handover {
     /// Where media are encoded elsewhere.
     pub encoders: Option<Encoders>,
     pub settings: PrefillSettings,
+    /// Ranks of engines that compute prompts, as far as they are asked for.
+    pub ranks: KnownRanks,
     pub metrics: Metrics,
 }
 
@@ -426,38 +425,14 @@ impl Handover {
         Ok((!gave_up(seen)).then_some(leg))
     }
 
-    /// Which engine is behind a prefill address, and a name for this hand-over.
-    async fn rendezvous(&self, prefiller: &Target) -> Result<(Option<u32>, Pair), Unusable> {
-        if self.settings.connector != Connector::Mooncake {
-            return Ok((None, self.pair(prefiller, String::new())));
-        }
-        let (rank, engine_id) = self.within(self.engine_behind(prefiller)).await?;
-        Ok((Some(rank), self.pair(prefiller, engine_id)))
-    }
-
-    /// Asks each time: an engine has another name after a restart.
-    async fn engine_behind(&self, prefiller: &Target) -> Result<(u32, String), Unusable> {
-        let port = self.settings.bootstrap_port;
-        let peer = self.engines.bootstrap(prefiller, port).await.map_err(Unusable::Prefill)?;
-        let mut head = RequestHeader::build("GET", b"/query", None).expect("a valid request line");
-        let host = HeaderValue::from_str(&prefiller.url_host()).expect("hosts are plain text");
-        headers::insert(&mut head, header::HOST, host);
-        let sent = self.engines.send(&peer, &head, &Bytes::new()).await;
-        let answer = self.whole(sent.map_err(Unusable::Prefill)?, BOOTSTRAP_MAX_BYTES).await?;
-        let ranks = ranks(&answer);
-        let at = rand::random_range(0..ranks.len().max(1));
-        let engine = ranks.into_iter().nth(at);
-        engine.ok_or_else(|| Unusable::NoEngine { prefiller: prefiller.to_string() })
-    }
-
     /// Reads an answer to its end and keeps the connection.
-    async fn whole(&self, mut leg: Leg, limit: usize) -> Result<Bytes, Unusable> {
+    pub(super) async fn whole(&self, mut leg: Leg, limit: usize) -> Result<Bytes, Unusable> {
         let body = leg.whole(limit).await.map_err(Unusable::Prefill)?;
         self.engines.keep(leg).await;
         Ok(body)
     }
 
-    async fn within<T>(
+    pub(super) async fn within<T>(
         &self,
         prefill: impl Future<Output = Result<T, Unusable>>,
     ) -> Result<T, Unusable> {
@@ -466,7 +441,7 @@ impl Handover {
         timeout(limit, prefill).await.map_err(late)?
     }
 
-    fn pair(&self, prefiller: &Target, engine_id: String) -> Pair {
+    pub(super) fn pair(&self, prefiller: &Target, engine_id: String) -> Pair {
         Pair {
             id: rand::random(),
             host: prefiller.host.clone(),
@@ -474,6 +449,7 @@ impl Handover {
             bootstrap_port: self.settings.bootstrap_port,
             p2p_port: self.settings.p2p_port(prefiller),
             engine_id,
+            rank: None,
         }
     }
 }
@@ -484,30 +460,9 @@ fn gave_up(answer: &[u8]) -> bool {
     answer.windows(reason.len()).any(|window| window == reason)
 }
 
-/// The ranks that a bootstrap server names, and their engines.
-///
-/// Source: vLLM's MooncakeConnector, `{"0":{"engine_id":"…"}}` by data-parallel rank.
-fn ranks(answer: &[u8]) -> Vec<(u32, String)> {
-    let ranks: BTreeMap<u32, &RawValue> = serde_json::from_slice(answer).unwrap_or_default();
-    let engine = |raw: &RawValue| {
-        let id = Object::parse(raw.get().as_bytes()).ok()?.get("engine_id")?;
-        serde_json::from_slice(id).ok()
-    };
-    ranks.into_iter().filter_map(|(rank, raw)| Some((rank, engine(raw)?))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bootstrap_server_names_engines_by_rank() {
-        let answer = br#"{"1":{"engine_id":"b","worker_addr":{}},"0":{"engine_id":"a"},"2":{}}"#;
-        assert_eq!(ranks(answer), [(0, "a".to_owned()), (1, "b".to_owned())]);
-        for answer in [&b""[..], b"[]", b"{}", b"{\"x\":1}"] {
-            assert!(ranks(answer).is_empty());
-        }
-    }
 
     #[test]
     fn giving_up_is_told_from_speaking_of_it() {

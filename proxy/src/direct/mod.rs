@@ -10,6 +10,7 @@
 
 pub(crate) mod allow;
 pub(crate) mod args;
+mod bootstrap;
 mod cached;
 mod chunk;
 mod chunked;

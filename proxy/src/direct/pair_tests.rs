@@ -293,6 +293,33 @@ async fn sglang_meets_at_one_room() {
 }
 
 #[tokio::test]
+async fn ranks_of_sglang_share_the_prompts() {
+    let (engine, prefiller, bootstrap) =
+        (Engine::start().await, Engine::start().await, Engine::start().await);
+    let port = format!("--bootstrap-port={}", bootstrap.address().port());
+    let proxy = Proxy::pair(&engine, &prefiller, "sglang", &[&port]).await;
+    for asks in [true, false] {
+        let mut client = proxy.ask(&prefiller, BODY).await;
+        if asks {
+            let mut query = bootstrap.asked().await;
+            assert!(query.head.starts_with("GET /route?prefill_dp_rank=-1&"), "{}", query.head);
+            query.answer(200, r#"{"dp_size":4,"follow_bootstrap_room":true}"#).await;
+        }
+        let (prefill, mut decode) = (prefiller.asked().await, engine.asked().await);
+        assert_eq!(prefill.body, decode.body);
+        let told = tree(&decode.body);
+        let rank = told["disagg_prefill_dp_rank"].as_u64().expect("a rank");
+        assert_eq!(told["bootstrap_room"].as_u64().map(|room| room % 4), Some(rank));
+        assert_eq!(prefill.header("x-data-parallel-rank"), Some(&*rank.to_string()));
+        assert_eq!(decode.header("x-data-parallel-rank"), None);
+        decode.answer(200, DONE).await;
+        check_done(&mut client).await;
+        drop(decode);
+    }
+    assert!(bootstrap.is_idle(), "it is asked now and then only");
+}
+
+#[tokio::test]
 async fn half_a_pair_does_not_wait_for_ever() {
     for flags in [&[][..], &["--prefill-timeout-ms=50"]] {
         let (engine, prefiller) = (Engine::start().await, Engine::start().await);

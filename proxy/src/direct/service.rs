@@ -3,6 +3,7 @@
 //! Read [`Direct::handle`] for all requests and [`Direct::answer`] for what becomes of one.
 
 use super::allow::Target;
+use super::bootstrap::KnownRanks;
 use super::config::DirectSettings;
 use super::encode::Encoders;
 use super::handover::{Answer, Handover, Request};
@@ -72,7 +73,13 @@ impl Direct {
             metrics: metrics.clone(),
         });
         let prefill = settings.prefill.clone();
-        let handover = Handover { engines, encoders, settings: prefill, metrics: metrics.clone() };
+        let handover = Handover {
+            engines,
+            encoders,
+            settings: prefill,
+            ranks: KnownRanks::default(),
+            metrics: metrics.clone(),
+        };
         Self { settings, handover, ranks, metrics, readiness, running: watch::Sender::new(0) }
     }
 

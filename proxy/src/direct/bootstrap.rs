@@ -1,0 +1,183 @@
+//! What the server beside an engine that computes prompts says of it, before a hand-over: which
+//! engine it is, and which ranks it has.
+
+use super::allow::Target;
+use super::connector::{Connector, Pair, Rank};
+use super::handover::{Handover, Unusable};
+use super::headers;
+use super::object::Object;
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{self, HeaderValue};
+use pingora::http::RequestHeader;
+use serde_json::value::RawValue;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+/// Longest answer of a bootstrap server.
+const ANSWER_MAX_BYTES: usize = 1 << 20;
+/// Where SGLang's says what ranks there are.
+///
+/// Source: SGLang 0.5.23, `CommonKVBootstrapServer`.
+const ROUTE: &str =
+    "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1";
+/// Longest wait for that: a hand-over can do without.
+const ROUTE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long it is believed: after a restart there may be other ranks.
+const ROUTE_KEPT_FOR: Duration = Duration::from_secs(10);
+/// Engines whose ranks are known at once.
+const KNOWN_MAX: usize = 4096;
+
+/// How many ranks engines have, and when they said so; 1 for those that do not say.
+#[derive(Debug, Default)]
+pub(crate) struct KnownRanks(Mutex<HashMap<Target, (Instant, u16)>>);
+
+impl KnownRanks {
+    fn get(&self, engine: &Target, now: Instant) -> Option<u16> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, ranks) = known.get(engine)?;
+        (now.duration_since(*at) < ROUTE_KEPT_FOR).then_some(*ranks)
+    }
+
+    fn insert(&self, engine: &Target, now: Instant, ranks: u16) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(engine.clone(), (now, ranks));
+    }
+}
+
+impl Handover {
+    /// Which engine is behind a prefill address, and a name for this hand-over. The rank is the one
+    /// that prefill is asked for.
+    pub(super) async fn rendezvous(
+        &self,
+        prefiller: &Target,
+    ) -> Result<(Option<u32>, Pair), Unusable> {
+        match self.settings.connector {
+            Connector::Mooncake => {
+                let (rank, engine_id) = self.within(self.engine_behind(prefiller)).await?;
+                Ok((Some(rank), self.pair(prefiller, engine_id)))
+            }
+            Connector::Sglang => {
+                let count = self.ranks_behind(prefiller).await;
+                let index = rand::random_range(0..count);
+                let rank = (count > 1).then_some(Rank { index, count });
+                let pair = Pair { rank, ..self.pair(prefiller, String::new()) };
+                Ok((rank.map(|rank| rank.index.into()), pair))
+            }
+            _ => Ok((None, self.pair(prefiller, String::new()))),
+        }
+    }
+
+    /// Asks each time: an engine has another name after a restart.
+    async fn engine_behind(&self, prefiller: &Target) -> Result<(u32, String), Unusable> {
+        let ranks = engines(&self.bootstrap(prefiller, "/query").await?.1);
+        let at = rand::random_range(0..ranks.len().max(1));
+        let engine = ranks.into_iter().nth(at);
+        engine.ok_or_else(|| Unusable::NoEngine { prefiller: prefiller.to_string() })
+    }
+
+    /// Asks now and then, because it costs the engine's own process time.
+    async fn ranks_behind(&self, prefiller: &Target) -> u16 {
+        if let Some(ranks) = self.ranks.get(prefiller, Instant::now()) {
+            return ranks;
+        }
+        let limit = ROUTE_TIMEOUT.min(self.settings.timeout);
+        let said = match timeout(limit, self.bootstrap(prefiller, ROUTE)).await {
+            Ok(Ok((StatusCode::OK, answer))) => data_parallel_size(&answer),
+            _ => None,
+        };
+        if said.is_none() {
+            tracing::debug!(%prefiller, "a bootstrap server does not say what ranks there are");
+        }
+        let ranks = said.unwrap_or(1);
+        self.ranks.insert(prefiller, Instant::now(), ranks);
+        ranks
+    }
+
+    /// Asks the bootstrap server beside an engine.
+    async fn bootstrap(
+        &self,
+        prefiller: &Target,
+        path: &str,
+    ) -> Result<(StatusCode, Bytes), Unusable> {
+        let port = self.settings.bootstrap_port;
+        let peer = self.engines.bootstrap(prefiller, port).await.map_err(Unusable::Prefill)?;
+        let head = RequestHeader::build("GET", path.as_bytes(), None);
+        let mut head = head.expect("a valid request line");
+        let host = HeaderValue::from_str(&prefiller.url_host()).expect("hosts are plain text");
+        headers::insert(&mut head, header::HOST, host);
+        let sent = self.engines.send(&peer, &head, &Bytes::new()).await;
+        let leg = sent.map_err(Unusable::Prefill)?;
+        Ok((leg.head().status, self.whole(leg, ANSWER_MAX_BYTES).await?))
+    }
+}
+
+/// The engines that a bootstrap server names, by rank.
+///
+/// Source: vLLM's MooncakeConnector, `{"0":{"engine_id":"…"}}` by data-parallel rank.
+fn engines(answer: &[u8]) -> Vec<(u32, String)> {
+    let ranks: BTreeMap<u32, &RawValue> = serde_json::from_slice(answer).unwrap_or_default();
+    let engine = |raw: &RawValue| {
+        let id = Object::parse(raw.get().as_bytes()).ok()?.get("engine_id")?;
+        serde_json::from_slice(id).ok()
+    };
+    ranks.into_iter().filter_map(|(rank, raw)| Some((rank, engine(raw)?))).collect()
+}
+
+/// The ranks among which a prompt's room decides. Where SGLang balances them in another way, its
+/// decode asks for itself.
+fn data_parallel_size(answer: &[u8]) -> Option<u16> {
+    let route = Object::parse(answer).ok()?;
+    let follows = route.get("follow_bootstrap_room") == Some(b"true");
+    let size = serde_json::from_slice(route.get("dp_size")?).ok();
+    size.filter(|size| follows && *size > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bootstrap_server_names_engines_by_rank() {
+        let answer = br#"{"1":{"engine_id":"b","worker_addr":{}},"0":{"engine_id":"a"},"2":{}}"#;
+        assert_eq!(engines(answer), [(0, "a".to_owned()), (1, "b".to_owned())]);
+        for answer in [&b""[..], b"[]", b"{}", b"{\"x\":1}"] {
+            assert!(engines(answer).is_empty());
+        }
+    }
+
+    #[test]
+    fn ranks_are_those_among_which_the_room_decides() {
+        let size = |answer: &str| data_parallel_size(answer.as_bytes());
+        assert_eq!(size(r#"{"dp_size":2,"page_size":1,"follow_bootstrap_room":true}"#), Some(2));
+        for answer in [
+            "",
+            "{}",
+            r#"{"dp_size":2}"#,
+            r#"{"dp_size":2,"follow_bootstrap_room":false}"#,
+            r#"{"dp_size":0,"follow_bootstrap_room":true}"#,
+            r#"{"dp_size":65536,"follow_bootstrap_room":true}"#,
+        ] {
+            assert_eq!(size(answer), None, "{answer}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_forgotten_in_time_and_bounded() {
+        let (known, now) = (KnownRanks::default(), Instant::now());
+        let engine = |port| Target { host: "h".into(), port };
+        known.insert(&engine(1), now, 8);
+        assert_eq!(known.get(&engine(1), now), Some(8));
+        assert_eq!(known.get(&engine(2), now), None);
+        assert_eq!(known.get(&engine(1), now + ROUTE_KEPT_FOR), None);
+        for port in 1..=KNOWN_MAX as u16 + 1 {
+            known.insert(&engine(port), now, 1);
+        }
+        assert!(known.0.lock().expect("nobody panicked").len() <= KNOWN_MAX);
+    }
+}
