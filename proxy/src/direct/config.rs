@@ -257,14 +257,13 @@ fn listener_tls(cert_path: Option<PathBuf>) -> tls::Settings {
 pub(crate) mod tests {
     use super::super::encode::EcConnector;
     use super::*;
+    use crate::config::ProxyArgs;
     use clap::{CommandFactory, FromArgMatches, Parser};
 
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        http: HttpArgs,
-        #[command(flatten)]
-        direct: DirectArgs,
+        proxy: ProxyArgs,
     }
 
     /// The settings that a command line makes, or its faults.
@@ -273,7 +272,8 @@ pub(crate) mod tests {
         let matches = Line::command().try_get_matches_from(words).map_err(|e| e.to_string())?;
         let line = Line::from_arg_matches(&matches).map_err(|error| error.to_string())?;
         let metrics = SocketAddr::from(([127, 0, 0, 1], 0));
-        DirectSettings::new(line.http, line.direct, metrics).map_err(|error| error.to_string())
+        DirectSettings::new(line.proxy.http, line.proxy.direct, metrics)
+            .map_err(|error| error.to_string())
     }
 
     #[test]

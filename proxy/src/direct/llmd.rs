@@ -37,14 +37,17 @@ pub(crate) struct LlmdArgs {
 }
 
 /// Flags without which it would be another proxy, and what to write instead.
-const REFUSED: [(&str, &str); 4] = [
+const REFUSED: [(&str, &str); 7] = [
     ("configuration", "give each of its keys as a flag"),
     ("configuration-file", "give each key as a flag"),
     ("moriio-write-mode", NO_MORIIO),
     ("moriio-parallel-dispatch", NO_MORIIO),
+    ("tls-min-version", OWN_TLS),
+    ("tls-cipher-suites", OWN_TLS),
+    ("metrics-cert-dir", "metrics go over plain HTTP, to metrics-host alone"),
 ];
 /// Flags that mean nothing here, what they are told as, and why.
-const UNUSED: [(&str, &str, &str); 19] = [
+const UNUSED: [(&str, &str, &str); 21] = [
     ("inference-pool", "inference-pool", OWN_RULES),
     ("pool-group", "pool-group", OWN_RULES),
     (
@@ -52,6 +55,7 @@ const UNUSED: [(&str, &str, &str); 19] = [
         "max-idle-conns-per-host",
         "1024 are kept, to all engines together",
     ),
+    ("enable-speculative-prefill", "enable-speculative-prefill", "the engine is asked by clients"),
     ("tracing", "tracing", "OTEL_EXPORTER_OTLP_ENDPOINT turns traces on"),
     ("zap-devel", "zap-*", OWN_LOG),
     ("zap-encoder", "zap-*", OWN_LOG),
@@ -62,6 +66,7 @@ const UNUSED: [(&str, &str, &str); 19] = [
     ("moriio-decode-handshake-port", "moriio-*", NO_MORIIO),
     ("moriio-prefill-notify-port", "moriio-*", NO_MORIIO),
     ("moriio-prefill-handshake-port", "moriio-*", NO_MORIIO),
+    ("moriio-parallel-decode-wait-timeout", "moriio-*", NO_MORIIO),
     ("moriio-local-pod-ip", "moriio-*", NO_MORIIO),
     ("moriio-tp-size", "moriio-*", NO_MORIIO),
     ("moriio-dp-size", "moriio-*", NO_MORIIO),
@@ -71,6 +76,7 @@ const UNUSED: [(&str, &str, &str); 19] = [
 ];
 const OWN_RULES: &str = "prefill-allow says where prompts may be sent to be computed";
 const OWN_LOG: &str = "--log-level and --log-format say what is logged";
+const OWN_TLS: &str = "TLS 1.2 and 1.3 are served, with suites that are forward secret";
 const NO_MORIIO: &str = "MoRI-IO is not supported";
 
 /// Those of [`REFUSED`] and [`UNUSED`] that ask for something.
@@ -157,6 +163,92 @@ pub(crate) fn backoff(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::super::config::tests::settings;
     use super::*;
+
+    /// What becomes of a flag.
+    enum Flag {
+        /// It does what it does there.
+        Obeyed,
+        /// It has no effect, and a note says so.
+        Told,
+        /// It stops the start, and says what to do instead.
+        Refused,
+    }
+
+    #[test]
+    fn every_flag_of_llm_d_is_obeyed_told_or_refused_by_its_name() {
+        use Flag::{Obeyed, Refused, Told};
+        // The last flag of a line is the one in question.
+        let lines: [(&[&str], Flag); 50] = [
+            (&["--port=8000"], Obeyed),
+            (&["--model-server-port=8200"], Obeyed),
+            (&["--vllm-port=8200"], Obeyed),
+            (&["--data-parallel-size=2"], Obeyed),
+            (&["--kv-connector=nixlv2"], Obeyed),
+            (&["--kv-connector=shared-storage"], Obeyed),
+            (&["--kv-connector=sglang"], Obeyed),
+            (&["--kv-connector=mooncake"], Obeyed),
+            (&["--kv-connector=offloading"], Obeyed),
+            (&["--ec-connector=ec-example"], Obeyed),
+            (&["--ec-connector=ec-nixl"], Obeyed),
+            (&["--secure-serving=true"], Obeyed),
+            (&["--secure-proxy=true"], Obeyed),
+            (&["--secure-proxy", "--cert-path=/certs"], Obeyed),
+            (&["--enable-tls=prefiller"], Obeyed),
+            (&["--enable-tls=decoder", "--tls-insecure-skip-verify=decoder"], Obeyed),
+            (&["--ec-connector=ec-nixl", "--enable-tls=encoder"], Obeyed),
+            (&["--enable-ssrf-protection=false"], Obeyed),
+            (&["--enable-prefiller-sampling=true"], Obeyed),
+            (&["--prefill-max-retries=3"], Obeyed),
+            (&["--prefill-retry-backoff=200ms"], Obeyed),
+            (&["--decode-chunk-size=512"], Obeyed),
+            (&["--mooncake-bootstrap-port=8998"], Obeyed),
+            (&["--p2p-connector-port=7777"], Obeyed),
+            (&["--enable-p2p-pull=true"], Obeyed),
+            (&["--metrics-port=9091"], Obeyed),
+            (&["--inference-pool=default/pool"], Told),
+            (&["--pool-group=inference.networking.k8s.io"], Told),
+            (&["--max-idle-conns-per-host=64"], Told),
+            (&["--enable-speculative-prefill=true"], Told),
+            (&["--tracing=true"], Told),
+            (&["--zap-log-level=debug"], Told),
+            (&["--moriio-decode-notify-port=6301"], Told),
+            (&["--moriio-decode-handshake-port=6301"], Told),
+            (&["--moriio-prefill-notify-port=6301"], Told),
+            (&["--moriio-prefill-handshake-port=6301"], Told),
+            (&["--moriio-parallel-decode-wait-timeout=30s"], Told),
+            (&["--moriio-local-pod-ip=10.0.0.1"], Told),
+            (&["--moriio-tp-size=2"], Told),
+            (&["--moriio-dp-size=2"], Told),
+            (&["--moriio-dp-size-local=2"], Told),
+            (&["--moriio-remote-hosts=a,b"], Told),
+            (&["--moriio-decode-hosts=a,b"], Told),
+            (&["--moriio-write-mode=true"], Refused),
+            (&["--moriio-parallel-dispatch=true"], Refused),
+            (&["--tls-min-version=VersionTLS13"], Refused),
+            (&["--tls-cipher-suites=TLS_AES_128_GCM_SHA256"], Refused),
+            (&["--metrics-cert-dir=/certs"], Refused),
+            (&["--configuration={port: 8000}"], Refused),
+            (&["--configuration-file=/sidecar.yaml"], Refused),
+        ];
+        for (line, becomes) in lines {
+            let name = line[line.len() - 1].trim_start_matches('-');
+            let name = name.split('=').next().expect("a name");
+            let family = format!("{}-*: ", name.split('-').next().expect("a word"));
+            let named =
+                |note: &String| note.starts_with(&format!("{name}: ")) || note.starts_with(&family);
+            let became = settings(line).map(|settings| settings.notes.iter().any(named));
+            let expected = match becomes {
+                Obeyed => Ok(false),
+                Told => Ok(true),
+                Refused => {
+                    let fault = became.expect_err(name);
+                    assert!(fault.contains(&format!("{name}: ")), "{fault}");
+                    continue;
+                }
+            };
+            assert_eq!(became, expected, "{line:?}");
+        }
+    }
 
     #[test]
     fn what_means_nothing_here_is_taken_and_told() {
