@@ -3,14 +3,20 @@
 use crate::document::{Document, PluginEntry};
 use crate::findings::Findings;
 use serde_json::Value;
-use stator_epp_plugins::BuildContext;
+use stator_epp_plugins::{BuildContext, references};
 
 /// What a plug-in's parameters are told of that nobody knows.
 const UNKNOWN: &str = ": unknown parameter, ";
 
 /// Builds the plug-ins in an order in which each finds those that it depends on. Faults of their
-/// parameters are noted; if lenient, unknown parameters are left out.
-pub(crate) fn build(document: &mut Document, order: &[usize], findings: &Findings) -> BuildContext {
+/// parameters are noted; if lenient, unknown parameters are left out. Who names one of `left_out`
+/// is at no fault of its own where that is one.
+pub(crate) fn build(
+    document: &mut Document,
+    order: &[usize],
+    left_out: &[String],
+    findings: &Findings,
+) -> BuildContext {
     let profiles = document.profiles.iter().map(|profile| profile.name.clone());
     let mut context = BuildContext::new(profiles.collect());
     for position in order {
@@ -30,8 +36,12 @@ pub(crate) fn build(document: &mut Document, order: &[usize], findings: &Finding
         }
         for error in errors {
             let (path, message) = split(plugin, &error);
+            let named = references(&plugin.parameters).into_iter().any(|reference| {
+                left_out.contains(&reference.name)
+                    && path == format!("{}.parameters.{}", plugin.path, reference.path)
+            });
             // A reference that leads nowhere has been told of with a suggestion.
-            if !findings.faulty(&path) {
+            if !findings.faulty(&path) && (findings.lenient() || !named) {
                 findings.fault(path, message);
             }
         }

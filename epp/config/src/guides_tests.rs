@@ -14,6 +14,60 @@ fn check_all(text: &str) {
     }
 }
 
+/// The types that a configuration of plug-ins needs and that are not there: each is named, and
+/// nothing else is wrong.
+fn check_missing(text: &str, missing: &[(usize, &str)]) {
+    let text = format!("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{text}");
+    let options = Options { allow_experimental: true, lenient: false };
+    let refused = load(&text, options).err().expect("it is refused");
+    let found: Vec<_> = refused.0.iter().map(ToString::to_string).collect();
+    let wanted = missing.iter().map(|(at, type_name)| {
+        format!("plugins[{at}].type: {type_name:?} is not part of this program")
+    });
+    assert_eq!(found, wanted.collect::<Vec<_>>(), "of:\n{text}");
+}
+
+#[test]
+fn samples_with_parts_that_are_missing_are_refused_with_their_list() {
+    // As `sim-epp-gpu-config` has it.
+    check_missing(
+        "plugins:
+- {type: dcgm-data-source, name: gpus, parameters: {port: 9400, interval: 1s}}
+- {type: dcgm-extractor}
+- type: endpoint-attribute-filter
+  name: busy
+  parameters: {attribute: GPUUtilization/dcgm-extractor, onMissing: Pass, fallbackOnEmpty: true,
+    algorithm: {threshold: {operator: LessThanOrEqual, value: 0.9}}}
+- type: endpoint-attribute-scorer
+  name: idle
+  parameters: {attributeKey: GPUUtilization/dcgm-extractor}
+- type: kv-cache-utilization-scorer
+dataLayer: {sources: [{pluginRef: gpus, extractors: [{pluginRef: dcgm-extractor}]}]}
+schedulingProfiles: [{name: default, plugins: [{pluginRef: busy}, {pluginRef: idle, weight: 2},
+  {pluginRef: kv-cache-utilization-scorer}]}]
+",
+        &[
+            (0, "dcgm-data-source"),
+            (1, "dcgm-extractor"),
+            (2, "endpoint-attribute-filter"),
+            (3, "endpoint-attribute-scorer"),
+        ],
+    );
+    // As `epp-burst-prefix-cache-config` has it.
+    check_missing(
+        "plugins:
+- type: token-producer
+- {type: burst-prefix-cache-producer, parameters: {windowDurationMs: 100, maxPerReplica: -1}}
+- type: prefix-cache-scorer
+  parameters: {prefixMatchInfoProducerName: burst-prefix-cache-producer}
+- type: load-aware-scorer
+schedulingProfiles: [{name: default, plugins: [{pluginRef: prefix-cache-scorer, weight: 2},
+  {pluginRef: load-aware-scorer}]}]
+",
+        &[(1, "burst-prefix-cache-producer")],
+    );
+}
+
 #[test]
 fn every_version_of_the_api_loads() {
     for version in ["llm-d.ai/v1alpha1", "llm-d.ai/v1", "inference.networking.x-k8s.io/v1alpha1"] {

@@ -96,7 +96,7 @@ pub fn load(text: &str, options: Options) -> Result<Loaded, Refused> {
     resolve::resolve(&mut document, &left_out, &findings);
     complete::complete(&mut document, &findings);
     let order = order::order(&document, &findings);
-    let context = build::build(&mut document, &order, &findings);
+    let context = build::build(&mut document, &order, &left_out, &findings);
     let plan = wire::wire(&document, &context, &order, &findings);
     let warnings = findings.finish()?;
     let explanation = explain::explain(&document);
