@@ -66,6 +66,13 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: prefix-cache-scorer, 
 ",
         &[(1, "burst-prefix-cache-producer")],
     );
+    // Nobody's request in flight gives way here.
+    check_missing(
+        "plugins: [{type: queue-scorer}, {type: sheddable-eviction-filter},
+  {type: priority-then-time-eviction-order-policy}]
+",
+        &[(1, "sheddable-eviction-filter"), (2, "priority-then-time-eviction-order-policy")],
+    );
 }
 
 #[test]

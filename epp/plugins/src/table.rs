@@ -137,12 +137,7 @@ pub(crate) const KINDS: &[Kind] = &[
         .needs(&[PREFIX, IN_FLIGHT, LATENCY_IF_SOURCE]),
     kind("prefix-cache-scorer", &[Scorer], prefix::prefix_cache).needs(&[PREFIX]),
     kind("priority-holdback-policy", &[UsageLimitPolicy], settings::priority_holdback).alpha(),
-    kind(
-        "priority-then-time-eviction-order-policy",
-        &[EvictionOrder],
-        settings::priority_then_time,
-    )
-    .alpha(),
+    missing("priority-then-time-eviction-order-policy", &[EvictionOrder]),
     kind("probabilistic-admitter", &[Admitter], admitters::probabilistic),
     kind("program-aware-fairness", &[FairnessPolicy], settings::program_aware),
     kind("queue-scorer", &[Scorer], load::queue),
@@ -154,7 +149,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("session-affinity-scorer", &[Scorer, Reporter], session::affinity_scorer).alpha(),
     kind("session-id-producer", &[Producer], session::session_id),
     kind("sglanghttp-parser", &[Parser], settings::plain),
-    kind("sheddable-eviction-filter", &[EvictionFilter], settings::sheddable).alpha(),
+    missing("sheddable-eviction-filter", &[EvictionFilter]),
     kind("single-profile-handler", &[ProfileHandler], handlers::single::single),
     kind("slo-deadline-ordering-policy", &[OrderingPolicy], settings::slo_deadline),
     kind("slo-headroom-tier-filter", &[Filter], filters::headroom::headroom_tier).needs(&[LATENCY]),

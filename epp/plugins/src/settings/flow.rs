@@ -76,15 +76,6 @@ pub enum Shape {
     Linear,
 }
 
-/// Which requests are revoked under pressure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Eviction {
-    /// Only those of negative priority.
-    Sheddable,
-    /// The lowest priority first, and of these the newest.
-    PriorityThenTime,
-}
-
 /// `fcfs-ordering-policy`.
 pub(crate) fn fcfs(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
     context.settle(Settings::Ordering(Ordering::FirstCome))
@@ -152,14 +143,4 @@ pub(crate) fn priority_holdback(params: &mut Params<'_>, context: &mut BuildCont
 /// `soft-reflective-ceiling-policy`.
 pub(crate) fn soft_reflective(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
     context.settle(Settings::UsageLimit(UsageLimit::SoftReflective))
-}
-
-/// `sheddable-eviction-filter`.
-pub(crate) fn sheddable(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    context.settle(Settings::Eviction(Eviction::Sheddable))
-}
-
-/// `priority-then-time-eviction-order-policy`.
-pub(crate) fn priority_then_time(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    context.settle(Settings::Eviction(Eviction::PriorityThenTime))
 }

@@ -8,7 +8,7 @@ mod precise;
 mod tokens;
 
 pub use endpoints::FileDiscovery;
-pub use flow::{Eviction, Fairness, Ordering, ProgramAware, Shape, UsageLimit};
+pub use flow::{Fairness, Ordering, ProgramAware, Shape, UsageLimit};
 pub use load::{Concurrency, ConcurrencyMode, Detector, InFlightLoad, Utilization};
 pub use metrics::{EngineSpecs, HttpSource, MetricsExtractor, Scheme};
 pub use precise::{KvEvents, PodFilter, Precise};
@@ -16,8 +16,8 @@ pub use tokens::{ImageEstimate, Render, Tokens};
 
 pub(crate) use endpoints::file_discovery;
 pub(crate) use flow::{
-    edf, fcfs, global_strict, priority_holdback, priority_then_time, program_aware, round_robin,
-    sheddable, slo_deadline, soft_reflective, static_limit,
+    edf, fcfs, global_strict, priority_holdback, program_aware, round_robin, slo_deadline,
+    soft_reflective, static_limit,
 };
 pub(crate) use load::{concurrency_detector, in_flight_load, utilization_detector};
 pub(crate) use metrics::{metrics_extractor, metrics_source, models_source};
@@ -55,8 +55,6 @@ pub enum Settings {
     Fairness(Fairness),
     /// Limit priority bands.
     UsageLimit(UsageLimit),
-    /// Revoke requests.
-    Eviction(Eviction),
     /// Take a session's identity from here.
     SessionId(IdSource),
     /// Take an agent's identity from the first of these; it stands for an absent fairness id.
