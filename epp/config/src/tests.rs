@@ -352,7 +352,8 @@ plugins:
 - type: program-aware-fairness
   parameters: {lasWeightService: 0.5, evictionSweepSeconds: 9}
 - type: precise-prefix-cache-producer
-  parameters: {indexerConfig: {kvCacheBackendConfigs: [{name: tape, weight: 0.1}]}}
+  parameters: {indexerConfig: {kvCacheBackendConfigs: [{name: tape, weight: 0.1}],
+    kvBlockIndexConfig: {redisConfig: {address: 'redis://index:6379'}}}}
 dataLayer: {sources: [{pluginRef: models-data-source}]}
 flowControl: {enableEviction: true}
 ",
@@ -363,6 +364,8 @@ flowControl: {enableEviction: true}
             &format!("plugins[3].parameters.samplingMean: {none}"),
             &format!("plugins[3].parameters.useEncoderCacheFeatures: {none}"),
             &format!("plugins[5].parameters.evictionSweepSeconds: {none}"),
+            "plugins[6].parameters.indexerConfig.kvBlockIndexConfig.redisConfig: has no effect \
+             here: replicas share the index with --peers",
             "plugins[6].parameters.indexerConfig.kvCacheBackendConfigs[0].name: no engine has a \
              tier \"tape\": its weight has no effect",
             &format!("dataLayer.sources[0].pluginRef: {none}"),

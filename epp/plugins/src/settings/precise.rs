@@ -107,7 +107,7 @@ fn indexer(params: &mut Params<'_>) -> (Option<u32>, Option<u64>, TierWeights) {
         // Prompts are looked up whole.
         params.ignore("maxPrefixTokensToMatch");
         if params.has("redisConfig") {
-            params.wrong("redisConfig", "is not supported, the index is in this process");
+            params.note("redisConfig", "has no effect here: replicas share the index with --peers");
         }
         params.ignore("redisConfig");
         let by_bytes = params.within("costAwareMemoryConfig", |params| params.bytes("size"));

@@ -99,7 +99,8 @@ fn events_come_from_the_pods_that_are_meant() {
         json!({
             "indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "2 elephants"}}},
             "kvEventsConfig": {
-                "zmqEndpoint": "tcp://events:5557", "podDiscoveryConfig": {"podLabelSelector": "a in"},
+                "zmqEndpoint": "tcp://events:5557",
+                "podDiscoveryConfig": {"podLabelSelector": "a in", "socketPort": 0},
             },
         }),
         &[
@@ -107,23 +108,8 @@ fn events_come_from_the_pods_that_are_meant() {
              size such as \"2GiB\"",
             "kvEventsConfig.podDiscoveryConfig.podLabelSelector: \"a in\" is no part of a label \
              selector",
-            "kvEventsConfig.zmqEndpoint: \"tcp://events:5557\" is not tcp://ADDRESS:PORT to listen at",
-        ],
-    );
-}
-
-#[test]
-fn an_index_elsewhere_is_refused() {
-    check_errors(
-        "precise-prefix-cache-producer",
-        json!({
-            "indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "x"}}},
-            "kvEventsConfig": {"podDiscoveryConfig": {"socketPort": 0}},
-        }),
-        &[
-            "indexerConfig.kvBlockIndexConfig.redisConfig: is not supported, the index is in \
-             this process",
             "kvEventsConfig.podDiscoveryConfig.socketPort: 0 is not in 1..=65535",
+            "kvEventsConfig.zmqEndpoint: \"tcp://events:5557\" is not tcp://ADDRESS:PORT to listen at",
         ],
     );
 }
