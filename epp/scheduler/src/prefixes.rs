@@ -141,3 +141,66 @@ fn indexed(event: &KvEvent) -> (Span, u64) {
         KvEvent::Cleared => (info_span!(target: SPANS, "index_evict"), 0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::{program, rank};
+    use crate::{Scheduler, SchedulerSettings};
+    use stator_protos::kv_event::{Removed, Stored};
+    use std::fmt::{Debug, Write};
+    use std::sync::Mutex;
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id};
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::layer::{Context, SubscriberExt};
+
+    /// The spans of traces that begin, each with its fields.
+    #[derive(Clone, Default)]
+    struct Begun(Arc<Mutex<Vec<String>>>);
+
+    /// A span as `name field=value`.
+    struct Line(String);
+
+    impl Visit for Line {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            write!(self.0, " {field}={value:?}").expect("a text takes all");
+        }
+    }
+
+    impl<S: tracing::Subscriber> Layer<S> for Begun {
+        fn on_new_span(&self, span: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+            if span.metadata().target() == SPANS {
+                let mut line = Line(span.metadata().name().to_owned());
+                span.record(&mut line);
+                self.0.lock().expect("no test panics with it").push(line.0);
+            }
+        }
+    }
+
+    #[test]
+    fn what_workers_tell_is_in_traces() {
+        let scheduler = Scheduler::new(program(), SchedulerSettings::default());
+        let (prefixes, worker, life) = (scheduler.prefixes(), rank(1), Generation(1));
+        let (hashes, medium) = (vec![7, 8, 9], Medium::Device);
+        let (parent, tokens, lora_name) = (None, Vec::new(), None);
+        let stored = Stored { hashes, parent, tokens, block_size: 16, medium, lora_name };
+        let removed = Removed { hashes: vec![8, 9], medium };
+        let events = [KvEvent::Stored(stored), KvEvent::Removed(removed), KvEvent::Cleared];
+        let begun = Begun::default();
+        tracing::subscriber::with_default(
+            tracing_subscriber::registry().with(begun.clone()),
+            || {
+                prefixes.apply(worker, life, &events);
+                prefixes.replace(worker, life, [(SequenceHash(7), medium)]);
+            },
+        );
+        let wanted = [
+            "index_add blocks=3",
+            "index_evict blocks=2",
+            "index_evict",
+            "index_add snapshot=true",
+        ];
+        assert_eq!(*begun.0.lock().expect("no test panics with it"), wanted);
+    }
+}
