@@ -166,6 +166,16 @@ fn probes_and_services_name_ports_that_the_picker_opens() {
 }
 
 #[test]
+fn nobody_reaches_a_port_that_is_not_theirs() {
+    let policy = object("base/network-policy.yaml", "NetworkPolicy");
+    let rules = policy["spec"]["ingress"].as_array().expect("a list");
+    // A rule without ports is for all of them.
+    let ports = |rule: &Value| rule["ports"].as_array().expect("a list").clone();
+    let reached: Vec<_> = rules.iter().map(ports).collect();
+    assert_eq!(json!(reached), json!([9002, 9003, 9090, 9004].map(|port| [json!({"port": port})])));
+}
+
+#[test]
 fn the_pod_outlives_its_draining() {
     let deployment = object("base/deployment.yaml", "Deployment");
     let pod = &deployment["spec"]["template"]["spec"];
