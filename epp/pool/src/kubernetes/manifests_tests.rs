@@ -238,6 +238,30 @@ fn every_kustomization_names_files_that_are_there() {
 }
 
 #[test]
+fn components_change_what_they_mean_to_change() {
+    let deployment = object("base/deployment.yaml", "Deployment");
+    let mut tested = 0;
+    for path in files(&root().join("components")) {
+        let kustomization = &objects(&path)[0];
+        let patches = kustomization["patches"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for patch in patches.iter().filter(|patch| patch["target"]["kind"] == "Deployment") {
+            let text = patch["patch"].as_str().expect("a patch is text");
+            let operations: Vec<Value> = serde_yaml_ng::from_str(text).expect("it is YAML");
+            for operation in operations {
+                let pointer = operation["path"].as_str().expect("a path");
+                let found = deployment.pointer(pointer.trim_end_matches("/-"));
+                assert!(found.is_some(), "{pointer} in {}", path.display());
+                if operation["op"] == "test" {
+                    assert_eq!(found, operation.get("value"), "{pointer} in {}", path.display());
+                    tested += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(tested, 1);
+}
+
+#[test]
 fn the_picker_runs_with_a_configuration_that_is_tested() {
     let configuration = &objects(&root().join("base/config.yaml"))[0];
     assert_eq!(configuration, &objects(&root().join("configs/llm-d-default.yaml"))[0]);
