@@ -1,4 +1,4 @@
-//! Two replicas over real sockets, with the configuration that the manifests have.
+//! Two replicas over real sockets, with a configuration whose prefixes are those that were sent.
 
 use super::*;
 use crate::director::tests::{Bench, Engine, bench, head};
@@ -6,9 +6,11 @@ use rustc_hash::FxHashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How endpoints are chosen where nobody changes it.
-const CONFIG: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/epp/base/config.yaml"));
+/// How endpoints are chosen.
+const CONFIG: &str = include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../manifests/epp/configs/llm-d-default.yaml"
+));
 
 /// Longest wait for anything that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -45,8 +45,9 @@ async fn a_new_replica_knows_what_another_sent() {
 }
 
 #[tokio::test]
-async fn a_new_replica_knows_it_with_the_configuration_of_the_manifests_too() {
-    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/epp/base/config.yaml");
+async fn a_new_replica_knows_it_with_the_choice_of_llm_d_too() {
+    let config =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/epp/configs/llm-d-default.yaml");
     check_a_new_replica(&[&format!("--config-file={config}")]).await;
 }
 

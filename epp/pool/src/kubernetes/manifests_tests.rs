@@ -264,5 +264,5 @@ fn components_change_what_they_mean_to_change() {
 #[test]
 fn the_picker_runs_with_a_configuration_that_is_tested() {
     let configuration = &objects(&root().join("base/config.yaml"))[0];
-    assert_eq!(configuration, &objects(&root().join("configs/llm-d-default.yaml"))[0]);
+    assert_eq!(configuration, &objects(&root().join("configs/kv-aware.yaml"))[0]);
 }
