@@ -105,10 +105,9 @@ impl Pool {
         self.adapters.load().contains(model)
     }
 
-    /// Whether picks would succeed: the endpoints are known, and there is one.
+    /// Whether picks would succeed: the endpoints are known, and one takes new requests.
     pub fn ready(&self) -> bool {
-        let view = self.view.borrow();
-        view.synced && !view.endpoints.is_empty()
+        self.view.borrow().synced && self.with(|scheduler, _| scheduler.accepts())
     }
 
     /// Whether there is no endpoint.

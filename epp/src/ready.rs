@@ -13,8 +13,8 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// What must be so for picks to succeed.
 ///
-/// A pool is ready while its endpoints are known and there is one, and this replica may pick at
-/// all. The process is ready while one of its pools is: a pool that is empty or deleted takes no
+/// A pool is ready while its endpoints are known and one takes new requests, and this replica may
+/// pick at all. The process is ready while one of its pools is: a pool that is empty or deleted takes no
 /// traffic away from the others.
 pub(crate) struct Conditions {
     pub pools: Vec<Arc<Pool>>,
@@ -91,17 +91,21 @@ mod tests {
     use stator_epp_config::Options;
     use stator_epp_pool::PoolView;
     use stator_epp_scheduler::{Scheduler, SchedulerSettings};
+    use stator_epp_signals::LoadSink;
 
     /// A pool of this name, with one endpoint or none, and who changes it.
     fn pool(name: &str, engines: &[Engine]) -> (Arc<Pool>, watch::Sender<Arc<PoolView>>) {
         let plan = stator_epp_config::load("", Options::default()).expect("it is sound").plan;
         let scheduler = Scheduler::new(plan.program, SchedulerSettings::default());
         let (views, view) = watch::channel(bench("", engines).pool.view());
-        (Arc::new(Pool::new(name.to_owned(), view, scheduler, 7)), views)
+        let pool = Arc::new(Pool::new(name.to_owned(), view, scheduler, 7));
+        pool.follow_view();
+        (pool, views)
     }
 
     /// Two pools that are watched, the second without endpoints.
     struct Watched {
+        pools: [Arc<Pool>; 2],
         views: [watch::Sender<Arc<PoolView>>; 2],
         listening: watch::Sender<bool>,
         health: Health,
@@ -114,7 +118,7 @@ mod tests {
                 (pool("default/full", &[Engine(0, 0, 0.0, &[])]), pool("default/empty", &[]));
             let (listening, listens) = watch::channel(false);
             let conditions = Conditions {
-                pools: vec![full, empty],
+                pools: vec![full.clone(), empty.clone()],
                 listening: listens,
                 warmed: watch::channel(true).1,
                 leading: None,
@@ -122,7 +126,8 @@ mod tests {
             let readiness = Readiness::default();
             let (told, health) = conditions.told(readiness.clone());
             tokio::spawn(conditions.watch(told, shutdown));
-            Self { views: [full_views, empty_views], listening, health, readiness }
+            let (pools, views) = ([full, empty], [full_views, empty_views]);
+            Self { pools, views, listening, health, readiness }
         }
 
         /// Whether the process and each of the pools is ready, as all who ask are told.
@@ -140,6 +145,7 @@ mod tests {
         /// Something happens to a pool.
         fn change(&self, pool: usize, change: impl FnOnce(&mut PoolView)) {
             self.views[pool].send_modify(|view| change(Arc::make_mut(view)));
+            self.pools[pool].follow_view();
         }
     }
 
@@ -162,5 +168,19 @@ mod tests {
         watched.check(true, [false, true]).await;
         trigger.set();
         watched.check(false, [false, false]).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pool_whose_agents_take_nothing_new_is_not_ready() {
+        let (_trigger, shutdown) = Shutdown::new();
+        let watched = Watched::start(shutdown);
+        watched.listening.send_replace(true);
+        watched.check(true, [true, false]).await;
+        let pool = &watched.pools[0];
+        let worker = pool.view().endpoints[0].worker;
+        pool.accepting(worker, false);
+        watched.check(false, [false, false]).await;
+        pool.accepting(worker, true);
+        watched.check(true, [true, false]).await;
     }
 }

@@ -165,6 +165,11 @@ impl Scheduler {
         self.slots.get(rank).map(|slot| (&slot.endpoint, &slot.load))
     }
 
+    /// Whether some endpoint takes new requests.
+    pub fn accepts(&self) -> bool {
+        self.slots.iter().any(|slot| slot.accepting)
+    }
+
     /// A worker's present life, as its event feed tells of it; what was known or predicted of its
     /// blocks before is forgotten.
     pub fn set_life(&mut self, rank: WorkerRank, generation: Generation) {
