@@ -5,6 +5,7 @@ use stator_epp_plugins::settings::FileDiscovery;
 use stator_epp_pool::{InvalidSpec, PORTS_MAX, PoolSpec};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A pool and the port of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +94,7 @@ fn first(
                 faults.push(format!("--endpoint-target-ports: {port} is 0 or given twice"));
             }
         }
-        (selector.clone(), PoolSource::Selector { selector: selector.clone(), ports })
+        (name_of(selector), PoolSource::Selector { selector: selector.clone(), ports })
     } else if let Some(name) = &args.pools.pool_name {
         let group = args.pools.pool_group.clone();
         (name.clone(), PoolSource::Kubernetes { group })
@@ -107,6 +108,18 @@ fn first(
     let namespace = namespace.or_else(|| std::env::var("NAMESPACE").ok());
     let namespace = namespace.unwrap_or_else(|| "default".into());
     Some(PoolTarget { namespace, name, source, listen })
+}
+
+/// What the pool of a selector is called, in at most 63 characters, the same by all replicas: a
+/// lease may be named after it, and by its end two selectors are told apart.
+///
+/// Source: names of objects, DNS subdomains of RFC 1123.
+fn name_of(selector: &str) -> String {
+    let words = selector.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let mut name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-");
+    name.truncate(54);
+    let hash = xxh3_64(selector.as_bytes()) as u32;
+    format!("{}-{hash:08x}", name.trim_end_matches('-').to_ascii_lowercase())
 }
 
 fn further(text: &str, args: &EppArgs) -> Option<PoolTarget> {

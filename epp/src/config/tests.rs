@@ -98,6 +98,24 @@ fn further_pools_have_ports_of_their_own() {
 }
 
 #[test]
+fn a_selectors_pool_has_a_name_that_a_lease_may_have() {
+    let name = |selector: &str| {
+        let flags = format!("--endpoint-target-ports=8000 --endpoint-selector={selector}");
+        good(&flags).pools.swap_remove(0).name
+    };
+    let long = format!("app={}", "x".repeat(63));
+    let selectors = ["app=engine", "app-engine=", "App.io/Name=Llama_3,tier=a", &long];
+    let names = selectors.map(name);
+    for (name, selector) in names.iter().zip(selectors) {
+        let valid = |letter: char| matches!(letter, 'a'..='z' | '0'..='9' | '-');
+        let edges = name.starts_with('-') || name.ends_with('-');
+        assert!(name.chars().all(valid) && !edges && name.len() <= 63, "{selector}: {name}");
+    }
+    assert!(names[2].starts_with("app-io-name-llama-3-tier-a-"), "{names:?}");
+    assert_ne!(names[0], names[1]);
+}
+
+#[test]
 fn all_faults_are_told_at_once() {
     refused(
         "--pool=x --pool-name=a --pool=n/b=9002 --cert-path=/certs --secure-serving=false \

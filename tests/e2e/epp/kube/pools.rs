@@ -76,6 +76,8 @@ async fn a_selector_stands_for_a_pool() {
         "--endpoint-selector=app=engine".to_owned(),
         format!("--endpoint-target-ports={}", ports.join(",")),
         format!("--pool-namespace={}", fleet.namespace.name),
+        // The name of its lease must be one that the API server takes.
+        "--ha-enable-leader-election=true".to_owned(),
     ];
     let Some(bed) = KubeBed::with(fleet, &admin().await, flags).await else { return };
     let ranks = |pod: usize| bed.fleet.pods[pod].iter().map(|engine| engine.address());
