@@ -1,9 +1,11 @@
 //! The hermetic tests of the llm-d router: pods with loads, a request as messages, and the
 //! messages that must come back. Their texts and numbers are theirs, and so are their names.
 //!
-//! Differences, all of them told in messages below: only headers that change are set, what a
-//! client may not say is stripped, bodies are spliced instead of written again, and an empty pool
-//! is 503 with and without a body.
+//! Differences, told in messages below: only headers that change are set, what a client may not
+//! say is stripped, bodies are spliced instead of written again, an empty pool is 503 with and
+//! without a body, and what an admitter refuses is 429. One more is told in metrics: the usage of an
+//! answer without a request, which there counts under empty labels, is not counted here, so that
+//! the test of usage begins with a request.
 
 use super::plane::*;
 use super::pool::*;
