@@ -58,6 +58,9 @@ impl Picker for First {
 
 /// The highest numbers in their order, equal ones in random order.
 fn best(keys: &[f64], count: usize, random: &mut Random) -> Vec<usize> {
+    if count == 1 {
+        return highest(keys, random).into_iter().collect();
+    }
     let mut order = shuffled(keys.len(), random);
     let higher = |a: &usize, b: &usize| keys[*b].total_cmp(&keys[*a]);
     // Of many endpoints one is wanted: those behind it need no order.
@@ -67,6 +70,15 @@ fn best(keys: &[f64], count: usize, random: &mut Random) -> Vec<usize> {
     }
     order.sort_unstable_by(higher);
     order
+}
+
+/// One of the highest numbers; without an order of all, and with chance asked once.
+fn highest(keys: &[f64], random: &mut Random) -> Option<usize> {
+    let max = keys.iter().copied().max_by(f64::total_cmp)?;
+    let is_highest = |key: &f64| key.total_cmp(&max).is_eq();
+    let ties = keys.iter().filter(|key| is_highest(key)).count();
+    let skipped = random.below(ties);
+    (0..keys.len()).filter(|at| is_highest(&keys[*at])).nth(skipped)
 }
 
 fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {

@@ -215,10 +215,11 @@ fn prefix_match(
     block_size: u32,
 ) -> PrefixMatch {
     let weighted = |medium: &Medium| tiers.of(*medium) * f64::from(overlap.on(*medium));
-    PrefixMatch {
-        matched_blocks: overlap.blocks(),
-        total_blocks,
-        block_size,
-        weighted_blocks: Medium::ALL.iter().map(weighted).sum(),
-    }
+    let matched_blocks = overlap.blocks();
+    // Most endpoints hold nothing of a prompt.
+    let weighted_blocks = match matched_blocks {
+        0 => 0.0,
+        _ => Medium::ALL.iter().map(weighted).sum(),
+    };
+    PrefixMatch { matched_blocks, total_blocks, block_size, weighted_blocks }
 }

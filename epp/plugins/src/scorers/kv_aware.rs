@@ -58,14 +58,21 @@ impl Scorer for KvAware {
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
-        let costs = || candidates.iter().filter_map(|candidate| candidate.kv).map(|kv| kv.cost);
-        let min = costs().fold(f64::INFINITY, f64::min);
-        let range = costs().fold(f64::NEG_INFINITY, f64::max) - min;
+        // Once over the candidates, which are far apart: costs go where scores will be, and none is
+        // infinity.
+        let (mut min, mut max) = (f64::INFINITY, f64::NEG_INFINITY);
         for (score, candidate) in scores.iter_mut().zip(candidates) {
-            *score = match candidate.kv {
-                None => 0.0,
-                Some(_) if range <= 0.0 => 1.0,
-                Some(kv) => 1.0 - (kv.cost - min) / range,
+            *score = candidate.kv.map_or(f64::INFINITY, |kv| kv.cost);
+            if *score < f64::INFINITY {
+                (min, max) = (min.min(*score), max.max(*score));
+            }
+        }
+        let range = max - min;
+        for score in scores {
+            *score = match *score {
+                f64::INFINITY => 0.0,
+                _ if range <= 0.0 => 1.0,
+                cost => 1.0 - (cost - min) / range,
             };
         }
     }
