@@ -1,6 +1,6 @@
 //! Starts the picker, and ends it: watches, signals, servers.
 
-use crate::config::{EppSettings, PoolSource, PoolTarget};
+use crate::config::{EppSettings, PoolSource, PoolTarget, TokenizerSettings};
 use crate::director::{DirectorSettings, PoolDirector};
 use crate::exchange::Interest;
 use crate::ext_proc::{self, Drain, ExtProc};
@@ -188,11 +188,10 @@ fn start(
     scheduling.placement.index.max_predicted = settings.max_index_blocks;
     scheduling.placement.weights = plan.kv_weights.unwrap_or_default();
     // Until an engine's own event comes, it is taken to hold what it was just sent.
-    scheduling.placement.early_prediction_ttl = Some(early_prediction(settings));
+    scheduling.placement.early_prediction_ttl = Some(early_prediction(target, settings));
     let scheduler = Scheduler::new(metered(&plan.program, &metrics.plugins), scheduling);
-    let name = format!("{}/{}", target.namespace, target.name);
-    let pool = Arc::new(Pool::new(name, watched.view(), scheduler, rand::random()));
-    let signals = Signals::start(&pool, settings, (registry, scraping))?;
+    let pool = Arc::new(Pool::new(target.full_name(), watched.view(), scheduler, rand::random()));
+    let signals = Signals::start(&pool, target, settings, (registry, scraping))?;
     let mut tasks = JoinSet::new();
     let following = pool.clone();
     tasks.spawn(async move { pool::follow(following, |view| signals.follow(view)).await });
@@ -219,13 +218,12 @@ fn watch_pool(target: &PoolTarget, cluster: Option<&Cluster>) -> anyhow::Result<
 
 /// How long an engine that publishes events is taken to hold what it was sent. Its events cannot
 /// be compared with prompts that nobody tokenizes, and so predictions last without a tokenizer.
-fn early_prediction(settings: &EppSettings) -> Duration {
+fn early_prediction(target: &PoolTarget, settings: &EppSettings) -> Duration {
     let plan = &settings.plan.plan;
     if let Some(ttl) = plan.precise.as_ref().and_then(|precise| precise.speculative_ttl) {
         return ttl;
     }
-    let exact = settings.tokenizer.path.is_some()
-        || settings.tokenizer.model.is_some()
+    let exact = target.tokenizer != TokenizerSettings::default()
         || settings.agent_port.is_some()
         || matches!(plan.tokens, Some(Tokens::Model { .. }));
     match exact {
@@ -257,7 +255,7 @@ fn director(
         leaves_early: settings.leaves_early,
         scores: settings.scores,
         fallbacks: settings.fallbacks,
-        token_ids: settings.tokenizer.forward_ids,
+        token_ids: settings.forward_ids,
         in_flight: plan.in_flight,
         identities: plan.agent_identity.clone(),
         images: crate::plan::images(plan),

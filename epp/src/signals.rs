@@ -1,6 +1,6 @@
 //! What a pool's endpoints tell, wired to the pool.
 
-use crate::config::{EppSettings, TokenizerSettings};
+use crate::config::{EppSettings, PoolTarget};
 use crate::pool::Pool;
 use parking_lot::Mutex;
 use stator_engine_signals::fetch::TlsOptions;
@@ -16,7 +16,7 @@ use stator_fleet::{ClientSettings, FleetMetrics};
 use stator_runtime::Lane;
 use stator_runtime::metrics::Metrics;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -50,6 +50,7 @@ impl Signals {
     /// When the settings of metrics pages cannot be used, for example because of certificates.
     pub(crate) fn start(
         pool: &Arc<Pool>,
+        target: &PoolTarget,
         settings: &EppSettings,
         (registry, scraping): (&Metrics, &Lane),
     ) -> anyhow::Result<Self> {
@@ -87,10 +88,17 @@ impl Signals {
         let agents = AgentFeeds::new(agents_of.clone(), loads, workers, (metrics.clone(), fleet));
         let addresses = watch::Sender::new(Vec::new());
         let mut tasks = JoinSet::new();
-        let model = settings.tokenizer.model.as_deref();
+        let model = target.tokenizer.model.as_deref();
         let model = model.or_else(|| crate::plan::tokenizer_model(&settings.plan.plan));
         let agents_have = AgentSource { addresses: addresses.subscribe(), client };
-        let source = source(&settings.tokenizer, model, agents_have);
+        let hub = model.map(|model| HubSource {
+            cache: hub_cache(),
+            repo: model.to_owned(),
+            revision: "main".into(),
+            endpoint: settings.hub_endpoint.clone(),
+            tls: TlsOptions::default(),
+        });
+        let source = source(target.tokenizer.path.as_deref(), hub, agents_have);
         let name = model.unwrap_or(pool.name());
         tasks.spawn(tokenize(name.to_owned(), source, metrics, pool.clone()));
         let mut unfollowed = agents.unfollowed();
@@ -153,19 +161,11 @@ impl Heard {
 }
 
 /// Where the tokenizer is: a folder before a hub before the agents.
-fn source(settings: &TokenizerSettings, model: Option<&str>, agents: AgentSource) -> Source {
-    if let Some(folder) = &settings.path {
-        return Source::Folder(folder.clone());
-    }
-    match model {
-        Some(model) => Source::Hub(HubSource {
-            cache: hub_cache(),
-            repo: model.to_owned(),
-            revision: "main".into(),
-            endpoint: settings.hub_endpoint.clone(),
-            tls: TlsOptions::default(),
-        }),
-        None => Source::Agents(agents),
+fn source(folder: Option<&Path>, hub: Option<HubSource>, agents: AgentSource) -> Source {
+    match (folder, hub) {
+        (Some(folder), _) => Source::Folder(folder.to_owned()),
+        (None, Some(hub)) => Source::Hub(hub),
+        (None, None) => Source::Agents(agents),
     }
 }
 

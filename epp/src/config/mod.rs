@@ -11,7 +11,7 @@ mod tls;
 
 pub use args::EppArgs;
 use args::ResponsePath;
-pub use pools::{PoolSource, PoolTarget};
+pub use pools::{PoolSource, PoolTarget, TokenizerSettings};
 pub use tls::TlsSettings;
 
 use crate::exchange::Interest;
@@ -59,8 +59,10 @@ pub struct EppSettings {
     pub block_size: NonZeroU32,
     /// Most entries of the KV index.
     pub max_index_blocks: usize,
-    /// Where the tokenizer comes from.
-    pub tokenizer: TokenizerSettings,
+    /// The address of the hub of tokenizers; without it only the cache of earlier downloads is used.
+    pub hub_endpoint: Option<String>,
+    /// Whether token ids travel on to endpoints that take them.
+    pub forward_ids: bool,
     /// How agents are reached.
     pub dial: Dial,
     /// Port of the endpoints' agents, for pods whose labels do not say; `None`: they have none.
@@ -83,19 +85,6 @@ pub struct EppSettings {
     pub drain_timeout: Duration,
     /// Flags that were given and have no effect, by name.
     pub without_effect: Vec<&'static str>,
-}
-
-/// Where a tokenizer comes from; the first that is there is used.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TokenizerSettings {
-    /// A folder with the model's files.
-    pub path: Option<PathBuf>,
-    /// The model's name on a hub: `organisation/name`.
-    pub model: Option<String>,
-    /// The hub's address; without it only the cache of earlier downloads is used.
-    pub hub_endpoint: Option<String>,
-    /// Whether token ids travel on to endpoints that take them.
-    pub forward_ids: bool,
 }
 
 /// Where engines without an agent publish KV events.
@@ -217,12 +206,8 @@ fn settings(
         tier_weights,
         block_size: NonZeroU32::new(block_size.unwrap_or(scheduling.block_size))
             .unwrap_or(NonZeroU32::MIN),
-        tokenizer: TokenizerSettings {
-            path: scheduling.tokenizer_path,
-            model: scheduling.tokenizer_model,
-            hub_endpoint: scheduling.hub_endpoint,
-            forward_ids: scheduling.forward_token_ids,
-        },
+        hub_endpoint: scheduling.hub_endpoint,
+        forward_ids: scheduling.forward_token_ids,
         agent_port: signals.agent_port,
         dial,
         kv_events,

@@ -18,6 +18,24 @@ pub struct PoolTarget {
     pub source: PoolSource,
     /// Where its streams come in.
     pub listen: SocketAddr,
+    /// Where its model's tokenizer comes from.
+    pub tokenizer: TokenizerSettings,
+}
+
+impl PoolTarget {
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Where a tokenizer comes from; the first that is there is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenizerSettings {
+    /// A folder with the model's files.
+    pub path: Option<PathBuf>,
+    /// The model's name on a hub: `organisation/name`.
+    pub model: Option<String>,
 }
 
 /// Where a pool's endpoints come from.
@@ -50,7 +68,7 @@ pub(super) fn targets(
     discovery: Option<&FileDiscovery>,
     faults: &mut Vec<String>,
 ) -> Vec<PoolTarget> {
-    let mut targets: Vec<PoolTarget> = first(args, discovery, faults).into_iter().collect();
+    let mut targets: Vec<_> = first(args, discovery, faults).into_iter().collect();
     for text in &args.pools.pool {
         match further(text, args) {
             Some(target) => targets.push(target),
@@ -70,7 +88,52 @@ pub(super) fn targets(
             faults.push(format!("--pool: {one:?} and {two:?} have the same port, {port}"));
         }
     }
+    tokenizers(args, &mut targets, faults);
     targets
+}
+
+/// Gives each pool the tokenizer of its own, else the one of all; faults are appended.
+fn tokenizers(args: &EppArgs, targets: &mut [PoolTarget], faults: &mut Vec<String>) {
+    let names: Vec<_> = targets.iter().map(PoolTarget::full_name).collect();
+    let flags = &args.scheduling;
+    let (all_path, paths) = by_pool("--tokenizer-path", &flags.tokenizer_path, &names, faults);
+    let (all_model, models) = by_pool("--tokenizer-model", &flags.tokenizer_model, &names, faults);
+    let all = TokenizerSettings { path: all_path.map(PathBuf::from), model: all_model };
+    for (target, (path, model)) in targets.iter_mut().zip(paths.into_iter().zip(models)) {
+        let own = TokenizerSettings { path: path.map(PathBuf::from), model };
+        target.tokenizer = if own == TokenizerSettings::default() { all.clone() } else { own };
+    }
+}
+
+/// The value of a flag that is for all pools, and of each of these pools its own.
+fn by_pool(
+    flag: &str,
+    values: &[String],
+    pools: &[String],
+    faults: &mut Vec<String>,
+) -> (Option<String>, Vec<Option<String>>) {
+    // A folder may have such a sign too, and begins with a slash then.
+    let is_pool = |name: &str| {
+        let parts = name.split_once('/');
+        parts.is_some_and(|(one, two)| ![one, two].contains(&"") && !two.contains('/'))
+    };
+    let (mut all, mut own) = (None, vec![None; pools.len()]);
+    for text in values {
+        let (place, value) = match text.split_once('=').filter(|(pool, _)| is_pool(pool)) {
+            None => (&mut all, text.as_str()),
+            Some((pool, value)) => match pools.iter().position(|name| name == pool) {
+                Some(at) => (&mut own[at], value),
+                None => {
+                    faults.push(format!("{flag}: {pool:?} is none of the pools {pools:?}"));
+                    continue;
+                }
+            },
+        };
+        if place.replace(value.to_owned()).is_some() {
+            faults.push(format!("{flag}: {text:?} is the second for the same pool"));
+        }
+    }
+    (all, own)
 }
 
 /// The pool of the flags that are not repeated, else of the file that the configuration names.
@@ -107,7 +170,7 @@ fn first(
     // A pod is told its own by this name, also where the llm-d router was told it before.
     let namespace = namespace.or_else(|| std::env::var("NAMESPACE").ok());
     let namespace = namespace.unwrap_or_else(|| "default".into());
-    Some(PoolTarget { namespace, name, source, listen })
+    Some(PoolTarget { namespace, name, source, listen, tokenizer: TokenizerSettings::default() })
 }
 
 /// What the pool of a selector is called, in at most 63 characters, the same by all replicas: a
@@ -130,5 +193,6 @@ fn further(text: &str, args: &EppArgs) -> Option<PoolTarget> {
     }
     let listen = SocketAddr::new(args.serving.host, port.parse().ok()?);
     let source = PoolSource::Kubernetes { group: args.pools.pool_group.clone() };
-    Some(PoolTarget { namespace: namespace.to_owned(), name: name.to_owned(), source, listen })
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    Some(PoolTarget { namespace, name, source, listen, tokenizer: TokenizerSettings::default() })
 }

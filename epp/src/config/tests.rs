@@ -98,6 +98,35 @@ fn further_pools_have_ports_of_their_own() {
 }
 
 #[test]
+fn each_pool_may_have_the_tokenizer_of_its_model() {
+    let pools = "--pool-name=a --pool=models/b=9012,models/c=9013";
+    let tokenizers = |flags: &str| {
+        let pools = good(&format!("{pools} {flags}")).pools;
+        pools.into_iter().map(|pool| pool.tokenizer).collect::<Vec<_>>()
+    };
+    let path = |path: &str| TokenizerSettings { path: Some(path.into()), model: None };
+    let named = |model: &str| TokenizerSettings { path: None, model: Some(model.into()) };
+    let none = TokenizerSettings::default();
+    // What is said of a pool comes before what is said of all, whatever it is.
+    let own = "--tokenizer-path=/all=of,models/b=/b --tokenizer-model=models/c=org/c";
+    assert_eq!(tokenizers(own), [path("/all=of"), path("/b"), named("org/c")]);
+    let one = "--tokenizer-model=models/b=org/b";
+    assert_eq!(tokenizers(one), [none.clone(), named("org/b"), none]);
+    refused(
+        &format!(
+            "{pools} --tokenizer-path=/one --tokenizer-path=/two \
+             --tokenizer-model=models/x=org/x,models/b=org/b,models/b=org/c"
+        ),
+        &[
+            "--tokenizer-path: \"/two\" is the second for the same pool",
+            "--tokenizer-model: \"models/x\" is none of the pools \
+             [\"default/a\", \"models/b\", \"models/c\"]",
+            "--tokenizer-model: \"models/b=org/c\" is the second for the same pool",
+        ],
+    );
+}
+
+#[test]
 fn a_selectors_pool_has_a_name_that_a_lease_may_have() {
     let name = |selector: &str| {
         let flags = format!("--endpoint-target-ports=8000 --endpoint-selector={selector}");

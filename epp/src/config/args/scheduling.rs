@@ -45,14 +45,25 @@ pub struct SchedulingArgs {
     pub max_index_blocks: u32,
 
     /// Folder with the model's tokenizer and template. Without a tokenizer prompts are compared
-    /// as text.
-    #[arg(long, env = "STATOR_TOKENIZER_PATH", value_name = "DIR")]
-    pub tokenizer_path: Option<PathBuf>,
+    /// as text. Of several pools each may have its own, `namespace/name=folder`; one without a
+    /// pool is for all others, and wrong for those that serve another model.
+    #[arg(
+        long,
+        env = "STATOR_TOKENIZER_PATH",
+        value_name = "[NAMESPACE/NAME=]DIR",
+        value_delimiter = ','
+    )]
+    pub tokenizer_path: Vec<String>,
 
     /// Model whose tokenizer to use, `organisation/name`, from the hub's cache in `HF_HOME` or
-    /// from the hub.
-    #[arg(long, env = "STATOR_TOKENIZER_MODEL", value_name = "MODEL")]
-    pub tokenizer_model: Option<String>,
+    /// from the hub. For one pool of several as with --tokenizer-path.
+    #[arg(
+        long,
+        env = "STATOR_TOKENIZER_MODEL",
+        value_name = "[NAMESPACE/NAME=]MODEL",
+        value_delimiter = ','
+    )]
+    pub tokenizer_model: Vec<String>,
 
     /// Address of the hub to download from. Without it nothing is downloaded.
     #[arg(long, env = "STATOR_HUB_ENDPOINT", value_name = "URL")]
