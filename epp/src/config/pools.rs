@@ -129,7 +129,9 @@ fn by_pool(
                 }
             },
         };
-        if place.replace(value.to_owned()).is_some() {
+        if value.is_empty() {
+            faults.push(format!("{flag}: {text:?} has no value"));
+        } else if place.replace(value.to_owned()).is_some() {
             faults.push(format!("{flag}: {text:?} is the second for the same pool"));
         }
     }

@@ -114,10 +114,11 @@ fn each_pool_may_have_the_tokenizer_of_its_model() {
     assert_eq!(tokenizers(one), [none.clone(), named("org/b"), none]);
     refused(
         &format!(
-            "{pools} --tokenizer-path=/one --tokenizer-path=/two \
+            "{pools} --tokenizer-path=/one,models/c= --tokenizer-path=/two \
              --tokenizer-model=models/x=org/x,models/b=org/b,models/b=org/c"
         ),
         &[
+            "--tokenizer-path: \"models/c=\" has no value",
             "--tokenizer-path: \"/two\" is the second for the same pool",
             "--tokenizer-model: \"models/x\" is none of the pools \
              [\"default/a\", \"models/b\", \"models/c\"]",
