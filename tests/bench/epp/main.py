@@ -43,7 +43,7 @@ class Plan:
 FULL = Plan(passes=3, load_s=6, paced_s=20, stream_s=12, idle_s=10,
             memory_requests=(100_000, 500_000, 1_000_000))
 SHORT = Plan(passes=1, load_s=3, paced_s=6, stream_s=6, idle_s=5,
-             memory_requests=(100_000, 300_000))
+             memory_requests=(100_000, 500_000, 1_000_000))
 QUICK = Plan(passes=1, load_s=1, paced_s=1, stream_s=1, idle_s=1,
              memory_requests=(1_000, 2_000, 4_000))
 
