@@ -110,6 +110,8 @@ struct Round<'v> {
     looks: [Look; LOOKS],
     searches: [Search<'v>; LOOKS],
     look_count: usize,
+    /// A bit for each look whose block may be farther than where it should be.
+    unclear: u32,
 }
 
 impl<'v> Round<'v> {
@@ -124,6 +126,7 @@ impl<'v> Round<'v> {
             looks: [Look::default(); LOOKS],
             searches: [Search::default(); LOOKS],
             look_count: 0,
+            unclear: 0,
         }
     }
 
@@ -170,48 +173,56 @@ impl<'v> Round<'v> {
         first + count
     }
 
+    /// Starts to fetch the block from memory too, so that the processor waits once for all looks
+    /// of a round and not for each.
     #[inline(always)]
     fn look_at(&mut self, number: usize, depth: u32) {
         let SequenceHash(key) = self.sequence[depth as usize - 1];
         let (shard, place) = self.layout.place(key);
+        let search = Search::new(self.view.table(shard), place, key);
+        search.fetch();
         self.looks[number] = Look::at(depth);
-        self.searches[number] = Search::new(self.view.table(shard), place, key);
+        self.searches[number] = search;
     }
 
-    /// Finds who holds the blocks. First all are fetched from memory, so that the processor
-    /// waits once and not for each; then, in the same way, those that are not where they should be.
+    /// Finds who holds the blocks, as far as the places where they should be tell.
     fn find(&mut self) {
-        let looks = &mut self.looks[..self.look_count];
-        let searches = &self.searches[..self.look_count];
-        searches.iter().for_each(Search::fetch);
-        let (mut further, mut count) = ([0; LOOKS], 0);
-        for (number, search) in searches.iter().enumerate() {
+        self.unclear = 0;
+        let looks = self.looks.iter_mut().zip(&self.searches).take(self.look_count);
+        for (number, (look, search)) in looks.enumerate() {
             match search.at_home() {
-                Some(set) => looks[number].set = set,
+                Some(set) => look.set = set,
                 None => {
-                    further[count] = number;
-                    count += 1;
+                    self.unclear |= 1 << number;
+                    search.fetch_further();
                 }
             }
-        }
-        let further = &further[..count];
-        further.iter().for_each(|&number| searches[number].fetch_further());
-        for &number in further {
-            looks[number].set = searches[number].further();
         }
     }
 
     /// Divides the gaps by what was found in them. A block that nobody was found to hold counts
     /// as the next deeper one.
-    fn narrow(&self, ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
+    fn narrow(&mut self, ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
         let mut first = 0;
-        for (gap, &end) in self.gaps[..self.gap_count].iter().zip(&self.ends) {
-            let mut to = gap.to;
-            for &look in self.looks[first..end].iter().rev() {
-                to = divide(look, to, ends, gaps);
+        for number in 0..self.gap_count {
+            let (Gap { from, mut to }, end) = (self.gaps[number], self.ends[number]);
+            for number in (first..end).rev() {
+                if self.unclear >> number & 1 == 1 {
+                    // Whoever holds both the block before it and that after it, holds it too.
+                    let clear = !self.unclear & ((1 << number) - (1 << first));
+                    let before = match clear {
+                        0 => from,
+                        _ => self.looks[clear.ilog2() as usize],
+                    };
+                    if before.set == to.set && to.set != SetRef::EMPTY {
+                        continue;
+                    }
+                    self.looks[number].set = self.searches[number].further();
+                }
+                to = divide(self.looks[number], to, ends, gaps);
             }
-            if gap.from.depth > 0 {
-                divide(gap.from, to, ends, gaps);
+            if from.depth > 0 {
+                divide(from, to, ends, gaps);
             }
             first = end;
         }
