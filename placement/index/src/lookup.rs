@@ -14,9 +14,10 @@ use crate::elements;
 use crate::lane::Shared;
 use crate::layout::Layout;
 use crate::overlap::{Found, Overlap, Overlaps};
-use crate::table::Search;
+use crate::table::{Search, ones};
 use crate::view::View;
 use stator_protos::hash::SequenceHash;
+use std::ops::Range;
 
 /// Places looked at in one round: about what a core can have under way at once.
 const LOOKS: usize = 32;
@@ -109,9 +110,6 @@ struct Round<'v> {
     gap_count: usize,
     looks: [Look; LOOKS],
     searches: [Search<'v>; LOOKS],
-    look_count: usize,
-    /// A bit for each look whose block may be farther than where it should be.
-    unclear: u32,
 }
 
 impl<'v> Round<'v> {
@@ -125,8 +123,6 @@ impl<'v> Round<'v> {
             gap_count: 0,
             looks: [Look::default(); LOOKS],
             searches: [Search::default(); LOOKS],
-            look_count: 0,
-            unclear: 0,
         }
     }
 
@@ -134,14 +130,13 @@ impl<'v> Round<'v> {
     fn begin(&mut self) {
         let last = self.sequence.len() as u32;
         self.look_at(0, 1);
-        let between = self.look_between(1, 1, last, LOOKS - 2);
-        self.look_count = between;
+        let mut count = self.look_between(1, 1, last, LOOKS - 2);
         if last > 1 {
-            self.look_at(between, last);
-            self.look_count += 1;
+            self.look_at(count, last);
+            count += 1;
         }
         self.gaps[0] = Gap { from: Look::default(), to: Look::at(last + 1) };
-        self.ends[0] = self.look_count;
+        self.ends[0] = count;
         self.gap_count = 1;
     }
 
@@ -155,7 +150,6 @@ impl<'v> Round<'v> {
             self.gaps[number] = gap;
             self.ends[number] = count;
         }
-        self.look_count = count;
     }
 
     /// Up to `most` looks between two blocks, at even distances, from the look of number `first`
@@ -185,44 +179,55 @@ impl<'v> Round<'v> {
         self.searches[number] = search;
     }
 
-    /// Finds who holds the blocks, as far as the places where they should be tell.
+    /// Finds who holds the blocks, as far as that matters.
     fn find(&mut self) {
-        self.unclear = 0;
-        let looks = self.looks.iter_mut().zip(&self.searches).take(self.look_count);
-        for (number, (look, search)) in looks.enumerate() {
-            match search.at_home() {
-                Some(set) => look.set = set,
-                None => {
-                    self.unclear |= 1 << number;
-                    search.fetch_further();
+        let (mut first, mut farther) = (0, 0);
+        for number in 0..self.gap_count {
+            let (Gap { from, to }, end) = (self.gaps[number], self.ends[number]);
+            let (mut before, mut unknown) = (from.set, first);
+            for number in first..end {
+                if let Some(set) = self.searches[number].at_home() {
+                    self.looks[number].set = set;
+                    farther |= self.fill(unknown..number, before, set);
+                    (before, unknown) = (set, number + 1);
                 }
             }
+            farther |= self.fill(unknown..end, before, to.set);
+            first = end;
         }
+        for number in ones(farther) {
+            self.looks[number].set = self.searches[number].further();
+        }
+    }
+
+    /// Looks of which the places where their blocks should be do not tell, given what was found
+    /// before and after them: whoever holds both holds these blocks too. Where they differ, starts
+    /// to fetch the next places, and returns a bit for each look.
+    #[inline(always)]
+    fn fill(&mut self, looks: Range<usize>, before: SetRef, after: SetRef) -> u32 {
+        let mut farther = 0;
+        for number in looks {
+            if before == after && before != SetRef::EMPTY {
+                self.looks[number].set = before;
+            } else {
+                self.searches[number].fetch_further();
+                farther |= 1 << number;
+            }
+        }
+        farther
     }
 
     /// Divides the gaps by what was found in them. A block that nobody was found to hold counts
     /// as the next deeper one.
-    fn narrow(&mut self, ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
+    fn narrow(&self, ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
         let mut first = 0;
-        for number in 0..self.gap_count {
-            let (Gap { from, mut to }, end) = (self.gaps[number], self.ends[number]);
-            for number in (first..end).rev() {
-                if self.unclear >> number & 1 == 1 {
-                    // Whoever holds both the block before it and that after it, holds it too.
-                    let clear = !self.unclear & ((1 << number) - (1 << first));
-                    let before = match clear {
-                        0 => from,
-                        _ => self.looks[clear.ilog2() as usize],
-                    };
-                    if before.set == to.set && to.set != SetRef::EMPTY {
-                        continue;
-                    }
-                    self.looks[number].set = self.searches[number].further();
-                }
-                to = divide(self.looks[number], to, ends, gaps);
+        for (gap, &end) in self.gaps[..self.gap_count].iter().zip(&self.ends) {
+            let mut to = gap.to;
+            for &look in self.looks[first..end].iter().rev() {
+                to = divide(look, to, ends, gaps);
             }
-            if from.depth > 0 {
-                divide(from, to, ends, gaps);
+            if gap.from.depth > 0 {
+                divide(gap.from, to, ends, gaps);
             }
             first = end;
         }

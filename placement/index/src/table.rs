@@ -300,7 +300,7 @@ pub(crate) fn grown(
 
 /// The numbers of the bits that are set.
 #[inline]
-fn ones(mask: u32) -> impl Iterator<Item = usize> {
+pub(crate) fn ones(mask: u32) -> impl Iterator<Item = usize> {
     let mut mask = mask;
     std::iter::from_fn(move || {
         let number = (mask != 0).then(|| mask.trailing_zeros() as usize);
