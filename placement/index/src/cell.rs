@@ -70,9 +70,6 @@ impl Cell {
     /// Who holds the block `key`, if the cell is that block's.
     #[inline]
     pub(crate) fn read(&self, key: u64) -> Option<SetRef> {
-        if self.key.load(Relaxed) != key {
-            return None;
-        }
         let value = Value(self.value.load(Acquire));
         // Acquire, so that whoever sees a new key here sees below that the old one was freed.
         if value.is_free() || self.key.load(Acquire) != key {
