@@ -21,6 +21,8 @@ use std::ops::Range;
 
 /// Places looked at in one round: about what a core can have under way at once.
 const LOOKS: usize = 32;
+// A round keeps a bit for each.
+const _: () = assert!(LOOKS <= u32::BITS as usize);
 /// Times that a lookup starts over because what it read was freed meanwhile. The last one passes
 /// over what is gone.
 const ATTEMPTS: usize = 8;
