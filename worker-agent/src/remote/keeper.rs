@@ -177,7 +177,8 @@ impl Keeping {
             if let Some(source) = sources.pop_front() {
                 let (worker, blocks) = (rank.record.worker, rank.record.total_blocks);
                 let settings = events::settings(engine.block_size, blocks);
-                let follower = Follower::new(worker, source, settings, sink.clone());
+                let follower = Follower::new(worker, source, settings, sink.clone())
+                    .counted(engine.metrics.follow.clone(), Arc::default());
                 sink.followed_by(follower.control());
                 self.followers.spawn(follower.run());
             }

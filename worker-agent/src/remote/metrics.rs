@@ -7,6 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use stator_engine_signals::events::FollowMetrics;
 use stator_engine_signals::families::Families;
 use stator_engine_signals::report::EngineReport;
 use stator_protos::WorkerRank;
@@ -66,6 +67,8 @@ pub(crate) struct StockMetrics {
     pub(crate) lives: Counter,
     /// Metrics pages of the engine that could not be read.
     pub(crate) pages_failed: Counter,
+    /// What is counted while its KV events are followed.
+    pub(crate) follow: FollowMetrics,
     /// What the engine says under its own names.
     own: Arc<Mutex<String>>,
     /// Families of the engine for which there was no room.
@@ -150,6 +153,7 @@ impl StockMetrics {
         for ((name, help, _), family) in TOLD.iter().zip(&self.told) {
             registry.register(*name, *help, family.clone());
         }
+        self.follow.register(registry.sub_registry_with_prefix("kv_feed"));
     }
 
     /// Counts a prompt that a prefill worker was named for.

@@ -6,9 +6,12 @@ use super::*;
 use crate::events::Feeds;
 use crate::events::publish::Queue;
 use crate::metrics::AgentMetrics;
+use bytes::Bytes;
 use prometheus_client::registry::Registry;
+use stator_dialect::EventSource;
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
 use stator_runtime::admin::Readiness;
+use stator_zmtp::Publisher;
 
 /// A keeper, and the host that tells it of its engine.
 struct Bed {
@@ -43,7 +46,13 @@ fn record() -> AgentRecord {
 
 impl Bed {
     fn start() -> Self {
+        Self::publishing(Vec::new())
+    }
+
+    /// With an engine that publishes its KV events there.
+    fn publishing(events: Vec<EventSource>) -> Self {
         let (scripted, metrics) = (Scripted::new([]), AgentMetrics::default());
+        scripted.description.lock().events = events;
         let (record, readiness) = (Arc::new(watch::Sender::new(record())), Readiness::default());
         let reports = Reports {
             feeds: Arc::new(Feeds::new(1 << 20, Arc::new(Queue::default()), metrics.clone())),
@@ -101,6 +110,12 @@ impl Bed {
         self.record.subscribe().wait_for(so).await.unwrap();
     }
 
+    fn metrics(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text
+    }
+
     async fn order(&self, operation: Operation) -> oneshot::Receiver<Result<(), Fault>> {
         let (answer, answered) = oneshot::channel();
         self.keeper.orders().send(Order { operation, answer }).await.unwrap();
@@ -123,8 +138,7 @@ async fn lives_follow_each_other_with_growing_numbers_and_pickers_see_none_in_be
     bed.lives(true).await;
     bed.told(|record| record.workers.iter().any(|w| w.generation > Generation(7))).await;
     assert!(bed.readiness.get());
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &bed.registry).unwrap();
+    let text = bed.metrics();
     for line in [
         "stator_agent_engine_lives_total 2",
         "stator_agent_engine_ends_total{cause=\"exit\"} 1",
@@ -217,4 +231,32 @@ async fn an_engine_that_comes_back_as_another_is_given_up() {
     let error = gave_up(&mut Some(bed.keeper)).await.to_string();
     assert!(error.contains("the engine came back as another"), "{error}");
     assert!(bed.record.borrow().workers.is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_of_an_engines_events_is_counted() {
+    let publisher = Publisher::bind("tcp://127.0.0.1:0").await.unwrap();
+    let endpoint = publisher.endpoint().to_owned();
+    let source = EventSource { endpoint, topic: "kv".into(), replay: None };
+    let bed = Bed::publishing(vec![source]);
+    // `[1.0, [{"type": "AllBlocksCleared", "new": 1}]]`, and what is no MessagePack of ours.
+    let mut newer = vec![0x92, 0xcb, 0x3f, 0xf0, 0, 0, 0, 0, 0, 0, 0x91, 0x82];
+    newer.extend(b"\xa4type\xb0AllBlocksCleared\xa3new\x01");
+    let payloads = [Bytes::from(newer), Bytes::from_static(b"?")];
+    let counted = ["fields_skipped", "messages_malformed"]
+        .map(|name| format!("stator_agent_kv_feed_{name}_total 0\n"));
+    let mut numbers = 0_u64..;
+    let both = async {
+        let mut steps = tokio::time::interval(Duration::from_millis(1));
+        // What is published before the agent has subscribed is lost.
+        while counted.iter().any(|none| bed.metrics().contains(none)) {
+            for (payload, number) in payloads.iter().zip(&mut numbers) {
+                let number = Bytes::copy_from_slice(&number.to_be_bytes());
+                publisher.publish(&[Bytes::from_static(b"kv"), number, payload.clone()]);
+            }
+            steps.tick().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), both).await.expect("counted in time");
+    assert!(bed.metrics().contains("stator_agent_kv_feed_engine_lives_total "));
 }
