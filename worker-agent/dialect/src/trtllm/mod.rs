@@ -18,6 +18,7 @@
 
 mod decode;
 mod encode;
+mod operate;
 mod page;
 
 use crate::answer::{Streamed, Whole};
@@ -172,7 +173,7 @@ impl Dialect for Trtllm {
     }
 
     async fn operate(&self, operation: &Operation) -> Result<(), Fault> {
-        Err(Fault::Unsupported(format!("{operation:?}: TensorRT-LLM is not operated from here")))
+        operate::operate(&self.client, operation).await
     }
 
     fn pair(&self, _: u64, prefill: &RawValue, _: u16) -> Result<Manner, Fault> {

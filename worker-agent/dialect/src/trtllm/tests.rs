@@ -42,8 +42,41 @@ async fn an_engine_is_described_as_far_as_it_tells() {
     let decodes = super::tests::dialect(&server, Some(Role::Decode));
     assert!(matches!(decodes.pair(1, &handover, 0), Ok(Manner::InTurn(First::Passed))));
     assert!(matches!(dialect.pair(1, &handover, 0), Err(Fault::Unsupported(_))));
-    let fault = dialect.operate(&Operation::ResetCache).await;
-    assert!(matches!(fault, Err(Fault::Unsupported(_))));
+}
+
+#[tokio::test]
+async fn memory_is_given_back_and_taken_again_and_weights_are_taken_as_they_are_told() {
+    let success = || by_hand("operation.response.json");
+    let mut server = Server::start([
+        ("POST /release_memory", success()),
+        ("POST /resume_memory", success()),
+        ("POST /update_weights", success()),
+    ])
+    .await;
+    let dialect = dialect(&server, None);
+    let weights = r#"{"weights":{"GPU-1":"opaque"}}"#;
+    let update = Operation::UpdateWeights { request: weights.into() };
+    for operation in [Operation::Sleep { level: 1 }, Operation::Wake, update] {
+        assert_eq!(dialect.operate(&operation).await, Ok(()), "{operation:?}");
+        assert_eq!(dialect.forgets(&operation), operation != Operation::Wake, "{operation:?}");
+    }
+    for expected in [("release_memory", "{}"), ("resume_memory", "{}"), ("update_weights", weights)]
+    {
+        let seen = server.seen.recv().await.unwrap();
+        let body = std::str::from_utf8(&seen.body).unwrap();
+        assert_eq!((seen.line, body), (format!("POST /{}", expected.0), expected.1));
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_does_not_offer_is_not_done() {
+    let server = Server::start([]).await;
+    let dialect = dialect(&server, None);
+    let sleeps = [0, 1].map(|level| Operation::Sleep { level });
+    for operation in sleeps.into_iter().chain([Operation::ResetCache, Operation::Pause]) {
+        let fault = dialect.operate(&operation).await;
+        assert!(matches!(fault, Err(Fault::Unsupported(_))), "{operation:?}: {fault:?}");
+    }
 }
 
 #[tokio::test]
