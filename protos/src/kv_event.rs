@@ -7,7 +7,6 @@
 mod decode;
 mod encode;
 mod engine;
-mod load_stat;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +16,6 @@ pub use decode::{
 };
 pub use encode::encode;
 pub use engine::{Detail, EngineBatch, EngineEvent, ExtraKeys, MAX_EXTRA_KEYS};
-pub use load_stat::LoadStat;
 
 /// What one message carries: events in the order in which they happened.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use stator_protos::kv_event::{
-    Decoded, KvEvent, LoadStat, Medium, Removed, Stored, decode, decode_engine, encode,
+    Decoded, KvEvent, Medium, Removed, Stored, decode, decode_engine, encode,
 };
 use std::path::{Path, PathBuf};
 
@@ -120,32 +120,6 @@ fn every_recording_tells_what_its_blocks_depend_on() {
         salted += expected.iter().filter(|(salt, ..)| salt.is_some()).count();
     }
     assert!(salted > 0, "no recording has a salt");
-}
-
-#[test]
-fn every_recorded_load_report_is_read() {
-    let lines = std::fs::read_to_string(fixtures().join("load/sglang-0.5.23.jsonl")).unwrap();
-    assert_eq!(lines.lines().count(), 40);
-    for line in lines.lines() {
-        let line: Value = serde_json::from_str(line).unwrap();
-        let hex = line["frame"].as_str().unwrap();
-        let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16));
-        let frame: Vec<u8> = bytes.map(Result::unwrap).collect();
-        let field = |at: usize| line["decoded"][at].as_u64();
-        let expected = LoadStat {
-            running: field(1).unwrap() as u32,
-            waiting: field(2).unwrap() as u32,
-            used_tokens: field(3).unwrap(),
-            total_tokens: field(4).unwrap(),
-            rank: field(5).unwrap() as u32,
-            waiting_uncached_tokens: field(6),
-            demanded_tokens: field(7),
-            running_max: field(8),
-            prefill_tokens: field(9),
-            prefill_busy_us: field(10),
-        };
-        assert_eq!(LoadStat::decode(&frame), Ok(expected), "{hex}");
-    }
 }
 
 #[test]

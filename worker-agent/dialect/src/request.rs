@@ -181,8 +181,6 @@ pub enum Operation {
         /// Its request, opaque.
         request: Box<str>,
     },
-    /// Abort everything that runs.
-    AbortAll,
 }
 
 impl Operation {

@@ -11,7 +11,6 @@ mod rules;
 pub use poll::{Page, PollError, PollSettings, Poller};
 
 use crate::page::Adapters;
-use stator_protos::kv_event::LoadStat;
 
 /// An engine by whose names a page is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,20 +80,6 @@ impl EngineReport {
         self.last_step_s
             .or_else(|| mean(|report| report.steps, |report| report.steps_s))
             .or_else(|| mean(|report| report.token_gaps, |report| report.token_gaps_s))
-    }
-}
-
-impl From<&LoadStat> for EngineReport {
-    /// What SGLang tells of a rank on its load topic, without being asked.
-    fn from(load: &LoadStat) -> Self {
-        let share = load.used_tokens as f64 / load.total_tokens.max(1) as f64;
-        Self {
-            rank: u16::try_from(load.rank).unwrap_or(u16::MAX),
-            running: Some(load.running),
-            waiting: Some(load.waiting),
-            kv_usage: Some(share.clamp(0.0, 1.0)),
-            ..Self::default()
-        }
     }
 }
 

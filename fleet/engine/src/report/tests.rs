@@ -218,23 +218,6 @@ fn tensorrt_llm_is_read_by_its_names() {
 }
 
 #[test]
-fn a_load_message_is_a_report_too() {
-    let load = LoadStat {
-        running: 3,
-        waiting: 4,
-        used_tokens: 2048,
-        total_tokens: 8192,
-        rank: 1,
-        ..LoadStat::default()
-    };
-    let (running, waiting, kv_usage) = (Some(3), Some(4), Some(0.25));
-    let expected = EngineReport { rank: 1, running, waiting, kv_usage, ..EngineReport::default() };
-    assert_eq!(EngineReport::from(&load), expected);
-    let empty = EngineReport::from(&LoadStat::default());
-    assert_eq!(empty.kv_usage, Some(0.0));
-}
-
-#[test]
 fn hostile_lines_have_no_effect() {
     let page = "vllm:num_requests_running{engine=\"x\"} 1\n\
         vllm:num_requests_running{engine=\"70000\"} 1\n\

@@ -41,7 +41,6 @@ fn request(operation: &Operation, keeps_weights: bool) -> Result<(&'static str, 
         Operation::UpdateWeights { request } => {
             return Ok(("/update_weights_from_disk", request.as_bytes().to_vec()));
         }
-        Operation::AbortAll => ("/abort_request", json!({ "abort_all": true })),
     };
     Ok((path, json::raw(&body).get().as_bytes().to_vec()))
 }

@@ -213,11 +213,10 @@ async fn operations_are_the_recorded_ones() {
         ("POST /flush_cache", main("39-flush_cache.response.txt")),
         ("POST /pause_generation", main("37-pause.response.json")),
         ("POST /continue_generation", main("38-continue.response.json")),
-        ("POST /abort_request", Reply::ok("")),
     ])
     .await;
     let dialect = dialect(&server, None);
-    let all = [Operation::ResetCache, Operation::Pause, Operation::Resume, Operation::AbortAll];
+    let all = [Operation::ResetCache, Operation::Pause, Operation::Resume];
     for operation in &all {
         assert_eq!(dialect.operate(operation).await, Ok(()), "{operation:?}");
     }
@@ -225,7 +224,7 @@ async fn operations_are_the_recorded_ones() {
     while let Ok(seen) = server.seen.try_recv() {
         bodies.push(String::from_utf8(seen.body.to_vec()).unwrap());
     }
-    assert_eq!(bodies, ["{}", r#"{"mode":"in_place"}"#, "{}", r#"{"abort_all":true}"#]);
+    assert_eq!(bodies, ["{}", r#"{"mode":"in_place"}"#, "{}"]);
     let fault = dialect.operate(&Operation::StartProfile).await;
     assert!(matches!(fault, Err(Fault::Unsupported(_))), "{fault:?}");
 }

@@ -35,8 +35,6 @@ fn request(operation: &Operation) -> (String, Option<Vec<u8>>) {
         Operation::UpdateWeights { request } => {
             ("/update_weights".into(), Some(request.as_bytes().to_vec()))
         }
-        // Without ids it is everything.
-        Operation::AbortAll => ("/abort_requests".into(), body(json!({}))),
     }
 }
 
