@@ -5,7 +5,9 @@ mod server;
 pub(crate) use server::{Reply, Seen, Server};
 
 use crate::{Answer, Ask, Delta, Fault, Hand, Sampling};
+use serde_json::Value;
 use serde_json::value::RawValue;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A greedy request for an answer to these tokens.
@@ -42,6 +44,45 @@ pub(crate) async fn read(mut answer: Box<dyn Answer>) -> Result<(Delta, usize), 
 pub(crate) fn fixture(path: &str) -> Vec<u8> {
     let path = format!("{}/fixtures/{path}", env!("CARGO_MANIFEST_DIR"));
     std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// All recorded answers of an engine, by their names, in order.
+pub(crate) fn recordings(engine: &str) -> Vec<(String, Vec<u8>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(engine);
+    let mut found = Vec::new();
+    for folder in std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
+        let files = folder.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path());
+        let name = |file: &Path| file.display().to_string();
+        let answers = files.map(|file| (name(&file), file)).filter(|(name, _)| {
+            let head = name.ends_with(".head.json");
+            !head && (name.contains(".response.json") || name.contains(".response.sse"))
+        });
+        found.extend(answers.map(|(name, file)| (name, std::fs::read(file).unwrap())));
+    }
+    found.sort();
+    found
+}
+
+/// What an answer says, read without any decoder of ours: its events, or the one object that it is;
+/// nothing where its last event was cut.
+pub(crate) fn plainly(body: &[u8]) -> Option<Vec<Value>> {
+    let text = std::str::from_utf8(body).unwrap();
+    if !text.starts_with("data: ") {
+        return Some(vec![serde_json::from_str(text).ok()?]);
+    }
+    let events = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+    events
+        .filter(|event| *event != "[DONE]")
+        .map(|event| serde_json::from_str(event).ok())
+        .collect()
+}
+
+/// The kind of fault that an error without a status of its own stands for, by the code that it says.
+pub(crate) fn is_fault_of(fault: &Fault, code: Option<u64>) -> bool {
+    match code {
+        Some(400 | 404) => matches!(fault, Fault::Invalid(_)),
+        _ => matches!(fault, Fault::Failed(_)),
+    }
 }
 
 /// A recorded answer, with the status it had where that was recorded.

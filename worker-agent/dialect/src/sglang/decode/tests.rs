@@ -1,7 +1,8 @@
 use super::*;
 use crate::Sampling;
-use crate::testkit::{ask, decode, fixture};
+use crate::testkit::{ask, decode, fixture, is_fault_of, plainly, recordings};
 use proptest::prelude::*;
+use serde_json::Value;
 
 const STREAM: &str = "sglang-0.5.23/main/18-generate-stream.response.sse";
 const ANSWER: [u32; 12] = [1072, 542, 3209, 5777, 3662, 5293, 542, 3209, 5600, 7401, 7294, 703];
@@ -57,6 +58,45 @@ fn recorded_answers_come_as_a_whole_too() {
     assert_eq!(whole(&ask(&[1]), &body).unwrap().tokens[..3], [2312, 1762, 5178]);
     let body = fixture("sglang-0.5.23/dp/01-generate-rank1.response.json");
     assert_eq!(whole(&ask(&[1]), &body).unwrap().tokens, [2076, 4646, 428, 6037]);
+}
+
+/// Every recorded answer that has token ids or an error is what a plain reading of it says.
+#[test]
+fn every_recording_is_read() {
+    let (mut answers, mut errors) = (0, 0);
+    for (name, body) in recordings("sglang-0.5.23") {
+        let Some(said) = plainly(&body) else { continue };
+        let last = said.last().unwrap();
+        let is_error = !last["error"].is_null() || last["object"] == "error";
+        if !is_error && last["output_ids"].is_null() {
+            continue;
+        }
+        let read = if name.ends_with(".sse") {
+            decode(Decode::new(&ask(&[1])), &body, usize::MAX)
+        } else {
+            whole(&ask(&[1]), &body)
+        };
+        let finish = &last["meta_info"]["finish_reason"];
+        match read {
+            Ok(delta) => {
+                // A stream repeats all that it said.
+                let tokens: Vec<u32> = serde_json::from_value(last["output_ids"].clone()).unwrap();
+                assert_eq!((delta.tokens, finish["type"].as_str()), (tokens, Some("length")));
+                assert_eq!(delta.finish, Some(Finish::Length), "{name}");
+                let cached = last["meta_info"]["cached_tokens"].as_u64();
+                assert_eq!(delta.cached_tokens.map(u64::from), cached, "{name}");
+                answers += 1;
+            }
+            Err(Fault::Aborted(_)) => assert_eq!(finish["type"], "abort", "{name}"),
+            Err(fault) => {
+                let code = [&last["code"], &last["error"]["code"], &finish["status_code"]];
+                let code = code.into_iter().find_map(Value::as_u64);
+                assert!(is_fault_of(&fault, code), "{name}: {fault:?}");
+                errors += 1;
+            }
+        }
+    }
+    assert_eq!([answers >= 20, errors >= 11], [true; 2], "too few: {answers}, {errors}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 use super::*;
 use crate::Sampling;
-use crate::testkit::{ask, decode, fixture};
+use crate::testkit::{ask, decode, fixture, is_fault_of, plainly, recordings};
 use proptest::prelude::*;
+use serde_json::Value;
 
 const STREAM: &str = "vllm-0.32.0/main/31-generate-tokens-stream.response.sse";
 
@@ -116,6 +117,64 @@ fn a_recorded_prefill_that_was_streamed_hands_nothing_over() {
     let delta = decode(Decode::new(&prefill), &stream, usize::MAX).unwrap();
     assert_eq!((delta.tokens, delta.finish), (vec![3933], Some(Finish::Length)));
     assert!(delta.handover.is_none());
+}
+
+/// Every recorded answer that has token ids or an error is what a plain reading of it says.
+#[test]
+fn every_recording_is_read() {
+    let (mut answers, mut errors, mut handovers) = (0, 0, 0);
+    for (name, body) in recordings("vllm-0.32.0") {
+        let Some(said) = plainly(&body) else { continue };
+        let last = said.last().unwrap();
+        let of_choice = |event: &Value| event["choices"][0]["token_ids"].clone();
+        let ids = |event| serde_json::from_value::<Vec<u32>>(of_choice(event)).ok();
+        let is_error = !last["error"].is_null();
+        if !is_error && !said.iter().any(|event| ids(event).is_some()) {
+            continue;
+        }
+        let handover = last["kv_transfer_params"].as_object();
+        let hand = if handover.is_some() { Hand::Prefill(None) } else { Hand::Whole };
+        let decoder = Decode::new(&Ask { hand, ..ask(&[1]) });
+        let read = if name.ends_with(".sse") {
+            decode(decoder, &body, usize::MAX)
+        } else {
+            decoder.whole(&body)
+        };
+        let finish = said.iter().filter_map(|event| event["choices"][0]["finish_reason"].as_str());
+        let finish = finish.last();
+        match read {
+            Ok(delta) => {
+                let tokens: Vec<u32> = said.iter().filter_map(ids).flatten().collect();
+                assert_eq!((delta.tokens, finish), (tokens, Some("length")), "{name}");
+                assert_eq!(delta.finish, Some(Finish::Length), "{name}");
+                let cached = &last["usage"]["prompt_tokens_details"]["cached_tokens"];
+                assert_eq!(delta.cached_tokens.map(u64::from), cached.as_u64(), "{name}");
+                let told = delta.handover.map(|told| serde_json::from_str(told.get()).unwrap());
+                assert_eq!(told.as_ref(), handover, "{name}");
+                handovers += usize::from(handover.is_some());
+                answers += 1;
+            }
+            Err(Fault::Aborted(_)) => assert_eq!(finish, Some("abort"), "{name}"),
+            Err(fault) => {
+                assert!(is_fault_of(&fault, last["error"]["code"].as_u64()), "{name}: {fault:?}");
+                errors += 1;
+            }
+        }
+    }
+    let all = [answers >= 61, errors >= 11, handovers >= 9];
+    assert_eq!(all, [true; 3], "too few: {answers}, {errors}, {handovers}");
+}
+
+#[test]
+fn what_kills_an_engine_is_its_fault() {
+    let report = fixture("vllm-0.32.0/pd-nixl-hazards/report.json");
+    let report: Vec<Value> = serde_json::from_slice(&report).unwrap();
+    let killed: Vec<_> = report.iter().filter(|case| case["status"] == 500).collect();
+    assert_eq!(killed.len(), 2);
+    for case in killed {
+        let fault = whole(&ask(&[1]), case["body"].as_str().unwrap()).unwrap_err();
+        assert!(matches!(&fault, Fault::Failed(why) if why.starts_with("EngineCore")), "{fault:?}");
+    }
 }
 
 #[test]
