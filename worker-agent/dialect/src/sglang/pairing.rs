@@ -1,6 +1,9 @@
 //! Prefill on one SGLang, decode on another: both get the request at once, and find each other by
 //! the prefill's bootstrap server and a room that is theirs alone.
 //!
+//! KV is on its way while the prompt is computed: prefill sends each chunk when it has computed it
+//! (`--chunked-prefill-size`), which both being asked at once allows.
+//!
 //! Of a prefill engine of several data-parallel ranks decode looks for the KV at the rank that is left
 //! when the room is divided by their number, or at the one that it is told. Rooms are such that both
 //! are the rank that computes the prompt, and prefill is told too: otherwise it compares the room with

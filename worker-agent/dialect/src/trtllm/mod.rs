@@ -7,7 +7,8 @@
 //!
 //! Two servers work in turn, the context server first (`schedule_style` 0). To have generation begin
 //! first it would have to know the other's `ctx_info_endpoint` and the layout of its ranks, which
-//! versions tell differently; what it saves is a handshake.
+//! versions tell differently; what it saves is a handshake. So no layer is on its way before the
+//! prompt is computed.
 //!
 //! A server is taken for one rank: with `enable_attention_dp` it chooses the rank of each request
 //! itself, so that prefixes are known of its rank 0 alone, and events of the others are passed over.

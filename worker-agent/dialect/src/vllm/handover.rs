@@ -12,6 +12,9 @@
 //! them; counted in `vllm:nixl_num_kv_expired_reqs_total`), and Mooncake after
 //! `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`, 480 s.
 //!
+//! No layer is on its way to decode before the whole prompt is computed: NIXL and Mooncake move a
+//! request's blocks when it has ended in prefill, and of a storage decode is asked only then.
+//!
 //! MoRI-IO is not supported: its engines must be told of each other's pods.
 //!
 //! Source: the scheduler and the connectors of vLLM 0.32.0.
