@@ -177,6 +177,8 @@ pub(crate) const DEATHS: [(Stage, Part); 12] = [
 pub(crate) struct Ended {
     pub(crate) decode: Option<Process>,
     pub(crate) prefill: Option<Process>,
+    /// What died of those that were not started.
+    pub(crate) part: Part,
 }
 
 impl Ended {
@@ -185,13 +187,27 @@ impl Ended {
         for (half, process) in halves {
             match process {
                 Some(process) => *half = Agent::ready(half.kind, process).await,
-                None => half.recovers().await,
+                None => {
+                    half.recovers().await;
+                    lives_are_counted_once(half, self.part).await;
+                }
             }
         }
         for by in [&three.decode, &three.alone] {
             three.shares_requests(&three.preferring(by), by).await;
         }
     }
+}
+
+/// Under what ended their process, not under what was known of it before.
+async fn lives_are_counted_once(half: &Agent, part: Part) {
+    let ends = "stator_agent_engine_ends_total";
+    let lives = half.metric("stator_agent_engine_lives_total").await;
+    assert_eq!(half.metric(ends).await, lives - 1.0, "{}", half.process.log());
+    // The server ends by itself where what computes has died.
+    let cause = if part == Part::Core { "exit" } else { "signal" };
+    let counted = half.metric(&format!("{ends}{{cause=\"{cause}\"}}")).await;
+    assert!(counted >= 1.0, "{cause}: {}", half.process.log());
 }
 
 /// Where the third is a decode worker too: the request of a decode worker that dies goes on there,
@@ -206,7 +222,7 @@ pub(crate) async fn a_process_of_each_half_dies(
     three.loses(Role::Decode, stage, part).await;
     let decode = again("decode", Role::Decode);
     three.loses(Role::Prefill, stage, part).await;
-    Ended { decode, prefill: again("prefill", Role::Prefill) }
+    Ended { decode, prefill: again("prefill", Role::Prefill), part }
 }
 
 impl Three {

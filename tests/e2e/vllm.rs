@@ -109,7 +109,7 @@ async fn vllms_share_requests_and_lose_none_whichever_process_dies() {
     what_outlasts_a_drain_goes_on_elsewhere(&mut three).await;
     let decode = Some(start("decode", Role::Decode));
     three.loses(Role::Prefill, Stage::Coming, Part::Server).await;
-    let mut ended = Ended { decode, prefill: None };
+    let mut ended = Ended { decode, prefill: None, part: Part::Server };
     let all = all_engines("all deaths of vLLMs that share requests");
     for row in DEATHS.into_iter().take(if all { DEATHS.len() } else { DEATHS_ALWAYS }) {
         ended.come_back(&mut three).await;

@@ -17,6 +17,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 const INTERVAL: Duration = Duration::from_millis(500);
 /// How often waiting for an engine is worth a line in the log.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Why a life ended where that is all that is known: the engine did not answer as it should.
+pub(super) const UNHEALTHY: &str = "unhealthy";
 
 /// What became of an engine.
 #[derive(Debug)]
@@ -25,8 +27,9 @@ pub(super) enum News {
     Up(Box<Description>),
     /// It does not any more.
     Down(End),
-    /// Its process ended, for this cause, while it did not serve.
-    Failed(&'static str),
+    /// A life is over for this cause, or a process that never served. Told once of each, when it is
+    /// known whether the process ended too.
+    Ended(&'static str),
     /// It is given up.
     Over(anyhow::Error),
 }
@@ -64,7 +67,8 @@ impl Host {
     pub(super) fn start(launch: Option<Launch>, probe: Arc<Probe>, limits: Limits) -> Self {
         let (sender, news) = mpsc::channel(4);
         let (stop, stopped) = Shutdown::new();
-        let watch = Watch { probe, limits, news: sender, up: false, served: false, cause: None };
+        let watch =
+            Watch { probe, limits, news: sender, up: false, served: false, unexplained: false };
         let task = match launch {
             Some(launch) => tokio::spawn(watch.supervised(launch, stopped)),
             None => tokio::spawn(watch.attached(stopped)),
@@ -106,8 +110,8 @@ struct Watch {
     up: bool,
     /// Whether it ever was.
     served: bool,
-    /// Why the last life ended, until its process has.
-    cause: Option<&'static str>,
+    /// Whether a life ended of which it is not said why.
+    unexplained: bool,
 }
 
 /// What a look at an engine found.
@@ -158,7 +162,7 @@ impl Watch {
                 // One that is killed for a cause has that cause already.
                 let cause = match state {
                     State::Killing { cause, .. } => cause.label(),
-                    _ => "unhealthy",
+                    _ => UNHEALTHY,
                 };
                 self.down(cause, reason).await;
             }
@@ -190,7 +194,8 @@ impl Watch {
             };
             let mut description = None;
             if let Health::Unavailable(why) = self.health(look, &mut description) {
-                self.down("unhealthy", why.clone()).await;
+                self.down(UNHEALTHY, why.clone()).await;
+                self.ended(UNHEALTHY).await;
                 if !self.served && begun.elapsed() >= self.limits.start {
                     let waited = begun.elapsed().as_secs();
                     let error =
@@ -207,6 +212,7 @@ impl Watch {
                     let waited = self.limits.hang.as_secs();
                     let why = format!("{running} requests and no step for {waited} s");
                     self.down("hung", why).await;
+                    self.ended("hung").await;
                 }
                 _ => {}
             }
@@ -224,7 +230,9 @@ impl Watch {
     }
 
     async fn up(&mut self, description: Box<Description>) {
-        (self.served, self.cause) = (true, None);
+        self.served = true;
+        // Its process is still there.
+        self.ended(UNHEALTHY).await;
         if !std::mem::replace(&mut self.up, true) {
             self.tell(News::Up(description)).await;
         }
@@ -232,16 +240,22 @@ impl Watch {
 
     async fn down(&mut self, cause: &'static str, why: String) {
         if std::mem::replace(&mut self.up, false) {
-            self.cause = Some(cause);
+            self.unexplained = true;
             self.tell(News::Down(End { cause, why })).await;
         }
     }
 
-    /// Its process is gone; tells so once where its life had ended for the same cause.
+    /// Its process is gone, which explains the end of its life if it had one.
     async fn failed(&mut self, cause: &Cause) {
         self.down(cause.label(), cause.to_string()).await;
-        if self.cause.take() != Some(cause.label()) {
-            self.tell(News::Failed(cause.label())).await;
+        self.unexplained = true;
+        self.ended(cause.label()).await;
+    }
+
+    /// Says why the last life ended, once.
+    async fn ended(&mut self, cause: &'static str) {
+        if std::mem::take(&mut self.unexplained) {
+            self.tell(News::Ended(cause)).await;
         }
     }
 

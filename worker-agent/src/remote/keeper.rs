@@ -138,7 +138,7 @@ impl Keeping {
                         self.begin(identity::generation(SystemTime::now(), last));
                     }
                     Some(News::Down(end)) => self.end(&end),
-                    Some(News::Failed(cause)) => self.engine.metrics.ended(cause),
+                    Some(News::Ended(cause)) => self.engine.metrics.ended(cause),
                     Some(News::Over(error)) => return Err(error),
                     None => anyhow::bail!("nobody watches over the engine any more"),
                 },
@@ -203,9 +203,9 @@ impl Keeping {
             record.profile.needs_prefill = said.needs_prefill;
         });
         self.tell_whether_requests_are_taken();
-        tracing::info!(%generation, url = &*engine.place.url(), "the engine serves");
         engine.metrics.lives.inc();
         engine.metrics.up.set(1);
+        tracing::info!(%generation, url = &*engine.place.url(), "the engine serves");
     }
 
     /// Takes requests from now on, or none while the engine rests.
@@ -229,7 +229,6 @@ impl Keeping {
         self.reports.record.send_modify(|record| record.workers.clear());
         self.reports.readiness.set(false);
         self.engine.metrics.up.set(0);
-        self.engine.metrics.ended(end.cause);
         self.reports.metrics.worker_failures.inc();
         // Dropping them ends them.
         (self.followers, self.pages) = (JoinSet::new(), JoinSet::new());

@@ -1,6 +1,7 @@
 //! Metrics of agents whose engine is a process of its own. Counters end in `_total` where they are
 //! rendered.
 
+use super::host::UNHEALTHY;
 use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -12,6 +13,7 @@ use stator_engine_signals::families::Families;
 use stator_engine_signals::report::EngineReport;
 use stator_protos::WorkerRank;
 use stator_runtime::metrics::Metrics;
+use stator_supervise::Cause;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -108,7 +110,7 @@ struct PrefillLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EndLabels {
-    cause: String,
+    cause: &'static str,
 }
 
 /// Who computed a prompt that a prefill worker was named for.
@@ -146,6 +148,9 @@ impl StockMetrics {
         registry.register("engine_lives", "Lives of the engine that began", self.lives.clone());
         let help = "Ends of the engine's lives, and of its process between them, by cause";
         registry.register("engine_ends", help, self.ends.clone());
+        for cause in Cause::LABELS.into_iter().chain([UNHEALTHY]) {
+            drop(self.ends.get_or_create(&EndLabels { cause }));
+        }
         let help = "Metrics pages of the engine that could not be read";
         registry.register("engine_pages_failed", help, self.pages_failed.clone());
         let help = "Metric families of the engine's own for which there was no room";
@@ -162,8 +167,8 @@ impl StockMetrics {
     }
 
     /// Counts a life that ended, or a process that never served.
-    pub(crate) fn ended(&self, cause: &str) {
-        self.ends.get_or_create(&EndLabels { cause: cause.into() }).inc();
+    pub(crate) fn ended(&self, cause: &'static str) {
+        self.ends.get_or_create(&EndLabels { cause }).inc();
     }
 
     /// Shows what the engine says under its own names, in place of what it said before.
@@ -216,6 +221,8 @@ mod tests {
             "stator_agent_engine_steps{worker=\"0000000000000001\",rank=\"2\"} 14.0",
             "stator_agent_engine_step_seconds{worker=\"0000000000000001\",rank=\"2\"} 0.25",
             "stator_agent_prefills_total{by=\"itself_timeout\"} 1",
+            "stator_agent_engine_ends_total{cause=\"half_dead\"} 0",
+            "stator_agent_engine_ends_total{cause=\"unhealthy\"} 0",
         ] {
             assert!(text.contains(line), "{text}");
         }

@@ -184,7 +184,7 @@ async fn serves(
     let description = loop {
         match host.next().await {
             Some(News::Up(description)) => break *description,
-            Some(News::Failed(cause)) => stock.ended(cause),
+            Some(News::Ended(cause)) => stock.ended(cause),
             Some(News::Down(_)) => {}
             Some(News::Over(error)) => return Err(error),
             None => anyhow::bail!("nobody watches over the engine any more"),

@@ -13,7 +13,7 @@ const LIMITS: Limits = Limits {
 enum Told {
     Up,
     Down(&'static str, String),
-    Failed(&'static str),
+    Ended(&'static str),
     Over(String),
 }
 
@@ -21,7 +21,7 @@ async fn next(host: &mut Host) -> Option<Told> {
     Some(match host.next().await? {
         News::Up(_) => Told::Up,
         News::Down(End { cause, why }) => Told::Down(cause, why),
-        News::Failed(cause) => Told::Failed(cause),
+        News::Ended(cause) => Told::Ended(cause),
         News::Over(error) => Told::Over(error.to_string()),
     })
 }
@@ -46,6 +46,7 @@ async fn an_attached_engine_that_is_ill_is_down_until_it_serves_again() {
     assert_eq!(next(&mut host).await, Some(Told::Up));
     *engine.health.lock() = Checkup::Ill;
     assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
+    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
     let asked = engine.asks.borrow().len();
     *engine.health.lock() = Checkup::Well;
     assert_eq!(next(&mut host).await, Some(Told::Up));
@@ -80,6 +81,7 @@ async fn looks_go_on_while_a_canary_is_awaited() {
     *engine.health.lock() = Checkup::Ill;
     assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
     assert!(died.elapsed() <= Duration::from_secs(1), "{:?}", died.elapsed());
+    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
     // Nobody waits for that token any more.
     engine.runs(0).await;
     *engine.health.lock() = Checkup::Well;
@@ -93,6 +95,7 @@ async fn a_canary_without_a_token_ends_a_life() {
     assert_eq!(next(&mut host).await, Some(Told::Up));
     let why = "a canary failed: no token within 60 s";
     assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", why.into())));
+    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
     assert_eq!(next(&mut host).await, Some(Told::Up));
 }
 
@@ -113,6 +116,7 @@ async fn an_attached_engine_that_served_is_waited_for() {
     assert_eq!(next(&mut host).await, Some(Told::Up));
     *engine.health.lock() = Checkup::Ill;
     assert!(matches!(next(&mut host).await, Some(Told::Down(..))));
+    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
     assert!(tokio::time::timeout(LIMITS.start * 3, host.next()).await.is_err());
 }
 
@@ -128,6 +132,7 @@ async fn requests_without_a_step_are_a_hang_and_steps_put_it_off() {
     }
     let why = "1 requests and no step for 20 s";
     assert_eq!(next(&mut host).await, Some(Told::Down("hung", why.into())));
+    assert_eq!(next(&mut host).await, Some(Told::Ended("hung")));
     // It answers, so that it has another life.
     assert_eq!(next(&mut host).await, Some(Told::Up));
 }
@@ -171,29 +176,41 @@ fn launch(engine: &Arc<Scripted>, script: &str, restarts: u32) -> Host {
     Host::start(Some(Launch { supervisor, home }), probe, LIMITS)
 }
 
+/// One whose process ends when [`end`] is told of this pipe.
+fn launch_mortal(engine: &Arc<Scripted>) -> (Host, tempfile::TempDir) {
+    let pipe = tempfile::tempdir().unwrap();
+    let ends = pipe.path().join("ends");
+    let status = std::process::Command::new("mkfifo").arg(&ends).status().unwrap();
+    assert!(status.success(), "{status}");
+    (launch(engine, &format!("read -r _ <'{}'; exit 3", ends.display()), 0), pipe)
+}
+
+async fn end(pipe: tempfile::TempDir) {
+    let write = move || std::fs::write(pipe.path().join("ends"), "now\n");
+    tokio::task::spawn_blocking(write).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_process_that_ends_before_it_serves_is_counted_each_time_and_then_given_up() {
     let engine = Scripted::new([]);
     *engine.health.lock() = Checkup::Ill;
     let mut host = launch(&engine, "exit 3", 1);
-    assert_eq!(next(&mut host).await, Some(Told::Failed("exit")));
-    assert_eq!(next(&mut host).await, Some(Told::Failed("exit")));
+    assert_eq!(next(&mut host).await, Some(Told::Ended("exit")));
+    assert_eq!(next(&mut host).await, Some(Told::Ended("exit")));
     assert!(matches!(next(&mut host).await, Some(Told::Over(_))));
     assert_eq!(next(&mut host).await, None);
 }
 
 #[tokio::test]
 async fn the_end_of_a_process_is_told_by_itself_and_no_look_is_awaited() {
-    let (engine, home) = (Scripted::new([]), tempfile::tempdir().unwrap());
-    let ends = home.path().join("ends");
-    let status = std::process::Command::new("mkfifo").arg(&ends).status().unwrap();
-    assert!(status.success(), "{status}");
-    let mut host = launch(&engine, &format!("read -r _ <'{}'; exit 3", ends.display()), 0);
+    let engine = Scripted::new([]);
+    let (mut host, pipe) = launch_mortal(&engine);
     assert_eq!(next(&mut host).await, Some(Told::Up));
     // A look that nothing ends would say that it is ill, and nothing of a process.
     *engine.health.lock() = Checkup::Late;
-    tokio::task::spawn_blocking(move || std::fs::write(ends, "now\n")).await.unwrap().unwrap();
+    end(pipe).await;
     assert!(matches!(next(&mut host).await, Some(Told::Down("exit", _))));
+    assert_eq!(next(&mut host).await, Some(Told::Ended("exit")));
     assert!(matches!(next(&mut host).await, Some(Told::Over(_))));
 }
 
@@ -205,6 +222,21 @@ async fn a_process_that_serves_is_up_and_down_as_it_answers() {
     *engine.health.lock() = Checkup::Ill;
     assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
     *engine.health.lock() = Checkup::Well;
+    // What ended the life is known now: not its process.
+    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
     assert_eq!(next(&mut host).await, Some(Told::Up));
     host.stop().await;
+}
+
+#[tokio::test]
+async fn a_life_whose_process_ends_later_is_counted_once_under_what_ended_that() {
+    let engine = Scripted::new([]);
+    let (mut host, pipe) = launch_mortal(&engine);
+    assert_eq!(next(&mut host).await, Some(Told::Up));
+    *engine.health.lock() = Checkup::Ill;
+    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
+    end(pipe).await;
+    assert_eq!(next(&mut host).await, Some(Told::Ended("exit")));
+    assert!(matches!(next(&mut host).await, Some(Told::Over(_))));
+    assert_eq!(next(&mut host).await, None);
 }

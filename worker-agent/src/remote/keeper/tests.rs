@@ -99,6 +99,7 @@ impl Bed {
     async fn down(&self) {
         let end = End { cause: "exit", why: "it crashed".into() };
         self.news.send(News::Down(end)).await.unwrap();
+        self.news.send(News::Ended("exit")).await.unwrap();
     }
 
     async fn lives(&mut self, up: bool) {
@@ -133,7 +134,7 @@ async fn lives_follow_each_other_with_growing_numbers_and_pickers_see_none_in_be
     bed.lives(false).await;
     bed.told(|record| record.workers.is_empty()).await;
     assert!(!bed.readiness.get());
-    bed.news.send(News::Failed("out_of_memory")).await.unwrap();
+    bed.news.send(News::Ended("out_of_memory")).await.unwrap();
     bed.up().await;
     bed.lives(true).await;
     bed.told(|record| record.workers.iter().any(|w| w.generation > Generation(7))).await;
