@@ -6,8 +6,8 @@ use stator_protos::Generation;
 use stator_protos::hash::SequenceHash;
 use stator_tests::http::Client;
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, CONTEXT, TOTAL_BLOCKS};
-use std::collections::HashSet;
+use stator_tests::stock::{BLOCK_SIZE, CONTEXT, Engine, TOTAL_BLOCKS};
+use std::collections::{BTreeSet, HashSet};
 
 /// An agent and its engine, as the suite sees them.
 pub(crate) trait Tested {
@@ -137,6 +137,68 @@ pub(crate) async fn what_is_cached_is_known_through_eviction(
         sent += (prompt.len() - expected) / BLOCK_SIZE;
     }
     assert!(sent > 2 * TOTAL_BLOCKS, "only {sent} blocks: nothing was evicted");
+}
+
+/// Under its own names and under ours, once nothing runs. Its counters have moved by then.
+pub(crate) async fn what_the_engines_page_says_is_on_the_agents(agent: &Agent) {
+    agent.has_released_all().await;
+    let page = agent.engine.get("/metrics").await.body;
+    let page = String::from_utf8_lossy(&page).into_owned();
+    let own = format!("{}:", agent.kind.name());
+    let names = page.lines().filter_map(|line| line.split(['{', ' ']).next());
+    // When counting began is on no page of ours.
+    let names = names.filter(|name| name.starts_with(&own) && !name.ends_with("_created"));
+    let names: BTreeSet<_> = names.collect();
+    assert!(names.len() > 50, "only {names:?}");
+    for name in names {
+        says_the_same(agent, name, (name, "")).await;
+    }
+    for (ours, theirs) in vocabulary(agent.kind) {
+        says_the_same(agent, &format!("stator_agent_engine_{ours}"), theirs).await;
+    }
+    for moved in ["prefix_query_tokens", "prefix_hit_tokens", "prompt_tokens", "generated_tokens"] {
+        assert!(agent.metric(&format!("stator_agent_engine_{moved}")).await > 0.0, "{moved}");
+    }
+    assert_eq!(agent.metric("stator_agent_engine_kv_blocks").await, TOTAL_BLOCKS as f64);
+}
+
+/// The agent reads the page now and then.
+async fn says_the_same(agent: &Agent, shown: &str, (name, labels): (&str, &str)) {
+    soon(shown, async { while agent.metric(shown).await != agent.says(name, labels).await {} })
+        .await;
+}
+
+/// What an agent calls it, and where an engine's page has it: name and labels.
+fn vocabulary(kind: Engine) -> [(&'static str, (&'static str, &'static str)); 8] {
+    let [running, used] = kind.busy().map(|name| (name, ""));
+    let [waiting, queries, hits, prompts, generated, steps] = match kind {
+        Engine::Vllm => [
+            ("vllm:num_requests_waiting", ""),
+            ("vllm:prefix_cache_queries_total", ""),
+            ("vllm:prefix_cache_hits_total", ""),
+            ("vllm:prompt_tokens_total", ""),
+            ("vllm:generation_tokens_total", ""),
+            ("vllm:iteration_tokens_total_count", ""),
+        ],
+        Engine::Sglang => [
+            ("sglang:num_queue_reqs", ""),
+            ("sglang:realtime_tokens_total", "mode=\"prefill_"),
+            ("sglang:realtime_tokens_total", "mode=\"prefill_cache\""),
+            ("sglang:realtime_tokens_total", "mode=\"prefill_"),
+            ("sglang:generation_tokens_total", ""),
+            ("sglang:cuda_graph_passes_total", ""),
+        ],
+    };
+    [
+        ("requests_running", running),
+        ("requests_waiting", waiting),
+        ("kv_usage_ratio", used),
+        ("prefix_query_tokens", queries),
+        ("prefix_hit_tokens", hits),
+        ("prompt_tokens", prompts),
+        ("generated_tokens", generated),
+        ("steps", steps),
+    ]
 }
 
 pub(crate) async fn a_client_that_hangs_up_stops_the_engine(client: &Client, agent: &impl Tested) {

@@ -47,7 +47,8 @@ const TOLD: [(&str, &str, Read); 12] = [
     ("engine_steps", "Steps it took, since its start", |r, _| r.steps.map(|count| count as f64)),
     (
         "engine_step_seconds",
-        "How long a step took on average, in the last second that had one",
+        "How long a step took on average, in the last second that had one; of vLLM, which does not \
+         time its steps, the time from one token of a request to its next",
         |r, before| r.step_s(before),
     ),
 ];
