@@ -140,8 +140,8 @@ fn every_recording_is_read() {
         } else {
             decoder.whole(&body)
         };
-        let finish = said.iter().filter_map(|event| event["choices"][0]["finish_reason"].as_str());
-        let finish = finish.last();
+        let mut latest = said.iter().rev();
+        let finish = latest.find_map(|event| event["choices"][0]["finish_reason"].as_str());
         match read {
             Ok(delta) => {
                 let tokens: Vec<u32> = said.iter().filter_map(ids).flatten().collect();
