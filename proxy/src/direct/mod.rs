@@ -19,6 +19,7 @@ mod chunked_tests;
 mod chunks;
 pub(crate) mod config;
 mod connector;
+mod decoding;
 mod encode;
 pub(crate) mod handover;
 pub(crate) mod headers;
