@@ -266,7 +266,8 @@ pub(crate) async fn snapshot(
 
 pub(crate) async fn record(client: &mut WorkerClient<Channel>) -> AgentRecord {
     let described = client.describe(stator_protos::worker::DescribeRequest {}).await.unwrap();
-    serde_json::from_str(&described.into_inner().record_json).unwrap()
+    let description = soon("a description", described.into_inner().message()).await.unwrap();
+    serde_json::from_str(&description.unwrap().record_json).unwrap()
 }
 
 /// Waits until an engine has come up for the `n`th time.
