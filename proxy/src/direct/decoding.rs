@@ -5,17 +5,21 @@ use super::handover::{Handover, Request, Unusable};
 use super::headers;
 use super::object::Object;
 use super::trace;
-use super::upstream::Leg;
+use super::upstream::{Leg, LegError};
 use bytes::Bytes;
 use http::header;
 use std::future::Future;
 use std::time::Duration;
-use tokio::time::timeout_at;
+use tokio::sync::oneshot;
+use tokio::time::{sleep_until, timeout_at};
 use tracing::Instrument;
 
 /// How much of an answer is looked at for the reason of its end, in bytes. One that gives up at
 /// once is shorter.
 const PEEK_MAX_BYTES: usize = 64 << 10;
+/// Within which time an engine has taken in a request, from when on closing its connection aborts
+/// it. An answer that comes as a whole is waited for no longer where nobody wants it any more.
+const ADMITTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// By when KV must have come. Only an answer that is streamed tells by its first part that it has:
 /// any other comes as a whole, and may take as long as its tokens do.
@@ -44,30 +48,60 @@ impl Deadline {
 
 impl Handover {
     /// Asks the engine beside this proxy to go on from what was handed over, and waits until it has
-    /// something to show.
-    pub(super) async fn decoding(
+    /// something to show. That it cannot shows in a status of its own fault.
+    pub(super) fn decoding(
         &self,
         request: &Request<'_>,
         body: Bytes,
-    ) -> Result<Leg, Unusable> {
-        let mut leg = self.decode(request, body).await?;
-        leg.begun().await.map_err(Unusable::Decode)?;
-        Ok(leg)
-    }
-
-    /// Asks the engine beside this proxy to go on from what was handed over. That it cannot shows
-    /// in a status of its own fault.
-    async fn decode(&self, request: &Request<'_>, body: Bytes) -> Result<Leg, Unusable> {
+    ) -> impl Future<Output = Result<Leg, Unusable>> + Send + use<> {
         let mut head = headers::for_body(request.head, &body);
         let span = trace::decode(self.settings.connector);
         trace::pass_on(&mut head, &span);
-        let sent = self.engines.send(request.engine, &head, &body).instrument(span).await;
-        let leg = sent.map_err(Unusable::Decode)?;
-        let status = leg.head().status;
-        match status.is_server_error() {
-            true => Err(Unusable::DecodeStatus { status, answer: Box::new(leg) }),
-            false => Ok(leg),
+        let (engines, engine) = (self.engines.clone(), request.engine.clone());
+        async move {
+            let sent = engines.send(&engine, &head, &body).instrument(span).await;
+            let mut leg = sent.map_err(Unusable::Decode)?;
+            let status = leg.head().status;
+            if status.is_server_error() {
+                return Err(Unusable::DecodeStatus { status, answer: Box::new(leg) });
+            }
+            leg.begun().await.map_err(Unusable::Decode)?;
+            Ok(leg)
         }
+    }
+
+    /// As [`Self::decoding`], in a task of its own that goes on where nobody waits for it any more,
+    /// so that engines release at once what is handed over: where decode never hears of it, it
+    /// stays where it is until its lease ends.
+    pub(super) async fn decoding_for_certain(
+        &self,
+        request: &Request<'_>,
+        body: Bytes,
+        deadline: Deadline,
+    ) -> Result<Leg, Unusable> {
+        let decoding = self.decoding(request, body);
+        let admitted = tokio::time::Instant::now() + deadline.limit.min(ADMITTED_WITHIN);
+        let until = deadline.at.unwrap_or(admitted);
+        let (mut waited_for, decoded) = oneshot::channel();
+        let task = async move {
+            let abandoned = async {
+                waited_for.closed().await;
+                sleep_until(until).await;
+            };
+            let leg = tokio::select! {
+                biased;
+                leg = decoding => leg,
+                () = abandoned => return,
+            };
+            // Where nobody has it, its connection is closed here.
+            let _ = waited_for.send(leg);
+        };
+        tokio::spawn(task.in_current_span());
+        decoded.await.unwrap_or_else(|_| {
+            let peer = request.engine._address.to_string();
+            let cause = "the task that waits for it ended".to_owned();
+            Err(Unusable::Decode(LegError::Broken { peer, cause }))
+        })
     }
 
     /// Asks the engine beside this proxy to go on if it has enough of the prompt; `None` where it
@@ -95,7 +129,48 @@ fn gave_up(answer: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::metrics::Outcome;
+    use super::super::testkit::{BODY, Engine, Peer, Proxy, soon};
     use super::*;
+
+    /// A decode request of a client that has gone, which nothing has come of yet.
+    async fn left_behind(stream: bool, flags: &[&str]) -> (Proxy, Peer) {
+        let (engine, prefiller) = (Engine::start().await, Engine::start().await);
+        let proxy = Proxy::pair(&engine, &prefiller, "nixlv2", flags).await;
+        let client = proxy.ask(&prefiller, &BODY.replace("false", &stream.to_string())).await;
+        prefiller.asked().await.answer(200, r#"{"kv_transfer_params":{"a":1}}"#).await;
+        let decode = engine.asked().await;
+        drop(client);
+        let gone = Outcome { way: "handed_over", status: 499 };
+        let counted = async {
+            while proxy.metrics.requests.get_or_create(&gone).get() == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon("the client's end", counted).await;
+        // Whatever was closed before this answer shows by then.
+        let mut other = Peer::connect(proxy.address).await;
+        other.write("GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").await;
+        assert!(other.read().await);
+        (proxy, decode)
+    }
+
+    #[tokio::test]
+    async fn what_is_handed_over_is_fetched_although_the_client_has_gone() {
+        let (_proxy, mut decode) = left_behind(true, &[]).await;
+        assert!(decode.is_open(), "an engine that has not begun would never fetch it");
+        decode.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
+        decode.chunk("data: 1\n\n").await;
+        decode.closed().await;
+    }
+
+    #[tokio::test]
+    async fn nobody_is_waited_for_longer_than_kv_may_take() {
+        for stream in [false, true] {
+            let (_proxy, mut decode) = left_behind(stream, &["--prefill-timeout-ms=1500"]).await;
+            decode.closed().await;
+        }
+    }
 
     #[test]
     fn giving_up_is_told_from_speaking_of_it() {

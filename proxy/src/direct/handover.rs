@@ -159,7 +159,8 @@ impl Handover {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future aborts all requests.
+    /// Dropping the future aborts all requests; one that is to go on from what was handed over is
+    /// aborted when its engine has begun.
     pub(crate) async fn answer<'a>(
         &'a self,
         request: &'a Request<'a>,
@@ -267,8 +268,11 @@ impl Handover {
         let pair = self.pair(prefiller, String::new());
         let body = connector.prefill(request.api, object, &pair, supplies).into();
         let answer = self.prefill(request.head, prefiller, body, None).await?;
-        let body = connector.decode(object, &pair, &answer)?;
-        let leg = deadline.keep(self.decoding(request, body.into())).await?;
+        let body = connector.decode(object, &pair, &answer)?.into();
+        let leg = match connector.is_used_once() {
+            true => deadline.keep(self.decoding_for_certain(request, body, deadline)).await?,
+            false => deadline.keep(self.decoding(request, body)).await?,
+        };
         let counts = connector == Connector::Nixlv2 && leg.head().status == StatusCode::OK;
         let cached = if counts { CachedTokens::of(&answer) } else { None };
         Ok(Answer { cached, ..Answer::plain(leg, "handed_over") })

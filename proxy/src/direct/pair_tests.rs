@@ -259,12 +259,6 @@ async fn a_client_that_leaves_aborts_whichever_engine_works_for_it() {
     prefill.closed().await;
     assert!(engine.is_idle());
 
-    let client = proxy.ask(&prefiller, BODY).await;
-    prefiller.asked().await.answer(200, r#"{"kv_transfer_params":{"a":1}}"#).await;
-    let mut decode = engine.asked().await;
-    drop(client);
-    decode.closed().await;
-
     let mut client = proxy.post("/v1/completions", "", BODY).await;
     let mut alone = engine.asked().await;
     alone.write("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;

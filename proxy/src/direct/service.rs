@@ -343,7 +343,7 @@ impl Direct {
         let answer = tokio::select! {
             biased;
             answer = self.handover.answer(request) => answer,
-            // Drops both requests, by which the engines know.
+            // Drops the requests, by which the engines know.
             gone = exchange.gone() => return (request.way(), Err(gone.into())),
         };
         match answer {

@@ -191,6 +191,12 @@ impl Peer {
         status.parse().expect("a status")
     }
 
+    /// Whether the other side still waits for what comes of its message.
+    pub(crate) fn is_open(&self) -> bool {
+        let read = self.stream.try_read(&mut [0]);
+        read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+
     /// Waits until the other side has closed the connection.
     pub(crate) async fn closed(&mut self) {
         while self.more().await {}
