@@ -8,16 +8,17 @@ use clap::{Args, ValueEnum};
 use stator_discovery::{DiscoveryArgs, Source, SourceError};
 use stator_runtime::config::ConfigError;
 use stator_runtime::dial::{Dial, DialArgs};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// Where and for whom the proxy serves.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "HTTP")]
 pub struct HttpArgs {
-    /// Address to serve on. Use 0.0.0.0 to be reachable from other machines.
-    #[arg(long, env = "STATOR_HTTP_HOST", default_value = "127.0.0.1", value_name = "IP")]
-    pub http_host: IpAddr,
+    /// Address to serve on. Without it 127.0.0.1, and in direct mode, where others have to reach the
+    /// pod, 0.0.0.0. Use 0.0.0.0 to be reachable from other machines, and :: where they have IPv6.
+    #[arg(long, env = "STATOR_HTTP_HOST", value_name = "IP")]
+    pub http_host: Option<IpAddr>,
 
     /// Port to serve on; 0 picks a free one and logs it.
     #[arg(
@@ -184,7 +185,7 @@ impl ProxySettings {
             return Err(ConfigError(faults));
         };
         Ok(Self {
-            listen: SocketAddr::new(http.http_host, http.http_port),
+            listen: http.listen(Ipv4Addr::LOCALHOST),
             metrics_listen,
             limits: http.limits(),
             api_keys: http.api_key,
@@ -204,6 +205,11 @@ impl ProxySettings {
 }
 
 impl HttpArgs {
+    /// Where to serve, which is at `host` where nothing is said.
+    pub(crate) fn listen(&self, host: Ipv4Addr) -> SocketAddr {
+        SocketAddr::new(self.http_host.unwrap_or(host.into()), self.http_port)
+    }
+
     /// What clients may send.
     pub(crate) fn limits(&self) -> RequestLimits {
         RequestLimits {

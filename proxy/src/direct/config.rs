@@ -11,7 +11,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use stator_runtime::config::ConfigError;
 use stator_runtime::tls;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -104,7 +104,8 @@ impl DirectSettings {
         if !http.api_key.is_empty() {
             faults.push("api-key: the engine checks keys in direct mode".to_owned());
         }
-        check_ports(&http, &direct, &mut faults);
+        let listen = http.listen(Ipv4Addr::UNSPECIFIED);
+        check_ports(listen, &direct, &mut faults);
         check_tls(&direct, &mut faults);
         faults.extend(direct.llmd.faults());
         let allow = allow_list(&direct, &mut faults);
@@ -119,7 +120,7 @@ impl DirectSettings {
         });
         let engine = |rank| SocketAddr::new(direct.engine_host, direct.engine_port + rank);
         Ok(Self {
-            listen: SocketAddr::new(http.http_host, http.http_port),
+            listen,
             metrics_listen,
             tls: direct.secure_serving.then(|| listener_tls(direct.cert_path.clone())),
             limits: http.limits(),
@@ -155,20 +156,20 @@ impl DirectSettings {
 }
 
 /// Ports of ranks end where ports do, and this proxy is not its own engine.
-fn check_ports(http: &HttpArgs, direct: &DirectArgs, faults: &mut Vec<String>) {
+fn check_ports(listen: SocketAddr, direct: &DirectArgs, faults: &mut Vec<String>) {
     let ranks = direct.data_parallel_size;
     for (flag, port) in [
         ("engine-port", direct.engine_port),
-        ("http-port", http.http_port),
+        ("http-port", listen.port()),
         ("p2p-connector-port", direct.p2p_connector_port),
     ] {
         if port.checked_add(ranks - 1).is_none() {
             faults.push(format!("{flag}: {port} leaves no ports for {ranks} ranks"));
         }
     }
-    let own = http.http_port..http.http_port.saturating_add(ranks);
-    let everywhere = http.http_host.is_unspecified() && direct.engine_host.is_loopback();
-    let is_here = everywhere || direct.engine_host == http.http_host;
+    let own = listen.port()..listen.port().saturating_add(ranks);
+    let everywhere = listen.ip().is_unspecified() && direct.engine_host.is_loopback();
+    let is_here = everywhere || direct.engine_host == listen.ip();
     if is_here && own.contains(&direct.engine_port) {
         faults.push(format!("engine-port: {} is this proxy's own", direct.engine_port));
     }
@@ -257,7 +258,7 @@ fn listener_tls(cert_path: Option<PathBuf>) -> tls::Settings {
 pub(crate) mod tests {
     use super::super::encode::EcConnector;
     use super::*;
-    use crate::config::ProxyArgs;
+    use crate::config::{ProxyArgs, ProxyRole};
     use clap::{CommandFactory, FromArgMatches, Parser};
 
     #[derive(Parser)]
@@ -274,6 +275,18 @@ pub(crate) mod tests {
         let metrics = SocketAddr::from(([127, 0, 0, 1], 0));
         DirectSettings::new(line.proxy.http, line.proxy.direct, metrics)
             .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_pod_is_served_on_all_addresses_and_a_fleet_to_its_own_machine() {
+        let listen = |flags: &[&str]| settings(flags).expect("they are valid").listen.to_string();
+        assert_eq!(listen(&["--port=8001"]), "0.0.0.0:8001");
+        assert_eq!(listen(&["--http-host=10.0.0.1"]), "10.0.0.1:8000");
+        let line = Line::parse_from(["proxy"]);
+        let ProxyRole::Standalone(fleet) = line.proxy.try_into().expect("it is valid") else {
+            panic!("direct mode has to be asked for");
+        };
+        assert_eq!(fleet.listen.to_string(), "127.0.0.1:8000");
     }
 
     #[test]

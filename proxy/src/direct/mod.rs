@@ -96,6 +96,9 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
     for note in &settings.notes {
         tracing::warn!(note, "differs from llm-d's sidecar");
     }
+    if settings.listen.ip().is_unspecified() {
+        tracing::info!("served on every address of this machine; http-host names one");
+    }
     let direct = Arc::new(Direct::new(settings, &ports, metrics, readiness.clone()));
     // Connections wait in the kernel until they are accepted, so that it is ready now.
     readiness.set(true);

@@ -27,7 +27,8 @@ impl Sidecar {
         let port = format!("--engine-port={}", engine.port());
         let host = format!("--engine-host={}", engine.ip());
         let mut args = vec!["proxy", "--mode=direct", "--http-port=0", "--metrics-port=0"];
-        args.extend([&*port, &*host].into_iter().chain(flags.iter().copied()));
+        args.extend(["--http-host=127.0.0.1", &port, &host]);
+        args.extend(flags);
         let mut process = Process::start(&args);
         let side = Client::new(address(&process.event("side server listening").await));
         let client = Client::new(address(&process.event("listening").await));
