@@ -3,6 +3,9 @@
 //! A role's settings are one `clap` struct. The file is YAML with the same names as the flags
 //! (`http-port: 8000`), so there is one vocabulary and one place that documents it. Unknown keys
 //! and values that do not fit are all reported at once.
+//!
+//! A role that takes another program's command line may name its file by [`FOREIGN_FILE_FLAG`], or
+//! hold its text in [`FOREIGN_TEXT_FLAG`].
 
 use clap::builder::Resettable;
 use clap::{Arg, ArgAction, ArgMatches, Command, Id};
@@ -14,6 +17,13 @@ use std::path::Path;
 pub const CONFIG_FLAG: &str = "config";
 /// The environment variable that names the configuration file.
 pub const CONFIG_ENV: &str = "STATOR_CONFIG";
+
+/// What else may name the configuration file, of roles that have such a flag.
+pub const FOREIGN_FILE_FLAG: &str = "configuration-file";
+/// What may hold the configuration itself, of roles that have such a flag.
+pub const FOREIGN_TEXT_FLAG: &str = "configuration";
+/// All these flags; none of them is a setting.
+const SOURCES: [&str; 3] = [CONFIG_FLAG, FOREIGN_FILE_FLAG, FOREIGN_TEXT_FLAG];
 
 /// Why the configuration was refused; every fault that could be found, one a line.
 #[derive(Debug, thiserror::Error)]
@@ -37,43 +47,70 @@ pub fn config_arg() -> Arg {
 /// [`ConfigError`] for what the file holds. Faults on the command line end the process with
 /// `clap`'s own message, as `--help` does.
 pub fn parse(mut command: Command, args: Vec<OsString>) -> Result<ArgMatches, ConfigError> {
-    if let Some((role, file)) = config_file(&command, &args) {
-        let text = std::fs::read_to_string(Path::new(&file))
-            .map_err(|error| ConfigError(vec![format!("config: cannot read {file:?}: {error}")]))?;
-        command = with_defaults(command, &role, &text)?;
+    let words: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let role = words.iter().skip(1).find_map(|word| command.find_subcommand(word));
+    if let Some(role) = role
+        && let Some((source, text)) = config_text(role, &words)?
+    {
+        let role = role.get_name().to_owned();
+        command = with_defaults(command, &role, (source, &text))?;
     }
     Ok(command.get_matches_from(args))
 }
 
-/// The role and the file, if a file is named. Reads no more of the command line than that.
-fn config_file(command: &Command, args: &[OsString]) -> Option<(String, String)> {
-    let words: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    let role = words.iter().skip(1).find(|w| command.find_subcommand(w).is_some())?.clone();
-    let flag = format!("--{CONFIG_FLAG}");
-    let spaced = words.iter().position(|w| *w == flag).and_then(|i| words.get(i + 1)).cloned();
-    let joined =
-        || words.iter().find_map(|w| w.strip_prefix(&format!("{flag}="))).map(String::from);
-    let file = spaced.or_else(joined).or_else(|| std::env::var(CONFIG_ENV).ok())?;
-    Some((role, file))
+/// The configuration, and the flag that it comes by, if there is one. Reads no more of the command
+/// line than that.
+fn config_text(
+    role: &Command,
+    words: &[String],
+) -> Result<Option<(&'static str, String)>, ConfigError> {
+    let said = |source: &'static str| {
+        role.get_arguments().find(|arg| arg.get_long() == Some(source))?;
+        let flag = format!("--{source}");
+        let spaced = words.iter().position(|w| *w == flag).and_then(|i| words.get(i + 1)).cloned();
+        let joined = || words.iter().find_map(|w| w.strip_prefix(&flag)?.strip_prefix('='));
+        Some((source, spaced.or_else(|| joined().map(String::from))?))
+    };
+    let mut said: Vec<_> = SOURCES.into_iter().filter_map(said).collect();
+    if said.is_empty() {
+        said.extend(std::env::var(CONFIG_ENV).ok().map(|file| (CONFIG_FLAG, file)));
+    }
+    let refuse = |fault: String| Err(ConfigError(vec![fault]));
+    match said.as_slice() {
+        [] => Ok(None),
+        [(FOREIGN_TEXT_FLAG, text)] => Ok(Some((FOREIGN_TEXT_FLAG, text.clone()))),
+        [(source, file)] => match std::fs::read_to_string(Path::new(file)) {
+            Ok(text) => Ok(Some((source, text))),
+            Err(error) => refuse(format!("{source}: cannot read {file:?}: {error}")),
+        },
+        [(one, _), (other, _), ..] => refuse(format!("{other}: {one} says what is configured")),
+    }
 }
 
 /// Makes the values of a configuration file the defaults of the role's flags.
-fn with_defaults(command: Command, role: &str, text: &str) -> Result<Command, ConfigError> {
+fn with_defaults(
+    command: Command,
+    role: &str,
+    (source, text): (&str, &str),
+) -> Result<Command, ConfigError> {
     let refuse = |fault: String| ConfigError(vec![fault]);
     let values: BTreeMap<String, serde_yaml_ng::Value> = if text.trim().is_empty() {
         BTreeMap::new()
     } else {
-        serde_yaml_ng::from_str(text).map_err(|error| refuse(format!("config: {error}")))?
+        serde_yaml_ng::from_str(text).map_err(|error| refuse(format!("{source}: {error}")))?
     };
     let found = command.find_subcommand(role).expect("the role was found by its name");
     let mut faults = Vec::new();
-    let mut defaults = Vec::new();
+    let mut defaults = BTreeMap::new();
     for (key, value) in values {
-        let arg = found.get_arguments().find(|a| a.get_long() == Some(key.as_str()));
-        match arg.filter(|a| a.get_id() != CONFIG_FLAG) {
+        let arg = found.get_arguments().find(|arg| is_named(arg, &key));
+        match arg.filter(|arg| !arg.get_long().is_some_and(|long| SOURCES.contains(&long))) {
             None => faults.push(format!("{key}: no such setting of `{role}`")),
-            Some(arg) => match words_of(arg, &value).and_then(|w| check(found, &key, w)) {
-                Ok(words) => defaults.push((arg.get_id().clone(), words)),
+            Some(arg) if defaults.contains_key(arg.get_id()) => {
+                faults.push(format!("{key}: another name of the same setting is there too"));
+            }
+            Some(arg) => match words_of(arg, &value).and_then(|w| check(arg, &key, w)) {
+                Ok(words) => drop(defaults.insert(arg.get_id().clone(), words)),
                 Err(fault) => faults.push(format!("{key}: {fault}")),
             },
         }
@@ -87,6 +124,12 @@ fn with_defaults(command: Command, role: &str, text: &str) -> Result<Command, Co
         }
         found
     }))
+}
+
+/// Whether a flag has this name, or has it too.
+fn is_named(arg: &Arg, name: &str) -> bool {
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    arg.get_long() == Some(name) || aliases.contains(&name)
 }
 
 /// The words that a value would be on the command line.
@@ -104,11 +147,8 @@ fn words_of(arg: &Arg, value: &serde_yaml_ng::Value) -> Result<Vec<String>, Stri
 }
 
 /// Lets the flag's own parser judge the words, alone.
-fn check(role: &Command, key: &str, words: Vec<String>) -> Result<Vec<String>, String> {
-    let arg = role
-        .get_arguments()
-        .find(|a| a.get_long() == Some(key))
-        .expect("the flag was found by its name")
+fn check(arg: &Arg, key: &str, words: Vec<String>) -> Result<Vec<String>, String> {
+    let arg = arg
         .clone()
         .required(false)
         // What it needs and what it excludes is judged with the others.
@@ -141,7 +181,8 @@ mod tests {
     use clap::value_parser;
 
     fn command() -> Command {
-        let port = Arg::new("http_port").long("http-port").value_parser(value_parser!(u16));
+        let port = Arg::new("http_port").long("http-port").alias("port");
+        let port = port.value_parser(value_parser!(u16));
         let tag = Arg::new("tag").long("tag").action(ArgAction::Append);
         let quiet = Arg::new("quiet").long("quiet").action(ArgAction::SetTrue);
         let role =
@@ -175,6 +216,14 @@ mod tests {
         let tags: Vec<&String> = matches.get_many("tag").unwrap().collect();
         assert_eq!(tags, ["a", "b"]);
         assert!(matches.get_flag("quiet"));
+    }
+
+    #[test]
+    fn a_setting_is_found_by_its_other_names_and_said_once() {
+        let matches = check_file("port: 9000", &[]).unwrap();
+        assert_eq!(matches.get_one("http_port"), Some(&9000u16));
+        let error = check_file("port: 9000\nhttp-port: 9001", &[]).unwrap_err();
+        assert!(error.contains("port: another name"), "{error}");
     }
 
     #[test]

@@ -259,7 +259,8 @@ pub(crate) mod tests {
     use super::super::encode::EcConnector;
     use super::*;
     use crate::config::{ProxyArgs, ProxyRole};
-    use clap::{CommandFactory, FromArgMatches, Parser};
+    use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
+    use stator_runtime::config;
 
     #[derive(Parser)]
     struct Line {
@@ -270,8 +271,20 @@ pub(crate) mod tests {
     /// The settings that a command line makes, or its faults.
     pub(crate) fn settings(flags: &[&str]) -> Result<DirectSettings, String> {
         let words = std::iter::once("proxy").chain(flags.iter().copied());
-        let matches = Line::command().try_get_matches_from(words).map_err(|e| e.to_string())?;
-        let line = Line::from_arg_matches(&matches).map_err(|error| error.to_string())?;
+        settings_of(&Line::command().try_get_matches_from(words).map_err(|e| e.to_string())?)
+    }
+
+    /// The settings that a command line with a configuration makes, or the faults of these.
+    pub(crate) fn configured(flags: &[&str]) -> Result<DirectSettings, String> {
+        let role = Line::command().name("proxy");
+        let words = ["stator", "proxy"].iter().chain(flags).map(Into::into).collect();
+        let matches = config::parse(Command::new("stator").subcommand(role), words);
+        let matches = matches.map_err(|error| error.to_string())?;
+        settings_of(matches.subcommand_matches("proxy").expect("there is no other"))
+    }
+
+    fn settings_of(matches: &ArgMatches) -> Result<DirectSettings, String> {
+        let line = Line::from_arg_matches(matches).map_err(|error| error.to_string())?;
         let metrics = SocketAddr::from(([127, 0, 0, 1], 0));
         DirectSettings::new(line.proxy.http, line.proxy.direct, metrics)
             .map_err(|error| error.to_string())

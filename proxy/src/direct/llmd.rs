@@ -6,11 +6,12 @@
 //! `--secure-proxy` asks for TLS; where prefill fails, the engine computes the prompt, unless
 //! `--prefill-fallback=false`; an encoder that fails costs no request, its items are encoded where
 //! the prompt is computed; of chats only those are decoded in chunks that bear it; MoRI-IO is not
-//! supported.
+//! supported; what the environment says wins over what the configuration does.
 //!
 //! Source: `pkg/sidecar/proxy/options.go` of llm-d's router.
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use stator_runtime::config::{FOREIGN_FILE_FLAG, FOREIGN_TEXT_FLAG};
 use std::time::Duration;
 
 /// Longest pause between two attempts.
@@ -37,9 +38,7 @@ pub(crate) struct LlmdArgs {
 }
 
 /// Flags without which it would be another proxy, and what to write instead.
-const REFUSED: [(&str, &str); 7] = [
-    ("configuration", "give each of its keys as a flag"),
-    ("configuration-file", "give each key as a flag"),
+const REFUSED: [(&str, &str); 5] = [
     ("moriio-write-mode", NO_MORIIO),
     ("moriio-parallel-dispatch", NO_MORIIO),
     ("tls-min-version", OWN_TLS),
@@ -91,8 +90,14 @@ impl Foreign {
 
 impl Args for Foreign {
     fn augment_args(command: Command) -> Command {
-        let arg = |name| Arg::new(name).long(name).hide(true).num_args(0..=1);
-        let args = Self::names().map(|name| arg(name).default_missing_value("true"));
+        let arg = |name| Arg::new(name).long(name).hide(true);
+        let args = Self::names().map(|name| {
+            let arg = arg(name).num_args(0..=1).default_missing_value("true");
+            // The configuration has lists.
+            arg.action(ArgAction::Append)
+        });
+        // Read before all others: the configuration says what they are by default.
+        let command = command.args([FOREIGN_FILE_FLAG, FOREIGN_TEXT_FLAG].map(arg));
         // The only one that is taken from the environment too.
         command.args(args).mut_arg("inference-pool", |arg| arg.env("INFERENCE_POOL"))
     }
@@ -161,7 +166,9 @@ pub(crate) fn backoff(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::tests::settings;
+    use super::super::config::EngineTls;
+    use super::super::config::tests::{configured, settings};
+    use super::super::connector::Connector;
     use super::*;
 
     /// What becomes of a flag.
@@ -178,7 +185,7 @@ mod tests {
     fn every_flag_of_llm_d_is_obeyed_told_or_refused_by_its_name() {
         use Flag::{Obeyed, Refused, Told};
         // The last flag of a line is the one in question.
-        let lines: [(&[&str], Flag); 50] = [
+        let lines: [(&[&str], Flag); 48] = [
             (&["--port=8000"], Obeyed),
             (&["--model-server-port=8200"], Obeyed),
             (&["--vllm-port=8200"], Obeyed),
@@ -227,8 +234,6 @@ mod tests {
             (&["--tls-min-version=VersionTLS13"], Refused),
             (&["--tls-cipher-suites=TLS_AES_128_GCM_SHA256"], Refused),
             (&["--metrics-cert-dir=/certs"], Refused),
-            (&["--configuration={port: 8000}"], Refused),
-            (&["--configuration-file=/sidecar.yaml"], Refused),
         ];
         for (line, becomes) in lines {
             let name = line[line.len() - 1].trim_start_matches('-');
@@ -236,18 +241,68 @@ mod tests {
             let family = format!("{}-*: ", name.split('-').next().expect("a word"));
             let named =
                 |note: &String| note.starts_with(&format!("{name}: ")) || note.starts_with(&family);
-            let became = settings(line).map(|settings| settings.notes.iter().any(named));
-            let expected = match becomes {
-                Obeyed => Ok(false),
-                Told => Ok(true),
-                Refused => {
-                    let fault = became.expect_err(name);
-                    assert!(fault.contains(&format!("{name}: ")), "{fault}");
-                    continue;
-                }
-            };
-            assert_eq!(became, expected, "{line:?}");
+            for settings in [settings(line), configured(&[&configuration(line)])] {
+                let became = settings.map(|settings| settings.notes.iter().any(named));
+                let expected = match becomes {
+                    Obeyed => Ok(false),
+                    Told => Ok(true),
+                    Refused => {
+                        let fault = became.expect_err(name);
+                        assert!(fault.contains(&format!("{name}: ")), "{fault}");
+                        continue;
+                    }
+                };
+                assert_eq!(became, expected, "{line:?}");
+            }
         }
+    }
+
+    /// The same as a configuration.
+    fn configuration(line: &[&str]) -> String {
+        let keys = line.iter().map(|flag| flag.trim_start_matches('-'));
+        let keys = keys.map(|flag| flag.split_once('=').unwrap_or((flag, "true")));
+        keys.fold("--configuration=".to_owned(), |text, (key, value)| {
+            format!("{text}{key}: {value}\n")
+        })
+    }
+
+    #[test]
+    fn a_configuration_is_a_file_or_a_text_and_flags_win_over_it() {
+        let text = "{port: 8085, model-server-port: 8203, kv-connector: mooncake,
+            enable-tls: [prefiller, decoder], prefill-retry-backoff: 500ms, secure-serving: true}";
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("it can be written");
+        let path = file.path().display();
+        for flag in [format!("--configuration={text}"), format!("--configuration-file={path}")] {
+            let settings = configured(&[&flag, "--vllm-port=8204", "--secure-proxy=false"]);
+            let settings = settings.expect("they are valid");
+            assert_eq!(settings.listen.port(), 8085);
+            assert_eq!(settings.engines[0].port(), 8204);
+            assert_eq!(settings.prefill.connector, Connector::Mooncake);
+            assert_eq!(settings.prefill.backoff, Duration::from_millis(500));
+            assert_eq!(settings.upstream.prefiller_tls, EngineTls::Checked);
+            assert_eq!(settings.upstream.decoder_tls, EngineTls::Checked);
+            assert!(settings.tls.is_none());
+        }
+    }
+
+    #[test]
+    fn what_a_configuration_may_not_say_is_named_at_once() {
+        let text = "{prot: 1, port: 70000, enable-tls: [all], tls-cipher-suites: [a],
+            vllm-port: 1, model-server-port: 2, configuration: x}";
+        let faults = configured(&["--configuration", text]).expect_err("much is wrong");
+        let named = ["prot: no such", "port: ", "70000", "enable-tls: ", "vllm-port: another name"];
+        for name in named.into_iter().chain(["configuration: no such"]) {
+            assert!(faults.contains(name), "{name} is not in {faults}");
+        }
+        let lists = "--configuration={tls-cipher-suites: [a, b], port: 8001}";
+        let faults = configured(&[lists]).expect_err("suites are not chosen");
+        assert!(faults.starts_with("tls-cipher-suites: TLS 1.2 and 1.3"), "{faults}");
+        let both = ["--configuration={}", "--configuration-file=/nowhere"];
+        let fault = configured(&both).expect_err("one of them is too many");
+        assert!(fault.contains("configuration: configuration-file says"), "{fault}");
+        let fault = configured(&both[1..]).expect_err("it is not there");
+        assert!(fault.starts_with("configuration-file: cannot read \"/nowhere\""), "{fault}");
     }
 
     #[test]
@@ -281,12 +336,10 @@ mod tests {
 
     #[test]
     fn what_would_be_another_proxy_is_refused() {
-        let flags = ["--configuration={port: 1}", "--moriio-write-mode"];
+        let flags = ["--tls-min-version=VersionTLS13", "--moriio-write-mode"];
         let faults = settings(&flags).expect_err("neither can be");
-        assert!(faults.contains("configuration: give each"), "{faults}");
+        assert!(faults.contains("tls-min-version: TLS 1.2 and 1.3 are served"), "{faults}");
         assert!(faults.contains("moriio-write-mode: MoRI-IO is not supported"), "{faults}");
-        let faults = settings(&["--configuration-file=/x"]).expect_err("nor this");
-        assert!(faults.contains("configuration-file: "), "{faults}");
     }
 
     #[test]
