@@ -4,6 +4,7 @@ use crate::agents::{
     Agent, Part, answer, completed, completion, is_gone, proxy, refused, stream, streamed, tokens,
 };
 use crate::contract::answers_have_the_form_that_is_asked_for;
+use crate::direct::vllm::a_sidecar_has_prompts_computed_by_another_vllm;
 use crate::stages::{DEATHS, Ended, Stage, Three, a_process_of_each_half_dies};
 use crate::suite::{
     a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
@@ -107,6 +108,7 @@ async fn vllms_share_requests_and_lose_none_whichever_process_dies() {
     let mut three = Three { client, proxy, prefill, decode, alone };
 
     two_share_a_request(&three).await;
+    a_sidecar_has_prompts_computed_by_another_vllm(&three.prefill, &three.decode).await;
     what_outlasts_a_drain_goes_on_elsewhere(&mut three).await;
     let decode = Some(start("decode", Role::Decode));
     three.loses(Role::Prefill, Stage::Coming, Part::Server).await;

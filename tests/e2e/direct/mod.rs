@@ -8,3 +8,4 @@ mod process;
 mod supplies;
 mod testbed;
 mod tls;
+pub(crate) mod vllm;

@@ -58,7 +58,8 @@ impl Sidecar {
         .await;
     }
 
-    async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+    /// The sum of the samples of a metric that have all these labels.
+    pub(super) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let page = self.side.get("/metrics").await.body;
         let page = String::from_utf8(page.to_vec()).expect("metrics are text");
         let samples = page.lines().filter(|line| {
