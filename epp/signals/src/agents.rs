@@ -350,9 +350,9 @@ impl Members for EndpointSink {
 
     fn refresh(&self, _: &mut dyn Iterator<Item = WorkerRank>) {}
 
-    /// A worker that another agent has is asked for again no more often.
+    /// Seldom: nothing here depends on time, and no worker has to be asked for twice.
     fn refresh_interval(&self) -> Duration {
-        Duration::from_secs(1)
+        Duration::from_secs(60)
     }
 
     fn load(&self, _: WorkerRank, generation: Generation, load: Load) {
