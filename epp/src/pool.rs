@@ -154,11 +154,13 @@ impl Pool {
         watched: bool,
         scores: bool,
     ) -> Result<Decision, Refused> {
-        let call = Call { now: self.now(), seed: self.chance(), watched, scores };
+        let seed = self.chance();
         let found = self.prefixes.look_up(request.prompt.sequence);
         let prompt = Prompt { overlaps: Some(&found), ..request.prompt };
         let request = &Request { prompt, ..request.clone() };
-        let decision = self.scheduler.lock().schedule(request, call)?;
+        let decision = self.with(|scheduler, now| {
+            scheduler.schedule(request, Call { now, seed, watched, scores })
+        })?;
         for &(worker, until) in &decision.holders {
             self.prefixes.predict(worker, request.prompt.sequence, until);
         }
@@ -190,13 +192,13 @@ impl Pool {
 
     /// An answer's first byte came.
     pub fn first_token(&self, progress: &Progress<'_>) {
-        self.scheduler.lock().first_token(progress, self.now());
+        self.with(|scheduler, now| scheduler.first_token(progress, now));
         self.kick();
     }
 
     /// A watched request is over.
     pub fn ended(&self, progress: &Progress<'_>) {
-        self.scheduler.lock().ended(progress, self.now());
+        self.with(|scheduler, now| scheduler.ended(progress, now));
         self.kick();
     }
 
@@ -211,10 +213,19 @@ impl Pool {
         });
     }
 
-    /// Runs `work` with the scheduler and the present. Must be short.
+    /// Runs `work` with the scheduler and the present. Must be short. Other replicas are told what
+    /// it changes of the requests in flight.
     pub fn with<T>(&self, work: impl FnOnce(&mut Scheduler, Time) -> T) -> T {
         let now = self.now();
-        work(&mut self.scheduler.lock(), now)
+        let mut scheduler = self.scheduler.lock();
+        let before = scheduler.own_version();
+        let done = work(&mut scheduler, now);
+        let changed = scheduler.own_version() != before;
+        drop(scheduler);
+        if let Some((outbox, _)) = self.outbox.get().filter(|_| changed) {
+            outbox.stir();
+        }
+        done
     }
 
     /// Does what is due now and then: ends what has run out, and learns which adapters there are.

@@ -11,8 +11,9 @@ use stator_protos::WorkerRank;
 use stator_protos::picker as proto;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Half the time in which a prompt's beginning is not told again, see [`crate::recent`]. Workers
 /// must be taken to hold what they were sent for longer than twice this.
@@ -126,18 +127,19 @@ struct Scratch {
     seen: Vec<u64>,
 }
 
-/// Tells those who listen what is new, every `interval`, until dropped. One part of a
-/// core in [`SHARE`] at most goes into it: large busy pools are looked at less often.
-pub(crate) async fn tick(hub: Arc<Hub>, interval: Duration) {
+/// Tells those who listen what is new, when it is, but no two times within `interval`; until
+/// dropped. One part of a core in [`SHARE`] at most goes into it: large busy pools are looked at
+/// less often.
+pub(crate) async fn speak(hub: Arc<Hub>, interval: Duration) {
     let mut scratch = Scratch::default();
     let (mut turned, mut repeated) = (Instant::now(), Instant::now());
     let interval = interval.max(INTERVAL_MIN);
-    let mut wait = interval;
     loop {
-        tokio::time::sleep(wait).await;
-        let began = Instant::now();
-        hub.publish(&mut scratch);
-        wait = interval.max(began.elapsed() * SHARE);
+        if tokio::time::timeout(TURN, hub.outbox.stirred()).await.is_ok() {
+            let began = Instant::now();
+            hub.publish(&mut scratch);
+            tokio::time::sleep(interval.max(began.elapsed() * SHARE)).await;
+        }
         if turned.elapsed() >= TURN {
             hub.feeds.lock().turn();
             turned = Instant::now();
@@ -169,6 +171,8 @@ impl Subscription {
             hub.outbox.set_listened(true);
         }
         let id = feeds.subscribe();
+        // What changed while nobody listened.
+        hub.outbox.stir();
         hub.metrics.listeners.set(feeds.listeners() as i64);
         Some(Self { hub: hub.clone(), id, news: hub.news.subscribe() })
     }

@@ -86,7 +86,7 @@ impl Peers {
     ) -> Result<(), tonic::transport::Error> {
         let Self { hub, settings } = self;
         let mut tasks = JoinSet::new();
-        tasks.spawn(hub::tick(hub.clone(), settings.interval));
+        tasks.spawn(hub::speak(hub.clone(), settings.interval));
         tasks.spawn(roster::run(hub.clone(), settings.clone()));
         let token = settings.token.as_deref().map(Token::new);
         server::serve(hub, settings.heartbeat, token, listener, shutdown).await

@@ -7,6 +7,7 @@ use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Notify;
 
 /// Blocks of one prompt that peers are told of: what is longer is cut. 131,072 tokens at 16 tokens
 /// a block.
@@ -26,6 +27,8 @@ pub struct Outbox(Arc<Inner>);
 struct Inner {
     /// Whether anybody listens. A replica without peers pays nothing.
     listened: AtomicBool,
+    /// Set when there is something to tell.
+    stirred: Notify,
     letters: Mutex<Letters>,
     dropped: Counter,
 }
@@ -67,6 +70,24 @@ impl Outbox {
         }
         letters.hashes.extend_from_slice(sequence);
         letters.items.push(Item { pool, worker, end });
+        drop(letters);
+        self.0.stirred.notify_one();
+    }
+
+    /// What is in flight from here changed: peers are to be told.
+    pub fn stir(&self) {
+        if self.0.listened.load(Ordering::Relaxed) {
+            self.0.stirred.notify_one();
+        }
+    }
+
+    /// Waits until there is something to tell, since it last returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub(crate) async fn stirred(&self) {
+        self.0.stirred.notified().await;
     }
 
     /// Whether anybody listens from now on.

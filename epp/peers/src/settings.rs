@@ -18,7 +18,8 @@ pub struct PeersSettings {
     pub token: Option<String>,
     /// Where peers are dialled over TLS.
     pub tls: Option<PeerTls>,
-    /// From one telling to the next; 2 ms by default, 1 ms at least.
+    /// From one telling to the next at least, 2 ms by default, 1 ms or more: what changes is told
+    /// at once where nothing was told just before.
     pub interval: Duration,
     /// How often a replica with nothing to say says so; 400 ms by default.
     pub heartbeat: Duration,

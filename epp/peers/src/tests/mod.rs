@@ -5,6 +5,7 @@ mod secure;
 mod start;
 
 use super::*;
+use crate::hub::Subscription;
 use parking_lot::Mutex;
 use stator_epp_scheduler::InFlight;
 use stator_placement::Held;
@@ -13,9 +14,11 @@ use stator_protos::{WorkerId, WorkerRank};
 use stator_runtime::shutdown::Trigger;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 /// Longest wait for anything that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -51,6 +54,8 @@ type ByWorker<T> = BTreeMap<(PoolId, WorkerRank), T>;
 /// Pools that remember what they are told.
 #[derive(Default)]
 struct Fake {
+    /// Where its changes are told.
+    outbox: OnceLock<Outbox>,
     own: Mutex<ByWorker<InFlight>>,
     own_version: AtomicU64,
     others: Mutex<ByWorker<InFlight>>,
@@ -64,6 +69,9 @@ impl Fake {
     fn has(&self, number: u64, count: u64) {
         self.own.lock().insert((POOL, worker(number)), requests(count));
         self.own_version.fetch_add(1, Ordering::Relaxed);
+        if let Some(outbox) = self.outbox.get() {
+            outbox.stir();
+        }
     }
 
     /// Requests that others have, by worker.
@@ -151,6 +159,7 @@ impl Member {
     fn start(listener: Listener, settings: PeersSettings) -> Self {
         let (fake, metrics) = (Arc::new(Fake::default()), PeersMetrics::default());
         let peers = Peers::new(settings, fake.clone(), metrics.clone());
+        fake.outbox.set(peers.outbox()).expect("it is new");
         let address = listener.address().expect("it is bound");
         let (shutdown, stop) = Shutdown::new();
         let mut running = JoinSet::new();
@@ -204,12 +213,32 @@ async fn what_each_has_in_flight_counts_for_all() {
     for (member, expected) in members.iter().zip(hear) {
         until("sums of the others", || member.fake.hears() == expected).await;
     }
-    members[0].fake.has(7, 0);
     members[0].fake.own.lock().remove(&(POOL, worker(8)));
+    members[0].fake.has(7, 0);
     members[1].fake.has(7, 9);
     for (member, expected) in members.iter().zip([13, 4, 9]) {
         until("sums that changed", || member.fake.hears() == [(7, expected)]).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changes_is_told_at_once_where_nothing_was_told_just_before() {
+    let (fake, settings) = (Arc::new(Fake::default()), settings(Vec::new()));
+    let hub = Arc::new(Hub::new(&settings, fake.clone(), PeersMetrics::default()));
+    fake.outbox.set(hub.outbox.clone()).expect("it is new");
+    tokio::spawn(hub::speak(hub.clone(), settings.interval));
+    let mut subscription = Subscription::new(&hub).expect("there is room");
+    let mut told = async |count| {
+        let changed = Instant::now();
+        fake.has(7, count);
+        let frame = subscription.next(DEADLINE).await;
+        assert_eq!(frame.gauges, [((POOL, worker(7)), requests(count))]);
+        changed.elapsed()
+    };
+    assert_eq!(told(1).await, Duration::ZERO);
+    assert_eq!(told(2).await, settings.interval);
+    tokio::time::sleep(settings.interval).await;
+    assert_eq!(told(3).await, Duration::ZERO);
 }
 
 #[tokio::test]
