@@ -52,8 +52,17 @@ pub(crate) struct Sides {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edges {
     pub(crate) count: u32,
-    /// How often each tells the others what it has in flight; `None` if they do not.
-    pub(crate) exchange: Option<Ps>,
+    /// How each tells the others what it has in flight; `None` if they do not.
+    pub(crate) exchange: Option<Exchange>,
+}
+
+/// How edges tell each other what they have in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exchange {
+    /// The shortest time from one telling to the next.
+    pub(crate) interval: Ps,
+    /// How late it arrives.
+    pub(crate) delay: Ps,
 }
 
 /// LoRA adapters, and where they are loaded.

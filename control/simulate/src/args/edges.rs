@@ -1,7 +1,7 @@
 //! Flags of those who place requests, and of what binds requests to workers.
 
 use super::check::Faulty;
-use crate::settings::{Adapters, Edges};
+use crate::settings::{Adapters, Edges, Exchange};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use stator_placement::{Affinity, SessionSettings};
@@ -22,10 +22,13 @@ pub(crate) struct EdgeArgs {
     /// says otherwise.
     #[arg(long, default_value = "1", env = "STATOR_SIMULATE_EDGES")]
     pub(crate) edges: u32,
-    /// How often each edge tells the others what it has in flight, 1 to 60000 ms; it arrives as
-    /// late as events do. 0: never.
+    /// How often at most each edge tells the others what it has in flight, 1 to 60000 ms: at once
+    /// where it did not just do so. 0: never.
     #[arg(long, default_value = "0", env = "STATOR_SIMULATE_PEER_INTERVAL_MS")]
     pub(crate) peer_interval_ms: f64,
+    /// How late that arrives, 0 to 60000 ms.
+    #[arg(long, default_value = "0.5", env = "STATOR_SIMULATE_PEER_DELAY_MS")]
+    pub(crate) peer_delay_ms: f64,
     /// How sessions are bound to the worker of their last request, by the policies of this
     /// project's placement.
     #[arg(long, value_enum, default_value = "none", env = "STATOR_SIMULATE_SESSION_AFFINITY")]
@@ -54,10 +57,11 @@ pub(crate) enum AffinityArg {
 impl EdgeArgs {
     pub(super) fn edges(&self, faulty: &mut Faulty) -> Edges {
         let count = faulty.count("edges", self.edges, 1, 64);
-        let interval = self.peer_interval_ms;
-        let exchange =
-            (interval != 0.0).then(|| faulty.ms("peer_interval_ms", interval, 1.0, 60_000.0));
-        Edges { count, exchange }
+        let delay = faulty.ms("peer_delay_ms", self.peer_delay_ms, 0.0, 60_000.0);
+        let tells = self.peer_interval_ms != 0.0;
+        let interval =
+            tells.then(|| faulty.ms("peer_interval_ms", self.peer_interval_ms, 1.0, 60_000.0));
+        Edges { count, exchange: interval.map(|interval| Exchange { interval, delay }) }
     }
 
     pub(super) fn sessions(&self) -> Option<SessionSettings> {

@@ -18,8 +18,8 @@ pub(super) enum Event {
     Report { group: u32 },
     /// and the report arrives.
     Reported { reports: u32 },
-    /// Edges tell each other what they have in flight,
-    Exchange,
+    /// An edge tells the others what it has in flight,
+    Tell { edge: u8 },
     /// and the others hear it.
     Told,
     /// KV events arrive.

@@ -4,6 +4,7 @@ use super::World;
 use super::agenda::Event;
 use super::turns::Turns;
 use crate::policy::{News, Policy, Progress, Ticket, WorkerNumber};
+use crate::settings::Exchange;
 use crate::time::Ps;
 use stator_placement::PeerLoad;
 use stator_queue::{Fairness, Queues};
@@ -17,6 +18,9 @@ pub(super) struct Edge {
     pub(super) urgent: u32,
     /// Whether they are served alike.
     pub(super) turns: Turns,
+    /// Whether it is about to tell the others, and when it last did.
+    tells: bool,
+    told_at: Option<Ps>,
     /// By worker, what it told the others last, and what they know of that.
     told: Vec<PeerLoad>,
     known: Vec<PeerLoad>,
@@ -38,7 +42,7 @@ impl Edge {
         let turns = Turns::new(fairness);
         let nothing = vec![PeerLoad::default(); workers as usize];
         let (queue, told) = (Some(queue), nothing.clone());
-        Self { policy, queue, urgent: 0, turns, told, known: nothing }
+        Self { policy, queue, urgent: 0, turns, tells: false, told_at: None, told, known: nothing }
     }
 
     /// Its requests without a worker.
@@ -67,6 +71,7 @@ impl World<'_> {
     pub(super) fn progress(&mut self, request: u32, ticket: Ticket, progress: Progress) {
         let now = self.now;
         self.policy_of(request).progress(ticket, progress, now);
+        self.stir(usize::from(self.flights[request as usize].edge));
     }
 
     /// Tells every policy.
@@ -81,18 +86,26 @@ impl World<'_> {
         self.edges.iter().map(Edge::waiting).sum()
     }
 
-    /// Every edge tells the others what it has in flight.
-    pub(super) fn exchange(&mut self) {
-        let Some(interval) = self.settings.edges.exchange else { return };
-        let arrives = self.now + self.settings.event_delay;
-        for (number, edge) in self.edges.iter_mut().enumerate() {
-            let changed = edge.changes(self.now);
-            if !changed.is_empty() {
-                self.gauges.push_back(Gauges { edge: number, changed });
-                self.agenda.at(arrives, Event::Told);
-            }
+    /// What an edge has in flight changed: it tells the others, at once if it did not just do so.
+    pub(super) fn stir(&mut self, number: usize) {
+        let Some(Exchange { interval, .. }) = self.settings.edges.exchange else { return };
+        let edge = &mut self.edges[number];
+        if !std::mem::replace(&mut edge.tells, true) {
+            let next = edge.told_at.map_or(self.now, |at| self.now.max(at + interval));
+            self.agenda.at(next, Event::Tell { edge: number as u8 });
         }
-        self.agenda.at(self.now + interval, Event::Exchange);
+    }
+
+    /// An edge tells the others what it has in flight.
+    pub(super) fn tell(&mut self, number: u8) {
+        let Some(Exchange { delay, .. }) = self.settings.edges.exchange else { return };
+        let edge = &mut self.edges[usize::from(number)];
+        (edge.tells, edge.told_at) = (false, Some(self.now));
+        let changed = edge.changes(self.now);
+        if !changed.is_empty() {
+            self.gauges.push_back(Gauges { edge: number.into(), changed });
+            self.agenda.at(self.now + delay, Event::Told);
+        }
     }
 
     /// What an edge told arrives at all others; all take equally long.

@@ -153,9 +153,6 @@ impl<'a> World<'a> {
             self.agenda.at(at, Event::Report { group });
         }
         self.reports.resize_with(2 * groups as usize, Vec::new);
-        if let Some(interval) = self.settings.edges.exchange {
-            self.agenda.at(interval, Event::Exchange);
-        }
         self.plan_death();
     }
 
@@ -198,7 +195,7 @@ impl<'a> World<'a> {
             Event::Ready { worker } => self.drive(worker),
             Event::Report { group } => self.report(group)?,
             Event::Reported { reports } => self.reported(reports),
-            Event::Exchange => self.exchange(),
+            Event::Tell { edge } => self.tell(edge),
             Event::Told => self.told(),
             Event::Published { batch } => self.published(batch),
             Event::Resync { worker, generation } => self.resync(worker, generation),

@@ -45,6 +45,7 @@ impl World<'_> {
         };
         let edge = usize::from(self.flights[request as usize].edge);
         let choice = self.edges[edge].policy.pick(&ask, self.now)?;
+        self.stir(edge);
         self.check_choice(request, &choice);
         let mut leg = |worker: WorkerNumber, ticket| {
             let at = &mut self.workers[worker as usize];
