@@ -25,6 +25,9 @@ const REPEAT: Duration = Duration::from_secs(1);
 /// One part in this many of a core's time goes into looking at the pools.
 const SHARE: u32 = 50;
 
+/// Longest wait for that: a flood of prompts must not keep loads from being told.
+const REST_MAX: Duration = Duration::from_millis(100);
+
 /// Shortest time between two looks at the pools.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
@@ -128,8 +131,8 @@ struct Scratch {
 }
 
 /// Tells those who listen what is new, when it is, but no two times within `interval`; until
-/// dropped. One part of a core in [`SHARE`] at most goes into it: large busy pools are looked at
-/// less often.
+/// dropped. As a rule one part of a core in [`SHARE`] goes into it at most: large busy pools are
+/// looked at less often.
 pub(crate) async fn speak(hub: Arc<Hub>, interval: Duration) {
     let mut scratch = Scratch::default();
     let (mut turned, mut repeated) = (Instant::now(), Instant::now());
@@ -138,7 +141,8 @@ pub(crate) async fn speak(hub: Arc<Hub>, interval: Duration) {
         if tokio::time::timeout(TURN, hub.outbox.stirred()).await.is_ok() {
             let began = Instant::now();
             hub.publish(&mut scratch);
-            tokio::time::sleep(interval.max(began.elapsed() * SHARE)).await;
+            let rest = (began.elapsed() * SHARE).min(REST_MAX);
+            tokio::time::sleep(interval.max(rest)).await;
         }
         if turned.elapsed() >= TURN {
             hub.feeds.lock().turn();
