@@ -2,11 +2,12 @@
 //!
 //! A tool belongs to no asynchronous runtime, so one test can start what all share.
 
-use crate::soon;
+use crate::{DEADLINE, within};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Where an environment variable says that a tool is. `tests/run` installs the tools and sets the
@@ -62,9 +63,23 @@ impl Tool {
     ///
     /// When it does not come within the deadline, or the tool ends without it.
     pub async fn line(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
+        self.line_within(DEADLINE, what, is_it).await
+    }
+
+    /// The same, with a deadline of its own.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come within `limit`, or the tool ends without it.
+    pub async fn line_within(
+        &self,
+        limit: Duration,
+        what: &str,
+        is_it: impl Fn(&str) -> bool,
+    ) -> String {
         let mut printed = self.printed.clone();
         let find = || self.lines().iter().find(|line| is_it(line)).cloned();
-        let found = soon(what, async {
+        let found = within(limit, what, async {
             loop {
                 if let Some(line) = find() {
                     return Some(line);

@@ -3,7 +3,7 @@
 
 use crate::http::Client;
 use crate::soon;
-use crate::stock::{BLOCK_SIZE, Bed, CONTEXT, Engine, MODEL, Role, TOTAL_BLOCKS};
+use crate::stock::{BLOCK_SIZE, Bed, CONTEXT, Engine, MODEL, Role, START_DEADLINE, TOTAL_BLOCKS};
 use crate::tooling::Tool;
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -122,7 +122,7 @@ pub async fn serve(bed: &Bed, role: Role, extra: &[&str]) -> VllmServer {
     command.env("VLLM_NIXL_SIDE_CHANNEL_PORT", SIDE_CHANNEL_PORT.to_string());
     let tool = Tool::start(command.process_group(0));
     for mark in WAY {
-        tool.line(mark, |line| line.contains(mark)).await;
+        tool.line_within(START_DEADLINE, mark, |line| line.contains(mark)).await;
     }
     let server = VllmServer { address, directory, tool };
     // It says so just before it listens.
