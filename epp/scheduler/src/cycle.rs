@@ -1,8 +1,8 @@
 //! One decision: producers, admission, then the profiles that the handler asks for.
 
+use crate::decision::{Call, Refused};
 use crate::plugin::{Moment, Pick, Routing};
 use crate::program::{Profile, Program, Saturation};
-use crate::scheduler::{Call, Refused};
 use crate::slot::Slot;
 use crate::{Candidate, EngineLoad, InFlight, Random, Request, Roles, Time};
 use std::net::SocketAddr;

@@ -9,6 +9,7 @@
 
 mod candidate;
 mod cycle;
+mod decision;
 mod endpoint;
 mod load;
 pub mod plugin;
@@ -16,6 +17,7 @@ mod prefixes;
 mod program;
 mod request;
 mod scheduler;
+mod settings;
 mod slot;
 #[cfg(test)]
 mod testkit;
@@ -23,11 +25,13 @@ mod tickets;
 mod tiers;
 
 pub use candidate::{Candidate, KvCost, PredictedLatency, PrefixMatch};
+pub use decision::{Call, Decision, Refused};
 pub use endpoint::{Endpoint, Roles};
 pub use load::{CacheConfig, EngineLoad, Equipment, FlowLoad, InFlight, Lora};
 pub use prefixes::Prefixes;
 pub use program::{Named, Profile, Program, Saturation};
 pub use request::{Headers, MultimodalItem, Prompt, Request, Subset, SubsetEntry};
-pub use scheduler::{Call, Decision, PoolStats, Refused, STALE, Scheduler, SchedulerSettings};
+pub use scheduler::{PoolStats, STALE, Scheduler};
+pub use settings::SchedulerSettings;
 pub use stator_placement::{Random, Time};
 pub use tiers::TierWeights;

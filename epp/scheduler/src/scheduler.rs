@@ -2,16 +2,17 @@
 //! next request.
 
 use crate::cycle::{self, Cycle};
-use crate::plugin::{NotRouted, Placed, Progress, Routing};
+use crate::decision::{Call, Decision, Refused};
+use crate::plugin::{Placed, Progress, Routing};
 use crate::prefixes::Prefixes;
 use crate::program::Program;
+use crate::settings::SchedulerSettings;
 use crate::slot::{Slot, Slots};
 use crate::tickets::{FlowKey, Place, Ticket, Tickets};
-use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, TierWeights, Time};
-use stator_placement::{Held, PeerLoad, Placement, Settings, Stats, Worker};
+use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Time};
+use stator_placement::{Held, PeerLoad, Placement, Stats, Worker};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,70 +29,6 @@ pub struct Scheduler {
     settle: Duration,
     sheds: bool,
     prefixes: Arc<Prefixes>,
-}
-
-/// One call of [`Scheduler::schedule`].
-#[derive(Clone, Copy, Debug)]
-pub struct Call {
-    /// The present.
-    pub now: Time,
-    /// Any number that differs from request to request.
-    pub seed: u64,
-    /// Whether [`Scheduler::ended`] will be called. The place of a request that nobody watches is
-    /// given back when its endpoint's report covers it, or after a lease.
-    pub watched: bool,
-    /// Whether [`Decision::scores`] is wanted.
-    pub scores: bool,
-}
-
-/// Where a request goes.
-#[derive(Clone, Debug)]
-pub struct Decision {
-    /// The request's identity from now on.
-    pub ticket: u64,
-    /// The endpoint that answers, then fallbacks in order. At least one.
-    pub targets: Vec<Arc<Endpoint>>,
-    /// Endpoints that compute something for it, by the name of their profile.
-    pub others: Vec<(String, Arc<Endpoint>)>,
-    /// Port that the request is sent to instead of the first target's own.
-    pub port: Option<u16>,
-    /// Headers for the endpoint that answers, names in lower case.
-    pub headers: Vec<(&'static str, String)>,
-    /// Headers for the client, names in lower case.
-    pub response_headers: Vec<(&'static str, String)>,
-    /// Tokens of the prompt that the endpoint is taken to hold.
-    pub cached_tokens: u64,
-    /// What each candidate of the answering profile scored, if wanted.
-    pub scores: Vec<(SocketAddr, f64)>,
-    /// Which endpoints are taken to hold the prompt, and until when: where [`crate::Prompt`] has
-    /// overlaps, [`Prefixes::predict`] is told of it after the decision.
-    pub holders: Vec<(WorkerRank, Time)>,
-}
-
-/// Why a request was not placed. One variant per answer a client gets.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// No endpoint is ready, or none that the data plane allows.
-    #[error("failed to find endpoint candidates for serving the request")]
-    NoEndpoints,
-    /// The pool is full, and the request's priority is negative.
-    #[error("system saturated, sheddable request dropped")]
-    Saturated,
-    /// An admitter refused.
-    #[error("request cannot be admitted: {0}")]
-    NotAdmitted(String),
-    /// No profile's pick can answer.
-    #[error(transparent)]
-    NotRouted(#[from] NotRouted),
-    /// The request asks for an endpoint that holds a part of its prompt, and the best does not.
-    #[error("no decode worker has the requested KV cache")]
-    NothingCached,
-    /// As many requests are in flight as may be.
-    #[error("{limit} requests are in flight, the limit")]
-    TooMany {
-        /// The limit.
-        limit: usize,
-    },
 }
 
 /// Counts and levels for metrics.
@@ -486,41 +423,6 @@ const PROMPT_SHARE: f64 = 1.0 / 64.0;
 ///
 /// Source: `--metrics-staleness-threshold` of the llm-d router.
 pub const STALE: Duration = Duration::from_secs(2);
-
-/// How a pool's state is kept.
-#[derive(Clone, Debug)]
-pub struct SchedulerSettings {
-    /// The placement core's settings.
-    pub placement: Settings,
-    /// How long after a request was sent its engine's report is sure to cover it. Default 100 ms.
-    pub settle: Duration,
-    /// How long the place of an unwatched request lasts where no report covers it. Default 60 s.
-    pub unwatched_lease: Duration,
-    /// Most requests in flight. Default 1,048,576.
-    pub in_flight_max: usize,
-    /// Numbers of requests are above this. Default 0. Pools that share plug-ins need numbers of
-    /// their own: a plug-in knows a request by nothing else.
-    pub tickets_above: u64,
-    /// Whether requests of negative priority are refused while the pool is full. Default yes; no
-    /// where they wait instead.
-    pub sheds: bool,
-    /// What blocks of the precise index are worth by where they lie.
-    pub tier_weights: TierWeights,
-}
-
-impl Default for SchedulerSettings {
-    fn default() -> Self {
-        Self {
-            placement: Settings::default(),
-            settle: Duration::from_millis(100),
-            unwatched_lease: Duration::from_secs(60),
-            in_flight_max: 1 << 20,
-            tickets_above: 0,
-            sheds: true,
-            tier_weights: TierWeights::default(),
-        }
-    }
-}
 
 /// A request as the placement core sees it.
 fn asked<'a>(request: &Request<'a>) -> stator_placement::Request<'a> {

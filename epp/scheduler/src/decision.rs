@@ -1,0 +1,72 @@
+//! What is asked of a [`Scheduler`](crate::Scheduler) for one request, and what it answers.
+
+use crate::Endpoint;
+use crate::plugin::NotRouted;
+use stator_placement::Time;
+use stator_protos::WorkerRank;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// One call of [`Scheduler::schedule`](crate::Scheduler::schedule).
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// The present.
+    pub now: Time,
+    /// Any number that differs from request to request.
+    pub seed: u64,
+    /// Whether [`ended`](crate::Scheduler::ended) will be called. The place of a request that
+    /// nobody watches is given back when its endpoint's report covers it, or after a lease.
+    pub watched: bool,
+    /// Whether [`Decision::scores`] is wanted.
+    pub scores: bool,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The request's identity from now on.
+    pub ticket: u64,
+    /// The endpoint that answers, then fallbacks in order. At least one.
+    pub targets: Vec<Arc<Endpoint>>,
+    /// Endpoints that compute something for it, by the name of their profile.
+    pub others: Vec<(String, Arc<Endpoint>)>,
+    /// Port that the request is sent to instead of the first target's own.
+    pub port: Option<u16>,
+    /// Headers for the endpoint that answers, names in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// Headers for the client, names in lower case.
+    pub response_headers: Vec<(&'static str, String)>,
+    /// Tokens of the prompt that the endpoint is taken to hold.
+    pub cached_tokens: u64,
+    /// What each candidate of the answering profile scored, if wanted.
+    pub scores: Vec<(SocketAddr, f64)>,
+    /// Which endpoints are taken to hold the prompt, and until when: where [`crate::Prompt`] has
+    /// overlaps, [`Prefixes::predict`](crate::Prefixes::predict) is told of it after the decision.
+    pub holders: Vec<(WorkerRank, Time)>,
+}
+
+/// Why a request was not placed. One variant per answer a client gets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// No endpoint is ready, or none that the data plane allows.
+    #[error("failed to find endpoint candidates for serving the request")]
+    NoEndpoints,
+    /// The pool is full, and the request's priority is negative.
+    #[error("system saturated, sheddable request dropped")]
+    Saturated,
+    /// An admitter refused.
+    #[error("request cannot be admitted: {0}")]
+    NotAdmitted(String),
+    /// No profile's pick can answer.
+    #[error(transparent)]
+    NotRouted(#[from] NotRouted),
+    /// The request asks for an endpoint that holds a part of its prompt, and the best does not.
+    #[error("no decode worker has the requested KV cache")]
+    NothingCached,
+    /// As many requests are in flight as may be.
+    #[error("{limit} requests are in flight, the limit")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+}

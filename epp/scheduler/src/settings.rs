@@ -1,0 +1,40 @@
+//! What an operator can set of a [`Scheduler`](crate::Scheduler).
+
+use crate::TierWeights;
+use stator_placement::Settings;
+use std::time::Duration;
+
+/// How a pool's state is kept.
+#[derive(Clone, Debug)]
+pub struct SchedulerSettings {
+    /// The placement core's settings.
+    pub placement: Settings,
+    /// How long after a request was sent its engine's report is sure to cover it. Default 100 ms.
+    pub settle: Duration,
+    /// How long the place of an unwatched request lasts where no report covers it. Default 60 s.
+    pub unwatched_lease: Duration,
+    /// Most requests in flight. Default 1,048,576.
+    pub in_flight_max: usize,
+    /// Numbers of requests are above this. Default 0. Pools that share plug-ins need numbers of
+    /// their own: a plug-in knows a request by nothing else.
+    pub tickets_above: u64,
+    /// Whether requests of negative priority are refused while the pool is full. Default yes; no
+    /// where they wait instead.
+    pub sheds: bool,
+    /// What blocks of the precise index are worth by where they lie.
+    pub tier_weights: TierWeights,
+}
+
+impl Default for SchedulerSettings {
+    fn default() -> Self {
+        Self {
+            placement: Settings::default(),
+            settle: Duration::from_millis(100),
+            unwatched_lease: Duration::from_secs(60),
+            in_flight_max: 1 << 20,
+            tickets_above: 0,
+            sheds: true,
+            tier_weights: TierWeights::default(),
+        }
+    }
+}
