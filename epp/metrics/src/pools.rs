@@ -116,7 +116,7 @@ const LEVELS: [(&Metric, Level); 7] = [
     (&names::STD_DEV_KV, |pool| deviation(pool, |load| load.kv_usage)),
     (&names::STD_DEV_QUEUE, |pool| deviation(pool, |load| load.waiting)),
     (&names::STD_DEV_RUNNING, |pool| deviation(pool, |load| load.running)),
-    (&names::READY_ENDPOINTS, |pool| Some(pool.endpoints.len() as f64)),
+    (&names::READY_ENDPOINTS, |pool| Some(pool.ready_endpoints as f64)),
 ];
 
 fn gauge<'a>(label: &'static str, value: &'a str, level: f64) -> Row<'a> {

@@ -12,13 +12,15 @@ pub struct PoolSnapshot {
     pub stage_saturation: [Option<f64>; 2],
     /// Type of what says how full it is.
     pub detector: &'static str,
+    /// Endpoints that take new requests.
+    pub ready_endpoints: usize,
     /// Endpoints whose last report is too old to count, or that never reported.
     pub stale_endpoints: usize,
     /// Blocks that the KV index was told of, since the start.
     pub index_admissions: u64,
     /// Blocks that the KV index forgot for lack of room, since the start.
     pub index_evictions: u64,
-    /// The endpoints that take requests.
+    /// The endpoints, also those that take nothing new now.
     pub endpoints: Vec<EndpointSnapshot>,
     /// Where endpoints are asked how busy they are.
     pub sources: Vec<SourceSnapshot>,
@@ -174,6 +176,7 @@ impl PoolSnapshot {
                 Saturation::Utilization { .. } => "utilization-detector",
                 Saturation::Concurrency { .. } => "concurrency-detector",
             },
+            ready_endpoints: stats.ready_endpoints,
             stale_endpoints: stats.stale_endpoints,
             index_admissions: stats.admitted_blocks,
             index_evictions: stats.placement.dropped_blocks,
@@ -255,6 +258,7 @@ mod tests {
         scheduler.report(endpoints[0].worker, load);
         let seen = PoolSnapshot::of(&scheduler, now);
         assert_eq!((seen.detector, seen.stale_endpoints), ("utilization-detector", 1));
+        assert_eq!(seen.ready_endpoints, 2);
         assert_eq!(seen.saturation, scheduler.saturation(now));
         assert_eq!(seen.stage_saturation, [Some(0.625), Some(0.0)]);
         let queues = seen.endpoints.iter().map(|endpoint| {
@@ -262,6 +266,9 @@ mod tests {
         });
         let expected = [("pod1-rank-0", Some((3.0, 0.5))), ("pod2-rank-0", None)];
         assert_eq!(queues.collect::<Vec<_>>(), expected);
+        scheduler.set_accepting(endpoints[1].worker, false);
+        let seen = PoolSnapshot::of(&scheduler, now);
+        assert_eq!((seen.ready_endpoints, seen.endpoints.len()), (1, 2));
     }
 
     fn check(updated: Option<u64>, now: u64, counts: bool) {

@@ -127,6 +127,7 @@ impl PoolView for Pool {
             saturation: 0.5,
             stage_saturation: [None, Some(0.25)],
             detector: "utilization-detector",
+            ready_endpoints: 2,
             stale_endpoints: 1,
             index_admissions: 9,
             index_evictions: 3,
@@ -199,7 +200,7 @@ fn pools_are_told_apart_and_shared_endpoints_are_summed() {
     let pools: [Arc<dyn PoolView>; 2] = [Arc::new(Pool("a")), Arc::new(Pool("b"))];
     pools.iter().for_each(|pool| page.metrics.pools.add(pool));
     let ready =
-        ["llm_d_epp_ready_endpoints{name=\"a\"} 3.0", "llm_d_epp_ready_endpoints{name=\"b\"} 3.0"];
+        ["llm_d_epp_ready_endpoints{name=\"a\"} 2.0", "llm_d_epp_ready_endpoints{name=\"b\"} 2.0"];
     assert_eq!(page.series("llm_d_epp_ready_endpoints"), ready);
     let flow = "llm_d_epp_inflight_requests{endpoint_name=\"pod1-rank-0\",namespace=\"default\",\
         producer_name=\"inflight-load-producer\",fairness_id=\"f\",priority=\"0\"}";

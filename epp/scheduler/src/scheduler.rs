@@ -34,7 +34,7 @@ pub struct Scheduler {
 /// Counts and levels for metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolStats {
-    /// Endpoints that take requests.
+    /// Endpoints that take new requests.
     pub ready_endpoints: usize,
     /// Endpoints whose last report is too old to count, or that never reported.
     pub stale_endpoints: usize,
@@ -315,7 +315,7 @@ impl Scheduler {
     pub fn stats(&self, now: Time) -> PoolStats {
         let stale = |slot: &&Slot| slot.load.updated.is_none_or(|at| now > at.after(STALE));
         PoolStats {
-            ready_endpoints: self.slots.iter().len(),
+            ready_endpoints: self.slots.iter().filter(|slot| slot.accepting).count(),
             stale_endpoints: self.slots.iter().filter(stale).count(),
             saturation: self.saturation(now),
             stage_saturation: cycle::stages(

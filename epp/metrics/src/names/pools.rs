@@ -35,7 +35,7 @@ pub(crate) const STD_DEV_RUNNING: Metric = alpha(
     "Standard deviation of the requests that run between endpoints",
 );
 pub(crate) const READY_ENDPOINTS: Metric = twin(
-    alpha("llm_d_epp_ready_endpoints", "Endpoints that take requests"),
+    alpha("llm_d_epp_ready_endpoints", "Endpoints that take new requests"),
     "inference_pool_ready_pods",
     POOL,
 );
