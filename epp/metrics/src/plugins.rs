@@ -3,7 +3,7 @@
 use crate::bounded::BoundedValues;
 use crate::decisions::PluginName;
 use crate::encoder::{EncoderCache, Lookups};
-use crate::exposition::{Value, rows, single, write};
+use crate::exposition::{Value, labelled, rows, single, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::latency::{Latencies, LatencyMetrics};
@@ -93,6 +93,10 @@ impl PluginMetrics {
         let durations = self.durations.children();
         let read = |child: &Child<3, Histogram>| child.metric.read().map(Value::Histogram);
         write(encoder, &names::PLUGIN_DURATION, &rows(&durations, &PLUGIN_LABELS, read))?;
+        let violations = names::ACCESSES.into_iter().flat_map(|access| {
+            labelled(&durations, &PLUGIN_LABELS, access, |_| Some(Value::Counter(0)))
+        });
+        write(encoder, &names::SCOPE_VIOLATIONS, &violations.collect::<Vec<_>>())?;
         self.encode_indexers(encoder)?;
         self.encoders.encode(encoder)?;
         self.latencies.encode(encoder)?;

@@ -5,6 +5,8 @@ use crate::exposition::Metric;
 
 /// Labels of [`PLUGIN_DURATION`], in order.
 pub(crate) const PLUGIN_LABELS: [&str; 3] = ["extension_point", "plugin_type", "plugin_name"];
+/// Values of the label that [`SCOPE_VIOLATIONS`] has beside [`PLUGIN_LABELS`].
+pub(crate) const ACCESSES: [(&str, &str); 2] = [("access", "read"), ("access", "write")];
 /// Labels of the prefix indexer's metrics, in order.
 pub(crate) const INDEXER_LABELS: [&str; 2] = ["plugin_name", "plugin_type"];
 /// Labels of [`ENCODER_QUERIES`], in order.
@@ -30,6 +32,11 @@ pub(crate) const PLUGIN_DURATION: Metric = twin(
     alpha("llm_d_epp_plugin_duration_seconds", "Seconds that a plug-in takes"),
     "inference_extension_plugin_duration_seconds",
     PLUGIN,
+);
+pub(crate) const SCOPE_VIOLATIONS: Metric = alpha(
+    "llm_d_epp_plugin_data_scope_violations",
+    "Reads and writes of endpoints that were refused to a plug-in; always 0, because its interface \
+     has only what it may use",
 );
 pub(crate) const INDEXER_SIZE: Metric = twin(
     alpha("llm_d_epp_prefix_indexer_size", "Entries of the approximate prefix index"),
