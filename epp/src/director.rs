@@ -11,8 +11,10 @@ use crate::pool::Pool;
 use crate::prompt::{self, Measured};
 use crate::refuse;
 use crate::text;
+use crate::unasked::UnaskedWatch;
 use crate::watch::AnswerWatch;
 use bytes::Bytes;
+use futures::future::Either;
 use stator_body::{Api, Body, Field, ParserSet, write_token_ids};
 use stator_epp_config::FlowControl;
 use stator_epp_metrics::EppMetrics;
@@ -254,23 +256,30 @@ impl PoolDirector {
 }
 
 impl Director for PoolDirector {
-    type Watch = AnswerWatch;
+    type Watch = Either<AnswerWatch, UnaskedWatch>;
 
     async fn route(
         &self,
         head: Head,
         body: Option<Vec<Bytes>>,
-    ) -> Result<Routed<AnswerWatch>, Refusal> {
+    ) -> Result<Routed<Self::Watch>, Refusal> {
         // The edge has bounded what it read.
         let mut whole = Body::new(usize::MAX);
         for chunk in body.unwrap_or_default() {
             whole.push(chunk).expect("nothing is longer than all memory");
         }
-        if whole.len() <= INLINE_BODY_MAX_BYTES {
-            return self.decide(head, &whole).await;
-        }
-        let director = self.clone();
-        apart(async move { director.decide(head, &whole).await }).await
+        let routed = match whole.len() <= INLINE_BODY_MAX_BYTES {
+            true => self.decide(head, &whole).await,
+            false => {
+                let director = self.clone();
+                apart(async move { director.decide(head, &whole).await }).await
+            }
+        };
+        routed.map(|routed| routed.followed_by(Either::Left))
+    }
+
+    fn unasked(&self) -> Self::Watch {
+        Either::Right(UnaskedWatch::new(self.observe.clone()))
     }
 }
 

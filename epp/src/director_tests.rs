@@ -141,8 +141,11 @@ pub(crate) fn prompt(model: &str) -> String {
     format!(r#"{{"max_tokens":100,"model":"{model}","prompt":"hello","temperature":0}}"#)
 }
 
+/// A request that goes to an endpoint.
+pub(crate) type Sent = Routed<<PoolDirector as Director>::Watch>;
+
 impl Bench {
-    pub(crate) async fn ask(&self, head: Head, body: &str) -> Result<Routed<AnswerWatch>, Refusal> {
+    pub(crate) async fn ask(&self, head: Head, body: &str) -> Result<Sent, Refusal> {
         let body = (!body.is_empty()).then(|| vec![Bytes::copy_from_slice(body.as_bytes())]);
         self.director.route(head, body).await
     }
@@ -222,7 +225,7 @@ async fn a_header_rewrites_before_the_pools_rules() {
 #[tokio::test]
 async fn a_request_without_an_identity_gets_one() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
-    let set = |routed: Routed<AnswerWatch>| routed.set_headers;
+    let set = |routed: Sent| routed.set_headers;
     let made = set(bench.ask(head(&[]), &prompt("m")).await.expect("it is routed"));
     assert_eq!(made.iter().filter(|(name, _)| *name == "x-request-id").count(), 1);
     let own = bench.ask(head(&[("x-request-id", "mine")]), &prompt("m")).await;
@@ -270,7 +273,7 @@ async fn the_default_profile_keeps_a_conversation_where_its_beginning_is() {
         let prompt = "a long story about cities ".repeat(40 * turns);
         format!(r#"{{"model":"m","prompt":"{prompt}"}}"#)
     };
-    let to = |routed: Routed<AnswerWatch>| routed.endpoints[0];
+    let to = |routed: Sent| routed.endpoints[0];
     let first = to(bench.ask(head(&[]), &text(1)).await.expect("it is routed"));
     for turns in 2..6 {
         assert_eq!(to(bench.ask(head(&[]), &text(turns)).await.expect("it is routed")), first);

@@ -5,6 +5,7 @@
 
 use crate::headers::Headers;
 use bytes::Bytes;
+use futures::future::Either;
 use stator_epp_scheduler::Subset;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -65,6 +66,10 @@ pub trait Director: Send + Sync + 'static {
         head: Head,
         body: Option<Vec<Bytes>>,
     ) -> impl Future<Output = Result<Routed<Self::Watch>, Refusal>> + Send;
+
+    /// Follows an answer whose request was never shown: one that the data plane gave before it
+    /// asked, or whose request it keeps to itself. The watch sees all of it.
+    fn unasked(&self) -> Self::Watch;
 }
 
 /// Where a request goes, and what becomes of its head and body.
@@ -81,6 +86,14 @@ pub struct Routed<W> {
     pub scores: Vec<(SocketAddr, f64)>,
     /// What follows the answer.
     pub watch: W,
+}
+
+impl<W> Routed<W> {
+    /// The same, followed by what `change` makes of the watch.
+    pub fn followed_by<V>(self, change: impl FnOnce(W) -> V) -> Routed<V> {
+        let Self { endpoints, set_headers, body, scores, watch } = self;
+        Routed { endpoints, set_headers, body, scores, watch: change(watch) }
+    }
 }
 
 /// A request that is answered without an endpoint.
@@ -129,4 +142,39 @@ pub trait Watch: Send + 'static {
     /// The answer is complete. Returns dynamic metadata for the data plane's logs, as
     /// namespace, key and value.
     fn end(&mut self) -> Vec<(String, String, f64)>;
+}
+
+impl<A: Watch, B: Watch> Watch for Either<A, B> {
+    fn interest(&self) -> Interest {
+        match self {
+            Self::Left(watch) => watch.interest(),
+            Self::Right(watch) => watch.interest(),
+        }
+    }
+
+    fn headers(
+        &mut self,
+        status: u16,
+        headers: &Headers,
+        served: Option<&str>,
+    ) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Left(watch) => watch.headers(status, headers, served),
+            Self::Right(watch) => watch.headers(status, headers, served),
+        }
+    }
+
+    fn body(&mut self, piece: Bytes, end: bool, out: &mut Vec<Bytes>) {
+        match self {
+            Self::Left(watch) => watch.body(piece, end, out),
+            Self::Right(watch) => watch.body(piece, end, out),
+        }
+    }
+
+    fn end(&mut self) -> Vec<(String, String, f64)> {
+        match self {
+            Self::Left(watch) => watch.end(),
+            Self::Right(watch) => watch.end(),
+        }
+    }
 }

@@ -24,6 +24,8 @@ mod replicas;
 mod run;
 mod signals;
 mod text;
+mod unasked;
+mod usage;
 mod watch;
 
 pub use run::run;

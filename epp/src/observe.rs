@@ -189,10 +189,19 @@ impl Observe {
     /// The request is answered without an endpoint; `told` if it was read.
     pub(crate) fn refused(&self, told: Option<&Told>, refusal: &Refusal) {
         let Refusal { status, message, .. } = refusal;
-        let nobody = || self.0.metrics.requests.of(&RequestLabels::default());
-        let metrics = told.map_or_else(nobody, |told| told.metrics.clone());
+        let metrics = told.map_or_else(|| self.nobodys(), |told| told.metrics.clone());
         metrics.failed(ErrorCode::of_status(*status));
         tracing::debug!(pool = self.0.pool, status, reason = message, "refused");
+    }
+
+    /// The answer to a request that was never shown took so many tokens.
+    pub(crate) fn unasked(&self, usage: Usage) {
+        self.nobodys().used(usage);
+    }
+
+    /// Where requests are counted of which nothing is known.
+    fn nobodys(&self) -> RequestMetrics {
+        self.0.metrics.requests.of(&RequestLabels::default())
     }
 
     /// The answer of a request is over, as far as it was seen.

@@ -5,8 +5,9 @@ use crate::flow::Account;
 use crate::headers::Headers;
 use crate::observe::{Observe, Told};
 use crate::pool::Pool;
+use crate::usage::Counts;
 use bytes::Bytes;
-use stator_body::{GrpcUsage, ModelNameRewriter, Usage, UsageTail};
+use stator_body::{ModelNameRewriter, Usage};
 use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::Progress;
 use std::net::SocketAddr;
@@ -17,33 +18,6 @@ use std::time::Instant;
 ///
 /// Source: the conformance suite of the Gateway API Inference Extension.
 const SERVED_TEST: &str = "x-conformance-test-served-endpoint";
-
-/// Where the counts of an answer stand: in JSON or events, or in the messages of a gRPC call.
-enum Counts {
-    Text(UsageTail),
-    Grpc(GrpcUsage),
-}
-
-impl Counts {
-    fn push(&mut self, piece: &[u8]) {
-        match self {
-            Self::Text(tail) => tail.push(piece),
-            Self::Grpc(frames) => frames.push(piece),
-        }
-    }
-
-    fn finish(&self) -> Option<Usage> {
-        match self {
-            Self::Text(tail) => tail.finish(),
-            Self::Grpc(frames) => frames.finish(),
-        }
-    }
-}
-
-/// Whether an answer with this head is a gRPC call's.
-fn is_grpc(head: &Headers) -> bool {
-    head.get("content-type").is_some_and(|kind| kind.starts_with("application/grpc"))
-}
 
 /// Follows the answer of one request. Dropping it before the end gives back what the request
 /// holds.
@@ -86,7 +60,7 @@ impl AnswerWatch {
             verify: false,
             sent: Vec::new(),
             rewriter: None,
-            usage: Counts::Text(UsageTail::new()),
+            usage: Counts::default(),
             served: None,
             size_bytes: 0,
             begun: false,
@@ -139,9 +113,7 @@ impl Watch for AnswerWatch {
         served: Option<&str>,
     ) -> Vec<(&'static str, String)> {
         let began = Instant::now();
-        if is_grpc(head) {
-            self.usage = Counts::Grpc(GrpcUsage::new());
-        }
+        self.usage = Counts::of(head);
         self.told.status(status);
         if let Some(served) = served
             && !self.observe.served(&self.sent, served)

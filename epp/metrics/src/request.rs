@@ -183,6 +183,20 @@ impl RequestMetrics {
         self.0.metric.itl.observe_duration(after);
     }
 
+    /// An answer took so many tokens; [`RequestMetrics::finished`] says so too.
+    pub fn used(&self, usage: Usage) {
+        let series = &self.0.metric;
+        if usage.prompt_tokens > 0 {
+            series.input_tokens.observe(usage.prompt_tokens.into());
+        }
+        if let Some(cached) = usage.cached_tokens {
+            series.cached_tokens.observe(cached.into());
+        }
+        if usage.completion_tokens > 0 {
+            series.output_tokens.observe(usage.completion_tokens.into());
+        }
+    }
+
     /// The answer is complete.
     pub fn finished(&self, finished: &Finished) {
         let Finished { duration, first_token, streaming, usage, response_bytes } = *finished;
@@ -190,15 +204,9 @@ impl RequestMetrics {
         series.duration.observe_duration(duration);
         series.response_bytes.observe(response_bytes as f64);
         let Some(usage) = usage else { return };
-        if usage.prompt_tokens > 0 {
-            series.input_tokens.observe(usage.prompt_tokens.into());
-        }
-        if let Some(cached) = usage.cached_tokens {
-            series.cached_tokens.observe(cached.into());
-        }
+        self.used(usage);
         let tokens = usage.completion_tokens;
         if tokens > 0 {
-            series.output_tokens.observe(tokens.into());
             series.ntpot.observe(duration.as_secs_f64() / f64::from(tokens));
         }
         if let Some(first) = first_token.filter(|_| streaming && tokens > 1) {

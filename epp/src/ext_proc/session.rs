@@ -94,7 +94,12 @@ impl<D: Director> Session<D> {
         }
         self.frames.poll_next(cx).map(|message| match message {
             Some(Ok(frame)) => match wire::decode(&frame) {
-                Ok(message) => self.machine.on(message),
+                Ok(message) => {
+                    if self.machine.is_unasked(&message) {
+                        self.machine.follow(self.director.unasked());
+                    }
+                    self.machine.on(message);
+                }
                 Err(error) => self.end = Some(Status::invalid_argument(error.to_string())),
             },
             Some(Err(status)) => self.end = Some(status),

@@ -1,8 +1,7 @@
 //! Requests of a pool whose endpoints take one request each, so that all others wait.
 
-use crate::director::tests::{Bench, Engine, bench, head, prompt};
-use crate::exchange::{AnswerBody, Head, Refusal, Routed, Watch};
-use crate::watch::AnswerWatch;
+use crate::director::tests::{Bench, Engine, Sent, bench, head, prompt};
+use crate::exchange::{AnswerBody, Head, Refusal, Watch};
 use prometheus_client::encoding::text::encode;
 use stator_epp_metrics::PoolView as _;
 use std::future::Future;
@@ -28,7 +27,7 @@ flowControl:
   - {priority: 0, maxRequests: 3, fairnessPolicyRef: round-robin-fairness-policy}
 ";
 
-type Answer = Result<Routed<AnswerWatch>, Refusal>;
+type Answer = Result<Sent, Refusal>;
 
 fn full() -> Bench {
     bench(CONFIG, &[Engine(1, 0, 0.1, &[])])

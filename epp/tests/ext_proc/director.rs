@@ -120,8 +120,12 @@ impl Director for Script {
             set_headers: self.set.clone(),
             body,
             scores: self.scores.clone(),
-            watch: Follower { script: Arc::new(self.clone()), held: Vec::new() },
+            watch: self.unasked(),
         })
+    }
+
+    fn unasked(&self) -> Follower {
+        Follower { script: Arc::new(self.clone()), held: Vec::new() }
     }
 }
 

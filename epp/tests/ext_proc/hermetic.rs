@@ -3,9 +3,7 @@
 //!
 //! Differences, told in messages below: only headers that change are set, what a client may not
 //! say is stripped, bodies are spliced instead of written again, an empty pool is 503 with and
-//! without a body, and what an admitter refuses is 429. One more is told in metrics: the usage of an
-//! answer without a request, which there counts under empty labels, is not counted here, so that
-//! the test of usage begins with a request.
+//! without a body, and what an admitter refuses is 429.
 
 use super::plane::*;
 use super::pool::*;
@@ -257,7 +255,7 @@ async fn a_get_without_a_body_goes_to_any_pod() {
 }
 
 /// An answer without a request, as those tests send them, comes back as it is.
-async fn check_answer(content_type: &str, pieces: &[&str]) {
+async fn check_answer(content_type: &str, pieces: &[&str]) -> Bed {
     let bed = Bed::start(SCORERS, &three()).await;
     let headers = [(":status", "200"), ("content-type", content_type)];
     let mut messages = vec![response_headers(&headers, false)];
@@ -267,7 +265,11 @@ async fn check_answer(content_type: &str, pieces: &[&str]) {
         messages.push(response_body(piece, last));
         expected.push(format!("response_body {piece:?}{}", if last { "." } else { "" }));
     }
-    bed.check(messages, &expected).await;
+    let mut stream = bed.served.open().await;
+    stream.send(messages);
+    stream.expect(&expected).await;
+    stream.ends("OK").await;
+    bed
 }
 
 #[tokio::test]
@@ -277,14 +279,37 @@ async fn answers_come_back_piece_by_piece() {
     check_answer("application/json", &[""]).await;
 }
 
+const USAGE: &str = r#"{"usage":{"prompt_tokens":7,"total_tokens":17,"completion_tokens":10}}"#;
+
+/// The tokens of one answer are counted, under these labels.
+fn check_tokens(bed: &Bed, labels: &str) {
+    for (name, tokens) in [("input", 7), ("output", 10)] {
+        let sum = bed.served.metrics(&format!("llm_d_epp_request_{name}_tokens_sum{{"));
+        assert_eq!(sum, [format!("llm_d_epp_request_{name}_tokens_sum{{{labels}}} {tokens}.0")]);
+    }
+}
+
+#[tokio::test]
+async fn the_usage_of_a_streamed_answer_without_a_request_is_counted_under_no_model() {
+    let pieces = ["data: {}\n\n", &format!("data: {USAGE}\n\ndata: [DONE]\n\n"), ""];
+    let bed = check_answer("text/event-stream", &pieces).await;
+    check_tokens(&bed, r#"model_name="",target_model_name="",fairness_id="",priority="0""#);
+    let twin = bed.served.metrics("inference_objective_input_tokens_sum{");
+    let labels = r#"model_name="",target_model_name="""#;
+    assert_eq!(twin, [format!("inference_objective_input_tokens_sum{{{labels}}} 7.0")]);
+    // Nothing else is known of it.
+    for name in ["request_total", "request_duration_seconds_count", "request_running"] {
+        assert_eq!(bed.served.metrics(&format!("llm_d_epp_{name}{{")), [""; 0]);
+    }
+}
+
 #[tokio::test]
 async fn the_usage_of_a_streamed_answer_is_counted() {
     let bed = Bed::start(SCORERS, &three()).await;
     let mut stream = bed.served.open().await;
     stream.send(request("test", "my-model", "my-model"));
     stream.expect(&route(1, "my-model", "test")).await;
-    let usage = r#"{"usage":{"prompt_tokens":7,"total_tokens":17,"completion_tokens":10}}"#;
-    let pieces = ["data: {}\n\n".to_owned(), format!("data: {usage}\n\ndata: [DONE]\n\n")];
+    let pieces = ["data: {}\n\n".to_owned(), format!("data: {USAGE}\n\ndata: [DONE]\n\n")];
     let headers = [(":status", "200"), ("content-type", "text/event-stream")];
     stream.send([response_headers(&headers, false)]);
     stream.send(pieces.iter().map(|piece| response_body(piece, false)));
@@ -294,10 +319,8 @@ async fn the_usage_of_a_streamed_answer_is_counted() {
         stream.expect(&[&format!("response_body {piece:?}")]).await;
     }
     stream.expect(&["response_body \"\"."]).await;
-    for (name, tokens) in [("input", 7), ("output", 10)] {
-        let sum = bed.served.metrics(&format!("llm_d_epp_request_{name}_tokens_sum{{"));
-        assert!(sum.len() == 1 && sum[0].ends_with(&format!(" {tokens}.0")), "{sum:?}");
-    }
+    let labels = r#"model_name="my-model",target_model_name="my-model""#;
+    check_tokens(&bed, &format!(r#"{labels},fairness_id="default-flow",priority="2""#));
 }
 
 /// The router answers 500 here, which tells a client that it is no use to come back.

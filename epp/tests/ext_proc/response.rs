@@ -124,13 +124,16 @@ async fn both_forms_of_a_status_are_understood() {
 }
 
 #[tokio::test]
-async fn an_answer_without_a_request_is_tolerated() {
-    let (_served, mut stream) = plane(Script::new()).await;
+async fn an_answer_without_a_request_is_followed_to_its_end() {
+    // Also by one who would leave with the request.
+    let (mut served, mut stream) = plane(Script::new()).await;
     stream.send([ok(), response_body("data: {}\n\n", false), response_body("", true)]);
-    stream
-        .expect(&["response_headers", "response_body \"data: {}\\n\\n\"", "response_body \"\"."])
-        .await;
+    let pieces = ["response_headers", "response_body \"data: {}\\n\\n\""];
+    stream.expect(&pieces).await;
+    stream.expect(&[format!("response_body \"\". {LAST}")]).await;
     stream.ends("OK").await;
+    assert_eq!(served.logged().await, "200 content-type from unknown");
+    assert_eq!(served.logged().await, "complete");
 }
 
 #[tokio::test]

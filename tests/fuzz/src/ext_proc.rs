@@ -94,6 +94,10 @@ impl Director for Script {
             watch: Pass(self.interest),
         })
     }
+
+    fn unasked(&self) -> Pass {
+        Pass(self.interest)
+    }
 }
 
 /// Lets an answer pass as it came.

@@ -138,6 +138,22 @@ impl<W: Watch> Machine<W> {
         matches!(self.ask, Ask::Route(_)) && self.close.is_none()
     }
 
+    /// Whether `message` begins an answer whose request was never shown: if so, bring somebody
+    /// with [`Machine::follow`] first.
+    pub(crate) fn is_unasked(&self, message: &Incoming) -> bool {
+        let part = message.part.as_ref().filter(|_| !message.observing && self.close.is_none());
+        let direction = match part {
+            Some(Part::Headers { direction, .. } | Part::Body { direction, .. }) => *direction,
+            _ => return false,
+        };
+        direction == Direction::Response && matches!(self.ask, Ask::First) && self.watch.is_none()
+    }
+
+    /// Shows `watch` all of the answer to a request that was never shown.
+    pub(crate) fn follow(&mut self, watch: W) {
+        self.watch = Some(watch);
+    }
+
     /// A message came. After the stream's end nothing that comes matters.
     pub(crate) fn on(&mut self, message: Incoming) {
         if self.close.is_some() {

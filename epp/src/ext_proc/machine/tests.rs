@@ -142,7 +142,12 @@ impl Bench {
 
     fn bring(&mut self, part: Part) {
         self.counts.0 += 1;
-        self.machine.on(Incoming { part: Some(part), ..Incoming::default() });
+        let message = Incoming { part: Some(part), ..Incoming::default() };
+        if self.machine.is_unasked(&message) {
+            let held = self.hold.then(Vec::new);
+            self.machine.follow(Follower { interest: self.interest, held });
+        }
+        self.machine.on(message);
     }
 
     fn decide(&mut self, well: bool) {

@@ -25,6 +25,10 @@ impl Director for Anywhere {
         let body = body.unwrap_or_default();
         Ok(Routed { endpoints, set_headers: Vec::new(), body, scores: Vec::new(), watch: Pass })
     }
+
+    fn unasked(&self) -> Pass {
+        Pass
+    }
 }
 
 struct Pass;

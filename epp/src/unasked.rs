@@ -1,0 +1,44 @@
+//! Answers whose requests were never shown.
+
+use crate::exchange::{Interest, Watch};
+use crate::headers::Headers;
+use crate::observe::Observe;
+use crate::usage::Counts;
+use bytes::Bytes;
+
+/// Counts the tokens of an answer of which nothing else is known, and lets it pass: its request
+/// was answered or let through before it came here.
+pub struct UnaskedWatch {
+    observe: Observe,
+    usage: Counts,
+}
+
+impl UnaskedWatch {
+    /// Counts there.
+    pub(crate) fn new(observe: Observe) -> Self {
+        Self { observe, usage: Counts::default() }
+    }
+}
+
+impl Watch for UnaskedWatch {
+    fn interest(&self) -> Interest {
+        Interest::Body
+    }
+
+    fn headers(&mut self, _: u16, head: &Headers, _: Option<&str>) -> Vec<(&'static str, String)> {
+        self.usage = Counts::of(head);
+        Vec::new()
+    }
+
+    fn body(&mut self, piece: Bytes, _: bool, out: &mut Vec<Bytes>) {
+        self.usage.push(&piece);
+        out.push(piece);
+    }
+
+    fn end(&mut self) -> Vec<(String, String, f64)> {
+        if let Some(usage) = self.usage.finish() {
+            self.observe.unasked(usage);
+        }
+        Vec::new()
+    }
+}
