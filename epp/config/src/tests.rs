@@ -347,7 +347,7 @@ plugins:
 - type: token-producer
 - type: inflight-load-producer
 - type: predicted-latency-producer
-  parameters: {samplingMean: 10, useEncoderCacheFeatures: false}
+  parameters: {samplingMean: 10, maxDecodeTokenSamplesForPrediction: 2}
 - type: models-data-source
 - type: program-aware-fairness
   parameters: {lasWeightService: 0.5, evictionSweepSeconds: 9}
@@ -362,7 +362,7 @@ flowControl: {enableEviction: true}
             "featureGates[0]: has no effect here: every replica knows its endpoints",
             "flowControl.enableEviction: has no effect here: requests in flight do not give way",
             &format!("plugins[3].parameters.samplingMean: {none}"),
-            &format!("plugins[3].parameters.useEncoderCacheFeatures: {none}"),
+            &format!("plugins[3].parameters.maxDecodeTokenSamplesForPrediction: {none}"),
             &format!("plugins[5].parameters.evictionSweepSeconds: {none}"),
             "plugins[6].parameters.indexerConfig.kvBlockIndexConfig.redisConfig: has no effect \
              here: replicas share the index with --peers",

@@ -88,7 +88,7 @@ pub struct Need {
     pub producer: &'static str,
     /// The parameter that names another one instead, if given.
     pub unless: Option<&'static str>,
-    /// A parameter and the word that it must have for the need to be there.
+    /// A parameter and the word, or `true`, that it must have for the need to be there.
     pub when: Option<(&'static str, &'static str)>,
 }
 
@@ -128,7 +128,11 @@ pub fn needs(type_name: &str, parameters: &Value) -> Vec<&'static str> {
     let text = |name: &str| parameters.get(name).and_then(Value::as_str);
     let applies = |need: &&Need| {
         let named = need.unless.and_then(text).is_some_and(|name| !name.is_empty());
-        !named && need.when.is_none_or(|(name, word)| text(name) == Some(word))
+        let says = |(name, word): (&str, &str)| match parameters.get(name) {
+            Some(Value::Bool(on)) => on.to_string() == word,
+            _ => text(name) == Some(word),
+        };
+        !named && need.when.is_none_or(says)
     };
     needs.iter().filter(applies).map(|need| need.producer).collect()
 }

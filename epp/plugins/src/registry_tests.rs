@@ -119,6 +119,9 @@ fn needs_depend_on_parameters() {
     let predicted = json!({"ttftSource": "latencyPredictor"});
     let latency = "predicted-latency-producer";
     check("prefix-cache-affinity-filter", predicted, &[prefix, load, latency]);
+    let encodes = |on: bool| json!({"useEncoderCacheFeatures": on});
+    check(latency, encodes(true), &["mm-embeddings-cache-producer"]);
+    check(latency, encodes(false), &[]);
     check("no-such-type", Value::Null, &[]);
 }
 

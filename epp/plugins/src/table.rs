@@ -19,6 +19,8 @@ const IN_FLIGHT: Need = need("inflight-load-producer", "inFlightLoadProducerName
 const TOKENS: Need = Need { producer: "token-producer", unless: None, when: None };
 const MULTIMODAL: Need =
     Need { producer: "mm-embeddings-cache-producer", unless: None, when: None };
+const MULTIMODAL_IF_USED: Need =
+    Need { when: Some(("useEncoderCacheFeatures", "true")), ..MULTIMODAL };
 const LATENCY_IF_SOURCE: Need = Need { when: Some(("ttftSource", "latencyPredictor")), ..LATENCY };
 
 const fn need(producer: &'static str, unless: &'static str) -> Need {
@@ -129,7 +131,8 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("precise-prefix-cache-scorer", &[Scorer, Producer], prefix::precise_prefix_cache)
         .needs(&[TOKENS])
         .deprecated(),
-    kind("predicted-latency-producer", &[Producer], producers::latency::predicted),
+    kind("predicted-latency-producer", &[Producer], producers::latency::predicted)
+        .needs(&[MULTIMODAL_IF_USED]),
     kind("prefill-filter", &[Filter], filters::roles::prefill),
     kind("prefix-based-pd-decider", &[Decider], handlers::deciders::prefix_based)
         .needs(&[PREFIX, TOKENS]),

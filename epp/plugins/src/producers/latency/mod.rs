@@ -25,9 +25,11 @@ const MAX_FOLLOWED: usize = 100_000;
 const NAME_CHARS_MAX: usize = 300;
 /// Most roles that have a model of their own; others share one.
 const MAX_ROLES: usize = 16;
-/// What a prediction goes by: a constant, requests waiting and running, KV cache usage, and
-/// thousands of tokens to compute for the request and in flight before it.
-const FEATURES: usize = 6;
+/// What a prediction goes by: a constant, requests waiting and running, KV cache usage, thousands
+/// of tokens to compute for the request and in flight before it, and, where that is wanted, MiB of
+/// media to encode for it.
+const FEATURES: usize = 7;
+const MIB: f64 = 1_048_576.0;
 
 type Features = [f64; FEATURES];
 
@@ -37,20 +39,19 @@ type Features = [f64; FEATURES];
 /// Both are linear in six features (see [`FEATURES`]), fitted in this process by recursive least
 /// squares with forgetting, one pair of models for each value of `endpointRoleLabel` (without it,
 /// for each role); nothing is predicted before twenty requests were seen to end. With
-/// `streamingMode` the first token is timed on streamed answers, else the whole answer is, and
-/// tokens are not. `sloBufferFactor` scales the objectives that predictions are held against;
-/// requests are followed for `contextTTL`; `predictInProduce: false` learns without predicting.
+/// `useEncoderCacheFeatures` a seventh is what `mm-embeddings-cache-producer` believes an endpoint
+/// has still to encode. With `streamingMode` the first token is timed on streamed answers, else the
+/// whole answer is, and tokens are not. `sloBufferFactor` scales the objectives that predictions
+/// are held against; requests are followed for `contextTTL`; `predictInProduce: false` learns
+/// without predicting.
 ///
-/// The llm-d router trains trees in a service beside it instead. The parameters of its sampling
-/// (`samplingMean`, `maxDecodeTokenSamplesForPrediction`, `useEncoderCacheFeatures`) are accepted
-/// with a note that they have no effect.
+/// The llm-d router trains trees in a service beside it instead. How often it samples an answer's
+/// tokens (`samplingMean`, `maxDecodeTokenSamplesForPrediction`, which newer ones ignore too) is
+/// accepted with a note that it has no effect: all tokens of all answers count here.
 pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     params.number("samplingMean", 1000.0, Bound::Above(0.0));
     params.whole("maxDecodeTokenSamplesForPrediction", 0, 0..=u64::MAX);
-    params.flag("useEncoderCacheFeatures", false);
-    for sampling in
-        ["samplingMean", "maxDecodeTokenSamplesForPrediction", "useEncoderCacheFeatures"]
-    {
+    for sampling in ["samplingMean", "maxDecodeTokenSamplesForPrediction"] {
         params.without_effect(sampling);
     }
     params.text("inFlightLoadProducerName");
@@ -62,6 +63,7 @@ pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> 
     let plugin = Arc::new(Predictor {
         streaming: params.flag("streamingMode", false),
         predicts: params.flag("predictInProduce", true),
+        encodes: params.flag("useEncoderCacheFeatures", false),
         role_label: params.text("endpointRoleLabel"),
         prefix: context.prefix_source(params),
         state: Mutex::new(state),
@@ -78,6 +80,8 @@ pub(crate) fn predicted(params: &mut Params<'_>, context: &mut BuildContext) -> 
 struct Predictor {
     streaming: bool,
     predicts: bool,
+    /// Whether the last feature counts.
+    encodes: bool,
     role_label: Option<String>,
     prefix: PrefixSource,
     state: Mutex<State>,
@@ -91,7 +95,6 @@ struct State {
 }
 
 /// The models of one role.
-#[derive(Default)]
 struct Models {
     ttft_ms: Model<FEATURES>,
     tpot_ms: Model<FEATURES>,
@@ -169,7 +172,13 @@ impl Predictor {
             load.kv_usage,
             uncached_tokens(request, candidate, self.prefix) as f64 / 1000.0,
             candidate.in_flight.tokens as f64 / 1000.0,
+            if self.encodes { unencoded_mib(request, candidate) } else { 0.0 },
         ]
+    }
+
+    /// Features that count.
+    fn used(&self) -> usize {
+        if self.encodes { FEATURES } else { FEATURES - 1 }
     }
 
     fn seen(&self, request: &Request<'_>, pick: &Pick<'_>) -> Option<(u64, Features)> {
@@ -179,10 +188,18 @@ impl Predictor {
 }
 
 impl State {
-    fn models(&mut self, role: u64) -> &mut Models {
+    /// The models of a role, which go by so many features.
+    fn models(&mut self, role: u64, used: usize) -> &mut Models {
         let known = self.models.len() < MAX_ROLES || self.models.contains_key(&role);
-        self.models.entry(if known { role } else { 0 }).or_default()
+        let fresh = || Models { ttft_ms: Model::of(used), tpot_ms: Model::of(used) };
+        self.models.entry(if known { role } else { 0 }).or_insert_with(fresh)
     }
+}
+
+/// What an endpoint has to encode of a prompt's media; all of it where nobody knows better.
+fn unencoded_mib(request: &Request<'_>, candidate: &Candidate<'_>) -> f64 {
+    let bytes: u64 = request.prompt.multimodal.iter().map(|item| item.size_bytes).sum();
+    bytes as f64 / MIB * (1.0 - candidate.multimodal.unwrap_or(0.0))
 }
 
 impl Producer for Predictor {
@@ -192,7 +209,7 @@ impl Producer for Predictor {
         }
         let mut state = self.state.lock();
         for candidate in candidates {
-            let models = state.models(self.role(candidate));
+            let models = state.models(self.role(candidate), self.used());
             let features = self.features(request, candidate);
             candidate.latency = models.ttft_ms.predict(&features).map(|ttft_ms| {
                 let tpot_ms = models.tpot_ms.predict(&features).unwrap_or(0.0);
@@ -244,12 +261,12 @@ impl Observer for Predictor {
         let Some(first) = first else { return };
         let ttft_ms = elapsed_ms(followed.placed, first);
         let (role, features) = &followed.computes;
-        state.models(*role).ttft_ms.observe(features, ttft_ms);
+        state.models(*role, self.used()).ttft_ms.observe(features, ttft_ms);
         let tokens = progress.output_tokens.filter(|tokens| self.streaming && *tokens > 1);
         let tpot_ms = tokens.map(|tokens| elapsed_ms(first, now) / (tokens - 1) as f64);
         if let Some(tpot_ms) = tpot_ms {
             let (role, features) = &followed.answers;
-            state.models(*role).tpot_ms.observe(features, tpot_ms);
+            state.models(*role, self.used()).tpot_ms.observe(features, tpot_ms);
         }
         if let (Some(told), Some(meter)) = (&followed.told, self.meter.get()) {
             told.tell(&**meter, ttft_ms, tpot_ms);

@@ -19,17 +19,16 @@ pub(super) struct Model<const N: usize> {
     observations: u64,
 }
 
-impl<const N: usize> Default for Model<N> {
-    fn default() -> Self {
+impl<const N: usize> Model<N> {
+    /// A model that goes by the first `used` features and learns nothing of the others.
+    pub(super) fn of(used: usize) -> Self {
         let mut covariance = [[0.0; N]; N];
-        for (position, row) in covariance.iter_mut().enumerate() {
+        for (position, row) in covariance.iter_mut().enumerate().take(used) {
             row[position] = INITIAL;
         }
         Self { weights: [0.0; N], covariance, observations: 0 }
     }
-}
 
-impl<const N: usize> Model<N> {
     /// What is to be expected, at least 0; `None` while too little is known.
     pub(super) fn predict(&self, features: &[f64; N]) -> Option<f64> {
         let enough = self.observations >= MIN_OBSERVATIONS;
@@ -71,7 +70,7 @@ mod tests {
     /// Feeds a model random features and what `truth` makes of them.
     fn trained(truth: impl Fn(&[f64; 3]) -> f64, count: u64) -> Model<3> {
         let mut random = Random::new(11);
-        let mut model = Model::default();
+        let mut model = Model::of(3);
         for _ in 0..count {
             let features = [1.0, random.unit() * 10.0, random.unit()];
             model.observe(&features, truth(&features));
@@ -92,6 +91,18 @@ mod tests {
     }
 
     #[test]
+    fn a_feature_that_is_not_used_changes_nothing() {
+        let (mut all, mut two) = (Model::of(2), Model::of(2));
+        let mut random = Random::new(7);
+        for _ in 0..100 {
+            let queue = random.unit();
+            all.observe(&[1.0, queue, random.unit()], 10.0 * queue);
+            two.observe(&[1.0, queue, 0.0], 10.0 * queue);
+        }
+        assert_eq!(all.predict(&[1.0, 0.5, 9.0]), two.predict(&[1.0, 0.5, 0.0]));
+    }
+
+    #[test]
     fn nothing_is_predicted_too_early_or_below_zero() {
         assert_eq!(trained(|_| 1.0, 19).predict(&[1.0, 0.0, 0.0]), None);
         let model = trained(|[_, queue, _]| 10.0 - 5.0 * queue, 200);
@@ -104,7 +115,7 @@ mod tests {
         fn predictions_are_finite(
             observed in prop::collection::vec((prop::array::uniform3(0.0..1e6f64), 0.0..1e6f64), 20..200),
         ) {
-            let mut model = Model::default();
+            let mut model = Model::of(3);
             for (features, value) in &observed {
                 model.observe(features, *value);
             }

@@ -82,6 +82,38 @@ fn nothing_is_predicted_when_it_is_not_wanted_or_not_known() {
     assert_eq!(predicted(&fresh, &fleet), None);
 }
 
+/// What is predicted, in whole milliseconds, for an image that the endpoint has to encode and for
+/// one that it holds, after such images cost 400 ms and none.
+fn of_images(parameters: Value) -> [Option<f64>; 2] {
+    let plugin = made("predicted-latency-producer", parameters);
+    let observer = plugin.observer.as_ref().expect("it is an observer");
+    let producer = plugin.producer.as_ref().expect("it is a producer");
+    let image = [MultimodalItem { hash: 1, modality: "image", size_bytes: 2 << 20 }];
+    let prompt = Prompt { tokens: 1000, multimodal: &image, ..Prompt::default() };
+    let request = Request { prompt, ..request() };
+    let fleet = Fleet::of(1);
+    let mut candidates = fleet.candidates();
+    for ticket in 0..100 {
+        candidates[0].multimodal = Some((ticket % 2) as f64);
+        let took = if ticket % 2 == 0 { 600 } else { 200 };
+        let routing = routed(&candidates[0]);
+        observer.placed(&request, &Placed { ticket, routing: &routing }, Time::default());
+        observer.ended(&progress(ticket), Time::from_millis(took));
+    }
+    [0.0, 1.0].map(|share| {
+        candidates[0].multimodal = Some(share);
+        producer.produce(&request, &mut candidates, Time::default());
+        candidates[0].latency.map(|latency| latency.ttft_ms.round())
+    })
+}
+
+#[test]
+fn what_an_endpoint_has_to_encode_counts_where_that_is_wanted() {
+    assert_eq!(of_images(json!({"useEncoderCacheFeatures": true})), [Some(600.0), Some(200.0)]);
+    let [encoded, held] = of_images(json!({}));
+    assert!(encoded == held && encoded.is_some(), "{encoded:?}, {held:?}");
+}
+
 #[test]
 fn endpoints_of_other_roles_learn_apart() {
     let (plugin, mut fleet) = trained(json!({"endpointRoleLabel": "kind"}));
