@@ -23,7 +23,7 @@ use stator_epp::observe::Observe;
 use stator_epp::pool::Pool;
 use stator_epp_config::Options;
 use stator_epp_metrics::{Build, EppMetrics};
-use stator_epp_plugins::settings::ImageEstimate;
+use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::{Pod, PoolSpec, PoolView, endpoints_of};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ fn service(endpoints: u8) -> ExtProc<PoolDirector> {
         token_ids: true,
         in_flight: Default::default(),
         identities: Vec::new(),
-        images: ImageEstimate::default(),
+        media: MediaEstimate::default(),
         renderer: None,
         verify_served: false,
         reads_text: false,

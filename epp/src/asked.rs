@@ -2,12 +2,13 @@
 
 use crate::director::DirectorSettings;
 use crate::exchange::{Head, Refusal};
-use crate::prompt::{Images, Measured};
+use crate::prompt::{Measured, Seen};
 use crate::refuse;
 use crate::text;
 use bytes::Bytes;
-use stator_body::{IMAGE, MediaItem, Parsed, ParsedBody};
+use stator_body::{IMAGE, MediaItem, Parsed, ParsedBody, VIDEO};
 use stator_epp_metrics::RequestLabels;
+use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::{Headers, MultimodalItem, Prompt, Request};
 use stator_protos::header;
@@ -37,8 +38,8 @@ pub(crate) struct Asked {
     pub fairness_id: String,
     /// Images, audio and video of the prompt.
     pub media: Vec<MultimodalItem>,
-    /// What its images count for.
-    pub images: Images,
+    /// What its images and videos count for.
+    pub seen: Seen,
 }
 
 impl Asked {
@@ -73,11 +74,7 @@ impl Asked {
         let objective = text::header_of(head, text::OBJECTIVE);
         let priority = objective.and_then(|name| view.priority(name)).unwrap_or_default();
         let media = parsed.as_ref().map(|parsed| parsed.media(&body)).unwrap_or_default();
-        let images = media.iter().filter(|item| item.modality == IMAGE);
-        let images = images.fold(Images::default(), |sum, image| Images {
-            bytes: sum.bytes + image.size,
-            tokens: sum.tokens + settings.images.tokens(image.pixels),
-        });
+        let seen = seen(&media, head, &settings.media);
         let media = media
             .iter()
             .map(|&MediaItem { hash, modality, .. }| MultimodalItem {
@@ -89,7 +86,7 @@ impl Asked {
         let fairness_id = fairness_id(head, settings);
         let id = head.header(header::REQUEST_ID).map(str::to_owned);
         let id = id.unwrap_or_else(|| text::request_id(chance));
-        Ok(Self { id, body, parsed, model, rewritten, priority, fairness_id, media, images })
+        Ok(Self { id, body, parsed, model, rewritten, priority, fairness_id, media, seen })
     }
 
     /// The model that the endpoint is asked for.
@@ -148,6 +145,19 @@ impl Asked {
             slo_tpot: text::slo_tpot(head),
         }
     }
+}
+
+/// What images and videos are taken for. Of sounds nothing is known but their bytes.
+fn seen(media: &[MediaItem], head: &Head, estimate: &MediaEstimate) -> Seen {
+    let facts = text::video(head);
+    media.iter().fold(Seen::default(), |sum, item| {
+        let tokens = match item.modality {
+            IMAGE => estimate.image.tokens(item.pixels),
+            VIDEO => estimate.video.tokens(facts),
+            _ => return sum,
+        };
+        Seen { bytes: sum.bytes + item.size, tokens: sum.tokens.saturating_add(tokens) }
+    })
 }
 
 /// Whose request it is: a header says so, or whatever tells its sender apart.

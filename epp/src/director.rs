@@ -19,7 +19,7 @@ use stator_body::{Api, Body, Field, ParserSet, write_token_ids};
 use stator_epp_config::FlowControl;
 use stator_epp_metrics::EppMetrics;
 use stator_epp_plugins::IdSource;
-use stator_epp_plugins::settings::{ImageEstimate, InFlightLoad};
+use stator_epp_plugins::settings::{InFlightLoad, MediaEstimate};
 use stator_epp_scheduler::Decision;
 use stator_epp_signals::tokenizer::Renderer;
 use stator_protos::header;
@@ -59,8 +59,8 @@ pub struct DirectorSettings {
     pub in_flight: InFlightLoad,
     /// Where the fairness identity of a request comes from if no header says it, first to last.
     pub identities: Vec<IdSource>,
-    /// How many tokens an image counts for in a prompt that is measured as text.
-    pub images: ImageEstimate,
+    /// How many tokens media count for in a prompt that is measured as text.
+    pub media: MediaEstimate,
     /// The server that renders prompts to tokens, where the configuration names one.
     pub renderer: Option<Arc<Renderer>>,
     /// Whether answers tell the client which endpoint served them.
@@ -154,7 +154,7 @@ impl PoolDirector {
         let adapter = Some(asked.target()).filter(|model| self.pool.is_adapter(model));
         let measure = || match rendered {
             Some(ids) => prompt::measured(&self.pool, parsed, ids, adapter),
-            None => prompt::measure(&self.pool, parsed, &asked.body, adapter).with(asked.images),
+            None => prompt::measure(&self.pool, parsed, &asked.body, adapter).with(asked.seen),
         };
         match asked.body.len() > QUICK_BODY_MAX_BYTES {
             true => tokio::task::block_in_place(measure),

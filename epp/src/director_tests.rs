@@ -110,7 +110,7 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
         token_ids: true,
         in_flight: plan.in_flight,
         identities: plan.agent_identity.clone(),
-        images: ImageEstimate::default(),
+        media: MediaEstimate::default(),
         renderer: None,
         verify_served: false,
         reads_text: !plan.program.producers.is_empty(),

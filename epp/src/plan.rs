@@ -5,7 +5,7 @@ use stator_body::{ParserSet, parser};
 use stator_engine_signals::fetch::TlsOptions;
 use stator_epp_config::Plan;
 use stator_epp_plugins::settings::{
-    EngineSpecs as Specs, HttpSource, ImageEstimate, Render, Scheme, Tokens,
+    EngineSpecs as Specs, HttpSource, MediaEstimate, Render, Scheme, Tokens,
 };
 use stator_epp_signals::scrape::{EngineSpecs, Mapping, Mappings, ScrapeSettings};
 use stator_epp_signals::tokenizer::{RenderError, RenderSettings, Renderer};
@@ -87,11 +87,11 @@ pub(crate) fn tokenizer_model(plan: &Plan) -> Option<&str> {
     }
 }
 
-/// How many tokens an image counts for where prompts are measured as text.
-pub(crate) fn images(plan: &Plan) -> ImageEstimate {
+/// How many tokens media count for where prompts are measured as text.
+pub(crate) fn media(plan: &Plan) -> MediaEstimate {
     match &plan.tokens {
-        Some(Tokens::Estimate(images)) => *images,
-        _ => ImageEstimate::default(),
+        Some(Tokens::Estimate(media)) => *media,
+        _ => MediaEstimate::default(),
     }
 }
 

@@ -40,21 +40,21 @@ impl Measured {
         Self { measure: Measure::None, token_ids: None, tokens: 0, sequence: Vec::new() }
     }
 
-    /// The same with these images in the prompt: where it was measured as text, as the tokens that
+    /// The same with these media in the prompt: where it was measured as text, as the tokens that
     /// they are taken for, in place of their bytes.
-    pub(crate) fn with(self, images: Images) -> Self {
+    pub(crate) fn with(self, seen: Seen) -> Self {
         if self.measure != Measure::Text {
             return self;
         }
-        let text = self.tokens.saturating_sub(estimated_tokens(images.bytes));
-        let images = u32::try_from(images.tokens).unwrap_or(u32::MAX);
-        Self { tokens: text.saturating_add(images), ..self }
+        let text = self.tokens.saturating_sub(estimated_tokens(seen.bytes));
+        let seen = u32::try_from(seen.tokens).unwrap_or(u32::MAX);
+        Self { tokens: text.saturating_add(seen), ..self }
     }
 }
 
-/// The images of a prompt.
+/// The images and videos of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Images {
+pub(crate) struct Seen {
     /// What their data or addresses take in the body.
     pub bytes: usize,
     /// Tokens that they are taken for.
@@ -120,11 +120,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_count_for_their_tokens_and_not_for_their_bytes() {
-        let images = Images { bytes: 3_600, tokens: 225 };
+    fn media_count_for_their_tokens_and_not_for_their_bytes() {
+        let seen = Seen { bytes: 3_600, tokens: 225 };
         let measured = |measure, tokens| Measured { measure, tokens, ..Measured::nothing() };
-        assert_eq!(measured(Measure::Text, 1_000).with(images).tokens, 325);
-        assert_eq!(measured(Measure::Text, 3).with(images).tokens, 225);
-        assert_eq!(measured(Measure::Exact, 1_000).with(images).tokens, 1_000);
+        assert_eq!(measured(Measure::Text, 1_000).with(seen).tokens, 325);
+        assert_eq!(measured(Measure::Text, 3).with(seen).tokens, 225);
+        assert_eq!(measured(Measure::Exact, 1_000).with(seen).tokens, 1_000);
     }
 }

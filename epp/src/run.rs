@@ -258,7 +258,7 @@ fn director(
         token_ids: settings.forward_ids,
         in_flight: plan.in_flight,
         identities: plan.agent_identity.clone(),
-        images: crate::plan::images(plan),
+        media: crate::plan::media(plan),
         renderer,
         verify_served: plan.verifies_served,
         reads_text: !plan.program.producers.is_empty(),

@@ -1,6 +1,7 @@
 //! Names and values that requests bring in their heads.
 
 use crate::exchange::Head;
+use stator_epp_plugins::settings::VideoFacts;
 use stator_epp_scheduler::Endpoint;
 use std::time::Duration;
 
@@ -21,6 +22,10 @@ pub(crate) const REWRITE: Names = ["x-llm-d-model-name-rewrite", "x-gateway-mode
 const SLO_TTFT: Names = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
 /// Objective for the time per output token, in milliseconds.
 const SLO_TPOT: Names = ["x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"];
+
+/// What the client tells of its videos: seconds, frames of a second, and `WxH`.
+const VIDEO: [&str; 3] =
+    ["x-llm-d-video-duration-seconds", "x-llm-d-video-fps", "x-llm-d-video-resolution"];
 
 /// Longest wait for room, as Go writes durations. It never had another name.
 pub(crate) const TTL: Names = ["x-llm-d-inference-ttl"; 2];
@@ -43,6 +48,22 @@ pub(crate) fn slo_ttft(head: &Head) -> Option<Duration> {
 /// The objective for the time per output token.
 pub(crate) fn slo_tpot(head: &Head) -> Option<Duration> {
     header_of(head, SLO_TPOT).and_then(milliseconds)
+}
+
+/// What the client tells of its videos; what cannot be read counts as not told.
+pub(crate) fn video(head: &Head) -> VideoFacts {
+    let [seconds, fps, resolution] = VIDEO.map(|name| head.header(name).map(str::trim));
+    let number = |text: &str| text.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
+    let pixels = |text: &str| {
+        let (width, height) = text.split_once(['x', 'X'])?;
+        let side = |text: &str| text.trim().parse().ok().filter(|n: &u32| *n > 0).map(u64::from);
+        Some(side(width)? * side(height)?)
+    };
+    VideoFacts {
+        seconds: seconds.and_then(number),
+        fps: fps.and_then(number),
+        pixels: resolution.and_then(pixels),
+    }
 }
 
 /// Whether the client wants an endpoint that holds a part of its prompt, or none.
@@ -91,6 +112,18 @@ mod tests {
         assert_eq!(header_of(&head(&[(OBJECTIVE[1], "old")]), OBJECTIVE), Some("old"));
         assert_eq!(header_of(&head(&[(OBJECTIVE[0], " ")]), OBJECTIVE), None);
         assert_eq!(header_of(&head(&[]), OBJECTIVE), None);
+    }
+
+    #[test]
+    fn what_a_client_tells_of_its_videos_is_read_or_passed_over() {
+        let told = |values: [&str; 3]| {
+            video(&Head { headers: VIDEO.into_iter().zip(values).collect(), ..Head::default() })
+        };
+        let all = VideoFacts { seconds: Some(2.5), fps: Some(30.0), pixels: Some(1280 * 720) };
+        assert_eq!(told(["2.5", " 30", "1280x720"]), all);
+        for odd in [["-1", "0", "1280"], ["NaN", "inf", "0x720"], ["", "x", "1280x-720"]] {
+            assert_eq!(told(odd), VideoFacts::default(), "{odd:?}");
+        }
     }
 
     #[test]

@@ -101,6 +101,13 @@ fn token_producers_load() {
         mode: dynamic
         defaultResolution: {width: 1280, height: 720}
         dynamic: {factor: 1024}
+      video:
+        tokensPerFrame: {mode: dynamic, dynamic: {factor: 1024}}
+        frames: {mode: sampled, minFrames: 4, maxFrames: 768, sampled: {sampleFPS: 2,
+          temporalPatchSize: 2}}
+        defaultResolution: {width: 640, height: 360}
+        defaultDuration: 10
+        maxVideoTokens: 0
 - type: queue-scorer
 ",
     );

@@ -12,7 +12,7 @@ use stator_epp::observe::Observe;
 use stator_epp::pool::Pool;
 use stator_epp_config::Options;
 use stator_epp_metrics::PoolView as Shown;
-use stator_epp_plugins::settings::ImageEstimate;
+use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::{Pod, PoolSpec, PoolView, Rewrite, RewriteRule, RewriteTarget, Rewrites};
 use stator_epp_pool::{endpoints_of, worker_of};
 use stator_epp_scheduler::{Endpoint, EngineLoad, Lora, Scheduler, SchedulerSettings};
@@ -125,7 +125,7 @@ impl Bed {
             token_ids: true,
             in_flight: plan.in_flight,
             identities: plan.agent_identity.clone(),
-            images: ImageEstimate::default(),
+            media: MediaEstimate::default(),
             renderer: choices.renderer.map(Arc::new),
             verify_served: plan.verifies_served,
             reads_text: !plan.program.producers.is_empty(),

@@ -169,6 +169,35 @@ async fn render_server(ids: Vec<u32>) -> (String, mpsc::UnboundedReceiver<(Strin
 }
 
 /// As the configuration for engines with events has it: a render server makes the tokens.
+/// Tokens in flight of a chat with a video of which the client tells this.
+async fn tokens_of_a_video(told: &[(&str, &str)]) -> f64 {
+    let bed = reporting(PRECISE, 1, Choices::default()).await;
+    let video = json!({"type": "video_url", "video_url": {"url": "http://videos/1.mp4"}});
+    let text = json!({"type": "text", "text": "What is it?"});
+    let messages = json!([{"role": "user", "content": [video, text]}]);
+    let body = json!({"model": "m", "messages": messages}).to_string();
+    let mut headers = vec![(":method", "POST"), (":path", "/v1/chat/completions")];
+    headers.extend_from_slice(told);
+    let asked = [request_headers(&headers, false), request_body(&body, true)];
+    let _routed = bed.route(asked).await;
+    let rows = bed.served.metrics("llm_d_epp_inflight_tokens{");
+    let level = |row: &String| row.rsplit(' ').next().and_then(|level| level.parse::<f64>().ok());
+    rows.iter().filter_map(level).sum()
+}
+
+#[tokio::test]
+async fn a_video_counts_for_its_frames_as_the_client_tells_of_them() {
+    let unknown = tokens_of_a_video(&[]).await;
+    let duration = ("x-llm-d-video-duration-seconds", "20");
+    let longer = tokens_of_a_video(&[duration]).await;
+    // A frame of 640 by 360 is 225 tokens, one of 1280 by 720 four times as much.
+    assert_eq!(longer - unknown, 10.0 * 225.0);
+    let larger = tokens_of_a_video(&[duration, ("x-llm-d-video-resolution", "1280x720")]).await;
+    assert_eq!(larger - unknown, 20.0 * 900.0 - 10.0 * 225.0);
+    let odd = tokens_of_a_video(&[("x-llm-d-video-resolution", "large")]).await;
+    assert_eq!(odd, unknown);
+}
+
 #[tokio::test]
 async fn an_external_tokenizer_is_asked_with_the_clients_own_bytes() {
     let ids: Vec<u32> = (100..300).collect();

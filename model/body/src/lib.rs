@@ -27,7 +27,7 @@ pub use body::{Body, BodyTooLong};
 pub use edit::{Editor, Edits, Pieces};
 pub use fields::{Field, Fields, Member, Span};
 pub use grpc::{FrameError, GrpcUsage};
-pub use media::{IMAGE, MediaItem};
+pub use media::{IMAGE, MediaItem, VIDEO};
 pub use parse::{
     Api, Input, ParseError, Parsed, ParsedBody, Parser, ParserSet, UnknownParser, parser,
 };

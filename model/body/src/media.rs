@@ -9,6 +9,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// The modality of images.
 pub const IMAGE: &str = "image";
 
+/// The modality of videos.
+pub const VIDEO: &str = "video";
+
 /// Most media of one request that are looked at.
 const MEDIA_MAX: usize = 1024;
 
@@ -93,7 +96,7 @@ impl Part {
         let data = |data: Data| data.data.or(data.url);
         let contents = [
             (IMAGE, self.image_url.and_then(address)),
-            ("video", self.video_url.and_then(address)),
+            (VIDEO, self.video_url.and_then(address)),
             ("audio", self.audio_url.and_then(address)),
             ("audio", self.input_audio.and_then(data)),
             (IMAGE, self.source.and_then(data)),

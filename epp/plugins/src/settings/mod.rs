@@ -3,6 +3,7 @@
 mod endpoints;
 mod flow;
 mod load;
+mod media;
 mod metrics;
 mod precise;
 mod tokens;
@@ -10,9 +11,10 @@ mod tokens;
 pub use endpoints::FileDiscovery;
 pub use flow::{Fairness, Ordering, ProgramAware, Shape, UsageLimit};
 pub use load::{Concurrency, ConcurrencyMode, Detector, InFlightLoad, Utilization};
+pub use media::{Frames, ImageEstimate, MediaEstimate, VideoEstimate, VideoFacts};
 pub use metrics::{EngineSpecs, HttpSource, MetricsExtractor, Scheme};
 pub use precise::{KvEvents, PodFilter, Precise};
-pub use tokens::{ImageEstimate, Render, Tokens};
+pub use tokens::{Render, Tokens};
 
 pub(crate) use endpoints::file_discovery;
 pub(crate) use flow::{

@@ -19,10 +19,11 @@ fn check(type_name: &str, parameters: Value, wanted: &Settings) {
 
 #[test]
 fn prompts_are_estimated_tokenized_or_rendered() {
-    let images = ImageEstimate::default();
-    check("token-producer", Value::Null, &Settings::Tokens(Tokens::Estimate(images)));
+    let media = MediaEstimate::default();
+    check("token-producer", Value::Null, &Settings::Tokens(Tokens::Estimate(media)));
     let fixed = json!({"estimate": {"image": {"mode": "static", "static": {"staticToken": 9}}}});
-    let tokens = Tokens::Estimate(ImageEstimate::Static { tokens: 9 });
+    let image = ImageEstimate::Static { tokens: 9 };
+    let tokens = Tokens::Estimate(MediaEstimate { image, ..media });
     check("token-producer", fixed, &Settings::Tokens(tokens));
     let local = Tokens::Model { name: "m".to_owned(), render: None };
     check("tokenizer", json!({"modelName": "m"}), &Settings::Tokens(local));
@@ -189,6 +190,49 @@ fn an_image_is_estimated_by_its_pixels() {
     let tokens = [None, Some(1024 * 1024), Some(7)].map(|pixels| estimate.tokens(pixels));
     assert_eq!(tokens, [225, 1024, 1]);
     assert_eq!(ImageEstimate::Static { tokens: 9 }.tokens(Some(1 << 20)), 9);
+}
+
+/// What `token-producer` with these parameters takes a video for.
+fn video(parameters: Value, facts: VideoFacts) -> u64 {
+    let estimate = json!({"estimate": {"video": parameters}});
+    let Settings::Tokens(Tokens::Estimate(media)) = settings("token-producer", estimate) else {
+        panic!("nothing names a model");
+    };
+    media.video.tokens(facts)
+}
+
+#[test]
+fn a_video_is_estimated_by_its_frames() {
+    let told = VideoFacts { seconds: Some(7.5), fps: Some(30.0), pixels: Some(1024 * 10) };
+    let unknown = VideoFacts::default();
+    // Ten frames of 225 tokens, and seven of ten.
+    assert_eq!(video(json!({}), unknown), 2250);
+    assert_eq!(video(json!({}), told), 70);
+    let pairs = json!({"frames": {"sampled": {"sampleFPS": 2, "temporalPatchSize": 2}}});
+    assert_eq!(video(pairs, told), 80);
+    let frame = json!({"mode": "static", "static": {"numTokensPerFrame": 66}});
+    let strided = |more: Value| {
+        let mut frames = json!({"mode": "strided", "strided": {"frameStride": 5}});
+        frames.as_object_mut().expect("it is one").extend(more.as_object().expect("so").clone());
+        json!({"tokensPerFrame": frame, "frames": frames, "defaultDuration": 5})
+    };
+    assert_eq!(video(strided(json!({})), unknown), 24 * 66);
+    assert_eq!(video(strided(json!({})), told), 45 * 66);
+    assert_eq!(video(strided(json!({"maxFrames": 32})), told), 32 * 66);
+    assert_eq!(video(strided(json!({"minFrames": 100})), told), 100 * 66);
+    assert_eq!(video(json!({"maxVideoTokens": 50}), told), 50);
+    let none = VideoFacts { seconds: Some(0.1), ..told };
+    assert_eq!(video(json!({}), none), 1);
+    let endless = VideoFacts { seconds: Some(f64::MAX), pixels: Some(u64::MAX), ..told };
+    assert_eq!(video(json!({}), endless), u64::MAX);
+    check_errors(
+        "token-producer",
+        json!({"estimate": {"video": {"frames": {"mode": "all"}, "defaultDuration": 0}}}),
+        &[
+            "estimate.video.frames.mode: \"all\" is none of sampled, strided",
+            "estimate.video.defaultDuration: 0 is not above 0",
+        ],
+    );
 }
 
 #[test]

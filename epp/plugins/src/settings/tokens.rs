@@ -1,16 +1,17 @@
 //! Settings of how prompts become tokens.
 
 use super::Settings;
+use super::media::{self, MediaEstimate};
 use crate::context::BuildContext;
-use crate::params::{Bound, Params};
+use crate::params::Params;
 use stator_epp_scheduler::plugin::Built;
 use std::time::Duration;
 
 /// Settings of `token-producer`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tokens {
-    /// Four bytes of text are a token.
-    Estimate(ImageEstimate),
+    /// Four bytes of text are a token, and media count for what they show.
+    Estimate(MediaEstimate),
     /// A tokenizer of this model.
     Model {
         /// The model.
@@ -19,42 +20,6 @@ pub enum Tokens {
         /// in this process.
         render: Option<Render>,
     },
-}
-
-/// How many tokens an image is taken for; 1 at least.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ImageEstimate {
-    /// One for so many pixels.
-    Dynamic {
-        /// Pixels of a token.
-        factor: f64,
-        /// Pixels of an image that tells of none.
-        default_pixels: u64,
-    },
-    /// Always as many.
-    Static {
-        /// The tokens.
-        tokens: u64,
-    },
-}
-
-impl Default for ImageEstimate {
-    /// A token for 1024 pixels, of 640 by 360 where nothing is known.
-    fn default() -> Self {
-        Self::Dynamic { factor: 1024.0, default_pixels: 640 * 360 }
-    }
-}
-
-impl ImageEstimate {
-    /// The tokens of an image of so many pixels, where they are known.
-    pub fn tokens(self, pixels: Option<u64>) -> u64 {
-        match self {
-            Self::Dynamic { factor, default_pixels } => {
-                ((pixels.unwrap_or(default_pixels) as f64 / factor) as u64).max(1)
-            }
-            Self::Static { tokens } => tokens,
-        }
-    }
 }
 
 /// A vLLM server that renders prompts to tokens.
@@ -82,7 +47,7 @@ pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext
     let (renders, estimates) = (params.has("vllm"), params.has("estimate"));
     let model = params.text("modelName");
     let render = params.within("vllm", render);
-    let images = params.within("estimate", |params| params.within("image", image));
+    let media = params.within("estimate", media::estimate);
     if estimates && (renders || model.is_some()) {
         params.wrong("estimate", "cannot be there together with modelName or vllm");
     }
@@ -91,7 +56,7 @@ pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext
     }
     let tokens = match model {
         Some(name) => Tokens::Model { name, render: renders.then_some(render) },
-        None => Tokens::Estimate(images),
+        None => Tokens::Estimate(media),
     };
     context.settle(Settings::Tokens(tokens))
 }
@@ -112,19 +77,5 @@ fn render(params: &mut Params<'_>) -> Render {
         ca_cert_path: params.text("caCertPath"),
         client_cert: cert.zip(key),
         insecure_skip_verify: params.flag("insecureSkipVerify", false),
-    }
-}
-
-fn image(params: &mut Params<'_>) -> ImageEstimate {
-    let is_static = params.choice("mode", &[("dynamic", false), ("static", true)]);
-    let default_pixels = params.within("defaultResolution", |params| {
-        params.whole("width", 640, 1..=1 << 20) * params.whole("height", 360, 1..=1 << 20)
-    });
-    let factor =
-        params.within("dynamic", |params| params.number("factor", 1024.0, Bound::AtLeast(1.0)));
-    let tokens = params.within("static", |params| params.whole("staticToken", 256, 1..=1 << 20));
-    match is_static {
-        true => ImageEstimate::Static { tokens },
-        false => ImageEstimate::Dynamic { factor, default_pixels },
     }
 }
