@@ -4,6 +4,7 @@ mod legs;
 mod scoring;
 mod select;
 mod shares;
+mod survey;
 
 use crate::Time;
 use crate::blocks::Blocks;
@@ -25,6 +26,8 @@ use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use survey::{Survey, Surveyed};
 
 /// Places the requests of one model.
 pub struct Placement {
@@ -52,7 +55,7 @@ struct Scratch {
     verdicts: Vec<Option<f64>>,
     /// Slots of the workers that may be chosen, in order of their identity.
     eligible: Vec<u32>,
-    /// What each of them costs.
+    /// What each of them costs, or each worker by its slot.
     costs: Vec<f64>,
     candidates: Vec<Candidate>,
 }
@@ -204,18 +207,6 @@ impl Placement {
         let mut decision = self.place(request, whole, pair, encode);
         (decision.split, decision.candidates) = (split, candidates);
         Ok(decision)
-    }
-
-    /// Scores every worker that may compute and answer a request, in order of their identity, and
-    /// books nothing. For callers that weigh more than the cost: they choose, then
-    /// [`Placement::book`].
-    pub fn survey(&mut self, request: &Request<'_>, now: Time) -> &[Candidate] {
-        self.begin(request, now);
-        self.scratch.candidates.clear();
-        if self.find_eligible(request, Stage::Whole).is_ok() {
-            self.explain(request, Stage::Whole);
-        }
-        &self.scratch.candidates
     }
 
     /// Books a request at a worker of the caller's choice; the last [`Placement::survey`] must

@@ -5,6 +5,7 @@ use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Random;
 use stator_epp_scheduler::plugin::{Built, Picker};
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// `max-score-picker`: the highest scores; equal ones in random order.
@@ -74,11 +75,16 @@ fn best(keys: &[f64], count: usize, random: &mut Random) -> Vec<usize> {
 
 /// One of the highest numbers; without an order of all, and with chance asked once.
 fn highest(keys: &[f64], random: &mut Random) -> Option<usize> {
-    let max = keys.iter().copied().max_by(f64::total_cmp)?;
-    let is_highest = |key: &f64| key.total_cmp(&max).is_eq();
-    let ties = keys.iter().filter(|key| is_highest(key)).count();
-    let skipped = random.below(ties);
-    (0..keys.len()).filter(|at| is_highest(&keys[*at])).nth(skipped)
+    let (mut max, mut first, mut ties) = (*keys.first()?, 0, 0);
+    for (at, key) in keys.iter().enumerate() {
+        match key.total_cmp(&max) {
+            Ordering::Greater => (max, first, ties) = (*key, at, 1),
+            Ordering::Equal => ties += 1,
+            Ordering::Less => {}
+        }
+    }
+    let is_highest = |at: &usize| keys[*at].total_cmp(&max).is_eq();
+    (first..keys.len()).filter(is_highest).nth(random.below(ties))
 }
 
 fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {

@@ -233,11 +233,9 @@ impl Scheduler {
         self.expire(call.now);
         self.tickets.check_room()?;
         let block_size = self.block_size();
-        let surveyed = match self.program.uses_kv {
-            true => self.placement.survey(&asked(request), call.now),
-            false => &[],
-        };
-        let candidates = self.slots.candidates(request, surveyed, block_size);
+        let uses_kv = self.program.uses_kv;
+        let surveyed = uses_kv.then(|| self.placement.survey(&asked(request), call.now));
+        let candidates = self.slots.candidates(request, surveyed.as_ref(), block_size);
         let mut cycle = Cycle::new(&self.program, request, call, candidates);
         let routing = cycle.route(self.sheds)?;
         if request.only_cached && routing.cached_tokens() == 0 {

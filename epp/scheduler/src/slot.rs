@@ -2,10 +2,11 @@
 
 use crate::tickets::{Due, FlowKey, Place};
 use crate::{
-    Candidate, Endpoint, EngineLoad, FlowLoad, InFlight, KvCost, PrefixMatch, Request, TierWeights,
+    Candidate, Endpoint, EngineLoad, FlowLoad, InFlight, KvCost, PrefixMatch, Request, Subset,
+    TierWeights,
 };
 use rustc_hash::FxHashMap;
-use stator_placement::Overlap;
+use stator_placement::{Overlap, Survey, Surveyed};
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
 use std::collections::hash_map::Entry;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 
 /// An endpoint and its state.
 pub(crate) struct Slot {
+    /// The endpoint's identity, which never changes.
+    rank: WorkerRank,
     pub endpoint: Arc<Endpoint>,
     /// Differs from that of every other slot there ever was: what was sent to an endpoint that
     /// left is not given back to the one that came in its place.
@@ -38,6 +41,7 @@ pub(crate) struct Slot {
 impl Slot {
     fn new(endpoint: &Arc<Endpoint>, epoch: u64) -> Self {
         Self {
+            rank: endpoint.worker,
             endpoint: endpoint.clone(),
             epoch,
             generation: Generation(0),
@@ -177,34 +181,35 @@ impl Slots {
     pub(crate) fn candidates(
         &self,
         request: &Request<'_>,
-        surveyed: &[stator_placement::Candidate],
+        surveyed: Option<&Survey<'_>>,
         block_size: u32,
     ) -> Vec<Candidate<'_>> {
         let total_blocks = request.prompt.tokens.checked_div(block_size).unwrap_or_default();
-        let mut surveyed = surveyed.iter().peekable();
-        let mut candidates = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            let rank = slot.endpoint.worker;
-            while surveyed.next_if(|found| found.worker < rank).is_some() {}
-            let found = surveyed.next_if(|found| found.worker == rank);
-            let address = slot.endpoint.address;
-            if !slot.accepting || request.subset.is_some_and(|subset| !subset.allows(address)) {
-                continue;
-            }
-            let mut candidate = Candidate::new(&slot.endpoint, &slot.load, slot.in_flight());
-            if let Some(found) = found {
-                let overlap_blocks = found.overlap.blocks();
-                candidate.kv = Some(KvCost { cost: found.score.total, overlap_blocks });
-                let found = prefix_match(found.overlap, &self.tiers, total_blocks, block_size);
-                candidate.precise = Some(found);
-            }
-            candidates.push(candidate);
+        // One for each slot, so that they are made where they stay: they are large.
+        let slots = self.slots.iter().enumerate();
+        let mut candidates: Vec<_> = slots
+            .map(|(at, slot)| {
+                let new = Candidate::new(&slot.endpoint, &slot.load, slot.in_flight());
+                let found = surveyed.and_then(|surveyed| surveyed.of(slot.rank, at));
+                let Some(Surveyed { cost, overlap }) = found else { return new };
+                let precise = prefix_match(overlap, &self.tiers, total_blocks, block_size);
+                let kv = KvCost { cost, overlap_blocks: precise.matched_blocks };
+                Candidate { kv: Some(kv), precise: Some(precise), ..new }
+            })
+            .collect();
+        let takes = |slot: &Slot| {
+            let allows = |subset: &Subset| subset.allows(slot.endpoint.address);
+            slot.accepting && request.subset.is_none_or(allows)
+        };
+        if request.subset.is_some() || self.slots.iter().any(|slot| !slot.accepting) {
+            let mut slots = self.slots.iter();
+            candidates.retain(|_| slots.next().is_some_and(takes));
         }
         candidates
     }
 
     fn position(&self, rank: WorkerRank) -> Result<usize, usize> {
-        self.slots.binary_search_by_key(&rank, |slot| slot.endpoint.worker)
+        self.slots.binary_search_by_key(&rank, |slot| slot.rank)
     }
 }
 

@@ -17,11 +17,13 @@ impl Overlap {
     }
 
     /// Blocks whose nearest copy is on `medium`.
+    #[inline]
     pub fn on(&self, medium: Medium) -> u32 {
         self.by_medium[medium as usize]
     }
 
     /// Blocks on any medium: as many of the request as stand without a gap from its start.
+    #[inline]
     pub fn blocks(&self) -> u32 {
         self.by_medium.iter().sum()
     }

@@ -66,12 +66,14 @@ impl Placement {
         costs.clear();
         let loads = self.tracker.loads();
         let slots = 0..self.fleet.slots_end() as u32;
-        costs.extend(slots.map(|slot| {
-            self.bare_cost(&terms, slot, &loads.sums_of(slot), Share::default()).total
-        }));
+        costs.extend(
+            slots.map(|slot| {
+                self.bare_cost(&terms, slot, loads.sums_of(slot), Share::default()).total
+            }),
+        );
         for slot in self.scratch.shares.slots() {
             let (sums, share) = (loads.sums_of(slot), self.scratch.shares.of(slot));
-            costs[slot as usize] = self.bare_cost(&terms, slot, &sums, share).total;
+            costs[slot as usize] = self.bare_cost(&terms, slot, sums, share).total;
         }
         let mut takers = 0;
         for (cost, open) in costs.iter_mut().zip(self.fleet.all_open()) {
@@ -81,6 +83,18 @@ impl Placement {
         }
         self.scratch.costs = costs;
         Some(takers)
+    }
+
+    /// As [`Placement::score`], by slot as in [`Placement::score_all`].
+    pub(super) fn score_by_slot(&mut self, request: &Request<'_>, stage: Stage) {
+        let terms = self.terms(request, stage);
+        let mut costs = std::mem::take(&mut self.scratch.costs);
+        costs.clear();
+        costs.resize(self.fleet.slots_end(), f64::INFINITY);
+        for &slot in &self.scratch.eligible {
+            costs[slot as usize] = self.cost(request, &terms, slot).total;
+        }
+        self.scratch.costs = costs;
     }
 
     /// As [`Placement::score`], with all that the costs are made of in `scratch.candidates`.
@@ -184,7 +198,7 @@ impl Placement {
 
     fn cost(&self, request: &Request<'_>, terms: &Terms, slot: u32) -> Score {
         let (sums, share) = (self.tracker.loads().sums_of(slot), self.scratch.shares.of(slot));
-        let mut score = self.bare_cost(terms, slot, &sums, share);
+        let mut score = self.bare_cost(terms, slot, sums, share);
         if terms.preferring {
             score.total *= preference(self.preferred(request, terms, slot));
         }
@@ -203,7 +217,7 @@ impl Placement {
     /// What a request should see at a worker.
     fn prediction(&self, terms: &Terms, slot: u32) -> Prediction {
         let (sums, share) = (self.tracker.loads().sums_of(slot), self.scratch.shares.of(slot));
-        self.timed(terms, slot, &sums, share).1
+        self.timed(terms, slot, sums, share).1
     }
 
     #[inline]

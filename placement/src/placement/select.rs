@@ -185,9 +185,7 @@ impl Placement {
         let plain = self.settings.mode == Mode::Kv
             && stage == Stage::Whole
             && !request.explain
-            && stage.pinned(request).is_none()
-            && self.is_plain(request, stage)
-            && self.bound(request, stage).is_none();
+            && self.is_open_to_all(request, stage);
         let weights = request.weights.unwrap_or(&self.settings.weights).settings();
         if !plain || weights.temperature > 0.0 {
             return None;
@@ -206,6 +204,13 @@ impl Placement {
             && request.adapter.is_none()
             && self.nearness(stage).is_none()
             && !self.settings.busy.are_set()
+    }
+
+    /// The same, and nothing ties the request to one of them.
+    pub(super) fn is_open_to_all(&self, request: &Request<'_>, stage: Stage) -> bool {
+        stage.pinned(request).is_none()
+            && self.is_plain(request, stage)
+            && self.bound(request, stage).is_none()
     }
 
     /// The slot of a worker that the request names.

@@ -8,12 +8,14 @@ use stator_protos::kv_event::Stored;
 use std::collections::HashSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
+use surveying::surveyed;
 
 mod constraints;
 mod halves;
 mod hostile;
 mod replicas;
 mod splitting;
+mod surveying;
 mod timing;
 
 const LIFE: Generation = Generation(1);
@@ -444,11 +446,11 @@ proptest! {
                 .collect();
             // Without a word about it, the same costs decide.
             let plain = Request { prompt_tokens: tokens, ..request(&sequence) };
-            let surveyed = placement.survey(&plain, Time::default()).to_vec();
+            let surveyed = surveyed(&mut placement, &plain, Time::default());
             if let Ok(decision) = placement.pick(&plain, Time::default(), 7) {
-                let least = surveyed.iter().map(|c| c.score.total).min_by(f64::total_cmp);
-                let chosen = surveyed.iter().find(|c| c.worker == decision.worker);
-                prop_assert_eq!(chosen.map(|c| c.score.total), least);
+                let least = surveyed.iter().map(|found| found.1.cost).min_by(f64::total_cmp);
+                let chosen = surveyed.iter().find(|found| found.0 == decision.worker);
+                prop_assert_eq!(chosen.map(|found| found.1.cost), least);
                 placement.release(decision.booking);
             }
             match call(&mut placement, each).unwrap() {
@@ -491,21 +493,4 @@ proptest! {
         let Stats { workers, index_blocks, predicted_blocks, dropped_blocks, .. } = one.stats();
         prop_assert_eq!((workers, index_blocks, predicted_blocks, dropped_blocks), (0, 0, 0, 0));
     }
-}
-
-#[test]
-fn a_survey_books_nothing_and_a_booking_follows_the_callers_choice() {
-    let mut placement = in_mode(Mode::Kv, 3);
-    let blocks = sequence(1, 4);
-    placement.apply(rank(1), LIFE, &stored(&blocks));
-    let asked = request(&blocks);
-    let surveyed = placement.survey(&asked, Time::default()).to_vec();
-    assert_eq!(surveyed.iter().map(|found| found.worker).collect::<Vec<_>>(), [0, 1, 2].map(rank));
-    assert_eq!(placement.stats().bookings, 0);
-    assert!(surveyed[1].score.total < surveyed[0].score.total);
-
-    let decision = placement.book(&asked, rank(1)).expect("the worker is known");
-    assert_eq!((decision.worker, decision.overlap_blocks), (rank(1), 4));
-    assert_eq!(placement.in_flight(rank(1)).requests, 1);
-    assert_eq!(placement.book(&asked, rank(9)), None);
 }

@@ -39,6 +39,15 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
+    const NONE: Self = Self {
+        requests: 0.0,
+        prefill_tokens: 0.0,
+        blocks: 0.0,
+        prefill_pairs: 0.0,
+        first: Work { tokens: 0.0, pairs: 0.0 },
+        since_s: 0.0,
+    };
+
     /// What is still to be computed of prompts, less what the worker should have computed of the
     /// first by now if it is as fast as `speed` says.
     ///
@@ -139,12 +148,13 @@ impl Loads {
     pub(crate) fn own_backlog(&self, slot: u32, now_s: f64, speed: &Speed) -> Work {
         let Some(row) = self.rows.get(slot as usize) else { return Work::default() };
         let (prefill_tokens, prefill_pairs) = (row.work.tokens, row.work.pairs);
-        Sums { prefill_tokens, prefill_pairs, ..self.sums_of(slot) }.backlog(now_s, speed)
+        Sums { prefill_tokens, prefill_pairs, ..*self.sums_of(slot) }.backlog(now_s, speed)
     }
 
     /// The sums of a worker.
-    pub(crate) fn sums_of(&self, slot: u32) -> Sums {
-        self.sums.get(slot as usize).copied().unwrap_or_default()
+    #[inline]
+    pub(crate) fn sums_of(&self, slot: u32) -> &Sums {
+        self.sums.get(slot as usize).unwrap_or(&Sums::NONE)
     }
 
     /// What the worker computed of prompts that were booked here.

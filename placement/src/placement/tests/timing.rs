@@ -9,7 +9,7 @@ fn timed(cost: CostModel, workers: u64) -> Placement {
 }
 
 /// Runs requests that take 1 ms a prompt token at worker 0, 5 ms at others, and 10 ms a token.
-fn teach(placement: &mut Placement, workers: u64) {
+pub(super) fn teach(placement: &mut Placement, workers: u64) {
     for count in 0..400u64 {
         let start = count * 10_000;
         let (number, tokens) = (count % workers, 100 + count % 9 * 100);
@@ -23,7 +23,7 @@ fn teach(placement: &mut Placement, workers: u64) {
     }
 }
 
-const TAUGHT: Time = Time(Duration::from_secs(4000));
+pub(super) const TAUGHT: Time = Time(Duration::from_secs(4000));
 
 #[test]
 fn a_slow_worker_gets_less_once_it_is_known() {
