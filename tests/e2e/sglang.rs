@@ -12,7 +12,7 @@ use crate::stages::{
 use crate::suite::{
     Tested, a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
     an_engine_that_dies_ends_its_requests_and_comes_back, greedy_answers_are_the_engines_own,
-    what_is_cached_is_known_through_eviction,
+    what_is_cached_is_known_through_eviction, what_the_engines_page_says_is_on_the_agents,
 };
 use serde_json::json;
 use stator_tests::http::Client;
@@ -40,6 +40,7 @@ async fn an_agents_sglang_is_known_by_its_events_and_comes_back_when_it_dies() {
 
     greedy_answers_are_the_engines_own(&client, &agent).await;
     what_is_cached_is_known_through_eviction(&client, &mut agent).await;
+    what_the_engines_page_says_is_on_the_agents(&agent).await;
     a_client_that_hangs_up_stops_the_engine(&client, &agent).await;
     a_reset_cache_is_known_to_be_empty(&client, &mut agent).await;
     a_pause_holds_what_runs_and_forgets_nothing(&client, &mut agent).await;

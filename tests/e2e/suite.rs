@@ -6,7 +6,7 @@ use stator_protos::Generation;
 use stator_protos::hash::SequenceHash;
 use stator_tests::http::Client;
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, CONTEXT, TOTAL_BLOCKS};
+use stator_tests::stock::{BLOCK_SIZE, CONTEXT, Engine, TOTAL_BLOCKS};
 use std::collections::{BTreeSet, HashSet};
 
 /// An agent and its engine, as the suite sees them.
@@ -140,19 +140,19 @@ pub(crate) async fn what_is_cached_is_known_through_eviction(
 }
 
 /// Under its own names and under ours, once nothing runs. Its counters have moved by then.
-pub(crate) async fn what_a_vllms_page_says_is_on_its_agents(agent: &Agent) {
+pub(crate) async fn what_the_engines_page_says_is_on_the_agents(agent: &Agent) {
     agent.has_released_all().await;
     let page = agent.engine.get("/metrics").await.body;
     let page = String::from_utf8_lossy(&page).into_owned();
+    let own = format!("{}:", agent.kind.name());
     let names = page.lines().filter_map(|line| line.split(['{', ' ']).next());
-    // When counting began is on no page of ours.
-    let names = names.filter(|name| name.starts_with("vllm:") && !name.ends_with("_created"));
+    let names = names.filter(|name| name.starts_with(&own) && holds_still(name));
     let names: BTreeSet<_> = names.collect();
     assert!(names.len() > 50, "only {names:?}");
     for name in names {
-        says_the_same(agent, name, name).await;
+        says_the_same(agent, name, (name, "")).await;
     }
-    for (ours, theirs) in VOCABULARY {
+    for (ours, theirs) in vocabulary(agent.kind) {
         says_the_same(agent, &format!("stator_agent_engine_{ours}"), theirs).await;
     }
     for moved in ["prefix_query_tokens", "prefix_hit_tokens", "prompt_tokens", "generated_tokens"] {
@@ -161,22 +161,59 @@ pub(crate) async fn what_a_vllms_page_says_is_on_its_agents(agent: &Agent) {
     assert_eq!(agent.metric("stator_agent_engine_kv_blocks").await, TOTAL_BLOCKS as f64);
 }
 
-/// The agent reads the page now and then.
-async fn says_the_same(agent: &Agent, shown: &str, name: &str) {
-    soon(shown, async { while agent.metric(shown).await != agent.says(name, "").await {} }).await;
+/// Whether nothing moves it while nothing runs. When counting began is on no page of ours; SGLang
+/// counts how long it idles, and who reads its page.
+fn holds_still(name: &str) -> bool {
+    let idles = name.starts_with("sglang:") && name.ends_with("_seconds_total");
+    !(idles || name.starts_with("sglang:http_") || name.ends_with("_created"))
 }
 
-/// What an agent calls it, and where vLLM's page has it.
-const VOCABULARY: [(&str, &str); 8] = [
-    ("requests_running", "vllm:num_requests_running"),
-    ("requests_waiting", "vllm:num_requests_waiting"),
-    ("kv_usage_ratio", "vllm:kv_cache_usage_perc"),
-    ("prefix_query_tokens", "vllm:prefix_cache_queries_total"),
-    ("prefix_hit_tokens", "vllm:prefix_cache_hits_total"),
-    ("prompt_tokens", "vllm:prompt_tokens_total"),
-    ("generated_tokens", "vllm:generation_tokens_total"),
-    ("steps", "vllm:iteration_tokens_total_count"),
-];
+/// The agent reads the page now and then.
+async fn says_the_same(agent: &Agent, shown: &str, (name, labels): (&str, &str)) {
+    soon(shown, async {
+        loop {
+            let (here, there) = (agent.metric(shown).await, agent.says(name, labels).await);
+            // A share of nothing is no number.
+            if here == there || (here.is_nan() && there.is_nan()) {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+/// What an agent calls it, and where an engine's page has it: name and labels.
+fn vocabulary(kind: Engine) -> [(&'static str, (&'static str, &'static str)); 8] {
+    let [running, used] = kind.busy().map(|name| (name, ""));
+    let [waiting, queries, hits, prompts, generated, steps] = match kind {
+        Engine::Vllm => [
+            ("vllm:num_requests_waiting", ""),
+            ("vllm:prefix_cache_queries_total", ""),
+            ("vllm:prefix_cache_hits_total", ""),
+            ("vllm:prompt_tokens_total", ""),
+            ("vllm:generation_tokens_total", ""),
+            ("vllm:iteration_tokens_total_count", ""),
+        ],
+        Engine::Sglang => [
+            ("sglang:num_queue_reqs", ""),
+            ("sglang:realtime_tokens_total", "mode=\"prefill_"),
+            ("sglang:realtime_tokens_total", "mode=\"prefill_cache\""),
+            ("sglang:realtime_tokens_total", "mode=\"prefill_"),
+            ("sglang:generation_tokens_total", ""),
+            ("sglang:cuda_graph_passes_total", ""),
+        ],
+    };
+    [
+        ("requests_running", running),
+        ("requests_waiting", waiting),
+        ("kv_usage_ratio", used),
+        ("prefix_query_tokens", queries),
+        ("prefix_hit_tokens", hits),
+        ("prompt_tokens", prompts),
+        ("generated_tokens", generated),
+        ("steps", steps),
+    ]
+}
 
 pub(crate) async fn a_client_that_hangs_up_stops_the_engine(client: &Client, agent: &impl Tested) {
     let mut body = completion(&tokens(3, 64), 1900);

@@ -9,7 +9,7 @@ use crate::stages::{DEATHS, Ended, Stage, Three, a_process_of_each_half_dies};
 use crate::suite::{
     a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
     an_engine_that_dies_ends_its_requests_and_comes_back, greedy_answers_are_the_engines_own,
-    what_a_vllms_page_says_is_on_its_agents, what_is_cached_is_known_through_eviction,
+    what_is_cached_is_known_through_eviction, what_the_engines_page_says_is_on_the_agents,
 };
 use serde_json::json;
 use stator_tests::http::Client;
@@ -35,7 +35,7 @@ async fn an_agents_vllm_is_known_by_its_events_and_comes_back_when_it_dies() {
     greedy_answers_are_the_engines_own(&client, &agent).await;
     answers_have_the_form_that_is_asked_for(&client, &agent).await;
     what_is_cached_is_known_through_eviction(&client, &mut agent).await;
-    what_a_vllms_page_says_is_on_its_agents(&agent).await;
+    what_the_engines_page_says_is_on_the_agents(&agent).await;
     a_client_that_hangs_up_stops_the_engine(&client, &agent).await;
     a_reset_cache_is_known_to_be_empty(&client, &mut agent).await;
     what_is_aborted_is_the_request_whose_connection_closed(&client, &agent).await;

@@ -46,6 +46,8 @@ pub fn flags(role: Role, ranks: u16) -> Vec<String> {
     flags.extend(["--attention-backend", "torch_native", "--sampling-backend", "pytorch"]);
     flags.extend(["--grammar-backend", "none", "--disable-cuda-graph"]);
     flags.extend(["--disable-overlap-schedule", "--page-size", &block_size]);
+    // Otherwise each uses up a core while it waits.
+    flags.push("--sleep-on-idle");
     flags.extend(["--context-length", &context, "--max-total-tokens", &pool]);
     if ranks != "1" {
         flags.extend(["--dp-size", &ranks]);
