@@ -2,7 +2,8 @@
 //! of the fleet and of the prompt, with the cost in blocks and in time.
 //!
 //! A quarter of the prompts share a prefix that a tenth of the fleet holds; the others are known
-//! to one worker, to half their length. Requests in flight are four times the workers.
+//! to one worker, to half their length. Requests in flight are four times the workers. Fleets are
+//! chosen by their size: `-- 64 1000`.
 
 use stator_placement::{CostModel, Placement, Request, Settings, Time, Worker};
 use stator_protos::discovery::WorkerRecord;
@@ -27,10 +28,12 @@ struct Case {
 }
 
 fn main() {
+    let wanted: Vec<u64> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
+    let is_wanted = |workers: &u64| wanted.is_empty() || wanted.contains(workers);
     println!("workers  blocks  cost    predicting   pick p50      p99   rest p50      p99");
     for predicting in [false, true] {
         for cost in [CostModel::Blocks, CostModel::Time] {
-            for workers in [8, 64, 1000, 10_000] {
+            for workers in [8, 64, 1000, 10_000].into_iter().filter(is_wanted) {
                 for blocks in [16, 800, 3400] {
                     run(Case { workers, blocks, cost, predicting });
                 }

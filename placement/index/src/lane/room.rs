@@ -6,12 +6,13 @@ use crate::elements;
 use crate::table::{self, At, BUCKET_BYTES, Located, Table};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A shard that is fuller than this many 32nds grows to 5/4 of its size: it is 0.72 to 0.91 full
-/// then, and a block takes 19.8 bytes on average. Growing less would copy blocks more often.
+/// A shard that is fuller than this many 32nds grows, a large one to 5/4 of its size: it is 0.72 to
+/// 0.91 full then, and a block takes 19.8 bytes on average. Growing less would copy blocks more often.
 const MAX_LOAD_32NDS: usize = 29;
-/// At this many buckets, shards spread over the sizes from it to 5/4 of it, so that they do not
-/// all grow at once and the average holds at any time.
-const SPREAD: usize = 256;
+/// Shards below this many buckets, 32 MiB all together, double: there is little to save, and blocks
+/// are copied half as often. At this many, they spread over the sizes from it to 5/4 of it, so that
+/// they do not all grow at once and the average holds at any time.
+const SPREAD: usize = 2048;
 /// Buckets among which the oldest block goes when there is no room.
 const WINDOW: usize = 8;
 
@@ -43,7 +44,7 @@ impl Lane {
 
     fn grow_or_drop(&mut self, shared: &Shared, shard: usize) {
         let buckets = self.shards[shard].table.len();
-        let larger = larger(buckets, self.first + shard);
+        let larger = larger(shared, buckets, self.first + shard);
         let half_full = self.shards[shard].used * 2 >= table::capacity(buckets);
         // A shard that is not half full and yet has no room has hostile hashes in it; growth
         // would not help.
@@ -71,7 +72,7 @@ impl Lane {
         let (number, least) = (self.first + shard, fitting(used + more));
         // Spread over the sizes up to 5/4 of the least, as those are that grew by themselves.
         let spread = least + least * (number % 32) / 128;
-        let buckets = spread.max(fitting(most)).max(larger(table.len(), number));
+        let buckets = spread.max(fitting(most)).max(larger(shared, table.len(), number));
         let buckets = buckets.next_multiple_of(2);
         self.grow(shared, shard, buckets);
     }
@@ -145,15 +146,19 @@ impl Lane {
 }
 
 /// Buckets that a shard of `buckets` grows to.
-fn larger(buckets: usize, shard: usize) -> usize {
-    let larger = (buckets * 5).div_ceil(4).next_multiple_of(2);
+fn larger(shared: &Shared, buckets: usize, shard: usize) -> usize {
+    // Where memory is short, larger steps would leave more of it unused.
+    let is_short = shared.table_bytes.load(Relaxed) > shared.max_table_bytes / 4;
+    let by_quarter = is_short || buckets >= SPREAD;
+    let larger = if by_quarter { (buckets * 5).div_ceil(4) } else { buckets * 2 };
+    let larger = larger.next_multiple_of(2);
     let spreads = buckets < SPREAD && larger >= SPREAD;
     if spreads { SPREAD + shard * 2 % (SPREAD / 4) } else { larger }
 }
 
 #[cfg(all(test, not(stator_loom)))]
 mod tests {
-    use crate::testkit::worker;
+    use crate::testkit::{stored, worker};
     use crate::{Applied, Index, Settings};
     use stator_protos::Generation;
     use stator_protos::hash::SequenceHash;
@@ -178,6 +183,32 @@ mod tests {
         index.lanes.iter().flat_map(|lane| of(&lane.lock())).collect()
     }
 
+    fn used(index: &Index) -> Vec<usize> {
+        let of = |lane: &super::Lane| lane.shards.iter().map(|s| s.used).collect::<Vec<_>>();
+        index.lanes.iter().flat_map(|lane| of(&lane.lock())).collect()
+    }
+
+    #[test]
+    fn small_shards_double_unless_memory_is_short() {
+        let store = |index: &Index, blocks: u64| {
+            let blocks: Vec<_> =
+                (1..=blocks).map(|n| n.wrapping_mul(0xd134_2543_de82_ef95)).collect();
+            for part in blocks.chunks(64) {
+                index.apply(worker(0), LIFE, &stored(part, None, Medium::Device));
+            }
+        };
+        let roomy = index(1 << 30);
+        store(&roomy, 300_000);
+        assert!(growths(&roomy).iter().all(|growths| (4..=6).contains(growths)));
+        let short = index(4 << 20);
+        store(&short, 400_000);
+        let (least, most) = (used(&short).into_iter().min(), used(&short).into_iter().max());
+        assert!(
+            least.zip(most).is_some_and(|(least, most)| least * 2 > most),
+            "{least:?}, {most:?}"
+        );
+    }
+
     #[test]
     fn a_snapshot_is_given_room_at_once_and_known_blocks_none() {
         let index = index(1 << 30);
@@ -197,11 +228,7 @@ mod tests {
         let stats = index.stats();
         assert!(stats.bytes <= 4 << 20, "{stats:?}");
         assert_eq!(stats.blocks as u64 + stats.dropped, 400_000);
-        let used = index
-            .lanes
-            .iter()
-            .flat_map(|lane| lane.lock().shards.iter().map(|shard| shard.used).collect::<Vec<_>>());
-        let used: Vec<_> = used.collect();
+        let used = used(&index);
         let (least, most) = (used.iter().min(), used.iter().max());
         assert!(least.zip(most).is_some_and(|(least, most)| least * 2 > *most), "{used:?}");
     }
