@@ -268,7 +268,9 @@ impl Handover {
         let pair = self.pair(prefiller, String::new());
         let body = connector.prefill(request.api, object, &pair, supplies).into();
         let answer = self.prefill(request.head, prefiller, body, None).await?;
+        let prefilled = Instant::now();
         let body = connector.decode(object, &pair, &answer)?.into();
+        trace::coordinated(prefilled.elapsed());
         let leg = match connector.is_used_once() {
             true => deadline.keep(self.decoding_for_certain(request, body, deadline)).await?,
             false => deadline.keep(self.decoding(request, body)).await?,

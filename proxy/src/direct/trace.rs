@@ -27,6 +27,7 @@ pub(crate) fn request(exchange: &Exchange) -> Span {
         llm_d.ec_proxy.encoder_count = Empty,
         llm_d.pd_proxy.true_ttft_ms = Empty,
         llm_d.pd_proxy.total_duration_ms = Empty,
+        llm_d.pd_proxy.coordinator_overhead_ms = Empty,
     );
     if span.is_disabled() {
         return span;
@@ -108,6 +109,11 @@ pub(crate) fn prefill(connector: Connector, prefiller: &Target) -> Span {
 /// Prefill took so long.
 pub(crate) fn prefilled(span: &Span, took: Duration) {
     span.record("llm_d.pd_proxy.prefill.duration_ms", ms(took));
+}
+
+/// What prefill answered became a request to decode, which took so long; on the request's span.
+pub(crate) fn coordinated(took: Duration) {
+    Span::current().record("llm_d.pd_proxy.coordinator_overhead_ms", ms(took));
 }
 
 /// Decoding beside this proxy, until the answer's head.

@@ -233,6 +233,7 @@ async fn a_proxy_beside_an_engine_goes_on_with_the_trace() {
             "llm_d.pd_proxy.prefill.duration_ms",
             "llm_d.pd_proxy.true_ttft_ms",
             "llm_d.pd_proxy.total_duration_ms",
+            "llm_d.pd_proxy.coordinator_overhead_ms",
         ])
         .await;
     for seen in [engine.last(), prefiller.last()] {
