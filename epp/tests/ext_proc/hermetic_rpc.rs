@@ -151,6 +151,24 @@ async fn an_answer_ends_with_its_trailers() {
 }
 
 #[tokio::test]
+async fn the_tokens_of_an_answer_without_a_call_are_counted_under_no_model() {
+    let bed = bed().await;
+    let mut stream = bed.served.open().await;
+    let headers = [(":status", "200"), ("content-type", "application/grpc")];
+    stream.send([response_headers(&headers, false), response_body(part(10), false)]);
+    stream.send([response_trailers()]);
+    stream.expect(&["response_headers"]).await;
+    assert_eq!(piece(&stream.answer().await), Some((&part(10)[..], false)));
+    stream.expect(&["response_trailers"]).await;
+    stream.ends("OK").await;
+    for (name, tokens) in [("input", 7), ("output", 10)] {
+        let sum = bed.served.metrics(&format!("llm_d_epp_request_{name}_tokens_sum{{"));
+        let nobody = "model_name=\"\",target_model_name=\"\",fairness_id=\"\",priority=\"0\"";
+        assert_eq!(sum, [format!("llm_d_epp_request_{name}_tokens_sum{{{nobody}}} {tokens}.0")]);
+    }
+}
+
+#[tokio::test]
 async fn another_method_goes_to_any_pod_unread() {
     let bed = bed().await;
     let body = b"\xff\xff not ours to read";
