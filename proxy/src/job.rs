@@ -202,7 +202,9 @@ fn sampling(
         repetition_penalty: options.repetition_penalty.unwrap_or(1.0),
         presence_penalty: options.presence_penalty,
         frequency_penalty: options.frequency_penalty,
+        // Also where nobody asked: an answer that goes on elsewhere goes on with the same stream.
         seed: options.seed.unwrap_or_else(rand::random),
+        seed_is_drawn: options.seed.is_none(),
         logit_bias: options.logit_bias.iter().map(bias).collect(),
         logprobs: options.logprobs,
         prompt_logprobs: options.logprobs.filter(|_| echo),

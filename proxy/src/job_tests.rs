@@ -88,3 +88,17 @@ fn tokens_of_a_router_are_held_to_the_models_limits() {
     assert_eq!(status, 400, "{message}");
     assert!(message.contains('8'), "{message}");
 }
+
+#[test]
+fn who_asks_for_no_seed_gets_one_that_is_drawn() {
+    let told = |seed: &str| {
+        let body = format!("{{\"model\":\"m\",{COMPLETION}{seed}}}");
+        let request = CompletionRequest::parse(body.as_bytes()).expect("a request");
+        sampling(&record(), &request.options, &[[0].into()], false).expect("within the limits")
+    };
+    let asked = told(",\"seed\":7");
+    assert_eq!((asked.seed, asked.seed_is_drawn), (7, false));
+    let drawn = [told(""), told("")];
+    assert!(drawn.iter().all(|told| told.seed_is_drawn));
+    assert_ne!(drawn[0].seed, drawn[1].seed);
+}

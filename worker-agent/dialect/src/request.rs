@@ -252,6 +252,8 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// Random stream: with the choice's number and a token's place in the answer it decides.
     pub seed: u64,
+    /// Nobody asked for the seed: an answer that was chosen by another is as good.
+    pub seed_is_drawn: bool,
     /// Added to the logits of these tokens, -100 to 100.
     pub logit_bias: Vec<(u32, f32)>,
     /// Report logprobs with this many alternatives, at most 20.
@@ -282,6 +284,7 @@ impl Default for Sampling {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             seed: 0,
+            seed_is_drawn: false,
             logit_bias: Vec::new(),
             logprobs: None,
             prompt_logprobs: None,

@@ -230,10 +230,11 @@ impl Job<'_> {
     }
 }
 
-/// Whether an answer is the same where its first token is told as the last of the prompt: no draw
-/// depends on how many came before it, and nothing counts or constrains what was generated.
+/// Whether an answer is as asked where its first token is told as the last of the prompt: no draw
+/// that anybody asked for depends on how many came before it, and nothing counts or constrains what
+/// was generated.
 fn continues(sampling: &Sampling) -> bool {
-    sampling.temperature == 0.0
+    (sampling.temperature == 0.0 || sampling.seed_is_drawn)
         && sampling.presence_penalty == 0.0
         && sampling.frequency_penalty == 0.0
         && sampling.guide.is_none()

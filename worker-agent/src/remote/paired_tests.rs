@@ -74,6 +74,15 @@ async fn a_token_that_is_wanted_is_chosen_as_the_client_asked() {
     assert_eq!((said.min_tokens, said.repetition_penalty, said.ignore_eos), (1, 1.5, false));
     assert_eq!((&said.stop_token_ids[..], said.logprobs), (&[7][..], Some(2)));
 
+    // Where nobody asked for the seed any draw is as good as another.
+    let (there, here) = ask(TAKEN, |sampling| {
+        sampling.temperature = 0.5;
+        sampling.seed = 11;
+        sampling.seed_is_drawn = true;
+    })
+    .await;
+    assert_eq!((there.sampling.temperature, &*here.tokens), (0.5, &[1, 2, 3, 9][..]));
+
     let (there, _) = ask(PASSED, |sampling| {
         sampling.temperature = 0.5;
         sampling.seed = 11;

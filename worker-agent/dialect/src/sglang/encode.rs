@@ -106,6 +106,7 @@ mod tests {
             presence_penalty: -0.5,
             frequency_penalty: 2.0,
             seed: u64::MAX,
+            seed_is_drawn: false,
             logit_bias: vec![(7, -100.0)],
             logprobs: Some(3),
             prompt_logprobs: None,

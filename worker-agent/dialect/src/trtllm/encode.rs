@@ -171,6 +171,7 @@ mod tests {
             presence_penalty: -0.5,
             frequency_penalty: 2.0,
             seed: u64::MAX,
+            seed_is_drawn: false,
             logit_bias: vec![(7, -100.0)],
             logprobs: Some(0),
             prompt_logprobs: None,

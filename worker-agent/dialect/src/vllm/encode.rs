@@ -74,7 +74,9 @@ fn sampling(body: &mut Object, ask: &Ask, target: Target) {
     body.field("repetition_penalty", given.repetition_penalty);
     body.field("presence_penalty", given.presence_penalty);
     body.field("frequency_penalty", given.frequency_penalty);
-    if given.temperature > 0.0 {
+    // One that nobody asked for slows the whole batch down: requests with a seed are drawn one by
+    // one, and none of the batch by the faster kernels.
+    if given.temperature > 0.0 && !given.seed_is_drawn {
         // A seed is a signed number here, and -1 means none.
         body.field("seed", given.seed & i64::MAX.unsigned_abs());
     }
@@ -136,6 +138,7 @@ mod tests {
             presence_penalty: -0.5,
             frequency_penalty: 2.0,
             seed: u64::MAX,
+            seed_is_drawn: false,
             logit_bias: vec![(7, -100.0)],
             logprobs: Some(3),
             prompt_logprobs: None,
@@ -211,8 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn greedy_requests_have_no_seed() {
-        assert_eq!(check(&ask(&[1]), Endpoint::Generate)["sampling_params"].get("seed"), None);
+    fn greedy_requests_have_no_seed_and_a_seed_that_was_drawn_is_not_said() {
+        let mut drawn = everything();
+        Arc::make_mut(&mut drawn.sampling).seed_is_drawn = true;
+        for asked in [ask(&[1]), drawn] {
+            assert_eq!(check(&asked, Endpoint::Generate)["sampling_params"].get("seed"), None);
+        }
     }
 
     #[test]
