@@ -2,6 +2,7 @@
 
 use crate::memory::OomKills;
 use crate::phase::Phase;
+use crate::process::Ending;
 use std::time::Duration;
 
 /// Why an engine ended, or was ended, without anybody having asked for it.
@@ -85,13 +86,15 @@ const SIGKILL: i32 = 9;
 const SHELL_SIGKILL: i32 = 128 + SIGKILL;
 
 /// Words that engines print when memory is out, of a device or of the machine.
-const OUT_OF_MEMORY: [&str; 6] = [
-    "OutOfMemoryError",
+const OUT_OF_MEMORY: [&str; 7] = [
+    // Python's own and PyTorch's `OutOfMemoryError`.
+    "MemoryError",
     "CUDA out of memory",
     "HIP out of memory",
     "cudaErrorMemoryAllocation",
     "std::bad_alloc",
     "Cannot allocate memory",
+    "cannot allocate memory",
 ];
 
 /// Words of lines that explain an end.
@@ -124,17 +127,16 @@ impl Cause {
         "not_gone",
     ];
 
-    /// The cause of an end that nobody here asked for, from how the process ended, the last lines
-    /// that it printed, and what the kernel killed for want of memory meanwhile.
-    pub(crate) fn of(exit: Exit, tail: &[String], kills: OomKills) -> Self {
+    /// The cause of an end that nobody here asked for.
+    pub(crate) fn of(ending: Ending) -> Self {
+        let Ending { exit, tail, out_of_memory, kills } = ending;
         let evidence = match exit {
             Exit::Signal(SIGKILL) | Exit::Code(SHELL_SIGKILL) => killed_for_memory(kills),
             // A process of the group was killed, and the one that leads it gave up.
             _ if kills.own() > 0 => Some("the kernel killed a process of the engine".to_owned()),
             _ => None,
         };
-        let printed = || tail.iter().rev().find(|line| contains(line, &OUT_OF_MEMORY)).cloned();
-        if let Some(evidence) = evidence.or_else(printed) {
+        if let Some(evidence) = evidence.or(out_of_memory) {
             return Self::OutOfMemory { evidence };
         }
         let last_words = tail.iter().rev().find(|line| contains(line, &EXPLANATIONS)).cloned();
@@ -143,6 +145,11 @@ impl Cause {
             Exit::Signal(signal) => Self::Signal { signal, last_words },
         }
     }
+}
+
+/// Whether a line tells that memory is out.
+pub(crate) fn tells_of_memory(line: &str) -> bool {
+    contains(line, &OUT_OF_MEMORY)
 }
 
 /// Whether the kernel sent a SIGKILL that nobody here sent. Where it cannot be asked it is
@@ -169,7 +176,8 @@ mod tests {
 
     fn check(exit: Exit, tail: &[&str], kills: OomKills, label: &str) -> Cause {
         let tail: Vec<_> = tail.iter().map(|line| (*line).to_owned()).collect();
-        let cause = Cause::of(exit, &tail, kills);
+        let out_of_memory = tail.iter().rev().find(|line| tells_of_memory(line)).cloned();
+        let cause = Cause::of(Ending { exit, tail, out_of_memory, kills });
         assert_eq!(cause.label(), label, "{cause}");
         assert!(Cause::LABELS.contains(&cause.label()));
         cause
@@ -211,5 +219,9 @@ mod tests {
         ];
         let cause = check(Exit::Code(1), &tail, OomKills::Own(0), "out_of_memory");
         assert!(cause.to_string().contains("2.00 GiB"), "{cause}");
+        for line in ["MemoryError: std::bad_alloc", "cannot allocate memory for thread-local data"]
+        {
+            check(Exit::Code(0), &[line], OomKills::Own(0), "out_of_memory");
+        }
     }
 }

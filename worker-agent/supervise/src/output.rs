@@ -1,14 +1,21 @@
 //! What an engine prints: cut into lines, logged with the engine's name, and the last of it kept.
 
+use crate::cause;
 use crate::phase::Phase;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::Level;
 
 /// Lines that are kept to explain an end.
 const TAIL_LINES: usize = 50;
+/// How long after a line about memory that is out an end is put down to it. An engine that ends of
+/// it prints an account of that for each request that it ran, together longer than any tail; one
+/// that goes on ends of something else.
+const MEMORY_WITHIN: Duration = Duration::from_secs(60);
 /// Longest line that is logged and kept, in bytes; the rest of it is dropped.
 const LINE_MAX: usize = 4096;
 /// Ends a line whose rest was dropped.
@@ -27,6 +34,8 @@ pub(crate) struct Output {
     /// What is not to be logged.
     secrets: Vec<String>,
     tail: Mutex<VecDeque<String>>,
+    /// The last line about memory that is out, and when it came.
+    out_of_memory: Mutex<Option<(Instant, String)>>,
     phase: watch::Sender<Phase>,
 }
 
@@ -34,7 +43,8 @@ impl Output {
     pub(crate) fn new(name: Arc<str>, mut secrets: Vec<String>) -> Self {
         secrets.retain(|secret| !secret.is_empty());
         let tail = Mutex::new(VecDeque::with_capacity(TAIL_LINES));
-        Self { name, secrets, tail, phase: watch::Sender::new(Phase::default()) }
+        let (out_of_memory, phase) = (Mutex::default(), watch::Sender::new(Phase::default()));
+        Self { name, secrets, tail, out_of_memory, phase }
     }
 
     /// How far it says it is.
@@ -45,6 +55,12 @@ impl Output {
     /// The last lines, the oldest first.
     pub(crate) fn tail(&self) -> Vec<String> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// What was printed shortly before of memory that is out.
+    pub(crate) fn out_of_memory(&self) -> Option<String> {
+        let said = self.out_of_memory.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        said.filter(|(at, _)| at.elapsed() < MEMORY_WITHIN).map(|(_, line)| line)
     }
 
     /// Reads a stream to its end. The engine never waits for anybody but this.
@@ -75,6 +91,10 @@ impl Output {
                 *now = phase.max(*now);
                 further
             });
+        }
+        if cause::tells_of_memory(&line) {
+            let said = Some((Instant::now(), line.clone()));
+            *self.out_of_memory.lock().unwrap_or_else(PoisonError::into_inner) = said;
         }
         // What a server logs of each request explains no end.
         if level <= Level::INFO {
@@ -177,6 +197,7 @@ mod tests {
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use tokio::time::advance;
 
     fn lines(pieces: &[&[u8]]) -> Vec<String> {
         let (mut lines, mut all) = (Lines::default(), Vec::new());
@@ -228,6 +249,18 @@ mod tests {
         assert_eq!(tail[0], "line 12");
         assert_eq!(tail[49], "Loading weights again");
         assert_eq!(*phase.borrow(), Phase::Serving);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn that_memory_is_out_is_remembered_for_a_while_whatever_is_printed_after_it() {
+        let output = Arc::new(Output::new("w".into(), Vec::new()));
+        let mut text = "torch.OutOfMemoryError: CUDA out of memory.\n".to_owned();
+        text.extend((0..200).map(|line| format!("ERROR of a request, line {line}\n")));
+        output.clone().follow(text.as_bytes()).await;
+        let said = Some("torch.OutOfMemoryError: CUDA out of memory.".to_owned());
+        assert_eq!(output.out_of_memory(), said);
+        advance(MEMORY_WITHIN).await;
+        assert_eq!(output.out_of_memory(), None);
     }
 
     #[tokio::test]

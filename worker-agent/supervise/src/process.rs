@@ -54,7 +54,11 @@ struct Processes {
 #[derive(Debug)]
 pub(crate) struct Ending {
     pub(crate) exit: Exit,
+    /// The last lines that it printed.
     pub(crate) tail: Vec<String>,
+    /// What it printed shortly before of memory that is out.
+    pub(crate) out_of_memory: Option<String>,
+    /// What the kernel killed for want of memory meanwhile.
     pub(crate) kills: OomKills,
 }
 
@@ -158,7 +162,8 @@ impl Processes {
             None => Exit::Code(status.code().unwrap_or_default()),
         };
         let kills = OomKills::read().since(self.kills_before);
-        Ending { exit, tail: self.output.tail(), kills }
+        let (tail, out_of_memory) = (self.output.tail(), self.output.out_of_memory());
+        Ending { exit, tail, out_of_memory, kills }
     }
 }
 

@@ -75,7 +75,7 @@ impl Supervisor {
                 Happened::Phase(phase) => self.step(Input::Progressed(phase)),
                 Happened::Ended(ending) => {
                     self.engine = None;
-                    self.step(Input::Ended(Cause::of(ending.exit, &ending.tail, ending.kills)));
+                    self.step(Input::Ended(Cause::of(ending)));
                 }
             }
         }
