@@ -4,9 +4,10 @@
 use crate::agents::{accepted, answer, completion, operate, proxy, record, snapshot};
 use crate::lifecycle::{agent, gauge_becomes};
 use crate::suite::{
-    Mortal, Tested, a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
-    an_engine_that_dies_ends_its_requests_and_comes_back, greedy_answers_are_the_engines_own,
-    tokens, what_is_cached_is_known_through_eviction,
+    Mortal, Tested, a_client_that_hangs_up_stops_the_engine,
+    a_pause_holds_what_runs_and_forgets_nothing, a_reset_cache_is_known_to_be_empty,
+    a_sleep_holds_what_runs_and_forgets_all, an_engine_that_dies_ends_its_requests_and_comes_back,
+    greedy_answers_are_the_engines_own, tokens, what_is_cached_is_known_through_eviction,
 };
 use crate::support::{Up, up};
 use stator_fleet::subscribe::replay;
@@ -138,6 +139,8 @@ async fn the_built_in_engine_is_known_by_its_events_and_comes_back_when_it_dies(
     what_is_cached_is_known_through_eviction(&client, &mut agent).await;
     a_client_that_hangs_up_stops_the_engine(&client, &agent).await;
     a_reset_cache_is_known_to_be_empty(&client, &mut agent).await;
+    a_pause_holds_what_runs_and_forgets_nothing(&client, &mut agent).await;
+    a_sleep_holds_what_runs_and_forgets_all(&client, &mut agent).await;
     what_it_has_not_is_refused_by_name_and_changes_nothing(&client, &mut agent).await;
     an_engine_that_dies_ends_its_requests_and_comes_back(&client, &mut agent).await;
 
@@ -152,11 +155,9 @@ async fn what_it_has_not_is_refused_by_name_and_changes_nothing(
     let prompt = tokens(81, 200);
     let expected = answer(&accepted(client, &prompt).await).0;
     agent.hears_of(&prompt).await;
-    let operations: [(&[&str], &str); 9] = [
-        (&["pause"], "Pause"),
-        (&["resume"], "Resume"),
-        (&["sleep", "1"], "Sleep"),
-        (&["wake"], "Wake"),
+    let operations: [(&[&str], &str); 7] = [
+        (&["sleep", "0"], "Sleep { level: 0 }"),
+        (&["sleep", "2"], "Sleep { level: 2 }"),
         (&["load-adapter", "style", "/nowhere"], "LoadAdapter"),
         (&["unload-adapter", "style"], "UnloadAdapter"),
         (&["start-profile"], "StartProfile"),

@@ -2,17 +2,17 @@
 //! default backend, Mooncake, moves KV over TCP.
 
 use crate::agents::{
-    Agent, accepted, answer, completed, completion, ends_with_an_error, proxy, refused, stream,
-    streamed, tokens,
+    Agent, accepted, answer, completed, completion, ends_with_an_error, proxy, stream, tokens,
 };
 use crate::stages::{
     Three, both_die_while_decode_streams, half_a_pair_is_given_up_in_time,
     one_dies_once_the_prompt_is_computed, one_dies_while_prefill_runs,
 };
 use crate::suite::{
-    Tested, a_client_that_hangs_up_stops_the_engine, a_reset_cache_is_known_to_be_empty,
-    an_engine_that_dies_ends_its_requests_and_comes_back, greedy_answers_are_the_engines_own,
-    what_is_cached_is_known_through_eviction, what_the_engines_page_says_is_on_the_agents,
+    Tested, a_client_that_hangs_up_stops_the_engine, a_pause_holds_what_runs_and_forgets_nothing,
+    a_reset_cache_is_known_to_be_empty, an_engine_that_dies_ends_its_requests_and_comes_back,
+    greedy_answers_are_the_engines_own, what_is_cached_is_known_through_eviction,
+    what_the_engines_page_says_is_on_the_agents,
 };
 use serde_json::json;
 use stator_tests::http::Client;
@@ -44,6 +44,7 @@ async fn an_agents_sglang_is_known_by_its_events_and_comes_back_when_it_dies() {
     a_client_that_hangs_up_stops_the_engine(&client, &agent).await;
     a_reset_cache_is_known_to_be_empty(&client, &mut agent).await;
     a_pause_holds_what_runs_and_forgets_nothing(&client, &mut agent).await;
+    a_sleep_that_would_lose_weights_is_refused(&client, &mut agent).await;
     what_clients_send_of_a_pair_and_of_ranks_never_reaches_an_engine(&client, &agent).await;
     an_engine_that_dies_ends_its_requests_and_comes_back(&client, &mut agent).await;
     a_scheduler_that_stands_still_is_killed(&client, &mut agent).await;
@@ -52,27 +53,11 @@ async fn an_agents_sglang_is_known_by_its_events_and_comes_back_when_it_dies() {
     assert!(agent.process.ended().await.success(), "{}", agent.process.log());
 }
 
-async fn a_pause_holds_what_runs_and_forgets_nothing(client: &Client, agent: &mut Agent) {
-    let prompt = tokens(41, 200);
-    let expected = answer(&completed(client, MODEL, &prompt, 8).await).0;
-    agent.hears_of(&prompt).await;
-    let stream = stream(client, &tokens(42, 64), 1000).await;
-
-    let (done, log) = agent.operate(&["pause"]).await;
-    assert!(done, "{log}");
-    assert_eq!(agent.holds(&prompt).await, 192);
-    let refused = refused(client, &prompt).await;
-    assert!(refused.headers.contains_key("retry-after"), "{:?}", refused.headers);
-
-    let (done, log) = agent.operate(&["resume"]).await;
-    assert!(done, "{log}");
-    assert_eq!(streamed(stream).await.len(), 1000);
-    assert_eq!(answer(&accepted(client, &prompt).await), (expected, 192));
-
-    // There is no memory to give back without a GPU, and weights would be lost.
+/// There is no memory to give back without a GPU, and weights would be lost.
+async fn a_sleep_that_would_lose_weights_is_refused(client: &Client, agent: &mut Agent) {
     let (done, log) = agent.operate(&["sleep", "1"]).await;
     assert!(!done && log.contains("--enable-weights-cpu-backup"), "{log}");
-    accepted(client, &prompt).await;
+    accepted(client, &tokens(41, 200)).await;
 }
 
 /// They would be believed: one would wait for a prefill that nobody does, another would name a rank

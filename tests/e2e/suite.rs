@@ -1,12 +1,14 @@
 //! What every engine's agent is held to, against the engine's own word.
 
-use crate::agents::{self, Agent, answer, completion, hashes};
+use crate::agents::{
+    self, Agent, accepted, answer, completed, completion, hashes, refused, stream, streamed,
+};
 use serde_json::{Value, json};
 use stator_protos::Generation;
 use stator_protos::hash::SequenceHash;
 use stator_tests::http::Client;
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, CONTEXT, Engine, TOTAL_BLOCKS};
+use stator_tests::stock::{BLOCK_SIZE, CONTEXT, Engine, MODEL, TOTAL_BLOCKS};
 use std::collections::{BTreeSet, HashSet};
 
 /// An agent and its engine, as the suite sees them.
@@ -235,6 +237,50 @@ pub(crate) async fn a_reset_cache_is_known_to_be_empty(client: &Client, agent: &
     let reply = client.post("/v1/completions", &completion(&prompt, 1)).await.json();
     assert_eq!(answer(&reply).1, 0);
     agent.hears_of(&prompt).await;
+}
+
+/// Whoever has paused it is told that nothing comes through; what it was doing goes on afterwards.
+pub(crate) async fn a_pause_holds_what_runs_and_forgets_nothing(
+    client: &Client,
+    agent: &mut impl Tested,
+) {
+    let prompt = tokens(41, 200);
+    let expected = answer(&completed(client, MODEL, &prompt, 8).await).0;
+    agent.hears_of(&prompt).await;
+    let held = stream(client, &tokens(42, 64), 1000).await;
+    does(agent, &["pause"]).await;
+    assert_eq!(agent.holds(&prompt).await, 192);
+    is_refused(client, &prompt).await;
+    does(agent, &["resume"]).await;
+    assert_eq!(streamed(held).await, agent.answers(&tokens(42, 64), 1000).await);
+    assert_eq!(answer(&accepted(client, &prompt).await), (expected, 192));
+}
+
+/// Its requests outlast it too, although their KV does not.
+pub(crate) async fn a_sleep_holds_what_runs_and_forgets_all(
+    client: &Client,
+    agent: &mut impl Tested,
+) {
+    let prompt = tokens(46, 200);
+    let expected = answer(&completed(client, MODEL, &prompt, 8).await).0;
+    agent.hears_of(&prompt).await;
+    let held = stream(client, &tokens(47, 64), 1000).await;
+    does(agent, &["sleep", "1"]).await;
+    assert_eq!(agent.blocks().await, HashSet::new());
+    is_refused(client, &prompt).await;
+    does(agent, &["wake"]).await;
+    assert_eq!(streamed(held).await, agent.answers(&tokens(47, 64), 1000).await);
+    assert_eq!(answer(&accepted(client, &prompt).await), (expected, 0));
+}
+
+async fn does(agent: &mut impl Tested, operation: &[&str]) {
+    let (done, log) = agent.operate(operation).await;
+    assert!(done, "{operation:?}: {log}");
+}
+
+async fn is_refused(client: &Client, prompt: &[u32]) {
+    let refused = refused(client, prompt).await;
+    assert!(refused.headers.contains_key("retry-after"), "{:?}", refused.headers);
 }
 
 pub(crate) async fn an_engine_that_dies_ends_its_requests_and_comes_back(

@@ -3,6 +3,7 @@
 use crate::access::Access;
 use crate::config::{AgentSettings, Runs, ServerTls};
 use crate::crew::{Crew, Engines};
+use crate::door::Door;
 use crate::engine::Engine;
 use crate::events::{Feeds, publish, replay};
 use crate::identity;
@@ -145,6 +146,7 @@ async fn launch(
     let record = planes.record(&settings, &crew, (agent_id, generation));
     let (record_sender, record_receiver) = watch::channel(record.clone());
     let record_sender = Arc::new(record_sender);
+    let door = Door::new(record_sender.clone(), side.readiness);
     let queue = Arc::new(publish::Queue::default());
     let log_bytes = settings.event_log_bytes / record.workers.len().max(1);
     let feeds = Arc::new(Feeds::new(log_bytes, queue.clone(), agent_metrics.clone()));
@@ -152,8 +154,8 @@ async fn launch(
         feeds: feeds.clone(),
         load_interval: settings.load_interval,
         metrics: agent_metrics.clone(),
-        record: record_sender.clone(),
-        readiness: side.readiness.clone(),
+        record: record_sender,
+        door: door.clone(),
     };
     let (workers, keeper) = match crew.engines {
         Engines::Own(engines) => (Workers::start(engines, &record.workers, &reports)?, None),
@@ -164,9 +166,10 @@ async fn launch(
         }
     };
     let engines = match &keeper {
-        None => operations::Engines::Own(
-            workers.handles.iter().map(|handle| handle.commands.clone()).collect(),
-        ),
+        None => operations::Engines::Own {
+            drivers: workers.handles.iter().map(|handle| handle.commands.clone()).collect(),
+            door: door.clone(),
+        },
         Some(keeper) => operations::Engines::Stock(keeper.orders()),
     };
     let access = Access::new(settings.access.operators.clone());
@@ -179,7 +182,7 @@ async fn launch(
         settings.max_requests_per_stream,
         (agent_metrics.clone(), side.ended.clone()),
     ));
-    side.readiness.set(true);
+    door.tell();
     // Where tokens are handed on, so that no other thread need be woken for them.
     let serving = workers.lane.as_ref().map_or_else(Handle::current, Lane::handle);
     let tasks = Tasks {
@@ -209,8 +212,7 @@ async fn launch(
         drivers: workers.drivers,
         _lane: workers.lane,
         keeper,
-        record: record_sender,
-        readiness: side.readiness,
+        door,
         ended: side.end,
     };
     let ids = record.workers.iter().map(|worker| worker.worker.to_string()).take(LOGGED_WORKERS);
@@ -344,8 +346,7 @@ struct Tasks {
     _lane: Option<Lane>,
     /// Of a stock engine.
     keeper: Option<remote::Keeper>,
-    record: Arc<watch::Sender<AgentRecord>>,
-    readiness: admin::Readiness,
+    door: Door,
     ended: Trigger,
 }
 
@@ -357,12 +358,7 @@ impl Tasks {
             () = shutdown.wait() => None,
             error = remote::gave_up(&mut self.keeper) => Some(error),
         };
-        // In this order: a stock engine that comes back is ready where the agent accepts.
-        if let Some(keeper) = &self.keeper {
-            keeper.drain();
-        }
-        self.record.send_modify(|record| record.accepting = false);
-        self.readiness.set(false);
+        self.door.drain();
         self.agent.drain();
         let running = self.agent.in_flight().count();
         tracing::info!(running, "agent drains");

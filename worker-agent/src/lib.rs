@@ -11,6 +11,7 @@ pub mod engine;
 pub mod model_files;
 
 mod crew;
+mod door;
 mod events;
 mod extras;
 mod identity;

@@ -1,6 +1,7 @@
 //! What operators do to engines: the second service of the agent's gRPC port.
 
 use crate::access::Access;
+use crate::door::Door;
 use crate::worker::Command;
 use stator_dialect::{Fault, Operation};
 use stator_protos::worker::operate_request::Operation as Asked;
@@ -39,7 +40,12 @@ pub(crate) struct Service {
 #[derive(Clone, Debug)]
 pub(crate) enum Engines {
     /// Engines of our own: each of their drivers is told.
-    Own(Vec<mpsc::Sender<Command>>),
+    Own {
+        /// The drivers.
+        drivers: Vec<mpsc::Sender<Command>>,
+        /// Shut while they rest.
+        door: Door,
+    },
     /// A stock engine: its keeper is told.
     Stock(mpsc::Sender<Order>),
 }
@@ -47,15 +53,31 @@ pub(crate) enum Engines {
 impl Engines {
     async fn run(&self, operation: Operation) -> Result<(), Fault> {
         match self {
-            Self::Own(drivers) => {
-                for driver in drivers {
-                    order(operation.clone(), driver, Command::Operate).await?;
+            Self::Own { drivers, door } => {
+                let rested = door.rests();
+                if matches!(operation, Operation::Pause | Operation::Sleep { .. }) {
+                    // What came from now on would be refused.
+                    door.rest(true);
                 }
-                Ok(())
+                let done = order_all(&operation, drivers).await;
+                match operation {
+                    _ if done.is_err() => door.rest(rested),
+                    Operation::Resume | Operation::Wake => door.rest(false),
+                    _ => {}
+                }
+                done
             }
             Self::Stock(keeper) => order(operation, keeper, |order| order).await,
         }
     }
+}
+
+/// Has all drivers do the same.
+async fn order_all(operation: &Operation, drivers: &[mpsc::Sender<Command>]) -> Result<(), Fault> {
+    for driver in drivers {
+        order(operation.clone(), driver, Command::Operate).await?;
+    }
+    Ok(())
 }
 
 async fn order<T>(

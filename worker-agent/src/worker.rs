@@ -4,7 +4,7 @@
 //! what it publishes. The loop is the same for every engine. One that computes runs it on a thread
 //! of its own; one that simulates runs it as a task and waits where the other computes.
 
-use crate::engine::{Engine, Refusal, Request, RequestKey, Step};
+use crate::engine::{Engine, Refusal, Request, RequestKey, Rest, Step};
 use crate::events::WorkerFeed;
 use crate::extras::Extras;
 use crate::in_flight::Ticket;
@@ -29,6 +29,8 @@ use tokio::time::Instant;
 pub(crate) const COMMANDS_MAX: usize = 8192;
 /// Commands taken between two steps at most, so that a flood of them cannot stop the engine.
 const COMMANDS_PER_STEP: usize = 1024;
+/// Why a request is refused while the engine would hold all that it is sent.
+pub(crate) const RESTS: &str = "the engine is paused or asleep";
 /// How far simulated time may lag behind before it stops catching up.
 const MAX_LAG: Duration = Duration::from_millis(100);
 
@@ -133,6 +135,7 @@ pub(crate) struct Reporting {
 pub(crate) struct Driver {
     /// `None` once it has failed.
     engine: Option<Box<dyn Engine>>,
+    rest: Rest,
     live: FxHashMap<RequestKey, Live>,
     streams: FxHashMap<u64, Stream>,
     /// Streams with something to send.
@@ -168,6 +171,7 @@ impl Driver {
     pub(crate) fn new(engine: Box<dyn Engine>, reporting: Reporting) -> Self {
         Self {
             engine: Some(engine),
+            rest: Rest::Awake,
             live: FxHashMap::default(),
             streams: FxHashMap::default(),
             touched: Vec::new(),
@@ -228,12 +232,26 @@ impl Driver {
     }
 
     fn operate(&mut self, operation: &Operation) -> Result<(), Fault> {
-        match operation {
-            Operation::ResetCache => self
-                .guarded(|engine| engine.reset_cache())
-                .ok_or_else(|| Fault::Failed("the engine has failed".into())),
-            other => Err(Fault::Unsupported(format!("this engine has no {other:?}"))),
-        }
+        let done = match (operation, self.rest) {
+            (Operation::ResetCache, _) => self.guarded(|engine| engine.reset_cache()),
+            (Operation::Sleep { level: 1 }, _) => self.rest(Rest::Asleep),
+            (Operation::Pause, Rest::Asleep) => Some(()),
+            (Operation::Pause, _) => self.rest(Rest::Paused),
+            (Operation::Resume, Rest::Asleep) => {
+                return Err(Fault::Invalid("the engine is asleep: wake it".into()));
+            }
+            (Operation::Wake, Rest::Paused) => {
+                return Err(Fault::Invalid("the engine is paused: resume it".into()));
+            }
+            (Operation::Resume | Operation::Wake, _) => self.rest(Rest::Awake),
+            (other, _) => return Err(Fault::Unsupported(format!("this engine has no {other:?}"))),
+        };
+        done.ok_or_else(|| Fault::Failed("the engine has failed".into()))
+    }
+
+    fn rest(&mut self, rest: Rest) -> Option<()> {
+        self.rest = rest;
+        self.guarded(|engine| engine.rest(rest))
     }
 
     fn submit(&mut self, submission: Submission) {
@@ -249,6 +267,9 @@ impl Driver {
         let stream = self.streams.entry(live.stream).or_insert_with(|| Stream::new(outbox));
         stream.live += 1;
         self.live.insert(key, live);
+        if self.rest != Rest::Awake {
+            return self.fail(key, ErrorKind::Overloaded, RESTS.into());
+        }
         if let Some(lora) = extras.lora {
             let message = format!("lora_name: {lora:?} is not served here");
             return self.fail(key, ErrorKind::Invalid, message);

@@ -2,6 +2,7 @@
 //! engines that compute.
 
 use crate::agent::LoadedEngine;
+use crate::door::Door;
 use crate::events::Feeds;
 use crate::metrics::AgentMetrics;
 use crate::service::WorkerHandle;
@@ -9,7 +10,6 @@ use crate::worker::{COMMANDS_MAX, Driver, Reporting, Status};
 use anyhow::Context;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
 use stator_runtime::Lane;
-use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -25,8 +25,8 @@ pub(crate) struct Reports {
     pub(crate) metrics: AgentMetrics,
     /// What the agent tells the fleet.
     pub(crate) record: Arc<watch::Sender<AgentRecord>>,
-    /// What it tells the cluster.
-    pub(crate) readiness: Readiness,
+    /// Whether it takes requests.
+    pub(crate) door: Door,
 }
 
 /// The agent's workers, running.

@@ -336,6 +336,10 @@ impl Engine for Fragile {
     fn reset_cache(&mut self) {
         self.0.reset_cache();
     }
+
+    fn rest(&mut self, rest: engine::Rest) {
+        self.0.rest(rest);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

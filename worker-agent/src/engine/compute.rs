@@ -14,6 +14,9 @@ pub trait Compute: Send {
     /// which is empty. Returns how long the step is to take where time is simulated, zero where
     /// it took its time.
     fn run(&mut self, items: &[Item<'_>], results: &mut Vec<Computed>) -> Duration;
+
+    /// Gives the memory of all KV back until the next step. No block holds any.
+    fn release(&mut self);
 }
 
 /// One sequence's part of a step.

@@ -41,6 +41,11 @@ pub trait Engine: Send {
     /// Forgets all cached prefixes; the next step reports it. What runs is computed again.
     fn reset_cache(&mut self);
 
+    /// Computes in steps, or nothing from now on: what runs stays, and goes on with the same tokens
+    /// after it. One that sleeps has forgotten all cached prefixes too, as after
+    /// [`Engine::reset_cache`].
+    fn rest(&mut self, rest: Rest);
+
     /// Runs one step over what is admitted and writes what happened to `step`, which the caller
     /// has cleared. Leaves it empty when there is nothing to do.
     fn step(&mut self, step: &mut Step);
@@ -50,6 +55,18 @@ pub trait Engine: Send {
 
     /// Sequence hashes of all blocks held, each after the one before it in its prompt.
     fn blocks(&self) -> Vec<SequenceHash>;
+}
+
+/// Whether an engine computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rest {
+    /// It does.
+    #[default]
+    Awake,
+    /// It does not; all KV stays.
+    Paused,
+    /// It does not, and the memory of its KV is given back until it is awake.
+    Asleep,
 }
 
 /// Names a request towards its engine; the driver makes it unique per engine.

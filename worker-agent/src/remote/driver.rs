@@ -6,7 +6,7 @@ use crate::engine::RequestKey;
 use crate::metrics::{Outcome, WorkerGauges};
 use crate::outbox::Outbox;
 use crate::translate;
-use crate::worker::{Command, Prefill, Submission};
+use crate::worker::{Command, Prefill, RESTS, Submission};
 use futures::future::{self, Either};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -22,8 +22,6 @@ use tokio::time::Instant;
 
 /// How often load is reported where nothing changes.
 const BEAT: Duration = Duration::from_secs(1);
-/// Why a request is refused while the engine holds all that it is sent.
-const RESTS: &str = "the engine is paused or asleep";
 
 /// What a rank does now.
 #[derive(Clone, Debug)]

@@ -32,7 +32,6 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(crate) struct Keeper {
     stop: Trigger,
-    drain: Trigger,
     gave_up: oneshot::Receiver<anyhow::Error>,
     orders: mpsc::Sender<Order>,
     task: JoinHandle<()>,
@@ -50,25 +49,18 @@ impl Keeper {
     /// Begins the engine's first life and keeps it serving.
     pub(super) fn start(engine: Engine, ranks: Vec<RankState>, reports: Reports) -> Self {
         let (stop, stopped) = Shutdown::new();
-        let (drain, draining) = Shutdown::new();
         let (give_up, gave_up) = oneshot::channel();
         let (orders, inbox) = mpsc::channel(ORDERS_MAX);
         let task = tokio::spawn(async move {
             let (followers, pages, operations) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
-            let mut keeping =
-                Keeping { engine, ranks, reports, draining, followers, pages, operations };
+            let mut keeping = Keeping { engine, ranks, reports, followers, pages, operations };
             if let Err(error) = keeping.run(inbox, &stopped).await {
                 // The agent may be ending for another reason already.
                 let _ = give_up.send(error);
             }
             keeping.engine.host.stop().await;
         });
-        Self { stop, drain, gave_up, orders, task }
-    }
-
-    /// From now on nothing makes the agent take requests again; said before its record says so.
-    pub(crate) fn drain(&self) {
-        self.drain.set();
+        Self { stop, gave_up, orders, task }
     }
 
     /// Where operations on the engine are asked for.
@@ -100,7 +92,6 @@ struct Keeping {
     engine: Engine,
     ranks: Vec<RankState>,
     reports: Reports,
-    draining: Shutdown,
     followers: JoinSet<()>,
     /// What reads the metrics page of the life that is.
     pages: JoinSet<()>,
@@ -202,7 +193,7 @@ impl Keeping {
             record.profile.handover = said.handover;
             record.profile.needs_prefill = said.needs_prefill;
         });
-        self.tell_whether_requests_are_taken();
+        reports.door.rest(false);
         engine.metrics.lives.inc();
         engine.metrics.up.set(1);
         tracing::info!(%generation, url = &*engine.place.url(), "the engine serves");
@@ -211,23 +202,14 @@ impl Keeping {
     /// Takes requests from now on, or none while the engine rests.
     fn rest(&self, rests: bool) {
         self.engine.probe.resting.store(rests, Ordering::Relaxed);
-        self.tell_whether_requests_are_taken();
-    }
-
-    /// Tells the fleet and the cluster. An agent that drains takes none, whatever its engine does.
-    fn tell_whether_requests_are_taken(&self) {
-        let rests = self.engine.probe.resting.load(Ordering::Relaxed);
-        self.reports.record.send_modify(|record| {
-            record.accepting = !rests && !self.draining.is_set();
-            self.reports.readiness.set(record.accepting && !record.workers.is_empty());
-        });
+        self.reports.door.rest(rests);
     }
 
     /// Ends a life: pickers first, then the requests that it had.
     fn end(&mut self, end: &End) {
         tracing::error!(cause = end.cause, why = end.why, "the engine's life ended");
         self.reports.record.send_modify(|record| record.workers.clear());
-        self.reports.readiness.set(false);
+        self.reports.door.tell();
         self.engine.metrics.up.set(0);
         self.reports.metrics.worker_failures.inc();
         // Dropping them ends them.

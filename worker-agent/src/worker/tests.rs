@@ -18,6 +18,7 @@ struct Fake {
     running: Vec<(Request, u32)>,
     blocks: Vec<SequenceHash>,
     step_time: Duration,
+    rest: Rest,
 }
 
 impl Engine for Fake {
@@ -35,7 +36,7 @@ impl Engine for Fake {
 
     fn step(&mut self, step: &mut Step) {
         assert!(!self.running.iter().any(|(request, _)| request.tokens[0] == POISON), "poisoned");
-        if self.running.is_empty() {
+        if self.running.is_empty() || self.rest != Rest::Awake {
             return;
         }
         (step.ran, step.duration) = (true, self.step_time);
@@ -84,6 +85,10 @@ impl Engine for Fake {
 
     fn reset_cache(&mut self) {
         self.blocks.clear();
+    }
+
+    fn rest(&mut self, rest: Rest) {
+        self.rest = rest;
     }
 }
 
@@ -161,6 +166,12 @@ impl Harness {
         let (sender, receiver) = oneshot::channel();
         self.commands.send(Command::Snapshot(sender)).await.unwrap();
         receiver.await.unwrap()
+    }
+
+    async fn operate(&self, operation: Operation) -> Result<(), Fault> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(Command::Operate(Order { operation, answer })).await.unwrap();
+        answered.await.unwrap()
     }
 
     async fn messages(&self, kind: Kind) -> Vec<Message> {
@@ -285,4 +296,28 @@ async fn load_is_reported_at_most_once_an_interval_and_at_once_when_idle() {
     let last = loads.last().unwrap();
     assert_eq!(Load::decode(&last.payload).unwrap().running, 0);
     assert_eq!(last.number, snapshot.next_sequence);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_outlasts_a_pause_and_a_sleep_and_what_comes_meanwhile_is_refused() {
+    let harness = Harness::start(Duration::from_millis(10));
+    harness.submit(1, 1, 1, 6).await;
+    harness.frame().await;
+    let rests = [
+        (Operation::Pause, Operation::Wake, Operation::Resume),
+        (Operation::Sleep { level: 1 }, Operation::Resume, Operation::Wake),
+    ];
+    for (n, (rest, wrong, right)) in (2..).zip(rests) {
+        assert_eq!(harness.operate(rest).await, Ok(()));
+        harness.submit(n, 1, 1, 1).await;
+        let (_, finish) = harness.answer(n).await;
+        assert_eq!(finish.error_kind(), ErrorKind::Overloaded);
+        assert_eq!(finish.error_message, "the engine is paused or asleep");
+        assert!(matches!(harness.operate(wrong).await, Err(Fault::Invalid(_))));
+        assert_eq!(harness.operate(right).await, Ok(()));
+    }
+    let (rest, finish) = harness.answer(1).await;
+    assert_eq!((rest.last(), finish.reason()), (Some(&6), Reason::Length));
+    let deep = harness.operate(Operation::Sleep { level: 2 }).await.unwrap_err();
+    assert_eq!(deep, Fault::Unsupported("this engine has no Sleep { level: 2 }".into()));
 }

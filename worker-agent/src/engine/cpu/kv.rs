@@ -14,6 +14,7 @@ use crate::engine::pool::BlockId;
 pub(super) struct Kv {
     values: Vec<f32>,
     layout: Layout,
+    blocks: u32,
 }
 
 /// Sizes within a block.
@@ -89,12 +90,28 @@ impl Layout {
 impl Kv {
     /// Room for `blocks` blocks; the system gives the memory as it is written.
     pub(super) fn new(layout: Layout, blocks: u32) -> Result<Self, OutOfMemory> {
-        let block_bytes = layout.block_len() * size_of::<f32>();
-        let error = OutOfMemory { blocks, block_bytes };
-        let len = layout.block_len().checked_mul(blocks as usize).ok_or(error.clone())?;
+        let mut kv = Self { values: Vec::new(), layout, blocks };
+        kv.reserve()?;
+        Ok(kv)
+    }
+
+    /// Has the memory, if it was given back.
+    pub(super) fn reserve(&mut self) -> Result<(), OutOfMemory> {
+        if !self.values.is_empty() {
+            return Ok(());
+        }
+        let (blocks, block_len) = (self.blocks, self.layout.block_len());
+        let error = OutOfMemory { blocks, block_bytes: block_len * size_of::<f32>() };
+        let len = block_len.checked_mul(blocks as usize).ok_or(error.clone())?;
         // Asks first, because the zeroed allocation below ends the process where it fails.
         Vec::<f32>::new().try_reserve_exact(len).map_err(|_| error)?;
-        Ok(Self { values: vec![0.0; len], layout })
+        self.values = vec![0.0; len];
+        Ok(())
+    }
+
+    /// Gives the memory back. Nobody reads or writes a block until it is reserved again.
+    pub(super) fn release(&mut self) {
+        self.values = Vec::new();
     }
 
     pub(super) fn layout(&self) -> &Layout {
@@ -152,4 +169,20 @@ pub(super) struct Place {
     pub(super) slot: usize,
     pub(super) layer: usize,
     pub(super) head: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_given_back_is_there_again_when_it_is_needed() {
+        let layout = Layout { block_size: 16, layers: 1, kv_heads: 1, head_dim: 16 };
+        let mut kv = Kv::new(layout, 3).unwrap();
+        let whole = kv.values.len();
+        kv.release();
+        assert_eq!((whole, kv.values.capacity()), (3 * layout.block_len(), 0));
+        kv.reserve().unwrap();
+        assert_eq!(kv.values.len(), whole);
+    }
 }

@@ -85,6 +85,7 @@ pub struct CpuCompute {
 
 impl Compute for CpuCompute {
     fn run(&mut self, items: &[Item<'_>], results: &mut Vec<Computed>) -> Duration {
+        self.kv.reserve().expect("the memory was there before the engine slept");
         let mut wanted = Vec::new();
         // Each item's first row of logits.
         let mut starts = Vec::with_capacity(items.len());
@@ -110,6 +111,10 @@ impl Compute for CpuCompute {
             results.par_extend(parallel);
         }
         Duration::ZERO
+    }
+
+    fn release(&mut self) {
+        self.kv.release();
     }
 }
 

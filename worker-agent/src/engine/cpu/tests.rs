@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::*;
 use crate::engine::pool::BlockId;
 use crate::engine::testkit::{Answer, Driver, alone, request_with};
-use crate::engine::{Engine, FinishReason, Request, RequestKey, Sampling, TokenLogprobs};
+use crate::engine::{Engine, FinishReason, Request, RequestKey, Rest, Sampling, TokenLogprobs};
 use crate::model_files::ModelFiles;
 
 #[path = "../../../fixtures/random.rs"]
@@ -245,6 +245,22 @@ fn answers_do_not_depend_on_reuse_batch_or_preemption() {
             assert_eq!(essence(driver.answer(9)), essence(driver.answer(0)));
         }
     }
+}
+
+#[test]
+fn an_engine_that_slept_answers_the_same_afterwards() {
+    let request = || telling(1, tokens(5, 40), 12);
+    let fresh = || engine(Arc::new(random_model()), options(20)).unwrap();
+    let mut driver = Driver::new(fresh());
+    driver.submit(request());
+    driver.step();
+    driver.step();
+    driver.engine.rest(Rest::Asleep);
+    assert!(!driver.step());
+    driver.engine.rest(Rest::Awake);
+    driver.run();
+    let expected = &alone(fresh(), request())[&(1, 0)];
+    assert_eq!(essence(driver.answer(1)), essence(expected));
 }
 
 #[test]

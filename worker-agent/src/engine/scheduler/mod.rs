@@ -22,7 +22,7 @@ use self::sequence::Sequence;
 use super::compute::{Compute, Computed, Item};
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::Pool;
-use super::{Engine, Output, Refusal, Request, RequestKey, Step};
+use super::{Engine, Output, Refusal, Request, RequestKey, Rest, Step};
 
 /// An engine around anything that computes. No clock, no threads, no I/O.
 pub struct Scheduler<C> {
@@ -33,6 +33,7 @@ pub struct Scheduler<C> {
     /// In the order of admission: the last is the youngest.
     running: Vec<Sequence>,
     waiting: Queue,
+    rest: Rest,
     /// Reused from step to step.
     results: Vec<Computed>,
 }
@@ -55,6 +56,7 @@ impl<C: Compute> Scheduler<C> {
             pool: Pool::new(options.total_blocks, options.block_size),
             running: Vec::new(),
             waiting: Queue::default(),
+            rest: Rest::Awake,
             results: Vec::new(),
             options,
         })
@@ -250,8 +252,16 @@ impl<C: Compute> Engine for Scheduler<C> {
         self.pool.clear();
     }
 
+    fn rest(&mut self, rest: Rest) {
+        if rest == Rest::Asleep {
+            self.reset_cache();
+            self.compute.release();
+        }
+        self.rest = rest;
+    }
+
     fn step(&mut self, step: &mut Step) {
-        step.ran = self.plan();
+        step.ran = self.rest == Rest::Awake && self.plan();
         if step.ran {
             step.duration = self.compute();
             self.apply(&mut step.outputs);

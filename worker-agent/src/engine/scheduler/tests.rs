@@ -59,6 +59,11 @@ impl Compute for Ledger {
         }
         Duration::ZERO
     }
+
+    /// What is read after it without being written is noticed.
+    fn release(&mut self) {
+        self.slots.fill(0);
+    }
 }
 
 fn options(total_blocks: u32) -> EngineOptions {
@@ -294,6 +299,25 @@ fn resetting_the_cache_is_reported_and_loses_no_request() {
     driver.run();
     let expected = alone(engine(options(100)), steady(1, prompt(0, 9), 20));
     assert_eq!(driver.answers, expected);
+}
+
+#[test]
+fn an_engine_that_rests_computes_nothing_and_goes_on_as_if_it_had_not() {
+    for (rest, held) in [(Rest::Paused, 2), (Rest::Asleep, 0)] {
+        let mut driver = driver(options(100));
+        driver.submit(steady(1, prompt(0, 9), 20));
+        driver.step();
+        driver.engine.rest(rest);
+        driver.submit(steady(2, prompt(3, 30), 20));
+        assert!(!driver.step());
+        assert_eq!((driver.engine.blocks().len(), driver.answers.len()), (held, 1));
+        driver.engine.rest(Rest::Awake);
+        driver.run();
+        for (key, start, len) in [(1, 0, 9), (2, 3, 30)] {
+            let expected = alone(engine(options(100)), steady(key, prompt(start, len), 20));
+            assert_eq!(driver.answer(key).tokens, expected[&(key, 0)].tokens, "{rest:?}");
+        }
+    }
 }
 
 #[test]

@@ -154,6 +154,9 @@ impl Compute for SimCompute {
         results.extend(items.iter().map(|item| self.computed(item)));
         self.timing.step(items.iter().map(|item| item.start..item.end)).div_f64(self.speedup)
     }
+
+    /// There is none.
+    fn release(&mut self) {}
 }
 
 /// Scrambles a number so that neighbours have nothing in common.

@@ -3,6 +3,7 @@ use super::super::metrics::StockMetrics;
 use super::super::place::Place;
 use super::super::testkit::*;
 use super::*;
+use crate::door::Door;
 use crate::events::Feeds;
 use crate::events::publish::Queue;
 use crate::metrics::AgentMetrics;
@@ -20,6 +21,7 @@ struct Bed {
     engine: Arc<Scripted>,
     record: Arc<watch::Sender<AgentRecord>>,
     readiness: Readiness,
+    door: Door,
     life: watch::Receiver<Life>,
     registry: Registry,
 }
@@ -54,12 +56,13 @@ impl Bed {
         let (scripted, metrics) = (Scripted::new([]), AgentMetrics::default());
         scripted.description.lock().events = events;
         let (record, readiness) = (Arc::new(watch::Sender::new(record())), Readiness::default());
+        let door = Door::new(record.clone(), readiness.clone());
         let reports = Reports {
             feeds: Arc::new(Feeds::new(1 << 20, Arc::new(Queue::default()), metrics.clone())),
             load_interval: Duration::from_millis(50),
             metrics,
             record: record.clone(),
-            readiness: readiness.clone(),
+            door: door.clone(),
         };
         let (stock, mut registry) = (StockMetrics::default(), Registry::default());
         stock.register(&mut registry);
@@ -88,7 +91,7 @@ impl Bed {
             life,
         };
         let keeper = Keeper::start(engine, vec![rank], reports);
-        Self { keeper, news, engine: scripted, record, readiness, life: lives, registry }
+        Self { keeper, news, engine: scripted, record, readiness, door, life: lives, registry }
     }
 
     async fn up(&self) {
@@ -200,9 +203,7 @@ async fn what_was_done_to_an_earlier_life_is_nothing_to_the_next() {
 async fn an_agent_that_drains_is_not_made_to_accept() {
     let mut bed = Bed::start();
     bed.lives(true).await;
-    bed.keeper.drain();
-    bed.record.send_modify(|record| record.accepting = false);
-    bed.readiness.set(false);
+    bed.door.drain();
     assert_eq!(bed.order(Operation::Resume).await.await, Ok(Ok(())));
     assert!(!bed.record.borrow().accepting && !bed.readiness.get());
     bed.down().await;
