@@ -340,6 +340,10 @@ impl Engine for Fragile {
     fn rest(&mut self, rest: engine::Rest) {
         self.0.rest(rest);
     }
+
+    fn kv(&mut self) -> &mut dyn engine::SharedKv {
+        self.0.kv()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::pool::BlockId;
+use super::transfer::KvForm;
 use super::{Sampling, TokenLogprobs};
 
 /// Computes tokens: real arithmetic, or a model of its timing.
@@ -17,6 +18,15 @@ pub trait Compute: Send {
 
     /// Gives the memory of all KV back until the next step. No block holds any.
     fn release(&mut self);
+
+    /// What its KV looks like, apart from the tokens of a block.
+    fn form(&self) -> KvForm;
+
+    /// The KV of a full block.
+    fn export(&self, block: BlockId) -> Vec<u8>;
+
+    /// Takes over the KV of a full block, which is as long as blocks are here.
+    fn import(&mut self, block: BlockId, kv: &[u8]);
 }
 
 /// One sequence's part of a step.

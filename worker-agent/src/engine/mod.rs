@@ -13,6 +13,7 @@ pub mod scheduler;
 pub mod sim;
 #[cfg(test)]
 mod testkit;
+pub mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,8 @@ use std::time::Duration;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::KvEvent;
 use stator_protos::load::Load;
+
+use transfer::{BlockKv, KvForm};
 
 pub use options::{EngineOptions, InvalidOption, ModelInfo};
 pub use stator_dialect::{Sampling, TokenLogprobs};
@@ -50,11 +53,46 @@ pub trait Engine: Send {
     /// has cleared. Leaves it empty when there is nothing to do.
     fn step(&mut self, step: &mut Step);
 
+    /// Its KV, to be shared with another engine.
+    fn kv(&mut self) -> &mut dyn SharedKv;
+
     /// Load as of now.
     fn load(&self) -> Load;
 
     /// Sequence hashes of all blocks held, each after the one before it in its prompt.
     fn blocks(&self) -> Vec<SequenceHash>;
+}
+
+/// KV that one engine computes and another one goes on from.
+pub trait SharedKv {
+    /// What both must have alike.
+    fn form(&self) -> KvForm;
+
+    /// Has the whole blocks of a request that was just submitted, with one choice, stay held when
+    /// it ends, until it is cancelled or the cache is reset.
+    fn keep(&mut self, key: RequestKey);
+
+    /// Blocks of it that are held; 0 too where there was no room to keep them.
+    fn kept(&self, key: RequestKey) -> usize;
+
+    /// One of these blocks, counted from the prompt's start.
+    fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv>;
+
+    /// What a request that is not submitted yet would find of its prompt.
+    fn reusable(&self, request: &Request) -> Reusable;
+
+    /// Takes blocks in that follow the first `first` of a request's prompt, as cached prefix; how
+    /// many. The first one ends it whose form or checksum is wrong, or for which there is no room.
+    fn import(&mut self, request: &Request, first: usize, blocks: &[BlockKv]) -> usize;
+}
+
+/// Leading blocks of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reusable {
+    /// Those that are here.
+    pub held: usize,
+    /// Those that need not be computed where they are here.
+    pub blocks: usize,
 }
 
 /// Whether an engine computes.

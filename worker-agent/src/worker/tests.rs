@@ -1,5 +1,6 @@
 use super::*;
-use crate::engine::{Finish, FinishReason, Output};
+use crate::engine::transfer::{BlockKv, KvForm};
+use crate::engine::{Finish, FinishReason, Output, Reusable, SharedKv};
 use crate::events::publish::{Message, Queue};
 use crate::in_flight::InFlight;
 use crate::outbox::Route;
@@ -19,6 +20,7 @@ struct Fake {
     blocks: Vec<SequenceHash>,
     step_time: Duration,
     rest: Rest,
+    kept: Vec<RequestKey>,
 }
 
 impl Engine for Fake {
@@ -32,6 +34,7 @@ impl Engine for Fake {
 
     fn cancel(&mut self, key: RequestKey) {
         self.running.retain(|(request, _)| request.key != key);
+        self.kept.retain(|kept| *kept != key);
     }
 
     fn step(&mut self, step: &mut Step) {
@@ -89,6 +92,38 @@ impl Engine for Fake {
 
     fn rest(&mut self, rest: Rest) {
         self.rest = rest;
+    }
+
+    fn kv(&mut self) -> &mut dyn SharedKv {
+        self
+    }
+}
+
+/// Two blocks of a byte each for every prompt that is kept.
+impl SharedKv for Fake {
+    fn form(&self) -> KvForm {
+        KvForm { fingerprint: 1, block_bytes: 1 }
+    }
+
+    fn keep(&mut self, key: RequestKey) {
+        self.kept.push(key);
+    }
+
+    fn kept(&self, key: RequestKey) -> usize {
+        2 * usize::from(self.kept.contains(&key))
+    }
+
+    fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv> {
+        let here = block < self.kept(key);
+        here.then(|| BlockKv { kv: vec![block as u8], checksum: key.0 })
+    }
+
+    fn reusable(&self, _: &Request) -> Reusable {
+        Reusable { held: 0, blocks: 0 }
+    }
+
+    fn import(&mut self, _: &Request, _: usize, _: &[BlockKv]) -> usize {
+        0
     }
 }
 

@@ -77,6 +77,10 @@ impl Layout {
         self.layers * self.layer_len()
     }
 
+    pub(super) fn block_bytes(&self) -> usize {
+        self.block_len() * size_of::<f32>()
+    }
+
     fn keys_at(&self, block: BlockId, layer: usize, head: usize) -> usize {
         let layer_start = block.0 as usize * self.block_len() + layer * self.layer_len();
         layer_start + head * self.keys_len()
@@ -101,7 +105,7 @@ impl Kv {
             return Ok(());
         }
         let (blocks, block_len) = (self.blocks, self.layout.block_len());
-        let error = OutOfMemory { blocks, block_bytes: block_len * size_of::<f32>() };
+        let error = OutOfMemory { blocks, block_bytes: self.layout.block_bytes() };
         let len = block_len.checked_mul(blocks as usize).ok_or(error.clone())?;
         // Asks first, because the zeroed allocation below ends the process where it fails.
         Vec::<f32>::new().try_reserve_exact(len).map_err(|_| error)?;
@@ -116,6 +120,21 @@ impl Kv {
 
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// All of a block, little-endian.
+    pub(super) fn export(&self, block: BlockId) -> Vec<u8> {
+        let values = &self.values[block.0 as usize * self.layout.block_len()..];
+        values[..self.layout.block_len()].iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    /// Writes all of a block, as it was exported elsewhere.
+    pub(super) fn import(&mut self, block: BlockId, kv: &[u8]) {
+        let start = block.0 as usize * self.layout.block_len();
+        let (sent, _) = kv.as_chunks();
+        for (value, bytes) in self.values[start..].iter_mut().zip(sent) {
+            *value = f32::from_le_bytes(*bytes);
+        }
     }
 
     /// Writes the key and value of one head at one slot.

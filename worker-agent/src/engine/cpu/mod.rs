@@ -32,8 +32,10 @@ use self::kv::{Kv, Layout};
 use self::model::{Activations, Logits};
 use super::compute::{Compute, Computed, Item};
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
+use super::pool::BlockId;
 use super::sampling::{self, Scratch};
 use super::scheduler::Scheduler;
+use super::transfer::KvForm;
 use crate::model_files::ModelFiles;
 
 /// Drawing from fewer logits than this is done on the calling thread.
@@ -83,9 +85,15 @@ pub struct CpuCompute {
     activations: Activations,
 }
 
+impl CpuCompute {
+    fn reserve(&mut self) {
+        self.kv.reserve().expect("the memory was there before the engine slept");
+    }
+}
+
 impl Compute for CpuCompute {
     fn run(&mut self, items: &[Item<'_>], results: &mut Vec<Computed>) -> Duration {
-        self.kv.reserve().expect("the memory was there before the engine slept");
+        self.reserve();
         let mut wanted = Vec::new();
         // Each item's first row of logits.
         let mut starts = Vec::with_capacity(items.len());
@@ -115,6 +123,20 @@ impl Compute for CpuCompute {
 
     fn release(&mut self) {
         self.kv.release();
+    }
+
+    fn form(&self) -> KvForm {
+        let block_bytes = self.kv.layout().block_bytes();
+        KvForm { fingerprint: self.model.fingerprint, block_bytes }
+    }
+
+    fn export(&self, block: BlockId) -> Vec<u8> {
+        self.kv.export(block)
+    }
+
+    fn import(&mut self, block: BlockId, kv: &[u8]) {
+        self.reserve();
+        self.kv.import(block, kv);
     }
 }
 

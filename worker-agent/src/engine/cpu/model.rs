@@ -12,12 +12,15 @@ use super::weights::Weights;
 use crate::engine::ModelInfo;
 use crate::engine::compute::Item;
 use crate::model_files::ModelFiles;
+use xxhash_rust::xxh3::Xxh3;
 
 /// A model in memory, to be shared by any number of engines.
 #[derive(Debug)]
 pub struct Model {
     pub(super) config: Config,
     pub(super) isa: Isa,
+    /// Equal where the model and the arithmetic are.
+    pub(super) fingerprint: u64,
     rope: Rope,
     /// `None` where the head is also the embedding.
     embedding: Option<Matrix>,
@@ -71,8 +74,10 @@ impl Model {
             false => (Some(embedding), weights.matrix(hidden, &[("lm_head.weight", vocab)])?),
         };
         let layers = (0..config.layers).map(|i| Layer::load(&weights, &config, i));
+        let isa = Isa::detect();
         Ok(Self {
-            isa: Isa::detect(),
+            isa,
+            fingerprint: fingerprint(files, isa),
             rope: Rope::new(config.head_dim, config.rope_theta, config.rope_scaling),
             embedding,
             layers: layers.collect::<Result<_, _>>()?,
@@ -277,6 +282,18 @@ fn start(values: &mut Vec<f32>, rows: usize, width: usize, bias: Option<&[f32]>)
             row[bias.len()..].fill(0.0);
         }
     }
+}
+
+/// Of all that decides what the KV of a token is.
+fn fingerprint(files: &ModelFiles, isa: Isa) -> u64 {
+    let mut hash = Xxh3::new();
+    let decides = |name: &&str| *name == "config.json" || name.ends_with(".safetensors");
+    for name in files.names().filter(decides) {
+        hash.update(name.as_bytes());
+        hash.update(&files.get(name).unwrap_or_default());
+    }
+    hash.update(format!("{isa:?}").as_bytes());
+    hash.digest()
 }
 
 impl Layer {

@@ -248,6 +248,38 @@ fn answers_do_not_depend_on_reuse_batch_or_preemption() {
 }
 
 #[test]
+fn answers_do_not_depend_on_which_engine_computed_the_prompt() {
+    for name in MODELS {
+        let model = Arc::new(model(name));
+        let fresh = || Driver::new(engine(model.clone(), options(32)).unwrap());
+        let (mut prefill, mut decode) = (fresh(), fresh());
+        let request = telling(1, tokens(3, 70), 20);
+        prefill.submit(Request { sampling: telling(1, vec![1], 1).sampling, ..request.clone() });
+        prefill.engine.kv().keep(request.key);
+        while prefill.step() {}
+        let kv = prefill.engine.kv();
+        let blocks: Vec<_> = (0..4).map(|n| kv.export(request.key, n).unwrap()).collect();
+        assert_eq!(decode.engine.kv().import(&request, 0, &blocks), 4);
+        decode.submit(request.clone());
+        decode.run();
+        assert_eq!(decode.answer(1).cached_tokens(), 64);
+        let expected = &alone(engine(model.clone(), options(32)).unwrap(), request)[&(1, 0)];
+        assert_eq!(essence(decode.answer(1)), essence(expected), "{name}");
+    }
+}
+
+#[test]
+fn kv_of_another_model_or_another_block_size_is_of_another_form() {
+    let form = |name: &str, block_size| {
+        let options = EngineOptions { block_size, ..options(8) };
+        engine(Arc::new(model(name)), options).unwrap().kv().form()
+    };
+    assert_eq!(form("llama", 16), form("llama", 16));
+    assert_ne!(form("llama", 16).fingerprint, form("llama", 8).fingerprint);
+    assert_ne!(form("llama", 16).fingerprint, form("qwen2", 16).fingerprint);
+}
+
+#[test]
 fn an_engine_that_slept_answers_the_same_afterwards() {
     let request = || telling(1, tokens(5, 40), 12);
     let fresh = || engine(Arc::new(random_model()), options(20)).unwrap();

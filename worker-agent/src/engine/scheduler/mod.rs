@@ -9,20 +9,25 @@
 
 mod queue;
 mod sequence;
+mod shared;
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::load::Load;
 
 use self::queue::Queue;
 use self::sequence::Sequence;
+use self::shared::Kept;
 use super::compute::{Compute, Computed, Item};
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::Pool;
-use super::{Engine, Output, Refusal, Request, RequestKey, Rest, Step};
+use super::{Engine, Output, Refusal, Request, RequestKey, Rest, SharedKv, Step};
 
 /// An engine around anything that computes. No clock, no threads, no I/O.
 pub struct Scheduler<C> {
@@ -34,6 +39,8 @@ pub struct Scheduler<C> {
     running: Vec<Sequence>,
     waiting: Queue,
     rest: Rest,
+    /// Requests whose blocks stay held when they end, and those that are.
+    kept: FxHashMap<RequestKey, Kept>,
     /// Reused from step to step.
     results: Vec<Computed>,
 }
@@ -57,6 +64,7 @@ impl<C: Compute> Scheduler<C> {
             running: Vec::new(),
             waiting: Queue::default(),
             rest: Rest::Awake,
+            kept: FxHashMap::default(),
             results: Vec::new(),
             options,
         })
@@ -197,6 +205,7 @@ impl<C: Compute> Scheduler<C> {
     fn apply(&mut self, outputs: &mut Vec<Output>) {
         let block_size = self.options.block_size as usize;
         let context_length = self.context_length() as usize;
+        let mut room = self.room_to_keep();
         let mut results = self.results.drain(..);
         let mut finished = false;
         for sequence in self.running.iter_mut().filter(|sequence| sequence.chunk > 0) {
@@ -210,6 +219,10 @@ impl<C: Compute> Scheduler<C> {
             }
             let output = sequence.push(token, computed, &self.model, context_length);
             if output.finish.is_some() {
+                if let Some(kept) = self.kept.get_mut(&output.key) {
+                    *kept = sequence.keep(&mut self.pool, block_size, room);
+                    room -= kept.blocks.len();
+                }
                 sequence.release(&mut self.pool);
                 sequence.ended = true;
                 finished = true;
@@ -236,6 +249,9 @@ impl<C: Compute> Engine for Scheduler<C> {
     fn cancel(&mut self, key: RequestKey) {
         self.waiting.remove(key);
         let pool = &mut self.pool;
+        if let Some(kept) = self.kept.remove(&key) {
+            kept.release(pool);
+        }
         self.running.retain_mut(|sequence| {
             let keep = sequence.key() != key;
             if !keep {
@@ -248,6 +264,9 @@ impl<C: Compute> Engine for Scheduler<C> {
     fn reset_cache(&mut self) {
         while !self.running.is_empty() {
             self.preempt_youngest();
+        }
+        for kept in self.kept.values_mut() {
+            std::mem::take(kept).release(&mut self.pool);
         }
         self.pool.clear();
     }
@@ -267,6 +286,10 @@ impl<C: Compute> Engine for Scheduler<C> {
             self.apply(&mut step.outputs);
         }
         self.pool.drain_events(&mut step.events);
+    }
+
+    fn kv(&mut self) -> &mut dyn SharedKv {
+        self
     }
 
     fn load(&self) -> Load {

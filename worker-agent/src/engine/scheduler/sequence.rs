@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stator_protos::hash::{HashSeed, SequenceHash, block_hash, next_sequence_hash};
 
+use super::shared::Kept;
 use crate::engine::compute::{Computed, Draw, Item};
 use crate::engine::pool::{BlockId, Pool};
 use crate::engine::{
@@ -138,6 +139,18 @@ impl Sequence {
         let block = pool.allocate();
         self.blocks.extend(block);
         block.is_some()
+    }
+
+    /// Hands its full blocks over, if they are at most `room`; the rest is given back.
+    pub(super) fn keep(&mut self, pool: &mut Pool, block_size: usize, room: usize) -> Kept {
+        let full = self.computed / block_size;
+        if full > room {
+            return Kept::default();
+        }
+        let rest = self.blocks.split_off(full);
+        rest.into_iter().rev().for_each(|block| pool.release(block));
+        let blocks = std::mem::take(&mut self.blocks);
+        Kept { blocks, hashes: self.hashes[..full].to_vec() }
     }
 
     /// Gives all blocks back; what is cached of them stays reusable for a while.

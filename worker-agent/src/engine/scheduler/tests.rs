@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::FinishReason;
+use crate::engine::pool::BlockId;
 use crate::engine::testkit::{Answer, Driver, alone, request, request_with};
+use crate::engine::transfer::KvForm;
 use crate::engine::{Sampling, TokenLogprobs};
 
 const VOCAB: u32 = 100;
@@ -12,7 +14,7 @@ const EOS: u32 = 0;
 
 /// Arithmetic whose KV is a checksum of the tokens up to a slot: it notices when a sequence reads
 /// a slot that was never written for it, or that another has overwritten.
-struct Ledger {
+pub(super) struct Ledger {
     block_size: usize,
     slots: Vec<u64>,
 }
@@ -64,29 +66,45 @@ impl Compute for Ledger {
     fn release(&mut self) {
         self.slots.fill(0);
     }
+
+    fn form(&self) -> KvForm {
+        KvForm { fingerprint: 7, block_bytes: self.block_size * 8 }
+    }
+
+    fn export(&self, block: BlockId) -> Vec<u8> {
+        let slots = &self.slots[block.0 as usize * self.block_size..][..self.block_size];
+        slots.iter().flat_map(|slot| slot.to_le_bytes()).collect()
+    }
+
+    fn import(&mut self, block: BlockId, kv: &[u8]) {
+        let slots = &mut self.slots[block.0 as usize * self.block_size..];
+        for (slot, bytes) in slots.iter_mut().zip(kv.as_chunks().0) {
+            *slot = u64::from_le_bytes(*bytes);
+        }
+    }
 }
 
-fn options(total_blocks: u32) -> EngineOptions {
+pub(super) fn options(total_blocks: u32) -> EngineOptions {
     EngineOptions { block_size: 4, total_blocks, ..EngineOptions::default() }
 }
 
-fn engine(options: EngineOptions) -> Scheduler<Ledger> {
+pub(super) fn engine(options: EngineOptions) -> Scheduler<Ledger> {
     let block_size = options.block_size as usize;
     let slots = vec![0; options.total_blocks as usize * block_size];
     let model = ModelInfo { context_length: 64, vocab_size: VOCAB, eos_token_ids: vec![EOS] };
     Scheduler::new(Ledger { block_size, slots }, model, options).unwrap()
 }
 
-fn driver(options: EngineOptions) -> Driver<Scheduler<Ledger>> {
+pub(super) fn driver(options: EngineOptions) -> Driver<Scheduler<Ledger>> {
     Driver::new(engine(options))
 }
 
-fn prompt(start: u32, len: usize) -> Vec<u32> {
+pub(super) fn prompt(start: u32, len: usize) -> Vec<u32> {
     (start..).map(|i| 1 + i % 99).take(len).collect()
 }
 
 /// Generates exactly `max_tokens`.
-fn steady(key: u64, tokens: Vec<u32>, max_tokens: u32) -> Request {
+pub(super) fn steady(key: u64, tokens: Vec<u32>, max_tokens: u32) -> Request {
     let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
     request_with(key, tokens, sampling)
 }

@@ -14,7 +14,9 @@ use stator_protos::hash::{HashSeed, block_hash};
 use super::TokenLogprobs;
 use super::compute::{Compute, Computed, Draw, Item};
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
+use super::pool::BlockId;
 use super::scheduler::Scheduler;
+use super::transfer::KvForm;
 use stator_engine_timing::Timing;
 
 /// Tokens at the end of the prompt that decide the answer.
@@ -157,6 +159,17 @@ impl Compute for SimCompute {
 
     /// There is none.
     fn release(&mut self) {}
+
+    /// Blocks have no KV, and those of all simulated engines are alike.
+    fn form(&self) -> KvForm {
+        KvForm { fingerprint: u64::from(self.vocab_size), block_bytes: 0 }
+    }
+
+    fn export(&self, _: BlockId) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn import(&mut self, _: BlockId, _: &[u8]) {}
 }
 
 /// Scrambles a number so that neighbours have nothing in common.

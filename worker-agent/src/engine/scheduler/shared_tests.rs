@@ -1,0 +1,142 @@
+use proptest::prelude::*;
+
+use super::tests::{Ledger, driver, engine, options, prompt, steady};
+use super::*;
+use crate::engine::testkit::{Driver, alone};
+use crate::engine::transfer::{Assembly, BlockKv};
+
+type Side = Driver<Scheduler<Ledger>>;
+
+/// Has one engine compute a prompt for the other, which takes over what it has not; `damage` is
+/// what becomes of it on the way. Returns how many blocks were on their way and how many arrived.
+fn hand_over(
+    prefill: &mut Side,
+    decode: &mut Side,
+    (request, damage): (&Request, impl FnOnce(&mut Vec<BlockKv>)),
+) -> (usize, usize) {
+    let reusable = decode.engine.reusable(request);
+    let prompt = Request { key: RequestKey(request.key.0 + 1000), ..request.clone() };
+    let key = prompt.key;
+    prefill.submit(Request { sampling: steady(0, vec![1], 1).sampling, ..prompt });
+    prefill.engine.keep(key);
+    while prefill.step() {}
+    let kept = prefill.engine.kept(key);
+    let wanted = reusable.held..reusable.blocks.min(kept).max(reusable.held);
+    let mut assembly = Assembly::new(decode.engine.form(), reusable.held as u32, wanted.len());
+    for number in wanted.clone() {
+        let block = prefill.engine.export(key, number).unwrap();
+        for (range, checksum) in block.pieces() {
+            assembly.push(number as u32, &block.kv[range], checksum).unwrap();
+        }
+    }
+    prefill.engine.cancel(key);
+    let mut blocks = assembly.blocks();
+    damage(&mut blocks);
+    (wanted.len(), decode.engine.import(request, reusable.held, &blocks))
+}
+
+#[test]
+fn a_prompt_is_computed_by_one_engine_and_answered_by_another() {
+    let (mut prefill, mut decode) = (driver(options(40)), driver(options(40)));
+    let request = steady(1, prompt(0, 18), 9);
+    assert_eq!(hand_over(&mut prefill, &mut decode, (&request, |_| ())), (4, 4));
+    decode.submit(request.clone());
+    decode.run();
+    assert_eq!(decode.answer(1).cached_tokens(), 16);
+    assert_eq!(decode.answer(1).tokens, alone(engine(options(40)), request)[&(1, 0)].tokens);
+    // What is there already is not sent again.
+    let longer = steady(2, prompt(0, 30), 9);
+    assert_eq!(hand_over(&mut prefill, &mut decode, (&longer, |_| ())), (3, 3));
+    prefill.run();
+}
+
+#[test]
+fn a_damaged_block_and_those_behind_it_are_misses() {
+    type Damage = fn(&mut Vec<BlockKv>);
+    let damages: [(Damage, usize); 4] = [
+        (|blocks| blocks[2].kv[3] ^= 1, 2),
+        (|blocks| blocks.swap(0, 1), 0),
+        (|blocks| blocks[3].kv.truncate(8), 3),
+        (|blocks| blocks[1].checksum ^= 1 << 63, 1),
+    ];
+    for (damage, arrived) in damages {
+        let (mut prefill, mut decode) = (driver(options(40)), driver(options(40)));
+        let request = steady(1, prompt(0, 18), 9);
+        assert_eq!(hand_over(&mut prefill, &mut decode, (&request, damage)), (4, arrived));
+        decode.submit(request.clone());
+        decode.run();
+        assert_eq!(decode.answer(1).cached_tokens(), arrived as u32 * 4);
+        assert_eq!(decode.answer(1).tokens, alone(engine(options(40)), request)[&(1, 0)].tokens);
+    }
+}
+
+#[test]
+fn what_is_kept_is_held_until_it_is_cancelled_or_the_cache_is_reset() {
+    let mut driver = driver(options(12));
+    let keep = |driver: &mut Side, key, len| {
+        driver.submit(steady(key, prompt(key as u32 * 5, len), 1));
+        driver.engine.keep(RequestKey(key));
+        while driver.step() {}
+        driver.engine.kept(RequestKey(key))
+    };
+    assert_eq!(keep(&mut driver, 1, 18), 4);
+    assert_eq!(driver.engine.load().used_blocks, 4);
+    // At most half of the blocks are.
+    assert_eq!(keep(&mut driver, 2, 18), 0);
+    assert_eq!(keep(&mut driver, 3, 9), 2);
+    driver.engine.cancel(RequestKey(1));
+    assert_eq!((driver.engine.load().used_blocks, keep(&mut driver, 4, 18)), (2, 4));
+    driver.engine.reset_cache();
+    assert_eq!(
+        (driver.engine.kept(RequestKey(3)), driver.engine.export(RequestKey(3), 0)),
+        (0, None)
+    );
+    driver.run();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Whatever else two engines compute, and whatever is forgotten or damaged on the way: each
+    /// answer is that of a lone engine, and all blocks come back.
+    #[test]
+    fn pairs_answer_as_lone_engines_do(
+        requests in prop::collection::vec((0..3_u32, 1..40_usize, 1..20_u32, 0..6_usize), 1..12),
+        totals in (20..40_u32, 12..40_u32),
+        steps in 0..8_usize,
+    ) {
+        let (mut prefill, mut decode) = (driver(options(totals.0)), driver(options(totals.1)));
+        let mut asked = Vec::new();
+        for (key, (start, len, max_tokens, fate)) in (0..).zip(requests) {
+            let request = steady(key, prompt(start * 7, len), max_tokens);
+            if len + 1 >= totals.1.min(totals.0) as usize * 4 {
+                continue;
+            }
+            hand_over(&mut prefill, &mut decode, (&request, |blocks: &mut Vec<BlockKv>| match fate {
+                0 => blocks.clear(),
+                1 => blocks.iter_mut().skip(1).for_each(|block| block.checksum += 1),
+                _ => {}
+            }));
+            if fate == 2 {
+                prefill.engine.reset_cache();
+            }
+            if fate == 3 {
+                decode.engine.reset_cache();
+            }
+            decode.submit(request.clone());
+            asked.push(request);
+            for _ in 0..steps {
+                decode.step();
+            }
+        }
+        decode.run();
+        prefill.run();
+        for request in asked {
+            let context_length = Some(totals.1 * 4);
+            let ample = EngineOptions { context_length, ..options(1000) };
+            let key = (request.key.0, 0);
+            let expected = alone(engine(ample), request);
+            prop_assert_eq!(&decode.answers[&key].tokens, &expected[&key].tokens);
+        }
+    }
+}
