@@ -2,7 +2,7 @@
 //! agent's own process, and dies with it.
 
 use crate::agents::{accepted, answer, completion, operate, proxy, record, snapshot};
-use crate::lifecycle::{agent, gauge_becomes};
+use crate::lifecycle::{agent, gauge, gauge_becomes};
 use crate::suite::{
     Mortal, Tested, a_client_that_hangs_up_stops_the_engine,
     a_pause_holds_what_runs_and_forgets_nothing, a_reset_cache_is_known_to_be_empty,
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use tonic::transport::Channel;
 
 /// Steps and blocks of another size give the same tokens.
-const ALONE: [&str; 4] =
+pub(crate) const ALONE: [&str; 4] =
     ["--model-name=tiny", "--workers=1", "--max-batched-tokens=48", "--block-size=512"];
 
 /// An agent, and one beside it whose engine answers alone.
@@ -35,26 +35,28 @@ struct Builtin {
     alone: Up,
 }
 
-/// A process of the agent.
-struct Life {
-    process: Process,
-    client: WorkerClient<Channel>,
+/// A process of an agent.
+pub(crate) struct Life {
+    pub(crate) process: Process,
+    pub(crate) client: WorkerClient<Channel>,
     metrics: Client,
-    record: AgentRecord,
+    pub(crate) record: AgentRecord,
     /// What its events tell of its blocks, up to the batch of the number `heard`.
     told: HashSet<SequenceHash>,
     heard: u64,
 }
 
 impl Life {
-    async fn begin(home: &Path) -> Self {
+    pub(crate) async fn begin(home: &Path, id: &str, further: &[&str]) -> Self {
         let flags = [
+            format!("--agent-id={id}"),
             format!("--model-name={MODEL}"),
             format!("--block-size={BLOCK_SIZE}"),
             format!("--total-blocks={TOTAL_BLOCKS}"),
             format!("--context-length={CONTEXT}"),
         ];
-        let flags = flags.iter().map(String::as_str).chain(["--workers=1", "--agent-id=builtin"]);
+        let flags = flags.iter().map(String::as_str).chain(["--workers=1"]);
+        let flags = flags.chain(further.iter().copied());
         let dir = format!("--discovery-dir={}", home.display());
         let mut process = agent(&dir, &flags.collect::<Vec<_>>());
         let side = process.event("side server listening").await;
@@ -63,6 +65,23 @@ impl Life {
         let record = record(&mut client).await;
         let metrics = Client::new(side["address"].as_str().unwrap().parse().unwrap());
         Self { process, client, metrics, record, told: HashSet::new(), heard: 0 }
+    }
+
+    /// A number on its page.
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        gauge(&self.metrics, &format!("stator_agent_{series}")).await.unwrap_or(0.0)
+    }
+
+    /// Waits until a number on its page is this.
+    pub(crate) async fn shows(&self, series: &str, value: f64) {
+        gauge_becomes(&self.metrics, &format!("stator_agent_{series}"), value).await;
+    }
+
+    /// Waits until it has no request, and no block in use.
+    pub(crate) async fn has_released_all(&self) {
+        for gauge in ["requests_running", "requests_waiting", "kv_blocks_used"] {
+            self.shows(gauge, 0.0).await;
+        }
     }
 
     /// Follows one event.
@@ -104,9 +123,7 @@ impl Tested for Builtin {
     }
 
     async fn has_released_all(&self) {
-        for gauge in ["requests_running", "requests_waiting", "kv_blocks_used"] {
-            gauge_becomes(&self.life.metrics, &format!("stator_agent_{gauge}"), 0.0).await;
-        }
+        self.life.has_released_all().await;
     }
 
     async fn operate(&mut self, operation: &[&str]) -> (bool, String) {
@@ -120,7 +137,7 @@ impl Mortal for Builtin {
     }
 
     async fn recovers(&mut self) {
-        self.life = Life::begin(&self.home).await;
+        self.life = Life::begin(&self.home, "builtin", &[]).await;
     }
 
     async fn generation(&mut self) -> Generation {
@@ -131,7 +148,7 @@ impl Mortal for Builtin {
 #[tokio::test]
 async fn the_built_in_engine_is_known_by_its_events_and_comes_back_when_it_dies() {
     let home = tempfile::tempdir().unwrap();
-    let (life, alone) = (Life::begin(home.path()).await, up(&ALONE).await);
+    let (life, alone) = (Life::begin(home.path(), "builtin", &[]).await, up(&ALONE).await);
     let mut agent = Builtin { home: home.path().to_owned(), life, alone };
     let (_proxy, client) = proxy(home.path(), &[]).await;
 

@@ -16,6 +16,7 @@ mod fleet;
 mod image;
 mod lifecycle;
 mod openai;
+mod pair;
 mod pool_rules;
 mod ranks;
 mod sglang;

@@ -6,18 +6,22 @@ use crate::crew::{Crew, Engines};
 use crate::door::Door;
 use crate::engine::Engine;
 use crate::events::{Feeds, publish, replay};
+use crate::fetch;
 use crate::identity;
 use crate::listen::{self, Listener};
-use crate::metrics::AgentMetrics;
+use crate::metrics::{AgentMetrics, PairMetrics};
 use crate::operations;
+use crate::peers::Peers;
 use crate::remote;
 use crate::service::{self, Service};
+use crate::worker::Pairing;
 use crate::workers::{self, Reports, Workers};
 use anyhow::Context;
 use stator_discovery::Registration;
-use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord, WorkerRecord};
+use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord, Role, WorkerRecord};
 use stator_protos::worker::ModelFile;
 use stator_protos::worker::operations_server::OperationsServer;
+use stator_protos::worker::transfers_server::TransfersServer;
 use stator_protos::worker::worker_server::WorkerServer;
 use stator_protos::{Generation, WorkerRank};
 use stator_runtime::metrics::Metrics;
@@ -131,7 +135,7 @@ pub async fn start(
 /// Binds the planes, starts the workers, registers them and serves.
 async fn launch(
     settings: AgentSettings,
-    crew: Crew,
+    mut crew: Crew,
     side: Side,
     shutdown: Shutdown,
 ) -> anyhow::Result<Running> {
@@ -143,6 +147,9 @@ async fn launch(
     let last_life = registration.previous(&agent_id).await;
     let last_life = last_life.and_then(|was| was.workers.iter().map(|w| w.generation).max());
     let generation = identity::generation(SystemTime::now(), last_life);
+    if settings.profile.role == Role::Prefill {
+        crew.offer_kv();
+    }
     let record = planes.record(&settings, &crew, (agent_id, generation));
     let (record_sender, record_receiver) = watch::channel(record.clone());
     let record_sender = Arc::new(record_sender);
@@ -158,7 +165,10 @@ async fn launch(
         door: door.clone(),
     };
     let (workers, keeper) = match crew.engines {
-        Engines::Own(engines) => (Workers::start(engines, &record.workers, &reports)?, None),
+        Engines::Own(engines) => {
+            let pairing = pairing(&settings, &side.metrics);
+            (Workers::start(engines, &record.workers, &reports, &pairing)?, None)
+        }
         Engines::Stock(engine) => {
             let dial = settings.access.dial.clone();
             let (workers, keeper) = engine.run(&record.workers, &reports, dial)?;
@@ -229,6 +239,18 @@ async fn launch(
     );
     let task = tokio::spawn(tasks.until(shutdown, settings.drain_timeout));
     Ok(Running { record, metrics_address: side.address, task })
+}
+
+/// How engines here share requests with those of other agents.
+fn pairing(settings: &AgentSettings, metrics: &Metrics) -> Pairing {
+    let counted = PairMetrics::default();
+    metrics.register(|registry| counted.register(registry));
+    Pairing {
+        hands_over: settings.profile.role == Role::Prefill,
+        peers: Arc::new(Peers::new(settings.access.dial.clone())),
+        timeout: settings.prefill_timeout,
+        metrics: counted,
+    }
 }
 
 /// The side server, which is there before the engines are.
@@ -411,6 +433,7 @@ async fn serve(
     (agent, operations): (Arc<service::Agent>, operations::Service),
     ended: Shutdown,
 ) {
+    let transfers = TransfersServer::new(fetch::Service(agent.clone()));
     let service = WorkerServer::new(Service(agent)).max_decoding_message_size(MAX_INPUT_BYTES);
     let router = tonic::transport::Server::builder()
         // One stream carries everything of a client: its window is the connection's, and large
@@ -420,6 +443,7 @@ async fn serve(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(service)
+        .add_service(transfers)
         .add_service(OperationsServer::new(operations));
     let served = match listener {
         Listener::Tcp(listener) => {

@@ -310,6 +310,8 @@ pub struct AgentSettings {
     pub event_log_bytes: usize,
     /// Shortest time between two load reports of a busy worker.
     pub load_interval: Duration,
+    /// Longest wait of an engine in this process for a prefill worker and its KV.
+    pub prefill_timeout: Duration,
     /// Requests that one client stream may have running.
     pub max_requests_per_stream: usize,
     /// Longest wait for running requests at shutdown.
@@ -381,9 +383,12 @@ impl TryFrom<AgentArgs> for AgentSettings {
         };
         faults.0.extend(profile_faults(&profile));
         let listen = faults.keep_one(listen(&planes.listen));
+        let role = stock.role.into();
+        let prefill_timeout = Duration::from_millis(stock.prefill_timeout_ms);
         let engine = match engine.engine.stock() {
             None => {
                 faults.0.extend(stock.faults_without_engine());
+                faults.range("prefill-timeout-ms", stock.prefill_timeout_ms, 1, 3_600_000);
                 EngineSettings::try_from(engine).map(Runs::Own)
             }
             Some(kind) => {
@@ -392,8 +397,8 @@ impl TryFrom<AgentArgs> for AgentSettings {
             }
         };
         let engine = faults.keep(engine);
-        if let (Some(engine), Some(listen)) = (&engine, &listen) {
-            faults.0.extend(place_fault(&planes, listen, engine.role()));
+        if let (Some(_), Some(listen)) = (&engine, &listen) {
+            faults.0.extend(place_fault(&planes, listen, role));
         }
         let access = access.access(listen.as_ref(), &mut faults.0);
         for (flag, endpoint) in
@@ -417,7 +422,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
         };
         Ok(Self {
             event_log_bytes: planes.event_log_bytes as usize,
-            profile: ProfileRecord { role: engine.role(), ..profile },
+            profile: ProfileRecord { role, ..profile },
             engine,
             listen,
             access,
@@ -429,18 +434,10 @@ impl TryFrom<AgentArgs> for AgentSettings {
             discovery,
             lease: Duration::from_millis(planes.lease_ms),
             load_interval: Duration::from_millis(planes.load_interval_ms),
+            prefill_timeout,
             max_requests_per_stream: planes.max_requests_per_stream as usize,
             drain_timeout: Duration::from_secs(planes.drain_timeout_s),
         })
-    }
-}
-
-impl Runs {
-    fn role(&self) -> Role {
-        match self {
-            Self::Own(_) => Role::Aggregated,
-            Self::Stock(stock) => stock.role,
-        }
     }
 }
 

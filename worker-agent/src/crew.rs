@@ -2,6 +2,7 @@
 
 use crate::agent::{Loaded, LoadedEngine};
 use crate::remote;
+use crate::worker::Handover;
 use stator_protos::discovery::{ModelRecord, ProfileRecord};
 
 /// Engines, and what the fleet must know of them.
@@ -34,6 +35,18 @@ pub(crate) enum Engines {
     Own(Vec<LoadedEngine>),
     /// A process of its own, whose ranks are the workers.
     Stock(Box<remote::Engine>),
+}
+
+impl Crew {
+    /// Says what engines that decode must know of engines of our own that prefill. All are alike.
+    pub(crate) fn offer_kv(&mut self) {
+        if let Engines::Own(engines) = &mut self.engines
+            && let Some(first) = engines.first_mut()
+        {
+            let offer = Handover { kv: first.engine.kv().form().fingerprint };
+            self.profile.handover = serde_json::to_string(&offer).ok();
+        }
+    }
 }
 
 impl From<Loaded> for Crew {

@@ -82,6 +82,74 @@ impl From<ErrorKind> for Outcome {
     }
 }
 
+/// Prompts that prefill workers were named for, by who computed them. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prefills(Family<PrefillLabels, Counter>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PrefillLabels {
+    by: PrefilledBy,
+}
+
+/// Who computed a prompt that a prefill worker was named for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the names are label values")]
+pub(crate) enum PrefilledBy {
+    /// The prefill worker.
+    prefill_worker,
+    /// The worker itself, because the request has several choices.
+    itself_choices,
+    /// The worker itself, because the prefill worker failed.
+    itself_prefill_failed,
+    /// The worker itself, because its engine did not take what was handed over.
+    itself_engine_failed,
+    /// The worker itself, because all of it took too long.
+    itself_timeout,
+    /// The worker itself, because it has all of it that could be moved.
+    itself_nothing_to_move,
+    /// The worker itself, because the prefill worker's KV is not like its own.
+    itself_unlike,
+    /// Nobody: the worker computes none itself.
+    nobody,
+}
+
+impl Prefills {
+    /// Makes the counter known to the agent's part of a registry.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let help = "Prompts of requests that named a prefill worker, by who computed them";
+        registry.register("prefills", help, self.0.clone());
+    }
+
+    /// Counts a prompt.
+    pub(crate) fn count(&self, by: PrefilledBy) {
+        self.0.get_or_create(&PrefillLabels { by }).inc();
+    }
+}
+
+/// Counters of engines of our own that share requests. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PairMetrics {
+    /// Prompts by who computed them.
+    pub(crate) prefills: Prefills,
+    /// KV blocks that came from prefill workers.
+    pub(crate) blocks_fetched: Counter,
+    /// KV blocks that were asked of them and did not come, or not as they should be.
+    pub(crate) blocks_missed: Counter,
+}
+
+impl PairMetrics {
+    /// Makes the counters known to the process's registry.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("stator_agent");
+        self.prefills.register(registry);
+        let help = "KV blocks that came from prefill workers";
+        registry.register("kv_blocks_fetched", help, self.blocks_fetched.clone());
+        let help =
+            "KV blocks asked of prefill workers that did not come, or were damaged or foreign";
+        registry.register("kv_blocks_missed", help, self.blocks_missed.clone());
+    }
+}
+
 /// Gauges of one worker, looked up once.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerGauges {

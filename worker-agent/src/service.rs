@@ -170,9 +170,23 @@ impl Agent {
         let handover = told.map(|json| extras::handover("handover_json", json)).transpose();
         let handover = handover.map_err(invalid)?;
         let (answer, answered) = oneshot::channel();
+        let mut asked = Asked { commands: &self.workers[place].commands, key: Some(request.key) };
         let order = Prefill { request, extras, handover, answer, ticket };
         self.workers[place].command(Command::Prefill(order))?;
-        answered.await.map_err(|_| (ErrorKind::Internal, "the worker has ended".into()))?
+        let done = answered.await;
+        asked.key = None;
+        done.map_err(|_| (ErrorKind::Internal, "the worker has ended".into()))?
+    }
+
+    /// Where a worker takes commands.
+    pub(crate) fn commands(
+        &self,
+        worker_id: u64,
+        rank: u32,
+    ) -> Result<mpsc::Sender<Command>, Status> {
+        let place = self.place(worker_id, rank);
+        let place = place.map_err(|(_, message)| Status::not_found(message))?;
+        Ok(self.workers[place].commands.clone())
     }
 
     fn place(&self, worker_id: u64, rank: u32) -> Result<usize, (ErrorKind, String)> {
@@ -229,6 +243,21 @@ impl Agent {
             }
         }
         self.cancel(outbox.close()).await;
+    }
+}
+
+/// A prompt that was asked for. Dropping it before its answer cancels it.
+struct Asked<'a> {
+    commands: &'a mpsc::Sender<Command>,
+    key: Option<RequestKey>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            // Where there is no room for it, whoever has computed the prompt finds nobody to tell.
+            let _ = self.commands.try_send(Command::Cancel(vec![key]));
+        }
     }
 }
 

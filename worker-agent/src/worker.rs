@@ -4,26 +4,31 @@
 //! what it publishes. The loop is the same for every engine. One that computes runs it on a thread
 //! of its own; one that simulates runs it as a task and waits where the other computes.
 
+mod command;
+mod handing;
+mod transfer;
+
+pub(crate) use command::{Command, Export, Prefill, Prefilled, Snapshot, Submission, Take};
+pub(crate) use transfer::{Handover, Pairing};
+
 use crate::engine::{Engine, Refusal, Request, RequestKey, Rest, Step};
 use crate::events::WorkerFeed;
-use crate::extras::Extras;
 use crate::in_flight::Ticket;
 use crate::metrics::{AgentMetrics, Outcome, WorkerGauges};
 use crate::operations::Order;
 use crate::outbox::Outbox;
 use crate::translate;
+use handing::Handing;
 use rustc_hash::FxHashMap;
-use serde_json::value::RawValue;
-use stator_dialect::{Delta, Fault, Operation};
-use stator_protos::Generation;
-use stator_protos::hash::SequenceHash;
+use stator_dialect::{Fault, Operation};
 use stator_protos::worker::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
+use transfer::Transfers;
 
 /// Commands that may wait for a driver; a submission beyond them is refused as overload.
 pub(crate) const COMMANDS_MAX: usize = 8192;
@@ -33,74 +38,6 @@ const COMMANDS_PER_STEP: usize = 1024;
 pub(crate) const RESTS: &str = "the engine is paused or asleep";
 /// How far simulated time may lag behind before it stops catching up.
 const MAX_LAG: Duration = Duration::from_millis(100);
-
-/// What a driver is told.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// Run a request.
-    Submit(Submission),
-    /// Stop these; those that are not known have just ended.
-    Cancel(Vec<RequestKey>),
-    /// Say which blocks there are.
-    Snapshot(oneshot::Sender<Snapshot>),
-    /// Compute a prompt for another engine.
-    Prefill(Prefill),
-    /// Do something to the engine as a whole.
-    Operate(Order),
-}
-
-/// A prompt to compute for another engine. Dropping the receiver of `answer` cancels it.
-#[derive(Debug)]
-pub(crate) struct Prefill {
-    /// The prompt.
-    pub(crate) request: Request,
-    /// What else was asked of it.
-    pub(crate) extras: Extras,
-    /// What both engines are told, where they work at once.
-    pub(crate) handover: Option<Box<RawValue>>,
-    /// Where the answer goes.
-    pub(crate) answer: oneshot::Sender<Result<Prefilled, (ErrorKind, String)>>,
-    /// Counts it among what runs until it ends.
-    pub(crate) ticket: Ticket,
-}
-
-/// A prompt that was computed for another engine.
-#[derive(Debug)]
-pub(crate) struct Prefilled {
-    /// What the other is to be told, where they work in turn.
-    pub(crate) handover: Option<Box<RawValue>>,
-    /// Prompt tokens whose KV was already there.
-    pub(crate) cached_tokens: u32,
-    /// The token that came of the prompt, with the end of the answer where it is one, and its
-    /// logprobs where they were asked for; nothing where decode cannot go on from it.
-    pub(crate) first: Option<Delta>,
-}
-
-/// A request and where its answer goes.
-#[derive(Debug)]
-pub(crate) struct Submission {
-    /// The request; its key is unique in the agent.
-    pub(crate) request: Request,
-    /// Its name on the client's stream.
-    pub(crate) request_id: u64,
-    /// What only stock engines do of it.
-    pub(crate) extras: Extras,
-    /// The client's stream.
-    pub(crate) outbox: Arc<Outbox>,
-    /// Counts it among what runs until it ends.
-    pub(crate) ticket: Ticket,
-}
-
-/// The blocks of a worker after event `next_sequence - 1`.
-#[derive(Debug)]
-pub(crate) struct Snapshot {
-    /// The worker's life.
-    pub(crate) generation: Generation,
-    /// Number of the first event that is not in it.
-    pub(crate) next_sequence: u64,
-    /// Each block after the one before it in its prompt.
-    pub(crate) blocks: Vec<SequenceHash>,
-}
 
 /// What a driver shows to others.
 #[derive(Debug, Default)]
@@ -148,6 +85,8 @@ pub(crate) struct Driver {
     gauges: WorkerGauges,
     status: Arc<Status>,
     on_death: Option<Box<dyn FnOnce() + Send>>,
+    handing: Handing,
+    transfers: Transfers,
 }
 
 /// A request that runs.
@@ -156,6 +95,8 @@ struct Live {
     stream: u64,
     first_choice: u32,
     choices_left: u32,
+    /// What became of its prompt at a prefill worker, told with its next output.
+    prefilled: transfer::Told,
     _ticket: Ticket,
 }
 
@@ -168,7 +109,7 @@ struct Stream {
 }
 
 impl Driver {
-    pub(crate) fn new(engine: Box<dyn Engine>, reporting: Reporting) -> Self {
+    pub(crate) fn new(engine: Box<dyn Engine>, reporting: Reporting, pairing: Pairing) -> Self {
         Self {
             engine: Some(engine),
             rest: Rest::Awake,
@@ -183,6 +124,8 @@ impl Driver {
             gauges: reporting.gauges,
             status: reporting.status,
             on_death: Some(reporting.on_death),
+            handing: Handing::new(pairing.hands_over),
+            transfers: Transfers::new(pairing),
         }
     }
 
@@ -195,6 +138,7 @@ impl Driver {
                 let Ok(command) = commands.try_recv() else { break };
                 self.apply(command);
             }
+            self.catch_up();
             if self.step() {
                 clock.pass(self.step.duration).await;
                 self.deliver();
@@ -202,9 +146,13 @@ impl Driver {
             }
             self.report_load(Instant::now());
             clock = StepClock::default();
-            match commands.recv().await {
-                Some(command) => self.apply(command),
-                None => return,
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.apply(command),
+                    None => return,
+                },
+                () = self.transfers.news() => {}
+                () = self.handing.lease_ends() => {}
             }
         }
     }
@@ -220,10 +168,9 @@ impl Driver {
                 let generation = self.feed.generation();
                 let _ = answer.send(Snapshot { generation, next_sequence, blocks });
             }
-            Command::Prefill(Prefill { answer, .. }) => {
-                let message = "the engine here hands no KV over".into();
-                let _ = answer.send(Err((ErrorKind::Invalid, message)));
-            }
+            Command::Prefill(order) => self.prefill(order),
+            Command::Take(take) => self.take(take),
+            Command::Export(export) => self.export(export),
             Command::Operate(Order { operation, answer }) => {
                 let _ = answer.send(self.operate(&operation));
             }
@@ -262,6 +209,7 @@ impl Driver {
             stream: outbox.id(),
             first_choice: request.first_choice,
             choices_left: request.choices,
+            prefilled: transfer::Told::default(),
             _ticket: ticket,
         };
         let stream = self.streams.entry(live.stream).or_insert_with(|| Stream::new(outbox));
@@ -270,7 +218,7 @@ impl Driver {
         if self.rest != Rest::Awake {
             return self.fail(key, ErrorKind::Overloaded, RESTS.into());
         }
-        if let Some(lora) = extras.lora {
+        if let Some(lora) = &extras.lora {
             let message = format!("lora_name: {lora:?} is not served here");
             return self.fail(key, ErrorKind::Invalid, message);
         }
@@ -279,14 +227,19 @@ impl Driver {
                 format!("guide: the engine here has no guided decoding ({})", guide.name());
             return self.fail(key, ErrorKind::Invalid, message);
         }
+        match extras.prefill.clone() {
+            Some(peer) => self.have_prefilled(request, &extras, peer),
+            None => self.run_request(request),
+        }
+    }
+
+    fn run_request(&mut self, request: Request) {
+        let key = request.key;
         match self.guarded(|engine| engine.submit(request)) {
             Some(Ok(())) => {}
             Some(Err(refusal)) => {
-                let kind = match &refusal {
-                    Refusal::Invalid(_) => ErrorKind::Invalid,
-                    Refusal::QueueFull { .. } => ErrorKind::Overloaded,
-                };
-                self.fail(key, kind, refusal.to_string());
+                let (kind, message) = refused(refusal);
+                self.fail(key, kind, message);
             }
             // The engine had failed before; otherwise its failure has ended this request too.
             None => self.fail(key, ErrorKind::Internal, "the engine has failed".into()),
@@ -295,9 +248,12 @@ impl Driver {
 
     fn cancel(&mut self, keys: &[RequestKey]) {
         for &key in keys {
-            let Some(live) = self.live.get(&key) else { continue };
-            let end = translate::cancelled(live.request_id, live.first_choice);
-            self.end(key, end, Outcome::cancelled);
+            if let Some(live) = self.live.get(&key) {
+                let end = translate::cancelled(live.request_id, live.first_choice);
+                self.end(key, end, Outcome::cancelled);
+            }
+            self.transfers.cancel(key);
+            self.give_up(key);
             self.guarded(|engine| engine.cancel(key));
         }
     }
@@ -319,6 +275,17 @@ impl Driver {
             stream.ended.push(live.request_id);
             stream.live -= 1;
         }
+    }
+
+    /// Takes note of KV that came, and of what nobody has fetched.
+    fn catch_up(&mut self) {
+        while let Some((key, arrived)) = self.transfers.next() {
+            self.arrived(key, arrived);
+        }
+        for key in self.handing.expired(Instant::now()) {
+            self.cancel(&[key]);
+        }
+        self.flush();
     }
 
     /// Runs one engine step; false when there was nothing to do.
@@ -354,10 +321,10 @@ impl Driver {
         }
     }
 
-    fn route(&mut self, output: crate::engine::Output) {
+    fn route(&mut self, mut output: crate::engine::Output) {
         let key = output.key;
         // A request may be cancelled between its step and its delivery.
-        let Some(live) = self.live.get_mut(&key) else { return };
+        let Some(live) = self.live.get_mut(&key) else { return self.prompt_done(&output) };
         let Some(stream) = self.streams.get_mut(&live.stream) else { return };
         stream.touch(&mut self.touched, live.stream);
         if let Some(finish) = &output.finish {
@@ -365,7 +332,9 @@ impl Driver {
             self.metrics.cached_tokens.inc_by(finish.cached_tokens.into());
             live.choices_left = live.choices_left.saturating_sub(1);
         }
-        stream.outputs.push(translate::output(output, live.request_id));
+        live.prefilled.correct(&mut output);
+        let output = translate::output(output, live.request_id);
+        stream.outputs.push(live.prefilled.tell(output));
         if live.choices_left == 0 {
             stream.ended.push(live.request_id);
             stream.live -= 1;
@@ -386,7 +355,8 @@ impl Driver {
     }
 
     fn report_load(&mut self, now: Instant) {
-        let Some(load) = self.guarded(|engine| engine.load()) else { return };
+        let Some(mut load) = self.guarded(|engine| engine.load()) else { return };
+        load.waiting += self.transfers.count();
         self.load_reported = Some(now);
         self.gauges.set(&load);
         self.feed.load(load);
@@ -415,8 +385,10 @@ impl Driver {
         if let Some(on_death) = self.on_death.take() {
             on_death();
         }
+        self.give_up_all(message);
         let keys: Vec<_> = self.live.keys().copied().collect();
         for key in keys {
+            self.transfers.cancel(key);
             self.fail(key, ErrorKind::Internal, format!("the engine has failed: {message}"));
         }
         self.flush();
@@ -433,6 +405,15 @@ impl Stream {
             touched.push(id);
         }
     }
+}
+
+/// What a client is told of a refusal.
+fn refused(refusal: Refusal) -> (ErrorKind, String) {
+    let kind = match &refusal {
+        Refusal::Invalid(_) => ErrorKind::Invalid,
+        Refusal::QueueFull { .. } => ErrorKind::Overloaded,
+    };
+    (kind, refusal.to_string())
 }
 
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
@@ -468,4 +449,8 @@ impl StepClock {
 }
 
 #[cfg(test)]
+mod handing_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transfer_tests;

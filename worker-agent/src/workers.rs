@@ -6,7 +6,7 @@ use crate::door::Door;
 use crate::events::Feeds;
 use crate::metrics::AgentMetrics;
 use crate::service::WorkerHandle;
-use crate::worker::{COMMANDS_MAX, Driver, Reporting, Status};
+use crate::worker::{COMMANDS_MAX, Driver, Pairing, Reporting, Status};
 use anyhow::Context;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
 use stator_runtime::Lane;
@@ -63,19 +63,20 @@ impl Workers {
         engines: Vec<LoadedEngine>,
         records: &[WorkerRecord],
         reports: &Reports,
+        pairing: &Pairing,
     ) -> anyhow::Result<Self> {
         let mut workers = Self::default();
         for (engine, record) in engines.into_iter().zip(records) {
-            workers.start_one(engine, *record, reports)?;
+            workers.start_one((engine, *record), reports, pairing)?;
         }
         Ok(workers)
     }
 
     fn start_one(
         &mut self,
-        engine: LoadedEngine,
-        record: WorkerRecord,
+        (engine, record): (LoadedEngine, WorkerRecord),
         reports: &Reports,
+        pairing: &Pairing,
     ) -> anyhow::Result<()> {
         let WorkerRecord { worker, generation, .. } = record;
         let metrics = &reports.metrics;
@@ -95,6 +96,7 @@ impl Workers {
                         .send_modify(|record| record.workers.retain(|w| w.worker != worker));
                 }),
             },
+            pairing.clone(),
         );
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (ending, ended) = oneshot::channel();

@@ -67,7 +67,8 @@ pub struct StockArgs {
     )]
     pub engine_api_key_file: Option<PathBuf>,
 
-    /// What the workers do of a request: `prefill` computes prompts for workers with `decode`.
+    /// What the workers do of a request: `prefill` computes prompts for workers with `decode`, also
+    /// where both run the engine in this process.
     #[arg(long, env = "STATOR_ROLE", default_value = "aggregated", value_enum)]
     pub role: RoleArg,
 
@@ -119,6 +120,16 @@ pub struct StockArgs {
     pub engine_args: Vec<String>,
 }
 
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Aggregated => Self::Aggregated,
+            RoleArg::Prefill => Self::Prefill,
+            RoleArg::Decode => Self::Decode,
+        }
+    }
+}
+
 impl StockArgs {
     /// Flags that only a stock engine has a use for, where the engine is none: whoever gave one
     /// meant another engine.
@@ -127,7 +138,6 @@ impl StockArgs {
         let given = [
             ("attach", self.attach.is_some(), attached),
             ("engine-program", self.engine_program.is_some(), started),
-            ("role", self.role != RoleArg::Aggregated, started),
             ("flags after `--`", !self.engine_args.is_empty(), started),
         ];
         let given = given.into_iter().filter(|(_, given, _)| *given);
@@ -260,11 +270,7 @@ impl StockSettings {
             model: engine.model.unwrap_or_default(),
             model_name: engine.model_name,
             api_key,
-            role: match stock.role {
-                RoleArg::Aggregated => Role::Aggregated,
-                RoleArg::Prefill => Role::Prefill,
-                RoleArg::Decode => Role::Decode,
-            },
+            role: stock.role.into(),
             connector: stock.connector,
             block_size: engine.block_size,
             total_blocks: engine.total_blocks,

@@ -84,10 +84,9 @@ fn a_key_comes_from_the_command_line_or_a_file_and_no_fault_shows_it() {
 
 #[test]
 fn flags_of_stock_engines_are_refused_where_there_is_none() {
-    let error = check(&["--attach=http://h:1", "--role=decode", "--", "--x"]).unwrap_err();
+    let error = check(&["--attach=http://h:1", "--", "--x"]).unwrap_err();
     for line in [
         "attach: needs --engine vllm, sglang, trtllm or openai",
-        "role: needs --engine vllm, sglang or trtllm",
         "flags after `--`: needs --engine vllm, sglang or trtllm",
     ] {
         assert!(error.lines().any(|found| found == line), "{line}\nmissing in\n{error}");

@@ -2,8 +2,9 @@
 //! rendered.
 
 use super::host::UNHEALTHY;
+use crate::metrics::{PrefilledBy, Prefills};
 use parking_lot::Mutex;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -61,7 +62,7 @@ type Told = Family<RankLabels, Gauge<f64, AtomicU64>>;
 /// Metrics of one stock engine. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StockMetrics {
-    prefills: Family<PrefillLabels, Counter>,
+    prefills: Prefills,
     ends: Family<EndLabels, Counter>,
     told: [Told; TOLD.len()],
     /// 1 while the engine serves.
@@ -105,31 +106,8 @@ struct RankLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PrefillLabels {
-    by: PrefilledBy,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EndLabels {
     cause: &'static str,
-}
-
-/// Who computed a prompt that a prefill worker was named for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "the names are label values")]
-pub(crate) enum PrefilledBy {
-    /// The prefill worker.
-    prefill_worker,
-    /// The worker itself, because the request has several choices.
-    itself_choices,
-    /// The worker itself, because the prefill worker failed.
-    itself_prefill_failed,
-    /// The worker itself, because its engine did not take what was handed over.
-    itself_engine_failed,
-    /// The worker itself, because all of it took too long.
-    itself_timeout,
-    /// Nobody: the worker computes none itself.
-    nobody,
 }
 
 impl StockMetrics {
@@ -143,8 +121,7 @@ impl StockMetrics {
     /// Makes the metrics known to a registry.
     pub(crate) fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("stator_agent");
-        let help = "Prompts of requests that named a prefill worker, by who computed them";
-        registry.register("prefills", help, self.prefills.clone());
+        self.prefills.register(registry);
         registry.register("engine_up", "1 while the engine serves", self.up.clone());
         registry.register("engine_lives", "Lives of the engine that began", self.lives.clone());
         let help = "Ends of the engine's lives, and of its process between them, by cause";
@@ -164,7 +141,7 @@ impl StockMetrics {
 
     /// Counts a prompt that a prefill worker was named for.
     pub(crate) fn prefilled(&self, by: PrefilledBy) {
-        self.prefills.get_or_create(&PrefillLabels { by }).inc();
+        self.prefills.count(by);
     }
 
     /// Counts a life that ended, or a process that never served.

@@ -4,10 +4,11 @@
 //! Where the engines allow it, that token goes to the client as soon as prefill has it, and decode
 //! goes on from it; otherwise decode computes the prompt's last position once more.
 
-use super::metrics::PrefilledBy;
 use super::request::{Begun, Failure, Job, Progress, failure, first_of, sampling};
 use crate::engine::Sampling;
 use crate::extras::Peer;
+use crate::metrics::PrefilledBy;
+use crate::peers;
 use crate::translate;
 use crate::worker::Prefilled;
 use futures::future;
@@ -190,8 +191,7 @@ impl Job<'_> {
         asked.map_err(|why| (PrefilledBy::itself_prefill_failed, why))
     }
 
-    /// What a prefill worker is sent. A token that is not wanted is whichever is most likely, and
-    /// ends nothing.
+    /// What a prefill worker is sent.
     fn prompt(&self, progress: &Progress, peer: &Peer, wanted: bool) -> worker::Submit {
         let sampling = sampling(&self.request, progress.choice, 0);
         let sampling = match wanted {
@@ -201,32 +201,14 @@ impl Job<'_> {
                 prompt_logprobs: None,
                 ..translate::sampling_of(&sampling)
             },
-            false => worker::Sampling {
-                max_tokens: 1,
-                min_tokens: 1,
-                ignore_eos: true,
-                ..worker::Sampling::default()
-            },
+            false => peers::any_token(),
         };
         let (traceparent, tracestate) = match self.traced.told() {
             Some(trace) => (trace.parent, trace.state.unwrap_or_default()),
             None => Default::default(),
         };
-        worker::Submit {
-            request_id: 0,
-            worker_id: peer.worker.worker.0,
-            rank: peer.worker.rank.into(),
-            token_ids: self.request.tokens.clone(),
-            choices: 1,
-            sampling: Some(sampling),
-            cache_salt: self.request.cache_salt.clone().unwrap_or_default(),
-            lora_name: self.extras.lora.clone().unwrap_or_default(),
-            client_request_id: self.extras.client_request_id.clone(),
-            traceparent,
-            tracestate,
-            priority: self.extras.priority,
-            ..worker::Submit::default()
-        }
+        let prompt = peers::prompt(peer, &self.request, &self.extras, sampling);
+        worker::Submit { traceparent, tracestate, ..prompt }
     }
 }
 

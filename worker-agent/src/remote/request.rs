@@ -1,13 +1,13 @@
 //! One request on a stock engine, from its submission to its last token.
 
 use super::metrics::StockMetrics;
-use super::peers::Peers;
 use super::tally::{Entry, Tally};
 use super::trace::Traced;
 use crate::engine::{Request, Sampling};
 use crate::extras::Extras;
 use crate::metrics::{AgentMetrics, Outcome};
 use crate::outbox::Outbox;
+use crate::peers::Peers;
 use crate::translate;
 use crate::worker::{Prefill, Prefilled, Submission};
 use futures::future;

@@ -3,7 +3,6 @@
 
 use super::driver::{Cache, Driver, Life};
 use super::metrics::StockMetrics;
-use super::peers::Peers;
 use super::probe::Probe;
 use super::request::Rank;
 use super::sink::LifeSink;
@@ -16,6 +15,7 @@ use crate::extras::Extras;
 use crate::in_flight::InFlight;
 use crate::metrics::AgentMetrics;
 use crate::outbox::{Outbox, Route};
+use crate::peers::Peers;
 use crate::translate;
 use crate::worker::{COMMANDS_MAX, Command, Submission};
 use clap::{Args, FromArgMatches};

@@ -2,16 +2,22 @@ use super::*;
 use crate::engine::transfer::{BlockKv, KvForm};
 use crate::engine::{Finish, FinishReason, Output, Reusable, SharedKv};
 use crate::events::publish::{Message, Queue};
+use crate::extras::Extras;
 use crate::in_flight::InFlight;
+use crate::metrics::PairMetrics;
 use crate::outbox::Route;
+use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
 use stator_protos::topic::{Kind, Topic};
 use stator_protos::worker::FinishReason as Reason;
 use stator_protos::{Generation, WorkerId, WorkerRank};
+use tokio::sync::oneshot;
 
 /// A prompt that makes the fake engine fail in its next step.
 const POISON: u32 = 666;
+/// A prompt whose KV comes in two blocks.
+pub(super) const PAIRED: u32 = 5;
 
 /// Gives every request one token a step, counting up, and stores one block a step.
 #[derive(Default)]
@@ -118,26 +124,40 @@ impl SharedKv for Fake {
         here.then(|| BlockKv { kv: vec![block as u8], checksum: key.0 })
     }
 
-    fn reusable(&self, _: &Request) -> Reusable {
-        Reusable { held: 0, blocks: 0 }
+    fn reusable(&self, request: &Request) -> Reusable {
+        Reusable { held: 0, blocks: if request.tokens[0] == PAIRED { 2 } else { 0 } }
     }
 
-    fn import(&mut self, _: &Request, _: usize, _: &[BlockKv]) -> usize {
-        0
+    fn import(&mut self, _: &Request, _: usize, blocks: &[BlockKv]) -> usize {
+        blocks.iter().take_while(|block| block.checksum == 1).count()
     }
 }
 
-struct Harness {
-    commands: mpsc::Sender<Command>,
+/// One that prefills.
+fn pairing() -> Pairing {
+    Pairing {
+        hands_over: true,
+        peers: Arc::default(),
+        timeout: Duration::from_secs(1),
+        metrics: PairMetrics::default(),
+    }
+}
+
+pub(super) struct Harness {
+    pub(super) commands: mpsc::Sender<Command>,
     outbox: Arc<Outbox>,
     queue: Arc<Queue>,
     status: Arc<Status>,
-    in_flight: InFlight,
+    pub(super) in_flight: InFlight,
     deaths: Arc<AtomicBool>,
 }
 
 impl Harness {
-    fn start(step_time: Duration) -> Self {
+    pub(super) fn start(step_time: Duration) -> Self {
+        Self::start_with(step_time, pairing())
+    }
+
+    pub(super) fn start_with(step_time: Duration, pairing: Pairing) -> Self {
         let queue = Arc::new(Queue::default());
         let metrics = AgentMetrics::default();
         let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
@@ -154,7 +174,8 @@ impl Harness {
                 move || deaths.store(true, Ordering::Relaxed)
             }),
         };
-        let driver = Driver::new(Box::new(Fake { step_time, ..Fake::default() }), reporting);
+        let driver =
+            Driver::new(Box::new(Fake { step_time, ..Fake::default() }), reporting, pairing);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         tokio::spawn(driver.run(inbox));
         let (outbox, in_flight) = (Arc::new(Outbox::new()), InFlight::new());
@@ -162,6 +183,15 @@ impl Harness {
     }
 
     async fn submit(&self, id: u64, first_token: u32, choices: u32, max_tokens: u32) {
+        self.submit_with(id, (first_token, choices, max_tokens), Extras::default()).await;
+    }
+
+    pub(super) async fn submit_with(
+        &self,
+        id: u64,
+        (first_token, choices, max_tokens): (u32, u32, u32),
+        extras: Extras,
+    ) {
         let submit = worker::Submit {
             token_ids: vec![first_token],
             choices,
@@ -173,14 +203,14 @@ impl Harness {
         let submission = Submission {
             request,
             request_id: id,
-            extras: Extras::default(),
+            extras,
             outbox: self.outbox.clone(),
             ticket: self.in_flight.enter(),
         };
         self.commands.send(Command::Submit(submission)).await.unwrap();
     }
 
-    async fn frame(&self) -> Vec<worker::Output> {
+    pub(super) async fn frame(&self) -> Vec<worker::Output> {
         self.outbox.next().await.unwrap()
     }
 
@@ -203,7 +233,7 @@ impl Harness {
         receiver.await.unwrap()
     }
 
-    async fn operate(&self, operation: Operation) -> Result<(), Fault> {
+    pub(super) async fn operate(&self, operation: Operation) -> Result<(), Fault> {
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::Operate(Order { operation, answer })).await.unwrap();
         answered.await.unwrap()

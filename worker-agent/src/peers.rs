@@ -1,17 +1,20 @@
 //! The agents whose engines compute prompts for the engine here.
 
-use crate::extras::{self, Peer};
+use crate::engine::Request as Prompt;
+use crate::extras::{self, Extras, Peer};
 use crate::translate;
 use crate::worker::Prefilled;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::value::RawValue;
+use stator_protos::worker::transfers_client::TransfersClient;
 use stator_protos::worker::worker_client::WorkerClient;
-use stator_protos::worker::{PrefillRequest, Submit};
+use stator_protos::worker::{FetchChunk, FetchRequest, PrefillRequest, Sampling, Submit};
 use stator_runtime::dial::Dial;
+use std::ops::Range;
 use std::time::Duration;
-use tonic::Request;
 use tonic::transport::Channel;
+use tonic::{Request, Streaming};
 
 /// Agents that are remembered; beyond them all are forgotten and connected to again.
 const PEERS_MAX: usize = 1024;
@@ -26,13 +29,13 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     dial: Dial,
-    clients: Mutex<FxHashMap<String, WorkerClient<Channel>>>,
+    channels: Mutex<FxHashMap<String, Channel>>,
 }
 
 impl Peers {
     /// Reached as `dial` says.
     pub(crate) fn new(dial: Dial) -> Self {
-        Self { dial, clients: Mutex::default() }
+        Self { dial, channels: Mutex::default() }
     }
 
     /// Has a peer's engine compute a prompt, and says what its engine said. The peer is told how
@@ -53,7 +56,7 @@ impl Peers {
         told: Option<&RawValue>,
         within: Duration,
     ) -> Result<Prefilled, String> {
-        let mut client = self.client(&peer.endpoint)?;
+        let mut client = WorkerClient::new(self.channel(&peer.endpoint)?);
         let handover_json = told.map_or_else(String::new, |json| json.get().to_owned());
         let mut request = Request::new(PrefillRequest { submit: Some(submit), handover_json });
         // Who waits here hangs up first, and knows why.
@@ -66,10 +69,37 @@ impl Peers {
         Ok(Prefilled { handover, cached_tokens: answer.cached_tokens, first })
     }
 
-    fn client(&self, endpoint: &str) -> Result<WorkerClient<Channel>, String> {
-        let mut clients = self.clients.lock();
-        if let Some(client) = clients.get(endpoint) {
-            return Ok(client.clone());
+    /// Takes blocks of a prompt that a peer's engine computed and keeps under a handle.
+    ///
+    /// # Errors
+    ///
+    /// Why it keeps nothing there or is not reached, in words for a log.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the stream has the peer forget the prompt. Before there is one it may still be kept.
+    pub(crate) async fn fetch(
+        &self,
+        peer: &Peer,
+        handle: u64,
+        blocks: Range<usize>,
+    ) -> Result<Streaming<FetchChunk>, String> {
+        let mut client = TransfersClient::new(self.channel(&peer.endpoint)?);
+        let request = FetchRequest {
+            worker_id: peer.worker.worker.0,
+            rank: peer.worker.rank.into(),
+            handle,
+            first_block: blocks.start as u32,
+            blocks: blocks.len() as u32,
+        };
+        let chunks = client.fetch(request).await.map_err(|status| status.to_string())?;
+        Ok(chunks.into_inner())
+    }
+
+    fn channel(&self, endpoint: &str) -> Result<Channel, String> {
+        let mut channels = self.channels.lock();
+        if let Some(channel) = channels.get(endpoint) {
+            return Ok(channel.clone());
         }
         let target = self.dial.target(endpoint).map_err(|error| error.to_string())?;
         let target = target.with(|endpoint| {
@@ -80,13 +110,36 @@ impl Peers {
                 .http2_keep_alive_interval(KEEPALIVE)
                 .keep_alive_timeout(KEEPALIVE)
         });
-        if clients.len() >= PEERS_MAX {
-            clients.clear();
+        if channels.len() >= PEERS_MAX {
+            channels.clear();
         }
-        let client = WorkerClient::new(target.connect_lazy());
-        clients.insert(endpoint.to_owned(), client.clone());
-        Ok(client)
+        let channel = target.connect_lazy();
+        channels.insert(endpoint.to_owned(), channel.clone());
+        Ok(channel)
     }
+}
+
+/// What a peer is sent of a request: its prompt, whose token is drawn as told.
+pub(crate) fn prompt(peer: &Peer, request: &Prompt, extras: &Extras, sampling: Sampling) -> Submit {
+    Submit {
+        worker_id: peer.worker.worker.0,
+        rank: peer.worker.rank.into(),
+        token_ids: request.tokens.clone(),
+        choices: 1,
+        sampling: Some(sampling),
+        cache_salt: request.cache_salt.clone().unwrap_or_default(),
+        lora_name: extras.lora.clone().unwrap_or_default(),
+        client_request_id: extras.client_request_id.clone(),
+        traceparent: extras.traceparent.clone(),
+        tracestate: extras.tracestate.clone(),
+        priority: extras.priority,
+        ..Submit::default()
+    }
+}
+
+/// The sampling of a prompt whose token nobody wants: whichever is most likely, and it ends nothing.
+pub(crate) fn any_token() -> Sampling {
+    Sampling { max_tokens: 1, min_tokens: 1, ignore_eos: true, ..Sampling::default() }
 }
 
 #[cfg(test)]

@@ -1,0 +1,266 @@
+//! Agents with the built-in engine that share requests, of which one dies or stands still: before a
+//! request, while prefill runs, while decode streams. A third does all of a request.
+
+use crate::agents::{answer, completed, completion, proxy, stream, streamed};
+use crate::builtin::{ALONE, Life};
+use crate::suite::tokens;
+use crate::support::{Up, up};
+use serde_json::{Value, json};
+use stator_protos::worker::transfers_client::TransfersClient;
+use stator_protos::worker::{FetchRequest, PrefillRequest, Sampling, Submit};
+use stator_tests::http::Client;
+use stator_tests::process::{Process, signal};
+use stator_tests::soon;
+use stator_tests::stock::{BLOCK_SIZE, MODEL};
+use std::path::{Path, PathBuf};
+use tokio::task::JoinHandle;
+use tonic::Code;
+
+/// Longest wait for a prefill worker: longer than any prompt here takes, shorter than it takes to
+/// find that an agent stands still.
+const PREFILL_TIMEOUT: &str = "--prefill-timeout-ms=4000";
+/// Tokens of an answer that is still on its way when its engine dies.
+const LONG: u32 = 600;
+
+struct Three {
+    home: PathBuf,
+    client: Client,
+    _proxy: Process,
+    prefill: Life,
+    decode: Life,
+    _third: Life,
+    alone: Up,
+}
+
+async fn prefill(home: &Path) -> Life {
+    Life::begin(home, "prefill", &["--role=prefill"]).await
+}
+
+async fn decode(home: &Path) -> Life {
+    Life::begin(home, "decode", &["--role=decode", PREFILL_TIMEOUT]).await
+}
+
+impl Three {
+    async fn begin(home: &Path) -> Self {
+        let (prefill, decode) = (prefill(home).await, decode(home).await);
+        let third = Life::begin(home, "third", &[]).await;
+        let (proxy, client) = proxy(home, &["--router-split=always"]).await;
+        let (home, alone) = (home.to_owned(), up(&ALONE).await);
+        Self { home, client, _proxy: proxy, prefill, decode, _third: third, alone }
+    }
+
+    async fn expected(&self, prompt: &[u32], max_tokens: u32) -> Vec<u32> {
+        answer(&completed(&self.alone.client, MODEL, prompt, max_tokens).await).0
+    }
+
+    /// A request of a prompt, on its way, and the answer that is right.
+    async fn ask(&self, prompt: Vec<u32>, max_tokens: u32) -> (JoinHandle<Vec<u32>>, Vec<u32>) {
+        let expected = self.expected(&prompt, max_tokens).await;
+        (self.send(prompt, max_tokens), expected)
+    }
+
+    fn send(&self, prompt: Vec<u32>, max_tokens: u32) -> JoinHandle<Vec<u32>> {
+        let client = self.client.clone();
+        let asked = async move { answer(&completed(&client, MODEL, &prompt, max_tokens).await).0 };
+        tokio::spawn(asked)
+    }
+
+    /// A request that decode waits with for prefill, which stands still, and the right answer.
+    async fn ask_in_vain(&self, seed: u32) -> (JoinHandle<Vec<u32>>, Vec<u32>) {
+        let prompt = tokens(seed, 300);
+        let expected = self.expected(&prompt, 8).await;
+        signal(self.prefill.process.id(), "STOP");
+        let asked = self.send(prompt, 8);
+        self.decode.shows("requests_waiting", 1.0).await;
+        (asked, expected)
+    }
+
+    /// Waits until the two share requests, again or still.
+    async fn share_requests(&self) {
+        let before = self.prefills("prefill_worker").await;
+        soon("a request that two share", async {
+            for seed in 9000.. {
+                let (asked, expected) = self.ask(tokens(seed, 100), 4).await;
+                assert_eq!(asked.await.unwrap(), expected);
+                if self.prefills("prefill_worker").await > before {
+                    break;
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Prompts of the decode worker's requests, by who computed them.
+    async fn prefills(&self, by: &str) -> f64 {
+        self.decode.metric(&format!("prefills_total{{by=\"{by}\"}}")).await
+    }
+
+    async fn have_released_all(&self) {
+        self.prefill.has_released_all().await;
+        self.decode.has_released_all().await;
+    }
+}
+
+/// Prompt tokens that an engine computed for requests that have ended, and blocks that it fetched.
+async fn work(life: &Life) -> (f64, f64) {
+    let prompt = life.metric("prompt_tokens_total").await;
+    let cached = life.metric("cached_tokens_total").await;
+    (prompt - cached, life.metric("kv_blocks_fetched_total").await)
+}
+
+#[tokio::test]
+async fn built_in_engines_share_requests_and_lose_none_whichever_dies() {
+    let home = tempfile::tempdir().unwrap();
+    let mut three = Three::begin(home.path()).await;
+    three.share_requests().await;
+    kv_is_moved_and_not_computed_again(&three).await;
+    a_hand_over_is_used_once(&mut three).await;
+    a_client_that_hangs_up_frees_both_engines(&three).await;
+    half_a_pair_is_given_up_in_time(&three).await;
+    prefill_dies(&mut three).await;
+    decode_dies(&mut three).await;
+}
+
+async fn kv_is_moved_and_not_computed_again(three: &Three) {
+    let (decode, prefill) = (work(&three.decode).await, work(&three.prefill).await);
+    let before = three.prefills("prefill_worker").await;
+    let mut body = completion(&tokens(51, 200), 16);
+    body["logprobs"] = json!(3);
+    let ask =
+        async |client: &Client, body: &Value| client.post("/v1/completions", body).await.json();
+    let (got, expected) = (ask(&three.client, &body).await, ask(&three.alone.client, &body).await);
+    assert_eq!(answer(&got), (answer(&expected).0, 0), "{}", three.decode.process.log());
+    assert_eq!(got["choices"][0]["logprobs"], expected["choices"][0]["logprobs"]);
+    // Six blocks of 32 tokens were fetched, and what fills none was computed.
+    assert_eq!(work(&three.decode).await, (decode.0 + 8.0, decode.1 + 6.0));
+    assert_eq!(work(&three.prefill).await.0, prefill.0 + 200.0);
+
+    // Only what comes behind them is fetched of a longer prompt, and nothing of the same.
+    let longer = [tokens(51, 200), tokens(52, 100)].concat();
+    let (asked, expected) = three.ask(longer.clone(), 16).await;
+    assert_eq!(asked.await.unwrap(), expected);
+    assert_eq!(work(&three.decode).await, (decode.0 + 8.0 + 12.0, decode.1 + 6.0 + 3.0));
+    assert_eq!(three.prefills("prefill_worker").await, before + 2.0);
+    let (asked, expected) = three.ask(longer, 16).await;
+    assert_eq!(asked.await.unwrap(), expected);
+    assert_eq!(three.prefills("prefill_worker").await, before + 2.0);
+    three.have_released_all().await;
+}
+
+/// And what is not wanted after all is free at once.
+async fn a_hand_over_is_used_once(three: &mut Three) {
+    let Life { client, record, .. } = &mut three.prefill;
+    let worker_id = record.workers[0].worker.worker.0;
+    let mut transfers = TransfersClient::connect(record.endpoint.clone()).await.unwrap();
+    for (handle, blocks) in [(7, 3), (8, 0)] {
+        let submit = Submit {
+            worker_id,
+            token_ids: tokens(53, 200),
+            sampling: Some(Sampling { max_tokens: 1, ..Sampling::default() }),
+            ..Submit::default()
+        };
+        let handover_json = json!({ "handle": handle }).to_string();
+        let asked = PrefillRequest { submit: Some(submit), handover_json };
+        let told = client.prefill(asked).await.unwrap().into_inner().handover_json;
+        assert_eq!(told, json!({ "blocks": 200 / BLOCK_SIZE }).to_string());
+        let fetch = FetchRequest { worker_id, rank: 0, handle, first_block: 2, blocks };
+        let mut chunks = transfers.fetch(fetch).await.unwrap().into_inner();
+        let mut came = Vec::new();
+        while let Some(chunk) = soon("a chunk", chunks.message()).await.unwrap() {
+            came.push(chunk.block);
+        }
+        assert_eq!(came, (2..2 + blocks).collect::<Vec<_>>());
+        assert_eq!(transfers.fetch(fetch).await.unwrap_err().code(), Code::NotFound);
+    }
+    three.prefill.has_released_all().await;
+}
+
+async fn a_client_that_hangs_up_frees_both_engines(three: &Three) {
+    let stream = stream(&three.client, &tokens(54, 1000), 900).await;
+    drop(stream);
+    three.have_released_all().await;
+    // While its prompt is being computed, too.
+    let (asked, _) = three.ask_in_vain(55).await;
+    asked.abort();
+    three.decode.has_released_all().await;
+    signal(three.prefill.process.id(), "CONT");
+    three.prefill.has_released_all().await;
+    three.share_requests().await;
+}
+
+async fn half_a_pair_is_given_up_in_time(three: &Three) {
+    let before = three.prefills("itself_timeout").await;
+    let (asked, expected) = three.ask_in_vain(56).await;
+    assert_eq!(asked.await.unwrap(), expected, "{}", three.decode.process.log());
+    signal(three.prefill.process.id(), "CONT");
+    assert_eq!(three.prefills("itself_timeout").await, before + 1.0);
+    three.have_released_all().await;
+    three.share_requests().await;
+}
+
+async fn prefill_dies(three: &mut Three) {
+    // Before a request.
+    three.prefill.process.kill().await;
+    let (asked, expected) = three.ask(tokens(57, 300), 8).await;
+    assert_eq!(asked.await.unwrap(), expected);
+    three.prefill = prefill(&three.home).await;
+    three.share_requests().await;
+
+    // While it has the prompt.
+    let before = three.prefills("itself_prefill_failed").await;
+    let (asked, expected) = three.ask_in_vain(58).await;
+    three.prefill.process.kill().await;
+    assert_eq!(asked.await.unwrap(), expected, "{}", three.decode.process.log());
+    assert_eq!(three.prefills("itself_prefill_failed").await, before + 1.0);
+    three.prefill = prefill(&three.home).await;
+    three.share_requests().await;
+
+    // While decode streams.
+    let expected = three.expected(&tokens(59, 300), LONG).await;
+    let stream = stream(&three.client, &tokens(59, 300), LONG).await;
+    three.prefill.process.kill().await;
+    assert_eq!(streamed(stream).await, expected);
+    three.prefill = prefill(&three.home).await;
+    three.share_requests().await;
+}
+
+async fn decode_dies(three: &mut Three) {
+    // While it waits for the prompt.
+    let (asked, expected) = three.ask_in_vain(60).await;
+    three.decode.process.kill().await;
+    signal(three.prefill.process.id(), "CONT");
+    assert_eq!(asked.await.unwrap(), expected);
+    three.prefill.has_released_all().await;
+    three.decode = decode(&three.home).await;
+    three.share_requests().await;
+
+    // While it streams.
+    let expected = three.expected(&tokens(61, 300), LONG).await;
+    let stream = stream(&three.client, &tokens(61, 300), LONG).await;
+    three.decode.process.kill().await;
+    assert_eq!(streamed(stream).await, expected);
+    three.prefill.has_released_all().await;
+}
+
+#[tokio::test]
+async fn simulated_engines_share_requests_too() {
+    let home = tempfile::tempdir().unwrap();
+    let agent = |name, role| {
+        let home = home.path();
+        async move { Life::begin(home, name, &["--engine=sim", "--sim-preset=none", role]).await }
+    };
+    let _prefill = agent("prefill", "--role=prefill").await;
+    let decode = agent("decode", "--role=decode").await;
+    let (_proxy, client) = proxy(home.path(), &["--router-split=always"]).await;
+    soon("a request that two share", async {
+        for seed in 0.. {
+            completed(&client, MODEL, &tokens(seed, 200), 8).await;
+            if decode.metric("prefills_total{by=\"prefill_worker\"}").await > 0.0 {
+                break;
+            }
+        }
+    })
+    .await;
+    assert!(decode.metric("kv_blocks_fetched_total").await >= 6.0);
+    assert_eq!(decode.metric("kv_blocks_missed_total").await, 0.0);
+}

@@ -1,0 +1,108 @@
+//! What a driver is told.
+
+use crate::engine::transfer::BlockKv;
+use crate::engine::{Request, RequestKey};
+use crate::extras::Extras;
+use crate::in_flight::Ticket;
+use crate::operations::Order;
+use crate::outbox::Outbox;
+use serde_json::value::RawValue;
+use stator_dialect::Delta;
+use stator_protos::Generation;
+use stator_protos::hash::SequenceHash;
+use stator_protos::worker::ErrorKind;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// What a driver is told.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Run a request.
+    Submit(Submission),
+    /// Stop these; those that are not known have just ended.
+    Cancel(Vec<RequestKey>),
+    /// Say which blocks there are.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// Compute a prompt for another engine.
+    Prefill(Prefill),
+    /// Hand out, once, what is kept of a prompt.
+    Take(Take),
+    /// Say what the KV of it is.
+    Export(Export),
+    /// Do something to the engine as a whole.
+    Operate(Order),
+}
+
+/// A prompt that another engine goes on from.
+#[derive(Debug)]
+pub(crate) struct Take {
+    /// What it is kept under.
+    pub(crate) handle: u64,
+    /// Its name; [`Command::Cancel`] ends it. Nothing where there is none.
+    pub(crate) answer: oneshot::Sender<Option<RequestKey>>,
+}
+
+/// Blocks of a prompt that was taken.
+#[derive(Debug)]
+pub(crate) struct Export {
+    /// Its name.
+    pub(crate) key: RequestKey,
+    /// The blocks, counted from its start.
+    pub(crate) blocks: Range<usize>,
+    /// The first of them, as many as make a batch; none where it is kept no longer.
+    pub(crate) answer: oneshot::Sender<Vec<BlockKv>>,
+}
+
+/// A prompt to compute for another engine. Dropping the receiver of `answer` cancels it.
+#[derive(Debug)]
+pub(crate) struct Prefill {
+    /// The prompt.
+    pub(crate) request: Request,
+    /// What else was asked of it.
+    pub(crate) extras: Extras,
+    /// What both engines are told, where they work at once.
+    pub(crate) handover: Option<Box<RawValue>>,
+    /// Where the answer goes.
+    pub(crate) answer: oneshot::Sender<Result<Prefilled, (ErrorKind, String)>>,
+    /// Counts it among what runs until it ends.
+    pub(crate) ticket: Ticket,
+}
+
+/// A prompt that was computed for another engine.
+#[derive(Debug)]
+pub(crate) struct Prefilled {
+    /// What the other is to be told, where they work in turn.
+    pub(crate) handover: Option<Box<RawValue>>,
+    /// Prompt tokens whose KV was already there.
+    pub(crate) cached_tokens: u32,
+    /// The token that came of the prompt, with the end of the answer where it is one, and its
+    /// logprobs where they were asked for; nothing where decode cannot go on from it.
+    pub(crate) first: Option<Delta>,
+}
+
+/// A request and where its answer goes.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    /// The request; its key is unique in the agent.
+    pub(crate) request: Request,
+    /// Its name on the client's stream.
+    pub(crate) request_id: u64,
+    /// What only stock engines do of it.
+    pub(crate) extras: Extras,
+    /// The client's stream.
+    pub(crate) outbox: Arc<Outbox>,
+    /// Counts it among what runs until it ends.
+    pub(crate) ticket: Ticket,
+}
+
+/// The blocks of a worker after event `next_sequence - 1`.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// The worker's life.
+    pub(crate) generation: Generation,
+    /// Number of the first event that is not in it.
+    pub(crate) next_sequence: u64,
+    /// Each block after the one before it in its prompt.
+    pub(crate) blocks: Vec<SequenceHash>,
+}

@@ -1,0 +1,332 @@
+//! The decode side of a pair: another agent's engine computes the prompt, and its KV is fetched from
+//! there. Whatever goes wrong on the way, the engine here computes what is missing itself.
+
+use super::Driver;
+use super::handing::Order;
+use crate::engine::transfer::{Assembly, BlockKv, KvForm};
+use crate::engine::{Output, Request, RequestKey};
+use crate::extras::{Extras, Peer};
+use crate::metrics::{PairMetrics, PrefilledBy};
+use crate::peers::{self, Peers};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
+use stator_protos::worker::{self, Submit};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::time::Instant;
+
+/// Requests whose prompts may be elsewhere at once; further ones are computed here.
+const TRANSFERS_MAX: usize = 1024;
+/// KV that may be on its way to one engine at once, in MiB; a larger prompt comes alone.
+const FETCHING_MIB: u32 = 256;
+/// Longest wait for a peer that is told to keep a prompt no longer.
+const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How an engine shares requests with those of other agents.
+#[derive(Clone, Debug)]
+pub(crate) struct Pairing {
+    /// It computes prompts for others.
+    pub(crate) hands_over: bool,
+    /// Who computes prompts for it.
+    pub(crate) peers: Arc<Peers>,
+    /// Longest wait for a prompt and its KV.
+    pub(crate) timeout: Duration,
+    /// What is counted of it.
+    pub(crate) metrics: PairMetrics,
+}
+
+/// What an agent that prefills says in its record: `handover`.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Handover {
+    /// [`KvForm::fingerprint`] of its engines.
+    pub(crate) kv: u64,
+}
+
+/// Why a prompt did not come, for counters and for people.
+type Why = (PrefilledBy, String);
+
+/// What came of a prompt.
+pub(super) type Arrival = Result<Arrived, Why>;
+
+/// Requests whose prompts are computed elsewhere or on their way.
+pub(super) struct Transfers {
+    pairing: Pairing,
+    fetching: Arc<Semaphore>,
+    tasks: JoinSet<(RequestKey, Arrival)>,
+    /// One that has ended, and was not looked at.
+    ended: Option<(RequestKey, Arrival)>,
+    waiting: FxHashMap<RequestKey, Waiting>,
+}
+
+struct Waiting {
+    request: Request,
+    blocks: Range<usize>,
+    task: AbortHandle,
+}
+
+/// KV of a prompt.
+pub(super) struct Arrived {
+    blocks: Vec<BlockKv>,
+    /// Prompt tokens whose KV the prefill worker had already.
+    cached_tokens: u32,
+    /// When it was done with the prompt.
+    computed: Instant,
+    _room: OwnedSemaphorePermit,
+}
+
+/// What is told of a prompt with the next output of its request.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    failed: bool,
+    /// Since when its KV was on its way.
+    since: Option<Instant>,
+    /// With all outputs: what the prefill worker had of it.
+    cached_tokens: Option<u32>,
+}
+
+impl Told {
+    /// What came from elsewhere was there already only if it was so there.
+    pub(super) fn correct(&self, output: &mut Output) {
+        let Some(cached) = self.cached_tokens else { return };
+        output.cached_tokens = output.cached_tokens.map(|_| cached);
+        if let Some(finish) = &mut output.finish {
+            finish.cached_tokens = cached;
+        }
+    }
+
+    /// Says it with an output, once.
+    pub(super) fn tell(&mut self, output: worker::Output) -> worker::Output {
+        let us = |since: Instant| u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX);
+        let transfer_us = self.since.take().map_or(0, |since| us(since).max(1));
+        let prefill_failed = std::mem::take(&mut self.failed);
+        worker::Output { prefill_failed, transfer_us, ..output }
+    }
+}
+
+impl Transfers {
+    pub(super) fn new(pairing: Pairing) -> Self {
+        Self {
+            pairing,
+            fetching: Arc::new(Semaphore::new(FETCHING_MIB as usize)),
+            tasks: JoinSet::new(),
+            ended: None,
+            waiting: FxHashMap::default(),
+        }
+    }
+
+    /// Requests that wait for their prompts.
+    pub(super) fn count(&self) -> u32 {
+        self.waiting.len() as u32
+    }
+
+    /// Waits until there is one to be looked at; for ever where there is none.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub(super) async fn news(&mut self) {
+        while self.ended.is_none() {
+            match self.tasks.join_next().await {
+                Some(ended) => self.ended = self.look(ended),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The next one that has ended.
+    pub(super) fn next(&mut self) -> Option<(RequestKey, Arrival)> {
+        if let Some(ended) = self.ended.take() {
+            return Some(ended);
+        }
+        loop {
+            let ended = self.tasks.try_join_next()?;
+            if let Some(ended) = self.look(ended) {
+                return Some(ended);
+            }
+        }
+    }
+
+    /// A request that is cancelled needs no prompt.
+    pub(super) fn cancel(&mut self, key: RequestKey) {
+        if let Some(waiting) = self.waiting.remove(&key) {
+            waiting.task.abort();
+        }
+    }
+
+    /// One that was aborted is nobody's any more.
+    fn look(
+        &self,
+        ended: Result<(RequestKey, Arrival), JoinError>,
+    ) -> Option<(RequestKey, Arrival)> {
+        match ended {
+            Ok(ended) => Some(ended),
+            Err(error) => {
+                let mut waiting = self.waiting.iter();
+                let (key, _) = waiting.find(|(_, waiting)| waiting.task.id() == error.id())?;
+                let why = format!("the task that fetches it: {error}");
+                Some((*key, Err((PrefilledBy::itself_prefill_failed, why))))
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Has a prompt computed by a peer, if its KV can be of use here; otherwise computes it.
+    pub(super) fn have_prefilled(&mut self, request: Request, extras: &Extras, peer: Peer) {
+        let known = self.guarded(|engine| {
+            let kv = engine.kv();
+            (kv.form(), kv.reusable(&request))
+        });
+        let Some((form, reusable)) = known else { return self.run_request(request) };
+        let offer = serde_json::from_str::<Handover>(peer.handover.get()).ok();
+        let unlike = offer != Some(Handover { kv: form.fingerprint });
+        let full = self.transfers.waiting.len() >= TRANSFERS_MAX;
+        let why = match reusable.held == reusable.blocks {
+            true => Some((PrefilledBy::itself_nothing_to_move, "there is nothing to move")),
+            false if unlike => {
+                Some((PrefilledBy::itself_unlike, "the KV there is of another form"))
+            }
+            false if full => {
+                Some((PrefilledBy::itself_prefill_failed, "too many are on their way"))
+            }
+            false => None,
+        };
+        if let Some((by, why)) = why {
+            tracing::debug!(prefill = %peer.worker, why, "the prompt is computed here");
+            self.transfers.pairing.metrics.prefills.count(by);
+            return self.run_request(request);
+        }
+        let (key, blocks) = (request.key, reusable.held..reusable.blocks);
+        let job = Job {
+            peers: self.transfers.pairing.peers.clone(),
+            prompt: peers::prompt(&peer, &request, extras, peers::any_token()),
+            peer,
+            form,
+            blocks: blocks.clone(),
+            fetching: self.transfers.fetching.clone(),
+        };
+        let timeout = self.transfers.pairing.timeout;
+        let task = self.transfers.tasks.spawn(async move { (key, job.within(timeout).await) });
+        self.transfers.waiting.insert(key, Waiting { request, blocks, task });
+    }
+
+    /// Goes on with what came of a prompt.
+    pub(super) fn arrived(&mut self, key: RequestKey, arrival: Arrival) {
+        let Some(Waiting { request, blocks, .. }) = self.transfers.waiting.remove(&key) else {
+            return;
+        };
+        let mut told = Told::default();
+        let (taken, missing) = match arrival {
+            Ok(Arrived { blocks: came, cached_tokens, computed, _room }) => {
+                let import =
+                    self.guarded(|engine| engine.kv().import(&request, blocks.start, &came));
+                let taken = import.unwrap_or(0);
+                (told.since, told.cached_tokens) = (Some(computed), Some(cached_tokens));
+                let why = || format!("{taken} of {} blocks are usable", blocks.len());
+                let missing =
+                    (taken < blocks.len()).then(|| (PrefilledBy::itself_prefill_failed, why()));
+                (taken, missing)
+            }
+            Err(why) => (0, Some(why)),
+        };
+        let metrics = &self.transfers.pairing.metrics;
+        metrics.blocks_fetched.inc_by(taken as u64);
+        metrics.blocks_missed.inc_by((blocks.len() - taken) as u64);
+        if let Some((by, why)) = missing {
+            tracing::warn!(why, "the prompt did not come");
+            metrics.prefills.count(by);
+            told = Told { failed: true, ..Told::default() };
+        } else {
+            metrics.prefills.count(PrefilledBy::prefill_worker);
+        }
+        if let Some(live) = self.live.get_mut(&key) {
+            live.prefilled = told;
+        }
+        self.run_request(request);
+    }
+}
+
+/// A prompt that a peer computes, and the blocks of it that are missing here.
+struct Job {
+    peers: Arc<Peers>,
+    peer: Peer,
+    prompt: Submit,
+    form: KvForm,
+    blocks: Range<usize>,
+    fetching: Arc<Semaphore>,
+}
+
+impl Job {
+    async fn within(self, limit: Duration) -> Arrival {
+        let come = tokio::time::timeout(limit, self.bring(limit)).await;
+        match come {
+            Ok(come) => come.map_err(|why| (PrefilledBy::itself_prefill_failed, why)),
+            Err(_) => {
+                let why = format!("nothing within {} ms", limit.as_millis());
+                Err((PrefilledBy::itself_timeout, why))
+            }
+        }
+    }
+
+    async fn bring(&self, limit: Duration) -> Result<Arrived, String> {
+        let mut kept = Kept { peers: self.peers.clone(), at: None };
+        let handle = rand::random();
+        let told = to_raw_value(&Order { handle }).map_err(|error| error.to_string())?;
+        kept.at = Some((self.peer.clone(), handle));
+        let asked = self.peers.prefill(&self.peer, self.prompt.clone(), Some(&told), limit);
+        let prefilled = asked.await?;
+        prefilled.handover.ok_or("the prefill worker had no room to keep the prompt")?;
+        let computed = Instant::now();
+        let mib = (self.blocks.len() * self.form.block_bytes).div_ceil(1 << 20).max(1);
+        let permits = u32::try_from(mib).unwrap_or(u32::MAX).min(FETCHING_MIB);
+        let room = self.fetching.clone().acquire_many_owned(permits).await;
+        let room = room.map_err(|error| error.to_string())?;
+        let mut chunks = self.peers.fetch(&self.peer, handle, self.blocks.clone()).await?;
+        // It is given up with the stream now.
+        kept.at = None;
+        let mut assembly = Assembly::new(self.form, self.blocks.start as u32, self.blocks.len());
+        loop {
+            let torn = match chunks.message().await {
+                Ok(Some(chunk)) => assembly.push(chunk.block, &chunk.kv, chunk.checksum).err(),
+                Ok(None) => break,
+                Err(status) => {
+                    tracing::warn!(%status, "the KV of a prompt was cut off");
+                    break;
+                }
+            };
+            if let Some(torn) = torn {
+                tracing::warn!(%torn, "the KV of a prompt is not what was asked for");
+                break;
+            }
+        }
+        let (blocks, cached_tokens) = (assembly.blocks(), prefilled.cached_tokens);
+        Ok(Arrived { blocks, cached_tokens, computed, _room: room })
+    }
+}
+
+/// A prompt that a peer may keep. Dropping it has the peer give it up: what it computed for a
+/// client that has gone would else be kept until its lease ends.
+struct Kept {
+    peers: Arc<Peers>,
+    at: Option<(Peer, u64)>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let (Some((peer, handle)), Ok(runtime)) =
+            (self.at.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        let peers = self.peers.clone();
+        runtime.spawn(async move {
+            // One that is not there any more keeps nothing.
+            let given_up = peers.fetch(&peer, handle, 0..0);
+            let _ = tokio::time::timeout(GIVE_UP_TIMEOUT, given_up).await;
+        });
+    }
+}

@@ -1,0 +1,225 @@
+use super::tests::{Harness, PAIRED};
+use super::*;
+use crate::extras::{Extras, Peer};
+use crate::metrics::PairMetrics;
+use crate::peers::Peers;
+use futures::stream::{self, Empty};
+use prometheus_client::registry::Registry;
+use serde_json::value::RawValue;
+use stator_protos::worker::transfers_server::{self, TransfersServer};
+use stator_protos::worker::worker_server::{Worker, WorkerServer};
+use stator_protos::worker::{
+    AgentDescription, DescribeRequest, FetchChunk, FetchRequest, GenerateFrame, GenerateInput,
+    ModelFilesRequest, ModelFilesResponse, PrefillRequest, PrefillResponse, SnapshotChunk,
+    SnapshotRequest,
+};
+use stator_protos::{WorkerId, WorkerRank};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request as Asked, Response, Status as Refused, Streaming};
+
+type Pieces = Vec<Result<FetchChunk, Refused>>;
+
+/// An agent that prefills as it is told to, and tells what it is asked for.
+struct Scripted {
+    /// Nothing where it never answers.
+    kept: Option<&'static str>,
+    pieces: Pieces,
+    prefills: mpsc::Sender<PrefillRequest>,
+    fetches: mpsc::Sender<FetchRequest>,
+}
+
+#[tonic::async_trait]
+impl Worker for Scripted {
+    type DescribeStream = Empty<Result<AgentDescription, Refused>>;
+    type GenerateStream = Empty<Result<GenerateFrame, Refused>>;
+    type SnapshotStream = Empty<Result<SnapshotChunk, Refused>>;
+
+    async fn describe(
+        &self,
+        _: Asked<DescribeRequest>,
+    ) -> Result<Response<Self::DescribeStream>, Refused> {
+        Err(Refused::unimplemented("describe"))
+    }
+
+    async fn model_files(
+        &self,
+        _: Asked<ModelFilesRequest>,
+    ) -> Result<Response<ModelFilesResponse>, Refused> {
+        Err(Refused::unimplemented("model_files"))
+    }
+
+    async fn generate(
+        &self,
+        _: Asked<Streaming<GenerateInput>>,
+    ) -> Result<Response<Self::GenerateStream>, Refused> {
+        Err(Refused::unimplemented("generate"))
+    }
+
+    async fn snapshot(
+        &self,
+        _: Asked<SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Refused> {
+        Err(Refused::unimplemented("snapshot"))
+    }
+
+    async fn prefill(
+        &self,
+        asked: Asked<PrefillRequest>,
+    ) -> Result<Response<PrefillResponse>, Refused> {
+        self.prefills.try_send(asked.into_inner()).unwrap();
+        let Some(kept) = self.kept else { return std::future::pending().await };
+        let handover_json = kept.into();
+        Ok(Response::new(PrefillResponse { handover_json, cached_tokens: 3, first: None }))
+    }
+}
+
+#[tonic::async_trait]
+impl transfers_server::Transfers for Scripted {
+    type FetchStream = stream::Iter<std::vec::IntoIter<Result<FetchChunk, Refused>>>;
+
+    async fn fetch(
+        &self,
+        asked: Asked<FetchRequest>,
+    ) -> Result<Response<Self::FetchStream>, Refused> {
+        self.fetches.try_send(asked.into_inner()).unwrap();
+        match self.pieces.first() {
+            None => Err(Refused::not_found("nothing is kept under this handle")),
+            Some(_) => Ok(Response::new(stream::iter(self.pieces.clone()))),
+        }
+    }
+}
+
+/// A driver, and an agent that computes prompts for it.
+struct Pair {
+    harness: Harness,
+    peer: Peer,
+    prefills: mpsc::Receiver<PrefillRequest>,
+    fetches: mpsc::Receiver<FetchRequest>,
+    registry: Registry,
+    _server: JoinSet<()>,
+}
+
+impl Pair {
+    async fn start(kept: Option<&'static str>, pieces: Pieces) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let ((asked, prefills), (fetched, fetches)) = (mpsc::channel(1), mpsc::channel(4));
+        let scripted = Arc::new(Scripted { kept, pieces, prefills: asked, fetches: fetched });
+        let router = tonic::transport::Server::builder()
+            .add_service(WorkerServer::from_arc(scripted.clone()))
+            .add_service(TransfersServer::from_arc(scripted));
+        let mut server = JoinSet::new();
+        let incoming = TcpIncoming::from(listener);
+        server.spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
+        let (metrics, mut registry) = (PairMetrics::default(), Registry::default());
+        metrics.register(&mut registry);
+        let pairing = Pairing {
+            hands_over: false,
+            peers: Arc::new(Peers::default()),
+            timeout: Duration::from_secs(20),
+            metrics,
+        };
+        let harness = Harness::start_with(Duration::from_millis(1), pairing);
+        let handover = RawValue::from_string("{\"kv\":1}".into()).unwrap();
+        let worker = WorkerRank { worker: WorkerId(9), rank: 0 };
+        let peer = Peer { endpoint, worker, handover };
+        Self { harness, peer, prefills, fetches, registry, _server: server }
+    }
+
+    /// Sends a request whose prompt the other is to compute.
+    async fn submit(&self, id: u64) {
+        let extras = Extras { prefill: Some(self.peer.clone()), ..Extras::default() };
+        self.harness.submit_with(id, (PAIRED, 1, 2), extras).await;
+    }
+
+    /// The first output of a request.
+    async fn first(&self, id: u64) -> worker::Output {
+        loop {
+            let mut outputs = self.harness.frame().await.into_iter();
+            if let Some(output) = outputs.find(|output| output.request_id == id) {
+                return output;
+            }
+        }
+    }
+
+    #[track_caller]
+    fn counted(&self, lines: &[&str]) {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        for line in lines {
+            assert!(text.contains(&format!("stator_agent_{line}\n")), "no {line} in\n{text}");
+        }
+    }
+}
+
+fn piece(block: u32, kv: &[u8], checksum: Option<u64>) -> Result<FetchChunk, Refused> {
+    Ok(FetchChunk { block, kv: kv.to_vec(), checksum })
+}
+
+#[tokio::test]
+async fn kv_that_comes_whole_is_taken_in_and_told_with_its_way() {
+    let pieces = vec![piece(0, b"a", Some(1)), piece(1, b"b", Some(1))];
+    let mut pair = Pair::start(Some("{\"blocks\":2}"), pieces).await;
+    pair.submit(7).await;
+    let first = pair.first(7).await;
+    assert!(first.transfer_us > 0 && !first.prefill_failed, "{first:?}");
+    let asked = pair.fetches.recv().await.unwrap();
+    assert_eq!((asked.worker_id, asked.first_block, asked.blocks), (9, 0, 2));
+    let by = "prefills_total{by=\"prefill_worker\"} 1";
+    pair.counted(&[by, "kv_blocks_fetched_total 2", "kv_blocks_missed_total 0"]);
+}
+
+#[tokio::test]
+async fn whatever_is_wrong_with_it_is_a_miss_that_is_counted() {
+    let whole = || piece(0, b"a", Some(1));
+    let cut = || Err(Refused::unavailable("it has ended"));
+    let kept = Some("{\"blocks\":2}");
+    let cases: [(Option<&'static str>, Pieces, u32); 8] = [
+        // It has no room, or is gone once the prompt is computed, or between two blocks.
+        (Some(""), vec![], 0),
+        (kept, vec![], 0),
+        (kept, vec![whole()], 1),
+        (kept, vec![whole(), cut()], 1),
+        // Another block, a longer one, half of one, a damaged one.
+        (kept, vec![whole(), piece(2, b"b", Some(1))], 1),
+        (kept, vec![piece(0, b"ab", Some(1))], 0),
+        (kept, vec![piece(0, b"", Some(1)), whole()], 0),
+        (kept, vec![whole(), piece(1, b"b", Some(2))], 1),
+    ];
+    for (kept, pieces, fetched) in cases {
+        let shown = format!("{kept:?} {pieces:?}");
+        let pair = Pair::start(kept, pieces).await;
+        pair.submit(7).await;
+        let first = pair.first(7).await;
+        assert!(first.prefill_failed && first.token_ids == [1], "{shown}: {first:?}");
+        pair.counted(&[
+            "prefills_total{by=\"itself_prefill_failed\"} 1",
+            &format!("kv_blocks_fetched_total {fetched}"),
+            &format!("kv_blocks_missed_total {}", 2 - fetched),
+        ]);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_has_the_prompt_given_up() {
+    let mut pair = Pair::start(None, vec![]).await;
+    pair.submit(7).await;
+    let asked = pair.prefills.recv().await.unwrap();
+    pair.harness.commands.send(Command::Cancel(vec![RequestKey(7)])).await.unwrap();
+    assert_eq!(pair.first(7).await.finish.unwrap().reason(), worker::FinishReason::Cancelled);
+    pair.harness.in_flight.none().await;
+    let given_up = pair.fetches.recv().await.unwrap();
+    assert_eq!((given_up.worker_id, given_up.blocks), (9, 0));
+    assert_eq!(asked.handover_json, format!("{{\"handle\":{}}}", given_up.handle));
+}
+
+#[tokio::test]
+async fn kv_of_another_form_is_not_asked_for() {
+    let mut pair = Pair::start(None, vec![]).await;
+    pair.peer.handover = RawValue::from_string("{\"kv\":2}".into()).unwrap();
+    pair.submit(7).await;
+    assert_eq!(pair.first(7).await.token_ids, [1]);
+    pair.counted(&["prefills_total{by=\"itself_unlike\"} 1", "kv_blocks_missed_total 0"]);
+}
