@@ -224,9 +224,32 @@ async fn an_engine_that_stands_still_is_killed_and_started_again() {
     agent.comes_back(1).await;
     let reply = accepted(&client, &prompt).await;
     // Another process, which holds nothing of what the first one did.
-    assert_eq!(answer(&reply), (expected, 0));
+    assert_eq!(answer(&reply), (expected.clone(), 0));
     agent.hears_of(&prompt).await;
-    assert_eq!(agent.metric("stator_agent_engine_ends_total{cause=\"hung\"}").await, 1.0);
+    assert_eq!(ends(&agent, "hung").await, 1.0);
+
+    half_of_it_is_dead(&client, &mut agent, (&prompt, &expected)).await;
+}
+
+/// What computes has died, and the process that serves HTTP neither ends nor answers.
+async fn half_of_it_is_dead(
+    client: &Client,
+    agent: &mut Agent,
+    (prompt, expected): (&[u32], &[u32]),
+) {
+    let core = agent.core();
+    signal(agent.engine_process(1).await, "STOP");
+    signal(core, "KILL");
+    agent.process.nth_event("the engine's life ended", 1).await;
+    refused(client, prompt).await;
+    agent.comes_back(2).await;
+    assert_eq!(answer(&accepted(client, prompt).await), (expected.to_vec(), 0));
+    assert_eq!(ends(agent, "half_dead").await, 1.0, "{}", agent.process.log());
+}
+
+/// Lives of the engine that ended for a cause.
+async fn ends(agent: &Agent, cause: &str) -> f64 {
+    agent.metric(&format!("stator_agent_engine_ends_total{{cause=\"{cause}\"}}")).await
 }
 
 /// Sends a signal to all processes of a group.

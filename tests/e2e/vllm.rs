@@ -132,11 +132,33 @@ async fn two_share_a_request(three: &Three) {
     let moved = ("vllm:prompt_tokens_by_source_total", "external_kv_transfer");
     // And the token that prefill computed, which decode was told of as if it were of the prompt.
     assert_eq!(decode.says(moved.0, moved.1).await, 201.0);
+    a_first_token_is_drawn_again_only_for_who_asked_for_a_seed(client, decode).await;
     a_hand_over_is_used_once(client, prefill, decode).await;
     a_client_that_hangs_up_frees_both_engines(client, prefill, decode).await;
     a_client_that_hangs_up_before_decode_begins_frees_both_engines(client, prefill, decode).await;
     half_a_pair_is_given_up_in_time(client, prefill, decode).await;
     kv_transfer_params_of_clients_never_reach_an_engine(client, prefill, decode).await;
+}
+
+/// Decode draws the first token itself where its draws depend on how many came before, and computes
+/// the prompt's last position for it.
+async fn a_first_token_is_drawn_again_only_for_who_asked_for_a_seed(
+    client: &Client,
+    decode: &Agent,
+) {
+    let moved =
+        async || decode.says("vllm:prompt_tokens_by_source_total", "external_kv_transfer").await;
+    // With prefill's token, which decode is told of as if it were of the prompt, or without.
+    for (prompt, seed, told) in [(74, json!(null), 201.0), (75, json!(5), 200.0)] {
+        let (before, shared) = (moved().await, decode.prefills("prefill_worker").await);
+        let mut body = completion(&tokens(prompt, 200), 16);
+        body["temperature"] = json!(1);
+        body["seed"] = seed.clone();
+        let reply = client.post("/v1/completions", &body).await.json();
+        assert_eq!(answer(&reply).0.len(), 16);
+        assert_eq!(decode.prefills("prefill_worker").await, shared + 1.0);
+        assert_eq!(moved().await - before, told, "seed {seed}");
+    }
 }
 
 /// One malformed set kills an engine.
