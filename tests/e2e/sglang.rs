@@ -5,8 +5,8 @@ use crate::agents::{
     Agent, accepted, answer, completed, completion, ends_with_an_error, proxy, stream, tokens,
 };
 use crate::stages::{
-    Three, both_die_while_decode_streams, half_a_pair_is_given_up_in_time,
-    one_dies_once_the_prompt_is_computed, one_dies_while_prefill_runs,
+    DEATHS, Three, a_process_of_each_half_dies_in_turn, both_die_while_decode_streams,
+    half_a_pair_is_given_up_in_time, one_dies_once_the_prompt_is_computed,
 };
 use crate::suite::{
     Tested, a_client_that_hangs_up_stops_the_engine, a_pause_holds_what_runs_and_forgets_nothing,
@@ -113,7 +113,10 @@ async fn two_sglangs_share_a_request_and_a_third_does_what_they_cannot() {
     let Some(bed) = Bed::find(Engine::Sglang) else { return };
     let home = tempfile::tempdir().unwrap();
     let start = |role: Role| {
-        Agent::start_with(&bed, home.path(), (role.name(), role), (&[PREFILL_TIMEOUT], 1))
+        // Both workers of a request must have the labels that it asks for.
+        let label = if role == Role::Aggregated { "alone" } else { Role::Decode.name() };
+        let label = format!("--labels=agent={label}");
+        Agent::start_with(&bed, home.path(), (role.name(), role), (&[PREFILL_TIMEOUT, &label], 1))
     };
     let [prefill, decode, alone] = [Role::Prefill, Role::Decode, Role::Aggregated].map(start);
     let ready = |process| Agent::ready(Engine::Sglang, process);
@@ -126,8 +129,10 @@ async fn two_sglangs_share_a_request_and_a_third_does_what_they_cannot() {
     what_one_worker_must_do_goes_to_one_that_can(&mut three).await;
     half_a_pair_is_given_up_in_time(&three).await;
     both_die_while_decode_streams(&mut three).await;
-    one_dies_while_prefill_runs(&mut three).await;
     one_dies_once_the_prompt_is_computed(&mut three).await;
+    for row in DEATHS {
+        a_process_of_each_half_dies_in_turn(&mut three, row, &start).await;
+    }
 }
 
 async fn kv_is_moved_and_not_computed_again(three: &Three) {

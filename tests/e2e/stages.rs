@@ -6,7 +6,7 @@ use crate::agents::{Agent, Part, answer, completed, stream, streamed, tokens};
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use stator_tests::stock::{MODEL, Role};
+use stator_tests::stock::{Engine, MODEL, Role};
 use tokio::task::JoinHandle;
 
 /// Tokens of an answer that is still on its way when its engines die.
@@ -100,28 +100,6 @@ pub(crate) async fn both_die_while_decode_streams(three: &mut Three) {
     three.share_requests().await;
 }
 
-pub(crate) async fn one_dies_while_prefill_runs(three: &mut Three) {
-    for (n, decode_dies) in (0..).zip([true, false]) {
-        let core = three.prefill.core();
-        signal(core, "STOP");
-        let (asked, expected) = three.ask(tokens(65 + n, 300), 16).await;
-        three.prefill.has_requests().await;
-        three.decode.has_requests().await;
-        let dies = if decode_dies { &mut three.decode } else { &mut three.prefill };
-        dies.kill_engine().await;
-        assert_eq!(asked.await.unwrap(), expected, "{}", three.decode.process.log());
-        if decode_dies {
-            signal(core, "CONT");
-            three.prefill.has_released_all().await;
-        } else {
-            three.decode.has_released_all().await;
-        }
-        let dies = if decode_dies { &mut three.decode } else { &mut three.prefill };
-        dies.recovers().await;
-        three.share_requests().await;
-    }
-}
-
 /// Its KV is on its way then, or has just come.
 pub(crate) async fn one_dies_once_the_prompt_is_computed(three: &mut Three) {
     for (n, decode_dies) in (0..).zip([true, false]) {
@@ -149,7 +127,8 @@ pub(crate) enum Stage {
     Coming,
     /// Its prompt is being computed.
     Prefill,
-    /// Its prompt is computed, and decode has not looked at the KV.
+    /// Its prompt is computed, and decode has not looked at the KV. Where both work at once,
+    /// prefill waits for decode.
     HandOver,
     /// Its answer is on its way.
     Stream,
@@ -172,19 +151,18 @@ pub(crate) const DEATHS: [(Stage, Part); 12] = [
     (Stage::Coming, Part::Server),
 ];
 
-/// A decode and a prefill worker that come back: the agents that were started in the place of
-/// those that ended; others start their engines again.
+/// Workers that come back: the agents that were started in the place of those that ended; others
+/// start their engines again.
 pub(crate) struct Ended {
-    pub(crate) decode: Option<Process>,
-    pub(crate) prefill: Option<Process>,
+    pub(crate) halves: Vec<(Role, Option<Process>)>,
     /// What died of those that were not started.
     pub(crate) part: Part,
 }
 
 impl Ended {
     pub(crate) async fn come_back(self, three: &mut Three) {
-        let halves = [(&mut three.decode, self.decode), (&mut three.prefill, self.prefill)];
-        for (half, process) in halves {
+        for (half, process) in self.halves {
+            let half = three.half(half);
             match process {
                 Some(process) => *half = Agent::ready(half.kind, process).await,
                 None => {
@@ -193,8 +171,9 @@ impl Ended {
                 }
             }
         }
-        for by in [&three.decode, &three.alone] {
-            three.shares_requests(&three.preferring(by), by).await;
+        three.shares_requests(&three.preferring(&three.decode), &three.decode).await;
+        if three.third_decodes() {
+            three.shares_requests(&three.preferring(&three.alone), &three.alone).await;
         }
     }
 }
@@ -204,8 +183,11 @@ async fn lives_are_counted_once(half: &Agent, part: Part) {
     let ends = "stator_agent_engine_ends_total";
     let lives = half.metric("stator_agent_engine_lives_total").await;
     assert_eq!(half.metric(ends).await, lives - 1.0, "{}", half.process.log());
-    // The server ends by itself where what computes has died.
-    let cause = if part == Part::Core { "exit" } else { "signal" };
+    // Where what computes has died vLLM's server ends, and SGLang's kills itself.
+    let cause = match (half.kind, part) {
+        (Engine::Vllm, Part::Core) => "exit",
+        _ => "signal",
+    };
     let counted = half.metric(&format!("{ends}{{cause=\"{cause}\"}}")).await;
     assert!(counted >= 1.0, "{cause}: {}", half.process.log());
 }
@@ -220,9 +202,24 @@ pub(crate) async fn a_process_of_each_half_dies(
 ) -> Ended {
     let again = |name, role| (part == Part::Agent).then(|| start(name, role));
     three.loses(Role::Decode, stage, part).await;
-    let decode = again("decode", Role::Decode);
+    let decode = (Role::Decode, again("decode", Role::Decode));
     three.loses(Role::Prefill, stage, part).await;
-    Ended { decode, prefill: again("prefill", Role::Prefill), part }
+    let prefill = (Role::Prefill, again("prefill", Role::Prefill));
+    Ended { halves: vec![decode, prefill], part }
+}
+
+/// Where the third does all of a request: each half dies under a request of the other, once that
+/// one has come back. What half of a pair has lost goes on at the third.
+pub(crate) async fn a_process_of_each_half_dies_in_turn(
+    three: &mut Three,
+    (stage, part): (Stage, Part),
+    start: &impl Fn(Role) -> Process,
+) {
+    for half in [Role::Decode, Role::Prefill] {
+        three.loses(half, stage, part).await;
+        let again = (part == Part::Agent).then(|| start(half));
+        Ended { halves: vec![(half, again)], part }.come_back(three).await;
+    }
 }
 
 impl Three {
@@ -236,9 +233,14 @@ impl Three {
         if half == Role::Prefill { &mut self.prefill } else { &mut self.decode }
     }
 
+    /// Whether the third is a decode worker too.
+    fn third_decodes(&self) -> bool {
+        self.alone.kind == Engine::Vllm
+    }
+
     /// The decode worker of the request under which a half dies.
     fn serving(&self, half: Role) -> &Agent {
-        if half == Role::Prefill { &self.alone } else { &self.decode }
+        if half == Role::Prefill && self.third_decodes() { &self.alone } else { &self.decode }
     }
 
     /// A process of one half dies when a request is so far, whose answer is the right one.
@@ -266,16 +268,21 @@ impl Three {
         match (half, stage) {
             // Who hears of the death when is not said.
             (_, Stage::Coming) => {}
-            (Role::Prefill, Stage::Stream) => assert_eq!(itself, 0.0, "{row}"),
-            (Role::Prefill, _) => assert_eq!(itself, 1.0, "{row}"),
+            (Role::Prefill, Stage::Stream) => {
+                assert_eq!((itself, self.moved()), (0.0, moved), "{row}");
+            }
+            (Role::Prefill, _) if self.third_decodes() => assert_eq!(itself, 1.0, "{row}"),
             _ => drop(self.proxy.nth_event(MOVED, moved).await),
         }
-        if half == Role::Decode && matches!(stage, Stage::HandOver | Stage::Stream) {
+        self.alone.has_released_all().await;
+        if !self.third_decodes() {
+            let other = if half == Role::Prefill { &self.decode } else { &self.prefill };
+            other.has_released_all().await;
+        } else if half == Role::Decode && matches!(stage, Stage::HandOver | Stage::Stream) {
             // The other decode worker got what prefill still had.
             let computed = self.prefill.has_computed().await - computed;
             assert!(computed < 2.0 * PROMPT as f64, "{row}: {computed} tokens");
         }
-        self.alone.has_released_all().await;
     }
 
     /// Has an engine stand still, so that a request comes as far as that and no further. Returns

@@ -110,9 +110,10 @@ async fn vllms_share_requests_and_lose_none_whichever_process_dies() {
     two_share_a_request(&three).await;
     a_sidecar_has_prompts_computed_by_another_vllm(&three.prefill, &three.decode).await;
     what_outlasts_a_drain_goes_on_elsewhere(&mut three).await;
-    let decode = Some(start("decode", Role::Decode));
+    let decode = (Role::Decode, Some(start("decode", Role::Decode)));
     three.loses(Role::Prefill, Stage::Coming, Part::Server).await;
-    let mut ended = Ended { decode, prefill: None, part: Part::Server };
+    let halves = vec![decode, (Role::Prefill, None)];
+    let mut ended = Ended { halves, part: Part::Server };
     let all = all_engines("all deaths of vLLMs that share requests");
     for row in DEATHS.into_iter().take(if all { DEATHS.len() } else { DEATHS_ALWAYS }) {
         ended.come_back(&mut three).await;
