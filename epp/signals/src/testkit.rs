@@ -12,7 +12,7 @@ use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
 use stator_worker_agent::engine::sim::{self, SimOptions};
 use stator_worker_agent::engine::{
-    Engine, EngineOptions, ModelInfo, Refusal, Request, RequestKey, Step,
+    Engine, EngineOptions, ModelInfo, Refusal, Request, RequestKey, Rest, SharedKv, Step,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -107,6 +107,14 @@ impl<E: Engine> Engine for Fragile<E> {
 
     fn reset_cache(&mut self) {
         self.0.reset_cache();
+    }
+
+    fn rest(&mut self, rest: Rest) {
+        self.0.rest(rest);
+    }
+
+    fn kv(&mut self) -> &mut dyn SharedKv {
+        self.0.kv()
     }
 
     fn step(&mut self, step: &mut Step) {
