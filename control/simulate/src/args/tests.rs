@@ -24,7 +24,7 @@ fn defaults_are_valid() {
 #[test]
 fn every_fault_is_named_at_once() {
     let line = "--workers 0 --timing abacus --event-loss 2 --restart-s 0.1 --block-size 48 \
-                --trace x --speed 0 --max-batched-tokens 1 --edges 0 --peer-interval-ms 0.5 --peer-delay-ms -1 \
+                --trace x --speed 0 --max-batched-tokens 1 --edges 0 --peer-interval-ms 0.5 --peer-delay-ms 60001 \
                 --adapters 3 --adapter-copies 0 --split prefill-load --split-uncached-share 2";
     let InvalidArgs(faults) = args(line).settings().expect_err("all of it is wrong");
     let names = [
