@@ -19,6 +19,9 @@ use tokio::task::JoinSet;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request as Asked, Response, Status as Refused, Streaming};
 
+/// Longest wait for what must come.
+const DEADLINE: Duration = Duration::from_secs(20);
+
 type Pieces = Vec<Result<FetchChunk, Refused>>;
 
 /// An agent that prefills as it is told to, and tells what it is asked for.
@@ -118,7 +121,7 @@ impl Pair {
         let pairing = Pairing {
             hands_over: false,
             peers: Arc::new(Peers::default()),
-            timeout: Duration::from_secs(20),
+            timeout: DEADLINE,
             metrics,
         };
         let harness = Harness::start_with(Duration::from_millis(1), pairing);
@@ -210,7 +213,8 @@ async fn a_client_that_hangs_up_has_the_prompt_given_up() {
     pair.harness.commands.send(Command::Cancel(vec![RequestKey(7)])).await.unwrap();
     assert_eq!(pair.first(7).await.finish.unwrap().reason(), worker::FinishReason::Cancelled);
     pair.harness.in_flight.none().await;
-    let given_up = pair.fetches.recv().await.unwrap();
+    let given_up = tokio::time::timeout(DEADLINE, pair.fetches.recv()).await;
+    let given_up = given_up.expect("it is given up").unwrap();
     assert_eq!((given_up.worker_id, given_up.blocks), (9, 0));
     assert_eq!(asked.handover_json, format!("{{\"handle\":{}}}", given_up.handle));
 }
