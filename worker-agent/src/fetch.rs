@@ -4,6 +4,7 @@ use crate::engine::RequestKey;
 use crate::engine::transfer::BlockKv;
 use crate::service::Agent;
 use crate::worker::{Command, Export, Take};
+use bytes::Bytes;
 use futures::stream::{self, Stream, TryStreamExt};
 use stator_protos::worker::transfers_server::Transfers;
 use stator_protos::worker::{FetchChunk, FetchRequest};
@@ -50,9 +51,9 @@ fn ended() -> Status {
 /// The pieces of a batch of blocks, the first of which has this number.
 fn pieces(first: usize, blocks: Vec<BlockKv>) -> impl Iterator<Item = Result<FetchChunk, Status>> {
     (first as u32..).zip(blocks).flat_map(|(number, block)| {
-        let pieces = block.pieces();
+        let (pieces, kv) = (block.pieces(), Bytes::from(block.kv));
         pieces.map(move |(range, checksum)| {
-            Ok(FetchChunk { block: number, kv: block.kv[range].to_vec(), checksum })
+            Ok(FetchChunk { block: number, kv: kv.slice(range), checksum })
         })
     })
 }

@@ -158,7 +158,7 @@ impl Pair {
 }
 
 fn piece(block: u32, kv: &[u8], checksum: Option<u64>) -> Result<FetchChunk, Refused> {
-    Ok(FetchChunk { block, kv: kv.to_vec(), checksum })
+    Ok(FetchChunk { block, kv: kv.to_vec().into(), checksum })
 }
 
 #[tokio::test]
