@@ -158,19 +158,28 @@ impl Pool {
         let found = self.prefixes.look_up(request.prompt.sequence);
         let prompt = Prompt { overlaps: Some(&found), ..request.prompt };
         let request = &Request { prompt, ..request.clone() };
-        let decision = self.with(|scheduler, now| {
+        let (decision, changed) = self.change(|scheduler, now| {
             scheduler.schedule(request, Call { now, seed, watched, scores })
-        })?;
+        });
+        if let Ok(decision) = &decision {
+            self.goes_to(decision, request.prompt.sequence);
+        }
+        // Behind the prompt, so that replicas are told both at once.
+        self.stir(changed);
+        decision
+    }
+
+    /// Workers are taken to hold a prompt, and other replicas are to be told.
+    fn goes_to(&self, decision: &Decision, sequence: &[SequenceHash]) {
         for &(worker, until) in &decision.holders {
-            self.prefixes.predict(worker, request.prompt.sequence, until);
+            self.prefixes.predict(worker, sequence, until);
         }
         if let Some((outbox, pool)) = self.outbox.get() {
             let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
             for endpoint in decision.targets.first().into_iter().chain(helpers) {
-                outbox.sent(*pool, endpoint.worker, request.prompt.sequence);
+                outbox.sent(*pool, endpoint.worker, sequence);
             }
         }
-        Ok(decision)
     }
 
     /// Another replica sent a prompt to a worker.
@@ -216,16 +225,24 @@ impl Pool {
     /// Runs `work` with the scheduler and the present. Must be short. Other replicas are told what
     /// it changes of the requests in flight.
     pub fn with<T>(&self, work: impl FnOnce(&mut Scheduler, Time) -> T) -> T {
+        let (done, changed) = self.change(work);
+        self.stir(changed);
+        done
+    }
+
+    /// The same, and whether other replicas are to be told.
+    fn change<T>(&self, work: impl FnOnce(&mut Scheduler, Time) -> T) -> (T, bool) {
         let now = self.now();
         let mut scheduler = self.scheduler.lock();
         let before = scheduler.own_version();
         let done = work(&mut scheduler, now);
-        let changed = scheduler.own_version() != before;
-        drop(scheduler);
+        (done, scheduler.own_version() != before)
+    }
+
+    fn stir(&self, changed: bool) {
         if let Some((outbox, _)) = self.outbox.get().filter(|_| changed) {
             outbox.stir();
         }
-        done
     }
 
     /// Does what is due now and then: ends what has run out, and learns which adapters there are.

@@ -54,8 +54,9 @@ impl Outbox {
         Self(Arc::new(Inner { dropped, ..Inner::default() }))
     }
 
-    /// A request with this prompt was sent to a worker. Never waits: copies at most
-    /// [`SEQUENCE_MAX`] hashes into memory that is there, and drops them where it is full.
+    /// A request with this prompt was sent to a worker, which the next [`Outbox::stir`] tells. Never
+    /// waits: copies at most [`SEQUENCE_MAX`] hashes into memory that is there, and drops them where
+    /// it is full.
     pub fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {
         if sequence.is_empty() || !self.0.listened.load(Ordering::Relaxed) {
             return;
@@ -70,11 +71,9 @@ impl Outbox {
         }
         letters.hashes.extend_from_slice(sequence);
         letters.items.push(Item { pool, worker, end });
-        drop(letters);
-        self.0.stirred.notify_one();
     }
 
-    /// What is in flight from here changed: peers are to be told.
+    /// What is in flight from here changed: peers are to be told, of prompts too.
     pub fn stir(&self) {
         if self.0.listened.load(Ordering::Relaxed) {
             self.0.stirred.notify_one();

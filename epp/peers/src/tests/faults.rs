@@ -134,6 +134,7 @@ async fn a_stalled_peer_loses_prompts_and_holds_up_nobody() {
     until("its queue is full", || {
         from += SEQUENCE_MAX as u64;
         outbox.sent(POOL, worker(7), &sequence(from, SEQUENCE_MAX as u64));
+        outbox.stir();
         speaking.metrics.queue_dropped.get() > 0
     })
     .await;

@@ -245,7 +245,9 @@ async fn what_changes_is_told_at_once_where_nothing_was_told_just_before() {
 async fn a_prompt_that_one_sent_is_known_to_all() {
     let members = group(3).await;
     let prompt = sequence(1, 50);
-    members[0].peers.outbox().sent(POOL, worker(7), &prompt);
+    let outbox = members[0].peers.outbox();
+    outbox.sent(POOL, worker(7), &prompt);
+    outbox.stir();
     for member in &members[1..] {
         until("the prompt", || member.fake.was_sent(7) == prompt).await;
     }
