@@ -154,7 +154,7 @@ struct Finding {
 
 impl Producer for Finding {
     fn produce(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], now: Time) {
-        let predicted = |all: &[Candidate<'_>]| all.iter().any(|one| one.latency.is_some());
+        let predicted = |all: &[Candidate<'_>]| all.iter().any(|one| one.latency().is_some());
         let (before, started) = (predicted(candidates), Instant::now());
         self.plugin.time(|plugin| plugin.produce(request, candidates, now));
         let took = started.elapsed();

@@ -33,7 +33,7 @@ pub use decision::{Candidate, Decision, Leg, PickError, Reason, Request};
 pub use fleet::{Fleet, Worker, WorkerState};
 pub use learn::Speed;
 pub use mode::{Mode, UnknownMode};
-pub use placement::{Placement, Stats, Survey, Surveyed};
+pub use placement::{Placement, Stats, Survey};
 pub use random::Random;
 pub use sessions::{Affinity, SessionSettings};
 pub use settings::{BusyThresholds, Settings};

@@ -27,7 +27,7 @@ use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use survey::{Survey, Surveyed};
+pub use survey::Survey;
 
 /// Places the requests of one model.
 pub struct Placement {

@@ -50,7 +50,7 @@ impl Admitter for LatencySlo {
     ) -> Result<(), String> {
         let judged = request.priority < 0
             && (request.slo_ttft.is_some() || request.slo_tpot.is_some())
-            && candidates.iter().any(|candidate| candidate.latency.is_some());
+            && candidates.iter().any(|candidate| candidate.latency().is_some());
         let can_serve = |c: &Candidate<'_>| {
             let meets = headroom(request, c, &self.slo_factor).is_some_and(|(ttft, tpot)| {
                 // An absent objective is met.
@@ -133,7 +133,7 @@ mod tests {
         }
         let check = |fleet: &Fleet, ttft_ms: Option<f64>, request: &Request<'_>, refused: bool| {
             let mut candidates = fleet.candidates();
-            candidates[1].latency =
+            candidates[1].findings().latency =
                 ttft_ms.map(|ttft_ms| PredictedLatency { ttft_ms, tpot_ms: 1.0 });
             let refusals = refusals("latency-slo-admitter", Value::Null, request, &candidates);
             assert_eq!(refusals, if refused { 1000 } else { 0 });

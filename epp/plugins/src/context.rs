@@ -63,7 +63,8 @@ impl PrefixSource {
             Self::Approximate => candidate.approximate,
             Self::Precise => candidate.precise,
             Self::Named(number) => {
-                candidate.named.iter().find(|(named, _)| *named == number).map(|(_, m)| *m)
+                let named = candidate.found()?.named.iter();
+                named.copied().find_map(|(named, found)| (named == number).then_some(found))
             }
         }
     }
@@ -73,7 +74,7 @@ impl PrefixSource {
         match self {
             Self::Approximate => candidate.approximate = Some(found),
             Self::Precise => candidate.precise = Some(found),
-            Self::Named(number) => candidate.named.push((number, found)),
+            Self::Named(number) => candidate.findings().named.push((number, found)),
         }
     }
 }

@@ -5,7 +5,6 @@ use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::Random;
 use stator_epp_scheduler::plugin::{Built, Picker};
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// `max-score-picker`: the highest scores; equal ones in random order.
@@ -75,16 +74,10 @@ fn best(keys: &[f64], count: usize, random: &mut Random) -> Vec<usize> {
 
 /// One of the highest numbers; without an order of all, and with chance asked once.
 fn highest(keys: &[f64], random: &mut Random) -> Option<usize> {
-    let (mut max, mut first, mut ties) = (*keys.first()?, 0, 0);
-    for (at, key) in keys.iter().enumerate() {
-        match key.total_cmp(&max) {
-            Ordering::Greater => (max, first, ties) = (*key, at, 1),
-            Ordering::Equal => ties += 1,
-            Ordering::Less => {}
-        }
-    }
-    let is_highest = |at: &usize| keys[*at].total_cmp(&max).is_eq();
-    (first..keys.len()).filter(is_highest).nth(random.below(ties))
+    let max = keys.iter().fold(f64::NEG_INFINITY, |max, &key| if key > max { key } else { max });
+    let ties = keys.iter().filter(|key| **key == max).count();
+    let nth = random.below(ties);
+    keys.iter().enumerate().filter(|(_, key)| **key == max).nth(nth).map(|(at, _)| at)
 }
 
 fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {

@@ -15,11 +15,18 @@ pub struct Candidate<'a> {
     pub approximate: Option<PrefixMatch>,
     /// What it reported to hold of the prompt (precise).
     pub precise: Option<PrefixMatch>,
+    /// The placement core's cost of choosing it; lower is better.
+    pub cost: Option<f64>,
+    /// What else was found out. Few ask for it, and it is large.
+    findings: Option<Box<Findings>>,
+}
+
+/// What only some producers find out.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
     /// What prefix producers beyond the first approximate and the precise one believe, each under
-    /// the number that it was built with. Empty where there are none.
+    /// the number that it was built with.
     pub named: Vec<(u16, PrefixMatch)>,
-    /// The placement core's cost of choosing it.
-    pub kv: Option<KvCost>,
     /// What the request would experience there.
     pub latency: Option<PredictedLatency>,
     /// Share of the prompt's multimodal bytes whose embeddings it is believed to hold, 0 to 1.
@@ -35,11 +42,24 @@ impl<'a> Candidate<'a> {
             in_flight,
             approximate: None,
             precise: None,
-            named: Vec::new(),
-            kv: None,
-            latency: None,
-            multimodal: None,
+            cost: None,
+            findings: None,
         }
+    }
+
+    /// What else was found out, if anything was.
+    pub fn found(&self) -> Option<&Findings> {
+        self.findings.as_deref()
+    }
+
+    /// What else is found out, to be added to.
+    pub fn findings(&mut self) -> &mut Findings {
+        self.findings.get_or_insert_default()
+    }
+
+    /// What the request would experience there.
+    pub fn latency(&self) -> Option<PredictedLatency> {
+        self.found()?.latency
     }
 
     /// What it holds of the prompt, as exactly as is known.
@@ -75,15 +95,6 @@ impl PrefixMatch {
     pub fn matched_tokens(&self) -> u64 {
         u64::from(self.matched_blocks) * u64::from(self.block_size)
     }
-}
-
-/// What choosing an endpoint costs by the placement core's cost function.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KvCost {
-    /// The cost, in blocks of work; lower is better.
-    pub cost: f64,
-    /// Leading blocks of the prompt that the endpoint holds.
-    pub overlap_blocks: u32,
 }
 
 /// Predicted latencies.

@@ -24,7 +24,7 @@ mod testkit;
 mod tickets;
 mod tiers;
 
-pub use candidate::{Candidate, KvCost, PredictedLatency, PrefixMatch};
+pub use candidate::{Candidate, Findings, PredictedLatency, PrefixMatch};
 pub use decision::{Call, Decision, Refused};
 pub use endpoint::{Endpoint, Roles};
 pub use load::{CacheConfig, EngineLoad, Equipment, FlowLoad, InFlight, Lora};

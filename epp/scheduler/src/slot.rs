@@ -2,11 +2,10 @@
 
 use crate::tickets::{Due, FlowKey, Place};
 use crate::{
-    Candidate, Endpoint, EngineLoad, FlowLoad, InFlight, KvCost, PrefixMatch, Request, Subset,
-    TierWeights,
+    Candidate, Endpoint, EngineLoad, FlowLoad, InFlight, PrefixMatch, Request, Subset, TierWeights,
 };
 use rustc_hash::FxHashMap;
-use stator_placement::{Overlap, Survey, Surveyed};
+use stator_placement::Survey;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
 use std::collections::hash_map::Entry;
@@ -106,6 +105,10 @@ impl Slot {
         self.reported_requests = self.own.requests;
     }
 
+    fn candidate(&self) -> Candidate<'_> {
+        Candidate::new(&self.endpoint, &self.load, self.in_flight())
+    }
+
     /// What is in flight there from all replicas.
     pub(crate) fn in_flight(&self) -> InFlight {
         InFlight {
@@ -185,18 +188,11 @@ impl Slots {
         block_size: u32,
     ) -> Vec<Candidate<'_>> {
         let total_blocks = request.prompt.tokens.checked_div(block_size).unwrap_or_default();
-        // One for each slot, so that they are made where they stay: they are large.
-        let slots = self.slots.iter().enumerate();
-        let mut candidates: Vec<_> = slots
-            .map(|(at, slot)| {
-                let new = Candidate::new(&slot.endpoint, &slot.load, slot.in_flight());
-                let found = surveyed.and_then(|surveyed| surveyed.of(slot.rank, at));
-                let Some(Surveyed { cost, overlap }) = found else { return new };
-                let precise = prefix_match(overlap, &self.tiers, total_blocks, block_size);
-                let kv = KvCost { cost, overlap_blocks: precise.matched_blocks };
-                Candidate { kv: Some(kv), precise: Some(precise), ..new }
-            })
-            .collect();
+        // One for each slot, so that they are made where they stay.
+        let mut candidates: Vec<_> = self.slots.iter().map(Slot::candidate).collect();
+        if let Some(surveyed) = surveyed {
+            self.weigh(&mut candidates, surveyed, (total_blocks, block_size));
+        }
         let takes = |slot: &Slot| {
             let allows = |subset: &Subset| subset.allows(slot.endpoint.address);
             slot.accepting && request.subset.is_none_or(allows)
@@ -208,23 +204,33 @@ impl Slots {
         candidates
     }
 
+    /// Tells a candidate of each slot what the placement core found.
+    fn weigh(
+        &self,
+        candidates: &mut [Candidate<'_>],
+        surveyed: &Survey<'_>,
+        (total_blocks, block_size): (u32, u32),
+    ) {
+        let nothing = PrefixMatch { total_blocks, block_size, ..PrefixMatch::default() };
+        let costs = surveyed.costs();
+        debug_assert_eq!(costs.len(), candidates.len(), "the core knows every endpoint");
+        for (candidate, cost) in candidates.iter_mut().zip(costs) {
+            if cost < f64::INFINITY {
+                (candidate.cost, candidate.precise) = (Some(cost), Some(nothing));
+            }
+        }
+        for (worker, overlap) in surveyed.held() {
+            let Ok(at) = self.position(worker) else { continue };
+            if let Some(precise) = &mut candidates[at].precise {
+                let weighted =
+                    |medium: &Medium| self.tiers.of(*medium) * f64::from(overlap.on(*medium));
+                precise.matched_blocks = overlap.blocks();
+                precise.weighted_blocks = Medium::ALL.iter().map(weighted).sum();
+            }
+        }
+    }
+
     fn position(&self, rank: WorkerRank) -> Result<usize, usize> {
         self.slots.binary_search_by_key(&rank, |slot| slot.rank)
     }
-}
-
-fn prefix_match(
-    overlap: Overlap,
-    tiers: &TierWeights,
-    total_blocks: u32,
-    block_size: u32,
-) -> PrefixMatch {
-    let weighted = |medium: &Medium| tiers.of(*medium) * f64::from(overlap.on(*medium));
-    let matched_blocks = overlap.blocks();
-    // Most endpoints hold nothing of a prompt.
-    let weighted_blocks = match matched_blocks {
-        0 => 0.0,
-        _ => Medium::ALL.iter().map(weighted).sum(),
-    };
-    PrefixMatch { matched_blocks, total_blocks, block_size, weighted_blocks }
 }

@@ -34,7 +34,7 @@ struct Cheapest;
 impl Scorer for Cheapest {
     fn score(&self, _: &Request<'_>, all: &[&Candidate<'_>], scores: &mut [f64], _: Moment<'_>) {
         for (score, candidate) in scores.iter_mut().zip(all) {
-            *score = candidate.kv.map_or(0.0, |kv| 1.0 - kv.cost / 1000.0);
+            *score = candidate.cost.map_or(0.0, |cost| 1.0 - cost / 1000.0);
         }
     }
 }

@@ -17,28 +17,17 @@ pub struct Survey<'p> {
     costs: &'p [f64],
 }
 
-/// What was found of one worker.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Surveyed {
-    /// The cost of choosing it, as [`crate::Score::total`] is.
-    pub cost: f64,
-    /// What it holds of the prompt.
-    pub overlap: Overlap,
-}
-
 impl Survey<'_> {
-    /// What was found of a worker; `None` if it may not take the request. Told at no cost where
-    /// the worker is number `at` of the fleet in order of their identity, from 0.
-    #[inline]
-    pub fn of(&self, worker: WorkerRank, at: usize) -> Option<Surveyed> {
-        let there = self.fleet.order().get(at).copied();
-        let slot = match there.filter(|&slot| self.fleet.row(slot).worker == worker) {
-            Some(slot) => slot,
-            None => self.fleet.slot(worker)?,
-        };
-        let cost = self.costs[slot as usize];
-        let overlap = self.shares.of(slot).overlap;
-        (cost < f64::INFINITY).then_some(Surveyed { cost, overlap })
+    /// What choosing each worker costs, as [`crate::Score::total`] is, in order of their identity;
+    /// infinity where it may not take the request.
+    pub fn costs(&self) -> impl ExactSizeIterator<Item = f64> {
+        self.fleet.order().iter().map(|&slot| self.costs[slot as usize])
+    }
+
+    /// Who holds some of the prompt, and what of it, in any order.
+    pub fn held(&self) -> impl Iterator<Item = (WorkerRank, Overlap)> {
+        let slots = self.shares.slots();
+        slots.map(|slot| (self.fleet.row(slot).worker, self.shares.of(slot).overlap))
     }
 }
 

@@ -448,9 +448,9 @@ proptest! {
             let plain = Request { prompt_tokens: tokens, ..request(&sequence) };
             let surveyed = surveyed(&mut placement, &plain, Time::default());
             if let Ok(decision) = placement.pick(&plain, Time::default(), 7) {
-                let least = surveyed.iter().map(|found| found.1.cost).min_by(f64::total_cmp);
+                let least = surveyed.iter().map(|found| found.1.0).min_by(f64::total_cmp);
                 let chosen = surveyed.iter().find(|found| found.0 == decision.worker);
-                prop_assert_eq!(chosen.map(|found| found.1.cost), least);
+                prop_assert_eq!(chosen.map(|found| found.1.0), least);
                 placement.release(decision.booking);
             }
             match call(&mut placement, each).unwrap() {

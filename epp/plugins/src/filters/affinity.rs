@@ -69,7 +69,7 @@ impl Affinity {
     fn ttft_ms(&self, candidate: &Candidate<'_>) -> Option<f64> {
         match self.tokens_per_ms {
             Some(rate) => Some(candidate.in_flight.tokens as f64 / rate),
-            None => candidate.latency.map(|predicted| predicted.ttft_ms),
+            None => candidate.latency().map(|predicted| predicted.ttft_ms),
         }
     }
 }
@@ -87,8 +87,8 @@ mod tests {
         let mut candidates = fleet.candidates();
         candidates[0].approximate = Some(matched(9, 10));
         candidates[1].approximate = Some(matched(5, 10));
-        candidates[0].latency = Some(PredictedLatency { ttft_ms: 50.0, tpot_ms: 1.0 });
-        candidates[1].latency = Some(PredictedLatency { ttft_ms: 20.0, tpot_ms: 1.0 });
+        candidates[0].findings().latency = Some(PredictedLatency { ttft_ms: 50.0, tpot_ms: 1.0 });
+        candidates[1].findings().latency = Some(PredictedLatency { ttft_ms: 20.0, tpot_ms: 1.0 });
         let plugin = made("prefix-cache-affinity-filter", parameters);
         let filter = plugin.filter.expect("it is a filter");
         assert_eq!(kept(&*filter, &Request::default(), candidates), wanted);

@@ -50,7 +50,8 @@ mod tests {
         let fleet = Fleet::of(ttfts.len() as u8);
         let mut candidates = fleet.candidates();
         for (candidate, ttft) in candidates.iter_mut().zip(ttfts) {
-            candidate.latency = ttft.map(|ttft_ms| PredictedLatency { ttft_ms, tpot_ms: 0.0 });
+            candidate.findings().latency =
+                ttft.map(|ttft_ms| PredictedLatency { ttft_ms, tpot_ms: 0.0 });
         }
         let slo_ttft = Some(Duration::from_millis(100));
         let request = Request { slo_ttft, ..Request::default() };

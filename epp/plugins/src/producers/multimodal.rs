@@ -65,7 +65,7 @@ impl Producer for Multimodal {
                 let known = items.iter().filter(|item| held.items.contains(&item.hash));
                 known.map(|item| item.size_bytes).sum::<u64>()
             };
-            candidate.multimodal = Some(held.map_or(0, bytes) as f64 / total as f64);
+            candidate.findings().multimodal = Some(held.map_or(0, bytes) as f64 / total as f64);
         }
     }
 }
@@ -149,7 +149,7 @@ mod tests {
         let mut candidates = fleet.candidates();
         let producer = plugin.producer.as_ref().expect("it is a producer");
         producer.produce(&request(items), &mut candidates, Time::default());
-        let shares: Vec<_> = candidates.iter().map(|c| c.multimodal).collect();
+        let shares: Vec<_> = candidates.iter().map(|c| c.found()?.multimodal).collect();
         assert_eq!(shares, wanted);
     }
 

@@ -62,18 +62,15 @@ impl Scorer for KvAware {
         // infinity.
         let (mut min, mut max) = (f64::INFINITY, f64::NEG_INFINITY);
         for (score, candidate) in scores.iter_mut().zip(candidates) {
-            *score = candidate.kv.map_or(f64::INFINITY, |kv| kv.cost);
-            if *score < f64::INFINITY {
-                (min, max) = (min.min(*score), max.max(*score));
-            }
+            *score = candidate.cost.unwrap_or(f64::INFINITY);
+            // Costs are never NaN; comparisons are less work than what heeds it.
+            min = if *score < min { *score } else { min };
+            max = if *score < f64::INFINITY && *score > max { *score } else { max };
         }
         let range = max - min;
         for score in scores {
-            *score = match *score {
-                f64::INFINITY => 0.0,
-                _ if range <= 0.0 => 1.0,
-                cost => 1.0 - (cost - min) / range,
-            };
+            let share = if range > 0.0 { 1.0 - (*score - min) / range } else { 1.0 };
+            *score = if *score < f64::INFINITY { share } else { 0.0 };
         }
     }
 }
@@ -83,13 +80,13 @@ mod tests {
     use crate::testing::{Fleet, check_errors, check_scores, made};
     use crate::{BuildContext, build};
     use serde_json::{Value, json};
-    use stator_epp_scheduler::{KvCost, Request};
+    use stator_epp_scheduler::Request;
 
     fn check(costs: &[Option<f64>], wanted: &[f64]) {
         let fleet = Fleet::of(costs.len() as u8);
         let mut candidates = fleet.candidates();
         for (candidate, cost) in candidates.iter_mut().zip(costs) {
-            candidate.kv = cost.map(|cost| KvCost { cost, overlap_blocks: 0 });
+            candidate.cost = *cost;
         }
         let scorer = made("kv-aware", Value::Null).scorer.expect("it is a scorer");
         check_scores(&*scorer, &Request::default(), &candidates, wanted);

@@ -47,7 +47,7 @@ pub(crate) fn headroom(
     candidate: &Candidate<'_>,
     slo_factor: &SloFactor,
 ) -> Option<(f64, f64)> {
-    let predicted = candidate.latency?;
+    let predicted = candidate.latency()?;
     let factor = slo_factor.get().copied().unwrap_or(1.0);
     let objective = |slo: Option<std::time::Duration>| {
         slo.map_or(0.0, |slo| slo.as_secs_f64() * 1000.0 * factor)

@@ -12,7 +12,7 @@ fn check(parameters: Value, predictions: &[(f64, f64)], wanted: &[f64]) {
     fleet.in_flight.fill(InFlight { requests: 1, tokens: 0 });
     let mut candidates = fleet.candidates();
     for (candidate, (ttft, tpot)) in candidates.iter_mut().zip(predictions) {
-        candidate.latency = predicted(*ttft, *tpot);
+        candidate.findings().latency = predicted(*ttft, *tpot);
     }
     let request = Request {
         slo_ttft: Some(Duration::from_millis(100)),
@@ -53,8 +53,8 @@ fn idle_endpoints_come_before_busy_ones_that_break_objectives() {
     let mut fleet = Fleet::of(2);
     fleet.in_flight[0].requests = 3;
     let mut candidates = fleet.candidates();
-    candidates[0].latency = predicted(10.0, 10.0);
-    candidates[1].latency = predicted(90.0, 90.0);
+    candidates[0].findings().latency = predicted(10.0, 10.0);
+    candidates[1].findings().latency = predicted(90.0, 90.0);
     let scorer = made("latency-scorer", Value::Null).scorer.expect("it is a scorer");
     check_scores(&*scorer, &Request::default(), &candidates, &[0.0, 0.5]);
 }

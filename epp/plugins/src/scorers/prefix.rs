@@ -98,7 +98,7 @@ impl Scorer for Multimodal {
         _: Moment<'_>,
     ) {
         for (score, candidate) in scores.iter_mut().zip(candidates) {
-            *score = candidate.multimodal.unwrap_or(0.0);
+            *score = candidate.found().and_then(|found| found.multimodal).unwrap_or(0.0);
         }
     }
 }
@@ -116,7 +116,7 @@ mod tests {
         candidates[1].approximate = Some(matched(8, 8));
         let weighted = PrefixMatch { weighted_blocks: 3.2, ..matched(4, 8) };
         candidates[2].precise = Some(weighted);
-        candidates[2].multimodal = Some(0.75);
+        candidates[2].findings().multimodal = Some(0.75);
         let scorer = made(type_name, parameters).scorer.expect("it is a scorer");
         check_scores(&*scorer, &Request::default(), &candidates, wanted);
     }

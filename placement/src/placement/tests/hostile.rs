@@ -18,7 +18,7 @@ fn an_empty_fleet_refuses_everything_and_books_nothing() {
         for asked in &asked {
             let refused = placement.pick(asked, Time::default(), 1);
             assert!(refused.is_err(), "{mode:?}: {refused:?}");
-            assert_eq!(placement.survey(asked, Time::default()).of(rank(1), 0), None);
+            assert_eq!(placement.survey(asked, Time::default()).costs().len(), 0);
             assert_eq!(placement.book(asked, rank(1)), None);
         }
         assert!(!placement.report_load(rank(1), LIFE, Load::default()));

@@ -6,16 +6,21 @@ use super::*;
 use crate::constraint::{Adapter, Label, Needs, Profile};
 use crate::cost::CostModel;
 use crate::sessions::{Affinity, SessionSettings};
+use stator_kv_index::Overlap;
+use std::collections::BTreeMap;
 
-/// Each worker that may take a request, and what is found of it.
-type Told = Vec<(WorkerRank, Surveyed)>;
+/// Each worker that may take a request, what it costs, and what it holds of the prompt.
+type Told = Vec<(WorkerRank, (f64, Overlap))>;
 
 /// What a survey finds, of each worker that may take the request.
 pub(super) fn surveyed(placement: &mut Placement, request: &Request<'_>, now: Time) -> Told {
     let workers: Vec<_> = placement.fleet().workers().map(|state| state.worker.worker).collect();
     let survey = placement.survey(request, now);
-    let found = |(at, worker)| Some((worker, survey.of(worker, at)?));
-    workers.into_iter().enumerate().filter_map(found).collect()
+    let held: BTreeMap<_, _> = survey.held().collect();
+    let holds = |worker| held.get(&worker).copied().unwrap_or_default();
+    let told = workers.into_iter().zip(survey.costs());
+    let told = told.filter(|(_, cost)| *cost < f64::INFINITY);
+    told.map(|(worker, cost)| (worker, (cost, holds(worker)))).collect()
 }
 
 #[test]
@@ -24,11 +29,10 @@ fn a_survey_books_nothing_and_a_booking_follows_the_callers_choice() {
     let blocks = sequence(1, 4);
     placement.apply(rank(1), LIFE, &stored(&blocks));
     let asked = request(&blocks);
-    let surveyed = placement.survey(&asked, Time::default());
-    let [first, second] = [0, 1].map(|at| surveyed.of(rank(at as u64), at));
-    assert!(second.expect("it may").cost < first.expect("it may").cost);
-    assert_eq!(surveyed.of(rank(1), 7), second, "wherever it is taken to stand");
-    assert_eq!(surveyed.of(rank(3), 0), None, "nobody knows it");
+    let told = surveyed(&mut placement, &asked, Time::default());
+    let blocks: Vec<_> = told.iter().map(|(worker, (_, held))| (*worker, held.blocks())).collect();
+    assert_eq!(blocks, [(rank(0), 0), (rank(1), 4), (rank(2), 0)]);
+    assert!(told[1].1.0 < told[0].1.0);
     assert_eq!(placement.stats().bookings, 0);
 
     let decision = placement.book(&asked, rank(1)).expect("the worker is known");
@@ -44,7 +48,7 @@ fn both(placement: &mut Placement, asked: &Request<'_>) -> [Told; 2] {
     if placement.find_eligible(asked, Stage::Whole).is_ok() {
         placement.explain(asked, Stage::Whole);
         let told = placement.scratch.candidates.iter();
-        let told = told.map(|c| (c.worker, Surveyed { cost: c.score.total, overlap: c.overlap }));
+        let told = told.map(|c| (c.worker, (c.score.total, c.overlap)));
         explained.extend(told);
     }
     [surveyed, explained]

@@ -123,7 +123,7 @@ struct Told {
 
 impl Told {
     fn of(request: &Request<'_>, routing: &Routing<'_>) -> Self {
-        let predicted = |pick: &Pick<'_>| pick.targets.first().and_then(|target| target.latency);
+        let predicted = |pick: &Pick<'_>| pick.targets.first().and_then(Candidate::latency);
         let ttft = predicted(computes(routing, PREFILL)).map(|latency| latency.ttft_ms);
         let tpot = predicted(&routing.primary).map(|latency| latency.tpot_ms);
         let ms =
@@ -199,7 +199,7 @@ impl State {
 /// What an endpoint has to encode of a prompt's media; all of it where nobody knows better.
 fn unencoded_mib(request: &Request<'_>, candidate: &Candidate<'_>) -> f64 {
     let bytes: u64 = request.prompt.multimodal.iter().map(|item| item.size_bytes).sum();
-    bytes as f64 / MIB * (1.0 - candidate.multimodal.unwrap_or(0.0))
+    bytes as f64 / MIB * (1.0 - candidate.found().and_then(|found| found.multimodal).unwrap_or(0.0))
 }
 
 impl Producer for Predictor {
@@ -211,7 +211,7 @@ impl Producer for Predictor {
         for candidate in candidates {
             let models = state.models(self.role(candidate), self.used());
             let features = self.features(request, candidate);
-            candidate.latency = models.ttft_ms.predict(&features).map(|ttft_ms| {
+            candidate.findings().latency = models.ttft_ms.predict(&features).map(|ttft_ms| {
                 let tpot_ms = models.tpot_ms.predict(&features).unwrap_or(0.0);
                 PredictedLatency { ttft_ms, tpot_ms }
             });

@@ -47,7 +47,7 @@ fn predicted(plugin: &Built, fleet: &Fleet) -> Option<(f64, f64)> {
     let mut candidates = fleet.candidates();
     let producer = plugin.producer.as_ref().expect("it is a producer");
     producer.produce(&request(), &mut candidates, Time::default());
-    candidates[0].latency.map(|latency| (latency.ttft_ms.round(), latency.tpot_ms.round()))
+    candidates[0].latency().map(|latency| (latency.ttft_ms.round(), latency.tpot_ms.round()))
 }
 
 /// A predictor that saw queues of 0 to 9 cost 100 ms each.
@@ -94,16 +94,16 @@ fn of_images(parameters: Value) -> [Option<f64>; 2] {
     let fleet = Fleet::of(1);
     let mut candidates = fleet.candidates();
     for ticket in 0..100 {
-        candidates[0].multimodal = Some((ticket % 2) as f64);
+        candidates[0].findings().multimodal = Some((ticket % 2) as f64);
         let took = if ticket % 2 == 0 { 600 } else { 200 };
         let routing = routed(&candidates[0]);
         observer.placed(&request, &Placed { ticket, routing: &routing }, Time::default());
         observer.ended(&progress(ticket), Time::from_millis(took));
     }
     [0.0, 1.0].map(|share| {
-        candidates[0].multimodal = Some(share);
+        candidates[0].findings().multimodal = Some(share);
         producer.produce(&request, &mut candidates, Time::default());
-        candidates[0].latency.map(|latency| latency.ttft_ms.round())
+        candidates[0].latency().map(|latency| latency.ttft_ms.round())
     })
 }
 
