@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// How often readiness is looked at.
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(250);
 
 /// What must be so for picks to succeed.
 ///

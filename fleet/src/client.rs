@@ -62,6 +62,8 @@ impl Default for ClientSettings {
 /// hold a burst of many frames, and a slow client's tokens never stop the others', because the
 /// link reads on and keeps them in mailboxes.
 const WINDOW_BYTES: u32 = 8 << 20;
+/// How much more seldom than the links the connection for questions is probed.
+const QUESTIONS_REST: u32 = 4;
 
 /// Why a request's stream ended without an answer from its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -137,8 +139,12 @@ impl AgentClient {
             let (target, settings) = (target.clone(), settings.clone());
             tasks.spawn(link::run(link.clone(), target, settings, up_sender.clone()));
         }
+        // The links tell sooner of a host that vanished; this one only has to be made anew then.
+        let asked = target.with(|endpoint| {
+            endpoint.http2_keep_alive_interval(QUESTIONS_REST * settings.keepalive)
+        });
         let questions =
-            WorkerClient::new(target.connect_lazy()).max_decoding_message_size(usize::MAX);
+            WorkerClient::new(asked.connect_lazy()).max_decoding_message_size(usize::MAX);
         Ok(Self {
             endpoint: address,
             profile: Mutex::default(),

@@ -22,10 +22,11 @@ mod node;
 mod tests;
 
 use crate::{PoolView, Watched};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 
 /// Largest file that is read.
@@ -131,11 +132,15 @@ fn decode(path: &Path, content: &[u8]) -> Result<PoolView, FileError> {
 
 async fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     let fault = |reason: String| FileError::Unreadable { path: path.display().to_string(), reason };
-    let file = tokio::fs::File::open(path).await.map_err(|error| fault(error.to_string()))?;
-    let mut content = Vec::new();
-    // One more byte than allowed tells a file that is too large from one that just fits.
-    let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).await;
-    read.map_err(|error| fault(error.to_string()))?;
+    let from = path.to_owned();
+    // In one piece: every step of an asynchronous file is a turn of another thread.
+    let read = tokio::task::spawn_blocking(move || {
+        let mut content = Vec::new();
+        // One more byte than allowed tells a file that is too large from one that just fits.
+        File::open(from)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map(|_| content)
+    });
+    let read = read.await.map_err(io::Error::other).flatten();
+    let content = read.map_err(|error| fault(error.to_string()))?;
     if content.len() as u64 > FILE_BYTES_MAX {
         return Err(fault(format!("more than {FILE_BYTES_MAX} bytes")));
     }
