@@ -105,9 +105,15 @@ impl Pool {
         self.adapters.load().contains(model)
     }
 
-    /// Whether picks would succeed: the endpoints are known, and one takes new requests.
+    /// Whether picks would succeed: the endpoints are known, and one takes new requests. Where
+    /// requests wait, those of an empty pool wait for its first endpoint, and have to come here.
     pub fn ready(&self) -> bool {
-        self.view.borrow().synced && self.with(|scheduler, _| scheduler.accepts())
+        let (synced, empty) = {
+            let view = self.view.borrow();
+            (view.synced, view.endpoints.is_empty())
+        };
+        let waits = empty && self.waiting.get().is_some();
+        synced && (waits || self.with(|scheduler, _| scheduler.accepts()))
     }
 
     /// Whether there is no endpoint.

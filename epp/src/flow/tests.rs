@@ -4,6 +4,7 @@ use crate::director::tests::{Bench, Engine, Sent, bench, head, prompt};
 use crate::exchange::{AnswerBody, Head, Refusal, Watch};
 use prometheus_client::encoding::text::encode;
 use stator_epp_metrics::PoolView as _;
+use stator_epp_signals::LoadSink;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -100,6 +101,19 @@ async fn flows_take_turns() {
     assert!(waits(&mut two).await);
     drop(other);
     assert!(two.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_whose_requests_wait_for_its_first_endpoint_is_ready() {
+    let empty = bench(CONFIG, &[]);
+    assert!(empty.pool.ready());
+    empty.views.send_modify(|view| Arc::make_mut(view).synced = false);
+    assert!(!empty.pool.ready(), "nobody knows of the pool");
+    // Endpoints that take nothing are refused at once, and so is an empty pool where nobody waits.
+    let full = full();
+    full.pool.accepting(full.pool.view().endpoints[0].worker, false);
+    assert!(!full.pool.ready());
+    assert!(!bench("", &[]).pool.ready());
 }
 
 /// Asserts how a request that waits for a full endpoint ends, and after how long.

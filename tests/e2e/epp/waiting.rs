@@ -1,7 +1,9 @@
 //! Flow control: requests that wait for room in the pool.
 
-use super::testbed::{Bed, CHAT, DROPPED, Testbed, chat, header};
+use super::testbed::{Bed, CHAT, DROPPED, Testbed, chat, header, served_by, until};
 use hyper::StatusCode;
+use stator_tests::engine::Engine;
+use stator_tests::picker::endpoints;
 
 /// Every endpoint takes one request.
 pub(super) const ONE_EACH: &str = r#"{
@@ -21,6 +23,26 @@ async fn a_request_waits_until_the_endpoint_is_free_or_nobody_waits_for_it() {
     let flag = format!("--config-text={ONE_EACH}");
     let Some(testbed) = Testbed::with_flags(1, &[&flag]).await else { return };
     check_waiting(&testbed).await;
+}
+
+/// Envoy asks only a picker that says it is ready, which it is though the pool is empty.
+#[tokio::test]
+async fn requests_of_an_empty_pool_wait_for_its_first_endpoint() {
+    let flag = format!("--config-text={ONE_EACH}");
+    let testbed = Testbed::with(0, &[&flag], |settings, _| settings.health_checks = true).await;
+    let Some(testbed) = testbed else { return };
+    until("the picker is healthy", async || {
+        (testbed.envoy.stat("cluster.picker.membership_healthy").await == 1).then_some(())
+    })
+    .await;
+    let client = testbed.client();
+    let waiting = tokio::spawn(async move { client.post(CHAT, &chat("model", "hello")).await });
+    testbed.metric_is(QUEUED, 1.0).await;
+    let engine = Engine::start().await;
+    testbed.file.write(&endpoints(&[engine.address()]));
+    let reply = waiting.await.expect("it does not panic");
+    assert_eq!(reply.status, StatusCode::OK, "{reply:?}");
+    assert_eq!(served_by(&reply), Some(engine.address()));
 }
 
 /// A request waits while the only endpoint is busy, which takes one: until its time is up, its
