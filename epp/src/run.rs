@@ -128,16 +128,19 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     }
     listens.send_replace(true);
     shutdown.wait().await;
-    // Data planes see that this replica is not ready before it takes no more streams.
-    tokio::time::sleep(settings.shutdown_delay).await;
+    // Data planes see that this replica is not ready before it takes no more streams, and another
+    // leads by then.
+    let resigned = async {
+        if let Some(election) = election {
+            election.resign().await;
+        }
+    };
+    tokio::join!(tokio::time::sleep(settings.shutdown_delay), resigned);
     stop.set();
     flows.iter().for_each(|flow| flow.close());
     while streams.join_next().await.is_some() {}
     end.set();
     while rest.join_next().await.is_some() {}
-    if let Some(election) = election {
-        election.resign().await;
-    }
     Ok(())
 }
 

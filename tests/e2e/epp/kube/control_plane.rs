@@ -76,18 +76,20 @@ async fn one_of_two_pickers_leads_until_it_ends() {
     let mut flags = fleet.flags("pool");
     flags.push(format!("--kubeconfig={}", cluster.kubeconfig().display()));
     flags.push("--ha-enable-leader-election".to_owned());
-    flags.push("--shutdown-delay=0s".to_owned());
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-    let mut leader = Picker::start(&flags).await;
+    let mut leader = Picker::start(&[&flags[..], &["--shutdown-delay=10m"]].concat()).await;
     leader.ready().await;
-    let mut other = Picker::start(&flags).await;
+    let mut other = Picker::start(&[&flags[..], &["--shutdown-delay=0s"]].concat()).await;
     metric_is(&other, "llm_d_epp_ready_endpoints", 1.0).await;
     let health = other.side.get("/health").await;
     assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE, "it knows the pool but not leads");
     leader.process.terminate();
     other.ready().await;
-    assert!(leader.process.ended().await.success());
     assert_eq!(other.side.get("/health").await.status, StatusCode::OK);
+    // It still serves those that do not know, and holds no lease that another waits for.
+    assert_eq!(leader.side.get("/live").await.status, StatusCode::OK);
+    other.process.terminate();
+    assert!(other.process.ended().await.success());
 }
 
 /// Exactly one of three is ready; where it is killed, so that it gives nothing up, another one
