@@ -59,6 +59,7 @@ struct Common<'a> {
 /// where one is needed.
 pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     tls::install_provider();
+    settings.tls.check()?;
     settings.plan.warnings.iter().for_each(|finding| tracing::warn!("configuration: {finding}"));
     if !settings.without_effect.is_empty() {
         tracing::info!(flags = settings.without_effect.join(" "), "flags without effect");

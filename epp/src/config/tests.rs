@@ -232,6 +232,17 @@ fn tls_that_would_not_be_in_force_is_refused() {
 }
 
 #[test]
+fn files_that_no_port_can_be_served_with_are_all_named() {
+    let tls = good("--pool-name=a --cert-path=/nowhere/a --metrics-cert-dir=/nowhere/b").tls;
+    let refused = tls.check().expect_err("there are no such files").to_string();
+    let lines: Vec<_> = refused.lines().collect();
+    let begins = ["TLS of ext-proc: cannot read \"/nowhere/a/", "TLS of metrics: cannot read \"/n"];
+    assert_eq!(lines.len(), begins.len(), "{refused}");
+    assert!(lines.iter().zip(begins).all(|(line, begin)| line.starts_with(begin)), "{refused}");
+    assert!(good("--pool-name=a").tls.check().is_ok());
+}
+
+#[test]
 fn limits_of_streams_can_be_chosen_within_their_range() {
     let chosen = good(
         "--pool-name=a --max-header-bytes=64KiB --max-headers=100 --max-streamed-bytes=32Ki \

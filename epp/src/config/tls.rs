@@ -2,7 +2,8 @@
 
 use super::EppArgs;
 use super::args::TlsArgs;
-use stator_runtime::tls::{CipherSuites, Settings, Source};
+use stator_runtime::config::ConfigError;
+use stator_runtime::tls::{CipherSuites, Settings, Source, server_config_with};
 use std::path::PathBuf;
 
 /// TLS of the picker's ports.
@@ -14,6 +15,23 @@ pub struct TlsSettings {
     pub metrics: Option<Settings>,
     /// What both of them speak.
     pub cipher_suites: CipherSuites,
+}
+
+impl TlsSettings {
+    /// Reads what the ports are served with, so that all faults are told before anything starts.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] with each port whose files are not there, or not what they should be.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let refused = |(port, settings): (&str, &Option<Settings>)| {
+            let error = server_config_with(settings.as_ref()?, &self.cipher_suites).err()?;
+            Some(format!("TLS of {port}: {error}"))
+        };
+        let ports = [("ext-proc", &self.ext_proc), ("metrics", &self.metrics)];
+        let faults: Vec<_> = ports.into_iter().filter_map(refused).collect();
+        if faults.is_empty() { Ok(()) } else { Err(ConfigError(faults)) }
+    }
 }
 
 /// What the flags say; faults are appended.
