@@ -3,7 +3,7 @@
 use crate::config::EppSettings;
 use stator_body::{ParserSet, parser};
 use stator_engine_signals::fetch::TlsOptions;
-use stator_epp_config::Plan;
+use stator_epp_config::{Parser, Plan};
 use stator_epp_plugins::settings::{
     EngineSpecs as Specs, HttpSource, MediaEstimate, Render, Scheme, Tokens,
 };
@@ -47,6 +47,12 @@ pub(crate) fn scraping(settings: &EppSettings) -> anyhow::Result<(ScrapeSettings
 pub(crate) fn parsers(plan: &Plan) -> ParserSet {
     let named = plan.parsers.iter().filter_map(|known| parser(known.name()).ok());
     ParserSet::new(named.collect())
+}
+
+/// Whether nothing is read but gRPC, which comes over HTTP/2 alone.
+pub(crate) fn reads_grpc_alone(plan: &Plan) -> bool {
+    let grpc = |known: &Parser| matches!(known, Parser::VllmGrpc | Parser::VertexAi);
+    !plan.parsers.is_empty() && plan.parsers.iter().all(grpc)
 }
 
 /// The server that renders prompts, where the configuration names one.

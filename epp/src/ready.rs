@@ -2,6 +2,7 @@
 
 use crate::health::Health;
 use crate::pool::Pool;
+use stator_epp_pool::AppProtocol;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct Conditions {
     pub warmed: watch::Receiver<bool>,
     /// Whether this replica leads, where one does.
     pub leading: Option<watch::Receiver<bool>>,
+    /// Whether nothing is read but gRPC, which no pool of HTTP/1.1 can be asked by.
+    pub grpc_alone: bool,
 }
 
 /// Who is told when readiness changes.
@@ -49,6 +52,7 @@ impl Conditions {
     /// Keeps readiness true where and while it is, until `shutdown`.
     pub(crate) async fn watch(self, told: Told, shutdown: Shutdown) {
         let mut poll = tokio::time::interval(POLL);
+        let mut unreadable = vec![false; self.pools.len()];
         loop {
             tokio::select! {
                 _ = poll.tick() => {}
@@ -56,9 +60,26 @@ impl Conditions {
             }
             let leads = self.leading.as_ref().is_none_or(|leading| *leading.borrow());
             let may = leads && *self.warmed.borrow() && *self.listening.borrow();
-            told.now(&self.pools, |pool| may && pool.ready());
+            for (pool, was) in self.pools.iter().zip(&mut unreadable) {
+                let is = !self.reads(pool);
+                if is && !std::mem::replace(was, is) {
+                    let pool = pool.name();
+                    tracing::warn!(
+                        pool,
+                        "never ready: its appProtocol is http, and all parsers are for gRPC"
+                    );
+                }
+            }
+            told.now(&self.pools, |pool| may && self.reads(pool) && pool.ready());
         }
         told.now(&self.pools, |_| false);
+    }
+
+    /// Whether what comes for a pool can be read.
+    ///
+    /// Source: the health checks of the llm-d router.
+    fn reads(&self, pool: &Pool) -> bool {
+        !(self.grpc_alone && pool.view().app_protocol == AppProtocol::Http)
     }
 }
 
@@ -114,6 +135,12 @@ mod tests {
 
     impl Watched {
         fn start(shutdown: Shutdown) -> Self {
+            Self::with("", shutdown)
+        }
+
+        /// Where the configuration is this one.
+        fn with(config: &str, shutdown: Shutdown) -> Self {
+            let plan = stator_epp_config::load(config, Options::default()).expect("it is sound");
             let ((full, full_views), (empty, empty_views)) =
                 (pool("default/full", &[Engine(0, 0, 0.0, &[])]), pool("default/empty", &[]));
             let (listening, listens) = watch::channel(false);
@@ -122,6 +149,7 @@ mod tests {
                 listening: listens,
                 warmed: watch::channel(true).1,
                 leading: None,
+                grpc_alone: crate::plan::reads_grpc_alone(&plan.plan),
             };
             let readiness = Readiness::default();
             let (told, health) = conditions.told(readiness.clone());
@@ -168,6 +196,29 @@ mod tests {
         watched.check(true, [false, true]).await;
         trigger.set();
         watched.check(false, [false, false]).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pool_of_http_is_not_ready_where_nothing_but_grpc_is_read() {
+        let (_trigger, shutdown) = Shutdown::new();
+        let parsers = |more: &str| {
+            format!(
+                "{{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, \
+                 plugins: [{{type: queue-scorer}}], requestHandler: {{parsers: \
+                 [{{pluginRef: vllmgrpc-parser}}, {{pluginRef: vertexai-parser}}{more}]}}}}"
+            )
+        };
+        let watched = Watched::with(&parsers(""), shutdown.clone());
+        watched.listening.send_replace(true);
+        watched.check(true, [true, false]).await;
+        watched.change(0, |view| view.app_protocol = AppProtocol::Http);
+        watched.check(false, [false, false]).await;
+        watched.change(0, |view| view.app_protocol = AppProtocol::H2c);
+        watched.check(true, [true, false]).await;
+        let watched = Watched::with(&parsers(", {pluginRef: openai-parser}"), shutdown);
+        watched.listening.send_replace(true);
+        watched.change(0, |view| view.app_protocol = AppProtocol::Http);
+        watched.check(true, [true, false]).await;
     }
 
     #[tokio::test(start_paused = true)]

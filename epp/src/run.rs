@@ -92,7 +92,8 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     }
     let leading = election.as_ref().map(Election::leading);
     let (listens, listening) = watch::channel(false);
-    let conditions = Conditions { pools: known.clone(), listening, warmed, leading };
+    let grpc_alone = crate::plan::reads_grpc_alone(&settings.plan.plan);
+    let conditions = Conditions { pools: known.clone(), listening, warmed, leading, grpc_alone };
     let (told, health) = conditions.told(readiness.clone());
     rest.spawn(conditions.watch(told, shutdown.clone()));
     serve_health(&settings, &health, &ended, &mut rest).await?;

@@ -62,7 +62,7 @@ impl PoolSpec {
             }
         }
         let target_ports = target_ports.to_vec();
-        Ok(Self { selector: labels, target_ports, app_protocol: AppProtocol::Http })
+        Ok(Self { selector: labels, target_ports, app_protocol: AppProtocol::Unsaid })
     }
 
     /// Whether a pod with these labels belongs to the pool.

@@ -45,8 +45,10 @@ impl PoolView {
 /// Source: `spec.appProtocol` of `InferencePool` v1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AppProtocol {
-    /// HTTP/1.1, `http`.
+    /// Nobody said what: the pool of a selector, or of a file without `appProtocol`.
     #[default]
+    Unsaid,
+    /// HTTP/1.1, `http`.
     Http,
     /// HTTP/2 in clear text, as gRPC needs it, `kubernetes.io/h2c`.
     H2c,

@@ -55,11 +55,12 @@ fn ports_of(endpoints: &[Arc<Endpoint>]) -> Vec<u16> {
 
 fn app_protocol(root: &Node<'_>) -> AppProtocol {
     match root.text("appProtocol").as_deref() {
-        None | Some("http") => AppProtocol::Http,
+        None => AppProtocol::Unsaid,
+        Some("http") => AppProtocol::Http,
         Some("kubernetes.io/h2c") => AppProtocol::H2c,
         Some(other) => {
             root.fault("appProtocol", &format!("{other:?} is not http or kubernetes.io/h2c"));
-            AppProtocol::Http
+            AppProtocol::Unsaid
         }
     }
 }
