@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::exchange::{AnswerBody, Watch};
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use stator_epp_config::Options;
 use stator_epp_metrics::{Build, EppMetrics};
@@ -12,9 +13,15 @@ use stator_epp_pool::{Rewrite, RewriteRule, RewriteTarget, Rewrites, endpoints_o
 use stator_epp_scheduler::{EngineLoad, Equipment, Lora, Scheduler, SchedulerSettings};
 use stator_epp_signals::LoadSink;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::sync::watch;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
+use tracing::subscriber::set_default;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 
 /// The scorers of those tests, all of weight 1.
 const SCORERS: &str = "
@@ -185,6 +192,35 @@ async fn an_adapter_that_an_agent_tells_of_wins_too() {
     for adapter in ["sql-lora", "foo"] {
         assert_eq!(Some(bench.pick(head(&[]), adapter).await), home(adapter));
     }
+}
+
+/// The ids of requests that spans tell.
+#[derive(Clone, Default)]
+struct Ids(Arc<Mutex<Vec<String>>>);
+
+impl Visit for Ids {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "gen_ai.request.id" {
+            self.0.lock().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Ids {
+    fn on_new_span(&self, span: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        span.record(&mut self.clone());
+    }
+}
+
+#[tokio::test]
+async fn a_trace_has_the_id_that_a_request_goes_on_with() {
+    let (ids, bench) = (Ids::default(), bench(SCORERS, &[Engine(0, 0, 0.2, &[])]));
+    let _guard = set_default(tracing_subscriber::registry().with(ids.clone()));
+    let sent = bench.ask(head(&[]), &prompt("my-model")).await.expect("it is routed");
+    let made = sent.set_headers.iter().find(|(name, _)| *name == header::REQUEST_ID);
+    let (_, made) = made.expect("it came without one");
+    bench.pick(head(&[(header::REQUEST_ID, "its-own")]), "my-model").await;
+    assert_eq!(*ids.0.lock(), [format!("{made:?}"), "\"its-own\"".to_owned()]);
 }
 
 #[tokio::test]

@@ -127,7 +127,7 @@ impl Observe {
         let span = tracing::info_span!(
             target: trace::TARGET, "gateway.request", otel.kind = "server",
             gen_ai.request.model = labels.model,
-            gen_ai.request.id = head.header(header::REQUEST_ID),
+            gen_ai.request.id = asked.id,
         );
         let parent = head.header(header::TRACEPARENT).filter(|_| !span.is_disabled());
         let parent =
