@@ -21,7 +21,6 @@ mod producers;
 mod registry;
 mod reporter;
 mod scorers;
-mod selector;
 mod session;
 pub mod settings;
 mod table;
@@ -35,7 +34,6 @@ pub use registry::{
     Kind, Need, Place, Reference, Stability, build, find, kinds, needs, references,
 };
 pub use reporter::{AttributeReporter, Reported};
-pub use selector::LabelSelector;
 pub use session::IdSource;
 
 /// Target of the spans of traces, as `runtime` names it; where no traces are kept they cost

@@ -1,7 +1,7 @@
 //! Which endpoints a pod of a pool has.
 
 use crate::AppProtocol;
-use stator_epp_scheduler::{Endpoint, Roles};
+use stator_epp_scheduler::{Endpoint, LabelSelector, Roles};
 use stator_protos::{WorkerId, WorkerRank};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,8 +16,8 @@ pub const PORTS_MAX: usize = 8;
 /// A pool's own words about its endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolSpec {
-    /// Labels that a pod of the pool has; at least one, an empty selector has no pods.
-    pub selector: BTreeMap<String, String>,
+    /// Which pods are of the pool; an empty selector has none.
+    pub selector: LabelSelector,
     /// Ports that take requests, one rank each, [`PORTS_MAX`] at most.
     pub target_ports: Vec<u16>,
     /// What is spoken there.
@@ -27,8 +27,8 @@ pub struct PoolSpec {
 /// Why a selector or ports from the command line make no pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSpec {
-    /// A part of the selector is not `key=value`.
-    #[error("endpoint selector: {0:?} is not key=value")]
+    /// A part of the selector is none, or there is nothing in it.
+    #[error("endpoint selector: {0:?} is no part of a label selector")]
     Selector(String),
     /// Too few or too many ports.
     #[error("endpoint target ports: {0} given, limit 1 to {PORTS_MAX}")]
@@ -39,19 +39,15 @@ pub enum InvalidSpec {
 }
 
 impl PoolSpec {
-    /// A pool without an `InferencePool`: `selector` is `key=value[,key=value...]`.
+    /// A pool without an `InferencePool`: `selector` is one of Kubernetes in its text form.
     ///
     /// # Errors
     ///
     /// [`InvalidSpec`] if a value is malformed or out of range.
     pub fn standalone(selector: &str, target_ports: &[u16]) -> Result<Self, InvalidSpec> {
-        let mut labels = BTreeMap::new();
-        for part in selector.split(',') {
-            let pair = part.trim().split_once('=').filter(|(key, value)| {
-                !key.is_empty() && !value.contains('=') && !key.ends_with('!')
-            });
-            let (key, value) = pair.ok_or_else(|| InvalidSpec::Selector(part.to_owned()))?;
-            labels.insert(key.to_owned(), value.to_owned());
+        let selector = LabelSelector::parse(selector).map_err(InvalidSpec::Selector)?;
+        if selector.0.is_empty() {
+            return Err(InvalidSpec::Selector(String::new()));
         }
         if !(1..=PORTS_MAX).contains(&target_ports.len()) {
             return Err(InvalidSpec::Ports(target_ports.len()));
@@ -62,13 +58,13 @@ impl PoolSpec {
             }
         }
         let target_ports = target_ports.to_vec();
-        Ok(Self { selector: labels, target_ports, app_protocol: AppProtocol::Unsaid })
+        Ok(Self { selector, target_ports, app_protocol: AppProtocol::Unsaid })
     }
 
     /// Whether a pod with these labels belongs to the pool.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        !self.selector.is_empty()
-            && self.selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        let label = |name: &str| labels.get(name).map(String::as_str);
+        !self.selector.0.is_empty() && self.selector.selects(label)
     }
 }
 
@@ -189,7 +185,10 @@ mod tests {
         check(&Pod { deleting: true, ..pod() }, &[8000], &[]);
         check(&Pod { ip: None, ..pod() }, &[8000], &[]);
         check(&Pod { labels: Arc::new(labels(&[("app", "other")])), ..pod() }, &[8000], &[]);
-        assert!(endpoints_of(&pod(), &PoolSpec { selector: labels(&[]), ..spec(&[1]) }).is_empty());
+        assert!(
+            endpoints_of(&pod(), &PoolSpec { selector: LabelSelector::default(), ..spec(&[1]) })
+                .is_empty()
+        );
     }
 
     #[test]
@@ -223,15 +222,19 @@ mod tests {
         let check = |selector: &str, ports: &[u16], fault: InvalidSpec| {
             assert_eq!(PoolSpec::standalone(selector, ports), Err(fault));
         };
-        check("app", &[1], InvalidSpec::Selector("app".into()));
+        check("app=x,=y", &[1], InvalidSpec::Selector("=y".into()));
         check("", &[1], InvalidSpec::Selector("".into()));
-        check("app!=x", &[1], InvalidSpec::Selector("app!=x".into()));
+        check("app in x", &[1], InvalidSpec::Selector("app in x".into()));
         check("app=x", &[], InvalidSpec::Ports(0));
         check("app=x", &[1, 2, 3, 4, 5, 6, 7, 8, 9], InvalidSpec::Ports(9));
         check("app=x", &[1, 0], InvalidSpec::Port(0));
         check("app=x", &[1, 1], InvalidSpec::Port(1));
         let spec = PoolSpec::standalone("app=x, role=", &[1]).expect("a pool");
-        assert_eq!(spec.selector, labels(&[("app", "x"), ("role", "")]));
+        assert_eq!(spec.selector, labels(&[("app", "x"), ("role", "")]).into());
+        let spec = PoolSpec::standalone("app in (x,y),tier!=test,!old", &[1]).expect("a pool");
+        assert!(spec.selects(&labels(&[("app", "y")])));
+        assert!(!spec.selects(&labels(&[("app", "y"), ("old", "")])));
+        assert!(!spec.selects(&labels(&[("app", "y"), ("tier", "test")])));
     }
 
     fn any_labels() -> impl Strategy<Value = BTreeMap<String, String>> {
@@ -263,6 +266,7 @@ mod tests {
                 }
             }
             let pod = Pod { labels: Arc::new(has), active_ports: list, ready, deleting, ..pod() };
+            let selector = selector.into();
             let spec = PoolSpec { selector, target_ports: ports, ..PoolSpec::default() };
             let found: Vec<_> = endpoints_of(&pod, &spec)
                 .iter()

@@ -17,6 +17,7 @@ mod prefixes;
 mod program;
 mod request;
 mod scheduler;
+mod selector;
 mod settings;
 mod slot;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use prefixes::Prefixes;
 pub use program::{Named, Profile, Program, Saturation};
 pub use request::{Headers, MultimodalItem, Prompt, Request, Subset, SubsetEntry};
 pub use scheduler::{PoolStats, STALE, Scheduler};
+pub use selector::{LabelSelector, LabelTest, Requirement};
 pub use settings::SchedulerSettings;
 pub use stator_placement::{Random, Time};
 pub use tiers::TierWeights;

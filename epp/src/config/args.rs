@@ -80,8 +80,8 @@ pub struct PoolArgs {
     #[arg(long, env = "STATOR_POOL", value_name = "NAMESPACE/NAME=PORT", value_delimiter = ',')]
     pub pool: Vec<String>,
 
-    /// Picks among pods that have all of these labels, without an InferencePool:
-    /// `app=vllm,tier=gold`.
+    /// Picks among the pods that a label selector selects, without an InferencePool:
+    /// `app=vllm,tier!=test,!canary`, also with `in (…)` and `notin (…)`.
     #[arg(long, env = "STATOR_ENDPOINT_SELECTOR", value_name = "SELECTOR",
           conflicts_with_all = ["pool_name", "endpoints_file"])]
     pub endpoint_selector: Option<String>,

@@ -151,7 +151,8 @@ fn first(
         match PoolSpec::standalone(selector, &ports) {
             Ok(_) => {}
             Err(InvalidSpec::Selector(part)) => {
-                faults.push(format!("--endpoint-selector: {part:?} is not key=value"));
+                faults
+                    .push(format!("--endpoint-selector: {part:?} is no part of a label selector"));
             }
             Err(InvalidSpec::Ports(count)) => faults
                 .push(format!("--endpoint-target-ports: {count} ports are not 1 to {PORTS_MAX}")),

@@ -381,9 +381,9 @@ fn the_precise_index_is_as_configured() {
 #[test]
 fn a_selector_that_cannot_be_used_is_told_with_the_other_faults() {
     refused(
-        "--endpoint-selector=app=a,tier!=test --endpoint-target-ports=8000 --pool=x",
+        "--endpoint-selector=app=a,tier=(x) --endpoint-target-ports=8000 --pool=x",
         &[
-            "--endpoint-selector: \"tier!=test\" is not key=value",
+            "--endpoint-selector: \"tier=(x)\" is no part of a label selector",
             "--pool: \"x\" is not namespace/name=port",
         ],
     );

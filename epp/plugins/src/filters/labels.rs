@@ -3,16 +3,15 @@
 use super::filter;
 use crate::context::BuildContext;
 use crate::params::Params;
-use crate::selector::{LabelSelector, Requirement, Test};
 use stator_epp_scheduler::plugin::{Built, Filter, Moment};
-use stator_epp_scheduler::{Candidate, Request};
+use stator_epp_scheduler::{Candidate, LabelSelector, LabelTest, Request, Requirement};
 
 /// `label-selector-filter`: keeps endpoints that a Kubernetes label selector selects.
 ///
 /// All of `matchLabels` and of `matchExpressions` must hold; operators are `In`, `NotIn`,
 /// `Exists` and `DoesNotExist`. An empty selector keeps all.
 pub(crate) fn label_selector(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
-    filter(LabelSelector(requirements(params)))
+    filter(Selected(LabelSelector(requirements(params))))
 }
 
 /// `by-label-selector`: `label-selector-filter` under its old name.
@@ -44,7 +43,7 @@ enum Operator {
 
 fn requirements(params: &mut Params<'_>) -> Vec<Requirement> {
     let labels = params.text_map("matchLabels").into_iter();
-    let equal = |(label, value)| Requirement { label, test: Test::In(vec![value]) };
+    let equal = |(label, value)| Requirement { label, test: LabelTest::In(vec![value]) };
     let mut requirements: Vec<_> = labels.map(equal).collect();
     requirements.extend(params.list("matchExpressions", expression));
     requirements
@@ -72,17 +71,19 @@ fn expression(params: &mut Params<'_>) -> Requirement {
         params.wrong("values", "must be empty with Exists and DoesNotExist");
     }
     let test = match operator {
-        Operator::In => Test::In(values),
-        Operator::NotIn => Test::NotIn(values),
-        Operator::Exists => Test::Exists,
-        Operator::DoesNotExist => Test::DoesNotExist,
+        Operator::In => LabelTest::In(values),
+        Operator::NotIn => LabelTest::NotIn(values),
+        Operator::Exists => LabelTest::Exists,
+        Operator::DoesNotExist => LabelTest::DoesNotExist,
     };
     Requirement { label, test }
 }
 
-impl Filter for LabelSelector {
+struct Selected(LabelSelector);
+
+impl Filter for Selected {
     fn filter(&self, _: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, _: Moment<'_>) {
-        candidates.retain(|candidate| self.selects(candidate.endpoint));
+        candidates.retain(|candidate| self.0.selects(|label| candidate.endpoint.label(label)));
     }
 }
 

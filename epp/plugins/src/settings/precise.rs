@@ -3,9 +3,8 @@
 use super::Settings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
-use crate::selector::LabelSelector;
 use stator_epp_scheduler::plugin::Built;
-use stator_epp_scheduler::{Endpoint, TierWeights};
+use stator_epp_scheduler::{Endpoint, LabelSelector, TierWeights};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -60,7 +59,7 @@ impl PodFilter {
     pub fn selects(&self, endpoint: &Endpoint) -> bool {
         let here =
             self.namespace.as_ref().is_none_or(|namespace| **namespace == *endpoint.namespace);
-        here && self.labels.selects(endpoint)
+        here && self.labels.selects(|label| endpoint.label(label))
     }
 }
 

@@ -1,9 +1,8 @@
 use super::*;
 use crate::build;
-use crate::selector::LabelSelector;
 use crate::testing::check_errors;
 use serde_json::{Value, json};
-use stator_epp_scheduler::{InFlight, Prompt, Request, TierWeights};
+use stator_epp_scheduler::{InFlight, LabelSelector, Prompt, Request, TierWeights};
 use std::time::Duration;
 
 fn settings(type_name: &str, parameters: Value) -> Settings {

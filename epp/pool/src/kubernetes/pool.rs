@@ -130,9 +130,7 @@ impl PoolTask {
     }
 
     fn follow_pods(&self, watch: &PodWatch, followers: &mut Followers) -> AbortHandle {
-        let labels: Vec<_> =
-            watch.spec.selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let query = Query { labels: Some(labels.join(",")), ..self.all(PODS) };
+        let query = Query { labels: Some(watch.spec.selector.to_string()), ..self.all(PODS) };
         let generation = watch.generation;
         let wrap = move |report| Update::Pods(generation, report);
         self.follow(query, Box::new(objects::pod), wrap, followers)

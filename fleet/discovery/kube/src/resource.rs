@@ -48,7 +48,7 @@ pub struct Query {
     pub resource: Resource,
     /// The namespace; `None` is all of them.
     pub namespace: Option<String>,
-    /// `key=value[,key=value...]`.
+    /// A selector of Kubernetes in its text form: `key=value,other in (a,b)`.
     pub labels: Option<String>,
     /// As `labels`.
     pub fields: Option<String>,

@@ -73,7 +73,7 @@ async fn a_selector_stands_for_a_pool() {
     fleet.add(1, "other").await;
     let ports: Vec<_> = fleet.ports().iter().map(u16::to_string).collect();
     let flags = vec![
-        "--endpoint-selector=app=engine".to_owned(),
+        "--endpoint-selector=app in (engine,spare),!retired".to_owned(),
         format!("--endpoint-target-ports={}", ports.join(",")),
         format!("--pool-namespace={}", fleet.namespace.name),
         // The name of its lease must be one that the API server takes.
@@ -82,7 +82,9 @@ async fn a_selector_stands_for_a_pool() {
     let Some(bed) = KubeBed::with(fleet, &admin().await, flags).await else { return };
     let ranks = |pod: usize| bed.fleet.pods[pod].iter().map(|engine| engine.address());
     serves(&bed.client(), &ranks(0).collect::<Vec<_>>()).await;
-    let labels: Value = json!({ "metadata": { "labels": { "app": "engine" } } });
-    bed.fleet.patch(1, &labels).await;
+    let labels = |labels: Value| json!({ "metadata": { "labels": labels } });
+    bed.fleet.patch(1, &labels(json!({ "app": "spare" }))).await;
     serves(&bed.client(), &ranks(0).chain(ranks(1)).collect::<Vec<_>>()).await;
+    bed.fleet.patch(0, &labels(json!({ "retired": "yes" }))).await;
+    serves(&bed.client(), &ranks(1).collect::<Vec<_>>()).await;
 }

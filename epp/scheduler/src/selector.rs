@@ -1,26 +1,33 @@
 //! Kubernetes label selectors.
 
-use stator_epp_scheduler::Endpoint;
+use std::collections::BTreeMap;
+use std::fmt::{Display, Formatter, Result as FmtResult};
 
-/// Which endpoints are meant: all requirements must hold. An empty selector means all.
+/// Which pods or endpoints are meant: all requirements must hold. An empty selector means all.
 ///
 /// Source: label selectors of the Kubernetes API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LabelSelector(pub(crate) Vec<Requirement>);
+pub struct LabelSelector(pub Vec<Requirement>);
 
 /// Something that a label must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Requirement {
-    pub(crate) label: String,
-    pub(crate) test: Test,
+pub struct Requirement {
+    /// Name of the label.
+    pub label: String,
+    /// What must be so.
+    pub test: LabelTest,
 }
 
+/// What must be so of a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Test {
+pub enum LabelTest {
+    /// It has one of these values.
     In(Vec<String>),
-    /// Holds without the label, too.
+    /// It has none of these values. Holds without the label, too.
     NotIn(Vec<String>),
+    /// It is there.
     Exists,
+    /// It is not.
     DoesNotExist,
 }
 
@@ -36,21 +43,49 @@ impl LabelSelector {
         Ok(Self(parts.map(read).collect::<Result<_, _>>()?))
     }
 
-    /// Whether an endpoint is meant.
-    pub fn selects(&self, endpoint: &Endpoint) -> bool {
-        self.0.iter().all(|requirement| requirement.holds(endpoint))
+    /// Whether what has these labels is meant; `label` finds one by its name.
+    pub fn selects<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.0.iter().all(|requirement| requirement.holds(label(&requirement.label)))
+    }
+}
+
+impl From<BTreeMap<String, String>> for LabelSelector {
+    /// What has all of these labels.
+    fn from(labels: BTreeMap<String, String>) -> Self {
+        let equal = |(label, value)| Requirement { label, test: LabelTest::In(vec![value]) };
+        Self(labels.into_iter().map(equal).collect())
+    }
+}
+
+/// The text form, which parses to the same selector.
+impl Display for LabelSelector {
+    fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
+        for (at, Requirement { label, test }) in self.0.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            match test {
+                LabelTest::In(values) if values.len() == 1 => {
+                    write!(f, "{comma}{label}={}", values[0])
+                }
+                LabelTest::In(values) => write!(f, "{comma}{label} in ({})", values.join(",")),
+                LabelTest::NotIn(values) => {
+                    write!(f, "{comma}{label} notin ({})", values.join(","))
+                }
+                LabelTest::Exists => write!(f, "{comma}{label}"),
+                LabelTest::DoesNotExist => write!(f, "{comma}!{label}"),
+            }?;
+        }
+        Ok(())
     }
 }
 
 impl Requirement {
-    fn holds(&self, endpoint: &Endpoint) -> bool {
-        let value = endpoint.label(&self.label);
+    fn holds(&self, value: Option<&str>) -> bool {
         let among = |values: &[String]| value.is_some_and(|v| values.iter().any(|o| o == v));
         match &self.test {
-            Test::In(values) => among(values),
-            Test::NotIn(values) => !among(values),
-            Test::Exists => value.is_some(),
-            Test::DoesNotExist => value.is_none(),
+            LabelTest::In(values) => among(values),
+            LabelTest::NotIn(values) => !among(values),
+            LabelTest::Exists => value.is_some(),
+            LabelTest::DoesNotExist => value.is_none(),
         }
     }
 }
@@ -71,25 +106,25 @@ fn parts(text: &str) -> Vec<&str> {
 
 fn requirement(part: &str) -> Option<Requirement> {
     if let Some(label) = part.strip_prefix('!') {
-        return named(label, Test::DoesNotExist);
+        return named(label, LabelTest::DoesNotExist);
     }
     if let Some((label, values)) = part.split_once(" notin ") {
-        return named(label, Test::NotIn(listed(values)?));
+        return named(label, LabelTest::NotIn(listed(values)?));
     }
     if let Some((label, values)) = part.split_once(" in ") {
-        return named(label, Test::In(listed(values)?));
+        return named(label, LabelTest::In(listed(values)?));
     }
     if let Some((label, value)) = part.split_once("!=") {
-        return named(label, Test::NotIn(vec![plain(value)?]));
+        return named(label, LabelTest::NotIn(vec![plain(value)?]));
     }
     if let Some((label, value)) = part.split_once('=') {
         let value = value.strip_prefix('=').unwrap_or(value);
-        return named(label, Test::In(vec![plain(value)?]));
+        return named(label, LabelTest::In(vec![plain(value)?]));
     }
-    named(part, Test::Exists)
+    named(part, LabelTest::Exists)
 }
 
-fn named(label: &str, test: Test) -> Option<Requirement> {
+fn named(label: &str, test: LabelTest) -> Option<Requirement> {
     let label = plain(label).filter(|label| !label.is_empty())?;
     Some(Requirement { label, test })
 }
@@ -110,19 +145,21 @@ fn plain(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Fleet;
 
     #[track_caller]
-    fn check(selector: &str, wanted: &[u64]) {
-        let fleet = Fleet::labelled(&[
+    fn check(selector: &str, wanted: &[usize]) {
+        let labelled: [&[(&str, &str)]; 3] = [
             &[("tier", "gold"), ("llm-d.ai/zone", "a")],
             &[("tier", "iron"), ("llm-d.ai/zone", "b")],
             &[("llm-d.ai/zone", "a")],
-        ]);
+        ];
         let selector = LabelSelector::parse(selector).expect("it is a selector");
-        let found = fleet.candidates().into_iter().map(|candidate| candidate.endpoint);
-        let found = found.filter(|endpoint| selector.selects(endpoint));
-        assert_eq!(found.map(|endpoint| endpoint.worker.worker.0).collect::<Vec<_>>(), wanted);
+        let label = |labels: &[(&'static str, &'static str)], name: &str| {
+            labels.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        };
+        let is_meant = |at: &usize| selector.selects(|name| label(labelled[*at], name));
+        assert_eq!((0..3).filter(is_meant).collect::<Vec<_>>(), wanted);
+        assert_eq!(LabelSelector::parse(&selector.to_string()), Ok(selector));
     }
 
     #[test]
