@@ -194,6 +194,16 @@ async fn an_adapter_that_an_agent_tells_of_wins_too() {
     }
 }
 
+#[test]
+fn metrics_call_a_pool_by_its_name_alone_unless_two_have_it() {
+    let plan = stator_epp_config::load("", Options::default()).expect("it is sound").plan;
+    let scheduler = Scheduler::new(plan.program, SchedulerSettings::default());
+    let (_views, view) = watch::channel(Arc::default());
+    let pool = Pool::new("models/llama".into(), view, scheduler, 7);
+    assert_eq!(pool.label(), "llama");
+    assert_eq!(pool.by_whole_name().label(), "models/llama");
+}
+
 /// The ids of requests that spans tell.
 #[derive(Clone, Default)]
 struct Ids(Arc<Mutex<Vec<String>>>);

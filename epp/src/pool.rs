@@ -27,6 +27,8 @@ use tokio::sync::watch;
 /// A pool that takes requests.
 pub struct Pool {
     name: String,
+    /// Its name in metrics.
+    label: String,
     view: watch::Receiver<Arc<PoolView>>,
     scheduler: Mutex<Scheduler>,
     /// What the endpoints hold, told and asked without the lock.
@@ -55,6 +57,7 @@ impl Pool {
         seed: u64,
     ) -> Self {
         Self {
+            label: name.rsplit('/').next().unwrap_or_default().to_owned(),
             name,
             view,
             block_size: scheduler.block_size(),
@@ -70,9 +73,20 @@ impl Pool {
         }
     }
 
+    /// The same, but metrics call it by its whole name: another pool has its last part too.
+    pub(crate) fn by_whole_name(self) -> Self {
+        Self { label: self.name.clone(), ..self }
+    }
+
     /// `namespace/name`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What the metrics of the llm-d router call it: without the namespace, unless another pool of
+    /// the process is called so too.
+    pub(crate) fn label(&self) -> &str {
+        &self.label
     }
 
     /// What is known of the pool now.
@@ -343,7 +357,7 @@ impl WorkerSink for Pool {
 
 impl stator_epp_metrics::PoolView for Pool {
     fn name(&self) -> &str {
-        &self.name
+        self.label()
     }
 
     fn snapshot(&self) -> PoolSnapshot {

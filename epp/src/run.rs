@@ -195,7 +195,9 @@ fn start(
     // Until an engine's own event comes, it is taken to hold what it was just sent.
     scheduling.placement.early_prediction_ttl = Some(early_prediction(target, settings));
     let scheduler = Scheduler::new(metered(&plan.program, &metrics.plugins), scheduling);
-    let pool = Arc::new(Pool::new(target.full_name(), watched.view(), scheduler, rand::random()));
+    let pool = Pool::new(target.full_name(), watched.view(), scheduler, rand::random());
+    let alike = settings.pools.iter().filter(|other| other.name == target.name).count();
+    let pool = Arc::new(if alike > 1 { pool.by_whole_name() } else { pool });
     let signals = Signals::start(&pool, target, settings, (registry, scraping))?;
     let mut tasks = JoinSet::new();
     let following = pool.clone();

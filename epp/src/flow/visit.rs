@@ -31,7 +31,7 @@ impl<'a> Visit<'a> {
         if self.waiting.is_none() {
             let flow = &self.flow.metrics.flow;
             flow.enqueued(self.of, None, self.age());
-            self.waiting = Some(flow.waits(self.of, self.flow.pool.name(), self.bytes));
+            self.waiting = Some(flow.waits(self.of, self.flow.pool.label(), self.bytes));
         }
     }
 
@@ -41,7 +41,7 @@ impl<'a> Visit<'a> {
         if self.waiting.take().is_none() {
             flow.enqueued(self.of, Some(outcome), age);
         }
-        flow.left(self.of, self.flow.pool.name(), (outcome, age));
+        flow.left(self.of, self.flow.pool.label(), (outcome, age));
         self.over = true;
     }
 }

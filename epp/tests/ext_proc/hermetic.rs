@@ -75,7 +75,7 @@ async fn select_lower_queue_and_kv_cache() {
     let twin = bed.served.metrics("inference_objective_request_total{");
     assert_eq!(twin, [format!("inference_objective_request_total{{{labels},priority=\"2\"}} 1")]);
     let ready = bed.served.metrics("llm_d_epp_ready_endpoints{");
-    assert_eq!(ready, [r#"llm_d_epp_ready_endpoints{name="default/pool"} 3.0"#]);
+    assert_eq!(ready, [r#"llm_d_epp_ready_endpoints{name="pool"} 3.0"#]);
 }
 
 #[tokio::test]

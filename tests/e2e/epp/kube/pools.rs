@@ -61,6 +61,11 @@ async fn one_picker_serves_two_pools_on_two_ports() {
     bed.serves(&[0]).await;
     let others = [bed.fleet.address(1), bed.fleet.address(2)];
     serves(&green.client(), &others).await;
+    let page = bed.picker.side.get("/metrics").await.body;
+    let page = String::from_utf8_lossy(&page);
+    for ready in [r#"{name="blue"} 1.0"#, r#"{name="green"} 2.0"#] {
+        assert!(page.contains(&format!("llm_d_epp_ready_endpoints{ready}")), "{page}");
+    }
     delete_pool(&bed.fleet, "blue").await;
     bed.serves(&[]).await;
     serves(&green.client(), &others).await;
