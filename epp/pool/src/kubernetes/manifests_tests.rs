@@ -262,6 +262,19 @@ fn components_change_what_they_mean_to_change() {
 }
 
 #[test]
+fn a_body_that_envoy_gateway_holds_fits_a_message() {
+    let policy = object("envoy-gateway/client-traffic-policy.yaml", "ClientTrafficPolicy");
+    let held = policy["spec"]["connection"]["bufferLimit"].as_str().expect("a quantity");
+    let text = std::fs::read_to_string(root().join("envoy-gateway/kustomization.yaml"));
+    let text = text.expect("the file is there");
+    let taken =
+        text.split_once("--grpc-max-recv-msg-size=").and_then(|(_, rest)| rest.lines().next());
+    let mebibytes = |size: &str| size.strip_suffix("Mi").and_then(|n| n.parse::<u32>().ok());
+    let (held, taken) = (mebibytes(held), mebibytes(taken.expect("the flag is there")));
+    assert!(held.is_some() && held < taken, "{held:?} MiB in a message of {taken:?}");
+}
+
+#[test]
 fn the_picker_runs_with_a_configuration_that_is_tested() {
     let configuration = &objects(&root().join("base/config.yaml"))[0];
     assert_eq!(configuration, &objects(&root().join("configs/kv-aware.yaml"))[0]);

@@ -30,8 +30,8 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("it is text")
 }
 
-/// The objects of a kustomization: its resources, generated config maps, and patches of one field
-/// each.
+/// The objects of a kustomization: its resources, generated config maps, and patches that replace
+/// a field or add to a list.
 ///
 /// # Panics
 ///
@@ -60,9 +60,17 @@ fn objects(directory: &Path) -> Vec<Value> {
         let object = objects.iter_mut().find(is_meant).expect("the patched object is there");
         let operations: Value = serde_yaml_ng::from_str(text(&patch["patch"])).expect("it is YAML");
         for operation in list(&operations) {
-            assert_eq!(operation["op"], "replace", "{operation}");
-            let field = object.pointer_mut(text(&operation["path"]));
-            *field.expect("the replaced field is there") = operation["value"].clone();
+            let (path, value) = (text(&operation["path"]), operation["value"].clone());
+            match (text(&operation["op"]), path.strip_suffix("/-")) {
+                ("replace", None) => {
+                    *object.pointer_mut(path).expect("the replaced field is there") = value;
+                }
+                ("add", Some(list)) => {
+                    let list = object.pointer_mut(list).and_then(Value::as_array_mut);
+                    list.expect("the longer list is there").push(value);
+                }
+                _ => panic!("not understood: {operation}"),
+            }
         }
     }
     objects
