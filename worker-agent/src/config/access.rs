@@ -207,7 +207,7 @@ mod tests {
         let command = AccessArgs::augment_args(Command::new("agent").no_binary_name(true));
         let matches = command.try_get_matches_from(flags).unwrap();
         let (args, mut faults) = (AccessArgs::from_arg_matches(&matches).unwrap(), Vec::new());
-        let listen = super::super::listen(listen).unwrap();
+        let listen = super::super::planes::listen(listen).unwrap();
         let access = args.access(Some(&listen), &mut faults);
         if faults.is_empty() { Ok(access) } else { Err(faults) }
     }

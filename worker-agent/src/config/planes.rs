@@ -1,0 +1,136 @@
+//! Where the agent publishes, and where it is reached.
+
+use super::Faults;
+use clap::Args;
+use stator_discovery::DiscoveryArgs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+/// Flags of the agent's planes.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Planes")]
+pub struct PlaneArgs {
+    /// Request plane: `address:port` (port 0 takes a free one) or `unix:///path`.
+    #[arg(long, env = "STATOR_LISTEN", default_value = "127.0.0.1:7000", value_name = "ENDPOINT")]
+    pub listen: String,
+
+    /// ZMQ endpoint for KV events and load: `tcp://address:port` or `ipc:///path`.
+    #[arg(
+        long,
+        env = "STATOR_EVENTS_LISTEN",
+        default_value = "tcp://127.0.0.1:5557",
+        value_name = "ENDPOINT"
+    )]
+    pub events_listen: String,
+
+    /// ZMQ endpoint that answers replay requests: `tcp://address:port` or `ipc:///path`.
+    #[arg(
+        long,
+        env = "STATOR_REPLAY_LISTEN",
+        default_value = "tcp://127.0.0.1:5558",
+        value_name = "ENDPOINT"
+    )]
+    pub replay_listen: String,
+
+    /// Host that others reach this agent at. Default: the address it listens on, or 127.0.0.1
+    /// where it listens on all.
+    #[arg(long, env = "STATOR_ADVERTISE_HOST", value_name = "HOST")]
+    pub advertise_host: Option<String>,
+
+    /// Address that serves metrics and health.
+    #[arg(long, env = "STATOR_METRICS_HOST", default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub metrics_host: IpAddr,
+
+    /// Port that serves metrics and health; 0 takes a free one.
+    #[arg(long, env = "STATOR_METRICS_PORT", default_value_t = 9091, value_name = "PORT")]
+    pub metrics_port: u16,
+
+    /// Identity of the agent, kept over restarts; letters, digits, `.`, `_`, `-`. Its workers'
+    /// ids follow from it. Default: made of host name and request plane.
+    #[arg(long, env = "STATOR_AGENT_ID", value_name = "ID")]
+    pub agent_id: Option<String>,
+
+    /// Where the agent registers.
+    #[command(flatten)]
+    pub discovery: DiscoveryArgs,
+
+    /// Lease of the registration in milliseconds, 300 to 600000. It is renewed three times as
+    /// often; an agent that stops renewing is taken for dead after it.
+    #[arg(long, env = "STATOR_LEASE_MS", default_value_t = 6000, value_name = "MS")]
+    pub lease_ms: u64,
+
+    /// Bytes that event logs may take, all workers together, 65536 to 68719476736. What a
+    /// subscriber misses for longer costs it a snapshot.
+    #[arg(long, env = "STATOR_EVENT_LOG_BYTES", default_value_t = 64 << 20, value_name = "BYTES")]
+    pub event_log_bytes: u64,
+
+    /// Shortest time between two load reports of a busy worker, in milliseconds, 1 to 10000.
+    #[arg(long, env = "STATOR_LOAD_INTERVAL_MS", default_value_t = 50, value_name = "MS")]
+    pub load_interval_ms: u64,
+
+    /// Requests that one client stream may have running, 1 to 1048576.
+    #[arg(
+        long,
+        env = "STATOR_MAX_REQUESTS_PER_STREAM",
+        default_value_t = 65_536,
+        value_name = "N"
+    )]
+    pub max_requests_per_stream: u32,
+
+    /// Longest wait for running requests at shutdown, in seconds, 0 to 86400.
+    #[arg(long, env = "STATOR_DRAIN_TIMEOUT_S", default_value_t = 30, value_name = "S")]
+    pub drain_timeout_s: u64,
+}
+/// Where the request plane listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// TCP address.
+    Tcp(SocketAddr),
+    /// Path of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl PlaneArgs {
+    /// What is wrong with them, but for the request plane and discovery.
+    pub(super) fn check(&self, faults: &mut Faults) {
+        for (flag, endpoint) in
+            [("events-listen", &self.events_listen), ("replay-listen", &self.replay_listen)]
+        {
+            faults.keep_one(zmq_endpoint(flag, endpoint));
+        }
+        faults.range("lease-ms", self.lease_ms, 300, 600_000);
+        faults.range("event-log-bytes", self.event_log_bytes, 65_536, 64 << 30);
+        faults.range("load-interval-ms", self.load_interval_ms, 1, 10_000);
+        faults.range("max-requests-per-stream", self.max_requests_per_stream, 1, 1 << 20);
+        faults.range("drain-timeout-s", self.drain_timeout_s, 0, 86_400);
+        if let Some(id) = self.agent_id.as_deref().filter(|id| !is_agent_id(id)) {
+            faults.0.push(format!("agent-id: {id:?} is not 1 to 128 of A-Z a-z 0-9 . _ -"));
+        }
+    }
+}
+
+/// Whether a text may name an agent: it becomes a file's name.
+pub(crate) fn is_agent_id(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=128).contains(&text.len()) && text.chars().all(plain) && !text.starts_with('.')
+}
+
+/// Where the request plane listens.
+pub(super) fn listen(endpoint: &str) -> Result<Listen, String> {
+    let fault = || format!("listen: {endpoint:?} is neither `address:port` nor `unix:///path`");
+    if let Some(path) = endpoint.strip_prefix("unix://") {
+        let path = PathBuf::from(path);
+        return if path.is_absolute() { Ok(Listen::Unix(path)) } else { Err(fault()) };
+    }
+    endpoint.parse().map(Listen::Tcp).map_err(|_| fault())
+}
+
+fn zmq_endpoint(flag: &str, endpoint: &str) -> Result<(), String> {
+    let fault =
+        || format!("{flag}: {endpoint:?} is neither `tcp://address:port` nor `ipc:///path`");
+    if let Some(path) = endpoint.strip_prefix("ipc://") {
+        return if path.starts_with('/') { Ok(()) } else { Err(fault()) };
+    }
+    let address = endpoint.strip_prefix("tcp://").ok_or_else(fault)?;
+    address.parse::<SocketAddr>().map(|_| ()).map_err(|_| fault())
+}
