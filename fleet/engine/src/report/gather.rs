@@ -146,7 +146,7 @@ impl Part {
             prompt_tokens: self.count(Field::PromptTokens),
             generation_tokens: self
                 .count(Field::GenerationTokens)
-                .or(self.count(Field::DecodeTokens)),
+                .or(self.count(Field::RankTokens)),
             preemptions: self.count(Field::Preemptions),
             steps: self.count(Field::Steps),
             steps_s: sum(Field::StepsSeconds),

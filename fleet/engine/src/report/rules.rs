@@ -19,8 +19,8 @@ pub(super) enum Field {
     PrefixMisses,
     PromptTokens,
     GenerationTokens,
-    /// Tokens that decode steps produced, where nothing better is told.
-    DecodeTokens,
+    /// Tokens that one rank produced, where nothing better is told of it.
+    RankTokens,
     Preemptions,
     Steps,
     StepsSeconds,
@@ -106,7 +106,7 @@ static VLLM: [Rule; 16] = [
 
 /// With priorities there is a gauge for each beside the one for all, which has none; of counters
 /// each counts its own.
-static SGLANG: [Rule; 12] = [
+static SGLANG: [Rule; 13] = [
     rule("sglang:cache_config_info", &[], &[Field::CacheInfo]),
     rule("sglang:cuda_graph_passes_total", &[], &[Field::Steps]),
     rule("sglang:generation_tokens_total", &[], &[Field::GenerationTokens]),
@@ -114,7 +114,13 @@ static SGLANG: [Rule; 12] = [
     rule("sglang:num_queue_reqs", &[("priority", "")], &[Field::Waiting]),
     rule("sglang:num_running_reqs", &[("priority", "")], &[Field::Running]),
     rule("sglang:page_size", &[("priority", "")], &[Field::BlockSize]),
-    rule("sglang:realtime_tokens_total", &[("mode", "decode")], &[Field::DecodeTokens]),
+    // Each prompt that was computed gave a token, which is no decode's.
+    rule(
+        "sglang:per_stage_req_latency_seconds_count",
+        &[("stage", "prefill_forward")],
+        &[Field::RankTokens],
+    ),
+    rule("sglang:realtime_tokens_total", &[("mode", "decode")], &[Field::RankTokens]),
     rule(
         "sglang:realtime_tokens_total",
         &[("mode", "prefill_cache")],
