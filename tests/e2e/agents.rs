@@ -18,6 +18,14 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use tonic::transport::Channel;
 
+/// Where an agent is reached: nowhere that anything else is.
+pub(crate) const PLANES: [&str; 4] = [
+    "--listen=127.0.0.1:0",
+    "--metrics-port=0",
+    "--events-listen=tcp://127.0.0.1:0",
+    "--replay-listen=tcp://127.0.0.1:0",
+];
+
 /// A process of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -52,8 +60,21 @@ impl Agent {
     pub(crate) fn start_with(
         bed: &Bed,
         home: &Path,
-        (id, role): (&str, Role),
+        who: (&str, Role),
         (further, ranks): (&[&str], u16),
+    ) -> Process {
+        let flags = bed.engine().flags(who.1, ranks);
+        let further = further.iter().copied().chain(["--"]);
+        let args: Vec<_> = further.chain(flags.iter().map(String::as_str)).collect();
+        Self::start_as(bed, home, who, (&args, ranks))
+    }
+
+    /// With these flags of its own, and behind two dashes of its engine's, of so many ranks.
+    pub(crate) fn start_as(
+        bed: &Bed,
+        home: &Path,
+        (id, role): (&str, Role),
+        (flags, ranks): (&[&str], u16),
     ) -> Process {
         let kind = bed.engine();
         let dir = format!("--discovery-dir={}", home.display());
@@ -61,14 +82,10 @@ impl Agent {
         let program = format!("--engine-program={}", bed.program().display());
         let model = format!("--model={}", bed.model().display());
         let (id, name) = (format!("--agent-id={id}"), format!("--model-name={MODEL}"));
-        let role_flag = format!("--role={}", role.name());
-        let mut args = vec!["agent", &engine, &program, &model, &name, &dir, &id];
-        args.extend([&role_flag, "--listen=127.0.0.1:0", "--metrics-port=0"]);
-        args.extend(["--events-listen=tcp://127.0.0.1:0", "--replay-listen=tcp://127.0.0.1:0"]);
-        args.extend(further);
-        args.push("--");
-        let flags = kind.flags(role, ranks);
-        args.extend(flags.iter().map(String::as_str));
+        let role = format!("--role={}", role.name());
+        let mut args = vec!["agent", &engine, &program, &model, &name, &dir, &id, &role];
+        args.extend(PLANES);
+        args.extend(flags);
         Process::start_with(&args, &kind.environment(ranks))
     }
 

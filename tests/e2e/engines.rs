@@ -2,8 +2,8 @@
 //! and engines that stand still.
 
 use crate::agents::{
-    Agent, accepted, answer, completed, completion, completion_by, ends_with_an_error, hashes,
-    proxy, refused, tokens,
+    Agent, PLANES, accepted, answer, completed, completion, completion_by, ends_with_an_error,
+    hashes, proxy, refused, tokens,
 };
 use crate::suite::Tested;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role};
+use stator_tests::stock::{BLOCK_SIZE, Bed, Engine, MODEL, Role, START_DEADLINE};
 use stator_tests::vllm::{self, VllmServer};
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -27,8 +27,8 @@ fn attach(bed: &Bed, server: &VllmServer, home: &Path) -> Process {
     let dir = format!("--discovery-dir={}", home.display());
     let (url, model) = (server.url(), format!("--model={}", bed.model().display()));
     let mut args = vec!["agent", "--engine=vllm", "--attach", &url, &model, &dir, HANG_TIMEOUT];
-    args.extend(["--listen=127.0.0.1:0", "--metrics-port=0", "--agent-id=attached"]);
-    args.extend(["--events-listen=tcp://127.0.0.1:0", "--replay-listen=tcp://127.0.0.1:0"]);
+    args.push("--agent-id=attached");
+    args.extend(PLANES);
     Process::start(&args)
 }
 
@@ -245,6 +245,26 @@ async fn half_of_it_is_dead(
     agent.comes_back(2).await;
     assert_eq!(answer(&accepted(client, prompt).await), (expected.to_vec(), 0));
     assert_eq!(ends(agent, "half_dead").await, 1.0, "{}", agent.process.log());
+}
+
+/// It says so itself, and then ends as it does for any other error.
+#[tokio::test]
+async fn an_engine_that_asks_for_more_memory_than_there_is_is_known_by_its_words() {
+    let Some(bed) = Bed::find(Engine::Vllm) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let mut flags = Engine::Vllm.flags(Role::Aggregated, 1);
+    let memory = flags.iter().position(|flag| flag == "--kv-cache-memory-bytes").unwrap();
+    flags[memory + 1] = (1_u64 << 50).to_string();
+    let flags: Vec<_> = ["--"].into_iter().chain(flags.iter().map(String::as_str)).collect();
+    let who = ("greedy", Role::Aggregated);
+    let mut agent = Agent::start_as(&bed, home.path(), who, (&flags, 1));
+    agent.nth_line_within(START_DEADLINE, "Starting to load model", 0).await;
+    let ended = agent.event("engine ended; starting again").await;
+    let cause = ended["cause"].as_str().unwrap();
+    assert!(cause.starts_with("out of memory: "), "{cause}");
+    assert!(cause.contains("--kv-cache-memory-bytes"), "{cause}");
+    agent.terminate();
+    assert!(agent.ended().await.success(), "{}", agent.log());
 }
 
 /// Lives of the engine that ended for a cause.

@@ -86,15 +86,26 @@ const SIGKILL: i32 = 9;
 const SHELL_SIGKILL: i32 = 128 + SIGKILL;
 
 /// Words that engines print when memory is out, of a device or of the machine.
-const OUT_OF_MEMORY: [&str; 7] = [
+const OUT_OF_MEMORY: [&str; 15] = [
     // Python's own and PyTorch's `OutOfMemoryError`.
     "MemoryError",
     "CUDA out of memory",
     "HIP out of memory",
+    // `CUDA error: out of memory` and the like: of a driver, below PyTorch, Triton and TensorRT-LLM.
+    ": out of memory",
+    "'out of memory'",
     "cudaErrorMemoryAllocation",
     "std::bad_alloc",
     "Cannot allocate memory",
     "cannot allocate memory",
+    // vLLM, where there is less than it was told to take, and where nothing is left for KV.
+    "on startup is less than",
+    "is less than requested memory for kv",
+    "No available memory for the cache blocks",
+    "which is larger than the available KV cache memory",
+    // SGLang, before it begins and when its pool is full of requests that run.
+    "Not enough memory. Please try to increase --mem-fraction-static",
+    "of memory. Try to lower your batch size",
 ];
 
 /// Words of lines that explain an end.
@@ -219,9 +230,34 @@ mod tests {
         ];
         let cause = check(Exit::Code(1), &tail, OomKills::Own(0), "out_of_memory");
         assert!(cause.to_string().contains("2.00 GiB"), "{cause}");
-        for line in ["MemoryError: std::bad_alloc", "cannot allocate memory for thread-local data"]
-        {
+        for line in [
+            "MemoryError: std::bad_alloc",
+            "RuntimeError: CUDA error: out of memory",
+            "RuntimeError: Out of memory. Try to lower your batch size.",
+        ] {
             check(Exit::Code(0), &[line], OomKills::Own(0), "out_of_memory");
         }
     }
+
+    #[test]
+    fn what_real_engines_print_where_memory_is_missing_is_understood() {
+        for (line, label) in RECORDED {
+            check(Exit::Code(1), &[line], OomKills::Own(0), label);
+        }
+    }
+
+    /// Of vLLM 0.32: told to take more for KV than there is, and given nothing more while it served;
+    /// and of a start that goes well.
+    const RECORDED: [(&str, &str); 3] = [
+        (
+            "ValueError: Available memory on node 0 (20.61/23.54 GiB) on kv cache allocation is \
+            less than requested memory for kv (65536.0 GiB). Decrease --kv-cache-memory-bytes",
+            "out_of_memory",
+        ),
+        ("cannot allocate memory for thread-local data: ABORT", "out_of_memory"),
+        (
+            "Free memory on device (20.61/23.54 GiB) on startup. Desired GPU memory utilization",
+            "exit",
+        ),
+    ];
 }
