@@ -1,5 +1,6 @@
 //! Agents with the built-in engine that share requests, of which one dies or stands still: before a
-//! request, while prefill runs, while decode streams. A third does all of a request.
+//! request, while prefill runs, once the prompt is computed, while decode streams. A third does all
+//! of a request.
 
 use crate::agents::{answer, completed, completion, proxy, stream, streamed};
 use crate::builtin::{ALONE, Life};
@@ -19,8 +20,12 @@ use tonic::Code;
 /// Longest wait for a prefill worker: longer than any prompt here takes, shorter than it takes to
 /// find that an agent stands still.
 const PREFILL_TIMEOUT: &str = "--prefill-timeout-ms=4000";
+/// Longer than a decode worker stands still here.
+const PATIENT: &str = "--prefill-timeout-ms=60000";
 /// Tokens of an answer that is still on its way when its engine dies.
 const LONG: u32 = 600;
+/// Prompts that keep a prefill worker busy, one after the other.
+const BUSY: u32 = 4;
 
 struct Three {
     home: PathBuf,
@@ -36,13 +41,18 @@ async fn prefill(home: &Path) -> Life {
     Life::begin(home, "prefill", &["--role=prefill"]).await
 }
 
-async fn decode(home: &Path) -> Life {
-    Life::begin(home, "decode", &["--role=decode", PREFILL_TIMEOUT]).await
+/// One that computes prompts one by one.
+async fn busy_prefill(home: &Path) -> Life {
+    Life::begin(home, "prefill", &["--role=prefill", "--max-running=1"]).await
+}
+
+async fn decode(home: &Path, timeout: &str) -> Life {
+    Life::begin(home, "decode", &["--role=decode", timeout]).await
 }
 
 impl Three {
     async fn begin(home: &Path) -> Self {
-        let (prefill, decode) = (prefill(home).await, decode(home).await);
+        let (prefill, decode) = (prefill(home).await, decode(home, PREFILL_TIMEOUT).await);
         let third = Life::begin(home, "third", &[]).await;
         let (proxy, client) = proxy(home, &["--router-split=always"]).await;
         let (home, alone) = (home.to_owned(), up(&ALONE).await);
@@ -72,6 +82,28 @@ impl Three {
         signal(self.prefill.process.id(), "STOP");
         let asked = self.send(prompt, 8);
         self.decode.shows("requests_waiting", 1.0).await;
+        (asked, expected)
+    }
+
+    /// A request whose prompt is computed and kept, and nobody has looked at it: decode stands still.
+    async fn ask_without_a_look(&mut self, seed: u32) -> (JoinHandle<Vec<u32>>, Vec<u32>) {
+        let prompt = tokens(seed, 300);
+        let expected = self.expected(&prompt, 8).await;
+        let Life { client, record, .. } = &self.prefill;
+        let worker_id = record.workers[0].worker.worker.0;
+        let busy = (0..BUSY).map(|n| {
+            let asked = kept(worker_id, tokens(seed + n, 64), (n.into(), 1900));
+            let mut client = client.clone();
+            tokio::spawn(async move { client.prefill(asked).await.map(drop) })
+        });
+        let busy: Vec<_> = busy.collect();
+        self.prefill.shows("requests_waiting", f64::from(BUSY - 1)).await;
+        let asked = self.send(prompt, 8);
+        self.prefill.shows("requests_waiting", f64::from(BUSY)).await;
+        signal(self.decode.process.id(), "STOP");
+        let before = self.prefill.metric("prompt_tokens_total").await;
+        busy.iter().for_each(JoinHandle::abort);
+        self.prefill.shows("prompt_tokens_total", before + 300.0).await;
         (asked, expected)
     }
 
@@ -119,6 +151,7 @@ async fn built_in_engines_share_requests_and_lose_none_whichever_dies() {
     half_a_pair_is_given_up_in_time(&three).await;
     prefill_dies(&mut three).await;
     decode_dies(&mut three).await;
+    either_dies_once_the_prompt_is_computed(&mut three).await;
 }
 
 async fn kv_is_moved_and_not_computed_again(three: &Three) {
@@ -147,20 +180,21 @@ async fn kv_is_moved_and_not_computed_again(three: &Three) {
     three.have_released_all().await;
 }
 
+/// Asks for a prompt that is kept under a handle, with so many tokens behind it.
+fn kept(worker_id: u64, token_ids: Vec<u32>, (handle, max_tokens): (u64, u32)) -> PrefillRequest {
+    let sampling = Sampling { max_tokens, ignore_eos: true, ..Sampling::default() };
+    let submit = Submit { worker_id, token_ids, sampling: Some(sampling), ..Submit::default() };
+    let handover_json = json!({ "handle": handle }).to_string();
+    PrefillRequest { submit: Some(submit), handover_json }
+}
+
 /// And what is not wanted after all is free at once.
 async fn a_hand_over_is_used_once(three: &mut Three) {
     let Life { client, record, .. } = &mut three.prefill;
     let worker_id = record.workers[0].worker.worker.0;
     let mut transfers = TransfersClient::connect(record.endpoint.clone()).await.unwrap();
     for (handle, blocks) in [(7, 3), (8, 0)] {
-        let submit = Submit {
-            worker_id,
-            token_ids: tokens(53, 200),
-            sampling: Some(Sampling { max_tokens: 1, ..Sampling::default() }),
-            ..Submit::default()
-        };
-        let handover_json = json!({ "handle": handle }).to_string();
-        let asked = PrefillRequest { submit: Some(submit), handover_json };
+        let asked = kept(worker_id, tokens(53, 200), (handle, 1));
         let told = client.prefill(asked).await.unwrap().into_inner().handover_json;
         assert_eq!(told, json!({ "blocks": 200 / BLOCK_SIZE }).to_string());
         let fetch = FetchRequest { worker_id, rank: 0, handle, first_block: 2, blocks };
@@ -231,7 +265,7 @@ async fn decode_dies(three: &mut Three) {
     signal(three.prefill.process.id(), "CONT");
     assert_eq!(asked.await.unwrap(), expected);
     three.prefill.has_released_all().await;
-    three.decode = decode(&three.home).await;
+    three.decode = decode(&three.home, PREFILL_TIMEOUT).await;
     three.share_requests().await;
 
     // While it streams.
@@ -240,6 +274,25 @@ async fn decode_dies(three: &mut Three) {
     three.decode.process.kill().await;
     assert_eq!(streamed(stream).await, expected);
     three.prefill.has_released_all().await;
+}
+
+/// Nobody fetches it then, or there is nothing left to be fetched.
+async fn either_dies_once_the_prompt_is_computed(three: &mut Three) {
+    three.prefill.process.kill().await;
+    three.prefill = busy_prefill(&three.home).await;
+    three.decode = decode(&three.home, PATIENT).await;
+    three.share_requests().await;
+    let (asked, expected) = three.ask_without_a_look(62).await;
+    three.decode.process.kill().await;
+    assert_eq!(asked.await.unwrap(), expected);
+
+    three.decode = decode(&three.home, PATIENT).await;
+    three.share_requests().await;
+    let (asked, expected) = three.ask_without_a_look(72).await;
+    three.prefill.process.kill().await;
+    signal(three.decode.process.id(), "CONT");
+    assert_eq!(asked.await.unwrap(), expected, "{}", three.decode.process.log());
+    assert_eq!(three.prefills("itself_prefill_failed").await, 1.0);
 }
 
 #[tokio::test]
