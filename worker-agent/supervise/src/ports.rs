@@ -4,9 +4,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Where ports are looked for: below those that systems give to connections, so that nobody is
-/// given one of them between now and the engine's start.
-const PORTS: std::ops::Range<u16> = 10_240..32_000;
+/// Where ports are looked for, so that nobody is given one of them between now and the engine's
+/// start: below those that systems give to connections, and between those that engines take for
+/// themselves. Mooncake listens anywhere from 15000 to 17000 before the engine serves HTTP, and would
+/// answer in its place; SGLang takes one from 22000 to 29999.
+const PORTS: std::ops::Range<u16> = 17_001..22_000;
 /// Attempts before there are no free ports.
 const ATTEMPTS: u64 = 256;
 
@@ -49,6 +51,14 @@ mod tests {
         for port in first..first + 3 {
             assert!(PORTS.contains(&port));
             TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        }
+    }
+
+    #[test]
+    fn no_port_is_one_that_an_engine_takes_for_itself() {
+        for taken in [15_000..=17_000, 22_000..=29_999] {
+            assert!(!taken.contains(&PORTS.start) && !taken.contains(&(PORTS.end - 1)));
+            assert!(!PORTS.contains(taken.start()), "{taken:?}");
         }
     }
 
