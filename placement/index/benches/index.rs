@@ -116,6 +116,10 @@ fn busy() -> Duration {
     ns.map_or_else(|| START.get_or_init(Instant::now).elapsed(), Duration::from_nanos)
 }
 
+fn maintain(index: &Index) {
+    while index.maintain(1 << 16) {}
+}
+
 fn millions_per_s(blocks: u64, took: Duration) -> f64 {
     blocks as f64 / took.as_secs_f64() / 1e6
 }
@@ -128,6 +132,8 @@ fn ingest(sizes: &Sizes) {
         let growing = millions_per_s(blocks, apply(&index, &store));
         let stats = index.stats();
         let bytes = stats.bytes as f64 / stats.blocks as f64;
+        // As whoever has an index does in the background.
+        maintain(&index);
         let removing = millions_per_s(blocks, apply(&index, &remove));
         let sized = millions_per_s(blocks, apply(&index, &store));
         let again = millions_per_s(blocks, apply(&index, &store));
@@ -168,6 +174,7 @@ fn fill(index: &Index, prompts: u64) {
 fn lookup(sizes: &Sizes) {
     let index = index(4);
     fill(&index, sizes.prompts);
+    maintain(&index);
     println!("lookup, {WORKERS} workers, {:?}", index.stats());
     let prompts: Vec<_> = (0..sizes.prompts).map(prompt).collect();
     measure_lookups("quiet", &index, &prompts, sizes.lookups);
@@ -239,12 +246,15 @@ fn snapshot(sizes: &Sizes) {
     for life in ["new", "again"] {
         let took = replace(&index, &held);
         println!("snapshot, {life}: {blocks} blocks in {took:?}");
+        if life == "new" {
+            maintain(&index);
+        }
     }
     let started = busy();
     let listed = index.held_by(worker(0)).map_or(0, |held| held.blocks.len());
     println!("snapshot, listed: {listed} blocks in {:?}", busy() - started);
     let started = busy();
-    while index.maintain(1 << 16) {}
+    maintain(&index);
     let stats = index.stats();
     let bytes = stats.bytes as f64 / stats.blocks as f64;
     println!("snapshot, swept in {:?}; {bytes:.1} bytes per block", busy() - started);

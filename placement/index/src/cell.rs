@@ -67,6 +67,12 @@ impl Cell {
         Self { key: AtomicU64::new(0), value: AtomicU64::new(0) }
     }
 
+    /// Makes it like new.
+    pub(crate) fn clear(&self) {
+        self.key.store(0, Relaxed);
+        self.value.store(0, Relaxed);
+    }
+
     /// Who holds the block `key`, if the cell is that block's.
     #[inline]
     pub(crate) fn read(&self, key: u64) -> Option<SetRef> {

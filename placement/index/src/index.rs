@@ -1,5 +1,6 @@
 //! The index as its users see it: lives of workers, events, predictions.
 
+use crate::arena::Arena;
 use crate::elements::Op;
 use crate::lane::{Lane, Shared};
 use crate::layout::Layout;
@@ -54,13 +55,14 @@ impl Index {
     }
 
     pub(crate) fn with_layout(settings: &Settings, layout: Layout) -> Self {
-        let published = Published::new(&layout);
+        let max_table_bytes = settings.max_bytes - settings.max_bytes / 8;
+        let arena = Arena::new(max_table_bytes);
+        let published = Published::new(&layout, &arena);
         let buckets: usize = published.view().tables().map(|table| table.len()).sum();
         let table_bytes = AtomicUsize::new(buckets * BUCKET_BYTES);
         // Sets are few; a fleet that needs more than an eighth for them has hostile members.
         let sets = Sets::new(settings.max_bytes / 8);
-        let max_table_bytes = settings.max_bytes - settings.max_bytes / 8;
-        let shared = Shared { layout, published, sets, table_bytes, max_table_bytes };
+        let shared = Shared { layout, arena, published, sets, table_bytes, max_table_bytes };
         let lanes = (0..layout.lanes()).map(|number| Mutex::new(Lane::new(&shared, number)));
         Self {
             lanes: lanes.collect(),

@@ -1,5 +1,6 @@
 //! A lane: the shards that one writer at a time changes.
 
+use crate::arena::Arena;
 use crate::cell::{SetRef, Value};
 use crate::elements::Code;
 use crate::layout::Layout;
@@ -7,7 +8,6 @@ use crate::sets::{Collection, Sets};
 use crate::table::{self, At, Located, Path, Seek, Table};
 use crate::transitions::Transitions;
 use crate::view::Published;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 /// Blocks become older as often as this part of what the lane has room for is new.
@@ -19,6 +19,8 @@ pub(crate) const AHEAD: usize = 16;
 /// What all lanes share.
 pub(crate) struct Shared {
     pub(crate) layout: Layout,
+    /// Where large tables stand.
+    pub(crate) arena: Arena,
     pub(crate) published: Published,
     pub(crate) sets: Sets,
     /// Bytes of all tables, and how many they may be.
@@ -226,7 +228,7 @@ impl Lane {
     /// Frees tables that no reader has any more.
     pub(crate) fn free_replaced(&mut self) {
         // Only we can make another of the last one.
-        self.replaced.retain(|table| Arc::strong_count(table) > 1);
+        self.replaced.retain(Table::is_shared);
     }
 
     /// Which of the lane's shards a block is in, and its path there.

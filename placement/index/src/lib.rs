@@ -29,6 +29,7 @@
 // (`loom` itself would switch dependencies to loom too, which do not build so.)
 #![allow(unexpected_cfgs)]
 
+mod arena;
 mod cell;
 mod chains;
 mod closure;
@@ -38,6 +39,12 @@ mod lane;
 mod layout;
 mod listing;
 mod lookup;
+#[cfg(all(target_os = "linux", not(stator_loom)))]
+mod mapping;
+// Not even where atomics are loom's: zeros are none of those.
+#[cfg(not(all(target_os = "linux", not(stator_loom))))]
+#[path = "mapping/elsewhere.rs"]
+mod mapping;
 mod overlap;
 mod pages;
 mod predictions;

@@ -11,7 +11,6 @@
 use crate::cell::{Cell, SetRef, Value};
 use crate::layout::Layout;
 use crate::prefetch::prefetch;
-use std::sync::Arc;
 
 /// Cells of a bucket: a cache line.
 const CELLS: usize = 4;
@@ -30,9 +29,6 @@ pub(crate) struct Bucket {
     cells: [Cell; CELLS],
 }
 
-/// The cells of one shard.
-pub(crate) type Table = Arc<[Bucket]>;
-
 /// The buckets in which a block can be, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path {
@@ -48,11 +44,6 @@ pub(crate) struct At {
     /// Buckets of the path before this one.
     distance: u8,
     cell: u8,
-}
-
-/// An empty table of an even number of buckets.
-pub(crate) fn new(buckets: usize) -> Table {
-    (0..buckets).map(|_| Bucket::new()).collect()
 }
 
 /// Blocks that fit in as many buckets.
@@ -131,6 +122,16 @@ impl Bucket {
     #[inline(always)]
     fn new() -> Self {
         Self { cells: [Cell::new(), Cell::new(), Cell::new(), Cell::new()] }
+    }
+
+    /// Forgets all there was in it. For buckets that nobody looks at.
+    pub(crate) fn clear(&self) {
+        self.cells.iter().for_each(Cell::clear);
+    }
+
+    #[cfg(all(test, not(stator_loom)))]
+    pub(crate) fn fill_first(&self, key: u64) {
+        self.cells[0].fill(key, SetRef(1), 0);
     }
 
     /// A bit for each cell. All are asked without a branch between them: which one has a block is
@@ -255,17 +256,16 @@ pub(crate) fn blocks(table: &[Bucket]) -> impl Iterator<Item = (u64, SetRef)> {
     table.iter().flat_map(|bucket| &bucket.cells).filter_map(Cell::read_any)
 }
 
-/// A larger table with the same blocks; calls `lost` for each that has no room in it, which
+/// Copies all blocks into a larger table that is empty; calls `lost` for each that has no room in it, which
 /// happens to hostile hashes only.
-pub(crate) fn grown(
+pub(crate) fn copy(
     table: &[Bucket],
     layout: &Layout,
-    buckets: usize,
+    larger: &[Bucket],
     mut lost: impl FnMut(Value),
-) -> Table {
-    let larger = new(buckets);
+) {
     // Used cells of each bucket: a bucket is filled from the first cell on.
-    let mut used = vec![0u8; buckets];
+    let mut used = vec![0u8; larger.len()];
     let mut others = Vec::new();
     for bucket in table {
         for old in &bucket.cells {
@@ -273,7 +273,7 @@ pub(crate) fn grown(
             if value.is_free() {
                 continue;
             }
-            let path = Path::new(layout.place(key).1, &larger);
+            let path = Path::new(layout.place(key).1, larger);
             let (home, used) = (&larger[path.home], &mut used[path.home]);
             match home.cells.get(usize::from(*used)) {
                 Some(cell) => {
@@ -290,12 +290,11 @@ pub(crate) fn grown(
             Some(place) => {
                 let at = At::new(place, used[place.1].into());
                 used[place.1] += 1;
-                fill(&larger, path, at, (key, value.set(), value.age()));
+                fill(larger, path, at, (key, value.set(), value.age()));
             }
             None => lost(value),
         }
     }
-    larger
 }
 
 /// The numbers of the bits that are set.
@@ -314,8 +313,10 @@ fn cell(table: &[Bucket], at: At) -> &Cell {
     &table[at.bucket as usize].cells[usize::from(at.cell)]
 }
 
+pub(crate) use memory::Table;
 pub(crate) use search::{Search, find};
 pub(crate) use seek::{Located, Seek, locate};
 
+mod memory;
 mod search;
 mod seek;

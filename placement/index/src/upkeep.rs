@@ -23,8 +23,15 @@ pub(crate) struct Sweep {
 impl Index {
     /// Takes what former states of workers left behind out of up to about `cells` cells; true
     /// while there is more to do. To be called now and then from one background thread; until
-    /// then, memory is not used again. No lock is held for long.
+    /// then, memory is not used again. No lock is held for long. Where the tables have grown, a call
+    /// may make a huge page of memory instead, which takes up to some milliseconds if the system has
+    /// to clear one first.
     pub fn maintain(&self, cells: usize) -> bool {
+        self.shared.arena.join() || self.sweep(cells)
+    }
+
+    /// Takes what former states left out of up to about `cells` cells.
+    fn sweep(&self, cells: usize) -> bool {
         self.collect_if_wanted();
         for lane in &self.lanes {
             lane.lock().free_replaced();
@@ -48,7 +55,7 @@ impl Index {
     /// number has a bound.
     pub(crate) fn sweep_if_many(&self, retired: usize) {
         if retired > MANY_RETIRED {
-            self.maintain(SHARE);
+            self.sweep(SHARE);
         }
     }
 

@@ -1,8 +1,9 @@
 //! What readers see: the tables and who the slots belong to, swapped as a whole.
 
+use crate::arena::Arena;
 use crate::elements;
 use crate::layout::Layout;
-use crate::table::{self, Table};
+use crate::table::Table;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use stator_protos::WorkerRank;
@@ -73,8 +74,8 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    pub(crate) fn new(layout: &Layout) -> Self {
-        let table = |shard| table::new(layout.first_buckets(shard));
+    pub(crate) fn new(layout: &Layout, arena: &Arena) -> Self {
+        let table = |shard| Table::new(arena, layout.first_buckets(shard));
         let tables: Vec<Table> = (0..layout.shards()).map(table).collect();
         let tables = tables.chunks(GROUP).map(Arc::from).collect();
         let view = View { tables, pages: Vec::new() };

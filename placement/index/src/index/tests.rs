@@ -171,6 +171,25 @@ fn hashes_made_to_collide_are_dropped() {
 }
 
 #[test]
+fn tables_that_share_huge_pages_answer_as_others_do() {
+    const BLOCKS: u32 = 400_000;
+    let index = index();
+    let blocks: Vec<u64> = (1..=u64::from(BLOCKS)).collect();
+    let held = || -> u32 {
+        blocks.chunks(1000).map(|part| overlap(&index, worker(0), part).blocks()).sum()
+    };
+    for part in blocks.chunks(1000) {
+        index.apply(worker(0), LIFE, &on_device(part));
+    }
+    assert_eq!(held(), BLOCKS);
+    let joins = std::iter::repeat_with(|| index.maintain(1)).take_while(|more| *more).count();
+    assert_eq!(joins > 1, cfg!(target_os = "linux"));
+    assert_eq!(held(), BLOCKS);
+    index.apply(worker(0), LIFE, &removed(&blocks[1000..], Medium::Device));
+    assert_eq!(held(), 1000);
+}
+
+#[test]
 fn predictions_end_and_can_be_renewed() {
     let index = index();
     let at = Time::from_millis;

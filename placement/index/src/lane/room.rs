@@ -88,7 +88,8 @@ impl Lane {
         }
         self.moves += 1;
         let mut lost = Vec::new();
-        let larger = table::grown(table, &shared.layout, buckets, |value| lost.push(value));
+        let larger = Table::new(&shared.arena, buckets);
+        table::copy(table, &shared.layout, &larger, |value| lost.push(value));
         let grown = Shard::new(larger.clone(), self.shards[shard].growths + 1);
         let old = std::mem::replace(&mut self.shards[shard], grown);
         self.shards[shard].used = old.used - lost.len();
