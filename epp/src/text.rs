@@ -81,7 +81,10 @@ fn milliseconds(value: &str) -> Option<Duration> {
 /// The headers whose values are text.
 pub(crate) fn readable(head: &Head) -> Vec<(&str, &str)> {
     let headers = head.headers.iter();
-    headers.filter_map(|(name, value)| Some((name, std::str::from_utf8(value).ok()?))).collect()
+    let mut readable = Vec::with_capacity(head.headers.len());
+    readable
+        .extend(headers.filter_map(|(name, value)| Some((name, std::str::from_utf8(value).ok()?))));
+    readable
 }
 
 /// Whether an endpoint reads the token ids that a picker adds.

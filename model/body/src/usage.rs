@@ -2,7 +2,8 @@
 
 use crate::cursor::{Cursor, find_member};
 use crate::fields::{Span, whole_number};
-use memchr::memmem;
+use memchr::memmem::{self, Finder};
+use std::sync::LazyLock;
 
 /// Bytes kept of the end of a response. The counts stand in the last event before `[DONE]` or at
 /// the end of an object, in a few hundred bytes; `kv_transfer_params` may follow them.
@@ -140,8 +141,10 @@ fn first_counts(text: &[u8]) -> Option<Counts> {
 
 /// Where the keys of objects with counts end, in order.
 fn keys(text: &[u8]) -> Vec<usize> {
-    let ends = |key: &'static [u8]| memmem::find_iter(text, key).map(|at| at + key.len());
-    let mut ends: Vec<usize> = ends(b"\"usage\"").chain(ends(b"\"meta_info\"")).collect();
+    static KEYS: LazyLock<[Finder<'static>; 2]> =
+        LazyLock::new(|| ["\"usage\"", "\"meta_info\""].map(Finder::new));
+    let ends = |key: &'static Finder<'_>| key.find_iter(text).map(|at| at + key.needle().len());
+    let mut ends: Vec<usize> = KEYS.iter().flat_map(ends).collect();
     ends.sort_unstable();
     ends
 }

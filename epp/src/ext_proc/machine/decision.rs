@@ -155,11 +155,12 @@ fn decision_change(
     own_headers: Vec<String>,
 ) -> Change {
     set.insert(0, (DESTINATION, destination.to_owned()));
+    let mut remove = Vec::with_capacity(ROUTING.len() + own_headers.len());
     // Not those that are set: whether a data plane removes first or sets first is its choice.
     let own_headers = own_headers.into_iter().map(Cow::Owned);
     let all = ROUTING.iter().copied().map(Cow::Borrowed).chain(own_headers);
     let is_set = |name: &Cow<'static, str>| set.iter().any(|(known, _)| known == name);
-    let remove = all.filter(|name| !is_set(name)).collect();
+    remove.extend(all.filter(|name| !is_set(name)));
     Change { set, remove, clear_route_cache: true }
 }
 
