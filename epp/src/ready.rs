@@ -15,8 +15,8 @@ const POLL: Duration = Duration::from_millis(250);
 /// What must be so for picks to succeed.
 ///
 /// A pool is ready while its endpoints are known and one takes new requests, or requests wait for
-/// the first, and this replica may pick at all. The process is ready while one of its pools is: a pool that is empty or deleted takes no
-/// traffic away from the others.
+/// the first, and this replica may pick at all. The process is ready while one of its pools is: a
+/// pool that is empty or deleted takes no traffic away from the others.
 pub(crate) struct Conditions {
     pub pools: Vec<Arc<Pool>>,
     /// True once the ports of all pools listen.

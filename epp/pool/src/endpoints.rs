@@ -230,7 +230,7 @@ mod tests {
         check("app=x", &[1, 0], InvalidSpec::Port(0));
         check("app=x", &[1, 1], InvalidSpec::Port(1));
         let spec = PoolSpec::standalone("app=x, role=", &[1]).expect("a pool");
-        assert_eq!(spec.selector, labels(&[("app", "x"), ("role", "")]).into());
+        assert_eq!(spec.selector, labels(&[("app", "x"), ("role", "")]).into_iter().collect());
         let spec = PoolSpec::standalone("app in (x,y),tier!=test,!old", &[1]).expect("a pool");
         assert!(spec.selects(&labels(&[("app", "y")])));
         assert!(!spec.selects(&labels(&[("app", "y"), ("old", "")])));
@@ -266,7 +266,7 @@ mod tests {
                 }
             }
             let pod = Pod { labels: Arc::new(has), active_ports: list, ready, deleting, ..pod() };
-            let selector = selector.into();
+            let selector = selector.into_iter().collect();
             let spec = PoolSpec { selector, target_ports: ports, ..PoolSpec::default() };
             let found: Vec<_> = endpoints_of(&pod, &spec)
                 .iter()

@@ -62,6 +62,11 @@ impl<'a> Candidate<'a> {
         self.found()?.latency
     }
 
+    /// Share of the prompt's multimodal bytes whose embeddings it is believed to hold, 0 to 1.
+    pub fn multimodal(&self) -> Option<f64> {
+        self.found()?.multimodal
+    }
+
     /// What it holds of the prompt, as exactly as is known.
     pub fn prefix(&self) -> Option<PrefixMatch> {
         self.precise.or(self.approximate)

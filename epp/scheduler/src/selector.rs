@@ -1,6 +1,5 @@
 //! Kubernetes label selectors.
 
-use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result as FmtResult};
 
 /// Which pods or endpoints are meant: all requirements must hold. An empty selector means all.
@@ -49,9 +48,9 @@ impl LabelSelector {
     }
 }
 
-impl From<BTreeMap<String, String>> for LabelSelector {
+impl FromIterator<(String, String)> for LabelSelector {
     /// What has all of these labels.
-    fn from(labels: BTreeMap<String, String>) -> Self {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(labels: I) -> Self {
         let equal = |(label, value)| Requirement { label, test: LabelTest::In(vec![value]) };
         Self(labels.into_iter().map(equal).collect())
     }

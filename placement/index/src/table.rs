@@ -256,8 +256,8 @@ pub(crate) fn blocks(table: &[Bucket]) -> impl Iterator<Item = (u64, SetRef)> {
     table.iter().flat_map(|bucket| &bucket.cells).filter_map(Cell::read_any)
 }
 
-/// Copies all blocks into a larger table that is empty; calls `lost` for each that has no room in it, which
-/// happens to hostile hashes only.
+/// Copies all blocks into a larger table that is empty; calls `lost` for each that has no room in
+/// it, which happens to hostile hashes only.
 pub(crate) fn copy(
     table: &[Bucket],
     layout: &Layout,

@@ -11,7 +11,7 @@ use stator_epp_scheduler::{Candidate, LabelSelector, LabelTest, Request, Require
 /// All of `matchLabels` and of `matchExpressions` must hold; operators are `In`, `NotIn`,
 /// `Exists` and `DoesNotExist`. An empty selector keeps all.
 pub(crate) fn label_selector(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
-    filter(Selected(LabelSelector(requirements(params))))
+    filter(Selected(selector(params)))
 }
 
 /// `by-label-selector`: `label-selector-filter` under its old name.
@@ -41,12 +41,10 @@ enum Operator {
     DoesNotExist,
 }
 
-fn requirements(params: &mut Params<'_>) -> Vec<Requirement> {
-    let labels = params.text_map("matchLabels").into_iter();
-    let equal = |(label, value)| Requirement { label, test: LabelTest::In(vec![value]) };
-    let mut requirements: Vec<_> = labels.map(equal).collect();
-    requirements.extend(params.list("matchExpressions", expression));
-    requirements
+fn selector(params: &mut Params<'_>) -> LabelSelector {
+    let mut selector: LabelSelector = params.text_map("matchLabels").into_iter().collect();
+    selector.0.extend(params.list("matchExpressions", expression));
+    selector
 }
 
 fn expression(params: &mut Params<'_>) -> Requirement {

@@ -149,7 +149,7 @@ mod tests {
         let mut candidates = fleet.candidates();
         let producer = plugin.producer.as_ref().expect("it is a producer");
         producer.produce(&request(items), &mut candidates, Time::default());
-        let shares: Vec<_> = candidates.iter().map(|c| c.found()?.multimodal).collect();
+        let shares: Vec<_> = candidates.iter().map(|c| c.multimodal()).collect();
         assert_eq!(shares, wanted);
     }
 

@@ -98,7 +98,7 @@ impl Scorer for Multimodal {
         _: Moment<'_>,
     ) {
         for (score, candidate) in scores.iter_mut().zip(candidates) {
-            *score = candidate.found().and_then(|found| found.multimodal).unwrap_or(0.0);
+            *score = candidate.multimodal().unwrap_or(0.0);
         }
     }
 }

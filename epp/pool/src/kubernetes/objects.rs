@@ -144,7 +144,7 @@ pub(crate) fn pool(json: &str) -> serde_json::Result<Option<PoolSpec>> {
     };
     let ports = spec.target_ports.iter().take(PORTS_MAX).map(|port| port.number);
     Ok(metadata.deletion_timestamp.is_none().then(|| PoolSpec {
-        selector: spec.selector.match_labels.into(),
+        selector: spec.selector.match_labels.into_iter().collect(),
         target_ports: ports.collect(),
         app_protocol,
     }))

@@ -199,7 +199,7 @@ impl State {
 /// What an endpoint has to encode of a prompt's media; all of it where nobody knows better.
 fn unencoded_mib(request: &Request<'_>, candidate: &Candidate<'_>) -> f64 {
     let bytes: u64 = request.prompt.multimodal.iter().map(|item| item.size_bytes).sum();
-    bytes as f64 / MIB * (1.0 - candidate.found().and_then(|found| found.multimodal).unwrap_or(0.0))
+    bytes as f64 / MIB * (1.0 - candidate.multimodal().unwrap_or(0.0))
 }
 
 impl Producer for Predictor {
