@@ -23,10 +23,10 @@ const HANG_TIMEOUT: &str = "--engine-hang-timeout-s=6";
 const ADAPTER: &str = "style";
 
 /// Starts an agent for an engine that runs already.
-fn attach(bed: &Bed, server: &VllmServer, home: &Path) -> Process {
+fn attach(bed: &Bed, server: &VllmServer, home: &Path, flag: &str) -> Process {
     let dir = format!("--discovery-dir={}", home.display());
     let (url, model) = (server.url(), format!("--model={}", bed.model().display()));
-    let mut args = vec!["agent", "--engine=vllm", "--attach", &url, &model, &dir, HANG_TIMEOUT];
+    let mut args = vec!["agent", "--engine=vllm", "--attach", &url, &model, &dir, flag];
     args.push("--agent-id=attached");
     args.extend(PLANES);
     Process::start(&args)
@@ -45,8 +45,10 @@ async fn a_vllm_that_runs_already_is_served_with_its_adapters_and_its_rests() {
     let Some(bed) = Bed::find(Engine::Vllm) else { return };
     let lora = ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "2"];
     let server = vllm::serve(&bed, Role::Aggregated, &lora).await;
+    an_engine_that_idles_is_asked_for_a_token(&bed, &server).await;
     let home = tempfile::tempdir().unwrap();
-    let mut agent = Agent::found(Engine::Vllm, attach(&bed, &server, home.path())).await;
+    let agent = attach(&bed, &server, home.path(), HANG_TIMEOUT);
+    let mut agent = Agent::found(Engine::Vllm, agent).await;
     let (_proxy, client) = proxy(home.path(), &[]).await;
 
     an_adapter_is_a_model_of_its_own(&bed, &server, &client, &mut agent).await;
@@ -57,6 +59,24 @@ async fn a_vllm_that_runs_already_is_served_with_its_adapters_and_its_rests() {
     agent.process.terminate();
     assert!(agent.process.ended().await.success(), "{}", agent.process.log());
     assert_eq!(server.client().get("/health").await.status, 200);
+}
+
+/// And again while it idles on; whoever began before this asked once, to know that it serves.
+async fn an_engine_that_idles_is_asked_for_a_token(bed: &Bed, server: &VllmServer) {
+    let home = tempfile::tempdir().unwrap();
+    let agent = attach(bed, server, home.path(), "--canary-idle-s=1");
+    let mut agent = Agent::found(Engine::Vllm, agent).await;
+    let generated = async || server.metric("vllm:generation_tokens_total", "").await;
+    let before = generated().await;
+    soon("two tokens that no client asked for", async {
+        while generated().await < before + 2.0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(agent.metric("stator_agent_engine_lives_total").await, 1.0);
+    agent.process.terminate();
+    assert!(agent.process.ended().await.success(), "{}", agent.process.log());
 }
 
 async fn an_adapter_is_a_model_of_its_own(
