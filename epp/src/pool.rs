@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 /// A pool that takes requests.
 pub struct Pool {
@@ -379,8 +380,8 @@ pub async fn follow(pool: Arc<Pool>, mut changed: impl FnMut(&PoolView)) {
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     view.mark_changed();
-    // Whether the index has memory to free. That goes in parts, with turns for all else between.
-    let mut sweeps = false;
+    // What the index has to do takes milliseconds at times, for which no request is to wait.
+    let mut sweep: Option<JoinHandle<()>> = None;
     loop {
         tokio::select! {
             news = view.changed() => match news {
@@ -393,9 +394,11 @@ pub async fn follow(pool: Arc<Pool>, mut changed: impl FnMut(&PoolView)) {
             },
             _ = tick.tick() => {
                 pool.tick();
-                sweeps = true;
+                if sweep.as_ref().is_none_or(JoinHandle::is_finished) {
+                    let pool = pool.clone();
+                    sweep = Some(spawn_blocking(move || while pool.prefixes.maintain() {}));
+                }
             }
-            () = tokio::task::yield_now(), if sweeps => sweeps = pool.prefixes.maintain(),
         }
     }
 }

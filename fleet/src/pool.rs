@@ -171,9 +171,14 @@ impl Pool {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            self.blocks.expire(self.now());
-            while self.blocks.maintain() {
-                tokio::task::yield_now().await;
+            let pool = self.clone();
+            // Some of it takes milliseconds, for which no request is to wait.
+            let maintained = tokio::task::spawn_blocking(move || {
+                pool.blocks.expire(pool.now());
+                while pool.blocks.maintain() {}
+            });
+            if let Err(error) = maintained.await {
+                tracing::error!(%error, "what is known of blocks was not kept in order");
             }
         }
     }
