@@ -107,6 +107,8 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
         _ = tokio::time::timeout(FIRST_VIEW, replicas::known(&known)) => {}
         () = shutdown.wait() => {}
     }
+    // Each pool's own task does so too, though perhaps after the first request has come.
+    known.iter().for_each(|pool| pool.follow_view());
     let (mut streams, mut flows) = (JoinSet::new(), Vec::new());
     let (tls, suites) = (settings.tls.ext_proc.as_ref(), &settings.tls.cipher_suites);
     let tls = certificate(tls, suites, &ended, &mut rest)?;

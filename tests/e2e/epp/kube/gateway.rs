@@ -74,7 +74,8 @@ async fn a_gateway_that_fails_open_loses_nothing_while_its_picker_restarts() {
     bed.fleet.namespace.delete_pod(&pod_name(0)).await;
     bed.serves(&[1]).await;
     let statuses = load.end().await;
-    assert!(statuses.iter().all(|status| *status == StatusCode::OK), "{statuses:?}");
+    let log = bed.picker.process.log();
+    assert!(statuses.iter().all(|status| *status == StatusCode::OK), "{statuses:?}\n{log}");
 }
 
 #[tokio::test]
