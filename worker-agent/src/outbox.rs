@@ -172,10 +172,12 @@ impl Outbox {
 
     fn take(&self) -> Vec<Output> {
         let mut state = self.state.lock();
-        if state.outputs.len() <= MAX_OUTPUTS_PER_FRAME {
-            return std::mem::take(&mut state.outputs);
-        }
-        let rest = state.outputs.split_off(MAX_OUTPUTS_PER_FRAME);
+        let gathered = state.outputs.len();
+        let rest = match gathered <= MAX_OUTPUTS_PER_FRAME {
+            // The next frame is likely as large, and has not to grow to it then.
+            true => Vec::with_capacity(gathered.min(ENOUGH_FOR_A_FRAME)),
+            false => state.outputs.split_off(MAX_OUTPUTS_PER_FRAME),
+        };
         std::mem::replace(&mut state.outputs, rest)
     }
 }
