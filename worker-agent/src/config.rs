@@ -3,12 +3,14 @@
 mod access;
 mod engine;
 mod faults;
+mod key;
 mod openai;
 mod place;
 mod planes;
 mod stock;
 #[cfg(test)]
 mod tests;
+mod trtllm;
 
 pub use access::{Access, AccessArgs, Operators, ServerTls, TokenArgs, TokenSource};
 pub(crate) use engine::BLOCK_SIZE;
@@ -18,6 +20,7 @@ pub use place::PlaceArgs;
 pub(crate) use planes::is_agent_id;
 pub use planes::{Listen, PlaneArgs};
 pub use stock::{Origin, RoleArg, StockArgs, StockSettings};
+pub use trtllm::TrtllmArgs;
 
 use clap::Args;
 use stator_dialect::Kind;

@@ -26,6 +26,9 @@ pub struct Options {
     pub url: String,
     /// Sent as a bearer token.
     pub api_key: Option<ApiKey>,
+    /// Signs what a [`Kind::Trtllm`] is told of KV that another holds: its
+    /// `internal_request_auth_key`.
+    pub handover_key: Option<ApiKey>,
     /// How KV leaves or enters the engine, for those that do not say; what they say goes first.
     pub connector: Option<Connector>,
     /// The model that is meant, for a [`Kind::Openai`] that serves several.
@@ -119,7 +122,10 @@ pub fn connect(kind: Kind, options: Options) -> Result<Arc<dyn Dialect>, Options
     Ok(match kind {
         Kind::Vllm => Arc::new(vllm::Vllm::new(client, options.connector)),
         Kind::Sglang => Arc::new(sglang::Sglang::new(client, options.connector)),
-        Kind::Trtllm => Arc::new(trtllm::Trtllm::new(client, options.connector)),
+        Kind::Trtllm => {
+            let key = options.handover_key.as_ref();
+            Arc::new(trtllm::Trtllm::new(client, options.connector, key))
+        }
         Kind::Openai => Arc::new(openai::Openai::new(client, options.model)),
     })
 }
@@ -153,9 +159,13 @@ mod tests {
 
     #[test]
     fn keys_are_not_shown() {
-        let options = Options { api_key: Some(ApiKey("hush".into())), ..Options::default() };
+        let (url, key) = ("http://h:1".to_owned(), Some(ApiKey("hush".into())));
+        let options =
+            Options { url, api_key: key.clone(), handover_key: key, ..Options::default() };
         assert!(!format!("{options:?}").contains("hush"));
-        let dialect = connect(Kind::Vllm, Options { url: "http://h:1".into(), ..options }).unwrap();
-        assert!(!format!("{dialect:?}").contains("hush"));
+        for kind in [Kind::Vllm, Kind::Trtllm] {
+            let dialect = connect(kind, options.clone()).unwrap();
+            assert!(!format!("{dialect:?}").contains("hush"));
+        }
     }
 }

@@ -1,16 +1,13 @@
 //! Settings of engines that are processes of their own: vLLM, SGLang, TensorRT-LLM, and any server
 //! of the OpenAI API.
 
-use super::{EngineArgs, EngineKind, Faults, openai};
+use super::{EngineArgs, EngineKind, Faults, TrtllmArgs, key, openai};
 use clap::{Args, ValueEnum};
 use stator_dialect::{ApiKey, Kind};
 use stator_protos::discovery::Role;
 use stator_runtime::config::ConfigError;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
-
-/// Longest key of an engine, in bytes.
-const API_KEY_BYTES_MAX: usize = 4096;
 
 /// What a worker does of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -115,6 +112,10 @@ pub struct StockArgs {
     )]
     pub engine_metrics_max_bytes: u32,
 
+    /// What TensorRT-LLM alone takes.
+    #[command(flatten)]
+    pub trtllm: TrtllmArgs,
+
     /// The engine's own flags, after `--`.
     #[arg(last = true, value_name = "ENGINE FLAGS")]
     pub engine_args: Vec<String>,
@@ -141,7 +142,8 @@ impl StockArgs {
             ("flags after `--`", !self.engine_args.is_empty(), started),
         ];
         let given = given.into_iter().filter(|(_, given, _)| *given);
-        given.map(|(flag, _, engines)| format!("{flag}: needs --engine {engines}")).collect()
+        let given = given.map(|(flag, _, engines)| format!("{flag}: needs --engine {engines}"));
+        given.chain(self.trtllm.faults_of_others()).collect()
     }
 }
 
@@ -158,6 +160,8 @@ pub struct StockSettings {
     pub model_name: Option<String>,
     /// Key that the engine asks for.
     pub api_key: Option<ApiKey>,
+    /// Key that signs hand-overs.
+    pub handover_key: Option<ApiKey>,
     /// What the workers do of a request.
     pub role: Role,
     /// Connector that moves KV.
@@ -233,8 +237,12 @@ impl StockSettings {
         faults.range("canary-idle-s", stock.canary_idle_s, 0, 86_400);
         faults.range("prefill-timeout-ms", stock.prefill_timeout_ms, 1, 3_600_000);
         faults.range("engine-metrics-max-bytes", stock.engine_metrics_max_bytes, 0, 8 << 20);
-        let key = api_key(stock.engine_api_key, stock.engine_api_key_file.as_deref());
+        let key = key::api_key(stock.engine_api_key, stock.engine_api_key_file.as_deref());
         let api_key = faults.keep_one(key).flatten();
+        if kind != Kind::Trtllm {
+            faults.0.extend(stock.trtllm.faults_of_others());
+        }
+        let handover_key = faults.keep_one(stock.trtllm.handover_key()).flatten();
         faults.range("block-size", engine.block_size.unwrap_or(1), 1, 1024);
         faults.range("total-blocks", engine.total_blocks.unwrap_or(1), 1, 1 << 24);
         // One engine is one process; more of them are more agents.
@@ -270,6 +278,7 @@ impl StockSettings {
             model: engine.model.unwrap_or_default(),
             model_name: engine.model_name,
             api_key,
+            handover_key,
             role: stock.role.into(),
             connector: stock.connector,
             block_size: engine.block_size,
@@ -284,31 +293,6 @@ impl StockSettings {
             own_metrics_bytes_max: stock.engine_metrics_max_bytes as usize,
         })
     }
-}
-
-/// The engine's key, wherever it was given. No message has it.
-fn api_key(given: Option<ApiKey>, file: Option<&Path>) -> Result<Option<ApiKey>, String> {
-    let (flag, key) = match (given, file) {
-        (Some(_), Some(_)) => {
-            return Err("engine-api-key-file: engine-api-key gives a key already".into());
-        }
-        (Some(ApiKey(key)), None) => ("engine-api-key", key),
-        (None, Some(file)) => {
-            let key = std::fs::read_to_string(file)
-                .map_err(|error| format!("engine-api-key-file: cannot read {file:?}: {error}"))?;
-            ("engine-api-key-file", key.trim().to_owned())
-        }
-        (None, None) => return Ok(None),
-    };
-    if key.is_empty() || key.len() > API_KEY_BYTES_MAX {
-        let bytes = key.len();
-        return Err(format!("{flag}: the key has {bytes} bytes, 1 to {API_KEY_BYTES_MAX}"));
-    }
-    // What else a header may have is quoted where engines log what they were told.
-    if !key.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\')) {
-        return Err(format!("{flag}: the key has white space, a quote or what is no ASCII"));
-    }
-    Ok(Some(ApiKey(key)))
 }
 
 impl EngineKind {

@@ -99,7 +99,8 @@ fn connect(
     let (url, api_key) = (url.to_owned(), settings.api_key.clone());
     let side = started.and_then(|place| side_channel(settings, place));
     let (connector, model) = (connector(settings, side), settings.model_name.clone());
-    let options = stator_dialect::Options { url, api_key, connector, model };
+    let handover_key = settings.handover_key.clone();
+    let options = stator_dialect::Options { url, api_key, handover_key, connector, model };
     Ok(stator_dialect::connect(settings.kind, options)?)
 }
 
@@ -182,12 +183,15 @@ fn command(
     options.side_channel = side_channel(settings, place);
     let key = settings.api_key.as_ref();
     options.key = key.map(|key| Key(key.0.clone()));
-    Ok(match settings.kind {
+    let mut command = match settings.kind {
         Kind::Vllm => command::vllm(&options),
         Kind::Sglang => command::sglang(&options),
         Kind::Trtllm => command::trtllm(&options),
         Kind::Openai => anyhow::bail!("engine: it is attached, not started"),
-    }?)
+    }?;
+    // Its own file tells it, and it may print what it was told.
+    command.secrets.extend(settings.handover_key.iter().map(|key| key.0.clone()));
+    Ok(command)
 }
 
 /// Data-parallel ranks of an engine that is started.

@@ -21,18 +21,20 @@ mod decode;
 mod encode;
 mod operate;
 mod page;
+mod sign;
 
 use crate::answer::{Streamed, Whole};
 use crate::http::{self, Client};
 use crate::{
-    Answer, Ask, Connector, Description, Dialect, Fault, First, Hand, Manner, Operation, json,
-    trace,
+    Answer, ApiKey, Ask, Connector, Description, Dialect, Fault, First, Hand, Manner, Operation,
+    json, trace,
 };
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use sign::Signer;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -47,6 +49,8 @@ pub(crate) struct Trtllm {
     client: Client,
     /// The engine does not say what it does of a request.
     connector: Option<Connector>,
+    /// Where hand-overs are to be signed.
+    signer: Option<Signer>,
     /// The model's name, which every request must have.
     model: RwLock<Option<String>>,
     /// Whether its completions have a priority, as those of version 1.2 do not.
@@ -83,9 +87,13 @@ enum Engine {
 }
 
 impl Trtllm {
-    pub(crate) fn new(client: Client, connector: Option<Connector>) -> Self {
-        let takes_priority = AtomicBool::new(false);
-        Self { client, connector, model: RwLock::new(None), takes_priority }
+    pub(crate) fn new(
+        client: Client,
+        connector: Option<Connector>,
+        handover_key: Option<&ApiKey>,
+    ) -> Self {
+        let (signer, model) = (handover_key.map(Signer::new), RwLock::new(None));
+        Self { client, connector, signer, model, takes_priority: AtomicBool::new(false) }
     }
 
     /// Whether the server describes a priority of completions; no where its description is not to be
@@ -163,7 +171,10 @@ impl Dialect for Trtllm {
         let stream = !matches!(ask.hand, Hand::Prefill(_));
         let takes_priority = self.takes_priority.load(Ordering::Relaxed);
         let body = encode::body(&ask, (&self.model().await?, takes_priority), stream)?;
-        let headers = trace::headers(&ask)?;
+        let mut headers = trace::headers(&ask)?;
+        if let (Some(signer), Hand::Decode(told)) = (&self.signer, &ask.hand) {
+            signer.sign(told, &mut headers)?;
+        }
         let body = self.client.ask("/v1/completions", body, headers).await?;
         let decode = Decode::new(&ask);
         if stream {

@@ -2,12 +2,13 @@
 
 use crate::testkit::{Reply, Server, ask, fixture, read, recorded};
 use crate::{
-    Ask, Connector, Dialect, Fault, Finish, First, Hand, Kind, Manner, Operation, Options, Role,
-    connect,
+    ApiKey, Ask, Connector, Dialect, Fault, Finish, First, Hand, Kind, Manner, Operation, Options,
+    Role, connect,
 };
 use std::sync::Arc;
 
 const COMPLETIONS: &str = "POST /v1/completions";
+const SIGNATURE: &str = "x-trtllm-disagg-auth";
 
 fn by_hand(name: &str) -> Reply {
     recorded(&format!("trtllm-1.2-by-hand/{name}"))
@@ -15,7 +16,8 @@ fn by_hand(name: &str) -> Reply {
 
 fn dialect(server: &Server, role: Option<Role>) -> Arc<dyn Dialect> {
     let connector = role.map(|role| Connector { name: "UCX".into(), role, bootstrap: None });
-    let options = Options { url: server.url.clone(), connector, ..Options::default() };
+    let (url, handover_key) = (server.url.clone(), Some(ApiKey("hush".into())));
+    let options = Options { url, connector, handover_key, ..Options::default() };
     connect(Kind::Trtllm, options).unwrap()
 }
 
@@ -117,10 +119,11 @@ async fn context_first_then_generation() {
     let handover = first.handover.expect("a context server hands over");
     // The name of the model is asked for once, and is in the request.
     assert_eq!(server.seen.recv().await.unwrap().line, "GET /v1/models");
-    let body = server.seen.recv().await.unwrap().body;
-    assert!(body.starts_with(br#"{"model":"tiny","prompt":[1,2],"#));
+    let seen = server.seen.recv().await.unwrap();
+    assert!(seen.body.starts_with(br#"{"model":"tiny","prompt":[1,2],"#));
+    assert_eq!(seen.headers.get(SIGNATURE), None);
 
-    let server = Server::start([
+    let mut server = Server::start([
         ("GET /v1/models", by_hand("models.response.json")),
         (COMPLETIONS, by_hand("completion-stream.response.sse")),
     ])
@@ -130,6 +133,11 @@ async fn context_first_then_generation() {
     let (all, _) = read(answer).await.unwrap();
     assert_eq!(all.tokens, [1072, 542, 3209, 7]);
     assert_eq!(all.finish, Some(Finish::Stop(Some(7))));
+    server.seen.recv().await.unwrap();
+    let seen = server.seen.recv().await.unwrap();
+    // By Python's hmac, of {"ctx_info_endpoint":null,"encoded_opaque_state":"c3RhdGU="}.
+    let signed = "sha256=79dc0c2672c3b0fb1dbcc2598b8176dc493b33dc7878a31d639dfa9b8d310a6a";
+    assert_eq!(seen.headers.get(SIGNATURE).unwrap(), signed);
 }
 
 #[tokio::test]
