@@ -20,7 +20,7 @@ pub use place::PlaceArgs;
 pub(crate) use planes::is_agent_id;
 pub use planes::{Listen, PlaneArgs};
 pub use stock::{Origin, RoleArg, StockArgs, StockSettings};
-pub use trtllm::TrtllmArgs;
+pub use trtllm::{ScheduleArg, TrtllmArgs};
 
 use clap::Args;
 use stator_dialect::Kind;

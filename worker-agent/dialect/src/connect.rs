@@ -29,6 +29,9 @@ pub struct Options {
     /// Signs what a [`Kind::Trtllm`] is told of KV that another holds: its
     /// `internal_request_auth_key`.
     pub handover_key: Option<ApiKey>,
+    /// Whether a [`Kind::Trtllm`] that decodes may be asked at the same time as the one that
+    /// prefills, where both can.
+    pub together: bool,
     /// How KV leaves or enters the engine, for those that do not say; what they say goes first.
     pub connector: Option<Connector>,
     /// The model that is meant, for a [`Kind::Openai`] that serves several.
@@ -124,7 +127,7 @@ pub fn connect(kind: Kind, options: Options) -> Result<Arc<dyn Dialect>, Options
         Kind::Sglang => Arc::new(sglang::Sglang::new(client, options.connector)),
         Kind::Trtllm => {
             let key = options.handover_key.as_ref();
-            Arc::new(trtllm::Trtllm::new(client, options.connector, key))
+            Arc::new(trtllm::Trtllm::new(client, options.connector, (key, options.together)))
         }
         Kind::Openai => Arc::new(openai::Openai::new(client, options.model)),
     })

@@ -37,7 +37,7 @@ pub use guide::Guide;
 pub use replay::{replay, replay_http};
 pub use request::{
     Ask, Delta, Description, EventSource, Fault, Finish, First, Hand, Manner, Operation, Sampling,
-    TokenLogprobs,
+    Shared, TokenLogprobs,
 };
 pub use trace::Trace;
 
@@ -88,13 +88,12 @@ pub trait Dialect: Debug + Send + Sync + 'static {
     }
 
     /// How this engine, as the one that decodes, and `prefill`, which another agent says of its
-    /// engine ([`Description::handover`]), do one request together. `request` names the request
-    /// and is unique; `rank` is the prefill engine's data-parallel rank that computes the prompt.
+    /// engine ([`Description::handover`]), do a request together.
     ///
     /// # Errors
     ///
     /// [`Fault::Unsupported`] where they cannot.
-    fn pair(&self, request: u64, prefill: &RawValue, rank: u16) -> Result<Manner, Fault>;
+    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault>;
 }
 
 /// The answer to one request, as it comes.

@@ -43,6 +43,17 @@ pub enum Hand {
     Canary,
 }
 
+/// A request that two engines are to do, as far as their manner depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// Names it, and is unique.
+    pub request: u64,
+    /// The prefill engine's data-parallel rank that computes the prompt.
+    pub rank: u16,
+    /// Logprobs of its tokens are asked for.
+    pub logprobs: bool,
+}
+
 /// How two engines do one request together. What they are told is opaque JSON of their connector.
 #[derive(Clone, Debug)]
 pub enum Manner {
@@ -69,6 +80,9 @@ pub enum First {
     Dropped,
     /// The engines pass it on: decode's answer begins with it.
     Passed,
+    /// They do so unless it ends the answer: then prefill's answer is all of it, and decode, which
+    /// would wait for nothing, is to hear so.
+    PassedUnlessLast,
     /// Decode goes on from it where it is told of it as the last token of its prompt, which then
     /// must neither begin a block of so many tokens nor fill one: there is no room for it in what
     /// is handed over, or a block would count as whole before it is.
@@ -86,7 +100,7 @@ impl First {
                 let block_size = block_size.max(1) as usize;
                 (1..block_size - 1).contains(&(prompt_tokens % block_size))
             }
-            Self::Dropped | Self::Passed => false,
+            Self::Dropped | Self::Passed | Self::PassedUnlessLast => false,
         }
     }
 }

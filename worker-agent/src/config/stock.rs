@@ -1,7 +1,7 @@
 //! Settings of engines that are processes of their own: vLLM, SGLang, TensorRT-LLM, and any server
 //! of the OpenAI API.
 
-use super::{EngineArgs, EngineKind, Faults, TrtllmArgs, key, openai};
+use super::{EngineArgs, EngineKind, Faults, ScheduleArg, TrtllmArgs, key, openai};
 use clap::{Args, ValueEnum};
 use stator_dialect::{ApiKey, Kind};
 use stator_protos::discovery::Role;
@@ -162,6 +162,8 @@ pub struct StockSettings {
     pub api_key: Option<ApiKey>,
     /// Key that signs hand-overs.
     pub handover_key: Option<ApiKey>,
+    /// Both halves of a pair may be asked at once, where the order is for us to choose.
+    pub together: bool,
     /// What the workers do of a request.
     pub role: Role,
     /// Connector that moves KV.
@@ -279,6 +281,7 @@ impl StockSettings {
             model_name: engine.model_name,
             api_key,
             handover_key,
+            together: stock.trtllm.trtllm_schedule == ScheduleArg::Together,
             role: stock.role.into(),
             connector: stock.connector,
             block_size: engine.block_size,

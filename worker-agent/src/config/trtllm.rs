@@ -1,9 +1,19 @@
 //! Flags that TensorRT-LLM alone has a use for.
 
 use super::key;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use stator_dialect::ApiKey;
 use std::path::PathBuf;
+
+/// In which order a context server and a generation server are asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ScheduleArg {
+    /// The context server first.
+    #[default]
+    InTurn,
+    /// Both at once, where both can.
+    Together,
+}
 
 /// Flags of TensorRT-LLM.
 #[derive(Clone, Debug, Default, Args)]
@@ -29,6 +39,12 @@ pub struct TrtllmArgs {
         conflicts_with = "engine_handover_key"
     )]
     pub engine_handover_key_file: Option<PathBuf>,
+
+    /// In which order a prompt's two servers are asked, where this one decodes. `together` is for
+    /// servers with the Python transceiver of a version that cancels requests in this order; others,
+    /// as far as they tell, and requests with logprobs are asked in turn all the same.
+    #[arg(long, env = "STATOR_TRTLLM_SCHEDULE", default_value = "in-turn", value_enum)]
+    pub trtllm_schedule: ScheduleArg,
 }
 
 impl TrtllmArgs {
@@ -37,6 +53,7 @@ impl TrtllmArgs {
         let given = [
             ("engine-handover-key", self.engine_handover_key.is_some()),
             ("engine-handover-key-file", self.engine_handover_key_file.is_some()),
+            ("trtllm-schedule", self.trtllm_schedule != ScheduleArg::default()),
         ];
         let given = given.into_iter().filter(|(_, given)| *given);
         given.map(|(flag, _)| format!("{flag}: needs --engine trtllm"))
@@ -99,7 +116,21 @@ mod tests {
             let expected = "engine-handover-key-file: needs --engine trtllm";
             assert!(error.lines().any(|line| line == expected), "{error}");
         }
-        let error = check(&["--engine-handover-key=hush"]).unwrap_err();
-        assert_eq!(error, "engine-handover-key: needs --engine trtllm");
+        for flag in ["engine-handover-key=hush", "trtllm-schedule=together"] {
+            let error = check(&[&format!("--{flag}")]).unwrap_err();
+            let name = flag.split('=').next().unwrap();
+            assert_eq!(error, format!("{name}: needs --engine trtllm"));
+        }
+    }
+
+    #[test]
+    fn servers_are_asked_in_turn_unless_told_otherwise() {
+        let together = |flags: &[&str]| {
+            let settings = check(&[&ENGINE, flags].concat()).unwrap();
+            let Runs::Stock(stock) = settings.engine else { panic!("{:?}", settings.engine) };
+            stock.together
+        };
+        assert!(!together(&[]) && !together(&["--trtllm-schedule=in-turn"]));
+        assert!(together(&["--trtllm-schedule=together"]));
     }
 }

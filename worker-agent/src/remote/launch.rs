@@ -99,8 +99,9 @@ fn connect(
     let (url, api_key) = (url.to_owned(), settings.api_key.clone());
     let side = started.and_then(|place| side_channel(settings, place));
     let (connector, model) = (connector(settings, side), settings.model_name.clone());
-    let handover_key = settings.handover_key.clone();
-    let options = stator_dialect::Options { url, api_key, handover_key, connector, model };
+    let (handover_key, together) = (settings.handover_key.clone(), settings.together);
+    let options =
+        stator_dialect::Options { url, api_key, handover_key, together, connector, model };
     Ok(stator_dialect::connect(settings.kind, options)?)
 }
 

@@ -13,12 +13,20 @@ use crate::translate;
 use crate::worker::Prefilled;
 use futures::future;
 use serde_json::value::RawValue;
-use stator_dialect::{Answer, Ask, Delta, Fault, Finish, First, Hand, Manner};
+use stator_dialect::{Answer, Ask, Delta, Fault, Finish, First, Hand, Manner, Shared};
 use stator_protos::worker::{self, ErrorKind};
 use tokio::time::Instant;
 
 /// Why the prompt is computed here, for counters and for people.
 type Why = (PrefilledBy, String);
+
+/// Why decode is waited for no longer, where both were asked at once.
+enum Over {
+    /// Prefill's answer is all of it.
+    Complete(Delta),
+    /// One of them failed.
+    Failed(Why),
+}
 
 impl Job<'_> {
     /// Begins with the KV that another worker computes, or without it where that does not work and
@@ -72,22 +80,39 @@ impl Job<'_> {
         peer: &Peer,
         deadline: Instant,
     ) -> Result<Option<Begun>, Why> {
-        let (request, rank) = (self.request.key.0, peer.worker.rank);
-        match self.rank.dialect.pair(request, &peer.handover, rank).map_err(engine)? {
+        let shared = Shared {
+            request: self.request.key.0,
+            rank: peer.worker.rank,
+            logprobs: self.request.sampling.logprobs.is_some(),
+        };
+        match self.rank.dialect.pair(&shared, &peer.handover).map_err(engine)? {
             Manner::InTurn(first) => {
                 let prefilled = self.prefilled(progress, peer, (first, None)).await?;
                 self.in_turn(progress, (first, prefilled), deadline).await
             }
             Manner::Together { prefill, decode, first, prompt_first } => {
-                let begun =
-                    async { self.begin(progress, Hand::Decode(decode)).await.map_err(engine) };
-                let prefilled = async {
-                    self.prefilled(progress, peer, (first, Some(&prefill))).await?;
-                    Ok(Instant::now())
+                let begun = async {
+                    let begun = self.begin(progress, Hand::Decode(decode)).await;
+                    begun.map_err(|fault| Over::Failed(engine(fault)))
                 };
-                let (done, begun) = future::try_join(prefilled, begun).await?;
-                progress.handed_over = Some(done).filter(|_| prompt_first);
-                Ok(Some(begun))
+                let prefilled = async {
+                    let prefilled = self.prefilled(progress, peer, (first, Some(&prefill))).await;
+                    let prefilled = prefilled.map_err(Over::Failed)?;
+                    let done = Instant::now();
+                    all_of_it(first, prefilled).map_or(Ok(done), |all| Err(Over::Complete(all)))
+                };
+                match future::try_join(prefilled, begun).await {
+                    Ok((done, begun)) => {
+                        progress.handed_over = Some(done).filter(|_| prompt_first);
+                        Ok(Some(begun))
+                    }
+                    Err(Over::Complete(all)) => {
+                        self.count_prefill(progress);
+                        self.deliver(progress, all);
+                        Ok(None)
+                    }
+                    Err(Over::Failed(why)) => Err(why),
+                }
             }
         }
     }
@@ -119,7 +144,9 @@ impl Job<'_> {
                 self.deliver(progress, Delta { finish: None, ..token });
                 match first {
                     First::Taken { .. } => progress.taken = had,
-                    First::Passed | First::Dropped => progress.repeated = had,
+                    First::Passed | First::PassedUnlessLast | First::Dropped => {
+                        progress.repeated = had;
+                    }
                 }
                 told
             }
@@ -164,7 +191,7 @@ impl Job<'_> {
     fn is_wanted(&self, progress: &Progress, first: First) -> bool {
         match first {
             First::Dropped => false,
-            First::Passed => true,
+            First::Passed | First::PassedUnlessLast => true,
             First::Taken { .. } => {
                 let room = first.is_taken_behind(self.request.tokens.len());
                 room && continues(&sampling(&self.request, progress.choice, 0))
@@ -221,6 +248,13 @@ fn continues(sampling: &Sampling) -> bool {
         && sampling.frequency_penalty == 0.0
         && sampling.guide.is_none()
         && sampling.max_tokens > 1
+}
+
+/// What a prefill said, where decode hears nothing of it because it is the whole answer.
+fn all_of_it(first: First, prefilled: Prefilled) -> Option<Delta> {
+    let all = prefilled.first.filter(|_| first == First::PassedUnlessLast)?;
+    let ended = matches!(all.finish, Some(Finish::Stop(_)));
+    ended.then_some(Delta { cached_tokens: Some(prefilled.cached_tokens), ..all })
 }
 
 fn engine(fault: Fault) -> Why {

@@ -5,7 +5,7 @@ use super::request_tests::{Pair, together};
 use super::testkit::*;
 use crate::engine::{RequestKey, TokenLogprobs};
 use crate::worker::Command;
-use stator_dialect::{Ask, Delta, Fault, Finish, First, Hand, Manner};
+use stator_dialect::{Ask, Delta, Fault, Finish, First, Hand, Manner, Shared};
 use stator_protos::worker::guide::Form;
 use stator_protos::worker::{self, FinishReason};
 use std::time::Duration;
@@ -156,6 +156,84 @@ async fn an_answer_that_its_first_token_ends_needs_no_decode_unless_blocks_wait_
     pair.submit();
     assert_eq!(got(&pair).await, (vec![5], length()));
     pair.decode.counted("stator_agent_prefills_total{by=\"itself_prefill_failed\"} 1");
+}
+
+/// Both at once, and decode hears nothing of an answer that its first token ends.
+fn unless_last() -> Manner {
+    let Manner::Together { prefill, decode, .. } = together() else { panic!("in turn") };
+    Manner::Together { prefill, decode, first: First::PassedUnlessLast, prompt_first: false }
+}
+
+#[tokio::test]
+async fn an_answer_that_its_first_token_ends_is_prefills_where_decode_hears_nothing_of_it() {
+    let stop = || {
+        let finish = Some(Finish::Stop(Some(2)));
+        vec![vec![Step::Say(Delta { tokens: vec![2], finish, ..Delta::default() })]]
+    };
+    let pair = Pair::new(unless_last(), stop(), vec![vec![Step::Never]]);
+    pair.submit();
+    assert_eq!(got(&pair).await, (vec![2], Some((FinishReason::Stop, String::new()))));
+    pair.decode.counted("stator_agent_prefills_total{by=\"prefill_worker\"} 1");
+    pair.decode.counted("stator_agent_generated_tokens_total 1");
+    // Decode is told that nobody waits for it, and asked for nothing else.
+    pair.decode.engine.runs(0).await;
+    assert_eq!(asks(&pair.decode).len(), 1);
+
+    // Where it hears of it, the answer is decode's.
+    let Manner::Together { prefill, decode, prompt_first, .. } = unless_last() else {
+        panic!("in turn")
+    };
+    let passed = Manner::Together { prefill, decode, first: First::Passed, prompt_first };
+    let pair = Pair::new(passed, stop(), vec![vec![token(5), last(6)]]);
+    pair.submit();
+    assert_eq!(got(&pair).await, (vec![5, 6], length()));
+}
+
+#[tokio::test]
+async fn at_once_the_first_token_is_decodes_and_chosen_as_the_client_asked() {
+    let pair = Pair::new(unless_last(), vec![vec![last(9)]], vec![vec![token(9), last(5)]]);
+    pair.decode.submit(1, |submit, extras| {
+        submit.sampling.as_mut().unwrap().presence_penalty = 1.0;
+        extras.prefill = Some(pair.peer.clone());
+    });
+    assert_eq!(got(&pair).await, (vec![9, 5], length()));
+    let there = asks(&pair.prefill).remove(0);
+    assert_eq!((there.sampling.max_tokens, there.sampling.presence_penalty), (1, 1.0));
+    assert!(!there.sampling.ignore_eos);
+}
+
+#[tokio::test]
+async fn where_either_half_fails_the_prompt_is_computed_here() {
+    let broken = || vec![Step::Fail(Fault::Failed("no such blocks".into()))];
+    let never = || vec![Step::Never];
+    for (there, here, by) in
+        [(broken(), never(), "itself_prefill_failed"), (never(), broken(), "itself_engine_failed")]
+    {
+        let pair = Pair::new(unless_last(), vec![there], vec![here, vec![last(5)]]);
+        pair.submit();
+        assert_eq!(got(&pair).await, (vec![5], length()));
+        pair.decode.counted(&format!("stator_agent_prefills_total{{by=\"{by}\"}} 1"));
+        // The other half is told that nobody waits for it.
+        pair.prefill.engine.runs(0).await;
+        pair.decode.engine.runs(0).await;
+        let hands: Vec<_> = asks(&pair.decode).into_iter().map(|ask| ask.hand).collect();
+        assert!(matches!(hands[..], [Hand::Decode(_), Hand::Whole]), "{hands:?}");
+    }
+}
+
+#[tokio::test]
+async fn engines_are_told_whether_logprobs_are_asked_for() {
+    for logprobs in [None, Some(0)] {
+        let pair = pair(PASSED, vec![vec![last(9)]]);
+        pair.decode.submit(7, |submit, extras| {
+            submit.sampling.as_mut().unwrap().logprobs = logprobs;
+            extras.prefill = Some(pair.peer.clone());
+        });
+        pair.decode.in_flight.none().await;
+        let logprobs = logprobs.is_some();
+        let shared = Shared { request: 7, rank: 0, logprobs };
+        assert_eq!(*pair.decode.engine.paired.lock(), [shared]);
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
-use stator_dialect::{Answer, Ask, Description, Dialect, Fault, Manner, Operation};
+use stator_dialect::{Answer, Ask, Description, Dialect, Fault, Manner, Operation, Shared};
 use std::sync::Arc;
 
 /// The engine where it is now. Whoever speaks to it speaks to this, and is not told of its moves.
@@ -52,8 +52,8 @@ impl Dialect for Place {
         self.dialect().forgets(operation)
     }
 
-    fn pair(&self, request: u64, prefill: &RawValue, rank: u16) -> Result<Manner, Fault> {
-        self.dialect().pair(request, prefill, rank)
+    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault> {
+        self.dialect().pair(shared, prefill)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::listen::{self, Listener};
 use crate::metrics::AgentMetrics;
 use crate::service::{self, Service, WorkerHandle};
 use crate::worker::{Command, Status};
-use stator_dialect::{Ask, Fault, First, Hand, Manner};
+use stator_dialect::{Ask, Fault, First, Hand, Manner, Shared};
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
 use stator_protos::worker::FinishReason;
 use stator_protos::worker::worker_server::WorkerServer;
@@ -143,7 +143,7 @@ async fn whatever_fails_at_the_prefill_worker_the_prompt_is_computed_here() {
     pair.peer.worker = WorkerRank { worker: WorkerId(99), rank: 3 };
     let engine = pair.decode.engine.clone();
     pair.computed_here("itself_prefill_failed").await;
-    assert_eq!(*engine.paired.lock(), [3]);
+    assert_eq!(*engine.paired.lock(), [Shared { request: 1, rank: 3, logprobs: false }]);
     let pair = Pair::new(Manner::InTurn(First::Dropped), vec![], vec![vec![last(5)]]);
     pair.prefill.end("it crashed");
     pair.computed_here("itself_prefill_failed").await;

@@ -22,7 +22,9 @@ use clap::{Args, FromArgMatches};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
-use stator_dialect::{Answer, Ask, Delta, Description, Dialect, Fault, Finish, Manner, Operation};
+use stator_dialect::{
+    Answer, Ask, Delta, Description, Dialect, Fault, Finish, Manner, Operation, Shared,
+};
 use stator_protos::worker::{self, FinishReason};
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::collections::VecDeque;
@@ -83,8 +85,8 @@ pub(super) struct Scripted {
     pub(super) operates: watch::Sender<bool>,
     /// How it works with others; not at all where nothing is said.
     pub(super) manner: Mutex<Option<Manner>>,
-    /// Ranks of prefill engines that it was to work with.
-    pub(super) paired: Mutex<Vec<u16>>,
+    /// What it was to do with others.
+    pub(super) paired: Mutex<Vec<Shared>>,
 }
 
 impl Default for Scripted {
@@ -190,8 +192,8 @@ impl Dialect for Scripted {
         Ok(())
     }
 
-    fn pair(&self, _: u64, _: &RawValue, rank: u16) -> Result<Manner, Fault> {
-        self.paired.lock().push(rank);
+    fn pair(&self, shared: &Shared, _: &RawValue) -> Result<Manner, Fault> {
+        self.paired.lock().push(*shared);
         let unsupported = || Fault::Unsupported("it works alone".into());
         self.manner.lock().clone().ok_or_else(unsupported)
     }

@@ -9,7 +9,9 @@ mod models;
 
 use crate::answer::Whole;
 use crate::http::{self, Client};
-use crate::{Answer, Ask, Delta, Description, Dialect, Fault, Finish, Hand, Manner, Operation};
+use crate::{
+    Answer, Ask, Delta, Description, Dialect, Fault, Finish, Hand, Manner, Operation, Shared,
+};
 use async_trait::async_trait;
 use models::Models;
 use parking_lot::RwLock;
@@ -99,7 +101,7 @@ impl Dialect for Openai {
         Err(Fault::Unsupported(format!("{operation:?}: the OpenAI API has no such operation")))
     }
 
-    fn pair(&self, _: u64, _: &RawValue, _: u16) -> Result<Manner, Fault> {
+    fn pair(&self, _: &Shared, _: &RawValue) -> Result<Manner, Fault> {
         Err(Fault::Unsupported("the OpenAI API has no hand-over of KV".into()))
     }
 }

@@ -1,6 +1,6 @@
 //! The dialect against canned answers, over real connections.
 
-use crate::testkit::{Reply, Server, ask, read};
+use crate::testkit::{Reply, Server, ask, read, shared};
 use crate::{Ask, Dialect, Fault, Hand, Kind, Operation, Options, connect};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -96,5 +96,5 @@ async fn token_ids_and_operations_are_refused() {
     assert!(matches!(dialect.generate(ask(&[1])).await.err(), Some(Fault::Unsupported(_))));
     let fault = dialect.operate(&Operation::ResetCache).await;
     assert!(matches!(fault, Err(Fault::Unsupported(_))));
-    assert!(dialect.pair(1, &crate::testkit::raw("{}"), 0).is_err());
+    assert!(dialect.pair(&shared(1, 0), &crate::testkit::raw("{}")).is_err());
 }

@@ -13,7 +13,9 @@ mod pairing;
 use crate::answer::{Streamed, Whole};
 use crate::connect::Names;
 use crate::http::{self, Client};
-use crate::{Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation, trace};
+use crate::{
+    Answer, Ask, Connector, Description, Dialect, Fault, Manner, Operation, Shared, trace,
+};
 use async_trait::async_trait;
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
@@ -94,9 +96,9 @@ impl Dialect for Sglang {
         operate::operate(&self.client, operation, keeps_weights).await
     }
 
-    fn pair(&self, request: u64, prefill: &RawValue, rank: u16) -> Result<Manner, Fault> {
-        let (request, learnt) = (self.names.of(request), self.learnt.read());
-        pairing::pair(request, (prefill, rank), learnt.connector.as_ref())
+    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault> {
+        let (request, learnt) = (self.names.of(shared.request), self.learnt.read());
+        pairing::pair(request, (prefill, shared.rank), learnt.connector.as_ref())
     }
 }
 

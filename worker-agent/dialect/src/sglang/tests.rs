@@ -1,6 +1,6 @@
 //! The dialect against recorded answers, over real connections.
 
-use crate::testkit::{Reply, Server, ask, fixture, raw, read, recorded};
+use crate::testkit::{Reply, Server, ask, fixture, raw, read, recorded, shared};
 use crate::{
     Ask, Connector, Dialect, Fault, Finish, Hand, Kind, Manner, Operation, Options, Role, connect,
 };
@@ -93,10 +93,13 @@ async fn a_pair_meets_in_a_room_of_the_prefills() {
     ])
     .await;
     let dialect = dialect(&server, None);
-    assert!(matches!(dialect.pair(7, &advert, 0), Err(Fault::Unsupported(_))), "not described yet");
+    assert!(
+        matches!(dialect.pair(&shared(7, 0), &advert), Err(Fault::Unsupported(_))),
+        "not described yet"
+    );
     let described = dialect.describe().await.unwrap();
     assert!(described.handover.is_none() && described.needs_prefill);
-    let Manner::Together { decode, .. } = dialect.pair(7, &advert, 1).unwrap() else {
+    let Manner::Together { decode, .. } = dialect.pair(&shared(7, 1), &advert).unwrap() else {
         panic!("in turn")
     };
     let told: Value = serde_json::from_str(decode.get()).unwrap();

@@ -4,7 +4,7 @@ mod server;
 
 pub(crate) use server::{Reply, Seen, Server};
 
-use crate::{Answer, Ask, Delta, Fault, Hand, Sampling};
+use crate::{Answer, Ask, Delta, Fault, Hand, Sampling, Shared};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::path::Path;
@@ -23,6 +23,11 @@ pub(crate) fn ask(tokens: &[u32]) -> Ask {
         trace: None,
         hand: Hand::Whole,
     }
+}
+
+/// A request that rank `rank` of another engine computes the prompt of.
+pub(crate) fn shared(request: u64, rank: u16) -> Shared {
+    Shared { request, rank, logprobs: false }
 }
 
 pub(crate) fn raw(json: &str) -> Box<RawValue> {

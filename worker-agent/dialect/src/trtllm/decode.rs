@@ -51,6 +51,8 @@ struct PromptTokensDetails {
 /// Reads the answer to one request.
 pub(crate) struct Decode {
     prefill: bool,
+    /// A prefill in turn, whose answer says where the KV is.
+    hands_over: bool,
     logprobs: bool,
     last: Option<u32>,
     finish: Option<Finish>,
@@ -60,8 +62,9 @@ impl Decode {
     /// A decoder for the answer to `ask`.
     pub(crate) fn new(ask: &Ask) -> Self {
         let prefill = matches!(ask.hand, Hand::Prefill(_));
+        let hands_over = matches!(ask.hand, Hand::Prefill(None));
         let logprobs = ask.sampling.logprobs.is_some();
-        Self { prefill, logprobs, last: None, finish: None }
+        Self { prefill, hands_over, logprobs, last: None, finish: None }
     }
 
     /// The answer that came as a whole. A prefill whose first token ends the answer hands nothing
@@ -71,8 +74,13 @@ impl Decode {
         let mut delta = Delta::default();
         self.event(body, &mut delta)?;
         self.end(&mut delta)?;
-        if self.prefill && delta.finish == Some(Finish::Length) && delta.handover.is_none() {
+        if self.hands_over && delta.finish == Some(Finish::Length) && delta.handover.is_none() {
             return Err(Fault::Failed("the prefill handed nothing over".into()));
+        }
+        let ended = matches!(delta.finish, Some(Finish::Stop(_)));
+        if self.prefill && !self.hands_over && ended && delta.tokens.is_empty() {
+            // Decode would wait for the KV of it.
+            return Err(Fault::Failed("the prefill's answer ends without its token".into()));
         }
         if self.logprobs && delta.logprobs.len() != delta.tokens.len() {
             delta.tokens.clear();
@@ -104,7 +112,7 @@ impl Decode {
         if let Some(reason) = choice.finish_reason {
             self.finish = Some(self.finish(&reason.0, choice.stop_reason)?);
         }
-        if self.prefill && self.finish == Some(Finish::Length) {
+        if self.hands_over && self.finish == Some(Finish::Length) {
             delta.handover = choice.disaggregated_params.map(ToOwned::to_owned);
         }
         Ok(())
@@ -164,7 +172,7 @@ fn error(event: &[u8]) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testkit::{ask, decode, fixture};
+    use crate::testkit::{ask, decode, fixture, raw};
     use crate::{Sampling, TokenLogprobs};
     use proptest::prelude::*;
     use std::sync::Arc;
@@ -207,6 +215,22 @@ mod tests {
         assert_eq!(delta.finish, Some(Finish::Stop(None)));
         let nothing = r#"{"choices":[{"token_ids":[2],"finish_reason":"length"}]}"#;
         assert!(matches!(whole(&prefill(), nothing), Err(Fault::Failed(_))));
+    }
+
+    #[test]
+    fn a_prefill_that_is_asked_with_decode_hands_nothing_over_itself() {
+        let together = Ask { hand: Hand::Prefill(Some(raw("{}"))), ..ask(&[1]) };
+        let body = fixture("trtllm-1.2-by-hand/context.response.json");
+        let delta = Decode::new(&together).whole(&body).unwrap();
+        assert_eq!((delta.tokens, delta.finish), (vec![1072], Some(Finish::Length)));
+        assert!(delta.handover.is_none());
+        let ended = |ids: &str| {
+            let body = r#"{"choices":[{"token_ids":IDS,"finish_reason":"stop"}]}"#;
+            whole(&together, &body.replace("IDS", ids))
+        };
+        let delta = ended("[2]").unwrap();
+        assert_eq!((delta.tokens, delta.finish), (vec![2], Some(Finish::Stop(None))));
+        assert!(matches!(ended("[]"), Err(Fault::Failed(_))));
     }
 
     #[test]

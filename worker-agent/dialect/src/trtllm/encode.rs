@@ -1,12 +1,10 @@
 //! From an [`Ask`] to a completion that the server's strict schema takes.
 
+use super::pairing::{self, Context};
 use crate::guide;
 use crate::json::{Entries, Object};
 use crate::{Ask, Fault, Guide, Hand, Sampling};
 use serde_json::value::RawValue;
-
-/// Numbers that name a shared request stay clear of those that engines count themselves.
-const SHARED: u64 = 1 << 62;
 
 /// The body of a request.
 ///
@@ -34,10 +32,15 @@ pub(super) fn body(
     body.field("detokenize", false);
     match &ask.hand {
         Hand::Whole | Hand::Canary => {}
-        Hand::Prefill(_) => body.object("disaggregated_params", |params| {
-            params.field("request_type", "context_only");
-            params.field("disagg_request_id", shared_id(&ask.id));
-        }),
+        Hand::Prefill(told) => {
+            let told = told.as_deref().map(Context::read).transpose()?;
+            body.object("disaggregated_params", |params| {
+                params.field("request_type", "context_only");
+                let id = told.as_ref().map(|told| told.disagg_request_id);
+                params.field("disagg_request_id", id.unwrap_or_else(|| shared_id(&ask.id)));
+                params.optional("schedule_style", told.map(|told| told.schedule_style));
+            });
+        }
         Hand::Decode(told) => body.raw("disaggregated_params", &generation_only(told)?),
     }
     body.field("stream", stream);
@@ -114,10 +117,10 @@ fn shared_id(id: &str) -> u64 {
     let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    hash % SHARED + SHARED
+    pairing::number(hash)
 }
 
-/// What the context server said, byte for byte but for what is asked of the request.
+/// What the context server said, or is told itself, byte for byte but for what is asked of it.
 fn generation_only(told: &RawValue) -> Result<String, Fault> {
     let invalid = |why: String| Fault::Invalid(format!("handover: {why}"));
     let told: Entries<'_, &RawValue> =
@@ -268,7 +271,24 @@ mod tests {
         let params = &got["disaggregated_params"];
         assert_eq!(params["request_type"], json!("context_only"));
         assert_eq!(params["disagg_request_id"], json!(shared_id("request-1")));
-        assert!((SHARED..1 << 63).contains(&shared_id("request-1")));
+        assert_eq!(params.as_object().unwrap().len(), 2);
+        assert!((1 << 62..1 << 63).contains(&shared_id("request-1")));
         assert_ne!(shared_id("request-1"), shared_id("request-2"));
+    }
+
+    #[test]
+    fn halves_that_are_asked_at_once_are_told_so() {
+        let told = r#"{"disagg_request_id":4611686018427387911,"schedule_style":1}"#;
+        let asked = Ask { hand: Hand::Prefill(Some(raw(told))), ..ask(&[1]) };
+        let bytes = body(&asked, ("m", false), false).unwrap();
+        let expected = r#""disaggregated_params":{"request_type":"context_only","disagg_request_id":4611686018427387911,"schedule_style":1},"stream":false}"#;
+        assert!(String::from_utf8(bytes).unwrap().ends_with(expected));
+        let told = r#"{"disagg_request_id":4611686018427387911,"ctx_request_id":4611686018427387911,"schedule_style":1,"ctx_info_endpoint":"tcp://10.0.0.1:5000","ctx_dp_rank":0}"#;
+        let asked = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
+        let bytes = body(&asked, ("m", false), true).unwrap();
+        let expected = r#""disaggregated_params":{"request_type":"generation_only","disagg_request_id":4611686018427387911,"ctx_request_id":4611686018427387911,"schedule_style":1,"ctx_info_endpoint":"tcp://10.0.0.1:5000","ctx_dp_rank":0},"stream":true,"#;
+        assert!(String::from_utf8(bytes).unwrap().contains(expected));
+        let asked = Ask { hand: Hand::Prefill(Some(raw("{}"))), ..ask(&[1]) };
+        assert!(matches!(body(&asked, ("m", false), false), Err(Fault::Invalid(_))));
     }
 }

@@ -5,37 +5,46 @@
 //! documented schemas. The server rejects fields that it does not know, and versions know
 //! different ones, so only what is asked for is said.
 //!
-//! Two servers work in turn, the context server first (`schedule_style` 0). To have generation begin
-//! first it would have to know the other's `ctx_info_endpoint` and the layout of its ranks, which
-//! versions tell differently; what it saves is a handshake. So no layer is on its way before the
-//! prompt is computed.
+//! Two servers work in turn, the context server first (`schedule_style` 0). They are asked at once
+//! (`schedule_style` 1) where both describe the fields that this takes, the context server tells
+//! where its transceiver is (`GET /server_info`), and [`Options::together`](crate::Options) is set.
+//! It is off unless an operator knows the version, because those that cannot look the same: early
+//! in 2026 what was dropped on its way could not be cancelled, and of a server with
+//! `enable_attention_dp` rank 0 was asked for the KV whichever rank computed it.
+//!
+//! A server with `internal_request_auth_key` wants what decode is told signed.
 //!
 //! A server is taken for one rank: with `enable_attention_dp` it chooses the rank of each request
 //! itself, so that prefixes are known of its rank 0 alone, and events of the others are passed over.
 //!
-//! What a context server holds for a generation server that never asks, it holds until its own
-//! time is over (`cache_transceiver_config.kv_transfer_timeout_ms`): there is no request that frees
-//! it.
+//! What a context server that was asked first holds for a generation server that never asks, it
+//! holds until its own time is over (`cache_transceiver_config.kv_transfer_timeout_ms`): there is
+//! no request that frees it. Where both are asked at once it computes nothing before it was asked
+//! for the KV, and a half that nobody waits for is given up within a second.
 
+mod api;
 mod decode;
 mod encode;
 mod operate;
 mod page;
+mod pairing;
 mod sign;
 
 use crate::answer::{Streamed, Whole};
+use crate::connect::Names;
 use crate::http::{self, Client};
 use crate::{
-    Answer, ApiKey, Ask, Connector, Description, Dialect, Fault, First, Hand, Manner, Operation,
-    json, trace,
+    Answer, ApiKey, Ask, Connector, Description, Dialect, Fault, Hand, Manner, Operation, Shared,
+    trace,
 };
+use api::Api;
 use async_trait::async_trait;
+use pairing::Place;
 use parking_lot::RwLock;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sign::Signer;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(crate) use decode::Decode;
@@ -53,8 +62,10 @@ pub(crate) struct Trtllm {
     signer: Option<Signer>,
     /// The model's name, which every request must have.
     model: RwLock<Option<String>>,
-    /// Whether its completions have a priority, as those of version 1.2 do not.
-    takes_priority: AtomicBool,
+    api: RwLock<Api>,
+    names: Names,
+    /// Whether two servers may be asked at once.
+    together: bool,
 }
 
 #[derive(Deserialize)]
@@ -72,37 +83,29 @@ struct Model {
     id: String,
 }
 
-/// What an engine that prefills says of itself to those that decode.
-#[derive(Deserialize, Serialize)]
-struct Advert {
-    engine: Engine,
-    connector: String,
-}
-
-/// Keeps adverts of other engines out.
-#[derive(Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Engine {
-    Trtllm,
-}
-
 impl Trtllm {
     pub(crate) fn new(
         client: Client,
         connector: Option<Connector>,
-        handover_key: Option<&ApiKey>,
+        (handover_key, together): (Option<&ApiKey>, bool),
     ) -> Self {
         let (signer, model) = (handover_key.map(Signer::new), RwLock::new(None));
-        Self { client, connector, signer, model, takes_priority: AtomicBool::new(false) }
+        let (api, names) = (RwLock::default(), Names::new());
+        Self { client, connector, signer, model, api, names, together }
     }
 
-    /// Whether the server describes a priority of completions; no where its description is not to be
-    /// had.
-    async fn describes_priority(&self) -> bool {
-        const PRIORITY: &str = "/components/schemas/CompletionRequest/properties/priority";
+    /// What the server describes of its requests; nothing where its description is not to be had.
+    async fn api(&self) -> Api {
         let described = self.client.query_within(SCHEMA_TIMEOUT, "/openapi.json").await;
         let api = described.ok().and_then(|answer| serde_json::from_slice::<Value>(&answer).ok());
-        api.is_some_and(|api| api.pointer(PRIORITY).is_some())
+        api.map_or_else(Api::default, |api| Api::of(&api))
+    }
+
+    /// Where a generation server finds this one before it has answered, as far as it tells.
+    async fn place(&self) -> Option<Place> {
+        self.connector.as_ref().filter(|own| own.role.prefills())?;
+        let info = self.client.query_json::<Value>("/server_info").await;
+        info.ok().and_then(|info| Place::of(&info))
     }
 
     /// Tokens per KV block and blocks, as far as there is a metrics page that says so.
@@ -126,12 +129,8 @@ impl Trtllm {
         let role = self.connector.as_ref().map(|connector| connector.role);
         let able = match hand {
             Hand::Whole | Hand::Canary => true,
-            Hand::Prefill(None) => role.is_some_and(|role| role.prefills()),
+            Hand::Prefill(_) => role.is_some_and(|role| role.prefills()),
             Hand::Decode(_) => role.is_some_and(|role| role.decodes()),
-            Hand::Prefill(Some(_)) => {
-                let why = "prefill is asked first, and says what decode is told";
-                return Err(Fault::Invalid(format!("handover: {why}")));
-            }
         };
         if able { Ok(()) } else { Err(Fault::Unsupported("the engine has no such role".into())) }
     }
@@ -147,14 +146,13 @@ impl Dialect for Trtllm {
         // Another model may be served since.
         *self.model.write() = None;
         let version = self.client.query_json::<Version>("/version");
-        let priority = async { Ok(self.describes_priority().await) };
+        let api = async { Ok(self.api().await) };
+        let place = async { Ok(self.place().await) };
         let cache = async { Ok(self.cache().await) };
-        let (version, model, priority, (block_size, total_blocks)) =
-            tokio::try_join!(version, self.model(), priority, cache)?;
-        self.takes_priority.store(priority, Ordering::Relaxed);
-        let prefills = self.connector.as_ref().filter(|own| own.role.prefills());
-        let handover = prefills
-            .map(|own| json::raw(&Advert { engine: Engine::Trtllm, connector: own.name.clone() }));
+        let (version, model, api, place, (block_size, total_blocks)) =
+            tokio::try_join!(version, self.model(), api, place, cache)?;
+        *self.api.write() = api;
+        let handover = pairing::advert(self.connector.as_ref(), place.filter(|_| api.schedule));
         Ok(Description {
             version: format!("tensorrt-llm {}", version.version),
             model,
@@ -169,7 +167,7 @@ impl Dialect for Trtllm {
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
         self.check_hand(&ask.hand)?;
         let stream = !matches!(ask.hand, Hand::Prefill(_));
-        let takes_priority = self.takes_priority.load(Ordering::Relaxed);
+        let takes_priority = self.api.read().priority;
         let body = encode::body(&ask, (&self.model().await?, takes_priority), stream)?;
         let mut headers = trace::headers(&ask)?;
         if let (Some(signer), Hand::Decode(told)) = (&self.signer, &ask.hand) {
@@ -188,17 +186,10 @@ impl Dialect for Trtllm {
         operate::operate(&self.client, operation).await
     }
 
-    fn pair(&self, _: u64, prefill: &RawValue, _: u16) -> Result<Manner, Fault> {
-        let theirs: Advert = serde_json::from_str(prefill.get())
-            .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
-        let own = self.connector.as_ref().filter(|own| own.role.decodes());
-        let own = own.ok_or_else(|| Fault::Unsupported("this engine does not decode".into()))?;
-        if own.name != theirs.connector {
-            let (own, theirs) = (&own.name, &theirs.connector);
-            return Err(Fault::Unsupported(format!("backends: {theirs} there, {own} here")));
-        }
-        // It is among what prefill hands over.
-        Ok(Manner::InTurn(First::Passed))
+    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault> {
+        let shared = Shared { request: self.names.of(shared.request), ..*shared };
+        let together = self.together && self.api.read().decodes_together();
+        pairing::pair(&shared, prefill, (self.connector.as_ref(), together))
     }
 }
 

@@ -20,7 +20,9 @@ mod usual;
 use crate::answer::{Streamed, Whole};
 use crate::connect::Names;
 use crate::http::{self, Client, Headers};
-use crate::{Answer, Ask, Connector, Delta, Description, Dialect, Fault, Manner, Operation, trace};
+use crate::{
+    Answer, Ask, Connector, Delta, Description, Dialect, Fault, Manner, Operation, Shared, trace,
+};
 use ::http::{HeaderName, HeaderValue};
 use async_trait::async_trait;
 use parking_lot::RwLock;
@@ -121,10 +123,10 @@ impl Dialect for Vllm {
         operate::operate(&self.client, operation).await
     }
 
-    fn pair(&self, request: u64, prefill: &RawValue, rank: u16) -> Result<Manner, Fault> {
+    fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault> {
         let learnt = self.learnt.read();
-        let request = self.names.of(request);
-        handover::pair(request, (prefill, rank), &learnt)
+        let request = self.names.of(shared.request);
+        handover::pair(request, (prefill, shared.rank), &learnt)
     }
 }
 
