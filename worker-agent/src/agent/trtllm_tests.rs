@@ -7,7 +7,9 @@ use clap::{Args, Command, FromArgMatches};
 use parking_lot::Mutex;
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_client::WorkerClient;
-use stator_protos::worker::{FinishReason, GenerateInput, Sampling, SnapshotRequest, Submit};
+use stator_protos::worker::{
+    FinishReason, GenerateInput, PrefillPeer, Sampling, SnapshotRequest, Submit,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -21,6 +23,13 @@ const VERSION: &str =
 const MODELS: &str = include_str!("../../dialect/fixtures/trtllm-1.2-by-hand/models.response.json");
 const ANSWER: &str =
     include_str!("../../dialect/fixtures/trtllm-1.2-by-hand/completion-stream.response.sse");
+const CONTEXT: &str =
+    include_str!("../../dialect/fixtures/trtllm-1.2-by-hand/context.response.json");
+/// A server that can be asked together with another, and where its transceiver is.
+const API: &str = r#"{"components":{"schemas":{"DisaggregatedParams":{"properties":
+    {"schedule_style":{},"ctx_info_endpoint":{}}}}}}"#;
+const INFO: &str = r#"{"disaggregated_params":{"ctx_dp_rank":null,
+    "ctx_info_endpoint":["tcp://10.0.0.1:5000"]}}"#;
 
 /// What the server has: its metrics page, which may be missing, and the events that nobody has
 /// read yet.
@@ -28,13 +37,15 @@ const ANSWER: &str =
 struct Server {
     page: Option<&'static str>,
     events: Mutex<Vec<String>>,
-    /// Bodies of requests for tokens.
-    asked: Mutex<Vec<String>>,
+    /// Heads and bodies of requests for tokens.
+    asked: Mutex<Vec<(String, String)>>,
 }
 
 impl Server {
-    fn answer(&self, line: &str, body: &str) -> Option<String> {
-        Some(match line {
+    fn answer(&self, head: &str, body: &str) -> Option<String> {
+        Some(match head.split(" HTTP/").next().unwrap_or_default() {
+            "GET /openapi.json" => API.into(),
+            "GET /server_info" => INFO.into(),
             "GET /health" => String::new(),
             "GET /version" => VERSION.into(),
             "GET /v1/models" => MODELS.into(),
@@ -43,8 +54,8 @@ impl Server {
                 format!("[{}]", std::mem::take(&mut *self.events.lock()).join(","))
             }
             "POST /v1/completions" => {
-                self.asked.lock().push(body.into());
-                ANSWER.into()
+                self.asked.lock().push((head.into(), body.into()));
+                if body.contains("context_only") { CONTEXT.into() } else { ANSWER.into() }
             }
             _ => return None,
         })
@@ -62,8 +73,7 @@ impl Server {
                         .then(|| value.trim().parse().ok())?
                 });
                 if body.len() >= length.unwrap_or(0) {
-                    let line = head.split(" HTTP/").next().unwrap_or_default();
-                    let (status, body) = match self.answer(line, body) {
+                    let (status, body) = match self.answer(head, body) {
                         Some(body) => ("200 OK", body),
                         None => ("404 Not Found", r#"{"detail":"Not Found"}"#.into()),
                     };
@@ -126,6 +136,35 @@ async fn agent(
     Ok((running, shutdown))
 }
 
+/// Sends an agent's only worker a prompt, and waits for the tokens of the answer and its end.
+async fn answered(running: &Running, prefill: Option<PrefillPeer>) -> (Vec<u32>, FinishReason) {
+    let mut client = WorkerClient::connect(running.record.endpoint.clone()).await.unwrap();
+    let submit = Submit {
+        request_id: 1,
+        worker_id: running.record.workers[0].worker.worker.0,
+        token_ids: vec![1, 2, 3],
+        sampling: Some(Sampling { max_tokens: 5, ..Sampling::default() }),
+        prefill,
+        ..Submit::default()
+    };
+    let input = GenerateInput { input: Some(Input::Submit(submit)) };
+    let inputs = tokio_stream::StreamExt::chain(
+        tokio_stream::iter([input]),
+        tokio_stream::pending::<GenerateInput>(),
+    );
+    let mut frames = client.generate(inputs).await.unwrap().into_inner();
+    let mut tokens = Vec::new();
+    loop {
+        let frame = tokio::time::timeout(DEADLINE, frames.message()).await.unwrap();
+        for output in frame.unwrap().unwrap().outputs {
+            tokens.extend(output.token_ids);
+            if let Some(finish) = output.finish {
+                return (tokens, finish.reason());
+            }
+        }
+    }
+}
+
 async fn ended(running: Running, shutdown: &Trigger) {
     shutdown.set();
     tokio::time::timeout(DEADLINE, running.ended()).await.unwrap();
@@ -140,32 +179,12 @@ async fn an_agent_comes_up_with_what_the_engine_tells_answers_and_follows_its_ev
     let worker = running.record.workers[0];
     assert_eq!((running.record.model.block_size, worker.total_blocks), (32, 4096));
 
-    let mut client = WorkerClient::connect(running.record.endpoint.clone()).await.unwrap();
-    let submit = Submit {
-        request_id: 1,
-        worker_id: worker.worker.worker.0,
-        token_ids: vec![1, 2, 3],
-        sampling: Some(Sampling { max_tokens: 5, ..Sampling::default() }),
-        ..Submit::default()
-    };
-    let input = GenerateInput { input: Some(Input::Submit(submit)) };
-    let inputs = tokio_stream::StreamExt::chain(
-        tokio_stream::iter([input]),
-        tokio_stream::pending::<GenerateInput>(),
-    );
-    let mut frames = client.generate(inputs).await.unwrap().into_inner();
-    let (mut tokens, mut end) = (Vec::new(), None);
-    while end.is_none() {
-        let frame = tokio::time::timeout(DEADLINE, frames.message()).await.unwrap();
-        for output in frame.unwrap().unwrap().outputs {
-            tokens.extend(output.token_ids);
-            end = output.finish;
-        }
-    }
-    assert_eq!((tokens, end.unwrap().reason()), (vec![1072, 542, 3209, 7], FinishReason::Stop));
-    let asked = server.asked.lock().last().cloned().unwrap();
+    let (tokens, reason) = answered(&running, None).await;
+    assert_eq!((tokens, reason), (vec![1072, 542, 3209, 7], FinishReason::Stop));
+    let (_, asked) = server.asked.lock().last().cloned().unwrap();
     assert!(asked.starts_with(r#"{"model":"tiny","prompt":[1,2,3],"#), "{asked}");
 
+    let mut client = WorkerClient::connect(running.record.endpoint.clone()).await.unwrap();
     let ids: Vec<String> =
         (0..32).map(|id| format!(r#"{{"token_id":{id},"token_extra_id":0}}"#)).collect();
     let block = format!(
@@ -192,7 +211,7 @@ async fn an_agent_comes_up_with_what_the_engine_tells_answers_and_follows_its_ev
         }
     };
     assert_eq!(tokio::time::timeout(DEADLINE, cached).await.expect("it is followed"), 1);
-    drop((frames, client));
+    drop(client);
     ended(running, &shutdown).await;
 }
 
@@ -208,5 +227,39 @@ async fn flags_say_what_an_engine_without_a_metrics_page_does_not() {
     for (flags, missing) in [(&flags[1..], "block-size: "), (&flags[..1], "total-blocks: ")] {
         let error = agent(&url, dir.path(), flags).await.err().unwrap().to_string();
         assert!(error.starts_with(missing), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pair_is_asked_as_its_decode_side_was_told_and_what_decode_is_told_is_signed() {
+    const SIGNED: &str = "x-trtllm-disagg-auth: sha256=";
+    for (flags, at_once) in [(&["--trtllm-schedule=together"][..], true), (&[], false)] {
+        let start = || Server { page: Some(PAGE), ..Server::default() }.start();
+        let ((there, there_url, _there), (here, here_url, _here)) = (start().await, start().await);
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let (prefill, stop_prefill) =
+            agent(&there_url, dirs[0].path(), &["--role=prefill"]).await.unwrap();
+        let flags = [&["--role=decode", "--engine-handover-key=hush"], flags].concat();
+        let (decode, stop_decode) = agent(&here_url, dirs[1].path(), &flags).await.unwrap();
+        let peer = PrefillPeer {
+            endpoint: prefill.record.endpoint.clone(),
+            worker_id: prefill.record.workers[0].worker.worker.0,
+            rank: 0,
+            handover_json: prefill.record.profile.handover.clone().expect("it prefills"),
+        };
+        let (tokens, reason) = answered(&decode, Some(peer)).await;
+        assert_eq!((tokens, reason), (vec![1072, 542, 3209, 7], FinishReason::Stop));
+
+        let (head, body) = there.asked.lock().last().cloned().unwrap();
+        assert!(body.contains(r#""request_type":"context_only""#), "{body}");
+        assert_eq!(body.contains(r#""schedule_style":1"#), at_once, "{body}");
+        assert!(!head.contains(SIGNED), "{head}");
+        let (head, body) = here.asked.lock().last().cloned().unwrap();
+        assert!(body.contains(r#""request_type":"generation_only""#), "{body}");
+        let place = r#""schedule_style":1,"ctx_info_endpoint":"tcp://10.0.0.1:5000"}"#;
+        assert_eq!(body.contains(place), at_once, "{body}");
+        assert!(head.contains(SIGNED), "{head}");
+        ended(decode, &stop_decode).await;
+        ended(prefill, &stop_prefill).await;
     }
 }
