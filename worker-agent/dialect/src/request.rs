@@ -33,8 +33,7 @@ pub enum Hand {
     /// All of it.
     #[default]
     Whole,
-    /// Compute the prompt for another engine, and one token, which was told the same where both
-    /// were told anything ([`Manner::Together`]).
+    /// Compute the prompt for another engine, and one token; told what the [`Manner`] has for it.
     Prefill(Option<Box<RawValue>>),
     /// Answer, with the KV of the prompt that another computes.
     Decode(Box<RawValue>),
@@ -58,7 +57,12 @@ pub struct Shared {
 #[derive(Clone, Debug)]
 pub enum Manner {
     /// First one, then the other: prefill's last [`Delta::handover`] is what decode is told.
-    InTurn(First),
+    InTurn {
+        /// For [`Hand::Prefill`], where the connector wants it to know who decodes.
+        prefill: Option<Box<RawValue>>,
+        /// What becomes of prefill's token.
+        first: First,
+    },
     /// Both at once.
     Together {
         /// For [`Hand::Prefill`].

@@ -86,8 +86,9 @@ impl Job<'_> {
             logprobs: self.request.sampling.logprobs.is_some(),
         };
         match self.rank.dialect.pair(&shared, &peer.handover).map_err(engine)? {
-            Manner::InTurn(first) => {
-                let prefilled = self.prefilled(progress, peer, (first, None)).await?;
+            Manner::InTurn { prefill, first } => {
+                let told = (first, prefill.as_deref());
+                let prefilled = self.prefilled(progress, peer, told).await?;
                 self.in_turn(progress, (first, prefilled), deadline).await
             }
             Manner::Together { prefill, decode, first, prompt_first } => {

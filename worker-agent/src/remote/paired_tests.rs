@@ -1,7 +1,7 @@
 //! What becomes of the token that a prefill computes.
 
 use super::request::Progress;
-use super::request_tests::{Pair, together};
+use super::request_tests::{Pair, in_turn, together};
 use super::testkit::*;
 use crate::engine::{RequestKey, TokenLogprobs};
 use crate::worker::Command;
@@ -11,8 +11,8 @@ use stator_protos::worker::{self, FinishReason};
 use std::time::Duration;
 use tokio::time::{Instant, advance};
 
-const TAKEN: Manner = Manner::InTurn(First::Taken { block_size: 16 });
-const PASSED: Manner = Manner::InTurn(First::Passed);
+const TAKEN: Manner = Manner::InTurn { prefill: None, first: First::Taken { block_size: 16 } };
+const PASSED: Manner = Manner::InTurn { prefill: None, first: First::Passed };
 
 /// A pair whose prefill gives token 9, and whose decode does as told.
 fn pair(manner: Manner, decode: Vec<Vec<Step>>) -> Pair {
@@ -110,7 +110,7 @@ async fn a_token_that_is_wanted_is_chosen_as_the_client_asked() {
     }
     // So it is where the token would begin a block, or fill one.
     for block_size in [3, 4] {
-        let (there, here) = ask(Manner::InTurn(First::Taken { block_size }), |_| ()).await;
+        let (there, here) = ask(in_turn(First::Taken { block_size }), |_| ()).await;
         assert_eq!((&*here.tokens, there.sampling.ignore_eos), (&[1, 2, 3][..], true));
     }
 }
@@ -152,7 +152,7 @@ async fn an_answer_that_its_first_token_ends_needs_no_decode_unless_blocks_wait_
         assert_eq!(&*asks(&pair.decode)[0].tokens, [1, 2, 3]);
     }
     // An end that nobody asked for is none.
-    let pair = Pair::new(Manner::InTurn(First::Dropped), vec![stop(None)], vec![vec![last(5)]]);
+    let pair = Pair::new(in_turn(First::Dropped), vec![stop(None)], vec![vec![last(5)]]);
     pair.submit();
     assert_eq!(got(&pair).await, (vec![5], length()));
     pair.decode.counted("stator_agent_prefills_total{by=\"itself_prefill_failed\"} 1");
@@ -306,7 +306,7 @@ async fn told(manner: Manner, decode: Vec<Vec<Step>>) -> Vec<(Vec<u32>, bool)> {
 #[tokio::test]
 async fn who_waits_is_told_how_long_the_way_of_the_kv_was_where_that_can_be_told() {
     let decode = || vec![vec![token(5), last(6)]];
-    let dropped = Manner::InTurn(First::Dropped);
+    let dropped = in_turn(First::Dropped);
     assert_eq!(told(dropped, decode()).await, [(vec![5], true), (vec![6], false)]);
     // The client has its first token before the KV sets out.
     let early = [(vec![9], false), (vec![5], true), (vec![6], false)];
@@ -322,6 +322,6 @@ async fn who_waits_is_told_how_long_the_way_of_the_kv_was_where_that_can_be_told
     assert_eq!(told(along, decode()).await, [(vec![5], false), (vec![6], false)]);
     // What was computed here has no way.
     let broken = vec![Step::Fail(Fault::Failed("no such blocks".into()))];
-    let failed = told(Manner::InTurn(First::Dropped), vec![broken, vec![last(5)]]).await;
+    let failed = told(in_turn(First::Dropped), vec![broken, vec![last(5)]]).await;
     assert_eq!(failed, [(vec![5], false)]);
 }

@@ -137,7 +137,7 @@ pub(super) fn pair(
         // Decode would lack the first token's logprob.
         Some(place) if together && !shared.logprobs => Ok(at_once(number(shared.request), place)),
         // It is among what prefill hands over.
-        _ => Ok(Manner::InTurn(First::Passed)),
+        _ => Ok(Manner::InTurn { prefill: None, first: First::Passed }),
     }
 }
 
@@ -210,7 +210,8 @@ mod tests {
 
     #[test]
     fn where_anything_is_missing_it_is_in_turn() {
-        let in_turn = |manner| matches!(manner, Manner::InTurn(First::Passed));
+        let in_turn =
+            |manner| matches!(manner, Manner::InTurn { prefill: None, first: First::Passed });
         assert!(in_turn(check(&shared(7), None, true)));
         assert!(in_turn(check(&shared(7), Some(place(None)), false)));
         let logprobs = Shared { logprobs: true, ..shared(7) };

@@ -103,7 +103,7 @@ pub(super) fn pair(
         return Err(Fault::Unsupported(format!("versions: vllm {theirs} there, {version} here")));
     }
     match family(&own.name)? {
-        Family::Nixl { reads } => Ok(Manner::InTurn(match learnt.block_size {
+        Family::Nixl { reads } => Ok(in_turn(match learnt.block_size {
             // What decode has no KV of within the last block it computes, whatever it is.
             Some(block_size) if reads && theirs.block_size == Some(block_size) => {
                 First::Taken { block_size }
@@ -111,8 +111,13 @@ pub(super) fn pair(
             _ => First::Dropped,
         })),
         Family::Mooncake => together(request, &theirs, rank),
-        Family::Storage | Family::Offloading => Ok(Manner::InTurn(First::Dropped)),
+        Family::Storage | Family::Offloading => Ok(in_turn(First::Dropped)),
     }
+}
+
+/// Prefill is told nothing of decode.
+fn in_turn(first: First) -> Manner {
+    Manner::InTurn { prefill: None, first }
 }
 
 /// Ranks have their own engines at one bootstrap server, and decode asks for that of the rank.
@@ -357,7 +362,8 @@ mod tests {
             pair(7, (&raw(theirs), 0), &learnt(own, version))
         };
         let own = connector("NixlConnector", Role::Both);
-        assert!(matches!(check(&own, "0.32.0", &nixl), Ok(Manner::InTurn(First::Dropped))));
+        let manner = check(&own, "0.32.0", &nixl);
+        assert!(matches!(manner, Ok(Manner::InTurn { prefill: None, first: First::Dropped })));
         assert!(matches!(check(&own, "0.31.0", &nixl), Err(Fault::Unsupported(_))));
         assert!(matches!(check(&own, "0.32.0", "{}"), Err(Fault::Unsupported(_))));
         let other = connector("MooncakeConnector", Role::Both);
@@ -374,7 +380,10 @@ mod tests {
             let advert = json!({"connector": name, "version": "0.32.0", "block_size": theirs});
             let own = learnt(&connector(name, Role::Decode), "0.32.0");
             let manner = pair(7, (&raw(&advert.to_string()), 0), &own).unwrap();
-            assert!(matches!(manner, Manner::InTurn(found) if found == first), "{manner:?}");
+            let Manner::InTurn { prefill: None, first: found } = manner else {
+                panic!("{manner:?}")
+            };
+            assert_eq!(found, first);
         };
         check("NixlConnector", json!(32), First::Taken { block_size: 32 });
         check("NixlConnector", json!(16), First::Dropped);
@@ -389,7 +398,8 @@ mod tests {
             let own = connector(name, Role::Both);
             let advert = json!({"connector": name, "version": "0.32.0", "block_size": 32});
             let manner = pair(7, (&raw(&advert.to_string()), 0), &learnt(&own, "0.32.0"));
-            assert!(matches!(manner, Ok(Manner::InTurn(First::Dropped))), "{manner:?}");
+            let dropped = |it: &Manner| matches!(it, Manner::InTurn { first: First::Dropped, .. });
+            assert!(manner.as_ref().is_ok_and(dropped), "{manner:?}");
             assert_eq!(check(&Hand::Prefill(None), Some(&own)), Ok(()));
             let told = Hand::Prefill(Some(raw("{}")));
             assert!(matches!(check(&told, Some(&own)), Err(Fault::Invalid(_))));
