@@ -79,7 +79,8 @@ pub(crate) struct Decode {
     prompt: Arc<[u32]>,
     logprobs: Option<u32>,
     prompt_logprobs: Option<u32>,
-    hands_over: bool,
+    /// It says what decode is to be told.
+    pub(super) hands_over: bool,
     last: Option<u32>,
     reason: Option<Reason>,
     usual: Usual,

@@ -1,7 +1,7 @@
 //! What a vLLM says of itself, put together from several places.
 
-use super::handover::{self, Advert};
-use super::{Endpoint, Learnt, Target};
+use super::handover::{self, Advert, Family};
+use super::{Endpoint, Learnt, Target, moriio};
 use crate::events::{self, shifted};
 use crate::http::Client;
 use crate::{Connector, Description, EventSource, Fault, Role, json};
@@ -66,6 +66,7 @@ struct Config {
     scheduler_config: Option<Scheduler>,
     kv_transfer_config: Option<Transfer>,
     kv_events_config: Option<Publisher>,
+    parallel_config: Value,
 }
 
 #[derive(Deserialize)]
@@ -83,6 +84,8 @@ struct Scheduler {
 struct Transfer {
     kv_connector: Option<String>,
     kv_role: Option<String>,
+    #[serde(default)]
+    kv_connector_extra_config: Value,
 }
 
 pub(super) async fn describe(
@@ -103,10 +106,12 @@ pub(super) async fn describe(
     let config = &info.vllm_config;
     let connector = config.kv_transfer_config.as_ref().and_then(|said| connector(said, given));
     let connector = connector.or_else(|| given.cloned());
+    let moriio = moriio(client, connector.as_ref(), &version, config)?;
     let handover = match &connector {
         Some(own) if own.role.prefills() => {
             let block_size = cache.as_ref().map(|cache| cache.block_size);
-            Some(advert(client, own, (&version, block_size), &info).await?)
+            let advert = advert(client, own, (&version, block_size), &info).await?;
+            Some(Advert { moriio: moriio.as_ref().map(moriio::Own::advert), ..advert })
         }
         _ => None,
     };
@@ -125,13 +130,14 @@ pub(super) async fn describe(
         events: sources.values().filter_map(|said| event_source(said, client.host())).collect(),
         adapters: adapters.map(|model| model.id.clone()).collect(),
         handover: handover.map(|advert| json::raw(&advert)),
-        needs_prefill: false,
+        needs_prefill: moriio.as_ref().is_some_and(moriio::Own::needs_prefill),
     };
     let max_logprobs = config.model_config.as_ref().and_then(|config| config.max_logprobs);
     let max_logprobs = max_logprobs.map(|max| u32::try_from(max).unwrap_or(u32::MAX));
     let target = Target { endpoint, max_logprobs, unguided: is_unguided(&version) };
     let block_size = description.block_size;
-    Ok((description, Learnt { target, connector, version: Some(version), block_size }))
+    let version = Some(version);
+    Ok((description, Learnt { target, connector, version, block_size, moriio }))
 }
 
 /// Versions before 0.11 take the form of an answer by other names.
@@ -172,6 +178,22 @@ fn connector(said: &Transfer, given: Option<&Connector>) -> Option<Connector> {
     Some(Connector { name, role, bootstrap })
 }
 
+/// How the engine's MoRI-IO is set up, where that is its connector.
+fn moriio(
+    client: &Client,
+    connector: Option<&Connector>,
+    version: &str,
+    config: &Config,
+) -> Result<Option<moriio::Own>, Fault> {
+    let Some(own) = connector.filter(|own| handover::family(&own.name) == Ok(Family::Moriio))
+    else {
+        return Ok(None);
+    };
+    let extra = config.kv_transfer_config.as_ref().map(|said| &said.kv_connector_extra_config);
+    let said = (extra.unwrap_or(&Value::Null), &config.parallel_config);
+    moriio::Own::read(version, own.role, said, client.host()).map(Some).map_err(Fault::Failed)
+}
+
 async fn advert(
     client: &Client,
     own: &Connector,
@@ -188,6 +210,7 @@ async fn advert(
         block_size,
         bootstrap: None,
         engines: Vec::new(),
+        moriio: None,
     };
     if handover::has_bootstrap(&own.name) {
         let bootstrap = own.bootstrap.clone().unwrap_or_else(|| {

@@ -15,13 +15,11 @@
 //! No layer is on its way to decode before the whole prompt is computed: NIXL and Mooncake move a
 //! request's blocks when it has ended in prefill, and of a storage decode is asked only then.
 //!
-//! MoRI-IO is not supported: its engines must be told of each other's pods.
-//!
 //! Source: the scheduler and the connectors of vLLM 0.32.0.
 
-use super::{Learnt, kept};
+use super::{Learnt, kept, moriio};
 use crate::json;
-use crate::{Connector, Fault, First, Hand, Manner};
+use crate::{Fault, First, Hand, Manner};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -37,6 +35,8 @@ pub(super) enum Family {
     Storage,
     /// Prefill keeps the KV in host memory under a name, and decode reads it there.
     Offloading,
+    /// Prefill is told who decodes, and decode what prefill answers.
+    Moriio,
 }
 
 /// How a connector shares requests.
@@ -53,7 +53,7 @@ pub(super) fn family(connector: &str) -> Result<Family, Fault> {
         "ExampleConnector" | "SharedStorageConnector" => Ok(Family::Storage),
         "LMCacheConnectorV1" | "LMCacheMPConnector" => Ok(Family::Storage),
         "OffloadingConnector" => Ok(Family::Offloading),
-        "MoRIIOConnector" => Err(Fault::Unsupported("MoRI-IO is not supported".into())),
+        "MoRIIOConnector" => Ok(Family::Moriio),
         _ => Err(Fault::Unsupported(format!("connector {connector:?} is none that is known"))),
     }
 }
@@ -73,6 +73,9 @@ pub(super) struct Advert {
     /// Mooncake: the engine's id, one for each data-parallel rank, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) engines: Vec<String>,
+    /// MoRI-IO: how it is set up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) moriio: Option<moriio::Advert>,
 }
 
 /// Whether the connector finds its peers by a bootstrap server.
@@ -112,7 +115,14 @@ pub(super) fn pair(
         })),
         Family::Mooncake => together(request, &theirs, rank),
         Family::Storage | Family::Offloading => Ok(in_turn(First::Dropped)),
+        Family::Moriio => set_up(learnt)?.pair(request, theirs.moriio.as_ref()),
     }
+}
+
+/// How the engine's MoRI-IO is set up.
+fn set_up(learnt: &Learnt) -> Result<&moriio::Own, Fault> {
+    let unknown = || Fault::Unsupported("the engine has not said how its MoRI-IO is set up".into());
+    learnt.moriio.as_ref().ok_or_else(unknown)
 }
 
 /// Prefill is told nothing of decode.
@@ -196,11 +206,12 @@ pub(super) fn is_of_one_group(told: &RawValue) -> bool {
     blocks.len() == 1 || !(grouped || blocks.is_empty())
 }
 
-/// Refuses a hand that would harm an engine with `own`.
-pub(super) fn check(hand: &Hand, own: Option<&Connector>) -> Result<(), Fault> {
+/// Refuses a hand that would harm an engine of which this was `learnt`.
+pub(super) fn check(hand: &Hand, learnt: &Learnt) -> Result<(), Fault> {
     if matches!(hand, Hand::Whole | Hand::Canary) {
-        return Ok(());
+        return learnt.moriio.as_ref().map_or(Ok(()), |own| own.check(hand));
     }
+    let own = learnt.connector.as_ref();
     let own = own.ok_or_else(|| Fault::Unsupported("the engine has no connector".into()))?;
     let family = family(&own.name)?;
     let (role, able) = match hand {
@@ -219,6 +230,7 @@ pub(super) fn check(hand: &Hand, own: Option<&Connector>) -> Result<(), Fault> {
         // It is told nothing, whatever was handed over.
         (Family::Storage, Hand::Decode(_)) => Ok(()),
         (Family::Offloading, Hand::Decode(told)) => kept::check(told),
+        (Family::Moriio, _) => set_up(learnt)?.check(hand),
         _ => Err(Fault::Invalid(format!("handover: {} works the other way", own.name))),
     }
 }

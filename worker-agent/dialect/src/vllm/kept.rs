@@ -115,7 +115,7 @@ pub(super) fn check(told: &RawValue) -> Result<(), Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::handover;
+    use super::super::{Learnt, handover};
     use super::*;
     use crate::Role;
     use crate::testkit::{ask, raw};
@@ -123,6 +123,10 @@ mod tests {
 
     fn connector(name: &str) -> Connector {
         Connector { name: name.into(), role: Role::Both, bootstrap: None }
+    }
+
+    fn check_hand(hand: &Hand, own: &Connector) -> Result<(), Fault> {
+        handover::check(hand, &Learnt { connector: Some(own.clone()), ..Learnt::default() })
     }
 
     #[test]
@@ -134,7 +138,7 @@ mod tests {
             assert!(matches!(asked.hand, Hand::Whole) && asked.sampling.max_tokens == 1);
             let handed = handed.expect("decode is begun with something");
             let decode = Hand::Decode(handed);
-            assert_eq!(handover::check(&decode, Some(&own)), Ok(()));
+            assert_eq!(check_hand(&decode, &own), Ok(()));
             let (asked, none) = in_words_of(Some(&own), Ask { hand: decode, ..ask(&[1]) }, "h");
             assert!(matches!(asked.hand, Hand::Whole) && none.is_none());
             assert_eq!(asked.sampling.max_tokens, 16);
@@ -166,8 +170,7 @@ mod tests {
         assert_ne!(words(&own).0, told, "each request has its own");
         own.bootstrap = Some("http://10.0.0.1:8998".into());
         assert_eq!(words(&own).1["remote_prefiller"]["remote_host"], "10.0.0.1");
-        let decode =
-            |told: &Value| handover::check(&Hand::Decode(raw(&told.to_string())), Some(&own));
+        let decode = |told: &Value| check_hand(&Hand::Decode(raw(&told.to_string())), &own);
         assert_eq!(decode(&handed), Ok(()));
         for (field, value) in
             [("kv_request_id", json!("")), ("remote_host", json!("")), ("remote_port", json!(0))]

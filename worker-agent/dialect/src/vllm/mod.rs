@@ -14,6 +14,7 @@ mod describe;
 mod encode;
 mod handover;
 mod kept;
+mod moriio;
 mod operate;
 mod usual;
 
@@ -21,7 +22,8 @@ use crate::answer::{Streamed, Whole};
 use crate::connect::Names;
 use crate::http::{self, Client, Headers};
 use crate::{
-    Answer, Ask, Connector, Delta, Description, Dialect, Fault, Manner, Operation, Shared, trace,
+    Answer, Ask, Connector, Delta, Description, Dialect, Fault, Hand, Manner, Operation, Shared,
+    trace,
 };
 use ::http::{HeaderName, HeaderValue};
 use async_trait::async_trait;
@@ -77,6 +79,8 @@ struct Learnt {
     version: Option<String>,
     /// Tokens per KV block.
     block_size: Option<u32>,
+    /// How its MoRI-IO is set up, where that is its connector.
+    moriio: Option<moriio::Own>,
 }
 
 impl Vllm {
@@ -99,18 +103,23 @@ impl Dialect for Vllm {
     }
 
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
-        let (target, (ask, handover)) = {
+        let (target, told, (ask, handover)) = {
             let learnt = self.learnt.read();
-            handover::check(&ask.hand, learnt.connector.as_ref())?;
+            handover::check(&ask.hand, &learnt)?;
             let host = self.client.host();
             kept::check_prompt(learnt.connector.as_ref(), &ask.tokens)?;
-            (learnt.target, kept::in_words_of(learnt.connector.as_ref(), ask, host))
+            // What others tell prefill is all that they need.
+            let told = learnt.moriio.is_some() && matches!(ask.hand, Hand::Prefill(_));
+            let ask = moriio::in_words_of(learnt.moriio.as_ref(), ask);
+            let worded = kept::in_words_of(learnt.connector.as_ref(), ask, host);
+            (learnt.target, told, worded)
         };
         // Who hands something over does so with its last word.
         let stream = encode::streams(&ask) && handover.is_none();
         let body = encode::body(&ask, target, stream)?;
         let body = self.client.ask(target.endpoint.path(), body, headers(&ask)?).await?;
-        let decode = Decode::new(&ask);
+        let mut decode = Decode::new(&ask);
+        decode.hands_over |= told;
         if stream {
             return Ok(Box::new(Streamed::new(body, decode)));
         }
@@ -131,7 +140,9 @@ impl Dialect for Vllm {
 }
 
 fn headers(ask: &Ask) -> Result<Headers, Fault> {
-    let id = HeaderValue::try_from(&ask.id)
+    // Some connectors read their peers' addresses from a request's name: it is not for clients to
+    // say where KV goes, and one that is no address ends the engine.
+    let id = HeaderValue::try_from(ask.id.replace("_addr_", "-addr-"))
         .map_err(|_| Fault::Invalid(format!("id: {:?} cannot stand in a header", ask.id)))?;
     let mut headers = trace::headers(ask)?;
     headers.push((HeaderName::from_static("x-request-id"), id));

@@ -9,10 +9,10 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const GENERATE: &str = "POST /inference/v1/generate";
+pub(super) const GENERATE: &str = "POST /inference/v1/generate";
 const STREAM: &str = "vllm-0.32.0/main/31-generate-tokens-stream.response.sse";
 
-fn dialect(server: &Server, connector: Option<(&str, Role)>) -> Arc<dyn Dialect> {
+pub(super) fn dialect(server: &Server, connector: Option<(&str, Role)>) -> Arc<dyn Dialect> {
     let connector = connector.map(|(name, role)| {
         let bootstrap = Some(server.url.clone());
         Connector { name: name.into(), role, bootstrap }
@@ -35,11 +35,11 @@ fn says_of_itself() -> Vec<(&'static str, Reply)> {
 }
 
 /// The same, with some answers in place of others.
-fn but(others: Vec<(&'static str, Reply)>) -> Vec<(&'static str, Reply)> {
+pub(super) fn but(others: Vec<(&'static str, Reply)>) -> Vec<(&'static str, Reply)> {
     says_of_itself().into_iter().chain(others).collect()
 }
 
-async fn next_seen(server: &mut Server) -> Seen {
+pub(super) async fn next_seen(server: &mut Server) -> Seen {
     server.seen.recv().await.expect("the server lives")
 }
 

@@ -80,6 +80,21 @@ fn a_prefill_vllm_has_a_connector_and_a_side_channel() {
 }
 
 #[test]
+fn a_vllm_with_moriio_is_told_where_it_is() {
+    let mut options = options(&[]);
+    options.role = Role::Decode;
+    options.connector = Some("MoRIIOConnector".into());
+    options.side_channel = Some("10.0.0.2:5600".parse().unwrap());
+    let told = line(vllm, &options);
+    let part = "--kv-transfer-config.kv_connector_extra_config";
+    assert!(told.contains(&format!("{part}.http_port 8001 {part}.host_ip 10.0.0.2")), "{told}");
+
+    options.extra = vec![format!("{part}.host_ip=10.9.9.9"), format!("{part}.read_mode=true")];
+    let told = line(vllm, &options);
+    assert!(told.contains("http_port 8001") && !told.contains("10.0.0.2"), "{told}");
+}
+
+#[test]
 fn a_user_adds_to_the_connector_or_replaces_it() {
     let mut options = options(&["--kv-transfer-config.kv_buffer_device", "cpu"]);
     options.role = Role::Decode;

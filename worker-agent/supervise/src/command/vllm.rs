@@ -24,6 +24,9 @@ const DIALECT: Dialect = Dialect {
     repeatable: &["middleware"],
 };
 
+/// The connector that has to be told its own HTTP port, and where others reach it.
+const MORIIO: &str = "MoRIIOConnector";
+
 /// Moves KV between engines where nothing else is named.
 const CONNECTOR: &str = "NixlConnector";
 
@@ -82,13 +85,14 @@ fn transfer(options: &Options, flags: &Flags) -> Vec<String> {
     };
     let connector = options.connector.as_deref().unwrap_or(CONNECTOR);
     let name = "kv-transfer-config";
-    let mut args = Vec::new();
-    for (part, value) in [("kv_connector", connector), ("kv_role", role)] {
-        if !flags.has_part(name, part) {
-            args.extend(words([&format!("--{name}.{part}"), value]));
-        }
+    let mut parts = vec![("kv_connector", connector.to_owned()), ("kv_role", role.to_owned())];
+    if connector == MORIIO {
+        parts.push(("kv_connector_extra_config.http_port", options.http.port().to_string()));
+        let reached = options.side_channel.map(|side| side.ip().to_string());
+        parts.extend(reached.map(|host| ("kv_connector_extra_config.host_ip", host)));
     }
-    args
+    let missing = parts.iter().filter(|(part, _)| !flags.has_part(name, part));
+    missing.flat_map(|(part, value)| words([&format!("--{name}.{part}"), value])).collect()
 }
 
 fn env(options: &Options, flags: &Flags) -> Vec<(String, String)> {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::Role;
 use crate::testkit::raw;
+use crate::{Connector, Role};
 use serde_json::{Value, json};
 
 fn connector(name: &str, role: Role) -> Connector {
@@ -14,6 +14,10 @@ fn learnt(own: &Connector, version: &str) -> Learnt {
         block_size: Some(32),
         ..Learnt::default()
     }
+}
+
+fn check(hand: &Hand, own: Option<&Connector>) -> Result<(), Fault> {
+    super::check(hand, &Learnt { connector: own.cloned(), ..Learnt::default() })
 }
 
 fn told() -> Value {
@@ -132,9 +136,12 @@ fn connectors_that_keep_the_kv_pair_in_turn() {
 
 #[test]
 fn what_is_not_supported_is_named() {
-    let own = connector("MoRIIOConnector", Role::Both);
+    let own = connector("MoRIIOConnector", Role::Prefill);
     let fault = check(&Hand::Prefill(None), Some(&own)).unwrap_err();
-    assert_eq!(fault.to_string(), "MoRI-IO is not supported");
+    assert_eq!(fault.to_string(), "the engine has not said how its MoRI-IO is set up");
+    let own = connector("P2pNcclConnector", Role::Prefill);
+    let fault = check(&Hand::Prefill(None), Some(&own)).unwrap_err();
+    assert_eq!(fault.to_string(), "connector \"P2pNcclConnector\" is none that is known");
 }
 
 #[test]
@@ -155,6 +162,7 @@ fn mooncake_is_told_both_halves_and_accepts_them() {
         block_size: None,
         bootstrap: Some("http://10.0.0.1:8998".into()),
         engines: vec!["988f444d".into()],
+        moriio: None,
     };
     let manner = pair(10, (&json::raw(&advert), 0), &learnt(&own, "0.32.0")).unwrap();
     let Manner::Together { prefill, decode, first: First::Dropped, prompt_first: true } = manner
