@@ -51,33 +51,31 @@ impl KnownRanks {
 }
 
 impl Handover {
-    /// Which engine is behind a prefill address, and a name for this hand-over. The rank is the one
-    /// that prefill is asked for.
-    pub(super) async fn rendezvous(
-        &self,
-        prefiller: &Target,
-    ) -> Result<(Option<u32>, Pair), Unusable> {
+    /// Which engine and which of its ranks is behind a prefill address, and a name for this
+    /// hand-over.
+    pub(super) async fn rendezvous(&self, prefiller: &Target) -> Result<Pair, Unusable> {
+        let pair = self.pair(prefiller);
         match self.settings.connector {
             Connector::Mooncake => {
                 let (rank, engine_id) = self.within(self.engine_behind(prefiller)).await?;
-                Ok((Some(rank), self.pair(prefiller, engine_id)))
+                Ok(Pair { rank: Some(rank), engine_id, ..pair })
             }
             Connector::Sglang => {
                 let count = self.ranks_behind(prefiller).await;
                 let index = rand::random_range(0..count);
-                let rank = (count > 1).then_some(Rank { index, count });
-                let pair = Pair { rank, ..self.pair(prefiller, String::new()) };
-                Ok((rank.map(|rank| rank.index.into()), pair))
+                Ok(Pair { rank: (count > 1).then_some(Rank { index, count }), ..pair })
             }
-            _ => Ok((None, self.pair(prefiller, String::new()))),
+            _ => Ok(pair),
         }
     }
 
     /// Asks each time: an engine has another name after a restart.
-    async fn engine_behind(&self, prefiller: &Target) -> Result<(u32, String), Unusable> {
+    async fn engine_behind(&self, prefiller: &Target) -> Result<(Rank, String), Unusable> {
         let ranks = engines(&self.bootstrap(prefiller, "/query").await?.1);
         let at = rand::random_range(0..ranks.len().max(1));
+        let count = ranks.last().map_or(0, |(last, _)| last.saturating_add(1));
         let engine = ranks.into_iter().nth(at);
+        let engine = engine.map(|(index, id)| (Rank { index, count }, id));
         engine.ok_or_else(|| Unusable::NoEngine { prefiller: prefiller.to_string() })
     }
 
@@ -120,8 +118,8 @@ impl Handover {
 /// The engines that a bootstrap server names, by rank.
 ///
 /// Source: vLLM's MooncakeConnector, `{"0":{"engine_id":"…"}}` by data-parallel rank.
-fn engines(answer: &[u8]) -> Vec<(u32, String)> {
-    let ranks: BTreeMap<u32, &RawValue> = serde_json::from_slice(answer).unwrap_or_default();
+fn engines(answer: &[u8]) -> Vec<(u16, String)> {
+    let ranks: BTreeMap<u16, &RawValue> = serde_json::from_slice(answer).unwrap_or_default();
     let engine = |raw: &RawValue| {
         let id = Object::parse(raw.get().as_bytes()).ok()?.get("engine_id")?;
         serde_json::from_slice(id).ok()

@@ -50,8 +50,22 @@ pub(crate) struct Pair {
     pub p2p_port: u16,
     /// The prefill engine's own name for itself; empty where the connector needs none.
     pub engine_id: String,
-    /// Which of the prefill engine's ranks computes the prompt, where it has several.
+    /// Which of the prefill engine's ranks computes the prompt, where that is chosen here.
     pub rank: Option<Rank>,
+}
+
+/// What an engine is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub body: Vec<u8>,
+    /// Which of the ranks behind the engine's port is to do it, where that is chosen here.
+    pub rank: Option<u16>,
+}
+
+impl From<Vec<u8>> for Told {
+    fn from(body: Vec<u8>) -> Self {
+        Self { body, rank: None }
+    }
 }
 
 /// A data-parallel rank.
@@ -72,6 +86,18 @@ pub(crate) struct NoParameters;
 const THRESHOLD: &str = "cache_hit_threshold";
 
 impl Connector {
+    /// Its name in configuration, metrics and traces.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Nixlv2 => "nixlv2",
+            Self::SharedStorage => "shared-storage",
+            Self::Lmcache => "lmcache",
+            Self::Sglang => "sglang",
+            Self::Mooncake => "mooncake",
+            Self::Offloading => "offloading",
+        }
+    }
+
     /// The order of its two requests.
     pub(crate) fn order(self) -> Order {
         match self {
@@ -118,7 +144,7 @@ impl Connector {
         request: &Object<'_>,
         pair: &Pair,
         supplies: &Supplies,
-    ) -> Vec<u8> {
+    ) -> Told {
         let edit = match self {
             Self::Sglang => rendezvous(request, pair),
             Self::Mooncake | Self::Offloading => api.one_token(request),
@@ -142,7 +168,8 @@ impl Connector {
             Self::Offloading => json!({ "remote_decoder": { "kv_request_id": request_id(pair) } }),
             Self::SharedStorage | Self::Lmcache | Self::Sglang => Value::Null,
         };
-        supplies.add(edit, parameters).finish()
+        let body = supplies.add(edit, parameters).finish();
+        Told { body, rank: pair.rank.map(|rank| rank.index) }
     }
 
     /// What decode is asked, where `answer` is prefill's, if it has been waited for.
@@ -155,12 +182,12 @@ impl Connector {
         request: &Object<'_>,
         pair: &Pair,
         answer: &[u8],
-    ) -> Result<Vec<u8>, NoParameters> {
+    ) -> Result<Told, NoParameters> {
         let edit = request.edit();
         let parameters = match self {
-            Self::Sglang => return Ok(rendezvous(request, pair).finish()),
-            Self::SharedStorage => return Ok(edit.replace(THRESHOLD, "0").finish()),
-            Self::Lmcache => return Ok(edit.finish()),
+            Self::Sglang => return Ok(rendezvous(request, pair).finish().into()),
+            Self::SharedStorage => return Ok(edit.replace(THRESHOLD, "0").finish().into()),
+            Self::Lmcache => return Ok(edit.finish().into()),
             // Passed on as it came: it belongs to the two engines.
             Self::Nixlv2 => parameters_of(answer).ok_or(NoParameters)?.to_vec(),
             Self::Mooncake => json!({
@@ -181,7 +208,7 @@ impl Connector {
             .to_string()
             .into(),
         };
-        Ok(edit.set(KV_PARAMETERS, parameters).finish())
+        Ok(edit.set(KV_PARAMETERS, parameters).finish().into())
     }
 }
 
@@ -245,7 +272,7 @@ mod tests {
         let object = Object::parse(request.as_bytes()).expect("a sound object");
         let prefill = connector.prefill(Api::Completion, &object, &pair(), &Supplies::default());
         let decode = connector.decode(&object, &pair(), answer.as_bytes()).expect("parameters");
-        let tree = |body: &[u8]| serde_json::from_slice(body).expect("it stays sound");
+        let tree = |told: &Told| serde_json::from_slice(&told.body).expect("it stays sound");
         (tree(&prefill), tree(&decode))
     }
 
@@ -270,7 +297,7 @@ mod tests {
         let expected = format!(
             r#"{{"prompt":"a","max_tokens":9,"stream":true,"kv_transfer_params":{parameters}}}"#
         );
-        assert_eq!(decode.as_deref(), Ok(expected.as_bytes()));
+        assert_eq!(decode, Ok(expected.into_bytes().into()));
         let (prefill, _) = check(Connector::Nixlv2, REQUEST, &answer);
         assert!(is_short(&prefill), "{prefill}");
         let asked = json!({"do_remote_decode": true, "do_remote_prefill": false,
@@ -308,7 +335,7 @@ mod tests {
             for index in [0, 1, count - 1] {
                 let pair = Pair { id: u128::MAX, rank: Some(Rank { index, count }), ..pair() };
                 let told = Connector::Sglang.decode(&object, &pair, b"").expect("it needs nothing");
-                let told: Value = serde_json::from_slice(&told).expect("it stays sound");
+                let told: Value = serde_json::from_slice(&told.body).expect("it stays sound");
                 let room = told["bootstrap_room"].as_u64().expect("a number");
                 assert_eq!(room % u64::from(count), u64::from(index));
                 assert!(room < (1 << 63) - 0xFFFF, "{room}");

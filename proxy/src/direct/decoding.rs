@@ -1,6 +1,7 @@
 //! What the engine beside this proxy is asked where another one computes the prompt, and how long
 //! is waited for it.
 
+use super::connector::Told;
 use super::handover::{Handover, Request, Unusable};
 use super::headers;
 use super::object::Object;
@@ -52,9 +53,11 @@ impl Handover {
     pub(super) fn decoding(
         &self,
         request: &Request<'_>,
-        body: Bytes,
+        told: Told,
     ) -> impl Future<Output = Result<Leg, Unusable>> + Send + use<> {
+        let body = Bytes::from(told.body);
         let mut head = headers::for_body(request.head, &body);
+        headers::for_rank(&mut head, told.rank);
         let span = trace::decode(self.settings.connector);
         trace::pass_on(&mut head, &span);
         let (engines, engine) = (self.engines.clone(), request.engine.clone());
@@ -76,10 +79,10 @@ impl Handover {
     pub(super) async fn decoding_for_certain(
         &self,
         request: &Request<'_>,
-        body: Bytes,
+        told: Told,
         deadline: Deadline,
     ) -> Result<Leg, Unusable> {
-        let decoding = self.decoding(request, body);
+        let decoding = self.decoding(request, told);
         let admitted = tokio::time::Instant::now() + deadline.limit.min(ADMITTED_WITHIN);
         let until = deadline.at.unwrap_or(admitted);
         let (mut waited_for, decoded) = oneshot::channel();

@@ -8,10 +8,10 @@ use super::allow::Target;
 use super::bootstrap::KnownRanks;
 use super::cached::CachedTokens;
 use super::config::PrefillSettings;
-use super::connector::{Connector, NoParameters, Order, Pair};
+use super::connector::{Connector, NoParameters, Order, Pair, Told};
 use super::decoding::Deadline;
 use super::encode::Encoders;
-use super::headers::{self, ENGINE_RANK};
+use super::headers;
 use super::metrics::{Cause, Metrics};
 use super::object::Object;
 use super::route::Api;
@@ -20,7 +20,6 @@ use super::trace;
 use super::upstream::{Engines, Leg, LegError};
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{HeaderName, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use stator_model::openai::ApiError;
@@ -240,8 +239,8 @@ impl Handover {
         }
         let Some(prefiller) = request.prefiller else {
             let deadline = Deadline::of(&object, self.settings.timeout);
-            let body = supplies.alone(&object).into();
-            let leg = deadline.keep(self.decoding(request, body)).await?;
+            let told = supplies.alone(&object).into();
+            let leg = deadline.keep(self.decoding(request, told)).await?;
             return Ok(Answer::plain(leg, "handed_over"));
         };
         if connector.asks_decode_first(&object)
@@ -265,15 +264,15 @@ impl Handover {
     ) -> Result<Answer<'a>, Unusable> {
         let deadline = Deadline::of(object, self.settings.timeout);
         let connector = self.settings.connector;
-        let pair = self.pair(prefiller, String::new());
-        let body = connector.prefill(request.api, object, &pair, supplies).into();
-        let answer = self.prefill(request.head, prefiller, body, None).await?;
+        let pair = self.rendezvous(prefiller).await?;
+        let told = connector.prefill(request.api, object, &pair, supplies);
+        let answer = self.prefill(request.head, prefiller, told).await?;
         let prefilled = Instant::now();
-        let body = connector.decode(object, &pair, &answer)?.into();
+        let told = connector.decode(object, &pair, &answer)?;
         trace::coordinated(prefilled.elapsed());
         let leg = match connector.is_used_once() {
-            true => deadline.keep(self.decoding_for_certain(request, body, deadline)).await?,
-            false => deadline.keep(self.decoding(request, body)).await?,
+            true => deadline.keep(self.decoding_for_certain(request, told, deadline)).await?,
+            false => deadline.keep(self.decoding(request, told)).await?,
         };
         let counts = connector == Connector::Nixlv2 && leg.head().status == StatusCode::OK;
         let cached = if counts { CachedTokens::of(&answer) } else { None };
@@ -291,12 +290,11 @@ impl Handover {
     ) -> Result<Answer<'a>, Unusable> {
         let deadline = Deadline::of(object, self.settings.timeout);
         let connector = self.settings.connector;
-        let (rank, pair) = self.rendezvous(prefiller).await?;
-        let body = connector.prefill(request.api, object, &pair, supplies).into();
-        let mut prefill: Prefilling<'a> =
-            Box::pin(self.prefill(request.head, prefiller, body, rank));
-        let body = connector.decode(object, &pair, b"")?.into();
-        let mut decode = pin!(deadline.keep(self.decoding(request, body)));
+        let pair = self.rendezvous(prefiller).await?;
+        let told = connector.prefill(request.api, object, &pair, supplies);
+        let mut prefill: Prefilling<'a> = Box::pin(self.prefill(request.head, prefiller, told));
+        let told = connector.decode(object, &pair, b"")?;
+        let mut decode = pin!(deadline.keep(self.decoding(request, told)));
         let mut prefilled = false;
         loop {
             tokio::select! {
@@ -319,14 +317,11 @@ impl Handover {
         &self,
         head: &RequestHeader,
         prefiller: &Target,
-        body: Bytes,
-        rank: Option<u32>,
+        told: Told,
     ) -> Result<Bytes, Unusable> {
+        let body = told.body.into();
         let mut head = headers::for_reading(head, &body);
-        if let Some(rank) = rank {
-            let name = HeaderName::from_static(ENGINE_RANK);
-            headers::insert(&mut head, name, HeaderValue::from(rank));
-        }
+        headers::for_rank(&mut head, told.rank);
         let span = trace::prefill(self.settings.connector, prefiller);
         trace::pass_on(&mut head, &span);
         let started = Instant::now();
@@ -384,14 +379,14 @@ impl Handover {
         timeout(limit, prefill).await.map_err(late)?
     }
 
-    pub(super) fn pair(&self, prefiller: &Target, engine_id: String) -> Pair {
+    pub(super) fn pair(&self, prefiller: &Target) -> Pair {
         Pair {
             id: rand::random(),
             host: prefiller.host.clone(),
             url_host: prefiller.url_host(),
             bootstrap_port: self.settings.bootstrap_port,
             p2p_port: self.settings.p2p_port(prefiller),
-            engine_id,
+            engine_id: String::new(),
             rank: None,
         }
     }

@@ -17,7 +17,7 @@ pub(crate) const SOURCE: &str = "x-kv-cache-source-host-port";
 /// The data-parallel rank that is to answer.
 const RANK: &str = "x-data-parallel-host-port";
 /// Tells an engine behind one port which of its ranks is meant.
-pub(crate) const ENGINE_RANK: &str = "x-data-parallel-rank";
+const ENGINE_RANK: &str = "x-data-parallel-rank";
 /// What the names of SGLang's headers begin with that override members of a body.
 const OVERRIDE_PREFIX: &str = "x-override-";
 
@@ -154,6 +154,13 @@ pub(crate) fn for_body(onward: &RequestHeader, body: &Bytes) -> RequestHeader {
     let mut head = onward.clone();
     announce(&mut head, body, true);
     head
+}
+
+/// Says which of the ranks behind an engine's port is meant, if one is.
+pub(crate) fn for_rank(head: &mut RequestHeader, rank: Option<u16>) {
+    if let Some(rank) = rank {
+        insert(head, HeaderName::from_static(ENGINE_RANK), HeaderValue::from(rank));
+    }
 }
 
 /// Says how long the body is. A request without one needs not say so, unless it did.

@@ -45,7 +45,6 @@ pub(crate) mod upstream;
 
 use crate::server::{self, Serving};
 use anyhow::Context;
-use clap::ValueEnum;
 use config::DirectSettings;
 use metrics::Metrics;
 pub(crate) use service::Direct;
@@ -72,9 +71,8 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
         .map(|listener| Ok(listener.local_addr()?.port()))
         .collect::<std::io::Result<_>>()?;
     let registry = stator_runtime::metrics::Metrics::default();
-    let connector = settings.prefill.connector.to_possible_value();
-    let connector = connector.map_or_else(String::new, |value| value.get_name().to_owned());
-    let metrics = registry.register(|registry| Metrics::register(registry, connector.clone()));
+    let connector = settings.prefill.connector.name();
+    let metrics = registry.register(|registry| Metrics::register(registry, connector.to_owned()));
     let readiness = Readiness::default();
     let shown = Shown { metrics: registry, readiness: readiness.clone(), gate: None };
     let metrics_listen = settings.metrics_listen;
@@ -104,7 +102,7 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
     readiness.set(true);
     for (rank, listener) in listeners.into_iter().enumerate() {
         let address = listener.local_addr()?;
-        tracing::info!(%address, mode = "direct", rank, %connector, tls = tls.is_some(), "listening");
+        tracing::info!(%address, mode = "direct", rank, connector, tls = tls.is_some(), "listening");
         let listener = match &tls {
             Some(config) => Listener::tls(listener, config.clone()),
             None => Listener::plain(listener),

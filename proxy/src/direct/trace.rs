@@ -6,7 +6,6 @@ use super::allow::Target;
 use super::connector::Connector;
 use super::headers;
 use crate::exchange::Exchange;
-use clap::ValueEnum;
 use http::HeaderName;
 use pingora::http::RequestHeader;
 use stator_runtime::trace::{self, TARGET};
@@ -50,9 +49,7 @@ pub(crate) fn pass_on(head: &mut RequestHeader, span: &Span) {
 /// What a hand-over is told of on the request's span.
 pub(crate) fn hands_over(connector: Connector, prefiller: Option<&Target>) {
     let span = Span::current();
-    if let Some(name) = connector.to_possible_value().filter(|_| !span.is_disabled()) {
-        span.record("llm_d.pd_proxy.connector", name.get_name());
-    }
+    span.record("llm_d.pd_proxy.connector", connector.name());
     if let Some(prefiller) = prefiller {
         span.record("llm_d.pd_proxy.prefill_target", tracing::field::display(prefiller));
     }
