@@ -137,8 +137,19 @@ pub(crate) fn onward(
         }
         None => {}
     }
-    insert(&mut head, HeaderName::from_static(REQUEST_ID), request_id.clone());
+    insert(&mut head, HeaderName::from_static(REQUEST_ID), harmless(request_id));
     head
+}
+
+/// A request's name that no engine takes for addresses: connectors of vLLM read from it where their
+/// peers are, before they look at what they are told.
+///
+/// Source: vLLM 0.32.0, `get_peer_zmq_from_request_id` of MoRI-IO and the P2P NCCL connector.
+fn harmless(request_id: &HeaderValue) -> HeaderValue {
+    let renamed = request_id.to_str().ok().filter(|id| id.contains("_addr_"));
+    let renamed =
+        renamed.and_then(|id| HeaderValue::from_str(&id.replace("_addr_", "-addr-")).ok());
+    renamed.unwrap_or_else(|| request_id.clone())
 }
 
 /// The same head for another body, whose answer is read here and therefore comes as it is.
@@ -249,6 +260,18 @@ mod tests {
             let left = check(&[(name, "10.0.0.1:1"), ("host", "h"), ("x-tenant", "blue")], "");
             assert_eq!(left, pairs(&[("host", "h"), ("x-tenant", "blue")]), "{name}");
         }
+    }
+
+    #[test]
+    fn no_name_of_a_request_is_taken_for_addresses() {
+        let name = |id: &'static str| {
+            let head = onward(&request(&[]), &HeaderValue::from_static(id), None);
+            head.headers[REQUEST_ID].to_str().expect("text").to_owned()
+        };
+        let named = "___prefill_addr_host:h,handshake:1,notify:2___decode_addr_host:h_1";
+        let expected = "___prefill-addr-host:h,handshake:1,notify:2___decode-addr-host:h_1";
+        assert_eq!(name(named), expected);
+        assert_eq!(name("my_addr-1"), "my_addr-1");
     }
 
     #[test]
