@@ -4,6 +4,7 @@ use super::allow::PRIVATE;
 use super::connector::Connector;
 use super::encode::EcConnector;
 use super::llmd::{self, LlmdArgs};
+use super::moriio_args::MoriioArgs;
 use clap::{ArgAction, Args, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -167,4 +168,7 @@ pub struct DirectArgs {
 
     #[command(flatten)]
     pub(crate) llmd: LlmdArgs,
+
+    #[command(flatten)]
+    pub(crate) moriio: MoriioArgs,
 }

@@ -1,10 +1,11 @@
-//! What the server beside an engine that computes prompts says of it, before a hand-over: which
-//! engine it is, and which ranks it has.
+//! What is found out before a hand-over. The server beside an engine that computes prompts says
+//! which engine it is and which ranks it has; MoRI-IO's engines are where the configuration says.
 
 use super::allow::Target;
 use super::connector::{Connector, Pair, Rank};
 use super::handover::{Handover, Unusable};
 use super::headers;
+use super::moriio::{Hosts, Meeting};
 use super::object::Object;
 use bytes::Bytes;
 use http::StatusCode;
@@ -65,8 +66,44 @@ impl Handover {
                 let index = rand::random_range(0..count);
                 Ok(Pair { rank: (count > 1).then_some(Rank { index, count }), ..pair })
             }
+            Connector::Moriio => Ok(Pair { rank: self.meeting(&pair).1, ..pair }),
+            Connector::MoriioWrite | Connector::MoriioParallel => {
+                let (meeting, rank) = self.meeting(&pair);
+                let meeting = Meeting { hosts: self.whereabouts().await?, ..meeting };
+                Ok(Pair { rank, meeting, ..pair })
+            }
             _ => Ok(pair),
         }
+    }
+
+    /// What a hand-over over MoRI-IO is told by, but for the hosts, and the rank behind its port.
+    fn meeting(&self, pair: &Pair) -> (Meeting, Option<Rank>) {
+        let setup = self.settings.moriio.setup;
+        let rank = (pair.id % u128::from(setup.ranks.max(1))) as u16;
+        // Other versions look for how it begins.
+        let transfer_id = format!("tx{:032x}", pair.id);
+        (Meeting { setup, rank, transfer_id, ..Meeting::default() }, setup.behind(rank))
+    }
+
+    /// Looks up where MoRI-IO's engines are, so that no request has to wait for it.
+    pub(super) async fn meet(&self) {
+        let writes = [Connector::MoriioWrite, Connector::MoriioParallel];
+        if writes.contains(&self.settings.connector)
+            && let Err(error) = self.whereabouts().await
+        {
+            tracing::warn!(%error, "prompts are not handed over before it is found");
+        }
+    }
+
+    /// The addresses that MoRI-IO's engines have now.
+    async fn whereabouts(&self) -> Result<Hosts, Unusable> {
+        let Hosts { own, prefill, decode } = &self.settings.moriio.hosts;
+        let unknown = |host| Unusable::NoAddress { host };
+        Ok(Hosts {
+            own: self.names.address(own).await.ok_or_else(|| unknown(own.clone()))?,
+            prefill: self.names.addresses(prefill).await.map_err(unknown)?,
+            decode: self.names.addresses(decode).await.map_err(unknown)?,
+        })
     }
 
     /// Asks each time: an engine has another name after a restart.

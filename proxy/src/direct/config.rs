@@ -4,6 +4,7 @@ use super::allow::{AllowList, Rule, Target};
 use super::args::{DirectArgs, Stage};
 use super::connector::Connector;
 use super::encode::EncodeSettings;
+use super::moriio_args::MoriioSettings;
 use crate::config::HttpArgs;
 use crate::exchange::RequestLimits;
 use clap::ValueEnum;
@@ -76,6 +77,8 @@ pub(crate) struct PrefillSettings {
     pub p2p_port: u16,
     /// Whether an engine that computes a prompt can pull KV from one of the same kind.
     pub pulls: bool,
+    /// Where MoRI-IO's engines are.
+    pub moriio: MoriioSettings,
     /// The first rank's port of pods like this one, and how many follow it.
     pub ranks: (u16, u16),
 }
@@ -108,11 +111,14 @@ impl DirectSettings {
         check_ports(listen, &direct, &mut faults);
         check_tls(&direct, &mut faults);
         faults.extend(direct.llmd.faults());
+        direct.moriio.check(&direct, &mut faults);
         let allow = allow_list(&direct, &mut faults);
         if !faults.is_empty() {
             return Err(ConfigError(faults));
         }
         let (notes, bootstrap_port) = (notes(&direct), bootstrap_port(&direct));
+        let connector = direct.moriio.connector(direct.connector);
+        let timeout = Duration::from_millis(direct.prefill_timeout_ms);
         let encode = direct.ec_connector.map(|connector| EncodeSettings {
             connector,
             timeout: Duration::from_millis(direct.encode_timeout_ms),
@@ -136,16 +142,17 @@ impl DirectSettings {
                 ca_file: direct.engine_ca_file,
             },
             prefill: PrefillSettings {
-                connector: direct.connector,
+                connector,
                 allow,
                 sampling: direct.llmd.enable_prefiller_sampling.unwrap_or(direct.prefill_sampling),
                 fallback: direct.prefill_fallback,
-                timeout: Duration::from_millis(direct.prefill_timeout_ms),
+                timeout: direct.moriio.timeout(connector, timeout),
                 retries: direct.prefill_max_retries,
                 backoff: direct.prefill_retry_backoff,
                 bootstrap_port,
                 p2p_port: direct.p2p_connector_port,
-                pulls: direct.connector.pulls(direct.enable_p2p_pull),
+                pulls: connector.pulls(direct.enable_p2p_pull),
+                moriio: direct.moriio.settings(),
                 ranks: (http.http_port, direct.data_parallel_size),
             },
             decode_chunk_size: NonZeroU32::new(direct.decode_chunk_size),
@@ -201,11 +208,12 @@ fn check_tls(direct: &DirectArgs, faults: &mut Vec<String>) {
 /// What the flags ask for that means nothing here or is otherwise than in llm-d's sidecar.
 fn notes(direct: &DirectArgs) -> Vec<String> {
     let mut notes = direct.llmd.notes();
+    notes.extend(direct.moriio.notes());
     if direct.enable_tls.contains(&Stage::Encoder) && direct.ec_connector.is_none() {
         notes.push("enable-tls: encoder has no effect without ec-connector".to_owned());
     }
-    if direct.enable_p2p_pull && !direct.connector.pulls(true) {
-        let why = "only engines of nixlv2 and offloading can pull";
+    if direct.enable_p2p_pull && !direct.moriio.connector(direct.connector).pulls(true) {
+        let why = "only engines of nixlv2 and offloading can pull, and of MoRI-IO those that write";
         notes.push(format!("enable-p2p-pull: it has no effect, {why}"));
     }
     if !direct.secure_serving {

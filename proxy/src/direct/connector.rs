@@ -3,6 +3,7 @@
 //!
 //! Source: llm-d's sidecar, and vLLM's and SGLang's connectors.
 
+use super::moriio::Meeting;
 use super::object::{Edit, Object};
 use super::route::Api;
 use super::supplies::{KV_PARAMETERS, Supplies};
@@ -24,6 +25,15 @@ pub(crate) enum Connector {
     Mooncake,
     /// vLLM's offloading connector from peer to peer: decode reads by a common id.
     Offloading,
+    /// vLLM's MoRIIOConnector in READ mode: as NIXL, but decode takes it that every prompt was
+    /// computed elsewhere. With `moriio-write-mode`, in WRITE mode.
+    Moriio,
+    /// The same in WRITE mode: prefill is told where decode is.
+    #[value(skip)]
+    MoriioWrite,
+    /// The same, both at once.
+    #[value(skip)]
+    MoriioParallel,
 }
 
 /// In which order two engines are asked.
@@ -33,6 +43,8 @@ pub(crate) enum Order {
     InTurn,
     /// Both, and decode waits for prefill by itself.
     AtOnce,
+    /// Both, and decode's answer waits for prefill's too.
+    Held,
 }
 
 /// What one request's hand-over is told by.
@@ -52,6 +64,8 @@ pub(crate) struct Pair {
     pub engine_id: String,
     /// Which of the prefill engine's ranks computes the prompt, where that is chosen here.
     pub rank: Option<Rank>,
+    /// Where MoRI-IO's engines are; nowhere for others.
+    pub meeting: Meeting,
 }
 
 /// What an engine is asked.
@@ -77,10 +91,14 @@ pub(crate) struct Rank {
     pub count: u16,
 }
 
-/// Prefill's answer says nothing of where the KV is.
+/// Prefill's answer does not say where the KV is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("prefill answered without kv_transfer_params")]
-pub(crate) struct NoParameters;
+pub(crate) enum Unsaid {
+    #[error("prefill answered without kv_transfer_params")]
+    Parameters,
+    #[error("prefill does not say on which of its pods' ranks it ran")]
+    Rank,
+}
 
 /// How much of a prompt has to be there for decode to go on alone.
 const THRESHOLD: &str = "cache_hit_threshold";
@@ -95,6 +113,9 @@ impl Connector {
             Self::Sglang => "sglang",
             Self::Mooncake => "mooncake",
             Self::Offloading => "offloading",
+            Self::Moriio => "moriio",
+            Self::MoriioWrite => "moriio-write",
+            Self::MoriioParallel => "moriio-parallel",
         }
     }
 
@@ -102,26 +123,41 @@ impl Connector {
     pub(crate) fn order(self) -> Order {
         match self {
             Self::Nixlv2 | Self::SharedStorage | Self::Lmcache | Self::Offloading => Order::InTurn,
+            Self::Moriio | Self::MoriioWrite => Order::InTurn,
             Self::Sglang | Self::Mooncake => Order::AtOnce,
+            Self::MoriioParallel => Order::Held,
         }
     }
 
     /// Whether an engine in the role of decode computes a prompt that nobody handed over. SGLang's
-    /// refuses it.
+    /// refuses it, and one that reads over MoRI-IO answers it from KV that is not there.
+    ///
+    /// Source: vLLM 0.32.0, `MoRIIOConnectorScheduler.get_num_new_matched_tokens`.
     pub(crate) fn decodes_alone(self) -> bool {
-        self != Self::Sglang
+        !matches!(self, Self::Sglang | Self::Moriio)
+    }
+
+    /// Whether such an engine does not refuse it.
+    pub(crate) fn answers_wrongly_alone(self) -> bool {
+        self == Self::Moriio
+    }
+
+    /// Whether prefill's answer says how much of the prompt was cached, and decode does not know.
+    pub(crate) fn counts_cached(self) -> bool {
+        matches!(self, Self::Nixlv2 | Self::Moriio | Self::MoriioWrite)
     }
 
     /// Whether an engine that computes a prompt can pull KV from one that computed its beginning
-    /// before; one of NIXL's only where an offloading connector stands beside it.
-    pub(crate) fn pulls(self, beside_nixl: bool) -> bool {
-        self == Self::Offloading || self == Self::Nixlv2 && beside_nixl
+    /// before; one of NIXL's or MoRI-IO's only where an offloading connector stands beside it.
+    pub(crate) fn pulls(self, beside: bool) -> bool {
+        let has_one = matches!(self, Self::Nixlv2 | Self::MoriioWrite | Self::MoriioParallel);
+        self == Self::Offloading || has_one && beside
     }
 
     /// Whether a hand-over is good for one sequence only: reading it again reads blocks that may
     /// hold something else by then.
     pub(crate) fn is_used_once(self) -> bool {
-        matches!(self, Self::Nixlv2 | Self::Mooncake | Self::Offloading)
+        !matches!(self, Self::SharedStorage | Self::Lmcache | Self::Sglang)
     }
 
     /// Whether decode is to be asked first, and prefill only where it says that too little is
@@ -149,10 +185,11 @@ impl Connector {
             Self::Sglang => rendezvous(request, pair),
             Self::Mooncake | Self::Offloading => api.one_token(request),
             Self::Nixlv2 | Self::Lmcache => api.one_token(request),
+            Self::Moriio | Self::MoriioWrite | Self::MoriioParallel => api.one_token(request),
             Self::SharedStorage => api.one_token(request).replace(THRESHOLD, "0"),
         };
         let parameters = match self {
-            Self::Nixlv2 => json!({
+            Self::Nixlv2 | Self::Moriio => json!({
                 "do_remote_decode": true,
                 "do_remote_prefill": false,
                 "remote_engine_id": null,
@@ -166,6 +203,8 @@ impl Connector {
                 "transfer_id": transfer_id(pair),
             }),
             Self::Offloading => json!({ "remote_decoder": { "kv_request_id": request_id(pair) } }),
+            Self::MoriioWrite => pair.meeting.prefill(false),
+            Self::MoriioParallel => pair.meeting.prefill(true),
             Self::SharedStorage | Self::Lmcache | Self::Sglang => Value::Null,
         };
         let body = supplies.add(edit, parameters).finish();
@@ -176,20 +215,30 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// [`NoParameters`] where the answer lacks what decode needs.
+    /// [`Unsaid`] where the answer lacks what decode needs.
     pub(crate) fn decode(
         self,
         request: &Object<'_>,
         pair: &Pair,
         answer: &[u8],
-    ) -> Result<Told, NoParameters> {
+    ) -> Result<Told, Unsaid> {
         let edit = request.edit();
         let parameters = match self {
             Self::Sglang => return Ok(rendezvous(request, pair).finish().into()),
             Self::SharedStorage => return Ok(edit.replace(THRESHOLD, "0").finish().into()),
             Self::Lmcache => return Ok(edit.finish().into()),
             // Passed on as it came: it belongs to the two engines.
-            Self::Nixlv2 => parameters_of(answer).ok_or(NoParameters)?.to_vec(),
+            Self::Nixlv2 | Self::Moriio => parameters_of(answer)?.to_vec(),
+            Self::MoriioWrite => {
+                let told = pair.meeting.decode_in_turn(&pair.host, parameters_of(answer)?)?;
+                let body = edit.set(KV_PARAMETERS, told.body).finish();
+                return Ok(Told { body, ..told });
+            }
+            Self::MoriioParallel => {
+                let told = pair.meeting.decode_at_once(&pair.host, &pair.url_host).to_string();
+                let body = edit.set(KV_PARAMETERS, told).finish();
+                return Ok(Told { body, rank: pair.rank.map(|rank| rank.index) });
+            }
             Self::Mooncake => json!({
                 "do_remote_prefill": true,
                 "do_remote_decode": false,
@@ -213,9 +262,9 @@ impl Connector {
 }
 
 /// The parameters in prefill's answer.
-fn parameters_of(answer: &[u8]) -> Option<&[u8]> {
-    let parameters = Object::parse(answer).ok()?.get(KV_PARAMETERS)?;
-    parameters.starts_with(b"{").then_some(parameters)
+fn parameters_of(answer: &[u8]) -> Result<&[u8], Unsaid> {
+    let parameters = Object::parse(answer).ok().and_then(|answer| answer.get(KV_PARAMETERS));
+    parameters.filter(|parameters| parameters.starts_with(b"{")).ok_or(Unsaid::Parameters)
 }
 
 /// The request for either side of a pair of SGLang engines. Of several ranks of the prefill engine

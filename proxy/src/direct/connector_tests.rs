@@ -10,6 +10,7 @@ fn pair() -> Pair {
         p2p_port: 7777,
         engine_id: "engine-7".into(),
         rank: None,
+        meeting: Meeting::default(),
     }
 }
 
@@ -61,7 +62,7 @@ fn an_answer_without_parameters_is_no_hand_over() {
         ["", "{}", "[]", r#"{"kv_transfer_params":null}"#, r#"{"kv_transfer_params":"x"}"#]
     {
         let decode = Connector::Nixlv2.decode(&object, &pair(), answer.as_bytes());
-        assert_eq!(decode, Err(NoParameters), "{answer}");
+        assert_eq!(decode, Err(Unsaid::Parameters), "{answer}");
     }
 }
 
@@ -113,6 +114,34 @@ fn offloading_tells_both_one_id() {
     let told = &decode[PARAMETERS]["remote_prefiller"];
     assert_eq!(prefill[PARAMETERS]["remote_decoder"]["kv_request_id"], told["kv_request_id"]);
     assert_eq!((&told["remote_host"], &told["remote_port"]), (&json!("10.0.0.2"), &json!(7777)));
+}
+
+#[test]
+fn an_engine_that_reads_over_moriio_is_told_as_one_of_nixl() {
+    let answer = r#"{"kv_transfer_params":{"remote_block_ids":[[1]],"remote_dp_rank":1}}"#;
+    let nixl = check(Connector::Nixlv2, REQUEST, answer);
+    assert_eq!(check(Connector::Moriio, REQUEST, answer), nixl);
+}
+
+#[test]
+fn engines_that_write_over_moriio_are_told_one_transfer_and_the_rank() {
+    let object = Object::parse(REQUEST.as_bytes()).expect("a sound object");
+    let meeting = Meeting { transfer_id: "tx1".into(), ..Meeting::default() };
+    let pair = Pair { rank: Some(Rank { index: 3, count: 8 }), meeting, ..pair() };
+    let tree = |told: &Told| -> Value { serde_json::from_slice(&told.body).expect("sound") };
+    for connector in [Connector::MoriioWrite, Connector::MoriioParallel] {
+        let asked = connector.prefill(Api::Completion, &object, &pair, &Supplies::default());
+        let answer = br#"{"kv_transfer_params":{"remote_block_ids":[[1]]}}"#;
+        let told = connector.decode(&object, &pair, answer).expect("it is told");
+        assert!(is_short(&tree(&asked)) && is_whole(&tree(&told)), "{connector:?}");
+        assert_eq!(asked.rank, Some(3));
+        assert_eq!(tree(&asked)[PARAMETERS]["transfer_id"], "tx1");
+        assert_eq!(tree(&told)[PARAMETERS]["transfer_id"], "tx1");
+        let in_turn = connector.order() == Order::InTurn;
+        assert_eq!(told.rank, (!in_turn).then_some(3));
+        let nothing = connector.decode(&object, &pair, b"{}");
+        assert_eq!(nothing.is_err(), in_turn);
+    }
 }
 
 #[test]

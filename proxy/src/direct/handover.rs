@@ -8,11 +8,13 @@ use super::allow::Target;
 use super::bootstrap::KnownRanks;
 use super::cached::CachedTokens;
 use super::config::PrefillSettings;
-use super::connector::{Connector, NoParameters, Order, Pair, Told};
+use super::connector::{Order, Pair, Told, Unsaid};
 use super::decoding::Deadline;
 use super::encode::Encoders;
 use super::headers;
 use super::metrics::{Cause, Metrics};
+use super::moriio::Meeting;
+use super::names::Names;
 use super::object::Object;
 use super::route::Api;
 use super::supplies::{Source, Supplies};
@@ -90,9 +92,11 @@ pub(crate) enum Unusable {
     #[error("prefill answered with status {status}")]
     Status { status: StatusCode, answer: Box<Leg> },
     #[error(transparent)]
-    NoParameters(#[from] NoParameters),
+    Unsaid(#[from] Unsaid),
     #[error("the bootstrap server of {prefiller} names no engine")]
     NoEngine { prefiller: String },
+    #[error("{host} has no address")]
+    NoAddress { host: String },
     #[error("one hand-over serves one sequence, and the request asks for several")]
     Several,
     #[error("the request is no JSON object")]
@@ -112,8 +116,9 @@ impl Unusable {
             Self::TimedOut { .. } => "prefill_timeout",
             Self::NotArrived { .. } => "transfer_timeout",
             Self::Status { .. } => "prefill_status",
-            Self::NoParameters(_) => "no_parameters",
+            Self::Unsaid(_) => "no_parameters",
             Self::NoEngine { .. } => "no_engine",
+            Self::NoAddress { .. } => "no_address",
             Self::Several => "several_sequences",
             Self::NotAnObject => "no_object",
             Self::Decode(_) | Self::DecodeStatus { .. } => "decode_failed",
@@ -145,6 +150,8 @@ pub(crate) struct Handover {
     pub settings: PrefillSettings,
     /// Ranks of engines that compute prompts, as far as they are asked for.
     pub ranks: KnownRanks,
+    /// Addresses of MoRI-IO's engines.
+    pub names: Names,
     pub metrics: Metrics,
 }
 
@@ -190,6 +197,10 @@ impl Handover {
             Unusable::Prefill(error) | Unusable::Decode(error) => Err(error.into()),
             Unusable::TimedOut { .. } | Unusable::NotArrived { .. } => {
                 Err(ApiError::gateway_timeout(unusable.to_string()))
+            }
+            Unusable::Several | Unusable::NotAnObject => {
+                let error = ApiError::bad_request(unusable.to_string());
+                Err(error.with_code(unusable.label()))
             }
             _ => Err(ApiError::bad_gateway(unusable.to_string())),
         }
@@ -250,7 +261,9 @@ impl Handover {
         }
         match connector.order() {
             Order::InTurn => self.in_turn(request, prefiller, &object, supplies).await,
-            Order::AtOnce => self.at_once(request, prefiller, &object, supplies).await,
+            Order::AtOnce | Order::Held => {
+                self.at_once(request, prefiller, &object, supplies).await
+            }
         }
     }
 
@@ -274,13 +287,13 @@ impl Handover {
             true => deadline.keep(self.decoding_for_certain(request, told, deadline)).await?,
             false => deadline.keep(self.decoding(request, told)).await?,
         };
-        let counts = connector == Connector::Nixlv2 && leg.head().status == StatusCode::OK;
+        let counts = connector.counts_cached() && leg.head().status == StatusCode::OK;
         let cached = if counts { CachedTokens::of(&answer) } else { None };
         Ok(Answer { cached, ..Answer::plain(leg, "handed_over") })
     }
 
     /// Prefill and decode beside each other. Decode's answer counts once prefill has done its part:
-    /// it has said so, or decode has something to show.
+    /// it has said so, or decode has something to show where that proves it.
     async fn at_once<'a>(
         &'a self,
         request: &'a Request<'a>,
@@ -295,7 +308,7 @@ impl Handover {
         let mut prefill: Prefilling<'a> = Box::pin(self.prefill(request.head, prefiller, told));
         let told = connector.decode(object, &pair, b"")?;
         let mut decode = pin!(deadline.keep(self.decoding(request, told)));
-        let mut prefilled = false;
+        let (mut prefilled, mut held) = (false, None);
         loop {
             tokio::select! {
                 biased;
@@ -303,10 +316,18 @@ impl Handover {
                     // On failure decode is dropped here: it would wait for ever.
                     answered?;
                     prefilled = true;
+                    if let Some(leg) = held {
+                        return Ok(Answer::plain(leg, "handed_over"));
+                    }
                 }
-                leg = &mut decode => {
+                leg = &mut decode, if held.is_none() => {
+                    let leg = leg?;
+                    if !prefilled && connector.order() == Order::Held {
+                        held = Some(leg);
+                        continue;
+                    }
                     let prefill = (!prefilled).then_some(prefill);
-                    return Ok(Answer { prefill, ..Answer::plain(leg?, "handed_over") });
+                    return Ok(Answer { prefill, ..Answer::plain(leg, "handed_over") });
                 }
             }
         }
@@ -328,7 +349,7 @@ impl Handover {
         // Where decode waits beside it, it waits for the first attempt.
         let mut retries = match self.settings.connector.order() {
             Order::InTurn => self.settings.retries,
-            Order::AtOnce => 0,
+            Order::AtOnce | Order::Held => 0,
         };
         let answer = self.within(async {
             loop {
@@ -388,6 +409,7 @@ impl Handover {
             p2p_port: self.settings.p2p_port(prefiller),
             engine_id: String::new(),
             rank: None,
+            meeting: Meeting::default(),
         }
     }
 }

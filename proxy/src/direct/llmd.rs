@@ -5,8 +5,9 @@
 //! off, and says which by addresses, not by an InferencePool; plain HTTP is served unless
 //! `--secure-proxy` asks for TLS; where prefill fails, the engine computes the prompt, unless
 //! `--prefill-fallback=false`; an encoder that fails costs no request, its items are encoded where
-//! the prompt is computed; of chats only those are decoded in chunks that bear it; MoRI-IO is not
-//! supported; what the environment says wins over what the configuration does.
+//! the prompt is computed; of chats only those are decoded in chunks that bear it; names of
+//! MoRI-IO's pods may be unknown at start; where prefill fails beside decode, the engine computes the
+//! prompt; what the environment says wins over what the configuration does.
 //!
 //! Source: `pkg/sidecar/proxy/options.go` of llm-d's router.
 
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// Longest pause between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for prefill.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Flags, and variables of the environment, of llm-d's sidecar alone.
 #[derive(Args, Clone, Debug, Default)]
@@ -38,15 +41,13 @@ pub(crate) struct LlmdArgs {
 }
 
 /// Flags without which it would be another proxy, and what to write instead.
-const REFUSED: [(&str, &str); 5] = [
-    ("moriio-write-mode", NO_MORIIO),
-    ("moriio-parallel-dispatch", NO_MORIIO),
+const REFUSED: [(&str, &str); 3] = [
     ("tls-min-version", OWN_TLS),
     ("tls-cipher-suites", OWN_TLS),
     ("metrics-cert-dir", "metrics go over plain HTTP, to metrics-host alone"),
 ];
 /// Flags that mean nothing here, what they are told as, and why.
-const UNUSED: [(&str, &str, &str); 21] = [
+const UNUSED: [(&str, &str, &str); 10] = [
     ("inference-pool", "inference-pool", OWN_RULES),
     ("pool-group", "pool-group", OWN_RULES),
     (
@@ -61,22 +62,10 @@ const UNUSED: [(&str, &str, &str); 21] = [
     ("zap-log-level", "zap-*", OWN_LOG),
     ("zap-stacktrace-level", "zap-*", OWN_LOG),
     ("zap-time-encoding", "zap-*", OWN_LOG),
-    ("moriio-decode-notify-port", "moriio-*", NO_MORIIO),
-    ("moriio-decode-handshake-port", "moriio-*", NO_MORIIO),
-    ("moriio-prefill-notify-port", "moriio-*", NO_MORIIO),
-    ("moriio-prefill-handshake-port", "moriio-*", NO_MORIIO),
-    ("moriio-parallel-decode-wait-timeout", "moriio-*", NO_MORIIO),
-    ("moriio-local-pod-ip", "moriio-*", NO_MORIIO),
-    ("moriio-tp-size", "moriio-*", NO_MORIIO),
-    ("moriio-dp-size", "moriio-*", NO_MORIIO),
-    ("moriio-dp-size-local", "moriio-*", NO_MORIIO),
-    ("moriio-remote-hosts", "moriio-*", NO_MORIIO),
-    ("moriio-decode-hosts", "moriio-*", NO_MORIIO),
 ];
 const OWN_RULES: &str = "prefill-allow says where prompts may be sent to be computed";
 const OWN_LOG: &str = "--log-level and --log-format say what is logged";
 const OWN_TLS: &str = "TLS 1.2 and 1.3 are served, with suites that are forward secret";
-const NO_MORIIO: &str = "MoRI-IO is not supported";
 
 /// Those of [`REFUSED`] and [`UNUSED`] that ask for something.
 #[derive(Clone, Debug, Default)]
@@ -140,7 +129,7 @@ impl LlmdArgs {
 }
 
 /// A boolean as Go reads it.
-fn boolean(text: &str) -> Result<bool, String> {
+pub(crate) fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -150,6 +139,15 @@ fn boolean(text: &str) -> Result<bool, String> {
 
 /// A pause as Go writes it: `200ms`, `1.5s`; up to a minute.
 pub(crate) fn backoff(text: &str) -> Result<Duration, String> {
+    duration(text, BACKOFF_MAX)
+}
+
+/// A wait as Go writes it, up to an hour.
+pub(crate) fn wait(text: &str) -> Result<Duration, String> {
+    duration(text, WAIT_MAX)
+}
+
+fn duration(text: &str, max: Duration) -> Result<Duration, String> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(number_end);
     let second = match unit {
@@ -160,8 +158,8 @@ pub(crate) fn backoff(text: &str) -> Result<Duration, String> {
         _ => return Err(format!("{text:?} has none of the units ms, s and m")),
     };
     let seconds = number.parse::<f64>().map_err(|_| format!("{text:?} has no number"))? * second;
-    let pause = Duration::try_from_secs_f64(seconds).ok().filter(|pause| *pause <= BACKOFF_MAX);
-    pause.ok_or_else(|| format!("{text:?} is longer than {} s", BACKOFF_MAX.as_secs()))
+    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|it| *it <= max);
+    duration.ok_or_else(|| format!("{text:?} is longer than {} s", max.as_secs()))
 }
 
 #[cfg(test)]
@@ -185,7 +183,9 @@ mod tests {
     fn every_flag_of_llm_d_is_obeyed_told_or_refused_by_its_name() {
         use Flag::{Obeyed, Refused, Told};
         // The last flag of a line is the one in question.
-        let lines: [(&[&str], Flag); 48] = [
+        const WRITES: &str = "--moriio-write-mode=true";
+        const OWN: &str = "--moriio-local-pod-ip=10.0.0.1";
+        let lines: [(&[&str], Flag); 59] = [
             (&["--port=8000"], Obeyed),
             (&["--model-server-port=8200"], Obeyed),
             (&["--vllm-port=8200"], Obeyed),
@@ -225,12 +225,23 @@ mod tests {
             (&["--moriio-parallel-decode-wait-timeout=30s"], Told),
             (&["--moriio-local-pod-ip=10.0.0.1"], Told),
             (&["--moriio-tp-size=2"], Told),
-            (&["--moriio-dp-size=2"], Told),
+            (&["--moriio-dp-size=2"], Obeyed),
             (&["--moriio-dp-size-local=2"], Told),
-            (&["--moriio-remote-hosts=a,b"], Told),
-            (&["--moriio-decode-hosts=a,b"], Told),
-            (&["--moriio-write-mode=true"], Refused),
+            (&["--moriio-remote-hosts=a"], Told),
+            (&["--moriio-decode-hosts=a"], Told),
             (&["--moriio-parallel-dispatch=true"], Refused),
+            (&["--moriio-remote-hosts=a,b"], Refused),
+            (&["--kv-connector=moriio"], Obeyed),
+            (&[OWN, WRITES], Obeyed),
+            (&[WRITES, OWN], Obeyed),
+            (&[WRITES, OWN, "--moriio-parallel-dispatch=true"], Obeyed),
+            (&[WRITES, OWN, "--moriio-decode-notify-port=6301"], Obeyed),
+            (&[WRITES, OWN, "--moriio-decode-handshake-port=6301"], Obeyed),
+            (&[WRITES, OWN, "--moriio-prefill-notify-port=6301"], Obeyed),
+            (&[WRITES, OWN, "--moriio-prefill-handshake-port=6301"], Obeyed),
+            (&[WRITES, OWN, "--moriio-tp-size=2"], Obeyed),
+            (&[WRITES, OWN, "--moriio-dp-size=4", "--moriio-dp-size-local=2"], Obeyed),
+            (&[WRITES, OWN, "--moriio-decode-hosts=a"], Obeyed),
             (&["--tls-min-version=VersionTLS13"], Refused),
             (&["--tls-cipher-suites=TLS_AES_128_GCM_SHA256"], Refused),
             (&["--metrics-cert-dir=/certs"], Refused),
@@ -313,7 +324,7 @@ mod tests {
             "--max-idle-conns-per-host=300",
             "--tracing",
             "--zap-log-level=debug",
-            "--moriio-dp-size=2",
+            "--moriio-tp-size=2",
             "--enable-tls=encoder",
             "--tls-insecure-skip-verify=encoder",
         ];
@@ -325,7 +336,7 @@ mod tests {
             "max-idle-conns-per-host",
             "tracing",
             "zap-*",
-            "moriio-*",
+            "moriio-tp-size",
             "enable-tls",
             "secure-serving",
         ];
@@ -336,10 +347,10 @@ mod tests {
 
     #[test]
     fn what_would_be_another_proxy_is_refused() {
-        let flags = ["--tls-min-version=VersionTLS13", "--moriio-write-mode"];
+        let flags = ["--tls-min-version=VersionTLS13", "--metrics-cert-dir=/certs"];
         let faults = settings(&flags).expect_err("neither can be");
         assert!(faults.contains("tls-min-version: TLS 1.2 and 1.3 are served"), "{faults}");
-        assert!(faults.contains("moriio-write-mode: MoRI-IO is not supported"), "{faults}");
+        assert!(faults.contains("metrics-cert-dir: metrics go over plain HTTP"), "{faults}");
     }
 
     #[test]
@@ -349,6 +360,8 @@ mod tests {
             (ms("200ms"), ms("1.5s"), ms("1m"), ms("0")),
             (Ok(200), Ok(1500), Ok(60_000), Ok(0))
         );
+        assert_eq!(wait("60m"), Ok(WAIT_MAX));
+        assert!(wait("61m").is_err());
         for text in ["", "5", "ms", "-1s", "1h", "2m", "1.2.3s"] {
             assert!(backoff(text).is_err(), "{text}");
         }

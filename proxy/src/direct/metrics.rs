@@ -1,5 +1,6 @@
 //! Metrics of the proxy beside an engine; all names stand here.
 
+use super::names::LookupCounts;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -53,11 +54,15 @@ pub(crate) struct Metrics {
     pub decoded_whole: Family<Cause, Counter>,
     pub cut: Counter,
     pub headers_unused: Family<Header, Counter>,
+    /// Of the names of MoRI-IO's pods.
+    pub lookups: LookupCounts,
 }
 
 impl Metrics {
     /// Registers all of them.
     pub(crate) fn register(registry: &mut Registry, connector: String) -> Self {
+        let lookups = LookupCounts::default();
+        register_lookups(registry, &lookups);
         let labels = [("connector".into(), connector.into())].into_iter();
         let registry = registry.sub_registry_with_prefix("stator_direct");
         let registry = registry.sub_registry_with_labels(labels);
@@ -75,6 +80,7 @@ impl Metrics {
             decoded_whole: Family::default(),
             cut: Counter::default(),
             headers_unused: Family::default(),
+            lookups,
         };
         registry.register("requests", "Requests answered", metrics.requests.clone());
         let running = metrics.requests_running.clone();
@@ -122,5 +128,20 @@ impl Metrics {
             registry.register(name, help, counter.clone());
         }
         metrics
+    }
+}
+
+/// Registers what llm-d's sidecar counts too, by its names.
+///
+/// Source: `pkg/sidecar/proxy/dns_metrics.go` of llm-d's router.
+fn register_lookups(registry: &mut Registry, lookups: &LookupCounts) {
+    let registry = registry.sub_registry_with_prefix("moriio_dns");
+    let counts = [
+        ("reresolve", "Names of MoRI-IO's pods that were looked up", &lookups.found),
+        ("ip_changed", "Those that had got another address", &lookups.changed),
+        ("lookup_failures", "Those that could not be looked up", &lookups.failed),
+    ];
+    for (name, help, counter) in counts {
+        registry.register(name, help, counter.clone());
     }
 }

@@ -26,6 +26,11 @@ pub(crate) mod headers;
 mod llmd;
 mod media;
 mod metrics;
+mod moriio;
+mod moriio_args;
+#[cfg(test)]
+mod moriio_pair_tests;
+mod names;
 pub(crate) mod object;
 #[cfg(test)]
 mod pair_tests;
@@ -98,6 +103,7 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
         tracing::info!("served on every address of this machine; http-host names one");
     }
     let direct = Arc::new(Direct::new(settings, &ports, metrics, readiness.clone()));
+    direct.handover.meet().await;
     // Connections wait in the kernel until they are accepted, so that it is ready now.
     readiness.set(true);
     for (rank, listener) in listeners.into_iter().enumerate() {

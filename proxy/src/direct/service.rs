@@ -9,6 +9,7 @@ use super::encode::Encoders;
 use super::handover::{Answer, Handover, Request};
 use super::headers::{self, ENCODERS, Routing, SOURCE};
 use super::metrics::{Header, Metrics, Outcome};
+use super::names::{Names, System};
 use super::relay::Relay;
 use super::route::Api;
 use super::screen::{Refusal, screen};
@@ -78,6 +79,7 @@ impl Direct {
             encoders,
             settings: prefill,
             ranks: KnownRanks::default(),
+            names: Names::new(System, settings.prefill.moriio.names, metrics.lookups.clone()),
             metrics: metrics.clone(),
         };
         Self { settings, handover, ranks, metrics, readiness, running: watch::Sender::new(0) }
@@ -196,6 +198,7 @@ impl Direct {
         let help = match api {
             Some(api) => {
                 let prefiller = self.prefiller(routing.prefillers)?;
+                self.check_alone(prefiller.as_ref())?;
                 let help = Help { api, prefiller, encoders, source };
                 (!help.is_empty() || self.chunks_requests(exchange)).then(|| Box::new(help))
             }
@@ -238,6 +241,17 @@ impl Direct {
         let message = format!("prefill target {chosen} is not allowed by prefill-allow");
         Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message)
             .with_code("prefill_target_forbidden"))
+    }
+
+    /// Refuses a request that its engine would answer wrongly by itself.
+    fn check_alone(&self, prefiller: Option<&Target>) -> Result<(), ApiError> {
+        if prefiller.is_some() || !self.handover.settings.connector.answers_wrongly_alone() {
+            return Ok(());
+        }
+        let message = "an engine that reads over MoRI-IO computes no prompt, and none that does is \
+                       named in x-prefiller-host-port";
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        Err(ApiError::new(unavailable, "server_error", message).with_code("needs_prefill"))
     }
 
     /// The engines that may encode media, and the one that KV may be pulled from. Those that may
