@@ -7,12 +7,13 @@ use crate::table::{self, At, BUCKET_BYTES, Located, Table};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A shard that is fuller than this many 32nds grows, a large one to 5/4 of its size: it is 0.72 to
-/// 0.91 full then, and a block takes 19.8 bytes on average. Growing less would copy blocks more often.
+/// 0.91 full then, and a block takes 19.8 bytes on average. Growing less would copy blocks more
+/// often.
 const MAX_LOAD_32NDS: usize = 29;
-/// Shards below this many buckets, 32 MiB all together, double: there is little to save, and blocks
+/// Shards below this many buckets, 64 MiB all together, double: there is little to save, and blocks
 /// are copied half as often. At this many, they spread over the sizes from it to 5/4 of it, so that
 /// they do not all grow at once and the average holds at any time.
-const SPREAD: usize = 2048;
+const SPREAD: usize = 4096;
 /// Buckets among which the oldest block goes when there is no room.
 const WINDOW: usize = 8;
 
