@@ -1,4 +1,7 @@
 //! Snapshots: all blocks of a worker at once, in parts, with room made ahead.
+//!
+//! A new replica gets one of each worker after the other. Once some have come, room is made for
+//! more of them together.
 
 use crate::elements::{Code, Op};
 use crate::index::Index;
@@ -18,7 +21,8 @@ impl Index {
     /// Replaces all that is known of a worker's blocks, reported and predicted: readers see the
     /// old state or the new one. The worker's state is known from here on.
     ///
-    /// Where the iterator tells how many blocks come at least, room for them is made ahead.
+    /// Where the iterator tells how many blocks come at least, room for them is made ahead; where
+    /// many of the workers hold something and others nothing yet, for theirs too.
     pub fn replace(
         &self,
         worker: WorkerRank,
@@ -42,7 +46,12 @@ impl Index {
             // Others may hold the same blocks, or the worker itself held them: the first part
             // tells how many have a place already.
             let new = self.distinct().saturating_sub(before).min(PART);
-            self.make_room(changes.size_hint().0 / PART * new);
+            let left = changes.size_hint().0;
+            let part = |blocks: usize| blocks.saturating_mul(new) / PART;
+            self.make_room(
+                part(left),
+                part(left.saturating_add(PART).saturating_mul(self.coming(worker))),
+            );
         }
         while changes.peek().is_some() {
             self.write_part(slot, &mut changes);
@@ -61,16 +70,33 @@ impl Index {
         self.lanes.iter().map(|lane| lane.lock().blocks()).sum()
     }
 
+    /// How many snapshots of other workers may come next: of those that hold nothing, up to
+    /// one and a half times as many as hold something.
+    fn coming(&self, worker: WorkerRank) -> usize {
+        let slots: Vec<u32> = self.tenancy.read().others(worker).map(|life| life.slot).collect();
+        let mut held = vec![0; slots.len()];
+        for lane in &self.lanes {
+            let lane = lane.lock();
+            held.iter_mut().zip(&slots).for_each(|(held, &slot)| *held += lane.held(slot));
+        }
+        let waiting = held.iter().filter(|&&held| held == 0).count();
+        waiting.min((held.len() - waiting) * 3 / 2)
+    }
+
     /// Makes room for so many more blocks or, where memory does not allow it, for an even share
-    /// of them in every shard.
-    fn make_room(&self, blocks: usize) {
+    /// of them in every shard. Shards that grow for them get room for `others` too, which may come
+    /// next, while half of all memory is enough.
+    fn make_room(&self, blocks: usize, others: usize) {
         let bytes = self.shared.table_bytes.load(Relaxed);
-        let fitting = self.shared.max_table_bytes.saturating_sub(bytes) / BLOCK_BYTES;
-        let each = blocks.min(fitting) / self.shared.layout.shards();
+        let fitting = |max: usize| max.saturating_sub(bytes) / BLOCK_BYTES;
+        let (all, half) = (self.shared.max_table_bytes, self.shared.max_table_bytes / 2);
+        let shards = self.shared.layout.shards();
+        let each = blocks.min(fitting(all)) / shards;
+        let others = others.min(fitting(half).saturating_sub(blocks)) / shards;
         for lane in &self.lanes {
             // A hold for each shard: a copy takes long enough.
             (0..self.shared.layout.shards_per_lane())
-                .for_each(|shard| lane.lock().reserve(&self.shared, shard, each));
+                .for_each(|shard| lane.lock().reserve(&self.shared, shard, (each, others)));
         }
     }
 }

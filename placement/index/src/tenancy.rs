@@ -71,6 +71,11 @@ impl Tenancy {
         self.lives.values().copied()
     }
 
+    /// Those of all workers but one.
+    pub(crate) fn others(&self, than: WorkerRank) -> impl Iterator<Item = Life> {
+        self.lives.iter().filter(move |(worker, _)| **worker != than).map(|(_, life)| *life)
+    }
+
     /// Makes `life` the worker's present one.
     pub(crate) fn enter(&mut self, worker: WorkerRank, life: Life) {
         self.lives.insert(worker, life);

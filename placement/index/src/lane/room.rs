@@ -61,19 +61,28 @@ impl Lane {
     }
 
     /// Makes room in a shard for so many blocks more, if memory allows it, so that they are not
-    /// copied again and again while they come.
-    pub(crate) fn reserve(&mut self, shared: &Shared, shard: usize, more: usize) {
+    /// copied again and again while they come. If it grows for them there will be room for
+    /// `others` too, which may never come, but for no more than one and a half times as many as the former.
+    pub(crate) fn reserve(
+        &mut self,
+        shared: &Shared,
+        shard: usize,
+        (more, others): (usize, usize),
+    ) {
         let Shard { table, used, full, .. } = &self.shards[shard];
         // What comes is spread by chance: hardly a shard gets four deviations more than its share.
-        let most = used + more + 4 * more.isqrt();
-        if most <= *full {
+        let most = |blocks: usize| blocks + 4 * blocks.isqrt();
+        let needed = used + most(more);
+        if needed <= *full {
             return;
         }
+        let others = others.min((used + more) * 3 / 2);
         let fitting = |blocks: usize| (blocks * 32).div_ceil(MAX_LOAD_32NDS * table::capacity(1));
-        let (number, least) = (self.first + shard, fitting(used + more));
+        let (number, least) = (self.first + shard, fitting(used + more + others));
         // Spread over the sizes up to 5/4 of the least, as those are that grew by themselves.
         let spread = least + least * (number % 32) / 128;
-        let buckets = spread.max(fitting(most)).max(larger(shared, table.len(), number));
+        let buckets =
+            spread.max(fitting(needed + most(others))).max(larger(shared, table.len(), number));
         let buckets = buckets.next_multiple_of(2);
         self.grow(shared, shard, buckets);
     }
@@ -165,18 +174,19 @@ mod tests {
     use stator_protos::Generation;
     use stator_protos::hash::SequenceHash;
     use stator_protos::kv_event::Medium;
+    use std::ops::Range;
 
     const LIFE: Generation = Generation(1);
 
-    fn index(max_bytes: usize) -> Index {
+    fn index(max_bytes: usize, workers: u64) -> Index {
         let index = Index::new(Settings { max_bytes, ..Settings::default() });
-        (0..2).for_each(|number| _ = index.insert(worker(number), LIFE));
+        (0..workers).for_each(|number| _ = index.insert(worker(number), LIFE));
         index
     }
 
-    fn replace(index: &Index, of: u64, blocks: u64) {
+    fn replace(index: &Index, of: u64, numbers: Range<u64>) {
         let block = |number: u64| SequenceHash(number.wrapping_mul(0xd134_2543_de82_ef95));
-        let blocks = (0..blocks).map(|number| (block(number), Medium::Device));
+        let blocks = numbers.map(|number| (block(number), Medium::Device));
         assert_eq!(index.replace(worker(of), LIFE, blocks), Applied::Yes);
     }
 
@@ -199,10 +209,10 @@ mod tests {
                 index.apply(worker(0), LIFE, &stored(part, None, Medium::Device));
             }
         };
-        let roomy = index(1 << 30);
+        let roomy = index(1 << 30, 1);
         store(&roomy, 300_000);
         assert!(growths(&roomy).iter().all(|growths| (4..=6).contains(growths)));
-        let short = index(4 << 20);
+        let short = index(4 << 20, 1);
         store(&short, 400_000);
         let (least, most) = (used(&short).into_iter().min(), used(&short).into_iter().max());
         assert!(
@@ -213,20 +223,48 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_given_room_at_once_and_known_blocks_none() {
-        let index = index(1 << 30);
-        replace(&index, 0, 300_000);
+        let index = index(1 << 30, 2);
+        replace(&index, 1, 0..1);
+        replace(&index, 0, 0..300_000);
         assert_eq!(growths(&index), vec![1; 256]);
         let stats = index.stats();
         assert!(stats.bytes < stats.blocks * 22, "{stats:?}");
-        replace(&index, 0, 300_000);
-        replace(&index, 1, 300_000);
+        replace(&index, 0, 0..300_000);
+        replace(&index, 1, 0..300_000);
         assert_eq!(growths(&index), vec![1; 256]);
     }
 
     #[test]
+    fn snapshots_that_come_next_are_given_room_ahead() {
+        let index = index(1 << 30, 8);
+        (0..8).for_each(|of| replace(&index, of, of * 90_000..(of + 1) * 90_000));
+        // For one snapshot, for three, and for all, which is short by chance in few shards.
+        let growths = growths(&index);
+        assert!(growths.iter().sum::<u32>() < 256 * 13 / 4, "{growths:?}");
+        let stats = index.stats();
+        assert!(stats.bytes < stats.blocks * 22, "{stats:?}");
+    }
+
+    #[test]
+    fn few_snapshots_are_expected_before_any_came() {
+        let filled = |max_bytes| {
+            let index = index(max_bytes, 64);
+            replace(&index, 0, 0..150_000);
+            let stats = index.stats();
+            assert!(stats.bytes < stats.blocks * 22, "nothing says that any come: {stats:?}");
+            replace(&index, 1, 150_000..300_000);
+            index.stats()
+        };
+        let stats = filled(1 << 30);
+        assert!(stats.bytes > stats.blocks * 26 && stats.bytes < stats.blocks * 33, "{stats:?}");
+        let stats = filled(12 << 20);
+        assert!(stats.bytes < stats.blocks * 22, "memory is short: {stats:?}");
+    }
+
+    #[test]
     fn a_snapshot_beyond_the_bound_fills_all_shards_alike() {
-        let index = index(4 << 20);
-        replace(&index, 0, 400_000);
+        let index = index(4 << 20, 2);
+        replace(&index, 0, 0..400_000);
         let stats = index.stats();
         assert!(stats.bytes <= 4 << 20, "{stats:?}");
         assert_eq!(stats.blocks as u64 + stats.dropped, 400_000);
