@@ -72,6 +72,10 @@ impl Subject for Ours {
         depths
     }
 
+    fn own_bytes(&self) -> usize {
+        self.0.stats().bytes
+    }
+
     fn lane(&self, epoch: Instant, events: &[usize]) -> OurLane {
         let index = Arc::clone(&self.0);
         let (sender, receiver) = mpsc::channel::<(WorkerRank, KvEvent)>();

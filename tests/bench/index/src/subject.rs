@@ -39,6 +39,12 @@ pub trait Subject: Sync + Sized {
     /// What a lookup found, by worker, without those that hold nothing.
     fn depths(found: &Self::Found, buffers: &Self::Buffers) -> Vec<Depth>;
 
+    /// Bytes that it has from the system itself, which an allocator that counts does not see, as
+    /// it tells; its heap may be among them.
+    fn own_bytes(&self) -> usize {
+        0
+    }
+
     /// Opens the one thread that applies events, in the order in which they are sent.
     /// `events` says how many will be sent for each worker; times count from `epoch`.
     fn lane(&self, epoch: Instant, events: &[usize]) -> Self::Lane<'_>;

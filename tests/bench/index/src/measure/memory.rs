@@ -21,7 +21,8 @@ pub fn fill<S: Subject>(make: impl FnOnce() -> S, corpus: &Corpus, values: &mut 
         changes().for_each(|change| lane.send(S::event(&change)));
         lane.finish();
     }
-    let live = (live_bytes() - live_before) as f64;
+    // Tables on the heap are in both: the larger is nearer to the truth.
+    let live = (live_bytes() - live_before).max(subject.own_bytes() as isize) as f64;
     let resident = resident_bytes() - resident_before;
     drop(subject);
     let (held, distinct) = blocks_at_the_end(corpus);
