@@ -22,7 +22,7 @@ impl Index {
     /// old state or the new one. The worker's state is known from here on.
     ///
     /// Where the iterator tells how many blocks come at least, room for them is made ahead; where
-    /// many of the workers hold something and others nothing yet, for theirs too.
+    /// the states of others are unknown, for some of theirs too.
     pub fn replace(
         &self,
         worker: WorkerRank,
@@ -70,17 +70,15 @@ impl Index {
         self.lanes.iter().map(|lane| lane.lock().blocks()).sum()
     }
 
-    /// How many snapshots of other workers may come next: of those that hold nothing, up to
-    /// one and a half times as many as hold something.
+    /// How many snapshots of other workers may come next: of those whose state is unknown, up to
+    /// one and a half times as many as are known.
     fn coming(&self, worker: WorkerRank) -> usize {
-        let slots: Vec<u32> = self.tenancy.read().others(worker).map(|life| life.slot).collect();
-        let mut held = vec![0; slots.len()];
-        for lane in &self.lanes {
-            let lane = lane.lock();
-            held.iter_mut().zip(&slots).for_each(|(held, &slot)| *held += lane.held(slot));
+        let tenancy = self.tenancy.read();
+        let (mut known, mut unknown) = (0, 0);
+        for life in tenancy.others(worker) {
+            *if life.known { &mut known } else { &mut unknown } += 1;
         }
-        let waiting = held.iter().filter(|&&held| held == 0).count();
-        waiting.min((held.len() - waiting) * 3 / 2)
+        unknown.min(known * 3 / 2)
     }
 
     /// Makes room for so many more blocks or, where memory does not allow it, for an even share

@@ -184,6 +184,13 @@ mod tests {
         index
     }
 
+    /// One that waits for the snapshots of all workers.
+    fn waiting(max_bytes: usize, workers: u64) -> Index {
+        let index = index(max_bytes, workers);
+        (0..workers).for_each(|number| index.unknown(worker(number)));
+        index
+    }
+
     fn replace(index: &Index, of: u64, numbers: Range<u64>) {
         let block = |number: u64| SequenceHash(number.wrapping_mul(0xd134_2543_de82_ef95));
         let blocks = numbers.map(|number| (block(number), Medium::Device));
@@ -224,7 +231,6 @@ mod tests {
     #[test]
     fn a_snapshot_is_given_room_at_once_and_known_blocks_none() {
         let index = index(1 << 30, 2);
-        replace(&index, 1, 0..1);
         replace(&index, 0, 0..300_000);
         assert_eq!(growths(&index), vec![1; 256]);
         let stats = index.stats();
@@ -236,7 +242,7 @@ mod tests {
 
     #[test]
     fn snapshots_that_come_next_are_given_room_ahead() {
-        let index = index(1 << 30, 8);
+        let index = waiting(1 << 30, 8);
         (0..8).for_each(|of| replace(&index, of, of * 90_000..(of + 1) * 90_000));
         // For one snapshot, for three, and for all, which is short by chance in few shards.
         let growths = growths(&index);
@@ -248,7 +254,7 @@ mod tests {
     #[test]
     fn few_snapshots_are_expected_before_any_came() {
         let filled = |max_bytes| {
-            let index = index(max_bytes, 64);
+            let index = waiting(max_bytes, 64);
             replace(&index, 0, 0..150_000);
             let stats = index.stats();
             assert!(stats.bytes < stats.blocks * 22, "nothing says that any come: {stats:?}");
@@ -259,6 +265,16 @@ mod tests {
         assert!(stats.bytes > stats.blocks * 26 && stats.bytes < stats.blocks * 33, "{stats:?}");
         let stats = filled(12 << 20);
         assert!(stats.bytes < stats.blocks * 22, "memory is short: {stats:?}");
+    }
+
+    #[test]
+    fn workers_that_are_known_to_hold_nothing_are_given_no_room() {
+        let index = waiting(1 << 30, 64);
+        (2..64).for_each(|of| replace(&index, of, 0..0));
+        replace(&index, 0, 0..150_000);
+        replace(&index, 1, 150_000..300_000);
+        let stats = index.stats();
+        assert!(stats.bytes < stats.blocks * 22, "{stats:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use stator_kv_index::{Applied, Index, Overlaps, Settings};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 use stator_protos::{Generation, WorkerId, WorkerRank};
+use std::ops::Range;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -98,6 +99,10 @@ impl Restore for Ours {
     fn state(_: u32, chains: &[Chain<'_>]) -> Self::State {
         let blocks = chains.iter().flat_map(|chain| chain.sequence);
         blocks.map(|&hash| (SequenceHash(hash), Medium::Device)).collect()
+    }
+
+    fn expect(&self, workers: Range<u32>) {
+        workers.for_each(|worker| self.0.unknown(worker_rank(worker)));
     }
 
     fn restore(&self, worker: u32, state: Self::State) {

@@ -1,6 +1,7 @@
 //! What is measured: an index, behind the few calls that every measurement needs.
 
 use crate::corpus::{Chain, Change, Corpus};
+use std::ops::Range;
 use std::time::Instant;
 
 /// Depth of a match: a worker and how many leading blocks of a prompt it holds.
@@ -57,6 +58,9 @@ pub trait Restore: Subject {
 
     /// The state of a worker that holds `chains`.
     fn state(worker: u32, chains: &[Chain<'_>]) -> Self::State;
+
+    /// Tells that the states of these workers are to come, where it is told so.
+    fn expect(&self, _: Range<u32>) {}
 
     /// Takes a worker's state, and returns when it is visible.
     fn restore(&self, worker: u32, state: Self::State);

@@ -29,6 +29,7 @@ fn restore_all<S: Restore>(workers: u32, chains: usize) -> f64 {
         removed: Vec::new(),
     });
     let states: Vec<_> = (0..workers).map(|worker| (worker, state::<S>(worker, chains))).collect();
+    subject.expect(0..workers);
     let start = Instant::now();
     for (worker, state) in states {
         subject.restore(worker, state);
