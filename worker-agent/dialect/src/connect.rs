@@ -1,7 +1,7 @@
 //! From options to a dialect.
 
 use crate::http::Client;
-use crate::{Dialect, openai, sglang, trtllm, vllm};
+use crate::{Dialect, Fault, openai, sglang, trtllm, vllm};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -59,6 +59,27 @@ pub struct Connector {
     /// Where decoding engines find this one, as the connector wants it: a vLLM's Mooncake
     /// bootstrap server, `http://host:8998`. `None` where it is at its usual place.
     pub bootstrap: Option<String>,
+}
+
+impl Connector {
+    /// The connector of an engine with `own`, where it goes on from prompts of one that names
+    /// `theirs`.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Unsupported`] says why it does not.
+    pub(crate) fn decodes_after<'a>(
+        own: Option<&'a Self>,
+        theirs: &str,
+    ) -> Result<&'a Self, Fault> {
+        let why = match own {
+            None => "this engine has no connector".into(),
+            Some(own) if !own.role.decodes() => "this engine only computes prompts".into(),
+            Some(own) if own.name != theirs => format!("{theirs} there, {} here", own.name),
+            Some(own) => return Ok(own),
+        };
+        Err(Fault::Unsupported(why))
+    }
 }
 
 /// What an engine does of a request that two share.
@@ -151,6 +172,20 @@ mod tests {
             assert_eq!(check(url, None), Err(OptionsError::Url { url: url.into() }), "{url}");
         }
         assert_eq!(check("http://h:1", Some("a\nb")), Err(OptionsError::ApiKey));
+    }
+
+    #[test]
+    fn who_decodes_has_the_connector_of_who_prefilled() {
+        let own = |role| Connector { name: "one".into(), role, bootstrap: None };
+        let check = |own: Option<&Connector>, theirs: &str| {
+            Connector::decodes_after(own, theirs).map(drop).map_err(|fault| fault.to_string())
+        };
+        assert_eq!(check(Some(&own(Role::Decode)), "one"), Ok(()));
+        assert_eq!(check(Some(&own(Role::Both)), "one"), Ok(()));
+        assert_eq!(check(Some(&own(Role::Both)), "two"), Err("two there, one here".into()));
+        let prefills = check(Some(&own(Role::Prefill)), "one");
+        assert_eq!(prefills, Err("this engine only computes prompts".into()));
+        assert_eq!(check(None, "one"), Err("this engine has no connector".into()));
     }
 
     #[test]

@@ -64,12 +64,7 @@ pub(super) fn pair(
 ) -> Result<Manner, Fault> {
     let theirs: Advert = serde_json::from_str(prefill.get())
         .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
-    let own = own.filter(|own| own.role.decodes());
-    let own = own.ok_or_else(|| Fault::Unsupported("this engine does not decode".into()))?;
-    if own.name != theirs.connector {
-        let (own, theirs) = (&own.name, &theirs.connector);
-        return Err(Fault::Unsupported(format!("backends: {theirs} there, {own} here")));
-    }
+    Connector::decodes_after(own, &theirs.connector)?;
     if rank >= theirs.dp_size {
         let ranks = theirs.dp_size;
         return Err(Fault::Unsupported(format!("rank {rank} of a prefill engine of {ranks}")));

@@ -19,7 +19,7 @@
 
 use super::{Learnt, kept, moriio};
 use crate::json;
-use crate::{Fault, First, Hand, Manner};
+use crate::{Connector, Fault, First, Hand, Manner};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -92,15 +92,7 @@ pub(super) fn pair(
 ) -> Result<Manner, Fault> {
     let theirs: Advert = serde_json::from_str(prefill.get())
         .map_err(|error| Fault::Unsupported(format!("the prefill's handover: {error}")))?;
-    let own = learnt.connector.as_ref();
-    let own = own.ok_or_else(|| Fault::Unsupported("this engine has no connector".into()))?;
-    if !own.role.decodes() {
-        return Err(Fault::Unsupported("this engine only computes prompts".into()));
-    }
-    if own.name != theirs.connector {
-        let (own, theirs) = (&own.name, &theirs.connector);
-        return Err(Fault::Unsupported(format!("connectors: {theirs} there, {own} here")));
-    }
+    let own = Connector::decodes_after(learnt.connector.as_ref(), &theirs.connector)?;
     if let Some(version) = learnt.version.as_ref().filter(|own| **own != theirs.version) {
         let theirs = &theirs.version;
         return Err(Fault::Unsupported(format!("versions: vllm {theirs} there, {version} here")));

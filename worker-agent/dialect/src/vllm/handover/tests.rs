@@ -1,6 +1,6 @@
 use super::*;
 use crate::testkit::raw;
-use crate::{Connector, Role};
+use crate::Role;
 use serde_json::{Value, json};
 
 fn connector(name: &str, role: Role) -> Connector {
