@@ -1,6 +1,6 @@
 use super::*;
-use crate::testkit::raw;
 use crate::Role;
+use crate::testkit::raw;
 use serde_json::{Value, json};
 
 fn connector(name: &str, role: Role) -> Connector {
