@@ -21,8 +21,6 @@ pub(crate) const BUCKET_BYTES: usize = 64;
 pub(crate) const MAX_PROBES: usize = 64;
 /// A count that went so far is not counted down again.
 const MAX_PASSED: u8 = 15;
-/// How many buckets ahead copying fetches.
-const COPY_AHEAD: usize = 16;
 /// Pairs that are tried at a stride, before those that follow the last of them one by one.
 const STRIDES: usize = 8;
 
@@ -269,10 +267,7 @@ pub(crate) fn copy(
     // Used cells of each bucket: a bucket is filled from the first cell on.
     let mut used = vec![0u8; larger.len()];
     let mut others = Vec::new();
-    for (number, bucket) in table.iter().enumerate() {
-        if let Some(ahead) = table.get(number + COPY_AHEAD) {
-            prefetch(ahead);
-        }
+    for bucket in table {
         for old in &bucket.cells {
             let (key, value) = (old.key(), old.value());
             if value.is_free() {
