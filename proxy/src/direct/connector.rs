@@ -122,10 +122,9 @@ impl Connector {
     /// The order of its two requests.
     pub(crate) fn order(self) -> Order {
         match self {
-            Self::Nixlv2 | Self::SharedStorage | Self::Lmcache | Self::Offloading => Order::InTurn,
-            Self::Moriio | Self::MoriioWrite => Order::InTurn,
             Self::Sglang | Self::Mooncake => Order::AtOnce,
             Self::MoriioParallel => Order::Held,
+            _ => Order::InTurn,
         }
     }
 
@@ -183,10 +182,8 @@ impl Connector {
     ) -> Told {
         let edit = match self {
             Self::Sglang => rendezvous(request, pair),
-            Self::Mooncake | Self::Offloading => api.one_token(request),
-            Self::Nixlv2 | Self::Lmcache => api.one_token(request),
-            Self::Moriio | Self::MoriioWrite | Self::MoriioParallel => api.one_token(request),
             Self::SharedStorage => api.one_token(request).replace(THRESHOLD, "0"),
+            _ => api.one_token(request),
         };
         let parameters = match self {
             Self::Nixlv2 | Self::Moriio => json!({

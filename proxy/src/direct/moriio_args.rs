@@ -237,9 +237,9 @@ impl MoriioArgs {
 
     /// Each rank of a pod has ports of its own.
     fn check_ports(&self, faults: &mut Vec<String>) {
-        let Setup { prefill, decode, tensor_parallel, .. } = self.settings().setup;
-        let of_pod = self.settings().setup.ranks_behind();
-        let last = u32::from(of_pod) * u32::from(tensor_parallel) - 1;
+        let setup = self.settings().setup;
+        let Setup { prefill, decode, tensor_parallel, .. } = setup;
+        let last = u32::from(setup.ranks_behind()) * u32::from(tensor_parallel) - 1;
         for (flag, port) in [
             ("moriio-prefill-handshake-port", prefill.handshake),
             ("moriio-prefill-notify-port", prefill.notify),
