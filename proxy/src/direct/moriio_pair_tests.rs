@@ -123,6 +123,10 @@ async fn an_answer_that_was_held_is_dropped_where_prefill_fails() {
         let (mut prefill, mut decode) = (prefiller.asked().await, engine.asked().await);
         if decodes {
             decode.write("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"bogus\"").await;
+            // As above: it has been read, and is held, before prefill fails.
+            let mut other = proxy.post("/v1/embeddings", "", "{}").await;
+            engine.asked().await.answer(200, DONE).await;
+            check_done(&mut other).await;
         }
         prefill.answer(500, "{}").await;
         decode.closed().await;
