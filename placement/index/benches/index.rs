@@ -118,6 +118,7 @@ fn busy() -> Duration {
 
 fn maintain(index: &Index) {
     while index.maintain(1 << 16) {}
+    while index.join_page() {}
 }
 
 fn millions_per_s(blocks: u64, took: Duration) -> f64 {

@@ -22,12 +22,22 @@ pub(crate) struct Sweep {
 
 impl Index {
     /// Takes what former states of workers left behind out of up to about `cells` cells; true
-    /// while there is more to do. To be called now and then from one background thread; until
-    /// then, memory is not used again. No lock is held for long. Where the tables have grown, a call
-    /// may make a huge page of memory instead, which takes up to some milliseconds if the system has
-    /// to clear one first.
+    /// while there is more to do. To be called now and then from one background thread, until it
+    /// is done; until then, memory is not used again. No lock is held for long. The call that finds
+    /// nothing more to do also joins memory once, see [`Index::join`].
     pub fn maintain(&self, cells: usize) -> bool {
-        self.shared.arena.join() || self.sweep(cells)
+        let has_more = self.sweep(cells);
+        if !has_more {
+            self.join_page();
+        }
+        has_more
+    }
+
+    /// Makes a huge page of memory under the tables where they have grown, so that lookups find
+    /// their way sooner; false if there is nothing to do. Takes up to some milliseconds, during which
+    /// writers wait whose tables grow: to be called with time for them in between.
+    pub fn join_page(&self) -> bool {
+        self.shared.arena.join()
     }
 
     /// Takes what former states left out of up to about `cells` cells.
