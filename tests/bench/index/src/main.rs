@@ -195,11 +195,21 @@ fn timed<S: Subject>(trial: &Trial, corpus: &Corpus, values: &mut Values) {
         Measure::Visible => visible::paced(&subject, corpus, trial.rate, values),
         Measure::Loaded => {
             closed::fill(&subject, corpus, &mut Values::new());
+            upkeep(&subject, corpus, values);
             lookups::loaded(&subject, corpus, trial.rate, values);
         }
         _ => {
             closed::fill(&subject, corpus, values);
+            upkeep(&subject, corpus, values);
             lookups::quiet(&subject, corpus, values);
         }
     }
+}
+
+/// Has an index do what it leaves for the background, before lookups are timed.
+fn upkeep<S: Subject>(subject: &S, corpus: &Corpus, values: &mut Values) {
+    let start = machine::process_cpu();
+    subject.maintain();
+    let cpu = (machine::process_cpu() - start).as_nanos() as f64;
+    values.insert("upkeep CPU, ns/block".into(), cpu / corpus.changed_blocks() as f64);
 }

@@ -77,6 +77,11 @@ impl Subject for Ours {
         self.0.stats().bytes
     }
 
+    fn maintain(&self) {
+        while self.0.maintain(1 << 16) {}
+        while self.0.join_page() {}
+    }
+
     fn lane(&self, epoch: Instant, events: &[usize]) -> OurLane {
         let index = Arc::clone(&self.0);
         let (sender, receiver) = mpsc::channel::<(WorkerRank, KvEvent)>();

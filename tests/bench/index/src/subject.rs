@@ -15,7 +15,7 @@ pub trait Subject: Sync + Sized {
     /// A change, owned, as it would have come from a socket.
     type Event: Send;
     /// A prompt.
-    type Query;
+    type Query: Clone;
     /// Memory that a reader keeps between lookups.
     type Buffers: Default;
     /// What a lookup returns beside what it leaves in the buffers.
@@ -45,6 +45,9 @@ pub trait Subject: Sync + Sized {
     fn own_bytes(&self) -> usize {
         0
     }
+
+    /// Does what its owners have it do in the background, all of it.
+    fn maintain(&self) {}
 
     /// Opens the one thread that applies events, in the order in which they are sent.
     /// `events` says how many will be sent for each worker; times count from `epoch`.

@@ -1,6 +1,6 @@
 //! Lookups in a full index, quiet and with a writer on the other core.
 
-use super::{Values, enter_us, since};
+use super::{Values, enter_us, just_made, since};
 use crate::corpus::{Chain, Change, Corpus, continue_chain};
 use crate::random::{Random, mix};
 use crate::stats::mean;
@@ -24,8 +24,9 @@ pub fn quiet<S: Subject>(subject: &S, corpus: &Corpus, values: &mut Values) {
     }
     let (mut service_ns, mut depths, mut found) = (Vec::new(), Vec::new(), Vec::new());
     for query in &queries {
+        let query = just_made(query);
         let start = Instant::now();
-        let result = subject.lookup(query, &mut buffers);
+        let result = subject.lookup(&query, &mut buffers);
         service_ns.push(start.elapsed().as_nanos() as f64);
         let workers = S::depths(&result, &buffers);
         depths.push(workers.iter().map(|&(_, depth)| f64::from(depth)).fold(0.0, f64::max));
@@ -51,8 +52,9 @@ pub fn loaded<S: Subject>(subject: &S, corpus: &Corpus, rate: f64, values: &mut 
     let start_ns = since(epoch);
     let mut sent = 0usize;
     while due.peek().is_some() {
+        let query = just_made(&queries[next % queries.len()]);
         let before_ns = since(epoch);
-        black_box(subject.lookup(&queries[next % queries.len()], &mut buffers));
+        black_box(subject.lookup(&query, &mut buffers));
         let now_ns = since(epoch);
         service_ns.push((now_ns - before_ns) as f64);
         next += 1;

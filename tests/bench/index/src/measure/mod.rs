@@ -13,6 +13,7 @@ use crate::corpus::{Change, Corpus};
 use crate::stats::percentile;
 use crate::subject::Subject;
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// What a trial measured, by names that end with their unit.
@@ -23,6 +24,11 @@ fn enter_us(values: &mut Values, name: &str, mut ns: Vec<f64>) {
     for (suffix, q) in [("p50", 0.5), ("p99", 0.99)] {
         values.insert(format!("{name} {suffix}, µs"), percentile(&mut ns, q) / 1e3);
     }
+}
+
+/// A prompt that is in the caches: whoever looks one up has just hashed it.
+fn just_made<Q: Clone>(query: &Q) -> Q {
+    black_box(query.clone())
 }
 
 /// All events of a corpus in order, in the form that a subject takes, and the blocks of each.

@@ -4,7 +4,7 @@
 //! due at the same time; the clock stops when the last of all is done; block operations are
 //! blocks asked for, stored and removed. Waiting counts from the time when something was due.
 
-use super::{Values, all_counts, enter_us, since, wait_until};
+use super::{Values, all_counts, enter_us, just_made, since, wait_until};
 use crate::corpus::Corpus;
 use crate::subject::{Lane, Subject};
 use std::hint::black_box;
@@ -37,8 +37,9 @@ pub fn replay<S: Subject>(subject: &S, corpus: &Corpus, rate: f64, values: &mut 
     let start_ns = since(epoch) + 1_000_000;
     for step in steps {
         let due_ns = start_ns + step.due_ns;
+        let query = just_made(&step.query);
         let begun_ns = wait_until(epoch, due_ns);
-        black_box(subject.lookup(&step.query, &mut buffers));
+        black_box(subject.lookup(&query, &mut buffers));
         let done_ns = since(epoch);
         wait_ns.push((begun_ns - due_ns) as f64);
         service_ns.push((done_ns - begun_ns) as f64);
