@@ -34,6 +34,7 @@ mod cell;
 mod chains;
 mod closure;
 mod elements;
+mod guesses;
 mod index;
 mod lane;
 mod layout;

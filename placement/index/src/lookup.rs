@@ -3,7 +3,8 @@
 //! A worker that holds a block holds all before it, and on the same medium or a nearer one. So
 //! where two places of a sequence have the same holders, all places between have them too, and
 //! only between places that differ there is more to find out: each round looks at a few places
-//! spread over those gaps, all fetched from memory side by side.
+//! spread over those gaps, all fetched from memory side by side. The first round looks at the ends
+//! of the sequence and where the holders of one that began alike changed: mostly that is enough.
 //!
 //! A block that nobody holds, with a deeper one that someone holds, was dropped for room. It
 //! counts as held by those who hold the deeper one: they held it when they reported that one, and
@@ -11,16 +12,21 @@
 
 use crate::cell::SetRef;
 use crate::elements;
+use crate::guesses::{Guess, Guesses};
 use crate::lane::Shared;
 use crate::layout::Layout;
 use crate::overlap::{Found, Overlap, Overlaps};
 use crate::table::{Search, ones};
 use crate::view::View;
+use arrayvec::ArrayVec;
 use stator_protos::hash::SequenceHash;
+use std::iter::once;
 use std::ops::Range;
 
 /// Places looked at in one round: about what a core can have under way at once.
 const LOOKS: usize = 32;
+/// Places looked at in one gap: more rounds cost less than looks in vain.
+const LOOKS_PER_GAP: usize = 12;
 // A round keeps a bit for each.
 const _: () = assert!(LOOKS <= u32::BITS as usize);
 /// Times that a lookup starts over because what it read was freed meanwhile. The last one passes
@@ -33,10 +39,10 @@ pub(crate) struct Scratch {
     /// Where runs of equal holders end, from the first to the deepest.
     ends: Vec<Look>,
     gaps: Vec<Gap>,
+    guesses: Guesses,
     elements: Vec<u32>,
-    /// By slot: which place in the result it has in this lookup.
-    ranks: Vec<Rank>,
-    lookup: u32,
+    /// By slot: its place in the result, if the worker there has it.
+    ranks: Vec<u32>,
 }
 
 /// Who holds one block of the sequence.
@@ -53,15 +59,6 @@ struct Gap {
     from: Look,
     to: Look,
 }
-
-#[derive(Clone, Copy, Default)]
-struct Rank {
-    lookup: u32,
-    at: u32,
-}
-
-/// In the place of a rank: the slot belongs to nobody.
-const NOBODY: u32 = u32::MAX;
 
 /// Brings `out` to the overlaps of `sequence`.
 pub(crate) fn overlap(shared: &Shared, sequence: &[SequenceHash], out: &mut Overlaps) {
@@ -85,11 +82,11 @@ pub(crate) fn overlap(shared: &Shared, sequence: &[SequenceHash], out: &mut Over
 
 /// Looks at blocks until neighbours have the same holders or no block between them.
 fn look_everywhere(shared: &Shared, view: &View, sequence: &[SequenceHash], scratch: &mut Scratch) {
-    let Scratch { ends, gaps, .. } = scratch;
+    let Scratch { ends, gaps, guesses, .. } = scratch;
     ends.clear();
     gaps.clear();
-    let mut round = Round::new(&shared.layout, view, sequence);
-    round.begin();
+    let guess = guesses.of(sequence[0]);
+    let mut round = Round::new(&shared.layout, view, sequence, guess);
     loop {
         round.find();
         round.narrow(ends, gaps);
@@ -99,6 +96,7 @@ fn look_everywhere(shared: &Shared, view: &View, sequence: &[SequenceHash], scra
         round.take(gaps);
     }
     ends.sort_unstable_by_key(|end| end.depth);
+    guesses.note(sequence[0], ends.iter().map(|end| end.depth));
 }
 
 /// Gaps, and the looks that are taken into them together.
@@ -106,86 +104,79 @@ struct Round<'v> {
     layout: &'v Layout,
     view: &'v View,
     sequence: &'v [SequenceHash],
-    gaps: [Gap; LOOKS],
-    /// Where the looks into each gap end.
-    ends: [usize; LOOKS],
-    gap_count: usize,
-    looks: [Look; LOOKS],
-    searches: [Search<'v>; LOOKS],
+    /// Each with where the looks into it end.
+    gaps: ArrayVec<(Gap, usize), LOOKS>,
+    looks: ArrayVec<Look, LOOKS>,
+    searches: ArrayVec<Search<'v>, LOOKS>,
 }
 
 impl<'v> Round<'v> {
-    fn new(layout: &'v Layout, view: &'v View, sequence: &'v [SequenceHash]) -> Self {
-        Self {
-            layout,
-            view,
-            sequence,
-            gaps: [Gap::default(); LOOKS],
-            ends: [0; LOOKS],
-            gap_count: 0,
-            looks: [Look::default(); LOOKS],
-            searches: [Search::default(); LOOKS],
+    /// The whole sequence: its first block, those at the guessed ends and right after them, and
+    /// its last.
+    fn new(layout: &'v Layout, view: &'v View, sequence: &'v [SequenceHash], guess: Guess) -> Self {
+        let (gaps, looks, searches) = Default::default();
+        let mut round = Self { layout, view, sequence, gaps, looks, searches };
+        let last = sequence.len() as u32;
+        let around = guess.ends.into_iter().flat_map(|end| [end, end + 1]);
+        let mut before = 0;
+        for depth in once(1).chain(around.filter(|depth| *depth < last)).chain(once(last)) {
+            if depth > before {
+                round.look_at(depth);
+                before = depth;
+            }
         }
-    }
-
-    /// The whole sequence: its first block, its last, and more at even distances.
-    fn begin(&mut self) {
-        let last = self.sequence.len() as u32;
-        self.look_at(0, 1);
-        let mut count = self.look_between(1, 1, last, LOOKS - 2);
-        if last > 1 {
-            self.look_at(count, last);
-            count += 1;
-        }
-        self.gaps[0] = Gap { from: Look::default(), to: Look::at(last + 1) };
-        self.ends[0] = count;
-        self.gap_count = 1;
+        round.add(Gap { from: Look::default(), to: Look::at(last + 1) });
+        round
     }
 
     /// The last of `gaps`, as many as can be.
     fn take(&mut self, gaps: &mut Vec<Gap>) {
         let first = gaps.len().saturating_sub(LOOKS);
-        let (most, mut count) = (looks_per_gap(&gaps[first..]), 0);
-        self.gap_count = gaps.len() - first;
-        for (number, gap) in gaps.drain(first..).enumerate() {
-            count = self.look_between(count, gap.from.depth, gap.to.depth, most);
-            self.gaps[number] = gap;
-            self.ends[number] = count;
+        let most = looks_per_gap(&gaps[first..]);
+        self.gaps.clear();
+        self.looks.clear();
+        self.searches.clear();
+        for gap in gaps.drain(first..) {
+            self.look_between(gap.from.depth, gap.to.depth, most);
+            self.add(gap);
         }
     }
 
-    /// Up to `most` looks between two blocks, at even distances, from the look of number `first`
-    /// on. Returns the number of the next.
+    /// The gap that the looks since the one before it are taken into.
+    fn add(&mut self, gap: Gap) {
+        self.gaps.push((gap, self.looks.len()));
+    }
+
+    /// Up to `most` looks between two blocks, at even distances.
     #[inline]
-    fn look_between(&mut self, first: usize, from: u32, to: u32, most: usize) -> usize {
+    fn look_between(&mut self, from: u32, to: u32, most: usize) {
         let count = most.min((to - from).saturating_sub(1) as usize);
         // A fixed-point number, so that one division is enough.
         let stride = (u64::from(to - from) << 32) / (count as u64 + 1);
         let mut at = u64::from(from) << 32;
-        for number in first..first + count {
+        for _ in 0..count {
             at += stride;
-            self.look_at(number, (at >> 32) as u32);
+            self.look_at((at >> 32) as u32);
         }
-        first + count
     }
 
     /// Starts to fetch the block from memory too, so that the processor waits once for all looks
     /// of a round and not for each.
     #[inline(always)]
-    fn look_at(&mut self, number: usize, depth: u32) {
+    fn look_at(&mut self, depth: u32) {
         let SequenceHash(key) = self.sequence[depth as usize - 1];
         let (shard, place) = self.layout.place(key);
         let search = Search::new(self.view.table(shard), place, key);
         search.fetch();
-        self.looks[number] = Look::at(depth);
-        self.searches[number] = search;
+        self.looks.push(Look::at(depth));
+        self.searches.push(search);
     }
 
     /// Finds who holds the blocks, as far as that matters.
     fn find(&mut self) {
         let (mut first, mut farther) = (0, 0);
-        for number in 0..self.gap_count {
-            let (Gap { from, to }, end) = (self.gaps[number], self.ends[number]);
+        for number in 0..self.gaps.len() {
+            let (Gap { from, to }, end) = self.gaps[number];
             let (mut before, mut unknown) = (from.set, first);
             for number in first..end {
                 if let Some(set) = self.searches[number].at_home() {
@@ -223,7 +214,7 @@ impl<'v> Round<'v> {
     /// as the next deeper one.
     fn narrow(&self, ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
         let mut first = 0;
-        for (gap, &end) in self.gaps[..self.gap_count].iter().zip(&self.ends) {
+        for &(gap, end) in &self.gaps {
             let mut to = gap.to;
             for &look in self.looks[first..end].iter().rev() {
                 to = divide(look, to, ends, gaps);
@@ -252,7 +243,7 @@ fn divide(from: Look, to: Look, ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) -> Lo
 /// Looks for each of some gaps: as few as end the search as soon as [`LOOKS`] for all do.
 fn looks_per_gap(gaps: &[Gap]) -> usize {
     let width = gaps.iter().map(|gap| gap.to.depth - gap.from.depth).max().unwrap_or(0) as usize;
-    let most = LOOKS / gaps.len().max(1);
+    let most = (LOOKS / gaps.len().max(1)).min(LOOKS_PER_GAP);
     // So many divide a gap into parts so wide that as many again leave nothing of them.
     let two_rounds = width.saturating_sub(1).isqrt();
     if most + 1 < width && most > two_rounds { two_rounds } else { most }
@@ -260,8 +251,8 @@ fn looks_per_gap(gaps: &[Gap]) -> usize {
 
 /// Sums up per worker, from the first block to the deepest; false if a set is gone.
 fn collect(shared: &Shared, view: &View, out: &mut Overlaps) -> bool {
-    out.scratch.start(view.slots());
     let Overlaps { found, scratch } = out;
+    scratch.ranks.resize(view.slots(), 0);
     let (mut complete, mut missing, mut before) = (true, 0, 0);
     for number in 0..scratch.ends.len() {
         let Look { depth, set } = scratch.ends[number];
@@ -282,24 +273,27 @@ fn collect(shared: &Shared, view: &View, out: &mut Overlaps) -> bool {
 /// Returns how many blocks before them are missing, of all workers together.
 #[inline(never)]
 fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, before: u32, depth: u32) -> u64 {
-    let Scratch { elements, ranks, lookup, .. } = scratch;
+    let Scratch { elements, ranks, .. } = scratch;
     let mut missing = 0;
+    found.reserve(elements.len());
     for &element in &*elements {
         let (slot, medium) = (elements::slot(element), elements::medium(element));
         let Some(rank) = ranks.get_mut(slot as usize) else { continue };
-        if rank.lookup != *lookup {
-            *rank = Rank { lookup: *lookup, at: NOBODY };
-            let Some(worker) = view.worker(slot) else { continue };
-            rank.at = found.len() as u32;
-            found.push(Found { worker, overlap: Overlap::of(medium, depth - before), depth });
-            missing += u64::from(before);
-        } else if let Some(found) = found.get_mut(rank.at as usize)
+        match found.get_mut(*rank as usize).filter(|found| elements::slot(found.element) == slot) {
+            None => {
+                let Some(worker) = view.worker(slot) else { continue };
+                *rank = found.len() as u32;
+                let overlap = Overlap::of(medium, depth - before);
+                found.push(Found { worker, overlap, depth, element });
+                missing += u64::from(before);
+            }
             // What was reported stands before what was predicted, and says more.
-            && found.depth != depth
-        {
-            found.overlap.count(medium, depth - before);
-            missing += u64::from(before - found.depth);
-            found.depth = depth;
+            Some(found) if found.depth == depth => {}
+            Some(found) => {
+                found.overlap.count(medium, depth - before);
+                missing += u64::from(before - found.depth);
+                found.depth = depth;
+            }
         }
     }
     missing
@@ -318,19 +312,5 @@ fn fill_holes(found: &mut [Found]) {
 impl Look {
     fn at(depth: u32) -> Self {
         Self { depth, set: SetRef::EMPTY }
-    }
-}
-
-impl Scratch {
-    /// Makes all ranks those of an earlier lookup.
-    fn start(&mut self, slots: usize) {
-        self.lookup = self.lookup.wrapping_add(1);
-        if self.lookup == 0 {
-            self.ranks.clear();
-            self.lookup = 1;
-        }
-        if self.ranks.len() < slots {
-            self.ranks.resize(slots, Rank::default());
-        }
     }
 }

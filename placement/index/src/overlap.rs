@@ -63,6 +63,8 @@ pub(crate) struct Found {
     pub(crate) overlap: Overlap,
     /// Blocks up to the deepest that it holds.
     pub(crate) depth: u32,
+    /// Its element of the first set in which it was found.
+    pub(crate) element: u32,
 }
 
 impl Overlaps {
@@ -85,8 +87,12 @@ impl fmt::Debug for Overlaps {
 
 impl FromIterator<(WorkerRank, Overlap)> for Overlaps {
     fn from_iter<I: IntoIterator<Item = (WorkerRank, Overlap)>>(overlaps: I) -> Self {
-        let found =
-            |(worker, overlap): (_, Overlap)| Found { worker, overlap, depth: overlap.blocks() };
+        let found = |(worker, overlap): (_, Overlap)| Found {
+            worker,
+            overlap,
+            depth: overlap.blocks(),
+            element: 0,
+        };
         Self { found: overlaps.into_iter().map(found).collect(), ..Self::default() }
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::Closure;
 use crate::testkit::{consecutive, parent, path};
 use proptest::{collection::vec, prelude::*, sample::select};
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 const WORKERS: u64 = 4;
@@ -79,12 +80,14 @@ struct Pair {
     closures: HashMap<u64, Closure>,
     workers: HashMap<u64, Worker>,
     now: u64,
+    /// Kept between lookups, which guess by what was found before.
+    out: RefCell<Overlaps>,
 }
 
 impl Pair {
     fn new(index: Index) -> Self {
-        let (closures, workers) = Default::default();
-        Self { index, closures, workers, now: 0 }
+        let (closures, workers, out) = Default::default();
+        Self { index, closures, workers, now: 0, out }
     }
 
     fn step(&mut self, number: u64, step: &Step) {
@@ -164,8 +167,8 @@ impl Pair {
     /// Calls `check` with what the index finds, what the model does, and whether there are
     /// predictions, for every worker.
     fn compare(&self, query: &[u64], mut check: impl FnMut(Overlap, Overlap, bool)) {
-        let mut out = Overlaps::default();
-        self.index.overlap(&sequence(query), &mut out);
+        let out = &mut *self.out.borrow_mut();
+        self.index.overlap(&sequence(query), out);
         let found: HashSet<_> = out.iter().map(|(worker, _)| worker).collect();
         assert_eq!(found.len(), out.iter().count(), "each worker comes once");
         assert!(out.iter().all(|(_, overlap)| overlap.blocks() > 0));
