@@ -43,6 +43,18 @@ pub(crate) struct Scratch {
     elements: Vec<u32>,
     /// By slot: its place in the result, if the worker there has it.
     ranks: Vec<u32>,
+    /// By whom the first blocks were held in the lookup before, and how many they are in its
+    /// result: they come first there.
+    beginning: Option<(Beginning, usize)>,
+}
+
+/// A set, and all that it depends on who is in it.
+#[derive(Clone, Copy, PartialEq)]
+struct Beginning {
+    view: u64,
+    /// A set's name comes back after a thousand of these.
+    collections: u64,
+    set: SetRef,
 }
 
 /// Who holds one block of the sequence.
@@ -62,9 +74,8 @@ struct Gap {
 
 /// Brings `out` to the overlaps of `sequence`.
 pub(crate) fn overlap(shared: &Shared, sequence: &[SequenceHash], out: &mut Overlaps) {
-    out.found.clear();
     if sequence.is_empty() {
-        return;
+        return out.clear();
     }
     for attempt in 1..=ATTEMPTS {
         let reuses = shared.published.reuses();
@@ -76,7 +87,7 @@ pub(crate) fn overlap(shared: &Shared, sequence: &[SequenceHash], out: &mut Over
         if unmixed && (complete || attempt == ATTEMPTS) {
             return;
         }
-        out.found.clear();
+        out.clear();
     }
 }
 
@@ -251,10 +262,14 @@ fn looks_per_gap(gaps: &[Gap]) -> usize {
 
 /// Sums up per worker, from the first block to the deepest; false if a set is gone.
 fn collect(shared: &Shared, view: &View, out: &mut Overlaps) -> bool {
+    let Some(&first) = out.scratch.ends.first() else {
+        out.clear();
+        return true;
+    };
+    let mut complete = start(shared, view, out, first);
     let Overlaps { found, scratch } = out;
-    scratch.ranks.resize(view.slots(), 0);
-    let (mut complete, mut missing, mut before) = (true, 0, 0);
-    for number in 0..scratch.ends.len() {
+    let (mut missing, mut before) = (0, first.depth);
+    for number in 1..scratch.ends.len() {
         let Look { depth, set } = scratch.ends[number];
         if shared.sets.copy(set, &mut scratch.elements) {
             missing += add(view, found, scratch, before, depth);
@@ -267,6 +282,30 @@ fn collect(shared: &Shared, view: &View, out: &mut Overlaps) -> bool {
         fill_holes(found);
     }
     complete
+}
+
+/// Counts the blocks up to the first end. Prompts that begin alike are mostly held alike up to
+/// there: who holds them is mostly known from the lookup before.
+fn start(shared: &Shared, view: &View, out: &mut Overlaps, Look { depth, set }: Look) -> bool {
+    let Overlaps { found, scratch } = out;
+    let beginning = Beginning { view: view.number(), collections: shared.sets.collections(), set };
+    if let Some((_, count)) = scratch.beginning.filter(|(known, _)| *known == beginning) {
+        found.truncate(count);
+        for found in found {
+            found.overlap = Overlap::of(elements::medium(found.element), depth);
+            found.depth = depth;
+        }
+        return true;
+    }
+    found.clear();
+    scratch.beginning = None;
+    scratch.ranks.resize(view.slots(), 0);
+    let is_there = shared.sets.copy(set, &mut scratch.elements);
+    if is_there {
+        add(view, found, scratch, 0, depth);
+        scratch.beginning = Some((beginning, found.len()));
+    }
+    is_there
 }
 
 /// Counts the blocks after the `before`th up to the `depth`th for all elements in the scratch.
@@ -306,6 +345,13 @@ fn fill_holes(found: &mut [Found]) {
         if missing > 0 {
             found.overlap.count(found.overlap.farthest(), missing);
         }
+    }
+}
+
+impl Overlaps {
+    fn clear(&mut self) {
+        self.found.clear();
+        self.scratch.beginning = None;
     }
 }
 

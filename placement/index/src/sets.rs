@@ -48,6 +48,8 @@ pub(crate) struct Sets {
     words: Pages<AtomicU32>,
     interner: Mutex<Interner>,
     wants_collection: AtomicBool,
+    /// How many collections were finished.
+    collections: AtomicU64,
     max_bytes: usize,
 }
 
@@ -96,6 +98,7 @@ impl Sets {
             words: Pages::default(),
             interner: Mutex::new(interner),
             wants_collection: AtomicBool::new(false),
+            collections: AtomicU64::new(0),
             max_bytes,
         }
     }
@@ -145,6 +148,11 @@ impl Sets {
             self.want_collection();
         }
         made
+    }
+
+    /// Collections so far. While their number stays, a name means one set or none.
+    pub(crate) fn collections(&self) -> u64 {
+        self.collections.load(Acquire)
     }
 
     /// Whether it is time for [`Sets::collect`].

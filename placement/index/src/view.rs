@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use stator_protos::WorkerRank;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 /// Slots of a page; publishing a change copies one page.
 const PAGE: usize = 256;
@@ -21,12 +21,23 @@ type Page = [Option<WorkerRank>; PAGE];
 /// An immutable view; cells change under it, places and names do not.
 #[derive(Clone)]
 pub(crate) struct View {
+    /// No other view of the process has it.
+    number: u64,
     /// In groups, so that publishing a change copies one group and not all.
     tables: Vec<Arc<[Table]>>,
     pages: Vec<Arc<Page>>,
 }
 
 impl View {
+    fn new(tables: Vec<Arc<[Table]>>) -> Self {
+        Self { number: next_number(), tables, pages: Vec::new() }
+    }
+
+    /// Tells this view from all others.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// The table of a shard.
     #[inline]
     pub(crate) fn table(&self, shard: usize) -> &Table {
@@ -78,8 +89,7 @@ impl Published {
         let table = |shard| Table::new(arena, layout.first_buckets(shard));
         let tables: Vec<Table> = (0..layout.shards()).map(table).collect();
         let tables = tables.chunks(GROUP).map(Arc::from).collect();
-        let view = View { tables, pages: Vec::new() };
-        let view = ArcSwap::from_pointee(view);
+        let view = ArcSwap::from_pointee(View::new(tables));
         Self { view, turn: Mutex::new(()), reuses: AtomicU64::new(0) }
     }
 
@@ -90,7 +100,7 @@ impl Published {
     /// Publishes a changed view. Readers see the old one or the new one.
     pub(crate) fn update(&self, change: impl FnOnce(&mut View)) {
         let _turn = self.turn.lock();
-        let mut view = View::clone(&self.view.load());
+        let mut view = View { number: next_number(), ..View::clone(&self.view.load()) };
         change(&mut view);
         self.view.store(Arc::new(view));
     }
@@ -104,4 +114,9 @@ impl Published {
     pub(crate) fn reuse(&self) {
         self.reuses.fetch_add(1, AcqRel);
     }
+}
+
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Relaxed)
 }

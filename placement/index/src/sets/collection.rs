@@ -1,7 +1,7 @@
 //! Freeing sets that no cell names, without stopping those who write cells.
 
 use super::Sets;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// One collection: begun, then told by one lane after the other which sets its cells name, each
 /// under its own lock, then finished.
@@ -35,6 +35,7 @@ impl Collection {
     /// Frees the sets that nobody named and nobody asked for since the beginning.
     pub(crate) fn finish(self, sets: &Sets) {
         let mut interner = sets.interner.lock();
+        sets.collections.fetch_add(1, Release);
         let before = interner.live.sets;
         for (number, _) in self.named.iter().enumerate().filter(|(_, is_named)| !**is_named) {
             let known = interner.known[number];
