@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::KvEvent;
 use stator_protos::{Generation, WorkerRank};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Which worker holds which block, on which medium.
 ///
@@ -62,7 +62,16 @@ impl Index {
         let table_bytes = AtomicUsize::new(buckets * BUCKET_BYTES);
         // Sets are few; a fleet that needs more than an eighth for them has hostile members.
         let sets = Sets::new(settings.max_bytes / 8);
-        let shared = Shared { layout, arena, published, sets, table_bytes, max_table_bytes };
+        let has_dropped = AtomicBool::new(false);
+        let shared = Shared {
+            layout,
+            arena,
+            published,
+            sets,
+            table_bytes,
+            max_table_bytes,
+            has_dropped,
+        };
         let lanes = (0..layout.lanes()).map(|number| Mutex::new(Lane::new(&shared, number)));
         Self {
             lanes: lanes.collect(),

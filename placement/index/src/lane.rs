@@ -8,7 +8,8 @@ use crate::sets::{Collection, Sets};
 use crate::table::{self, At, Located, Path, Seek, Table};
 use crate::transitions::Transitions;
 use crate::view::Published;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Blocks become older as often as this part of what the lane has room for is new.
 const AGES: usize = 64;
@@ -26,6 +27,8 @@ pub(crate) struct Shared {
     /// Bytes of all tables, and how many they may be.
     pub(crate) table_bytes: AtomicUsize,
     pub(crate) max_table_bytes: usize,
+    /// Whether blocks were ever dropped for want of room.
+    pub(crate) has_dropped: AtomicBool,
 }
 
 /// What happens to one block.
@@ -313,7 +316,7 @@ impl Lane {
         let step = self.transitions.step(&shared.sets, SetRef::EMPTY, slot, change.op);
         let (Some(at), Some(step)) = (at, step) else {
             self.dropped += 1;
-            return;
+            return shared.has_dropped.store(true, Relaxed);
         };
         self.count(slot, step.held);
         self.retain(step.set);

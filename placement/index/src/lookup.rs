@@ -22,6 +22,7 @@ use arrayvec::ArrayVec;
 use stator_protos::hash::SequenceHash;
 use std::iter::once;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Places looked at in one round: about what a core can have under way at once.
 const LOOKS: usize = 32;
@@ -98,13 +99,14 @@ fn look_everywhere(shared: &Shared, view: &View, sequence: &[SequenceHash], scra
     gaps.clear();
     let guess = guesses.of(sequence[0]);
     let mut round = Round::new(&shared.layout, view, sequence, guess);
-    loop {
-        round.find();
-        round.narrow(ends, gaps);
-        if gaps.is_empty() {
-            break;
-        }
+    round.look(ends, gaps);
+    if ends.is_empty() && gaps.is_empty() && shared.has_dropped.load(Relaxed) {
+        round.spread();
+        round.look(ends, gaps);
+    }
+    while !gaps.is_empty() {
         round.take(gaps);
+        round.look(ends, gaps);
     }
     ends.sort_unstable_by_key(|end| end.depth);
     guesses.note(sequence[0], ends.iter().map(|end| end.depth));
@@ -140,17 +142,30 @@ impl<'v> Round<'v> {
         round
     }
 
+    /// The whole sequence again, at even distances: its beginning is what a full index drops first,
+    /// and its end may be new.
+    fn spread(&mut self) {
+        self.clear();
+        let last = self.sequence.len() as u32;
+        self.look_between(1, last, LOOKS);
+        self.add(Gap { from: Look::default(), to: Look::at(last + 1) });
+    }
+
     /// The last of `gaps`, as many as can be.
     fn take(&mut self, gaps: &mut Vec<Gap>) {
         let first = gaps.len().saturating_sub(LOOKS);
         let most = looks_per_gap(&gaps[first..]);
-        self.gaps.clear();
-        self.looks.clear();
-        self.searches.clear();
+        self.clear();
         for gap in gaps.drain(first..) {
             self.look_between(gap.from.depth, gap.to.depth, most);
             self.add(gap);
         }
+    }
+
+    fn clear(&mut self) {
+        self.gaps.clear();
+        self.looks.clear();
+        self.searches.clear();
     }
 
     /// The gap that the looks since the one before it are taken into.
@@ -181,6 +196,12 @@ impl<'v> Round<'v> {
         search.fetch();
         self.looks.push(Look::at(depth));
         self.searches.push(search);
+    }
+
+    /// Finds who holds the blocks, and divides the gaps by it.
+    fn look(&mut self, ends: &mut Vec<Look>, gaps: &mut Vec<Gap>) {
+        self.find();
+        self.narrow(ends, gaps);
     }
 
     /// Finds who holds the blocks, as far as that matters.

@@ -154,6 +154,19 @@ fn beyond_the_bound_the_oldest_blocks_are_dropped() {
 }
 
 #[test]
+fn a_conversation_whose_beginning_was_dropped_is_found() {
+    let index = tiny(Settings { max_bytes: 64 << 10, ..Settings::default() }, 1);
+    index.insert(worker(0), LIFE);
+    let chain: Vec<u64> = (1..=20_000).collect();
+    for block in &chain {
+        index.apply(worker(0), LIFE, &on_device(&[*block]));
+    }
+    assert_eq!(overlap(&index, worker(0), &chain[..9000]).blocks(), 0, "it was dropped");
+    let turn: Vec<u64> = chain.iter().copied().chain(50_000..51_000).collect();
+    assert_eq!(overlap(&index, worker(0), &turn).blocks(), 20_000);
+}
+
+#[test]
 fn hashes_made_to_collide_are_dropped() {
     let index = Index::new(Settings { max_bytes: 8 << 20, ..Settings::default() });
     index.insert(worker(0), LIFE);

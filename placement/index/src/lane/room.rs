@@ -152,6 +152,7 @@ impl Lane {
             }
             self.dropped += 1;
         }
+        shared.has_dropped.store(true, Relaxed);
         self.release(value.set());
     }
 }
