@@ -83,7 +83,7 @@ pub enum Verdict {
     Go,
     /// It can never be placed: it waits no longer, and nobody has been served.
     Leave,
-    /// It cannot be placed now; requests of other flows perhaps can.
+    /// It cannot be placed now; others perhaps can.
     Wait,
     /// None can be placed now.
     Stop,

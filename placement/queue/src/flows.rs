@@ -15,6 +15,10 @@ struct Flow {
     waiting: Heap,
     tokens: u64,
     share: Share,
+    /// Of its requests, those that are held.
+    held: u32,
+    /// Something is held and it has no turns before [`Flows::resume`].
+    out: bool,
 }
 
 /// The flows of a band.
@@ -30,10 +34,14 @@ pub(crate) struct Flows {
     ranks: Heap,
     /// The others, by when they were last heard of.
     idle: Heap,
-    /// Flows of neither kind: their heads were offered in vain and are not offered again before
-    /// [`Flows::resume`].
-    held: Vec<u32>,
+    /// Heads that were offered in vain and are not offered again before [`Flows::resume`]: their
+    /// flows and keys, and what they are.
+    held: Vec<(u32, (u64, u64), u32)>,
 }
+
+/// Heads of one flow that are offered in vain before all of it is passed over: what it has waiting
+/// for one busy worker is not to use up the tries of others.
+pub(crate) const HEADS_PER_FLOW: u32 = 8;
 
 impl Flows {
     pub(crate) fn new(fairness: Fairness) -> Self {
@@ -99,9 +107,10 @@ impl Flows {
         let flows = self.flows.capacity() * size_of::<Flow>();
         // A table of the standard library has a byte per entry beside it.
         let names = self.by_id.capacity() * (size_of::<(FlowId, u32)>() + 1);
-        let numbers = [&self.at, &self.free, &self.held].map(Vec::capacity).iter().sum::<usize>();
+        let numbers = [&self.at, &self.free].map(Vec::capacity).iter().sum::<usize>();
         let free = numbers * size_of::<u32>();
-        waiting + flows + names + free + self.ranks.memory_bytes() + self.idle.memory_bytes()
+        let held = self.held.capacity() * size_of::<(u32, (u64, u64), u32)>();
+        waiting + flows + names + free + held + self.ranks.memory_bytes() + self.idle.memory_bytes()
     }
 
     /// Takes a request out, because it is served or for another reason.
@@ -115,13 +124,15 @@ impl Flows {
         flow.waiting.remove(slot, &mut slots.at_flow);
         flow.waiting.shrink();
         flow.tokens -= u64::from(tokens);
-        if flow.waiting.is_empty() {
-            self.turns.leaves(&flow.share);
-            self.ranks.remove(number, &mut self.at);
-            self.idle.push((now, 0), number, &mut self.at);
-        } else {
+        if !flow.waiting.is_empty() {
             let rank = rank(&self.turns, flow, slots);
-            self.ranks.update(rank, number, &mut self.at);
+            return self.ranks.update(rank, number, &mut self.at);
+        }
+        self.ranks.remove(number, &mut self.at);
+        flow.out = flow.held > 0;
+        if !flow.out {
+            self.turns.leaves(&flow.share);
+            self.idle.push((now, 0), number, &mut self.at);
         }
     }
 
@@ -146,19 +157,44 @@ impl Flows {
         Some((flow, slot))
     }
 
-    /// Passes over the flow whose turn it is.
-    pub(crate) fn hold(&mut self, flow: u32) {
-        self.ranks.remove(flow, &mut self.at);
-        self.held.push(flow);
+    /// Passes over the head of the flow whose turn it is, or over all of it.
+    pub(crate) fn hold(&mut self, slots: &mut Slots, number: u32) {
+        let flow = &mut self.flows[number as usize];
+        let Some((key, head)) = flow.waiting.first() else { return };
+        settle(&self.turns, flow, slots);
+        flow.waiting.remove(head, &mut slots.at_flow);
+        self.held.push((number, key, head));
+        flow.held += 1;
+        flow.out = flow.waiting.is_empty() || flow.held == HEADS_PER_FLOW;
+        if flow.out {
+            self.ranks.remove(number, &mut self.at);
+        } else {
+            let rank = rank(&self.turns, flow, slots);
+            self.ranks.update(rank, number, &mut self.at);
+        }
     }
 
-    /// Gives the flows that were passed over their turns back.
-    pub(crate) fn resume(&mut self, slots: &Slots) {
-        while let Some(number) = self.held.pop() {
+    /// Gives those that were passed over their turns back.
+    pub(crate) fn resume(&mut self, slots: &mut Slots) {
+        for (number, ..) in &self.held {
+            settle(&self.turns, &mut self.flows[*number as usize], slots);
+        }
+        for (number, key, slot) in &self.held {
+            self.flows[*number as usize].waiting.push(*key, *slot, &mut slots.at_flow);
+        }
+        for (number, ..) in self.held.drain(..) {
             let flow = &mut self.flows[number as usize];
-            settle(&self.turns, flow, slots);
+            flow.held -= 1;
+            if flow.held > 0 {
+                continue;
+            }
+            // Its head is again what it was.
             let rank = rank(&self.turns, flow, slots);
-            self.ranks.push(rank, number, &mut self.at);
+            if std::mem::take(&mut flow.out) {
+                self.ranks.push(rank, number, &mut self.at);
+            } else {
+                self.ranks.update(rank, number, &mut self.at);
+            }
         }
     }
 

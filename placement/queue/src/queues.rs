@@ -101,12 +101,12 @@ impl<T> Queues<T> {
                     Verdict::Leave => dispatched.push(self.dispatch(&head, false, now)),
                     Verdict::Wait if tries > 0 => {
                         tries -= 1;
-                        self.bands[rank].flows.hold(flow);
+                        self.bands[rank].flows.hold(&mut self.slots, flow);
                     }
                     Verdict::Wait | Verdict::Stop => break true,
                 }
             };
-            self.bands[rank].flows.resume(&self.slots);
+            self.bands[rank].flows.resume(&mut self.slots);
             if stopped {
                 return;
             }

@@ -53,7 +53,7 @@ pub struct BandSettings {
 pub enum HeadOfLine {
     /// They wait too: nothing of lower priority overtakes it, and nothing of another flow.
     Strict,
-    /// The heads of other flows and bands are tried, past at most so many that cannot be placed.
+    /// Others are tried, past at most so many that cannot be placed; of one flow past eight.
     Skip {
         /// 1 to 10,000.
         tries: u32,
@@ -61,7 +61,7 @@ pub enum HeadOfLine {
 }
 
 impl HeadOfLine {
-    /// Heads that may be passed over.
+    /// Requests that may be passed over.
     pub(crate) fn tries(self) -> u32 {
         match self {
             Self::Strict => 0,

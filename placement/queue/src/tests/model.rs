@@ -1,5 +1,6 @@
 //! The obvious slow model: a list of requests that every question walks through.
 
+use crate::flows::HEADS_PER_FLOW;
 use crate::{
     Entry, Eviction, Fairness, FlowId, HeadOfLine, Ordering, QueueSettings, Refusal, Usage, Verdict,
 };
@@ -47,6 +48,8 @@ pub(super) struct Model {
     settings: QueueSettings,
     bands: BTreeMap<i32, Band>,
     pub(super) items: Vec<Item>,
+    /// While heads are offered, those that are passed over.
+    held: HashSet<u32>,
     pub(super) now: Duration,
     arrivals: usize,
 }
@@ -59,7 +62,8 @@ impl Model {
             (band.priority, Band { fairness, ordering, shares, ring, visits: 0, left: 0 })
         };
         let bands = settings.bands.iter().map(band).collect();
-        Self { settings, bands, items: Vec::new(), now: Duration::ZERO, arrivals: 0 }
+        let (items, held) = Default::default();
+        Self { settings, bands, items, held, now: Duration::ZERO, arrivals: 0 }
     }
 
     pub(super) fn push(&mut self, entry: Entry<u32>) -> (Vec<u32>, Result<(), Refusal>) {
@@ -119,8 +123,8 @@ impl Model {
         let (mut offered, mut gone) = (Vec::new(), Vec::new());
         let bands: Vec<i32> = self.bands.keys().rev().copied().collect();
         for band in bands {
-            let mut held = HashSet::new();
-            while let Some(item) = self.next(band, &held) {
+            let mut out = HashSet::new();
+            while let Some(item) = self.next(band, &out) {
                 let (payload, flow) = (item.entry.payload, item.entry.flow);
                 offered.push(payload);
                 match verdict(payload) {
@@ -134,13 +138,29 @@ impl Model {
                     }
                     Verdict::Wait if tries > 0 => {
                         tries -= 1;
-                        held.insert(flow);
+                        self.held.insert(payload);
+                        let of_flow = |item: &&Item| item.band == band && item.entry.flow == flow;
+                        let own = self.items.iter().filter(of_flow);
+                        let held = own.filter(|item| self.held.contains(&item.entry.payload));
+                        if held.count() == HEADS_PER_FLOW as usize {
+                            out.insert(flow);
+                        }
+                        self.settle();
                     }
-                    Verdict::Wait | Verdict::Stop => return (offered, gone),
+                    Verdict::Wait | Verdict::Stop => {
+                        self.resume();
+                        return (offered, gone);
+                    }
                 }
             }
+            self.resume();
         }
         (offered, gone)
+    }
+
+    fn resume(&mut self) {
+        self.held.clear();
+        self.settle();
     }
 
     pub(super) fn expire(&mut self) -> Vec<(u32, Eviction)> {
@@ -192,12 +212,14 @@ impl Model {
     fn head(&self, band: i32, flow: FlowId) -> Option<&Item> {
         let ordering = self.bands[&band].ordering;
         let own = self.items.iter().filter(|item| item.band == band && item.entry.flow == flow);
-        own.min_by(|a, b| compare(ordering, a, b))
+        let free = own.filter(|item| !self.held.contains(&item.entry.payload));
+        free.min_by(|a, b| compare(ordering, a, b))
     }
 
-    fn next(&mut self, band: i32, held: &HashSet<FlowId>) -> Option<Item> {
+    fn next(&mut self, band: i32, out: &HashSet<FlowId>) -> Option<Item> {
+        let ring = self.bands[&band].ring.iter().filter(|flow| !out.contains(flow));
         let free: Vec<FlowId> =
-            self.bands[&band].ring.iter().filter(|flow| !held.contains(flow)).copied().collect();
+            ring.filter(|flow| self.head(band, **flow).is_some()).copied().collect();
         let flow = match self.bands[&band].fairness {
             Fairness::GlobalStrict => {
                 let ordering = self.bands[&band].ordering;
@@ -309,7 +331,7 @@ impl Model {
     }
 
     fn leaves(&mut self, number: i32, flow: FlowId) {
-        let empty = self.head(number, flow).is_none();
+        let empty = !self.items.iter().any(|item| item.band == number && item.entry.flow == flow);
         let band = self.bands.get_mut(&number).expect("there is such a band");
         if empty {
             band.ring.retain(|other| *other != flow);
