@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-/// Requests that are granted before the queue is unlocked for those that come.
+/// Requests that leave before the queue is unlocked for those that come.
 const BATCH: usize = 64;
 
 /// Places requests.
@@ -273,15 +273,17 @@ impl<G: Grant> Gate<G> {
         let (mut dispatched, mut evicted) = (Vec::new(), Vec::new());
         let mut full = false;
         let mut queues = self.queues.lock();
-        let (now, mut granted) = (self.now(), 0);
+        let (now, mut gone) = (self.now(), 0);
         queues.expire(now, &mut evicted);
         let mut verdict = |head: &stator_queue::Head, waiter: &mut Waiter<G>| {
-            if granted == BATCH {
+            if gone == BATCH {
                 full = true;
                 return Verdict::Stop;
             }
-            granted += 1;
-            self.turn(waiter, &head.band)
+            let verdict = self.turn(waiter, &head.band);
+            // Those that stay do not count: they would be offered again and again.
+            gone += usize::from(matches!(verdict, Verdict::Go | Verdict::Leave));
+            verdict
         };
         queues.pop(now, &mut verdict, &mut dispatched);
         self.unlock(queues);

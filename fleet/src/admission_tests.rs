@@ -191,11 +191,31 @@ async fn one_that_cannot_be_placed_now_does_not_hold_up_others() {
     let gate = gate(1);
     *gate.grant().busy_kind.lock() = Some(7);
     let held = send(&gate, Entry { priority: 9, ..entry(&gate, 7) }).await;
-    answer(send(&gate, entry(&gate, 1)).await).await.expect("there is room for its kind");
+    for flow in [1, 7].map(FlowId) {
+        let other = send(&gate, Entry { flow, priority: 9, ..entry(&gate, 1) }).await;
+        answer(other).await.expect("there is room for its kind");
+    }
     assert!(!held.is_finished());
     *gate.grant().busy_kind.lock() = None;
     gate.kick();
     answer(held).await.expect("its kind is not busy any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kick_ends_where_more_wait_than_are_tried() {
+    let gate = gate(1);
+    *gate.grant().busy_kind.lock() = Some(7);
+    let mut handles = Vec::new();
+    for flow in 0..2 * BATCH as u64 {
+        handles.push(send(&gate, Entry { flow: FlowId(flow), ..entry(&gate, 7) }).await);
+    }
+    gate.kick();
+    assert_eq!(gate.waiting(), handles.len() as u64);
+    *gate.grant().busy_kind.lock() = None;
+    gate.kick();
+    for handle in handles {
+        answer(handle).await.expect("its kind is not busy any more");
+    }
 }
 
 #[tokio::test(start_paused = true)]
