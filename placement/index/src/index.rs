@@ -63,15 +63,8 @@ impl Index {
         // Sets are few; a fleet that needs more than an eighth for them has hostile members.
         let sets = Sets::new(settings.max_bytes / 8);
         let has_dropped = AtomicBool::new(false);
-        let shared = Shared {
-            layout,
-            arena,
-            published,
-            sets,
-            table_bytes,
-            max_table_bytes,
-            has_dropped,
-        };
+        let shared =
+            Shared { layout, arena, published, sets, table_bytes, max_table_bytes, has_dropped };
         let lanes = (0..layout.lanes()).map(|number| Mutex::new(Lane::new(&shared, number)));
         Self {
             lanes: lanes.collect(),
