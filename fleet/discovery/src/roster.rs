@@ -70,14 +70,16 @@ impl Roster {
     /// Judges a sighting at a time in milliseconds since the Unix epoch.
     ///
     /// An agent leaves when its record is gone from a back-end that can be read, or when its
-    /// lease has run out. A back-end or record that cannot be read proves nothing before that.
+    /// lease has run out. A record that makes no sense proves nothing before that, and a back-end
+    /// that is out of reach nothing at all: its agents could not renew their leases either.
     pub fn update(&mut self, seen: &Sighting, now_unix_ms: u64) -> Vec<Change> {
         let mut changes = Vec::new();
         self.agents.retain(|agent, record| {
             let found = seen.records.get(agent);
             let gone = seen.complete && found.is_none() && !seen.malformed.contains(agent);
             let lease = found.unwrap_or(record).lease_expires_unix_ms;
-            let stays = !gone && lease > now_unix_ms;
+            let unknown = seen.stale && found.is_none();
+            let stays = !gone && (unknown || lease > now_unix_ms);
             if !stays {
                 changes.push(Change::Down(agent.clone()));
             } else if let Some(found) = found.filter(|found| says_the_same(found, record)) {
@@ -155,10 +157,22 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_empties_nothing_before_leases_end() {
+    fn a_back_end_that_is_down_empties_nothing() {
+        let mut roster = Roster::default();
+        roster.update(&found(&[record("a", 100), record("b", 100), record("c", 100)]), 0);
+        let out_of_reach = Sighting { stale: true, ..Sighting::default() };
+        assert_eq!(roster.update(&out_of_reach, 50), []);
+        assert_eq!(roster.update(&out_of_reach, 1000), []);
+        let partly = Sighting { complete: false, stale: true, ..found(&[record("a", 100)]) };
+        assert_eq!(roster.update(&partly, 1001), [down("a")], "it was read, and is late");
+        let again = found(&[record("b", 2000)]);
+        assert_eq!(roster.update(&again, 1002), [down("c")]);
+    }
+
+    #[test]
+    fn a_record_that_makes_no_sense_counts_until_its_lease_ends() {
         let mut roster = Roster::default();
         roster.update(&found(&[record("a", 100)]), 0);
-        assert_eq!(roster.update(&Sighting::default(), 50), []);
         let malformed = Sighting { malformed: ["a".into()].into(), ..found(&[]) };
         assert_eq!(roster.update(&malformed, 60), []);
         assert_eq!(roster.update(&malformed, 100), [down("a")]);
@@ -212,8 +226,11 @@ mod tests {
                     model.clear();
                 }
                 model.extend(records.iter().map(|r| (r.agent_id.clone(), r.clone())));
-                model.retain(|_, record| record.lease_expires_unix_ms > now);
-                let seen = Sighting { complete, ..found(&records) };
+                model.retain(|agent, record| {
+                    let unknown = !complete && !agents.contains_key(agent);
+                    unknown || record.lease_expires_unix_ms > now
+                });
+                let seen = Sighting { complete, stale: !complete, ..found(&records) };
                 for change in roster.update(&seen, now) {
                     match change {
                         Change::Up(record) => drop(told.insert(record.agent_id.clone(), record)),
