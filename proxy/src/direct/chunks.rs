@@ -25,7 +25,7 @@ const JOINED_MAX_BYTES: usize = 16 << 20;
 
 /// Members of a request that mean the same for each of its chunks as for all of it, or that this
 /// module sets.
-const JOINABLE: [&str; 38] = [
+const JOINABLE: [&str; 37] = [
     "model",
     "messages",
     "max_tokens",
@@ -55,7 +55,6 @@ const JOINABLE: [&str; 38] = [
     "media_io_kwargs",
     "mm_processor_kwargs",
     "priority",
-    "request_id",
     "cache_salt",
     "cache_hit_threshold",
     "lora_path",

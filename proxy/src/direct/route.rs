@@ -55,9 +55,11 @@ impl Api {
             _ => b"{}",
         };
         let parameters = Object::parse(parameters).ok();
+        // Wherever an engine reads it from.
         let one = |name: &str| {
-            let value = request.get(name).or_else(|| parameters.as_ref()?.get(name));
-            value.is_none_or(|value| [&b"1"[..], b"null"].contains(&value))
+            let inner = parameters.as_ref().and_then(|inner| inner.get(name));
+            let mut values = request.get(name).into_iter().chain(inner);
+            values.all(|value| [&b"1"[..], b"null"].contains(&value))
         };
         let prompts = request.get("prompt").filter(|_| self == Self::Completion);
         let beam = request.get("use_beam_search") == Some(b"true");
@@ -152,5 +154,8 @@ mod tests {
         }
         assert!(!single(Api::Generate, &json!({"sampling_params": {"n": 2}})));
         assert!(single(Api::Generate, &json!({"sampling_params": {"n": 1}})));
+        // What stands outside does not hide what the engine reads.
+        let hidden = json!({"n": null, "best_of": 1, "sampling_params": {"n": 2, "best_of": 2}});
+        assert!(!single(Api::Generate, &hidden));
     }
 }

@@ -11,15 +11,17 @@ use std::sync::LazyLock;
 /// Members that only pickers and proxies may set.
 ///
 /// Source: request fields of vLLM 0.26, SGLang 0.5.23 and TensorRT-LLM 1.2.
-const FORBIDDEN: [&str; 7] = [
+const FORBIDDEN: [&str; 8] = [
     "kv_transfer_params",
     "ec_transfer_params",
     "disaggregated_params",
     "disagg_prefill_dp_rank",
     "routed_dp_rank",
     "data_parallel_rank",
-    // Names the request in SGLang: one could take another's, or abort it.
+    // Name the request in SGLang, and in vLLM where no header does: one could take another's, abort
+    // it, or name the peers that connectors read from there. The header says it, and is made harmless.
     "rid",
+    "request_id",
 ];
 /// What the names of SGLang's members for the same begin with.
 const FORBIDDEN_PREFIX: &str = "bootstrap_";
@@ -29,8 +31,10 @@ const CONTAINERS: [&str; 3] = ["sampling_params", "extra_args", "vllm_xargs"];
 const DEPTH_MAX: u32 = 4;
 
 /// Parts of those names, as few as find all of them.
-static PARTS: LazyLock<[Finder<'static>; 5]> = LazyLock::new(|| {
-    ["_transfer_params", "disagg", "_rank", "\"rid\"", FORBIDDEN_PREFIX].map(Finder::new)
+static PARTS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
+    let parts =
+        ["_transfer_params", "disagg", "_rank", "\"rid\"", "\"request_id\"", FORBIDDEN_PREFIX];
+    parts.map(Finder::new)
 });
 /// An escape that may stand for a letter of a name; `4` to `7` follow where it does.
 static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\\u00"));
