@@ -96,6 +96,11 @@ impl Dialect for Vllm {
         self.client.healthy("/health").await
     }
 
+    fn forgets(&self, operation: &Operation) -> bool {
+        // At level 0 it only schedules nothing.
+        *operation != Operation::Sleep { level: 0 } && operation.forgets()
+    }
+
     async fn describe(&self) -> Result<Description, Fault> {
         let (description, learnt) = describe::describe(&self.client, self.given.as_ref()).await?;
         *self.learnt.write() = learnt;

@@ -291,6 +291,8 @@ async fn operations_are_the_recorded_ones() {
     for operation in &done {
         assert_eq!(dialect.operate(operation).await, Ok(()), "{operation:?}");
     }
+    let forgets = |level| dialect.forgets(&Operation::Sleep { level });
+    assert_eq!([0, 1, 2].map(forgets), [false, true, true]);
     let unload = Operation::UnloadAdapter { name: "a".into() };
     let fault = dialect.operate(&unload).await.unwrap_err();
     assert_eq!(fault, Fault::Invalid("The lora adapter 'style-a' cannot be found.".into()));
