@@ -10,11 +10,12 @@ use super::{Engine, profile};
 use crate::identity;
 use crate::operations::Order;
 use crate::workers::Reports;
+use futures::future::select_all;
 use parking_lot::Mutex;
 use stator_dialect::{Description, Fault, Kind, Operation};
 use stator_engine_signals::events::Follower;
-use stator_protos::Generation;
 use stator_protos::discovery::WorkerRecord;
+use stator_protos::{Generation, WorkerRank};
 use stator_runtime::Shutdown;
 use stator_runtime::shutdown::Trigger;
 use std::sync::Arc;
@@ -88,6 +89,14 @@ pub(crate) async fn gave_up(keeper: &mut Option<Keeper>) -> anyhow::Error {
     }
 }
 
+/// Waits until the task of a rank is there no longer, as after a panic: its requests would fail one
+/// after the other.
+async fn ended(ranks: &[RankState]) -> WorkerRank {
+    let closed = ranks.iter().map(|rank| Box::pin(rank.life.closed()));
+    let (.., first, _) = select_all(closed).await;
+    ranks[first].record.worker
+}
+
 struct Keeping {
     engine: Engine,
     ranks: Vec<RankState>,
@@ -141,6 +150,9 @@ impl Keeping {
                 },
                 Some(Err(error)) = self.followers.join_next() => {
                     tracing::error!(%error, "the engine's KV events are not followed any more");
+                }
+                worker = ended(&self.ranks), if !self.ranks.is_empty() => {
+                    anyhow::bail!("the task of worker {worker} has ended");
                 }
                 () = stopped.wait() => return Ok(()),
             }

@@ -235,6 +235,15 @@ async fn an_engine_that_comes_back_as_another_is_given_up() {
     assert!(bed.record.borrow().workers.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_engine_is_given_up_where_nobody_drives_it() {
+    let mut bed = Bed::start();
+    bed.lives(true).await;
+    drop(bed.life);
+    let error = gave_up(&mut Some(bed.keeper)).await.to_string();
+    assert!(error.starts_with("the task of worker ") && error.ends_with("has ended"), "{error}");
+}
+
 #[tokio::test]
 async fn what_cannot_be_read_of_an_engines_events_is_counted() {
     let publisher = Publisher::bind("tcp://127.0.0.1:0").await.unwrap();
