@@ -22,6 +22,10 @@ use tokio::time::Instant;
 /// Longest part of the client's request id in the engine's.
 const CLIENT_ID_BYTES: usize = 32;
 
+/// How long a drain waits for who fetches the KV of a prompt: engines do not say when that is done,
+/// and who decodes has to have room first.
+pub(super) const FETCH: Duration = Duration::from_secs(5);
+
 /// Tells this agent's requests from those that another one, or an earlier one, sent to the engine.
 static LIFE: LazyLock<u32> = LazyLock::new(rand::random);
 
@@ -80,7 +84,7 @@ impl Rank {
 
     /// Computes a prompt for another engine, unless who asked for it has gone.
     pub(crate) async fn prefill(&self, order: Prefill) {
-        let Prefill { request, extras, handover, mut answer, ticket: _ticket } = order;
+        let Prefill { request, extras, handover, mut answer, ticket } = order;
         let done = tokio::select! {
             done = self.prefilled(&request, &extras, handover) => done,
             () = answer.closed() => return self.metrics.ended(Outcome::cancelled),
@@ -89,8 +93,13 @@ impl Rank {
             Ok(_) => Outcome::completed,
             Err((kind, _)) => (*kind).into(),
         });
+        let hands_over = done.as_ref().is_ok_and(|done| done.handover.is_some());
         // Nobody to tell: the engine has released the blocks, or will when their lease ends.
-        let _ = answer.send(done);
+        if answer.send(done).is_ok() && hands_over {
+            drop((request, extras));
+            tokio::time::sleep(FETCH).await;
+        }
+        drop(ticket);
     }
 
     async fn prefilled(

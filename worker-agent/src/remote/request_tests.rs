@@ -5,6 +5,7 @@ use super::testkit::*;
 use crate::config::Listen;
 use crate::engine::RequestKey;
 use crate::extras::Peer;
+use crate::in_flight::InFlight;
 use crate::listen::{self, Listener};
 use crate::metrics::AgentMetrics;
 use crate::service::{self, Service, WorkerHandle};
@@ -25,6 +26,8 @@ pub(super) struct Pair {
     pub(super) prefill: Bed,
     pub(super) decode: Bed,
     pub(super) peer: Peer,
+    /// What a drain of the prefill worker's agent waits for.
+    prefills: InFlight,
     _stop: Trigger,
     _server: JoinSet<()>,
 }
@@ -63,13 +66,14 @@ impl Pair {
         let (Listener::Tcp(listener), endpoint) = bound else {
             panic!("an address is no path");
         };
+        let prefills = agent.in_flight().clone();
         let service = WorkerServer::new(Service(agent));
         let router = tonic::transport::Server::builder().add_service(service);
         let mut _server = JoinSet::new();
         _server
             .spawn(async move { router.serve_with_incoming(listener.incoming()).await.unwrap() });
         let peer = Peer { endpoint, worker: WORKER, handover: raw("{}") };
-        Self { prefill, decode, peer, _stop, _server }
+        Self { prefill, decode, peer, prefills, _stop, _server }
     }
 
     pub(super) fn submit(&self) {
@@ -185,6 +189,18 @@ async fn an_engine_that_does_not_take_the_kv_computes_the_prompt() {
     let pair = Pair::new(in_turn(First::Dropped), vec![], vec![vec![last(5)]]);
     *pair.decode.engine.manner.lock() = None;
     pair.computed_here("itself_engine_failed").await;
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_who_fetches_what_was_handed_over() {
+    let prompts = vec![vec![handover("{}")]];
+    let pair = Pair::new(in_turn(First::Dropped), prompts, vec![vec![last(5)]]);
+    pair.submit();
+    pair.decode.answers().await;
+    assert_eq!(pair.prefills.count(), 1);
+    // The clock goes on to whatever is waited for.
+    tokio::time::pause();
+    pair.prefills.none().await;
 }
 
 #[tokio::test]
