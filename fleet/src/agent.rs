@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use stator_placement::Worker;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
-use stator_protos::kv_event::{self, KvEvent, Medium};
+use stator_protos::kv_event::{self, KvEvent};
 use stator_protos::load::Load;
 use stator_protos::topic::{self, Kind, Topic};
 use stator_protos::{Generation, WorkerRank};
@@ -26,7 +26,8 @@ use tokio::time::Instant;
 const NEWS_MAX: usize = 1024;
 /// Replays and snapshots of one agent that may be on their way at once.
 const QUESTIONS_MAX: usize = 16;
-/// Blocks of one snapshot.
+/// Blocks of one snapshot: of a small worker at least, and of any.
+const SNAPSHOT_BLOCKS_MIN: usize = 1024;
 const SNAPSHOT_BLOCKS_MAX: usize = 1 << 25;
 /// Longest wait for a snapshot: an engine answers between two steps.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -312,9 +313,7 @@ impl<S: Members + KvSink> AgentTask<S> {
                 Action::Unknown => self.sink.unknown(worker),
                 Action::Replace => {
                     let snapshot = snapshot.take().expect("a snapshot is replaced by when it came");
-                    let blocks = snapshot.blocks.into_iter();
-                    let blocks = blocks.map(|block| (block, Medium::Device)).collect();
-                    self.sink.replace(worker, generation, blocks);
+                    self.sink.replace(worker, generation, snapshot.blocks);
                 }
                 Action::Apply(events) => {
                     self.metrics.batches.inc();
@@ -350,7 +349,9 @@ impl<S: Members + KvSink> AgentTask<S> {
         let since = followed.last_snapshot.map(|last| now - last);
         let delay = followed.snapshot_delay(since);
         followed.last_snapshot = Some(now + delay);
-        let blocks_max = (followed.total_blocks as usize).clamp(1, SNAPSHOT_BLOCKS_MAX);
+        // As many as agents keep, on all media.
+        let blocks_max = (followed.total_blocks as usize).saturating_mul(4);
+        let blocks_max = blocks_max.clamp(SNAPSHOT_BLOCKS_MIN, SNAPSHOT_BLOCKS_MAX);
         let generation = followed.generation;
         let (client, turns) = (self.client.clone(), self.turns.clone());
         self.questions.spawn(async move {

@@ -5,9 +5,10 @@ use super::mailbox::Mailbox;
 use parking_lot::Mutex;
 use stator_protos::discovery::{AgentRecord, ProfileRecord};
 use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{
-    AgentDescription, DescribeRequest, ModelFilesRequest, Output, SnapshotRequest, Submit,
+    self, AgentDescription, DescribeRequest, ModelFilesRequest, Output, SnapshotRequest, Submit,
 };
 use stator_protos::{Generation, WorkerRank};
 use stator_runtime::dial::{Dial, DialError};
@@ -86,8 +87,8 @@ pub struct Snapshot {
     pub generation: Generation,
     /// Number of the first event that is not in it.
     pub next_sequence: u64,
-    /// Each block after the one before it in its prompt.
-    pub blocks: Vec<SequenceHash>,
+    /// Each block once, and where it is at the nearest.
+    pub blocks: Vec<(SequenceHash, Medium)>,
 }
 
 /// Sends requests to one agent. Its connections close when it and all its streams are dropped.
@@ -260,7 +261,10 @@ impl AgentClient {
                     "snapshot of more than {blocks_max} blocks, the limit"
                 )));
             }
-            snapshot.blocks.extend(chunk.sequence_hashes.into_iter().map(SequenceHash));
+            // Of what later versions know and this one does not, nothing is known.
+            let Ok(medium) = worker::Medium::try_from(chunk.medium) else { continue };
+            let hashes = chunk.sequence_hashes.into_iter().map(SequenceHash);
+            snapshot.blocks.extend(hashes.map(|hash| (hash, medium.into())));
         }
         snapshot.ok_or_else(|| tonic::Status::data_loss("empty snapshot"))
     }

@@ -163,6 +163,13 @@ impl Pool {
         self.place(&request).map_or(0, |place| place.decision().overlap_blocks)
     }
 
+    /// What a worker reported that it holds, in no order.
+    #[cfg(test)]
+    pub(super) fn held(&self, worker: WorkerRank) -> Vec<(SequenceHash, Medium)> {
+        let held = self.state.lock().placement.index().held_by(worker);
+        held.map(|held| held.blocks).unwrap_or_default()
+    }
+
     /// Keeps what is known of the workers' blocks in order, for as long as it runs.
     pub(crate) async fn maintain(self: Arc<Self>) {
         /// How often there may be something to do.

@@ -81,6 +81,28 @@ pub enum Medium {
     Remote,
 }
 
+impl From<Medium> for crate::worker::Medium {
+    fn from(medium: Medium) -> Self {
+        match medium {
+            Medium::Device => Self::Device,
+            Medium::Host => Self::Host,
+            Medium::Disk => Self::Disk,
+            Medium::Remote => Self::Remote,
+        }
+    }
+}
+
+impl From<crate::worker::Medium> for Medium {
+    fn from(medium: crate::worker::Medium) -> Self {
+        match medium {
+            crate::worker::Medium::Device => Self::Device,
+            crate::worker::Medium::Host => Self::Host,
+            crate::worker::Medium::Disk => Self::Disk,
+            crate::worker::Medium::Remote => Self::Remote,
+        }
+    }
+}
+
 impl Medium {
     /// Every medium, nearest first.
     pub const ALL: [Self; 4] = [Self::Device, Self::Host, Self::Disk, Self::Remote];

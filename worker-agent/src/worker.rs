@@ -21,6 +21,7 @@ use crate::translate;
 use handing::Handing;
 use rustc_hash::FxHashMap;
 use stator_dialect::{Fault, Operation};
+use stator_protos::kv_event::Medium;
 use stator_protos::worker::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -163,6 +164,7 @@ impl Driver {
             Command::Cancel(keys) => self.cancel(&keys),
             Command::Snapshot(answer) => {
                 let blocks = self.guarded(|engine| engine.blocks()).unwrap_or_default();
+                let blocks = blocks.into_iter().map(|block| (block, Medium::Device)).collect();
                 let next_sequence = self.feed.next_sequence();
                 // Who asked may be gone; then nobody needs it.
                 let generation = self.feed.generation();

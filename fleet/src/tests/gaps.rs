@@ -148,9 +148,14 @@ async fn what_the_log_has_forgotten_is_taken_from_a_snapshot() {
     bed.script(|script| {
         script.log = vec![(5, payload(5))];
         script.snapshot = (chain()[..5].to_vec(), 6);
+        script.in_host_memory = 2;
     });
     bed.publish(5);
     until("the snapshot is in", || bed.overlap() == 5).await;
+    let hosted = bed.pool.held(WORKER).into_iter().filter(|(_, medium)| *medium == Medium::Host);
+    let mut hosted: Vec<_> = hosted.map(|(block, _)| block).collect();
+    hosted.sort_by_key(|block| chain().iter().position(|known| known == block));
+    assert_eq!(hosted, chain()[3..5]);
     bed.publish(6);
     until("live events follow it", || bed.overlap() == 6).await;
 }

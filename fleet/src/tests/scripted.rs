@@ -6,8 +6,9 @@ use stator_protos::hash::SequenceHash;
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_server::{Worker, WorkerServer};
 use stator_protos::worker::{
-    AgentDescription, DescribeRequest, GenerateFrame, GenerateInput, ModelFile, ModelFilesRequest,
-    ModelFilesResponse, PrefillRequest, PrefillResponse, SnapshotChunk, SnapshotRequest, Submit,
+    AgentDescription, DescribeRequest, GenerateFrame, GenerateInput, Medium, ModelFile,
+    ModelFilesRequest, ModelFilesResponse, PrefillRequest, PrefillResponse, SnapshotChunk,
+    SnapshotRequest, Submit,
 };
 use std::sync::{Arc, Mutex};
 use tokio_stream::{Iter, Pending};
@@ -23,6 +24,8 @@ pub(super) struct Script {
     pub(super) later_life: u64,
     /// Blocks in a snapshot, and its next number.
     pub(super) snapshot: (Vec<SequenceHash>, u64),
+    /// Of these, how many at the end are in host memory.
+    pub(super) in_host_memory: usize,
     pub(super) snapshots: usize,
     /// Batches in the log, by number.
     pub(super) log: Vec<(u64, Bytes)>,
@@ -83,12 +86,18 @@ impl Worker for Scripted {
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         let mut script = self.0.lock().unwrap();
         script.snapshots += 1;
-        let chunk = SnapshotChunk {
-            generation: LIFE.0 + script.later_life,
-            next_sequence: script.snapshot.1,
-            sequence_hashes: script.snapshot.0.iter().map(|hash| hash.0).collect(),
+        let (blocks, next_sequence) = &script.snapshot;
+        let (device, host) = blocks.split_at(blocks.len() - script.in_host_memory);
+        let chunk = |(blocks, medium): (&[SequenceHash], Medium)| {
+            Ok(SnapshotChunk {
+                generation: LIFE.0 + script.later_life,
+                next_sequence: *next_sequence,
+                sequence_hashes: blocks.iter().map(|hash| hash.0).collect(),
+                medium: medium.into(),
+            })
         };
-        Ok(Response::new(tokio_stream::iter(vec![Ok(chunk)])))
+        let chunks = [(device, Medium::Device), (host, Medium::Host)].map(chunk);
+        Ok(Response::new(tokio_stream::iter(Vec::from(chunks))))
     }
 }
 

@@ -79,17 +79,14 @@ impl LifeSink {
         let sink = self.clone();
         tokio::spawn(async move {
             // In the follower's task, so that no event comes in between.
-            let looked = follower.look(move |view| {
-                let device = view.blocks().filter(|(_, medium)| *medium == Medium::Device);
-                sink.numbered(device.map(|(hash, _)| hash).collect())
-            });
+            let looked = follower.look(move |view| sink.numbered(view.blocks().collect()));
             if let Some(snapshot) = looked.await {
                 let _ = answer.send(snapshot);
             }
         });
     }
 
-    fn numbered(&self, blocks: Vec<SequenceHash>) -> Snapshot {
+    fn numbered(&self, blocks: Vec<(SequenceHash, Medium)>) -> Snapshot {
         let feed = self.feed.lock();
         Snapshot { generation: feed.generation(), next_sequence: feed.next_sequence(), blocks }
     }

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use stator_dialect::Delta;
 use stator_protos::Generation;
 use stator_protos::hash::SequenceHash;
+use stator_protos::kv_event::Medium;
 use stator_protos::worker::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
@@ -103,6 +104,6 @@ pub(crate) struct Snapshot {
     pub(crate) generation: Generation,
     /// Number of the first event that is not in it.
     pub(crate) next_sequence: u64,
-    /// Each block after the one before it in its prompt.
-    pub(crate) blocks: Vec<SequenceHash>,
+    /// Each block once, and where it is at the nearest.
+    pub(crate) blocks: Vec<(SequenceHash, Medium)>,
 }
