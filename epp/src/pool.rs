@@ -15,6 +15,7 @@ use stator_epp_scheduler::{
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_fleet::KvSink;
 use stator_model::Model;
+use stator_placement::Held;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
@@ -209,6 +210,22 @@ impl Pool {
         if let Some(until) = until {
             self.prefixes.predict(worker, sequence, until);
         }
+    }
+
+    /// The workers that tell what they hold.
+    pub(crate) fn tellers(&self) -> Vec<WorkerRank> {
+        self.with(|scheduler, _| scheduler.tellers().collect())
+    }
+
+    /// What some of them told, of those of which it is known.
+    pub(crate) fn held_by(&self, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+        self.prefixes.held_by(workers)
+    }
+
+    /// Takes over what another replica knows of a worker, where its own feed has not told.
+    pub(crate) fn restore(&self, worker: WorkerRank, held: Held) -> bool {
+        let expected = self.with(|scheduler, _| scheduler.expects(worker, held.generation));
+        expected && self.prefixes.restore(worker, held)
     }
 
     /// A part of what workers are taken to hold because of what they were sent.

@@ -74,16 +74,11 @@ impl PrefixListener for Letters {
 
 impl Blocks for Shared {
     fn workers(&self, pool: PoolId) -> Vec<WorkerRank> {
-        let endpoints = |pool: &Pool| {
-            pool.with(|scheduler, _| {
-                scheduler.endpoints().map(|(known, ..)| known.worker).collect()
-            })
-        };
-        self.of(pool).map(endpoints).unwrap_or_default()
+        self.of(pool).map(Pool::tellers).unwrap_or_default()
     }
 
-    fn held(&self, pool: PoolId, worker: WorkerRank) -> Option<Held> {
-        self.of(pool)?.with(|scheduler, _| scheduler.held(worker))
+    fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+        self.of(pool).map(|pool| pool.held_by(workers)).unwrap_or_default()
     }
 
     fn predicted(
@@ -99,7 +94,7 @@ impl Blocks for Shared {
     }
 
     fn restore(&self, pool: PoolId, worker: WorkerRank, held: Held) -> bool {
-        self.of(pool).is_some_and(|pool| pool.with(|scheduler, _| scheduler.restore(worker, held)))
+        self.of(pool).is_some_and(|pool| pool.restore(worker, held))
     }
 }
 

@@ -166,8 +166,8 @@ impl Pool {
     /// What a worker reported that it holds, in no order.
     #[cfg(test)]
     pub(super) fn held(&self, worker: WorkerRank) -> Vec<(SequenceHash, Medium)> {
-        let held = self.state.lock().placement.index().held_by(worker);
-        held.map(|held| held.blocks).unwrap_or_default()
+        let held = self.state.lock().placement.index().held_by(&[worker]);
+        held.into_iter().flatten().flat_map(|held| held.blocks).collect()
     }
 
     /// Keeps what is known of the workers' blocks in order, for as long as it runs.

@@ -41,11 +41,11 @@ pub trait Replica: Blocks {
 
 /// What is known of the blocks of each worker: given to a replica that starts, and taken by it.
 pub trait Blocks: Send + Sync + 'static {
-    /// The workers of a pool.
+    /// The workers of a pool that report what they hold.
     fn workers(&self, pool: PoolId) -> Vec<WorkerRank>;
 
-    /// What a worker reported. `None` where nothing is known.
-    fn held(&self, pool: PoolId, worker: WorkerRank) -> Option<Held>;
+    /// What some of them reported, without those of which nothing is known. May take long.
+    fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)>;
 
     /// A part of what is only predicted, at most `most` entries from position `from` on; `None`
     /// at the end. Entries may be missed or come twice where they change meanwhile.

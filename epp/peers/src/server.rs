@@ -12,6 +12,7 @@ use stator_runtime::tls::Listener;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
@@ -107,13 +108,21 @@ impl Peers for Service {
         }
         self.hub.metrics.snapshots_given.inc();
         let (snapshot, shutdown) = (Snapshot::new(&self.hub, permit), self.shutdown.clone());
-        let chunks = stream::iter(snapshot).flat_map(|chunks| stream::iter(chunks).map(Ok));
+        let parts = unfold(snapshot, |mut snapshot| async {
+            // It looks at all blocks, which is not for threads that serve.
+            let next = spawn_blocking(move || snapshot.next().map(|part| (part, snapshot)));
+            next.await.ok().flatten()
+        });
+        let chunks = parts.flat_map(|chunks| stream::iter(chunks).map(Ok));
         let chunks = chunks.take_until(async move { shutdown.wait().await });
         Ok(Response::new(stream::iter([Ok(hello)]).chain(chunks).boxed()))
     }
 }
 
-/// Everything that is known of blocks, a worker at a time, so that no pool is held up for long.
+/// Workers whose blocks are listed together: each time all blocks of the pool are looked at.
+const WORKERS_PART: usize = 128;
+
+/// Everything that is known of blocks, some workers at a time.
 struct Snapshot {
     hub: Arc<Hub>,
     next: Vec<Part>,
@@ -122,7 +131,7 @@ struct Snapshot {
 
 enum Part {
     Pool(PoolId),
-    Worker(PoolId, WorkerRank),
+    Workers(PoolId, Vec<WorkerRank>),
     Predicted(PoolId, usize),
 }
 
@@ -141,14 +150,15 @@ impl Iterator for Snapshot {
         Some(match self.next.pop()? {
             Part::Pool(pool) => {
                 self.next.push(Part::Predicted(pool, 0));
-                let workers = replica.workers(pool).into_iter();
-                self.next.extend(workers.map(|worker| Part::Worker(pool, worker)));
+                let workers = replica.workers(pool);
+                let parts = workers.chunks(WORKERS_PART).map(<[WorkerRank]>::to_vec);
+                self.next.extend(parts.map(|workers| Part::Workers(pool, workers)));
                 Vec::new()
             }
-            Part::Worker(pool, worker) => match replica.held(pool, worker) {
-                Some(held) => wire::holdings((pool, worker), held).collect(),
-                None => Vec::new(),
-            },
+            Part::Workers(pool, workers) => {
+                let held = replica.held(pool, &workers).into_iter();
+                held.flat_map(|(worker, held)| wire::holdings((pool, worker), held)).collect()
+            }
             Part::Predicted(pool, from) => match replica.predicted(pool, from, PREDICTED_PART) {
                 Some(part) => {
                     self.next.push(Part::Predicted(pool, from.saturating_add(PREDICTED_PART)));

@@ -6,7 +6,7 @@
 use crate::Program;
 use crate::cycle::SPANS;
 use crate::plugin::LookupMeter;
-use stator_placement::{Applied, Blocks, Found, Time};
+use stator_placement::{Applied, Blocks, Found, Held, Time};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::{Generation, WorkerRank};
@@ -51,13 +51,39 @@ impl Prefixes {
         generation: Generation,
         blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
     ) {
+        self.add(blocks, |blocks| self.blocks.replace(rank, generation, blocks));
+    }
+
+    /// Takes over what another replica knows of a worker that [`Scheduler::expects`] it; true if
+    /// its own feed has not told of its state meanwhile. May come at once with what that tells.
+    ///
+    /// [`Scheduler::expects`]: crate::Scheduler::expects
+    pub fn restore(&self, rank: WorkerRank, held: Held) -> bool {
+        let Held { generation, blocks } = held;
+        self.add(blocks, |blocks| self.blocks.restore(rank, generation, blocks))
+    }
+
+    fn add<I: Iterator<Item = (SequenceHash, Medium)>>(
+        &self,
+        blocks: impl IntoIterator<Item = (SequenceHash, Medium), IntoIter = I>,
+        add: impl FnOnce(&mut dyn Iterator<Item = (SequenceHash, Medium)>) -> Applied,
+    ) -> bool {
         let span = info_span!(target: SPANS, "index_add", snapshot = true);
         let _entered = span.enter();
         let mut stored = 0;
-        let blocks = blocks.into_iter().inspect(|_| stored += 1);
-        if self.blocks.replace(rank, generation, blocks) == Applied::Yes {
+        let mut blocks = blocks.into_iter().inspect(|_| stored += 1);
+        let applied = add(&mut blocks) == Applied::Yes;
+        if applied {
             self.admitted_blocks.fetch_add(stored, Ordering::Relaxed);
         }
+        applied
+    }
+
+    /// What workers reported that they hold, of those of which it is known: see
+    /// [`stator_placement::Index::held_by`].
+    pub fn held_by(&self, ranks: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+        let held = self.blocks.index().held_by(ranks).into_iter().zip(ranks);
+        held.filter_map(|(held, rank)| Some((*rank, held?))).collect()
     }
 
     /// Events of a worker were lost: it counts as holding nothing until they are replaced.

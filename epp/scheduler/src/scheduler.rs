@@ -10,7 +10,7 @@ use crate::settings::SchedulerSettings;
 use crate::slot::{Slot, Slots};
 use crate::tickets::{FlowKey, Place, Ticket, Tickets};
 use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Time};
-use stator_placement::{Held, PeerLoad, Placement, Stats, Worker};
+use stator_placement::{PeerLoad, Placement, Stats, Worker};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
@@ -191,24 +191,21 @@ impl Scheduler {
         self.placement.prediction_end(rank, now)
     }
 
-    /// What a worker reported that it holds; `None` where that is not known.
-    pub fn held(&self, rank: WorkerRank) -> Option<Held> {
-        self.slots.get(rank).filter(|slot| slot.publishes_events)?;
-        self.placement.index().held_by(rank)
+    /// The endpoints that tell what they hold.
+    pub fn tellers(&self) -> impl Iterator<Item = WorkerRank> {
+        self.slots.iter().filter(|slot| slot.publishes_events).map(|slot| slot.endpoint.worker)
     }
 
-    /// Another replica knows this of a worker's blocks. It counts until the worker's event feed
-    /// tells of its state; where the feed has done so already, or tells of another life, nothing
-    /// changes. True if it counts.
-    pub fn restore(&mut self, rank: WorkerRank, held: Held) -> bool {
+    /// Whether what another replica knows of this life of a worker is wanted, for
+    /// [`Prefixes::restore`]: its own event feed has told of no other life and of no state. It
+    /// counts until the feed tells.
+    pub fn expects(&mut self, rank: WorkerRank, generation: Generation) -> bool {
         let Some(slot) = self.slots.get(rank) else { return false };
-        let fed = slot.publishes_events;
-        let known = slot.generation != held.generation || self.placement.index().is_known(rank);
-        if fed && known {
-            return false;
+        if slot.publishes_events {
+            return slot.generation == generation && !self.placement.index().is_known(rank);
         }
-        self.set_life(rank, held.generation);
-        self.prefixes.replace(rank, held.generation, held.blocks);
+        self.set_life(rank, generation);
+        self.prefixes.unknown(rank);
         true
     }
 

@@ -3,6 +3,7 @@ use crate::plugin::NotRouted;
 use crate::testkit::{endpoint, life, program, rank};
 use crate::{CacheConfig, Headers, Lora, Prompt, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
+use stator_placement::Held;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Stored};
 
@@ -410,17 +411,28 @@ fn own(pool: &Scheduler) -> (u64, Vec<(WorkerRank, InFlight)>) {
     (pool.own_version(), pool.own_in_flight().filter(busy).collect())
 }
 
+/// What a worker reported that it holds.
+fn held(pool: &Scheduler, rank: WorkerRank) -> Option<Held> {
+    let tells = pool.tellers().any(|teller| teller == rank);
+    tells.then(|| pool.prefixes().held_by(&[rank]).pop()).flatten().map(|(_, held)| held)
+}
+
+fn restore(pool: &mut Scheduler, rank: WorkerRank, held: Held) -> bool {
+    pool.expects(rank, held.generation) && pool.prefixes().restore(rank, held)
+}
+
 /// What a replica that starts takes over of pod 1 after `before` happened to it; pod 1 holds 8
 /// blocks in life 5.
 #[track_caller]
 fn check_restore(before: impl FnOnce(&mut Scheduler), taken: bool, cached_tokens: u64) {
     let (mut old, mut new) = (pool(1), pool(1));
     let blocks = sequence(1, 8);
-    assert_eq!(old.held(rank(1)), None, "nothing was reported yet");
+    assert_eq!(held(&old, rank(1)), None, "nothing was reported yet");
     old.set_life(rank(1), Generation(5));
     old.prefixes().apply(rank(1), Generation(5), &[stored(&blocks)]);
     before(&mut new);
-    assert_eq!(new.restore(rank(1), old.held(rank(1)).expect("it reported")), taken);
+    let reported = held(&old, rank(1)).expect("it reported");
+    assert_eq!(restore(&mut new, rank(1), reported), taken);
     let decision = new.schedule(&asking(&blocks), call(1, true)).expect("one takes it");
     assert_eq!(decision.cached_tokens, cached_tokens);
 }
@@ -441,15 +453,17 @@ fn a_peers_blocks_count_until_the_own_feed_tells() {
 #[test]
 fn the_own_feed_overrules_what_a_peer_said() {
     let mut pool = pool(1);
-    let held = Held { generation: Generation(5), blocks: vec![(SequenceHash(1), Medium::Device)] };
-    assert!(pool.restore(rank(1), held.clone()));
+    let blocks = vec![(SequenceHash(1), Medium::Device)];
+    let theirs = Held { generation: Generation(5), blocks };
+    assert!(restore(&mut pool, rank(1), theirs.clone()));
     pool.set_life(rank(1), Generation(5));
-    assert_eq!(pool.held(rank(1)), Some(held), "the same life goes on");
+    assert_eq!(held(&pool, rank(1)), Some(theirs), "the same life goes on");
     pool.prefixes().replace(rank(1), Generation(5), []);
-    assert_eq!(pool.held(rank(1)).map(|held| held.blocks), Some(vec![]));
+    assert_eq!(held(&pool, rank(1)).map(|held| held.blocks), Some(vec![]));
     pool.set_life(rank(1), Generation(4));
-    assert_eq!(pool.held(rank(1)).map(|held| held.generation), Some(Generation(4)));
-    assert!(!pool.restore(rank(9), Held { generation: Generation(1), blocks: vec![] }));
+    assert_eq!(held(&pool, rank(1)).map(|held| held.generation), Some(Generation(4)));
+    let nobodys = Held { generation: Generation(1), blocks: vec![] };
+    assert!(!restore(&mut pool, rank(9), nobodys));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::scatter;
 use crate::sets::Sets;
 use crate::settings::Settings;
 use crate::table::BUCKET_BYTES;
-use crate::tenancy::{Applied, Life, Stands, Tenancy};
+use crate::tenancy::{Applied, Entrance, Life, Stands, Tenancy};
 use crate::time::Time;
 use crate::upkeep::Sweep;
 use crate::view::Published;
@@ -85,7 +85,7 @@ impl Index {
             Stands::Same(_) => true,
             Stands::Later | Stands::UnknownWorker => {
                 let life = Life { slot: self.take_slot(), generation, known: true };
-                self.enter(worker, life, true) == Applied::Yes
+                self.enter(worker, life, Entrance::Registers) == Applied::Yes
             }
         }
     }
@@ -238,17 +238,22 @@ impl Index {
     /// Starts an empty state of a worker.
     fn renew(&self, worker: WorkerRank, generation: Generation, known: bool) {
         let slot = self.take_slot();
-        self.enter(worker, Life { slot, generation, known }, false);
+        self.enter(worker, Life { slot, generation, known }, Entrance::Replaces);
     }
 
-    /// Makes `life` the worker's, unless a later one came meanwhile or, if this does not register
-    /// it, the worker went.
-    pub(crate) fn enter(&self, worker: WorkerRank, life: Life, registers: bool) -> Applied {
+    /// Makes `life` the worker's, unless a later one came meanwhile, the worker went, or this is
+    /// not to take the place of what became known.
+    pub(crate) fn enter(&self, worker: WorkerRank, life: Life, entrance: Entrance) -> Applied {
         let (applied, retired) = {
             let mut tenancy = self.tenancy.write();
             match tenancy.stands(worker, life.generation) {
                 Stands::Stale => (Applied::Stale, Some(life.slot)),
-                Stands::UnknownWorker if !registers => (Applied::UnknownWorker, Some(life.slot)),
+                Stands::UnknownWorker if entrance != Entrance::Registers => {
+                    (Applied::UnknownWorker, Some(life.slot))
+                }
+                Stands::Same(Life { known: true, .. }) if entrance == Entrance::Restores => {
+                    (Applied::KnownState, Some(life.slot))
+                }
                 Stands::UnknownWorker => (Applied::Yes, self.publish(&mut tenancy, worker, life)),
                 Stands::Same(_) | Stands::Later => {
                     (Applied::Yes, self.publish(&mut tenancy, worker, life))

@@ -66,7 +66,7 @@ mod view;
 pub use chains::common_prefix;
 pub use closure::Closure;
 pub use index::Index;
-pub use listing::{Cursor, Held};
+pub use listing::Held;
 pub use overlap::{Overlap, Overlaps};
 pub use settings::{Predicting, Settings};
 pub use stats::Stats;

@@ -1,16 +1,15 @@
-//! Lists what a worker holds, in parts.
+//! Lists what workers hold.
 
 use crate::cell::SetRef;
 use crate::elements::{self, State};
 use crate::index::Index;
 use crate::table;
+use crate::tenancy::Life;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
-
-/// Blocks listed at a time by [`Index::held_by`].
-const PART: usize = 4096;
+use std::ops::Range;
 
 /// What a worker reported that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,82 +20,76 @@ pub struct Held {
     pub blocks: Vec<(SequenceHash, Medium)>,
 }
 
-/// Where a list goes on; the default is its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    /// A block stays in its shard, whose table may be replaced from one part to the next.
-    shard: usize,
-}
-
 impl Index {
-    /// What a worker reported that it holds: what [`Index::replace`] takes. `None` if it is not
-    /// registered or its state is unknown. Blocks that are stored or removed meanwhile may be in
-    /// it or not.
-    pub fn held_by(&self, worker: WorkerRank) -> Option<Held> {
-        let life = self.tenancy.read().life(worker).filter(|life| life.known)?;
-        let (mut blocks, mut cursor) = (Vec::new(), Some(Cursor::default()));
-        while let Some(at) = cursor {
-            cursor = self.held_part(worker, at, PART, &mut blocks);
-        }
-        Some(Held { generation: life.generation, blocks })
-    }
-
-    /// Adds a part of what a worker reported that it holds to `out`; where to go on, `None` at
-    /// the end. A part is one or more of the 256 shards in which all blocks stand, whoever they
-    /// belong to: as many as it takes to look at `most` cells. Takes no lock.
+    /// What each of some workers reported that it holds: what [`Index::replace`] takes. `None` for
+    /// one that is not registered or whose state is unknown, before or after.
     ///
-    /// Every block that is held from the first call to the last comes once.
-    pub fn held_part(
-        &self,
-        worker: WorkerRank,
-        cursor: Cursor,
-        most: usize,
-        out: &mut Vec<(SequenceHash, Medium)>,
-    ) -> Option<Cursor> {
-        let life = self.tenancy.read().life(worker).filter(|life| life.known)?;
-        let view = self.shared.published.view();
-        let (known, elements) = Default::default();
-        let mut members = Members { slot: life.slot, known, elements };
-        let (mut shard, mut looked) = (cursor.shard, 0);
-        while looked < most.max(1) {
-            let table = view.tables().nth(shard)?;
+    /// Looks at every block of the index once, for all of them together, and takes no lock
+    /// meanwhile. Blocks that are stored or removed then may be among them or not.
+    pub fn held_by(&self, workers: &[WorkerRank]) -> Vec<Option<Held>> {
+        let before = self.known_lives(workers);
+        let numbers = before.iter().zip(0..);
+        let numbers = numbers.filter_map(|(life, number)| Some((life.as_ref()?.slot, number)));
+        let mut members = Members { numbers: numbers.collect(), ..Members::default() };
+        let mut blocks = vec![Vec::new(); workers.len()];
+        for shard in 0..self.shared.layout.shards() {
+            let view = self.shared.published.view();
+            let table = view.table(shard);
             for (key, set) in table::blocks(table) {
                 // A set that is gone was replaced in the cell by another.
-                let medium = members.medium(self, set).or_else(|| {
-                    let place = self.shared.layout.place(key).1;
-                    members.medium(self, table::find(table, place, key))
-                });
-                out.extend(medium.flatten().map(|medium| (SequenceHash(key), medium)));
+                let place = || self.shared.layout.place(key).1;
+                let found = members.of(self, set);
+                let found = found.or_else(|| members.of(self, table::find(table, place(), key)));
+                for &(number, medium) in &members.all[found.unwrap_or_default()] {
+                    blocks[number].push((SequenceHash(key), medium));
+                }
             }
-            looked += table::capacity(table.len());
-            shard += 1;
         }
-        view.tables().nth(shard).map(|_| Cursor { shard })
+        let after = self.known_lives(workers);
+        let same = |(before, after): (Option<Life>, Option<Life>)| {
+            before.zip(after).filter(|(before, after)| before.slot == after.slot)
+        };
+        let lives = before.into_iter().zip(after).map(same);
+        let held = lives.zip(blocks).map(|(life, blocks)| {
+            life.map(|(life, _)| Held { generation: life.generation, blocks })
+        });
+        held.collect()
+    }
+
+    fn known_lives(&self, workers: &[WorkerRank]) -> Vec<Option<Life>> {
+        let tenancy = self.tenancy.read();
+        workers.iter().map(|worker| tenancy.life(*worker).filter(|life| life.known)).collect()
     }
 }
 
-/// Which sets a slot is in.
+/// Which of some slots sets have in them.
+#[derive(Default)]
 struct Members {
-    slot: u32,
-    known: FxHashMap<SetRef, Option<Medium>>,
+    /// By slot.
+    numbers: FxHashMap<u32, usize>,
+    /// By set: where in `all`.
+    known: FxHashMap<SetRef, Range<usize>>,
+    all: Vec<(usize, Medium)>,
     elements: Vec<u32>,
 }
 
 impl Members {
-    /// How the slot is in a set, if it is; `None` if the set is gone.
-    fn medium(&mut self, index: &Index, set: SetRef) -> Option<Option<Medium>> {
-        if let Some(&known) = self.known.get(&set) {
-            return Some(known);
+    /// Those that are in a set, as reported; `None` if the set is gone.
+    fn of(&mut self, index: &Index, set: SetRef) -> Option<Range<usize>> {
+        if let Some(known) = self.known.get(&set) {
+            return Some(known.clone());
         }
         if !index.shared.sets.copy(set, &mut self.elements) {
             return None;
         }
-        let own = self.elements.iter().filter(|&&element| elements::slot(element) == self.slot);
-        let medium = own.map(|&element| elements::state(element)).find_map(|state| match state {
-            State::Reported(medium) => Some(medium),
+        let first = self.all.len();
+        let reported = self.elements.iter().filter_map(|&element| match elements::state(element) {
+            State::Reported(medium) => Some((*self.numbers.get(&elements::slot(element))?, medium)),
             State::Predicted => None,
         });
-        self.known.insert(set, medium);
-        Some(medium)
+        self.all.extend(reported);
+        let members = first..self.all.len();
+        self.known.insert(set, members.clone());
+        Some(members)
     }
 }

@@ -6,7 +6,7 @@
 use crate::elements::{Code, Op};
 use crate::index::Index;
 use crate::scatter;
-use crate::tenancy::{Applied, Life, Stands};
+use crate::tenancy::{Applied, Entrance, Life, Stands};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
@@ -29,9 +29,34 @@ impl Index {
         generation: Generation,
         blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
     ) -> Applied {
+        self.fill(worker, generation, blocks, Entrance::Replaces)
+    }
+
+    /// As [`Index::replace`], from another who knows the worker's blocks: no effect where its state
+    /// is known already, or is before all blocks are in. It may come at once with other calls about
+    /// the worker.
+    pub fn restore(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
+    ) -> Applied {
+        self.fill(worker, generation, blocks, Entrance::Restores)
+    }
+
+    fn fill(
+        &self,
+        worker: WorkerRank,
+        generation: Generation,
+        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
+        entrance: Entrance,
+    ) -> Applied {
         match self.tenancy.read().stands(worker, generation) {
             Stands::UnknownWorker => return Applied::UnknownWorker,
             Stands::Stale => return Applied::Stale,
+            Stands::Same(life) if life.known && entrance == Entrance::Restores => {
+                return Applied::KnownState;
+            }
             Stands::Same(_) | Stands::Later => {}
         }
         let slot = self.take_slot();
@@ -56,7 +81,7 @@ impl Index {
         while changes.peek().is_some() {
             self.write_part(slot, &mut changes);
         }
-        self.enter(worker, Life { slot, generation, known: true }, false)
+        self.enter(worker, Life { slot, generation, known: true }, entrance)
     }
 
     fn write_part(&self, slot: u32, changes: &mut impl Iterator<Item = (Code, [u64; 1])>) {

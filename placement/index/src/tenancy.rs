@@ -19,6 +19,8 @@ pub enum Applied {
     UnknownWorker,
     /// The worker's state is unknown, and events have no effect until it is replaced.
     UnknownState,
+    /// The worker's state is known, and what another says of it has no effect.
+    KnownState,
     /// The event's blocks have another size than ours, so that its hashes mean nothing here. The
     /// index, which cannot know, never says so; it is for those who check before it.
     BlockSize,
@@ -41,6 +43,17 @@ pub(crate) struct Tenancy {
     retired: Vec<u32>,
     free: Vec<u32>,
     next: u32,
+}
+
+/// What a worker's new state is to the one before.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Entrance {
+    /// It may be the first.
+    Registers,
+    /// It follows on it, whatever that is.
+    Replaces,
+    /// It takes the place of one that is unknown.
+    Restores,
 }
 
 /// How an event or snapshot of some life stands to the registered one.

@@ -120,8 +120,9 @@ impl Blocks for Fake {
         self.held.lock().keys().filter(|key| key.0 == pool).map(|key| key.1).collect()
     }
 
-    fn held(&self, pool: PoolId, worker: WorkerRank) -> Option<Held> {
-        self.held.lock().get(&(pool, worker)).cloned()
+    fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
+        let held = self.held.lock();
+        workers.iter().filter_map(|rank| Some((*rank, held.get(&(pool, *rank))?.clone()))).collect()
     }
 
     fn predicted(

@@ -34,6 +34,10 @@ fn overlap(index: &Index, of: WorkerRank, hashes: &[u64]) -> Overlap {
     out.of(of)
 }
 
+fn held(index: &Index, worker: WorkerRank) -> Option<Held> {
+    index.held_by(&[worker]).pop().expect("one was asked for")
+}
+
 fn on_device(hashes: &[u64]) -> KvEvent {
     stored(hashes, None, Medium::Device)
 }
@@ -267,30 +271,43 @@ fn what_a_worker_holds_can_be_given_to_another_index() {
     one.apply(worker(1), LIFE, &on_device(&hashes));
     one.apply(worker(1), LIFE, &stored(&hashes[300..], None, Medium::Host));
     one.apply(worker(0), LIFE, &on_device(&hashes[..400]));
-    let Held { generation, blocks } = one.held_by(worker(1)).expect("its state is known");
-    assert_eq!((generation, blocks.len()), (LIFE, 500));
+    let both = one.held_by(&[worker(9), worker(1), worker(0)]);
+    let sizes: Vec<_> = both.iter().map(|held| held.as_ref().map(|h| h.blocks.len())).collect();
+    assert_eq!(sizes, [None, Some(500), Some(400)]);
+    let Held { generation, blocks } = both[1].clone().expect("its state is known");
+    assert_eq!(generation, LIFE);
     assert_eq!(other.replace(worker(1), generation, blocks), Applied::Yes);
     for index in [&one, &other] {
         assert_eq!(overlap(index, worker(1), &hashes), Overlap::new([300, 200, 0, 0]));
     }
     one.unknown(worker(1));
-    assert_eq!((one.held_by(worker(1)), one.held_by(worker(9))), (None, None));
+    assert_eq!(held(&one, worker(1)), None);
 }
 
 #[test]
-fn a_list_is_complete_although_tables_grow_meanwhile() {
+fn what_others_know_of_a_worker_counts_while_nothing_else_is_known() {
     let index = index();
-    let hashes: Vec<u64> = (1..=200).collect();
-    index.apply(worker(1), LIFE, &on_device(&hashes));
-    let (mut listed, mut cursor, mut next) = (Vec::new(), Some(Default::default()), 1000);
-    while let Some(at) = cursor {
-        cursor = index.held_part(worker(1), at, 8, &mut listed);
-        index.apply(worker(0), LIFE, &on_device(&(next..next + 40).collect::<Vec<_>>()));
-        next += 40;
-    }
-    let mut listed: Vec<u64> = listed.into_iter().map(|(hash, _)| hash.0).collect();
-    listed.sort_unstable();
-    assert_eq!(listed, hashes);
+    let blocks = |hashes: &[u64]| -> Vec<(SequenceHash, Medium)> {
+        hashes.iter().map(|&hash| (SequenceHash(hash), Medium::Device)).collect()
+    };
+    assert_eq!(index.restore(worker(1), LIFE, blocks(&[1])), Applied::KnownState);
+    index.unknown(worker(1));
+    assert_eq!(index.restore(worker(1), LIFE, blocks(&[1, 2])), Applied::Yes);
+    assert_eq!(overlap(&index, worker(1), &[1, 2, 3]).blocks(), 2);
+    index.unknown(worker(1));
+    // Its own feed is done while what others know is still written.
+    let mut late = blocks(&[1, 2]).into_iter();
+    let slowly = std::iter::from_fn(|| {
+        if late.len() == 1 {
+            let feed = || index.replace(worker(1), LIFE, blocks(&[1, 2, 3]));
+            std::thread::scope(|scope| _ = scope.spawn(feed));
+        }
+        late.next()
+    });
+    assert_eq!(index.restore(worker(1), LIFE, slowly), Applied::KnownState);
+    assert_eq!(overlap(&index, worker(1), &[1, 2, 3]).blocks(), 3);
+    assert_eq!(index.restore(worker(1), Generation(LIFE.0 - 1), []), Applied::Stale);
+    assert_eq!(index.restore(worker(9), LIFE, []), Applied::UnknownWorker);
 }
 
 #[test]

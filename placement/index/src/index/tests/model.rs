@@ -183,13 +183,16 @@ impl Pair {
     /// Compares lists and sizes.
     fn compare_sums(&self) {
         let (mut held, mut predicted) = (0, 0);
-        for (number, model) in self.workers.iter().filter(|(_, model)| model.is_known()) {
+        let known = self.workers.iter().filter(|(_, model)| model.is_known());
+        let (ranks, models): (Vec<_>, Vec<_>) =
+            known.map(|(number, model)| (worker(*number), model)).unzip();
+        for (model, listed) in models.into_iter().zip(self.index.held_by(&ranks)) {
             let hashes: HashSet<u64> = model.copies.keys().map(|&(hash, _)| hash).collect();
             let expected: HashSet<(SequenceHash, Medium)> = hashes
                 .into_iter()
                 .filter_map(|hash| Some((SequenceHash(hash), model.reported(hash)?)))
                 .collect();
-            let listed = self.index.held_by(worker(*number)).expect("its state is known").blocks;
+            let listed = listed.expect("its state is known").blocks;
             assert_eq!(listed.len(), expected.len());
             held += listed.len();
             predicted += model.predicted.len();
