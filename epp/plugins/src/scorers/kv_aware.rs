@@ -12,7 +12,9 @@ use stator_placement::{WeightSettings, Weights};
 /// what they are decoding.
 ///
 /// Score: `1 − (cost − min) / (max − min)` over the candidates; all equal, 1; without a cost, 0.
-/// The parameters are the weights of the cost function, named as there in camel case.
+/// The parameters are the weights of the cost function, named as there in camel case; without
+/// those that have no meaning here: a picker, not the scorer, chooses among scores, and nobody
+/// counts the tokens of answers.
 pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let defaults = WeightSettings::default();
     let mut weight = |name, default| {
@@ -32,10 +34,9 @@ pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> B
             "decodeActiveRequestWeight",
             defaults.decode_active_request_weight,
         ),
-        temperature: weight("temperature", defaults.temperature),
         track_prefill_tokens: params.flag("trackPrefillTokens", defaults.track_prefill_tokens),
         assume_kv_reuse: params.flag("assumeKvReuse", defaults.assume_kv_reuse),
-        output_block_decay: params.flag("outputBlockDecay", defaults.output_block_decay),
+        ..defaults
     };
     match (Weights::new(settings), context.kv_weights) {
         (Ok(weights), Some(others)) if weights != others => {
@@ -102,11 +103,11 @@ mod tests {
     #[test]
     fn the_weights_are_handed_on() {
         let mut context = BuildContext::new(vec!["default".to_owned()]);
-        let parameters = json!({"overlapScoreCredit": 2, "temperature": 0.5});
+        let parameters = json!({"overlapScoreCredit": 2, "prefillLoadScale": 0.5});
         build("kv-aware", "kv", &parameters, &mut context).expect("the weights are right");
         let weights = context.kv_weights.expect("the scorer needs the cost");
         assert_eq!(weights.settings().overlap_score_credit, 2.0);
-        assert_eq!(weights.settings().temperature, 0.5);
+        assert_eq!(weights.settings().prefill_load_scale, 0.5);
         let others = build("kv-aware", "other", &Value::Null, &mut context);
         let wanted = "parameters: differ from those of another kv-aware plug-in";
         assert_eq!(others.err(), Some(vec![wanted.to_owned()]));
@@ -116,8 +117,15 @@ mod tests {
     fn weights_out_of_range_are_refused() {
         check_errors(
             "kv-aware",
-            json!({"temperature": -1, "assumeKvReuse": 3}),
-            &["temperature: -1 is not in 0..=1000000", "assumeKvReuse: 3 is not true or false"],
+            json!({"prefillLoadScale": -1, "assumeKvReuse": 3, "temperature": 1}),
+            &[
+                "prefillLoadScale: -1 is not in 0..=1000000",
+                "assumeKvReuse: 3 is not true or false",
+                "temperature: unknown parameter, known are overlapScoreCredit, \
+                 overlapScoreCreditDecay, hostCacheHitWeight, diskCacheHitWeight, \
+                 sharedCacheMultiplier, prefillLoadScale, decodeActiveRequestWeight, \
+                 trackPrefillTokens, assumeKvReuse",
+            ],
         );
     }
 }
