@@ -10,7 +10,7 @@ use crate::settings::SchedulerSettings;
 use crate::slot::{Slot, Slots};
 use crate::tickets::{FlowKey, Place, Ticket, Tickets};
 use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Time};
-use stator_placement::{PeerLoad, Placement, Stats, Worker};
+use stator_placement::{PeerLoad, Placement, Settings, Stats, Worker};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
@@ -53,7 +53,9 @@ pub struct PoolStats {
 impl Scheduler {
     /// A pool without endpoints.
     pub fn new(program: Program, settings: SchedulerSettings) -> Self {
-        let placement = Placement::new(settings.placement);
+        // Tickets know when a request has ended; a watched one may run for hours.
+        let placement = Settings { booking_lease: Duration::MAX, ..settings.placement };
+        let placement = Placement::new(placement);
         let prefixes = Arc::new(Prefixes::new(placement.blocks(), &program));
         Self {
             program,

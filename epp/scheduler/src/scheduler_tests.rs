@@ -89,7 +89,9 @@ fn a_watched_request_holds_its_place_until_it_ends() {
     let (ticket, _) = schedule(&mut pool, &asking(&sequence(1, 4)), call(1, true));
     let load = EngineLoad { updated: Some(Time::from_millis(900_000)), ..EngineLoad::default() };
     pool.report(rank(1), load);
-    assert_eq!(in_flight(&pool), [1]);
+    let now = Time::from_millis(900_000);
+    pool.expire(now);
+    assert_eq!((in_flight(&pool), pool.stats(now).placement.bookings), (vec![1], 1));
     pool.ended(&over(ticket), Time::from_millis(900_001));
     pool.ended(&over(ticket), Time::from_millis(900_002));
     assert_eq!(in_flight(&pool), [0]);
