@@ -128,7 +128,9 @@ impl Catalog {
         for known in self.models.load().values() {
             let pool = known.pool();
             gauges.workers += pool.accepting();
-            gauges.index_blocks += pool.stats().index_blocks;
+            let stats = pool.stats();
+            gauges.index_blocks += stats.index_blocks;
+            gauges.index_dropped += stats.dropped_blocks;
             gauges.requests_waiting += pool.waiting();
         }
         gauges

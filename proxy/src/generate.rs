@@ -263,8 +263,11 @@ impl Generation {
         entry.payload.excluded = excluded;
         let admitted = self.pool.admit(entry).await;
         let Plan { steering, adapter, .. } = &self.plan;
-        let admitted =
-            admitted.map_err(|error| placing::unplaced(steering, adapter.as_deref(), error))?;
+        let unplaced = |error| {
+            self.metrics.unplaced(&error);
+            placing::unplaced(steering, adapter.as_deref(), error)
+        };
+        let admitted = admitted.map_err(unplaced)?;
         self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());
         let place = admitted.place;
         placing::count(&self.metrics, &self.plan, &place, choices.len());
@@ -298,9 +301,10 @@ impl Leg {
         prefill.map_or(self.place.worker(), |leg| leg.worker)
     }
 
-    /// Blocks that the answer has filled since this was last asked.
+    /// Blocks that the longest of its choices has filled since this was last asked: they grow side
+    /// by side, and what times are learnt from is one sequence.
     fn new_blocks(&mut self, block_size: usize) -> usize {
-        let tokens: usize = self.choices.iter().map(|choice| choice.generated.len()).sum();
+        let tokens = self.choices.iter().map(|choice| choice.generated.len()).max().unwrap_or(0);
         let blocks = tokens / block_size;
         blocks - std::mem::replace(&mut self.blocks, blocks)
     }

@@ -2,11 +2,12 @@
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use stator_fleet::AdmitError;
 use std::fmt;
 
 /// What a request asked for and how it ended.
@@ -25,11 +26,19 @@ pub(crate) struct Whole {
     pub reason: &'static str,
 }
 
+/// Why a request did not get its turn.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Unplaced {
+    /// A reason of [`stator_queue::Refusal`] or [`stator_queue::Eviction`].
+    pub reason: &'static str,
+}
+
 /// What is read of the fleet whenever somebody asks for metrics, on whichever port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FleetGauges {
     pub workers: usize,
     pub index_blocks: usize,
+    pub index_dropped: u64,
     pub requests_waiting: u64,
 }
 
@@ -54,6 +63,8 @@ pub(crate) struct Metrics {
     pub hang_ups: Counter,
     pub prompts_split: Counter,
     pub prompts_whole: Family<Whole, Counter>,
+    pub queue_refused: Family<Unplaced, Counter>,
+    pub queue_evicted: Family<Unplaced, Counter>,
     pub passed_bytes: Counter,
     pub passed_cut: Counter,
     pub passed_stripped: Counter,
@@ -79,6 +90,8 @@ impl Metrics {
             hang_ups: Counter::default(),
             prompts_split: Counter::default(),
             prompts_whole: Family::default(),
+            queue_refused: Family::default(),
+            queue_evicted: Family::default(),
             passed_bytes: Counter::default(),
             passed_cut: Counter::default(),
             passed_stripped: Counter::default(),
@@ -88,6 +101,16 @@ impl Metrics {
             "prompts_whole",
             "Prompts that the worker that answers computes, where others could, by reason",
             metrics.prompts_whole.clone(),
+        );
+        registry.register(
+            "queue_refused_requests",
+            "Requests that found no room to wait, by reason",
+            metrics.queue_refused.clone(),
+        );
+        registry.register(
+            "queue_evicted_requests",
+            "Requests that waited in vain, by reason",
+            metrics.queue_evicted.clone(),
         );
         registry.register(
             "requests_running",
@@ -162,6 +185,16 @@ impl Metrics {
         }
         metrics
     }
+
+    /// Counts a request that got no turn.
+    pub(crate) fn unplaced<E>(&self, error: &AdmitError<E>) {
+        let (family, reason) = match error {
+            AdmitError::Rejected { reason, .. } => (&self.queue_refused, reason.name()),
+            AdmitError::Evicted { reason, .. } => (&self.queue_evicted, reason.name()),
+            AdmitError::Failed(_) => return,
+        };
+        family.get_or_create(&Unplaced { reason }).inc();
+    }
 }
 
 impl FleetGauges {
@@ -183,7 +216,7 @@ impl fmt::Debug for FleetReader {
 
 impl Collector for FleetReader {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let FleetGauges { workers, index_blocks, requests_waiting } = (self.0)();
+        let FleetGauges { workers, index_blocks, index_dropped, requests_waiting } = (self.0)();
         for (name, help, value) in [
             ("requests_waiting", "Prompts that wait for a worker.", requests_waiting as i64),
             ("workers", "Workers that take requests.", workers as i64),
@@ -196,6 +229,10 @@ impl Collector for FleetReader {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
+        let dropped = ConstCounter::new(index_dropped);
+        let (name, help) =
+            ("kv_index_dropped_blocks", "Entries of the KV index dropped for want of memory.");
+        dropped.encode(encoder.encode_descriptor(name, help, None, dropped.metric_type())?)?;
         Ok(())
     }
 }
@@ -212,7 +249,7 @@ mod tests {
         let counted = workers.clone();
         FleetGauges::register(&mut registry, move || {
             let workers = counted.load(Ordering::Relaxed);
-            FleetGauges { workers, index_blocks: 7, ..FleetGauges::default() }
+            FleetGauges { workers, index_blocks: 7, index_dropped: 5, ..FleetGauges::default() }
         });
         let page = || {
             let mut page = String::new();
@@ -224,6 +261,7 @@ mod tests {
             "# TYPE stator_proxy_workers gauge",
             "stator_proxy_workers 2",
             "stator_proxy_kv_index_blocks 7",
+            "stator_proxy_kv_index_dropped_blocks_total 5",
             "stator_proxy_requests_waiting 0",
         ];
         for line in lines {

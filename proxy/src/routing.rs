@@ -197,9 +197,20 @@ pub struct QueueArgs {
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub queue_timeout_ms: u64,
 
+    /// Answer at once, with 429 or 503, whoever cannot have its turn in time at the rate at which
+    /// requests are placed.
+    #[arg(long, env = "STATOR_QUEUE_EVICT_HOPELESS")]
+    pub queue_evict_hopeless: bool,
+
+    /// In a full queue a request takes the room of less urgent ones, the least urgent and newest
+    /// first. They get 503.
+    #[arg(long, env = "STATOR_QUEUE_DISPLACE")]
+    pub queue_displace: bool,
+
     /// Which client is next: `fifo` looks at requests alone; else clients (their API keys, or the
     /// header `x-llm-d-inference-fairness-id` where there are none) take turns request by request
-    /// (`round-robin`), by prompt tokens (`drr`) or by all tokens they used (`vtc`).
+    /// (`round-robin`), by prompt tokens (`drr`) or by all tokens they used (`vtc`; of engines whose
+    /// answers pass through unread, by those of prompts).
     #[arg(long, env = "STATOR_QUEUE_FAIRNESS", default_value = "fifo", value_name = "POLICY")]
     pub queue_fairness: QueueFairness,
 
@@ -331,6 +342,8 @@ impl QueueArgs {
             default_negative_band: policy,
             // Bands come and go as requests name their priorities: the bounds are for all of them.
             total: policy.bounds,
+            evict_hopeless: self.queue_evict_hopeless,
+            displace: self.queue_displace,
             ..QueueSettings::default()
         });
         let fault = |error: InvalidSettings| faults.push(format!("queue: {error}"));

@@ -8,7 +8,6 @@ use super::object::Object;
 use super::trace;
 use super::upstream::{Leg, LegError};
 use bytes::Bytes;
-use http::header;
 use std::future::Future;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -115,8 +114,7 @@ impl Handover {
     ) -> Result<Option<Leg>, Unusable> {
         let sent = self.engines.send(request.engine, request.head, request.body).await;
         let mut leg = sent.map_err(Unusable::Decode)?;
-        let kind = leg.head().headers.get(header::CONTENT_TYPE);
-        let streams = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let streams = leg.streams();
         // The first event tells, or else the whole answer.
         let enough = |seen: &[u8]| streams && seen.windows(2).any(|two| two == b"\n\n");
         let seen = leg.until(enough, PEEK_MAX_BYTES).await.map_err(Unusable::Decode)?;

@@ -8,7 +8,7 @@ use super::upstream::{Engines, Leg};
 use crate::exchange::Exchange;
 use crate::service::Failure;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue, header};
 use prometheus_client::metrics::counter::Counter;
 use stator_model::openai::ApiError;
 use stator_model::openai::response::{DONE, push_error_event};
@@ -65,7 +65,7 @@ impl Relay<'_> {
         for (name, value) in self.stamp {
             head.insert_header(name, value).expect("names and values are valid by type");
         }
-        let is_events = is_events(&head.headers);
+        let is_events = leg.streams();
         let mut head = Some(head);
         let (mut at_event_end, mut begun) = (true, false);
         loop {
@@ -149,9 +149,4 @@ pub(crate) async fn run_out(prefill: Option<Prefilling<'_>>) -> Infallible {
 /// Polls a future that may be polled again.
 async fn poll_once<F: Future + Unpin>(mut future: F) -> Poll<F::Output> {
     std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut future).poll(context))).await
-}
-
-fn is_events(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }

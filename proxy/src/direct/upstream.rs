@@ -286,6 +286,12 @@ impl Leg {
         self.session.resp_header().expect("a leg is handed out once it is answered")
     }
 
+    /// Whether the answer comes as events, from its first token on.
+    pub(crate) fn streams(&self) -> bool {
+        let kind = self.head().headers.get(http::header::CONTENT_TYPE);
+        kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+    }
+
     /// Whether the body has come to its end.
     pub(crate) fn is_done(&mut self) -> bool {
         self.first.is_none() && self.session.is_body_done()

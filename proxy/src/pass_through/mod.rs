@@ -80,7 +80,10 @@ impl PassThrough {
             gone = exchange.gone() => return Err(gone.into()),
         };
         self.metrics.time_to_first_token.observe(started.elapsed().as_secs_f64());
-        place.prefill_done(None);
+        // The head of an answer in one piece comes with its last token.
+        if leg.streams() {
+            place.prefill_done(None);
+        }
         let worker = place.worker().worker.to_string().try_into();
         let worker = worker.map(|worker| (HeaderName::from_static(WORKER_ID), worker));
         let identity = (HeaderName::from_static(REQUEST_ID), exchange.identity());
@@ -110,8 +113,10 @@ impl PassThrough {
         loop {
             let placing = Instant::now();
             let admitted = asked.pool.admit(asked.entry(&lost)).await;
-            let unplaced =
-                |error| placing::unplaced(&asked.steering, asked.adapter.as_deref(), error);
+            let unplaced = |error| {
+                self.metrics.unplaced(&error);
+                placing::unplaced(&asked.steering, asked.adapter.as_deref(), error)
+            };
             let admitted = admitted.map_err(unplaced)?;
             self.metrics.queue_duration.observe(admitted.waited.as_secs_f64());
             self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());

@@ -384,3 +384,32 @@ async fn more_urgent_requests_leave_the_queue_first() {
     let order = agent.asked().into_iter().map(|submit| submit.sampling.expect("it is set"));
     assert_eq!(order.map(|sampling| sampling.max_tokens).collect::<Vec<_>>(), [1, 4, 3, 2]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue_makes_room_for_the_more_urgent_where_it_may() {
+    let flags = ["--active-requests-threshold=1", "--queue-max-requests=1", "--queue-displace"];
+    let mut bed = Bed::start(&flags).await;
+    let agent = bed.agent(ProfileRecord::default()).await;
+    bed.until_workers(1).await;
+    agent.hold();
+    let bed = Arc::new(bed);
+    let send = |priority: i32| {
+        let bed = bed.clone();
+        let body = request(json!({"max_tokens": 1, "priority": -priority}));
+        tokio::spawn(async move { bed.complete(&body, "").await.0 })
+    };
+    let running = send(0);
+    agent.until_asked().await;
+    let usual = send(0);
+    bed.until_metric("stator_proxy_requests_waiting 1").await;
+    assert_eq!(send(0).await.expect("it is answered"), 429);
+    let soon = send(1);
+    assert_eq!(usual.await.expect("it is answered"), 503);
+    bed.until_metric("stator_proxy_queue_evicted_requests_total{reason=\"displaced\"} 1").await;
+    let refused = "stator_proxy_queue_refused_requests_total{reason=\"band-requests\"} 1";
+    bed.until_metric(refused).await;
+    agent.resume();
+    for sent in [running, soon] {
+        assert_eq!(sent.await.expect("it is answered"), 200);
+    }
+}
