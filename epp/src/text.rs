@@ -3,6 +3,7 @@
 use crate::exchange::Head;
 use stator_epp_plugins::settings::VideoFacts;
 use stator_epp_scheduler::Endpoint;
+use stator_protos::header;
 use std::time::Duration;
 
 /// A header's canonical name and its deprecated one; the canonical name wins.
@@ -18,8 +19,6 @@ pub(crate) const FAIRNESS_ID: Names =
     ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
 /// The model to be asked for in place of the body's.
 pub(crate) const REWRITE: Names = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
-/// Objective for the time to the first token, in milliseconds.
-const SLO_TTFT: Names = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
 /// Objective for the time per output token, in milliseconds.
 const SLO_TPOT: Names = ["x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"];
 
@@ -28,7 +27,7 @@ const VIDEO: [&str; 3] =
     ["x-llm-d-video-duration-seconds", "x-llm-d-video-fps", "x-llm-d-video-resolution"];
 
 /// Longest wait for room, as Go writes durations. It never had another name.
-pub(crate) const TTL: Names = ["x-llm-d-inference-ttl"; 2];
+pub(crate) const TTL: Names = [header::TTL; 2];
 
 /// Label of pods whose sidecar reads token ids in `nvext.token_data`.
 const TOKEN_IDS_LABEL: &str = "stator.dev/token-ids";
@@ -42,7 +41,7 @@ pub(crate) fn header_of(head: &Head, names: Names) -> Option<&str> {
 
 /// The objective for the time to the first token.
 pub(crate) fn slo_ttft(head: &Head) -> Option<Duration> {
-    header_of(head, SLO_TTFT).and_then(milliseconds)
+    header_of(head, header::SLO_TTFT).and_then(milliseconds)
 }
 
 /// The objective for the time per output token.

@@ -98,6 +98,11 @@ impl Pool {
         Ok(admitted)
     }
 
+    /// The deadline of an entry that may wait so long from now on.
+    pub fn deadline(&self, ttl: Duration) -> Duration {
+        self.gate.now().saturating_add(ttl)
+    }
+
     /// Requests that wait.
     pub fn waiting(&self) -> u64 {
         self.gate.waiting()

@@ -11,6 +11,10 @@ pub const TRACESTATE: &str = "tracestate";
 pub const FAIRNESS_ID: &str = "x-llm-d-inference-fairness-id";
 /// The session that a request belongs to.
 pub const SESSION_ID: &str = "x-session-id";
+/// Longest wait for room, see [`crate::duration`].
+pub const TTL: &str = "x-llm-d-inference-ttl";
+/// Objective for the time to the first token, in milliseconds, and its deprecated name.
+pub const SLO_TTFT: [&str; 2] = ["x-llm-d-slo-ttft-ms", "x-slo-ttft-ms"];
 /// The worker that served a request, set on responses.
 pub const WORKER_ID: &str = "x-stator-worker-id";
 
@@ -52,11 +56,11 @@ pub const ROUTING: [&str; 36] = [
     "x-gateway-inference-objective",
     FAIRNESS_ID,
     "x-gateway-inference-fairness-id",
-    "x-llm-d-inference-ttl",
+    TTL,
     "x-llm-d-model-name-rewrite",
     "x-gateway-model-name-rewrite",
-    "x-llm-d-slo-ttft-ms",
-    "x-slo-ttft-ms",
+    SLO_TTFT[0],
+    SLO_TTFT[1],
     "x-llm-d-slo-tpot-ms",
     "x-slo-tpot-ms",
     "x-llm-d-video-fps",

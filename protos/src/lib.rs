@@ -5,6 +5,7 @@
 //! the request plane and at [`kv_event`] for the event plane.
 
 pub mod discovery;
+pub mod duration;
 pub mod hash;
 pub mod header;
 pub mod kv_event;

@@ -261,6 +261,7 @@ impl Generation {
         let tokens: Vec<u32> = prompt.iter().chain(resumed).copied().collect();
         let mut entry = placing::entry(&self.plan, &tokens, self.pool.block_size(), choices.len());
         entry.payload.excluded = excluded;
+        entry.deadline = self.plan.steering.ttl.map(|ttl| self.pool.deadline(ttl));
         let admitted = self.pool.admit(entry).await;
         let Plan { steering, adapter, .. } = &self.plan;
         let unplaced = |error| {

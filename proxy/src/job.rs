@@ -4,7 +4,7 @@ use crate::catalog::{Catalog, Served};
 use crate::config::ProxySettings;
 use crate::exchange::Exchange;
 use crate::generate::Plan;
-use crate::steering::{self, Steering};
+use crate::steering::{Said, Steering};
 use stator_model::Model;
 use stator_model::openai::body::TOKEN_DATA;
 use stator_model::openai::response::Api;
@@ -64,7 +64,6 @@ pub(crate) fn prepare(
     let record = served.pool.record();
     check_prompts(record, prompt_param, &prompts)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
-    let labels = exchange.header(steering::LABELS);
     let plan = Plan {
         choices: options.n,
         sampling,
@@ -78,7 +77,7 @@ pub(crate) fn prepare(
         migration_limit: settings.migration_limit,
         flow: FlowId(payer(exchange).map_or(0, name)),
         session: exchange.header(SESSION_ID).map(name),
-        steering: Steering::read(body, labels, settings.priority_max)?,
+        steering: Steering::read(body, Said::of(exchange), settings.priority_max)?,
     };
     Ok(Job { served, model_name, prompts, echo, options, plan })
 }

@@ -33,6 +33,7 @@ pub(crate) fn entry(
         flow: plan.flow,
         tokens: prompt_tokens,
         bytes: 4 * u64::from(prompt_tokens),
+        objective: plan.steering.objective,
         payload: Prompt {
             sequence,
             tokens: prompt_tokens,
@@ -98,6 +99,9 @@ pub(crate) fn unplaced(
     error: AdmitError<PickError>,
 ) -> ApiError {
     match error {
+        AdmitError::Rejected { reason, retry_after, .. } if !reason.is_capacity() => {
+            ApiError::unavailable("no worker would take the request in time", retry_after)
+        }
         AdmitError::Rejected { limit, current, retry_after, .. } => ApiError::new(
             StatusCode::TOO_MANY_REQUESTS,
             "rate_limit_error",
@@ -160,7 +164,7 @@ mod tests {
             migration_limit: 0,
             flow: Default::default(),
             session: None,
-            steering: Steering::read(b"{}", Some("zone=q"), 0).unwrap(),
+            steering: Steering { labels: vec!["zone=q".into()], ..Steering::default() },
         }
     }
 

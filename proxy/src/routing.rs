@@ -214,7 +214,10 @@ pub struct QueueArgs {
     #[arg(long, env = "STATOR_QUEUE_FAIRNESS", default_value = "fifo", value_name = "POLICY")]
     pub queue_fairness: QueueFairness,
 
-    /// Which request of a client is next: the `first`, or the `shortest` prompt, with ageing.
+    /// Which request of a client is next: the `first`, the `shortest` prompt, with ageing, the one
+    /// whose time is over first (`deadline`; header `x-llm-d-inference-ttl: 10s` makes it shorter
+    /// than the queue's), or the one whose first token should come first (`slo`; header
+    /// `x-llm-d-slo-ttft-ms`).
     #[arg(long, env = "STATOR_QUEUE_ORDERING", default_value = "first", value_name = "POLICY")]
     pub queue_ordering: QueueOrdering,
 
@@ -247,6 +250,10 @@ pub enum QueueOrdering {
     First,
     /// The shortest prompt; waiting makes it shorter.
     Shortest,
+    /// The one whose time is over first.
+    Deadline,
+    /// The one whose first token should come first; those without an objective last.
+    Slo,
 }
 
 /// Prompt tokens of a turn in deficit round robin.
@@ -334,6 +341,8 @@ impl QueueArgs {
                 QueueOrdering::Shortest => {
                     Ordering::ShortestPrompt { ageing_tokens_per_s: AGEING_TOKENS_PER_S }
                 }
+                QueueOrdering::Deadline => Ordering::Deadline,
+                QueueOrdering::Slo => Ordering::SloDeadline,
             },
         };
         let settings = stator_queue::Settings::new(QueueSettings {
@@ -342,6 +351,8 @@ impl QueueArgs {
             default_negative_band: policy,
             // Bands come and go as requests name their priorities: the bounds are for all of them.
             total: policy.bounds,
+            // A request may name less.
+            ttl_max: policy.ttl,
             evict_hopeless: self.queue_evict_hopeless,
             displace: self.queue_displace,
             ..QueueSettings::default()
@@ -377,8 +388,8 @@ mod tests {
         let RouterArgs { router, queue, .. } = parse(&[]);
         let mut faults = Vec::new();
         assert_eq!(router.placement(&mut faults), Some(Settings::default()));
-        let total = BandPolicy::default().bounds;
-        let expected = QueueSettings { total, ..QueueSettings::default() };
+        let BandPolicy { bounds: total, ttl: ttl_max, .. } = BandPolicy::default();
+        let expected = QueueSettings { total, ttl_max, ..QueueSettings::default() };
         let settings = queue.settings(&mut faults);
         assert_eq!(settings, stator_queue::Settings::new(expected).ok());
         assert!(faults.is_empty());

@@ -2,18 +2,24 @@
 //!
 //! Labels come in the header `x-stator-labels` or in `nvext.routing_constraints`, the priority in
 //! `priority` or `nvext.agent_hints.priority`. The two fields of the body are read only where its
-//! bytes name them, so that all other requests are read once.
+//! bytes name them, so that all other requests are read once. How long it may wait stands in
+//! `x-llm-d-inference-ttl`, and its objective in `x-llm-d-slo-ttft-ms`: as for the picker, what
+//! cannot be read of these two counts as not said.
 
+use crate::exchange::Exchange;
 use memchr::memmem;
 use serde::Deserialize;
 use stator_model::openai::ApiError;
 use stator_placement::{InvalidWeights, Label, Needs, Weights};
+use stator_protos::duration;
+use stator_protos::header::{SLO_TTFT, TTL};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Labels that the worker of a request must have, with commas between them:
 /// `pool=batch, zone=a`. One with a weight is preferred instead: `gpu=h200;weight=0.5`.
-pub(crate) const LABELS: &str = "x-stator-labels";
+const LABELS: &str = "x-stator-labels";
 /// Labels of one request.
 const LABELS_MAX: usize = 16;
 /// Longest label, in bytes.
@@ -30,6 +36,38 @@ pub(crate) struct Steering {
     pub needs: Option<Arc<Needs>>,
     /// The labels that they must have, as they were written.
     pub labels: Vec<String>,
+    /// How long it may wait for a worker.
+    pub ttl: Option<Duration>,
+    /// How soon its first token should come.
+    pub objective: Option<Duration>,
+}
+
+/// What its headers say, as they are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Said<'a> {
+    labels: Option<&'a str>,
+    ttl: Option<&'a str>,
+    objective: Option<&'a str>,
+}
+
+impl<'a> Said<'a> {
+    /// What the headers of a request say.
+    pub(crate) fn of(exchange: &'a Exchange) -> Self {
+        Self {
+            labels: exchange.header(LABELS),
+            ttl: exchange.header(TTL),
+            objective: SLO_TTFT.iter().find_map(|name| exchange.header(name)),
+        }
+    }
+
+    fn ttl(self) -> Option<Duration> {
+        self.ttl.and_then(|text| duration::parse(text.trim())).filter(|ttl| !ttl.is_zero())
+    }
+
+    fn objective(self) -> Option<Duration> {
+        let ms = self.objective?.trim().parse::<f64>().ok().filter(|ms| *ms > 0.0)?;
+        Duration::try_from_secs_f64(ms / 1000.0).ok()
+    }
 }
 
 /// The fields of a body that steer.
@@ -61,17 +99,13 @@ struct Constraints {
 }
 
 impl Steering {
-    /// Reads a body that is known to be a request, and the value of the header. A priority beyond
+    /// Reads a body that is known to be a request, and what its headers say. A priority beyond
     /// `priority_max` either way counts as that.
     ///
     /// # Errors
     ///
     /// 400, with the field at fault.
-    pub(crate) fn read(
-        body: &[u8],
-        header: Option<&str>,
-        priority_max: i32,
-    ) -> Result<Self, ApiError> {
+    pub(crate) fn read(body: &[u8], said: Said<'_>, priority_max: i32) -> Result<Self, ApiError> {
         let body = match steers(body) {
             true => serde_json::from_slice(body).map_err(unreadable)?,
             false => Body::default(),
@@ -85,15 +119,17 @@ impl Steering {
             (None, None) => 0,
         };
         let mut wanted = Wanted::default();
-        if let Some(header) = header {
-            wanted.add_header(header)?;
+        if let Some(labels) = said.labels {
+            wanted.add_header(labels)?;
         }
         if let Some(constraints) = extensions.routing_constraints {
             wanted.add_constraints(constraints)?;
         }
         let needs = wanted.needs()?;
         // It is between two numbers of 32 bits.
-        Ok(Self { priority: priority as i32, needs, labels: wanted.required })
+        let priority = priority as i32;
+        let (ttl, objective) = (said.ttl(), said.objective());
+        Ok(Self { priority, needs, labels: wanted.required, ttl, objective })
     }
 
     /// A required label as it was written.
@@ -190,7 +226,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(body: &str, header: Option<&str>) -> Result<Steering, String> {
-        Steering::read(body.as_bytes(), header, 100).map_err(|error| error.message)
+        let said = Said { labels: header, ..Said::default() };
+        Steering::read(body.as_bytes(), said, 100).map_err(|error| error.message)
     }
 
     #[track_caller]
@@ -216,8 +253,22 @@ mod tests {
         check_priority(r#"{"priority":-9000000000}"#, 100);
         check_priority(r#"{"nvext":{"agent_hints":{"priority":-101}}}"#, -100);
         check_priority(r#"{"prompt":"my \"priority\":7 is"}"#, 0);
-        let all_alike = Steering::read(br#"{"priority":7}"#, None, 0);
+        let all_alike = Steering::read(br#"{"priority":7}"#, Said::default(), 0);
         assert_eq!(all_alike.map(|steering| steering.priority), Ok(0));
+    }
+
+    #[test]
+    fn how_soon_is_said_in_headers() {
+        let read = |ttl, objective| {
+            let said = Said { ttl: Some(ttl), objective: Some(objective), ..Said::default() };
+            let steering = Steering::read(b"{}", said, 100).expect("no header is refused");
+            (steering.ttl, steering.objective)
+        };
+        let (ttl, objective) = (Duration::from_millis(1500), Duration::from_micros(200_500));
+        assert_eq!(read(" 1.5s", "200.5 "), (Some(ttl), Some(objective)));
+        for (ttl, objective) in [("soon", "-1"), ("0s", "inf"), ("", "0")] {
+            assert_eq!(read(ttl, objective), (None, None), "{ttl:?}, {objective:?}");
+        }
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub fn parse_quantity(text: &str) -> Result<u64, String> {
 ///
 /// As [`parse_quantity`].
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    stator_epp_plugins::parse_duration(text)
+    stator_protos::duration::parse(text)
         .ok_or_else(|| format!("{text:?} is not a duration such as 200ms, 60s or 1m30s"))
 }
 

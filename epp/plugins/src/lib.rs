@@ -10,7 +10,6 @@
 mod admitters;
 mod bytes;
 mod context;
-mod duration;
 mod expiring;
 mod filters;
 mod handlers;
@@ -29,7 +28,6 @@ mod testing;
 mod topology;
 
 pub use context::{BuildContext, PrefixSource};
-pub use duration::parse_duration;
 pub use registry::{
     Kind, Need, Place, Reference, Stability, build, find, kinds, needs, references,
 };

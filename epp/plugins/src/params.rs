@@ -1,7 +1,6 @@
 //! Reads the `parameters` of a plug-in: strictly, with defaults, and with all errors at once.
 
 use crate::bytes::parse_bytes;
-use crate::duration::parse_duration;
 use serde_json::{Map, Value};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -172,7 +171,7 @@ impl Params<'_> {
     pub(crate) fn duration(&mut self, name: &'static str, default: Duration) -> Duration {
         let Some(value) = self.take(name) else { return default };
         let duration = match value {
-            Value::String(text) => parse_duration(text),
+            Value::String(text) => stator_protos::duration::parse(text),
             other => other.as_u64().map(Duration::from_nanos),
         };
         duration.unwrap_or_else(|| {

@@ -7,7 +7,7 @@ use crate::direct::object::Object;
 use crate::direct::screen::screen;
 use crate::exchange::Exchange;
 use crate::job::{name, payer};
-use crate::steering::{self, Steering};
+use crate::steering::{Said, Steering};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use memchr::memmem;
@@ -75,8 +75,7 @@ impl Asked {
         headers::check_encoding(exchange.request())?;
         let adapter = (*model != pool.record().name).then(|| model.clone().into_owned());
         let prompt = measure(body, &fields, pool.block_size().get(), adapter.as_deref());
-        let labels = exchange.header(steering::LABELS);
-        let steering = Steering::read(body, labels, settings.priority_max)?;
+        let steering = Steering::read(body, Said::of(exchange), settings.priority_max)?;
         let cleaned = clean(body)?;
         let stripped = cleaned.len() != body.len();
         let mut head = headers::onward(exchange.request(), &exchange.identity(), Some(&cleaned));
@@ -105,6 +104,8 @@ impl Asked {
             flow: self.flow,
             tokens: *tokens,
             bytes: self.body.len() as u64,
+            deadline: self.steering.ttl.map(|ttl| self.pool.deadline(ttl)),
+            objective: self.steering.objective,
             payload: Prompt {
                 sequence: sequence.clone(),
                 tokens: *tokens,

@@ -413,3 +413,30 @@ async fn a_full_queue_makes_room_for_the_more_urgent_where_it_may() {
         assert_eq!(sent.await.expect("it is answered"), 200);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_wait_as_long_and_leave_as_soon_as_their_headers_say() {
+    let mut bed = Bed::start(&["--active-requests-threshold=1", "--queue-ordering=slo"]).await;
+    let agent = bed.agent(ProfileRecord::default()).await;
+    bed.until_workers(1).await;
+    agent.hold();
+    let bed = Arc::new(bed);
+    let send = |max_tokens: u32, header: &'static str| {
+        let bed = bed.clone();
+        let body = request(json!({ "max_tokens": max_tokens }));
+        tokio::spawn(async move { bed.complete(&body, header).await.0 })
+    };
+    let first = send(1, "");
+    agent.until_asked().await;
+    assert_eq!(send(9, "x-llm-d-inference-ttl: 1ms\r\n").await.expect("it is answered"), 503);
+    let late = send(2, "x-llm-d-slo-ttft-ms: 90000\r\n");
+    bed.until_metric("stator_proxy_requests_waiting 1").await;
+    let soon = send(3, "x-llm-d-slo-ttft-ms: 500\r\n");
+    bed.until_metric("stator_proxy_requests_waiting 2").await;
+    agent.resume();
+    for sent in [first, late, soon] {
+        assert_eq!(sent.await.expect("it is answered"), 200);
+    }
+    let order = agent.asked().into_iter().map(|submit| submit.sampling.expect("it is set"));
+    assert_eq!(order.map(|sampling| sampling.max_tokens).collect::<Vec<_>>(), [1, 3, 2]);
+}

@@ -1,4 +1,4 @@
-//! Lengths of time as configurations write them.
+//! Lengths of time as headers and configurations write them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// after the other; `"0"` needs none. `None` if it is not one, or is negative.
 ///
 /// Source: `time.ParseDuration` of Go.
-pub fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Some(Duration::ZERO);
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_go_writes_them() {
-        let check = |text, wanted| assert_eq!(parse_duration(text), wanted, "{text:?}");
+        let check = |text, wanted| assert_eq!(parse(text), wanted, "{text:?}");
         check("1m30s", Some(Duration::from_secs(90)));
         check("1.5h", Some(Duration::from_secs(5400)));
         check("200ms", Some(Duration::from_millis(200)));
