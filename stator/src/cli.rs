@@ -13,7 +13,7 @@ use stator_worker_agent::{AgentArgs, EngineArgs, OperateArgs};
 /// that already holds its prefix and has room.
 ///
 /// Every flag has an environment variable (`STATOR_` and its name; `STATOR_BENCH_` and
-/// `STATOR_SIMULATE_` for those two) and a key of the same name in the file that `--config` names.
+/// `STATOR_SIMULATE_` for those two, but `STATOR_API_KEY`) and a key of the same name in the file that `--config` names.
 /// The command line wins over the environment, the environment over the file.
 #[derive(Debug, Parser)]
 #[command(name = "stator", version, arg_required_else_help = true)]
