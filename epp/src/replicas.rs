@@ -7,7 +7,7 @@ use stator_epp_peers::{
     Blocks, Outbox, PeerTls, Peers, PeersMetrics, PeersSettings, PoolId, Replica,
 };
 use stator_epp_scheduler::plugin::{PrefixListener, SharedPrefixes};
-use stator_epp_scheduler::{InFlight, Named};
+use stator_epp_scheduler::{Named, Share};
 use stator_placement::Held;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -104,27 +104,22 @@ impl Replica for Shared {
         pools.chain(self.indices.iter().map(|index| index.name.to_string())).collect()
     }
 
-    fn own_in_flight(
-        &self,
-        pool: PoolId,
-        seen: &mut u64,
-        out: &mut Vec<(WorkerRank, InFlight)>,
-    ) -> bool {
+    fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, Share)>) -> bool {
         let Some(pool) = self.of(pool).filter(|_| !self.apart) else { return false };
-        pool.with(|scheduler, _| {
+        pool.with(|scheduler, now| {
             let changed = std::mem::replace(seen, scheduler.own_version()) != *seen;
             if changed {
-                out.extend(scheduler.own_in_flight());
+                out.extend(scheduler.own(now));
             }
             changed
         })
     }
 
-    fn set_others_in_flight(&self, pool: PoolId, others: &[(WorkerRank, InFlight)]) {
+    fn set_others(&self, pool: PoolId, others: &[(WorkerRank, Share)]) {
         let Some(pool) = self.of(pool).filter(|_| !self.apart) else { return };
         pool.with(|scheduler, _| {
-            for (worker, in_flight) in others {
-                scheduler.set_others_in_flight(*worker, *in_flight);
+            for (worker, share) in others {
+                scheduler.set_others(*worker, *share);
             }
         });
     }

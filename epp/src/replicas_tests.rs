@@ -3,6 +3,7 @@
 use super::*;
 use crate::director::tests::{Bench, Engine, bench, head};
 use rustc_hash::FxHashSet;
+use stator_epp_scheduler::InFlight;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -122,13 +123,14 @@ async fn load_told_and_taken(apart: bool) -> (bool, u64) {
     bench.ask(head(&[]), body).await.expect("it is routed");
     let shared = Shared::new(std::slice::from_ref(&bench.pool), apart);
     let (mut seen, mut own) = (0, Vec::new());
-    let told = shared.own_in_flight(PoolId(0), &mut seen, &mut own);
+    let told = shared.own(PoolId(0), &mut seen, &mut own);
     assert_eq!(own.len(), usize::from(told));
     let worker = bench.pool.with(|scheduler, _| {
         let (endpoint, ..) = scheduler.endpoints().next().expect("there is one");
         endpoint.worker
     });
-    shared.set_others_in_flight(PoolId(0), &[(worker, InFlight { requests: 7, tokens: 0 })]);
+    let in_flight = InFlight { requests: 7, tokens: 0 };
+    shared.set_others(PoolId(0), &[(worker, Share { in_flight, ..Share::default() })]);
     let in_flight = bench
         .pool
         .with(|scheduler, _| scheduler.endpoints().map(|(.., in_flight)| in_flight.requests).sum());

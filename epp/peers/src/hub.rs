@@ -6,7 +6,7 @@ use crate::outbox::Letters;
 use crate::wire::PoolMap;
 use crate::{Outbox, PEERS_MAX, PeersMetrics, PeersSettings, PoolId, Replica};
 use parking_lot::Mutex;
-use stator_epp_scheduler::InFlight;
+use stator_epp_scheduler::Share;
 use stator_protos::WorkerRank;
 use stator_protos::picker as proto;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Hub {
         scratch.seen.resize(self.pools.len(), 0);
         for (pool, seen) in self.pool_ids().zip(&mut scratch.seen) {
             scratch.gauges.clear();
-            if self.replica.own_in_flight(pool, seen, &mut scratch.gauges) {
+            if self.replica.own(pool, seen, &mut scratch.gauges) {
                 feeds.set_pool(pool, &scratch.gauges);
             }
         }
@@ -112,11 +112,11 @@ impl Hub {
 
     /// Tells the pools these sums. Called under the lock of [`Hub::others`], so that they are told
     /// in the order in which they came about.
-    fn tell(&self, mut sums: Vec<(Key, InFlight)>) {
+    fn tell(&self, mut sums: Vec<(Key, Share)>) {
         sums.sort_unstable_by_key(|(key, _)| *key);
         for of_pool in sums.chunk_by(|one, next| one.0.0 == next.0.0) {
             let told: Vec<_> = of_pool.iter().map(|((_, worker), sum)| (*worker, *sum)).collect();
-            self.replica.set_others_in_flight(of_pool[0].0.0, &told);
+            self.replica.set_others(of_pool[0].0.0, &told);
         }
     }
 }
@@ -125,7 +125,7 @@ impl Hub {
 #[derive(Default)]
 struct Scratch {
     letters: Letters,
-    gauges: Vec<(WorkerRank, InFlight)>,
+    gauges: Vec<(WorkerRank, Share)>,
     /// The version of each pool's gauges that was looked at.
     seen: Vec<u64>,
 }

@@ -8,7 +8,7 @@
 //! This crate never chooses an endpoint and knows neither Kubernetes nor Envoy; it speaks gRPC and
 //! tells the pools through [`Replica`]. Start reading at [`Peers`].
 //!
-//! [`gauges`]: Replica::own_in_flight
+//! [`gauges`]: Replica::own
 
 mod auth;
 mod dial;

@@ -4,7 +4,7 @@
 use crate::feeds::{Frame, Sent};
 use crate::gauges::Key;
 use crate::{PoolId, SEQUENCE_MAX};
-use stator_epp_scheduler::InFlight;
+use stator_epp_scheduler::{InFlight, Share};
 use stator_placement::Held;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
@@ -36,9 +36,11 @@ impl PoolMap {
         Some((pool, WorkerRank { worker: WorkerId(worker_id), rank }))
     }
 
-    pub(crate) fn gauge(&self, gauge: &proto::Gauge) -> Option<(Key, InFlight)> {
+    pub(crate) fn gauge(&self, gauge: &proto::Gauge) -> Option<(Key, Share)> {
         let key = self.key(gauge.pool, gauge.worker_id, gauge.rank)?;
-        Some((key, InFlight { requests: gauge.requests, tokens: gauge.tokens }))
+        let proto::Gauge { requests, tokens, prefill_tokens, prefill_pairs, blocks, .. } = *gauge;
+        let in_flight = InFlight { requests, tokens };
+        Some((key, Share { in_flight, prefill_tokens, prefill_pairs, blocks }))
     }
 
     pub(crate) fn sent(&self, sent: proto::Sent) -> Option<Sent> {
@@ -55,12 +57,15 @@ impl PoolMap {
 }
 
 pub(crate) fn frame(frame: &Frame) -> proto::SyncFrame {
-    let gauge = |&((pool, worker), value): &(Key, InFlight)| proto::Gauge {
+    let gauge = |&((pool, worker), value): &(Key, Share)| proto::Gauge {
         pool: pool.0,
         worker_id: worker.worker.0,
         rank: worker.rank.into(),
-        requests: value.requests,
-        tokens: value.tokens,
+        requests: value.in_flight.requests,
+        tokens: value.in_flight.tokens,
+        prefill_tokens: value.prefill_tokens,
+        prefill_pairs: value.prefill_pairs,
+        blocks: value.blocks,
     };
     proto::SyncFrame {
         hello: None,

@@ -9,7 +9,7 @@ use crate::program::Program;
 use crate::settings::SchedulerSettings;
 use crate::slot::{Slot, Slots};
 use crate::tickets::{FlowKey, Place, Ticket, Tickets};
-use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Time};
+use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Share, Time};
 use stator_placement::{PeerLoad, Placement, Settings, Stats, Worker};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
@@ -118,6 +118,8 @@ impl Scheduler {
         }
         (slot.generation, slot.publishes_events) = (generation, true);
         let worker = worker(slot);
+        // What was booked there counts no more for the cost.
+        self.own_version += 1;
         self.placement.worker_down(rank);
         self.placement.worker_up(worker);
     }
@@ -211,14 +213,15 @@ impl Scheduler {
         true
     }
 
-    /// What all other replicas have in flight at an endpoint.
-    pub fn set_others_in_flight(&mut self, rank: WorkerRank, in_flight: InFlight) {
+    /// What all other replicas have at an endpoint.
+    pub fn set_others(&mut self, rank: WorkerRank, others: Share) {
+        let Share { in_flight, prefill_tokens, prefill_pairs, blocks } = others;
         if let Some(slot) = self.slots.get_mut(rank) {
             slot.others = in_flight;
         }
-        let InFlight { requests, tokens: prefill_tokens } = in_flight;
-        self.placement
-            .set_peers(rank, PeerLoad { requests, prefill_tokens, ..PeerLoad::default() });
+        let requests = in_flight.requests;
+        let load = PeerLoad { requests, prefill_tokens, prefill_pairs, blocks };
+        self.placement.set_peers(rank, load);
     }
 
     /// Chooses an endpoint and books the request there, in one step.
@@ -293,8 +296,13 @@ impl Scheduler {
     }
 
     /// What is in flight here at each endpoint, without what others have there.
-    pub fn own_in_flight(&self) -> impl Iterator<Item = (WorkerRank, InFlight)> {
-        self.slots.iter().map(|slot| (slot.endpoint.worker, slot.own))
+    pub fn own(&self, now: Time) -> impl Iterator<Item = (WorkerRank, Share)> {
+        self.slots.iter().map(move |slot| {
+            let (worker, in_flight) = (slot.endpoint.worker, slot.own);
+            let PeerLoad { prefill_tokens, prefill_pairs, blocks, .. } =
+                self.placement.booked(worker, now);
+            (worker, Share { in_flight, prefill_tokens, prefill_pairs, blocks })
+        })
     }
 
     /// What is in flight at each endpoint, in the order of [`Scheduler::endpoints`]: of each flow
@@ -303,7 +311,7 @@ impl Scheduler {
         self.slots.iter().map(|slot| (slot.flows(), slot.others))
     }
 
-    /// Differs whenever [`Scheduler::own_in_flight`] does; 0 while nothing was ever in flight.
+    /// Differs whenever [`Scheduler::own`] does; 0 while nothing was ever in flight.
     pub fn own_version(&self) -> u64 {
         self.own_version
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::plugin::NotRouted;
 use crate::testkit::{endpoint, life, program, rank};
-use crate::{CacheConfig, Headers, Lora, Prompt, Subset, SubsetEntry};
+use crate::{CacheConfig, Headers, Lora, Prompt, Share, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
 use stator_placement::Held;
 use stator_protos::hash::SequenceHash;
@@ -349,7 +349,7 @@ proptest! {
         let (mut now, mut open) = (0, Vec::new());
         let mut here: std::collections::BTreeMap<u8, u32> = (1..4).map(|n| (n, 1)).collect();
         let mut lives = 1;
-        let mut seen = own(&pool);
+        let mut seen = own(&pool, now);
         for step in steps {
             match step {
                 Step::Schedule { blocks, watched, flow } => {
@@ -385,13 +385,13 @@ proptest! {
             }
             let all: Vec<_> = here.iter().map(|(n, uid)| life(*n, &uid.to_string())).collect();
             pool.set_endpoints(&all);
-            let present = own(&pool);
+            let present = own(&pool, now);
             prop_assert!(present.1 == seen.1 || present.0 != seen.0, "{:?}", (seen, present));
             seen = present;
             // The flows of each endpoint are all that is there, and none of them is empty.
-            for (flows, (_, own)) in flows(&pool).iter().zip(pool.own_in_flight()) {
+            for (flows, (_, own)) in flows(&pool).iter().zip(pool.own(Time::from_millis(now))) {
                 let sum = |of: fn(&InFlight) -> u64| flows.values().map(of).sum::<u64>();
-                prop_assert_eq!((sum(|f| f.requests), sum(|f| f.tokens)), (own.requests, own.tokens));
+                prop_assert_eq!((sum(|f| f.requests), sum(|f| f.tokens)), (own.in_flight.requests, own.in_flight.tokens));
                 prop_assert!(flows.values().all(|flow| flow.requests > 0), "{:?}", flows);
             }
         }
@@ -408,9 +408,9 @@ proptest! {
 }
 
 /// The version of what is in flight, and what is.
-fn own(pool: &Scheduler) -> (u64, Vec<(WorkerRank, InFlight)>) {
-    let busy = |(_, in_flight): &(_, InFlight)| *in_flight != InFlight::default();
-    (pool.own_version(), pool.own_in_flight().filter(busy).collect())
+fn own(pool: &Scheduler, now: u64) -> (u64, Vec<(WorkerRank, Share)>) {
+    let busy = |(_, share): &(_, Share)| *share != Share::default();
+    (pool.own_version(), pool.own(Time::from_millis(now)).filter(busy).collect())
 }
 
 /// What a worker reported that it holds.
@@ -485,4 +485,21 @@ fn what_is_predicted_can_be_given_to_another_replica() {
     }
     let decision = new.schedule(&asking(&blocks), call(3, true)).expect("one takes it");
     assert_eq!(decision.cached_tokens, 128);
+}
+
+#[test]
+fn what_a_replica_booked_is_what_the_others_count() {
+    let (mut one, mut other) = (pool(2), pool(2));
+    let ticket = schedule(&mut one, &asking(&sequence(1, 40)), call(1, true)).0;
+    let shares = |pool: &Scheduler| own(pool, 1).1;
+    let [(busy, share)] = shares(&one)[..] else { panic!("{:?}", shares(&one)) };
+    assert_eq!((share.prefill_tokens, share.blocks), (640, 40));
+    // The other one keeps away, whichever it would have taken.
+    other.set_others(busy, share);
+    let decision = other.schedule(&asking(&sequence(100, 4)), call(2, true)).expect("one takes it");
+    assert_ne!(decision.targets[0].worker, busy);
+    // A computed prompt is its blocks alone.
+    one.first_token(&over(ticket), Time::from_millis(3));
+    let [(_, share)] = shares(&one)[..] else { panic!("{:?}", shares(&one)) };
+    assert_eq!((share.prefill_tokens, share.blocks), (0, 40));
 }

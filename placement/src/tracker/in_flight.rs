@@ -45,7 +45,7 @@ impl InFlight {
 }
 
 /// What a replica has in flight at a worker, for the others.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerLoad {
     /// Requests.
     pub requests: u64,

@@ -7,7 +7,7 @@ mod start;
 use super::*;
 use crate::hub::Subscription;
 use parking_lot::Mutex;
-use stator_epp_scheduler::InFlight;
+use stator_epp_scheduler::{InFlight, Share};
 use stator_placement::Held;
 use stator_protos::hash::SequenceHash;
 use stator_protos::{WorkerId, WorkerRank};
@@ -41,8 +41,9 @@ fn worker(number: u64) -> WorkerRank {
     WorkerRank { worker: WorkerId(number), rank: 0 }
 }
 
-fn requests(requests: u64) -> InFlight {
-    InFlight { requests, tokens: 10 * requests }
+fn requests(requests: u64) -> Share {
+    let in_flight = InFlight { requests, tokens: 10 * requests };
+    Share { in_flight, blocks: requests, ..Share::default() }
 }
 
 fn sequence(from: u64, blocks: u64) -> Vec<SequenceHash> {
@@ -56,9 +57,9 @@ type ByWorker<T> = BTreeMap<(PoolId, WorkerRank), T>;
 struct Fake {
     /// Where its changes are told.
     outbox: OnceLock<Outbox>,
-    own: Mutex<ByWorker<InFlight>>,
+    own: Mutex<ByWorker<Share>>,
     own_version: AtomicU64,
-    others: Mutex<ByWorker<InFlight>>,
+    others: Mutex<ByWorker<Share>>,
     sent: Mutex<ByWorker<Vec<SequenceHash>>>,
     held: Mutex<ByWorker<Held>>,
     predicted: Mutex<Vec<(WorkerRank, SequenceHash)>>,
@@ -77,8 +78,8 @@ impl Fake {
     /// Requests that others have, by worker.
     fn hears(&self) -> Vec<(u64, u64)> {
         let others = self.others.lock();
-        let heard = others.iter().filter(|(_, value)| value.requests > 0);
-        heard.map(|((_, rank), value)| (rank.worker.0, value.requests)).collect()
+        let heard = others.iter().filter(|(_, value)| value.in_flight.requests > 0);
+        heard.map(|((_, rank), value)| (rank.worker.0, value.in_flight.requests)).collect()
     }
 
     fn was_sent(&self, number: u64) -> Vec<SequenceHash> {
@@ -91,12 +92,7 @@ impl Replica for Fake {
         vec!["default/llama".into(), "default/qwen".into()]
     }
 
-    fn own_in_flight(
-        &self,
-        pool: PoolId,
-        seen: &mut u64,
-        out: &mut Vec<(WorkerRank, InFlight)>,
-    ) -> bool {
+    fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, Share)>) -> bool {
         let version = self.own_version.load(Ordering::Relaxed);
         if std::mem::replace(seen, version) == version {
             return false;
@@ -106,7 +102,7 @@ impl Replica for Fake {
         true
     }
 
-    fn set_others_in_flight(&self, pool: PoolId, others: &[(WorkerRank, InFlight)]) {
+    fn set_others(&self, pool: PoolId, others: &[(WorkerRank, Share)]) {
         self.others.lock().extend(others.iter().map(|&(worker, value)| ((pool, worker), value)));
     }
 
