@@ -184,7 +184,8 @@ impl Agent {
     /// Prompt tokens that the engine has computed, by its own count.
     pub(crate) async fn has_computed(&self) -> f64 {
         let (name, labels) = self.kind.computed();
-        self.says(name, labels).await
+        // An engine may show nothing before its first prompt.
+        self.says(name, labels).await.max(0.0)
     }
 
     /// What it tells the fleet of itself.
@@ -210,10 +211,13 @@ impl Agent {
     }
 
     /// A number that the engine itself shows, summed over all its series whose labels contain
-    /// `labels`.
+    /// `labels`; no number, which equals none, where it shows none of that name.
     pub(crate) async fn says(&self, name: &str, labels: &str) -> f64 {
         let page = self.engine.get("/metrics").await.body;
         let page = String::from_utf8_lossy(&page).into_owned();
+        if !page.contains(name) {
+            return f64::NAN;
+        }
         let lines = page.lines().filter_map(|line| line.rsplit_once(' '));
         let series =
             lines.filter(|(of, _)| of.split('{').next() == Some(name) && of.contains(labels));
@@ -230,7 +234,7 @@ impl Agent {
     pub(crate) async fn has_released_all(&self) {
         soon("an idle engine", async {
             let [running, used] = self.kind.busy();
-            while self.says(running, "").await + self.says(used, "").await > 0.0 {}
+            while self.says(running, "").await + self.says(used, "").await != 0.0 {}
         })
         .await;
     }
