@@ -3,7 +3,8 @@
 //!
 //! What differs from that sidecar: the list of allowed prefill targets is in force unless switched
 //! off, and says which by addresses, not by an InferencePool; plain HTTP is served unless
-//! `--secure-proxy` asks for TLS; where prefill fails, the engine computes the prompt, unless
+//! `--secure-proxy` asks for TLS; `/health` is the engine's, `/healthz` this proxy's own; where
+//! prefill fails, the engine computes the prompt, unless
 //! `--prefill-fallback=false`; an encoder that fails costs no request, its items are encoded where
 //! the prompt is computed; of chats only those are decoded in chunks that bear it; names of
 //! MoRI-IO's pods may be unknown at start; where prefill fails beside decode, the engine computes the
