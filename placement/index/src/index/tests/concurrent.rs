@@ -54,7 +54,7 @@ fn read(index: &Index, done: &AtomicBool) {
         }
         index.overlap(&alien, &mut out);
         assert_eq!(out.iter().count(), 0);
-        let held = held(&index, worker(0)).expect("its state is known");
+        let held = held(index, worker(0)).expect("its state is known");
         assert_eq!(held.blocks.len() as u64, STABLE);
     }
 }
