@@ -24,7 +24,7 @@ impl Index {
     /// Takes what former states of workers left behind out of up to about `cells` cells; true
     /// while there is more to do. To be called now and then from one background thread, until it
     /// is done; until then, memory is not used again. No lock is held for long. The call that finds
-    /// nothing more to do also joins memory once, see [`Index::join`].
+    /// nothing more to do also joins memory once, see [`Index::join_page`].
     pub fn maintain(&self, cells: usize) -> bool {
         let has_more = self.sweep(cells);
         if !has_more {
