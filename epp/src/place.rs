@@ -54,12 +54,13 @@ pub(crate) enum Denied {
 }
 
 impl Placer {
-    /// Chooses an endpoint and books the request there.
+    /// Chooses an endpoint and books the request there, in one step; `None` if the pool's saturation
+    /// is more than `most` by then.
     ///
     /// # Errors
     ///
     /// [`Denied::Unplaced`].
-    pub(crate) fn place(&self, ready: &Ready) -> Result<Placed, Denied> {
+    pub(crate) fn place_below(&self, ready: &Ready, most: f64) -> Option<Result<Placed, Denied>> {
         let Ready { head, asked, measured, watched, span } = ready;
         let headers = text::readable(head);
         let parsed = asked.parsed.as_ref().filter(|_| self.reads_text);
@@ -71,13 +72,17 @@ impl Placer {
             target: trace::TARGET, parent: span, "gateway.request_orchestration",
         );
         let started = Instant::now();
-        let scheduled =
-            orchestration.in_scope(|| self.pool.schedule(&request, *watched, self.scores));
+        let answers = (*watched, self.scores);
+        let scheduled = orchestration.in_scope(|| self.pool.schedule(&request, answers, most))?;
         let took = started.elapsed();
-        match scheduled {
-            Ok(decision) => Ok(Placed { pool: self.pool.clone(), decision: Some(decision), took }),
-            Err(refused) => Err(Denied::Unplaced { refused, took }),
-        }
+        let pool = self.pool.clone();
+        let placed = scheduled.map(|decision| Placed { pool, decision: Some(decision), took });
+        Some(placed.map_err(|refused| Denied::Unplaced { refused, took }))
+    }
+
+    /// The same however full the pool is.
+    pub(crate) fn place(&self, ready: &Ready) -> Result<Placed, Denied> {
+        self.place_below(ready, f64::INFINITY).expect("nothing is fuller than that")
     }
 }
 

@@ -165,25 +165,27 @@ impl Pool {
         self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
     }
 
-    /// Chooses an endpoint and books the request there.
+    /// Chooses an endpoint and books the request there, for one that is watched or not, with all
+    /// candidates' scores or not; `None` if the saturation is more than `most` by then.
     ///
     /// # Errors
     ///
     /// [`Refused`] says why there is none.
-    pub fn schedule(
+    pub(crate) fn schedule(
         &self,
         request: &Request<'_>,
-        watched: bool,
-        scores: bool,
-    ) -> Result<Decision, Refused> {
+        (watched, scores): (bool, bool),
+        most: f64,
+    ) -> Option<Result<Decision, Refused>> {
         let seed = self.chance();
         let found = self.prefixes.look_up(request.prompt.sequence);
         let prompt = Prompt { overlaps: Some(&found), ..request.prompt };
         let request = &Request { prompt, ..request.clone() };
         let (decision, changed) = self.change(|scheduler, now| {
-            scheduler.schedule(request, Call { now, seed, watched, scores })
+            let fuller = most < f64::INFINITY && scheduler.saturation(now) > most;
+            (!fuller).then(|| scheduler.schedule(request, Call { now, seed, watched, scores }))
         });
-        if let Ok(decision) = &decision {
+        if let Some(Ok(decision)) = &decision {
             self.goes_to(decision, request.prompt.sequence);
         }
         // Behind the prompt, so that replicas are told both at once.

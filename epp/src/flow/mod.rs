@@ -192,22 +192,28 @@ impl Flow {
     }
 }
 
+/// Looks at how full the pool is, while others make it fuller before the request is booked.
+const ATTEMPTS: usize = 8;
+
 impl Grant for Valve {
     type Request = Arc<Ready>;
     type Place = Placed;
     type Error = Denied;
 
     fn try_grant(&self, ready: &mut Arc<Ready>, band: &BandPlace) -> Attempt<Placed, Denied> {
-        let saturation = self.placer.pool.saturation();
-        let admits = |full: f64| self.ceilings.lock().admits(band, full);
-        // Without endpoints everybody waits for the first.
-        if !saturation.is_some_and(admits) {
-            return Attempt::Stop;
+        for _ in 0..ATTEMPTS {
+            let saturation = self.placer.pool.saturation();
+            let admits = |full: &f64| self.ceilings.lock().admits(band, *full);
+            // Without endpoints everybody waits for the first.
+            let Some(saturation) = saturation.filter(admits) else { return Attempt::Stop };
+            match self.placer.place_below(ready, saturation) {
+                Some(Ok(placed)) => return Attempt::Granted(placed),
+                Some(Err(denied)) => return Attempt::Failed(denied),
+                // Others took of the room meanwhile, and will give it back.
+                None => {}
+            }
         }
-        match self.placer.place(ready) {
-            Ok(placed) => Attempt::Granted(placed),
-            Err(denied) => Attempt::Failed(denied),
-        }
+        Attempt::Stop
     }
 }
 

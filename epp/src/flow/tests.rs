@@ -8,7 +8,10 @@ use stator_epp_signals::LoadSink;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 const CONFIG: &str = "
@@ -68,6 +71,27 @@ async fn a_request_waits_until_another_ends() {
     let dispatched = r#"flow_control_requests_total{outcome="Dispatched",priority="0","#;
     let line = text.lines().find(|line| line.contains(dispatched)).unwrap_or_default();
     assert!(line.ends_with(" 2"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn requests_that_come_at_once_do_not_share_a_place() {
+    let (bench, running) = (Arc::new(full()), Arc::new(AtomicUsize::new(0)));
+    let (mut clients, together) = (JoinSet::new(), Arc::new(Barrier::new(4)));
+    for _ in 0..4 {
+        let (bench, running, together) = (bench.clone(), running.clone(), together.clone());
+        clients.spawn(async move {
+            for _ in 0..1000 {
+                // Nothing waits: all look for room at once.
+                together.wait().await;
+                let sent = ask(&bench, &[]).await.expect("its turn comes");
+                assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "another has the place");
+                tokio::task::yield_now().await;
+                running.fetch_sub(1, Ordering::SeqCst);
+                drop(sent);
+            }
+        });
+    }
+    clients.join_all().await;
 }
 
 #[tokio::test(start_paused = true)]
