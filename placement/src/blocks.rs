@@ -87,17 +87,6 @@ impl Blocks {
         applied
     }
 
-    /// Takes over what another knows of a worker's blocks, where nothing is known of them. May come
-    /// at once with other calls about the worker.
-    pub fn restore(
-        &self,
-        worker: WorkerRank,
-        generation: Generation,
-        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
-    ) -> Applied {
-        self.index.restore(worker, generation, blocks)
-    }
-
     /// Events of a worker were lost: it counts as holding no blocks until [`Blocks::replace`] or
     /// a new life.
     pub fn unknown(&self, worker: WorkerRank) {

@@ -49,7 +49,7 @@ impl Prefixes {
         &self,
         rank: WorkerRank,
         generation: Generation,
-        blocks: impl IntoIterator<Item = (SequenceHash, Medium)>,
+        blocks: Vec<(SequenceHash, Medium)>,
     ) {
         self.add(blocks, |blocks| self.blocks.replace(rank, generation, blocks));
     }
@@ -60,19 +60,18 @@ impl Prefixes {
     /// [`Scheduler::expects`]: crate::Scheduler::expects
     pub fn restore(&self, rank: WorkerRank, held: Held) -> bool {
         let Held { generation, blocks } = held;
-        self.add(blocks, |blocks| self.blocks.restore(rank, generation, blocks))
+        self.add(blocks, |blocks| self.blocks.index().restore(rank, generation, blocks))
     }
 
-    fn add<I: Iterator<Item = (SequenceHash, Medium)>>(
+    fn add(
         &self,
-        blocks: impl IntoIterator<Item = (SequenceHash, Medium), IntoIter = I>,
-        add: impl FnOnce(&mut dyn Iterator<Item = (SequenceHash, Medium)>) -> Applied,
+        blocks: Vec<(SequenceHash, Medium)>,
+        add: impl FnOnce(Vec<(SequenceHash, Medium)>) -> Applied,
     ) -> bool {
         let span = info_span!(target: SPANS, "index_add", snapshot = true);
         let _entered = span.enter();
-        let mut stored = 0;
-        let mut blocks = blocks.into_iter().inspect(|_| stored += 1);
-        let applied = add(&mut blocks) == Applied::Yes;
+        let stored = blocks.len() as u64;
+        let applied = add(blocks) == Applied::Yes;
         if applied {
             self.admitted_blocks.fetch_add(stored, Ordering::Relaxed);
         }
@@ -218,7 +217,7 @@ mod tests {
             tracing_subscriber::registry().with(begun.clone()),
             || {
                 prefixes.apply(worker, life, &events);
-                prefixes.replace(worker, life, [(SequenceHash(7), medium)]);
+                prefixes.replace(worker, life, vec![(SequenceHash(7), medium)]);
             },
         );
         let wanted = [

@@ -460,7 +460,7 @@ fn the_own_feed_overrules_what_a_peer_said() {
     assert!(restore(&mut pool, rank(1), theirs.clone()));
     pool.set_life(rank(1), Generation(5));
     assert_eq!(held(&pool, rank(1)), Some(theirs), "the same life goes on");
-    pool.prefixes().replace(rank(1), Generation(5), []);
+    pool.prefixes().replace(rank(1), Generation(5), vec![]);
     assert_eq!(held(&pool, rank(1)).map(|held| held.blocks), Some(vec![]));
     pool.set_life(rank(1), Generation(4));
     assert_eq!(held(&pool, rank(1)).map(|held| held.generation), Some(Generation(4)));
