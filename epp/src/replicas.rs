@@ -6,9 +6,9 @@ use anyhow::Context;
 use stator_epp_peers::{
     Blocks, Outbox, PeerTls, Peers, PeersMetrics, PeersSettings, PoolId, Replica,
 };
+use stator_epp_scheduler::Named;
 use stator_epp_scheduler::plugin::{PrefixListener, SharedPrefixes};
-use stator_epp_scheduler::{Named, Share};
-use stator_placement::Held;
+use stator_placement::{Held, PeerLoad};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_runtime::Shutdown;
@@ -104,7 +104,7 @@ impl Replica for Shared {
         pools.chain(self.indices.iter().map(|index| index.name.to_string())).collect()
     }
 
-    fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, Share)>) -> bool {
+    fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, PeerLoad)>) -> bool {
         let Some(pool) = self.of(pool).filter(|_| !self.apart) else { return false };
         pool.with(|scheduler, now| {
             let changed = std::mem::replace(seen, scheduler.own_version()) != *seen;
@@ -115,11 +115,11 @@ impl Replica for Shared {
         })
     }
 
-    fn set_others(&self, pool: PoolId, others: &[(WorkerRank, Share)]) {
+    fn set_others(&self, pool: PoolId, others: &[(WorkerRank, PeerLoad)]) {
         let Some(pool) = self.of(pool).filter(|_| !self.apart) else { return };
         pool.with(|scheduler, _| {
-            for (worker, share) in others {
-                scheduler.set_others(*worker, *share);
+            for (worker, load) in others {
+                scheduler.set_others(*worker, *load);
             }
         });
     }

@@ -3,7 +3,6 @@
 use super::*;
 use crate::director::tests::{Bench, Engine, bench, head};
 use rustc_hash::FxHashSet;
-use stator_epp_scheduler::InFlight;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -129,8 +128,7 @@ async fn load_told_and_taken(apart: bool) -> (bool, u64) {
         let (endpoint, ..) = scheduler.endpoints().next().expect("there is one");
         endpoint.worker
     });
-    let in_flight = InFlight { requests: 7, tokens: 0 };
-    shared.set_others(PoolId(0), &[(worker, Share { in_flight, ..Share::default() })]);
+    shared.set_others(PoolId(0), &[(worker, PeerLoad { requests: 7, ..PeerLoad::default() })]);
     let in_flight = bench
         .pool
         .with(|scheduler, _| scheduler.endpoints().map(|(.., in_flight)| in_flight.requests).sum());

@@ -165,7 +165,7 @@ impl Placement {
     /// anew or the worker's life ends. False if the worker is not known.
     pub fn set_peers(&mut self, worker: WorkerRank, load: PeerLoad) -> bool {
         let Some(slot) = self.fleet.slot(worker) else { return false };
-        let PeerLoad { requests, prefill_tokens, prefill_pairs, blocks } = load;
+        let PeerLoad { requests, prefill_tokens, prefill_pairs, blocks, .. } = load;
         let peers = InFlight { requests, prefill_tokens, blocks }.believed();
         self.tracker.loads_mut().set_peers(slot, peers, prefill_pairs as f64);
         true
@@ -179,7 +179,7 @@ impl Placement {
         let InFlight { requests, blocks, .. } = loads.booked(slot);
         let left = loads.own_backlog(slot, now.0.as_secs_f64(), &speed);
         let (prefill_tokens, prefill_pairs) = (left.tokens as u64, left.pairs as u64);
-        PeerLoad { requests, prefill_tokens, prefill_pairs, blocks }
+        PeerLoad { requests, prefill_tokens, prefill_pairs, blocks, ..PeerLoad::default() }
     }
 
     /// Chooses the workers for a request and books the request there.

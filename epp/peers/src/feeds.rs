@@ -7,7 +7,7 @@ use crate::PoolId;
 use crate::gauges::{Key, OwnGauges};
 use crate::outbox::Letters;
 use crate::recent::Recent;
-use stator_epp_scheduler::Share;
+use stator_placement::PeerLoad;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use std::collections::{BTreeMap, VecDeque};
@@ -29,7 +29,7 @@ pub(crate) struct Sent {
 /// What one peer is told next.
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
-    pub(crate) gauges: Vec<(Key, Share)>,
+    pub(crate) gauges: Vec<(Key, PeerLoad)>,
     pub(crate) sent: Vec<Arc<Sent>>,
 }
 
@@ -86,7 +86,7 @@ impl Feeds {
     }
 
     /// A pool's own gauges are these.
-    pub(crate) fn set_pool(&mut self, pool: PoolId, now: &[(WorkerRank, Share)]) {
+    pub(crate) fn set_pool(&mut self, pool: PoolId, now: &[(WorkerRank, PeerLoad)]) {
         let seen = self.listeners.values().map(|listener| listener.seen).min();
         self.own.set_pool(pool, now, seen.unwrap_or(u64::MAX));
     }
@@ -170,8 +170,8 @@ mod tests {
         WorkerRank { worker: WorkerId(number), rank: 0 }
     }
 
-    fn requests(requests: u64) -> Share {
-        Share { blocks: requests, ..Share::default() }
+    fn requests(requests: u64) -> PeerLoad {
+        PeerLoad { blocks: requests, ..PeerLoad::default() }
     }
 
     /// Prompts of so many blocks each, all different.

@@ -5,7 +5,7 @@
 
 use crate::PoolId;
 use rustc_hash::FxHashMap;
-use stator_epp_scheduler::Share;
+use stator_placement::PeerLoad;
 use stator_protos::WorkerRank;
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub(crate) type Key = (PoolId, WorkerRank);
 
 struct Own {
-    value: Share,
+    value: PeerLoad,
     /// When it changed last.
     version: u64,
     /// The last look at the pool that found the worker.
@@ -38,26 +38,26 @@ impl OwnGauges {
 
     /// A pool's gauges are these; what is left out is zero. Everybody has seen the changes up to
     /// `seen`.
-    pub(crate) fn set_pool(&mut self, pool: PoolId, now: &[(WorkerRank, Share)], seen: u64) {
+    pub(crate) fn set_pool(&mut self, pool: PoolId, now: &[(WorkerRank, PeerLoad)], seen: u64) {
         self.looks += 1;
         for &(worker, value) in now {
             self.set((pool, worker), value);
         }
         let looks = self.looks;
-        let absent = |own: &Own| own.look != looks && own.value != Share::default();
+        let absent = |own: &Own| own.look != looks && own.value != PeerLoad::default();
         let gone = self.gauges.iter().filter(|(key, own)| key.0 == pool && absent(own));
         let gone: Vec<Key> = gone.map(|(key, _)| *key).collect();
         if gone.is_empty() {
             return;
         }
         for key in gone {
-            self.set(key, Share::default());
+            self.set(key, PeerLoad::default());
         }
         self.forget(seen);
     }
 
     /// At most `most` changes after version `seen`, and the version of the last of them.
-    pub(crate) fn changes_since(&self, seen: u64, most: usize) -> (Vec<(Key, Share)>, u64) {
+    pub(crate) fn changes_since(&self, seen: u64, most: usize) -> (Vec<(Key, PeerLoad)>, u64) {
         let mut last = seen;
         let changes = self.changes.range(seen + 1..).take(most).filter_map(|(version, key)| {
             last = *version;
@@ -66,7 +66,7 @@ impl OwnGauges {
         (changes.collect(), last)
     }
 
-    fn set(&mut self, key: Key, value: Share) {
+    fn set(&mut self, key: Key, value: PeerLoad) {
         let look = self.looks;
         if let Some(own) = self.gauges.get_mut(&key) {
             own.look = look;
@@ -74,7 +74,7 @@ impl OwnGauges {
                 return;
             }
             self.changes.remove(&own.version);
-        } else if value == Share::default() {
+        } else if value == PeerLoad::default() {
             return;
         }
         self.version += 1;
@@ -86,7 +86,7 @@ impl OwnGauges {
     fn forget(&mut self, seen: u64) {
         let Self { gauges, changes, .. } = self;
         gauges.retain(|_, own| {
-            let keep = own.value != Share::default() || own.version > seen;
+            let keep = own.value != PeerLoad::default() || own.version > seen;
             if !keep {
                 changes.remove(&own.version);
             }
@@ -98,9 +98,9 @@ impl OwnGauges {
 /// What other replicas have in flight.
 #[derive(Default)]
 pub(crate) struct Others {
-    origins: FxHashMap<u64, FxHashMap<Key, Share>>,
+    origins: FxHashMap<u64, FxHashMap<Key, PeerLoad>>,
     /// Over all origins; what is zero is left out.
-    sums: FxHashMap<Key, Share>,
+    sums: FxHashMap<Key, PeerLoad>,
 }
 
 /// Gauges that one origin may have; more are passed over.
@@ -119,10 +119,10 @@ impl Others {
 
     /// An origin has so much at a worker. The new sum, or `None` if the origin is not heard or
     /// has too many gauges.
-    pub(crate) fn set(&mut self, origin: u64, key: Key, value: Share) -> Option<Share> {
+    pub(crate) fn set(&mut self, origin: u64, key: Key, value: PeerLoad) -> Option<PeerLoad> {
         let gauges = self.origins.get_mut(&origin)?;
-        let value = value.zip(Share::default(), |claimed, _| claimed.min(CLAIM_MAX));
-        let before = if value == Share::default() {
+        let value = value.zip(PeerLoad::default(), |claimed, _| claimed.min(CLAIM_MAX));
+        let before = if value == PeerLoad::default() {
             gauges.remove(&key)
         } else if gauges.len() < GAUGES_MAX || gauges.contains_key(&key) {
             gauges.insert(key, value)
@@ -133,23 +133,23 @@ impl Others {
     }
 
     /// An origin is gone; the sums that this changes.
-    pub(crate) fn leave(&mut self, origin: u64) -> Vec<(Key, Share)> {
+    pub(crate) fn leave(&mut self, origin: u64) -> Vec<(Key, PeerLoad)> {
         let gauges = self.origins.remove(&origin).unwrap_or_default();
-        let without = |(key, value)| (key, self.replace(key, value, Share::default()));
+        let without = |(key, value)| (key, self.replace(key, value, PeerLoad::default()));
         gauges.into_iter().map(without).collect()
     }
 
     /// All sums that are not zero.
-    pub(crate) fn sums(&self) -> impl Iterator<Item = (Key, Share)> {
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (Key, PeerLoad)> {
         self.sums.iter().map(|(key, sum)| (*key, *sum))
     }
 
-    fn replace(&mut self, key: Key, before: Share, after: Share) -> Share {
+    fn replace(&mut self, key: Key, before: PeerLoad, after: PeerLoad) -> PeerLoad {
         let sum = self.sums.entry(key).or_default();
         // What is taken away was added before.
         *sum = sum.zip(before, |sum, before| sum - before).zip(after, |sum, after| sum + after);
         let sum = *sum;
-        if sum == Share::default() {
+        if sum == PeerLoad::default() {
             self.sums.remove(&key);
         }
         sum

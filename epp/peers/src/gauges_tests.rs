@@ -1,15 +1,14 @@
 use super::*;
 use proptest::{collection::vec, prelude::*};
-use stator_epp_scheduler::InFlight;
 use stator_protos::WorkerId;
 
 fn key(number: u64) -> Key {
     (PoolId((number % 2) as u32), WorkerRank { worker: WorkerId(number / 2), rank: 0 })
 }
 
-fn amount(requests: u64) -> Share {
-    let in_flight = InFlight { requests, tokens: 100 * requests };
-    Share { in_flight, prefill_tokens: 3 * requests, prefill_pairs: 7 * requests, blocks: requests }
+fn amount(requests: u64) -> PeerLoad {
+    let (tokens, prefill_tokens) = (100 * requests, 3 * requests);
+    PeerLoad { requests, tokens, prefill_tokens, prefill_pairs: 7 * requests, blocks: requests }
 }
 
 #[derive(Clone, Debug)]
@@ -37,11 +36,11 @@ fn any_step() -> impl Strategy<Value = Step> {
 struct World {
     own: [OwnGauges; 3],
     /// What each replica has, plainly.
-    plain: [BTreeMap<Key, Share>; 3],
+    plain: [BTreeMap<Key, PeerLoad>; 3],
     seen: [u64; 3],
     others: Others,
     /// The sums that the hearing replica was last told.
-    told: BTreeMap<Key, Share>,
+    told: BTreeMap<Key, PeerLoad>,
 }
 
 impl World {
@@ -78,17 +77,13 @@ impl World {
     }
 
     /// Everything that is not zero, summed plainly over `replicas`.
-    fn model(&self) -> BTreeMap<Key, Share> {
-        let mut sums: BTreeMap<Key, Share> = BTreeMap::new();
+    fn model(&self) -> BTreeMap<Key, PeerLoad> {
+        let mut sums: BTreeMap<Key, PeerLoad> = BTreeMap::new();
         for (key, value) in self.plain.iter().flatten() {
             let sum = sums.entry(*key).or_default();
-            sum.in_flight.requests += value.in_flight.requests;
-            sum.in_flight.tokens += value.in_flight.tokens;
-            sum.prefill_tokens += value.prefill_tokens;
-            sum.prefill_pairs += value.prefill_pairs;
-            sum.blocks += value.blocks;
+            *sum = sum.plus(*value);
         }
-        sums.retain(|_, sum| *sum != Share::default());
+        sums.retain(|_, sum| *sum != PeerLoad::default());
         sums
     }
 }
@@ -107,7 +102,7 @@ proptest! {
         }
         let sums: BTreeMap<_, _> = world.others.sums().collect();
         prop_assert_eq!(&sums, &world.model());
-        world.told.retain(|_, sum| *sum != Share::default());
+        world.told.retain(|_, sum| *sum != PeerLoad::default());
         prop_assert_eq!(world.told, sums);
     }
 
@@ -120,7 +115,7 @@ proptest! {
             world.step(&Step::Break { replica });
         }
         prop_assert_eq!(world.others.sums().count(), 0);
-        prop_assert!(world.told.values().all(|sum| *sum == Share::default()));
+        prop_assert!(world.told.values().all(|sum| *sum == PeerLoad::default()));
     }
 }
 
@@ -147,7 +142,7 @@ fn workers_that_are_gone_are_forgotten_once_everybody_knows() {
 #[test]
 fn an_absurd_claim_is_cut_and_too_many_gauges_are_passed_over() {
     let mut others = Others::default();
-    let absurd = Share::default().zip(Share::default(), |_, _| u64::MAX);
+    let absurd = PeerLoad::default().zip(PeerLoad::default(), |_, _| u64::MAX);
     for origin in 0..64 {
         others.join(origin);
         assert!(others.set(origin, key(0), absurd).is_some());

@@ -6,7 +6,7 @@ use crate::outbox::Letters;
 use crate::wire::PoolMap;
 use crate::{Outbox, PEERS_MAX, PeersMetrics, PeersSettings, PoolId, Replica};
 use parking_lot::Mutex;
-use stator_epp_scheduler::Share;
+use stator_placement::PeerLoad;
 use stator_protos::WorkerRank;
 use stator_protos::picker as proto;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Hub {
 
     /// Tells the pools these sums. Called under the lock of [`Hub::others`], so that they are told
     /// in the order in which they came about.
-    fn tell(&self, mut sums: Vec<(Key, Share)>) {
+    fn tell(&self, mut sums: Vec<(Key, PeerLoad)>) {
         sums.sort_unstable_by_key(|(key, _)| *key);
         for of_pool in sums.chunk_by(|one, next| one.0.0 == next.0.0) {
             let told: Vec<_> = of_pool.iter().map(|((_, worker), sum)| (*worker, *sum)).collect();
@@ -125,7 +125,7 @@ impl Hub {
 #[derive(Default)]
 struct Scratch {
     letters: Letters,
-    gauges: Vec<(WorkerRank, Share)>,
+    gauges: Vec<(WorkerRank, PeerLoad)>,
     /// The version of each pool's gauges that was looked at.
     seen: Vec<u64>,
 }

@@ -1,7 +1,7 @@
 //! What peers are told about, and who is told by them: the pools of this process.
 
-use stator_epp_scheduler::Share;
 use stator_placement::Held;
+use stator_placement::PeerLoad;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 
@@ -23,11 +23,11 @@ pub trait Replica: Blocks {
     /// is left out has nothing. `seen` is the version that the caller has, at first 0, when nothing
     /// was in flight anywhere: where it is the present one, nothing is appended and the answer is
     /// false; otherwise it is set to the present one.
-    fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, Share)>) -> bool;
+    fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, PeerLoad)>) -> bool;
 
     /// What all other replicas together have in flight at these workers, in place of what was
     /// said before. Said again now and then for workers that came since.
-    fn set_others(&self, pool: PoolId, others: &[(WorkerRank, Share)]);
+    fn set_others(&self, pool: PoolId, others: &[(WorkerRank, PeerLoad)]);
 
     /// Another replica sent blocks of a prompt to a worker. The blocks before them were told of
     /// within the last second, or not at all.

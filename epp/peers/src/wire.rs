@@ -4,8 +4,7 @@
 use crate::feeds::{Frame, Sent};
 use crate::gauges::Key;
 use crate::{PoolId, SEQUENCE_MAX};
-use stator_epp_scheduler::{InFlight, Share};
-use stator_placement::Held;
+use stator_placement::{Held, PeerLoad};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::picker as proto;
@@ -36,11 +35,10 @@ impl PoolMap {
         Some((pool, WorkerRank { worker: WorkerId(worker_id), rank }))
     }
 
-    pub(crate) fn gauge(&self, gauge: &proto::Gauge) -> Option<(Key, Share)> {
+    pub(crate) fn gauge(&self, gauge: &proto::Gauge) -> Option<(Key, PeerLoad)> {
         let key = self.key(gauge.pool, gauge.worker_id, gauge.rank)?;
         let proto::Gauge { requests, tokens, prefill_tokens, prefill_pairs, blocks, .. } = *gauge;
-        let in_flight = InFlight { requests, tokens };
-        Some((key, Share { in_flight, prefill_tokens, prefill_pairs, blocks }))
+        Some((key, PeerLoad { requests, tokens, prefill_tokens, prefill_pairs, blocks }))
     }
 
     pub(crate) fn sent(&self, sent: proto::Sent) -> Option<Sent> {
@@ -57,12 +55,12 @@ impl PoolMap {
 }
 
 pub(crate) fn frame(frame: &Frame) -> proto::SyncFrame {
-    let gauge = |&((pool, worker), value): &(Key, Share)| proto::Gauge {
+    let gauge = |&((pool, worker), value): &(Key, PeerLoad)| proto::Gauge {
         pool: pool.0,
         worker_id: worker.worker.0,
         rank: worker.rank.into(),
-        requests: value.in_flight.requests,
-        tokens: value.in_flight.tokens,
+        requests: value.requests,
+        tokens: value.tokens,
         prefill_tokens: value.prefill_tokens,
         prefill_pairs: value.prefill_pairs,
         blocks: value.blocks,

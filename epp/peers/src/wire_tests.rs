@@ -24,8 +24,8 @@ fn pools_are_matched_by_name_and_nonsense_is_passed_over() {
 fn what_is_sent_comes_out_as_it_was() {
     let map = PoolMap::new(&hello(&["n/a"]), &names(&["n/a"]));
     let key = (PoolId(0), WorkerRank { worker: WorkerId(u64::MAX), rank: 3 });
-    let in_flight = InFlight { requests: 4, tokens: 1 << 40 };
-    let value = Share { in_flight, prefill_tokens: 5, prefill_pairs: 6, blocks: 7 };
+    let (requests, tokens) = (4, 1 << 40);
+    let value = PeerLoad { requests, tokens, prefill_tokens: 5, prefill_pairs: 6, blocks: 7 };
     let sent = std::sync::Arc::new(Sent { key, hashes: vec![SequenceHash(5), SequenceHash(1)] });
     let mut message = frame(&Frame { gauges: vec![(key, value)], sent: vec![sent.clone()] });
     assert_eq!(map.gauge(&message.gauges[0]), Some((key, value)));

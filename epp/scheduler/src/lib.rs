@@ -28,7 +28,7 @@ mod tiers;
 pub use candidate::{Candidate, Findings, PredictedLatency, PrefixMatch};
 pub use decision::{Call, Decision, Refused};
 pub use endpoint::{Endpoint, Roles};
-pub use load::{CacheConfig, EngineLoad, Equipment, FlowLoad, InFlight, Lora, Share};
+pub use load::{CacheConfig, EngineLoad, Equipment, FlowLoad, InFlight, Lora};
 pub use prefixes::Prefixes;
 pub use program::{Named, Profile, Program, Saturation};
 pub use request::{Headers, MultimodalItem, Prompt, Request, Subset, SubsetEntry};

@@ -58,34 +58,6 @@ pub struct InFlight {
     pub tokens: u64,
 }
 
-/// What a replica has at an endpoint, as it tells the others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
-    /// In flight, as plug-ins count it.
-    pub in_flight: InFlight,
-    /// Of the same requests, prompt tokens still to be computed, as the KV-aware cost counts them.
-    pub prefill_tokens: u64,
-    /// Pairs of one of these and a token that it attends to.
-    pub prefill_pairs: u64,
-    /// KV blocks in use.
-    pub blocks: u64,
-}
-
-impl Share {
-    /// Each amount of this and of another, made one.
-    pub fn zip(self, other: Self, one: impl Fn(u64, u64) -> u64) -> Self {
-        Self {
-            in_flight: InFlight {
-                requests: one(self.in_flight.requests, other.in_flight.requests),
-                tokens: one(self.in_flight.tokens, other.in_flight.tokens),
-            },
-            prefill_tokens: one(self.prefill_tokens, other.prefill_tokens),
-            prefill_pairs: one(self.prefill_pairs, other.prefill_pairs),
-            blocks: one(self.blocks, other.blocks),
-        }
-    }
-}
-
 /// What is in flight of one flow: of the requests of one sender and priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowLoad {

@@ -9,7 +9,7 @@ use crate::program::Program;
 use crate::settings::SchedulerSettings;
 use crate::slot::{Slot, Slots};
 use crate::tickets::{FlowKey, Place, Ticket, Tickets};
-use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Share, Time};
+use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Time};
 use stator_placement::{PeerLoad, Placement, Settings, Stats, Worker};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
@@ -214,14 +214,12 @@ impl Scheduler {
     }
 
     /// What all other replicas have at an endpoint.
-    pub fn set_others(&mut self, rank: WorkerRank, others: Share) {
-        let Share { in_flight, prefill_tokens, prefill_pairs, blocks } = others;
+    pub fn set_others(&mut self, rank: WorkerRank, others: PeerLoad) {
+        let PeerLoad { requests, tokens, .. } = others;
         if let Some(slot) = self.slots.get_mut(rank) {
-            slot.others = in_flight;
+            slot.others = InFlight { requests, tokens };
         }
-        let requests = in_flight.requests;
-        let load = PeerLoad { requests, prefill_tokens, prefill_pairs, blocks };
-        self.placement.set_peers(rank, load);
+        self.placement.set_peers(rank, others);
     }
 
     /// Chooses an endpoint and books the request there, in one step.
@@ -296,12 +294,10 @@ impl Scheduler {
     }
 
     /// What is in flight here at each endpoint, without what others have there.
-    pub fn own(&self, now: Time) -> impl Iterator<Item = (WorkerRank, Share)> {
+    pub fn own(&self, now: Time) -> impl Iterator<Item = (WorkerRank, PeerLoad)> {
         self.slots.iter().map(move |slot| {
-            let (worker, in_flight) = (slot.endpoint.worker, slot.own);
-            let PeerLoad { prefill_tokens, prefill_pairs, blocks, .. } =
-                self.placement.booked(worker, now);
-            (worker, Share { in_flight, prefill_tokens, prefill_pairs, blocks })
+            let (worker, InFlight { requests, tokens }) = (slot.endpoint.worker, slot.own);
+            (worker, PeerLoad { requests, tokens, ..self.placement.booked(worker, now) })
         })
     }
 

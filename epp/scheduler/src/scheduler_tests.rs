@@ -1,7 +1,7 @@
 use super::*;
 use crate::plugin::NotRouted;
 use crate::testkit::{endpoint, life, program, rank};
-use crate::{CacheConfig, Headers, Lora, Prompt, Share, Subset, SubsetEntry};
+use crate::{CacheConfig, Headers, Lora, Prompt, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
 use stator_placement::Held;
 use stator_protos::hash::SequenceHash;
@@ -391,7 +391,7 @@ proptest! {
             // The flows of each endpoint are all that is there, and none of them is empty.
             for (flows, (_, own)) in flows(&pool).iter().zip(pool.own(Time::from_millis(now))) {
                 let sum = |of: fn(&InFlight) -> u64| flows.values().map(of).sum::<u64>();
-                prop_assert_eq!((sum(|f| f.requests), sum(|f| f.tokens)), (own.in_flight.requests, own.in_flight.tokens));
+                prop_assert_eq!((sum(|f| f.requests), sum(|f| f.tokens)), (own.requests, own.tokens));
                 prop_assert!(flows.values().all(|flow| flow.requests > 0), "{:?}", flows);
             }
         }
@@ -408,8 +408,8 @@ proptest! {
 }
 
 /// The version of what is in flight, and what is.
-fn own(pool: &Scheduler, now: u64) -> (u64, Vec<(WorkerRank, Share)>) {
-    let busy = |(_, share): &(_, Share)| *share != Share::default();
+fn own(pool: &Scheduler, now: u64) -> (u64, Vec<(WorkerRank, PeerLoad)>) {
+    let busy = |(_, share): &(_, PeerLoad)| *share != PeerLoad::default();
     (pool.own_version(), pool.own(Time::from_millis(now)).filter(busy).collect())
 }
 

@@ -49,6 +49,8 @@ impl InFlight {
 pub struct PeerLoad {
     /// Requests.
     pub requests: u64,
+    /// Their tokens still to be computed or produced, where whoever books counts them; no cost does.
+    pub tokens: u64,
     /// Prompt tokens that are still to be computed.
     pub prefill_tokens: u64,
     /// Pairs of one of them and a token that it attends to; 0 if unknown.
@@ -60,11 +62,17 @@ pub struct PeerLoad {
 impl PeerLoad {
     /// What several replicas have together.
     pub fn plus(self, other: Self) -> Self {
+        self.zip(other, u64::saturating_add)
+    }
+
+    /// Each amount of this and of another, made one.
+    pub fn zip(self, other: Self, one: impl Fn(u64, u64) -> u64) -> Self {
         Self {
-            requests: self.requests.saturating_add(other.requests),
-            prefill_tokens: self.prefill_tokens.saturating_add(other.prefill_tokens),
-            prefill_pairs: self.prefill_pairs.saturating_add(other.prefill_pairs),
-            blocks: self.blocks.saturating_add(other.blocks),
+            requests: one(self.requests, other.requests),
+            tokens: one(self.tokens, other.tokens),
+            prefill_tokens: one(self.prefill_tokens, other.prefill_tokens),
+            prefill_pairs: one(self.prefill_pairs, other.prefill_pairs),
+            blocks: one(self.blocks, other.blocks),
         }
     }
 }

@@ -7,8 +7,7 @@ mod start;
 use super::*;
 use crate::hub::Subscription;
 use parking_lot::Mutex;
-use stator_epp_scheduler::{InFlight, Share};
-use stator_placement::Held;
+use stator_placement::{Held, PeerLoad};
 use stator_protos::hash::SequenceHash;
 use stator_protos::{WorkerId, WorkerRank};
 use stator_runtime::shutdown::Trigger;
@@ -41,9 +40,8 @@ fn worker(number: u64) -> WorkerRank {
     WorkerRank { worker: WorkerId(number), rank: 0 }
 }
 
-fn requests(requests: u64) -> Share {
-    let in_flight = InFlight { requests, tokens: 10 * requests };
-    Share { in_flight, blocks: requests, ..Share::default() }
+fn requests(requests: u64) -> PeerLoad {
+    PeerLoad { requests, tokens: 10 * requests, blocks: requests, ..PeerLoad::default() }
 }
 
 fn sequence(from: u64, blocks: u64) -> Vec<SequenceHash> {
@@ -57,9 +55,9 @@ type ByWorker<T> = BTreeMap<(PoolId, WorkerRank), T>;
 struct Fake {
     /// Where its changes are told.
     outbox: OnceLock<Outbox>,
-    own: Mutex<ByWorker<Share>>,
+    own: Mutex<ByWorker<PeerLoad>>,
     own_version: AtomicU64,
-    others: Mutex<ByWorker<Share>>,
+    others: Mutex<ByWorker<PeerLoad>>,
     sent: Mutex<ByWorker<Vec<SequenceHash>>>,
     held: Mutex<ByWorker<Held>>,
     predicted: Mutex<Vec<(WorkerRank, SequenceHash)>>,
@@ -78,8 +76,8 @@ impl Fake {
     /// Requests that others have, by worker.
     fn hears(&self) -> Vec<(u64, u64)> {
         let others = self.others.lock();
-        let heard = others.iter().filter(|(_, value)| value.in_flight.requests > 0);
-        heard.map(|((_, rank), value)| (rank.worker.0, value.in_flight.requests)).collect()
+        let heard = others.iter().filter(|(_, value)| value.requests > 0);
+        heard.map(|((_, rank), value)| (rank.worker.0, value.requests)).collect()
     }
 
     fn was_sent(&self, number: u64) -> Vec<SequenceHash> {
@@ -92,7 +90,7 @@ impl Replica for Fake {
         vec!["default/llama".into(), "default/qwen".into()]
     }
 
-    fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, Share)>) -> bool {
+    fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, PeerLoad)>) -> bool {
         let version = self.own_version.load(Ordering::Relaxed);
         if std::mem::replace(seen, version) == version {
             return false;
@@ -102,7 +100,7 @@ impl Replica for Fake {
         true
     }
 
-    fn set_others(&self, pool: PoolId, others: &[(WorkerRank, Share)]) {
+    fn set_others(&self, pool: PoolId, others: &[(WorkerRank, PeerLoad)]) {
         self.others.lock().extend(others.iter().map(|&(worker, value)| ((pool, worker), value)));
     }
 

@@ -7,7 +7,7 @@ fn amount(requests: u64, prefill_tokens: u64, blocks: u64) -> InFlight {
 }
 
 fn told(requests: u64, prefill_tokens: u64, blocks: u64) -> PeerLoad {
-    PeerLoad { requests, prefill_tokens, prefill_pairs: 0, blocks }
+    PeerLoad { requests, prefill_tokens, blocks, ..PeerLoad::default() }
 }
 
 #[test]
