@@ -6,7 +6,6 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use stator_epp_metrics::PoolSnapshot;
-use stator_epp_peers::{Outbox, PoolId};
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::plugin::Progress;
 use stator_epp_scheduler::{
@@ -15,6 +14,7 @@ use stator_epp_scheduler::{
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_fleet::KvSink;
 use stator_model::Model;
+use stator_peers::{Outbox, PoolId};
 use stator_placement::Held;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};

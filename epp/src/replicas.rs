@@ -1,23 +1,15 @@
 //! The pools of this process, as other replicas of the picker are told of them.
 
-use crate::config::PeerSettings;
 use crate::pool::Pool;
-use anyhow::Context;
-use stator_epp_peers::{
-    Blocks, Outbox, PeerTls, Peers, PeersMetrics, PeersSettings, PoolId, Replica,
-};
 use stator_epp_scheduler::Named;
 use stator_epp_scheduler::plugin::{PrefixListener, SharedPrefixes};
+use stator_peers::{Blocks, Outbox, Peers, PoolId, Replica, Seat};
 use stator_placement::{Held, PeerLoad};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_runtime::Shutdown;
-use stator_runtime::metrics::Metrics;
-use stator_runtime::tls::{self, Listener, Reload};
 use std::sync::Arc;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 /// What is shared, in the order of its numbers: the pools, then the further indices of prefixes,
 /// which are the same for all pools as all have one configuration.
@@ -140,91 +132,28 @@ impl Replica for Shared {
     }
 }
 
-/// The other replicas, not yet joined.
-pub(crate) struct Replicas {
-    settings: PeersSettings,
-    metrics: PeersMetrics,
-    listener: Listener,
-    reload: Option<Reload>,
+/// Joins other replicas once the pools' endpoints are known, and takes over what one of them knows;
+/// `warm` becomes true then. With `apart` they are told nothing of what is in flight. Ends with
+/// `ended`, which is set after the last request.
+pub(crate) async fn join(
+    seat: Seat,
+    pools: Vec<Arc<Pool>>,
     apart: bool,
-}
-
-/// Opens the port for other replicas. With `apart` they are told nothing of what is in flight.
-///
-/// # Errors
-///
-/// When the address cannot be bound, or a certificate cannot be used.
-pub(crate) async fn bind(
-    settings: &PeerSettings,
-    apart: bool,
-    registry: &Metrics,
-) -> anyhow::Result<Replicas> {
-    let metrics = PeersMetrics::default();
-    registry.register(|registry| metrics.register(registry));
-    let listener = TcpListener::bind(settings.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", settings.listen))?;
-    let (listener, reload) = match &settings.tls {
-        None => (Listener::plain(listener), None),
-        Some(files) => {
-            let (config, reload) = tls::server_config(&tls::Settings {
-                certificate: tls::Source::Folder(files.certificate.clone()),
-                client_ca: Some(files.ca_file.clone()),
-                reload: true,
-                min_version: tls::Version::Tls13,
-                alpn: vec!["h2".into()],
-            })?;
-            (Listener::tls(listener, config), reload)
-        }
-    };
-    tracing::info!(address = %listener.address()?, "listening for other replicas");
-    let settings = PeersSettings {
-        peers: settings.peers.clone(),
-        token: (!settings.token.is_empty()).then(|| settings.token.clone()),
-        tls: settings.tls.as_ref().map(|files| PeerTls {
-            ca_file: files.ca_file.clone(),
-            certificate: Some(files.certificate.clone()),
-            server_name: files.server_name.clone(),
-        }),
-        ..PeersSettings::default()
-    };
-    Ok(Replicas { settings, metrics, listener, reload, apart })
-}
-
-impl Replicas {
-    /// Joins them once the pools' endpoints are known, and takes over what one of them knows;
-    /// `warm` becomes true then. Ends with `ended`, which is set after the last request.
-    pub(crate) async fn run(
-        self,
-        pools: Vec<Arc<Pool>>,
-        warm: watch::Sender<bool>,
-        ended: Shutdown,
-    ) {
-        let mut tasks = JoinSet::new();
-        if let Some(reload) = self.reload {
-            tasks.spawn(reload.run(ended.clone()));
-        }
-        tokio::select! {
-            () = known(&pools) => {}
-            () = ended.wait() => return,
-        }
-        // What the schedulers know of their endpoints is as new as the views that were awaited.
-        pools.iter().for_each(|pool| pool.follow_view());
-        let shared = Arc::new(Shared::new(&pools, self.apart));
-        let peers = Peers::new(self.settings, shared.clone(), self.metrics);
-        shared.tell(&peers);
-        let serving = peers.clone();
-        tasks.spawn(async move {
-            if let Err(error) = serving.run(self.listener, ended).await {
-                tracing::error!(%error, "the server for other replicas failed");
-            }
-        });
-        let started = peers.warm_start().await;
-        let (source, blocks, elapsed) = (started.source, started.blocks, started.elapsed);
-        tracing::info!(?source, blocks, ?elapsed, "warm start");
-        warm.send_replace(true);
-        while tasks.join_next().await.is_some() {}
+    warm: watch::Sender<bool>,
+    ended: Shutdown,
+) {
+    tokio::select! {
+        () = known(&pools) => {}
+        () = ended.wait() => return,
     }
+    // What the schedulers know of their endpoints is as new as the views that were awaited.
+    pools.iter().for_each(|pool| pool.follow_view());
+    let shared = Arc::new(Shared::new(&pools, apart));
+    let (peers, tasks) = seat.join(shared.clone(), ended);
+    shared.tell(&peers);
+    peers.warm_start().await;
+    warm.send_replace(true);
+    tasks.join_all().await;
 }
 
 /// Waits until the endpoints of all pools are known.

@@ -3,8 +3,11 @@
 use super::*;
 use crate::director::tests::{Bench, Engine, bench, head};
 use rustc_hash::FxHashSet;
+use stator_peers::PeersSettings;
+use stator_runtime::metrics::Metrics;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// How endpoints are chosen.
 const CONFIG: &str = include_str!(concat!(
@@ -27,21 +30,21 @@ impl Joined {
     async fn start(peers: &[SocketAddr]) -> Self {
         let engines: Vec<_> = (0..8).map(|number| Engine(number, 0, 0.0, &[])).collect();
         let bench = bench(CONFIG, &engines);
-        let settings = PeerSettings {
+        let settings = PeersSettings {
             listen: ([127, 0, 0, 1], 0).into(),
             peers: peers.iter().map(SocketAddr::to_string).collect(),
-            token: String::new(),
-            tls: None,
+            ..PeersSettings::default()
         };
-        let replicas = bind(&settings, false, &Metrics::default()).await.expect("a free port");
-        let address = replicas.listener.address().expect("it is bound");
+        let seat = Seat::take(settings, "stator_epp", &Metrics::default()).await;
+        let seat = seat.expect("there is a free port");
+        let address = seat.address().expect("it is bound");
         let (warm, mut warmed) = watch::channel(false);
         let (never, ended) = Shutdown::new();
         let mut tasks = JoinSet::new();
         let pools = vec![bench.pool.clone()];
         tasks.spawn(async move {
             let _never = never;
-            replicas.run(pools, warm, ended).await;
+            join(seat, pools, false, warm, ended).await;
         });
         let warm = tokio::time::timeout(DEADLINE, warmed.wait_for(|warm| *warm)).await;
         assert!(*warm.expect("it starts in time").expect("it runs on"));

@@ -21,6 +21,7 @@ use stator_epp_pool::kubernetes::{Access, Cluster, Election, Elector, PoolRef, R
 use stator_epp_pool::{PoolSpec, Watched, file};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
 use stator_epp_signals::tokenizer::Renderer;
+use stator_peers::Seat;
 use stator_runtime::admin::{self, Gate, Readiness, Shown};
 use stator_runtime::metrics::Metrics;
 use stator_runtime::tls::{self, CipherSuites, Listener};
@@ -87,8 +88,8 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let known: Vec<_> = pools.iter().map(|running| running.pool.clone()).collect();
     if let Some(peers) = settings.peers.clone() {
         let apart = settings.plan.plan.in_flight.apart;
-        let replicas = replicas::bind(&peers, apart, &registry).await?;
-        rest.spawn(replicas.run(known.clone(), warm, ended.clone()));
+        let seat = Seat::take(peers, "stator_epp", &registry).await?;
+        rest.spawn(replicas::join(seat, known.clone(), apart, warm, ended.clone()));
     }
     let leading = election.as_ref().map(Election::leading);
     let (listens, listening) = watch::channel(false);

@@ -23,12 +23,12 @@ pub mod worker {
     tonic::include_proto!("stator.worker.v1");
 }
 
-/// Generated types of what replicas of a picker tell each other (`stator.picker.v1`).
+/// Generated types of what replicas of whoever places requests tell each other (`stator.peers.v1`).
 ///
 /// They stop at the edges that speak gRPC; no other module names them.
-pub mod picker {
+pub mod peers {
     #![allow(missing_docs, unreachable_pub, clippy::all)]
-    tonic::include_proto!("stator.picker.v1");
+    tonic::include_proto!("stator.peers.v1");
 }
 
 use serde::{Deserialize, Serialize};

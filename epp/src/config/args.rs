@@ -14,6 +14,7 @@ pub use serving::{ServingArgs, TlsArgs};
 pub use telemetry::{TelemetryArgs, ZapEncoder, ZapLevel};
 
 use clap::{ArgAction, Args};
+use stator_peers::PeersArgs;
 use stator_runtime::dial::DialArgs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -132,42 +133,9 @@ pub struct SignalArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Replicas")]
 pub struct ReplicaArgs {
-    /// Other replicas, `host:port`; a DNS name may stand for many. They share what they sent and
-    /// what they know.
-    #[arg(long, env = "STATOR_PEERS", value_name = "HOST:PORT", value_delimiter = ',')]
-    pub peers: Vec<String>,
-
-    /// Port for other replicas.
-    #[arg(long, env = "STATOR_PEERS_PORT", default_value_t = 9004, value_name = "PORT")]
-    pub peers_port: u16,
-
-    /// Secret that replicas show each other.
-    #[arg(
-        long,
-        env = "STATOR_PEERS_TOKEN",
-        default_value = "",
-        hide_env_values = true,
-        hide_default_value = true,
-        value_name = "SECRET"
-    )]
-    pub peers_token: String,
-
-    /// PEM file with the authorities of replicas, for TLS between them (mTLS).
-    #[arg(long, env = "STATOR_PEERS_CA_FILE", value_name = "FILE", requires = "peers_cert_path")]
-    pub peers_ca_file: Option<PathBuf>,
-
-    /// Folder with `tls.crt` and `tls.key` that replicas show each other.
-    #[arg(long, env = "STATOR_PEERS_CERT_PATH", value_name = "DIR", requires = "peers_ca_file")]
-    pub peers_cert_path: Option<PathBuf>,
-
-    /// Name that the certificates of replicas are for.
-    #[arg(
-        long,
-        env = "STATOR_PEERS_SERVER_NAME",
-        default_value = "stator-epp",
-        value_name = "NAME"
-    )]
-    pub peers_server_name: String,
+    /// Who they are.
+    #[command(flatten)]
+    pub peers: PeersArgs,
 
     /// Lets one replica at a time be ready, by a lease. Replicas that share need none.
     #[arg(long, env = "STATOR_HA_ENABLE_LEADER_ELECTION", default_value_t = false,

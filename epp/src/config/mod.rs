@@ -16,13 +16,14 @@ pub use tls::TlsSettings;
 
 use crate::exchange::Interest;
 use crate::ext_proc;
-use args::{INDEX_BLOCKS, ReplicaArgs, RequestArgs, SignalArgs};
+use args::{INDEX_BLOCKS, RequestArgs, SignalArgs};
 use stator_epp_config::{Loaded, Options};
 use stator_epp_plugins::settings::{KvEvents, PodFilter};
 use stator_epp_scheduler::TierWeights;
+use stator_peers::PeersSettings;
 use stator_runtime::config::ConfigError;
 use stator_runtime::dial::Dial;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -76,7 +77,7 @@ pub struct EppSettings {
     /// Age at which a report counts no more.
     pub staleness: Duration,
     /// Other replicas.
-    pub peers: Option<PeerSettings>,
+    pub peers: Option<PeersSettings>,
     /// Whether only one replica is ready at a time.
     pub leader_election: bool,
     /// How long streams are taken after the process was told to end.
@@ -107,30 +108,6 @@ pub struct KvEventPorts {
     pub live: u16,
     /// Replays; `None`: there are none.
     pub replay: Option<u16>,
-}
-
-/// How replicas find each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerSettings {
-    /// Where others connect.
-    pub listen: SocketAddr,
-    /// Addresses or DNS names, each with a port; a name may stand for many.
-    pub peers: Vec<String>,
-    /// What replicas show each other; empty: nothing.
-    pub token: String,
-    /// Whom they trust and who they are, where they speak TLS.
-    pub tls: Option<PeerFiles>,
-}
-
-/// Files for TLS between replicas.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerFiles {
-    /// PEM file with the authorities of replicas.
-    pub ca_file: PathBuf,
-    /// Folder with `tls.crt` and `tls.key`.
-    pub certificate: PathBuf,
-    /// The name that replicas' certificates are for.
-    pub server_name: String,
 }
 
 impl TryFrom<EppArgs> for EppSettings {
@@ -214,7 +191,7 @@ fn settings(
         scrape_interval: signals.refresh_metrics_interval,
         staleness: signals.metrics_staleness_threshold,
         leader_election: args.replicas.ha_enable_leader_election,
-        peers: peers(args.replicas, serving.host),
+        peers: args.replicas.peers.settings(serving.host, "stator-epp"),
         shutdown_delay: serving.shutdown_delay,
         drain_timeout: serving.drain_timeout,
         without_effect,
@@ -255,20 +232,6 @@ fn streams(args: &EppArgs) -> ext_proc::Settings {
         error_format: requests.error_format.into(),
         ..ext_proc::Settings::default()
     }
-}
-
-fn peers(args: ReplicaArgs, host: IpAddr) -> Option<PeerSettings> {
-    let files = args.peers_ca_file.zip(args.peers_cert_path);
-    (!args.peers.is_empty()).then(|| PeerSettings {
-        listen: SocketAddr::new(host, args.peers_port),
-        peers: args.peers,
-        token: args.peers_token,
-        tls: files.map(|(ca_file, certificate)| PeerFiles {
-            ca_file,
-            certificate,
-            server_name: args.peers_server_name,
-        }),
-    })
 }
 
 /// Loads the `EndpointPickerConfig` that the flags name, or the default one.

@@ -1,5 +1,6 @@
 //! What an operator may choose.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
@@ -8,8 +9,10 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 pub const PORT_DEFAULT: u16 = 9004;
 
 /// Who the peers are, and how long things may take.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeersSettings {
+    /// Where peers connect to.
+    pub listen: SocketAddr,
     /// `host:port` of each peer. A host is an address, or a name that stands for all of its
     /// addresses, as that of a headless Service does. This replica may be among them.
     pub peers: Vec<String>,
@@ -43,6 +46,7 @@ pub struct PeersSettings {
 impl Default for PeersSettings {
     fn default() -> Self {
         Self {
+            listen: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT_DEFAULT),
             peers: Vec::new(),
             token: None,
             tls: None,
@@ -65,8 +69,8 @@ impl Default for PeersSettings {
 pub struct PeerTls {
     /// PEM file with the authorities of peers.
     pub ca_file: PathBuf,
-    /// Folder with our `tls.crt` and `tls.key`, where peers ask for a certificate (mTLS).
-    pub certificate: Option<PathBuf>,
+    /// Folder with our `tls.crt` and `tls.key`, which peers ask for (mTLS).
+    pub certificate: PathBuf,
     /// The name that peers' certificates must be for, whatever their addresses.
     pub server_name: String,
 }
@@ -82,9 +86,8 @@ impl PeerTls {
         let config = ClientTlsConfig::new()
             .domain_name(&self.server_name)
             .ca_certificate(Certificate::from_pem(authorities));
-        let Some(folder) = &self.certificate else { return Ok(config) };
-        let chain = tokio::fs::read(folder.join("tls.crt")).await?;
-        let key = tokio::fs::read(folder.join("tls.key")).await?;
+        let chain = tokio::fs::read(self.certificate.join("tls.crt")).await?;
+        let key = tokio::fs::read(self.certificate.join("tls.key")).await?;
         Ok(config.identity(Identity::from_pem(chain, key)))
     }
 }

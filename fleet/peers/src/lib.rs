@@ -1,15 +1,16 @@
-//! Active-active replicas of a picker: what each has in flight and where it sends prompts counts
+//! Active-active replicas of a picker, or of a proxy: what each has in flight and where it sends prompts counts
 //! for all of them at once, and one that starts takes over what another knows.
 //!
 //! There is no leader, no quorum and no store. Replicas dial each other; each tells those who
 //! listen what changed since they last heard ([`gauges`] and prompts, see `feeds`). Who falls
 //! silent counts no more after [`PeersSettings::silence`]. A replica alone pays nothing.
 //!
-//! This crate never chooses an endpoint and knows neither Kubernetes nor Envoy; it speaks gRPC and
-//! tells the pools through [`Replica`]. Start reading at [`Peers`].
+//! This crate never chooses a worker and knows neither Kubernetes nor Envoy; it speaks gRPC and
+//! tells the pools through [`Replica`]. Start reading at [`Seat`] and [`Peers`].
 //!
 //! [`gauges`]: Replica::own
 
+mod args;
 mod auth;
 mod dial;
 mod feeds;
@@ -20,6 +21,7 @@ mod outbox;
 mod recent;
 mod replica;
 mod roster;
+mod seat;
 mod server;
 mod settings;
 #[cfg(test)]
@@ -27,9 +29,11 @@ mod tests;
 mod warm;
 mod wire;
 
+pub use args::PeersArgs;
 pub use metrics::PeersMetrics;
 pub use outbox::{Outbox, SEQUENCE_MAX};
 pub use replica::{Blocks, PoolId, Replica};
+pub use seat::{Seat, SeatError};
 pub use settings::{PORT_DEFAULT, PeerTls, PeersSettings};
 pub use warm::WarmStart;
 

@@ -60,14 +60,15 @@ async fn over_tls(folder: &Path, peers: Vec<String>) -> Member {
     };
     let (config, _) = tls::server_config(&server).expect("the files are good");
     let listener = Listener::tls(bind().await, config);
-    let settings = PeersSettings { tls: Some(trust(folder, true)), ..settings(peers) };
+    let settings = PeersSettings { tls: Some(trust(folder, folder)), ..settings(peers) };
     Member::start(listener, settings)
 }
 
-fn trust(folder: &Path, identity: bool) -> PeerTls {
+/// Trusts the authority in `folder`, and has the certificate in another.
+fn trust(folder: &Path, certificate: &Path) -> PeerTls {
     PeerTls {
         ca_file: folder.join("ca.crt"),
-        certificate: identity.then(|| folder.to_owned()),
+        certificate: certificate.to_owned(),
         server_name: "peers.test".into(),
     }
 }
@@ -84,10 +85,13 @@ async fn peers_prove_to_each_other_who_they_are() {
 
     let plain = dial(&one, settings(Vec::new())).await;
     assert!(plain.is_err(), "{plain:?}");
-    let nobody = PeersSettings { tls: Some(trust(folder.path(), false)), ..settings(Vec::new()) };
-    let nobody = dial(&one, nobody).await;
-    assert!(nobody.is_err(), "{nobody:?}");
-    let missing = PeerTls { ca_file: "/no/such/file".into(), ..trust(folder.path(), true) };
+    let other = tempfile::tempdir().expect("a folder");
+    write_certificates(other.path());
+    let tls = Some(trust(folder.path(), other.path()));
+    let stranger = dial(&one, PeersSettings { tls, ..settings(Vec::new()) }).await;
+    assert!(stranger.is_err(), "{stranger:?}");
+    let missing =
+        PeerTls { ca_file: "/no/such/file".into(), ..trust(folder.path(), folder.path()) };
     let missing = dial(&one, PeersSettings { tls: Some(missing), ..settings(Vec::new()) }).await;
     assert!(matches!(missing, Err(DialError::Certificate(_))), "{missing:?}");
 }

@@ -8,7 +8,7 @@ use crate::{Outbox, PEERS_MAX, PeersMetrics, PeersSettings, PoolId, Replica};
 use parking_lot::Mutex;
 use stator_placement::PeerLoad;
 use stator_protos::WorkerRank;
-use stator_protos::picker as proto;
+use stator_protos::peers as proto;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

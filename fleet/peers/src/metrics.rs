@@ -38,9 +38,9 @@ pub struct PeersMetrics {
 }
 
 impl PeersMetrics {
-    /// Makes the metrics known to the process's registry.
-    pub fn register(&self, registry: &mut Registry) {
-        let registry = registry.sub_registry_with_prefix("stator_epp_peers");
+    /// Makes the metrics known to the process's registry, under `prefix` and `_peers`.
+    pub(crate) fn register(&self, registry: &mut Registry, prefix: &str) {
+        let registry = registry.sub_registry_with_prefix(format!("{prefix}_peers"));
         let gauges = [
             ("connected", "Peers that are heard", &self.connected),
             ("listeners", "Peers that hear this replica", &self.listeners),

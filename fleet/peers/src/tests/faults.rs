@@ -4,9 +4,9 @@ use super::*;
 use crate::feeds::FRAME_HASHES_MAX;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream, pending};
-use stator_protos::picker as proto;
-use stator_protos::picker::peers_client::PeersClient;
-use stator_protos::picker::peers_server::{Peers as PeersService, PeersServer};
+use stator_protos::peers as proto;
+use stator_protos::peers::peers_client::PeersClient;
+use stator_protos::peers::peers_server::{Peers as PeersService, PeersServer};
 use tonic::{Request, Response, Status};
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use crate::{PoolId, SEQUENCE_MAX};
 use stator_placement::{Held, PeerLoad};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
-use stator_protos::picker as proto;
+use stator_protos::peers as proto;
 use stator_protos::{Generation, WorkerId, WorkerRank};
 
 /// Blocks in one chunk of a snapshot, 512 KiB.

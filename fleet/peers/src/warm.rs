@@ -6,7 +6,7 @@ use crate::hub::Hub;
 use crate::roster::Names;
 use crate::wire::{self, PoolMap};
 use stator_placement::Held;
-use stator_protos::picker as proto;
+use stator_protos::peers as proto;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

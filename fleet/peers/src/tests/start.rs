@@ -81,7 +81,7 @@ async fn a_replica_starts_alone_where_nobody_is() {
 fn metrics_say_where_the_start_came_from() {
     let (registry, metrics) =
         (stator_runtime::metrics::Metrics::default(), PeersMetrics::default());
-    registry.register(|registry| metrics.register(registry));
+    registry.register(|registry| metrics.register(registry, "stator_epp"));
     metrics.warm_source.get_or_create(&[("source", "none".to_owned())]).set(1);
     metrics.queue_dropped.inc_by(3);
     let text = registry.render();
