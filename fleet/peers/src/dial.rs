@@ -85,7 +85,7 @@ pub(crate) async fn listen(
     let mut frames = frames?.into_inner();
     let first = tokio::time::timeout(settings.silence, frames.message()).await.map_err(silent)?;
     let hello = first?.and_then(|frame| frame.hello).ok_or(DialError::NoHello)?;
-    let Some(origin) = Origin::new(hub, &hello) else { return Ok(Ended::Known) };
+    let Some(mut origin) = Origin::new(hub, &hello) else { return Ok(Ended::Known) };
     tracing::info!(%address, "a peer is heard");
     loop {
         match tokio::time::timeout(settings.silence, frames.message()).await {

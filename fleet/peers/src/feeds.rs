@@ -31,11 +31,13 @@ pub(crate) struct Sent {
 pub(crate) struct Frame {
     pub(crate) gauges: Vec<(Key, PeerLoad)>,
     pub(crate) sent: Vec<Arc<Sent>>,
+    /// Names of pools that it was not told of, which the others may speak of.
+    pub(crate) pools: Vec<String>,
 }
 
 impl Frame {
     pub(crate) fn is_empty(&self) -> bool {
-        self.gauges.is_empty() && self.sent.is_empty()
+        self.gauges.is_empty() && self.sent.is_empty() && self.pools.is_empty()
     }
 }
 
@@ -126,7 +128,7 @@ impl Feeds {
         let Some(listener) = self.listeners.get_mut(&id) else { return Frame::default() };
         let (gauges, seen) = self.own.changes_since(listener.seen, FRAME_GAUGES_MAX);
         listener.seen = seen;
-        Frame { gauges, sent: listener.pop() }
+        Frame { gauges, sent: listener.pop(), pools: Vec::new() }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::feeds::{Feeds, Frame, ListenerId};
 use crate::gauges::{Key, Others};
+use crate::names::{PoolMap, PoolNames};
 use crate::outbox::Letters;
-use crate::wire::PoolMap;
 use crate::{Outbox, PEERS_MAX, PeersMetrics, PeersSettings, PoolId, Replica};
 use parking_lot::Mutex;
 use stator_placement::PeerLoad;
@@ -35,7 +35,7 @@ const INTERVAL_MIN: Duration = Duration::from_millis(1);
 pub(crate) struct Hub {
     /// Who we are; drawn at random.
     pub(crate) id: u64,
-    pub(crate) pools: Vec<String>,
+    pub(crate) names: Mutex<PoolNames>,
     pub(crate) replica: Arc<dyn Replica>,
     pub(crate) outbox: Outbox,
     pub(crate) metrics: PeersMetrics,
@@ -53,9 +53,13 @@ impl Hub {
         replica: Arc<dyn Replica>,
         metrics: PeersMetrics,
     ) -> Self {
+        let mut names = PoolNames::default();
+        for name in replica.pools() {
+            names.id(&name);
+        }
         Self {
             id: rand::random(),
-            pools: replica.pools(),
+            names: Mutex::new(names),
             replica,
             outbox: Outbox::new(metrics.outbox_dropped.clone()),
             metrics,
@@ -66,14 +70,21 @@ impl Hub {
         }
     }
 
-    /// The pools' identities.
-    pub(crate) fn pool_ids(&self) -> impl Iterator<Item = PoolId> + use<> {
-        (0..u32::try_from(self.pools.len()).unwrap_or(u32::MAX)).map(PoolId)
+    /// The pools that have been named, here or by peers.
+    pub(crate) fn pool_ids(&self) -> impl ExactSizeIterator<Item = PoolId> + use<> {
+        (0..self.names.lock().len() as u32).map(PoolId)
+    }
+
+    /// Shares what has this name with peers that have it too, see [`crate::Peers::share`].
+    pub(crate) fn share(&self, name: &str) -> Option<PoolId> {
+        let id = self.names.lock().id(name);
+        self.news.send_replace(());
+        id
     }
 
     /// Who we are, for a peer.
     pub(crate) fn hello(&self) -> proto::Hello {
-        proto::Hello { replica_id: self.id, pools: self.pools.clone() }
+        proto::Hello { replica_id: self.id, pools: self.names.lock().after(0) }
     }
 
     pub(crate) fn is_warm(&self) -> bool {
@@ -87,8 +98,9 @@ impl Hub {
             return;
         }
         self.outbox.take(&mut scratch.letters);
-        scratch.seen.resize(self.pools.len(), 0);
-        for (pool, seen) in self.pool_ids().zip(&mut scratch.seen) {
+        let pools = self.pool_ids();
+        scratch.seen.resize(pools.len(), 0);
+        for (pool, seen) in pools.zip(&mut scratch.seen) {
             scratch.gauges.clear();
             if self.replica.own(pool, seen, &mut scratch.gauges) {
                 feeds.set_pool(pool, &scratch.gauges);
@@ -160,11 +172,13 @@ pub(crate) struct Subscription {
     hub: Arc<Hub>,
     id: ListenerId,
     news: watch::Receiver<()>,
+    /// Pools that the peer was told the names of.
+    named: usize,
 }
 
 impl Subscription {
-    /// `None` where as many listen as may.
-    pub(crate) fn new(hub: &Arc<Hub>) -> Option<Self> {
+    /// One more that listens, and what it is greeted with; `None` where as many listen as may.
+    pub(crate) fn new(hub: &Arc<Hub>) -> Option<(Self, proto::Hello)> {
         let mut feeds = hub.feeds.lock();
         if feeds.listeners() == PEERS_MAX {
             return None;
@@ -178,7 +192,9 @@ impl Subscription {
         // What changed while nobody listened.
         hub.outbox.stir();
         hub.metrics.listeners.set(feeds.listeners() as i64);
-        Some(Self { hub: hub.clone(), id, news: hub.news.subscribe() })
+        let (hello, news) = (hub.hello(), hub.news.subscribe());
+        let named = hello.pools.len();
+        Some((Self { hub: hub.clone(), id, news, named }, hello))
     }
 
     /// What the peer is to be told next; an empty frame if nothing came up for `heartbeat`.
@@ -191,7 +207,10 @@ impl Subscription {
         tokio::pin!(beat);
         loop {
             self.news.mark_unchanged();
-            let frame = self.hub.feeds.lock().take(self.id);
+            let mut frame = self.hub.feeds.lock().take(self.id);
+            // After the rest was taken, which speaks of no pool that is named later.
+            frame.pools = self.hub.names.lock().after(self.named);
+            self.named += frame.pools.len();
             if !frame.is_empty() {
                 self.hub.metrics.gauges_sent.inc_by(frame.gauges.len() as u64);
                 return frame;
@@ -229,13 +248,17 @@ impl Origin {
             return None;
         }
         hub.metrics.connected.inc();
-        let pools = PoolMap::new(hello, &hub.pools);
+        let mut pools = PoolMap::default();
+        pools.extend(&hello.pools, &mut hub.names.lock());
         Some(Self { hub: hub.clone(), id: hello.replica_id, pools })
     }
 
     /// Takes in what the peer says.
-    pub(crate) fn hear(&self, frame: proto::SyncFrame) {
+    pub(crate) fn hear(&mut self, frame: proto::SyncFrame) {
         let Self { hub, pools, .. } = self;
+        if !frame.pools.is_empty() {
+            pools.extend(&frame.pools, &mut hub.names.lock());
+        }
         hub.metrics.gauges_received.inc_by(frame.gauges.len() as u64);
         hub.metrics.prefixes_received.inc_by(frame.sent.len() as u64);
         if !frame.gauges.is_empty() {

@@ -17,6 +17,7 @@ mod feeds;
 mod gauges;
 mod hub;
 mod metrics;
+mod names;
 mod outbox;
 mod recent;
 mod replica;
@@ -58,6 +59,12 @@ impl Peers {
     /// A replica that neither listens nor is heard before [`Peers::run`].
     pub fn new(settings: PeersSettings, replica: Arc<dyn Replica>, metrics: PeersMetrics) -> Self {
         Self { hub: Arc::new(Hub::new(&settings, replica, metrics)), settings: Arc::new(settings) }
+    }
+
+    /// Shares a further pool with peers that have one of its name. The same name has the same number
+    /// always. `None`: there are too many, or its name is too long.
+    pub fn share(&self, name: &str) -> Option<PoolId> {
+        self.hub.share(name)
     }
 
     /// Where the request path leaves what it sent.

@@ -5,18 +5,19 @@ use stator_placement::PeerLoad;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 
-/// What is shared under a name: a pool of this process, or another index of prefixes. Its position
-/// in [`Replica::pools`].
+/// What is shared under a name: a pool of this process or of a peer, or another index of prefixes.
+/// Those of [`Replica::pools`] are numbered first, [`crate::Peers::share`] numbers the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u32);
 
-/// The pools of a picker, as far as replicas share them.
+/// The pools of a process, as far as replicas share them.
 ///
 /// Calls are short and never block for long; they come under a lock of this crate and must not
-/// call back into it. Workers that the pool does not know are passed over.
+/// call back into it. Pools that are not here and workers that the pool does not know are passed
+/// over.
 pub trait Replica: Blocks {
-    /// Names of all that is shared: `namespace/name` of each pool, names of indices without a
-    /// slash. The answer never changes. What a peer does not have is not shared with it.
+    /// Names of what is shared from the start, all different; they are numbered in this order, from
+    /// 0 on.
     fn pools(&self) -> Vec<String>;
 
     /// Appends what was sent from here to each worker of a pool and has not ended. A worker that

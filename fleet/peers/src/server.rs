@@ -76,10 +76,9 @@ impl Peers for Service {
         &self,
         _: Request<proto::SyncRequest>,
     ) -> Result<Response<Self::SyncStream>, Status> {
-        let subscription = Subscription::new(&self.hub)
+        let (subscription, hello) = Subscription::new(&self.hub)
             .ok_or_else(|| Status::resource_exhausted("as many peers listen as may"))?;
-        let hello =
-            proto::SyncFrame { hello: Some(self.hub.hello()), ..proto::SyncFrame::default() };
+        let hello = proto::SyncFrame { hello: Some(hello), ..proto::SyncFrame::default() };
         let (heartbeat, shutdown) = (self.heartbeat, self.shutdown.clone());
         let frames = unfold(subscription, move |mut subscription| async move {
             let frame = subscription.next(heartbeat).await;

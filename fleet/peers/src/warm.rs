@@ -3,8 +3,9 @@
 use crate::PeersSettings;
 use crate::dial::{self, DialError};
 use crate::hub::Hub;
+use crate::names::PoolMap;
 use crate::roster::Names;
-use crate::wire::{self, PoolMap};
+use crate::wire;
 use stator_placement::Held;
 use stator_protos::peers as proto;
 use std::net::SocketAddr;
@@ -100,7 +101,9 @@ async fn ask(
     if hello.replica_id == hub.id || !first.warm {
         return Ok(None);
     }
-    Ok(Some(Answer { source, pools: PoolMap::new(&hello, &hub.pools), chunks }))
+    let mut pools = PoolMap::default();
+    pools.extend(&hello.pools, &mut hub.names.lock());
+    Ok(Some(Answer { source, pools, chunks }))
 }
 
 /// Takes over what a peer tells, each worker when it is whole. Whether that is everything.

@@ -1,8 +1,9 @@
-//! Between the wire's messages and ours. What a peer says is checked here: pools that we do not
-//! have and ranks that cannot be are passed over.
+//! Between the wire's messages and ours. What a peer says is checked here: pools that it did not
+//! name and ranks that cannot be are passed over.
 
 use crate::feeds::{Frame, Sent};
 use crate::gauges::Key;
+use crate::names::PoolMap;
 use crate::{PoolId, SEQUENCE_MAX};
 use stator_placement::{Held, PeerLoad};
 use stator_protos::hash::SequenceHash;
@@ -16,21 +17,9 @@ pub(crate) const CHUNK_HASHES_MAX: usize = 1 << 16;
 /// Largest message that is taken, in bytes; those that are sent are well below it.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// Pools of a peer that are looked at.
-const POOLS_MAX: usize = 4096;
-
-/// Ours for each pool of a peer, by the names in its greeting.
-pub(crate) struct PoolMap(Vec<Option<PoolId>>);
-
 impl PoolMap {
-    pub(crate) fn new(hello: &proto::Hello, ours: &[String]) -> Self {
-        let position = |name: &String| ours.iter().position(|our| our == name);
-        let id = |name| position(name).and_then(|n| u32::try_from(n).ok()).map(PoolId);
-        Self(hello.pools.iter().take(POOLS_MAX).map(id).collect())
-    }
-
     fn key(&self, pool: u32, worker_id: u64, rank: u32) -> Option<Key> {
-        let pool = self.0.get(pool as usize).copied().flatten()?;
+        let pool = self.get(pool)?;
         let rank = u16::try_from(rank).ok()?;
         Some((pool, WorkerRank { worker: WorkerId(worker_id), rank }))
     }
@@ -69,6 +58,7 @@ pub(crate) fn frame(frame: &Frame) -> proto::SyncFrame {
         hello: None,
         gauges: frame.gauges.iter().map(gauge).collect(),
         sent: frame.sent.iter().map(|sent| message_of(sent.key, &sent.hashes)).collect(),
+        pools: frame.pools.clone(),
     }
 }
 

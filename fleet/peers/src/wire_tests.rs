@@ -1,33 +1,32 @@
 use super::*;
+use crate::names::PoolNames;
 use proptest::{collection::vec, prelude::*, sample::select};
 
-fn hello(pools: &[&str]) -> proto::Hello {
-    proto::Hello { replica_id: 1, pools: names(pools) }
-}
-
-fn names(pools: &[&str]) -> Vec<String> {
-    pools.iter().map(|name| (*name).to_owned()).collect()
+/// A peer's one pool, which is our first.
+fn map() -> PoolMap {
+    let mut map = PoolMap::default();
+    map.extend(&["n/a".to_owned()], &mut PoolNames::default());
+    map
 }
 
 #[test]
-fn pools_are_matched_by_name_and_nonsense_is_passed_over() {
-    let map = PoolMap::new(&hello(&["n/b", "n/x", "n/a"]), &names(&["n/a", "n/b"]));
-    let pool = |number, rank| map.key(number, 7, rank).map(|(pool, _)| pool);
-    assert_eq!(pool(0, 0), Some(PoolId(1)));
-    assert_eq!(pool(1, 0), None, "we do not have it");
-    assert_eq!(pool(2, 65_535), Some(PoolId(0)));
-    assert_eq!(pool(2, 65_536), None, "no rank is so large");
-    assert_eq!(pool(3, 0), None, "nor did the peer name it");
+fn nonsense_is_passed_over() {
+    let pool = |position, rank| map().key(position, 7, rank).map(|(pool, _)| pool);
+    assert_eq!(pool(0, 65_535), Some(PoolId(0)));
+    assert_eq!(pool(0, 65_536), None, "no rank is so large");
+    assert_eq!(pool(1, 0), None, "the peer did not name it");
 }
 
 #[test]
 fn what_is_sent_comes_out_as_it_was() {
-    let map = PoolMap::new(&hello(&["n/a"]), &names(&["n/a"]));
+    let map = map();
     let key = (PoolId(0), WorkerRank { worker: WorkerId(u64::MAX), rank: 3 });
     let (requests, tokens) = (4, 1 << 40);
     let value = PeerLoad { requests, tokens, prefill_tokens: 5, prefill_pairs: 6, blocks: 7 };
     let sent = std::sync::Arc::new(Sent { key, hashes: vec![SequenceHash(5), SequenceHash(1)] });
-    let mut message = frame(&Frame { gauges: vec![(key, value)], sent: vec![sent.clone()] });
+    let pools = vec!["n/b".to_owned()];
+    let mut message = frame(&Frame { gauges: vec![(key, value)], sent: vec![sent.clone()], pools });
+    assert_eq!(message.pools, ["n/b"]);
     assert_eq!(map.gauge(&message.gauges[0]), Some((key, value)));
     assert_eq!(map.sent(message.sent.remove(0)), Some(Sent { key, hashes: sent.hashes.clone() }));
 }
@@ -46,7 +45,7 @@ proptest! {
         found in vec((0..50u64, select(&Medium::ALL[..])), 0..200),
         generation: u64,
     ) {
-        let map = PoolMap::new(&hello(&["n/a"]), &names(&["n/a"]));
+        let map = map();
         let key = (PoolId(0), WorkerRank { worker: WorkerId(9), rank: 1 });
         let mut expected: Vec<_> = found.iter().map(|&(hash, m)| (SequenceHash(hash), m)).collect();
         let held = Held { generation: Generation(generation), blocks: expected.clone() };
@@ -68,7 +67,7 @@ proptest! {
     fn predictions_are_whole(
         part in vec((0..3u64, 0..1_000_000u64), 0..100),
     ) {
-        let map = PoolMap::new(&hello(&["n/a"]), &names(&["n/a"]));
+        let map = map();
         let worker = |number| WorkerRank { worker: WorkerId(number), rank: 0 };
         let mut part: Vec<_> = part.iter().map(|&(w, h)| (worker(w), SequenceHash(h))).collect();
         let mut all = Vec::new();

@@ -222,7 +222,7 @@ async fn what_changes_is_told_at_once_where_nothing_was_told_just_before() {
     let hub = Arc::new(Hub::new(&settings, fake.clone(), PeersMetrics::default()));
     fake.outbox.set(hub.outbox.clone()).expect("it is new");
     tokio::spawn(hub::speak(hub.clone(), settings.interval));
-    let mut subscription = Subscription::new(&hub).expect("there is room");
+    let (mut subscription, _) = Subscription::new(&hub).expect("there is room");
     let mut told = async |count| {
         let changed = Instant::now();
         fake.has(7, count);
@@ -248,6 +248,20 @@ async fn a_prompt_that_one_sent_is_known_to_all() {
     }
     assert_eq!(members[0].fake.was_sent(7), [], "nobody tells us what we did");
     assert_eq!(members[0].metrics.queue_dropped.get(), 0);
+}
+
+#[tokio::test]
+async fn a_pool_that_comes_later_is_shared_by_its_name() {
+    let members = group(2).await;
+    let [one, other] = &members[..] else { panic!("there are two") };
+    let other_first = other.peers.share("other").expect("there is room");
+    let here = one.peers.share("later").expect("there is room");
+    one.fake.own.lock().insert((here, worker(7)), requests(3));
+    one.fake.has(8, 1);
+    let there = other.peers.share("later").expect("there is room");
+    assert_ne!(other_first, there);
+    let heard = || other.fake.others.lock().get(&(there, worker(7))).copied();
+    until("it is heard under the number that it has there", || heard() == Some(requests(3))).await;
 }
 
 #[tokio::test]
