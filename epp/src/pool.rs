@@ -153,7 +153,7 @@ impl Pool {
     }
 
     /// There may be room. Not to be called under the scheduler's lock.
-    fn kick(&self) {
+    pub(crate) fn kick(&self) {
         if let Some(flow) = self.waiting.get().and_then(Weak::upgrade) {
             flow.kick();
         }

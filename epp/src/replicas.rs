@@ -114,6 +114,7 @@ impl Replica for Shared {
                 scheduler.set_others(*worker, *load);
             }
         });
+        pool.kick();
     }
 
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {

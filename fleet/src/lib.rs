@@ -17,6 +17,7 @@ mod metrics;
 mod place;
 mod pool;
 mod profile;
+mod replicas;
 mod sink;
 mod state;
 pub mod subscribe;
@@ -31,7 +32,9 @@ pub use pool::Pool;
 pub use sink::{KvSink, Members};
 
 use agent::AgentTask;
+use replicas::Replicas;
 use stator_discovery::{Agents, Change, Source, Update};
+use stator_peers::Seat;
 use stator_protos::discovery::AgentRecord;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -100,18 +103,21 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts to follow the fleet; the events must be read.
+    /// Starts to follow the fleet; the events must be read. With a seat it shares what it sends
+    /// with other replicas, and models are announced once it has taken over what those know.
     ///
     /// Must be called within a Tokio runtime, which all connections then live on.
     pub fn start(
         settings: FleetSettings,
         metrics: FleetMetrics,
+        seat: Option<Seat>,
     ) -> (Self, mpsc::Receiver<FleetEvent>) {
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         let keeper = Keeper {
             agents: BTreeMap::new(),
             refused: BTreeMap::new(),
             models: BTreeMap::new(),
+            replicas: seat.map(|seat| Arc::new(Replicas::join(seat))),
             events: sender,
             metrics,
             settings,
@@ -129,6 +135,7 @@ struct Keeper {
     /// Agents that contradict others; they are met when one of those leaves.
     refused: BTreeMap<String, AgentRecord>,
     models: BTreeMap<String, Model>,
+    replicas: Option<Arc<Replicas>>,
     events: mpsc::Sender<FleetEvent>,
     metrics: FleetMetrics,
 }
@@ -235,7 +242,8 @@ impl Keeper {
         let task = AgentTask::new(pool.clone(), client.clone(), receiver, self.metrics.clone());
         tasks.spawn(task.run());
         if !announced.initialized() {
-            tasks.spawn(announce(pool, client, announced, self.events.clone()));
+            let (replicas, events) = (self.replicas.clone(), self.events.clone());
+            tasks.spawn(announce(pool, client, announced, replicas, events));
         }
         self.agents.insert(record.agent_id, Agent { record: sender, _tasks: tasks });
     }
@@ -252,6 +260,9 @@ impl Keeper {
         }
         let FleetSettings { placement, queue, seed, .. } = &self.settings;
         let pool = Pool::new(record.model.clone(), placement, queue, *seed)?;
+        if let Some(replicas) = &self.replicas {
+            replicas.share(&pool);
+        }
         let announced = Arc::new(OnceCell::new());
         let mut upkeep = JoinSet::new();
         upkeep.spawn(pool.clone().maintain());
@@ -275,6 +286,7 @@ async fn announce(
     pool: Arc<Pool>,
     client: Arc<AgentClient>,
     announced: Arc<OnceCell<()>>,
+    replicas: Option<Arc<Replicas>>,
     events: mpsc::Sender<FleetEvent>,
 ) {
     let name = &pool.record().name;
@@ -285,6 +297,9 @@ async fn announce(
             // be up; if it is not, others' may be.
             let mut links = client.links_up();
             let _ = tokio::time::timeout(LINK_WAIT, links.wait_for(|up| *up > 0)).await;
+            if let Some(replicas) = &replicas {
+                replicas.warm().await;
+            }
             // Whoever does not listen any more needs no models.
             let _ = events.send(FleetEvent::ModelUp { pool: pool.clone(), files }).await;
             Ok::<_, tonic::Status>(())

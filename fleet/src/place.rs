@@ -135,12 +135,14 @@ impl Place {
         }
         state.placement.prefill_done(self.decision.booking, now);
         drop(state);
+        self.pool.changed();
         self.pool.gate.kick();
     }
 
     /// The answer filled one more block.
     pub fn output_block(&self) {
         self.pool.state.lock().placement.output_block(self.decision.booking, self.pool.now());
+        self.pool.changed();
         if let (Some((band, flow)), true) = (self.payer, self.pool.charges_answers) {
             self.pool.gate.charge(band, flow, self.pool.block_size.get().into());
         }
@@ -150,6 +152,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.pool.state.lock().placement.release_all(&self.decision);
+        self.pool.changed();
         self.pool.gate.kick();
     }
 }

@@ -7,7 +7,10 @@ use super::place::Place;
 use super::sink::{KvSink, Members};
 use super::state::State;
 use parking_lot::Mutex;
-use stator_placement::{Blocks, PickError, Placement, Request, Settings, Stats, Time, Worker};
+use stator_peers::{Outbox, PoolId};
+use stator_placement::{
+    Blocks, Decision, PeerLoad, PickError, Placement, Request, Settings, Stats, Time, Worker,
+};
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
@@ -15,8 +18,8 @@ use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use stator_queue::Entry;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long a worker that lost a request gets no new ones, unless discovery or its connection say
@@ -36,6 +39,10 @@ pub struct Pool {
     pub(crate) charges_answers: bool,
     start: Instant,
     seed: AtomicU64,
+    /// Where other replicas are told what is sent from here, and which pool this is to them.
+    outbox: OnceLock<(Outbox, PoolId)>,
+    /// Changes of what is in flight from here, counted while that is shared.
+    changes: AtomicU64,
 }
 
 impl std::fmt::Debug for Pool {
@@ -64,7 +71,19 @@ impl Pool {
         let state = Mutex::new(state);
         Some(Arc::new_cyclic(|pool| {
             let gate = Gate::new(Entrance(pool.clone()), queue.clone());
-            Self { record, block_size, state, blocks, gate, charges_answers, start, seed }
+            let (outbox, changes) = Default::default();
+            Self {
+                record,
+                block_size,
+                state,
+                blocks,
+                gate,
+                charges_answers,
+                start,
+                seed,
+                outbox,
+                changes,
+            }
         }))
     }
 
@@ -131,7 +150,72 @@ impl Pool {
         let kept = if prefill.is_none() { state.kept(decision.split) } else { None };
         drop(state);
         self.blocks.sent(&decision, sequence);
+        self.tell(&decision, sequence);
         Ok(Place { pool: self.clone(), decision, client, prefill, kept, payer: None })
+    }
+
+    /// Tells other replicas what is sent from now on. Once; a second call has no effect.
+    pub(crate) fn share(&self, outbox: Outbox, id: PoolId) {
+        // The first outbox stays: there is one for the life of the process.
+        let _ = self.outbox.set((outbox, id));
+    }
+
+    /// Other replicas are to be told where a prompt goes.
+    fn tell(&self, decision: &Decision, sequence: &[SequenceHash]) {
+        let Some((outbox, id)) = self.outbox.get() else { return };
+        let legs = decision.prefill.iter().chain(&decision.encode);
+        for worker in legs.map(|leg| leg.worker).chain([decision.worker]) {
+            outbox.sent(*id, worker, sequence);
+        }
+        self.changed();
+    }
+
+    /// What is in flight from here changed: other replicas are to be told.
+    pub(crate) fn changed(&self) {
+        if let Some((outbox, _)) = self.outbox.get() {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+            outbox.stir();
+        }
+    }
+
+    /// How often it changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// What is in flight from here, worker by worker.
+    pub(crate) fn booked(&self) -> Vec<(WorkerRank, PeerLoad)> {
+        let (now, state) = (self.now(), self.state.lock());
+        let workers = state.placement.fleet().workers().map(|state| state.worker.worker);
+        workers.map(|worker| (worker, state.placement.booked(worker, now))).collect()
+    }
+
+    /// What all other replicas together have in flight at these workers.
+    pub(crate) fn set_others(&self, others: &[(WorkerRank, PeerLoad)]) {
+        let mut state = self.state.lock();
+        for (worker, load) in others {
+            state.placement.set_peers(*worker, *load);
+        }
+        drop(state);
+        self.gate.kick();
+    }
+
+    /// Another replica sent a prompt to a worker.
+    pub(crate) fn sent_elsewhere(&self, worker: WorkerRank, sequence: &[SequenceHash]) {
+        let until = self.state.lock().placement.prediction_end(worker, self.now());
+        if let Some(until) = until {
+            self.blocks.predict(worker, sequence, until);
+        }
+    }
+
+    /// A part of what workers are taken to hold because of what they were sent, see
+    /// [`stator_placement::Index::predictions`].
+    pub(crate) fn predictions(
+        &self,
+        from: usize,
+        most: usize,
+    ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        self.blocks.index().predictions(from, most)
     }
 
     /// A request was lost at this worker: it gets no new ones for a moment.
@@ -204,6 +288,7 @@ impl Members for Pool {
     fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool {
         let entered = self.state.lock().enter(worker, client, Instant::now());
         if entered {
+            self.changed();
             self.gate.kick();
         }
         entered
@@ -211,6 +296,7 @@ impl Members for Pool {
 
     fn leave(&self, worker: WorkerRank, client: &Arc<AgentClient>) {
         self.state.lock().leave(worker, client);
+        self.changed();
         // Whoever waited for this worker goes elsewhere, or learns that there is none.
         self.gate.kick();
     }
@@ -222,8 +308,11 @@ impl Members for Pool {
         for worker in workers {
             state.refresh(worker, now);
         }
-        state.placement.expire(self.now());
+        let expired = state.placement.expire(self.now());
         drop(state);
+        if expired > 0 {
+            self.changed();
+        }
         self.gate.kick();
     }
 

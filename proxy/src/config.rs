@@ -6,6 +6,7 @@ use crate::exchange::RequestLimits;
 use crate::routing::RouterArgs;
 use clap::{Args, ValueEnum};
 use stator_discovery::{DiscoveryArgs, Source, SourceError};
+use stator_peers::{PeersArgs, PeersSettings};
 use stator_runtime::config::ConfigError;
 use stator_runtime::dial::{Dial, DialArgs};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -123,6 +124,10 @@ pub struct ProxyArgs {
     #[command(flatten)]
     pub discovery: DiscoveryArgs,
 
+    /// Other proxies of the same fleet.
+    #[command(flatten)]
+    pub peers: PeersArgs,
+
     /// How agents are reached.
     #[command(flatten)]
     pub dial: DialArgs,
@@ -155,6 +160,8 @@ pub struct ProxySettings {
     pub(crate) queue: stator_queue::Settings,
     pub(crate) discovery: Source,
     pub(crate) dial: Dial,
+    /// Other replicas.
+    pub(crate) peers: Option<PeersSettings>,
 }
 
 impl ProxySettings {
@@ -200,6 +207,7 @@ impl ProxySettings {
             queue,
             discovery,
             dial: Dial::default(),
+            peers: None,
         })
     }
 }
@@ -231,7 +239,8 @@ impl TryFrom<ProxyArgs> for ProxyRole {
                 let discovery = args.discovery.source();
                 let settings =
                     ProxySettings::new(args.http, args.router, discovery, Some(metrics))?;
-                ProxySettings { dial, ..settings }.into()
+                let peers = args.peers.settings(settings.listen.ip(), "stator-proxy");
+                ProxySettings { dial, peers, ..settings }.into()
             }
             Mode::Direct => {
                 let settings = DirectSettings::new(args.http, args.direct, metrics)?;

@@ -37,6 +37,7 @@ use metrics::{FleetGauges, Metrics};
 use server::Serving;
 use service::Service;
 use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
+use stator_peers::Seat;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Readiness, Shown};
 use stator_runtime::tls::Listener;
@@ -82,6 +83,10 @@ async fn serve_fleet(
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
     }
+    let seat = match settings.peers.clone() {
+        Some(peers) => Some(Seat::take(peers, "stator_proxy", &registry).await?),
+        None => None,
+    };
     let fleet = FleetSettings {
         placement: settings.placement.clone(),
         queue: settings.queue.clone(),
@@ -89,7 +94,7 @@ async fn serve_fleet(
         client: ClientSettings { dial: settings.dial.clone(), ..ClientSettings::default() },
         ..FleetSettings::new(settings.discovery.clone())
     };
-    let (_fleet, events) = Fleet::start(fleet, fleet_metrics);
+    let (_fleet, events) = Fleet::start(fleet, fleet_metrics, seat);
     let following = tokio::spawn({
         let (catalog, readiness) = (catalog.clone(), readiness.clone());
         async move { catalog.follow(events, readiness, address).await }

@@ -72,7 +72,7 @@ async fn a_stream_goes_on_elsewhere_when_its_worker_is_killed() {
     }
 }
 
-/// Proxies know nothing of each other: each hears from the agents what they all sent.
+/// Without peers, too: each proxy hears from the agents what all of them sent.
 #[tokio::test]
 async fn what_one_proxy_sends_fills_the_worker_for_another() {
     let home = tempfile::tempdir().unwrap();

@@ -200,6 +200,37 @@ async fn prompts_go_back_to_their_server_and_elsewhere_once_it_is_gone() {
 }
 
 #[tokio::test]
+async fn prompts_go_where_another_proxy_sent_their_beginnings() {
+    let home = tempfile::tempdir().unwrap();
+    let servers = [up(&SIM).await, up(&SIM).await];
+    let mut watches = Vec::new();
+    for server in &servers {
+        watches.push(Watch::start(home.path(), server.client.address()).await);
+    }
+    let story = |topic| format!("{topic} are what this is about. ").repeat(20);
+    let (before, after) =
+        (["Seas", "Woods", "Towns", "Roads"], ["Birds", "Stars", "Ships", "Bells"]);
+    let (mut process, one) =
+        front(home.path(), 2, &["--peers=127.0.0.1:1", "--peers-port=0"]).await;
+    let mut homes = Vec::new();
+    for topic in before {
+        homes.push((story(topic), worker_of(&one, &chat(&story(topic), 2)).await));
+    }
+    let first = process.event("listening for other replicas").await;
+    let peers = format!("--peers={}", first["address"].as_str().expect("it has an address"));
+    let (_process, other) = front(home.path(), 2, &[&peers, "--peers-port=0"]).await;
+    for topic in after {
+        homes.push((story(topic), worker_of(&one, &chat(&story(topic), 2)).await));
+    }
+    let told = after.len() as f64;
+    gauge_becomes(&other, "stator_proxy_peers_prefixes_received_total", told).await;
+    for (story, worker) in homes {
+        let longer = format!("{story}And then?");
+        assert_eq!(worker_of(&other, &chat(&longer, 2)).await, worker, "{story}");
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_hangs_up_ends_the_request_at_the_server() {
     let home = tempfile::tempdir().unwrap();
     let server = up(&["--engine=sim", "--workers=1", "--sim-step-ms=5"]).await;

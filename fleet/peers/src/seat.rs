@@ -52,6 +52,7 @@ impl Seat {
         let (listener, reload) = match &settings.tls {
             None => (Listener::plain(listener), None),
             Some(files) => {
+                tls::install_provider();
                 let (config, reload) = tls::server_config(&tls::Settings {
                     certificate: tls::Source::Folder(files.certificate.clone()),
                     client_ca: Some(files.ca_file.clone()),

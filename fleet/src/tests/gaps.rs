@@ -44,7 +44,7 @@ impl Bed {
         };
         put(&dir, &record);
         let settings = FleetSettings::new(dir.path().into());
-        let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default());
+        let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), None);
         let FleetEvent::ModelUp { pool, .. } = events.recv().await.unwrap();
         until("the worker accepts", || pool.accepting() == 1).await;
         let mut bed = Self { script, publisher, pool, record, _fleet: fleet, dir };

@@ -2,6 +2,7 @@
 
 mod gaps;
 mod parts;
+mod replicas;
 mod scripted;
 
 use super::*;
@@ -120,7 +121,7 @@ async fn fleet(dir: &Path) -> (Fleet, Arc<Pool>) {
 async fn fleet_of(dir: &Path, workers: usize) -> (Fleet, Arc<Pool>) {
     let settings =
         FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.into()) };
-    let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default());
+    let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), None);
     let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap().unwrap();
     let FleetEvent::ModelUp { pool, files } = event;
     assert_eq!(files, [("tokenizer.json".to_owned(), b"{}".to_vec())]);
@@ -510,7 +511,7 @@ async fn an_agent_with_another_model_of_the_same_name_is_refused() {
     let settings =
         FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.path().into()) };
     let metrics = FleetMetrics::default();
-    let (_fleet, mut events) = Fleet::start(settings, metrics.clone());
+    let (_fleet, mut events) = Fleet::start(settings, metrics.clone(), None);
     let FleetEvent::ModelUp { pool, .. } = events.recv().await.unwrap();
     let mut other = loaded(Duration::ZERO);
     other.model.block_size = 32;

@@ -1,0 +1,92 @@
+//! Two processes that place requests on the same workers.
+
+use super::scripted::{LIFE, Scripted, serve};
+use super::*;
+use stator_peers::PeersSettings;
+use stator_placement::InFlight;
+use stator_protos::discovery::{ApiRecord, ProfileRecord, WorkerRecord};
+use stator_protos::{WorkerId, WorkerRank};
+use std::net::SocketAddr;
+
+const WORKER: WorkerRank = WorkerRank { worker: WorkerId(1), rank: 0 };
+
+/// A replica that others may join.
+struct Joined {
+    pool: Arc<Pool>,
+    address: SocketAddr,
+    _fleet: Fleet,
+}
+
+impl Joined {
+    /// One that listens to `peer` and has found the worker.
+    async fn start(dir: &Path, peer: SocketAddr) -> Self {
+        let settings = PeersSettings {
+            listen: ([127, 0, 0, 1], 0).into(),
+            peers: vec![peer.to_string()],
+            ..PeersSettings::default()
+        };
+        let seat = Seat::take(settings, "test", &Metrics::default()).await.unwrap();
+        let address = seat.address().unwrap();
+        let poll = Duration::from_millis(5);
+        let settings = FleetSettings { poll, ..FleetSettings::new(dir.into()) };
+        let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), Some(seat));
+        let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap();
+        let FleetEvent::ModelUp { pool, .. } = event.unwrap();
+        until("the worker", || pool.accepting() == 1).await;
+        Self { pool, address, _fleet: fleet }
+    }
+
+    fn place(&self, sequence: &[SequenceHash]) -> Place {
+        let prompt_tokens = sequence.len() as u32 * 16;
+        let request = Request { sequence, prompt_tokens, ..Request::default() };
+        self.pool.place(&request).unwrap()
+    }
+
+    fn in_flight(&self) -> InFlight {
+        self.pool.state.lock().placement.in_flight(WORKER)
+    }
+}
+
+/// A worker whose engine says nothing of its blocks.
+fn put_worker(dir: &tempfile::TempDir) {
+    let nobody = |name| format!("ipc://{}", dir.path().join(name).display());
+    let api = ApiRecord { url: "http://127.0.0.1:1".into(), model: "m".into() };
+    let model = ModelRecord { vocab_size: 0, ..loaded(Duration::ZERO).model };
+    let record = AgentRecord {
+        agent_id: "agent".into(),
+        endpoint: serve(&Scripted::default()),
+        events_endpoint: nobody("events"),
+        replay_endpoint: nobody("replay"),
+        model,
+        workers: vec![WorkerRecord { worker: WORKER, generation: LIFE, total_blocks: 100 }],
+        profile: ProfileRecord { api: Some(api), ..ProfileRecord::default() },
+        accepting: true,
+        lease_expires_unix_ms: u64::MAX,
+    };
+    put(dir, &record);
+}
+
+#[tokio::test]
+async fn what_one_replica_sends_counts_for_the_other_until_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    put_worker(&dir);
+    let nobody = ([127, 0, 0, 1], 1).into();
+    let one = Joined::start(dir.path(), nobody).await;
+    let early = one.place(&sequence(&prompt(160)));
+
+    let other = Joined::start(dir.path(), one.address).await;
+    assert_eq!(other.pool.overlap(WORKER, &sequence(&prompt(160))), 10, "it starts warm");
+    let booked =
+        |requests| InFlight { requests, prefill_tokens: 160 * requests, blocks: 10 * requests };
+    until("what was sent before", || other.in_flight() == booked(1)).await;
+
+    let ids: Vec<u32> = (500..660).collect();
+    let late = one.place(&sequence(&ids));
+    until("what is sent now", || other.in_flight() == booked(2)).await;
+    assert_eq!(other.pool.overlap(WORKER, &sequence(&ids)), 10, "both are told at once");
+    late.prefill_done(None);
+    until("a prompt that is computed", || other.in_flight().prefill_tokens == 160).await;
+    drop((early, late));
+    until("the ends", || other.in_flight() == InFlight::default()).await;
+    assert_eq!(one.in_flight(), InFlight::default(), "nobody tells it what it did itself");
+}
