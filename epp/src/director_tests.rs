@@ -15,7 +15,7 @@ use stator_epp_signals::LoadSink;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
@@ -204,6 +204,9 @@ fn metrics_call_a_pool_by_its_name_alone_unless_two_have_it() {
     assert_eq!(pool.by_whole_name().label(), "models/llama");
 }
 
+/// Longest wait for what must happen.
+const DEADLINE: Duration = Duration::from_secs(20);
+
 /// The ids of requests that spans tell.
 #[derive(Clone, Default)]
 struct Ids(Arc<Mutex<Vec<String>>>);
@@ -226,6 +229,14 @@ impl<S: tracing::Subscriber> Layer<S> for Ids {
 async fn a_trace_has_the_id_that_a_request_goes_on_with() {
     let (ids, bench) = (Ids::default(), bench(SCORERS, &[Engine(0, 0, 0.2, &[])]));
     let _guard = set_default(tracing_subscriber::registry().with(ids.clone()));
+    // A span that another test's thread makes for the first time just now may have missed this
+    // subscriber.
+    let deadline = Instant::now() + DEADLINE;
+    while ids.0.lock().is_empty() && Instant::now() < deadline {
+        tracing::callsite::rebuild_interest_cache();
+        bench.pick(head(&[]), "my-model").await;
+    }
+    ids.0.lock().clear();
     let sent = bench.ask(head(&[]), &prompt("my-model")).await.expect("it is routed");
     let made = sent.set_headers.iter().find(|(name, _)| *name == header::REQUEST_ID);
     let (_, made) = made.expect("it came without one");
