@@ -209,8 +209,9 @@ pub struct QueueArgs {
 
     /// Which client is next: `fifo` looks at requests alone; else clients (their API keys, or the
     /// header `x-llm-d-inference-fairness-id` where there are none) take turns request by request
-    /// (`round-robin`), by prompt tokens (`drr`) or by all tokens they used (`vtc`; of engines whose
-    /// answers pass through unread, by those of prompts).
+    /// (`round-robin`), by prompt tokens (`drr`), by all tokens they used (`vtc`) or by those of the
+    /// last minutes and how long they have waited (`las`; of engines whose answers pass through
+    /// unread, by those of prompts).
     #[arg(long, env = "STATOR_QUEUE_FAIRNESS", default_value = "fifo", value_name = "POLICY")]
     pub queue_fairness: QueueFairness,
 
@@ -241,6 +242,8 @@ pub enum QueueFairness {
     Drr,
     /// Who has used the fewest tokens, output counting twice.
     Vtc,
+    /// The same, of which half is forgotten each minute, and how long its first request has waited.
+    Las,
 }
 
 /// Which request of a client is next.
@@ -335,6 +338,12 @@ impl QueueArgs {
                 QueueFairness::RoundRobin => Fairness::RoundRobin,
                 QueueFairness::Drr => Fairness::Drr { quantum_tokens: QUANTUM_TOKENS },
                 QueueFairness::Vtc => Fairness::Vtc { input_weight: 1, output_weight: 2 },
+                QueueFairness::Las => Fairness::Las {
+                    service_weight: 800,
+                    wait_weight: 200,
+                    half_life: Duration::from_secs(60),
+                    idle: Duration::from_secs(3600),
+                },
             },
             ordering: match self.queue_ordering {
                 QueueOrdering::First => Ordering::Fcfs,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 const SEE_ANSWERS: [&str; 3] =
     ["inflight-load-producer", "predicted-latency-producer", "request-attribute-reporter"];
 /// As [`SEE_ANSWERS`], where requests wait.
-const FAIR_BY_ANSWERS: &str = "program-aware-fairness";
+const FAIR_BY_ANSWERS: [&str; 2] = ["program-aware-fairness", "virtual-token-fairness-policy"];
 /// The type whose plug-ins look at the head of answers.
 const VERIFIER: &str = "destination-endpoint-served-verifier";
 const PRECISE: [&str; 2] = ["precise-prefix-cache-producer", "precise-prefix-cache-scorer"];
@@ -143,7 +143,8 @@ fn saturation(detector: Detector) -> Saturation {
 /// How much of the answers the plug-ins must see. Plug-ins in no profile count too: they run.
 fn response_path(document: &Document, program: &Program, features: Features) -> ResponsePath {
     let types = || document.plugins.iter().map(|plugin| plugin.type_name.as_str());
-    let fair = features.flow_control && types().any(|type_name| type_name == FAIR_BY_ANSWERS);
+    let by_answers = |type_name| FAIR_BY_ANSWERS.contains(&type_name);
+    let fair = features.flow_control && types().any(by_answers);
     if fair || types().any(|type_name| SEE_ANSWERS.contains(&type_name)) {
         return ResponsePath::Body;
     }

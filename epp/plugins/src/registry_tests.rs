@@ -32,6 +32,8 @@ const TYPES: &str = "
     round-robin-fairness-policy program-aware-fairness static-usage-limit-policy
     priority-holdback-policy soft-reflective-ceiling-policy sheddable-eviction-filter
     priority-then-time-eviction-order-policy utilization-detector concurrency-detector kv-aware
+    deficit-round-robin-fairness-policy virtual-token-fairness-policy
+    shortest-prompt-ordering-policy
 ";
 
 fn context() -> BuildContext {

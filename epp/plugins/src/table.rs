@@ -79,6 +79,7 @@ pub(crate) const KINDS: &[Kind] = &[
     missing("dcgm-data-source", &[DataSource]),
     missing("dcgm-extractor", &[Extractor]),
     kind("decode-filter", &[Filter], filters::roles::decode),
+    kind("deficit-round-robin-fairness-policy", &[FairnessPolicy], settings::deficit_round_robin),
     kind("destination-endpoint-served-verifier", &[Reporter], settings::plain),
     kind("disagg-headers-handler", &[Reporter], settings::plain)
         .aliases(&["prefill-header-handler"])
@@ -153,6 +154,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("session-id-producer", &[Producer], session::session_id),
     kind("sglanghttp-parser", &[Parser], settings::plain),
     missing("sheddable-eviction-filter", &[EvictionFilter]),
+    kind("shortest-prompt-ordering-policy", &[OrderingPolicy], settings::shortest_prompt),
     kind("single-profile-handler", &[ProfileHandler], handlers::single::single),
     kind("slo-deadline-ordering-policy", &[OrderingPolicy], settings::slo_deadline),
     kind("slo-headroom-tier-filter", &[Filter], filters::headroom::headroom_tier).needs(&[LATENCY]),
@@ -166,6 +168,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("utilization-detector", &[SaturationDetector, Filter], filters::detectors::utilization),
     kind("utilization-filter", &[Filter], filters::utilization::utilization).alpha(),
     kind("vertexai-parser", &[Parser], settings::plain),
+    kind("virtual-token-fairness-policy", &[FairnessPolicy], settings::virtual_tokens),
     kind("vllmgrpc-parser", &[Parser], settings::plain),
     kind("vllmhttp-parser", &[Parser], settings::plain),
     kind("weighted-random-picker", &[Picker], pickers::weighted_random),

@@ -73,11 +73,20 @@ fn policy(band: &Band) -> BandPolicy {
                 half_life,
                 idle,
             },
+            Fairness::DeficitRoundRobin { quantum_tokens } => {
+                stator_queue::Fairness::Drr { quantum_tokens }
+            }
+            Fairness::VirtualTokens { input_weight, output_weight } => {
+                stator_queue::Fairness::Vtc { input_weight, output_weight }
+            }
         },
         ordering: match band.ordering {
             Ordering::FirstCome => stator_queue::Ordering::Fcfs,
             Ordering::EarliestDeadline => stator_queue::Ordering::Deadline,
             Ordering::SloDeadline => stator_queue::Ordering::SloDeadline,
+            Ordering::ShortestPrompt { ageing_tokens_per_s } => {
+                stator_queue::Ordering::ShortestPrompt { ageing_tokens_per_s }
+            }
         },
     }
 }

@@ -127,6 +127,51 @@ async fn flows_take_turns() {
     assert!(two.await.is_ok());
 }
 
+/// Whether another flow's request goes before an earlier one of the flow whose answer of ten tokens
+/// has just ended, where flows share by `fairness`.
+async fn another_goes_first(fairness: &str) -> bool {
+    let config = CONFIG.replace("round-robin-fairness-policy", fairness);
+    let bench = bench(&config, &[Engine(1, 0, 0.1, &[])]);
+    let of = |name| [("x-llm-d-inference-fairness-id", name)];
+    let (a, b) = (of("a"), of("b"));
+    let mut first = ask(&bench, &a).await.expect("there is room");
+    let (mut second, mut other) = (pin!(ask(&bench, &a)), pin!(ask(&bench, &b)));
+    assert!(waits(&mut second).await && waits(&mut other).await);
+    first.watch.headers(200, &crate::headers::Headers::default(), None);
+    let answer = r#"{"usage":{"prompt_tokens":3,"completion_tokens":10,"total_tokens":13}}"#;
+    first.watch.body(answer.into(), true, &mut Vec::new());
+    first.watch.end();
+    drop(first);
+    // Both are kept, so that neither has the other's place.
+    let answers = (futures::poll!(other.as_mut()), futures::poll!(second.as_mut()));
+    assert_ne!(answers.0.is_ready(), answers.1.is_ready(), "there is room for one");
+    answers.0.is_ready()
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_share_by_the_tokens_of_answers_where_they_are_to() {
+    assert!(another_goes_first("virtual-token-fairness-policy").await);
+    assert!(!another_goes_first("deficit-round-robin-fairness-policy").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_prompts_go_first_where_they_are_to() {
+    let short = "{type: shortest-prompt-ordering-policy}, {type: queue-scorer}";
+    let config = CONFIG.replacen("{type: queue-scorer}", short, 1);
+    let ordered = "maxRequests: 3, orderingPolicyRef: shortest-prompt-ordering-policy,";
+    let config = config.replace("maxRequests: 3,", ordered);
+    let bench = bench(&config, &[Engine(1, 0, 0.1, &[])]);
+    let first = ask(&bench, &[]).await.expect("there is room");
+    let long = format!(r#"{{"model":"m","prompt":"{}"}}"#, "again and ".repeat(2000));
+    let passes = || Head { answer: AnswerBody::Passes, ..head(&[]) };
+    let mut long = pin!(bench.ask(passes(), &long));
+    let mut short = pin!(ask(&bench, &[]));
+    assert!(waits(&mut long).await && waits(&mut short).await);
+    drop(first);
+    drop(short.await.expect("it is the shorter one's turn"));
+    assert!(long.await.is_ok());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pool_whose_requests_wait_for_its_first_endpoint_is_ready() {
     let empty = bench(CONFIG, &[]);

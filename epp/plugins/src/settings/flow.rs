@@ -4,6 +4,7 @@ use super::Settings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
 use stator_epp_scheduler::plugin::Built;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Greatest weight of a part of a flow's score.
@@ -20,6 +21,11 @@ pub enum Ordering {
     EarliestDeadline,
     /// The one whose objective for the first token ends first.
     SloDeadline,
+    /// The one with the shortest prompt.
+    ShortestPrompt {
+        /// Tokens by which a second of waiting makes a prompt shorter.
+        ageing_tokens_per_s: u32,
+    },
 }
 
 /// Which flow of a priority band is next.
@@ -31,6 +37,18 @@ pub enum Fairness {
     RoundRobin,
     /// By what each has got.
     ProgramAware(ProgramAware),
+    /// One after the other, as many prompt tokens.
+    DeficitRoundRobin {
+        /// Tokens of a turn.
+        quantum_tokens: u32,
+    },
+    /// The one that has got the fewest weighted tokens.
+    VirtualTokens {
+        /// Weight of a prompt's token.
+        input_weight: u32,
+        /// Weight of an answer's token.
+        output_weight: u32,
+    },
 }
 
 /// Settings of `program-aware-fairness`: the flow that attained the least service is next.
@@ -116,6 +134,35 @@ pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext)
     params.without_effect("evictionSweepSeconds");
     let fairness = ProgramAware { service_weight, head_wait_weight, half_life, idle_ttl };
     context.settle(Settings::Fairness(Fairness::ProgramAware(fairness)))
+}
+
+/// `shortest-prompt-ordering-policy`.
+pub(crate) fn shortest_prompt(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let ageing_tokens_per_s = whole(params, "ageingTokensPerSecond", 1000, 1..=1_000_000_000);
+    context.settle(Settings::Ordering(Ordering::ShortestPrompt { ageing_tokens_per_s }))
+}
+
+/// `deficit-round-robin-fairness-policy`.
+pub(crate) fn deficit_round_robin(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let quantum_tokens = whole(params, "quantumTokens", 4096, 1..=u32::MAX);
+    context.settle(Settings::Fairness(Fairness::DeficitRoundRobin { quantum_tokens }))
+}
+
+/// `virtual-token-fairness-policy`.
+pub(crate) fn virtual_tokens(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let input_weight = whole(params, "inputWeight", 1, 1..=1000);
+    let output_weight = whole(params, "outputWeight", 2, 0..=1000);
+    context.settle(Settings::Fairness(Fairness::VirtualTokens { input_weight, output_weight }))
+}
+
+fn whole(
+    params: &mut Params<'_>,
+    name: &'static str,
+    default: u32,
+    range: RangeInclusive<u32>,
+) -> u32 {
+    let range = u64::from(*range.start())..=u64::from(*range.end());
+    params.whole(name, default.into(), range) as u32
 }
 
 /// `static-usage-limit-policy`.

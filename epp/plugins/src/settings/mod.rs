@@ -18,8 +18,8 @@ pub use tokens::{Render, Tokens};
 
 pub(crate) use endpoints::file_discovery;
 pub(crate) use flow::{
-    edf, fcfs, global_strict, priority_holdback, program_aware, round_robin, slo_deadline,
-    soft_reflective, static_limit,
+    deficit_round_robin, edf, fcfs, global_strict, priority_holdback, program_aware, round_robin,
+    shortest_prompt, slo_deadline, soft_reflective, static_limit, virtual_tokens,
 };
 pub(crate) use load::{concurrency_detector, in_flight_load, utilization_detector};
 pub(crate) use metrics::{metrics_extractor, metrics_source, models_source};

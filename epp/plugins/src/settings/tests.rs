@@ -252,6 +252,13 @@ fn policies_have_settings() {
     };
     let fairness = Settings::Fairness(Fairness::ProgramAware(fairness));
     check("program-aware-fairness", json!({"lasHalfLifeSeconds": 30}), &fairness);
+    let turns = Settings::Fairness(Fairness::DeficitRoundRobin { quantum_tokens: 512 });
+    check("deficit-round-robin-fairness-policy", json!({"quantumTokens": 512}), &turns);
+    let counters = Fairness::VirtualTokens { input_weight: 1, output_weight: 4 };
+    let parameters = json!({"outputWeight": 4});
+    check("virtual-token-fairness-policy", parameters, &Settings::Fairness(counters));
+    let shortest = Settings::Ordering(Ordering::ShortestPrompt { ageing_tokens_per_s: 1000 });
+    check("shortest-prompt-ordering-policy", Value::Null, &shortest);
     check_errors(
         "priority-holdback-policy",
         json!({"maxCeiling": 2}),
@@ -270,6 +277,21 @@ fn policies_have_settings() {
             "lasWeightService: -1 is not in 0..=1000",
             "evictionTtlSeconds: 0 is not in 1..=86400",
         ],
+    );
+    check_errors(
+        "deficit-round-robin-fairness-policy",
+        json!({"quantumTokens": 0}),
+        &["quantumTokens: 0 is not in 1..=4294967295"],
+    );
+    check_errors(
+        "virtual-token-fairness-policy",
+        json!({"inputWeight": 0, "outputWeight": 1001}),
+        &["inputWeight: 0 is not in 1..=1000", "outputWeight: 1001 is not in 0..=1000"],
+    );
+    check_errors(
+        "shortest-prompt-ordering-policy",
+        json!({"ageingTokensPerSecond": "fast"}),
+        &["ageingTokensPerSecond: \"fast\" is not a whole number"],
     );
     let wanted = "threshold: 0 is not above 0";
     check_errors("static-usage-limit-policy", json!({"threshold": 0}), &[wanted]);
