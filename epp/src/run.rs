@@ -16,6 +16,7 @@ use http::StatusCode;
 use rustls::ServerConfig;
 use stator_epp_config::ResponsePath;
 use stator_epp_metrics::{Build, EppMetrics, PoolView};
+use stator_epp_plugins::KvCost;
 use stator_epp_plugins::settings::Tokens;
 use stator_epp_pool::kubernetes::{Access, Cluster, Election, Elector, PoolRef, Reviewer};
 use stator_epp_pool::{PoolSpec, Watched, file};
@@ -194,7 +195,9 @@ fn start(
     // A block of the index takes up to 20 bytes.
     scheduling.placement.index.max_bytes = settings.max_index_blocks.saturating_mul(20);
     scheduling.placement.index.max_predicted = settings.max_index_blocks;
-    scheduling.placement.weights = plan.kv_weights.unwrap_or_default();
+    if let Some(KvCost { model, weights }) = plan.kv_cost {
+        (scheduling.placement.cost, scheduling.placement.weights) = (model, weights);
+    }
     // Until an engine's own event comes, it is taken to hold what it was just sent.
     scheduling.placement.early_prediction_ttl = Some(early_prediction(target, settings));
     let scheduler = Scheduler::new(metered(&plan.program, &metrics.plugins), scheduling);

@@ -39,6 +39,8 @@ pub struct AnswerWatch {
     size_bytes: u64,
     /// Whether the first byte of the body came.
     begun: bool,
+    /// Whether it is an error, which has no token.
+    failed: bool,
     over: bool,
 }
 
@@ -64,6 +66,7 @@ impl AnswerWatch {
             served: None,
             size_bytes: 0,
             begun: false,
+            failed: false,
             over: false,
         }
     }
@@ -115,6 +118,7 @@ impl Watch for AnswerWatch {
         let began = Instant::now();
         self.usage = Counts::of(head);
         self.told.status(status);
+        self.failed = status >= 400;
         if let Some(served) = served
             && !self.observe.served(&self.sent, served)
         {
@@ -133,7 +137,9 @@ impl Watch for AnswerWatch {
         let now = Instant::now();
         if self.told.piece(now, piece.len()) {
             self.begun = true;
-            self.pool.first_token(&self.progress(None));
+            if !self.failed {
+                self.pool.first_token(&self.progress(None));
+            }
         }
         self.size_bytes += piece.len() as u64;
         self.usage.push(&piece);

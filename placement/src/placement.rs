@@ -223,6 +223,13 @@ impl Placement {
         self.tracker.prefill_done(booking, at, &mut self.learner)
     }
 
+    /// The same, where the time that it took says nothing of the worker: others took part. False if
+    /// the booking has ended.
+    pub fn prefill_over(&mut self, booking: BookingId, at: Time) -> bool {
+        self.now = self.now.max(at);
+        self.tracker.prefill_over(booking, at)
+    }
+
     /// The request's answer fills one more block. False if the booking has ended.
     pub fn output_block(&mut self, booking: BookingId, now: Time) -> bool {
         self.output_tokens(booking, self.settings.block_size.get(), now)

@@ -170,6 +170,13 @@ impl Tracker {
             let seconds = seconds_between(booking.booked_at, now);
             learner.first_token(slot, FirstToken { work: booking.ahead, seconds });
         }
+        self.prefill_over(id, now)
+    }
+
+    /// The same, where the time that it took says nothing of the worker.
+    pub(crate) fn prefill_over(&mut self, id: BookingId, now: Time) -> bool {
+        let Some(booking) = self.bookings.get(&id) else { return false };
+        let (slot, computed) = (booking.slot, booking.work());
         self.update(id, now, |booking| booking.prefill_tokens = 0);
         self.loads.prefilled(slot, id, computed, now);
         self.mark(id, now);

@@ -28,7 +28,7 @@ fn loaded(name: &str, text: &str, options: Options) -> Loaded {
 
 /// What a plan is made of, without what cannot be compared.
 fn outline(plan: &Plan) -> String {
-    let Plan { program, parsers, tokens, precise, kv_weights, .. } = plan;
+    let Plan { program, parsers, tokens, precise, kv_cost, .. } = plan;
     let profiles: Vec<_> = program.profiles.iter().map(profile_outline).collect();
     let names = [
         names(std::slice::from_ref(&program.handler)),
@@ -38,7 +38,7 @@ fn outline(plan: &Plan) -> String {
         names(&program.route_headers),
         names(&program.response_headers),
     ];
-    let placement = (program.uses_kv, program.saturation, kv_weights, &plan.in_flight);
+    let placement = (program.uses_kv, program.saturation, kv_cost, &plan.in_flight);
     let edges = (plan.response_path, parsers, tokens, precise, &plan.metrics);
     let others = (&plan.discovery, &plan.agent_identity, &plan.reporters);
     let waiting = (plan.detector, &plan.flow_control, plan.features, plan.verifies_served);

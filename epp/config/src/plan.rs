@@ -4,9 +4,8 @@ use stator_epp_plugins::settings::{
     Detector, Fairness, FileDiscovery, HttpSource, InFlightLoad, MetricsExtractor, Ordering,
     Precise, Tokens, UsageLimit,
 };
-use stator_epp_plugins::{AttributeReporter, IdSource};
+use stator_epp_plugins::{AttributeReporter, IdSource, KvCost};
 use stator_epp_scheduler::Program;
-use stator_placement::Weights;
 use std::time::Duration;
 
 /// Everything that a configuration decides. A value of this type is valid.
@@ -22,8 +21,8 @@ pub struct Plan {
     pub tokens: Option<Tokens>,
     /// How the precise index is kept; `None` if no plug-in asks for one.
     pub precise: Option<Precise>,
-    /// Weights of the placement core's cost; `None` if no plug-in asks for it.
-    pub kv_weights: Option<Weights>,
+    /// The placement core's cost; `None` if no plug-in asks for it.
+    pub kv_cost: Option<KvCost>,
     /// What a request counts for while it is in flight.
     pub in_flight: InFlightLoad,
     /// Labels of nodes that endpoints must carry; none if no plug-in goes by them.

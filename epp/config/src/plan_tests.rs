@@ -78,7 +78,7 @@ fn missing_producers_are_made_before_those_that_need_them() {
     let producers: Vec<_> = plan.program.producers.iter().map(|p| &*p.name).collect();
     assert_eq!(producers, ["approx-prefix-cache-producer"]);
     assert!(matches!(plan.tokens, Some(Tokens::Estimate(_))));
-    assert!(plan.precise.is_none() && plan.kv_weights.is_none() && !plan.program.uses_kv);
+    assert!(plan.precise.is_none() && plan.kv_cost.is_none() && !plan.program.uses_kv);
 }
 
 #[test]

@@ -8,10 +8,12 @@ use stator_epp_plugins::BuildContext;
 use stator_epp_plugins::settings::{Concurrency, ConcurrencyMode, Detector, Settings};
 use stator_epp_scheduler::plugin::Built;
 use stator_epp_scheduler::{Named, Profile, Program, Saturation};
+use stator_placement::CostModel;
 use std::sync::Arc;
 
 /// Types whose plug-ins count what is in flight, or look at answers as a whole. `kv-aware` is not
-/// among them: what was sent counts until the engine's own report covers it.
+/// among them unless it is to count in time: what was sent counts until the engine's own report
+/// covers it.
 const SEE_ANSWERS: [&str; 3] =
     ["inflight-load-producer", "predicted-latency-producer", "request-attribute-reporter"];
 /// As [`SEE_ANSWERS`], where requests wait.
@@ -44,11 +46,11 @@ pub(crate) fn wire(
     let (tokens, precise, in_flight) = (around.tokens(), around.precise(), around.in_flight());
     let program = program?;
     Some(Plan {
-        response_path: response_path(document, &program, features),
+        response_path: response_path(document, context, &program, features),
         parsers: document.parsers.iter().filter_map(parser).collect(),
         tokens,
         precise,
-        kv_weights: context.kv_weights,
+        kv_cost: context.kv_cost,
         in_flight,
         topology: context.topology_labels(),
         metrics,
@@ -89,7 +91,7 @@ fn program(
         admitters: all(&parts, |built| built.admitter.as_ref()),
         route_headers: all(&parts, |built| built.route_headers.as_ref()),
         response_headers: all(&parts, |built| built.response_headers.as_ref()),
-        uses_kv: context.kv_weights.is_some() || document.plugins.iter().any(precise),
+        uses_kv: context.kv_cost.is_some() || document.plugins.iter().any(precise),
         saturation,
     })
 }
@@ -141,11 +143,17 @@ fn saturation(detector: Detector) -> Saturation {
 }
 
 /// How much of the answers the plug-ins must see. Plug-ins in no profile count too: they run.
-fn response_path(document: &Document, program: &Program, features: Features) -> ResponsePath {
+fn response_path(
+    document: &Document,
+    context: &BuildContext,
+    program: &Program,
+    features: Features,
+) -> ResponsePath {
     let types = || document.plugins.iter().map(|plugin| plugin.type_name.as_str());
     let by_answers = |type_name| FAIR_BY_ANSWERS.contains(&type_name);
     let fair = features.flow_control && types().any(by_answers);
-    if fair || types().any(|type_name| SEE_ANSWERS.contains(&type_name)) {
+    let timed = context.kv_cost.is_some_and(|cost| cost.model == CostModel::Time);
+    if fair || timed || types().any(|type_name| SEE_ANSWERS.contains(&type_name)) {
         return ResponsePath::Body;
     }
     let verifies = types().any(|type_name| type_name == VERIFIER);

@@ -6,9 +6,18 @@ use crate::settings::Settings;
 use crate::topology::{Levels, Peer};
 use stator_epp_scheduler::plugin::{Built, Decider};
 use stator_epp_scheduler::{Candidate, PrefixMatch};
-use stator_placement::Weights;
+use stator_placement::{CostModel, Weights};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+
+/// The placement core's cost function, as `kv-aware` asks for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KvCost {
+    /// What it is counted in.
+    pub model: CostModel,
+    /// Weights of the cost in blocks.
+    pub weights: Weights,
+}
 
 /// What is known while the plug-ins of one configuration are built, in the order of their
 /// references to each other (see [`crate::references`]).
@@ -23,8 +32,8 @@ pub struct BuildContext {
     /// What an operator should know of plug-ins that were built, by their name in configuration;
     /// each note begins with the path of a parameter.
     pub notes: BTreeMap<String, Vec<String>>,
-    /// Weights of the placement core's cost function, if a scorer asked for its cost.
-    pub kv_weights: Option<Weights>,
+    /// The placement core's cost function, if a scorer asked for its cost.
+    pub kv_cost: Option<KvCost>,
     /// Safety factor of latency objectives, from the latency producer; 1 where there is none.
     pub(crate) slo_factor: SloFactor,
     /// The endpoint that the profile before this one chose.

@@ -27,7 +27,7 @@ mod table;
 mod testing;
 mod topology;
 
-pub use context::{BuildContext, PrefixSource};
+pub use context::{BuildContext, KvCost, PrefixSource};
 pub use registry::{
     Kind, Need, Place, Reference, Stability, build, find, kinds, needs, references,
 };

@@ -257,8 +257,14 @@ impl Scheduler {
     pub fn first_token(&mut self, progress: &Progress<'_>, now: Time) {
         let Some(ticket) = self.tickets.get_mut(progress.ticket) else { return };
         let tokens = std::mem::take(&mut ticket.prompt_tokens);
+        let alone = ticket.places.len() == 1;
         for place in &ticket.places {
-            self.placement.prefill_done(place.booking, now);
+            match (ticket.streams, alone) {
+                (true, true) => self.placement.prefill_done(place.booking, now),
+                (true, false) => self.placement.prefill_over(place.booking, now),
+                // It comes with the last one, and the prompt was computed some time before.
+                (false, _) => false,
+            };
             if let Some(slot) = self.slots.of(place) {
                 slot.computes(ticket.flow, tokens);
                 self.own_version += 1;
@@ -272,6 +278,11 @@ impl Scheduler {
     /// The request is over, in whatever way.
     pub fn ended(&mut self, progress: &Progress<'_>, now: Time) {
         if let Some(ticket) = self.tickets.remove(progress.ticket) {
+            let answers = ticket.places.first().filter(|_| progress.served.is_none());
+            if let (Some(place), Some(tokens)) = (answers, progress.output_tokens) {
+                let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+                self.placement.output_tokens(place.booking, tokens, now);
+            }
             self.release(ticket);
         }
         for observer in &self.program.observers {
@@ -381,7 +392,9 @@ impl Scheduler {
                 holders.extend(booked.holds_until.map(|until| (rank, until)));
             }
         }
-        let ticket = Ticket { flow, places, prompt_tokens: uncached, output_tokens: output };
+        let streams = request.stream;
+        let ticket =
+            Ticket { flow, places, streams, prompt_tokens: uncached, output_tokens: output };
         self.tickets.insert(decision.ticket, ticket, (!call.watched).then_some(call.now));
         holders
     }

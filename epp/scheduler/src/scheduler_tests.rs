@@ -490,7 +490,9 @@ fn what_is_predicted_can_be_given_to_another_replica() {
 #[test]
 fn what_a_replica_booked_is_what_the_others_count() {
     let (mut one, mut other) = (pool(2), pool(2));
-    let ticket = schedule(&mut one, &asking(&sequence(1, 40)), call(1, true)).0;
+    let blocks = sequence(1, 40);
+    let streams = Request { stream: true, ..asking(&blocks) };
+    let ticket = schedule(&mut one, &streams, call(1, true)).0;
     let shares = |pool: &Scheduler| own(pool, 1).1;
     let [(busy, share)] = shares(&one)[..] else { panic!("{:?}", shares(&one)) };
     assert_eq!((share.prefill_tokens, share.blocks), (640, 40));
@@ -502,4 +504,38 @@ fn what_a_replica_booked_is_what_the_others_count() {
     one.first_token(&over(ticket), Time::from_millis(3));
     let [(_, share)] = shares(&one)[..] else { panic!("{:?}", shares(&one)) };
     assert_eq!((share.prefill_tokens, share.blocks), (0, 40));
+}
+
+/// Endpoint 2 takes five times as long for prompts as endpoint 1; both make a token in 10 ms.
+#[track_caller]
+fn check_learnt(streams: bool, learnt: bool) {
+    let mut pool = pool(2);
+    for count in 0..400u64 {
+        let (start, blocks) = (count * 10_000, sequence(count * 100, 10 + count % 9 * 10));
+        // Each nine times in turn, with prompts of all lengths.
+        let (number, slow) = if count / 9 % 2 == 0 { (1, 1) } else { (2, 5) };
+        let allowed = SubsetEntry { ip: [10, 0, 0, number].into(), port: None };
+        let subset = Subset(vec![allowed]);
+        let request = Request { stream: streams, subset: Some(&subset), ..asking(&blocks) };
+        let decision = pool.schedule(&request, call(start, true)).expect("one takes it");
+        let first = start + blocks.len() as u64 * 16 * slow / 10;
+        pool.first_token(&over(decision.ticket), Time::from_millis(first));
+        let end = Progress { output_tokens: Some(16), ..over(decision.ticket) };
+        pool.ended(&end, Time::from_millis(first + 160));
+    }
+    let [fast, slow] = [1, 2].map(|number| {
+        let speed = pool.placement.speed(rank(number)).expect("it is known");
+        (speed.prefill_token_s * 1e4, speed.step_s > 0.0)
+    });
+    let near = |found: f64, wanted: f64| (found / wanted - 1.0).abs() < 0.2;
+    match learnt {
+        true => assert!(near(fast.0, 1.0) && near(slow.0, 5.0) && fast.1, "{fast:?} {slow:?}"),
+        false => assert_eq!((fast, slow), ((0.0, false), (0.0, false))),
+    }
+}
+
+#[test]
+fn streamed_answers_teach_how_fast_endpoints_are() {
+    check_learnt(true, true);
+    check_learnt(false, false);
 }

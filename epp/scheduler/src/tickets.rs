@@ -23,8 +23,10 @@ impl FlowKey {
 pub(crate) struct Ticket {
     /// Which flow it is of.
     pub flow: FlowKey,
-    /// Its places.
+    /// Its places, the one that answers first.
     pub places: Vec<Place>,
+    /// Whether its answer comes as it is made.
+    pub streams: bool,
     /// Tokens of its prompt that are still to be computed.
     pub prompt_tokens: u64,
     /// Tokens of its answer that it counts for until it ends.

@@ -1,22 +1,26 @@
 //! `kv-aware`.
 
 use super::scorer;
-use crate::context::BuildContext;
+use crate::context::{BuildContext, KvCost};
 use crate::params::Params;
 use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, Request};
-use stator_placement::{WeightSettings, Weights};
+use stator_placement::{CostModel, WeightSettings, Weights};
 
 /// `kv-aware`: prefers what the placement core would choose: endpoints where little is left to
 /// compute of the prompt, counting what they hold in every tier, what is queued before it, and
 /// what they are decoding.
 ///
 /// Score: `1 − (cost − min) / (max − min)` over the candidates; all equal, 1; without a cost, 0.
-/// The parameters are the weights of the cost function, named as there in camel case; without
-/// those that have no meaning here: a picker, not the scorer, chooses among scores, and nobody
-/// counts the tokens of answers.
+/// `cost` is what costs are counted in: `blocks`, by the weights that are the other parameters, or
+/// `time`, learnt from the streamed answers that pass through the picker, or `auto`, time once
+/// enough was seen of them. The weights are named as in the cost function, in camel case; without
+/// those that have no meaning here: a picker, not the scorer, chooses among scores, and tokens of
+/// answers are counted at their end.
 pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let defaults = WeightSettings::default();
+    let models = [CostModel::Auto, CostModel::Blocks, CostModel::Time];
+    let model = params.choice("cost", &models.map(|model| (model.name(), model)));
     let mut weight = |name, default| {
         params.number(name, default, crate::params::Bound::Within(0.0, Weights::MAX))
     };
@@ -38,11 +42,12 @@ pub(crate) fn kv_aware(params: &mut Params<'_>, context: &mut BuildContext) -> B
         assume_kv_reuse: params.flag("assumeKvReuse", defaults.assume_kv_reuse),
         ..defaults
     };
-    match (Weights::new(settings), context.kv_weights) {
-        (Ok(weights), Some(others)) if weights != others => {
+    let cost = Weights::new(settings).map(|weights| KvCost { model, weights });
+    match (cost, context.kv_cost) {
+        (Ok(cost), Some(other)) if cost != other => {
             params.wrong("parameters", "differ from those of another kv-aware plug-in");
         }
-        (Ok(weights), _) => context.kv_weights = Some(weights),
+        (Ok(cost), _) => context.kv_cost = Some(cost),
         // Whatever is out of range has left its own error above.
         (Err(_), _) => {}
     }
@@ -79,9 +84,10 @@ impl Scorer for KvAware {
 #[cfg(test)]
 mod tests {
     use crate::testing::{Fleet, check_errors, check_scores, made};
-    use crate::{BuildContext, build};
+    use crate::{BuildContext, KvCost, build};
     use serde_json::{Value, json};
     use stator_epp_scheduler::Request;
+    use stator_placement::CostModel;
 
     fn check(costs: &[Option<f64>], wanted: &[f64]) {
         let fleet = Fleet::of(costs.len() as u8);
@@ -103,9 +109,11 @@ mod tests {
     #[test]
     fn the_weights_are_handed_on() {
         let mut context = BuildContext::new(vec!["default".to_owned()]);
-        let parameters = json!({"overlapScoreCredit": 2, "prefillLoadScale": 0.5});
+        let parameters =
+            json!({"overlapScoreCredit": 2, "prefillLoadScale": 0.5, "cost": "blocks"});
         build("kv-aware", "kv", &parameters, &mut context).expect("the weights are right");
-        let weights = context.kv_weights.expect("the scorer needs the cost");
+        let KvCost { model, weights } = context.kv_cost.expect("the scorer needs the cost");
+        assert_eq!(model, CostModel::Blocks);
         assert_eq!(weights.settings().overlap_score_credit, 2.0);
         assert_eq!(weights.settings().prefill_load_scale, 0.5);
         let others = build("kv-aware", "other", &Value::Null, &mut context);
@@ -117,11 +125,12 @@ mod tests {
     fn weights_out_of_range_are_refused() {
         check_errors(
             "kv-aware",
-            json!({"prefillLoadScale": -1, "assumeKvReuse": 3, "temperature": 1}),
+            json!({"prefillLoadScale": -1, "assumeKvReuse": 3, "temperature": 1, "cost": "ms"}),
             &[
+                "cost: \"ms\" is none of auto, blocks, time",
                 "prefillLoadScale: -1 is not in 0..=1000000",
                 "assumeKvReuse: 3 is not true or false",
-                "temperature: unknown parameter, known are overlapScoreCredit, \
+                "temperature: unknown parameter, known are cost, overlapScoreCredit, \
                  overlapScoreCreditDecay, hostCacheHitWeight, diskCacheHitWeight, \
                  sharedCacheMultiplier, prefillLoadScale, decodeActiveRequestWeight, \
                  trackPrefillTokens, assumeKvReuse",
