@@ -24,6 +24,10 @@ pub struct Prompt {
     pub session: Option<u64>,
     /// What it asks of the workers' labels.
     pub needs: Option<Arc<Needs>>,
+    /// The worker that is to answer, if that must be this one.
+    pub pinned: Option<WorkerRank>,
+    /// The same of the one that computes the prompt, where that is another.
+    pub prefill_pinned: Option<WorkerRank>,
     /// The LoRA adapter that it is for.
     pub adapter: Option<Adapter>,
     /// When its prompt is computed by another worker, if not as the pool's settings say.
@@ -41,6 +45,8 @@ impl Prompt {
             excluded: &self.excluded,
             session: self.session,
             needs: self.needs.as_deref(),
+            pinned: self.pinned,
+            prefill_pinned: self.prefill_pinned,
             adapter: self.adapter,
             split: self.split,
             indivisible: self.indivisible,
@@ -53,6 +59,8 @@ impl Prompt {
         !self.excluded.is_empty()
             || self.session.is_some()
             || self.needs.is_some()
+            || self.pinned.is_some()
+            || self.prefill_pinned.is_some()
             || self.adapter.is_some()
             || self.split.is_some()
             || self.indivisible

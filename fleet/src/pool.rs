@@ -9,7 +9,8 @@ use super::state::State;
 use parking_lot::Mutex;
 use stator_peers::{Outbox, PoolId};
 use stator_placement::{
-    Blocks, Decision, PeerLoad, PickError, Placement, Request, Settings, Stats, Time, Worker,
+    Blocks, Candidate, Decision, PeerLoad, PickError, Placement, Request, Settings, Stats, Time,
+    Worker,
 };
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::SequenceHash;
@@ -25,6 +26,10 @@ use std::time::{Duration, Instant};
 /// How long a worker that lost a request gets no new ones, unless discovery or its connection say
 /// earlier what became of it.
 pub(crate) const SUSPICION: Duration = Duration::from_secs(1);
+
+/// Target of the log lines that say why requests went where they did, a line for each candidate, at
+/// level debug.
+const DECISIONS: &str = "stator_decisions";
 
 /// The workers of one model.
 pub struct Pool {
@@ -137,7 +142,8 @@ impl Pool {
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let found = self.blocks.look_up(request.sequence);
         let sequence = request.sequence;
-        let request = Request { overlaps: Some(&found), ..*request };
+        let explain = tracing::enabled!(target: DECISIONS, tracing::Level::DEBUG);
+        let request = Request { overlaps: Some(&found), explain, ..*request };
         let mut state = self.state.lock();
         let decision = state.placement.pick(&request, self.now(), seed)?;
         let Some(client) = state.client(decision.worker).cloned() else {
@@ -149,6 +155,9 @@ impl Pool {
         let prefill = prefill.and_then(|leg| state.client(leg.worker).cloned());
         let kept = if prefill.is_none() { state.kept(decision.split) } else { None };
         drop(state);
+        if explain {
+            explained(&self.record.name, &decision);
+        }
         self.blocks.sent(&decision, sequence);
         self.tell(&decision, sequence);
         Ok(Place { pool: self.clone(), decision, client, prefill, kept, payer: None })
@@ -281,6 +290,20 @@ impl Pool {
 
     pub(crate) fn now(&self) -> Time {
         Time(self.start.elapsed())
+    }
+}
+
+/// Says why a request goes where it does, a line for each worker that could have had it.
+fn explained(model: &str, decision: &Decision) {
+    let Decision { worker, reason, split, .. } = decision;
+    let prefill = decision.prefill.as_ref().map(|leg| leg.worker.to_string());
+    tracing::debug!(target: DECISIONS, model, %worker, ?reason, ?prefill, ?split, "placed");
+    for candidate in &decision.candidates {
+        let Candidate { worker, overlap, active_blocks, in_flight, score, predicted } = candidate;
+        tracing::debug!(
+            target: DECISIONS,
+            model, %worker, ?overlap, active_blocks, ?in_flight, ?score, ?predicted, "candidate"
+        );
     }
 }
 

@@ -156,6 +156,8 @@ pub struct ProxySettings {
     pub(crate) drain_timeout: Duration,
     pub(crate) migration_limit: u32,
     pub(crate) priority_max: i32,
+    /// Whether requests may name their workers.
+    pub(crate) pins: bool,
     pub(crate) placement: stator_placement::Settings,
     pub(crate) queue: stator_queue::Settings,
     pub(crate) discovery: Source,
@@ -203,6 +205,7 @@ impl ProxySettings {
             drain_timeout: Duration::from_secs(http.drain_timeout_s),
             migration_limit: router.migration_limit,
             priority_max,
+            pins: router.router_pins,
             placement: stator_placement::Settings { split, nearness, ..placement },
             queue,
             discovery,

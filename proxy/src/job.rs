@@ -4,6 +4,7 @@ use crate::catalog::{Catalog, Served};
 use crate::config::ProxySettings;
 use crate::exchange::Exchange;
 use crate::generate::Plan;
+use crate::pins::Pins;
 use crate::steering::{Said, Steering};
 use stator_model::Model;
 use stator_model::openai::body::TOKEN_DATA;
@@ -77,7 +78,10 @@ pub(crate) fn prepare(
         migration_limit: settings.migration_limit,
         flow: FlowId(payer(exchange).map_or(0, name)),
         session: exchange.header(SESSION_ID).map(name),
-        steering: Steering::read(body, Said::of(exchange), settings.priority_max)?,
+        steering: Steering {
+            pins: Pins::of(exchange, settings.pins)?,
+            ..Steering::read(body, Said::of(exchange), settings.priority_max)?
+        },
     };
     Ok(Job { served, model_name, prompts, echo, options, plan })
 }

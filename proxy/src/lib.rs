@@ -16,6 +16,7 @@ mod job;
 mod listing;
 mod metrics;
 mod pass_through;
+mod pins;
 mod placing;
 mod route;
 mod routing;

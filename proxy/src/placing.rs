@@ -40,6 +40,8 @@ pub(crate) fn entry(
             max_output_tokens: Some(plan.sampling.max_tokens),
             session: plan.session,
             needs: plan.steering.needs.clone(),
+            pinned: plan.steering.pins.worker,
+            prefill_pinned: plan.steering.pins.prefill,
             adapter: plan.adapter.as_deref().map(Adapter::new),
             // Who computes the prompt of one token has the answer.
             split: (plan.sampling.max_tokens == 1).then_some(Split::Never),

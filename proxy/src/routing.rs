@@ -4,7 +4,7 @@ use crate::splitting::SplitArgs;
 use clap::{Args, ValueEnum};
 use stator_placement::{
     Affinity, BusyThresholds, CostModel, IndexSettings, InvalidWeight, InvalidWeights, Mode,
-    SessionSettings, Settings, WeightSettings, Weights,
+    Predicting, SessionSettings, Settings, WeightSettings, Weights,
 };
 use stator_queue::{
     BandPolicy, BandSettings, Bounds, Fairness, InvalidSettings, Ordering, QueueSettings,
@@ -122,6 +122,17 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub router_predicted_ttl_s: u64,
 
+    /// The same of a worker that reports nothing of its blocks, such as a server of the OpenAI API.
+    #[arg(long, env = "STATOR_ROUTER_TTL_S", default_value_t = 120, value_name = "S",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub router_ttl_s: u64,
+
+    /// Take such a worker to hold the last so many blocks that it was sent, for as long as that may
+    /// be, instead: the size of its cache. Default: by time.
+    #[arg(long, env = "STATOR_ROUTER_LRU_BLOCKS", value_name = "BLOCKS",
+          value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub router_lru_blocks: Option<u64>,
+
     /// Memory of each model's KV index, in bytes. Beyond it the blocks that became known first are
     /// forgotten, and a metric counts them.
     #[arg(long, env = "STATOR_ROUTER_INDEX_MAX_BYTES", default_value_t = 1 << 30, value_name = "BYTES",
@@ -142,6 +153,13 @@ pub struct PlacementArgs {
         value_name = "MODE"
     )]
     pub router_session_affinity_mode: AffinityMode,
+
+    /// Let requests name their worker, in `x-stator-worker-id` as answers do, or in NVIDIA Dynamo's
+    /// headers: `x-dynamo-worker-instance-id`, `x-dynamo-dp-rank`, `x-dynamo-prefill-instance-id`,
+    /// `x-dynamo-prefill-dp-rank` and their older names. Others do not get the request then. For
+    /// proxies whose clients are trusted, such as a picker; else these headers say nothing.
+    #[arg(long, env = "STATOR_ROUTER_PINS")]
+    pub router_pins: bool,
 
     /// Most requests in flight at a worker; further ones wait. Default: no limit.
     #[arg(long, env = "STATOR_ACTIVE_REQUESTS_THRESHOLD", value_name = "N",
@@ -191,6 +209,12 @@ pub struct QueueArgs {
     #[arg(long, env = "STATOR_QUEUE_MAX_TOKENS", value_name = "TOKENS",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub queue_max_tokens: Option<u64>,
+
+    /// Most bytes of the requests that wait: those of bodies that pass through to servers of the
+    /// OpenAI API, 4 for each prompt token of others.
+    #[arg(long, env = "STATOR_QUEUE_MAX_BYTES", default_value_t = 1_000_000_000,
+          value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub queue_max_bytes: u64,
 
     /// Longest wait, in milliseconds. Who has waited longer gets 503.
     #[arg(long, env = "STATOR_QUEUE_TIMEOUT_MS", default_value_t = 60_000, value_name = "MS",
@@ -303,8 +327,15 @@ impl PlacementArgs {
             sessions: self.sessions(),
             index: IndexSettings {
                 max_bytes: usize::try_from(self.router_index_max_bytes).unwrap_or(usize::MAX),
+                predicting: match self.router_lru_blocks {
+                    Some(blocks) => Predicting::Lru {
+                        blocks_per_worker: usize::try_from(blocks).unwrap_or(usize::MAX),
+                    },
+                    None => Predicting::Ttl,
+                },
                 ..defaults.index
             },
+            prediction_ttl: Duration::from_secs(self.router_ttl_s),
             booking_lease: Duration::from_secs(self.router_active_request_expiry_s),
             early_prediction_ttl: (self.router_predicted_ttl_s > 0)
                 .then(|| Duration::from_secs(self.router_predicted_ttl_s)),
@@ -325,12 +356,11 @@ impl PlacementArgs {
 impl QueueArgs {
     /// The settings; adds to `faults` what cannot be used.
     pub(crate) fn settings(&self, faults: &mut Vec<String>) -> Option<stator_queue::Settings> {
-        let default = BandPolicy::default();
         let policy = BandPolicy {
             bounds: Bounds {
                 requests: self.queue_max_requests,
                 tokens: self.queue_max_tokens,
-                ..default.bounds
+                bytes: Some(self.queue_max_bytes),
             },
             ttl: Duration::from_millis(self.queue_timeout_ms),
             fairness: match self.queue_fairness {
@@ -401,6 +431,19 @@ mod tests {
         let expected = QueueSettings { total, ttl_max, ..QueueSettings::default() };
         let settings = queue.settings(&mut faults);
         assert_eq!(settings, stator_queue::Settings::new(expected).ok());
+        assert!(faults.is_empty());
+    }
+
+    #[test]
+    fn what_reports_nothing_is_taken_to_hold_what_the_flags_say() {
+        let flags = ["--router-ttl-s=7", "--router-lru-blocks=100", "--queue-max-bytes=9"];
+        let RouterArgs { router, queue, .. } = parse(&flags);
+        let mut faults = Vec::new();
+        let settings = router.placement(&mut faults).expect("the flags are right");
+        assert_eq!(settings.prediction_ttl, Duration::from_secs(7));
+        assert_eq!(settings.index.predicting, Predicting::Lru { blocks_per_worker: 100 });
+        let bounds = queue.settings(&mut faults).expect("the flags are right").total;
+        assert_eq!((bounds.bytes, bounds.tokens), (Some(9), None));
         assert!(faults.is_empty());
     }
 

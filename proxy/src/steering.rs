@@ -7,6 +7,7 @@
 //! cannot be read of these two counts as not said.
 
 use crate::exchange::Exchange;
+use crate::pins::Pins;
 use memchr::memmem;
 use serde::Deserialize;
 use stator_model::openai::ApiError;
@@ -40,6 +41,8 @@ pub(crate) struct Steering {
     pub ttl: Option<Duration>,
     /// How soon its first token should come.
     pub objective: Option<Duration>,
+    /// The workers that it names.
+    pub pins: Pins,
 }
 
 /// What its headers say, as they are written.
@@ -99,8 +102,8 @@ struct Constraints {
 }
 
 impl Steering {
-    /// Reads a body that is known to be a request, and what its headers say. A priority beyond
-    /// `priority_max` either way counts as that.
+    /// Reads a body that is known to be a request, and what its headers say but for pins. A priority
+    /// beyond `priority_max` either way counts as that.
     ///
     /// # Errors
     ///
@@ -129,7 +132,8 @@ impl Steering {
         // It is between two numbers of 32 bits.
         let priority = priority as i32;
         let (ttl, objective) = (said.ttl(), said.objective());
-        Ok(Self { priority, needs, labels: wanted.required, ttl, objective })
+        let pins = Pins::default();
+        Ok(Self { priority, needs, labels: wanted.required, ttl, objective, pins })
     }
 
     /// A required label as it was written.

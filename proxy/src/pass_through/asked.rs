@@ -7,6 +7,7 @@ use crate::direct::object::Object;
 use crate::direct::screen::screen;
 use crate::exchange::Exchange;
 use crate::job::{name, payer};
+use crate::pins::Pins;
 use crate::steering::{Said, Steering};
 use bytes::Bytes;
 use http::{HeaderValue, header};
@@ -75,7 +76,10 @@ impl Asked {
         headers::check_encoding(exchange.request())?;
         let adapter = (*model != pool.record().name).then(|| model.clone().into_owned());
         let prompt = measure(body, &fields, pool.block_size().get(), adapter.as_deref());
-        let steering = Steering::read(body, Said::of(exchange), settings.priority_max)?;
+        let steering = Steering {
+            pins: Pins::of(exchange, settings.pins)?,
+            ..Steering::read(body, Said::of(exchange), settings.priority_max)?
+        };
         let cleaned = clean(body)?;
         let stripped = cleaned.len() != body.len();
         let mut head = headers::onward(exchange.request(), &exchange.identity(), Some(&cleaned));
@@ -113,6 +117,7 @@ impl Asked {
                 excluded: excluded.to_vec(),
                 session: self.session,
                 needs: self.steering.needs.clone(),
+                pinned: self.steering.pins.worker,
                 adapter: self.adapter.as_deref().map(Adapter::new),
                 ..Prompt::default()
             },

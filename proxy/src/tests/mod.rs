@@ -86,6 +86,31 @@ async fn what_clients_send_for_engines_never_reaches_an_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_goes_to_the_worker_that_it_names_or_to_nobody() {
+    let mut bed = Bed::start(&["--router-pins"]).await;
+    let first = bed.agent(ProfileRecord::default()).await;
+    let second = bed.agent(ProfileRecord::default()).await;
+    bed.until_workers(2).await;
+    let counts = || (first.asked().len(), second.asked().len());
+    for _ in 0..3 {
+        let line = "x-dynamo-worker-instance-id: 2\r\n";
+        assert_eq!(bed.complete(&request(json!({})), line).await.0, 200);
+    }
+    assert_eq!(counts(), (0, 3));
+    let line = "x-stator-worker-id: 0000000000000001\r\n";
+    assert_eq!(bed.complete(&request(json!({})), line).await.0, 200);
+    assert_eq!(counts(), (1, 0));
+    for (line, status) in [
+        ("x-worker-instance-id: 9\r\n", 503),
+        ("x-worker-instance-id: 2\r\nx-dp-rank: 1\r\n", 503),
+        ("x-worker-instance-id: two\r\n", 400),
+    ] {
+        assert_eq!(bed.complete(&request(json!({})), line).await.0, status, "{line}");
+    }
+    assert_eq!(counts(), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prompt_is_given_to_a_worker_for_prompts() {
     let mut bed = Bed::start(&["--router-split=always"]).await;
     let prefill = bed.agent(role(Role::Prefill)).await;

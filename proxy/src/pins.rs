@@ -1,0 +1,134 @@
+//! Which worker a request names, where the operator lets requests do so (`--router-pins`): an
+//! endpoint picker in front of the proxy, or a test.
+//!
+//! A worker is named as answers name theirs, by 16 hexadecimal digits, or by NVIDIA Dynamo's
+//! headers, in decimal. Who is named takes the request, or nobody does.
+
+use crate::exchange::Exchange;
+use stator_model::openai::ApiError;
+use stator_protos::header::WORKER_ID;
+use stator_protos::{WorkerId, WorkerRank};
+
+/// Headers of Dynamo that name the worker that answers, and its rank.
+const WORKER: [&str; 2] = ["x-dynamo-worker-instance-id", "x-worker-instance-id"];
+const RANK: [&str; 3] = ["x-dynamo-dp-rank", "x-dp-rank", "x-data-parallel-rank"];
+/// The same of the worker that computes the prompt.
+const PREFILL: [&str; 2] = ["x-dynamo-prefill-instance-id", "x-prefill-instance-id"];
+const PREFILL_RANK: [&str; 2] = ["x-dynamo-prefill-dp-rank", "x-prefill-dp-rank"];
+
+/// The workers that a request names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pins {
+    /// Who is to answer.
+    pub worker: Option<WorkerRank>,
+    /// Who is to compute the prompt.
+    pub prefill: Option<WorkerRank>,
+}
+
+impl Pins {
+    /// What the headers of a request say, if they are `obeyed`.
+    ///
+    /// # Errors
+    ///
+    /// 400, with the header at fault.
+    pub(crate) fn of(exchange: &Exchange, obeyed: bool) -> Result<Self, ApiError> {
+        match obeyed {
+            true => Self::read(|name| exchange.header(name)),
+            false => Ok(Self::default()),
+        }
+    }
+
+    fn read<'h>(header: impl Fn(&'static str) -> Option<&'h str>) -> Result<Self, ApiError> {
+        let first = |names: &[&'static str]| {
+            names.iter().find_map(|name| Some((*name, header(name)?.trim())))
+        };
+        let worker = match header(WORKER_ID) {
+            Some(text) => Some((WORKER_ID, ours(text.trim())?)),
+            None => first(&WORKER).map(decimal).transpose()?,
+        };
+        let prefill = first(&PREFILL).map(decimal).transpose()?;
+        Ok(Self { worker: at(worker, first(&RANK))?, prefill: at(prefill, first(&PREFILL_RANK))? })
+    }
+}
+
+/// Rank 0 of a worker, or the rank that is named with it.
+fn at(
+    worker: Option<(&'static str, u64)>,
+    rank: Option<(&'static str, &str)>,
+) -> Result<Option<WorkerRank>, ApiError> {
+    match (worker, rank) {
+        (None, None) => Ok(None),
+        (None, Some((name, _))) => {
+            Err(ApiError::invalid(name, format!("{name} names a rank of no worker")))
+        }
+        (Some((_, id)), None) => Ok(Some(WorkerRank { worker: WorkerId(id), rank: 0 })),
+        (Some((_, id)), Some((name, text))) => match text.parse() {
+            Ok(rank) => Ok(Some(WorkerRank { worker: WorkerId(id), rank })),
+            Err(_) => Err(ApiError::invalid(
+                name,
+                format!("{name} is {text:?}, not a rank from 0 to 65535"),
+            )),
+        },
+    }
+}
+
+fn decimal((name, text): (&'static str, &str)) -> Result<(&'static str, u64), ApiError> {
+    let id = text.parse().map_err(|_| {
+        ApiError::invalid(name, format!("{name} is {text:?}, not a worker's decimal number"))
+    })?;
+    Ok((name, id))
+}
+
+fn ours(text: &str) -> Result<u64, ApiError> {
+    let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let id = digits.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+    id.ok_or_else(|| {
+        let message = format!("{WORKER_ID} is {text:?}, not 16 hexadecimal digits");
+        ApiError::invalid(WORKER_ID, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(headers: &[(&str, &str)]) -> Result<Pins, String> {
+        let find = |name| headers.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
+        Pins::read(find).map_err(|error| error.message)
+    }
+
+    fn rank(worker: u64, rank: u16) -> Option<WorkerRank> {
+        Some(WorkerRank { worker: WorkerId(worker), rank })
+    }
+
+    #[test]
+    fn workers_are_named_as_answers_do_or_as_dynamo_does() {
+        assert_eq!(read(&[]), Ok(Pins::default()));
+        let both = [
+            ("x-dynamo-worker-instance-id", "7587"),
+            ("x-dp-rank", "2"),
+            ("x-prefill-instance-id", " 12 "),
+        ];
+        assert_eq!(read(&both), Ok(Pins { worker: rank(7587, 2), prefill: rank(12, 0) }));
+        let ours = [(WORKER_ID, "00000000000000ff"), ("x-worker-instance-id", "7")];
+        assert_eq!(read(&ours), Ok(Pins { worker: rank(255, 0), prefill: None }));
+    }
+
+    #[test]
+    fn what_names_no_worker_is_refused_by_its_header() {
+        for (headers, expected) in [
+            (
+                &[("x-worker-instance-id", "a")][..],
+                "x-worker-instance-id is \"a\", not a worker's decimal number",
+            ),
+            (&[(WORKER_ID, "ff")], "x-stator-worker-id is \"ff\", not 16 hexadecimal digits"),
+            (&[("x-dp-rank", "1")], "x-dp-rank names a rank of no worker"),
+            (
+                &[("x-prefill-instance-id", "1"), ("x-prefill-dp-rank", "65536")],
+                "x-prefill-dp-rank is \"65536\", not a rank from 0 to 65535",
+            ),
+        ] {
+            assert_eq!(read(headers), Err(expected.to_owned()));
+        }
+    }
+}
