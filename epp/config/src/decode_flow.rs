@@ -25,6 +25,7 @@ impl Default for FlowControlEntry {
         Self {
             max_bytes: Given::or(None, 0, "default: unlimited"),
             max_requests: Given::or(None, 0, "default: unlimited"),
+            max_tokens: 0,
             default_request_ttl: Given::or_default(None, DEFAULT_TTL),
             no_endpoint_request_ttl: Given::or(None, DEFAULT_TTL, "as defaultRequestTTL"),
             default_negative_band: like(&default_band, 0),
@@ -68,6 +69,7 @@ fn limits(flow: &mut FlowControlEntry, fields: &Fields<'_>) {
     let unlimited = "default: unlimited";
     flow.max_bytes = Given::or(fields.quantity("maxBytes"), 0, unlimited);
     flow.max_requests = Given::or(fields.quantity("maxRequests"), 0, unlimited);
+    flow.max_tokens = fields.quantity("maxTokens").unwrap_or(0);
     flow.default_request_ttl = Given::or_default(fields.duration("defaultRequestTTL"), DEFAULT_TTL);
     flow.no_endpoint_request_ttl = Given::or(
         fields.duration("noEndpointRequestTTL"),
@@ -133,6 +135,7 @@ fn band(priority: i32, fields: Option<&Fields<'_>>) -> BandEntry {
         priority,
         max_bytes: Given::or_default(limit("maxBytes"), BAND_MAX_BYTES),
         max_requests: Given::or_default(limit("maxRequests"), BAND_MAX_REQUESTS),
+        max_tokens: limit("maxTokens").unwrap_or(0),
         default_request_ttl: fields.and_then(|f| f.duration("defaultRequestTTL")),
         fairness: policy("fairnessPolicyRef", DEFAULT_FAIRNESS),
         ordering: policy("orderingPolicyRef", DEFAULT_ORDERING),

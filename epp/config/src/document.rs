@@ -127,6 +127,8 @@ pub(crate) struct FlowControlEntry {
     pub(crate) max_bytes: Given<u64>,
     /// 0 is unlimited.
     pub(crate) max_requests: Given<u64>,
+    /// 0 is unlimited.
+    pub(crate) max_tokens: u64,
     /// Zero is without end.
     pub(crate) default_request_ttl: Given<Duration>,
     /// Zero is without end.
@@ -145,6 +147,8 @@ pub(crate) struct BandEntry {
     pub(crate) priority: i32,
     pub(crate) max_bytes: Given<u64>,
     pub(crate) max_requests: Given<u64>,
+    /// 0 is unlimited.
+    pub(crate) max_tokens: u64,
     /// `None` takes the one of all bands; zero is without end.
     pub(crate) default_request_ttl: Option<Duration>,
     pub(crate) fairness: Reference,

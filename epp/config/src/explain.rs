@@ -147,6 +147,7 @@ impl Page {
         self.line(0, "flowControl:", None);
         self.given(1, "maxBytes", &flow.max_bytes, u64::to_string);
         self.given(1, "maxRequests", &flow.max_requests, u64::to_string);
+        self.tokens(1, flow.max_tokens);
         self.given(1, "defaultRequestTTL", &flow.default_request_ttl, duration);
         self.given(1, "noEndpointRequestTTL", &flow.no_endpoint_request_ttl, duration);
         self.line(1, "defaultPriorityBand:", flow.default_band.why.as_deref());
@@ -165,9 +166,17 @@ impl Page {
         self.given(1, "enableEviction", &flow.enable_eviction, bool::to_string);
     }
 
+    /// The bound in tokens, which the llm-d router does not have, where there is one.
+    fn tokens(&mut self, depth: usize, max_tokens: u64) {
+        if max_tokens > 0 {
+            self.line(depth, format!("maxTokens: {max_tokens}"), None);
+        }
+    }
+
     fn band(&mut self, depth: usize, band: &BandEntry) {
         self.given(depth, "maxBytes", &band.max_bytes, u64::to_string);
         self.given(depth, "maxRequests", &band.max_requests, u64::to_string);
+        self.tokens(depth, band.max_tokens);
         if let Some(ttl) = band.default_request_ttl {
             self.line(depth, format!("defaultRequestTTL: {}", format_duration(ttl)), None);
         }

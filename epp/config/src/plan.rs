@@ -128,6 +128,8 @@ pub struct FlowControl {
     pub max_bytes: Option<u64>,
     /// Most requests that wait at once, in all bands; `None` is without limit.
     pub max_requests: Option<u64>,
+    /// Most prompt tokens that wait at once, in all bands; `None` is without limit.
+    pub max_tokens: Option<u64>,
     /// Longest wait while the pool has no endpoint; `None` waits as long as the client does.
     pub no_endpoint_ttl: Option<Duration>,
     /// Bands with a priority of their own, the highest first. There is one of priority 0.
@@ -149,6 +151,8 @@ pub struct Band {
     pub max_bytes: u64,
     /// Most requests that wait at once, above 0.
     pub max_requests: u64,
+    /// Most prompt tokens that wait at once; `None` is without limit.
+    pub max_tokens: Option<u64>,
     /// Longest wait while the pool has an endpoint; `None` waits as long as the client does.
     pub ttl: Option<Duration>,
     /// Which flow is next.

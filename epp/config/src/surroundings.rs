@@ -139,6 +139,7 @@ impl Surroundings<'_> {
         Some(FlowControl {
             max_bytes: limit(&flow.max_bytes),
             max_requests: limit(&flow.max_requests),
+            max_tokens: Some(flow.max_tokens).filter(|tokens| *tokens > 0),
             no_endpoint_ttl: ending(flow.no_endpoint_request_ttl.value),
             bands: bands.collect::<Option<Vec<_>>>()?,
             default_band: self.band(&flow.default_band)?,
@@ -155,6 +156,7 @@ impl Surroundings<'_> {
             priority: band.priority,
             max_bytes: band.max_bytes.value,
             max_requests: band.max_requests.value,
+            max_tokens: Some(band.max_tokens).filter(|tokens| *tokens > 0),
             ttl: ending(band.default_request_ttl.unwrap_or(default_ttl)),
             fairness: *fairness,
             ordering: *ordering,

@@ -204,6 +204,7 @@ fn values_of_flow_control_are_checked() {
         "flowControl:
   maxBytes: lots
   maxRequests: -1
+  maxTokens: x
   defaultRequestTTL: 60
   noEndpointRequestTTL: soon
   enableEviction: perhaps
@@ -217,6 +218,7 @@ fn values_of_flow_control_are_checked() {
         &[
             "flowControl.maxBytes: \"lots\" is not a quantity such as 100, 1k, 512M or 10Gi",
             "flowControl.maxRequests: -1 is less than 0",
+            "flowControl.maxTokens: \"x\" is not a quantity such as 100, 1k, 512M or 10Gi",
             "flowControl.defaultRequestTTL: expected a duration, got a number",
             "flowControl.noEndpointRequestTTL: \"soon\" is not a duration such as 200ms, 60s or 1m30s",
             "flowControl.enableEviction: expected true or false, got a text",

@@ -26,7 +26,7 @@ pub(super) fn queues(flow: &FlowControl) -> Result<Settings, InvalidSettings> {
         bands,
         default_band: policy(&flow.default_band),
         default_negative_band: policy(&flow.default_negative_band),
-        total: bounds(flow.max_requests, flow.max_bytes),
+        total: bounds(flow.max_requests, flow.max_bytes, flow.max_tokens),
         ttl_max: LONGEST,
         // What cannot be placed now says so for all: the pool is full, or too full for the band.
         ..QueueSettings::default()
@@ -57,7 +57,7 @@ pub(super) fn ceilings(flow: &FlowControl) -> Result<Ceilings, InvalidSettings> 
 
 fn policy(band: &Band) -> BandPolicy {
     BandPolicy {
-        bounds: bounds(Some(band.max_requests), Some(band.max_bytes)),
+        bounds: bounds(Some(band.max_requests), Some(band.max_bytes), band.max_tokens),
         ttl: band.ttl.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST),
         fairness: match band.fairness {
             Fairness::GlobalStrict => stator_queue::Fairness::GlobalStrict,
@@ -96,10 +96,10 @@ fn thousandths(weight: f64) -> u32 {
 }
 
 /// Bounds; no more requests than the queues can be set to hold.
-fn bounds(requests: Option<u64>, bytes: Option<u64>) -> Bounds {
+fn bounds(requests: Option<u64>, bytes: Option<u64>, tokens: Option<u64>) -> Bounds {
     let most = Bounds::MAX;
     let requests = requests.map_or(most.requests, |requests| {
         u32::try_from(requests).unwrap_or(most.requests).clamp(1, most.requests)
     });
-    Bounds { requests, bytes, ..most }
+    Bounds { requests, bytes, tokens }
 }

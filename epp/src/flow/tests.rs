@@ -220,6 +220,20 @@ async fn no_more_wait_than_may() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_more_tokens_wait_than_may() {
+    let config = CONFIG.replace("maxRequests: 3,", "maxTokens: 1000,");
+    let bench = bench(&config, &[Engine(1, 0, 0.1, &[])]);
+    let first = ask(&bench, &[]).await.expect("there is room");
+    let long = format!(r#"{{"model":"m","prompt":"{}"}}"#, "again and ".repeat(2000));
+    let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+    check_dropped(bench.ask(passes, &long).await, 429, Some("rejected-saturated"));
+    let mut short = pin!(ask(&bench, &[]));
+    assert!(waits(&mut short).await);
+    drop(first);
+    assert!(short.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_empty_pool_is_worth_a_wait() {
     let bench = full();
     let all = bench.pool.view();
