@@ -1,6 +1,7 @@
 //! A directory with one file per agent.
 //!
-//! Records are replaced, never changed, so that nobody reads half of one; each carries its lease.
+//! Records are replaced, not changed, so that nobody reads half of one; each carries its lease. Only
+//! where there is no room for another file is a record written over itself.
 
 use crate::agents::unix_ms;
 use crate::record::{AGENTS_MAX, RECORD_BYTES_MAX, decode};
@@ -9,7 +10,7 @@ use crate::{DiscoveryError, Registry, Watch};
 use stator_protos::discovery::AgentRecord;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -65,9 +66,21 @@ fn previous(dir: &Path, agent_id: &str) -> Option<AgentRecord> {
 /// Writes the record beside its place and moves it there.
 fn write(dir: &Path, record: &AgentRecord, lease: Duration, now: SystemTime) -> io::Result<()> {
     let record = AgentRecord { lease_expires_unix_ms: unix_ms(now + lease), ..record.clone() };
+    let (place, text) = (path(dir, &record.agent_id), serde_json::to_vec_pretty(&record)?);
     let temporary = dir.join(format!(".{}.tmp", record.agent_id));
-    std::fs::write(&temporary, serde_json::to_vec_pretty(&record)?)?;
-    std::fs::rename(&temporary, path(dir, &record.agent_id))
+    let moved = std::fs::write(&temporary, &text);
+    let moved = moved.and_then(|()| std::fs::rename(&temporary, &place));
+    // A full disk is no reason for a lease to end.
+    moved.or_else(|error| write_over(&place, text).map_err(|_| error))
+}
+
+/// Writes a record where one is, which takes no room where it is not longer.
+fn write_over(place: &Path, mut text: Vec<u8>) -> io::Result<()> {
+    let file = std::fs::OpenOptions::new().write(true).open(place)?;
+    let before = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    // Blanks after a record say nothing.
+    text.resize(text.len().max(before.min(RECORD_BYTES_MAX)), b' ');
+    file.write_all_at(&text, 0)
 }
 
 fn path(dir: &Path, agent_id: &str) -> PathBuf {
@@ -204,6 +217,23 @@ mod tests {
         let expected = AgentRecord { lease_expires_unix_ms: 1_006_000, ..draining };
         assert_eq!(previous(dir.path(), "node-1"), Some(expected));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_lease_is_renewed_where_no_other_file_can_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lease, now) = (Duration::from_secs(6), UNIX_EPOCH + Duration::from_secs(1000));
+        write(dir.path(), &record("node-1", 0), lease, now).unwrap();
+        // Nothing can be written there, whoever tries.
+        std::fs::create_dir(dir.path().join(".node-1.tmp")).unwrap();
+        std::fs::create_dir(dir.path().join(".node-2.tmp")).unwrap();
+        for accepting in [true, false, true] {
+            let record = AgentRecord { accepting, ..record("node-1", 0) };
+            write(dir.path(), &record, lease, now + lease).unwrap();
+            let expected = AgentRecord { lease_expires_unix_ms: 1_012_000, ..record };
+            assert_eq!(previous(dir.path(), "node-1"), Some(expected));
+        }
+        assert!(write(dir.path(), &record("node-2", 0), lease, now).is_err(), "there is none yet");
     }
 
     #[tokio::test(start_paused = true)]
