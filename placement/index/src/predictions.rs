@@ -160,17 +160,33 @@ impl Predictions {
     /// Forgets sequences until all bounds hold again after one was added to `slot`.
     fn keep_bounds(&mut self, slot: u32, tails: &impl Tails) {
         if let Predicting::Lru { blocks_per_worker } = self.predicting {
-            let first = Due { slot, until: Time::default(), number: 0 };
             while self.by_slot.get(&slot).is_some_and(|chains| chains.blocks() > blocks_per_worker)
             {
-                let Some((&due, _)) = self.queue.range(first..).next() else { break };
+                let Some(due) = self.first_of(slot) else { break };
                 self.forget(due, tails);
             }
         }
         while self.length > self.max_length {
-            let Some((&due, _)) = self.queue.first_key_value() else { break };
+            let Some(due) = self.first() else { break };
             self.forget(due, tails);
         }
+    }
+
+    /// Which sequence goes first where there are too many: of who has the most where each worker
+    /// has its own order.
+    fn first(&self) -> Option<Due> {
+        match self.predicting {
+            Predicting::Ttl => self.queue.first_key_value().map(|(due, _)| *due),
+            Predicting::Lru { .. } => {
+                let most = |(slot, chains): &(&u32, &Chains<Due>)| (chains.blocks(), **slot);
+                self.by_slot.iter().max_by_key(most).and_then(|(slot, _)| self.first_of(*slot))
+            }
+        }
+    }
+
+    fn first_of(&self, slot: u32) -> Option<Due> {
+        let first = Due { slot, until: Time::default(), number: 0 };
+        self.queue.range(first..).next().map(|(due, _)| *due)
     }
 
     fn forget(&mut self, due: Due, tails: &impl Tails) {

@@ -12,7 +12,7 @@ pub struct Settings {
     /// a little more memory and, for small events, more time. Default 4.
     pub lanes: NonZeroUsize,
     /// Sum of the lengths of all predicted sequences, in blocks; beyond it the oldest go (under
-    /// [`Predicting::Lru`] the oldest of one worker after another). Default 2^22.
+    /// [`Predicting::Lru`] the oldest of who has the most). Default 2^22.
     pub max_predicted: usize,
     /// How long predictions last. Default: until the moment that each is given.
     pub predicting: Predicting,

@@ -255,6 +255,23 @@ fn least_recently_sent_prompts_are_forgotten_first() {
 }
 
 #[test]
+fn who_has_the_most_gives_way_where_each_worker_has_its_own_order() {
+    let predicting = Predicting::Lru { blocks_per_worker: 100 };
+    let index = tiny(Settings { predicting, max_predicted: 6, ..Settings::default() }, 1);
+    (0..3).for_each(|number| _ = index.insert(worker(number), LIFE));
+    let predict = |number, prompt: &[u64]| {
+        index.predict(worker(number), &sequence(prompt), Time::default());
+    };
+    predict(0, &[1, 2]);
+    predict(1, &[3, 4]);
+    predict(1, &[5, 6]);
+    predict(2, &[7, 8]);
+    let left = |number, prompt: &[u64]| overlap(&index, worker(number), prompt).blocks();
+    let first = (left(0, &[1, 2]), left(1, &[3, 4]), left(1, &[5, 6]), left(2, &[7, 8]));
+    assert_eq!(first, (2, 0, 2, 2));
+}
+
+#[test]
 fn a_report_says_more_than_a_prediction() {
     let index = index();
     index.predict(worker(0), &sequence(&[1, 2, 3]), Time::from_millis(10));
