@@ -211,11 +211,9 @@ impl Observe {
         }
     }
 
-    /// The data plane says which endpoint served a request; whether that is one of those that it
-    /// was sent.
-    pub(crate) fn served(&self, sent: &[SocketAddr], served: &str) -> bool {
-        let honoured = sent.iter().any(|endpoint| endpoint.to_string() == served);
-        match honoured {
+    /// The data plane says which endpoint served a request: one of those that it was sent, or not.
+    pub(crate) fn served(&self, sent: &[SocketAddr], served: &str) {
+        match sent.iter().any(|endpoint| endpoint.to_string() == served) {
             true => self.0.picks.honoured(),
             false => {
                 self.0.picks.not_honoured();
@@ -223,7 +221,6 @@ impl Observe {
                 tracing::info!(pool, ?sent, served, "the data plane went elsewhere");
             }
         }
-        honoured
     }
 
     /// Numbers about a request for the data plane: namespace, key and value.

@@ -114,7 +114,12 @@ impl Replica for Shared {
                 scheduler.set_others(*worker, *load);
             }
         });
-        pool.kick();
+    }
+
+    fn may_have_room(&self, pool: PoolId) {
+        if let Some(pool) = self.of(pool) {
+            pool.kick();
+        }
     }
 
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {

@@ -119,10 +119,10 @@ impl Watch for AnswerWatch {
         self.usage = Counts::of(head);
         self.told.status(status);
         self.failed = status >= 400;
-        if let Some(served) = served
-            && !self.observe.served(&self.sent, served)
-        {
-            self.served = Some(served.to_owned());
+        if let Some(served) = served {
+            self.observe.served(&self.sent, served);
+            let chosen = self.sent.first().is_some_and(|chosen| chosen.to_string() == served);
+            self.served = (!chosen).then(|| served.to_owned());
         }
         let mut headers = std::mem::take(&mut self.decision.response_headers);
         if self.verify {

@@ -169,12 +169,15 @@ impl Pool {
         let _ = self.outbox.set((outbox, id));
     }
 
-    /// Other replicas are to be told where a prompt goes.
+    /// Other replicas are to be told where a prompt goes, as far as that is not left to events.
     fn tell(&self, decision: &Decision, sequence: &[SequenceHash]) {
         let Some((outbox, id)) = self.outbox.get() else { return };
         let legs = decision.prefill.iter().chain(&decision.encode);
-        for worker in legs.map(|leg| leg.worker).chain([decision.worker]) {
-            outbox.sent(*id, worker, sequence);
+        let legs = legs.map(|leg| (leg.worker, leg.holds_until));
+        for (worker, until) in legs.chain([(decision.worker, decision.holds_until)]) {
+            if until.is_some() {
+                outbox.sent(*id, worker, sequence);
+            }
         }
         self.changed();
     }
@@ -205,8 +208,6 @@ impl Pool {
         for (worker, load) in others {
             state.placement.set_peers(*worker, *load);
         }
-        drop(state);
-        self.gate.kick();
     }
 
     /// Another replica sent a prompt to a worker.

@@ -118,6 +118,12 @@ impl Replica for Shared {
         }
     }
 
+    fn may_have_room(&self, pool: PoolId) {
+        if let Some(pool) = self.of(pool) {
+            pool.gate.kick();
+        }
+    }
+
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {
         if let Some(pool) = self.of(pool) {
             pool.sent_elsewhere(worker, sequence);

@@ -243,6 +243,7 @@ impl TryFrom<ProxyArgs> for ProxyRole {
                 let settings =
                     ProxySettings::new(args.http, args.router, discovery, Some(metrics))?;
                 let peers = args.peers.settings(settings.listen.ip(), "stator-proxy");
+                check_predictions(&settings, peers.as_ref())?;
                 ProxySettings { dial, peers, ..settings }.into()
             }
             Mode::Direct => {
@@ -250,6 +251,20 @@ impl TryFrom<ProxyArgs> for ProxyRole {
                 Self::Direct(Box::new(settings))
             }
         })
+    }
+}
+
+/// Replicas tell of a prompt's beginning once in a second, and predictions must last longer.
+fn check_predictions(
+    settings: &ProxySettings,
+    peers: Option<&PeersSettings>,
+) -> Result<(), ConfigError> {
+    let ttl = settings.placement.early_prediction_ttl;
+    match ttl.filter(|ttl| peers.is_some() && *ttl < Duration::from_secs(2)) {
+        None => Ok(()),
+        Some(_) => Err(ConfigError(vec![
+            "router-predicted-ttl-s: 1 is less than 2, the least with peers".into(),
+        ])),
     }
 }
 

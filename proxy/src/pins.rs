@@ -2,7 +2,8 @@
 //! endpoint picker in front of the proxy, or a test.
 //!
 //! A worker is named as answers name theirs, by 16 hexadecimal digits, or by NVIDIA Dynamo's
-//! headers, in decimal. Who is named takes the request, or nobody does.
+//! headers, in decimal. Who is named takes the request, or nobody does; only who is to compute the
+//! prompt of a request that one worker must do alone has no part in it.
 
 use crate::exchange::Exchange;
 use stator_model::openai::ApiError;
@@ -32,9 +33,24 @@ impl Pins {
     ///
     /// 400, with the header at fault.
     pub(crate) fn of(exchange: &Exchange, obeyed: bool) -> Result<Self, ApiError> {
-        match obeyed {
-            true => Self::read(|name| exchange.header(name)),
-            false => Ok(Self::default()),
+        // One that is no text is read as what no worker is called.
+        let text = |name| Some(exchange.request().headers.get(name)?.to_str().unwrap_or("?"));
+        if obeyed { Self::read(text) } else { Ok(Self::default()) }
+    }
+
+    /// The same of a request whose engine computes the prompts of all that it answers.
+    ///
+    /// # Errors
+    ///
+    /// 400, with the header at fault.
+    pub(crate) fn of_whole(exchange: &Exchange, obeyed: bool) -> Result<Self, ApiError> {
+        let pins = Self::of(exchange, obeyed)?;
+        match pins.prefill {
+            None => Ok(pins),
+            Some(_) => {
+                let message = "the engines of this model compute prompts themselves";
+                Err(ApiError::invalid(PREFILL[0], message))
+            }
         }
     }
 

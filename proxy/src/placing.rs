@@ -41,7 +41,7 @@ pub(crate) fn entry(
             session: plan.session,
             needs: plan.steering.needs.clone(),
             pinned: plan.steering.pins.worker,
-            prefill_pinned: plan.steering.pins.prefill,
+            prefill_pinned: plan.steering.pins.prefill.filter(|_| !is_whole(plan, choices)),
             adapter: plan.adapter.as_deref().map(Adapter::new),
             // Who computes the prompt of one token has the answer.
             split: (plan.sampling.max_tokens == 1).then_some(Split::Never),
@@ -50,6 +50,12 @@ pub(crate) fn entry(
         },
         ..Entry::default()
     }
+}
+
+/// Whether one worker does all of it, whatever the policy is: also the prompt of one token, as who
+/// computes that has the answer.
+fn is_whole(plan: &Plan, choices: usize) -> bool {
+    plan.sampling.max_tokens == 1 || indivisible(plan, choices).is_some()
 }
 
 /// Why the prompt of so many choices cannot be given to another worker, whatever the policy is.
@@ -150,6 +156,7 @@ fn unpicked(steering: &Steering, adapter: Option<&str>, error: PickError) -> Str
 mod tests {
     use super::*;
     use stator_placement::Label;
+    use stator_protos::WorkerId;
     use stator_protos::hash::SequenceHash;
     use stator_protos::worker::Sampling;
 
@@ -187,6 +194,16 @@ mod tests {
         assert_ne!(hashes(None), hashes(Some("a")));
         assert_ne!(hashes(Some("a")), hashes(Some("b")));
         assert_eq!(asked(&plan(Some("a")), 1).adapter, Some(Adapter::new("a")));
+    }
+
+    #[test]
+    fn nobody_else_is_named_for_what_one_worker_must_do_alone() {
+        let mut plan = plan(None);
+        plan.steering.pins.prefill = Some(WorkerRank { worker: WorkerId(7), rank: 0 });
+        let named = |plan: &Plan, choices| asked(plan, choices).prefill_pinned.is_some();
+        assert_eq!((named(&plan, 1), named(&plan, 2)), (true, false));
+        plan.sampling.max_tokens = 1;
+        assert!(!named(&plan, 1));
     }
 
     #[test]

@@ -124,11 +124,12 @@ pub struct PlacementArgs {
 
     /// The same of a worker that reports nothing of its blocks, such as a server of the OpenAI API.
     #[arg(long, env = "STATOR_ROUTER_TTL_S", default_value_t = 120, value_name = "S",
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+          value_parser = clap::value_parser!(u64).range(2..=86_400))]
     pub router_ttl_s: u64,
 
     /// Take such a worker to hold the last so many blocks that it was sent, for as long as that may
-    /// be, instead: the size of its cache. Default: by time.
+    /// be, instead: the size of its cache. All workers of a model together are taken to hold 4
+    /// million at most. Default: by time.
     #[arg(long, env = "STATOR_ROUTER_LRU_BLOCKS", value_name = "BLOCKS",
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub router_lru_blocks: Option<u64>,
@@ -317,6 +318,12 @@ impl PlacementArgs {
         };
         let (weights, busy) = (weights.map_err(&mut fault).ok(), busy.map_err(&mut fault).ok());
         steps.map_err(&mut fault).ok()?;
+        if self.router_lru_blocks.is_some() && self.router_predicted_ttl_s > 0 {
+            faults.push(
+                "router-lru-blocks: cannot be with router-predicted-ttl-s, which ends".into(),
+            );
+            return None;
+        }
         let busy = busy?.with_prefill_steps(self.active_prefill_tokens_threshold_frac).ok()?;
         let defaults = Settings::default();
         Some(Settings {
@@ -445,6 +452,15 @@ mod tests {
         let bounds = queue.settings(&mut faults).expect("the flags are right").total;
         assert_eq!((bounds.bytes, bounds.tokens), (Some(9), None));
         assert!(faults.is_empty());
+    }
+
+    #[test]
+    fn predictions_end_by_time_or_by_room() {
+        let flags = ["--router-lru-blocks=100", "--router-predicted-ttl-s=5"];
+        let mut faults = Vec::new();
+        assert_eq!(parse(&flags).router.placement(&mut faults), None);
+        let expected = "router-lru-blocks: cannot be with router-predicted-ttl-s, which ends";
+        assert_eq!(faults, [expected]);
     }
 
     #[test]

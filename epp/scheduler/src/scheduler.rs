@@ -257,7 +257,8 @@ impl Scheduler {
     pub fn first_token(&mut self, progress: &Progress<'_>, now: Time) {
         let Some(ticket) = self.tickets.get_mut(progress.ticket) else { return };
         let tokens = std::mem::take(&mut ticket.prompt_tokens);
-        let alone = ticket.places.len() == 1;
+        // Nothing is learnt of an endpoint from what others did.
+        let alone = ticket.places.len() == 1 && progress.served.is_none();
         for place in &ticket.places {
             match (ticket.streams, alone) {
                 (true, true) => self.placement.prefill_done(place.booking, now),

@@ -508,7 +508,7 @@ fn what_a_replica_booked_is_what_the_others_count() {
 
 /// Endpoint 2 takes five times as long for prompts as endpoint 1; both make a token in 10 ms.
 #[track_caller]
-fn check_learnt(streams: bool, learnt: bool) {
+fn check_learnt(streams: bool, served: Option<&str>, learnt: bool) {
     let mut pool = pool(2);
     for count in 0..400u64 {
         let (start, blocks) = (count * 10_000, sequence(count * 100, 10 + count % 9 * 10));
@@ -519,8 +519,9 @@ fn check_learnt(streams: bool, learnt: bool) {
         let request = Request { stream: streams, subset: Some(&subset), ..asking(&blocks) };
         let decision = pool.schedule(&request, call(start, true)).expect("one takes it");
         let first = start + blocks.len() as u64 * 16 * slow / 10;
-        pool.first_token(&over(decision.ticket), Time::from_millis(first));
-        let end = Progress { output_tokens: Some(16), ..over(decision.ticket) };
+        let progress = Progress { served, ..over(decision.ticket) };
+        pool.first_token(&progress, Time::from_millis(first));
+        let end = Progress { output_tokens: Some(16), ..progress };
         pool.ended(&end, Time::from_millis(first + 160));
     }
     let [fast, slow] = [1, 2].map(|number| {
@@ -536,6 +537,7 @@ fn check_learnt(streams: bool, learnt: bool) {
 
 #[test]
 fn streamed_answers_teach_how_fast_endpoints_are() {
-    check_learnt(true, true);
-    check_learnt(false, false);
+    check_learnt(true, None, true);
+    check_learnt(false, None, false);
+    check_learnt(true, Some("10.0.0.9:8000"), false);
 }

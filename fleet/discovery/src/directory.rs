@@ -9,12 +9,15 @@ use crate::roster::{Read, Sight, Sighting};
 use crate::{DiscoveryError, Registry, Watch};
 use stator_protos::discovery::AgentRecord;
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind::QuotaExceeded, ErrorKind::StorageFull};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::{Interval, MissedTickBehavior};
+
+/// Blanks at the end of a record.
+const SPARE: usize = 256;
 
 /// One agent's file.
 #[derive(Debug)]
@@ -66,20 +69,30 @@ fn previous(dir: &Path, agent_id: &str) -> Option<AgentRecord> {
 /// Writes the record beside its place and moves it there.
 fn write(dir: &Path, record: &AgentRecord, lease: Duration, now: SystemTime) -> io::Result<()> {
     let record = AgentRecord { lease_expires_unix_ms: unix_ms(now + lease), ..record.clone() };
-    let (place, text) = (path(dir, &record.agent_id), serde_json::to_vec_pretty(&record)?);
+    let (place, mut text) = (path(dir, &record.agent_id), serde_json::to_vec_pretty(&record)?);
+    // Blanks after a record say nothing; a longer one may have to take their room.
+    text.resize(text.len() + SPARE, b' ');
     let temporary = dir.join(format!(".{}.tmp", record.agent_id));
     let moved = std::fs::write(&temporary, &text);
     let moved = moved.and_then(|()| std::fs::rename(&temporary, &place));
-    // A full disk is no reason for a lease to end.
-    moved.or_else(|error| write_over(&place, text).map_err(|_| error))
+    match moved {
+        // A full disk is no reason for a lease to end.
+        Err(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => {
+            write_over(&place, &text).map_err(|_| error)
+        }
+        moved => moved,
+    }
 }
 
-/// Writes a record where one is, which takes no room where it is not longer.
-fn write_over(place: &Path, mut text: Vec<u8>) -> io::Result<()> {
+/// Writes a record in the room of the one that is there, if it has as much.
+fn write_over(place: &Path, text: &[u8]) -> io::Result<()> {
     let file = std::fs::OpenOptions::new().write(true).open(place)?;
-    let before = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
-    // Blanks after a record say nothing.
-    text.resize(text.len().max(before.min(RECORD_BYTES_MAX)), b' ');
+    let room = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    let mut text = text.trim_ascii_end().to_vec();
+    if text.len() > room || room > RECORD_BYTES_MAX {
+        return Err(StorageFull.into());
+    }
+    text.resize(room, b' ');
     file.write_all_at(&text, 0)
 }
 
@@ -220,20 +233,23 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_renewed_where_no_other_file_can_be_written() {
+    fn a_record_takes_the_room_of_the_one_before_it_or_leaves_it_as_it_is() {
         let dir = tempfile::tempdir().unwrap();
         let (lease, now) = (Duration::from_secs(6), UNIX_EPOCH + Duration::from_secs(1000));
         write(dir.path(), &record("node-1", 0), lease, now).unwrap();
-        // Nothing can be written there, whoever tries.
-        std::fs::create_dir(dir.path().join(".node-1.tmp")).unwrap();
-        std::fs::create_dir(dir.path().join(".node-2.tmp")).unwrap();
-        for accepting in [true, false, true] {
-            let record = AgentRecord { accepting, ..record("node-1", 0) };
-            write(dir.path(), &record, lease, now + lease).unwrap();
-            let expected = AgentRecord { lease_expires_unix_ms: 1_012_000, ..record };
-            assert_eq!(previous(dir.path(), "node-1"), Some(expected));
+        let place = path(dir.path(), "node-1");
+        let room = std::fs::metadata(&place).unwrap().len();
+        for (accepting, lease_expires_unix_ms) in [(false, 2_000_000), (true, 3_000_000)] {
+            let next = AgentRecord { accepting, lease_expires_unix_ms, ..record("node-1", 0) };
+            write_over(&place, &serde_json::to_vec_pretty(&next).unwrap()).unwrap();
+            assert_eq!(previous(dir.path(), "node-1"), Some(next));
+            assert_eq!(std::fs::metadata(&place).unwrap().len(), room);
         }
-        assert!(write(dir.path(), &record("node-2", 0), lease, now).is_err(), "there is none yet");
+        let kept = std::fs::read(&place).unwrap();
+        let long = vec![b'x'; kept.len() + 1];
+        assert_eq!(write_over(&place, &long).map_err(|error| error.kind()), Err(StorageFull));
+        assert_eq!(std::fs::read(&place).unwrap(), kept);
+        assert!(write_over(&path(dir.path(), "node-2"), b"{}").is_err(), "there is none yet");
     }
 
     #[tokio::test(start_paused = true)]

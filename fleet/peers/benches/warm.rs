@@ -47,6 +47,8 @@ impl Replica for Pool {
 
     fn set_others(&self, _: PoolId, _: &[(WorkerRank, PeerLoad)]) {}
 
+    fn may_have_room(&self, _: PoolId) {}
+
     fn sent(&self, _: PoolId, _: WorkerRank, _: &[SequenceHash]) {}
 }
 

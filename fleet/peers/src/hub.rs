@@ -122,14 +122,21 @@ impl Hub {
         self.tell(others.sums().collect());
     }
 
-    /// Tells the pools these sums. Called under the lock of [`Hub::others`], so that they are told
-    /// in the order in which they came about.
-    fn tell(&self, mut sums: Vec<(Key, PeerLoad)>) {
+    /// Tells the pools these sums; which pools they are of. Called under the lock of
+    /// [`Hub::others`], so that they are told in the order in which they came about.
+    fn tell(&self, mut sums: Vec<(Key, PeerLoad)>) -> Vec<PoolId> {
         sums.sort_unstable_by_key(|(key, _)| *key);
-        for of_pool in sums.chunk_by(|one, next| one.0.0 == next.0.0) {
+        let tell_one = |of_pool: &[(Key, PeerLoad)]| {
             let told: Vec<_> = of_pool.iter().map(|((_, worker), sum)| (*worker, *sum)).collect();
             self.replica.set_others(of_pool[0].0.0, &told);
-        }
+            of_pool[0].0.0
+        };
+        sums.chunk_by(|one, next| one.0.0 == next.0.0).map(tell_one).collect()
+    }
+
+    /// Who waits there may have room. Not under a lock.
+    fn may_have_room(&self, pools: Vec<PoolId>) {
+        pools.into_iter().for_each(|pool| self.replica.may_have_room(pool));
     }
 }
 
@@ -266,8 +273,9 @@ impl Origin {
             let gauges = frame.gauges.iter().filter_map(|gauge| pools.gauge(gauge));
             let sums = gauges
                 .filter_map(|(key, value)| others.set(self.id, key, value).map(|sum| (key, sum)));
-            let sums = sums.collect();
-            hub.tell(sums);
+            let told = hub.tell(sums.collect());
+            drop(others);
+            hub.may_have_room(told);
         }
         for sent in frame.sent.into_iter().filter_map(|sent| pools.sent(sent)) {
             hub.replica.sent(sent.key.0, sent.key.1, &sent.hashes);
@@ -278,8 +286,9 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         let mut others = self.hub.others.lock();
-        let sums = others.leave(self.id);
-        self.hub.tell(sums);
+        let told = self.hub.tell(others.leave(self.id));
+        drop(others);
+        self.hub.may_have_room(told);
         self.hub.metrics.connected.dec();
     }
 }

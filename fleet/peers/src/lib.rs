@@ -1,5 +1,5 @@
-//! Active-active replicas of a picker, or of a proxy: what each has in flight and where it sends prompts counts
-//! for all of them at once, and one that starts takes over what another knows.
+//! Active-active replicas of a picker, or of a proxy: what each has in flight and where it sends
+//! prompts counts for all of them at once, and one that starts takes over what another knows.
 //!
 //! There is no leader, no quorum and no store. Replicas dial each other; each tells those who
 //! listen what changed since they last heard ([`gauges`] and prompts, see `feeds`). Who falls

@@ -5,10 +5,10 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// Pools that are told apart, here and at peers together; further ones are not shared.
-const POOLS_MAX: usize = 4096;
+const POOLS_MAX: usize = 2048;
 
-/// Longest name of a pool that is shared, in bytes.
-const NAME_BYTES_MAX: usize = 1024;
+/// Longest name of a pool that is shared, in bytes: all together are well below a message.
+const NAME_BYTES_MAX: usize = 512;
 
 /// The names of all pools that are or were shared, by the numbers that stand for them here. Those
 /// of peers have numbers too, so that what is told of a pool is not lost where it comes later.

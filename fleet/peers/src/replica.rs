@@ -30,6 +30,10 @@ pub trait Replica: Blocks {
     /// said before. Said again now and then for workers that came since.
     fn set_others(&self, pool: PoolId, others: &[(WorkerRank, PeerLoad)]);
 
+    /// What the others have in flight changed: who waits may have room. Called without any lock of
+    /// this crate; may take longer.
+    fn may_have_room(&self, pool: PoolId);
+
     /// Another replica sent blocks of a prompt to a worker. The blocks before them were told of
     /// within the last second, or not at all.
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]);

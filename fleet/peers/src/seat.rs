@@ -47,6 +47,9 @@ impl Seat {
         let metrics = PeersMetrics::default();
         registry.register(|registry| metrics.register(registry, prefix));
         let address = settings.listen;
+        if address.ip().is_loopback() && !settings.peers.iter().all(|peer| is_local(peer)) {
+            tracing::warn!(%address, "other replicas cannot reach this address: it is this machine's");
+        }
         let listen = |source| SeatError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let (listener, reload) = match &settings.tls {
@@ -94,5 +97,26 @@ impl Seat {
             }
         });
         (peers, tasks)
+    }
+}
+
+/// Whether a peer is on this machine, as far as its name says.
+fn is_local(peer: &str) -> bool {
+    let host = peer.rsplit_once(':').map_or(peer, |(host, _)| host).trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_on_this_machine_are_known_by_their_names() {
+        for local in ["localhost:9004", "127.0.0.1:1", "[::1]:9004"] {
+            assert!(is_local(local), "{local}");
+        }
+        for other in ["stator-proxy-peers:9004", "10.0.0.7:9004", "[fd00::1]:9004"] {
+            assert!(!is_local(other), "{other}");
+        }
     }
 }

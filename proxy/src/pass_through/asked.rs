@@ -77,7 +77,7 @@ impl Asked {
         let adapter = (*model != pool.record().name).then(|| model.clone().into_owned());
         let prompt = measure(body, &fields, pool.block_size().get(), adapter.as_deref());
         let steering = Steering {
-            pins: Pins::of(exchange, settings.pins)?,
+            pins: Pins::of_whole(exchange, settings.pins)?,
             ..Steering::read(body, Said::of(exchange), settings.priority_max)?
         };
         let cleaned = clean(body)?;

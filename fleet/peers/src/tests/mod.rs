@@ -104,6 +104,8 @@ impl Replica for Fake {
         self.others.lock().extend(others.iter().map(|&(worker, value)| ((pool, worker), value)));
     }
 
+    fn may_have_room(&self, _: PoolId) {}
+
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {
         self.sent.lock().entry((pool, worker)).or_default().extend(sequence);
     }
