@@ -247,7 +247,10 @@ impl TryFrom<ProxyArgs> for ProxyRole {
                 ProxySettings { dial, peers, ..settings }.into()
             }
             Mode::Direct => {
-                let settings = DirectSettings::new(args.http, args.direct, metrics)?;
+                let mut settings = DirectSettings::new(args.http, args.direct, metrics)?;
+                if !args.peers.peers.is_empty() {
+                    settings.notes.push("peers: they have no effect in direct mode".to_owned());
+                }
                 Self::Direct(Box::new(settings))
             }
         })
