@@ -1,6 +1,6 @@
 //! The flags that name replicas, alike for all whose replicas share.
 
-use crate::{PORT_DEFAULT, PeerTls, PeersSettings};
+use crate::settings::{PORT_DEFAULT, PeerTls, PeersSettings};
 use clap::Args;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

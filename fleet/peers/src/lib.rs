@@ -31,15 +31,15 @@ mod warm;
 mod wire;
 
 pub use args::PeersArgs;
-pub use metrics::PeersMetrics;
 pub use outbox::{Outbox, SEQUENCE_MAX};
 pub use replica::{Blocks, PoolId, Replica};
 pub use seat::{Seat, SeatError};
-pub use settings::{PORT_DEFAULT, PeerTls, PeersSettings};
+pub use settings::{PeerTls, PeersSettings};
 pub use warm::WarmStart;
 
 use auth::Token;
 use hub::Hub;
+use metrics::PeersMetrics;
 use stator_runtime::Shutdown;
 use stator_runtime::tls::Listener;
 use std::sync::Arc;
@@ -57,7 +57,11 @@ pub struct Peers {
 
 impl Peers {
     /// A replica that neither listens nor is heard before [`Peers::run`].
-    pub fn new(settings: PeersSettings, replica: Arc<dyn Replica>, metrics: PeersMetrics) -> Self {
+    pub(crate) fn new(
+        settings: PeersSettings,
+        replica: Arc<dyn Replica>,
+        metrics: PeersMetrics,
+    ) -> Self {
         Self { hub: Arc::new(Hub::new(&settings, replica, metrics)), settings: Arc::new(settings) }
     }
 
@@ -90,7 +94,7 @@ impl Peers {
     /// # Errors
     ///
     /// When the server fails.
-    pub async fn run(
+    pub(crate) async fn run(
         self,
         listener: Listener,
         shutdown: Shutdown,

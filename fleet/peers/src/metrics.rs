@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 /// Counters of a replica among its peers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct PeersMetrics {
+pub(crate) struct PeersMetrics {
     /// Peers that are heard.
     pub(crate) connected: Gauge,
     /// Peers that hear us.

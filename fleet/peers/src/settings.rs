@@ -6,7 +6,7 @@ use std::time::Duration;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 /// Port on which replicas listen to each other, unless told otherwise.
-pub const PORT_DEFAULT: u16 = 9004;
+pub(crate) const PORT_DEFAULT: u16 = 9004;
 
 /// Who the peers are, and how long things may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
