@@ -9,6 +9,7 @@
 mod admission;
 mod agent;
 mod client;
+mod early;
 mod entrance;
 pub mod feed;
 mod link;

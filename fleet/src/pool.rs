@@ -2,6 +2,7 @@
 
 use super::admission::{AdmitError, Admitted, Gate};
 use super::client::AgentClient;
+use super::early::Early;
 use super::entrance::{Entrance, Prompt};
 use super::place::Place;
 use super::sink::{KvSink, Members};
@@ -46,6 +47,8 @@ pub struct Pool {
     seed: AtomicU64,
     /// Where other replicas are told what is sent from here, and which pool this is to them.
     outbox: OnceLock<(Outbox, PoolId)>,
+    /// What they said of workers that are not known here yet.
+    early: Early,
     /// Changes of what is in flight from here, counted while that is shared.
     changes: AtomicU64,
 }
@@ -76,7 +79,7 @@ impl Pool {
         let state = Mutex::new(state);
         Some(Arc::new_cyclic(|pool| {
             let gate = Gate::new(Entrance(pool.clone()), queue.clone());
-            let (outbox, changes) = Default::default();
+            let (outbox, early, changes) = Default::default();
             Self {
                 record,
                 block_size,
@@ -87,6 +90,7 @@ impl Pool {
                 start,
                 seed,
                 outbox,
+                early,
                 changes,
             }
         }))
@@ -212,7 +216,13 @@ impl Pool {
 
     /// Another replica sent a prompt to a worker.
     pub(crate) fn sent_elsewhere(&self, worker: WorkerRank, sequence: &[SequenceHash]) {
-        let until = self.state.lock().placement.prediction_end(worker, self.now());
+        let mut state = self.state.lock();
+        if state.client(worker).is_none() {
+            // Under the lock, so that it cannot be found in between.
+            return self.early.keep(worker, sequence);
+        }
+        let until = state.placement.prediction_end(worker, self.now());
+        drop(state);
         if let Some(until) = until {
             self.blocks.predict(worker, sequence, until);
         }
@@ -281,6 +291,7 @@ impl Pool {
             // Some of it takes milliseconds, for which no request is to wait.
             let maintained = tokio::task::spawn_blocking(move || {
                 pool.blocks.expire(pool.now());
+                pool.early.expire(Instant::now());
                 while pool.blocks.maintain() {}
             });
             if let Err(error) = maintained.await {
@@ -312,6 +323,9 @@ impl Members for Pool {
     fn join(&self, worker: Worker, client: &Arc<AgentClient>) -> bool {
         let entered = self.state.lock().enter(worker, client, Instant::now());
         if entered {
+            for sequence in self.early.take(worker.worker) {
+                self.sent_elsewhere(worker.worker, &sequence);
+            }
             self.changed();
             self.gate.kick();
         }
