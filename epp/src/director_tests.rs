@@ -69,7 +69,8 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
-    let plan = stator_epp_config::load(config, Options::default()).expect("it is sound").plan;
+    let options = Options { allow_experimental: true, ..Options::default() };
+    let plan = stator_epp_config::load(config, options).expect("it is sound").plan;
     let spec = PoolSpec::standalone("app=model", &[8000]).expect("it is sound");
     let labels = Arc::new(BTreeMap::from([("app".to_owned(), "model".to_owned())]));
     let pod = |engine: &Engine| Pod {

@@ -2,7 +2,7 @@
 
 use crate::pool::Pool;
 use stator_epp_scheduler::Named;
-use stator_epp_scheduler::plugin::{PrefixListener, SharedPrefixes};
+use stator_epp_scheduler::plugin::{IndexListener, SharedIndex};
 use stator_peers::{Blocks, Outbox, Peers, PoolId, Replica, Seat};
 use stator_placement::{Held, PeerLoad};
 use stator_protos::WorkerRank;
@@ -11,11 +11,11 @@ use stator_runtime::Shutdown;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What is shared, in the order of its numbers: the pools, then the further indices of prefixes,
-/// which are the same for all pools as all have one configuration.
+/// What is shared, in the order of its numbers: the pools, then what plug-ins share, which are the
+/// same for all pools as all have one configuration.
 struct Shared {
     pools: Vec<Arc<Pool>>,
-    indices: Vec<Named<dyn SharedPrefixes>>,
+    indices: Vec<Named<dyn SharedIndex>>,
     /// Whether each replica goes by what it sent itself alone.
     apart: bool,
 }
@@ -35,7 +35,7 @@ impl Shared {
         self.pools.get(id.0 as usize).map(|pool| &**pool)
     }
 
-    fn index(&self, id: PoolId) -> Option<&dyn SharedPrefixes> {
+    fn index(&self, id: PoolId) -> Option<&dyn SharedIndex> {
         let number = (id.0 as usize).checked_sub(self.pools.len())?;
         self.indices.get(number).map(|index| &*index.plugin)
     }
@@ -58,7 +58,7 @@ struct Letters {
     id: PoolId,
 }
 
-impl PrefixListener for Letters {
+impl IndexListener for Letters {
     fn sent(&self, worker: WorkerRank, chain: &[SequenceHash]) {
         self.outbox.sent(self.id, worker, chain);
     }
@@ -129,9 +129,9 @@ impl Replica for Shared {
         let Some(index) = self.index(pool) else { return };
         // Which pool the worker is of is not said, and others do not know it.
         for pool in &self.pools {
-            pool.with(|scheduler, _| {
+            pool.with(|scheduler, now| {
                 if let Some((endpoint, load)) = scheduler.endpoint(worker) {
-                    index.sent(endpoint, load, sequence);
+                    index.sent(endpoint, load, sequence, now);
                 }
             });
         }

@@ -27,9 +27,9 @@ struct Joined {
 
 impl Joined {
     /// A replica that joins `peers` and has taken over what they know.
-    async fn start(peers: &[SocketAddr]) -> Self {
+    async fn start(config: &str, peers: &[SocketAddr]) -> Self {
         let engines: Vec<_> = (0..8).map(|number| Engine(number, 0, 0.0, &[])).collect();
-        let bench = bench(CONFIG, &engines);
+        let bench = bench(config, &engines);
         let settings = PeersSettings {
             listen: ([127, 0, 0, 1], 0).into(),
             peers: peers.iter().map(SocketAddr::to_string).collect(),
@@ -51,7 +51,7 @@ impl Joined {
         Self { bench, address, _tasks: tasks }
     }
 
-    /// What its index knows.
+    /// What its index knows, or its memory of sessions.
     fn known(&self) -> FxHashSet<(WorkerRank, SequenceHash)> {
         let known = self
             .bench
@@ -76,11 +76,11 @@ impl Joined {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_replica_sends_is_known_to_one_that_starts_and_to_one_that_runs() {
-    let first = Joined::start(&[]).await;
+    let first = Joined::start(CONFIG, &[]).await;
     let before = "What was asked before the other started. ".repeat(200);
     let home = first.send(&before).await;
 
-    let second = Joined::start(&[first.address]).await;
+    let second = Joined::start(CONFIG, &[first.address]).await;
     assert!(!second.known().is_empty());
     assert_eq!(second.known(), first.known());
     assert_eq!(second.follow(&before).await, home);
@@ -104,6 +104,50 @@ async fn what_one_replica_sends_is_known_to_one_that_starts_and_to_one_that_runs
     })
     .await;
     assert_eq!(second.follow(&after).await, home);
+}
+
+/// Keeps sessions where they were.
+const SESSIONS: &str = "
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: session-affinity-filter, parameters: {strategy: session_id}}
+- {type: random-picker}
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: session-affinity-filter}, {pluginRef: random-picker}]
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_stays_where_another_replica_sent_it() {
+    const NAMES: [&str; 16] =
+        ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
+    let send = async |replica: &Joined, name: &'static str| {
+        let body = r#"{"model":"m","prompt":"Hello"}"#;
+        let head = head(&[("x-session-id", name)]);
+        replica.bench.ask(head, body).await.expect("it is routed").endpoints[0]
+    };
+    let first = Joined::start(SESSIONS, &[]).await;
+    let mut homes = Vec::new();
+    for name in &NAMES[..8] {
+        homes.push(send(&first, name).await);
+    }
+    let second = Joined::start(SESSIONS, &[first.address]).await;
+    assert_eq!(second.known(), first.known());
+    for name in &NAMES[8..] {
+        homes.push(send(&first, name).await);
+    }
+    until("it is told", async || {
+        // Until the second listens, it is told of nothing.
+        for name in &NAMES[8..] {
+            send(&first, name).await;
+        }
+        second.known() == first.known()
+    })
+    .await;
+    for (name, home) in NAMES.into_iter().zip(homes) {
+        assert_eq!(send(&second, name).await, home, "{name}");
+    }
 }
 
 /// Waits until `done`, which must come true by itself.

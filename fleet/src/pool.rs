@@ -45,12 +45,21 @@ pub struct Pool {
     pub(crate) charges_answers: bool,
     start: Instant,
     seed: AtomicU64,
-    /// Where other replicas are told what is sent from here, and which pool this is to them.
-    outbox: OnceLock<(Outbox, PoolId)>,
+    /// Where other replicas are told what is sent from here.
+    shared: OnceLock<Shared>,
     /// What they said of workers that are not known here yet.
     early: Early,
     /// Changes of what is in flight from here, counted while that is shared.
     changes: AtomicU64,
+}
+
+/// How other replicas are told of a pool.
+pub(crate) struct Shared {
+    pub(crate) outbox: Outbox,
+    /// Which pool it is to them.
+    pub(crate) id: PoolId,
+    /// And which its sessions are, where these have workers: each is told as a prompt of one block.
+    pub(crate) sessions: Option<PoolId>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -79,7 +88,7 @@ impl Pool {
         let state = Mutex::new(state);
         Some(Arc::new_cyclic(|pool| {
             let gate = Gate::new(Entrance(pool.clone()), queue.clone());
-            let (outbox, early, changes) = Default::default();
+            let (shared, early, changes) = Default::default();
             Self {
                 record,
                 block_size,
@@ -89,7 +98,7 @@ impl Pool {
                 charges_answers,
                 start,
                 seed,
-                outbox,
+                shared,
                 early,
                 changes,
             }
@@ -163,19 +172,19 @@ impl Pool {
             explained(&self.record.name, &decision);
         }
         self.blocks.sent(&decision, sequence);
-        self.tell(&decision, sequence);
+        self.tell(&decision, sequence, request.session);
         Ok(Place { pool: self.clone(), decision, client, prefill, kept, payer: None })
     }
 
     /// Tells other replicas what is sent from now on. Once; a second call has no effect.
-    pub(crate) fn share(&self, outbox: Outbox, id: PoolId) {
-        // The first outbox stays: there is one for the life of the process.
-        let _ = self.outbox.set((outbox, id));
+    pub(crate) fn share(&self, shared: Shared) {
+        // The first stays: there is one outbox for the life of the process.
+        let _ = self.shared.set(shared);
     }
 
     /// Other replicas are to be told where a prompt goes, as far as that is not left to events.
-    fn tell(&self, decision: &Decision, sequence: &[SequenceHash]) {
-        let Some((outbox, id)) = self.outbox.get() else { return };
+    fn tell(&self, decision: &Decision, sequence: &[SequenceHash], session: Option<u64>) {
+        let Some(Shared { outbox, id, sessions }) = self.shared.get() else { return };
         let legs = decision.prefill.iter().chain(&decision.encode);
         let legs = legs.map(|leg| (leg.worker, leg.holds_until));
         for (worker, until) in legs.chain([(decision.worker, decision.holds_until)]) {
@@ -183,14 +192,17 @@ impl Pool {
                 outbox.sent(*id, worker, sequence);
             }
         }
+        if let (Some(id), Some(session)) = (sessions, session) {
+            outbox.sent(*id, decision.worker, &[SequenceHash(session)]);
+        }
         self.changed();
     }
 
     /// What is in flight from here changed: other replicas are to be told.
     pub(crate) fn changed(&self) {
-        if let Some((outbox, _)) = self.outbox.get() {
+        if let Some(shared) = self.shared.get() {
             self.changes.fetch_add(1, Ordering::AcqRel);
-            outbox.stir();
+            shared.outbox.stir();
         }
     }
 
@@ -226,6 +238,27 @@ impl Pool {
         if let Some(until) = until {
             self.blocks.predict(worker, sequence, until);
         }
+    }
+
+    /// Other replicas sent requests of these sessions to a worker, which may not be known yet.
+    pub(crate) fn bound_elsewhere(&self, worker: WorkerRank, sessions: &[SequenceHash]) {
+        let (now, mut state) = (self.now(), self.state.lock());
+        sessions.iter().for_each(|session| state.placement.bind(session.0, worker, now));
+    }
+
+    /// Whether sessions have workers.
+    pub(crate) fn binds_sessions(&self) -> bool {
+        self.state.lock().placement.binds_sessions()
+    }
+
+    /// A part of the sessions and their workers, see [`Placement::sessions`].
+    pub(crate) fn sessions(
+        &self,
+        from: usize,
+        most: usize,
+    ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        let part = self.state.lock().placement.sessions(from, most)?;
+        Some(part.into_iter().map(|(session, worker)| (worker, SequenceHash(session))).collect())
     }
 
     /// A part of what workers are taken to hold because of what they were sent, see

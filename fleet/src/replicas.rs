@@ -1,6 +1,6 @@
 //! The pools of this process, as other replicas of it are told of them.
 
-use crate::pool::Pool;
+use crate::pool::{self, Pool};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use stator_peers::{Blocks, Peers, PoolId, Replica, Seat, WarmStart};
@@ -38,8 +38,11 @@ impl Replicas {
             tracing::warn!(model = name, "more models than replicas share: this one is not");
             return;
         };
-        pool.share(self.peers.outbox(), id);
-        self.shared.enter(id, pool.clone());
+        let sessions =
+            pool.binds_sessions().then(|| self.peers.share(&format!("sessions of {name}")));
+        let sessions = sessions.flatten();
+        pool.share(pool::Shared { outbox: self.peers.outbox(), id, sessions });
+        self.shared.enter((id, sessions), pool.clone());
     }
 
     /// Takes over what another replica knows, once, and waits until that is done.
@@ -50,7 +53,11 @@ impl Replicas {
 
 /// The pools by the numbers that they have among replicas.
 #[derive(Default)]
-struct Shared(RwLock<FxHashMap<PoolId, Entry>>);
+struct Shared {
+    pools: RwLock<FxHashMap<PoolId, Entry>>,
+    /// Those whose sessions have the number.
+    sessions: RwLock<FxHashMap<PoolId, Arc<Pool>>>,
+}
 
 struct Entry {
     pool: Arc<Pool>,
@@ -59,15 +66,22 @@ struct Entry {
 }
 
 impl Shared {
-    fn enter(&self, id: PoolId, pool: Arc<Pool>) {
-        let mut pools = self.0.write();
+    fn enter(&self, (id, sessions): (PoolId, Option<PoolId>), pool: Arc<Pool>) {
+        if let Some(id) = sessions {
+            self.sessions.write().insert(id, pool.clone());
+        }
+        let mut pools = self.pools.write();
         let before = |entry: &Entry| entry.changes + entry.pool.changes() + 1;
         let changes = pools.get(&id).map_or(0, before);
         pools.insert(id, Entry { pool, changes });
     }
 
     fn of(&self, id: PoolId) -> Option<Arc<Pool>> {
-        self.0.read().get(&id).map(|entry| entry.pool.clone())
+        self.pools.read().get(&id).map(|entry| entry.pool.clone())
+    }
+
+    fn with_sessions(&self, id: PoolId) -> Option<Arc<Pool>> {
+        self.sessions.read().get(&id).cloned()
     }
 }
 
@@ -87,7 +101,10 @@ impl Blocks for Shared {
         from: usize,
         most: usize,
     ) -> Option<Vec<(WorkerRank, SequenceHash)>> {
-        self.of(pool)?.predictions(from, most)
+        match self.with_sessions(pool) {
+            Some(pool) => pool.sessions(from, most),
+            None => self.of(pool)?.predictions(from, most),
+        }
     }
 
     fn restore(&self, _: PoolId, _: WorkerRank, _: Held) -> bool {
@@ -101,7 +118,7 @@ impl Replica for Shared {
     }
 
     fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, PeerLoad)>) -> bool {
-        let pools = self.0.read();
+        let pools = self.pools.read();
         let Some(Entry { pool, changes }) = pools.get(&pool) else { return false };
         // Before what is in flight is looked at: what changes meanwhile is looked at again.
         let now = changes + pool.changes();
@@ -125,7 +142,9 @@ impl Replica for Shared {
     }
 
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]) {
-        if let Some(pool) = self.of(pool) {
+        if let Some(pool) = self.with_sessions(pool) {
+            pool.bound_elsewhere(worker, sequence);
+        } else if let Some(pool) = self.of(pool) {
             pool.sent_elsewhere(worker, sequence);
         }
     }
@@ -149,13 +168,13 @@ mod tests {
         let mut look = |shared: &Shared| shared.own(id, &mut seen, &mut Vec::new());
         assert!(!look(&shared), "it is not here");
         let first = pool();
-        first.share(Default::default(), id);
-        shared.enter(id, first.clone());
+        first.share(pool::Shared { outbox: Default::default(), id, sessions: None });
+        shared.enter((id, None), first.clone());
         assert!(!look(&shared), "nothing was ever sent");
         first.changed();
         assert!(look(&shared));
         assert!(!look(&shared));
-        shared.enter(id, pool());
+        shared.enter((id, None), pool());
         assert!(look(&shared), "what the first had is nobody's");
         assert!(!look(&shared));
     }

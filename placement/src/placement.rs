@@ -171,6 +171,27 @@ impl Placement {
         true
     }
 
+    /// Another replica sent a request of a session to a worker: the session is bound there, as if
+    /// it had been sent from here. No effect where sessions have no worker.
+    pub fn bind(&mut self, session: u64, worker: WorkerRank, now: Time) {
+        self.now = self.now.max(now);
+        if let Some(settings) = &self.settings.sessions {
+            self.sessions.bind(session, worker, self.now, settings);
+        }
+    }
+
+    /// Whether sessions have workers.
+    pub fn binds_sessions(&self) -> bool {
+        self.settings.sessions.is_some()
+    }
+
+    /// A part of the sessions, and where each is bound: those of at most `most` uses from position
+    /// `from` on, the first uses first; `None` at the end. Where sessions are used meanwhile, some
+    /// may be missed or come twice.
+    pub fn sessions(&self, from: usize, most: usize) -> Option<Vec<(u64, WorkerRank)>> {
+        self.sessions.part(from, most)
+    }
+
     /// What is booked here at a worker, as far as it should not be computed by `now`: what other
     /// replicas are to be told.
     pub fn booked(&self, worker: WorkerRank, now: Time) -> PeerLoad {

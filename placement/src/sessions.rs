@@ -84,6 +84,15 @@ impl Sessions {
         }
     }
 
+    /// Sessions by the time of their last use, at most `most` uses from position `from` on, and where
+    /// they are bound; `None` at the end.
+    pub(crate) fn part(&self, from: usize, most: usize) -> Option<Vec<(u64, WorkerRank)>> {
+        let (first, last) = self.by_use.first_key_value().zip(self.by_use.last_key_value())?;
+        let start = first.0 + from as u64;
+        let keys = (start <= *last.0).then(|| self.by_use.range(start..start + most as u64))?;
+        Some(keys.filter_map(|(_, key)| Some((*key, self.by_key.get(key)?.worker))).collect())
+    }
+
     /// Forgets sessions that are over at `now`. All last equally long, so that those used first
     /// end first.
     pub(crate) fn expire(&mut self, now: Time) {
@@ -113,6 +122,18 @@ mod tests {
 
     fn settings(max: usize) -> SessionSettings {
         SessionSettings::new(Affinity::Hard, Duration::from_millis(100), max)
+    }
+
+    #[test]
+    fn parts_are_all_sessions_once_each() {
+        let (mut sessions, now) = (Sessions::default(), Time::default());
+        for key in [1, 2, 3, 1, 4, 2, 2] {
+            sessions.bind(key, rank(key), now, &settings(9));
+        }
+        let parts = (0..).step_by(2).map_while(|from| sessions.part(from, 2));
+        let told: Vec<_> = parts.flatten().collect();
+        assert_eq!(told, [3, 1, 4, 2].map(|key| (key, rank(key))));
+        assert_eq!(Sessions::default().part(0, 2), None);
     }
 
     #[test]

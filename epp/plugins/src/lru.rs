@@ -103,6 +103,13 @@ impl<K: Copy + Eq + Hash> Lru<K> {
         })
     }
 
+    /// At most `most` of the keys, in no order that means anything, from position `from` on; `None`
+    /// at the end.
+    pub(crate) fn part(&self, from: usize, most: usize) -> Option<impl Iterator<Item = K> + '_> {
+        let rest = self.nodes.get(from..).filter(|rest| !rest.is_empty())?;
+        Some(rest.iter().take(most).map(|node| node.key))
+    }
+
     /// The key not used for longest.
     pub(crate) fn oldest(&self) -> Option<K> {
         self.nodes.get(self.oldest as usize).map(|node| node.key)

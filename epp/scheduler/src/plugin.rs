@@ -129,21 +129,22 @@ pub trait PrefixIndex: Send + Sync {
     fn found(&self, candidate: &Candidate<'_>) -> Option<PrefixMatch>;
 }
 
-/// An index of prefixes that replicas of a picker share: what each of them sends counts for all.
-pub trait SharedPrefixes: Send + Sync {
+/// What replicas of a picker share of where requests go: what each of them sends counts for all. It
+/// is told as blocks of prompts; a session is a prompt of one block, the hash of its identity.
+pub trait SharedIndex: Send + Sync {
     /// Tells `listener` what is sent from now on. Once; a second call has no effect.
-    fn tell(&self, listener: Arc<dyn PrefixListener>);
+    fn tell(&self, listener: Arc<dyn IndexListener>);
     /// Another replica sent these blocks of a prompt to an endpoint.
-    fn sent(&self, endpoint: &Endpoint, load: &EngineLoad, chain: &[SequenceHash]);
+    fn sent(&self, endpoint: &Endpoint, load: &EngineLoad, chain: &[SequenceHash], now: Time);
     /// A part of what endpoints are believed to hold, at most `most` blocks from position `from`
     /// on; `None` at the end. Of an endpoint those used last come in the last part, and within a
-    /// part first, so that it can be given to [`SharedPrefixes::sent`] of another replica. Blocks
+    /// part first, so that it can be given to [`SharedIndex::sent`] of another replica. Blocks
     /// may be missed or come twice where they change meanwhile.
     fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>>;
 }
 
 /// Is told which blocks of prompts endpoints are sent. Called under the pool's lock.
-pub trait PrefixListener: Send + Sync {
+pub trait IndexListener: Send + Sync {
     /// A prompt of these blocks goes to a worker.
     fn sent(&self, worker: WorkerRank, chain: &[SequenceHash]);
 }
@@ -279,8 +280,8 @@ pub struct Built {
     pub observer: Option<Arc<dyn Observer>>,
     /// As an index of prefixes.
     pub prefixes: Option<Arc<dyn PrefixIndex>>,
-    /// As an index of prefixes that replicas share.
-    pub shared: Option<Arc<dyn SharedPrefixes>>,
+    /// As what replicas share.
+    pub shared: Option<Arc<dyn SharedIndex>>,
     /// As one that finds out what may be counted.
     pub measured: Option<Arc<dyn Measured>>,
     /// As a profile handler.

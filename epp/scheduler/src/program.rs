@@ -2,7 +2,7 @@
 
 use crate::plugin::{
     Admitter, Filter, LookupMeter, Measured, Observer, Picker, PrefixIndex, Producer,
-    ProfileHandler, ResponseHeaders, RouteHeaders, Scorer, SharedPrefixes,
+    ProfileHandler, ResponseHeaders, RouteHeaders, Scorer, SharedIndex,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +50,8 @@ pub struct Program {
     pub observers: Vec<Named<dyn Observer>>,
     /// Indices of prefixes among the producers.
     pub prefixes: Vec<Named<dyn PrefixIndex>>,
-    /// Indices among them that replicas share.
-    pub shared: Vec<Named<dyn SharedPrefixes>>,
+    /// What replicas share: indices among them, and sessions.
+    pub shared: Vec<Named<dyn SharedIndex>>,
     /// What finds out what may be counted.
     pub measured: Vec<Named<dyn Measured>>,
     /// Measures lookups of the placement core's index, if somebody wants to know.

@@ -5,7 +5,8 @@ use stator_placement::PeerLoad;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 
-/// What is shared under a name: a pool of this process or of a peer, or another index of prefixes.
+/// What is shared under a name: a pool of this process or of a peer, another index of prefixes, or
+/// sessions, of which each is told as a prompt of one block.
 /// Those of [`Replica::pools`] are numbered first, [`crate::Peers::share`] numbers the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u32);

@@ -3,7 +3,7 @@
 use super::scripted::{LIFE, Scripted, serve};
 use super::*;
 use stator_peers::PeersSettings;
-use stator_placement::InFlight;
+use stator_placement::{Affinity, InFlight, SessionSettings, Settings};
 use stator_protos::discovery::{ApiRecord, ProfileRecord, WorkerRecord};
 use stator_protos::{WorkerId, WorkerRank};
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ struct Joined {
 }
 
 impl Joined {
-    /// One that listens to `peer` and has found the worker.
-    async fn start(dir: &Path, peer: SocketAddr) -> Self {
+    /// One that listens to `peer` and has found so many workers.
+    async fn start(dir: &Path, peer: SocketAddr, workers: usize) -> Self {
         let settings = PeersSettings {
             listen: ([127, 0, 0, 1], 0).into(),
             peers: vec![peer.to_string()],
@@ -28,11 +28,13 @@ impl Joined {
         let seat = Seat::take(settings, "test", &Metrics::default()).await.unwrap();
         let address = seat.address().unwrap();
         let poll = Duration::from_millis(5);
-        let settings = FleetSettings { poll, ..FleetSettings::new(dir.into()) };
+        let sessions = SessionSettings::new(Affinity::Hard, Duration::from_secs(600), 100);
+        let placement = Settings { sessions: Some(sessions), ..Settings::default() };
+        let settings = FleetSettings { poll, placement, ..FleetSettings::new(dir.into()) };
         let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), Some(seat));
         let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap();
         let FleetEvent::ModelUp { pool, .. } = event.unwrap();
-        until("the worker", || pool.accepting() == 1).await;
+        until("the workers", || pool.accepting() == workers).await;
         Self { pool, address, _fleet: fleet }
     }
 
@@ -42,23 +44,36 @@ impl Joined {
         self.pool.place(&request).unwrap()
     }
 
+    /// Where a request of a session goes, whose prompt nobody has.
+    fn place_of(&self, session: u64) -> Place {
+        let request = Request { session: Some(session), prompt_tokens: 16, ..Request::default() };
+        self.pool.place(&request).unwrap()
+    }
+
+    fn sessions(&self) -> usize {
+        self.pool.sessions(0, 100).unwrap_or_default().len()
+    }
+
     fn in_flight(&self) -> InFlight {
         self.pool.state.lock().placement.in_flight(WORKER)
     }
 }
 
-/// A worker whose engine says nothing of its blocks.
-fn put_worker(dir: &tempfile::TempDir) {
+/// Workers whose engine says nothing of its blocks.
+fn put_workers(dir: &tempfile::TempDir, workers: u64) {
     let nobody = |name| format!("ipc://{}", dir.path().join(name).display());
     let api = ApiRecord { url: "http://127.0.0.1:1".into(), model: "m".into() };
     let model = ModelRecord { vocab_size: 0, ..loaded(Duration::ZERO).model };
+    let worker = |number| WorkerRank { worker: WorkerId(number), rank: 0 };
+    let worker =
+        |number| WorkerRecord { worker: worker(number), generation: LIFE, total_blocks: 100 };
     let record = AgentRecord {
         agent_id: "agent".into(),
         endpoint: serve(&Scripted::default()),
         events_endpoint: nobody("events"),
         replay_endpoint: nobody("replay"),
         model,
-        workers: vec![WorkerRecord { worker: WORKER, generation: LIFE, total_blocks: 100 }],
+        workers: (1..=workers).map(worker).collect(),
         profile: ProfileRecord { api: Some(api), ..ProfileRecord::default() },
         accepting: true,
         lease_expires_unix_ms: u64::MAX,
@@ -69,12 +84,12 @@ fn put_worker(dir: &tempfile::TempDir) {
 #[tokio::test]
 async fn what_one_replica_sends_counts_for_the_other_until_it_ends() {
     let dir = tempfile::tempdir().unwrap();
-    put_worker(&dir);
+    put_workers(&dir, 1);
     let nobody = ([127, 0, 0, 1], 1).into();
-    let one = Joined::start(dir.path(), nobody).await;
+    let one = Joined::start(dir.path(), nobody, 1).await;
     let early = one.place(&sequence(&prompt(160)));
 
-    let other = Joined::start(dir.path(), one.address).await;
+    let other = Joined::start(dir.path(), one.address, 1).await;
     assert_eq!(other.pool.overlap(WORKER, &sequence(&prompt(160))), 10, "it starts warm");
     let booked =
         |requests| InFlight { requests, prefill_tokens: 160 * requests, blocks: 10 * requests };
@@ -89,4 +104,21 @@ async fn what_one_replica_sends_counts_for_the_other_until_it_ends() {
     drop((early, late));
     until("the ends", || other.in_flight() == InFlight::default()).await;
     assert_eq!(one.in_flight(), InFlight::default(), "nobody tells it what it did itself");
+}
+
+#[tokio::test]
+async fn sessions_stay_where_another_replica_sent_them() {
+    let dir = tempfile::tempdir().unwrap();
+    put_workers(&dir, 8);
+    let one = Joined::start(dir.path(), ([127, 0, 0, 1], 1).into(), 8).await;
+    let mut homes: Vec<_> = (0..8).map(|session| one.place_of(session)).collect();
+
+    let other = Joined::start(dir.path(), one.address, 8).await;
+    assert_eq!(other.sessions(), 8, "it starts with them");
+    until("it listens", || other.in_flight().requests > 0).await;
+    homes.extend((8..16).map(|session| one.place_of(session)));
+    until("it is told", || other.sessions() == 16).await;
+    for (session, home) in homes.iter().enumerate() {
+        assert_eq!(other.place_of(session as u64).worker(), home.worker(), "{session}");
+    }
 }

@@ -13,11 +13,13 @@ use crate::params::{Bound, Params};
 use identity::{first, id_sources};
 use parking_lot::Mutex;
 use stator_epp_scheduler::plugin::{
-    Built, Filter, Moment, Observer, Pick, Placed, Progress, ResponseHeaders, Routing, Scorer,
+    Built, Filter, IndexListener, Moment, Observer, Pick, Placed, Progress, ResponseHeaders,
+    Routing, Scorer, SharedIndex,
 };
-use stator_epp_scheduler::{Candidate, Request, Time};
+use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, Request, Time};
 use stator_protos::WorkerRank;
-use std::sync::Arc;
+use stator_protos::hash::SequenceHash;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -31,8 +33,8 @@ const MAX_SESSIONS: usize = 500_000;
 ///
 /// With `strategy: encoded_endpoint_header` the client carries the endpoint in a header, which is
 /// set on every answer; with `session_id` the session's identity comes from `sessionIdConfig` and
-/// its endpoint is remembered here for `evictionTtlSeconds` after its last use. `profileName`
-/// binds to the pick of that profile instead of the one that answers.
+/// its endpoint is remembered for `evictionTtlSeconds` after its last use, by all replicas of the
+/// picker. `profileName` binds to the pick of that profile instead of the one that answers.
 pub(crate) fn affinity_filter(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let affinity = Arc::new(affinity(params, context));
     Built { filter: Some(affinity.clone()), ..followed(&affinity) }
@@ -52,7 +54,11 @@ fn followed(affinity: &Arc<Affinity>) -> Built {
         Strategy::Token { .. } => {
             Built { response_headers: Some(affinity.clone()), ..Built::default() }
         }
-        Strategy::Id { .. } => Built { observer: Some(affinity.clone()), ..Built::default() },
+        Strategy::Id { .. } => Built {
+            observer: Some(affinity.clone()),
+            shared: Some(affinity.clone()),
+            ..Built::default()
+        },
     }
 }
 
@@ -60,6 +66,8 @@ struct Affinity {
     strategy: Strategy,
     /// `None` is the profile that answers.
     profile: Option<String>,
+    /// Who tells other replicas where sessions go.
+    listener: OnceLock<Arc<dyn IndexListener>>,
 }
 
 enum Strategy {
@@ -95,7 +103,7 @@ fn affinity(params: &mut Params<'_>, context: &mut BuildContext) -> Affinity {
         // each configured plug-in.
         Strategy::Token { header: header.to_ascii_lowercase().leak() }
     };
-    Affinity { strategy, profile }
+    Affinity { strategy, profile, listener: OnceLock::new() }
 }
 
 impl Affinity {
@@ -166,14 +174,37 @@ impl Observer for Affinity {
     fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time) {
         let Strategy::Id { sources, bindings } = &self.strategy else { return };
         let target = self.pick(placed.routing).and_then(|pick| pick.targets.first());
-        if let (Some(id), Some(target)) = (first(sources, request.headers), target) {
-            bindings.lock().insert(xxh3_64(id.as_bytes()), target.endpoint.worker, now);
+        let (Some(id), Some(target)) = (first(sources, request.headers), target) else { return };
+        let (id, worker) = (xxh3_64(id.as_bytes()), target.endpoint.worker);
+        bindings.lock().insert(id, worker, now);
+        if let Some(listener) = self.listener.get() {
+            listener.sent(worker, &[SequenceHash(id)]);
         }
     }
 
     fn first_token(&self, _: &Progress<'_>, _: Time) {}
 
     fn ended(&self, _: &Progress<'_>, _: Time) {}
+}
+
+impl SharedIndex for Affinity {
+    fn tell(&self, listener: Arc<dyn IndexListener>) {
+        // The first listener stays: there is one for the life of the process.
+        let _ = self.listener.set(listener);
+    }
+
+    fn sent(&self, endpoint: &Endpoint, _: &EngineLoad, sessions: &[SequenceHash], now: Time) {
+        let Strategy::Id { bindings, .. } = &self.strategy else { return };
+        let mut bindings = bindings.lock();
+        sessions.iter().for_each(|id| bindings.insert(id.0, endpoint.worker, now));
+    }
+
+    fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>> {
+        let Strategy::Id { bindings, .. } = &self.strategy else { return None };
+        let bindings = bindings.lock();
+        let part = bindings.part(from, most)?;
+        Some(part.map(|(id, worker)| (*worker, SequenceHash(id))).collect())
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use blocks::Chains;
 use index::Index;
 use parking_lot::Mutex;
 use stator_epp_scheduler::plugin::{
-    Built, Observer, Placed, PrefixIndex, PrefixListener, Producer, Progress, SharedPrefixes,
+    Built, IndexListener, Observer, Placed, PrefixIndex, Producer, Progress, SharedIndex,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, PrefixMatch, Request, Time};
 use stator_protos::WorkerRank;
@@ -63,7 +63,7 @@ struct Approximate {
     source: PrefixSource,
     state: Mutex<State>,
     /// Who tells other replicas what is recorded here.
-    listener: OnceLock<Arc<dyn PrefixListener>>,
+    listener: OnceLock<Arc<dyn IndexListener>>,
 }
 
 #[derive(Clone, Copy)]
@@ -165,13 +165,13 @@ impl Observer for Approximate {
     }
 }
 
-impl SharedPrefixes for Approximate {
-    fn tell(&self, listener: Arc<dyn PrefixListener>) {
+impl SharedIndex for Approximate {
+    fn tell(&self, listener: Arc<dyn IndexListener>) {
         // The first listener stays: there is one for the life of the process.
         let _ = self.listener.set(listener);
     }
 
-    fn sent(&self, endpoint: &Endpoint, load: &EngineLoad, chain: &[SequenceHash]) {
+    fn sent(&self, endpoint: &Endpoint, load: &EngineLoad, chain: &[SequenceHash], _: Time) {
         self.state.lock().index.record(endpoint, self.settings.capacity(load), chain);
     }
 

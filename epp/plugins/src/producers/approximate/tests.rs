@@ -123,7 +123,7 @@ fn limits_bound_what_is_looked_at() {
 #[derive(Default)]
 struct Ear(Mutex<Vec<(WorkerRank, Vec<SequenceHash>)>>);
 
-impl PrefixListener for Ear {
+impl IndexListener for Ear {
     fn sent(&self, worker: WorkerRank, chain: &[SequenceHash]) {
         self.0.lock().push((worker, chain.to_vec()));
     }
@@ -143,7 +143,7 @@ fn what_another_replica_sent_is_found_here() {
     place(&there, &text("m", &pieces), &fleet, 1);
     for (worker, chain) in std::mem::take(&mut *ear.0.lock()) {
         assert_eq!((worker, chain.len()), (fleet.endpoints[1].worker, 4));
-        known.sent(&fleet.endpoints[1], &fleet.loads[1], &chain);
+        known.sent(&fleet.endpoints[1], &fleet.loads[1], &chain, Time::default());
     }
     assert_eq!(found(&here, &text("m", &pieces), &fleet), [0, 4]);
     assert_eq!(known.predictions(0, 100), other.predictions(0, 100));
