@@ -13,8 +13,10 @@ use crate::suite::{
 };
 use serde_json::json;
 use stator_tests::http::Client;
-use stator_tests::process::signal;
+use stator_tests::process::{Process, signal};
 use stator_tests::stock::{Bed, Engine, MODEL, Role, all_engines};
+use std::path::Path;
+use tempfile::TempDir;
 
 /// Longest wait for a prefill worker: longer than the first hand-over takes, shorter than the
 /// deadline.
@@ -121,6 +123,77 @@ async fn vllms_share_requests_and_lose_none_whichever_process_dies() {
     }
 }
 
+#[tokio::test]
+async fn a_vllm_writes_kv_to_the_one_that_waits_for_it() {
+    let Some((bed, home)) = other_connector("NixlPushConnector") else { return };
+    let two = Two::start(&bed, home.path(), &["--connector=NixlPushConnector"], &[]).await;
+    two.share_prompts(200.0).await;
+    let Two { client, prefill, decode, .. } = &two;
+    a_client_that_hangs_up_frees_both_engines(client, prefill, decode).await;
+    let (halves, early) = ((prefill, decode), false);
+    a_client_that_hangs_up_before_decode_begins_frees_both_engines(client, halves, early).await;
+    half_a_pair_is_given_up_in_time(client, prefill, decode).await;
+}
+
+#[tokio::test]
+async fn vllms_that_see_one_storage_share_requests() {
+    let Some((bed, home)) = other_connector("ExampleConnector") else { return };
+    let path = home.path().join("storage").display().to_string();
+    let storage = ["--kv-transfer-config.kv_connector_extra_config.shared_storage_path", &path];
+    let two = Two::start(&bed, home.path(), &["--connector=ExampleConnector"], &storage).await;
+    // Whole blocks, of which the last token is computed anyway.
+    two.share_prompts(192.0).await;
+}
+
+/// What a pair over another than the usual connector needs, where all engines are asked for.
+fn other_connector(name: &str) -> Option<(Bed, TempDir)> {
+    let bed = Bed::find(Engine::Vllm)?;
+    let home = tempfile::tempdir().unwrap();
+    all_engines(&format!("vLLMs that share requests over {name}")).then_some((bed, home))
+}
+
+/// A prefill and a decode worker.
+struct Two {
+    client: Client,
+    prefill: Agent,
+    decode: Agent,
+    _proxy: Process,
+}
+
+impl Two {
+    /// With flags of agents and of engines.
+    async fn start(bed: &Bed, home: &Path, agents: &[&str], engines: &[&str]) -> Self {
+        let start = |role: Role| {
+            let own = Engine::Vllm.flags(role, 1);
+            let own = own.iter().map(String::as_str).chain(engines.iter().copied());
+            let flags = agents.iter().copied().chain([PREFILL_TIMEOUT, DRAIN_TIMEOUT, "--"]);
+            let flags: Vec<_> = flags.chain(own).collect();
+            Agent::start_as(bed, home, (role.name(), role), (&flags, 1))
+        };
+        let [prefill, decode] = [Role::Prefill, Role::Decode].map(start);
+        let ready = |process| Agent::ready(Engine::Vllm, process);
+        let (prefill, decode) = (ready(prefill).await, ready(decode).await);
+        let (_proxy, client) = proxy(home, &["--router-split=always"]).await;
+        Self { client, prefill, decode, _proxy }
+    }
+
+    /// Of each prompt of 200 tokens so many are moved, and the answers are those of one engine.
+    async fn share_prompts(&self, moved: f64) {
+        let Self { client, prefill, decode, .. } = self;
+        for n in 1..=3 {
+            let prompt = tokens(80 + n, 200);
+            let reply = client.post("/v1/completions", &completion(&prompt, 16)).await.json();
+            let n = f64::from(n);
+            assert_eq!(decode.prefills("prefill_worker").await, n, "{}", decode.process.log());
+            let series = ("vllm:prompt_tokens_by_source_total", "external_kv_transfer");
+            assert_eq!(decode.says(series.0, series.1).await, n * moved);
+            assert_eq!(answer(&reply).0, prefill.answers(&prompt, 16).await);
+            prefill.has_released_all().await;
+            decode.has_released_all().await;
+        }
+    }
+}
+
 /// What happens between a prefill and a decode worker.
 async fn two_share_a_request(three: &Three) {
     let Three { prefill, decode, .. } = three;
@@ -136,7 +209,8 @@ async fn two_share_a_request(three: &Three) {
     a_first_token_is_drawn_again_only_for_who_asked_for_a_seed(client, decode).await;
     a_hand_over_is_used_once(client, prefill, decode).await;
     a_client_that_hangs_up_frees_both_engines(client, prefill, decode).await;
-    a_client_that_hangs_up_before_decode_begins_frees_both_engines(client, prefill, decode).await;
+    let (halves, early) = ((prefill, decode), true);
+    a_client_that_hangs_up_before_decode_begins_frees_both_engines(client, halves, early).await;
     half_a_pair_is_given_up_in_time(client, prefill, decode).await;
     kv_transfer_params_of_clients_never_reach_an_engine(client, prefill, decode).await;
 }
@@ -239,13 +313,13 @@ async fn a_client_that_hangs_up_frees_both_engines(
 }
 
 /// Before the first token, and between the end of prefill and the start of decode: an engine stands
-/// still there, and finds that nobody waits any more.
+/// still there, and finds that nobody waits any more. The token that prefill has may be `early`.
 async fn a_client_that_hangs_up_before_decode_begins_frees_both_engines(
     client: &Client,
-    prefill: &Agent,
-    decode: &Agent,
+    (prefill, decode): (&Agent, &Agent),
+    early: bool,
 ) {
-    for (held, seed, begins) in [(prefill, 70, false), (decode, 71, true)] {
+    for (held, seed, begins) in [(prefill, 70, false), (decode, 71, early)] {
         let core = held.core();
         signal(core, "STOP");
         let (client, prompt) = (client.clone(), tokens(seed, 1000));

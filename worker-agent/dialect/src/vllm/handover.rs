@@ -12,6 +12,9 @@
 //! them; counted in `vllm:nixl_num_kv_expired_reqs_total`), and Mooncake after
 //! `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT`, 480 s.
 //!
+//! NIXL that pushes is told nothing by which prefill could find who waits: it takes the request of
+//! decode that has the name of its own, but for the random end that each engine gives it.
+//!
 //! No layer is on its way to decode before the whole prompt is computed: NIXL and Mooncake move a
 //! request's blocks when it has ended in prefill, and of a storage decode is asked only then.
 //!
@@ -19,7 +22,7 @@
 
 use super::{Learnt, kept, moriio};
 use crate::json;
-use crate::{Connector, Fault, First, Hand, Manner};
+use crate::{Ask, Connector, Fault, First, Hand, Manner};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -225,6 +228,18 @@ pub(super) fn check(hand: &Hand, learnt: &Learnt) -> Result<(), Fault> {
         (Family::Moriio, _) => set_up(learnt)?.check(hand),
         _ => Err(Fault::Invalid(format!("handover: {} works the other way", own.name))),
     }
+}
+
+/// A request by the name that prefill's has where that is how prefill finds who waits for its KV.
+pub(super) fn in_name_of(learnt: &Learnt, ask: Ask) -> Result<Ask, Fault> {
+    let family = learnt.connector.as_ref().and_then(|own| family(&own.name).ok());
+    let (Some(Family::Nixl { reads: false }), Hand::Decode(told)) = (family, &ask.hand) else {
+        return Ok(ask);
+    };
+    let theirs = params(told)?.remote_request_id.unwrap_or_default();
+    let name = learnt.target.endpoint.name_of(&theirs).map(str::to_owned);
+    let unlike = || format!("handover: remote_request_id: {theirs:?} was not sent as decode's are");
+    name.map(|id| Ask { id, ..ask }).ok_or_else(|| Fault::Invalid(unlike()))
 }
 
 fn params(told: &RawValue) -> Result<Params, Fault> {

@@ -49,6 +49,19 @@ impl Endpoint {
             Self::Completions => "/v1/completions",
         }
     }
+
+    /// How a request was called that was sent here and of whose name the engine made `own`, by
+    /// something before it and eight random digits behind.
+    fn name_of(self, own: &str) -> Option<&str> {
+        let (before, behind) = match self {
+            Self::Generate => ("generate-tokens-", ""),
+            Self::Completions => ("cmpl-", "-0"),
+        };
+        let is_random = |end: &str| end.len() == 8 && end.bytes().all(|b| b.is_ascii_hexdigit());
+        let known =
+            own.rsplit_once('-').filter(|(_, end)| is_random(end)).map_or(own, |(id, _)| id);
+        known.strip_prefix(before)?.strip_suffix(behind)
+    }
 }
 
 /// How requests are put to one server.
@@ -115,6 +128,7 @@ impl Dialect for Vllm {
             kept::check_prompt(learnt.connector.as_ref(), &ask.tokens)?;
             // What others tell prefill is all that they need.
             let told = learnt.moriio.is_some() && matches!(ask.hand, Hand::Prefill(_));
+            let ask = handover::in_name_of(&learnt, ask)?;
             let ask = moriio::in_words_of(learnt.moriio.as_ref(), ask);
             let worded = kept::in_words_of(learnt.connector.as_ref(), ask, host);
             (learnt.target, told, worded)

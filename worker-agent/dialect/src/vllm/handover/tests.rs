@@ -1,6 +1,7 @@
+use super::super::{Endpoint, Target};
 use super::*;
 use crate::Role;
-use crate::testkit::raw;
+use crate::testkit::{ask, raw};
 use serde_json::{Value, json};
 
 fn connector(name: &str, role: Role) -> Connector {
@@ -117,6 +118,29 @@ fn the_first_token_is_taken_where_blocks_are_read_and_of_one_size() {
     check("NixlConnector", json!(16), First::Dropped);
     check("NixlConnector", json!(null), First::Dropped);
     check("NixlPushConnector", json!(32), First::Dropped);
+}
+
+#[test]
+fn decode_has_the_name_of_prefills_request_where_prefill_writes() {
+    let check = |connector_name: &str, endpoint, theirs: Value, id: Option<&str>| {
+        let mut told = told();
+        told["remote_request_id"] = theirs;
+        let target = Target { endpoint, ..Target::default() };
+        let own = connector(connector_name, Role::Decode);
+        let learnt = Learnt { target, ..learnt(&own, "0.32.0") };
+        let asked = Ask { hand: Hand::Decode(raw(&told.to_string())), ..ask(&[1]) };
+        assert_eq!(in_name_of(&learnt, asked).ok().as_ref().map(|ask| &*ask.id), id);
+    };
+    let (own, push) = (ask(&[1]).id, "NixlPushConnector");
+    let (tokens, completions) = (Endpoint::Generate, Endpoint::Completions);
+    check("NixlConnector", tokens, json!("generate-tokens-a-1.0-0a1b2c3d"), Some(&own));
+    check(push, tokens, json!("generate-tokens-a-1.0-0a1b2c3d"), Some("a-1.0"));
+    check(push, tokens, json!("generate-tokens-a-1.0"), Some("a-1.0"));
+    check(push, completions, json!("cmpl-a-1.0-0-0a1b2c3d"), Some("a-1.0"));
+    // Prefill would not find it.
+    check(push, completions, json!("generate-tokens-a-1.0-0a1b2c3d"), None);
+    check(push, tokens, json!("cmpl-a-1.0-0-0a1b2c3d"), None);
+    check(push, tokens, Value::Null, None);
 }
 
 #[test]
