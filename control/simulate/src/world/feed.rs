@@ -142,6 +142,7 @@ impl World<'_> {
             if more > 0 {
                 let request = at.requests[place];
                 self.progress(request, ticket, Progress::Tokens(more));
+                self.charge(request, more);
             }
         }
     }

@@ -48,6 +48,8 @@ pub(super) struct Flight {
     pub(super) placed: Ps,
     /// Prompt tokens that were reused at its first worker.
     pub(super) cached_tokens: Option<u32>,
+    /// Tokens of its answer that count for whose turn it is.
+    pub(super) charged: u32,
     /// Tokens that it had when its last worker died.
     pub(super) generated: u32,
     /// Workers that died under it.

@@ -150,15 +150,17 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The tokens since the last report are heard of too.
+    /// The tokens since the last report are heard of too, and count.
     fn tell_rest(&mut self, request: u32) {
         let Some(leg) = self.flights[request as usize].main else { return };
         let asked = &self.workload.requests[request as usize];
         let here = asked.output_tokens - self.flights[request as usize].generated;
         let more = (here - 1).saturating_sub(leg.tokens);
+        let rest = asked.output_tokens.saturating_sub(self.flights[request as usize].charged);
         if more > 0 {
             self.progress(request, leg.ticket, Progress::Tokens(more));
         }
+        self.charge(request, rest);
     }
 
     /// A request ends, one way or the other; the next of its session follows.

@@ -87,9 +87,10 @@ impl World<'_> {
     /// is fair.
     pub(super) fn check_turn(&mut self, request: u32, tokens: u32) {
         let flow = self.flow(request);
+        let answer = self.workload.requests[request as usize].output_tokens;
         let edge = &mut self.edges[usize::from(self.flights[request as usize].edge)];
         let urgent = edge.urgent;
-        if let Some(rule) = edge.turns.served(flow, tokens) {
+        if let Some(rule) = edge.turns.served(flow, tokens, answer) {
             self.broke(rule);
         }
         let class = self.workload.requests[request as usize].class;

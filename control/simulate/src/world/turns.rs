@@ -14,12 +14,16 @@ pub(super) struct Turns {
     ahead: BTreeMap<(Flow, Flow), i64>,
     /// Tokens of the largest request so far.
     largest: u32,
+    /// Tokens of the answers of each flow that are on their way, and the most that were at once.
+    due: BTreeMap<Flow, u64>,
+    most_due: u64,
 }
 
 impl Turns {
     /// Nobody waits for such a queue.
     pub(super) fn new(fairness: Fairness) -> Self {
-        Self { fairness, waiting: BTreeMap::new(), ahead: BTreeMap::new(), largest: 1 }
+        let (waiting, ahead, due) = Default::default();
+        Self { fairness, waiting, ahead, largest: 1, due, most_due: 0 }
     }
 
     /// A request of so many tokens waits.
@@ -38,16 +42,20 @@ impl Turns {
         }
     }
 
-    /// The turn is that of a request which still counts as waiting. The rule that this breaks.
+    /// The turn is that of a request which still counts as waiting and gets so long an answer. The
+    /// rule that this breaks.
     ///
     /// Over any time in which two flows have something waiting their shares differ by a quantum
-    /// and two requests at most with deficit round robin, by two requests with token counters, and
-    /// by two turns with round robin.
+    /// and two requests at most with deficit round robin, by two requests and twice what was being
+    /// answered at once with token counters, and by two turns with round robin.
     ///
     /// Source: Shreedhar and Varghese, "Efficient fair queueing using deficit round robin", the
     /// fairness measure; Sheng et al., "Fairness in serving large language models", whose counters
     /// are at most one request apart, before and after.
-    pub(super) fn served(&mut self, flow: Flow, tokens: u32) -> Option<String> {
+    pub(super) fn served(&mut self, flow: Flow, tokens: u32, answer: u32) -> Option<String> {
+        let due = self.due.entry(flow).or_default();
+        *due += u64::from(answer);
+        self.most_due = self.most_due.max(*due);
         let largest = i64::from(self.largest);
         let (share, limit) = match self.fairness {
             // What is forgotten, and how long heads wait, decide as well.
@@ -56,11 +64,29 @@ impl Turns {
             Fairness::Drr { quantum_tokens } => {
                 (tokens.max(1).into(), i64::from(quantum_tokens) + 2 * largest)
             }
-            Fairness::Vtc { input_weight, .. } => {
+            Fairness::Vtc { input_weight, output_weight } => {
                 let weight = i64::from(input_weight);
-                (weight * i64::from(tokens.max(1)), 2 * weight * largest)
+                let answers = i64::from(output_weight) * self.most_due as i64;
+                (weight * i64::from(tokens.max(1)), 2 * (weight * largest + answers))
             }
         };
+        self.ahead_by(flow, share, limit)
+    }
+
+    /// So many tokens of the flow's answers came.
+    pub(super) fn charged(&mut self, flow: Flow, tokens: u32) {
+        if let Some(due) = self.due.get_mut(&flow) {
+            *due = due.saturating_sub(tokens.into());
+        }
+        if let Fairness::Vtc { output_weight, .. } = self.fairness
+            && self.waiting.contains_key(&flow)
+        {
+            self.ahead_by(flow, i64::from(output_weight) * i64::from(tokens), i64::MAX);
+        }
+    }
+
+    /// A flow got so much more than the others that wait. The rule that this breaks.
+    fn ahead_by(&mut self, flow: Flow, share: i64, limit: i64) -> Option<String> {
         let (band, mut broken) = (flow.0, None);
         for (&other, _) in self.waiting.range((band, 0)..=(band, u32::MAX)) {
             let (pair, share) = match flow.cmp(&other) {
@@ -95,7 +121,7 @@ mod tests {
             (0..1000).for_each(|_| turns.came(flow, 10));
         }
         order.iter().find_map(|flow| {
-            let broken = turns.served(*flow, 10);
+            let broken = turns.served(*flow, 10, 0);
             turns.left(*flow);
             broken
         })
@@ -118,12 +144,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_answered_counts_with_token_counters_within_what_is_on_its_way() {
+        let fairness = Fairness::Vtc { input_weight: 1, output_weight: 2 };
+        let check = |answer, charged, fine| {
+            let mut turns = Turns::new(fairness);
+            for flow in [(0, 1), (0, 2)] {
+                (0..9).for_each(|_| turns.came(flow, 10));
+            }
+            assert_eq!(turns.served((0, 1), 10, answer), None);
+            turns.charged((0, 1), charged);
+            turns.charged((0, 3), 1000);
+            assert_eq!(turns.served((0, 1), 10, 0).is_none(), fine);
+        };
+        // Limits of 2 * 10, and of 2 * (10 + 2 * 100).
+        check(0, 0, true);
+        check(0, 1, false);
+        check(100, 200, true);
+        check(100, 201, false);
+    }
+
+    #[test]
     fn who_had_nothing_waiting_has_missed_nothing() {
         let mut turns = Turns::new(Fairness::RoundRobin);
         turns.came((0, 1), 10);
         for _ in 0..40 {
             turns.came((0, 2), 10);
-            assert_eq!(turns.served((0, 2), 10), None);
+            assert_eq!(turns.served((0, 2), 10, 0), None);
             turns.left((0, 2));
         }
         assert!(turns.ahead.is_empty());

@@ -81,6 +81,17 @@ impl World<'_> {
         self.edges[edge].queue = Some(queue);
     }
 
+    /// So many more tokens of a request's answer count for whose turn it is.
+    pub(super) fn charge(&mut self, request: u32, tokens: u32) {
+        let (flow, now) = (self.flow(request), duration(self.now));
+        let flight = &mut self.flights[request as usize];
+        flight.charged += tokens;
+        let edge = &mut self.edges[usize::from(flight.edge)];
+        let Some(queue) = &mut edge.queue else { return };
+        queue.charge(flow.0, FlowId(flow.1.into()), tokens.into(), now);
+        edge.turns.charged(flow, tokens);
+    }
+
     /// Ends what waited too long.
     pub(super) fn expire(&mut self) {
         let mut gone = Vec::new();
