@@ -37,6 +37,8 @@ pub struct Index {
     pub(crate) tenancy: RwLock<Tenancy>,
     pub(crate) predictions: Mutex<Predictions>,
     pub(crate) sweep: Mutex<Sweep>,
+    /// The shard that is looked at next for whether its table fits.
+    pub(crate) fitting: Mutex<usize>,
     /// Held by whoever collects sets.
     pub(crate) collecting: Mutex<()>,
 }
@@ -72,6 +74,7 @@ impl Index {
             tenancy: RwLock::default(),
             predictions: Mutex::new(Predictions::new(settings)),
             sweep: Mutex::default(),
+            fitting: Mutex::default(),
             collecting: Mutex::default(),
         }
     }

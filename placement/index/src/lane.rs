@@ -65,6 +65,10 @@ struct Shard {
     hand: usize,
     /// How often the table was replaced.
     growths: u32,
+    /// Used cells when the background last looked.
+    seen: usize,
+    /// Whether it was given a table that fits: it did not grow fast.
+    fitted: bool,
 }
 
 /// Shards with all that their writer knows. Behind a lock; readers see the tables only.

@@ -9,6 +9,8 @@ const MAX_LANES: usize = 64;
 /// steps of a millisecond, of which readers see nothing.
 const SHARD_BITS: u32 = 8;
 const FIRST_BUCKETS: usize = 16;
+/// Shards below this, of 2 MiB all together, are left as they are: there is nothing to save.
+const FITTED_BUCKETS: usize = 128;
 
 /// How hashes are spread. The top bits of a scattered hash name the shard (and with it the lane),
 /// the rest the bucket within the shard.
@@ -17,6 +19,7 @@ pub(crate) struct Layout {
     shard_bits: u32,
     lane_bits: u32,
     first_buckets: usize,
+    fitted_buckets: usize,
 }
 
 impl Layout {
@@ -27,6 +30,7 @@ impl Layout {
             shard_bits: SHARD_BITS,
             lane_bits: lanes.ilog2(),
             first_buckets: FIRST_BUCKETS.min(fitting).max(1),
+            fitted_buckets: FITTED_BUCKETS,
         }
     }
 
@@ -34,7 +38,8 @@ impl Layout {
     /// to small ones.
     #[cfg(all(test, not(stator_loom)))]
     pub(crate) fn tiny(lanes: usize) -> Self {
-        Self { shard_bits: lanes.ilog2() + 1, lane_bits: lanes.ilog2(), first_buckets: 1 }
+        let (shard_bits, lane_bits) = (lanes.ilog2() + 1, lanes.ilog2());
+        Self { shard_bits, lane_bits, first_buckets: 1, fitted_buckets: 2 }
     }
 
     pub(crate) fn shards(&self) -> usize {
@@ -62,6 +67,11 @@ impl Layout {
     #[inline]
     pub(crate) fn lane_of(&self, shard: usize) -> usize {
         shard >> (self.shard_bits - self.lane_bits)
+    }
+
+    /// Buckets that the background leaves a shard at least.
+    pub(crate) fn fitted_buckets(&self) -> usize {
+        self.fitted_buckets
     }
 
     /// Buckets of a new shard. Shards start with slightly unlike sizes, so that they do not all

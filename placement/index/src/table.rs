@@ -256,16 +256,16 @@ pub(crate) fn blocks(table: &[Bucket]) -> impl Iterator<Item = (u64, SetRef)> {
     table.iter().flat_map(|bucket| &bucket.cells).filter_map(Cell::read_any)
 }
 
-/// Copies all blocks into a larger table that is empty; calls `lost` for each that has no room in
-/// it, which happens to hostile hashes only.
+/// Copies all blocks into another table that is empty and has room for them; calls `lost` for each
+/// that finds none, which happens to hostile hashes only.
 pub(crate) fn copy(
     table: &[Bucket],
     layout: &Layout,
-    larger: &[Bucket],
+    other: &[Bucket],
     mut lost: impl FnMut(Value),
 ) {
     // Used cells of each bucket: a bucket is filled from the first cell on.
-    let mut used = vec![0u8; larger.len()];
+    let mut used = vec![0u8; other.len()];
     let mut others = Vec::new();
     for bucket in table {
         for old in &bucket.cells {
@@ -273,8 +273,8 @@ pub(crate) fn copy(
             if value.is_free() {
                 continue;
             }
-            let path = Path::new(layout.place(key).1, larger);
-            let (home, used) = (&larger[path.home], &mut used[path.home]);
+            let path = Path::new(layout.place(key).1, other);
+            let (home, used) = (&other[path.home], &mut used[path.home]);
             match home.cells.get(usize::from(*used)) {
                 Some(cell) => {
                     cell.copy(key, value);
@@ -290,7 +290,7 @@ pub(crate) fn copy(
             Some(place) => {
                 let at = At::new(place, used[place.1].into());
                 used[place.1] += 1;
-                fill(larger, path, at, (key, value.set(), value.age()));
+                fill(other, path, at, (key, value.set(), value.age()));
             }
             None => lost(value),
         }

@@ -1,4 +1,4 @@
-//! Work in the background: taking retired slots out of the cells, collecting sets.
+//! Work in the background: taking retired slots out of the cells, collecting sets, tables that fit.
 
 use crate::index::Index;
 use crate::lane::SweepPlace;
@@ -21,12 +21,14 @@ pub(crate) struct Sweep {
 }
 
 impl Index {
-    /// Takes what former states of workers left behind out of up to about `cells` cells; true
-    /// while there is more to do. To be called now and then from one background thread, until it
-    /// is done; until then, memory is not used again. No lock is held for long. The call that finds
-    /// nothing more to do also joins memory once, see [`Index::join_page`].
+    /// Takes what former states of workers left behind out of up to about `cells` cells, or where
+    /// nothing is left moves about as many into tables that fit, of blocks that became fewer or no
+    /// more since the tables were last looked at; true while there is more to do. To be called now
+    /// and then from one background thread, until it is done; until then, memory is not used again. No
+    /// lock is held for long. The call that finds nothing more to do also joins memory once, see
+    /// [`Index::join_page`].
     pub fn maintain(&self, cells: usize) -> bool {
-        let has_more = self.sweep(cells);
+        let has_more = self.sweep(cells) || self.fit(cells);
         if !has_more {
             self.join_page();
         }
@@ -38,6 +40,26 @@ impl Index {
     /// writers wait whose tables grow: to be called with time for them in between.
     pub fn join_page(&self) -> bool {
         self.shared.arena.join()
+    }
+
+    /// Looks at all tables in turn, until about `cells` cells were moved into others; true if some
+    /// are left. Not while snapshots are waited for, for which room was made.
+    fn fit(&self, cells: usize) -> bool {
+        let Some(mut next) = self.fitting.try_lock() else { return false };
+        if self.tenancy.read().lives().any(|life| !life.known) {
+            return false;
+        }
+        let (layout, mut moved) = (&self.shared.layout, 0);
+        while moved <= cells {
+            if *next == layout.shards() {
+                *next = 0;
+                return false;
+            }
+            let (lane, shard) = (layout.lane_of(*next), *next % layout.shards_per_lane());
+            moved += self.lanes[lane].lock().fit(&self.shared, shard);
+            *next += 1;
+        }
+        true
     }
 
     /// Takes what former states left out of up to about `cells` cells.

@@ -14,13 +14,18 @@ const MAX_LOAD_32NDS: usize = 29;
 /// are copied half as often. At this many, they spread over the sizes from it to 5/4 of it, so that
 /// they do not all grow at once and the average holds at any time.
 const SPREAD: usize = 4096;
+/// A shard that is emptier than this many 32nds and gets no more blocks is given a table in which
+/// it is this full, or up to a twelfth emptier, so that not all grow at once. It grows by an eighth
+/// first: blocks that come and go must not have it fitted again and again.
+const MIN_LOAD_32NDS: usize = 24;
+const FITTED_LOAD_32NDS: usize = 28;
 /// Buckets among which the oldest block goes when there is no room.
 const WINDOW: usize = 8;
 
 impl Shard {
     pub(super) fn new(table: Table, growths: u32) -> Self {
         let full = (table::capacity(table.len()) * MAX_LOAD_32NDS).div_ceil(32);
-        Self { table, used: 0, full, hand: 0, growths }
+        Self { table, used: 0, full, hand: 0, growths, seen: 0, fitted: false }
     }
 
     /// Whether it takes no new block as it is.
@@ -44,12 +49,13 @@ impl Lane {
     }
 
     fn grow_or_drop(&mut self, shared: &Shared, shard: usize) {
-        let buckets = self.shards[shard].table.len();
-        let larger = larger(shared, buckets, self.first + shard);
+        let Shard { table, fitted, .. } = &self.shards[shard];
+        let buckets = table.len();
+        let larger = larger(shared, (buckets, *fitted), self.first + shard);
         let half_full = self.shards[shard].used * 2 >= table::capacity(buckets);
         // A shard that is not half full and yet has no room has hostile hashes in it; growth
         // would not help.
-        if half_full && self.grow(shared, shard, larger) {
+        if half_full && self.resize(shared, shard, larger) {
             return;
         }
         for _ in 0..buckets.div_ceil(WINDOW) {
@@ -81,32 +87,51 @@ impl Lane {
         let (number, least) = (self.first + shard, fitting(used + more + others));
         // Spread over the sizes up to 5/4 of the least, as those are that grew by themselves.
         let spread = least + least * (number % 32) / 128;
-        let buckets =
-            spread.max(fitting(needed + most(others))).max(larger(shared, table.len(), number));
-        let buckets = buckets.next_multiple_of(2);
-        self.grow(shared, shard, buckets);
+        let larger = larger(shared, (table.len(), false), number);
+        let buckets = spread.max(fitting(needed + most(others))).max(larger).next_multiple_of(2);
+        self.resize(shared, shard, buckets);
+    }
+
+    /// Gives a shard that has room for many more blocks and got none since the last call a table
+    /// that fits. How many cells that has, 0 if there is nothing to do.
+    pub(crate) fn fit(&mut self, shared: &Shared, shard: usize) -> usize {
+        let Shard { table, used, seen, .. } = &mut self.shards[shard];
+        let is_still = *used <= std::mem::replace(seen, *used);
+        let least = (*used * 32).div_ceil(FITTED_LOAD_32NDS * table::capacity(1));
+        let fitting = least + least * ((self.first + shard) % 32) / 352;
+        let fitting = fitting.max(shared.layout.fitted_buckets()).next_multiple_of(2);
+        let is_spare = *used * 32 < table::capacity(table.len()) * MIN_LOAD_32NDS;
+        if !is_still || !is_spare || fitting >= table.len() || !self.resize(shared, shard, fitting)
+        {
+            return 0;
+        }
+        let shard = &mut self.shards[shard];
+        (shard.seen, shard.fitted) = (shard.used, true);
+        table::capacity(fitting)
     }
 
     /// Copies a shard into a table of `buckets`; false if there is no memory for that.
-    fn grow(&mut self, shared: &Shared, shard: usize, buckets: usize) -> bool {
+    fn resize(&mut self, shared: &Shared, shard: usize, buckets: usize) -> bool {
         let Shard { table, .. } = &self.shards[shard];
-        let more = (buckets - table.len()) * BUCKET_BYTES;
+        let more = buckets.saturating_sub(table.len()) * BUCKET_BYTES;
+        let less = table.len().saturating_sub(buckets) * BUCKET_BYTES;
         let bytes = shared.table_bytes.fetch_add(more, Relaxed) + more;
-        if bytes > shared.max_table_bytes {
+        if more > 0 && bytes > shared.max_table_bytes {
             shared.table_bytes.fetch_sub(more, Relaxed);
             return false;
         }
         self.moves += 1;
         let mut lost = Vec::new();
-        let larger = Table::new(&shared.arena, buckets);
-        table::copy(table, &shared.layout, &larger, |value| lost.push(value));
-        let grown = Shard::new(larger.clone(), self.shards[shard].growths + 1);
-        let old = std::mem::replace(&mut self.shards[shard], grown);
+        let new = Table::new(&shared.arena, buckets);
+        table::copy(table, &shared.layout, &new, |value| lost.push(value));
+        let resized = Shard::new(new.clone(), self.shards[shard].growths + 1);
+        let old = std::mem::replace(&mut self.shards[shard], resized);
         self.shards[shard].used = old.used - lost.len();
         lost.into_iter().for_each(|value| self.forget_block(shared, value));
         self.youth = youth(&self.shards);
         let number = self.first + shard;
-        shared.published.update(|view| view.set_table(number, larger));
+        shared.published.update(|view| view.set_table(number, new));
+        shared.table_bytes.fetch_sub(less, Relaxed);
         // Freed by us and not by the last of the readers, whom that would delay.
         self.replaced.push(old.table);
         self.free_replaced();
@@ -157,12 +182,16 @@ impl Lane {
     }
 }
 
-/// Buckets that a shard of `buckets` grows to.
-fn larger(shared: &Shared, buckets: usize, shard: usize) -> usize {
+/// Buckets that a shard of `buckets`, which was `fitted` or not, grows to.
+fn larger(shared: &Shared, (buckets, fitted): (usize, bool), shard: usize) -> usize {
     // Where memory is short, larger steps would leave more of it unused.
     let is_short = shared.table_bytes.load(Relaxed) > shared.max_table_bytes / 4;
     let by_quarter = is_short || buckets >= SPREAD;
-    let larger = if by_quarter { (buckets * 5).div_ceil(4) } else { buckets * 2 };
+    let larger = match (fitted, by_quarter) {
+        (true, _) => (buckets * 9).div_ceil(8),
+        (false, true) => (buckets * 5).div_ceil(4),
+        (false, false) => buckets * 2,
+    };
     let larger = larger.next_multiple_of(2);
     let spreads = buckets < SPREAD && larger >= SPREAD;
     if spreads { SPREAD + shard * 2 % (SPREAD / 4) } else { larger }
@@ -171,10 +200,10 @@ fn larger(shared: &Shared, buckets: usize, shard: usize) -> usize {
 #[cfg(all(test, not(stator_loom)))]
 mod tests {
     use crate::testkit::{stored, worker};
-    use crate::{Applied, Index, Settings};
+    use crate::{Applied, Index, Settings, Stats};
     use stator_protos::Generation;
     use stator_protos::hash::SequenceHash;
-    use stator_protos::kv_event::Medium;
+    use stator_protos::kv_event::{KvEvent, Medium};
     use std::ops::Range;
 
     const LIFE: Generation = Generation(1);
@@ -210,23 +239,69 @@ mod tests {
 
     #[test]
     fn small_shards_double_unless_memory_is_short() {
-        let store = |index: &Index, blocks: u64| {
-            let blocks: Vec<_> =
-                (1..=blocks).map(|n| n.wrapping_mul(0xd134_2543_de82_ef95)).collect();
-            for part in blocks.chunks(64) {
-                index.apply(worker(0), LIFE, &stored(part, None, Medium::Device));
-            }
-        };
         let roomy = index(1 << 30, 1);
-        store(&roomy, 300_000);
+        store(&roomy, 1..300_001);
         assert!(growths(&roomy).iter().all(|growths| (4..=6).contains(growths)));
         let short = index(4 << 20, 1);
-        store(&short, 400_000);
+        store(&short, 1..400_001);
         let (least, most) = (used(&short).into_iter().min(), used(&short).into_iter().max());
         assert!(
             least.zip(most).is_some_and(|(least, most)| least * 2 > most),
             "{least:?}, {most:?}"
         );
+    }
+
+    fn store(index: &Index, numbers: Range<u64>) {
+        let blocks: Vec<_> = numbers.map(|n| n.wrapping_mul(0xd134_2543_de82_ef95)).collect();
+        for part in blocks.chunks(64) {
+            index.apply(worker(0), LIFE, &stored(part, None, Medium::Device));
+        }
+    }
+
+    /// Looks at all tables, so often.
+    fn maintain(index: &Index, times: usize) {
+        (0..times).for_each(|_| while index.maintain(1000) {});
+    }
+
+    #[test]
+    fn what_got_no_more_blocks_is_given_tables_that_fit() {
+        let index = index(1 << 30, 1);
+        store(&index, 1..300_000);
+        let (before, grown) = (index.stats(), growths(&index));
+        assert!(before.bytes > before.blocks * 22, "{before:?}");
+        maintain(&index, 1);
+        assert_eq!(index.stats(), before, "more may come");
+        maintain(&index, 2);
+        let fitted = index.stats();
+        assert!(fitted.bytes < fitted.blocks * 20, "{fitted:?}");
+        assert_eq!(fitted, Stats { bytes: fitted.bytes, ..before });
+        // No table more than once.
+        let spare = growths(&index).iter().zip(&grown).filter(|(now, then)| now > then).count();
+        let sum = |all: &[u32]| all.iter().sum::<u32>() as usize;
+        assert_eq!(sum(&growths(&index)), sum(&grown) + spare);
+        store(&index, 300_000..345_000);
+        let more = index.stats();
+        assert!(more.bytes < more.blocks * 25, "{more:?}");
+        maintain(&index, 3);
+        assert!(index.stats().bytes < more.blocks * 22);
+    }
+
+    #[test]
+    fn the_room_of_blocks_that_are_gone_is_given_back_unless_more_are_expected() {
+        for expected in [false, true] {
+            let index = index(1 << 30, 2);
+            store(&index, 1..300_000);
+            if expected {
+                index.unknown(worker(1));
+            }
+            index.apply(worker(0), LIFE, &KvEvent::Cleared);
+            store(&index, 1..50_000);
+            let before = index.stats();
+            maintain(&index, 3);
+            let after = index.stats();
+            assert_eq!((after.blocks, after.held, after.dropped), (49_999, 49_999, 0));
+            assert_eq!(after.bytes < before.bytes / 4, !expected, "{before:?}, {after:?}");
+        }
     }
 
     #[test]

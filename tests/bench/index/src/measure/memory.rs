@@ -11,7 +11,8 @@ use std::time::Instant;
 /// Requests whose events are made at a time, so that events take no memory to speak of.
 const PART: usize = 64;
 
-/// Fills an index that `make` makes and enters its bytes per block. Counting is on.
+/// Fills an index that `make` makes, has it do what it leaves for the background, and enters its
+/// bytes per block. Counting is on.
 pub fn fill<S: Subject>(make: impl FnOnce() -> S, corpus: &Corpus, values: &mut Values) {
     let (live_before, resident_before) = (live_bytes(), resident_bytes());
     let subject = make();
@@ -21,6 +22,7 @@ pub fn fill<S: Subject>(make: impl FnOnce() -> S, corpus: &Corpus, values: &mut 
         changes().for_each(|change| lane.send(S::event(&change)));
         lane.finish();
     }
+    subject.maintain();
     // Tables on the heap are in both: the larger is nearer to the truth.
     let live = (live_bytes() - live_before).max(subject.own_bytes() as isize) as f64;
     let resident = resident_bytes() - resident_before;
