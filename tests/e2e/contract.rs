@@ -107,6 +107,46 @@ async fn a_request_plane_over_tls_lets_in_who_has_a_certificate_and_operators_by
     assert!(!done && log.contains("request-tls-ca-file"), "{log}");
 }
 
+/// The flags that the manifests' TLS component adds to a deployment, with certificates of ours.
+fn component_flags(deployment: &str, folder: &Path) -> Vec<String> {
+    const COMPONENT: &str =
+        include_str!("../../manifests/agents/components/tls/kustomization.yaml");
+    let component: Value = serde_yaml_ng::from_str(COMPONENT).unwrap();
+    let patches = component["patches"].as_array().unwrap().iter();
+    let patch = patches.clone().find(|patch| patch["target"]["name"] == deployment);
+    let operations = patch.expect("the deployment is patched")["patch"].as_str().unwrap();
+    let operations: Vec<Value> = serde_yaml_ng::from_str(operations).unwrap();
+    let values = operations.iter().filter_map(|operation| operation["value"].as_str());
+    values.map(|flag| flag.replace("/certificates", &folder.display().to_string())).collect()
+}
+
+#[tokio::test]
+async fn the_certificates_of_the_manifests_serve_the_request_plane() {
+    let (certificates, home) = (Certificates::new(), tempfile::tempdir().unwrap());
+    let dir = discovery(home.path());
+    let flags = |name: &str| {
+        // A secret of cert-manager has the authority beside certificate and key.
+        let folder = certificates.of(name);
+        std::fs::copy(certificates.folder.path().join("ca.crt"), folder.join("ca.crt")).unwrap();
+        component_flags(name, &folder)
+    };
+    let agent_flags = flags("stator-agent");
+    assert_eq!(agent_flags.len(), 4, "{agent_flags:?}");
+    let words: Vec<_> = agent_flags.iter().map(String::as_str).collect();
+    let mut agent = agent(&dir, &words);
+    let serving = agent.event("serving").await;
+    assert!(serving["endpoint"].as_str().unwrap().starts_with("https://"), "{serving}");
+
+    let proxy_flags = flags("stator-proxy");
+    let words = proxy_flags.iter().map(String::as_str);
+    let args: Vec<_> =
+        ["proxy", "--http-port=0", "--metrics-port=0", &dir].into_iter().chain(words).collect();
+    let mut proxy = Process::start(&args);
+    let client = Client::new(ready(&mut proxy).await);
+    let reply = client.post("/v1/chat/completions", &chat("Once upon a time", 8)).await;
+    assert!(!text(&reply.json()).is_empty());
+}
+
 #[tokio::test]
 async fn what_others_can_reach_is_not_operated_by_everyone() {
     let home = tempfile::tempdir().unwrap();

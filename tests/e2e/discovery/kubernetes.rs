@@ -11,9 +11,10 @@ use std::time::Duration;
 
 const CRD: &str = include_str!("../../../manifests/agents/crd.yaml");
 const ROLES: &str = include_str!("../../../manifests/agents/role.yaml");
-const DEPLOYMENTS: [&str; 2] = [
+const DEPLOYMENTS: [&str; 3] = [
     include_str!("../../../manifests/agents/agent.yaml"),
     include_str!("../../../manifests/agents/proxy.yaml"),
+    include_str!("../../../manifests/agents/network-policy.yaml"),
 ];
 const LEASE: Duration = Duration::from_secs(6);
 const METADATA: (&str, &str) = ("nvidia.com/v1alpha1", "DynamoWorkerMetadata");
