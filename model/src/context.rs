@@ -1,8 +1,10 @@
 //! A chat request as the values that its template reads.
 
+use crate::openai::ChatRequest;
 use crate::openai::json::Json;
 use crate::openai::message::{Content, Message, Role};
 use minijinja::value::Value;
+use std::borrow::Cow;
 
 /// What a template can read, found out when it is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,39 @@ pub(crate) fn json(value: &Json<'_>) -> Value {
     }
 }
 
+/// What a request gives to its template, in bytes of text and of values.
+pub(crate) fn size_bytes(request: &ChatRequest<'_>) -> usize {
+    let message = |message: &Message<'_>| {
+        let content = match &message.content {
+            Content::Null => 0,
+            Content::Text(text) => text.len(),
+            Content::Parts(parts) => parts.iter().map(|text| VALUE_BYTES + text.len()).sum(),
+        };
+        VALUE_BYTES + content + pairs_bytes(&message.extra)
+    };
+    let messages: usize = request.messages.iter().map(message).sum();
+    let tools: usize = request.tools.iter().flatten().map(json_bytes).sum();
+    let documents = request.documents.as_ref().map_or(0, json_bytes);
+    messages + tools + documents + pairs_bytes(&request.template_kwargs)
+}
+
+/// What a value takes beside its text.
+const VALUE_BYTES: usize = 16;
+
+fn json_bytes(value: &Json<'_>) -> usize {
+    VALUE_BYTES
+        + match value {
+            Json::Str(text) => text.len(),
+            Json::Array(items) => items.iter().map(json_bytes).sum(),
+            Json::Object(members) => pairs_bytes(members),
+            _ => 0,
+        }
+}
+
+fn pairs_bytes(pairs: &[(Cow<'_, str>, Json<'_>)]) -> usize {
+    pairs.iter().map(|(key, value)| key.len() + json_bytes(value)).sum()
+}
+
 fn message_value(message: &Message<'_>, dialect: Dialect, open: Option<&str>) -> Value {
     let role = match message.role {
         Role::Developer if !dialect.developer => Role::System,
@@ -63,7 +98,7 @@ fn content(content: &Content<'_>, dialect: Dialect, open: Option<&str>) -> Value
         Content::Text(text) => opened(text, open),
         Content::Parts(parts) if dialect.parts => {
             let last = parts.len().wrapping_sub(1);
-            let part = |(at, text): (usize, &std::borrow::Cow<'_, str>)| {
+            let part = |(at, text): (usize, &Cow<'_, str>)| {
                 let text = opened(text, open.filter(|_| at == last));
                 Value::from_pairs([("type", Value::from("text")), ("text", text)])
             };
@@ -89,7 +124,7 @@ fn tool_calls(calls: &Json<'_>) -> Value {
     Value::from(calls.iter().map(call).collect::<Vec<_>>())
 }
 
-fn function_value(members: &[(std::borrow::Cow<'_, str>, Json<'_>)]) -> Value {
+fn function_value(members: &[(Cow<'_, str>, Json<'_>)]) -> Value {
     Value::from_pairs(members.iter().map(|(key, value)| {
         let value = match (&**key, value) {
             ("arguments", Json::Str(text)) => match serde_json::from_str::<Json<'_>>(text) {

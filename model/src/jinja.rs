@@ -1,8 +1,20 @@
 //! The template engine as `transformers` sets up its own, and Python's methods of text.
+//!
+//! A template is a program from a stranger. Its steps are bounded by fuel, its memory by
+//! [`budget`]: [`rewrite`] replaces the operators that make values by those of [`operators`],
+//! [`filters`] has the filters and functions, and [`call_method`] below the methods.
+
+pub(crate) mod budget;
+mod compiled;
+mod filters;
+mod operators;
+mod rewrite;
+
+pub(crate) use compiled::Compiled;
 
 use super::python::{self, JsonStyle};
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, from_args};
+use filters::Growth;
+use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
@@ -23,43 +35,75 @@ impl std::fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// The engine with everything that `transformers` gives to templates, and without a template.
-pub(crate) fn environment() -> Result<Environment<'static>, String> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.map_err(|error| error.to_string())?);
+/// The engine with everything that `transformers` gives to templates, and without a template: one
+/// that includes or extends another fails.
+pub(crate) fn environment() -> Environment<'static> {
+    let mut environment = Environment::empty();
     environment.set_debug(false);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(RECURSION_MAX);
     environment.set_unknown_method_callback(call_method);
-    environment.set_formatter(|out, _, value| match value.as_str() {
-        Some(text) => out.write_str(text).map_err(Error::from),
-        None => out.write_str(&python::str(value)?).map_err(Error::from),
+    environment.set_formatter(|out, _, value| {
+        let printed = match value.as_str() {
+            Some(_) => None,
+            None => Some(python::str(value)?),
+        };
+        let text = printed.as_deref().or(value.as_str()).unwrap_or_default();
+        budget::spend(text.len())?;
+        out.write_str(text).map_err(Error::from)
     });
+    operators::add_to(&mut environment);
+    filters::add_to(&mut environment);
+    filters::add_functions(&mut environment);
     environment.add_filter("tojson", |value: Value, kwargs: Kwargs| -> Result<Value, Error> {
         let style = JsonStyle::from_kwargs(&kwargs)?;
         Ok(Value::from(python::to_json(&value, &style)?))
     });
-    environment.add_filter("string", |value: Value| python::str(&value));
-    // The engine takes `none` for an empty list.
-    environment.add_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
     });
-    Ok(environment)
+    environment
 }
 
-/// Python's methods of strings, lists and dictionaries that the engine does not have itself.
+/// Python's methods of strings, lists and dictionaries, each within the budget.
 fn call_method(
     state: &mut State<'_, '_>,
     value: &Value,
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    let Some(text) = value.as_str() else {
-        return pycompat::unknown_method_callback(state, value, method, args);
+    if value.as_str().is_none() {
+        let growth = match method {
+            "keys" | "values" | "items" if value.kind() == ValueKind::Map => Growth::Items,
+            _ => Growth::None,
+        };
+        return filters::make(growth, std::slice::from_ref(value), |_| {
+            pycompat::unknown_method_callback(state, value, method, args)
+        });
+    }
+    let all: Vec<Value> = std::iter::once(value).chain(args).cloned().collect();
+    let bytes = match method {
+        "format" => filters::format_bytes(&all)?,
+        "join" => filters::join_bytes(&[args.first().cloned().unwrap_or_default(), value.clone()])?,
+        "replace" => filters::replace_bytes(&all)?,
+        _ => {
+            let pieces = ["partition", "rpartition", "rsplit", "split", "splitlines"];
+            let growth = if pieces.contains(&method) { Growth::Items } else { Growth::Text(3) };
+            return filters::make(growth, &all, |_| text_method(state, value, method, args));
+        }
     };
+    filters::make_sized(bytes, || text_method(state, value, method, args))
+}
+
+/// Methods of text: those that the engine does not have, or else its own.
+fn text_method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let text = value.as_str().unwrap_or_default();
     let parts =
         |parts: Vec<&str>| Ok(Value::from(parts.into_iter().map(Value::from).collect::<Vec<_>>()));
     match method {

@@ -3,6 +3,7 @@
 //! Chat templates are written for Jinja in Python, so `{{ none }}` is `None` and a float is printed
 //! as Python prints it.
 
+use crate::jinja::budget;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use std::fmt::Write;
@@ -52,10 +53,12 @@ fn invalid(message: impl Into<String>) -> Error {
 ///
 /// # Errors
 ///
-/// For what JSON cannot hold, such as an undefined value.
+/// For what JSON cannot hold, such as an undefined value, and for what the rendering has no memory
+/// for.
 pub(crate) fn to_json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
     let mut out = String::new();
     push_json(&mut out, value, style, 0)?;
+    budget::spend(out.len())?;
     Ok(out)
 }
 
@@ -65,6 +68,7 @@ fn push_json(
     style: &JsonStyle,
     depth: usize,
 ) -> Result<(), Error> {
+    room_for(out, value)?;
     match value.kind() {
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -148,27 +152,46 @@ fn push_json_text(out: &mut String, text: &str, ascii: bool) {
     out.push('"');
 }
 
+/// Checks that there is memory for a text with a value added: the text itself, not what a container
+/// holds, which is checked in its turn.
+fn room_for(out: &str, value: &Value) -> Result<(), Error> {
+    /// What a character becomes at most, as in `\u00e9`.
+    const ESCAPED_BYTES: usize = 6;
+    let bytes = value.as_str().map_or(0, |text| text.len().saturating_mul(ESCAPED_BYTES));
+    budget::room(out.len().saturating_add(bytes))
+}
+
 /// `str(value)`; an undefined value is empty, as Jinja prints it.
+///
+/// # Errors
+///
+/// Where the rendering has no memory for it.
 pub(crate) fn str(value: &Value) -> Result<String, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(String::new()),
-        ValueKind::String => Ok(value.as_str().unwrap_or_default().to_owned()),
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            budget::spend(text.len())?;
+            Ok(text.to_owned())
+        }
         _ => {
             let mut out = String::new();
             push_repr(&mut out, value)?;
+            budget::spend(out.len())?;
             Ok(out)
         }
     }
 }
 
 fn push_repr(out: &mut String, value: &Value) -> Result<(), Error> {
+    room_for(out, value)?;
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number => push_number(out, value),
         ValueKind::String => push_text_repr(out, value.as_str().unwrap_or_default()),
         ValueKind::Undefined => out.push_str("Undefined"),
-        ValueKind::Seq => {
+        ValueKind::Seq | ValueKind::Iterable => {
             let (open, close) = if value.is_tuple() { ('(', ')') } else { ('[', ']') };
             out.push(open);
             let mut count = 0;

@@ -2,23 +2,23 @@
 //!
 //! Source: `render_jinja_template` in `transformers`' `utils/chat_template_utils.py`: Jinja with
 //! `trim_blocks`, `lstrip_blocks`, loop controls, `raise_exception`, `strftime_now`, its own
-//! `tojson`, and the `generation` tag. Two differences remain: `~` prints `none`, `true` and `false`
-//! in lower case, and `%` does not format text (the `format` filter does).
+//! `tojson`, and the `generation` tag. One difference remains: `%` does not format text (the `format`
+//! filter does). A rendering has bounds that Python has not: steps, and memory
+//! ([`BUDGET_BYTES`]).
+
+pub use super::jinja::budget::{BUDGET_BYTES, BUDGET_PER_INPUT_BYTE};
 
 use super::context::{self, Dialect};
-use super::jinja::{Raised, environment};
+use super::jinja::{Compiled, Raised, budget, environment};
 use super::strftime::strftime;
 use crate::openai::ChatRequest;
 use crate::openai::error::ApiError;
 use crate::openai::message::{Content, Message, Role};
 use minijinja::value::Value;
-use minijinja::{Environment, Error, ErrorKind, Template};
+use minijinja::{Environment, Error};
 use std::borrow::Cow;
-use std::io;
 use std::time::SystemTime;
 
-/// Most bytes of a rendered prompt.
-pub const OUTPUT_MAX_BYTES: usize = 64 << 20;
 /// Marks the end of a message that the answer continues. The space tells whether the template
 /// trims its messages. It holds private-use characters, which no template looks for.
 const OPEN_TAG: &str = "\u{f8ff}open\u{f8ff} ";
@@ -27,9 +27,10 @@ const OPEN_TAG: &str = "\u{f8ff}open\u{f8ff} ";
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    default: Compiled,
+    /// The template for requests with tools, where there is a second one.
+    tool_use: Option<Compiled>,
     dialect: Dialect,
-    /// There is a second template for requests with tools.
-    tool_use: bool,
     /// Only then is a clock needed.
     clock: bool,
     /// `bos_token` and its like.
@@ -51,26 +52,29 @@ impl ChatTemplate {
         templates: Vec<(String, String)>,
         special_tokens: Vec<(String, String)>,
     ) -> Result<Self, String> {
-        let mut environment = environment()?;
         let only = templates.len() == 1;
-        let (mut clock, mut developer, mut tool_use, mut default) = (false, false, false, false);
+        let (mut clock, mut developer) = (false, false);
+        let (mut tool_use, mut default) = (None, None);
         for (name, source) in templates {
             let name = if only { DEFAULT.to_owned() } else { name };
             clock |= source.contains("strftime_now");
             developer |= source.contains("developer");
-            tool_use |= name == TOOL_USE;
-            default |= name == DEFAULT;
             let source = replace_generation_tags(&source).into_owned();
             let describe = |error: Error| format!("chat template {name:?}: {}", describe(&error));
-            environment.add_template_owned(name.clone(), source).map_err(describe)?;
+            let compiled = Compiled::compile(source).map_err(describe)?;
+            match &*name {
+                DEFAULT => default = Some(compiled),
+                TOOL_USE => tool_use = Some(compiled),
+                _ => {}
+            }
         }
-        if !default {
-            return Err("there are several chat templates and none is named \"default\"".to_owned());
-        }
+        let default =
+            default.ok_or("there are several chat templates and none is named \"default\"")?;
         let special_tokens =
             special_tokens.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
         let dialect = Dialect { parts: false, developer };
-        let mut this = Self { environment, dialect, tool_use, clock, special_tokens };
+        let environment = environment();
+        let mut this = Self { environment, default, tool_use, dialect, clock, special_tokens };
         this.dialect.parts = this.renders_parts();
         Ok(this)
     }
@@ -87,8 +91,11 @@ impl ChatTemplate {
             let message = "continue_final_message needs a last message with text";
             return Err(ApiError::impossible("continue_final_message", message));
         }
-        let messages = context::messages(&request.messages, self.dialect, open);
-        let text = self.render_values(request, messages, now).map_err(|error| refusal(&error))?;
+        let text = budget::for_input(context::size_bytes(request), || {
+            let messages = context::messages(&request.messages, self.dialect, open);
+            self.render_values(request, messages, now)
+        })
+        .map_err(|error| refusal(&error))?;
         match open.zip(last) {
             Some((tag, last)) => reopen(text, tag, last),
             None => Ok(text),
@@ -103,7 +110,8 @@ impl ChatTemplate {
     ) -> Result<String, Error> {
         let tools =
             request.tools.as_ref().map(|tools| tools.iter().map(context::json).collect::<Vec<_>>());
-        let name = if tools.is_some() && self.tool_use { TOOL_USE } else { DEFAULT };
+        let tool_use = self.tool_use.as_ref().filter(|_| tools.is_some());
+        let template = tool_use.unwrap_or(&self.default);
         let mut values: Vec<(Cow<'_, str>, Value)> = Vec::with_capacity(16);
         values.extend(
             self.special_tokens.iter().map(|(name, token)| (Cow::Borrowed(&**name), token.clone())),
@@ -122,11 +130,14 @@ impl ChatTemplate {
         ));
         values.push(("add_generation_prompt".into(), Value::from(request.add_generation_prompt)));
         if self.clock {
-            let clock = move |format: &str| strftime(format, now);
+            let clock = move |format: &str| {
+                // The longest name of a month or a day stands for two characters.
+                budget::spend(format.len().saturating_mul(5))?;
+                Ok::<_, Error>(strftime(format, now))
+            };
             values.push(("strftime_now".into(), Value::from_function(clock)));
         }
-        let template = self.environment.get_template(name)?;
-        render_bounded(&template, Value::from_pairs(values))
+        template.render(&self.environment, Value::from_pairs(values))
     }
 
     /// Whether the template takes a list of text parts: it renders one, and the text is in the
@@ -146,40 +157,12 @@ impl ChatTemplate {
         ];
         let special = self.special_tokens.iter().map(|(name, token)| (&**name, token.clone()));
         let values = Value::from_pairs(special.chain(fixed));
-        let rendered = self
-            .environment
-            .get_template(DEFAULT)
-            .and_then(|template| render_bounded(&template, values));
+        let rendered =
+            budget::for_input(PROBE.len(), || self.default.render(&self.environment, values));
         rendered.is_ok_and(|text| {
             text.contains(PROBE) && !text.contains("'text'") && !text.contains("\"text\"")
         })
     }
-}
-
-/// A buffer that refuses to grow past its limit.
-struct Bounded(Vec<u8>);
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > OUTPUT_MAX_BYTES {
-            return Err(io::Error::other(format!(
-                "the prompt is longer than {OUTPUT_MAX_BYTES} bytes"
-            )));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn render_bounded(template: &Template<'_, '_>, values: Value) -> Result<String, Error> {
-    let mut out = Bounded(Vec::with_capacity(4096));
-    template.render_captured_to(values, &mut out)?;
-    String::from_utf8(out.0)
-        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
 /// `transformers`' tag for the assistant's tokens changes nothing in a prompt. It becomes a scope,
@@ -229,6 +212,9 @@ fn reopen(mut text: String, tag: &str, last: &str) -> Result<String, ApiError> {
     Ok(text)
 }
 
+/// Longest text of a template in an error message, in bytes.
+const MESSAGE_MAX_BYTES: usize = 1024;
+
 /// The client's error for a conversation that did not render.
 fn refusal(error: &Error) -> ApiError {
     let mut source = std::error::Error::source(error);
@@ -236,7 +222,7 @@ fn refusal(error: &Error) -> ApiError {
         if let Some(Raised(message)) = cause.downcast_ref() {
             return ApiError::invalid(
                 "messages",
-                format!("the chat template refuses the messages: {message}"),
+                format!("the chat template refuses the messages: {}", shortened(message)),
             );
         }
         source = cause.source();
@@ -247,10 +233,14 @@ fn refusal(error: &Error) -> ApiError {
     )
 }
 
+fn shortened(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MESSAGE_MAX_BYTES)]
+}
+
 fn describe(error: &Error) -> String {
     let line = error.line().map(|line| format!(" in line {line}")).unwrap_or_default();
     match error.detail() {
-        Some(detail) => format!("{}: {detail}{line}", error.kind()),
+        Some(detail) => format!("{}: {}{line}", error.kind(), shortened(detail)),
         None => format!("{}{line}", error.kind()),
     }
 }
