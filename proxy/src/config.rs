@@ -4,6 +4,7 @@ use crate::direct::args::DirectArgs;
 use crate::direct::config::DirectSettings;
 use crate::exchange::RequestLimits;
 use crate::routing::RouterArgs;
+use crate::server::Ending;
 use clap::{Args, ValueEnum};
 use stator_discovery::{DiscoveryArgs, Source, SourceError};
 use stator_peers::{PeersArgs, PeersSettings};
@@ -11,6 +12,10 @@ use stator_runtime::config::ConfigError;
 use stator_runtime::dial::{Dial, DialArgs};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
+
+/// Time for which a proxy takes requests after it has become unready, if no flag says another: two
+/// failed probes of the readiness in `manifests`, and the way of the news to whoever balances.
+const LAME_DUCK: Duration = Duration::from_secs(5);
 
 /// Where and for whom the proxy serves.
 #[derive(Args, Clone, Debug)]
@@ -78,7 +83,15 @@ pub struct HttpArgs {
           value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     pub idle_timeout_ms: u64,
 
-    /// Longest wait for running requests when the process is told to end, in seconds.
+    /// Time for which the process still takes requests after it was told to end and has become
+    /// unready, in milliseconds: load balancers need it to notice. Answers close their connections
+    /// in the meantime. Default: 5 s, and none under `stator up`, which nothing balances.
+    #[arg(long, env = "STATOR_LAME_DUCK_MS", value_name = "MS",
+          value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
+    pub lame_duck_ms: Option<u64>,
+
+    /// Longest wait for running requests when the process no longer takes new ones, in seconds. A
+    /// second signal ends the process at once.
     #[arg(long, env = "STATOR_DRAIN_TIMEOUT_S", default_value_t = 30, value_name = "S",
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub drain_timeout_s: u64,
@@ -153,7 +166,7 @@ pub struct ProxySettings {
     pub(crate) requests_max: usize,
     pub(crate) first_token_timeout: Duration,
     pub(crate) idle_timeout: Duration,
-    pub(crate) drain_timeout: Duration,
+    pub(crate) ending: Ending,
     pub(crate) migration_limit: u32,
     pub(crate) priority_max: i32,
     /// Whether requests may name their workers.
@@ -197,12 +210,12 @@ impl ProxySettings {
             listen: http.listen(Ipv4Addr::LOCALHOST),
             metrics_listen,
             limits: http.limits(),
+            ending: http.ending(),
             api_keys: http.api_key,
             connections_max: http.max_connections as usize,
             requests_max: http.max_concurrent_requests as usize,
             first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
-            drain_timeout: Duration::from_secs(http.drain_timeout_s),
             migration_limit: router.migration_limit,
             priority_max,
             pins: router.router_pins,
@@ -227,6 +240,14 @@ impl HttpArgs {
             header_bytes: self.max_header_bytes as usize,
             body_bytes: self.max_body_bytes as usize,
             body_timeout: Duration::from_millis(self.body_timeout_ms),
+        }
+    }
+
+    /// How the proxy ends.
+    pub(crate) fn ending(&self) -> Ending {
+        Ending {
+            lame_duck: self.lame_duck_ms.map_or(LAME_DUCK, Duration::from_millis),
+            drain_timeout: Duration::from_secs(self.drain_timeout_s),
         }
     }
 }

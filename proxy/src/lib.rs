@@ -78,9 +78,11 @@ async fn serve_fleet(
     registry.register(|registry| fleet_metrics.register(registry));
     let readiness = Readiness::default();
     let address = listener.local_addr()?;
+    // Operators see the drain too: the side server ends with this function.
+    let (_end, ended) = Shutdown::new();
     if let Some(listen) = settings.metrics_listen {
         let (metrics, readiness) = (registry.clone(), readiness.clone());
-        admin::serve(listen, Shown { metrics, readiness, gate: None }, shutdown.clone())
+        admin::serve(listen, Shown { metrics, readiness, gate: None }, ended)
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
     }

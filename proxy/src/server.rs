@@ -9,10 +9,28 @@ use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, ReusedHttpStream, ServerApp};
 use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
+use stator_model::openai::ApiError;
 use stator_runtime::Shutdown;
 use stator_runtime::tls::{Connection, Listener};
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+
+/// Time that every connection has, once the listener closes, to bring the request that was already
+/// on its way; that request is refused in words, and the connection then closes.
+const LAST_REQUEST: Duration = Duration::from_millis(500);
+/// When a client should come back that asked a proxy on its way out: another one is there at once.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How a proxy ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ending {
+    /// Time for which the proxy takes requests after it has said that it is not ready.
+    pub lame_duck: Duration,
+    /// Longest time for which requests may then run on.
+    pub drain_timeout: Duration,
+}
 
 /// What answers the requests of a listener.
 pub(crate) enum Serving {
@@ -31,23 +49,31 @@ impl Serving {
     /// Most connections at once.
     fn connections_max(&self) -> usize {
         match self {
-            Self::Standalone(service) => service.server_limits().0,
+            Self::Standalone(service) => service.connections_max(),
             Self::Direct { direct, .. } => direct.connections_max(),
         }
     }
 
-    /// Turns to unready, and waits while requests run, but not for ever.
-    async fn drain(&self) {
+    fn ending(&self) -> Ending {
         match self {
-            Self::Direct { direct, .. } => direct.drain().await,
-            Self::Standalone(service) => {
-                service.drain();
-                let (_, limit) = service.server_limits();
-                if tokio::time::timeout(limit, service.idle()).await.is_err() {
-                    let running = service.running();
-                    tracing::warn!(running, "drain timeout; cutting running requests");
-                }
-            }
+            Self::Standalone(service) => service.ending(),
+            Self::Direct { direct, .. } => direct.ending(),
+        }
+    }
+
+    /// Requests that run now.
+    fn running(&self) -> i64 {
+        match self {
+            Self::Standalone(service) => service.running(),
+            Self::Direct { direct, .. } => direct.running(),
+        }
+    }
+
+    /// Says for good that no more requests are wanted; those that come are still answered.
+    fn leave(&self) {
+        match self {
+            Self::Standalone(service) => service.readiness().close(),
+            Self::Direct { direct, .. } => direct.readiness().close(),
         }
     }
 
@@ -68,23 +94,45 @@ impl Serving {
     }
 }
 
-/// Serves `listener` until `shutdown`, then drains.
+/// Serves `listener` until `shutdown`, then ends in three steps: the proxy is not ready, and takes
+/// requests while load balancers notice; it closes the listener and refuses further requests; the
+/// running ones finish, or are cut off when the drain timeout is over.
 pub(crate) async fn serve(mut listener: Listener, serving: Arc<Serving>, shutdown: Shutdown) {
     let places = Arc::new(Semaphore::new(serving.connections_max()));
-    let edge = Arc::new(Edge { serving: serving.clone(), shutdown: shutdown.clone() });
-    let drained = async {
+    let (closing, closed) = watch::channel(false);
+    let edge = Arc::new(Edge { serving: serving.clone(), leaving: shutdown.clone(), closed });
+    // Ends by itself when the client does, or with the process after the drain.
+    let spawn =
+        |(connection, place)| tokio::spawn(serve_connection(edge.clone(), connection, place));
+    let ending = serving.ending();
+    let lame_duck = async {
         shutdown.wait().await;
-        serving.drain().await;
+        serving.leave();
+        let (running, lame_duck_ms) = (serving.running(), ending.lame_duck.as_millis());
+        tracing::info!(running, lame_duck_ms, "not ready any more");
+        tokio::time::sleep(ending.lame_duck).await;
     };
-    tokio::pin!(drained);
+    tokio::pin!(lame_duck);
     loop {
         tokio::select! {
-            Some((connection, place)) = accept(&mut listener, &places) => {
-                // Ends by itself when the client does, or with the process after the drain.
-                tokio::spawn(serve_connection(edge.clone(), connection, shutdown.clone(), place));
-            }
-            () = &mut drained => return,
+            Some(accepted) = accept(&mut listener, &places) => drop(spawn(accepted)),
+            () = &mut lame_duck => break,
         }
+    }
+    // Their clients are connected already, and would see a reset.
+    while let Ok(Some(accepted)) = timeout(Duration::ZERO, accept(&mut listener, &places)).await {
+        spawn(accepted);
+        // A task that never yields would find the listener empty before it is.
+        tokio::task::yield_now().await;
+    }
+    drop(listener);
+    tracing::info!(running = serving.running(), "draining");
+    closing.send_replace(true);
+    drop(edge);
+    // Each connection holds the edge, and with it the other end of this channel.
+    if timeout(ending.drain_timeout, closing.closed()).await.is_err() {
+        let running = serving.running();
+        tracing::warn!(running, "drain timeout; cutting running requests");
     }
 }
 
@@ -99,20 +147,34 @@ async fn accept(
     Some((listener.accept().await, place))
 }
 
-async fn serve_connection(
-    edge: Arc<Edge>,
-    connection: Connection,
-    shutdown: Shutdown,
-    _place: OwnedSemaphorePermit,
-) {
+async fn serve_connection(edge: Arc<Edge>, connection: Connection, _place: OwnedSemaphorePermit) {
     let stream = Corked::new(Box::new(Wire(connection)));
-    edge.process_new(Box::new(stream), &shutdown.watch()).await;
+    edge.process_new(Box::new(stream), &edge.leaving.watch()).await;
 }
 
 /// What Pingora calls for each request.
 struct Edge {
     serving: Arc<Serving>,
-    shutdown: Shutdown,
+    /// Set when clients should use another proxy: their connections close after an answer.
+    leaving: Shutdown,
+    /// True once the listener is closed and requests are refused.
+    closed: watch::Receiver<bool>,
+}
+
+impl Edge {
+    /// Reads the head of the next request; false where none comes, because the client has gone or
+    /// the proxy ends.
+    async fn read_head(&self, session: &mut ServerSession) -> pingora::Result<bool> {
+        let mut closed = self.closed.clone();
+        let closing = async { drop(closed.wait_for(|closed| *closed).await) };
+        let reading = session.read_request();
+        tokio::pin!(reading);
+        tokio::select! {
+            biased;
+            read = &mut reading => read,
+            () = closing => timeout(LAST_REQUEST, reading).await.unwrap_or(Ok(false)),
+        }
+    }
 }
 
 #[async_trait]
@@ -124,7 +186,7 @@ impl HttpServerApp for Edge {
     ) -> Option<ReusedHttpStream> {
         // Bytes that arrive early belong to the next request and are no reason to hang up.
         session.set_pipelining_enabled(true);
-        match session.read_request().await {
+        match self.read_head(&mut session).await {
             Ok(true) => {}
             Ok(false) => return None,
             Err(_) => {
@@ -133,8 +195,13 @@ impl HttpServerApp for Edge {
             }
         }
         let mut exchange = Exchange::new(session);
-        if self.shutdown.is_set() {
+        if self.leaving.is_set() {
             exchange.close_after();
+        }
+        if *self.closed.borrow() {
+            let refusal = ApiError::unavailable("the server is shutting down", RETRY_AFTER);
+            exchange.fail(&refusal).await;
+            return exchange.finish().await;
         }
         self.serving.answer(exchange).await
     }

@@ -11,17 +11,17 @@ use crate::metrics::{Metrics, Outcome};
 use crate::pass_through::{Asked, PassThrough};
 use crate::route::Route;
 use crate::run::Run;
+use crate::server::Ending;
 use bytes::Bytes;
 use http::{StatusCode, header};
 use stator_model::openai::response::Api;
 use stator_model::openai::{ApiError, openapi};
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
 
-/// When to come back where this proxy is full or on its way out.
+/// When to come back where this proxy is full.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What a request whose client left is counted as.
 const STATUS_GONE: u16 = 499;
@@ -36,12 +36,9 @@ pub(crate) struct Service {
     pass_through: PassThrough,
     metrics: Metrics,
     registry: stator_runtime::metrics::Metrics,
-    /// False before the first model is there, and from the beginning of the drain.
+    /// False before the first model is there, and from the beginning of the end.
     readiness: Readiness,
-    draining: AtomicBool,
-    running: AtomicUsize,
     generating: AtomicUsize,
-    ended: Notify,
 }
 
 /// Why a request got no whole answer.
@@ -79,9 +76,6 @@ pub(crate) struct Running<'a>(&'a Service);
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.metrics.requests_running.dec();
-        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.ended.notify_waiters();
-        }
     }
 }
 
@@ -100,46 +94,34 @@ impl Service {
             metrics,
             registry,
             readiness,
-            draining: AtomicBool::new(false),
-            running: AtomicUsize::new(0),
             generating: AtomicUsize::new(0),
-            ended: Notify::new(),
         }
     }
 
-    /// Takes no new work from now on; what runs goes on.
-    pub(crate) fn drain(&self) {
-        self.draining.store(true, Ordering::Release);
-        self.readiness.set(false);
-        tracing::info!(running = self.running(), "draining");
+    /// Most connections at once.
+    pub(crate) fn connections_max(&self) -> usize {
+        self.settings.connections_max
     }
 
-    /// Most connections at once, and the longest drain.
-    pub(crate) fn server_limits(&self) -> (usize, Duration) {
-        (self.settings.connections_max, self.settings.drain_timeout)
+    /// How the proxy ends.
+    pub(crate) fn ending(&self) -> Ending {
+        self.settings.ending
+    }
+
+    /// Whether requests are welcome.
+    pub(crate) fn readiness(&self) -> &Readiness {
+        &self.readiness
     }
 
     /// Counts one more running request.
     pub(crate) fn enter(&self) -> Running<'_> {
         self.metrics.requests_running.inc();
-        self.running.fetch_add(1, Ordering::AcqRel);
         Running(self)
     }
 
     /// Requests that run now.
-    pub(crate) fn running(&self) -> usize {
-        self.running.load(Ordering::Acquire)
-    }
-
-    /// Waits until no request runs.
-    pub(crate) async fn idle(&self) {
-        loop {
-            let ended = self.ended.notified();
-            if self.running() == 0 {
-                return;
-            }
-            ended.await;
-        }
+    pub(crate) fn running(&self) -> i64 {
+        self.metrics.requests_running.get()
     }
 
     /// Answers one request, whatever it is.
@@ -264,9 +246,6 @@ impl Service {
 
     fn admit(&self) -> Result<Admission<'_>, ApiError> {
         let limit = self.settings.requests_max;
-        if self.draining.load(Ordering::Acquire) {
-            return Err(ApiError::unavailable("the server is shutting down", RETRY_AFTER));
-        }
         let before = self.generating.fetch_add(1, Ordering::AcqRel);
         let admission = Admission(&self.generating);
         match before < limit {

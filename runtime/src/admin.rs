@@ -14,17 +14,28 @@ use tokio::net::TcpListener;
 
 /// Whether the process should get requests now. Cheap to clone; starts as not ready.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+pub struct Readiness(Arc<ReadinessFlags>);
+
+#[derive(Debug, Default)]
+struct ReadinessFlags {
+    ready: AtomicBool,
+    closed: AtomicBool,
+}
 
 impl Readiness {
     /// Says whether requests are welcome.
     pub fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::Release);
+        self.0.ready.store(ready, Ordering::Release);
+    }
+
+    /// Says that requests are not welcome any more, whatever is set later: the process ends.
+    pub fn close(&self) {
+        self.0.closed.store(true, Ordering::Release);
     }
 
     /// Whether requests are welcome.
     pub fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.ready.load(Ordering::Acquire) && !self.0.closed.load(Ordering::Acquire)
     }
 }
 
@@ -136,6 +147,15 @@ mod tests {
         };
         shown.readiness.set(true);
         shown
+    }
+
+    #[test]
+    fn readiness_that_is_closed_stays_closed() {
+        let readiness = shown().readiness;
+        assert!(readiness.get());
+        readiness.close();
+        readiness.set(true);
+        assert!(!readiness.get());
     }
 
     #[tokio::test]

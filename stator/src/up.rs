@@ -26,10 +26,12 @@ const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 ///
 /// When settings are wrong, or the proxy or the first agent cannot start.
 pub(crate) async fn run(
-    args: UpArgs,
+    mut args: UpArgs,
     matches: &ArgMatches,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
+    // Nothing balances over it, so nobody has to notice that it is not ready any more.
+    args.http.lame_duck_ms.get_or_insert(0);
     // Checked here, so that a fault is reported once and not by each child.
     let engine = EngineSettings::try_from(args.engine)?;
     let home =

@@ -5,26 +5,97 @@ use serde_json::json;
 use stator_tests::http::Client;
 use stator_tests::process::Process;
 use stator_tests::soon;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 #[tokio::test]
-async fn sigterm_turns_readiness_off_lets_streams_finish_and_ends() {
+async fn after_sigterm_requests_are_taken_until_balancers_have_noticed() {
+    let mut up = up(&["--engine=sim", "--lame-duck-ms=3600000"]).await;
+    up.process.terminate();
+    up.process.event("not ready any more").await;
+    assert_eq!(up.client.get("/health").await.status, 503);
+    let reply = up.client.post("/v1/chat/completions", &chat("Hello", 2)).await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.headers["connection"], "close");
+    // A second signal does not wait for anything.
+    up.process.terminate();
+    assert_eq!(up.process.ended().await.code(), Some(130), "{}", up.process.log());
+}
+
+#[tokio::test]
+async fn a_drain_closes_idle_connections_lets_streams_finish_and_ends() {
     let mut up = up(&["--engine=sim", "--sim-step-ms=20"]).await;
-    let mut body = chat("Hello", 50);
+    let mut body = chat("Hello", 100);
     body["stream"] = json!(true);
     let mut stream = up.client.stream("/v1/chat/completions", &body).await;
     stream.next().await;
+    let mut idle = kept(&up.client).await;
+    let mut late = kept(&up.client).await;
     up.process.terminate();
     up.process.event("draining").await;
 
-    assert_eq!(up.client.get("/health").await.status, 503);
-    let refused = up.client.post("/v1/chat/completions", &chat("Hello", 2)).await;
-    assert_eq!(refused.status, 503);
-    assert!(refused.headers.contains_key("retry-after"));
+    let asked = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
+    // Whether the request was on its way before the connection closed is up to chance.
+    let answer = match late.write_all(asked.as_bytes()).await {
+        Ok(()) => to_end(&mut late).await.to_lowercase(),
+        Err(_) => String::new(),
+    };
+    let refused = ["http/1.1 503", "retry-after: ", "connection: close"];
+    assert!(answer.is_empty() || refused.iter().all(|part| answer.contains(part)), "{answer}");
+    assert_eq!(to_end(&mut idle).await, "");
+    assert!(TcpStream::connect(up.client.address()).await.is_err(), "nobody listens any more");
 
     let chunks = stream.rest().await;
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
     drop(stream);
     assert!(up.process.ended().await.success(), "{}", up.process.log());
+}
+
+/// Each client asks for the readiness before a request, as balancers do for it.
+#[tokio::test]
+async fn whoever_heeds_readiness_loses_no_request_at_the_end() {
+    let flags = ["--engine=sim", "--sim-step-ms=2", "--lame-duck-ms=3000"];
+    let mut up = up(&flags).await;
+    let client = |client: Client| async move {
+        let mut answered = 0;
+        while client.get("/health").await.status == 200 {
+            let reply = client.post("/v1/chat/completions", &chat("Hello", 4)).await;
+            assert_eq!(reply.status, 200, "{:?}", reply.body);
+            answered += 1;
+        }
+        answered
+    };
+    let mut clients: JoinSet<u32> = (0..8).map(|_| client(up.client.clone())).collect();
+    let loaded = async {
+        let counted = "stator_proxy_requests_total";
+        while gauge(&up.client, counted).await.is_none_or(|count| count < 50.0) {}
+    };
+    soon("a load", loaded).await;
+    up.process.terminate();
+    while let Some(answered) = clients.join_next().await {
+        assert!(answered.expect("no request is lost") > 0);
+    }
+    assert!(up.process.ended().await.success(), "{}", up.process.log());
+}
+
+/// A connection that has had one answer and is kept for the next.
+async fn kept(client: &Client) -> TcpStream {
+    let mut stream = TcpStream::connect(client.address()).await.unwrap();
+    stream.write_all(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut read = Vec::new();
+    while !read.ends_with(br#"{"status":"live"}"#) {
+        soon("an answer", stream.read_buf(&mut read)).await.unwrap();
+    }
+    stream
+}
+
+/// What still comes on a connection before it closes.
+async fn to_end(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    // A connection that closes on an unread request is reset.
+    let _ = soon("the end of a connection", stream.read_to_string(&mut text)).await;
+    text
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use super::encode::EncodeSettings;
 use super::moriio_args::MoriioSettings;
 use crate::config::HttpArgs;
 use crate::exchange::RequestLimits;
+use crate::server::Ending;
 use clap::ValueEnum;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -36,7 +37,7 @@ pub struct DirectSettings {
     pub(crate) limits: RequestLimits,
     pub(crate) connections_max: usize,
     pub(crate) requests_max: usize,
-    pub(crate) drain_timeout: Duration,
+    pub(crate) ending: Ending,
     /// Ranks of the engine, in order.
     pub(crate) engines: Vec<SocketAddr>,
     pub(crate) upstream: UpstreamSettings,
@@ -132,7 +133,7 @@ impl DirectSettings {
             limits: http.limits(),
             connections_max: http.max_connections as usize,
             requests_max: http.max_concurrent_requests as usize,
-            drain_timeout: Duration::from_secs(http.drain_timeout_s),
+            ending: http.ending(),
             engines: (0..direct.data_parallel_size).map(engine).collect(),
             upstream: UpstreamSettings {
                 head_timeout: Duration::from_millis(http.first_token_timeout_ms),

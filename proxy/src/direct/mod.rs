@@ -81,7 +81,9 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
     let readiness = Readiness::default();
     let shown = Shown { metrics: registry, readiness: readiness.clone(), gate: None };
     let metrics_listen = settings.metrics_listen;
-    admin::serve(metrics_listen, shown, shutdown.clone())
+    // Operators see the drain too: the side server ends with this function.
+    let (_end, ended) = Shutdown::new();
+    admin::serve(metrics_listen, shown, ended)
         .await
         .with_context(|| format!("cannot listen on {metrics_listen}"))?;
 

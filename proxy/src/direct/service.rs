@@ -16,6 +16,7 @@ use super::screen::{Refusal, screen};
 use super::trace;
 use super::upstream::{Engines, Leg};
 use crate::exchange::Exchange;
+use crate::server::Ending;
 use crate::service::Failure;
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
@@ -25,7 +26,6 @@ use stator_model::openai::ApiError;
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
 use tracing::{Instrument, Span};
 
 /// When to come back where this proxy is full.
@@ -42,9 +42,8 @@ pub(crate) struct Direct {
     /// The engine's ranks, and the ports of this proxy that serve them.
     ranks: Vec<(u16, HttpPeer)>,
     pub(super) metrics: Metrics,
-    /// False from the beginning of the drain.
+    /// False from the beginning of the end.
     readiness: Readiness,
-    running: watch::Sender<usize>,
 }
 
 /// Counts a request as running while it lives.
@@ -53,7 +52,6 @@ pub(crate) struct Running<'a>(&'a Direct);
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.metrics.requests_running.dec();
-        self.0.running.send_modify(|running| *running -= 1);
     }
 }
 
@@ -82,7 +80,7 @@ impl Direct {
             names: Names::new(System, settings.prefill.moriio.names, metrics.lookups.clone()),
             metrics: metrics.clone(),
         };
-        Self { settings, handover, ranks, metrics, readiness, running: watch::Sender::new(0) }
+        Self { settings, handover, ranks, metrics, readiness }
     }
 
     /// Most connections at once, on each port.
@@ -90,22 +88,24 @@ impl Direct {
         self.settings.connections_max
     }
 
-    /// Says that no new requests are wanted, and waits for those that run, but not for ever.
-    pub(crate) async fn drain(&self) {
-        self.readiness.set(false);
-        let running = || *self.running.borrow();
-        tracing::info!(running = running(), "draining");
-        let mut changes = self.running.subscribe();
-        let idle = changes.wait_for(|running| *running == 0);
-        if tokio::time::timeout(self.settings.drain_timeout, idle).await.is_err() {
-            tracing::warn!(running = running(), "drain timeout; cutting running requests");
-        }
+    /// How the proxy ends.
+    pub(crate) fn ending(&self) -> Ending {
+        self.settings.ending
+    }
+
+    /// Whether requests are welcome.
+    pub(crate) fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// Requests that run now.
+    pub(crate) fn running(&self) -> i64 {
+        self.metrics.requests_running.get()
     }
 
     /// Counts one more running request.
     pub(crate) fn enter(&self) -> Running<'_> {
         self.metrics.requests_running.inc();
-        self.running.send_modify(|running| *running += 1);
         Running(self)
     }
 
@@ -210,7 +210,7 @@ impl Direct {
     fn check_room(&self) -> Result<(), ApiError> {
         let limit = self.settings.requests_max;
         // This request runs already.
-        match *self.running.borrow() <= limit {
+        match usize::try_from(self.running()).unwrap_or_default() <= limit {
             true => Ok(()),
             false => Err(ApiError::too_many_requests(limit, RETRY_AFTER)),
         }

@@ -29,7 +29,7 @@ async fn what_streams_is_finished_before_the_end() {
     let mut events = client.stream(CHAT, &chat("hello")).await;
     let held = engine.held().await;
     sidecar.process.terminate();
-    sidecar.process.event("draining").await;
+    sidecar.process.event("not ready any more").await;
     assert_eq!(sidecar.client.get("/healthz").await.status, StatusCode::SERVICE_UNAVAILABLE);
     held.event(&json!(1)).await;
     assert_eq!(events.next().await.as_deref(), Some("1"));
