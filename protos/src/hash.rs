@@ -9,6 +9,10 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 /// Seed of a block that belongs to no adapter and no salt, and of the chain between blocks.
 const BASE_SEED: u64 = 1337;
 
+/// Longest cache salt of a request, in bytes. The API refuses a longer one from clients, and an
+/// agent from proxies.
+pub const CACHE_SALT_MAX_BYTES: usize = 256;
+
 /// Identity of a block's own tokens, whatever came before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub u64);

@@ -7,13 +7,12 @@ pub(crate) use sampling::told as sampling_of;
 
 use crate::engine::{self, FinishReason, Request, RequestKey};
 use stator_dialect::{Delta, Finish};
+use stator_protos::hash::CACHE_SALT_MAX_BYTES;
 use stator_protos::worker;
 use std::sync::Arc;
 
 /// Most completions of one prompt.
 pub(crate) const MAX_CHOICES: u32 = 128;
-/// Longest cache salt in bytes.
-const MAX_SALT_BYTES: usize = 256;
 /// Checks a submission and turns it into a request of the engine.
 ///
 /// # Errors
@@ -35,9 +34,9 @@ pub(crate) fn request(submit: worker::Submit, key: RequestKey) -> Result<Request
     if submit.first_choice > u32::MAX - choices {
         return Err(format!("first_choice: {} is too large", submit.first_choice));
     }
-    if submit.cache_salt.len() > MAX_SALT_BYTES {
+    if submit.cache_salt.len() > CACHE_SALT_MAX_BYTES {
         let bytes = submit.cache_salt.len();
-        return Err(format!("cache_salt: {bytes} bytes, limit {MAX_SALT_BYTES}"));
+        return Err(format!("cache_salt: {bytes} bytes, limit {CACHE_SALT_MAX_BYTES}"));
     }
     let sampling = sampling::taken(submit.sampling.unwrap_or_default())?;
     if resumed > 0 && sampling.guide.is_some() {

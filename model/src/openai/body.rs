@@ -10,6 +10,8 @@ use std::fmt;
 
 /// Where a request has tokens that stand for its prompt, in the words of error messages.
 pub const TOKEN_DATA: &str = "nvext.token_data";
+/// Where a request has NVIDIA Dynamo's cache salt, in the words of error messages.
+pub const EXTENSION_SALT: &str = "nvext.cache_salt";
 
 /// Every field of `/v1/chat/completions` and `/v1/completions` that is known here, unchecked.
 ///
@@ -91,7 +93,8 @@ pub struct Body<'a> {
     pub modalities: Option<Vec<Text<'a>>>,
     pub add_generation_prompt: Option<bool>,
     pub continue_final_message: Option<bool>,
-    pub nvext: Option<Extensions>,
+    #[serde(borrow)]
+    pub nvext: Option<Extensions<'a>>,
 
     #[serde(default)]
     pub suffix: Meaning,
@@ -132,17 +135,19 @@ pub struct StreamOptions {
 ///
 /// Source: NVIDIA Dynamo's request extensions.
 #[derive(Clone, Debug, Default)]
-pub struct Extensions {
+pub struct Extensions<'a> {
     /// Tokens of the prompt, which need not be computed again.
     pub token_data: Option<Vec<u32>>,
+    /// A cache salt beside the request's own.
+    pub cache_salt: Option<Text<'a>>,
 }
 
-impl<'de> Deserialize<'de> for Extensions {
+impl<'de: 'a, 'a> Deserialize<'de> for Extensions<'a> {
     /// By hand, because a derived one would take a list for an object.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ExtensionsVisitor;
         impl<'de> Visitor<'de> for ExtensionsVisitor {
-            type Value = Extensions;
+            type Value = Extensions<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -153,6 +158,7 @@ impl<'de> Deserialize<'de> for Extensions {
                 while let Some(Text(name)) = members.next_key()? {
                     match &*name {
                         "token_data" => extensions.token_data = members.next_value()?,
+                        "cache_salt" => extensions.cache_salt = members.next_value()?,
                         _ => drop(members.next_value::<IgnoredAny>()?),
                     }
                 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::openai::guide::{Guide, Guided};
 use crate::openai::message::{Content, Role};
 use http::StatusCode;
+use stator_protos::hash::CACHE_SALT_MAX_BYTES;
 
 const MESSAGES: &str = r#""model":"m","messages":[{"role":"user","content":"hi"}]"#;
 
@@ -72,6 +73,7 @@ fn every_option_is_read() {
         continuous_usage_stats: true,
         guided: Some(Guided { field: "response_format", guide: Guide::JsonObject }),
         cache_salt: Some("s".into()),
+        extension_salt: None,
         add_special_tokens: Some(true),
     };
     assert_eq!(options, expected);
@@ -230,6 +232,35 @@ fn tokens_beside_the_messages_are_read() {
     for nothing in ["null", "{}", r#"{"token_data":null}"#, r#"{"token_data":[]}"#] {
         assert_eq!(tokens(nothing), None, "{nothing}");
     }
+}
+
+#[test]
+fn both_salts_are_read_and_an_empty_extension_counts_as_none() {
+    let salts = |members: &str| {
+        let body = format!("{{{MESSAGES}{members}}}");
+        let options = ChatRequest::parse(body.as_bytes()).expect(members).options;
+        (options.cache_salt, options.extension_salt)
+    };
+    let some = |salt: &str| Some(salt.to_owned());
+    let both = r#","cache_salt":"s","nvext":{"cache_salt":"n","token_data":[1]}"#;
+    assert_eq!(salts(both), (some("s"), some("n")));
+    for nothing in ["", r#","nvext":{"cache_salt":""}"#, r#","nvext":{"cache_salt":null}"#] {
+        assert_eq!(salts(nothing), (None, None), "{nothing}");
+    }
+    let longest = "x".repeat(CACHE_SALT_MAX_BYTES);
+    let within = format!(r#","cache_salt":"{longest}","nvext":{{"cache_salt":"{longest}"}}"#);
+    assert_eq!(salts(&within), (some(&longest), some(&longest)));
+}
+
+#[test]
+fn a_salt_that_agents_would_refuse_is_refused_with_length_and_limit() {
+    let long = "x".repeat(CACHE_SALT_MAX_BYTES + 1);
+    let own = format!(r#","cache_salt":"{long}""#);
+    check_refused(&own, 400, "cache_salt", "cache_salt has 257 bytes, it must have 1 to 256");
+    let extension = format!(r#","nvext":{{"cache_salt":"{long}"}}"#);
+    let message = "nvext.cache_salt has 257 bytes, it must have 1 to 256";
+    check_refused(&extension, 400, "nvext.cache_salt", message);
+    check_refused(r#","nvext":{"cache_salt":7}"#, 400, "nvext.cache_salt", "string");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! What both completion routes ask of the generation, checked.
 
-use super::body::Body;
+use super::body::{Body, EXTENSION_SALT};
 use super::error::ApiError;
 use super::fields::Meaning;
 use super::guide::{self, Guided};
 use super::json::Text;
+use stator_protos::hash::CACHE_SALT_MAX_BYTES;
 use std::ops::RangeInclusive;
 
 /// Most completions of one request: `n` times the number of prompts.
@@ -15,8 +16,6 @@ pub const STOP_MAX: usize = 32;
 pub const STOP_TOKEN_IDS_MAX: usize = 1024;
 /// Most entries of `logit_bias`.
 pub const LOGIT_BIAS_MAX: usize = 1024;
-/// Most bytes of `cache_salt`.
-pub const CACHE_SALT_MAX_BYTES: usize = 1024;
 
 /// Sampling and shape of the answer. A value of this type is within the API's limits.
 ///
@@ -72,6 +71,8 @@ pub struct GenerateOptions {
     pub guided: Option<Guided>,
     /// Requests with different salts share no cached prefix.
     pub cache_salt: Option<String>,
+    /// NVIDIA Dynamo's `nvext.cache_salt`, with the same meaning; never empty.
+    pub extension_salt: Option<String>,
     /// Whether the tokenizer adds its special tokens; the default is the route's.
     pub add_special_tokens: Option<bool>,
 }
@@ -132,6 +133,7 @@ pub(crate) fn check(body: &Body<'_>, logprobs: Option<u32>) -> Result<GenerateOp
         continuous_usage_stats: options.continuous_usage_stats.unwrap_or(false),
         guided: guide::guided(body)?,
         cache_salt: cache_salt(body)?,
+        extension_salt: extension_salt(body)?,
         add_special_tokens: body.add_special_tokens,
     })
 }
@@ -249,16 +251,31 @@ fn logit_bias(body: &Body<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
 }
 
 fn cache_salt(body: &Body<'_>) -> Result<Option<String>, ApiError> {
-    match &body.cache_salt {
-        Some(salt) if salt.0.is_empty() || salt.0.len() > CACHE_SALT_MAX_BYTES => {
-            let message = format!(
-                "cache_salt has {} bytes, it must have 1 to {CACHE_SALT_MAX_BYTES}",
-                salt.0.len()
-            );
-            Err(ApiError::invalid("cache_salt", message))
-        }
-        salt => Ok(salt.as_ref().map(|salt| salt.0.clone().into_owned())),
+    let Some(Text(salt)) = &body.cache_salt else { return Ok(None) };
+    check_cache_salt("cache_salt", salt)?;
+    Ok(Some(salt.clone().into_owned()))
+}
+
+/// An empty one counts as none, as in Dynamo.
+fn extension_salt(body: &Body<'_>) -> Result<Option<String>, ApiError> {
+    let salt = body.nvext.as_ref().and_then(|extensions| extensions.cache_salt.as_ref());
+    let Some(Text(salt)) = salt.filter(|salt| !salt.0.is_empty()) else { return Ok(None) };
+    check_cache_salt(EXTENSION_SALT, salt)?;
+    Ok(Some(salt.clone().into_owned()))
+}
+
+/// Checks the length of a cache salt that a client sent as `param`.
+///
+/// # Errors
+///
+/// 400 for an empty salt, and for one that agents would refuse.
+pub fn check_cache_salt(param: &str, salt: &str) -> Result<(), ApiError> {
+    let bytes = salt.len();
+    if (1..=CACHE_SALT_MAX_BYTES).contains(&bytes) {
+        return Ok(());
     }
+    let message = format!("{param} has {bytes} bytes, it must have 1 to {CACHE_SALT_MAX_BYTES}");
+    Err(ApiError::invalid(param, message))
 }
 
 /// Refuses what would change the answer if it were ignored.
