@@ -1,7 +1,10 @@
 //! Secrets that two processes share.
 
 use std::fmt;
+use std::fs::File;
 use std::hint::black_box;
+use std::io::Read;
+use std::path::Path;
 
 /// A secret that no log shows.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,6 +31,22 @@ impl Secret {
             return Err("it has characters other than visible ASCII".into());
         }
         Ok(Self(text.to_owned()))
+    }
+
+    /// The secret that a file holds, without the white space at its end. Blocks for as long as
+    /// reading takes.
+    ///
+    /// # Errors
+    ///
+    /// Why the file holds none, with its path and without a word of what it says.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let path = file.display();
+        let mut text = String::new();
+        let limit = 2 * Self::MAX_BYTES as u64;
+        let read = File::open(file).and_then(|file| file.take(limit).read_to_string(&mut text));
+        read.map_err(|error| format!("cannot read {path}: {error}"))?;
+        // An editor's last line ends.
+        Self::new(text.trim_end()).map_err(|why| format!("{path}: {why}"))
     }
 
     /// Whether this is the secret, in a time that tells nothing but whether the lengths differ.
@@ -63,6 +82,21 @@ mod tests {
         }
         assert_eq!(format!("{secret:?}"), "Secret(..)");
         assert_eq!(secret.reveal(), "correct-horse-battery");
+    }
+
+    #[test]
+    fn a_file_holds_one_secret_and_its_faults_name_the_file_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("secret");
+        std::fs::write(&file, "correct-horse-battery\n").unwrap();
+        assert_eq!(Secret::read(&file), Secret::new("correct-horse-battery"));
+        std::fs::write(&file, "hush\n").unwrap();
+        let fault = Secret::read(&file).unwrap_err();
+        assert_eq!(fault, format!("{}: 4 bytes, 16 to 4096", file.display()));
+        std::fs::write(&file, "x".repeat(100_000)).unwrap();
+        assert!(Secret::read(&file).unwrap_err().ends_with(": 8192 bytes, 16 to 4096"));
+        let fault = Secret::read(&dir.path().join("none")).unwrap_err();
+        assert!(fault.starts_with("cannot read ") && fault.contains("/none: "), "{fault}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use clap::Args;
 use stator_runtime::dial::{Dial, DialArgs};
 use stator_runtime::secret::Secret;
 use stator_runtime::tls;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Most clients that may be named.
 const CLIENTS_MAX: usize = 64;
@@ -164,7 +164,7 @@ impl TokenArgs {
             (None, None) => Ok(None),
             (Some(_), Some(_)) => Err("operations-token: excludes operations-token-file".into()),
             (Some(file), None) => {
-                read(file).map_err(|fault| format!("operations-token-file: {fault}"))?;
+                Secret::read(file).map_err(|fault| format!("operations-token-file: {fault}"))?;
                 Ok(Some(TokenSource::File(file.clone())))
             }
             (None, Some(text)) => {
@@ -183,17 +183,10 @@ impl TokenSource {
     /// Why there is none.
     pub(crate) fn secret(&self) -> Result<Secret, String> {
         match self {
-            Self::File(file) => read(file),
+            Self::File(file) => Secret::read(file),
             Self::Given(secret) => Ok(secret.clone()),
         }
     }
-}
-
-fn read(file: &Path) -> Result<Secret, String> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    // An editor's last line ends.
-    Secret::new(text.trim_end()).map_err(|why| format!("{}: {why}", file.display()))
 }
 
 #[cfg(test)]
