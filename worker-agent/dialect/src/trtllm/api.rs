@@ -8,6 +8,8 @@ use serde_json::Value;
 pub(super) struct Api {
     /// Completions have a priority, as those of version 1.2 do not.
     pub(super) priority: bool,
+    /// Completions have a cache salt, as those known so far do not.
+    pub(super) cache_salt: bool,
     /// A context server may be asked at the same time as the generation server.
     pub(super) schedule: bool,
     /// A generation server may be told where a context server is.
@@ -23,6 +25,7 @@ impl Api {
         };
         Self {
             priority: has("CompletionRequest", "priority"),
+            cache_salt: has("CompletionRequest", "cache_salt"),
             schedule: has("DisaggregatedParams", "schedule_style"),
             place: has("DisaggregatedParams", "ctx_info_endpoint"),
         }
@@ -50,9 +53,11 @@ mod tests {
         assert_eq!(check(json!({}), json!({})), Api::default());
         assert_eq!(Api::of(&json!({})), Api::default());
         assert_eq!(Api::of(&json!(null)), Api::default());
-        let all =
-            check(json!({"priority": {}}), json!({"schedule_style": {}, "ctx_info_endpoint": {}}));
-        assert_eq!(all, Api { priority: true, schedule: true, place: true });
+        let all = check(
+            json!({"priority": {}, "cache_salt": {}}),
+            json!({"schedule_style": {}, "ctx_info_endpoint": {}}),
+        );
+        assert_eq!(all, Api { priority: true, cache_salt: true, schedule: true, place: true });
         assert!(all.decodes_together());
         for params in [json!({"schedule_style": {}}), json!({"ctx_info_endpoint": {}})] {
             assert!(!check(json!({}), params).decodes_together());

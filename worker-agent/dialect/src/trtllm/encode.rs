@@ -1,10 +1,16 @@
 //! From an [`Ask`] to a completion that the server's strict schema takes.
 
+use super::api::Api;
 use super::pairing::{self, Context};
 use crate::guide;
 use crate::json::{Entries, Object};
 use crate::{Ask, Fault, Guide, Hand, Sampling};
 use serde_json::value::RawValue;
+
+/// Why a request is refused whose prefixes cannot be kept apart. An operator reads this who gave a
+/// proxy API keys.
+const UNSALTED: &str = "cache_salt: completions of this version have none, so that API keys and \
+                        tenants would share prefixes; a proxy for one owner has --shared-prefixes";
 
 /// The body of a request.
 ///
@@ -12,12 +18,8 @@ use serde_json::value::RawValue;
 ///
 /// [`Fault::Invalid`] for what a completion cannot say: leaving it out would give another answer,
 /// or share what was to be kept apart.
-pub(super) fn body(
-    ask: &Ask,
-    (model, takes_priority): (&str, bool),
-    stream: bool,
-) -> Result<Vec<u8>, Fault> {
-    refuse_the_unsayable(ask)?;
+pub(super) fn body(ask: &Ask, (model, api): (&str, Api), stream: bool) -> Result<Vec<u8>, Fault> {
+    refuse_the_unsayable(ask, api)?;
     let mut body = Object::with_room_for(ask.tokens.len());
     body.field("model", model);
     body.ids("prompt", &ask.tokens);
@@ -25,7 +27,8 @@ pub(super) fn body(
     if let Some(guide) = &ask.sampling.guide {
         form(&mut body, guide);
     }
-    if takes_priority && ask.priority != 0 {
+    body.optional("cache_salt", ask.cache_salt.as_deref());
+    if api.priority && ask.priority != 0 {
         body.field("priority", priority(ask.priority));
     }
     // With text there would be no ids.
@@ -97,9 +100,9 @@ fn form(body: &mut Object, guide: &Guide) {
     }
 }
 
-fn refuse_the_unsayable(ask: &Ask) -> Result<(), Fault> {
+fn refuse_the_unsayable(ask: &Ask, api: Api) -> Result<(), Fault> {
     let unsayable = [
-        (ask.cache_salt.is_some(), "cache_salt: completions have none here"),
+        (ask.cache_salt.is_some() && !api.cache_salt, UNSALTED),
         (ask.lora.is_some(), "lora: adapters are not served by name here"),
         (ask.rank.is_some_and(|rank| rank > 0), "rank: the engine chooses it here"),
         (ask.sampling.logprobs.is_some_and(|n| n > 0), "logprobs: alternatives have no ids here"),
@@ -148,7 +151,7 @@ mod tests {
     use std::sync::Arc;
 
     fn check(ask: &Ask) -> Value {
-        serde_json::from_slice(&body(ask, ("tiny", false), true).unwrap()).unwrap()
+        serde_json::from_slice(&body(ask, ("tiny", Api::default()), true).unwrap()).unwrap()
     }
 
     #[test]
@@ -224,7 +227,8 @@ mod tests {
     fn a_priority_is_said_where_there_is_a_word_for_it() {
         let said = |priority, takes| -> Option<f64> {
             let asked = Ask { priority, ..ask(&[1]) };
-            let body = body(&asked, ("tiny", takes), true).unwrap();
+            let api = Api { priority: takes, ..Api::default() };
+            let body = body(&asked, ("tiny", api), true).unwrap();
             serde_json::from_slice::<Value>(&body).unwrap()["priority"].as_f64()
         };
         assert_eq!([said(0, true), said(5, false)], [None, None]);
@@ -232,6 +236,14 @@ mod tests {
         assert_eq!(said(i32::MAX, true), Some(1.0));
         assert!(said(2, true) > said(1, true) && said(1, true) > Some(0.5));
         assert!(said(-1, true) < Some(0.5));
+    }
+
+    #[test]
+    fn a_salt_is_said_where_there_is_a_word_for_it() {
+        let asked = Ask { cache_salt: Some("s".into()), ..ask(&[1]) };
+        let api = Api { cache_salt: true, ..Api::default() };
+        let body = body(&asked, ("tiny", api), true).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&body).unwrap()["cache_salt"], json!("s"));
     }
 
     #[test]
@@ -246,7 +258,7 @@ mod tests {
         ];
         for asked in unsayable {
             assert!(
-                matches!(body(&asked, ("m", false), true), Err(Fault::Invalid(_))),
+                matches!(body(&asked, ("m", Api::default()), true), Err(Fault::Invalid(_))),
                 "{asked:?}"
             );
         }
@@ -256,12 +268,15 @@ mod tests {
     fn the_context_servers_words_are_passed_on_but_for_the_type() {
         let told = r#"{"ctx_request_id":9007199254740993,"request_type":"context_only","encoded_opaque_state":"AA==","first_gen_tokens":[5]}"#;
         let decode = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
-        let bytes = body(&decode, ("m", false), true).unwrap();
+        let bytes = body(&decode, ("m", Api::default()), true).unwrap();
         let expected = r#""disaggregated_params":{"request_type":"generation_only","ctx_request_id":9007199254740993,"encoded_opaque_state":"AA==","first_gen_tokens":[5]}"#;
         assert!(String::from_utf8(bytes).unwrap().contains(expected));
         for told in ["[]", "{}", r#"{"ctx_request_id":null}"#] {
             let decode = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
-            assert!(matches!(body(&decode, ("m", false), true), Err(Fault::Invalid(_))), "{told}");
+            assert!(
+                matches!(body(&decode, ("m", Api::default()), true), Err(Fault::Invalid(_))),
+                "{told}"
+            );
         }
     }
 
@@ -280,15 +295,15 @@ mod tests {
     fn halves_that_are_asked_at_once_are_told_so() {
         let told = r#"{"disagg_request_id":4611686018427387911,"schedule_style":1}"#;
         let asked = Ask { hand: Hand::Prefill(Some(raw(told))), ..ask(&[1]) };
-        let bytes = body(&asked, ("m", false), false).unwrap();
+        let bytes = body(&asked, ("m", Api::default()), false).unwrap();
         let expected = r#""disaggregated_params":{"request_type":"context_only","disagg_request_id":4611686018427387911,"schedule_style":1},"stream":false}"#;
         assert!(String::from_utf8(bytes).unwrap().ends_with(expected));
         let told = r#"{"disagg_request_id":4611686018427387911,"ctx_request_id":4611686018427387911,"schedule_style":1,"ctx_info_endpoint":"tcp://10.0.0.1:5000","ctx_dp_rank":0}"#;
         let asked = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
-        let bytes = body(&asked, ("m", false), true).unwrap();
+        let bytes = body(&asked, ("m", Api::default()), true).unwrap();
         let expected = r#""disaggregated_params":{"request_type":"generation_only","disagg_request_id":4611686018427387911,"ctx_request_id":4611686018427387911,"schedule_style":1,"ctx_info_endpoint":"tcp://10.0.0.1:5000","ctx_dp_rank":0},"stream":true,"#;
         assert!(String::from_utf8(bytes).unwrap().contains(expected));
         let asked = Ask { hand: Hand::Prefill(Some(raw("{}"))), ..ask(&[1]) };
-        assert!(matches!(body(&asked, ("m", false), false), Err(Fault::Invalid(_))));
+        assert!(matches!(body(&asked, ("m", Api::default()), false), Err(Fault::Invalid(_))));
     }
 }

@@ -167,8 +167,8 @@ impl Dialect for Trtllm {
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault> {
         self.check_hand(&ask.hand)?;
         let stream = !matches!(ask.hand, Hand::Prefill(_));
-        let takes_priority = self.api.read().priority;
-        let body = encode::body(&ask, (&self.model().await?, takes_priority), stream)?;
+        let api = *self.api.read();
+        let body = encode::body(&ask, (&self.model().await?, api), stream)?;
         let mut headers = trace::headers(&ask)?;
         if let (Some(signer), Hand::Decode(told)) = (&self.signer, &ask.hand) {
             signer.sign(told, &mut headers)?;
