@@ -75,6 +75,9 @@ pub struct ApiRecord {
     pub url: String,
     /// The model's name there.
     pub model: String,
+    /// Whether the engine is known to keep prefixes apart by the field `cache_salt`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub takes_cache_salt: bool,
 }
 
 /// What a worker does of a request.

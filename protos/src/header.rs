@@ -9,6 +9,10 @@ pub const TRACEPARENT: &str = "traceparent";
 pub const TRACESTATE: &str = "tracestate";
 /// Whose request it is, where clients share fairly.
 pub const FAIRNESS_ID: &str = "x-llm-d-inference-fairness-id";
+/// The tenant that a request is for: its prompts share no cached prefix with those of others.
+///
+/// Source: the headers of NVIDIA Dynamo's frontend.
+pub const TENANT_ID: &str = "x-tenant-id";
 /// The session that a request belongs to.
 pub const SESSION_ID: &str = "x-session-id";
 /// Longest wait for room, see [`crate::duration`].

@@ -3,6 +3,7 @@
 use crate::direct::args::DirectArgs;
 use crate::direct::config::DirectSettings;
 use crate::exchange::RequestLimits;
+use crate::keys::{ApiKeys, KeyArgs};
 use crate::routing::RouterArgs;
 use crate::server::Ending;
 use clap::{Args, ValueEnum};
@@ -11,6 +12,7 @@ use stator_peers::{PeersArgs, PeersSettings};
 use stator_runtime::config::ConfigError;
 use stator_runtime::dial::{Dial, DialArgs};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time for which a proxy takes requests after it has become unready, if no flag says another: two
@@ -36,16 +38,9 @@ pub struct HttpArgs {
     )]
     pub http_port: u16,
 
-    /// Keys that clients may use (`authorization: Bearer KEY`), comma-separated. Without any,
-    /// everyone may.
-    #[arg(
-        long,
-        env = "STATOR_API_KEY",
-        value_name = "KEY",
-        value_delimiter = ',',
-        hide_env_values = true
-    )]
-    pub api_key: Vec<String>,
+    /// Who may use the API.
+    #[command(flatten)]
+    pub keys: KeyArgs,
 
     /// Largest request body, in bytes. Larger ones get 413.
     #[arg(long, env = "STATOR_MAX_BODY_BYTES", default_value_t = 32 << 20, value_name = "BYTES",
@@ -160,7 +155,7 @@ pub enum ProxyRole {
 pub struct ProxySettings {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: Option<SocketAddr>,
-    pub(crate) api_keys: Vec<String>,
+    pub(crate) keys: Arc<ApiKeys>,
     pub(crate) limits: RequestLimits,
     pub(crate) connections_max: usize,
     pub(crate) requests_max: usize,
@@ -193,16 +188,14 @@ impl ProxySettings {
         metrics_listen: Option<SocketAddr>,
     ) -> Result<Self, ConfigError> {
         let mut faults = Vec::new();
-        if http.api_key.iter().any(|key| key.trim().is_empty()) {
-            faults.push("api-key: must not be empty".to_owned());
-        }
+        let keys = ApiKeys::load(http.keys.clone(), &mut faults);
         let placement = router.placement(&mut faults);
         let (nearness, split) = (split.nearness(), split.split(&mut faults));
         let priority_max = queue.priority_max.cast_signed();
         let queue = queue.settings(&mut faults);
         let discovery = discovery.map_err(|fault| faults.push(format!("discovery: {fault}"))).ok();
-        let (Some(placement), Some(queue), Some(discovery), true) =
-            (placement, queue, discovery, faults.is_empty())
+        let (Some(keys), Some(placement), Some(queue), Some(discovery), true) =
+            (keys, placement, queue, discovery, faults.is_empty())
         else {
             return Err(ConfigError(faults));
         };
@@ -211,7 +204,7 @@ impl ProxySettings {
             metrics_listen,
             limits: http.limits(),
             ending: http.ending(),
-            api_keys: http.api_key,
+            keys: Arc::new(keys),
             connections_max: http.max_connections as usize,
             requests_max: http.max_concurrent_requests as usize,
             first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),

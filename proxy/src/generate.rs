@@ -20,6 +20,7 @@ pub(crate) struct Plan {
     /// Completions of each prompt.
     pub choices: u32,
     pub sampling: Sampling,
+    /// The salt of its prefix space.
     pub cache_salt: Option<String>,
     /// The LoRA adapter that it is for.
     pub adapter: Option<String>,

@@ -5,6 +5,7 @@ use crate::config::ProxySettings;
 use crate::exchange::Exchange;
 use crate::generate::Plan;
 use crate::pins::Pins;
+use crate::space::Client;
 use crate::steering::{Said, Steering};
 use stator_model::Model;
 use stator_model::openai::body::TOKEN_DATA;
@@ -53,9 +54,10 @@ pub(crate) fn prepare(
     body: &[u8],
     api: Api,
     catalog: &Catalog,
-    exchange: &Exchange,
+    client: Client<'_>,
     settings: &ProxySettings,
 ) -> Result<Job, ApiError> {
+    let exchange = client.exchange;
     let asked = match api {
         Api::Chat => chat(body, catalog)?,
         Api::Completion => completion(body, catalog)?,
@@ -65,10 +67,11 @@ pub(crate) fn prepare(
     let record = served.pool.record();
     check_prompts(record, prompt_param, &prompts)?;
     let sampling = sampling(record, &options, &prompts, !echo.is_empty())?;
+    let space = client.space(options.cache_salt.as_deref(), options.extension_salt.as_deref())?;
     let plan = Plan {
         choices: options.n,
         sampling,
-        cache_salt: options.cache_salt.clone(),
+        cache_salt: space.salt(),
         // A model is found by its own name, or by that of one of its adapters.
         adapter: (model_name != record.name).then(|| model_name.clone()),
         request_id: exchange.request_id().to_owned(),
@@ -77,7 +80,7 @@ pub(crate) fn prepare(
         guided: options.guided.as_ref().map(|guided| guided.field),
         migration_limit: settings.migration_limit,
         flow: FlowId(payer(exchange).map_or(0, name)),
-        session: exchange.header(SESSION_ID).map(name),
+        session: exchange.header(SESSION_ID).map(|text| space.session(text)),
         steering: Steering {
             pins: Pins::of(exchange, settings.pins)?,
             ..Steering::read(body, Said::of(exchange), settings.priority_max)?

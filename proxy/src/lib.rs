@@ -13,6 +13,7 @@ mod direct;
 mod exchange;
 mod generate;
 mod job;
+mod keys;
 mod listing;
 mod metrics;
 mod pass_through;
@@ -23,6 +24,7 @@ mod routing;
 mod run;
 mod server;
 mod service;
+mod space;
 mod splitting;
 mod steering;
 mod wire;
@@ -30,6 +32,7 @@ mod wire;
 pub use config::{HttpArgs, Mode, ProxyArgs, ProxyRole, ProxySettings};
 pub use direct::args::{DirectArgs, Stage};
 pub use direct::config::DirectSettings;
+pub use keys::KeyArgs;
 pub use routing::RouterArgs;
 
 use anyhow::Context;
@@ -102,11 +105,13 @@ async fn serve_fleet(
         let (catalog, readiness) = (catalog.clone(), readiness.clone());
         async move { catalog.follow(events, readiness, address).await }
     });
+    let keys = tokio::spawn(settings.keys.clone().follow(shutdown.clone()));
     tracing::info!(%address, router_mode = %settings.placement.mode, "listening");
     let service = Service::new(settings, catalog, registry, metrics, readiness);
     let serving = Arc::new(Serving::Standalone(Box::new(service)));
     server::serve(Listener::plain(listener), serving, shutdown).await;
     following.abort();
+    keys.abort();
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use crate::pass_through::{Asked, PassThrough};
 use crate::route::Route;
 use crate::run::Run;
 use crate::server::Ending;
+use crate::space::{Account, Client};
 use bytes::Bytes;
 use http::{StatusCode, header};
 use stator_model::openai::response::Api;
@@ -182,15 +183,9 @@ impl Service {
         Ok(())
     }
 
-    fn authorize(&self, exchange: &Exchange) -> Result<(), ApiError> {
-        let keys = &self.settings.api_keys;
+    fn authorize(&self, exchange: &Exchange) -> Result<Account, ApiError> {
         let sent = exchange.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
-        // Every key is compared, and each in constant time: how long it takes tells nothing.
-        let known = |sent: &str| keys.iter().fold(false, |known, key| known | same(key, sent));
-        match keys.is_empty() || sent.is_some_and(known) {
-            true => Ok(()),
-            false => Err(ApiError::unauthorized()),
-        }
+        self.settings.keys.account(sent).ok_or_else(ApiError::unauthorized)
     }
 
     async fn health(&self, exchange: &mut Exchange) {
@@ -210,14 +205,15 @@ impl Service {
 
     /// The way of every completion: read, prepare, place, and write what comes.
     async fn generate(&self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
-        self.authorize(exchange)?;
+        let account = self.authorize(exchange)?;
         let _place = self.admit()?;
         let started = Instant::now();
         let body = self.read(exchange).await?;
-        if let Some(asked) = self.passed(exchange, &body)? {
+        let client = Client { exchange, account };
+        if let Some(asked) = self.passed(client, &body)? {
             return self.pass_through.answer(exchange, &asked, started).await;
         }
-        let job = self.prepare(exchange, api, body)?;
+        let job = self.prepare(client, api, body)?;
         let placing = Instant::now();
         let generation = Generation::start(self.metrics.clone(), &job).await?;
         self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());
@@ -236,11 +232,12 @@ impl Service {
         if !self.catalog.passes() {
             return Err(unknown().into());
         }
-        self.authorize(exchange)?;
+        let account = self.authorize(exchange)?;
         let _place = self.admit()?;
         let started = Instant::now();
         let body = self.read(exchange).await?;
-        let asked = self.passed(exchange, &body)?.ok_or_else(unknown)?;
+        let client = Client { exchange, account };
+        let asked = self.passed(client, &body)?.ok_or_else(unknown)?;
         self.pass_through.answer(exchange, &asked, started).await
     }
 
@@ -260,13 +257,13 @@ impl Service {
     }
 
     /// The request, where its model's engines speak for themselves.
-    fn passed(&self, exchange: &Exchange, body: &Bytes) -> Result<Option<Asked>, ApiError> {
-        beside(body, || Asked::read(exchange, body, &self.catalog, &self.settings))
+    fn passed(&self, client: Client<'_>, body: &Bytes) -> Result<Option<Asked>, ApiError> {
+        beside(body, || Asked::read(client, body, &self.catalog, &self.settings))
     }
 
     /// Makes of a body what the workers need; the body is not kept.
-    fn prepare(&self, exchange: &Exchange, api: Api, body: Bytes) -> Result<Job, ApiError> {
-        beside(&body, || job::prepare(&body, api, &self.catalog, exchange, &self.settings))
+    fn prepare(&self, client: Client<'_>, api: Api, body: Bytes) -> Result<Job, ApiError> {
+        beside(&body, || job::prepare(&body, api, &self.catalog, client, &self.settings))
     }
 }
 
@@ -289,25 +286,4 @@ fn check_content_type(exchange: &Exchange) -> Result<(), ApiError> {
 
 async fn json(exchange: &mut Exchange, status: StatusCode, body: impl Into<Bytes>) {
     exchange.respond(status, "application/json", body.into(), &[]).await;
-}
-
-/// Whether two keys are the same, in a time that depends on the length of `sent` alone.
-fn same(key: &str, sent: &str) -> bool {
-    let (key, sent) = (key.as_bytes(), sent.as_bytes());
-    let at = |n: usize| key.get(n).copied().unwrap_or_default();
-    let different = (0..sent.len()).fold(0, |different, n| different | (at(n) ^ sent[n]));
-    different == 0 && key.len() == sent.len()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_same_key_is_the_same() {
-        assert!(same("alpha", "alpha"));
-        for sent in ["", "alph", "alphaa", "Alpha", "beta"] {
-            assert!(!same("alpha", sent), "{sent}");
-        }
-    }
 }

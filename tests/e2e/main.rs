@@ -23,5 +23,6 @@ mod sglang;
 mod stages;
 mod suite;
 mod support;
+mod tenants;
 mod testbed;
 mod vllm;

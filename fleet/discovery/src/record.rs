@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn engines_with_an_api_of_their_own_need_no_tokens() {
         let mut record = sample("a", 1);
-        let api = ApiRecord { url: "http://127.0.0.1:4".into(), model: "m".into() };
+        let url = "http://127.0.0.1:4".into();
+        let api = ApiRecord { url, model: "m".into(), takes_cache_salt: true };
         record.profile.api = Some(api);
         (record.model.vocab_size, record.model.context_length) = (0, 0);
         let json = serde_json::to_vec(&record).unwrap();

@@ -62,7 +62,8 @@ impl Joined {
 /// Workers whose engine says nothing of its blocks.
 fn put_workers(dir: &tempfile::TempDir, workers: u64) {
     let nobody = |name| format!("ipc://{}", dir.path().join(name).display());
-    let api = ApiRecord { url: "http://127.0.0.1:1".into(), model: "m".into() };
+    let url = "http://127.0.0.1:1".into();
+    let api = ApiRecord { url, model: "m".into(), takes_cache_salt: false };
     let model = ModelRecord { vocab_size: 0, ..loaded(Duration::ZERO).model };
     let worker = |number| WorkerRank { worker: WorkerId(number), rank: 0 };
     let worker =

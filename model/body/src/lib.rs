@@ -29,7 +29,8 @@ pub use fields::{Field, Fields, Member, Span};
 pub use grpc::{FrameError, GrpcUsage};
 pub use media::{IMAGE, MediaItem, VIDEO};
 pub use parse::{
-    Api, Input, ParseError, Parsed, ParsedBody, Parser, ParserSet, UnknownParser, parser,
+    Api, Input, ParseError, Parsed, ParsedBody, Parser, ParserSet, UnknownParser, extension_salt,
+    parser,
 };
 pub use rename::ModelNameRewriter;
 pub use scan::{ScanError, ScanErrorKind, scan};

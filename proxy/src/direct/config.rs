@@ -105,9 +105,7 @@ impl DirectSettings {
         metrics_listen: SocketAddr,
     ) -> Result<Self, ConfigError> {
         let mut faults = Vec::new();
-        if !http.api_key.is_empty() {
-            faults.push("api-key: the engine checks keys in direct mode".to_owned());
-        }
+        faults.extend(http.keys.faults_beside_an_engine());
         let listen = http.listen(Ipv4Addr::UNSPECIFIED);
         check_ports(listen, &direct, &mut faults);
         check_tls(&direct, &mut faults);

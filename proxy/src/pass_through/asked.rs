@@ -5,17 +5,19 @@ use crate::config::ProxySettings;
 use crate::direct::headers;
 use crate::direct::object::Object;
 use crate::direct::screen::screen;
-use crate::exchange::Exchange;
 use crate::job::{name, payer};
 use crate::pins::Pins;
+use crate::space::Client;
 use crate::steering::{Said, Steering};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use memchr::memmem;
 use pingora::http::RequestHeader;
-use stator_body::{Field, Fields, prompt_bytes, scan, unquote};
+use stator_body::{Field, Fields, extension_salt, prompt_bytes, scan, unquote};
 use stator_fleet::{Pool, Prompt};
 use stator_model::openai::ApiError;
+use stator_model::openai::body::EXTENSION_SALT;
+use stator_model::openai::request::check_cache_salt;
 use stator_placement::Adapter;
 use stator_protos::WorkerRank;
 use stator_protos::discovery::ApiRecord;
@@ -23,6 +25,7 @@ use stator_protos::hash::SequenceHash;
 use stator_protos::header::SESSION_ID;
 use stator_protos::text::{estimated_tokens, text_hashes, text_seed};
 use stator_queue::{Entry, FlowId};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The member of a body that is meant for proxies and pickers alone.
@@ -41,7 +44,36 @@ pub(crate) struct Asked {
     pub steering: Steering,
     flow: FlowId,
     session: Option<u64>,
+    /// The salt of its prefix space.
+    cache_salt: Option<String>,
+    /// Whether the client names a salt itself, so that it knows its engine to take one.
+    names_salt: bool,
     prompt: Text,
+}
+
+/// The cache salts of a body.
+#[derive(Default)]
+struct Salts<'a> {
+    own: Option<Cow<'a, str>>,
+    extension: Option<Cow<'a, str>>,
+}
+
+impl<'a> Salts<'a> {
+    /// Reads and checks them; an empty extension counts as none.
+    fn read(body: &'a [u8], fields: &Fields) -> Result<Self, ApiError> {
+        let text = |param: &str, raw: &'a [u8]| match unquote(raw) {
+            _ if raw == b"null" => Ok(None),
+            None => Err(ApiError::invalid(param, format!("{param} must be a string"))),
+            text => Ok(text),
+        };
+        let own = fields.raw(body, Field::CacheSalt).map(|raw| text("cache_salt", raw));
+        let own = own.transpose()?.flatten();
+        let extension = extension_salt(body, fields).map(|raw| text(EXTENSION_SALT, raw));
+        let extension = extension.transpose()?.flatten().filter(|salt| !salt.is_empty());
+        own.iter().try_for_each(|salt| check_cache_salt("cache_salt", salt))?;
+        extension.iter().try_for_each(|salt| check_cache_salt(EXTENSION_SALT, salt))?;
+        Ok(Self { own, extension })
+    }
 }
 
 /// A prompt, measured in text.
@@ -62,11 +94,12 @@ impl Asked {
     ///
     /// 4xx, with the field at fault, where it may not go on.
     pub(crate) fn read(
-        exchange: &Exchange,
+        client: Client<'_>,
         body: &Bytes,
         catalog: &Catalog,
         settings: &ProxySettings,
     ) -> Result<Option<Self>, ApiError> {
+        let exchange = client.exchange;
         if !catalog.passes() {
             return Ok(None);
         }
@@ -75,7 +108,10 @@ impl Asked {
         let Some(pool) = catalog.passed(&model) else { return Ok(None) };
         headers::check_encoding(exchange.request())?;
         let adapter = (*model != pool.record().name).then(|| model.clone().into_owned());
-        let prompt = measure(body, &fields, pool.block_size().get(), adapter.as_deref());
+        let salts = Salts::read(body, &fields)?;
+        let space = client.space(salts.own.as_deref(), salts.extension.as_deref())?;
+        let seed = text_seed(adapter.as_deref(), space.salt().as_deref());
+        let prompt = measure(body, &fields, pool.block_size().get(), seed);
         let steering = Steering {
             pins: Pins::of_whole(exchange, settings.pins)?,
             ..Steering::read(body, Said::of(exchange), settings.priority_max)?
@@ -83,7 +119,7 @@ impl Asked {
         let cleaned = clean(body)?;
         let stripped = cleaned.len() != body.len();
         let mut head = headers::onward(exchange.request(), &exchange.identity(), Some(&cleaned));
-        if !settings.api_keys.is_empty() {
+        if settings.keys.are_required() {
             // It is this proxy's.
             head.remove_header(&header::AUTHORIZATION);
         }
@@ -95,7 +131,9 @@ impl Asked {
             adapter,
             steering,
             flow: FlowId(payer(exchange).map_or(0, name)),
-            session: exchange.header(SESSION_ID).map(name),
+            session: exchange.header(SESSION_ID).map(|text| space.session(text)),
+            cache_salt: space.salt(),
+            names_salt: salts.own.is_some(),
             prompt,
         }))
     }
@@ -126,12 +164,12 @@ impl Asked {
     }
 
     /// The request as it goes to an engine that is known to clients by `host`: the bytes that
-    /// came, unless the engine has another name for the model.
+    /// came, unless the engine has another name for the model, or has to keep prefixes apart.
     pub(crate) fn onward(&self, api: &ApiRecord, host: HeaderValue) -> (RequestHeader, Bytes) {
-        let body = match &self.adapter {
-            None if api.model != self.pool.record().name => renamed(&self.body, &api.model),
-            _ => self.body.clone(),
-        };
+        let is_renamed = self.adapter.is_none() && api.model != self.pool.record().name;
+        let model = is_renamed.then_some(&*api.model);
+        let salt = self.cache_salt.as_deref().filter(|_| api.takes_cache_salt || self.names_salt);
+        let body = addressed(&self.body, model, salt);
         let mut head = headers::for_body(&self.head, &body);
         headers::insert(&mut head, header::HOST, host);
         (head, body)
@@ -139,10 +177,8 @@ impl Asked {
 }
 
 /// Names a prompt by the blocks of its text.
-fn measure(body: &[u8], fields: &Fields, block_size: u32, adapter: Option<&str>) -> Text {
-    let salt = fields.raw(body, Field::CacheSalt).and_then(unquote);
+fn measure(body: &[u8], fields: &Fields, block_size: u32, seed: u64) -> Text {
     let mut sequence = Vec::new();
-    let seed = text_seed(adapter, salt.as_deref());
     let bytes = text_hashes(prompt_bytes(body, fields), block_size, seed, &mut sequence);
     let limits = [Field::MaxCompletionTokens, Field::MaxTokens, Field::MaxOutputTokens];
     let max_output_tokens = limits.into_iter().find_map(|field| fields.number(body, field));
@@ -164,28 +200,38 @@ fn clean(body: &Bytes) -> Result<Bytes, ApiError> {
     Ok(if edit.is_empty() { screened.clone() } else { edit.finish().into() })
 }
 
-/// The body for an engine that calls the model `name`.
-fn renamed(body: &Bytes, name: &str) -> Bytes {
+/// The body for an engine that calls the model `model`, and keeps prefixes apart by `salt`; the
+/// one that came where neither is to be changed.
+fn addressed(body: &Bytes, model: Option<&str>, salt: Option<&str>) -> Bytes {
+    let members = [("model", model), ("cache_salt", salt)];
+    if members.iter().all(|(_, text)| text.is_none()) {
+        return body.clone();
+    }
     // It was scanned, and is an object therefore.
     let Ok(object) = Object::parse(body) else { return body.clone() };
-    let name = serde_json::to_vec(name).unwrap_or_default();
-    object.edit().set("model", name).finish().into()
+    let mut edit = object.edit();
+    for (name, text) in members {
+        if let Some(text) = text {
+            edit = edit.set(name, serde_json::to_vec(text).unwrap_or_default());
+        }
+    }
+    edit.finish().into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text(body: &str, adapter: Option<&str>) -> Text {
+    fn text(body: &str, seed: u64) -> Text {
         let fields = scan(body.as_bytes()).expect("a sound body");
-        measure(body.as_bytes(), &fields, 2, adapter)
+        measure(body.as_bytes(), &fields, 2, seed)
     }
 
     #[test]
     fn prompts_that_begin_alike_share_their_blocks() {
         let chat = |content: &str| {
             let messages = format!(r#"[{{"role":"user","content":"{content}"}}]"#);
-            text(&format!(r#"{{"model":"m","max_tokens":7,"messages":{messages}}}"#), None)
+            text(&format!(r#"{{"model":"m","max_tokens":7,"messages":{messages}}}"#), 0)
         };
         let (short, long) = (chat("It was a dark and stormy night."), chat("It was a dark day."));
         // The role and the beginning are 21 bytes, in blocks of 8.
@@ -198,8 +244,8 @@ mod tests {
     #[test]
     fn adapters_and_salts_keep_prompts_apart() {
         let plain = r#"{"prompt":"It was a dark and stormy night."}"#;
-        let salted = r#"{"prompt":"It was a dark and stormy night.","cache_salt":"s"}"#;
-        let all = [text(plain, None), text(plain, Some("a")), text(salted, None)];
+        let seeds = [(None, None), (Some("a"), None), (None, Some("s"))];
+        let all = seeds.map(|(adapter, salt)| text(plain, text_seed(adapter, salt)));
         let first: std::collections::HashSet<_> = all.iter().map(|text| text.sequence[0]).collect();
         assert_eq!(first.len(), 3);
     }
@@ -223,6 +269,36 @@ mod tests {
     #[test]
     fn an_engine_is_told_its_own_name_of_the_model() {
         let body = Bytes::from_static(br#"{"model": "m" ,"prompt":"m"}"#);
-        assert_eq!(renamed(&body, "a\"b"), r#"{"model": "a\"b" ,"prompt":"m"}"#);
+        let renamed = addressed(&body, Some("a\"b"), None);
+        assert_eq!(renamed, r#"{"model": "a\"b" ,"prompt":"m"}"#);
+        assert_eq!(addressed(&body, None, None), body);
+    }
+
+    #[test]
+    fn an_engine_is_told_the_space_in_the_place_of_a_salt() {
+        let body = Bytes::from_static(br#"{"model":"m","cache_salt":"s","prompt":"m"}"#);
+        let salted = addressed(&body, None, Some("0a"));
+        assert_eq!(salted, r#"{"model":"m","cache_salt":"0a","prompt":"m"}"#);
+        let body = Bytes::from_static(br#"{"model":"m"}"#);
+        assert_eq!(addressed(&body, Some("n"), Some("0a")), r#"{"model":"n","cache_salt":"0a"}"#);
+    }
+
+    #[test]
+    fn salts_are_read_where_each_api_has_them() {
+        let read = |body: &str| {
+            let fields = scan(body.as_bytes()).expect("a sound body");
+            let salts = Salts::read(body.as_bytes(), &fields).map_err(|error| error.message)?;
+            Ok::<_, String>([salts.own, salts.extension].map(|salt| salt.map(Cow::into_owned)))
+        };
+        let both = r#"{"cache_salt":"s","nvext":{"cache_salt":"\u006e"}}"#;
+        assert_eq!(read(both), Ok([Some("s".into()), Some("n".into())]));
+        for none in ["{}", r#"{"cache_salt":null,"nvext":{"cache_salt":""}}"#, r#"{"nvext":7}"#] {
+            assert_eq!(read(none), Ok([None, None]), "{none}");
+        }
+        let long = format!(r#"{{"cache_salt":"{}"}}"#, "x".repeat(257));
+        let refused = "cache_salt has 257 bytes, it must have 1 to 256";
+        assert_eq!(read(&long), Err(refused.into()));
+        let wrong = r#"{"nvext":{"cache_salt":[1]}}"#;
+        assert_eq!(read(wrong), Err("nvext.cache_salt must be a string".into()));
     }
 }

@@ -259,7 +259,8 @@ impl Bed {
     /// Starts an agent that keeps watch over a server of `m`, and shows it. The server is at
     /// `address`, and calls the model `model`.
     pub(crate) async fn watched(&mut self, address: SocketAddr, model: &str) -> Agent {
-        let api = ApiRecord { url: format!("http://{address}"), model: model.to_owned() };
+        let (url, model) = (format!("http://{address}"), model.to_owned());
+        let api = ApiRecord { url, model, takes_cache_salt: true };
         let record =
             ModelRecord { name: "m".into(), context_length: 0, block_size: 4, vocab_size: 0 };
         self.agent_of(record, ProfileRecord { api: Some(api), ..ProfileRecord::default() }).await

@@ -237,6 +237,8 @@ pub struct Description {
     pub handover: Option<Box<RawValue>>,
     /// It goes on from prompts that others computed, and computes none itself.
     pub needs_prefill: bool,
+    /// Whether the server of a client's own words keeps prefixes apart by the field `cache_salt`.
+    pub takes_cache_salt: bool,
 }
 
 /// Where one rank publishes its KV events. ZMQ endpoints as others connect to them.

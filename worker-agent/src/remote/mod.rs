@@ -204,7 +204,7 @@ fn profile(settings: &StockSettings, description: &Description) -> ProfileRecord
         batch_tokens: description.batch_tokens.unwrap_or(0),
         handover: handover.map(|json| json.get().to_owned()),
         needs_prefill: settings.role == Role::Decode && description.needs_prefill,
-        api: openai::api(settings, &description.model),
+        api: openai::api(settings, description),
         ..ProfileRecord::default()
     }
 }

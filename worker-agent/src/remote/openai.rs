@@ -1,16 +1,20 @@
 //! Where proxies find an engine that they ask themselves.
 
 use crate::config::{Origin, StockSettings};
-use stator_dialect::Kind;
+use stator_dialect::{Description, Kind};
 use stator_protos::discovery::ApiRecord;
 use std::net::IpAddr;
 
-/// The API of an engine that takes no token ids, which calls its model `model`; nothing of others,
+/// The API of an engine that takes no token ids, as the engine describes itself; nothing of others,
 /// because nobody but their agent asks those.
-pub(super) fn api(settings: &StockSettings, model: &str) -> Option<ApiRecord> {
+pub(super) fn api(settings: &StockSettings, description: &Description) -> Option<ApiRecord> {
     let Origin::Attached { url } = &settings.origin else { return None };
     let url = reachable(url, settings.reachable_at.as_deref());
-    (settings.kind == Kind::Openai).then(|| ApiRecord { url, model: model.to_owned() })
+    (settings.kind == Kind::Openai).then(|| ApiRecord {
+        url,
+        model: description.model.clone(),
+        takes_cache_salt: description.takes_cache_salt,
+    })
 }
 
 /// The URL for other machines: an engine that is here for its agent is for them where the agent

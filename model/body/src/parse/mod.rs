@@ -7,7 +7,7 @@ mod request;
 mod rpc;
 mod set;
 
-pub use request::{Api, Input, ParsedBody};
+pub use request::{Api, Input, ParsedBody, extension_salt};
 pub use set::{ParserSet, UnknownParser, parser};
 
 use crate::grpc::FrameError;

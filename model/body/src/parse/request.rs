@@ -184,6 +184,11 @@ fn cache_salt(text: &[u8], fields: &Fields) -> Option<String> {
     .map(|salt| salt.into_owned())
 }
 
+/// The raw value of Dynamo's `nvext.cache_salt`, a string with its quotes.
+pub fn extension_salt<'a>(text: &'a [u8], fields: &Fields) -> Option<&'a [u8]> {
+    extension(text, fields, "cache_salt").map(|span| span.of(text))
+}
+
 /// A member of Dynamo's `nvext`.
 fn extension(text: &[u8], fields: &Fields, name: &str) -> Option<Span> {
     find_member(text, fields.get(Field::Nvext)?, name).map(|member| member.value)

@@ -3,7 +3,9 @@
 //! It takes no token ids: proxies send requests to it as they came, and the agent only finds out
 //! what it serves and whether it does.
 //!
-//! Source: the public API reference of OpenAI; `parent` and `max_model_len` are vLLM's.
+//! Source: the public API reference of OpenAI; `parent` and `max_model_len` are vLLM's. vLLM and
+//! SGLang own their models by name and take `cache_salt`; others may refuse a field that they do
+//! not know.
 
 mod models;
 
@@ -82,6 +84,7 @@ impl Dialect for Openai {
             context_length: model.max_model_len,
             ranks: 1,
             adapters,
+            takes_cache_salt: model.takes_cache_salt(),
             ..Description::default()
         })
     }

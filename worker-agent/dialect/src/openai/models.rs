@@ -22,6 +22,13 @@ pub(super) struct Model {
     parent: Option<String>,
 }
 
+impl Model {
+    /// Whether the server is one that is known to keep prefixes apart by `cache_salt`.
+    pub(super) fn takes_cache_salt(&self) -> bool {
+        matches!(self.owned_by.as_deref(), Some("vllm" | "sglang"))
+    }
+}
+
 impl Models {
     /// The model of this name, or the only one; and the adapters for it. A name that a server's
     /// only model does not have is another name for that.
@@ -88,6 +95,16 @@ mod tests {
         let other = "model-name: \"c\" is none of a, b";
         assert_eq!(check(&["a", "b"], Some("c")), Err(other.into()));
         assert_eq!(check(&[], Some("a")), Err("the engine serves no model".into()));
+    }
+
+    #[test]
+    fn servers_that_take_a_cache_salt_are_known_by_who_owns_their_models() {
+        let takes = |owner: Option<&str>| {
+            let owned_by = owner.map(str::to_owned);
+            Model { owned_by, ..Model::default() }.takes_cache_salt()
+        };
+        let owners = [Some("vllm"), Some("sglang"), Some("tensorrt_llm"), Some("llamacpp"), None];
+        assert_eq!(owners.map(takes), [true, true, false, false, false]);
     }
 
     #[test]

@@ -99,6 +99,7 @@ pub(super) async fn describe(
         handover: handover.map(|advert| json::raw(&advert)),
         needs_prefill,
         model: info.served_model_name.unwrap_or(info.model_path),
+        ..Description::default()
     };
     let learnt = Learnt {
         connector,

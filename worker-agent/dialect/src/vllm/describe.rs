@@ -131,6 +131,7 @@ pub(super) async fn describe(
         adapters: adapters.map(|model| model.id.clone()).collect(),
         handover: handover.map(|advert| json::raw(&advert)),
         needs_prefill: moriio.as_ref().is_some_and(moriio::Own::needs_prefill),
+        ..Description::default()
     };
     let max_logprobs = config.model_config.as_ref().and_then(|config| config.max_logprobs);
     let max_logprobs = max_logprobs.map(|max| u32::try_from(max).unwrap_or(u32::MAX));
