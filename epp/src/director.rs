@@ -114,6 +114,10 @@ impl PoolDirector {
             Asked::read(&head, body.contiguous(), &self.settings, sources)
                 .inspect_err(|refusal| self.observe.refused(None, refusal))?
         };
+        if self.pool.is_adapter(asked.target()) {
+            // Its name is no longer one that a client thought of.
+            self.observe.keep_model(asked.target());
+        }
         let told = self.observe.begin(&head, &asked);
         let rendered = self.render(&asked).await;
         let measured = self.measure(&asked, rendered);

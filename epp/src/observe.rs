@@ -121,6 +121,11 @@ impl Observe {
         Self(Arc::new(Inner { pool, metrics, picks, reporters, disaggregates }))
     }
 
+    /// Keeps the name of a model in metrics, however many others clients think of.
+    pub(crate) fn keep_model(&self, name: &str) {
+        self.0.metrics.requests.keep_model(name);
+    }
+
     /// A request was read.
     pub(crate) fn begin(&self, head: &Head, asked: &Asked) -> Told {
         let labels = asked.labels();
@@ -137,7 +142,7 @@ impl Observe {
         }
         let metrics = self.0.metrics.requests.of(&labels);
         if let Some((_, Some(rewrite))) = &asked.rewritten {
-            self.0.metrics.requests.keep_model(asked.target());
+            self.keep_model(asked.target());
             self.0.metrics.decisions.rewritten(&metrics, rewrite);
         }
         Told {

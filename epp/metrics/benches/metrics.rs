@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long each line is measured.
 const MEASURE: Duration = Duration::from_millis(300);
 const MODELS: usize = 10;
-const FLOWS: usize = 50;
+const FLOWS: usize = 20;
 
 /// Measures `work` and prints what one run takes.
 fn measure(name: &str, mut work: impl FnMut(usize)) {
@@ -87,7 +87,7 @@ fn main() {
     measure("all events of a request", |_| request(&metrics, black_box(&known), &endpoint));
     measure("a chunk", |_| known.chunk(black_box(Duration::from_millis(20))));
     let mut text = String::new();
-    measure("write the page of 500 sets of labels", |_| {
+    measure("write the page of 200 sets of labels", |_| {
         text.clear();
         encode_registry(&mut text, &registry).expect("writing to a string cannot fail");
     });

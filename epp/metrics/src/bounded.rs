@@ -32,6 +32,9 @@ impl BoundedValues {
 
     /// Keeps a value whatever comes; it does not count. For values that an operator configures.
     pub(crate) fn pin(&self, value: &str) {
+        if self.is_pinned(value) {
+            return;
+        }
         let mut values = self.values.write();
         values.admitted.remove(value);
         values.pinned.insert(value.into());

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Pairs of models that are kept; from here on, new ones become `other`.
-const SETS_MAX: usize = 4096;
+/// Pairs of models that are kept; from here on, new ones become `other`. There are as many as
+/// clients can make of [`Requests`](crate::Requests).
+const SETS_MAX: usize = crate::requests::SETS_MAX;
 
 /// Where a plug-in's predictions are counted. Made once, when plug-ins are.
 #[derive(Debug)]

@@ -10,18 +10,20 @@ use prometheus_client::encoding::DescriptorEncoder;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Names of models that are kept; the rest becomes `other`.
+/// Names of models that are kept because clients asked for them; the rest becomes `other`. A name
+/// from a rewrite, or of an adapter that an endpoint speaks of, is kept beside them.
 ///
-/// Source: `maxModelLabelValues` of the llm-d router.
-pub(crate) const MODELS_MAX: usize = 1000;
+/// The llm-d router keeps 1000 (`maxModelLabelValues`). Each name makes up to 345 series, so that
+/// one client could make 345,000 of them.
+pub(crate) const MODELS_MAX: usize = 100;
 /// Fairness ids that are kept; the rest becomes `other`.
 ///
-/// Source: `--fairness-id-metric-label-limit` of the llm-d router, its default.
-pub(crate) const FAIRNESS_IDS_MAX: usize = 1000;
-/// Sets of labels that are kept, each 2.5 KB here and up to 36 KB of a page. A thousand models
-/// times a thousand flows would be a million sets: from here on, new flows and models that nobody
-/// configured become `other`.
-pub(crate) const SETS_MAX: usize = 4096;
+/// The llm-d router keeps 1000 (`--fairness-id-metric-label-limit`); see [`MODELS_MAX`].
+pub(crate) const FAIRNESS_IDS_MAX: usize = 100;
+/// Sets of labels that are kept, each 2.5 KB here, and up to 345 series and 36 KB of a page. From
+/// here on, new flows and models that nobody configured become `other`: clients make 90,000 series
+/// and 9 MB of a page at most.
+pub(crate) const SETS_MAX: usize = 256;
 
 /// What tells requests apart.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,8 +40,8 @@ pub struct RequestLabels<'a> {
 
 /// All requests.
 ///
-/// Names of models share a bound of 1000, fairness ids have one of 1000, and sets of both one of
-/// 4096, all for the life of the process; what comes later is counted under `other`. Names
+/// Names of models share a bound of 100, fairness ids have one of 100, and sets of both one of
+/// 256, all for the life of the process; what comes later is counted under `other`. Names
 /// given to [`Requests::keep_model`] stay beside the bounds.
 #[derive(Debug)]
 pub struct Requests {
@@ -63,7 +65,8 @@ impl Requests {
         }
     }
 
-    /// Keeps the name of a model that an operator wrote into a rewrite, whatever clients send.
+    /// Keeps the name of a model that an operator wrote into a rewrite, or that an endpoint serves,
+    /// whatever clients send. A read lock for a name that is kept already.
     pub fn keep_model(&self, name: &str) {
         self.models.pin(name);
     }
