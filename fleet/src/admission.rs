@@ -127,6 +127,8 @@ pub struct Gate<G: Grant> {
     /// Kicks since the dispatcher began; it stops when it has seen them all.
     kicks: AtomicU64,
     direct: AtomicU64,
+    /// Whether the queues are told of requests that need not wait.
+    counts_turns: bool,
     start: Instant,
 }
 
@@ -141,6 +143,7 @@ impl<G: Grant> Gate<G> {
     pub fn new(grant: G, settings: Settings) -> Self {
         Self {
             grant,
+            counts_turns: settings.counts_turns(),
             queues: Mutex::new(Queues::new(settings)),
             waiting: AtomicU64::new(0),
             kicks: AtomicU64::new(0),
@@ -246,6 +249,10 @@ impl<G: Grant> Gate<G> {
         match self.grant.try_grant(&mut entry.payload, &band) {
             Attempt::Granted(place) => {
                 self.direct.fetch_add(1, Ordering::Relaxed);
+                if self.counts_turns {
+                    let now = self.now();
+                    self.queues.lock().passed(entry.priority, entry.flow, now);
+                }
                 let (band, waited) = (band.priority, Duration::ZERO);
                 Some(Ok(Admitted { place, band, waited }))
             }

@@ -2,10 +2,11 @@
 //!
 //! Each policy gives each flow that has something waiting a rank, and the least rank is next.
 //! A flow's rank changes only when its own head or its own account does, so that a heap of ranks
-//! is always right and every step costs the logarithm of the number of flows. The one exception is
-//! least attained service, which compares each flow with all others at every turn.
+//! is always right and every step costs the logarithm of the number of flows. The exceptions are
+//! least attained service and turn priority, which compare each flow with all others at every turn.
 
 use crate::invalid::Findings;
+use crate::nanos;
 use crate::settings::{LONGEST, MS, SECOND};
 use std::time::Duration;
 
@@ -54,6 +55,20 @@ pub enum Fairness {
         /// How long a flow with nothing waiting is remembered, 1 s to 24 h.
         idle: Duration,
     },
+    /// Turn priority: the flow of the highest sum of its turns, the requests of it that were
+    /// dispatched, and the weighted seconds that its head has waited. What a session has computed in
+    /// many turns is likely still cached, and serving it on soon gives its room to others. A turn
+    /// takes time in proportion to the flows that wait.
+    ///
+    /// Source: the strategy `turn-priority` of `program-aware-fairness` of the llm-d router.
+    TurnPriority {
+        /// Turns that a second of waiting counts for, in thousandths, up to 1,000,000.
+        wait_weight: u32,
+        /// A flow that got nothing for so long begins anew; 1 ms to 24 h.
+        inactivity: Duration,
+        /// How long a flow with nothing waiting is remembered, 1 s to 24 h.
+        idle: Duration,
+    },
 }
 
 /// What a token of an answer counts for in [`Fairness::Las`]; one of a prompt counts 1.
@@ -80,12 +95,30 @@ impl Fairness {
                 findings.duration(&format!("{name}.half_life"), half_life, MS..=LONGEST);
                 findings.duration(&format!("{name}.idle"), idle, SECOND..=LONGEST);
             }
+            Self::TurnPriority { wait_weight, inactivity, idle } => {
+                findings.range(&format!("{name}.wait_weight"), wait_weight.into(), 0..=1_000_000);
+                findings.duration(&format!("{name}.inactivity"), inactivity, MS..=LONGEST);
+                findings.duration(&format!("{name}.idle"), idle, SECOND..=LONGEST);
+            }
         }
     }
 
     /// Whether the tokens of answers count.
     pub fn counts_answers(self) -> bool {
-        matches!(self, Self::Vtc { .. } | Self::Las { .. })
+        matches!(self, Self::Vtc { .. } | Self::Las { .. } | Self::TurnPriority { .. })
+    }
+
+    /// Whether requests that need not wait count too.
+    pub fn counts_turns(self) -> bool {
+        matches!(self, Self::TurnPriority { .. })
+    }
+
+    /// How long a flow with nothing waiting is remembered, where the policy says.
+    pub(crate) fn idle(self) -> Option<Duration> {
+        match self {
+            Self::Las { idle, .. } | Self::TurnPriority { idle, .. } => Some(idle),
+            _ => None,
+        }
     }
 }
 
@@ -104,6 +137,9 @@ pub(crate) struct Share {
     /// Least attained service: what it had got at the time `as_of`, in weighted tokens.
     attained: f64,
     as_of: u64,
+    /// Turn priority: requests that were dispatched since it was last inactive; `as_of` is when it
+    /// last got something.
+    turns: u64,
 }
 
 impl Share {
@@ -116,6 +152,12 @@ impl Share {
     fn gets(&mut self, weighted_tokens: f64, half_life: Duration, now: u64) {
         self.attained = self.attained(half_life, now) + weighted_tokens;
         self.as_of = now;
+    }
+
+    /// Turns that count: none after a long inactivity.
+    fn turns(&self, inactivity: Duration, now: u64) -> u64 {
+        let inactive = now.saturating_sub(self.as_of) > nanos(inactivity);
+        if inactive { 0 } else { self.turns }
     }
 }
 
@@ -141,7 +183,10 @@ impl Turns {
     pub(crate) fn joins(&mut self, share: &mut Share, least: Option<Rank>) {
         share.place = self.next_place();
         match self.fairness {
-            Fairness::GlobalStrict | Fairness::RoundRobin | Fairness::Las { .. } => {}
+            Fairness::GlobalStrict
+            | Fairness::RoundRobin
+            | Fairness::Las { .. }
+            | Fairness::TurnPriority { .. } => {}
             // The end of the present round is still to come.
             Fairness::Drr { .. } => (share.balance, share.round) = (0, self.cursor.0 - 1),
             Fairness::Vtc { .. } => {
@@ -173,7 +218,9 @@ impl Turns {
     pub(crate) fn rank(&self, share: &mut Share, head: (u64, u64), head_tokens: u32) -> Rank {
         match self.fairness {
             Fairness::GlobalStrict => head,
-            Fairness::RoundRobin | Fairness::Las { .. } => (share.place, 0),
+            Fairness::RoundRobin | Fairness::Las { .. } | Fairness::TurnPriority { .. } => {
+                (share.place, 0)
+            }
             Fairness::Drr { quantum_tokens } => {
                 let rounds = rounds_to_pay(share.balance, head_tokens, quantum_tokens);
                 if rounds > 0 {
@@ -207,6 +254,10 @@ impl Turns {
                 add(&mut share.balance, input_weight, cost(tokens))
             }
             Fairness::Las { half_life, .. } => share.gets(cost(tokens) as f64, half_life, now),
+            Fairness::TurnPriority { inactivity, .. } => {
+                share.turns = share.turns(inactivity, now) + 1;
+                share.as_of = now;
+            }
         }
     }
 
@@ -217,6 +268,8 @@ impl Turns {
             Fairness::Las { half_life, .. } => {
                 share.gets(LAS_OUTPUT_WEIGHT * tokens as f64, half_life, now);
             }
+            // It was active for as long as its answer took.
+            Fairness::TurnPriority { .. } => share.as_of = now,
             Fairness::GlobalStrict | Fairness::RoundRobin | Fairness::Drr { .. } => return false,
         }
         true
@@ -224,11 +277,16 @@ impl Turns {
 
     /// Where all waiting flows must be compared to find the next.
     pub(crate) fn compares(&self) -> Option<Comparison> {
-        let Fairness::Las { service_weight, wait_weight, half_life, .. } = self.fairness else {
-            return None;
-        };
-        let [service_weight, wait_weight] = [service_weight, wait_weight].map(f64::from);
-        Some(Comparison { service_weight, wait_weight, half_life })
+        match self.fairness {
+            Fairness::Las { service_weight, wait_weight, half_life, .. } => {
+                let [service_weight, wait_weight] = [service_weight, wait_weight].map(f64::from);
+                Some(Comparison::Service { service_weight, wait_weight, half_life })
+            }
+            Fairness::TurnPriority { wait_weight, inactivity, .. } => {
+                Some(Comparison::Turns { wait_weight: wait_weight.into(), inactivity })
+            }
+            _ => None,
+        }
     }
 
     fn next_place(&mut self) -> u64 {
@@ -243,12 +301,13 @@ impl Turns {
     }
 }
 
-/// How flows are compared by least attained service.
+/// How flows are compared with each other. Weights are in thousandths.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Comparison {
-    service_weight: f64,
-    wait_weight: f64,
-    half_life: Duration,
+pub(crate) enum Comparison {
+    /// By what they got, and how long their heads have waited.
+    Service { service_weight: f64, wait_weight: f64, half_life: Duration },
+    /// By their turns, and how long their heads have waited.
+    Turns { wait_weight: f64, inactivity: Duration },
 }
 
 impl Comparison {
@@ -259,19 +318,33 @@ impl Comparison {
         flows: impl Iterator<Item = (u32, &'s Share, u64)> + Clone,
         now: u64,
     ) -> Option<u32> {
-        // Rounded, so that what differs by errors of arithmetic alone is equal.
-        let service = |share: &Share| (share.attained(self.half_life, now) * 1e3).round();
         let wait = |arrival: u64| now.saturating_sub(arrival) as f64;
-        let services = Span::of(flows.clone().map(|(_, share, _)| service(share)));
-        let waits = Span::of(flows.clone().map(|(.., arrival)| wait(arrival)));
-        let score = |share: &Share, arrival| {
-            let score = self.service_weight * (1.0 - services.scale(service(share)))
-                + self.wait_weight * waits.scale(wait(arrival));
-            (score * 1e6).round()
-        };
-        let scored = flows.map(|(flow, share, arrival)| (score(share, arrival), share.place, flow));
-        scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(.., flow)| flow)
+        match self {
+            Self::Service { service_weight, wait_weight, half_life } => {
+                // Rounded, so that what differs by errors of arithmetic alone is equal.
+                let service = |share: &Share| (share.attained(half_life, now) * 1e3).round();
+                let services = Span::of(flows.clone().map(|(_, share, _)| service(share)));
+                let waits = Span::of(flows.clone().map(|(.., arrival)| wait(arrival)));
+                highest(flows, |share, arrival| {
+                    service_weight * (1.0 - services.scale(service(share)))
+                        + wait_weight * waits.scale(wait(arrival))
+                })
+            }
+            Self::Turns { wait_weight, inactivity } => highest(flows, |share, arrival| {
+                share.turns(inactivity, now) as f64 * 1e3 + wait_weight * wait(arrival) / 1e9
+            }),
+        }
     }
+}
+
+/// The flow of the highest score, rounded to millionths; of equal ones the one that joined first.
+fn highest<'s>(
+    flows: impl Iterator<Item = (u32, &'s Share, u64)>,
+    score: impl Fn(&Share, u64) -> f64,
+) -> Option<u32> {
+    let scored = flows
+        .map(|(flow, share, arrival)| ((score(share, arrival) * 1e6).round(), share.place, flow));
+    scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(.., flow)| flow)
 }
 
 /// The least and the greatest of some numbers.

@@ -198,6 +198,16 @@ impl Flows {
         }
     }
 
+    /// A request of a flow went through without waiting.
+    pub(crate) fn passed(&mut self, id: FlowId, now: u64) {
+        let number = self.flow(id);
+        let flow = &mut self.flows[number as usize];
+        self.turns.served(&mut flow.share, 1, now);
+        if flow.waiting.is_empty() && !flow.out {
+            self.idle.push((now, 0), number, &mut self.at);
+        }
+    }
+
     /// A flow's running requests have produced tokens. What is not known any more is not charged.
     pub(crate) fn charge(&mut self, slots: &Slots, id: FlowId, tokens: u64, now: u64) {
         let Some(&number) = self.by_id.get(&id) else { return };

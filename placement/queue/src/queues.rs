@@ -1,6 +1,5 @@
 //! All that waits for one pool.
 
-use crate::Fairness;
 use crate::band::Band;
 use crate::bounds::Usage;
 use crate::entry::{BandPlace, Entry, FlowId, Head, Ticket, Verdict};
@@ -161,6 +160,22 @@ impl<T> Queues<T> {
                 let gone = self.evict(rank, slot, Eviction::Closed, now);
                 evicted.push(gone);
             }
+        }
+    }
+
+    /// A request of this priority went through without waiting, which counts as a turn of its flow for
+    /// [`crate::Fairness::TurnPriority`], and for nothing else.
+    pub fn passed(&mut self, priority: i32, flow: FlowId, now: Duration) {
+        if !self.settings.counts_turns() {
+            return;
+        }
+        let (now, most) = (self.advance(now), self.settings.idle_flows_max as usize);
+        let rank = self.band(priority, now);
+        let band = &mut self.bands[rank];
+        if band.policy.fairness.counts_turns() {
+            band.last_used = now;
+            band.flows.passed(flow, now);
+            band.flows.forget(0, most);
         }
     }
 
@@ -370,10 +385,7 @@ impl<T> Queues<T> {
         let most = self.settings.idle_flows_max as usize;
         let forgotten = &mut self.forgotten;
         self.bands.retain_mut(|band| {
-            let flow_idle = match band.policy.fairness {
-                Fairness::Las { idle, .. } => idle,
-                _ => self.settings.flow_idle,
-            };
+            let flow_idle = band.policy.fairness.idle().unwrap_or(self.settings.flow_idle);
             band.flows.forget(since(flow_idle), most);
             let stays = band.configured
                 || band.usage.requests > 0

@@ -193,6 +193,13 @@ impl Settings {
         Ok(Self(settings))
     }
 
+    /// Whether a band counts the turns of flows, those that need not wait included.
+    pub fn counts_turns(&self) -> bool {
+        let listed = self.bands.iter().map(|band| band.policy);
+        let mut all = listed.chain([self.default_band, self.default_negative_band]);
+        all.any(|policy| policy.fairness.counts_turns())
+    }
+
     /// What the band of a priority that is not always there is like.
     pub(crate) fn policy(&self, priority: i32) -> BandPolicy {
         if priority < 0 { self.default_negative_band } else { self.default_band }

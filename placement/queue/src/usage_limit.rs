@@ -67,17 +67,28 @@ impl Ceilings {
         Ok(Self { limit, times: 0 })
     }
 
+    /// How full the pool may be for a band to be served, while it is so full; 1 is full.
+    pub fn ceiling(&self, band: &BandPlace, saturation: f64) -> f64 {
+        match self.limit {
+            UsageLimit::Static { threshold } => threshold,
+            UsageLimit::PriorityHoldback { by_value, min, max } => {
+                max - (max - min) * depth(band, by_value)
+            }
+            UsageLimit::SoftReflective if saturation >= 1.0 || band.rank == 0 => 1.0,
+            UsageLimit::SoftReflective => 1.0 - depth(band, false) * saturation.max(0.0),
+        }
+    }
+
     /// Whether a band may be served while the pool is so full; 1 is full. Where it may not, those
     /// below it may not either. A saturation that is no number is full.
     pub fn admits(&mut self, band: &BandPlace, saturation: f64) -> bool {
         let saturation = if saturation.is_nan() { f64::INFINITY } else { saturation.max(0.0) };
         match self.limit {
-            UsageLimit::Static { threshold } => saturation < threshold,
-            UsageLimit::PriorityHoldback { by_value, min, max } => {
-                saturation < max - (max - min) * depth(band, by_value)
+            UsageLimit::Static { .. } | UsageLimit::PriorityHoldback { .. } => {
+                saturation < self.ceiling(band, saturation)
             }
             UsageLimit::SoftReflective => {
-                let reflected = 1.0 - depth(band, false) * saturation;
+                let reflected = self.ceiling(band, saturation);
                 if saturation >= 1.0 || saturation < reflected || band.rank == 0 {
                     return saturation < 1.0;
                 }

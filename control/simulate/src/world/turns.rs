@@ -59,7 +59,9 @@ impl Turns {
         let largest = i64::from(self.largest);
         let (share, limit) = match self.fairness {
             // What is forgotten, and how long heads wait, decide as well.
-            Fairness::GlobalStrict | Fairness::Las { .. } => return None,
+            Fairness::GlobalStrict | Fairness::Las { .. } | Fairness::TurnPriority { .. } => {
+                return None;
+            }
             Fairness::RoundRobin => (1, 2),
             Fairness::Drr { quantum_tokens } => {
                 (tokens.max(1).into(), i64::from(quantum_tokens) + 2 * largest)

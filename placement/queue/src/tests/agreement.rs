@@ -62,6 +62,10 @@ fn any_policy() -> impl Strategy<Value = BandPolicy> {
             let (half_life, idle) = (ms(half_life), ms(3_600_000));
             Fairness::Las { service_weight, wait_weight, half_life, idle }
         }),
+        (0..300_000u32, 1..50u64).prop_map(|(wait_weight, inactivity)| {
+            let (inactivity, idle) = (ms(inactivity), ms(3_600_000));
+            Fairness::TurnPriority { wait_weight, inactivity, idle }
+        }),
     ];
     let ordering = prop_oneof![
         Just(Ordering::Fcfs),

@@ -131,6 +131,38 @@ fn what_a_flow_attained_is_forgotten_by_half_lives_and_waiting_counts_beside_it(
     assert_eq!(next(las(200, 800), 0, [90, 0]), FlowId(1), "waiting weighs more");
 }
 
+#[test]
+fn deep_sessions_go_first_until_others_have_waited_long_or_they_paused() {
+    let turns = |wait_weight, inactivity| Fairness::TurnPriority {
+        wait_weight,
+        inactivity: ms(inactivity),
+        idle: ms(3_600_000),
+    };
+    // Flow 1 took four turns and flow 2 one; both ask again, flow 2 so many ms before the end.
+    let next = |fairness, wait: u64| {
+        let mut queues = queues(BandPolicy { fairness, ..BandPolicy::default() });
+        for flow in [1, 1, 1, 1, 2] {
+            queues.push(entry(flow, 1, 0), ms(0), &mut Vec::new()).expect("there is room");
+            queues.pop(ms(0), &mut |_: &Head, _: &mut u32| Verdict::Go, &mut Vec::new());
+        }
+        let end = ms(10_000);
+        for (flow, came) in [(2, end - ms(wait)), (1, end)] {
+            queues.push(entry(flow, 1, 0), came, &mut Vec::new()).expect("there is room");
+        }
+        let mut first = None;
+        let mut verdict = |head: &Head, _: &mut u32| {
+            first.get_or_insert(head.flow);
+            Verdict::Stop
+        };
+        queues.pop(end, &mut verdict, &mut Vec::new());
+        first.expect("two wait")
+    };
+    assert_eq!(next(turns(500, 120_000), 5_000), FlowId(1), "2.5 turns are fewer than 3");
+    assert_eq!(next(turns(500, 120_000), 7_000), FlowId(2), "3.5 turns are more than 3");
+    assert_eq!(next(turns(0, 120_000), 9_000), FlowId(1), "depth alone counts");
+    assert_eq!(next(turns(0, 5_000), 1), FlowId(2), "both begin anew, and it joined first");
+}
+
 /// How many of the next so many are of flow 1 and of flow 2.
 fn flows_of_next(queues: &mut Queues<u32>, count: usize) -> [usize; 2] {
     let (mut left, mut dispatched) = (count, Vec::new());

@@ -30,6 +30,9 @@ struct Share {
     since: u64,
     /// Weighted tokens that it got, and when.
     got: Vec<(f64, Duration)>,
+    /// Requests served since it was last inactive, and when it was last active.
+    turns: u32,
+    active: Duration,
     /// Those that joined earlier have lower ones.
     joined: usize,
 }
@@ -180,6 +183,7 @@ impl Model {
                 share.counter += u64::from(output_weight) * tokens;
             }
             Fairness::Las { .. } => share.got.push((2.0 * tokens as f64, self.now)),
+            Fairness::TurnPriority { .. } => share.active = self.now,
             _ => {}
         }
     }
@@ -263,6 +267,22 @@ impl Model {
                 });
                 *best?.0
             }
+            Fairness::TurnPriority { wait_weight, inactivity, .. } => {
+                let shares = &self.bands[&band].shares;
+                let score = |flow: &FlowId| {
+                    let share = &shares[flow];
+                    let active = self.now - share.active <= inactivity;
+                    let turns = if active { f64::from(share.turns) } else { 0.0 };
+                    let waited = self.head(band, *flow).map(|head| self.now - head.arrival);
+                    let waited = waited.unwrap_or_default().as_nanos() as f64 / 1e9;
+                    ((turns * 1e3 + f64::from(wait_weight) * waited) * 1e6).round()
+                };
+                let best = free.iter().max_by(|a, b| {
+                    let by_score = score(a).total_cmp(&score(b));
+                    by_score.then(shares[*b].joined.cmp(&shares[*a].joined))
+                });
+                *best?
+            }
             Fairness::Drr { quantum_tokens } => loop {
                 let payable = free.iter().filter(|flow| self.payable(band, **flow));
                 let since = |flow: &&FlowId| self.bands[&band].shares[flow].since;
@@ -326,7 +346,9 @@ impl Model {
         let share = band.shares.entry(flow).or_default();
         let counter = share.counter.max(floor.unwrap_or(band.left));
         let got = std::mem::take(&mut share.got);
-        *share = Share { counter, got, joined: self.arrivals, ..Share::default() };
+        let (turns, active) = (share.turns, share.active);
+        let joined = self.arrivals;
+        *share = Share { counter, got, turns, active, joined, ..Share::default() };
         band.ring.push(flow);
     }
 
@@ -355,6 +377,11 @@ impl Model {
             }
             Fairness::Vtc { input_weight, .. } => share.counter += u64::from(input_weight) * cost,
             Fairness::Las { .. } => share.got.push((cost as f64, self.now)),
+            Fairness::TurnPriority { inactivity, .. } => {
+                let active = self.now - share.active <= inactivity;
+                share.turns = if active { share.turns + 1 } else { 1 };
+                share.active = self.now;
+            }
         }
         self.remove(item.entry.payload);
     }
