@@ -273,6 +273,34 @@ async fn a_rewrite_changes_the_models_name_alone_and_the_client_sees_its_own() {
 }
 
 #[tokio::test]
+async fn the_answer_says_whether_its_first_token_is_one_of_a_stream() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let first = async |asked: bool, kind: &str| {
+        let body = format!(r#"{{"model":"m","prompt":"hello","stream":{asked}}}"#);
+        let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+        let mut watch = bench.ask(passes, &body).await.expect("it is routed").watch;
+        let headers = [("content-type", kind)].into_iter().filter(|(_, kind)| !kind.is_empty());
+        watch.headers(200, &headers.collect(), None);
+        watch.body(Bytes::from_static(b"{}"), true, &mut Vec::new());
+        let of = |streaming: bool| {
+            let text = format!("streaming=\"{streaming}\"}}");
+            let mut page = String::new();
+            prometheus_client::encoding::text::encode(&mut page, &bench.registry).expect("text");
+            let counts = page.lines().filter(|line| {
+                line.starts_with("llm_d_epp_request_ttft_seconds_count") && line.contains(&text)
+            });
+            counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>()
+        };
+        (of(false), of(true))
+    };
+    assert_eq!(first(false, "text/event-stream; charset=utf-8").await, (0.0, 1.0));
+    assert_eq!(first(true, "application/json").await, (1.0, 1.0));
+    // An answer that does not say is what was asked for.
+    assert_eq!(first(true, "").await, (1.0, 2.0));
+    assert_eq!(first(true, "application/grpc").await, (1.0, 3.0));
+}
+
+#[tokio::test]
 async fn a_header_rewrites_before_the_pools_rules() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
     let head = head(&[("x-llm-d-model-name-rewrite", "by-header")]);

@@ -46,6 +46,7 @@ pub(crate) struct Told {
     last_piece: Option<Instant>,
     /// How long the picker worked on the answer.
     worked: Duration,
+    /// Whether the answer is streamed: as the request asks, until the answer's head says.
     streaming: bool,
 }
 
@@ -69,6 +70,15 @@ impl Told {
     pub(crate) fn status(&self, status: u16) {
         if status >= 400 {
             self.metrics.failed(ErrorCode::ModelServerError);
+        }
+    }
+
+    /// The answer is of this type: it alone says whether it is streamed, for a client may ask for a
+    /// stream and get an error, and an engine may stream unasked. The type of a gRPC answer says
+    /// nothing of that.
+    pub(crate) fn answered_as(&mut self, content_type: Option<&str>) {
+        if let Some(kind) = content_type.filter(|kind| !kind.starts_with("application/grpc")) {
+            self.streaming = kind.to_ascii_lowercase().contains("text/event-stream");
         }
     }
 

@@ -118,6 +118,7 @@ impl Watch for AnswerWatch {
         let began = Instant::now();
         self.usage = Counts::of(head);
         self.told.status(status);
+        self.told.answered_as(head.get("content-type"));
         self.failed = status >= 400;
         if let Some(served) = served {
             self.observe.served(&self.sent, served);
