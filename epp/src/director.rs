@@ -3,8 +3,9 @@
 //! Read [`PoolDirector::route`]: a line per stage.
 
 use crate::asked::Asked;
-use crate::exchange::{AnswerBody, Director, Head, Interest, Refusal, Routed};
+use crate::exchange::{AnswerBody, Director, Head, Interest, Refusal, RequestBody, Routed};
 use crate::flow::{Account, Flow};
+use crate::late::{LateRewrite, edited, may_rewrite};
 use crate::observe::{Observe, Told};
 use crate::place::{Denied, Placer, Ready};
 use crate::pool::Pool;
@@ -15,7 +16,7 @@ use crate::unasked::UnaskedWatch;
 use crate::watch::AnswerWatch;
 use bytes::Bytes;
 use futures::future::Either;
-use stator_body::{Api, Body, Field, ParserSet, write_token_ids};
+use stator_body::{Api, Body, ParserSet};
 use stator_epp_config::FlowControl;
 use stator_epp_metrics::EppMetrics;
 use stator_epp_plugins::IdSource;
@@ -29,8 +30,6 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// Largest piece that an edited body is cut into; the data plane's protocol cuts smaller.
-const PIECE_BYTES: usize = 1 << 20;
 /// Requests with bodies up to this size, in bytes, are decided where they are read, one after the
 /// other on a connection; larger ones take long enough to have a task of their own.
 const INLINE_BODY_MAX_BYTES: usize = 16 << 10;
@@ -122,6 +121,7 @@ impl PoolDirector {
         let rendered = self.render(&asked).await;
         let measured = self.measure(&asked, rendered);
         self.observe.measured(&told, measured.measure, asked.body.len());
+        self.tell_of_missing(&head);
         let interest = self.interest(&head, &asked);
         let (watched, span) = (interest == Interest::Body, told.span().clone());
         let ready = Arc::new(Ready { head, asked, measured, watched, span });
@@ -134,11 +134,22 @@ impl PoolDirector {
         self.observe.routed(&told, &decision);
         let mut routed = self.routed((head, asked), decision, (told, interest));
         routed.body = body;
+        routed.watch.late = self.late(head);
         routed.watch.account = account;
         if let Some((target, _)) = &asked.rewritten {
             routed.watch.rename(target, &asked.model);
         }
         Ok(routed)
+    }
+
+    /// Counts a request whose body is not there for its decision.
+    fn tell_of_missing(&self, head: &Head) {
+        if head.body != RequestBody::Whole {
+            self.observe.placed_by_head(head.body);
+        }
+        if head.body == RequestBody::Unseen && may_rewrite(head, &self.pool.view()) {
+            self.observe.rewrite_lost();
+        }
     }
 
     /// The prompt's tokens from the renderer; `None` where there is none, or it does not answer.
@@ -193,7 +204,8 @@ impl PoolDirector {
     /// How much of the answer must be seen.
     fn interest(&self, head: &Head, asked: &Asked) -> Interest {
         // The client must read the name that it asked for.
-        let renamed = if asked.rewritten.is_some() { Interest::Body } else { Interest::Nothing };
+        let renames = asked.rewritten.is_some() || self.late(head).is_some();
+        let renamed = if renames { Interest::Body } else { Interest::Nothing };
         let wanted = self.settings.interest.max(renamed);
         match head.answer {
             AnswerBody::Shown => wanted,
@@ -215,19 +227,13 @@ impl PoolDirector {
     ) -> Vec<Bytes> {
         let takes_ids = || decision.targets.first().is_some_and(|to| text::takes_token_ids(to));
         let ids = measured.token_ids.as_ref().filter(|_| self.settings.token_ids && takes_ids());
-        let editor = asked.parsed.as_ref().and_then(|parsed| parsed.editor(&asked.body));
-        let Some(mut editor) = editor.filter(|_| asked.rewritten.is_some() || ids.is_some()) else {
-            return body.chunks().to_vec();
-        };
-        if let Some((model, _)) = &asked.rewritten {
-            editor.set_string(Field::Model, model);
-        }
-        if let Some(ids) = ids {
-            let mut json = Vec::with_capacity(ids.len() * 6 + 2);
-            write_token_ids(ids, &mut json);
-            editor.merge(Field::Nvext, "token_data", json);
-        }
-        editor.finish().pieces(body, PIECE_BYTES).collect()
+        edited(body, asked, ids.map(Vec::as_slice))
+    }
+
+    /// What may become of the model's name in a body that is still to come.
+    fn late(&self, head: &Head) -> Option<LateRewrite> {
+        let rewrites = head.body == RequestBody::Late && may_rewrite(head, &self.pool.view());
+        rewrites.then(|| LateRewrite { head: head.clone(), settings: self.settings.clone() })
     }
 
     /// What the data plane is told, but for the body.

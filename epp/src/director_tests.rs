@@ -272,6 +272,42 @@ async fn a_rewrite_changes_the_models_name_alone_and_the_client_sees_its_own() {
     assert_eq!(answer.concat(), br#"{"model":"rewrite-me","id":1}"#);
 }
 
+/// What the metrics say of a series.
+fn counted(bench: &Bench, series: &str) -> Option<f64> {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &bench.registry).expect("it is text");
+    let line = text.lines().find(|line| line.starts_with(series))?;
+    line.rsplit(' ').next().and_then(|count| count.parse().ok())
+}
+
+#[tokio::test]
+async fn a_model_is_rewritten_in_a_body_that_comes_after_the_decision() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let late = || Head { body: RequestBody::Late, answer: AnswerBody::Shown, ..head(&[]) };
+    let mut routed = bench.ask(late(), "").await.expect("it is routed");
+    assert!(routed.watch.amends());
+    assert_eq!(routed.watch.interest(), Interest::Body, "the answer is renamed");
+    let body = routed.watch.amend(vec![prompt("rewrite-me").into()]);
+    assert_eq!(body.concat(), prompt("rewritten-model").as_bytes());
+    let mut answer = Vec::new();
+    routed.watch.body(Bytes::from_static(br#"{"model":"rewritten-model"}"#), true, &mut answer);
+    assert_eq!(answer.concat(), br#"{"model":"rewrite-me"}"#);
+
+    let mut routed = bench.ask(late(), "").await.expect("it is routed");
+    let other = routed.watch.amend(vec![prompt("another").into()]);
+    assert_eq!(other.concat(), prompt("another").as_bytes());
+    let without =
+        |body| format!("stator_epp_requests_placed_without_body_total{{body=\"{body}\"}}");
+    assert_eq!(counted(&bench, &without("late")), Some(2.0));
+    assert_eq!(counted(&bench, "stator_epp_model_rewrites_lost_total"), Some(0.0));
+
+    let mut routed = bench.ask(late(), "").await.expect("it is routed");
+    routed.watch.unamended();
+    bench.ask(Head { body: RequestBody::Unseen, ..head(&[]) }, "").await.expect("it is routed");
+    assert_eq!(counted(&bench, &without("unseen")), Some(1.0));
+    assert_eq!(counted(&bench, "stator_epp_model_rewrites_lost_total"), Some(2.0));
+}
+
 #[tokio::test]
 async fn the_answer_says_whether_its_first_token_is_one_of_a_stream() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);

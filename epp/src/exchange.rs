@@ -22,8 +22,22 @@ pub struct Head {
     pub headers: Headers,
     /// The endpoints that the data plane allows; `None` is all of the pool.
     pub subset: Option<Subset>,
+    /// When the picker gets the body.
+    pub body: RequestBody,
     /// What the picker will get of the answer's body.
     pub answer: AnswerBody,
+}
+
+/// When a picker gets the body of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestBody {
+    /// With the head, or the request has none.
+    #[default]
+    Whole,
+    /// After the decision, to be changed with [`Watch::amend`].
+    Late,
+    /// Never, or too much of it to be kept.
+    Unseen,
 }
 
 /// What a picker gets of an answer's body.
@@ -126,6 +140,20 @@ pub trait Watch: Send + 'static {
     /// What it wants to see; asked once, after the request phase.
     fn interest(&self) -> Interest;
 
+    /// Whether it may change a body that comes [late](RequestBody::Late); asked once, after the
+    /// decision.
+    fn amends(&self) -> bool {
+        false
+    }
+
+    /// The whole of a late body came. Returns what is sent on in its place.
+    fn amend(&mut self, body: Vec<Bytes>) -> Vec<Bytes> {
+        body
+    }
+
+    /// The late body passes as it came: it cannot be kept until it is whole.
+    fn unamended(&mut self) {}
+
     /// The head came. `served` is the endpoint that gave it, where the data plane says so.
     /// Returns headers to be set in place of any of their name.
     fn headers(
@@ -149,6 +177,27 @@ impl<A: Watch, B: Watch> Watch for Either<A, B> {
         match self {
             Self::Left(watch) => watch.interest(),
             Self::Right(watch) => watch.interest(),
+        }
+    }
+
+    fn amends(&self) -> bool {
+        match self {
+            Self::Left(watch) => watch.amends(),
+            Self::Right(watch) => watch.amends(),
+        }
+    }
+
+    fn amend(&mut self, body: Vec<Bytes>) -> Vec<Bytes> {
+        match self {
+            Self::Left(watch) => watch.amend(body),
+            Self::Right(watch) => watch.amend(body),
+        }
+    }
+
+    fn unamended(&mut self) {
+        match self {
+            Self::Left(watch) => watch.unamended(),
+            Self::Right(watch) => watch.unamended(),
         }
     }
 

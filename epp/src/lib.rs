@@ -12,6 +12,7 @@ pub mod ext_proc;
 mod flow;
 pub mod headers;
 pub mod health;
+mod late;
 mod metered;
 pub mod observe;
 mod place;

@@ -1,7 +1,7 @@
 //! What the world is told of requests: metrics, traces, log lines. Decides nothing.
 
 use crate::asked::Asked;
-use crate::exchange::{Head, Refusal};
+use crate::exchange::{Head, Refusal, RequestBody};
 use crate::prompt::Measure;
 use stator_body::Usage;
 use stator_epp_metrics::{
@@ -165,6 +165,21 @@ impl Observe {
             worked: Duration::ZERO,
             streaming: asked.streams(),
         }
+    }
+
+    /// A request is placed without its body, which comes later or not at all.
+    pub(crate) fn placed_by_head(&self, body: RequestBody) {
+        self.0.metrics.process.placed_by_head(body == RequestBody::Late);
+    }
+
+    /// The model of a request was rewritten after its decision.
+    pub(crate) fn rewritten(&self, told: &Told, rewrite: &str) {
+        self.0.metrics.decisions.rewritten(&told.metrics, rewrite);
+    }
+
+    /// A body went on as it came, although its model may have had to be rewritten.
+    pub(crate) fn rewrite_lost(&self) {
+        self.0.metrics.process.rewrite_lost();
     }
 
     /// The prompt was measured.

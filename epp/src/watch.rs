@@ -3,6 +3,7 @@
 use crate::exchange::{Interest, Watch};
 use crate::flow::Account;
 use crate::headers::Headers;
+use crate::late::{LateRewrite, Rewritten};
 use crate::observe::{Observe, Told};
 use crate::pool::Pool;
 use crate::usage::Counts;
@@ -33,6 +34,8 @@ pub struct AnswerWatch {
     pub(crate) verify: bool,
     /// Where the data plane was told to go, the fallbacks after the first.
     pub(crate) sent: Vec<SocketAddr>,
+    /// What may become of the model's name in a body that comes after the decision.
+    pub(crate) late: Option<LateRewrite>,
     rewriter: Option<ModelNameRewriter>,
     usage: Counts,
     served: Option<String>,
@@ -61,6 +64,7 @@ impl AnswerWatch {
             account: None,
             verify: false,
             sent: Vec::new(),
+            late: None,
             rewriter: None,
             usage: Counts::default(),
             served: None,
@@ -107,6 +111,29 @@ impl AnswerWatch {
 impl Watch for AnswerWatch {
     fn interest(&self) -> Interest {
         self.interest
+    }
+
+    fn amends(&self) -> bool {
+        self.late.is_some()
+    }
+
+    fn amend(&mut self, body: Vec<Bytes>) -> Vec<Bytes> {
+        let Some(late) = self.late.take() else { return body };
+        let sources = (&*self.pool.view(), self.pool.chance());
+        let Some(Rewritten { body, asked, target, rewrite }) = late.apply(&body, sources) else {
+            return body;
+        };
+        self.rename(&target, &asked);
+        if let Some(rewrite) = rewrite {
+            self.observe.rewritten(&self.told, &rewrite);
+        }
+        body
+    }
+
+    fn unamended(&mut self) {
+        if self.late.take().is_some() {
+            self.observe.rewrite_lost();
+        }
     }
 
     fn headers(

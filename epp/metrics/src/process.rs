@@ -39,7 +39,13 @@ pub struct Process {
     responses: Histogram,
     tokenization: [AtomicU64; MODES.len()],
     picks: Family<1, PickCounts>,
+    /// Requests that were placed without their bodies, by [`BODIES`].
+    without_body: [AtomicU64; BODIES.len()],
+    rewrites_lost: AtomicU64,
 }
+
+/// Values of the label `body`: it comes never, or after the decision.
+const BODIES: [&str; 2] = ["unseen", "late"];
 
 /// Whether data planes went where one pool's picker sent them. Made once per pool; cheap to
 /// clone.
@@ -60,6 +66,8 @@ impl Process {
             responses: Histogram::new(buckets::RESPONSE_PROCESSING_SECONDS),
             tokenization: Default::default(),
             picks: Family::new(usize::MAX),
+            without_body: Default::default(),
+            rewrites_lost: AtomicU64::new(0),
         }
     }
 
@@ -76,6 +84,16 @@ impl Process {
     /// A prompt was turned into tokens in this way.
     pub fn tokenized(&self, mode: Tokenization) {
         self.tokenization[mode as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request was placed by its head, because its body comes `late` or never.
+    pub fn placed_by_head(&self, late: bool) {
+        self.without_body[usize::from(late)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A body went on as it came, although its model may have had to be rewritten.
+    pub fn rewrite_lost(&self) {
+        self.rewrites_lost.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The picks of a pool, from now on in the metrics.
@@ -105,13 +123,23 @@ impl Process {
         };
         write(encoder, &names::PICKS_HONOURED, &of(|picks| &picks.honoured))?;
         write(encoder, &names::PICKS_NOT_HONOURED, &of(|picks| &picks.not_honoured))?;
-        let modes: Vec<Row<'_>> = (self.tokenization.iter().zip(MODES))
-            .map(|(count, mode)| {
-                (vec![("mode", mode)], Value::Counter(count.load(Ordering::Relaxed)))
-            })
-            .collect();
-        write(encoder, &names::TOKENIZATION, &modes)
+        write(encoder, &names::TOKENIZATION, &labelled("mode", &MODES, &self.tokenization))?;
+        write(encoder, &names::WITHOUT_BODY, &labelled("body", &BODIES, &self.without_body))?;
+        let lost = Value::Counter(self.rewrites_lost.load(Ordering::Relaxed));
+        write(encoder, &names::REWRITES_LOST, &single(Some(lost)))
     }
+}
+
+/// Counters that one label tells apart.
+fn labelled<'a>(
+    label: &'static str,
+    values: &'a [&'static str],
+    counts: &'a [AtomicU64],
+) -> Vec<Row<'a>> {
+    let row = |(value, count): (&'a &'static str, &AtomicU64)| {
+        (vec![(label, *value)], Value::Counter(count.load(Ordering::Relaxed)))
+    };
+    values.iter().zip(counts).map(row).collect()
 }
 
 impl Picks {

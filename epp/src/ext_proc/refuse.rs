@@ -56,6 +56,11 @@ pub(crate) fn bodies_too_large(limit: usize) -> Refusal {
     Refusal { retry_after: Some(Duration::from_secs(1)), ..refusal(503, message) }
 }
 
+/// A streamed body that ends in trailers where it was to be changed.
+pub(crate) fn body_with_trailers() -> Refusal {
+    refusal(400, "a streamed request body with trailers cannot be rewritten".to_owned())
+}
+
 fn refusal(status: u16, message: String) -> Refusal {
     Refusal { status, message, reason: None, retry_after: None }
 }

@@ -87,7 +87,8 @@ async fn accept<D, I, C>(
             Some(_) = connections.join_next() => {}
             next = incoming.next() => match next {
                 Some(Ok(io)) => {
-                    connections.spawn(serve_connection(offered.clone(), io, shutdown.clone()));
+                    let offered = offered.of_connection();
+                    connections.spawn(serve_connection(offered, io, shutdown.clone()));
                 }
                 Some(Err(error)) => tracing::debug!(%error, "a connection was not accepted"),
                 None => return,
@@ -142,9 +143,10 @@ struct Offered<D> {
     health: HealthService,
 }
 
-impl<D: Director> Clone for Offered<D> {
-    fn clone(&self) -> Self {
-        Self { service: self.service.clone(), health: self.health.clone() }
+impl<D: Director> Offered<D> {
+    /// The services of one more connection.
+    fn of_connection(&self) -> Self {
+        Self { service: self.service.of_connection(), health: self.health.clone() }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::exchange::Director;
 use http::{HeaderValue, Request, Response, header};
 use stator_epp_metrics::Streams;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -19,13 +20,20 @@ pub struct ExtProc<D> {
     director: Arc<D>,
     settings: Arc<Settings>,
     streams: Option<Streams>,
+    /// Whether the operator was told that bodies come too late on this connection.
+    late_bodies_known: Arc<AtomicBool>,
 }
 
 impl<D: Director> ExtProc<D> {
     /// A service that asks `director` for every request, and counts streams where somebody wants
     /// them counted.
     pub fn new(director: Arc<D>, settings: Settings, streams: Option<Streams>) -> Self {
-        Self { director, settings: Arc::new(settings), streams }
+        Self { director, settings: Arc::new(settings), streams, late_bodies_known: Arc::default() }
+    }
+
+    /// The service of one more connection.
+    pub(super) fn of_connection(&self) -> Self {
+        Self { late_bodies_known: Arc::default(), ..self.clone() }
     }
 
     /// Most streams at once on one connection.
@@ -41,7 +49,7 @@ impl<D: Director> ExtProc<D> {
         }
         let session = Session::new(
             self.director.clone(),
-            self.settings.clone(),
+            (self.settings.clone(), self.late_bodies_known.clone()),
             self.streams.as_ref().map(Streams::opened),
             request.into_body(),
         );
@@ -58,6 +66,7 @@ impl<D> Clone for ExtProc<D> {
             director: self.director.clone(),
             settings: self.settings.clone(),
             streams: self.streams.clone(),
+            late_bodies_known: self.late_bodies_known.clone(),
         }
     }
 }

@@ -14,13 +14,22 @@ use hyper::body::Frame;
 use stator_epp_metrics::OpenStream;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Sleep, sleep};
 use tonic::{Code, Status};
 
 /// Bytes of answers that are gathered before they are handed to HTTP/2, which sends them as its
 /// windows allow. A body that is sent whole is in memory anyhow: this bounds what is written, not
 /// what is held.
 const WRITE_MAX_BYTES: usize = 32 << 10;
+
+/// How long a decision is awaited for a data plane that sends nothing more. Envoy waits as long for
+/// the end of a stream that it half-closes because its client hung up, which looks the same.
+///
+/// Source: the feature `ext_proc_graceful_grpc_close` of Envoy.
+const HALF_CLOSED_WAIT: Duration = Duration::from_secs(1);
 
 type Decision<W> = Pin<Box<dyn Future<Output = Result<Routed<W>, Refusal>> + Send>>;
 
@@ -30,6 +39,8 @@ pub(crate) struct Session<D: Director> {
     frames: Frames,
     machine: Machine<D::Watch>,
     decision: Option<Decision<D::Watch>>,
+    /// When the decision is given up, once the data plane sends nothing more.
+    parting: Option<Pin<Box<Sleep>>>,
     writer: Writer,
     /// The status that ends the stream, once it is known.
     end: Option<Status>,
@@ -42,15 +53,16 @@ impl<D: Director> Session<D> {
     /// A stream whose messages come on `body`.
     pub(crate) fn new(
         director: Arc<D>,
-        settings: Arc<Settings>,
+        (settings, late_bodies_known): (Arc<Settings>, Arc<AtomicBool>),
         count: Option<OpenStream>,
         body: tonic::body::Body,
     ) -> Self {
         Self {
             director,
             frames: Frames::new(body, settings.max_message_bytes),
-            machine: Machine::new(settings),
+            machine: Machine::new(settings, late_bodies_known),
             decision: None,
+            parting: None,
             writer: Writer::default(),
             end: None,
             ended: false,
@@ -80,7 +92,8 @@ impl<D: Director> Session<D> {
     }
 
     /// Waits for the decision or a message, whichever comes first: a client that hangs up while
-    /// its request is decided is noticed.
+    /// its request is decided is noticed. A data plane that sends nothing more gets its answer all
+    /// the same, if it is there soon.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.machine.awaits_decision() {
             self.decision = None;
@@ -91,6 +104,9 @@ impl<D: Director> Session<D> {
             self.decision = None;
             self.machine.routed(decided);
             return Poll::Ready(());
+        }
+        if let Some(parting) = &mut self.parting {
+            return parting.as_mut().poll(cx).map(|()| self.machine.give_up());
         }
         self.frames.poll_next(cx).map(|message| match message {
             Some(Ok(frame)) => match wire::decode(&frame) {
@@ -103,7 +119,11 @@ impl<D: Director> Session<D> {
                 Err(error) => self.end = Some(Status::invalid_argument(error.to_string())),
             },
             Some(Err(status)) => self.end = Some(status),
-            None => self.machine.half_closed(),
+            None => {
+                self.machine.half_closed();
+                let waits = self.machine.awaits_decision();
+                self.parting = waits.then(|| Box::pin(sleep(HALF_CLOSED_WAIT)));
+            }
         })
     }
 

@@ -5,7 +5,7 @@ use stator_epp::exchange::{Director, Head, Interest, Refusal, Routed, Watch};
 use stator_epp::headers::Headers;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Where every request goes, unless a test says otherwise.
 pub(crate) const ENDPOINT: &str = "10.0.0.2:8000";
@@ -24,6 +24,8 @@ pub(crate) enum Say {
     Nothing,
     /// It panics where the body is this; all others go to [`ENDPOINT`].
     Panic(&'static str),
+    /// What `Route` says, when this is set.
+    Later(watch::Receiver<bool>),
 }
 
 /// A director that follows a script.
@@ -43,6 +45,8 @@ pub(crate) struct Script {
     pub(crate) reply_set: Vec<(&'static str, String)>,
     /// What it does with the answer's body.
     pub(crate) reply_body: ReplyBody,
+    /// The body in place of one that comes after the decision.
+    pub(crate) late_body: Option<&'static str>,
     log: mpsc::UnboundedSender<String>,
 }
 
@@ -69,6 +73,7 @@ impl Script {
             interest: Interest::Nothing,
             reply_set: Vec::new(),
             reply_body: ReplyBody::Pass,
+            late_body: None,
             log,
         };
         (script, seen)
@@ -104,6 +109,11 @@ impl Director for Script {
                 return Err(refusal.clone());
             }
             Say::Nothing => std::future::pending().await,
+            Say::Later(said) => {
+                let mut said = said.clone();
+                said.wait_for(|said| *said).await.expect("the test goes on");
+                vec![ENDPOINT.parse().expect("it is an address")]
+            }
             Say::Panic(what) => {
                 let came = body.as_ref().map(|body| body.concat());
                 assert_ne!(came.as_deref(), Some(what.as_bytes()), "it panics as it is told");
@@ -149,6 +159,20 @@ pub(crate) struct Follower {
 impl Watch for Follower {
     fn interest(&self) -> Interest {
         self.script.interest
+    }
+
+    fn amends(&self) -> bool {
+        self.script.late_body.is_some()
+    }
+
+    fn amend(&mut self, body: Vec<Bytes>) -> Vec<Bytes> {
+        let text = String::from_utf8_lossy(&body.concat()).into_owned();
+        let _ = self.script.log.send(format!("late {text}"));
+        self.script.late_body.map_or(body, |text| vec![Bytes::from_static(text.as_bytes())])
+    }
+
+    fn unamended(&mut self) {
+        let _ = self.script.log.send("unamended".to_owned());
     }
 
     fn headers(

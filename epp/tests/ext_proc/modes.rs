@@ -110,6 +110,86 @@ async fn streamed_a_body_that_waits_is_not_waited_for() {
     assert_eq!(served.logged().await, "POST /v1/completions");
 }
 
+/// A director that changes bodies that come after the decision to `{"a":1}`.
+fn amending() -> (Script, Log) {
+    let (mut script, log) = script(Interest::Body, ReplyBody::Pass);
+    script.late_body = Some("{\"a\":1}");
+    (script, log)
+}
+
+/// The decision on a head whose body may change later.
+fn on_late_head() -> String {
+    ROUTED.replacen(" strip", " strip +content-length", 1)
+}
+
+#[tokio::test]
+async fn streamed_a_body_that_waits_is_held_back_and_changed() {
+    let (mut served, mut stream) = plane(amending()).await;
+    stream.send([with_modes(post(), (STREAMED, STREAMED, false))]);
+    stream.expect(&[on_late_head()]).await;
+    for piece in ["{", "\"b\":"] {
+        stream.send([request_body(piece, false)]);
+        stream.expect(&["request_body clear"]).await;
+    }
+    stream.send([request_body("2}", true)]);
+    stream.expect(&["request_body replace \"{\\\"a\\\":1}\""]).await;
+    assert_eq!(served.logged().await, "POST /v1/completions");
+    assert_eq!(served.logged().await, "late {\"b\":2}");
+    stream.send([ok()]);
+    stream.expect(&["response_headers"]).await;
+}
+
+#[tokio::test]
+async fn streamed_a_body_of_known_length_ends_with_its_last_byte() {
+    let (_served, mut stream) = plane(amending()).await;
+    let head = request_headers(&[("content-length", "2")], false);
+    stream.send([with_modes(head, (STREAMED, STREAMED, false))]);
+    stream.expect(&[on_late_head()]).await;
+    stream.send([request_body("{", false)]);
+    stream.expect(&["request_body clear"]).await;
+    stream.send([request_body("}", false), request_trailers()]);
+    stream.expect(&["request_body replace \"{\\\"a\\\":1}\"", "request_trailers"]).await;
+}
+
+#[tokio::test]
+async fn streamed_a_late_body_that_finds_no_room_passes_as_it_came() {
+    let settings = Settings { max_streamed_bytes: 3, ..Settings::default() };
+    let (mut served, mut stream) = plane_with(amending(), settings).await;
+    stream.send([with_modes(post(), (STREAMED, STREAMED, false))]);
+    stream.expect(&[on_late_head()]).await;
+    stream.send([request_body("ab", false)]);
+    stream.expect(&["request_body clear"]).await;
+    stream.send([request_body("cd", false)]);
+    stream.expect(&["request_body replace \"abcd\""]).await;
+    stream.send([request_body("e", true)]);
+    stream.expect(&["request_body"]).await;
+    assert_eq!(served.logged().await, "POST /v1/completions");
+    assert_eq!(served.logged().await, "unamended");
+}
+
+#[tokio::test]
+async fn streamed_a_late_body_is_never_lost_to_trailers() {
+    let (_served, mut stream) = plane(amending()).await;
+    stream.send([with_modes(post(), (STREAMED, STREAMED, false))]);
+    stream.expect(&[on_late_head()]).await;
+    stream.send([request_body("{}", false)]);
+    stream.expect(&["request_body clear"]).await;
+    stream.send([request_trailers()]);
+    let refused = super::show::show(&stream.answer().await);
+    assert!(refused.contains("400"), "{refused}");
+    stream.ends("OK").await;
+
+    // Where they are announced, the body is not held back in the first place.
+    let (mut served, mut stream) = plane(amending()).await;
+    let head = request_headers(&[("trailer", "x-sum")], false);
+    stream.send([with_modes(head, (STREAMED, STREAMED, false))]);
+    stream.answer().await;
+    stream.send([request_body("{}", false)]);
+    stream.expect(&["request_body"]).await;
+    assert_eq!(served.logged().await, " ");
+    assert_eq!(served.logged().await, "unamended");
+}
+
 #[tokio::test]
 async fn streamed_a_body_that_comes_unasked_decides() {
     let (mut served, mut stream) = plane(Script::new()).await;

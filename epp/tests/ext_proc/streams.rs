@@ -68,6 +68,22 @@ async fn a_data_plane_that_hangs_up_gives_the_decision_up() {
 }
 
 #[tokio::test]
+async fn a_data_plane_that_half_closes_gets_the_answer_to_a_large_body() {
+    let (mut script, log) = Script::new();
+    let (say, said) = tokio::sync::watch::channel(false);
+    script.say = Say::Later(said);
+    let (mut served, mut stream) = plane((script, log)).await;
+    let body = "x".repeat(100_000);
+    stream.send([post(), request_body(&body, true)]);
+    assert_eq!(served.logged().await, format!("POST /v1/completions {body}"));
+    stream.close();
+    say.send_replace(true);
+    stream.expect(&[super::show::routed(body.len())]).await;
+    stream.expect(&["request_body 62000x'x'", "request_body 38000x'x'."]).await;
+    stream.ends("OK").await;
+}
+
+#[tokio::test]
 async fn a_cancelled_stream_gives_the_decision_up() {
     let (mut script, log) = Script::new();
     script.say = Say::Nothing;

@@ -113,6 +113,26 @@ async fn a_rewrite_changes_only_the_name_of_streamed_bodies() {
 }
 
 #[tokio::test]
+async fn a_rewrite_changes_only_the_name_of_bodies_that_wait_for_the_heads_answer() {
+    check_renamed(BodyMode::Streamed).await;
+}
+
+#[tokio::test]
 async fn a_rewrite_changes_only_the_name_of_buffered_bodies() {
     check_renamed(BodyMode::Buffered).await;
+}
+
+#[tokio::test]
+async fn a_rewrite_of_a_body_that_nobody_sees_is_counted_and_told() {
+    let testbed = Testbed::with(1, &[], |settings, _| settings.request_body = BodyMode::None);
+    let Some(testbed) = testbed.await else { return };
+    let client = testbed.client().with_header("x-llm-d-model-name-rewrite", "another");
+    let body = odd_body("model", 1_000);
+    for count in 1..3 {
+        let reply = client.send(Method::POST, CHAT, body.clone()).await;
+        check_arrived(&testbed, &reply, &body);
+        testbed.metric_is("stator_epp_model_rewrites_lost_total", f64::from(count)).await;
+    }
+    let log = testbed.picker.process.log();
+    assert!(log.contains("sends no request body before its head is answered"), "{log}");
 }

@@ -42,3 +42,11 @@ pub(crate) const PICKS_NOT_HONOURED: Metric =
     own("stator_epp_picks_not_honoured", "Answers that came from another endpoint than the picked");
 pub(crate) const TOKENIZATION: Metric =
     own("stator_epp_tokenization", "Requests by how their prompt was turned into tokens");
+pub(crate) const WITHOUT_BODY: Metric = own(
+    "stator_epp_requests_placed_without_body",
+    "Requests placed by their heads because the data plane sends their bodies later or never",
+);
+pub(crate) const REWRITES_LOST: Metric = own(
+    "stator_epp_model_rewrites_lost",
+    "Requests whose body went on unread although a model rewrite may have concerned it",
+);

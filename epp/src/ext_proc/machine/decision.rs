@@ -1,6 +1,7 @@
 //! What a decision sends to the data plane, and on which message it rides.
 
 use super::Machine;
+use super::late::LateBody;
 use super::request::Ask;
 use crate::exchange::{Head, Interest, Refusal, Routed, Watch};
 use crate::ext_proc::body::{same, total};
@@ -28,6 +29,8 @@ pub(super) struct Owed {
     pub(super) ended: bool,
     /// Headers of the request that carry our own prefix, to be taken away.
     pub(super) own_headers: Vec<String>,
+    /// The body, where it comes after the decision and can still be changed.
+    pub(super) late: Option<LateBody>,
 }
 
 /// Which message carries a decision.
@@ -50,27 +53,39 @@ impl<W: Watch> Machine<W> {
         if !self.awaits_decision() {
             return;
         }
-        let Ask::Route(owed) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
-        let routed = match decision {
+        let Ask::Route(mut owed) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
+        let mut routed = match decision {
             Ok(routed) => routed,
             Err(refusal) => return self.refuse(&refusal),
         };
         let (ended, pending) = (owed.ended, owed.carrier == Carrier::Headers && owed.messages > 0);
-        self.watch = Some(self.answer(owed, routed));
+        let amends = routed.watch.amends();
+        // What came before this answer was not kept.
+        let late = owed.late.take().filter(|_| amends && !ended && !pending);
+        if amends && late.is_none() {
+            routed.watch.unamended();
+        }
+        let amends = late.is_some();
+        self.watch = Some(self.answer(owed, routed, amends));
         self.interest = self.watch.as_ref().map_or(Interest::Nothing, Watch::interest);
         if ended {
             self.request_ended();
-            return;
+        } else {
+            self.ask = late.map_or(Ask::Pass, Ask::Amend);
+            // What is on its way in needs its answers; otherwise the data plane goes on alone.
+            if self.interest == Interest::Nothing && !pending && !amends {
+                self.close(Ok(()));
+            }
         }
-        self.ask = Ask::Pass;
-        // What is on its way in needs its answers; otherwise the data plane goes on alone.
-        if self.interest == Interest::Nothing && !pending {
+        if self.half_closed {
+            // Nothing more can come: neither the body nor the answer.
             self.close(Ok(()));
         }
     }
 
-    /// Sends what a decision answers; hands back what follows the endpoint's answer.
-    fn answer(&mut self, owed: Owed, mut routed: Routed<W>) -> W {
+    /// Sends what a decision answers; hands back what follows the endpoint's answer. Where the body
+    /// `amends` later, nobody knows its length.
+    fn answer(&mut self, owed: Owed, mut routed: Routed<W>, amends: bool) -> W {
         let destination = destination(&routed.endpoints);
         let set_headers = std::mem::take(&mut routed.set_headers);
         let mut change = decision_change(&destination, set_headers, owed.own_headers);
@@ -83,6 +98,9 @@ impl<W: Watch> Machine<W> {
         let duplex = owed.carrier == Carrier::Duplex && length > 0 && !owed.trailers;
         if changed || duplex {
             change.set.push(("content-length", length.to_string()));
+        }
+        if amends {
+            change.remove.push("content-length".into());
         }
         let body = changed.then_some(routed.body.clone());
         match owed.carrier {
@@ -166,7 +184,15 @@ fn decision_change(
 
 impl Owed {
     pub(super) fn new(carrier: Carrier, ended: bool) -> Self {
-        Self { carrier, body: None, messages: 0, trailers: false, ended, own_headers: Vec::new() }
+        Self {
+            carrier,
+            body: None,
+            messages: 0,
+            trailers: false,
+            ended,
+            own_headers: Vec::new(),
+            late: None,
+        }
     }
 }
 

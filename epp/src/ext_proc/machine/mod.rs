@@ -13,7 +13,7 @@
 //! | full duplex | when the body is complete | all of it |
 //! | `BUFFERED`, `BUFFERED_PARTIAL` | at once, else no body comes; the answer to the body changes the head | all of it; the head alone if the buffer was too small |
 //! | `STREAMED`, body comes unasked | when the body is complete | all of it; the head alone past [`Settings::max_streamed_bytes`] |
-//! | `STREAMED`, body waits | at once | the head |
+//! | `STREAMED`, body waits | at once; a body that may be rewritten is held back until it is whole | the head |
 //! | `NONE` | at once | the head |
 //!
 //! In all modes but full duplex every message is answered with one message. Data planes give up
@@ -29,6 +29,7 @@
 //! `processor_state.cc` for what it holds back until which answer.
 
 mod decision;
+mod late;
 mod request;
 mod response;
 #[cfg(test)]
@@ -46,6 +47,7 @@ use response::Reply;
 use stator_epp_scheduler::Subset;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What a data plane did that it must not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,6 +81,10 @@ pub(crate) enum Step {
 pub(crate) struct Machine<W> {
     settings: Arc<Settings>,
     modes: Modes,
+    /// Whether the operator was told that bodies come too late on this connection.
+    late_bodies_known: Arc<AtomicBool>,
+    /// Whether the data plane sends nothing more.
+    half_closed: bool,
     /// Whether the first message, which tells the modes, has come.
     begun: bool,
     ask: Ask,
@@ -95,12 +101,14 @@ pub(crate) struct Machine<W> {
 }
 
 impl<W: Watch> Machine<W> {
-    /// A stream on which nothing has come yet.
-    pub(crate) fn new(settings: Arc<Settings>) -> Self {
+    /// A stream on which nothing has come yet. `late_bodies_known` belongs to its connection.
+    pub(crate) fn new(settings: Arc<Settings>, late_bodies_known: Arc<AtomicBool>) -> Self {
         Self {
             modes: settings.assumed_modes,
             share: settings.body_budget.share(),
             settings,
+            late_bodies_known,
+            half_closed: false,
             begun: false,
             ask: Ask::First,
             reply: Reply::First,
@@ -181,11 +189,18 @@ impl<W: Watch> Machine<W> {
         }
     }
 
-    /// The data plane will send nothing more. Like `io.EOF` and a cancellation in the llm-d
-    /// router, this is no error: its client hung up.
+    /// The data plane will send nothing more. A decision that is awaited is still answered; like
+    /// `io.EOF` and a cancellation in the llm-d router, this is no error.
     pub(crate) fn half_closed(&mut self) {
+        self.half_closed = true;
+        if !self.awaits_decision() {
+            self.give_up();
+        }
+    }
+
+    /// Ends the stream without what it still waits for.
+    pub(crate) fn give_up(&mut self) {
         self.ask = Ask::Done;
-        self.route = None;
         self.close(Ok(()));
     }
 

@@ -1,13 +1,15 @@
 //! The request half of a stream: what comes of it, until it can be decided and after.
 
 use super::decision::{Carrier, Owed, own_headers};
+use super::late::LateBody;
 use super::{Machine, Violation};
-use crate::exchange::{AnswerBody, Head, Interest, Refusal, Watch};
+use crate::exchange::{AnswerBody, Head, Interest, Refusal, RequestBody, Watch};
 use crate::ext_proc::body::total;
 use crate::ext_proc::message::{Answer, Change, Direction, Fields};
 use crate::ext_proc::refuse;
 use crate::ext_proc::settings::BodyMode;
 use bytes::Bytes;
+use std::sync::atomic::Ordering;
 
 /// How far the request is.
 pub(super) enum Ask {
@@ -17,6 +19,8 @@ pub(super) enum Ask {
     Collect(Collected),
     /// The decision is awaited.
     Route(Owed),
+    /// It is made, and the body that still comes may be changed.
+    Amend(LateBody),
     /// It is made, and what still comes passes.
     Pass,
     /// Nothing more may come.
@@ -39,7 +43,7 @@ impl<W: Watch> Machine<W> {
             self.refuse(&refusal);
             return Ok(());
         }
-        let head = Head {
+        let mut head = Head {
             method: fields.method,
             path: fields.path,
             headers: fields.headers,
@@ -68,7 +72,18 @@ impl<W: Watch> Machine<W> {
                 self.send(Answer::Headers(Direction::Request, Change::default()));
                 self.collect(head);
             }
-            _ => self.decide(head, Owed::new(Carrier::Headers, false)),
+            mode => {
+                // A body of unknown length that announces trailers may have its end in them, where
+                // nothing can be sent on any more.
+                let ends = expected.is_some() || head.header("trailer").is_none();
+                let short = !too_long(self.settings.max_streamed_bytes);
+                let late = mode == BodyMode::Streamed && !self.modes.eager && short && ends;
+                head.body = if late { RequestBody::Late } else { RequestBody::Unseen };
+                if mode == BodyMode::None || !self.modes.eager {
+                    self.warn_of_late_bodies();
+                }
+                self.decide(head, Owed::new(Carrier::Headers, false));
+            }
         }
         Ok(())
     }
@@ -80,6 +95,7 @@ impl<W: Watch> Machine<W> {
                 owed.messages += 1;
                 owed.ended = end;
             }
+            Ask::Amend(_) => self.late_body(bytes, end),
             Ask::Pass => {
                 self.pass_body(Direction::Request);
                 if end {
@@ -105,6 +121,7 @@ impl<W: Watch> Machine<W> {
                 owed.trailers = true;
                 owed.ended = true;
             }
+            Ask::Amend(_) => return self.late_trailers(),
             Ask::Pass => {
                 self.send(Answer::Trailers(Direction::Request));
                 self.request_ended();
@@ -112,6 +129,19 @@ impl<W: Watch> Machine<W> {
             _ => return Err(self.unexpected("request trailers")),
         }
         Ok(())
+    }
+
+    /// Tells the operator, once for each connection of a data plane, that bodies come too late.
+    fn warn_of_late_bodies(&mut self) {
+        if self.late_bodies_known.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::warn!(
+            request_body_mode = ?self.modes.request,
+            "this data plane sends no request body before its head is answered: requests are placed \
+             by their heads alone, without model, prompt or tokens; set request_body_mode to \
+             FULL_DUPLEX_STREAMED",
+        );
     }
 
     fn head_too_large(&self, fields: &Fields) -> Option<Refusal> {
@@ -166,12 +196,13 @@ impl<W: Watch> Machine<W> {
     fn decide_head(&mut self, owed: Owed) {
         let Ask::Collect(collected) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
         self.share.release();
-        self.decide(collected.head, owed);
+        self.decide(Head { body: RequestBody::Unseen, ..collected.head }, owed);
     }
 
     fn decide(&mut self, mut head: Head, mut owed: Owed) {
         head.subset = self.subset.take();
         owed.own_headers = own_headers(&head);
+        owed.late = (head.body == RequestBody::Late).then(|| LateBody::new(content_length(&head)));
         let body = owed.body.clone().filter(|body| total(body) > 0);
         self.ask = Ask::Route(owed);
         self.route = Some((head, body));
@@ -191,7 +222,7 @@ impl<W: Watch> Machine<W> {
     /// The request is answered without us: by the data plane itself, say after a timeout. A
     /// decision that is awaited is given up.
     pub(super) fn abandon_request(&mut self) {
-        if !matches!(self.ask, Ask::Pass | Ask::Done) {
+        if !matches!(self.ask, Ask::Amend(_) | Ask::Pass | Ask::Done) {
             self.ask = Ask::Done;
             self.route = None;
         }
@@ -202,7 +233,7 @@ impl<W: Watch> Machine<W> {
             Ask::First => "before request headers",
             Ask::Collect(_) => "while the request body comes",
             Ask::Route(_) => "before the request is answered",
-            Ask::Pass => "after the request is decided",
+            Ask::Amend(_) | Ask::Pass => "after the request is decided",
             Ask::Done => "after the request's end",
         };
         Violation::Unexpected { what, place }

@@ -107,7 +107,7 @@ impl Bench {
     fn new(modes: Modes, interest: Interest, hold: bool) -> Self {
         let settings = Settings { assumed_modes: modes, ..Settings::default() };
         Self {
-            machine: Machine::new(Arc::new(settings)),
+            machine: Machine::new(Arc::new(settings), Arc::default()),
             interest,
             hold,
             bodies: Default::default(),
@@ -220,8 +220,11 @@ proptest! {
         for event in events {
             bench.apply(event);
         }
-        // However it went, it can be ended.
+        // However it went, it can be ended: at once, or with the decision that is awaited.
         bench.apply(Event::HalfClose);
+        prop_assert!(bench.closed.is_some() || bench.machine.awaits_decision());
+        bench.machine.give_up();
+        bench.settle();
         prop_assert!(bench.closed.is_some());
     }
 
@@ -278,6 +281,19 @@ fn in_full_duplex_nothing_is_said_before_the_body_is_complete() {
     bench.apply(Event::Decide(true));
     assert_eq!(bench.counts.1, 2);
     assert_eq!(bench.closed, Some(Ok(())));
+}
+
+#[test]
+fn a_data_plane_that_sends_nothing_more_still_gets_the_decision() {
+    for ended in [true, false] {
+        let modes = Modes { request: BodyMode::None, ..DUPLEX };
+        let mut bench = Bench::new(if ended { DUPLEX } else { modes }, Interest::Body, false);
+        bench.apply(Event::Headers(true, ended));
+        bench.apply(Event::HalfClose);
+        assert_eq!(bench.closed, None);
+        bench.apply(Event::Decide(true));
+        assert_eq!((bench.counts.1, bench.closed), (1, Some(Ok(()))));
+    }
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn run(chunks: Vec<Bytes>) -> String {
     let chunks = chunks.into_iter().map(|chunk| Ok::<_, Status>(Frame::data(chunk)));
     let body = tonic::body::Body::new(StreamBody::new(stream::iter(chunks)));
     let settings = Arc::new(Settings::default());
-    let mut session = Session::new(Arc::new(Anywhere), settings, None, body);
+    let mut session = Session::new(Arc::new(Anywhere), (settings, Arc::default()), None, body);
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..100_000 {
         match Pin::new(&mut session).poll_frame(&mut cx) {
