@@ -28,6 +28,7 @@ use stator_queue::InvalidSettings;
 use std::future::pending;
 use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// Requests with bodies up to this size, in bytes, are decided where they are read, one after the
@@ -91,14 +92,15 @@ impl PoolDirector {
         Self { pool, settings: Arc::new(settings), observe, placer, flow: None }
     }
 
-    /// The same, where requests wait for room as `control` says. Shared with whoever ends it.
+    /// The same, where requests wait for room as `control` says; the saturation shows within its
+    /// second part what was revoked. Shared with whoever ends it.
     ///
     /// # Errors
     ///
     /// [`InvalidSettings`] for what the queues cannot be set to.
     pub(crate) fn with_flow_control(
         mut self,
-        control: &FlowControl,
+        control: (&FlowControl, Duration),
         metrics: Arc<EppMetrics>,
     ) -> Result<(Self, Arc<Flow>), InvalidSettings> {
         let flow = Flow::new(self.placer.clone(), control, metrics)?;
@@ -205,8 +207,10 @@ impl PoolDirector {
     fn interest(&self, head: &Head, asked: &Asked) -> Interest {
         // The client must read the name that it asked for.
         let renames = asked.rewritten.is_some() || self.late(head).is_some();
-        let renamed = if renames { Interest::Body } else { Interest::Nothing };
-        let wanted = self.settings.interest.max(renamed);
+        // A stream that ends early can tell nobody that its request is revoked.
+        let revokes = self.flow.as_ref().is_some_and(|flow| flow.revokes(asked.priority));
+        let needed = if renames || revokes { Interest::Body } else { Interest::Nothing };
+        let wanted = self.settings.interest.max(needed);
         match head.answer {
             AnswerBody::Shown => wanted,
             AnswerBody::Hidden => wanted.min(Interest::Headers),

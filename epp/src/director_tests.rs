@@ -35,6 +35,9 @@ schedulingProfiles:
     {pluginRef: prefix-cache-scorer}, {pluginRef: lora-affinity-scorer}]
 ";
 
+/// How long the saturation takes to show that a request was revoked.
+const GRACE: Duration = Duration::from_millis(10);
+
 /// The same with one more plug-in.
 fn with_plugin(plugin: &str) -> String {
     SCORERS.replacen("plugins: [", &format!("plugins: [{plugin}, "), 1)
@@ -128,7 +131,7 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
     let (director, flow) = match waits {
         false => (director, None),
         true => {
-            let waits = director.with_flow_control(&plan.flow_control, metrics);
+            let waits = director.with_flow_control((&plan.flow_control, GRACE), metrics);
             let (director, flow) = waits.expect("the settings are sound");
             (director, Some(flow))
         }

@@ -9,6 +9,7 @@ use futures::future::Either;
 use stator_epp_scheduler::Subset;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// A request's head.
@@ -154,6 +155,12 @@ pub trait Watch: Send + 'static {
     /// The late body passes as it came: it cannot be kept until it is whole.
     fn unamended(&mut self) {}
 
+    /// Whether the request is to end now, whatever became of it: the client gets the refusal if
+    /// nothing of the answer has reached it, else the answer breaks off.
+    fn poll_revoked(&mut self, _cx: &mut Context<'_>) -> Poll<Refusal> {
+        Poll::Pending
+    }
+
     /// The head came. `served` is the endpoint that gave it, where the data plane says so.
     /// Returns headers to be set in place of any of their name.
     fn headers(
@@ -198,6 +205,13 @@ impl<A: Watch, B: Watch> Watch for Either<A, B> {
         match self {
             Self::Left(watch) => watch.unamended(),
             Self::Right(watch) => watch.unamended(),
+        }
+    }
+
+    fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<Refusal> {
+        match self {
+            Self::Left(watch) => watch.poll_revoked(cx),
+            Self::Right(watch) => watch.poll_revoked(cx),
         }
     }
 

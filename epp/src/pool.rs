@@ -145,6 +145,11 @@ impl Pool {
         })
     }
 
+    /// Requests that are in flight.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.with(|scheduler, now| scheduler.stats(now).in_flight as u64)
+    }
+
     /// Requests wait there from now on: it is told when there may be room. Once; a second call has
     /// no effect.
     pub(crate) fn wait_at(&self, flow: &Arc<Flow>) {

@@ -4,6 +4,7 @@ use crate::config::{EppSettings, PoolSource, PoolTarget, TokenizerSettings};
 use crate::director::{DirectorSettings, PoolDirector};
 use crate::exchange::Interest;
 use crate::ext_proc::{self, Drain, ExtProc};
+use crate::flow;
 use crate::health::Health;
 use crate::metered::metered;
 use crate::observe::Observe;
@@ -122,7 +123,9 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
         let mut director = director(running, &settings, &metrics, renderer.clone());
         if settings.plan.plan.features.flow_control {
             let control = &settings.plan.plan.flow_control;
-            let (waits, flow) = director.with_flow_control(control, metrics.clone())?;
+            let age_max = settings.scrape_interval + settings.staleness;
+            let grace = flow::grace(&settings.plan.plan.detector, age_max);
+            let (waits, flow) = director.with_flow_control((control, grace), metrics.clone())?;
             director = waits;
             flows.push(flow);
         }

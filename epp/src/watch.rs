@@ -1,6 +1,6 @@
 //! What is learnt from an answer, and what changes in it.
 
-use crate::exchange::{Interest, Watch};
+use crate::exchange::{Interest, Refusal, Watch};
 use crate::flow::Account;
 use crate::headers::Headers;
 use crate::late::{LateRewrite, Rewritten};
@@ -13,6 +13,7 @@ use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::Progress;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// The header in which conformance tests read which endpoint served them.
@@ -44,6 +45,8 @@ pub struct AnswerWatch {
     begun: bool,
     /// Whether it is an error, which has no token.
     failed: bool,
+    /// Whether the request was ended for others.
+    revoked: bool,
     over: bool,
 }
 
@@ -71,6 +74,7 @@ impl AnswerWatch {
             size_bytes: 0,
             begun: false,
             failed: false,
+            revoked: false,
             over: false,
         }
     }
@@ -96,7 +100,7 @@ impl AnswerWatch {
         }
         let usage = self.usage.finish();
         // The place of a request that nobody watches to its end is given back by reports.
-        if self.interest == Interest::Body {
+        if self.interest == Interest::Body || self.revoked {
             if let (Some(account), Some(usage)) = (&self.account, usage) {
                 account.charge(usage.completion_tokens.into());
             }
@@ -134,6 +138,17 @@ impl Watch for AnswerWatch {
         if self.late.take().is_some() {
             self.observe.rewrite_lost();
         }
+    }
+
+    fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<Refusal> {
+        let Some(lease) = self.account.as_mut().and_then(|account| account.lease.as_mut()) else {
+            return Poll::Pending;
+        };
+        lease.poll_revoked(cx).map(|refusal| {
+            self.revoked = true;
+            self.observe.refused(Some(&self.told), &refusal);
+            refusal
+        })
     }
 
     fn headers(

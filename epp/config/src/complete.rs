@@ -183,6 +183,10 @@ fn flow_control(document: &mut Document, findings: &Findings) {
         let message = "have no effect without the feature gate flowControl";
         findings.warn("flowControl.priorityBands", message);
     }
+    if gated && flow.enable_eviction.value {
+        let message = "has no effect without the feature gate flowControl";
+        findings.warn("flowControl.enableEviction", message);
+    }
     if !flow.bands.iter().any(|band| band.priority == 0) {
         let mut band = like(&flow.default_band, 0);
         band.why = Some("default: requests without an objective, as defaultPriorityBand".into());

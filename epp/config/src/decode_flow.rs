@@ -44,10 +44,6 @@ pub(crate) fn flow_control(root: &Fields<'_>, findings: &Findings) -> FlowContro
     let mut detector = None;
     if let Some(fields) = root.fields("flowControl") {
         limits(&mut flow, &fields);
-        if flow.enable_eviction.value {
-            let message = "has no effect here: requests in flight do not give way";
-            findings.warn("flowControl.enableEviction", message);
-        }
         bands(&mut flow, &fields, findings);
         if let Some(policy) = fields.text("usageLimitPolicyPluginRef") {
             flow.usage_limit = refer(policy);

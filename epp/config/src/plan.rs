@@ -140,6 +140,8 @@ pub struct FlowControl {
     pub default_negative_band: Band,
     /// How full the pool may be for a band to dispatch.
     pub usage_limit: UsageLimit,
+    /// Whether running requests of a negative priority give way to those that wait above them.
+    pub eviction: bool,
 }
 
 /// Requests of one priority.

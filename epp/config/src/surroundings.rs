@@ -145,6 +145,7 @@ impl Surroundings<'_> {
             default_band: self.band(&flow.default_band)?,
             default_negative_band: self.band(&flow.default_negative_band)?,
             usage_limit: *usage_limit,
+            eviction: flow.enable_eviction.value,
         })
     }
 

@@ -362,7 +362,7 @@ flowControl: {enableEviction: true}
         STRICT,
         &[
             "featureGates[0]: has no effect here: every replica knows its endpoints",
-            "flowControl.enableEviction: has no effect here: requests in flight do not give way",
+            "flowControl.enableEviction: has no effect without the feature gate flowControl",
             &format!("plugins[3].parameters.samplingMean: {none}"),
             &format!("plugins[3].parameters.maxDecodeTokenSamplesForPrediction: {none}"),
             &format!("plugins[5].parameters.evictionSweepSeconds: {none}"),

@@ -7,6 +7,7 @@ use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::names::{FLOW_ENQUEUE_LABELS, FLOW_LABELS, FLOW_OUTCOME_LABELS, FLOW_WAIT_LABELS};
 use crate::pools::Seen;
+use crate::reclaimed::{Reclaimed, Revocations};
 use crate::request::RequestMetrics;
 use crate::snapshot::{BandSnapshot, Use};
 use crate::{buckets, names};
@@ -66,6 +67,7 @@ pub struct Flow {
     enqueues: Family<3, Histogram>,
     requests: Family<3, AtomicU64>,
     cycles: Histogram,
+    revocations: Arc<Revocations>,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +97,7 @@ impl Flow {
             enqueues: Family::new(sets_max),
             requests: Family::new(sets_max),
             cycles: Histogram::new(buckets::DECISION_SECONDS),
+            revocations: Arc::new(Revocations::new()),
         }
     }
 
@@ -147,6 +150,11 @@ impl Flow {
         self.cycles.observe_duration(took);
     }
 
+    /// The revocations of a pool's running requests, from now on in the metrics.
+    pub fn reclaimed(&self, pool: &str) -> Reclaimed {
+        self.revocations.of(pool)
+    }
+
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let queues = self.queues.children();
         let level = |level: fn(&Queue) -> &AtomicU64| {
@@ -162,7 +170,8 @@ impl Flow {
         write(encoder, &names::FLOW_ENQUEUE, &rows(&enqueues, &FLOW_ENQUEUE_LABELS, read))?;
         let requests = self.requests.children();
         write(encoder, &names::FLOW_REQUESTS, &rows(&requests, &FLOW_OUTCOME_LABELS, count))?;
-        write(encoder, &names::FLOW_CYCLE, &single(self.cycles.read().map(Value::Histogram)))
+        write(encoder, &names::FLOW_CYCLE, &single(self.cycles.read().map(Value::Histogram)))?;
+        self.revocations.encode(encoder)
     }
 }
 

@@ -24,6 +24,7 @@ mod plugins;
 mod pools;
 mod process;
 mod programs;
+mod reclaimed;
 mod request;
 mod requests;
 mod snapshot;
@@ -39,6 +40,7 @@ pub use plugins::{PluginMetrics, PluginTimer, PrefixIndexer};
 pub use pools::{PoolView, Pools};
 pub use process::{Build, Picks, Process, Tokenization};
 pub use programs::{Program, Programs};
+pub use reclaimed::Reclaimed;
 pub use request::{ErrorCode, Finished, RequestMetrics, Running};
 pub use requests::{RequestLabels, Requests};
 pub use snapshot::{

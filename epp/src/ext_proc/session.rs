@@ -105,6 +105,9 @@ impl<D: Director> Session<D> {
             self.machine.routed(decided);
             return Poll::Ready(());
         }
+        if self.machine.poll_revoked(cx).is_ready() {
+            return Poll::Ready(());
+        }
         if let Some(parting) = &mut self.parting {
             return parting.as_mut().poll(cx).map(|()| self.machine.give_up());
         }

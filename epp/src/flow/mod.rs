@@ -4,6 +4,8 @@
 //! full it may be, how long a request may wait, and what is told of it. Start reading at
 //! [`Flow::admit`].
 
+mod lease;
+mod reclaim;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -12,7 +14,10 @@ mod visit;
 use crate::place::{Denied, Placed, Placer, Ready};
 use crate::pool::Pool;
 use crate::text;
+use lease::Leases;
+pub(crate) use lease::{Lease, grace};
 use parking_lot::Mutex;
+use reclaim::Demand;
 use stator_epp_config::{FlowControl, parse_duration};
 use stator_epp_metrics::{
     BandSnapshot, EppMetrics, FlowOutcome, FlowSnapshot, Program, RequestMetrics, Use,
@@ -40,41 +45,48 @@ pub(crate) struct Flow {
     queues: Settings,
     pool: Arc<Pool>,
     metrics: Arc<EppMetrics>,
+    /// Running requests that may be revoked, where they may.
+    leases: Option<Arc<Leases>>,
 }
 
 /// Lets requests through while the pool has room.
 struct Valve {
     placer: Placer,
     ceilings: Mutex<Ceilings>,
+    leases: Option<Arc<Leases>>,
 }
 
 /// Whom the tokens of an answer are charged to.
-#[derive(Clone)]
 pub(crate) struct Account {
     flow: Arc<Flow>,
     band: i32,
     id: FlowId,
     /// Where it is told what the flow got, if flows share by that.
     program: Option<Program>,
+    /// What revokes the request, if it may be revoked.
+    pub(crate) lease: Option<Lease>,
 }
 
 impl Flow {
-    /// Flow control that places requests with `placer`.
+    /// Flow control that places requests with `placer`, and revokes running ones where `control` says
+    /// so: at most once in `grace`, which is how long the saturation takes to show it.
     ///
     /// # Errors
     ///
     /// [`InvalidSettings`] for what the queues cannot be set to.
     pub(crate) fn new(
         placer: Placer,
-        control: &FlowControl,
+        (control, grace): (&FlowControl, Duration),
         metrics: Arc<EppMetrics>,
     ) -> Result<Arc<Self>, InvalidSettings> {
         let queues = settings::queues(control)?;
         let pool = placer.pool.clone();
-        let valve = Valve { placer, ceilings: Mutex::new(settings::ceilings(control)?) };
+        let leases = control.eviction.then(|| Leases::new(&pool, grace, &metrics));
+        let ceilings = Mutex::new(settings::ceilings(control)?);
+        let valve = Valve { placer, ceilings, leases: leases.clone() };
         let gate = Gate::new(valve, queues.clone());
         let control = control.clone();
-        let flow = Arc::new(Self { gate, control, queues, pool, metrics });
+        let flow = Arc::new(Self { gate, control, queues, pool, metrics, leases });
         flow.pool.wait_at(&flow);
         Ok(flow)
     }
@@ -123,7 +135,9 @@ impl Flow {
                         program.dispatched(visit.age());
                         program.served(ready.measured.tokens.max(1).into());
                     }
-                    Ok((place, Account { flow: self.clone(), band, id, program }))
+                    let lease = self.revocable(ready.asked.priority);
+                    let lease = lease.map(|leases| leases.begin(ready.asked.priority));
+                    Ok((place, Account { flow: self.clone(), band, id, program, lease }))
                 }
                 Err(AdmitError::Failed(denied)) => Err(denied),
                 Err(AdmitError::Rejected { retry_after, .. })
@@ -132,6 +146,15 @@ impl Flow {
                 }
             };
         }
+    }
+
+    /// Whether a request of this priority may be revoked while it runs. Its stream is to stay open.
+    pub(crate) fn revokes(&self, priority: i32) -> bool {
+        self.revocable(priority).is_some()
+    }
+
+    fn revocable(&self, priority: i32) -> Option<&Arc<Leases>> {
+        self.leases.as_ref().filter(|_| Leases::sheddable(priority))
     }
 
     /// Offers room to those that wait. Not to be called under the pool's lock.
@@ -202,10 +225,12 @@ impl Grant for Valve {
 
     fn try_grant(&self, ready: &mut Arc<Ready>, band: &BandPlace) -> Attempt<Placed, Denied> {
         for _ in 0..ATTEMPTS {
-            let saturation = self.placer.pool.saturation();
-            let admits = |full: &f64| self.ceilings.lock().admits(band, *full);
             // Without endpoints everybody waits for the first.
-            let Some(saturation) = saturation.filter(admits) else { return Attempt::Stop };
+            let Some(saturation) = self.placer.pool.saturation() else { return Attempt::Stop };
+            if !self.ceilings.lock().admits(band, saturation) {
+                self.blocked(ready.asked.priority, band, saturation);
+                return Attempt::Stop;
+            }
             match self.placer.place_below(ready, saturation) {
                 Some(Ok(placed)) => return Attempt::Granted(placed),
                 Some(Err(denied)) => return Attempt::Failed(denied),
@@ -214,6 +239,20 @@ impl Grant for Valve {
             }
         }
         Attempt::Stop
+    }
+}
+
+impl Valve {
+    /// A request of this priority finds the pool too full: others may have to give way. Its band is
+    /// another's where it has none of its own.
+    fn blocked(&self, priority: i32, band: &BandPlace, saturation: f64) {
+        let Some(leases) = &self.leases else { return };
+        leases.blocked(Demand {
+            priority,
+            saturation,
+            ceiling: self.ceilings.lock().ceiling(band, saturation),
+            in_flight: self.placer.pool.in_flight(),
+        });
     }
 }
 

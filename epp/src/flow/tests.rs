@@ -1,7 +1,7 @@
 //! Requests of a pool whose endpoints take one request each, so that all others wait.
 
 use crate::director::tests::{Bench, Engine, Sent, bench, head, prompt};
-use crate::exchange::{AnswerBody, Head, Refusal, Watch};
+use crate::exchange::{AnswerBody, Head, Interest, Refusal, Watch};
 use prometheus_client::encoding::text::encode;
 use stator_epp_metrics::PoolView as _;
 use stator_epp_signals::LoadSink;
@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -315,4 +316,96 @@ async fn what_programs_get_is_told_where_flows_share_by_it() {
     watch.end();
     assert_eq!(level(&bench, SERVICE), Some(prompt + 20.0));
     assert_eq!(level(&bench, "llm_d_epp_program_aware_jains_fairness_index"), Some(1.0));
+}
+
+/// A pool whose endpoint takes one request, where running ones give way.
+fn evicting() -> Bench {
+    let config =
+        CONFIG.replace("defaultRequestTTL: 5s", "defaultRequestTTL: 5s\n  enableEviction: true");
+    bench(&config, &[Engine(1, 0, 0.1, &[])])
+}
+
+const BATCH: [(&str, &str); 1] = [("x-llm-d-inference-objective", "batch")];
+
+/// What the client of a running request gets, if it was revoked.
+async fn revoked(sent: &mut Sent) -> Option<Refusal> {
+    let polled = std::future::poll_fn(|cx| Poll::Ready(sent.watch.poll_revoked(cx))).await;
+    match polled {
+        Poll::Ready(refusal) => Some(refusal),
+        Poll::Pending => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_batch_request_gives_way_to_one_that_waits() {
+    let bench = evicting();
+    let mut batch = ask(&bench, &BATCH).await.expect("there is room");
+    assert_eq!(revoked(&mut batch).await, None, "nobody waits");
+    // One of its own kind waits as long as it takes.
+    let mut other = pin!(ask(&bench, &BATCH));
+    assert!(waits(&mut other).await);
+    assert_eq!(revoked(&mut batch).await, None, "equals do not end each other");
+
+    let mut urgent = pin!(ask(&bench, &[]));
+    assert!(waits(&mut urgent).await);
+    let refusal = revoked(&mut batch).await.expect("it gives way");
+    assert_eq!((refusal.status, refusal.reason), (429, Some("evicted")));
+    assert_eq!(refusal.message, "request evicted by flow control");
+    drop(batch);
+    let urgent = urgent.await.expect("the room is its own");
+    assert!(waits(&mut other).await);
+    let issued = r#"llm_d_epp_flow_control_revocations_issued_total{priority="-1","#;
+    let confirmed = r#"llm_d_epp_flow_control_revocations_total{outcome="confirmed","#;
+    assert_eq!((level(&bench, issued), level(&bench, confirmed)), (Some(1.0), Some(1.0)));
+    assert_eq!(level(&bench, "llm_d_epp_flow_control_reclaim_target"), Some(0.0));
+    // What runs now is too important to give way.
+    drop(urgent);
+    assert!(other.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_give_way_than_what_waits_needs() {
+    let config = CONFIG.replace("maxConcurrency: 1", "maxConcurrency: 2");
+    let config =
+        config.replace("defaultRequestTTL: 5s", "defaultRequestTTL: 5s\n  enableEviction: true");
+    let bench = bench(&config, &[Engine(1, 0, 0.1, &[])]);
+    let mut older = ask(&bench, &BATCH).await.expect("there is room");
+    let mut newer = ask(&bench, &BATCH).await.expect("there is room");
+    let mut urgent = pin!(ask(&bench, &[]));
+    assert!(waits(&mut urgent).await);
+    bench.pool.kick();
+    assert_eq!(revoked(&mut older).await, None, "the newer one lost less");
+    assert!(revoked(&mut newer).await.is_some());
+    drop(newer);
+    let _urgent = urgent.await.expect("there is room");
+    assert_eq!(revoked(&mut older).await, None);
+    // The next is revoked once the saturation shows the first, without anything else happening.
+    let mut another = pin!(ask(&bench, &[]));
+    assert!(waits(&mut another).await);
+    assert_eq!(revoked(&mut older).await, None);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(revoked(&mut older).await.is_some());
+    drop(older);
+    assert!(another.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_gives_way_unless_it_is_to() {
+    let bench = full();
+    let mut batch = ask(&bench, &BATCH).await.expect("there is room");
+    let mut urgent = pin!(ask(&bench, &[]));
+    assert!(waits(&mut urgent).await);
+    assert_eq!(revoked(&mut batch).await, None);
+    assert_eq!(level(&bench, "llm_d_epp_flow_control_reclaim_target"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stream_of_a_request_that_may_give_way_stays_open() {
+    let shown = |headers| Head { answer: AnswerBody::Shown, ..head(headers) };
+    let interest = async |bench: &Bench, headers| {
+        bench.ask(shown(headers), &prompt("m")).await.expect("there is room").watch.interest()
+    };
+    assert_eq!(interest(&evicting(), &BATCH).await, Interest::Body);
+    assert_eq!(interest(&evicting(), &[]).await, Interest::Nothing);
+    assert_eq!(interest(&full(), &BATCH).await, Interest::Nothing);
 }

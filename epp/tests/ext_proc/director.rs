@@ -4,7 +4,9 @@ use bytes::Bytes;
 use stator_epp::exchange::{Director, Head, Interest, Refusal, Routed, Watch};
 use stator_epp::headers::Headers;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use tokio::sync::{mpsc, watch};
 
 /// Where every request goes, unless a test says otherwise.
@@ -45,6 +47,8 @@ pub(crate) struct Script {
     pub(crate) reply_set: Vec<(&'static str, String)>,
     /// What it does with the answer's body.
     pub(crate) reply_body: ReplyBody,
+    /// Revokes requests when it says so.
+    pub(crate) revoke: Option<watch::Receiver<bool>>,
     /// The body in place of one that comes after the decision.
     pub(crate) late_body: Option<&'static str>,
     log: mpsc::UnboundedSender<String>,
@@ -73,6 +77,7 @@ impl Script {
             interest: Interest::Nothing,
             reply_set: Vec::new(),
             reply_body: ReplyBody::Pass,
+            revoke: None,
             late_body: None,
             log,
         };
@@ -135,7 +140,7 @@ impl Director for Script {
     }
 
     fn unasked(&self) -> Follower {
-        Follower { script: Arc::new(self.clone()), held: Vec::new() }
+        Follower { script: Arc::new(self.clone()), held: Vec::new(), said: None }
     }
 }
 
@@ -154,11 +159,29 @@ impl Drop for Waiting {
 pub(crate) struct Follower {
     script: Arc<Script>,
     held: Vec<Bytes>,
+    /// Is ready when the request is revoked.
+    said: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl Watch for Follower {
     fn interest(&self) -> Interest {
         self.script.interest
+    }
+
+    fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<Refusal> {
+        let Some(revoke) = self.script.revoke.clone() else { return Poll::Pending };
+        let said = self.said.get_or_insert_with(|| {
+            let mut revoke = revoke;
+            Box::pin(async move {
+                revoke.wait_for(|said| *said).await.expect("the test goes on");
+            })
+        });
+        said.as_mut().poll(cx).map(|()| Refusal {
+            status: 429,
+            message: "revoked".to_owned(),
+            reason: Some("evicted"),
+            retry_after: None,
+        })
     }
 
     fn amends(&self) -> bool {

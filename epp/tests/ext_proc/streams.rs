@@ -96,6 +96,26 @@ async fn a_cancelled_stream_gives_the_decision_up() {
 }
 
 #[tokio::test]
+async fn a_revoked_request_is_refused_whatever_came_of_it() {
+    for answered in [false, true] {
+        let (mut script, log) = Script::new();
+        let (revoke, revoked) = tokio::sync::watch::channel(false);
+        (script.interest, script.revoke) = (Interest::Body, Some(revoked));
+        let (_served, mut stream) = plane((script, log)).await;
+        stream.send([post(), request_body("{}", true)]);
+        stream.expect(&[&super::show::routed(2), "request_body \"{}\"."]).await;
+        if answered {
+            stream.send([ok(), response_body("a", false)]);
+            stream.expect(&["response_headers", "response_body \"a\""]).await;
+        }
+        revoke.send_replace(true);
+        let refused = super::show::show(&stream.answer().await);
+        assert!(refused.contains("429") && refused.contains("evicted"), "{refused}");
+        stream.ends("OK").await;
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_ends_early_is_no_error() {
     for messages in [vec![], vec![post()], vec![post(), request_body("{", false)]] {
         let (_served, mut stream) = plane(Script::new()).await;

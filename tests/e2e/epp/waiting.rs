@@ -2,7 +2,8 @@
 
 use super::testbed::{Bed, CHAT, DROPPED, Testbed, chat, header, served_by, until};
 use hyper::StatusCode;
-use stator_tests::engine::Engine;
+use serde_json::json;
+use stator_tests::engine::{Engine, HOLD};
 use stator_tests::picker::endpoints;
 
 /// Every endpoint takes one request.
@@ -23,6 +24,44 @@ async fn a_request_waits_until_the_endpoint_is_free_or_nobody_waits_for_it() {
     let flag = format!("--config-text={ONE_EACH}");
     let Some(testbed) = Testbed::with_flags(1, &[&flag]).await else { return };
     check_waiting(&testbed).await;
+}
+
+/// A batch request whose answer has begun breaks off for one that waits.
+#[tokio::test]
+async fn running_batch_requests_give_way_to_those_that_wait() {
+    let config =
+        ONE_EACH.replace(r#""flowControl": {"#, r#""flowControl": {"enableEviction": true, "#);
+    let flag = format!("--config-text={config}");
+    let Some(testbed) = Testbed::with_flags(1, &[&flag]).await else { return };
+    let engine = &testbed.engines[0];
+    let mut file = endpoints(&[engine.address()]);
+    file["objectives"] = json!({ "batch": -1 });
+    let rule = json!({ "models": ["old"], "targets": [{ "model": "new" }] });
+    file["rewrites"] = json!([{ "name": "seen", "rules": [rule] }]);
+    testbed.file.write(&file);
+    until("the objective counts", async || {
+        testbed.client().post(CHAT, &chat("old", "hello")).await;
+        (engine.last().json()["model"] == "new").then_some(())
+    })
+    .await;
+
+    let batch = testbed.client().with_header("x-llm-d-inference-objective", "batch");
+    let mut running = batch.clone().with_header(HOLD, "1").stream(CHAT, &chat("model", "hi")).await;
+    let held = loop {
+        let held = engine.held().await;
+        if held.request.headers.contains_key(HOLD) {
+            break held;
+        }
+    };
+    held.event(&json!({ "n": 1 })).await;
+    running.until("\"n\":1").await;
+    let urgent = testbed.chat("hello");
+    let (reply, end) = tokio::join!(urgent, running.end());
+    assert_eq!(reply.status, StatusCode::OK, "{reply:?}");
+    assert!(end.is_err(), "the answer breaks off: {end:?}");
+    held.aborted().await;
+    testbed.metric_is("llm_d_epp_flow_control_revocations_total", 1.0).await;
+    testbed.metric_is(QUEUED, 0.0).await;
 }
 
 /// Envoy asks only a picker that says it is ready, which it is though the pool is empty.

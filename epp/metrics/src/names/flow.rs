@@ -106,3 +106,24 @@ pub(crate) const PROGRAM_SERVICE: Metric = alpha(
     "llm_d_epp_program_aware_attained_service_tokens",
     "Tokens that a program used, less those forgotten by half-lives, those of answers counted twice",
 );
+
+pub(crate) const REVOCATIONS_ISSUED: Metric = alpha(
+    "llm_d_epp_flow_control_revocations_issued",
+    "Running requests that were told to give way to waiting ones",
+);
+pub(crate) const REVOCATIONS: Metric = alpha(
+    "llm_d_epp_flow_control_revocations",
+    "Running requests that gave way, or did not end in time",
+);
+pub(crate) const RECLAIM_TARGET: Metric = alpha(
+    "llm_d_epp_flow_control_reclaim_target",
+    "Saturation above what the waiting request that last found no room allows",
+);
+pub(crate) const PENDING_RECLAIM: Metric = alpha(
+    "llm_d_epp_flow_control_pending_reclaim",
+    "Saturation that revoked requests are taken to free and may not have freed yet",
+);
+pub(crate) const REVOCATION_CONFIRMATION: Metric = alpha(
+    "llm_d_epp_flow_control_revocation_confirmation_seconds",
+    "Seconds from the revocation of a running request to its end",
+);

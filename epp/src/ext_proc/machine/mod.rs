@@ -48,6 +48,7 @@ use stator_epp_scheduler::Subset;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll};
 
 /// What a data plane did that it must not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -196,6 +197,18 @@ impl<W: Watch> Machine<W> {
         if !self.awaits_decision() {
             self.give_up();
         }
+    }
+
+    /// Whether the request was revoked, which ends the stream. Wakes the task when it is.
+    pub(crate) fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(watch) = self.watch.as_mut().filter(|_| self.close.is_none()) else {
+            return Poll::Pending;
+        };
+        let Poll::Ready(refusal) = watch.poll_revoked(cx) else { return Poll::Pending };
+        // Its place is free from here on.
+        self.watch = None;
+        self.refuse(&refusal);
+        Poll::Ready(())
     }
 
     /// Ends the stream without what it still waits for.
