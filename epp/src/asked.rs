@@ -131,6 +131,7 @@ impl Asked {
                 tokens: measured.tokens,
                 token_ids: measured.token_ids.as_deref(),
                 sequence: &measured.sequence,
+                given_hashes: &head.prefix_hashes,
                 overlaps: None,
                 text,
                 multimodal: &self.media,

@@ -23,6 +23,8 @@ pub struct Head {
     pub headers: Headers,
     /// The endpoints that the data plane allows; `None` is all of the pool.
     pub subset: Option<Subset>,
+    /// Hashes of the prompt's blocks, where a stage before the picker tells them.
+    pub prefix_hashes: Vec<u64>,
     /// When the picker gets the body.
     pub body: RequestBody,
     /// What the picker will get of the answer's body.

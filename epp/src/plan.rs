@@ -29,6 +29,7 @@ pub(crate) fn scraping(settings: &EppSettings) -> anyhow::Result<(ScrapeSettings
     let source = &metrics.source;
     scrape.path.clone_from(&source.path);
     scrape.port = source.port;
+    scrape.by_labels = source.by_labels;
     scrape.interval = source.interval.unwrap_or(scrape.interval);
     if source.scheme == Scheme::Https {
         scrape.tls = Some(tls(source).config()?);

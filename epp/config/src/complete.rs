@@ -12,6 +12,8 @@ const SINGLE_HANDLER: &str = "single-profile-handler";
 const DEFAULT_PICKER: &str = "max-score-picker";
 const METRICS_SOURCE: &str = "metrics-data-source";
 const METRICS_EXTRACTOR: &str = "core-metrics-extractor";
+/// The source of metrics where endpoints are clusters.
+const CLUSTER_METRICS_SOURCE: &str = "multicluster-metrics-data-source";
 const DEFAULT_PARSERS: [&str; 4] =
     ["openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"];
 /// Producers that there can be several of: those who name none take the one named as its type.
@@ -205,7 +207,8 @@ fn flow_control(document: &mut Document, findings: &Findings) {
 fn data_layer(document: &mut Document, findings: &Findings) {
     let layer = &document.data_layer;
     let is_metrics = |source: &SourceEntry| {
-        document.plugin(&source.reference.name).is_some_and(|p| p.type_name == METRICS_SOURCE)
+        let plugin = document.plugin(&source.reference.name);
+        plugin.is_some_and(|p| [METRICS_SOURCE, CLUSTER_METRICS_SOURCE].contains(&&*p.type_name))
     };
     if !layer.inject_defaults.value || layer.sources.iter().any(is_metrics) {
         return;

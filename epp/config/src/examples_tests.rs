@@ -73,7 +73,10 @@ fn every_example_loads_without_a_warning_and_explains_to_itself() {
     assert!(examples.len() >= 12, "only {} examples", examples.len());
     for (name, text) in examples {
         // The one that needs it says so.
-        let options = Options { allow_experimental: name == "payload-agnostic", ..ALL };
+        let alpha = text.contains("agent-identity")
+            || text.contains("multicluster-")
+            || name == "payload-agnostic";
+        let options = Options { allow_experimental: alpha, ..ALL };
         let example = loaded(&name, &text, options);
         assert_eq!(example.warnings, [], "{name}");
         check_explains_to_itself(&name, &example, options);

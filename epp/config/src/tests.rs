@@ -153,15 +153,15 @@ fn plug_ins_that_cannot_be_used_are_all_named() {
 - type: session-affinity-scorer
 - type: dcgm-extractor
 - type: queue-scorer
-- type: burst-prefix-cache-producer
-  name: bursts
+- type: dcgm-data-source
+  name: gpus
 dataLayer:
   sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: dcgm-extractor}]}]
 ",
         &[
             "plugins[0].type: \"session-affinity-scorer\" is experimental: allow it with --allow-experimental-plugins",
             "plugins[1].type: \"dcgm-extractor\" is not part of this program",
-            "plugins[3].type: \"burst-prefix-cache-producer\" is not part of this program",
+            "plugins[3].type: \"dcgm-data-source\" is not part of this program",
         ],
     );
 }
@@ -312,7 +312,7 @@ schedulingProfiles: [{name: decode, plugins: []}]
             "plugins[0].parameters.prefixMatchInfoProducerName: no plugin is called \"nobody\"",
             "plugins[1].parameters.deciders.prefill: no plugin is called \"decide-for-me\"",
             "plugins[0].parameters.affinityThreshold: 1.5 is not in 0..=1",
-            "plugins[0].parameters.speed: unknown parameter, known are latencyPredictionInfoProducerName, inFlightLoadProducerName, peakPrefillThroughput, prefixMatchInfoProducerName, affinityThreshold, explorationProbability, maxTTFTPenaltyMs, ttftSource",
+            "plugins[0].parameters.speed: unknown parameter, known are latencyPredictionInfoProducerName, inFlightLoadProducerName, peakPrefillThroughput, prefixMatchInfoProducerName, affinityThreshold, explorationProbability, maxTokensInFlightPenalty, maxTTFTPenaltyMs, ttftSource",
             "plugins[1].parameters.stageOrder: \"random\" is none of decode-first, prefill-first",
             "plugins[2].parameters.maxNumOfEndpoints: 0 is not in 1..=1000",
         ],

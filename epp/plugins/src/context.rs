@@ -1,5 +1,6 @@
 //! How plug-ins find each other while they are built.
 
+use crate::hub::Observed;
 use crate::params::Params;
 use crate::session::IdSource;
 use crate::settings::Settings;
@@ -44,6 +45,7 @@ pub struct BuildContext {
     pub(crate) topology: bool,
     prefix_sources: BTreeMap<String, PrefixSource>,
     id_sources: BTreeMap<String, Vec<IdSource>>,
+    latency_observers: BTreeMap<String, Arc<Observed>>,
     /// Names of the plug-ins whose type may be there only once, by type.
     only: BTreeMap<&'static str, String>,
     /// Name of the plug-in that is being built.
@@ -135,6 +137,25 @@ impl BuildContext {
     /// Makes the plug-in that is being built a name for where sessions' identities come from.
     pub(crate) fn new_id_source(&mut self, sources: Vec<IdSource>) {
         self.id_sources.insert(self.name.clone(), sources);
+    }
+
+    /// Makes the plug-in that is being built a name for what was observed of latencies.
+    pub(crate) fn new_latency_observer(&mut self, observed: Arc<Observed>) {
+        self.latency_observers.insert(self.name.clone(), observed);
+    }
+
+    /// Reads `ttftPercentilesProducerName`: whose observations a plug-in goes by.
+    pub(crate) fn latency_observer(&self, params: &mut Params<'_>) -> Option<Arc<Observed>> {
+        let name = "ttftPercentilesProducerName";
+        let Some(observer) = params.text(name) else {
+            params.note(name, "is missing: nothing is known of any endpoint, and all score alike");
+            return None;
+        };
+        let observed = self.latency_observers.get(&observer).cloned();
+        if observed.is_none() {
+            params.wrong(name, format!("no latency observer is called {observer:?}"));
+        }
+        observed
     }
 
     /// Where an attribute of requests comes from: the plug-in of that name that makes it.

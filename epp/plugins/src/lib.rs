@@ -13,6 +13,7 @@ mod context;
 mod expiring;
 mod filters;
 mod handlers;
+mod hub;
 mod lru;
 mod params;
 mod pickers;

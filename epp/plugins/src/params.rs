@@ -137,6 +137,11 @@ impl Params<'_> {
         }
     }
 
+    /// A whole number of either sign.
+    pub(crate) fn integer(&mut self, name: &'static str, default: i64) -> i64 {
+        self.convert(name, "a whole number", Value::as_i64).unwrap_or(default)
+    }
+
     /// A text that is not empty.
     pub(crate) fn text(&mut self, name: &'static str) -> Option<String> {
         let text = self.convert(name, "a text", |value| value.as_str().map(str::to_owned))?;

@@ -110,6 +110,7 @@ const REFERENCES: &[&str] = &[
     "latencyPredictionInfoProducerName",
     "inFlightLoadProducerName",
     "topologyProducerName",
+    "ttftPercentilesProducerName",
 ];
 
 /// Every type that is known, in alphabetical order.

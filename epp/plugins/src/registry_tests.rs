@@ -33,7 +33,8 @@ const TYPES: &str = "
     priority-holdback-policy soft-reflective-ceiling-policy sheddable-eviction-filter
     priority-then-time-eviction-order-policy utilization-detector concurrency-detector kv-aware
     deficit-round-robin-fairness-policy virtual-token-fairness-policy
-    shortest-prompt-ordering-policy
+    shortest-prompt-ordering-policy label-filter dyn-decode-scorer dyn-prefill-scorer
+    lmetric-scorer latency-observer-producer-hub latency-observation-scorer-hub
 ";
 
 fn context() -> BuildContext {
@@ -44,7 +45,7 @@ fn context() -> BuildContext {
 fn least_parameters(type_name: &str) -> Value {
     match type_name {
         "by-label" => json!({"label": "a", "validValues": ["b"]}),
-        "file-discovery" => json!({"path": "/endpoints.yaml"}),
+        "file-discovery" | "multicluster-file-discovery" => json!({"path": "/endpoints.yaml"}),
         "header-label-affinity-scorer" => json!({"headerName": "a", "labelKey": "b"}),
         "priority-holdback-policy" => json!({"minCeiling": 0.5}),
         "request-attribute-reporter" => {

@@ -4,9 +4,10 @@
 
 use crate::registry::{Kind, Make, Need, Place, Stability};
 use crate::scorers::{
-    context_length, header_label, kv_aware, latency, load, lora, no_hit_lru, prefix, tokens,
+    context_length, header_label, kv_aware, latency, lmetric, load, lora, no_hit_lru, prefix,
+    tokens,
 };
-use crate::{admitters, filters, handlers, pickers, producers, reporter, session, settings};
+use crate::{admitters, filters, handlers, hub, pickers, producers, reporter, session, settings};
 use Place::{
     Admitter, DataSource, Decider, Discovery, EvictionFilter, EvictionOrder, Extractor,
     FairnessPolicy, Filter, OrderingPolicy, Parser, Picker, Producer, ProfileHandler, Reporter,
@@ -63,8 +64,10 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("anthropic-parser", &[Parser], settings::plain),
     kind("approx-prefix-cache-producer", &[Producer], producers::approximate::approximate)
         .needs(&[TOKENS]),
-    missing("burst-prefix-cache-producer", &[Producer]),
-    kind("by-label", &[Filter], filters::labels::by_label).deprecated(),
+    kind("burst-prefix-cache-producer", &[Producer], producers::burst::burst)
+        .needs(&[TOKENS])
+        .alpha(),
+    kind("by-label", &[Filter], filters::labels::by_label).aliases(&["label-filter"]).deprecated(),
     kind("by-label-selector", &[Filter], filters::labels::by_label_selector).deprecated(),
     kind("concurrency-detector", &[SaturationDetector, Filter], filters::detectors::concurrency)
         .needs(&[IN_FLIGHT]),
@@ -101,11 +104,19 @@ pub(crate) const KINDS: &[Kind] = &[
         .alpha(),
     kind("inflight-load-producer", &[Producer], settings::in_flight_load),
     kind("k8s-notification-source", &[DataSource], settings::k8s_source),
-    kind("kv-aware", &[Scorer], kv_aware::kv_aware),
+    kind("kv-aware", &[Scorer], kv_aware::kv_aware)
+        .aliases(&["dyn-decode-scorer", "dyn-prefill-scorer"]),
     kind("kv-cache-utilization-scorer", &[Scorer], load::kv_cache_utilization),
     kind("label-selector-filter", &[Filter], filters::labels::label_selector),
+    kind("latency-observation-scorer-hub", &[Scorer], hub::latency_observation)
+        .needs(&[IN_FLIGHT])
+        .alpha(),
+    kind("latency-observer-producer-hub", &[Producer, DataSource], hub::latency_observer)
+        .needs(&[IN_FLIGHT])
+        .alpha(),
     kind("latency-scorer", &[Scorer], latency::latency).needs(&[LATENCY, PREFIX]),
     kind("latency-slo-admitter", &[Admitter], admitters::latency_slo).needs(&[LATENCY]),
+    kind("lmetric-scorer", &[Scorer], lmetric::lmetric).needs(&[PREFIX, IN_FLIGHT]),
     kind("load-aware-scorer", &[Scorer], load::load_aware),
     kind("local-syncer", &[Syncer], settings::plain),
     kind("lora-affinity-scorer", &[Scorer], lora::lora_affinity),
@@ -116,12 +127,14 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("models-data-extractor", &[Extractor], settings::plain),
     kind("models-data-source", &[DataSource], settings::models_source),
     missing("multicluster-approx-prefix-cache-producer", &[Producer]),
-    missing("multicluster-file-discovery", &[Discovery]),
-    missing("multicluster-kv-cache-utilization-scorer", &[Scorer]),
-    missing("multicluster-metrics-data-source", &[DataSource]),
-    missing("multicluster-metrics-extractor", &[Extractor]),
+    kind("multicluster-file-discovery", &[Discovery], settings::file_discovery).alpha(),
+    kind("multicluster-kv-cache-utilization-scorer", &[Scorer], load::kv_cache_utilization).alpha(),
+    kind("multicluster-metrics-data-source", &[DataSource], settings::cluster_metrics_source)
+        .alpha(),
+    kind("multicluster-metrics-extractor", &[Extractor], settings::cluster_metrics_extractor)
+        .alpha(),
     missing("multicluster-prefix-cache-scorer", &[Scorer]),
-    missing("multicluster-queue-scorer", &[Scorer]),
+    kind("multicluster-queue-scorer", &[Scorer], load::queue).alpha(),
     missing("multicluster-session-affinity-filter", &[Filter]),
     kind("no-hit-lru-scorer", &[Scorer], no_hit_lru::no_hit_lru).needs(&[PREFIX]),
     kind("openai-parser", &[Parser], settings::plain),
@@ -141,7 +154,7 @@ pub(crate) const KINDS: &[Kind] = &[
         .needs(&[PREFIX, IN_FLIGHT, LATENCY_IF_SOURCE]),
     kind("prefix-cache-scorer", &[Scorer], prefix::prefix_cache).needs(&[PREFIX]),
     kind("priority-holdback-policy", &[UsageLimitPolicy], settings::priority_holdback).alpha(),
-    missing("priority-then-time-eviction-order-policy", &[EvictionOrder]),
+    kind("priority-then-time-eviction-order-policy", &[EvictionOrder], settings::plain),
     kind("probabilistic-admitter", &[Admitter], admitters::probabilistic),
     kind("program-aware-fairness", &[FairnessPolicy], settings::program_aware),
     kind("queue-scorer", &[Scorer], load::queue),
@@ -153,7 +166,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("session-affinity-scorer", &[Scorer, Reporter], session::affinity_scorer).alpha(),
     kind("session-id-producer", &[Producer], session::session_id),
     kind("sglanghttp-parser", &[Parser], settings::plain),
-    missing("sheddable-eviction-filter", &[EvictionFilter]),
+    kind("sheddable-eviction-filter", &[EvictionFilter], settings::plain),
     kind("shortest-prompt-ordering-policy", &[OrderingPolicy], settings::shortest_prompt),
     kind("single-profile-handler", &[ProfileHandler], handlers::single::single),
     kind("slo-deadline-ordering-policy", &[OrderingPolicy], settings::slo_deadline),

@@ -50,6 +50,9 @@ pub struct Prompt<'a> {
     /// Sequence hashes of its complete blocks, of the pool's block size, seeded by LoRA adapter
     /// and cache salt: over token ids, or over text where there are none.
     pub sequence: &'a [SequenceHash],
+    /// Hashes of its blocks that came with the request, each of a block and all before it; by
+    /// whoever is trusted to make them.
+    pub given_hashes: &'a [u64],
     /// What endpoints hold of it, where that was looked up, see [`crate::Prefixes::look_up`] and
     /// [`crate::Decision::holders`].
     pub overlaps: Option<&'a Overlaps>,

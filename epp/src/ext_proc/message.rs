@@ -26,6 +26,8 @@ pub(crate) struct Incoming {
     pub(crate) modes: Option<Modes>,
     /// The allowed endpoints, where the message names them.
     pub(crate) subset: Option<Subset>,
+    /// Hashes of the prompt's blocks, where the message names them.
+    pub(crate) prefix_hashes: Option<Vec<u64>>,
     /// The endpoint that gave the answer, where the message names it.
     pub(crate) served: Option<String>,
     /// Whether the data plane only lets us watch, and ignores answers.

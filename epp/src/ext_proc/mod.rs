@@ -10,6 +10,7 @@ mod connection;
 mod frames;
 mod machine;
 mod message;
+mod prefix_hashes;
 mod refuse;
 mod server;
 mod service;

@@ -1,7 +1,7 @@
 //! From what a configuration says of flow control to the settings of the queues.
 
 use stator_epp_config::{Band, FlowControl};
-use stator_epp_plugins::settings::{Fairness, Ordering, ProgramAware, UsageLimit};
+use stator_epp_plugins::settings::{Fairness, Ordering, ProgramAware, TurnPriority, UsageLimit};
 use stator_queue::{
     BandPolicy, BandSettings, Bounds, Ceilings, InvalidSettings, QueueSettings, Settings,
 };
@@ -71,6 +71,15 @@ fn policy(band: &Band) -> BandPolicy {
                 service_weight: thousandths(service_weight),
                 wait_weight: thousandths(head_wait_weight),
                 half_life,
+                idle,
+            },
+            Fairness::TurnPriority(TurnPriority {
+                turns_per_second,
+                inactivity,
+                idle_ttl: idle,
+            }) => stator_queue::Fairness::TurnPriority {
+                wait_weight: thousandths(turns_per_second),
+                inactivity,
                 idle,
             },
             Fairness::DeficitRoundRobin { quantum_tokens } => {

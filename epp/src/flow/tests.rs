@@ -409,3 +409,24 @@ async fn the_stream_of_a_request_that_may_give_way_stays_open() {
     assert_eq!(interest(&evicting(), &[]).await, Interest::Nothing);
     assert_eq!(interest(&full(), &BATCH).await, Interest::Nothing);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_of_many_turns_goes_first_where_depth_counts() {
+    let turns = "{type: program-aware-fairness, parameters: {strategy: turn-priority}}";
+    let config = CONFIG.replace("{type: round-robin-fairness-policy}", turns);
+    let config = config.replace("round-robin-fairness-policy", "program-aware-fairness");
+    let bench = bench(&config, &[Engine(1, 0, 0.1, &[])]);
+    let of = |name| [("x-llm-d-inference-fairness-id", name)];
+    let (deep, new) = (of("deep"), of("new"));
+    for _ in 0..3 {
+        drop(ask(&bench, &deep).await.expect("there is room"));
+    }
+    let first = ask(&bench, &new).await.expect("there is room");
+    let (mut next, mut deeper) = (pin!(ask(&bench, &new)), pin!(ask(&bench, &deep)));
+    assert!(waits(&mut next).await && waits(&mut deeper).await);
+    drop(first);
+    let deeper = deeper.await.expect("its session is the deepest");
+    assert!(waits(&mut next).await);
+    drop(deeper);
+    assert!(next.await.is_ok());
+}

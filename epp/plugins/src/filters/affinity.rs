@@ -12,7 +12,9 @@ use stator_epp_scheduler::{Candidate, Request};
 /// *sticky* ones. All are kept if there are none; with `explorationProbability`, by chance; and
 /// if the least time to the first token of the sticky exceeds that of the others by more than
 /// `maxTTFTPenaltyMs` (0: never), or is not known. That time is `tokens in flight /
-/// peakPrefillThroughput`, or predicted with `ttftSource: latencyPredictor`.
+/// peakPrefillThroughput`, or predicted with `ttftSource: latencyPredictor`. With
+/// `maxTokensInFlightPenalty` above 0 all are kept too where the least tokens in flight of the sticky
+/// exceed those of the others by more.
 pub(crate) fn prefix_cache_affinity(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     params.text("latencyPredictionInfoProducerName");
     params.text("inFlightLoadProducerName");
@@ -21,6 +23,7 @@ pub(crate) fn prefix_cache_affinity(params: &mut Params<'_>, context: &mut Build
         prefix: context.prefix_source(params),
         threshold: params.number("affinityThreshold", 0.8, Bound::Within(0.0, 1.0)),
         exploration: params.number("explorationProbability", 0.0, Bound::Within(0.0, 1.0)),
+        max_penalty_tokens: params.whole("maxTokensInFlightPenalty", 0, 0..=u64::MAX),
         max_penalty_ms: params.number("maxTTFTPenaltyMs", 18_000.0, Bound::AtLeast(0.0)),
         tokens_per_ms: params.choice(
             "ttftSource",
@@ -34,6 +37,8 @@ struct Affinity {
     threshold: f64,
     exploration: f64,
     max_penalty_ms: f64,
+    /// 0 is never.
+    max_penalty_tokens: u64,
     /// `None` goes by predictions.
     tokens_per_ms: Option<f64>,
 }
@@ -45,7 +50,7 @@ impl Filter for Affinity {
         }
         let share = |c: &Candidate<'_>| self.prefix.read(c).map_or(0.0, |found| found.share());
         let sticky: Vec<_> = candidates.iter().map(|c| share(c) >= self.threshold).collect();
-        if !self.too_busy(candidates, &sticky) {
+        if !self.too_busy(candidates, &sticky) && !self.too_full(candidates, &sticky) {
             retain(candidates, &sticky, true);
         }
     }
@@ -64,6 +69,15 @@ impl Affinity {
             (Some(sticky), Some(other)) => sticky - other > self.max_penalty_ms,
             _ => true,
         }
+    }
+
+    fn too_full(&self, candidates: &[&Candidate<'_>], sticky: &[bool]) -> bool {
+        let least = |of: bool| {
+            let group = candidates.iter().zip(sticky).filter(|(_, sticky)| **sticky == of);
+            group.map(|(candidate, _)| candidate.in_flight.tokens).min()
+        };
+        let (Some(sticky), Some(other)) = (least(true), least(false)) else { return false };
+        self.max_penalty_tokens > 0 && sticky.saturating_sub(other) > self.max_penalty_tokens
     }
 
     fn ttft_ms(&self, candidate: &Candidate<'_>) -> Option<f64> {
@@ -106,6 +120,9 @@ mod tests {
         check(json!({}), 286_000, &[0]);
         check(json!({}), 287_000, &all);
         check(json!({"maxTTFTPenaltyMs": 0}), 1_000_000, &[0]);
+        let tokens = json!({"maxTTFTPenaltyMs": 0, "maxTokensInFlightPenalty": 286_720});
+        check(tokens.clone(), 286_720, &[0]);
+        check(tokens, 286_721, &all);
         check(json!({"maxTTFTPenaltyMs": 10, "peakPrefillThroughput": 1000}), 11, &all);
     }
 

@@ -1,6 +1,7 @@
 //! What finds out about requests and endpoints, before and after requests are placed.
 
 pub(crate) mod approximate;
+pub(crate) mod burst;
 pub(crate) mod latency;
 pub(crate) mod multimodal;
 pub(crate) mod p2p;

@@ -4,6 +4,7 @@ pub(crate) mod context_length;
 pub(crate) mod header_label;
 pub(crate) mod kv_aware;
 pub(crate) mod latency;
+pub(crate) mod lmetric;
 pub(crate) mod load;
 pub(crate) mod lora;
 pub(crate) mod no_hit_lru;

@@ -37,6 +37,8 @@ pub enum Fairness {
     RoundRobin,
     /// By what each has got.
     ProgramAware(ProgramAware),
+    /// By how many turns each has had.
+    TurnPriority(TurnPriority),
     /// One after the other, as many prompt tokens.
     DeficitRoundRobin {
         /// Tokens of a turn.
@@ -60,6 +62,18 @@ pub struct ProgramAware {
     pub head_wait_weight: f64,
     /// How long it takes until attained service counts half.
     pub half_life: Duration,
+    /// How long an idle flow is remembered.
+    pub idle_ttl: Duration,
+}
+
+/// Settings of `program-aware-fairness` with the strategy `turn-priority`: the flow that had the most
+/// turns is next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TurnPriority {
+    /// Turns that a second of waiting counts for.
+    pub turns_per_second: f64,
+    /// A flow that got nothing for so long begins anew.
+    pub inactivity: Duration,
     /// How long an idle flow is remembered.
     pub idle_ttl: Duration,
 }
@@ -119,21 +133,63 @@ pub(crate) fn round_robin(_: &mut Params<'_>, context: &mut BuildContext) -> Bui
     context.settle(Settings::Fairness(Fairness::RoundRobin))
 }
 
-/// `program-aware-fairness`.
+/// Half-life of attained service unless configured otherwise.
+const HALF_LIFE: Duration = Duration::from_secs(60);
+/// The factor of `lasDecayFactor` that older configurations of the llm-d router have by default,
+/// where newer ones have [`HALF_LIFE`].
+const DECAY_FACTOR: f64 = 0.999_97;
+
+/// `program-aware-fairness`: with the strategy `las` by least attained service, with
+/// `turn-priority` by the depth of sessions.
+///
+/// A `lasHalfLifeSeconds` of 0 forgets nothing within a day. `lasDecayFactor` is the old way to say
+/// it, per pick: where it stands alone it is taken as the half-life that it would have if picks came
+/// at the rate at which its default, 0.99997, has 60 s.
 pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    params.choice("strategy", &[("las", ())]);
+    let turns = params.choice("strategy", &[("las", false), ("turn-priority", true)]);
     let mut weight = |name, default| params.number(name, default, Bound::Within(0.0, WEIGHT_MAX));
     let service_weight = weight("lasWeightService", 0.8);
     let head_wait_weight = weight("lasWeightHeadWait", 0.2);
+    let turns_per_second = weight("turnPriorityTimeWeight", 0.05);
     let mut seconds = |name, default, least| {
         Duration::from_secs_f64(params.number(name, default, Bound::Within(least, DAY)))
     };
-    let half_life = seconds("lasHalfLifeSeconds", 60.0, 0.001);
+    let inactivity = forever_if_zero(seconds("turnPriorityInactivitySeconds", 120.0, 0.0));
+    let given = seconds("lasHalfLifeSeconds", HALF_LIFE.as_secs_f64(), 0.0);
     let idle_ttl = seconds("evictionTtlSeconds", 3600.0, 1.0);
     seconds("evictionSweepSeconds", 300.0, 0.001);
     params.without_effect("evictionSweepSeconds");
-    let fairness = ProgramAware { service_weight, head_wait_weight, half_life, idle_ttl };
-    context.settle(Settings::Fairness(Fairness::ProgramAware(fairness)))
+    let decay = params.number("lasDecayFactor", DECAY_FACTOR, Bound::UpTo(1.0));
+    let old =
+        params.has("lasDecayFactor") && (!params.has("lasHalfLifeSeconds") || given.is_zero());
+    let half_life = if old { half_life_of(decay) } else { forever_if_zero(given) };
+    if old {
+        params.note("lasDecayFactor", format!("is taken as lasHalfLifeSeconds: {half_life:?}"));
+    }
+    let fairness = match turns {
+        true => Fairness::TurnPriority(TurnPriority { turns_per_second, inactivity, idle_ttl }),
+        false => Fairness::ProgramAware(ProgramAware {
+            service_weight,
+            head_wait_weight,
+            half_life,
+            idle_ttl,
+        }),
+    };
+    context.settle(Settings::Fairness(fairness))
+}
+
+/// The half-life of a factor per pick, from 1 ms to a day.
+fn half_life_of(decay: f64) -> Duration {
+    // Both logarithms are of factors below 1, but for a factor of 1, which forgets nothing.
+    let seconds = HALF_LIFE.as_secs_f64() * DECAY_FACTOR.ln() / decay.ln();
+    let seconds = if decay < 1.0 { seconds } else { DAY };
+    Duration::from_secs_f64(seconds.clamp(0.001, DAY))
+}
+
+/// The longest time there is for none.
+fn forever_if_zero(time: Duration) -> Duration {
+    let longest = Duration::from_secs_f64(DAY);
+    if time.is_zero() { longest } else { time.max(Duration::from_millis(1)) }
 }
 
 /// `shortest-prompt-ordering-policy`.

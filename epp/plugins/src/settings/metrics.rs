@@ -15,6 +15,8 @@ pub struct HttpSource {
     pub path: String,
     /// Port instead of the endpoint's own.
     pub port: Option<u16>,
+    /// Whether the labels `metricsAddress` and `metricsPort` of an endpoint say where its page is.
+    pub by_labels: bool,
     /// Whether any certificate will do.
     pub insecure_skip_verify: bool,
     /// Authorities to trust instead of the system's, as a PEM file.
@@ -77,13 +79,13 @@ const BUILT_IN: [&str; 5] = ["vllm", "sglang", "trtllm-serve", "triton-tensorrt-
 
 /// `metrics-data-source`.
 pub(crate) fn metrics_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    let source = http_source(params, "/metrics");
+    let source = http_source(params, "/metrics", Scheme::Http);
     context.settle(Settings::MetricsSource(source))
 }
 
 /// `models-data-source`.
 pub(crate) fn models_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    http_source(params, "/v1/models");
+    http_source(params, "/v1/models", Scheme::Http);
     context.settle(Settings::ModelsSource)
 }
 
@@ -110,7 +112,45 @@ pub(crate) fn metrics_extractor(params: &mut Params<'_>, context: &mut BuildCont
     }))
 }
 
-fn http_source(params: &mut Params<'_>, path: &str) -> HttpSource {
+/// `multicluster-metrics-data-source`: the metrics page of each cluster's picker, over a verified
+/// connection unless configured otherwise. The labels `metricsAddress` and `metricsPort` of an
+/// endpoint say where it is.
+///
+/// Source: the multi-cluster plug-ins of the llm-d router.
+pub(crate) fn cluster_metrics_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
+    let verifies = !params.has("insecureSkipVerify");
+    let source = http_source(params, "/metrics", Scheme::Https);
+    let insecure_skip_verify = source.insecure_skip_verify && !verifies;
+    let source = HttpSource { by_labels: true, insecure_skip_verify, ..source };
+    context.settle(Settings::MetricsSource(source))
+}
+
+/// `multicluster-metrics-extractor`: how full a cluster is, from the averages that its picker
+/// tells: `kvCacheUtilizationMetric` and `queueSizeMetric`.
+///
+/// Source: the multi-cluster plug-ins of the llm-d router.
+pub(crate) fn cluster_metrics_extractor(
+    params: &mut Params<'_>,
+    context: &mut BuildContext,
+) -> Built {
+    /// Name of the engine that every endpoint is taken to have. No pod can have it as a label.
+    const CLUSTER: &str = "a cluster's picker";
+    let kv = "llm_d_epp_average_kv_cache_utilization";
+    let queue = "llm_d_epp_average_queue_size";
+    let cluster = EngineSpecs {
+        name: CLUSTER.to_owned(),
+        kv_usage: params.text("kvCacheUtilizationMetric").or_else(|| Some(kv.to_owned())),
+        waiting: params.text("queueSizeMetric").or_else(|| Some(queue.to_owned())),
+        ..EngineSpecs::default()
+    };
+    context.settle(Settings::MetricsExtractor(MetricsExtractor {
+        engine_label: None,
+        default_engine: CLUSTER.to_owned(),
+        engines: vec![cluster],
+    }))
+}
+
+fn http_source(params: &mut Params<'_>, path: &str, scheme: Scheme) -> HttpSource {
     let (cert, key) = (params.text("clientCertPath"), params.text("clientKeyPath"));
     if cert.is_some() != key.is_some() {
         params.wrong("clientCertPath", "needs clientKeyPath, and the other way round");
@@ -122,10 +162,14 @@ fn http_source(params: &mut Params<'_>, path: &str) -> HttpSource {
         params.wrong("path", format!("{path:?} does not begin with /"));
     }
     let port = params.whole("port", 0, 0..=65535) as u16;
+    let schemes = [("http", Scheme::Http), ("https", Scheme::Https)];
+    let given = params.has("scheme");
+    let chosen = params.choice("scheme", &schemes);
     HttpSource {
-        scheme: params.choice("scheme", &[("http", Scheme::Http), ("https", Scheme::Https)]),
+        scheme: if given { chosen } else { scheme },
         path,
         port: (port > 0).then_some(port),
+        by_labels: false,
         insecure_skip_verify: params.flag("insecureSkipVerify", true),
         ca_cert_path: params.text("caCertPath"),
         client_cert: cert.zip(key),

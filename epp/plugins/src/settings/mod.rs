@@ -9,7 +9,7 @@ mod precise;
 mod tokens;
 
 pub use endpoints::FileDiscovery;
-pub use flow::{Fairness, Ordering, ProgramAware, Shape, UsageLimit};
+pub use flow::{Fairness, Ordering, ProgramAware, Shape, TurnPriority, UsageLimit};
 pub use load::{Concurrency, ConcurrencyMode, Detector, InFlightLoad, Utilization};
 pub use media::{Frames, ImageEstimate, MediaEstimate, VideoEstimate, VideoFacts};
 pub use metrics::{EngineSpecs, HttpSource, MetricsExtractor, Scheme};
@@ -22,7 +22,10 @@ pub(crate) use flow::{
     shortest_prompt, slo_deadline, soft_reflective, static_limit, virtual_tokens,
 };
 pub(crate) use load::{concurrency_detector, in_flight_load, utilization_detector};
-pub(crate) use metrics::{metrics_extractor, metrics_source, models_source};
+pub(crate) use metrics::{
+    cluster_metrics_extractor, cluster_metrics_source, metrics_extractor, metrics_source,
+    models_source,
+};
 pub(crate) use precise::{precise, precise_producer};
 pub(crate) use tokens::token_producer;
 

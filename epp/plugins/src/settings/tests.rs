@@ -252,6 +252,27 @@ fn policies_have_settings() {
     };
     let fairness = Settings::Fairness(Fairness::ProgramAware(fairness));
     check("program-aware-fairness", json!({"lasHalfLifeSeconds": 30}), &fairness);
+    // The old way to say it, which counts where the new one does not.
+    let half_life = json!({"lasDecayFactor": 0.99994});
+    let Settings::Fairness(Fairness::ProgramAware(old)) =
+        settings("program-aware-fairness", half_life)
+    else {
+        panic!("it is fairness by what each got");
+    };
+    assert!((old.half_life.as_secs_f64() - 30.0).abs() < 0.01, "{:?}", old.half_life);
+    let both = json!({"lasDecayFactor": 0.5, "lasHalfLifeSeconds": 30});
+    check("program-aware-fairness", both, &fairness);
+    let turns = TurnPriority {
+        turns_per_second: 0.5,
+        inactivity: Duration::from_secs(86_400),
+        idle_ttl: Duration::from_secs(3600),
+    };
+    check(
+        "program-aware-fairness",
+        json!({"strategy": "turn-priority", "turnPriorityTimeWeight": 0.5,
+            "turnPriorityInactivitySeconds": 0}),
+        &Settings::Fairness(Fairness::TurnPriority(turns)),
+    );
     let turns = Settings::Fairness(Fairness::DeficitRoundRobin { quantum_tokens: 512 });
     check("deficit-round-robin-fairness-policy", json!({"quantumTokens": 512}), &turns);
     let counters = Fairness::VirtualTokens { input_weight: 1, output_weight: 4 };
@@ -273,7 +294,7 @@ fn policies_have_settings() {
         "program-aware-fairness",
         json!({"strategy": "drr", "lasWeightService": -1, "evictionTtlSeconds": 0}),
         &[
-            "strategy: \"drr\" is none of las",
+            "strategy: \"drr\" is none of las, turn-priority",
             "lasWeightService: -1 is not in 0..=1000",
             "evictionTtlSeconds: 0 is not in 1..=86400",
         ],

@@ -41,6 +41,13 @@ const PHASES: u32 = 4;
 /// The golden ratio's share of 2^32: multiples of it are spread evenly whatever their number.
 const SPREAD: u32 = 0x9e37_79b9;
 
+/// Label of an endpoint with the address of its metrics page.
+///
+/// Source: multi-cluster discovery of the llm-d router.
+pub const METRICS_ADDRESS: &str = "metricsAddress";
+/// Label of an endpoint with the port of its metrics page.
+pub const METRICS_PORT: &str = "metricsPort";
+
 /// How endpoints are asked.
 #[derive(Clone, Debug)]
 pub struct ScrapeSettings {
@@ -48,6 +55,9 @@ pub struct ScrapeSettings {
     pub path: String,
     /// The port, if it is not the one that requests go to.
     pub port: Option<u16>,
+    /// Whether the labels [`METRICS_ADDRESS`] and [`METRICS_PORT`] of an endpoint come before its
+    /// own address and this port.
+    pub by_labels: bool,
     /// TLS, if it is spoken; see [`fetch::TlsOptions`].
     pub tls: Option<Arc<ClientConfig>>,
     /// From one page to the next, 50 ms by default. A page that takes longer delays the next.
@@ -67,6 +77,7 @@ impl Default for ScrapeSettings {
         Self {
             path: "/metrics".into(),
             port: None,
+            by_labels: false,
             tls: None,
             interval: Duration::from_millis(50),
             timeout: Duration::from_secs(1),
@@ -74,6 +85,22 @@ impl Default for ScrapeSettings {
             page_bytes_max: 8 << 20,
             narrow: true,
         }
+    }
+}
+
+impl ScrapeSettings {
+    /// Where an endpoint's page is. A label that cannot be read counts as absent.
+    fn page_of(&self, endpoint: &Endpoint) -> SocketAddr {
+        let label = |name| endpoint.label(name).filter(|_| self.by_labels);
+        let mut address = endpoint.address;
+        if let Some(ip) = label(METRICS_ADDRESS).and_then(|ip| ip.parse().ok()) {
+            address.set_ip(ip);
+        }
+        let port = label(METRICS_PORT).and_then(|port| port.parse().ok());
+        if let Some(port) = port.or(self.port) {
+            address.set_port(port);
+        }
+        address
     }
 }
 
@@ -146,10 +173,7 @@ impl Scraper {
     }
 
     fn plan(&self, endpoint: &Endpoint) -> Plan {
-        let mut address = endpoint.address;
-        if let Some(port) = self.shared.settings.port {
-            address.set_port(port);
-        }
+        let address = self.shared.settings.page_of(endpoint);
         Plan { uid: endpoint.uid.clone(), address, mapping: self.mappings.of(endpoint) }
     }
 }

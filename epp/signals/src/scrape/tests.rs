@@ -306,3 +306,16 @@ fn a_pod_label_names_the_engine() {
     assert_eq!(engine(&[(alias, "triton"), ("llm-d.ai/engine-type", "sglang")]), "sglang");
     assert_eq!(engine(&[("llm-d.ai/engine-type", "abacus")]), "vllm");
 }
+
+#[test]
+fn labels_say_where_a_clusters_page_is() {
+    let of = |by_labels, labels: &[(&str, &str)]| {
+        let settings = ScrapeSettings { by_labels, ..ScrapeSettings::default() };
+        settings.page_of(&endpoint("10.0.0.1:80", labels)).to_string()
+    };
+    let labels = [("metricsAddress", "10.0.0.9"), ("metricsPort", "9090")];
+    assert_eq!(of(true, &labels), "10.0.0.9:9090");
+    assert_eq!(of(true, &labels[1..]), "10.0.0.1:9090");
+    assert_eq!(of(true, &[("metricsPort", "http"), ("metricsAddress", "host")]), "10.0.0.1:80");
+    assert_eq!(of(false, &labels), "10.0.0.1:80");
+}

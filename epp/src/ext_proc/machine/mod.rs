@@ -91,6 +91,7 @@ pub(crate) struct Machine<W> {
     ask: Ask,
     reply: Reply,
     subset: Option<Subset>,
+    prefix_hashes: Vec<u64>,
     served: Option<String>,
     /// What is held of the request's body.
     share: Share,
@@ -114,6 +115,7 @@ impl<W: Watch> Machine<W> {
             ask: Ask::First,
             reply: Reply::First,
             subset: None,
+            prefix_hashes: Vec::new(),
             served: None,
             watch: None,
             // Until somebody follows the answer, it is let through unseen.
@@ -183,6 +185,8 @@ impl<W: Watch> Machine<W> {
         if self.settings.subset_filter && message.subset.is_some() {
             self.subset = message.subset;
         }
+        self.prefix_hashes =
+            message.prefix_hashes.unwrap_or(std::mem::take(&mut self.prefix_hashes));
         self.served = message.served.or(self.served.take());
         let Some(part) = message.part else { return };
         if let Err(violation) = self.part(part) {

@@ -201,6 +201,7 @@ impl<W: Watch> Machine<W> {
 
     fn decide(&mut self, mut head: Head, mut owed: Owed) {
         head.subset = self.subset.take();
+        head.prefix_hashes = std::mem::take(&mut self.prefix_hashes);
         owed.own_headers = own_headers(&head);
         owed.late = (head.body == RequestBody::Late).then(|| LateBody::new(content_length(&head)));
         let body = owed.body.clone().filter(|body| total(body) > 0);

@@ -2,12 +2,11 @@
 
 use crate::ext_proc::message::{Direction, Fields, Incoming, Part};
 use crate::ext_proc::settings::{BodyMode, Modes};
-use crate::ext_proc::subset;
+use crate::ext_proc::{prefix_hashes, subset};
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::Metadata;
 use envoy_types::pb::google::protobuf::value::Kind;
 use prost::Message;
-use stator_epp_scheduler::Subset;
 use stator_protos::header::{LB_NAMESPACE, SERVED, SUBSET, SUBSET_NAMESPACE};
 
 /// Why bytes are no message.
@@ -44,7 +43,7 @@ pub(crate) fn decode(frame: &Bytes) -> Result<Incoming, WireError> {
             (6, Value::Bytes(_)) => message.part = Some(trailers(Direction::Request)),
             (7, Value::Bytes(_)) => message.part = Some(trailers(Direction::Response)),
             (8, Value::Bytes(b)) => {
-                (message.subset, message.served) = metadata(&frame.slice_ref(b))?;
+                metadata(&frame.slice_ref(b), &mut message)?;
             }
             (10, Value::Number(flag)) => message.observing = flag != 0,
             (11, Value::Bytes(b)) => message.modes = Some(modes(b)?),
@@ -153,15 +152,18 @@ fn body_mode(number: u64) -> BodyMode {
     }
 }
 
-/// The two entries of `Metadata` that concern us.
-fn metadata(bytes: &Bytes) -> Result<(Option<Subset>, Option<String>), WireError> {
+/// The entries of `Metadata` that concern us.
+fn metadata(bytes: &Bytes, message: &mut Incoming) -> Result<(), WireError> {
     let metadata = Metadata::decode(bytes.clone())?.filter_metadata;
     let entry = |namespace: &str, key: &str| metadata.get(namespace)?.fields.get(key);
-    let served = match entry(LB_NAMESPACE, SERVED).and_then(|value| value.kind.as_ref()) {
+    message.served = match entry(LB_NAMESPACE, SERVED).and_then(|value| value.kind.as_ref()) {
         Some(Kind::StringValue(address)) => Some(address.clone()),
         _ => None,
     };
-    Ok((entry(SUBSET_NAMESPACE, SUBSET).map(subset::parse), served))
+    message.subset = entry(SUBSET_NAMESPACE, SUBSET).map(subset::parse);
+    let hashes = entry(prefix_hashes::NAMESPACE, prefix_hashes::KEY);
+    message.prefix_hashes = hashes.map(prefix_hashes::parse);
+    Ok(())
 }
 
 /// The fields of one message, one after the other.

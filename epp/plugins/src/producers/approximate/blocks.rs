@@ -9,6 +9,8 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 #[derive(Default)]
 pub(super) struct Chains {
     key: Key,
+    /// Whether the hashes come with the request.
+    given: bool,
     by_size: Vec<(u32, Vec<SequenceHash>)>,
 }
 
@@ -29,15 +31,16 @@ impl Key {
 
 impl Chains {
     /// Forgets the request before this one.
-    pub(super) fn begin(&mut self, request: &Request<'_>) {
+    pub(super) fn begin(&mut self, request: &Request<'_>, given: bool) {
+        self.given = given;
         self.key = Key::of(request);
         self.by_size.clear();
     }
 
     /// Keeps the chains if they are this request's.
-    pub(super) fn continue_or_begin(&mut self, request: &Request<'_>) {
+    pub(super) fn continue_or_begin(&mut self, request: &Request<'_>, given: bool) {
         if self.key != Key::of(request) {
-            self.begin(request);
+            self.begin(request, given);
         }
     }
 
@@ -50,15 +53,28 @@ impl Chains {
     ) -> &[SequenceHash] {
         let known = self.by_size.iter().position(|(size, _)| *size == block_size);
         let position = known.unwrap_or_else(|| {
-            self.by_size.push((block_size, chain(request, block_size, max_blocks)));
+            let chain = match self.given {
+                true => given_chain(request, max_blocks),
+                false => chain(request, block_size, max_blocks),
+            };
+            self.by_size.push((block_size, chain));
             self.by_size.len() - 1
         });
         &self.by_size[position].1
     }
 }
 
+/// The first `max_blocks` of the hashes that came with a request. They are mixed with the model's
+/// name and the salt, so that hashes of other models never match.
+fn given_chain(request: &Request<'_>, max_blocks: usize) -> Vec<SequenceHash> {
+    let salt = request.prompt.cache_salt.unwrap_or_default();
+    let seed = xxh3_64_with_seed(salt.as_bytes(), xxh3_64(request.model.as_bytes()));
+    let hashes = request.prompt.given_hashes.iter().take(max_blocks);
+    hashes.map(|hash| SequenceHash(xxh3_64_with_seed(&hash.to_le_bytes(), seed))).collect()
+}
+
 /// The hash of each of the first `max_blocks` blocks and all before it; the last may be short.
-pub(super) fn chain(
+pub(in crate::producers) fn chain(
     request: &Request<'_>,
     block_size: u32,
     max_blocks: usize,

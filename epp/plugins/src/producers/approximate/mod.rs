@@ -1,6 +1,6 @@
 //! `approx-prefix-cache-producer`.
 
-mod blocks;
+pub(in crate::producers) mod blocks;
 mod index;
 
 use super::PREFILL;
@@ -30,7 +30,8 @@ const MAX_BLOCKS: u64 = 65_536;
 /// and the cache salt. Blocks of a prompt are recorded for the endpoint that answers and for the
 /// one of the prefill profile. With `autoTune`, block and cache size follow what each engine
 /// reports, and `lruCapacityPerServer` is for those that report nothing. What other replicas
-/// record counts as what is recorded here.
+/// record counts as what is recorded here. With `prefixHashSource: metadata` the hashes are not
+/// computed but come with the request, in the data plane's metadata.
 pub(crate) fn approximate(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     if params.has("blockSize") {
         params.wrong("blockSize", "is in characters and not supported; use blockSizeTokens");
@@ -45,6 +46,7 @@ pub(crate) fn approximate(params: &mut Params<'_>, context: &mut BuildContext) -
         max_tokens: (max_tokens > 0).then_some(max_tokens),
         max_blocks: if max_blocks > 0 { max_blocks } else { MAX_BLOCKS },
         capacity: params.whole("lruCapacityPerServer", 31_250, 1..=100_000_000) as usize,
+        given: params.choice("prefixHashSource", &[("body", false), ("metadata", true)]),
     };
     let source = context.new_approximate_source();
     let (state, listener) = Default::default();
@@ -73,6 +75,8 @@ struct Settings {
     max_tokens: Option<u64>,
     max_blocks: u64,
     capacity: usize,
+    /// Whether the hashes of blocks come with the request.
+    given: bool,
 }
 
 #[derive(Default)]
@@ -106,7 +110,7 @@ impl Settings {
 impl Producer for Approximate {
     fn produce(&self, request: &Request<'_>, candidates: &mut [Candidate<'_>], _: Time) {
         let State { index, chains } = &mut *self.state.lock();
-        chains.begin(request);
+        chains.begin(request, self.settings.given);
         let mut sizes: Vec<_> =
             candidates.iter().map(|c| self.settings.block_size(c.load)).collect();
         sizes.sort_unstable();
@@ -142,7 +146,7 @@ impl PrefixIndex for Approximate {
 impl Observer for Approximate {
     fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, _: Time) {
         let State { index, chains } = &mut *self.state.lock();
-        chains.continue_or_begin(request);
+        chains.continue_or_begin(request, self.settings.given);
         let others = placed.routing.others.iter();
         let prefill = others.filter(|(profile, _)| profile == PREFILL).map(|(_, pick)| pick);
         for pick in std::iter::once(&placed.routing.primary).chain(prefill) {

@@ -53,6 +53,32 @@ fn endpoints_hold_what_they_were_sent() {
 }
 
 #[test]
+fn hashes_may_come_with_the_request() {
+    let given = json!({"prefixHashSource": "metadata", "maxPrefixTokensToMatch": 0,
+        "maxPrefixBlocksToMatch": 3});
+    let plugin = built(&mut BuildContext::default(), "approx", given);
+    let (fleet, pieces) = (Fleet::of(2), [&b"another text every time"[..]]);
+    let of = |model, given_hashes| {
+        let mut request = text(model, &pieces);
+        request.prompt.given_hashes = given_hashes;
+        request
+    };
+    place(&plugin, &of("m", &[1, 2, 3, 4]), &fleet, 1);
+    assert_eq!(found(&plugin, &of("m", &[1, 2, 9]), &fleet), [0, 2]);
+    assert_eq!(
+        found(&plugin, &of("m", &[1, 2, 3, 4]), &fleet),
+        [0, 3],
+        "as many as may be matched"
+    );
+    assert_eq!(found(&plugin, &of("other", &[1, 2, 3]), &fleet), [0, 0]);
+    assert_eq!(found(&plugin, &of("m", &[]), &fleet), [0, 0]);
+    // The body's own blocks are nobody's business here.
+    let body = built(&mut BuildContext::default(), "approx", Value::Null);
+    place(&body, &of("m", &[1, 2, 3]), &fleet, 1);
+    assert_eq!(found(&body, &of("m", &[7]), &fleet), [0, 1]);
+}
+
+#[test]
 fn block_and_cache_sizes_follow_each_engine() {
     let plugin = built(&mut BuildContext::default(), "approx", Value::Null);
     let mut fleet = Fleet::of(2);

@@ -1,0 +1,12 @@
+//! Plug-ins for pickers whose endpoints are whole clusters: what is learnt of their time to the
+//! first token from the answers alone, with nothing scraped.
+
+mod curve;
+mod observer;
+mod scorer;
+
+pub(crate) use observer::{Observed, latency_observer};
+pub(crate) use scorer::latency_observation;
+
+#[cfg(test)]
+mod tests;
