@@ -88,6 +88,11 @@ impl Outbox {
         self.state.lock().live.get(&request_id).copied()
     }
 
+    /// Whether requests are live.
+    pub(crate) fn has_live(&self) -> bool {
+        !self.state.lock().live.is_empty()
+    }
+
     /// Moves `outputs` in and forgets the requests in `ended`; both are empty afterwards.
     pub(crate) fn push(&self, outputs: &mut Vec<Output>, ended: &mut Vec<u64>) {
         let mut state = self.state.lock();

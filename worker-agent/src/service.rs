@@ -25,10 +25,15 @@ use stator_runtime::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
 
+/// How often a client that waits for answers hears of the agent where there are none: a stopped
+/// process and a dead network are told from a long prefill by that. Clients wait two seconds.
+const BEAT: Duration = Duration::from_millis(500);
 /// Hashes in one chunk of a snapshot at most.
 const HASHES_PER_CHUNK: usize = 65_536;
 
@@ -270,12 +275,24 @@ pub(crate) struct Service(pub(crate) Arc<Agent>);
 /// The answers of one client stream.
 type Frames = Pin<Box<dyn Stream<Item = Result<GenerateFrame, Status>> + Send>>;
 
-/// What gathers in an outbox. `alive` is dropped with it: the client is gone.
+/// What gathers in an outbox, and an empty frame at first, and each [`BEAT`] while requests run.
+/// `alive` is dropped with it: the client is gone.
 fn frames(outbox: Arc<Outbox>, alive: oneshot::Sender<()>) -> Frames {
-    Box::pin(stream::unfold((outbox, alive), |(outbox, alive)| async {
-        let outputs = outbox.next().await?;
-        Some((Ok(GenerateFrame { outputs }), (outbox, alive)))
-    }))
+    let mut beat = tokio::time::interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // It tells the client that silence will mean something here.
+    let greeting = stream::once(async { Ok(GenerateFrame::default()) });
+    let rest = stream::unfold((outbox, beat, alive), |(outbox, mut beat, alive)| async {
+        let outputs = loop {
+            tokio::select! {
+                biased;
+                outputs = outbox.next() => break outputs?,
+                _ = beat.tick() => if outbox.has_live() { break Vec::new() },
+            }
+        };
+        Some((Ok(GenerateFrame { outputs }), (outbox, beat, alive)))
+    });
+    Box::pin(greeting.chain(rest))
 }
 
 /// An agent's records, as they change.
@@ -390,6 +407,27 @@ fn chunks(mut snapshot: Snapshot) -> Vec<Result<SnapshotChunk, Status>> {
 mod tests {
     use super::*;
     use stator_protos::Generation;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_hears_of_the_agent_while_its_requests_compute() {
+        let outbox = Arc::new(Outbox::new());
+        let (alive, _gone) = oneshot::channel();
+        let mut frames = frames(outbox.clone(), alive);
+        let mut next = async || {
+            let begun = tokio::time::Instant::now();
+            let frame = tokio::time::timeout(10 * BEAT, frames.next()).await;
+            frame.map(|frame| (frame.unwrap().unwrap().outputs.len(), begun.elapsed() <= BEAT))
+        };
+        assert_eq!(next().await, Ok((0, true)), "the greeting");
+        assert!(next().await.is_err(), "nothing runs, and nobody waits");
+        let route = Route { worker: 0, key: RequestKey(1) };
+        outbox.admit(7, route, 1).unwrap();
+        assert_eq!(next().await, Ok((0, true)));
+        assert_eq!(next().await, Ok((0, true)));
+        outbox.push_last(worker::Output { request_id: 7, ..Default::default() });
+        assert_eq!(next().await, Ok((1, true)));
+        assert!(next().await.is_err());
+    }
 
     #[test]
     fn a_snapshot_says_where_each_block_is() {
