@@ -10,14 +10,15 @@ use stator_worker_agent::{EngineArgs, EngineSettings};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
 /// Agents that share the workers; one agent where there is one worker.
 const AGENTS: u32 = 2;
-/// Pause before an agent that ended is started again; doubles up to the maximum.
-const RESTART_PAUSE: Duration = Duration::from_millis(250);
+/// Pause before an agent that ended is started again. It doubles, up to the maximum, each time that
+/// the agent ends again without having registered; one that did has served, and requests wait for it.
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Runs the proxy and its agents until `shutdown`.
@@ -128,7 +129,7 @@ async fn supervise(
             start(&binary, &line).with_context(|| format!("cannot start agent {number}"))?;
         // Held open: its end is what tells the agent that this process is gone or stops.
         let input = child.stdin.take();
-        let started = tokio::time::Instant::now();
+        let registered = changed(&record);
         let status = tokio::select! {
             status = child.wait() => status.context("cannot wait for an agent")?,
             () = stopped.wait() => {
@@ -141,7 +142,7 @@ async fn supervise(
             record.exists(),
             "agent {number} could not start ({status}); its log says why"
         );
-        if started.elapsed() > RESTART_PAUSE_MAX {
+        if changed(&record) != registered {
             pause = RESTART_PAUSE;
         }
         tracing::error!(agent = number, %status, pause_ms = pause.as_millis() as u64, "agent ended; starting it again");
@@ -152,6 +153,11 @@ async fn supervise(
         pause = (pause * 2).min(RESTART_PAUSE_MAX);
     }
     Ok(())
+}
+
+/// When an agent's record was last written, if it was.
+fn changed(record: &Path) -> Option<SystemTime> {
+    std::fs::metadata(record).and_then(|found| found.modified()).ok()
 }
 
 fn start(binary: &Path, line: &[OsString]) -> std::io::Result<Child> {
