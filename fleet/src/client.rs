@@ -40,6 +40,8 @@ pub struct ClientSettings {
     pub backoff_max: Duration,
     /// How often a silent connection is probed, and how long the probe may take; 5 s by default.
     pub keepalive: Duration,
+    /// Longest silence of an agent that has requests; 2 s by default. They then go on elsewhere.
+    pub silence: Duration,
     /// Whether connections are over TLS; plain by default.
     pub dial: Dial,
 }
@@ -54,6 +56,7 @@ impl Default for ClientSettings {
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(1),
             keepalive: Duration::from_secs(5),
+            silence: Duration::from_secs(2),
             dial: Dial::default(),
         }
     }
@@ -72,6 +75,9 @@ pub enum StreamError {
     /// The connection is gone. The request may run elsewhere, from the tokens that arrived.
     #[error("the connection to the agent is lost")]
     Disconnected,
+    /// There is no connection, or there was none for long enough: the agent never saw the request.
+    #[error("there is no connection to the agent")]
+    Unsent,
     /// The connection has as many requests as it may.
     #[error("the connection has {limit} requests, the limit")]
     Overloaded {

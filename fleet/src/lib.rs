@@ -19,6 +19,7 @@ mod place;
 mod pool;
 mod profile;
 mod replicas;
+mod silence;
 mod sink;
 mod state;
 pub mod subscribe;

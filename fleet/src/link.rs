@@ -5,6 +5,7 @@
 
 use super::client::{ClientSettings, StreamError};
 use super::mailbox::Mailbox;
+use super::silence::Silence;
 use futures::Stream;
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
@@ -18,6 +19,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
 /// What requests and their connection share.
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl Link {
         let mailbox = Arc::new(Mailbox::new(submit.choices));
         let mut state = self.state.lock();
         if !state.up {
-            return Err(StreamError::Disconnected);
+            return Err(StreamError::Unsent);
         }
         let limit = self.requests_max;
         if state.requests.len() >= limit || state.outgoing.len() >= limit {
@@ -113,20 +115,27 @@ impl Link {
         self.state.lock().up = true;
     }
 
+    /// Requests whose answers have not ended.
+    fn owed(&self) -> usize {
+        self.state.lock().requests.len()
+    }
+
     /// Ends the present connection: all its requests fail at once.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.up = false;
         state.connection += 1;
-        state.outgoing.clear();
-        let requests = std::mem::take(&mut state.requests);
+        let outgoing = std::mem::take(&mut state.outgoing);
+        let mut requests = std::mem::take(&mut state.requests);
         drop(state);
         self.sender.wake();
-        for mailbox in requests.into_values() {
-            if let Some(reader) = mailbox.fail(StreamError::Disconnected) {
-                reader.wake();
-            }
-        }
+        let unsent = outgoing.into_iter().filter_map(|input| match input.input {
+            Some(Input::Submit(submit)) => requests.remove(&submit.request_id),
+            _ => None,
+        });
+        let unsent: Vec<_> = unsent.map(|mailbox| mailbox.fail(StreamError::Unsent)).collect();
+        let lost = requests.into_values().map(|mailbox| mailbox.fail(StreamError::Disconnected));
+        unsent.into_iter().chain(lost).flatten().for_each(Waker::wake);
     }
 }
 
@@ -189,11 +198,29 @@ async fn connect_once(
     let mut client = WorkerClient::new(channel).max_decoding_message_size(settings.frame_bytes_max);
     let mut frames = client.generate(link.open()).await?.into_inner();
     guard.raise();
-    let mut wakers = Vec::new();
-    while let Some(frame) = frames.message().await? {
-        link.dispatch(frame, &mut wakers);
+    let (mut wakers, mut silence) = (Vec::new(), Silence::default());
+    let mut looks = tokio::time::interval(Silence::pause(settings.silence));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            // What has come is heard before anybody complains of silence.
+            biased;
+            frame = frames.message() => {
+                let Some(frame) = frame? else { return Ok(()) };
+                silence.heard(frame.outputs.is_empty());
+                link.dispatch(frame, &mut wakers);
+            }
+            _ = looks.tick() => {
+                let requests = link.owed();
+                if silence.look(requests > 0) {
+                    let (endpoint, silence) = (target.uri(), settings.silence);
+                    tracing::warn!(%endpoint, requests, ?silence, "an agent is silent");
+                    // Closing the connection cancels its requests should the agent come back.
+                    return Err(tonic::Status::deadline_exceeded("the agent is silent"));
+                }
+            }
+        }
     }
-    Ok(())
 }
 
 /// Says that the link is up, and takes it back in every way the task can end.
@@ -224,5 +251,27 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.lower();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_was_never_sent_is_told_from_one_that_was() {
+        let link = Arc::new(Link::new(9));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut outgoing = link.open();
+        link.set_up();
+        let (_, sent) = link.submit(Submit::default()).expect("it is up");
+        assert!(Pin::new(&mut outgoing).poll_next(&mut context).is_ready());
+        let (_, unsent) = link.submit(Submit::default()).expect("it is up");
+        assert_eq!(link.owed(), 2);
+        link.close();
+        let mut end = |mailbox: &Mailbox| mailbox.poll_take(&mut context, &mut Vec::new());
+        assert_eq!(end(&sent), Poll::Ready(Err(StreamError::Disconnected)));
+        assert_eq!(end(&unsent), Poll::Ready(Err(StreamError::Unsent)));
+        assert_eq!(link.submit(Submit::default()).err(), Some(StreamError::Unsent));
     }
 }

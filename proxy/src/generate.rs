@@ -130,8 +130,14 @@ impl Generation {
                     self.legs.swap_remove(at);
                 }
                 Err(StreamError::Disconnected) => {
-                    let lost = self.legs[at].place.worker();
-                    self.migrate(at, lost, "its connection was lost").await?
+                    let worker = self.legs[at].place.worker();
+                    let why = "its connection was lost";
+                    self.migrate(at, Loss { worker, why, had_taken: true }).await?
+                }
+                Err(StreamError::Unsent) => {
+                    let worker = self.legs[at].place.worker();
+                    let why = "there is no connection to it";
+                    self.migrate(at, Loss { worker, why, had_taken: false }).await?
                 }
                 Err(StreamError::Overloaded { limit }) => {
                     let why =
@@ -207,18 +213,23 @@ impl Generation {
                 Err(ApiError::unavailable(message, RETRY_AFTER))
             }
             kind => {
-                let lost = self.legs[at].lost(kind);
-                self.migrate(at, lost, &message).await
+                let worker = self.legs[at].lost(kind);
+                let had_taken = !matches!(kind, ErrorKind::Draining | ErrorKind::UnknownWorker);
+                self.migrate(at, Loss { worker, why: &message, had_taken }).await
             }
         }
     }
 
     /// Continues the unfinished choices of a leg without the worker that was lost, each as a leg of
     /// its own.
-    async fn migrate(&mut self, at: usize, lost: WorkerRank, why: &str) -> Result<(), ApiError> {
+    async fn migrate(&mut self, at: usize, loss: Loss<'_>) -> Result<(), ApiError> {
         let leg = self.legs.swap_remove(at);
+        let Loss { worker: lost, why, had_taken } = loss;
         self.pool.suspect(lost);
-        let attempts = leg.attempts + 1;
+        // The limit keeps a request that kills workers from killing all. One that was never taken
+        // kills none, and tries as often as the timeouts of tokens allow: a suspect worker gets
+        // nothing for a while.
+        let attempts = leg.attempts + u32::from(had_taken);
         if attempts > self.plan.migration_limit {
             tracing::warn!(request_id = self.plan.request_id, worker = %lost, why, attempts, "giving up");
             return Err(ApiError::bad_gateway(format!(
@@ -323,6 +334,16 @@ fn invalid(message: &str, guided: Option<&'static str>) -> ApiError {
         (Some(why), Some(field)) => ApiError::unsupported(field, format!("{field}: {why}")),
         _ => ApiError::bad_request(message),
     }
+}
+
+/// How a leg was lost.
+struct Loss<'a> {
+    /// The worker that failed it.
+    worker: WorkerRank,
+    /// What happened there.
+    why: &'a str,
+    /// Whether the worker may have begun with it: only then it counts as an attempt.
+    had_taken: bool,
 }
 
 /// A leg that is still to be placed.
