@@ -38,6 +38,12 @@ pub trait Grant: Send + Sync {
         request: &mut Self::Request,
         band: &BandPlace,
     ) -> Attempt<Self::Place, Self::Error>;
+
+    /// The longest wait of a request that could not be placed and begins to wait now, where that
+    /// is shorter than the queue's.
+    fn patience(&self, _: &Self::Request) -> Option<Duration> {
+        None
+    }
 }
 
 /// What became of an attempt to place a request.
@@ -261,7 +267,11 @@ impl<G: Grant> Gate<G> {
         }
     }
 
-    fn enqueue(&self, entry: Entry<G::Request>) -> Result<Wait<'_, G>, AdmitError<G::Error>> {
+    fn enqueue(&self, mut entry: Entry<G::Request>) -> Result<Wait<'_, G>, AdmitError<G::Error>> {
+        if let Some(patience) = self.grant.patience(&entry.payload) {
+            let end = self.now() + patience;
+            entry.deadline = Some(entry.deadline.map_or(end, |deadline| deadline.min(end)));
+        }
         let (reply, receiver) = oneshot::channel();
         let entry = entry.map(|request| Waiter { request, turn: None, reply });
         let mut displaced = Vec::new();

@@ -3,11 +3,12 @@
 use crate::admission::{Attempt, Grant};
 use crate::place::Place;
 use crate::pool::Pool;
-use stator_placement::{Adapter, Needs, PickError, Request, Split};
+use stator_placement::{Adapter, Constraint, Needs, PickError, Request, Split};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_queue::BandPlace;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// What the placement of a request depends on; it waits with it.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +19,7 @@ pub struct Prompt {
     pub tokens: u32,
     /// Most tokens of the answer, if limited.
     pub max_output_tokens: Option<u32>,
-    /// Workers that may not take it, because they failed it before.
+    /// Workers that failed it before: it goes there only where there is no other.
     pub excluded: Vec<WorkerRank>,
     /// The session that it belongs to.
     pub session: Option<u64>,
@@ -34,6 +35,9 @@ pub struct Prompt {
     pub split: Option<Split>,
     /// Whether the worker that answers must compute the prompt too.
     pub indivisible: bool,
+    /// Whether the last attempt to place it found no worker that could ever take it; set by the
+    /// pool.
+    pub lacks_workers: bool,
 }
 
 impl Prompt {
@@ -54,10 +58,9 @@ impl Prompt {
         }
     }
 
-    /// Whether there may be workers that take others and not this one.
+    /// Whether there may be workers that take others and not this one, beside those that failed it.
     fn is_particular(&self) -> bool {
-        !self.excluded.is_empty()
-            || self.session.is_some()
+        self.session.is_some()
             || self.needs.is_some()
             || self.pinned.is_some()
             || self.prefill_pinned.is_some()
@@ -77,12 +80,37 @@ impl Grant for Entrance {
 
     fn try_grant(&self, prompt: &mut Prompt, _: &BandPlace) -> Attempt<Place, PickError> {
         let Some(pool) = self.0.upgrade() else { return Attempt::Failed(PickError::NoWorkers) };
-        match pool.place(&prompt.request()) {
+        let excludes = !prompt.excluded.is_empty();
+        let placed = pool.place(&prompt.request());
+        prompt.lacks_workers = placed.as_ref().is_err_and(|error| is_absence(*error));
+        match placed {
             Ok(place) => Attempt::Granted(place),
             // Others may go where this one may not, or where its session is not.
-            Err(PickError::AllBusy { .. }) if prompt.is_particular() => Attempt::Wait,
+            Err(PickError::AllBusy { .. }) if excludes || prompt.is_particular() => Attempt::Wait,
             Err(PickError::AllBusy { .. }) => Attempt::Stop,
-            Err(error) => Attempt::Failed(error),
+            Err(error) if !prompt.lacks_workers => Attempt::Failed(error),
+            // A worker that failed it is better than none: it may have begun another life, and gets
+            // nothing for a moment if it has not.
+            Err(_) => match pool.place(&Request { excluded: &[], ..prompt.request() }) {
+                Ok(place) => Attempt::Granted(place),
+                Err(_) if prompt.is_particular() => Attempt::Wait,
+                Err(_) => Attempt::Stop,
+            },
         }
+    }
+
+    fn patience(&self, prompt: &Prompt) -> Option<Duration> {
+        let pool = self.0.upgrade()?;
+        (prompt.lacks_workers || pool.accepting() == 0).then_some(pool.worker_wait)
+    }
+}
+
+/// Whether workers that could take a request are away, and may come back while it waits.
+fn is_absence(error: PickError) -> bool {
+    match error {
+        PickError::NoWorkers | PickError::Unshared => true,
+        // Requests name adapters only of workers that are there, or were until a moment ago.
+        PickError::Unsatisfied { constraint } => matches!(constraint, Constraint::Adapter(_)),
+        _ => false,
     }
 }

@@ -38,11 +38,12 @@ use replicas::Replicas;
 use stator_discovery::{Agents, Change, Source, Update};
 use stator_peers::Seat;
 use stator_protos::discovery::AgentRecord;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Models that may wait for who listens.
 const EVENTS_MAX: usize = 64;
@@ -51,6 +52,12 @@ const FILES_BACKOFF: Duration = Duration::from_millis(200);
 
 /// Wait after a failed attempt to begin to look for agents.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
+
+/// Longest wait at the start for agents that were found to tell their models.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+
+/// How often there may be a model to forget.
+const UPKEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Longest wait for the link of an agent that has just answered a question.
 const LINK_WAIT: Duration = Duration::from_secs(2);
@@ -68,6 +75,12 @@ pub struct FleetSettings {
     pub placement: stator_placement::Settings,
     /// How requests wait that no worker of their model can take yet.
     pub queue: stator_queue::Settings,
+    /// Longest wait of requests that come while no worker of their model is there; 30 s by default,
+    /// and never longer than the queue's.
+    pub worker_wait: Duration,
+    /// How long a model, and its workers' adapters, stay known after the last worker has left; 10
+    /// minutes by default.
+    pub model_linger: Duration,
     /// Where the sequence of random choices starts.
     pub seed: u64,
 }
@@ -81,6 +94,8 @@ impl FleetSettings {
             client: ClientSettings::default(),
             placement: stator_placement::Settings::default(),
             queue: stator_queue::Settings::default(),
+            worker_wait: Duration::from_secs(30),
+            model_linger: Duration::from_secs(600),
             seed: 0,
         }
     }
@@ -95,6 +110,14 @@ pub enum FleetEvent {
         pool: Arc<Pool>,
         /// Its tokenizer, templates and defaults, by base name.
         files: Vec<(String, Vec<u8>)>,
+    },
+    /// The fleet has been looked at, and the models found were announced, or took too long for
+    /// that. What was not announced before this is not there.
+    Settled,
+    /// A model is forgotten, because its last worker left long ago.
+    ModelDown {
+        /// Its pool, whose requests were sent away.
+        pool: Arc<Pool>,
     },
 }
 
@@ -119,6 +142,7 @@ impl Fleet {
             agents: BTreeMap::new(),
             refused: BTreeMap::new(),
             models: BTreeMap::new(),
+            start: Start::default(),
             replicas: seat.map(|seat| Arc::new(Replicas::join(seat))),
             events: sender,
             metrics,
@@ -137,6 +161,7 @@ struct Keeper {
     /// Agents that contradict others; they are met when one of those leaves.
     refused: BTreeMap<String, AgentRecord>,
     models: BTreeMap<String, Model>,
+    start: Start,
     replicas: Option<Arc<Replicas>>,
     events: mpsc::Sender<FleetEvent>,
     metrics: FleetMetrics,
@@ -148,28 +173,115 @@ struct Agent {
     _tasks: JoinSet<()>,
 }
 
-/// A model, kept when its last agent leaves: its clients are told to come back, not that it never
-/// was.
+/// A model, kept for a while when its last agent leaves: its requests wait for a worker, and are not
+/// told that it never was.
 struct Model {
     pool: Arc<Pool>,
-    announced: Arc<OnceCell<()>>,
+    announced: Arc<Announced>,
+    /// Since when it has no agent.
+    vacant_since: Option<Instant>,
     /// Maintains the pool for as long as the model is known.
     _upkeep: JoinSet<()>,
+}
+
+/// Whether a model was announced: once, by the first of its agents that answers.
+#[derive(Debug, Default)]
+struct Announced {
+    once: OnceCell<()>,
+    done: watch::Sender<bool>,
+}
+
+/// What is known of the fleet while the process starts.
+#[derive(Default)]
+struct Start {
+    /// When the first agent was found.
+    found: Option<Instant>,
+    settled: bool,
+    /// Waits for models to be announced.
+    settling: JoinSet<()>,
 }
 
 impl Keeper {
     async fn run(mut self) {
         let mut agents = self.agents().await;
+        let (sender, mut updates) = mpsc::channel(1);
+        // A task of its own, because a look must not be broken off.
+        let mut looking = JoinSet::new();
+        looking.spawn(async move { while sender.send(agents.next().await).await.is_ok() {} });
+        let mut upkeep = tokio::time::interval(UPKEEP_PAUSE);
+        upkeep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let Update { changes, malformed } = agents.next().await;
-            for (agent, fault) in malformed {
-                self.metrics.records_refused.inc();
-                tracing::warn!(agent, fault, "a discovery record is malformed");
+            tokio::select! {
+                Some(update) = updates.recv() => self.update(update),
+                now = upkeep.tick() => {
+                    if self.start.found.is_some_and(|found| now - found >= SETTLE_MAX) {
+                        self.settle();
+                    }
+                    self.forget(now).await;
+                }
             }
-            for change in changes {
-                self.change(change);
+        }
+    }
+
+    fn update(&mut self, update: Update) {
+        let Update { changes, malformed, looked } = update;
+        for (agent, fault) in malformed {
+            self.metrics.records_refused.inc();
+            tracing::warn!(agent, fault, "a discovery record is malformed");
+        }
+        for change in changes {
+            self.change(change);
+        }
+        self.metrics.agents.set(self.agents.len() as i64);
+        if self.start.found.is_none() && !self.agents.is_empty() {
+            self.start.found = Some(Instant::now());
+        }
+        if looked {
+            self.settle();
+        }
+    }
+
+    /// Says that the fleet is known, once the models found so far are announced.
+    fn settle(&mut self) {
+        if std::mem::replace(&mut self.start.settled, true) {
+            return;
+        }
+        let models: Vec<_> = self.models.values().map(|model| model.announced.clone()).collect();
+        let events = self.events.clone();
+        self.start.settling.spawn(async move {
+            let all = async {
+                for model in models {
+                    // Fails only where the model is forgotten meanwhile.
+                    let _ = model.done.subscribe().wait_for(|done| *done).await;
+                }
+            };
+            if tokio::time::timeout(SETTLE_MAX, all).await.is_err() {
+                tracing::warn!(waited = ?SETTLE_MAX, "not every agent has told its model");
             }
-            self.metrics.agents.set(self.agents.len() as i64);
+            // Whoever does not listen any more needs no models.
+            let _ = events.send(FleetEvent::Settled).await;
+        });
+    }
+
+    /// Forgets the models that have had no agent for too long.
+    async fn forget(&mut self, now: Instant) {
+        let served: BTreeSet<String> =
+            self.agents.values().map(|agent| agent.record.borrow().model.name.clone()).collect();
+        let mut forgotten = Vec::new();
+        for (name, model) in &mut self.models {
+            model.vacant_since = match served.contains(name) {
+                true => None,
+                false => model.vacant_since.or(Some(now)),
+            };
+            if model.vacant_since.is_some_and(|since| now - since >= self.settings.model_linger) {
+                forgotten.push(name.clone());
+            }
+        }
+        for model in forgotten.iter().filter_map(|name| self.models.remove(name)) {
+            tracing::info!(model = model.pool.record().name, "a model is gone with its workers");
+            model.pool.close();
+            // Whoever does not listen any more needs no models.
+            let _ = self.events.send(FleetEvent::ModelDown { pool: model.pool }).await;
         }
     }
 
@@ -243,7 +355,7 @@ impl Keeper {
         let mut tasks = JoinSet::new();
         let task = AgentTask::new(pool.clone(), client.clone(), receiver, self.metrics.clone());
         tasks.spawn(task.run());
-        if !announced.initialized() {
+        if !*announced.done.borrow() {
             let (replicas, events) = (self.replicas.clone(), self.events.clone());
             tasks.spawn(announce(pool, client, announced, replicas, events));
         }
@@ -251,7 +363,7 @@ impl Keeper {
     }
 
     /// The pool for an agent's model. `None` when others serve a different model by its name.
-    fn model(&mut self, record: &AgentRecord) -> Option<(Arc<Pool>, Arc<OnceCell<()>>)> {
+    fn model(&mut self, record: &AgentRecord) -> Option<(Arc<Pool>, Arc<Announced>)> {
         let name = &record.model.name;
         let fits = |model: &&Model| *model.pool.record() == record.model;
         if let Some(model) = self.models.get(name).filter(fits) {
@@ -260,16 +372,23 @@ impl Keeper {
         if self.agents.values().any(|agent| agent.record.borrow().model.name == *name) {
             return None;
         }
-        let FleetSettings { placement, queue, seed, .. } = &self.settings;
-        let pool = Pool::new(record.model.clone(), placement, queue, *seed)?;
+        let pool = Pool::new(record.model.clone(), &self.settings)?;
         if let Some(replicas) = &self.replicas {
             replicas.share(&pool);
         }
-        let announced = Arc::new(OnceCell::new());
+        let announced = Arc::new(Announced::default());
         let mut upkeep = JoinSet::new();
         upkeep.spawn(pool.clone().maintain());
-        let model = Model { pool: pool.clone(), announced: announced.clone(), _upkeep: upkeep };
-        self.models.insert(name.clone(), model);
+        let model = Model {
+            pool: pool.clone(),
+            announced: announced.clone(),
+            vacant_since: None,
+            _upkeep: upkeep,
+        };
+        if let Some(former) = self.models.insert(name.clone(), model) {
+            // No worker will come for whoever waits there.
+            former.pool.close();
+        }
         Some((pool, announced))
     }
 }
@@ -287,13 +406,13 @@ fn same_place(a: &AgentRecord, b: &AgentRecord) -> bool {
 async fn announce(
     pool: Arc<Pool>,
     client: Arc<AgentClient>,
-    announced: Arc<OnceCell<()>>,
+    announced: Arc<Announced>,
     replicas: Option<Arc<Replicas>>,
     events: mpsc::Sender<FleetEvent>,
 ) {
     let name = &pool.record().name;
     loop {
-        let attempt = announced.get_or_try_init(|| async {
+        let attempt = announced.once.get_or_try_init(|| async {
             let files = client.model_files(name).await?;
             // Who hears of a model sends it requests. The agent answers, so its link is about to
             // be up; if it is not, others' may be.
@@ -307,7 +426,10 @@ async fn announce(
             Ok::<_, tonic::Status>(())
         });
         match attempt.await {
-            Ok(()) => return,
+            Ok(()) => {
+                announced.done.send_replace(true);
+                return;
+            }
             Err(status) => tracing::warn!(model = name, %status, "cannot get the model's files"),
         }
         tokio::time::sleep(FILES_BACKOFF).await;

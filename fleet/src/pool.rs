@@ -1,5 +1,6 @@
 //! The workers that serve one model, and the placement that chooses among them.
 
+use super::FleetSettings;
 use super::admission::{AdmitError, Admitted, Gate};
 use super::client::AgentClient;
 use super::early::Early;
@@ -43,6 +44,10 @@ pub struct Pool {
     pub(crate) gate: Gate<Entrance>,
     /// Whether answers count for whose turn it is.
     pub(crate) charges_answers: bool,
+    /// Longest wait of requests that come while no worker is there.
+    pub(crate) worker_wait: Duration,
+    /// How long the adapters of workers that left are still known.
+    linger: Duration,
     start: Instant,
     seed: AtomicU64,
     /// Where other replicas are told what is sent from here.
@@ -70,17 +75,14 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// A pool without workers. `None` if the record's block size is 0.
-    pub(super) fn new(
-        record: ModelRecord,
-        settings: &Settings,
-        queue: &stator_queue::Settings,
-        seed: u64,
-    ) -> Option<Arc<Self>> {
+    pub(super) fn new(record: ModelRecord, settings: &FleetSettings) -> Option<Arc<Self>> {
+        let FleetSettings { placement, queue, seed, worker_wait, model_linger, .. } = settings;
         let block_size = NonZeroU32::new(record.block_size)?;
-        let placement = Placement::new(Settings { block_size, ..settings.clone() });
+        let placement = Placement::new(Settings { block_size, ..placement.clone() });
         let blocks = placement.blocks().clone();
         let state = State::new(placement);
-        let (start, seed) = (Instant::now(), AtomicU64::new(seed));
+        let (start, seed) = (Instant::now(), AtomicU64::new(*seed));
+        let (worker_wait, linger) = (*worker_wait, *model_linger);
         let policies = queue.bands.iter().map(|band| band.policy);
         let charges_answers = policies
             .chain([queue.default_band, queue.default_negative_band])
@@ -96,6 +98,8 @@ impl Pool {
                 blocks,
                 gate,
                 charges_answers,
+                worker_wait,
+                linger,
                 start,
                 seed,
                 shared,
@@ -116,7 +120,7 @@ impl Pool {
     }
 
     /// Gets a request its place: at once where nobody waits and a worker takes it, else when its
-    /// turn has come.
+    /// turn has come. Where no worker is there, the request waits for one that comes back.
     ///
     /// # Errors
     ///
@@ -277,14 +281,20 @@ impl Pool {
         self.state.lock().suspect(worker, now, now + SUSPICION);
     }
 
-    /// Whether a worker that answers requests has this LoRA adapter loaded.
+    /// Whether a worker that answers requests has this LoRA adapter loaded, or had until it left a
+    /// moment ago.
     pub fn has_adapter(&self, name: &str) -> bool {
-        self.state.lock().has_adapter(name)
+        self.state.lock().has_adapter(name, Instant::now())
     }
 
     /// Names of all such adapters, in order.
     pub fn adapters(&self) -> Vec<Arc<str>> {
-        self.state.lock().adapters()
+        self.state.lock().adapters(Instant::now())
+    }
+
+    /// Sends all requests away that wait: the model is forgotten, or is another one now.
+    pub(crate) fn close(&self) {
+        self.gate.close();
     }
 
     /// Workers that take requests now.
@@ -366,9 +376,9 @@ impl Members for Pool {
     }
 
     fn leave(&self, worker: WorkerRank, client: &Arc<AgentClient>) {
-        self.state.lock().leave(worker, client);
+        self.state.lock().leave(worker, client, Instant::now() + self.linger);
         self.changed();
-        // Whoever waited for this worker goes elsewhere, or learns that there is none.
+        // Whoever waited for this worker goes elsewhere.
         self.gate.kick();
     }
 
@@ -418,11 +428,11 @@ mod tests {
 
     #[test]
     fn a_model_whose_blocks_have_no_tokens_has_no_pool() {
-        let (settings, queue) = (Settings::default(), stator_queue::Settings::default());
+        let settings = FleetSettings::new(std::path::Path::new("nowhere").into());
         let pool = |block_size| {
             let (name, context_length, vocab_size) = ("m".into(), 4096, 1000);
             let record = ModelRecord { name, context_length, block_size, vocab_size };
-            Pool::new(record, &settings, &queue, 1).map(|pool| pool.block_size().get())
+            Pool::new(record, &settings).map(|pool| pool.block_size().get())
         };
         assert_eq!((pool(0), pool(16)), (None, Some(16)));
     }

@@ -158,7 +158,8 @@ mod tests {
     fn pool() -> Arc<Pool> {
         let (context_length, block_size, vocab_size) = (4096, 16, 1000);
         let record = ModelRecord { name: "m".into(), context_length, block_size, vocab_size };
-        Pool::new(record, &Default::default(), &Default::default(), 1).expect("blocks have tokens")
+        Pool::new(record, &crate::FleetSettings::new(std::path::Path::new("nowhere").into()))
+            .expect("blocks have tokens")
     }
 
     #[test]

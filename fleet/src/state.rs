@@ -10,6 +10,9 @@ use stator_protos::discovery::{ProfileRecord, Role};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Adapters of workers that left which are remembered at most.
+const FORMER_ADAPTERS_MAX: usize = 4096;
+
 /// Members and the placement's workers change together.
 pub(crate) struct State {
     pub(crate) placement: Placement,
@@ -17,6 +20,8 @@ pub(crate) struct State {
     parts: Parts,
     /// Adapters that members who answer have loaded, and how many of these.
     adapters: FxHashMap<Arc<str>, usize>,
+    /// Adapters that such members had when they left, and until when these are still known.
+    former_adapters: FxHashMap<Arc<str>, Instant>,
 }
 
 /// A worker as its agent's task sees it.
@@ -43,6 +48,7 @@ impl State {
             members: FxHashMap::default(),
             parts: Parts::default(),
             adapters: FxHashMap::default(),
+            former_adapters: FxHashMap::default(),
         }
     }
 
@@ -67,7 +73,9 @@ impl State {
         }
         let profile = client.profile();
         let is_new = known.is_none_or(|known| !Arc::ptr_eq(&known.profile, &profile));
-        let suspected_until = known.and_then(|known| known.suspected_until);
+        // What an earlier life failed says nothing of this one.
+        let same_life = known.filter(|known| known.worker.generation == worker.generation);
+        let suspected_until = same_life.and_then(|known| known.suspected_until);
         if is_new {
             self.unlist(rank);
             self.list(&profile);
@@ -82,9 +90,17 @@ impl State {
         true
     }
 
-    /// A worker is gone, unless another agent has it.
-    pub(crate) fn leave(&mut self, worker: WorkerRank, client: &Arc<AgentClient>) {
-        if self.members.get(&worker).is_some_and(|m| Arc::ptr_eq(&m.client, client)) {
+    /// A worker is gone, unless another agent has it. Its adapters are known until `until`, because
+    /// a worker that restarts has them again.
+    pub(crate) fn leave(&mut self, worker: WorkerRank, client: &Arc<AgentClient>, until: Instant) {
+        if let Some(member) = self.members.get(&worker)
+            && Arc::ptr_eq(&member.client, client)
+        {
+            if profile::answers(&member.profile) {
+                let room = FORMER_ADAPTERS_MAX.saturating_sub(self.former_adapters.len());
+                let names = member.profile.adapters.iter().take(room);
+                self.former_adapters.extend(names.map(|name| (name.as_str().into(), until)));
+            }
             self.unlist(worker);
             self.members.remove(&worker);
             self.placement.worker_down(worker);
@@ -115,15 +131,19 @@ impl State {
         (all > 0).then(|| Kept::new(reason, prefill > 0 && prefill == mute))
     }
 
-    /// Whether a member who answers has this adapter loaded.
-    pub(crate) fn has_adapter(&self, name: &str) -> bool {
-        self.adapters.contains_key(name)
+    /// Whether a member who answers has this adapter loaded, or had when it left.
+    pub(crate) fn has_adapter(&self, name: &str, now: Instant) -> bool {
+        let was_there = || self.former_adapters.get(name).is_some_and(|until| now < *until);
+        self.adapters.contains_key(name) || was_there()
     }
 
     /// All such adapters, in order.
-    pub(crate) fn adapters(&self) -> Vec<Arc<str>> {
-        let mut names: Vec<_> = self.adapters.keys().cloned().collect();
+    pub(crate) fn adapters(&mut self, now: Instant) -> Vec<Arc<str>> {
+        self.former_adapters.retain(|_, until| now < *until);
+        let mut names: Vec<_> =
+            self.adapters.keys().chain(self.former_adapters.keys()).cloned().collect();
         names.sort_unstable();
+        names.dedup();
         names
     }
 

@@ -103,7 +103,7 @@ fn step(state: &mut State, model: &mut Model, clients: &[Arc<AgentClient>], step
             }
         }
         Step::Leave { worker, client } => {
-            state.leave(rank(worker), &clients[client]);
+            state.leave(rank(worker), &clients[client], Instant::now());
             if model.get(&worker).is_some_and(|known| known.0 == client) {
                 model.remove(&worker);
             }
@@ -130,9 +130,9 @@ fn check(state: &mut State, model: &Model) {
     let answering = with(Role::Aggregated).chain(with(Role::Decode));
     let adapters: BTreeSet<&str> =
         answering.flat_map(|profile| profile.adapters.iter().map(String::as_str)).collect();
-    let names = state.adapters();
+    let names = state.adapters(Instant::now());
     assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), Vec::from_iter(adapters));
-    assert!(names.iter().all(|name| state.has_adapter(name)));
+    assert!(names.iter().all(|name| state.has_adapter(name, Instant::now())));
 
     let mute = with(Role::Prefill).count() > 0
         && with(Role::Prefill).all(|profile| profile.handover.is_none());
@@ -180,10 +180,10 @@ fn what_agents_say_of_their_workers_is_what_placement_knows() {
         }
         for number in 0..5 {
             for client in &clients {
-                state.leave(rank(number), client);
+                state.leave(rank(number), client, Instant::now());
             }
         }
-        assert_eq!((state.parts, state.adapters()), (Parts::default(), vec![]));
+        assert_eq!((state.parts, state.adapters(Instant::now())), (Parts::default(), vec![]));
         assert_eq!(state.placement.stats().workers, 0);
     });
 }

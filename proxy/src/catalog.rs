@@ -12,7 +12,8 @@ use stator_runtime::admin::Readiness;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
 /// A model: how to speak for it, and who computes it.
@@ -63,11 +64,23 @@ impl Known {
 #[derive(Default)]
 pub(crate) struct Catalog {
     models: ArcSwap<BTreeMap<String, Known>>,
+    /// Whether a model that is not here is nowhere: the fleet was looked at, and has had a model.
+    complete: AtomicBool,
 }
+
+/// When to come back to a proxy that does not know the fleet yet.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Catalog {
     /// The body of the list of all models, each followed by its adapters.
-    pub(crate) fn list(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    ///
+    /// 503 before all of them are known.
+    pub(crate) fn list(&self) -> Result<Vec<u8>, ApiError> {
+        if !self.complete.load(Ordering::Acquire) {
+            return Err(not_known_yet());
+        }
         let models = self.models.load();
         let mut entries = Vec::new();
         for (name, known) in models.iter() {
@@ -77,16 +90,16 @@ impl Catalog {
             let adapters = adapters.filter(|adapter| !models.contains_key(&**adapter));
             entries.extend(adapters.map(|adapter| known.entry(&adapter)));
         }
-        listing::list(&entries)
+        Ok(listing::list(&entries))
     }
 
     /// The body that describes a model or an adapter.
     ///
     /// # Errors
     ///
-    /// 404 when there is none of this name.
+    /// As [`Catalog::find`].
     pub(crate) fn describe(&self, name: &str) -> Result<Vec<u8>, ApiError> {
-        let known = self.known(name).ok_or_else(|| ApiError::unknown_model(name))?;
+        let known = self.known(name).ok_or_else(|| self.unknown(name))?;
         Ok(listing::one(&known.entry(name)))
     }
 
@@ -94,11 +107,19 @@ impl Catalog {
     ///
     /// # Errors
     ///
-    /// 404 when there is none.
+    /// 404 when there is none, and 503 before that is known.
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Served>, ApiError> {
         match self.known(name) {
             Some(Known { kind: Kind::Spoken(served), .. }) => Ok(served),
-            _ => Err(ApiError::unknown_model(name)),
+            _ => Err(self.unknown(name)),
+        }
+    }
+
+    /// Why there is no model of this name.
+    fn unknown(&self, name: &str) -> ApiError {
+        match self.complete.load(Ordering::Acquire) {
+            true => ApiError::unknown_model(name),
+            false => not_known_yet(),
         }
     }
 
@@ -136,35 +157,35 @@ impl Catalog {
         gauges
     }
 
-    /// Loads models as the fleet announces them; the first one makes the proxy ready.
-    /// `address` is where clients find them.
+    /// Loads models as the fleet announces them, and forgets them with it. The proxy is ready once
+    /// the fleet was looked at and there is a model. `address` is where clients find models.
     pub(crate) async fn follow(
         &self,
         mut events: mpsc::Receiver<FleetEvent>,
         readiness: Readiness,
         address: SocketAddr,
     ) {
-        while let Some(FleetEvent::ModelUp { pool, files }) = events.recv().await {
-            let name = pool.record().name.clone();
-            if !pool.record().takes_tokens() {
-                self.insert(&name, Kind::Passed(pool));
-                up(&name, &readiness, address);
-                continue;
+        // Models that came before the look was over: who sees one announced expects the others.
+        let (mut settled, mut loaded) = (false, Vec::new());
+        while let Some(event) = events.recv().await {
+            match event {
+                FleetEvent::ModelUp { pool, files } => {
+                    let name = pool.record().name.clone();
+                    if let Some(kind) = load(&name, pool, files).await {
+                        self.insert(&name, kind);
+                        loaded.push(name);
+                    }
+                }
+                FleetEvent::Settled => settled = true,
+                FleetEvent::ModelDown { pool } => self.remove(&pool),
             }
-            let loading = tokio::task::spawn_blocking({
-                let name = name.clone();
-                move || Model::load(&name, &shared(files))
-            });
-            match loading.await {
-                Ok(Ok(model)) => {
-                    let model = Arc::new(model);
-                    self.insert(&name, Kind::Spoken(Arc::new(Served { model, pool })));
-                    up(&name, &readiness, address);
+            if settled && !loaded.is_empty() {
+                self.complete.store(true, Ordering::Release);
+                readiness.set(true);
+                for model in loaded.drain(..) {
+                    let url = format_args!("http://{address}/v1");
+                    tracing::info!(model, %url, "serving a model");
                 }
-                Ok(Err(error)) => {
-                    tracing::error!(model = name, %error, "cannot load a model's files")
-                }
-                Err(error) => tracing::error!(model = name, %error, "loading a model failed"),
             }
         }
     }
@@ -176,12 +197,40 @@ impl Catalog {
         models.insert(name.to_owned(), Known { kind, created });
         self.models.store(Arc::new(models));
     }
+
+    /// Forgets the model of a pool, unless another pool serves it by now.
+    fn remove(&self, pool: &Arc<Pool>) {
+        let mut models = BTreeMap::clone(&self.models.load());
+        models.retain(|_, known| !Arc::ptr_eq(known.pool(), pool));
+        self.models.store(Arc::new(models));
+    }
 }
 
-/// A model is there: the proxy is ready.
-fn up(model: &str, readiness: &Readiness, address: SocketAddr) {
-    readiness.set(true);
-    tracing::info!(model, url = %format_args!("http://{address}/v1"), "serving a model");
+/// How a model is spoken for; `None` where its files are no good.
+async fn load(name: &str, pool: Arc<Pool>, files: Vec<(String, Vec<u8>)>) -> Option<Kind> {
+    if !pool.record().takes_tokens() {
+        return Some(Kind::Passed(pool));
+    }
+    let loading = tokio::task::spawn_blocking({
+        let name = name.to_owned();
+        move || Model::load(&name, &shared(files))
+    });
+    match loading.await {
+        Ok(Ok(model)) => Some(Kind::Spoken(Arc::new(Served { model: Arc::new(model), pool }))),
+        Ok(Err(error)) => {
+            tracing::error!(model = name, %error, "cannot load a model's files");
+            None
+        }
+        Err(error) => {
+            tracing::error!(model = name, %error, "loading a model failed");
+            None
+        }
+    }
+}
+
+/// What clients are told before it is known which models there are.
+fn not_known_yet() -> ApiError {
+    ApiError::unavailable("the models of the fleet are not known yet", RETRY_AFTER)
 }
 
 fn shared(files: Vec<(String, Vec<u8>)>) -> Vec<(String, Bytes)> {

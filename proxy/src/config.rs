@@ -1,5 +1,6 @@
 //! Settings of the proxy.
 
+use crate::absence::Absence;
 use crate::direct::args::DirectArgs;
 use crate::direct::config::DirectSettings;
 use crate::exchange::RequestLimits;
@@ -163,6 +164,7 @@ pub struct ProxySettings {
     pub(crate) idle_timeout: Duration,
     pub(crate) ending: Ending,
     pub(crate) migration_limit: u32,
+    pub(crate) absence: Absence,
     pub(crate) priority_max: i32,
     /// Whether requests may name their workers.
     pub(crate) pins: bool,
@@ -183,7 +185,7 @@ impl ProxySettings {
     /// [`ConfigError`] with every fault.
     pub fn new(
         http: HttpArgs,
-        RouterArgs { router, split, queue }: RouterArgs,
+        RouterArgs { router, split, queue, absence }: RouterArgs,
         discovery: Result<Source, SourceError>,
         metrics_listen: Option<SocketAddr>,
     ) -> Result<Self, ConfigError> {
@@ -210,6 +212,7 @@ impl ProxySettings {
             first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             migration_limit: router.migration_limit,
+            absence: absence.into(),
             priority_max,
             pins: router.router_pins,
             placement: stator_placement::Settings { split, nearness, ..placement },

@@ -5,6 +5,7 @@
 //! what the worker sends. It never computes a model and keeps no state that a restart would miss.
 //! Start reading at [`run()`] and `service::Service::handle`.
 
+mod absence;
 mod answer;
 mod catalog;
 mod config;
@@ -29,6 +30,7 @@ mod splitting;
 mod steering;
 mod wire;
 
+pub use absence::AbsenceArgs;
 pub use config::{HttpArgs, Mode, ProxyArgs, ProxyRole, ProxySettings};
 pub use direct::args::{DirectArgs, Stage};
 pub use direct::config::DirectSettings;
@@ -97,7 +99,13 @@ async fn serve_fleet(
         placement: settings.placement.clone(),
         queue: settings.queue.clone(),
         seed: rand::random(),
-        client: ClientSettings { dial: settings.dial.clone(), ..ClientSettings::default() },
+        worker_wait: settings.absence.worker_wait,
+        model_linger: settings.absence.model_linger,
+        client: ClientSettings {
+            dial: settings.dial.clone(),
+            silence: settings.absence.agent_silence,
+            ..ClientSettings::default()
+        },
         ..FleetSettings::new(settings.discovery.clone())
     };
     let (_fleet, events) = Fleet::start(fleet, fleet_metrics, seat);

@@ -1,5 +1,6 @@
 //! How requests are placed, and how they wait: the flags of the placement core and its queue.
 
+use crate::absence::AbsenceArgs;
 use crate::splitting::SplitArgs;
 use clap::{Args, ValueEnum};
 use stator_placement::{
@@ -30,6 +31,10 @@ pub struct RouterArgs {
     /// How requests wait.
     #[command(flatten)]
     pub queue: QueueArgs,
+
+    /// How requests wait for workers that are away.
+    #[command(flatten)]
+    pub absence: AbsenceArgs,
 }
 
 /// How requests are placed.
@@ -182,7 +187,8 @@ pub struct PlacementArgs {
     #[arg(long, env = "STATOR_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC", value_name = "STEPS")]
     pub active_prefill_tokens_threshold_frac: Option<f64>,
 
-    /// How often a request may go on elsewhere after its worker was lost.
+    /// How often a request may go on elsewhere after a worker that had taken it was lost. Waiting
+    /// for a worker counts nothing.
     #[arg(long, env = "STATOR_MIGRATION_LIMIT", default_value_t = 3, value_name = "N",
           value_parser = clap::value_parser!(u32).range(0..=100))]
     pub migration_limit: u32,

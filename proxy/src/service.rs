@@ -199,7 +199,7 @@ impl Service {
     fn models(&self, route: Route<'_>) -> Result<Vec<u8>, ApiError> {
         match route {
             Route::Model(name) => self.catalog.describe(name),
-            _ => Ok(self.catalog.list()),
+            _ => self.catalog.list(),
         }
     }
 
@@ -215,7 +215,12 @@ impl Service {
         }
         let job = self.prepare(client, api, body)?;
         let placing = Instant::now();
-        let generation = Generation::start(self.metrics.clone(), &job).await?;
+        let generation = tokio::select! {
+            biased;
+            generation = Generation::start(self.metrics.clone(), &job) => generation?,
+            // It gives up its turn, where it waits for one.
+            gone = exchange.gone() => return Err(gone.into()),
+        };
         self.metrics.placement_duration.observe(placing.elapsed().as_secs_f64());
         let mut run = Run::new(&self.settings, &self.metrics, job, generation, started);
         let written = match run.streams() {

@@ -383,7 +383,7 @@ pub(crate) fn answer(reply: &Value) -> (Vec<u32>, usize) {
 
 pub(crate) async fn proxy(home: &Path, flags: &[&str]) -> (Process, Client) {
     let dir = format!("--discovery-dir={}", home.display());
-    let mut args = vec!["proxy", "--http-port=0", "--metrics-port=0", &dir];
+    let mut args = vec!["proxy", "--http-port=0", "--metrics-port=0", "--worker-wait-ms=10", &dir];
     args.extend(flags);
     let mut proxy = Process::start(&args);
     let client = Client::new(ready(&mut proxy).await);

@@ -21,6 +21,9 @@ pub struct Update {
     pub changes: Vec<Change>,
     /// Agents whose records have become unreadable, and why; each fault is told once.
     pub malformed: Vec<(String, String)>,
+    /// Whether everything was seen: the back-end is in reach, and whoever it names has said who it
+    /// is.
+    pub looked: bool,
 }
 
 impl Agents {
@@ -53,7 +56,8 @@ impl Agents {
         let now = SystemTime::now();
         self.metrics.set_stale(seen.stale, now);
         let changes = self.roster.update(&seen, unix_ms(now));
-        Update { changes, malformed: seen.newly_malformed }
+        let looked = seen.complete && !seen.stale && !seen.pending;
+        Update { changes, malformed: seen.newly_malformed, looked }
     }
 }
 

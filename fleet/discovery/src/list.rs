@@ -169,7 +169,8 @@ impl Watch for Watcher {
         }
         let reads = self.agents.values().filter_map(|listed| listed.read.as_ref());
         let seen = self.sight.of(reads.map(|(agent, read)| (agent.as_str(), read)));
-        Sighting { stale: !self.read.is_some_and(|(_, is_read)| is_read), ..seen }
+        let pending = self.agents.values().any(|listed| listed.read.is_none());
+        Sighting { stale: !self.read.is_some_and(|(_, is_read)| is_read), pending, ..seen }
     }
 }
 

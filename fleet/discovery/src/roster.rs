@@ -12,6 +12,8 @@ pub struct Sighting {
     pub complete: bool,
     /// Whether the back-end is out of reach, so that this is what it said before.
     pub stale: bool,
+    /// Whether agents are named of which nothing else is known yet.
+    pub pending: bool,
     /// The records, by agent.
     pub records: BTreeMap<String, Arc<AgentRecord>>,
     /// Agents whose records are there but cannot be understood.

@@ -45,7 +45,7 @@ impl Bed {
         put(&dir, &record);
         let settings = FleetSettings::new(dir.path().into());
         let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), None);
-        let FleetEvent::ModelUp { pool, .. } = events.recv().await.unwrap();
+        let pool = model_up(&mut events).await;
         until("the worker accepts", || pool.accepting() == 1).await;
         let mut bed = Self { script, publisher, pool, record, _fleet: fleet, dir };
         bed.until_followed().await;

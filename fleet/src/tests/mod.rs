@@ -1,5 +1,6 @@
 //! The fleet against real agents, over real sockets on free ports.
 
+mod absence;
 mod gaps;
 mod parts;
 mod replicas;
@@ -122,11 +123,20 @@ async fn fleet_of(dir: &Path, workers: usize) -> (Fleet, Arc<Pool>) {
     let settings =
         FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.into()) };
     let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), None);
-    let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap().unwrap();
-    let FleetEvent::ModelUp { pool, files } = event;
-    assert_eq!(files, [("tokenizer.json".to_owned(), b"{}".to_vec())]);
+    let pool = model_up(&mut events).await;
     until("all workers", || pool.accepting() == workers).await;
     (fleet, pool)
+}
+
+/// The next model that is announced.
+async fn model_up(events: &mut mpsc::Receiver<FleetEvent>) -> Arc<Pool> {
+    loop {
+        let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap().unwrap();
+        if let FleetEvent::ModelUp { pool, files } = event {
+            assert_eq!(files, [("tokenizer.json".to_owned(), b"{}".to_vec())]);
+            return pool;
+        }
+    }
 }
 
 /// Shows a record with a lease that does not end, in one move as the agent does.
@@ -512,7 +522,7 @@ async fn an_agent_with_another_model_of_the_same_name_is_refused() {
         FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.path().into()) };
     let metrics = FleetMetrics::default();
     let (_fleet, mut events) = Fleet::start(settings, metrics.clone(), None);
-    let FleetEvent::ModelUp { pool, .. } = events.recv().await.unwrap();
+    let pool = model_up(&mut events).await;
     let mut other = loaded(Duration::ZERO);
     other.model.block_size = 32;
     let other = Agent::start_with(dir.path(), other, &["--agent-id=b"]).await;
@@ -520,7 +530,7 @@ async fn an_agent_with_another_model_of_the_same_name_is_refused() {
     assert_eq!((pool.block_size().get(), pool.stats().workers), (16, 2));
     // When nobody contradicts it any more, it is the model.
     agent.stop().await;
-    let FleetEvent::ModelUp { pool, .. } = events.recv().await.unwrap();
+    let pool = model_up(&mut events).await;
     assert_eq!(pool.block_size().get(), 32);
     until("its workers serve", || pool.accepting() == 2).await;
     other.stop().await;

@@ -50,7 +50,7 @@ impl Bed {
         let poll = Duration::from_millis(5);
         let settings = FleetSettings { placement, poll, ..FleetSettings::new(dir.path().into()) };
         let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), None);
-        let FleetEvent::ModelUp { pool, .. } = events.recv().await.unwrap();
+        let pool = model_up(&mut events).await;
         let bed = Self { pool, decode, record: prefill, _fleet: fleet, dir };
         bed.until_accepting(2).await;
         bed

@@ -32,8 +32,7 @@ impl Joined {
         let placement = Settings { sessions: Some(sessions), ..Settings::default() };
         let settings = FleetSettings { poll, placement, ..FleetSettings::new(dir.into()) };
         let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), Some(seat));
-        let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap();
-        let FleetEvent::ModelUp { pool, .. } = event.unwrap();
+        let pool = model_up(&mut events).await;
         until("the workers", || pool.accepting() == workers).await;
         Self { pool, address, _fleet: fleet }
     }
