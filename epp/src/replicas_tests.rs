@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::director::tests::{Bench, Engine, bench, head};
+use crate::exchange::{AnswerBody, Head};
 use rustc_hash::FxHashSet;
 use stator_peers::PeersSettings;
 use stator_runtime::metrics::Metrics;
@@ -104,6 +105,156 @@ async fn what_one_replica_sends_is_known_to_one_that_starts_and_to_one_that_runs
     })
     .await;
     assert_eq!(second.follow(&after).await, home);
+}
+
+/// Costs of the placement core, which is what decides where nothing is configured.
+const DEFAULT: &str = "";
+
+/// Prompts with beginnings of their own, each of several blocks.
+fn prompts(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("Document {n} of those that are asked about. ").repeat(60)).collect()
+}
+
+/// How many of the homes are the same, of those that `counts` takes.
+fn stayed(
+    before: &[SocketAddr],
+    after: &[SocketAddr],
+    counts: impl Fn(&SocketAddr) -> bool,
+) -> (usize, usize) {
+    let pairs = || before.iter().zip(after).filter(|(home, _)| counts(home));
+    (pairs().filter(|(home, now)| home == now).count(), pairs().count())
+}
+
+impl Joined {
+    /// All that this replica believes endpoints to hold, whoever sent it.
+    fn believed(&self) -> FxHashSet<(WorkerRank, SequenceHash)> {
+        let plugins = self.bench.pool.with(|scheduler, _| {
+            let shared = scheduler.program().shared.iter();
+            let all = shared.filter_map(|index| index.plugin.predictions(0, usize::MAX));
+            all.flatten().collect::<Vec<_>>()
+        });
+        let core = self.bench.pool.predictions(0, usize::MAX).unwrap_or_default();
+        plugins.into_iter().chain(core).collect()
+    }
+
+    /// Sends a prompt whose answer ends at once; where it went.
+    async fn ask(&self, text: &str) -> SocketAddr {
+        let body = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
+        let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+        self.bench.ask(passes, &body).await.expect("it is routed").endpoints[0]
+    }
+
+    /// Requests that this replica takes to be in flight, whoever sent them.
+    fn in_flight(&self) -> u64 {
+        self.bench.pool.with(|scheduler, _| {
+            scheduler.endpoints().map(|(.., in_flight)| in_flight.requests).sum()
+        })
+    }
+
+    /// Waits until what this replica sends reaches another.
+    async fn reaches(&self, other: &Joined) {
+        let (mut sent, mut asked) = (Vec::new(), 0);
+        until("a replica is told", async || {
+            let before = self.believed();
+            asked += 1;
+            self.ask(&format!("{asked} reaches {}. ", other.address).repeat(100)).await;
+            let news: Vec<_> = self.believed().difference(&before).copied().collect();
+            sent.push(news);
+            let told = other.believed();
+            sent.iter().any(|news| !news.is_empty() && news.iter().all(|one| told.contains(one)))
+        })
+        .await;
+    }
+}
+
+/// Three replicas: the second joined the first, and the third both. Who was joined tells what it sends.
+async fn three(config: &str) -> [Joined; 3] {
+    let first = Joined::start(config, &[]).await;
+    let second = Joined::start(config, &[first.address]).await;
+    let third = Joined::start(config, &[first.address, second.address]).await;
+    let all = [first, second, third];
+    for (from, to) in [(0, 1), (0, 2), (1, 2)] {
+        all[from].reaches(&all[to]).await;
+    }
+    all
+}
+
+/// One of three replicas dies after it and another have sent prompts in turn, while answers that it
+/// follows are on their way. The prompts' next turns go where the first ones went, whichever of the others they
+/// come to.
+async fn check_a_death(config: &str) {
+    let all = three(config).await;
+    let before = all.each_ref().map(Joined::believed);
+    let (prompts, mut homes) = (prompts(300), Vec::new());
+    for (n, prompt) in prompts.iter().enumerate() {
+        homes.push(all[n % 2].ask(prompt).await);
+    }
+    until("all know all", async || {
+        let known = all.each_ref().map(Joined::believed);
+        let new = |n: usize| known[n].difference(&before[n]).copied().collect::<Vec<_>>();
+        let heard = |n: usize, one: &_| known[n + 1..].iter().all(|known| known.contains(one));
+        (0..2).all(|n| new(n).iter().all(|one| heard(n, one)))
+    })
+    .await;
+    let [dead, one, other] = all;
+    let mut running = Vec::new();
+    for n in 0..6 {
+        let text = format!("{n} is on its way. ").repeat(100);
+        let body = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
+        let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+        running.push(dead.bench.ask(passes, &body).await.expect("it is routed"));
+    }
+    drop(dead);
+    let mut after = Vec::new();
+    for (n, prompt) in prompts.iter().enumerate() {
+        let survivor = if n % 2 == 0 { &one } else { &other };
+        // First the load of the dead is forgotten, then that of the other survivor's last request:
+        // an endpoint that is busier than another may lose a prompt to it.
+        until("nothing is in flight", async || survivor.in_flight() == 0).await;
+        after.push(survivor.ask(&format!("{prompt} And then?")).await);
+    }
+    let (same, of) = stayed(&homes, &after, |_| true);
+    assert!(same * 100 >= of * 99, "{same} of {of} prompts stayed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prompts_stay_where_they_were_when_one_of_three_replicas_dies() {
+    check_a_death(DEFAULT).await;
+    check_a_death(CONFIG).await;
+}
+
+/// One of three endpoints leaves: the prompts of the others stay.
+async fn check_a_loss(config: &str) {
+    let engines = [0, 1, 2].map(|number| Engine(number, 0, 0.0, &[]));
+    let bench = bench(config, &engines);
+    let replica = async |text: &str| {
+        let body = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
+        let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+        bench.ask(passes, &body).await.expect("it is routed").endpoints[0]
+    };
+    let (prompts, mut homes) = (prompts(300), Vec::new());
+    for prompt in &prompts {
+        homes.push(replica(prompt).await);
+    }
+    let lost = homes[0];
+    bench.views.send_modify(|view| {
+        Arc::make_mut(view).endpoints.retain(|endpoint| endpoint.address != lost);
+    });
+    bench.pool.follow_view();
+    let mut after = Vec::new();
+    for prompt in &prompts {
+        after.push(replica(&format!("{prompt} And then?")).await);
+    }
+    let (same, of) = stayed(&homes, &after, |home| *home != lost);
+    assert!(of >= 100, "only {of} prompts were elsewhere");
+    assert!(same * 100 >= of * 99, "{same} of {of} prompts stayed");
+    assert!(!after.contains(&lost));
+}
+
+#[tokio::test]
+async fn prompts_stay_where_they_were_when_one_of_three_endpoints_dies() {
+    check_a_loss(DEFAULT).await;
+    check_a_loss(CONFIG).await;
 }
 
 /// Keeps sessions where they were.

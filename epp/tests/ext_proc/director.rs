@@ -103,7 +103,11 @@ impl Director for Script {
         });
         let subset = subset.map(|subset| format!(" subset=[{subset}]")).unwrap_or_default();
         let text = text.map(|text| format!(" {text}")).unwrap_or_default();
-        let line = format!("{} {}{text}{subset}", head.method, head.path);
+        let hashes = match head.prefix_hashes.is_empty() {
+            true => String::new(),
+            false => format!(" hashes={:?}", head.prefix_hashes),
+        };
+        let line = format!("{} {}{text}{subset}{hashes}", head.method, head.path);
         // A test that does not look at the log drops it.
         let _ = self.log.send(line);
         let mut waiting = Waiting(Some(self.log.clone()));

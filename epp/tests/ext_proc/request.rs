@@ -120,6 +120,25 @@ async fn a_clients_routing_headers_are_taken_away_and_ours_are_not() {
 }
 
 #[tokio::test]
+async fn hashes_of_the_prompt_are_read_from_any_message_of_the_request() {
+    let hashes = ("llm-d.routing", "prefix_hashes");
+    let (mut served, _stream) = plane(Script::new()).await;
+    for on_head in [true, false] {
+        let given = || list(&[text("7"), text("18446744073709551615")]);
+        let (mut head, mut body) = (post(), request_body("{}", true));
+        if on_head {
+            head = with_metadata(head, hashes, given());
+        } else {
+            body = with_metadata(body, hashes, given());
+        }
+        let mut stream = served.open().await;
+        stream.send([head, body]);
+        let line = "POST /v1/completions {} hashes=[7, 18446744073709551615]";
+        assert_eq!(served.logged().await, line);
+    }
+}
+
+#[tokio::test]
 async fn subsets_are_read_from_any_message_of_the_request() {
     let subset = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset");
     let one = || text("10.0.0.1:8000");
