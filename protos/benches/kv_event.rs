@@ -1,7 +1,9 @@
-//! Time to read a batch of 100,000 blocks, and to hash a prompt of as many tokens.
+//! Time to read a batch of 100,000 blocks, and to hash and to name a prompt of as many blocks.
 
 use stator_protos::hash::{HashSeed, sequence_hashes};
 use stator_protos::kv_event::{KvEvent, Medium, Stored, decode, encode};
+use stator_protos::name::{NameKey, NameRoot};
+use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
@@ -34,8 +36,13 @@ fn main() {
         hashes.clear();
         sequence_hashes(&tokens, block_size, HashSeed::default(), &mut hashes);
     });
+    let named = fastest(|| {
+        let root = NameRoot::new(&NameKey::default(), 0, None, None);
+        let name = |parent, tokens: &[u32]| Some(root.next(parent, tokens));
+        black_box(tokens.chunks_exact(BLOCK_SIZE as usize).fold(None, name));
+    });
     println!("{BLOCKS} blocks of {BLOCK_SIZE} tokens, {} bytes", frame.len());
-    println!("encode {encoded:?}, decode {decoded:?}, hash {hashed:?}");
+    println!("encode {encoded:?}, decode {decoded:?}, hash {hashed:?}, name {named:?}");
 }
 
 /// The fastest of some rounds.

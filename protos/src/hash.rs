@@ -1,4 +1,8 @@
-//! Block and sequence hashes: how two processes name the same KV without sending tokens.
+//! Block and sequence hashes: how two processes speak of the same KV without sending tokens.
+//!
+//! Hashes are for KV events and routing alone: a collision there costs time, never an answer.
+//! Anybody can make a collision, because the hash is public and has 64 bits; a second block with the
+//! hash of a given block takes seconds to find. Whoever reuses KV goes by [`crate::name`].
 //!
 //! Source: the public hash of NVIDIA Dynamo (XXH3-64 over little-endian token ids, chained), so
 //! that its routers and ours agree about a block. Its published vectors are the tests below.
@@ -17,8 +21,9 @@ pub const CACHE_SALT_MAX_BYTES: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub u64);
 
-/// Identity of a block together with everything before it: equal hashes, equal prefixes.
-/// Comparable only under one block size and [`HashSeed`].
+/// Identity of a block together with everything before it: equal prefixes have equal hashes, and
+/// different prefixes have different hashes unless somebody wants it otherwise. Comparable only
+/// under one block size and [`HashSeed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceHash(pub u64);
 

@@ -1,5 +1,5 @@
 //! What two stator processes must agree on: the request plane's services, the wire format of KV
-//! events and load reports, block and sequence hashes, discovery records, and names.
+//! events and load reports, hashes and names of blocks, discovery records, and words.
 //!
 //! This crate never does I/O and decides nothing. Start reading at `proto/stator/worker/v1` for
 //! the request plane and at [`kv_event`] for the event plane.
@@ -11,6 +11,7 @@ pub mod header;
 pub mod kv_event;
 pub mod load;
 mod msgpack;
+pub mod name;
 pub mod text;
 pub mod topic;
 

@@ -1,7 +1,7 @@
 //! An agent with the built-in engine, held to what agents of other engines are. It computes in the
 //! agent's own process, and dies with it.
 
-use crate::agents::{accepted, answer, completion, operate, proxy, record, snapshot};
+use crate::agents::{accepted, answer, completed, completion, operate, proxy, record, snapshot};
 use crate::lifecycle::{agent, gauge, gauge_becomes};
 use crate::suite::{
     Mortal, Tested, a_client_that_hangs_up_stops_the_engine,
@@ -187,4 +187,20 @@ async fn what_it_has_not_is_refused_by_name_and_changes_nothing(
     }
     assert_eq!(agent.holds(&prompt).await, 192);
     assert_eq!(answer(&accepted(client, &prompt).await), (expected, 192));
+}
+
+/// Two prompts whose first 16 tokens have the same 64-bit hash.
+const COLLIDING: [[u32; 16]; 2] = [
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
+    [19, 43, 51, 30, 85, 19, 19, 8, 96, 59, 75, 17, 52, 45, 72, 54],
+];
+
+#[tokio::test]
+async fn a_prompt_made_to_collide_with_another_changes_no_answer() {
+    let engine = up(&["--model-name=tiny", "--workers=1", "--block-size=16"]).await;
+    let alone = up(&ALONE).await;
+    for prompt in [1, 0, 1, 0].map(|which: usize| [&COLLIDING[which][..], &[77, 78]].concat()) {
+        let ask = async |up: &Up| answer(&completed(&up.client, MODEL, &prompt, 24).await).0;
+        assert_eq!(ask(&engine).await, ask(&alone).await, "{prompt:?}");
+    }
 }

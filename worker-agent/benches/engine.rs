@@ -123,6 +123,7 @@ fn request(key: u64, len: usize, max_tokens: u32) -> Request {
         choices: 1,
         sampling: Arc::new(sampling),
         cache_salt: None,
+        named: None,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::config::{AgentSettings, Runs, ServerTls};
 use crate::crew::{Crew, Engines};
 use crate::door::Door;
 use crate::engine::Engine;
+use crate::engine::transfer::TransferKey;
 use crate::events::{Feeds, publish, replay};
 use crate::fetch;
 use crate::identity;
@@ -433,7 +434,8 @@ async fn serve(
     (agent, operations): (Arc<service::Agent>, operations::Service),
     ended: Shutdown,
 ) {
-    let transfers = TransfersServer::new(fetch::Service(agent.clone()));
+    let transfers = fetch::Service { agent: agent.clone(), key: TransferKey::default() };
+    let transfers = TransfersServer::new(transfers);
     let service = WorkerServer::new(Service(agent)).max_decoding_message_size(MAX_INPUT_BYTES);
     let router = tonic::transport::Server::builder()
         // One stream carries everything of a client: its window is the connection's, and large

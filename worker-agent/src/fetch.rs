@@ -1,9 +1,9 @@
 //! Hands out the KV of prompts that engines here computed for those of other agents.
 
 use crate::engine::RequestKey;
-use crate::engine::transfer::BlockKv;
+use crate::engine::transfer::{BlockKv, Seal, TransferKey};
 use crate::service::Agent;
-use crate::worker::{Command, Export, Take};
+use crate::worker::{Command, Export, Take, TakenPrompt};
 use bytes::Bytes;
 use futures::stream::{self, Stream, TryStreamExt};
 use stator_protos::worker::transfers_server::Transfers;
@@ -16,12 +16,18 @@ use tonic::{Request, Response, Status};
 
 /// The gRPC service.
 #[derive(Clone, Debug)]
-pub(crate) struct Service(pub(crate) Arc<Agent>);
+pub(crate) struct Service {
+    /// Whose engines computed the prompts.
+    pub(crate) agent: Arc<Agent>,
+    /// What shows that blocks are genuine.
+    pub(crate) key: TransferKey,
+}
 
 /// A prompt that was taken. Dropping it frees its blocks.
 struct Taken {
     commands: mpsc::Sender<Command>,
     key: RequestKey,
+    seal: Seal,
 }
 
 impl Taken {
@@ -48,12 +54,19 @@ fn ended() -> Status {
     Status::unavailable("the worker has ended")
 }
 
-/// The pieces of a batch of blocks, the first of which has this number.
-fn pieces(first: usize, blocks: Vec<BlockKv>) -> impl Iterator<Item = Result<FetchChunk, Status>> {
-    (first as u32..).zip(blocks).flat_map(|(number, block)| {
+/// The pieces of a batch of blocks, the first of which is at this place in the prompt. Each block is
+/// sealed when its turn comes.
+fn pieces(
+    first: usize,
+    blocks: Vec<BlockKv>,
+    seal: Seal,
+) -> impl Iterator<Item = Result<FetchChunk, Status>> {
+    (first as u32..).zip(blocks).flat_map(move |(place, block)| {
+        let mac = seal.of(place, block.name, &block.kv);
         let (pieces, kv) = (block.pieces(), Bytes::from(block.kv));
-        pieces.map(move |(range, checksum)| {
-            Ok(FetchChunk { block: number, kv: kv.slice(range), checksum })
+        pieces.map(move |(range, is_last)| {
+            let mac = is_last.then(|| mac.to_vec());
+            Ok(FetchChunk { block: place, kv: kv.slice(range), mac })
         })
     })
 }
@@ -66,12 +79,12 @@ impl Transfers for Service {
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Chunks>, Status> {
         let FetchRequest { worker_id, rank, handle, first_block, blocks } = request.into_inner();
-        let commands = self.0.commands(worker_id, rank)?;
+        let commands = self.agent.commands(worker_id, rank)?;
         let (answer, answered) = oneshot::channel();
         commands.send(Command::Take(Take { handle, answer })).await.map_err(|_| ended())?;
         let none = || Status::not_found("nothing is kept under this handle");
-        let key = answered.await.map_err(|_| ended())?.ok_or_else(none)?;
-        let taken = Taken { commands, key };
+        let TakenPrompt { key, form } = answered.await.map_err(|_| ended())?.ok_or_else(none)?;
+        let taken = Taken { commands, key, seal: Seal::new(&self.key, form, handle) };
         let all = first_block as usize..first_block as usize + blocks as usize;
         let batches = stream::try_unfold((taken, all), |(taken, left)| async move {
             if left.is_empty() {
@@ -79,7 +92,8 @@ impl Transfers for Service {
             }
             let batch = taken.export(left.clone()).await?;
             let next = left.start + batch.len()..left.end;
-            Ok(Some((stream::iter(pieces(left.start, batch)), (taken, next))))
+            let pieces = pieces(left.start, batch, taken.seal.clone());
+            Ok(Some((stream::iter(pieces), (taken, next))))
         });
         Ok(Response::new(Box::pin(batches.try_flatten())))
     }

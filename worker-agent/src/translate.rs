@@ -51,6 +51,7 @@ pub(crate) fn request(submit: worker::Submit, key: RequestKey) -> Result<Request
         choices,
         sampling: Arc::new(sampling),
         cache_salt: Some(submit.cache_salt).filter(|salt| !salt.is_empty()),
+        named: None,
     })
 }
 

@@ -8,7 +8,9 @@ mod command;
 mod handing;
 mod transfer;
 
-pub(crate) use command::{Command, Export, Prefill, Prefilled, Snapshot, Submission, Take};
+pub(crate) use command::{
+    Command, Export, Prefill, Prefilled, Snapshot, Submission, Take, TakenPrompt,
+};
 pub(crate) use transfer::{Handover, Pairing};
 
 use crate::engine::{Engine, Refusal, Request, RequestKey, Rest, Step};

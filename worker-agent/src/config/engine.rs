@@ -152,6 +152,7 @@ impl TryFrom<EngineArgs> for EngineSettings {
             max_waiting: args.max_waiting,
             max_batched_tokens: args.max_batched_tokens.unwrap_or(batched),
             context_length: args.context_length,
+            ..EngineOptions::default()
         };
         let mut faults = Faults::default();
         faults.range("workers", args.workers, 1, 1024);

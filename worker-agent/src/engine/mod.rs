@@ -6,6 +6,7 @@
 pub mod compute;
 pub mod cpu;
 mod math;
+pub mod named;
 pub mod options;
 pub mod pool;
 pub mod sampling;
@@ -21,7 +22,9 @@ use std::time::Duration;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::KvEvent;
 use stator_protos::load::Load;
+use stator_protos::name::BlockName;
 
+use named::NamedBlocks;
 use transfer::{BlockKv, KvForm};
 
 pub use options::{EngineOptions, InvalidOption, ModelInfo};
@@ -78,21 +81,24 @@ pub trait SharedKv {
     /// One of these blocks, counted from the prompt's start.
     fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv>;
 
-    /// What a request that is not submitted yet would find of its prompt.
-    fn reusable(&self, request: &Request) -> Reusable;
+    /// What a request that is not submitted yet would find of its prompt. The blocks' names stay
+    /// with the request, so that they are computed once.
+    fn reusable(&self, request: &mut Request) -> Reusable;
 
-    /// Takes blocks in that follow the first `first` of a request's prompt, as cached prefix; how
-    /// many. The first one ends it whose form or checksum is wrong, or for which there is no room.
+    /// Takes in blocks that follow the first `first` of the prompt of a request that
+    /// [`SharedKv::reusable`] has looked at, as cached prefix; returns how many. The first block
+    /// with another name or size ends it, and so does a lack of room. Who calls has made sure of
+    /// where the blocks come from.
     fn import(&mut self, request: &Request, first: usize, blocks: &[BlockKv]) -> usize;
 }
 
 /// Leading blocks of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reusable {
-    /// Those that are here.
+    /// Blocks that are here.
     pub held: usize,
-    /// Those that need not be computed where they are here.
-    pub blocks: usize,
+    /// Names of the blocks that need not be computed where they are here, the held ones first.
+    pub names: Vec<BlockName>,
 }
 
 /// Whether an engine computes.
@@ -129,6 +135,8 @@ pub struct Request {
     pub sampling: Arc<Sampling>,
     /// Separates this request's cached blocks from those of other salts.
     pub cache_salt: Option<String>,
+    /// Names of its leading blocks, where [`SharedKv::reusable`] has computed them.
+    pub named: Option<NamedBlocks>,
 }
 
 /// Why a request was not taken.

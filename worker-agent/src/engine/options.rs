@@ -1,5 +1,7 @@
 //! What an engine may use, and what its model is.
 
+use stator_protos::name::NameKey;
+
 /// Limits of one engine. [`EngineOptions::check`] says whether they make sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
@@ -16,6 +18,9 @@ pub struct EngineOptions {
     pub max_batched_tokens: u32,
     /// Longest prompt and answer together, in tokens, where it is to be shorter than the model's.
     pub context_length: Option<u32>,
+    /// Key of the names under which KV is reused; everybody's by default. Engines that exchange KV
+    /// have the same.
+    pub name_key: NameKey,
 }
 
 impl Default for EngineOptions {
@@ -27,6 +32,7 @@ impl Default for EngineOptions {
             max_waiting: 4096,
             max_batched_tokens: 512,
             context_length: None,
+            name_key: NameKey::default(),
         }
     }
 }

@@ -44,6 +44,7 @@ pub(crate) fn request_with(key: u64, tokens: Vec<u32>, sampling: Sampling) -> Re
         choices: 1,
         sampling: Arc::new(sampling),
         cache_salt: None,
+        named: None,
     }
 }
 

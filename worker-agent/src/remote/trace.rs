@@ -68,6 +68,7 @@ mod tests {
             choices: 1,
             sampling: Sampling::default().into(),
             cache_salt: None,
+            named: None,
         };
         Traced::begin("worker.generate", &request, &extras).told()
     }

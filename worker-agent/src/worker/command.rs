@@ -1,6 +1,6 @@
 //! What a driver is told.
 
-use crate::engine::transfer::BlockKv;
+use crate::engine::transfer::{BlockKv, KvForm};
 use crate::engine::{Request, RequestKey};
 use crate::extras::Extras;
 use crate::in_flight::Ticket;
@@ -40,8 +40,17 @@ pub(crate) enum Command {
 pub(crate) struct Take {
     /// What it is kept under.
     pub(crate) handle: u64,
-    /// Its name; [`Command::Cancel`] ends it. Nothing where there is none.
-    pub(crate) answer: oneshot::Sender<Option<RequestKey>>,
+    /// Nothing where no prompt is kept under the handle.
+    pub(crate) answer: oneshot::Sender<Option<TakenPrompt>>,
+}
+
+/// A prompt that is handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TakenPrompt {
+    /// Its name; [`Command::Cancel`] ends it.
+    pub(crate) key: RequestKey,
+    /// What its KV looks like.
+    pub(crate) form: KvForm,
 }
 
 /// Blocks of a prompt that was taken.

@@ -1,7 +1,7 @@
 //! The prefill side of a pair: prompts that are computed for another agent's engine, and kept until
 //! it has fetched their KV.
 
-use super::{Driver, Export, Prefill, Prefilled, RESTS, Take};
+use super::{Driver, Export, Prefill, Prefilled, RESTS, Take, TakenPrompt};
 use crate::engine::{Output, Request, RequestKey, Rest};
 use crate::extras::Extras;
 use crate::in_flight::Ticket;
@@ -158,13 +158,14 @@ impl Driver {
 
     /// Gives a prompt to the first who knows its handle.
     pub(super) fn take(&mut self, Take { handle, answer }: Take) {
+        let form = self.guarded(|engine| engine.kv().form());
         let kept = self.handing.kept.get_mut(&handle).filter(|kept| !kept.taken);
-        let key = kept.map(|kept| {
+        let taken = kept.zip(form).map(|(kept, form)| {
             kept.taken = true;
-            kept.key
+            TakenPrompt { key: kept.key, form }
         });
-        if let (Err(_), Some(key)) = (answer.send(key), key) {
-            self.cancel(&[key]);
+        if let (Err(_), Some(taken)) = (answer.send(taken), taken) {
+            self.cancel(&[taken.key]);
         }
     }
 

@@ -4,6 +4,7 @@ use crate::engine::transfer::BlockKv;
 use crate::extras::Extras;
 use serde_json::value::to_raw_value;
 use stator_dialect::Operation;
+use stator_protos::name::BlockName;
 use std::ops::Range;
 use tokio::sync::oneshot;
 
@@ -32,7 +33,7 @@ impl Harness {
     async fn takes(&self, handle: u64) -> Option<RequestKey> {
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::Take(Take { handle, answer })).await.unwrap();
-        answered.await.unwrap()
+        answered.await.unwrap().map(|taken| taken.key)
     }
 
     async fn exports(&self, key: RequestKey, blocks: Range<usize>) -> Vec<BlockKv> {
@@ -55,7 +56,7 @@ async fn a_prompt_is_kept_until_it_is_fetched_and_is_fetched_once() {
     let key = harness.takes(70).await.unwrap();
     assert_eq!(harness.takes(70).await, None);
     let blocks = harness.exports(key, 1..9).await;
-    assert_eq!(blocks, [BlockKv { kv: vec![1], checksum: 1 }]);
+    assert_eq!(blocks, [BlockKv { name: BlockName(1), kv: vec![1] }]);
     assert_eq!(harness.in_flight.count(), 1);
     harness.commands.send(Command::Cancel(vec![key])).await.unwrap();
     assert_eq!(harness.exports(key, 0..2).await, []);

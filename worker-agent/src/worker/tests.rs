@@ -9,6 +9,7 @@ use crate::outbox::Route;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
+use stator_protos::name::BlockName;
 use stator_protos::topic::{Kind, Topic};
 use stator_protos::worker::FinishReason as Reason;
 use stator_protos::{Generation, WorkerId, WorkerRank};
@@ -121,15 +122,16 @@ impl SharedKv for Fake {
 
     fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv> {
         let here = block < self.kept(key);
-        here.then(|| BlockKv { kv: vec![block as u8], checksum: key.0 })
+        here.then(|| BlockKv { name: BlockName(block as u128), kv: vec![block as u8] })
     }
 
-    fn reusable(&self, request: &Request) -> Reusable {
-        Reusable { held: 0, blocks: if request.tokens[0] == PAIRED { 2 } else { 0 } }
+    fn reusable(&self, request: &mut Request) -> Reusable {
+        let blocks = if request.tokens[0] == PAIRED { 2 } else { 0 };
+        Reusable { held: 0, names: (0..blocks).map(BlockName).collect() }
     }
 
     fn import(&mut self, _: &Request, _: usize, blocks: &[BlockKv]) -> usize {
-        blocks.iter().take_while(|block| block.checksum == 1).count()
+        blocks.iter().zip(0..).take_while(|(block, place)| block.name == BlockName(*place)).count()
     }
 }
 

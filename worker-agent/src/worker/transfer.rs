@@ -3,7 +3,7 @@
 
 use super::Driver;
 use super::handing::Order;
-use crate::engine::transfer::{Assembly, BlockKv, KvForm};
+use crate::engine::transfer::{Assembly, BlockKv, KvForm, Seal, TransferKey};
 use crate::engine::{Output, Request, RequestKey};
 use crate::extras::{Extras, Peer};
 use crate::metrics::{PairMetrics, PrefilledBy};
@@ -11,6 +11,7 @@ use crate::peers::{self, Peers};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
+use stator_protos::name::BlockName;
 use stator_protos::worker::{self, Submit};
 use std::ops::Range;
 use std::sync::Arc;
@@ -176,16 +177,16 @@ impl Transfers {
 
 impl Driver {
     /// Has a prompt computed by a peer, if its KV can be of use here; otherwise computes it.
-    pub(super) fn have_prefilled(&mut self, request: Request, extras: &Extras, peer: Peer) {
+    pub(super) fn have_prefilled(&mut self, mut request: Request, extras: &Extras, peer: Peer) {
         let known = self.guarded(|engine| {
             let kv = engine.kv();
-            (kv.form(), kv.reusable(&request))
+            (kv.form(), kv.reusable(&mut request))
         });
         let Some((form, reusable)) = known else { return self.run_request(request) };
         let offer = serde_json::from_str::<Handover>(peer.handover.get()).ok();
         let unlike = offer != Some(Handover { kv: form.fingerprint });
         let full = self.transfers.waiting.len() >= TRANSFERS_MAX;
-        let why = match reusable.held == reusable.blocks {
+        let why = match reusable.held == reusable.names.len() {
             true => Some((PrefilledBy::itself_nothing_to_move, "there is nothing to move")),
             false if unlike => {
                 Some((PrefilledBy::itself_unlike, "the KV there is of another form"))
@@ -200,13 +201,14 @@ impl Driver {
             self.transfers.pairing.metrics.prefills.count(by);
             return self.run_request(request);
         }
-        let (key, blocks) = (request.key, reusable.held..reusable.blocks);
+        let (key, blocks) = (request.key, reusable.held..reusable.names.len());
         let job = Job {
             peers: self.transfers.pairing.peers.clone(),
             prompt: peers::prompt(&peer, &request, extras, peers::any_token()),
             peer,
             form,
             blocks: blocks.clone(),
+            names: reusable.names[blocks.clone()].to_vec(),
             fetching: self.transfers.fetching.clone(),
         };
         let timeout = self.transfers.pairing.timeout;
@@ -257,6 +259,7 @@ struct Job {
     prompt: Submit,
     form: KvForm,
     blocks: Range<usize>,
+    names: Vec<BlockName>,
     fetching: Arc<Semaphore>,
 }
 
@@ -272,7 +275,7 @@ impl Job {
         }
     }
 
-    async fn bring(&self, limit: Duration) -> Result<Arrived, String> {
+    async fn bring(self, limit: Duration) -> Result<Arrived, String> {
         let mut kept = Kept { peers: self.peers.clone(), at: None };
         let handle = rand::random();
         let told = to_raw_value(&Order { handle }).map_err(|error| error.to_string())?;
@@ -288,10 +291,13 @@ impl Job {
         let mut chunks = self.peers.fetch(&self.peer, handle, self.blocks.clone()).await?;
         // It is given up with the stream now.
         kept.at = None;
-        let mut assembly = Assembly::new(self.form, self.blocks.start as u32, self.blocks.len());
+        let seal = Seal::new(&TransferKey::default(), self.form, handle);
+        let mut assembly = Assembly::new(seal, self.blocks.start as u32, self.names);
         loop {
             let torn = match chunks.message().await {
-                Ok(Some(chunk)) => assembly.push(chunk.block, &chunk.kv, chunk.checksum).err(),
+                Ok(Some(chunk)) => {
+                    assembly.push(chunk.block, &chunk.kv, chunk.mac.as_deref()).err()
+                }
                 Ok(None) => break,
                 Err(status) => {
                     tracing::warn!(%status, "the KV of a prompt was cut off");

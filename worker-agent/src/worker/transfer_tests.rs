@@ -1,11 +1,13 @@
 use super::tests::{Harness, PAIRED};
 use super::*;
+use crate::engine::transfer::{KvForm, Seal, TransferKey};
 use crate::extras::{Extras, Peer};
 use crate::metrics::PairMetrics;
 use crate::peers::Peers;
 use futures::stream::{self, Empty};
 use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
+use stator_protos::name::BlockName;
 use stator_protos::worker::transfers_server::{self, TransfersServer};
 use stator_protos::worker::worker_server::{Worker, WorkerServer};
 use stator_protos::worker::{
@@ -22,7 +24,42 @@ use tonic::{Request as Asked, Response, Status as Refused, Streaming};
 /// Longest wait for what must come.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-type Pieces = Vec<Result<FetchChunk, Refused>>;
+type Pieces = Vec<Result<Piece, Refused>>;
+
+/// A piece of a block.
+#[derive(Clone, Debug)]
+struct Piece {
+    block: u32,
+    kv: &'static [u8],
+    sealed: Sealed,
+}
+
+/// How a piece is sealed.
+#[derive(Clone, Copy, Debug)]
+enum Sealed {
+    /// Not at all: it is not the last of its block.
+    Not,
+    /// As the fleet does.
+    Genuinely,
+    /// With the key of others.
+    Falsely,
+}
+
+impl Piece {
+    fn chunk(&self, handle: u64) -> FetchChunk {
+        let &Self { block, kv, sealed } = self;
+        let seal = |key| {
+            let form = KvForm { fingerprint: 1, block_bytes: 1 };
+            Seal::new(&key, form, handle).of(block, BlockName(block.into()), kv).to_vec()
+        };
+        let mac = match sealed {
+            Sealed::Not => None,
+            Sealed::Genuinely => Some(seal(TransferKey::default())),
+            Sealed::Falsely => Some(seal(TransferKey::of_secret(b"of a stranger"))),
+        };
+        FetchChunk { block, kv: kv.into(), mac }
+    }
+}
 
 /// An agent that prefills as it is told to, and tells what it is asked for.
 struct Scripted {
@@ -86,11 +123,14 @@ impl transfers_server::Transfers for Scripted {
         &self,
         asked: Asked<FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Refused> {
-        self.fetches.try_send(asked.into_inner()).unwrap();
-        match self.pieces.first() {
-            None => Err(Refused::not_found("nothing is kept under this handle")),
-            Some(_) => Ok(Response::new(stream::iter(self.pieces.clone()))),
+        let asked = asked.into_inner();
+        self.fetches.try_send(asked).unwrap();
+        if self.pieces.is_empty() {
+            return Err(Refused::not_found("nothing is kept under this handle"));
         }
+        let chunk = |piece: Result<Piece, Refused>| piece.map(|piece| piece.chunk(asked.handle));
+        let chunks: Vec<_> = self.pieces.iter().cloned().map(chunk).collect();
+        Ok(Response::new(stream::iter(chunks)))
     }
 }
 
@@ -157,13 +197,13 @@ impl Pair {
     }
 }
 
-fn piece(block: u32, kv: &[u8], checksum: Option<u64>) -> Result<FetchChunk, Refused> {
-    Ok(FetchChunk { block, kv: kv.to_vec().into(), checksum })
+fn piece(block: u32, kv: &'static [u8], sealed: Sealed) -> Result<Piece, Refused> {
+    Ok(Piece { block, kv, sealed })
 }
 
 #[tokio::test]
 async fn kv_that_comes_whole_is_taken_in_and_told_with_its_way() {
-    let pieces = vec![piece(0, b"a", Some(1)), piece(1, b"b", Some(1))];
+    let pieces = vec![piece(0, b"a", Sealed::Genuinely), piece(1, b"b", Sealed::Genuinely)];
     let mut pair = Pair::start(Some("{\"blocks\":2}"), pieces).await;
     pair.submit(7).await;
     let first = pair.first(7).await;
@@ -176,20 +216,21 @@ async fn kv_that_comes_whole_is_taken_in_and_told_with_its_way() {
 
 #[tokio::test]
 async fn whatever_is_wrong_with_it_is_a_miss_that_is_counted() {
-    let whole = || piece(0, b"a", Some(1));
+    let whole = || piece(0, b"a", Sealed::Genuinely);
     let cut = || Err(Refused::unavailable("it has ended"));
     let kept = Some("{\"blocks\":2}");
-    let cases: [(Option<&'static str>, Pieces, u32); 8] = [
+    let cases: [(Option<&'static str>, Pieces, u32); 9] = [
         // It has no room, or is gone once the prompt is computed, or between two blocks.
         (Some(""), vec![], 0),
         (kept, vec![], 0),
         (kept, vec![whole()], 1),
         (kept, vec![whole(), cut()], 1),
-        // Another block, a longer one, half of one, a damaged one.
-        (kept, vec![whole(), piece(2, b"b", Some(1))], 1),
-        (kept, vec![piece(0, b"ab", Some(1))], 0),
-        (kept, vec![piece(0, b"", Some(1)), whole()], 0),
-        (kept, vec![whole(), piece(1, b"b", Some(2))], 1),
+        // Another block, a longer one, half of one, one without an end, one of a stranger.
+        (kept, vec![whole(), piece(2, b"b", Sealed::Genuinely)], 1),
+        (kept, vec![piece(0, b"ab", Sealed::Genuinely)], 0),
+        (kept, vec![piece(0, b"", Sealed::Genuinely), whole()], 0),
+        (kept, vec![whole(), piece(1, b"b", Sealed::Not)], 1),
+        (kept, vec![whole(), piece(1, b"b", Sealed::Falsely)], 1),
     ];
     for (kept, pieces, fetched) in cases {
         let shown = format!("{kept:?} {pieces:?}");

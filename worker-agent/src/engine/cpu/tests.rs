@@ -253,7 +253,8 @@ fn answers_do_not_depend_on_which_engine_computed_the_prompt() {
         let model = Arc::new(model(name));
         let fresh = || Driver::new(engine(model.clone(), options(32)).unwrap());
         let (mut prefill, mut decode) = (fresh(), fresh());
-        let request = telling(1, tokens(3, 70), 20);
+        let mut request = telling(1, tokens(3, 70), 20);
+        assert_eq!(decode.engine.kv().reusable(&mut request).held, 0);
         prefill.submit(Request { sampling: telling(1, vec![1], 1).sampling, ..request.clone() });
         prefill.engine.kv().keep(request.key);
         while prefill.step() {}

@@ -1,7 +1,10 @@
 //! The KV block pool: who holds which block, and which prefixes can be reused.
 //!
 //! A block is *free* (nobody's), *private* (one sequence fills it), *shared* (full, indexed under
-//! its sequence hash, held by one or more sequences) or *idle* (indexed, held by none, evictable).
+//! its name, held by one or more sequences) or *idle* (indexed, held by none, evictable).
+//!
+//! Events call blocks by their sequence hashes, which can be forged. Two blocks under one hash cost
+//! whoever reads the events a block: when one of them goes, the reader takes both to be gone.
 //!
 //! What is indexed stays prefix-closed without any bookkeeping of children: a sequence holds every
 //! block from its start on and releases them last to first, so a block is always released after
@@ -11,10 +14,12 @@ mod lru;
 #[cfg(test)]
 mod tests;
 
+use super::named::BlockKey;
 use lru::Lru;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
+use stator_protos::name::BlockName;
 
 /// Names a block of the pool, below the pool's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,7 +43,7 @@ pub struct Pool {
     blocks: Vec<Block>,
     free: Vec<BlockId>,
     idle: Lru,
-    index: FxHashMap<SequenceHash, BlockId>,
+    index: FxHashMap<BlockName, BlockId>,
     commits: u64,
     events: Vec<KvEvent>,
 }
@@ -47,7 +52,7 @@ pub struct Pool {
 struct Block {
     holders: u32,
     /// Set while indexed.
-    hash: Option<SequenceHash>,
+    key: Option<BlockKey>,
     /// Counts up over all commits: a block's number is above that of the block before it.
     commit: u64,
 }
@@ -83,9 +88,9 @@ impl Pool {
     }
 
     /// How much of a sequence is here, from its start to the first gap.
-    pub fn lookup(&self, sequence: &[SequenceHash]) -> Prefix {
+    pub fn lookup(&self, sequence: &[BlockKey]) -> Prefix {
         let mut prefix = Prefix::default();
-        for block in sequence.iter().map_while(|hash| self.index.get(hash)) {
+        for block in sequence.iter().map_while(|key| self.index.get(&key.name)) {
             prefix.blocks += 1;
             prefix.idle += usize::from(self.blocks[block.0 as usize].holders == 0);
         }
@@ -93,8 +98,8 @@ impl Pool {
     }
 
     /// Holds the block of this prefix, if it is here.
-    pub fn acquire(&mut self, hash: SequenceHash) -> Option<BlockId> {
-        let id = *self.index.get(&hash)?;
+    pub fn acquire(&mut self, name: BlockName) -> Option<BlockId> {
+        let id = *self.index.get(&name)?;
         self.hold(id);
         Some(id)
     }
@@ -106,8 +111,8 @@ impl Pool {
         Some(id)
     }
 
-    /// Indexes a full private block under its sequence hash, for others to reuse; returns the
-    /// block to go on with.
+    /// Indexes a full private block under its name, for others to reuse; returns the block to go on
+    /// with.
     ///
     /// Where another sequence has already indexed the same content, its block is that one, and
     /// `id` is free again: equal prefixes have equal KV to the bit. `parent` is the block before
@@ -115,20 +120,20 @@ impl Pool {
     pub fn commit(
         &mut self,
         id: BlockId,
-        hash: SequenceHash,
+        key: BlockKey,
         parent: Option<SequenceHash>,
         tokens: &[u32],
     ) -> BlockId {
-        if let Some(first) = self.acquire(hash) {
+        if let Some(first) = self.acquire(key.name) {
             self.release(id);
             return first;
         }
-        self.index.insert(hash, id);
+        self.index.insert(key.name, id);
         self.commits += 1;
         let block = &mut self.blocks[id.0 as usize];
-        block.hash = Some(hash);
+        block.key = Some(key);
         block.commit = self.commits;
-        self.report_stored(hash, parent, tokens);
+        self.report_stored(key.hash, parent, tokens);
         id
     }
 
@@ -137,7 +142,7 @@ impl Pool {
         let block = &mut self.blocks[id.0 as usize];
         assert!(block.holders > 0, "block {} is released more often than held", id.0);
         block.holders -= 1;
-        match (block.holders, block.hash) {
+        match (block.holders, block.key) {
             (0, Some(_)) => self.idle.push(id.0),
             (0, None) => self.free.push(id),
             _ => {}
@@ -162,7 +167,7 @@ impl Pool {
 
     /// Hashes of all indexed blocks, each after the one before it in its sequence.
     pub fn hashes(&self) -> Vec<SequenceHash> {
-        let indexed = self.blocks.iter().filter_map(|block| Some((block.commit, block.hash?)));
+        let indexed = self.blocks.iter().filter_map(|block| Some((block.commit, block.key?.hash)));
         let mut hashes: Vec<_> = indexed.collect();
         hashes.sort_unstable();
         hashes.into_iter().map(|(_, hash)| hash).collect()
@@ -188,9 +193,9 @@ impl Pool {
     fn evict(&mut self) -> Option<BlockId> {
         let id = BlockId(self.idle.pop()?);
         let block = std::mem::take(&mut self.blocks[id.0 as usize]);
-        let hash = block.hash.expect("an idle block is indexed");
-        self.index.remove(&hash);
-        self.report_removed(hash);
+        let key = block.key.expect("an idle block is indexed");
+        self.index.remove(&key.name);
+        self.report_removed(key.hash);
         Some(id)
     }
 

@@ -11,6 +11,11 @@ fn hash(path: &[u8]) -> SequenceHash {
     SequenceHash(path.iter().fold(1, |hash, turn| hash * 4 + u64::from(*turn) + 1))
 }
 
+fn key(path: &[u8]) -> BlockKey {
+    let hash = hash(path);
+    BlockKey { name: BlockName(hash.0.into()), hash }
+}
+
 fn tokens(turn: u8) -> [u32; 2] {
     [u32::from(turn), 9]
 }
@@ -25,16 +30,16 @@ struct Holder {
 }
 
 impl Holder {
-    fn hashes(&self) -> Vec<SequenceHash> {
-        (1..=self.path.len()).map(|len| hash(&self.path[..len])).collect()
+    fn keys(&self) -> Vec<BlockKey> {
+        (1..=self.path.len()).map(|len| key(&self.path[..len])).collect()
     }
 
     /// Takes what is cached and private blocks for the rest, as far as the pool goes.
     fn start(path: Vec<u8>, pool: &mut Pool) -> Self {
         let mut holder = Self { path, ..Self::default() };
-        let prefix = pool.lookup(&holder.hashes());
-        for hash in &holder.hashes()[..prefix.blocks] {
-            holder.blocks.push(pool.acquire(*hash).unwrap());
+        let prefix = pool.lookup(&holder.keys());
+        for key in &holder.keys()[..prefix.blocks] {
+            holder.blocks.push(pool.acquire(key.name).unwrap());
         }
         for _ in prefix.blocks..holder.path.len() {
             let Some(block) = pool.allocate() else { break };
@@ -47,10 +52,10 @@ impl Holder {
     fn commit_next(&mut self, pool: &mut Pool) {
         let Some(private) = self.private.checked_sub(1) else { return };
         let place = self.blocks.len() - self.private;
-        let hashes = self.hashes();
-        let parent = place.checked_sub(1).map(|before| hashes[before]);
+        let keys = self.keys();
+        let parent = place.checked_sub(1).map(|before| keys[before].hash);
         let own = tokens(self.path[place]);
-        self.blocks[place] = pool.commit(self.blocks[place], hashes[place], parent, &own);
+        self.blocks[place] = pool.commit(self.blocks[place], keys[place], parent, &own);
         self.private = private;
     }
 
@@ -144,8 +149,8 @@ fn the_least_recently_used_leaf_goes_first() {
     // Using the first path again makes the other the older one.
     Holder::start(vec![0, 0], &mut pool).end(&mut pool);
     pool.allocate().unwrap();
-    assert_eq!(pool.lookup(&[hash(&[0]), hash(&[0, 0])]), Prefix { blocks: 2, idle: 2 });
-    assert_eq!(pool.lookup(&[hash(&[1]), hash(&[1, 1])]), Prefix { blocks: 1, idle: 1 });
+    assert_eq!(pool.lookup(&[key(&[0]), key(&[0, 0])]), Prefix { blocks: 2, idle: 2 });
+    assert_eq!(pool.lookup(&[key(&[1]), key(&[1, 1])]), Prefix { blocks: 1, idle: 1 });
 }
 
 #[test]
@@ -174,4 +179,17 @@ fn a_pool_that_is_all_held_gives_out_nothing() {
     assert_eq!(pool.allocate(), None);
     pool.release(BlockId(1));
     assert_eq!(pool.allocate(), Some(BlockId(1)));
+}
+
+#[test]
+fn blocks_that_share_a_sequence_hash_are_told_apart_by_name() {
+    let mut pool = Pool::new(2, BLOCK_SIZE);
+    let own = key(&[1]);
+    let forged = BlockKey { name: BlockName(0), ..own };
+    let first = pool.allocate().unwrap();
+    pool.commit(first, forged, None, &tokens(0));
+    assert_eq!((pool.lookup(&[own]).blocks, pool.acquire(own.name)), (0, None));
+    let second = pool.allocate().unwrap();
+    assert_eq!(pool.commit(second, own, None, &tokens(1)), second);
+    assert_eq!((pool.acquire(forged.name), pool.acquire(own.name)), (Some(first), Some(second)));
 }

@@ -7,6 +7,8 @@
 //!
 //! The oldest running sequence always gets its block, so that every request ends.
 
+#[cfg(test)]
+mod forged_tests;
 mod queue;
 mod sequence;
 mod shared;
@@ -236,13 +238,14 @@ impl<C: Compute> Scheduler<C> {
 }
 
 impl<C: Compute> Engine for Scheduler<C> {
-    fn submit(&mut self, request: Request) -> Result<(), Refusal> {
+    fn submit(&mut self, mut request: Request) -> Result<(), Refusal> {
         self.check(&request)?;
         let (waiting, limit) = (self.waiting(), self.options.max_waiting);
         if waiting + request.choices as usize > limit as usize {
             return Err(Refusal::QueueFull { waiting: waiting as u32, limit });
         }
-        self.waiting.push_back(Sequence::new(request));
+        let named = request.named.take().unwrap_or_else(|| self.unnamed(&request));
+        self.waiting.push_back(Sequence::new(request, named));
         Ok(())
     }
 

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use stator_protos::hash::{HashSeed, SequenceHash, block_hash, next_sequence_hash};
-
 use super::shared::Kept;
 use crate::engine::compute::{Computed, Draw, Item};
+use crate::engine::named::NamedBlocks;
 use crate::engine::pool::{BlockId, Pool};
 use crate::engine::{
     Finish, FinishReason, ModelInfo, Output, Request, RequestKey, Sampling, TokenLogprobs,
@@ -32,7 +31,7 @@ pub(super) struct Sequence {
     computed: usize,
     blocks: Vec<BlockId>,
     /// Of the leading full blocks of `tokens`, as far as they were needed yet.
-    hashes: Vec<SequenceHash>,
+    named: NamedBlocks,
     /// Prompt tokens found in the cache when it was first admitted.
     cached: Option<usize>,
     prompt_logprobs: Vec<TokenLogprobs>,
@@ -44,29 +43,28 @@ pub(super) struct Sequence {
 struct Origin {
     key: RequestKey,
     sampling: Arc<Sampling>,
-    seed: HashSeed,
     /// Tokens of the prompt, and with those that an earlier attempt generated.
     prompt: usize,
     submitted: usize,
 }
 
 impl Sequence {
-    pub(super) fn new(request: Request) -> Self {
+    /// The first choice of a request, whose blocks are called as `named` says.
+    pub(super) fn new(request: Request, named: NamedBlocks) -> Self {
         let origin = Origin {
             key: request.key,
-            seed: HashSeed::new(None, request.cache_salt.as_deref()),
             prompt: request.tokens.len() - request.resumed,
             submitted: request.tokens.len(),
             sampling: request.sampling,
         };
         let wanted = origin.sampling.prompt_logprobs.is_some();
-        let mut first = Self::start(origin, request.first_choice, request.tokens);
+        let mut first = Self::start(origin, request.first_choice, request.tokens, named);
         first.siblings = request.choices - 1;
         first.wants_prompt_logprobs = wanted && request.resumed == 0;
         first
     }
 
-    fn start(origin: Origin, choice: u32, tokens: Vec<u32>) -> Self {
+    fn start(origin: Origin, choice: u32, tokens: Vec<u32>, named: NamedBlocks) -> Self {
         Self {
             choice,
             siblings: 0,
@@ -77,7 +75,7 @@ impl Sequence {
             tokens,
             computed: 0,
             blocks: Vec::new(),
-            hashes: Vec::new(),
+            named,
             cached: None,
             prompt_logprobs: Vec::new(),
             wants_prompt_logprobs: false,
@@ -88,7 +86,9 @@ impl Sequence {
     pub(super) fn take_siblings(&mut self) -> Vec<Self> {
         let numbers = self.choice..=self.choice + std::mem::take(&mut self.siblings);
         let prompt = &self.tokens[..self.origin.submitted];
-        numbers.skip(1).map(|n| Self::start(self.origin.clone(), n, prompt.to_vec())).collect()
+        let named = self.named.of_prefix(prompt.len());
+        let choice = |n| Self::start(self.origin.clone(), n, prompt.to_vec(), named.clone());
+        numbers.skip(1).map(choice).collect()
     }
 
     /// The request it belongs to.
@@ -114,14 +114,14 @@ impl Sequence {
         // At least one token must be computed to get logits.
         let reusable = (self.tokens.len() - 1) / block_size;
         let reusable = if self.wants_prompt_logprobs { 0 } else { reusable };
-        self.hash_blocks(reusable, block_size);
-        let prefix = pool.lookup(&self.hashes[..reusable]);
+        let keys = self.named.first(reusable, &self.tokens);
+        let prefix = pool.lookup(keys);
         let missing = self.tokens.len().div_ceil(block_size) - prefix.blocks;
         if pool.available() < prefix.idle + missing + spare {
             return false;
         }
-        for &hash in &self.hashes[..prefix.blocks] {
-            self.blocks.push(pool.acquire(hash).expect("the pool just counted this block"));
+        for key in &keys[..prefix.blocks] {
+            self.blocks.push(pool.acquire(key.name).expect("the pool just counted this block"));
         }
         for _ in 0..missing {
             self.blocks.push(pool.allocate().expect("the pool has as many as it said"));
@@ -150,7 +150,7 @@ impl Sequence {
         let rest = self.blocks.split_off(full);
         rest.into_iter().rev().for_each(|block| pool.release(block));
         let blocks = std::mem::take(&mut self.blocks);
-        Kept { blocks, hashes: self.hashes[..full].to_vec() }
+        Kept { blocks, names: self.named.keys()[..full].iter().map(|key| key.name).collect() }
     }
 
     /// Gives all blocks back; what is cached of them stays reusable for a while.
@@ -189,11 +189,11 @@ impl Sequence {
         let full_before = self.computed / block_size;
         self.computed += std::mem::take(&mut self.chunk);
         let full = self.computed / block_size;
-        self.hash_blocks(full, block_size);
+        let keys = self.named.first(full, &self.tokens);
         for i in full_before..full {
-            let parent = i.checked_sub(1).map(|before| self.hashes[before]);
+            let parent = i.checked_sub(1).map(|before| keys[before].hash);
             let tokens = &self.tokens[i * block_size..][..block_size];
-            self.blocks[i] = pool.commit(self.blocks[i], self.hashes[i], parent, tokens);
+            self.blocks[i] = pool.commit(self.blocks[i], keys[i], parent, tokens);
         }
     }
 
@@ -249,13 +249,5 @@ impl Sequence {
         let full = self.tokens.len() >= context_length;
         let length = full || generated >= sampling.max_tokens as usize;
         length.then_some(FinishReason::Length)
-    }
-
-    /// Knows the hashes of the first `count` blocks.
-    fn hash_blocks(&mut self, count: usize, block_size: usize) {
-        for i in self.hashes.len()..count {
-            let block = block_hash(&self.tokens[i * block_size..][..block_size], self.origin.seed);
-            self.hashes.push(next_sequence_hash(self.hashes.last().copied(), block));
-        }
     }
 }

@@ -1,13 +1,13 @@
 //! KV that leaves and comes: prompts that stay held for another engine, and blocks that another
 //! engine computed.
 
-use std::num::NonZeroU32;
-
-use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
+use stator_protos::hash::{HashSeed, SequenceHash};
+use stator_protos::name::{BlockName, NameRoot};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Scheduler;
 use crate::engine::compute::Compute;
+use crate::engine::named::{BlockKey, NamedBlocks};
 use crate::engine::pool::{BlockId, Pool};
 use crate::engine::transfer::{BlockKv, KvForm};
 use crate::engine::{Request, RequestKey, Rest, Reusable, SharedKv};
@@ -19,7 +19,7 @@ const KEPT_SHARE: usize = 2;
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) blocks: Vec<BlockId>,
-    pub(super) hashes: Vec<SequenceHash>,
+    pub(super) names: Vec<BlockName>,
 }
 
 impl Kept {
@@ -37,38 +37,40 @@ impl<C: Compute> Scheduler<C> {
         (self.options.total_blocks as usize / KEPT_SHARE).saturating_sub(kept)
     }
 
-    /// Of the blocks that a request can reuse.
-    fn reusable_hashes(&self, request: &Request) -> Vec<SequenceHash> {
-        let block_size = NonZeroU32::new(self.options.block_size).expect("it is 1 at least");
-        let mut hashes = Vec::new();
-        if request.sampling.prompt_logprobs.is_none() {
+    /// A request's blocks, none of which has a name yet.
+    pub(super) fn unnamed(&self, request: &Request) -> NamedBlocks {
+        let (salt, model) = (request.cache_salt.as_deref(), self.form().fingerprint);
+        let root = NameRoot::new(&self.options.name_key, model, None, salt);
+        NamedBlocks::new(root, HashSeed::new(None, salt), self.block_size())
+    }
+
+    /// Blocks of a request that need not be computed where they are held.
+    fn reusable_blocks(&self, request: &Request) -> usize {
+        match request.sampling.prompt_logprobs {
             // At least one token must be computed to get logits.
-            let tokens = &request.tokens[..request.tokens.len().saturating_sub(1)];
-            let seed = HashSeed::new(None, request.cache_salt.as_deref());
-            sequence_hashes(tokens, block_size, seed, &mut hashes);
+            None => request.tokens.len().saturating_sub(1) / self.block_size(),
+            Some(_) => 0,
         }
-        hashes
     }
 
     /// Has the KV of a block, from here or as it came; `None` where it is not what it should be or
     /// there is no room.
     fn take_in(
         &mut self,
-        hash: SequenceHash,
+        key: BlockKey,
         parent: Option<SequenceHash>,
-        (tokens, block): (&[u32], &BlockKv),
+        tokens: &[u32],
+        block: &BlockKv,
     ) -> Option<BlockId> {
-        if let Some(here) = self.pool.acquire(hash) {
+        if let Some(here) = self.pool.acquire(key.name) {
             return Some(here);
         }
-        let form = self.form();
-        let size = block.kv.len() == form.block_bytes;
-        if !size || block.checksum != form.checksum(hash, &block.kv) {
+        if block.name != key.name || block.kv.len() != self.form().block_bytes {
             return None;
         }
         let id = self.pool.allocate()?;
         self.compute.import(id, &block.kv);
-        Some(self.pool.commit(id, hash, parent, tokens))
+        Some(self.pool.commit(id, key, parent, tokens))
     }
 }
 
@@ -90,32 +92,37 @@ impl<C: Compute> SharedKv for Scheduler<C> {
     fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv> {
         let kept = self.kept.get(&key)?;
         let kv = self.compute.export(*kept.blocks.get(block)?);
-        Some(BlockKv { checksum: self.form().checksum(kept.hashes[block], &kv), kv })
+        Some(BlockKv { name: kept.names[block], kv })
     }
 
-    fn reusable(&self, request: &Request) -> Reusable {
-        let hashes = self.reusable_hashes(request);
-        Reusable { held: self.pool.lookup(&hashes).blocks, blocks: hashes.len() }
+    fn reusable(&self, request: &mut Request) -> Reusable {
+        let blocks = self.reusable_blocks(request);
+        let mut named = request.named.take().unwrap_or_else(|| self.unnamed(request));
+        let keys = named.first(blocks, &request.tokens);
+        let held = self.pool.lookup(keys).blocks;
+        let names = keys.iter().map(|key| key.name).collect();
+        request.named = Some(named);
+        Reusable { held, names }
     }
 
     fn import(&mut self, request: &Request, first: usize, blocks: &[BlockKv]) -> usize {
         if self.rest == Rest::Asleep {
             return 0;
         }
-        let hashes = self.reusable_hashes(request);
+        let keys = request.named.as_ref().map_or(&[][..], NamedBlocks::keys);
         let block_size = self.block_size();
-        let before = hashes.iter().take(first);
-        let mut held: Vec<_> = before.map_while(|hash| self.pool.acquire(*hash)).collect();
+        let before = keys.iter().take(first);
+        let mut held: Vec<_> = before.map_while(|key| self.pool.acquire(key.name)).collect();
         // Without those before them they are of no use.
         let here = if held.len() == first { blocks } else { &[] };
-        for (i, block) in (first..hashes.len()).zip(here) {
+        for (i, block) in (first..keys.len()).zip(here) {
             let tokens = &request.tokens[i * block_size..][..block_size];
-            let parent = i.checked_sub(1).map(|before| hashes[before]);
-            let Some(id) = self.take_in(hashes[i], parent, (tokens, block)) else { break };
+            let parent = i.checked_sub(1).map(|before| keys[before].hash);
+            let Some(id) = self.take_in(keys[i], parent, tokens, block) else { break };
             held.push(id);
         }
         let taken = held.len().saturating_sub(first);
-        Kept { blocks: held, hashes: Vec::new() }.release(&mut self.pool);
+        Kept { blocks: held, names: Vec::new() }.release(&mut self.pool);
         taken
     }
 }
