@@ -8,6 +8,9 @@ use stator_proxy::ProxySettings;
 use stator_runtime::Shutdown;
 use stator_worker_agent::{EngineArgs, EngineSettings};
 use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
@@ -20,6 +23,8 @@ const AGENTS: u32 = 2;
 /// the agent ends again without having registered; one that did has served, and requests wait for it.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Name of the file with the secret that the agents share.
+const SECRET: &str = "fleet-secret";
 
 /// Runs the proxy and its agents until `shutdown`.
 ///
@@ -38,6 +43,7 @@ pub(crate) async fn run(
     let home =
         tempfile::Builder::new().prefix("stator-").tempdir().context("no directory for sockets")?;
     let discovery_dir = home.path().join("agents");
+    write_secret(&home.path().join(SECRET)).context("cannot write the fleet's secret")?;
     let proxy = ProxySettings::new(
         args.http,
         args.router,
@@ -63,6 +69,13 @@ pub(crate) async fn run(
         ended.context("supervising an agent failed")??;
     }
     served
+}
+
+/// Makes a secret and writes it to a file that this user alone can read.
+fn write_secret(file: &Path) -> std::io::Result<()> {
+    let secret: [u8; 32] = rand::random();
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+    secret.iter().try_for_each(|byte| write!(file, "{byte:02x}"))
 }
 
 fn agent_id(number: usize) -> String {
@@ -107,6 +120,7 @@ fn agent_line(
         ("replay-listen", format!("ipc://{}", at("replay"))),
         ("metrics-port", "0".into()),
         ("discovery-dir", discovery_dir.display().to_string()),
+        ("fleet-secret-file", home.join(SECRET).display().to_string()),
     ];
     for (flag, value) in own {
         line.push(format!("--{flag}={value}").into());
@@ -189,6 +203,21 @@ pub(crate) fn parent_gone() -> Shutdown {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn each_secret_is_another_and_for_this_user_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let secret = |name: &str| {
+            let file = home.path().join(name);
+            write_secret(&file).unwrap();
+            assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+            std::fs::read_to_string(file).unwrap()
+        };
+        let (first, second) = (secret("a"), secret("b"));
+        assert!(first.len() == 64 && first != second);
+        assert!(write_secret(&home.path().join("a")).is_err(), "no file is written over");
+    }
 
     #[test]
     fn workers_are_shared_evenly_and_no_agent_is_idle() {

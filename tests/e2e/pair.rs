@@ -6,14 +6,19 @@ use crate::agents::{answer, completed, completion, proxy, stream, streamed};
 use crate::builtin::{ALONE, Life};
 use crate::suite::tokens;
 use crate::support::{Up, up};
+use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
+use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::transfers_client::TransfersClient;
-use stator_protos::worker::{FetchRequest, PrefillRequest, Sampling, Submit};
+use stator_protos::worker::{
+    FetchRequest, GenerateInput, PrefillPeer, PrefillRequest, Sampling, Submit,
+};
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
 use stator_tests::stock::{BLOCK_SIZE, MODEL};
 use std::path::{Path, PathBuf};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::Code;
 
@@ -316,4 +321,88 @@ async fn simulated_engines_share_requests_too() {
     .await;
     assert!(decode.metric("kv_blocks_fetched_total").await >= 6.0);
     assert_eq!(decode.metric("kv_blocks_missed_total").await, 0.0);
+}
+
+/// A file with a secret.
+fn secret(home: &Path, name: &str) -> String {
+    let file = home.join(format!("{name}.secret"));
+    std::fs::write(&file, format!("the-secret-of-{name}-agents\n")).unwrap();
+    format!("--fleet-secret-file={}", file.display())
+}
+
+#[tokio::test]
+async fn kv_is_shared_under_one_secret_and_false_under_another() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let (own, foreign) = (secret(home, "our"), secret(home, "foreign"));
+    let mut prefill = Life::begin(home, "prefill", &["--role=prefill", &own]).await;
+    let decode = Life::begin(home, "decode", &["--role=decode", &own]).await;
+    let (_proxy, client) = proxy(home, &["--router-split=always"]).await;
+    let alone = up(&ALONE).await;
+    let check = async |seed| {
+        let prompt = tokens(seed, 200);
+        let ask = async |client: &Client| answer(&completed(client, MODEL, &prompt, 12).await).0;
+        assert_eq!(ask(&client).await, ask(&alone.client).await);
+    };
+    soon("a request that two share", async {
+        for seed in 100.. {
+            check(seed).await;
+            if decode.metric("kv_blocks_fetched_total").await > 0.0 {
+                break;
+            }
+        }
+    })
+    .await;
+    assert_eq!(decode.metric("kv_blocks_forged_total").await, 0.0);
+
+    // The same prefill worker in the hands of somebody who does not know the secret.
+    let fetched = decode.metric("kv_blocks_fetched_total").await;
+    prefill.process.kill().await;
+    let _prefill = Life::begin(home, "prefill", &["--role=prefill", &foreign]).await;
+    soon("a prefill worker that is shunned", async {
+        for seed in 200.. {
+            check(seed).await;
+            if decode.metric("prefills_total{by=\"itself_shunned\"}").await > 0.0 {
+                break;
+            }
+        }
+    })
+    .await;
+    assert_eq!(decode.metric("kv_blocks_forged_total").await, 1.0);
+    assert_eq!(decode.metric("kv_blocks_fetched_total").await, fetched);
+}
+
+/// Whoever reaches a request plane can name a prefill worker.
+#[tokio::test]
+async fn a_prefill_worker_that_is_not_registered_is_not_connected_to() {
+    let home = tempfile::tempdir().unwrap();
+    let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let prefill = Life::begin(home.path(), "prefill", &["--role=prefill"]).await;
+    let mut decode = Life::begin(home.path(), "decode", &["--role=decode"]).await;
+    let peer = PrefillPeer {
+        endpoint: format!("http://{}", stranger.local_addr().unwrap()),
+        worker_id: prefill.record.workers[0].worker.worker.0,
+        rank: 0,
+        handover_json: prefill.record.profile.handover.clone().expect("it prefills"),
+    };
+    let sampling = Sampling { max_tokens: 4, ignore_eos: true, ..Sampling::default() };
+    let submit = Submit {
+        worker_id: decode.record.workers[0].worker.worker.0,
+        token_ids: tokens(81, 100),
+        sampling: Some(sampling),
+        prefill: Some(peer),
+        ..Submit::default()
+    };
+    let input = GenerateInput { input: Some(Input::Submit(submit)) };
+    let inputs = futures::stream::iter([input]).chain(futures::stream::pending());
+    let mut frames = decode.client.generate(inputs).await.unwrap().into_inner();
+    let answered = async {
+        while !frames.message().await.unwrap().unwrap().outputs.iter().any(|it| it.finish.is_some())
+        {
+        }
+    };
+    soon("an answer", answered).await;
+    let refused = "prefills_total{by=\"itself_unregistered\"}";
+    assert_eq!(decode.metric(refused).await, 1.0, "{}", decode.process.log());
+    assert!(stranger.accept().now_or_never().is_none(), "nobody has connected");
 }

@@ -5,7 +5,6 @@ use crate::config::{AgentSettings, Runs, ServerTls};
 use crate::crew::{Crew, Engines};
 use crate::door::Door;
 use crate::engine::Engine;
-use crate::engine::transfer::TransferKey;
 use crate::events::{Feeds, publish, replay};
 use crate::fetch;
 use crate::identity;
@@ -13,12 +12,13 @@ use crate::listen::{self, Listener};
 use crate::metrics::{AgentMetrics, PairMetrics};
 use crate::operations;
 use crate::peers::Peers;
+use crate::registered::RegisteredAgents;
 use crate::remote;
 use crate::service::{self, Service};
 use crate::worker::Pairing;
 use crate::workers::{self, Reports, Workers};
 use anyhow::Context;
-use stator_discovery::Registration;
+use stator_discovery::{DiscoveryMetrics, Registration};
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord, Role, WorkerRecord};
 use stator_protos::worker::ModelFile;
 use stator_protos::worker::operations_server::OperationsServer;
@@ -149,7 +149,7 @@ async fn launch(
     let last_life = last_life.and_then(|was| was.workers.iter().map(|w| w.generation).max());
     let generation = identity::generation(SystemTime::now(), last_life);
     if settings.profile.role == Role::Prefill {
-        crew.offer_kv();
+        crew.offer_kv(&settings.access.kv, &planes.endpoint);
     }
     let record = planes.record(&settings, &crew, (agent_id, generation));
     let (record_sender, record_receiver) = watch::channel(record.clone());
@@ -165,14 +165,14 @@ async fn launch(
         record: record_sender,
         door: door.clone(),
     };
+    let (peers, following) = peers(&settings, &record.model.name, &side.metrics);
     let (workers, keeper) = match crew.engines {
         Engines::Own(engines) => {
-            let pairing = pairing(&settings, &side.metrics);
+            let pairing = pairing(&settings, peers, &side.metrics);
             (Workers::start(engines, &record.workers, &reports, &pairing)?, None)
         }
         Engines::Stock(engine) => {
-            let dial = settings.access.dial.clone();
-            let (workers, keeper) = engine.run(&record.workers, &reports, dial)?;
+            let (workers, keeper) = engine.run(&record.workers, &reports, peers)?;
             (workers, Some(keeper))
         }
     };
@@ -199,7 +199,14 @@ async fn launch(
     let tasks = Tasks {
         server: serving.spawn(serve(
             planes.listener,
-            (agent.clone(), operations),
+            Services {
+                transfers: fetch::Service {
+                    agent: agent.clone(),
+                    key: settings.access.kv.transfer_key.clone(),
+                },
+                worker: Service(agent.clone()),
+                operations,
+            },
             side.ended.clone(),
         )),
         agent,
@@ -218,6 +225,7 @@ async fn launch(
             )),
         ],
         heartbeat: tokio::spawn(heartbeat(feeds)),
+        following,
         reload: planes.reload.map(|reload| tokio::spawn(reload.run(side.ended.clone()))),
         registration: tokio::spawn(registration.run(record_receiver, side.ended)),
         drivers: workers.drivers,
@@ -242,13 +250,36 @@ async fn launch(
     Ok(Running { record, metrics_address: side.address, task })
 }
 
+/// The agents that may be asked for prompts, and the task that follows them: only an agent that
+/// decodes asks any.
+fn peers(
+    settings: &AgentSettings,
+    model: &str,
+    metrics: &Metrics,
+) -> (Arc<Peers>, Option<JoinHandle<()>>) {
+    let dial = &settings.access.dial;
+    let (registered, following) = match settings.profile.role {
+        Role::Decode => {
+            let followed = DiscoveryMetrics::default();
+            metrics.register(|registry| {
+                followed.register(registry.sub_registry_with_prefix("stator_agent"));
+            });
+            let (agents, task) = RegisteredAgents::follow(&settings.discovery, dial, followed);
+            (agents, Some(task))
+        }
+        Role::Aggregated | Role::Prefill | Role::Encode => (RegisteredAgents::default(), None),
+    };
+    (Arc::new(Peers::new(dial.clone(), registered, model.to_owned())), following)
+}
+
 /// How engines here share requests with those of other agents.
-fn pairing(settings: &AgentSettings, metrics: &Metrics) -> Pairing {
+fn pairing(settings: &AgentSettings, peers: Arc<Peers>, metrics: &Metrics) -> Pairing {
     let counted = PairMetrics::default();
     metrics.register(|registry| counted.register(registry));
     Pairing {
         hands_over: settings.profile.role == Role::Prefill,
-        peers: Arc::new(Peers::new(settings.access.dial.clone())),
+        peers,
+        trust: settings.access.kv.clone(),
         timeout: settings.prefill_timeout,
         metrics: counted,
     }
@@ -361,6 +392,8 @@ struct Tasks {
     planes: [JoinHandle<()>; 2],
     /// Has no end of its own.
     heartbeat: JoinHandle<()>,
+    /// Follows the other agents, where these are asked. Has no end of its own.
+    following: Option<JoinHandle<()>>,
     /// Follows the files of the request plane's certificate.
     reload: Option<JoinHandle<()>>,
     registration: JoinHandle<()>,
@@ -402,6 +435,9 @@ impl Tasks {
             let _ = reload.await;
         }
         self.heartbeat.abort();
+        if let Some(following) = self.following {
+            following.abort();
+        }
         for mut plane in self.planes {
             // One that answers a peer who does not read is not waited for.
             if tokio::time::timeout(CLOSE_TIMEOUT, &mut plane).await.is_err() {
@@ -429,14 +465,15 @@ fn server_tls(files: &ServerTls) -> anyhow::Result<(tls::ServerTls, Option<Reloa
     tls::server_config(&settings).context("request-tls-cert-dir")
 }
 
-async fn serve(
-    listener: Listener,
-    (agent, operations): (Arc<service::Agent>, operations::Service),
-    ended: Shutdown,
-) {
-    let transfers = fetch::Service { agent: agent.clone(), key: TransferKey::default() };
-    let transfers = TransfersServer::new(transfers);
-    let service = WorkerServer::new(Service(agent)).max_decoding_message_size(MAX_INPUT_BYTES);
+/// What the request plane offers.
+struct Services {
+    worker: Service,
+    transfers: fetch::Service,
+    operations: operations::Service,
+}
+
+async fn serve(listener: Listener, services: Services, ended: Shutdown) {
+    let service = WorkerServer::new(services.worker).max_decoding_message_size(MAX_INPUT_BYTES);
     let router = tonic::transport::Server::builder()
         // One stream carries everything of a client: its window is the connection's, and large
         // enough that a burst of long prompts is not cut into round trips.
@@ -445,8 +482,8 @@ async fn serve(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(service)
-        .add_service(transfers)
-        .add_service(OperationsServer::new(operations));
+        .add_service(TransfersServer::new(services.transfers))
+        .add_service(OperationsServer::new(services.operations));
     let served = match listener {
         Listener::Tcp(listener) => {
             let incoming = listener.incoming();

@@ -11,6 +11,7 @@ mod stock;
 #[cfg(test)]
 mod tests;
 mod trtllm;
+mod trust;
 
 pub use access::{Access, AccessArgs, Operators, ServerTls, TokenArgs, TokenSource};
 pub(crate) use engine::BLOCK_SIZE;
@@ -21,6 +22,7 @@ pub(crate) use planes::is_agent_id;
 pub use planes::{Listen, PlaneArgs};
 pub use stock::{Origin, RoleArg, StockArgs, StockSettings};
 pub use trtllm::{ScheduleArg, TrtllmArgs};
+pub use trust::{FleetArgs, KvTrust};
 
 use clap::Args;
 use stator_dialect::Kind;
@@ -121,11 +123,14 @@ impl TryFrom<AgentArgs> for AgentSettings {
                 StockSettings::new(kind, engine, stock, host).map(Runs::Stock)
             }
         };
-        let engine = faults.keep(engine);
+        let mut engine = faults.keep(engine);
         if let (Some(_), Some(listen)) = (&engine, &listen) {
             faults.0.extend(place_fault(&planes, listen, role));
         }
         let access = access.access(listen.as_ref(), &mut faults.0);
+        if let Some(Runs::Own(own)) = &mut engine {
+            own.options.name_key = access.kv.name_key.clone();
+        }
         planes.check(&mut faults);
         let discovery = planes.discovery.source().map_err(|fault| format!("discovery: {fault}"));
         let discovery = faults.keep_one(discovery);

@@ -1,6 +1,7 @@
 //! What an agent runs, ready to be told to the fleet.
 
 use crate::agent::{Loaded, LoadedEngine};
+use crate::config::KvTrust;
 use crate::remote;
 use crate::worker::Handover;
 use stator_protos::discovery::{ModelRecord, ProfileRecord};
@@ -38,11 +39,17 @@ pub(crate) enum Engines {
 }
 
 impl Crew {
-    /// Says what engines that decode must know of engines of our own that prefill. All are alike.
-    pub(crate) fn offer_kv(&mut self) {
-        if let Engines::Own(engines) = &mut self.engines
-            && let Some(first) = engines.first_mut()
-        {
+    /// Says what engines that decode must know of engines of our own that prefill, whose agent is
+    /// at `endpoint`. All are alike. Nothing is offered that nobody would believe.
+    pub(crate) fn offer_kv(&mut self, trust: &KvTrust, endpoint: &str) {
+        let Engines::Own(engines) = &mut self.engines else { return };
+        if !trust.covers(endpoint) {
+            let advice =
+                "give all agents one --fleet-secret-file, or their request planes mutual TLS";
+            tracing::warn!(endpoint, advice, "KV is not shared with agents on other machines");
+            return;
+        }
+        if let Some(first) = engines.first_mut() {
             let offer = Handover { kv: first.engine.kv().form().fingerprint };
             self.profile.handover = serde_json::to_string(&offer).ok();
         }

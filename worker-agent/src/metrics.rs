@@ -109,6 +109,12 @@ pub(crate) enum PrefilledBy {
     itself_nothing_to_move,
     /// The worker itself, because the prefill worker's KV is not like its own.
     itself_unlike,
+    /// The worker itself, because discovery lists no such prefill worker.
+    itself_unregistered,
+    /// The worker itself, because nothing vouches for KV of other machines.
+    itself_untrusted,
+    /// The worker itself, because the prefill worker's agent has sent KV that is not genuine.
+    itself_shunned,
     /// Nobody: the worker computes none itself.
     nobody,
 }
@@ -135,6 +141,8 @@ pub(crate) struct PairMetrics {
     pub(crate) blocks_fetched: Counter,
     /// KV blocks that were asked of them and did not come, or not as they should be.
     pub(crate) blocks_missed: Counter,
+    /// KV blocks of them that were forged or damaged.
+    pub(crate) blocks_forged: Counter,
 }
 
 impl PairMetrics {
@@ -147,6 +155,8 @@ impl PairMetrics {
         let help =
             "KV blocks asked of prefill workers that did not come, or were damaged or foreign";
         registry.register("kv_blocks_missed", help, self.blocks_missed.clone());
+        let help = "KV blocks from prefill workers that were forged, damaged or of another secret";
+        registry.register("kv_blocks_forged", help, self.blocks_forged.clone());
     }
 }
 

@@ -1,18 +1,24 @@
 //! The agents whose engines compute prompts for the engine here.
+//!
+//! Only an [`AdmittedPeer`] is connected to: discovery lists it, and it has sent no forged KV of late.
 
 use crate::engine::Request as Prompt;
 use crate::extras::{self, Extras, Peer};
+use crate::metrics::PrefilledBy;
+use crate::registered::RegisteredAgents;
 use crate::translate;
 use crate::worker::Prefilled;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde_json::value::RawValue;
+use stator_protos::discovery::{AgentRecord, Role};
 use stator_protos::worker::transfers_client::TransfersClient;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{FetchChunk, FetchRequest, PrefillRequest, Sampling, Submit};
 use stator_runtime::dial::Dial;
 use std::ops::Range;
 use std::time::Duration;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 
@@ -24,18 +30,83 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const MARGIN: Duration = Duration::from_secs(1);
 /// How often a silent connection is probed, and how long the probe may take.
 const KEEPALIVE: Duration = Duration::from_secs(5);
+/// How long an agent that sent forged or damaged KV is not asked again.
+pub(crate) const SHUNNED_FOR: Duration = Duration::from_secs(60);
 
 /// Connections to other agents, made when first needed.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     dial: Dial,
+    registered: RegisteredAgents,
+    /// The model that prompts are computed for.
+    model: String,
     channels: Mutex<FxHashMap<String, Channel>>,
+    /// Endpoints of agents that sent forged KV, and until when they are not asked.
+    shunned: Mutex<FxHashMap<String, Instant>>,
+}
+
+/// A peer that may be asked for prompts and KV.
+#[derive(Clone, Debug)]
+pub(crate) struct AdmittedPeer(Peer);
+
+/// Why a prompt did not come, for counters and for people.
+pub(crate) type Why = (PrefilledBy, String);
+
+impl AdmittedPeer {
+    /// The peer.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.0
+    }
 }
 
 impl Peers {
-    /// Reached as `dial` says.
-    pub(crate) fn new(dial: Dial) -> Self {
-        Self { dial, channels: Mutex::default() }
+    /// The registered agents of a model, reached as `dial` says.
+    pub(crate) fn new(dial: Dial, registered: RegisteredAgents, model: String) -> Self {
+        Self { dial, registered, model, ..Self::default() }
+    }
+
+    /// Admits a peer that discovery lists as a prefill agent of this model, with this hand-over.
+    ///
+    /// # Errors
+    ///
+    /// Why the peer may not be asked.
+    pub(crate) async fn admit(&self, peer: &Peer) -> Result<AdmittedPeer, Why> {
+        let Peer { endpoint, handover, .. } = peer;
+        if self.is_shunned(endpoint) {
+            let why = format!("the agent at {endpoint:?} has sent KV that is not genuine");
+            return Err((PrefilledBy::itself_shunned, why));
+        }
+        // The hand-over, too: it tells an engine where to fetch KV.
+        let is_meant = |record: &AgentRecord| {
+            let listed = record.profile.handover.as_deref().map(str::trim);
+            record.model.name == self.model
+                && record.profile.role == Role::Prefill
+                && listed == Some(handover.get())
+        };
+        if self.registered.has(endpoint, is_meant).await {
+            return Ok(AdmittedPeer(peer.clone()));
+        }
+        let model = &self.model;
+        let why =
+            format!("no prefill agent of {model:?} is registered as it is said at {endpoint:?}");
+        Err((PrefilledBy::itself_unregistered, why))
+    }
+
+    /// Asks a peer that sent forged or damaged KV no more for [`SHUNNED_FOR`].
+    pub(crate) fn shun(&self, peer: &AdmittedPeer) {
+        let (now, seconds) = (Instant::now(), SHUNNED_FOR.as_secs());
+        tracing::warn!(
+            endpoint = peer.0.endpoint,
+            seconds,
+            "an agent that sends false KV is shunned"
+        );
+        let mut shunned = self.shunned.lock();
+        shunned.retain(|_, until| *until > now);
+        shunned.insert(peer.0.endpoint.clone(), now + SHUNNED_FOR);
+    }
+
+    fn is_shunned(&self, endpoint: &str) -> bool {
+        self.shunned.lock().get(endpoint).is_some_and(|until| *until > Instant::now())
     }
 
     /// Has a peer's engine compute a prompt, and says what its engine said. The peer is told how
@@ -51,7 +122,7 @@ impl Peers {
     /// Dropping the future cancels the prefill.
     pub(crate) async fn prefill(
         &self,
-        peer: &Peer,
+        AdmittedPeer(peer): &AdmittedPeer,
         submit: Submit,
         told: Option<&RawValue>,
         within: Duration,
@@ -80,7 +151,7 @@ impl Peers {
     /// Dropping the stream has the peer forget the prompt. Before there is one it may still be kept.
     pub(crate) async fn fetch(
         &self,
-        peer: &Peer,
+        AdmittedPeer(peer): &AdmittedPeer,
         handle: u64,
         blocks: Range<usize>,
     ) -> Result<Streaming<FetchChunk>, String> {
@@ -145,9 +216,11 @@ pub(crate) fn any_token() -> Sampling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registered::tests::record;
     use stator_protos::{WorkerId, WorkerRank};
     use std::convert::Infallible;
     use std::future::{Ready, ready};
+    use std::sync::Arc;
     use std::task::{Context, Poll};
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
@@ -193,11 +266,56 @@ mod tests {
         server.spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
         let handover = RawValue::from_string("{}".into()).unwrap();
         let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
-        let peer = Peer { endpoint, worker, handover };
+        let peer = AdmittedPeer(Peer { endpoint, worker, handover });
         let within = Duration::from_secs(7);
         let error = Peers::default().prefill(&peer, Submit::default(), None, within).await;
         let error = error.err().unwrap();
         assert!(error.contains("it computes nothing"), "{error}");
         assert_eq!(asks.recv().await, Some(Some("8000000u".into())));
+    }
+
+    fn peer(endpoint: &str, handover: &str) -> Peer {
+        let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
+        let handover = RawValue::from_string(handover.into()).unwrap();
+        Peer { endpoint: endpoint.into(), worker, handover }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_prefill_agents_of_the_model_that_are_registered_as_said_are_admitted() {
+        let (listing, registered) = RegisteredAgents::listed();
+        let peers = Peers::new(Dial::default(), registered, "m".into());
+        let admitted = async |change: fn(&mut AgentRecord), peer: Peer| {
+            let mut record = record("a", "http://a:1", "{\"kv\":1}");
+            change(&mut record);
+            listing.send_replace([(record.endpoint.clone(), Arc::new(record))].into());
+            peers.admit(&peer).await.map(drop).map_err(|(by, _)| by)
+        };
+        let meant = || peer("http://a:1", "{\"kv\":1}");
+        assert_eq!(admitted(|_| (), meant()).await, Ok(()));
+        let others: [fn(&mut AgentRecord); 3] = [
+            |record| record.model.name = "n".into(),
+            |record| record.profile.role = Role::Decode,
+            |record| record.profile.handover = None,
+        ];
+        for change in others {
+            assert_eq!(admitted(change, meant()).await, Err(PrefilledBy::itself_unregistered));
+        }
+        for stranger in [peer("http://b:1", "{\"kv\":1}"), peer("http://a:1", "{\"kv\":2}")] {
+            assert_eq!(admitted(|_| (), stranger).await, Err(PrefilledBy::itself_unregistered));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sent_false_kv_is_asked_again_after_a_minute() {
+        let (listing, registered) = RegisteredAgents::listed();
+        let record = record("a", "http://a:1", "{}");
+        listing.send_replace([(record.endpoint.clone(), Arc::new(record))].into());
+        let peers = Peers::new(Dial::default(), registered, "m".into());
+        let peer = peer("http://a:1", "{}");
+        peers.shun(&peers.admit(&peer).await.unwrap());
+        tokio::time::advance(SHUNNED_FOR - Duration::from_millis(1)).await;
+        assert_eq!(peers.admit(&peer).await.unwrap_err().0, PrefilledBy::itself_shunned);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(peers.admit(&peer).await.is_ok());
     }
 }

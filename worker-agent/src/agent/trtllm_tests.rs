@@ -236,11 +236,12 @@ async fn a_pair_is_asked_as_its_decode_side_was_told_and_what_decode_is_told_is_
     for (flags, at_once) in [(&["--trtllm-schedule=together"][..], true), (&[], false)] {
         let start = || Server { page: Some(PAGE), ..Server::default() }.start();
         let ((there, there_url, _there), (here, here_url, _here)) = (start().await, start().await);
-        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        // The two find each other there.
+        let dir = tempfile::tempdir().unwrap();
         let (prefill, stop_prefill) =
-            agent(&there_url, dirs[0].path(), &["--role=prefill"]).await.unwrap();
+            agent(&there_url, dir.path(), &["--role=prefill"]).await.unwrap();
         let flags = [&["--role=decode", "--engine-handover-key=hush"], flags].concat();
-        let (decode, stop_decode) = agent(&here_url, dirs[1].path(), &flags).await.unwrap();
+        let (decode, stop_decode) = agent(&here_url, dir.path(), &flags).await.unwrap();
         let peer = PrefillPeer {
             endpoint: prefill.record.endpoint.clone(),
             worker_id: prefill.record.workers[0].worker.worker.0,

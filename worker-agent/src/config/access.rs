@@ -1,6 +1,7 @@
 //! Who may use the request plane, and who may operate the engines behind it.
 
 use super::Listen;
+use super::trust::{FleetArgs, KvTrust};
 use clap::Args;
 use stator_runtime::dial::{Dial, DialArgs};
 use stator_runtime::secret::Secret;
@@ -22,6 +23,10 @@ pub struct AccessArgs {
     /// (mTLS).
     #[arg(long, env = "STATOR_REQUEST_TLS_CLIENT_AUTH")]
     pub request_tls_client_auth: bool,
+
+    /// The secret that shows whom KV may come from.
+    #[command(flatten)]
+    pub fleet: FleetArgs,
 
     /// What who operates engines must show.
     #[command(flatten)]
@@ -95,6 +100,8 @@ pub struct Access {
     pub tls: Option<ServerTls>,
     /// Who may operate the engines.
     pub operators: Operators,
+    /// Whom KV is exchanged with.
+    pub kv: KvTrust,
 }
 
 impl AccessArgs {
@@ -116,8 +123,13 @@ impl AccessArgs {
             certificate,
             client_ca: ca.clone().filter(|_| self.request_tls_client_auth),
         });
+        let kv = self.fleet.trust(tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()));
+        let kv = kv.unwrap_or_else(|fault| {
+            faults.push(fault);
+            KvTrust::default()
+        });
         let operators = self.operators(listen, faults);
-        Access { dial, tls, operators }
+        Access { dial, tls, operators, kv }
     }
 
     fn operators(self, listen: Option<&Listen>, faults: &mut Vec<String>) -> Operators {

@@ -47,7 +47,6 @@ use probe::Probe;
 use request::Rank;
 use stator_dialect::{Description, Kind};
 use stator_protos::discovery::{ModelRecord, ProfileRecord, Role, WorkerRecord};
-use stator_runtime::dial::Dial;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::{Lane, Shutdown};
 use std::sync::{Arc, OnceLock};
@@ -219,11 +218,10 @@ impl Engine {
         self,
         records: &[WorkerRecord],
         reports: &Reports,
-        dial: Dial,
+        peers: Arc<Peers>,
     ) -> anyhow::Result<(Workers, Keeper)> {
         let lane = Lane::paced("tokens", PACE).context("cannot start a thread for tokens")?;
         let mut workers = Workers::default();
-        let peers = Arc::new(Peers::new(dial));
         let ranks = records.iter().map(|record| {
             let (state, handle, ended) =
                 self.rank(*record, &peers, reports, (records.len(), &lane));

@@ -8,7 +8,7 @@ use super::request::{Begun, Failure, Job, Progress, failure, first_of, sampling}
 use crate::engine::Sampling;
 use crate::extras::Peer;
 use crate::metrics::PrefilledBy;
-use crate::peers;
+use crate::peers::{self, AdmittedPeer, Why};
 use crate::translate;
 use crate::worker::Prefilled;
 use futures::future;
@@ -16,9 +16,6 @@ use serde_json::value::RawValue;
 use stator_dialect::{Answer, Ask, Delta, Fault, Finish, First, Hand, Manner, Shared};
 use stator_protos::worker::{self, ErrorKind};
 use tokio::time::Instant;
-
-/// Why the prompt is computed here, for counters and for people.
-type Why = (PrefilledBy, String);
 
 /// Why decode is waited for no longer, where both were asked at once.
 enum Over {
@@ -85,10 +82,11 @@ impl Job<'_> {
             rank: peer.worker.rank,
             logprobs: self.request.sampling.logprobs.is_some(),
         };
+        let admitted = self.rank.peers.admit(peer).await?;
         match self.rank.dialect.pair(&shared, &peer.handover).map_err(engine)? {
             Manner::InTurn { prefill, first } => {
                 let told = (first, prefill.as_deref());
-                let prefilled = self.prefilled(progress, peer, told).await?;
+                let prefilled = self.prefilled(progress, &admitted, told).await?;
                 self.in_turn(progress, (first, prefilled), deadline).await
             }
             Manner::Together { prefill, decode, first, prompt_first } => {
@@ -97,7 +95,8 @@ impl Job<'_> {
                     begun.map_err(|fault| Over::Failed(engine(fault)))
                 };
                 let prefilled = async {
-                    let prefilled = self.prefilled(progress, peer, (first, Some(&prefill))).await;
+                    let prefilled =
+                        self.prefilled(progress, &admitted, (first, Some(&prefill))).await;
                     let prefilled = prefilled.map_err(Over::Failed)?;
                     let done = Instant::now();
                     all_of_it(first, prefilled).map_or(Ok(done), |all| Err(Over::Complete(all)))
@@ -211,10 +210,10 @@ impl Job<'_> {
     async fn prefilled(
         &self,
         progress: &Progress,
-        peer: &Peer,
+        peer: &AdmittedPeer,
         (first, told): (First, Option<&RawValue>),
     ) -> Result<Prefilled, Why> {
-        let prompt = self.prompt(progress, peer, self.is_wanted(progress, first));
+        let prompt = self.prompt(progress, peer.peer(), self.is_wanted(progress, first));
         let asked = self.rank.peers.prefill(peer, prompt, told, self.rank.prefill_timeout).await;
         asked.map_err(|why| (PrefilledBy::itself_prefill_failed, why))
     }

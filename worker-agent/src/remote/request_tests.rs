@@ -10,6 +10,7 @@ use crate::listen::{self, Listener};
 use crate::metrics::AgentMetrics;
 use crate::service::{self, Service, WorkerHandle};
 use crate::worker::{Command, Status};
+use futures::FutureExt;
 use stator_dialect::{Ask, Fault, First, Hand, Manner, Shared};
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord};
 use stator_protos::worker::FinishReason;
@@ -18,6 +19,7 @@ use stator_protos::{WorkerId, WorkerRank};
 use stator_runtime::Shutdown;
 use stator_runtime::shutdown::Trigger;
 use std::sync::Arc;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -169,6 +171,18 @@ async fn whatever_fails_at_the_prefill_worker_the_prompt_is_computed_here() {
     let mut pair = Pair::new(in_turn(First::Dropped), vec![], vec![vec![last(5)]]);
     pair.peer.endpoint = "unix:///nowhere/at/all".into();
     pair.computed_here("itself_prefill_failed").await;
+}
+
+#[tokio::test]
+async fn an_agent_that_nobody_registered_is_not_connected_to() {
+    for manner in [in_turn(First::Dropped), together()] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut pair = Pair::new(manner, vec![], vec![vec![last(5)]]);
+        pair.decode.listing = None;
+        pair.peer.endpoint = format!("http://{}", listener.local_addr().unwrap());
+        pair.computed_here("itself_unregistered").await;
+        assert!(listener.accept().now_or_never().is_none(), "nobody has connected");
+    }
 }
 
 #[tokio::test]

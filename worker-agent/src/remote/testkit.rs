@@ -11,11 +11,12 @@ use crate::config::{AgentArgs, AgentSettings, Runs, StockSettings};
 use crate::engine::RequestKey;
 use crate::events::Feeds;
 use crate::events::publish::Queue;
-use crate::extras::Extras;
+use crate::extras::{Extras, Peer};
 use crate::in_flight::InFlight;
 use crate::metrics::AgentMetrics;
 use crate::outbox::{Outbox, Route};
 use crate::peers::Peers;
+use crate::registered::{Listing, RegisteredAgents, tests::record};
 use crate::translate;
 use crate::worker::{COMMANDS_MAX, Command, Submission};
 use clap::{Args, FromArgMatches};
@@ -27,6 +28,7 @@ use stator_dialect::{
 };
 use stator_protos::worker::{self, FinishReason};
 use stator_protos::{Generation, WorkerId, WorkerRank};
+use stator_runtime::dial::Dial;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -241,6 +243,8 @@ pub(super) struct Bed {
     pub(super) tally: Arc<Tally>,
     resting: Arc<AtomicBool>,
     registry: Registry,
+    /// What discovery lists: the peer of each request, unless there is no discovery.
+    pub(super) listing: Option<watch::Sender<Listing>>,
 }
 
 impl Bed {
@@ -259,11 +263,12 @@ impl Bed {
         metrics.register(&mut registry);
         stock.register(&mut registry);
         let (tally, resting) = (Arc::new(Tally::default()), Arc::<AtomicBool>::default());
+        let (listing, registered) = RegisteredAgents::listed();
         let rank = Rank {
             dialect: engine.clone(),
             rank: None,
             tally: tally.clone(),
-            peers: Arc::new(Peers::default()),
+            peers: Arc::new(Peers::new(Dial::default(), registered, "m".into())),
             prefill_timeout: Duration::from_secs(1),
             metrics: metrics.clone(),
             stock,
@@ -278,7 +283,20 @@ impl Bed {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         tokio::spawn(driver.run(inbox));
         let (outbox, in_flight) = (Arc::new(Outbox::new()), InFlight::new());
-        Self { engine, commands, outbox, in_flight, life, feeds, queue, tally, resting, registry }
+        let listing = Some(listing);
+        Self {
+            engine,
+            commands,
+            outbox,
+            in_flight,
+            life,
+            feeds,
+            queue,
+            tally,
+            resting,
+            registry,
+            listing,
+        }
     }
 
     /// Begins a life.
@@ -306,6 +324,12 @@ impl Bed {
         };
         let mut extras = Extras::default();
         change(&mut submit, &mut extras);
+        if let (Some(Peer { endpoint, handover, .. }), Some(listing)) =
+            (&extras.prefill, &self.listing)
+        {
+            let record = record("prefill", endpoint, handover.get());
+            listing.send_replace([(endpoint.clone(), Arc::new(record))].into());
+        }
         let key = RequestKey(id);
         self.outbox.admit(id, Route { worker: 0, key }, 100).unwrap();
         let submission = Submission {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::KvTrust;
 use crate::engine::transfer::{BlockKv, KvForm};
 use crate::engine::{Finish, FinishReason, Output, Reusable, SharedKv};
 use crate::events::publish::{Message, Queue};
@@ -140,6 +141,7 @@ fn pairing() -> Pairing {
     Pairing {
         hands_over: true,
         peers: Arc::default(),
+        trust: KvTrust::default(),
         timeout: Duration::from_secs(1),
         metrics: PairMetrics::default(),
     }

@@ -3,11 +3,12 @@
 
 use super::Driver;
 use super::handing::Order;
-use crate::engine::transfer::{Assembly, BlockKv, KvForm, Seal, TransferKey};
+use crate::config::KvTrust;
+use crate::engine::transfer::{Assembly, BlockKv, KvForm, Seal};
 use crate::engine::{Output, Request, RequestKey};
 use crate::extras::{Extras, Peer};
 use crate::metrics::{PairMetrics, PrefilledBy};
-use crate::peers::{self, Peers};
+use crate::peers::{self, AdmittedPeer, Peers, Why};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
@@ -34,6 +35,8 @@ pub(crate) struct Pairing {
     pub(crate) hands_over: bool,
     /// Who computes prompts for it.
     pub(crate) peers: Arc<Peers>,
+    /// Whose KV is believed.
+    pub(crate) trust: KvTrust,
     /// Longest wait for a prompt and its KV.
     pub(crate) timeout: Duration,
     /// What is counted of it.
@@ -47,9 +50,6 @@ pub(crate) struct Handover {
     pub(crate) kv: u64,
 }
 
-/// Why a prompt did not come, for counters and for people.
-type Why = (PrefilledBy, String);
-
 /// What came of a prompt.
 pub(super) type Arrival = Result<Arrived, Why>;
 
@@ -61,6 +61,8 @@ pub(super) struct Transfers {
     /// One that has ended, and was not looked at.
     ended: Option<(RequestKey, Arrival)>,
     waiting: FxHashMap<RequestKey, Waiting>,
+    /// Whether a log says already that KV of other machines is not believed.
+    is_distrust_told: bool,
 }
 
 struct Waiting {
@@ -116,6 +118,7 @@ impl Transfers {
             tasks: JoinSet::new(),
             ended: None,
             waiting: FxHashMap::default(),
+            is_distrust_told: false,
         }
     }
 
@@ -135,6 +138,15 @@ impl Transfers {
                 Some(ended) => self.ended = self.look(ended),
                 None => std::future::pending().await,
             }
+        }
+    }
+
+    /// Says once what is amiss where KV of other machines is not believed.
+    fn tell_distrust(&mut self, endpoint: &str) {
+        if !std::mem::replace(&mut self.is_distrust_told, true) {
+            let advice =
+                "give all agents one --fleet-secret-file, or their request planes mutual TLS";
+            tracing::warn!(endpoint, advice, "KV of agents on other machines is not believed");
         }
     }
 
@@ -186,10 +198,15 @@ impl Driver {
         let offer = serde_json::from_str::<Handover>(peer.handover.get()).ok();
         let unlike = offer != Some(Handover { kv: form.fingerprint });
         let full = self.transfers.waiting.len() >= TRANSFERS_MAX;
+        let stranger = !self.transfers.pairing.trust.covers(&peer.endpoint);
         let why = match reusable.held == reusable.names.len() {
             true => Some((PrefilledBy::itself_nothing_to_move, "there is nothing to move")),
             false if unlike => {
                 Some((PrefilledBy::itself_unlike, "the KV there is of another form"))
+            }
+            false if stranger => {
+                self.transfers.tell_distrust(&peer.endpoint);
+                Some((PrefilledBy::itself_untrusted, "nothing vouches for KV of other machines"))
             }
             false if full => {
                 Some((PrefilledBy::itself_prefill_failed, "too many are on their way"))
@@ -210,6 +227,8 @@ impl Driver {
             blocks: blocks.clone(),
             names: reusable.names[blocks.clone()].to_vec(),
             fetching: self.transfers.fetching.clone(),
+            trust: self.transfers.pairing.trust.clone(),
+            metrics: self.transfers.pairing.metrics.clone(),
         };
         let timeout = self.transfers.pairing.timeout;
         let task = self.transfers.tasks.spawn(async move { (key, job.within(timeout).await) });
@@ -261,13 +280,15 @@ struct Job {
     blocks: Range<usize>,
     names: Vec<BlockName>,
     fetching: Arc<Semaphore>,
+    trust: KvTrust,
+    metrics: PairMetrics,
 }
 
 impl Job {
     async fn within(self, limit: Duration) -> Arrival {
         let come = tokio::time::timeout(limit, self.bring(limit)).await;
         match come {
-            Ok(come) => come.map_err(|why| (PrefilledBy::itself_prefill_failed, why)),
+            Ok(come) => come,
             Err(_) => {
                 let why = format!("nothing within {} ms", limit.as_millis());
                 Err((PrefilledBy::itself_timeout, why))
@@ -275,23 +296,28 @@ impl Job {
         }
     }
 
-    async fn bring(self, limit: Duration) -> Result<Arrived, String> {
+    async fn bring(self, limit: Duration) -> Arrival {
+        let failed = |why: String| (PrefilledBy::itself_prefill_failed, why);
+        let peer = self.peers.admit(&self.peer).await?;
         let mut kept = Kept { peers: self.peers.clone(), at: None };
         let handle = rand::random();
-        let told = to_raw_value(&Order { handle }).map_err(|error| error.to_string())?;
-        kept.at = Some((self.peer.clone(), handle));
-        let asked = self.peers.prefill(&self.peer, self.prompt.clone(), Some(&told), limit);
-        let prefilled = asked.await?;
-        prefilled.handover.ok_or("the prefill worker had no room to keep the prompt")?;
+        let told = to_raw_value(&Order { handle }).map_err(|error| failed(error.to_string()))?;
+        kept.at = Some((peer.clone(), handle));
+        let asked = self.peers.prefill(&peer, self.prompt, Some(&told), limit);
+        let prefilled = asked.await.map_err(failed)?;
+        if prefilled.handover.is_none() {
+            return Err(failed("the prefill worker had no room to keep the prompt".into()));
+        }
         let computed = Instant::now();
         let mib = (self.blocks.len() * self.form.block_bytes).div_ceil(1 << 20).max(1);
         let permits = u32::try_from(mib).unwrap_or(u32::MAX).min(FETCHING_MIB);
         let room = self.fetching.clone().acquire_many_owned(permits).await;
-        let room = room.map_err(|error| error.to_string())?;
-        let mut chunks = self.peers.fetch(&self.peer, handle, self.blocks.clone()).await?;
+        let room = room.map_err(|error| failed(error.to_string()))?;
+        let fetched = self.peers.fetch(&peer, handle, self.blocks.clone()).await;
+        let mut chunks = fetched.map_err(failed)?;
         // It is given up with the stream now.
         kept.at = None;
-        let seal = Seal::new(&TransferKey::default(), self.form, handle);
+        let seal = Seal::new(&self.trust.transfer_key, self.form, handle);
         let mut assembly = Assembly::new(seal, self.blocks.start as u32, self.names);
         loop {
             let torn = match chunks.message().await {
@@ -306,6 +332,8 @@ impl Job {
             };
             if let Some(torn) = torn {
                 tracing::warn!(%torn, "the KV of a prompt is not what was asked for");
+                self.metrics.blocks_forged.inc();
+                self.peers.shun(&peer);
                 break;
             }
         }
@@ -318,7 +346,7 @@ impl Job {
 /// client that has gone would else be kept until its lease ends.
 struct Kept {
     peers: Arc<Peers>,
-    at: Option<(Peer, u64)>,
+    at: Option<(AdmittedPeer, u64)>,
 }
 
 impl Drop for Kept {

@@ -1,9 +1,12 @@
 use super::tests::{Harness, PAIRED};
 use super::*;
+use crate::config::KvTrust;
 use crate::engine::transfer::{KvForm, Seal, TransferKey};
 use crate::extras::{Extras, Peer};
 use crate::metrics::PairMetrics;
 use crate::peers::Peers;
+use crate::registered::{Listing, RegisteredAgents, tests::record};
+use futures::FutureExt;
 use futures::stream::{self, Empty};
 use prometheus_client::registry::Registry;
 use serde_json::value::RawValue;
@@ -16,13 +19,22 @@ use stator_protos::worker::{
     SnapshotRequest,
 };
 use stator_protos::{WorkerId, WorkerRank};
+use stator_runtime::dial::Dial;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request as Asked, Response, Status as Refused, Streaming};
 
 /// Longest wait for what must come.
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What the agent that prefills says of its KV.
+const HANDOVER: &str = "{\"kv\":1}";
+
+fn fleet_key() -> TransferKey {
+    TransferKey::of_secret(b"correct-horse-battery")
+}
 
 type Pieces = Vec<Result<Piece, Refused>>;
 
@@ -54,8 +66,8 @@ impl Piece {
         };
         let mac = match sealed {
             Sealed::Not => None,
-            Sealed::Genuinely => Some(seal(TransferKey::default())),
-            Sealed::Falsely => Some(seal(TransferKey::of_secret(b"of a stranger"))),
+            Sealed::Genuinely => Some(seal(fleet_key())),
+            Sealed::Falsely => Some(seal(TransferKey::default())),
         };
         FetchChunk { block, kv: kv.into(), mac }
     }
@@ -141,6 +153,8 @@ struct Pair {
     prefills: mpsc::Receiver<PrefillRequest>,
     fetches: mpsc::Receiver<FetchRequest>,
     registry: Registry,
+    /// The agents that discovery lists.
+    listing: watch::Sender<Listing>,
     _server: JoinSet<()>,
 }
 
@@ -158,17 +172,21 @@ impl Pair {
         server.spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
         let (metrics, mut registry) = (PairMetrics::default(), Registry::default());
         metrics.register(&mut registry);
+        let (listing, registered) = RegisteredAgents::listed();
         let pairing = Pairing {
             hands_over: false,
-            peers: Arc::new(Peers::default()),
+            peers: Arc::new(Peers::new(Dial::default(), registered, "m".into())),
+            trust: KvTrust { transfer_key: fleet_key(), ..KvTrust::default() },
             timeout: DEADLINE,
             metrics,
         };
         let harness = Harness::start_with(Duration::from_millis(1), pairing);
-        let handover = RawValue::from_string("{\"kv\":1}".into()).unwrap();
+        let listed = record("prefill", &endpoint, HANDOVER);
+        listing.send_replace([(endpoint.clone(), Arc::new(listed))].into());
+        let handover = RawValue::from_string(HANDOVER.into()).unwrap();
         let worker = WorkerRank { worker: WorkerId(9), rank: 0 };
         let peer = Peer { endpoint, worker, handover };
-        Self { harness, peer, prefills, fetches, registry, _server: server }
+        Self { harness, peer, prefills, fetches, registry, listing, _server: server }
     }
 
     /// Sends a request whose prompt the other is to compute.
@@ -219,31 +237,63 @@ async fn whatever_is_wrong_with_it_is_a_miss_that_is_counted() {
     let whole = || piece(0, b"a", Sealed::Genuinely);
     let cut = || Err(Refused::unavailable("it has ended"));
     let kept = Some("{\"blocks\":2}");
-    let cases: [(Option<&'static str>, Pieces, u32); 9] = [
+    let cases: [(Option<&'static str>, Pieces, u32, bool); 9] = [
         // It has no room, or is gone once the prompt is computed, or between two blocks.
-        (Some(""), vec![], 0),
-        (kept, vec![], 0),
-        (kept, vec![whole()], 1),
-        (kept, vec![whole(), cut()], 1),
+        (Some(""), vec![], 0, false),
+        (kept, vec![], 0, false),
+        (kept, vec![whole()], 1, false),
+        (kept, vec![whole(), cut()], 1, false),
         // Another block, a longer one, half of one, one without an end, one of a stranger.
-        (kept, vec![whole(), piece(2, b"b", Sealed::Genuinely)], 1),
-        (kept, vec![piece(0, b"ab", Sealed::Genuinely)], 0),
-        (kept, vec![piece(0, b"", Sealed::Genuinely), whole()], 0),
-        (kept, vec![whole(), piece(1, b"b", Sealed::Not)], 1),
-        (kept, vec![whole(), piece(1, b"b", Sealed::Falsely)], 1),
+        (kept, vec![whole(), piece(2, b"b", Sealed::Genuinely)], 1, true),
+        (kept, vec![piece(0, b"ab", Sealed::Genuinely)], 0, true),
+        (kept, vec![piece(0, b"", Sealed::Genuinely), whole()], 0, true),
+        (kept, vec![whole(), piece(1, b"b", Sealed::Not)], 1, false),
+        (kept, vec![whole(), piece(1, b"b", Sealed::Falsely)], 1, true),
     ];
-    for (kept, pieces, fetched) in cases {
+    for (kept, pieces, fetched, is_false) in cases {
         let shown = format!("{kept:?} {pieces:?}");
         let pair = Pair::start(kept, pieces).await;
         pair.submit(7).await;
         let first = pair.first(7).await;
         assert!(first.prefill_failed && first.token_ids == [1], "{shown}: {first:?}");
+        let forged = is_false.then_some(1).unwrap_or_default();
         pair.counted(&[
             "prefills_total{by=\"itself_prefill_failed\"} 1",
             &format!("kv_blocks_fetched_total {fetched}"),
             &format!("kv_blocks_missed_total {}", 2 - fetched),
+            &format!("kv_blocks_forged_total {forged}"),
         ]);
+        // Whoever sent what is not genuine is not asked again; others are.
+        pair.submit(8).await;
+        assert_eq!(pair.first(8).await.token_ids, [1]);
+        let again = match is_false {
+            true => "prefills_total{by=\"itself_shunned\"} 1",
+            false => "prefills_total{by=\"itself_prefill_failed\"} 2",
+        };
+        pair.counted(&[again]);
     }
+}
+
+#[tokio::test]
+async fn an_agent_that_nobody_registered_is_not_connected_to() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut pair = Pair::start(None, vec![]).await;
+    // As where discovery lists nobody and never will.
+    pair.listing = watch::channel(Listing::new()).0;
+    pair.peer.endpoint = format!("http://{}", listener.local_addr().unwrap());
+    pair.submit(7).await;
+    assert_eq!(pair.first(7).await.token_ids, [1]);
+    pair.counted(&["prefills_total{by=\"itself_unregistered\"} 1"]);
+    assert!(listener.accept().now_or_never().is_none(), "nobody has connected");
+}
+
+#[tokio::test]
+async fn without_a_secret_no_agent_of_another_machine_is_asked() {
+    let mut pair = Pair::start(None, vec![]).await;
+    pair.peer.endpoint = "http://10.0.0.1:7000".into();
+    pair.submit(7).await;
+    assert_eq!(pair.first(7).await.token_ids, [1]);
+    pair.counted(&["prefills_total{by=\"itself_untrusted\"} 1"]);
 }
 
 #[tokio::test]
