@@ -13,6 +13,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// What all prompts of a request have in common.
 #[derive(Clone, Debug)]
@@ -41,11 +42,26 @@ pub(crate) struct Plan {
 
 /// The running prompts of one request. Dropping it cancels what still runs.
 pub(crate) struct Generation {
+    placer: Arc<Placer>,
+    legs: Vec<Leg>,
+    /// Legs that lost their workers and wait for others; those that run do not wait for them.
+    placing: JoinSet<Result<Leg, ApiError>>,
+    outputs: Vec<Output>,
+}
+
+/// Places the prompts of one request.
+struct Placer {
     pool: Arc<Pool>,
     metrics: Metrics,
     plan: Plan,
-    legs: Vec<Leg>,
-    outputs: Vec<Output>,
+}
+
+/// What happened first to a request.
+enum News {
+    /// The leg of this number has something, which is in the outputs, or has ended or failed.
+    Taken(usize, Result<bool, StreamError>),
+    /// A leg goes on at another worker, or cannot.
+    Placed(Result<Box<Leg>, ApiError>),
 }
 
 /// One prompt, or a choice of one, on one worker.
@@ -83,14 +99,14 @@ impl Generation {
     ///
     /// Dropping the future gives up everything.
     pub(crate) async fn start(metrics: Metrics, job: &Job) -> Result<Self, ApiError> {
+        let (pool, plan) = (job.served.pool.clone(), job.plan.clone());
+        let choices = plan.choices;
         let mut generation = Self {
-            pool: job.served.pool.clone(),
-            metrics,
-            plan: job.plan.clone(),
+            placer: Arc::new(Placer { pool, metrics, plan }),
             legs: Vec::with_capacity(job.prompts.len()),
+            placing: JoinSet::new(),
             outputs: Vec::new(),
         };
-        let choices = generation.plan.choices;
         for (prompt, base) in job.prompts.iter().zip((0..).step_by(choices as usize)) {
             let progress = (0..choices).map(|_| Progress::default()).collect();
             let start = Start {
@@ -100,7 +116,7 @@ impl Generation {
                 choices: progress,
                 attempts: 0,
             };
-            let leg = generation.submit(start, Vec::new()).await?;
+            let leg = generation.placer.submit(start, Vec::new()).await?;
             generation.legs.push(leg);
         }
         Ok(generation)
@@ -122,28 +138,12 @@ impl Generation {
     ///
     /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Result<Option<&mut Vec<Output>>, ApiError> {
-        while !self.legs.is_empty() {
-            let (at, taken) = poll_fn(|context| self.poll_legs(context)).await;
-            match taken {
-                Ok(true) => self.progress(at).await?,
-                Ok(false) => {
-                    self.legs.swap_remove(at);
-                }
-                Err(StreamError::Disconnected) => {
-                    let worker = self.legs[at].place.worker();
-                    let why = "its connection was lost";
-                    self.migrate(at, Loss { worker, why, had_taken: true }).await?
-                }
-                Err(StreamError::Unsent) => {
-                    let worker = self.legs[at].place.worker();
-                    let why = "there is no connection to it";
-                    self.migrate(at, Loss { worker, why, had_taken: false }).await?
-                }
-                Err(StreamError::Overloaded { limit }) => {
-                    let why =
-                        format!("the connection to the worker has {limit} requests, the limit");
-                    return Err(ApiError::unavailable(why, RETRY_AFTER));
-                }
+        while !self.legs.is_empty() || !self.placing.is_empty() {
+            // The caller may have left what it got last time.
+            self.outputs.clear();
+            match poll_fn(|context| self.poll_news(context)).await {
+                News::Placed(leg) => self.legs.push(*leg?),
+                News::Taken(at, taken) => self.take(at, taken)?,
             }
             if !self.outputs.is_empty() {
                 return Ok(Some(&mut self.outputs));
@@ -152,18 +152,43 @@ impl Generation {
         Ok(None)
     }
 
-    /// The first leg that has something, and what it has, in `outputs`.
-    fn poll_legs(&mut self, context: &mut Context<'_>) -> Poll<(usize, Result<bool, StreamError>)> {
+    fn poll_news(&mut self, context: &mut Context<'_>) -> Poll<News> {
         for (at, leg) in self.legs.iter_mut().enumerate() {
             if let Poll::Ready(taken) = leg.stream.poll_next(context, &mut self.outputs) {
-                return Poll::Ready((at, taken));
+                return Poll::Ready(News::Taken(at, taken));
             }
         }
-        Poll::Pending
+        let Poll::Ready(Some(placed)) = self.placing.poll_join_next(context) else {
+            return Poll::Pending;
+        };
+        let placed = placed.unwrap_or_else(|error| {
+            tracing::error!(%error, "placing a request failed");
+            Err(ApiError::internal())
+        });
+        Poll::Ready(News::Placed(placed.map(Box::new)))
+    }
+
+    /// Takes in what a leg has, or goes on without its worker.
+    fn take(&mut self, at: usize, taken: Result<bool, StreamError>) -> Result<(), ApiError> {
+        let lost = match taken {
+            Ok(true) => return self.progress(at),
+            Ok(false) => {
+                self.legs.swap_remove(at);
+                return Ok(());
+            }
+            Err(StreamError::Disconnected) => ("its connection was lost", true),
+            Err(StreamError::Unsent) => ("there is no connection to it", false),
+            Err(StreamError::Overloaded { limit }) => {
+                let why = format!("the connection to the worker has {limit} requests, the limit");
+                return Err(ApiError::unavailable(why, RETRY_AFTER));
+            }
+        };
+        let (worker, (why, had_taken)) = (self.legs[at].place.worker(), lost);
+        self.migrate(at, Loss { worker, why, had_taken })
     }
 
     /// Notes what a leg generated; outputs that report the worker's failure become a migration.
-    async fn progress(&mut self, at: usize) -> Result<(), ApiError> {
+    fn progress(&mut self, at: usize) -> Result<(), ApiError> {
         let leg = &mut self.legs[at];
         let took = self.outputs.iter().map(|output| output.transfer_us).find(|us| *us > 0);
         let took = took.map(|us| Duration::from_micros(us.into()));
@@ -174,7 +199,7 @@ impl Generation {
             }
         }
         if let Some(way) = took.and_then(|took| leg.place.handed_over(took)) {
-            self.metrics.kv_transfer_duration.observe(way.as_secs_f64());
+            self.placer.metrics.kv_transfer_duration.observe(way.as_secs_f64());
         }
         let mut failure = None;
         for output in &mut self.outputs {
@@ -198,7 +223,7 @@ impl Generation {
                 }
             }
         }
-        let blocks = leg.new_blocks(self.pool.block_size().get() as usize);
+        let blocks = leg.new_blocks(self.placer.pool.block_size().get() as usize);
         for _ in 0..blocks {
             leg.place.output_block();
         }
@@ -206,46 +231,47 @@ impl Generation {
         // A failure carries no tokens; what others of the leg's choices sent is kept.
         self.outputs.retain(|output| output.finish.as_ref().is_none_or(|finish| !failed(finish)));
         match kind {
-            ErrorKind::Invalid => Err(invalid(&message, self.plan.guided)),
+            ErrorKind::Invalid => Err(invalid(&message, self.placer.plan.guided)),
             ErrorKind::Overloaded | ErrorKind::Unprefilled
-                if self.legs[at].attempts >= self.plan.migration_limit =>
+                if self.legs[at].attempts >= self.placer.plan.migration_limit =>
             {
                 Err(ApiError::unavailable(message, RETRY_AFTER))
             }
             kind => {
                 let worker = self.legs[at].lost(kind);
                 let had_taken = !matches!(kind, ErrorKind::Draining | ErrorKind::UnknownWorker);
-                self.migrate(at, Loss { worker, why: &message, had_taken }).await
+                self.migrate(at, Loss { worker, why: &message, had_taken })
             }
         }
     }
 
     /// Continues the unfinished choices of a leg without the worker that was lost, each as a leg of
     /// its own.
-    async fn migrate(&mut self, at: usize, loss: Loss<'_>) -> Result<(), ApiError> {
+    fn migrate(&mut self, at: usize, loss: Loss<'_>) -> Result<(), ApiError> {
         let leg = self.legs.swap_remove(at);
         let Loss { worker: lost, why, had_taken } = loss;
-        self.pool.suspect(lost);
+        let Placer { pool, metrics, plan } = &*self.placer;
+        pool.suspect(lost);
         // The limit keeps a request that kills workers from killing all. One that was never taken
         // kills none, and tries as often as the timeouts of tokens allow: a suspect worker gets
         // nothing for a while.
         let attempts = leg.attempts + u32::from(had_taken);
-        if attempts > self.plan.migration_limit {
-            tracing::warn!(request_id = self.plan.request_id, worker = %lost, why, attempts, "giving up");
+        if attempts > plan.migration_limit {
+            tracing::warn!(request_id = plan.request_id, worker = %lost, why, attempts, "giving up");
             return Err(ApiError::bad_gateway(format!(
                 "the worker failed and {attempts} attempts were made"
             )));
         }
         let begun = leg.choices.iter().any(|choice| !choice.ended && !choice.generated.is_empty());
-        if let Some(field) = self.plan.guided.filter(|_| begun) {
+        if let Some(field) = plan.guided.filter(|_| begun) {
             // An engine would begin the form anew behind the half that the client has.
-            tracing::warn!(request_id = self.plan.request_id, worker = %lost, why, field, "giving up");
+            tracing::warn!(request_id = plan.request_id, worker = %lost, why, field, "giving up");
             return Err(ApiError::bad_gateway(format!(
                 "the worker failed, and an answer with {field} cannot go on elsewhere"
             )));
         }
-        tracing::info!(request_id = self.plan.request_id, worker = %lost, why, "continuing elsewhere");
-        self.metrics.migrations.inc();
+        tracing::info!(request_id = plan.request_id, worker = %lost, why, "continuing elsewhere");
+        metrics.migrations.inc();
         let Leg { prompt, base, first_choice, choices, stream, place, .. } = leg;
         drop((stream, place));
         for (choice, progress) in (first_choice..).zip(choices) {
@@ -259,12 +285,14 @@ impl Generation {
                 choices: vec![progress],
                 attempts,
             };
-            let leg = self.submit(start, vec![lost]).await?;
-            self.legs.push(leg);
+            let placer = self.placer.clone();
+            self.placing.spawn(async move { placer.submit(start, vec![lost]).await });
         }
         Ok(())
     }
+}
 
+impl Placer {
     /// Chooses a worker and sends it the tokens. All choices of a start have generated the same
     /// tokens: none, or there is one choice.
     async fn submit(&self, start: Start, excluded: Vec<WorkerRank>) -> Result<Leg, ApiError> {

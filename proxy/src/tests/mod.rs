@@ -311,6 +311,28 @@ async fn a_request_that_goes_on_elsewhere_is_helped_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_that_waits_for_a_worker_does_not_keep_the_others_of_its_request() {
+    let mut bed = Bed::start(&["--active-requests-threshold=1"]).await;
+    let failing = bed.agent(ProfileRecord::default()).await;
+    let held = bed.agent(ProfileRecord::default()).await;
+    bed.until_workers(2).await;
+    failing.fail(1);
+    held.hold();
+    let both = request(json!({"prompt": [[1, 2, 3], [4, 5, 6]]}));
+    let answered = async {
+        let (status, answer) = bed.complete(&both, "").await;
+        assert_eq!((status, answer["choices"].as_array().map(Vec::len)), (200, Some(2)));
+    };
+    let resumed = async {
+        // The prompt of the worker that failed waits for the other worker, which has the other
+        // prompt.
+        bed.until_metric("stator_proxy_requests_waiting 1").await;
+        held.resume();
+    };
+    tokio::join!(answered, resumed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adapter_is_a_model_that_runs_where_it_is_loaded() {
     let mut bed = Bed::start(&["--model-linger-s=0"]).await;
     let plain = bed.agent(ProfileRecord::default()).await;
