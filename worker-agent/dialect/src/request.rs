@@ -211,6 +211,11 @@ impl Operation {
     }
 }
 
+/// Why a request is refused whose prefixes an engine cannot keep apart. An operator reads this who
+/// gave a proxy API keys.
+pub(crate) const UNSALTED: &str = "cache_salt: this version of the engine has none, so that API \
+     keys and tenants would share prefixes; a proxy for one owner has --shared-prefixes";
+
 /// What an engine is and what it serves. `None` is what it does not tell.
 #[derive(Clone, Debug, Default)]
 pub struct Description {

@@ -22,6 +22,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use links::Links;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub(crate) const MAX_ANSWER_BYTES: usize = 16 << 20;
 const MAX_ERROR_BYTES: usize = 64 << 10;
 /// Longest wait for what an engine says of itself.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for a server's description of its API, which it makes when it is first asked.
+const SCHEMA_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for an operation; loading weights takes its time.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -160,7 +163,14 @@ impl Client {
         .await
     }
 
-    /// The same, as JSON.
+    /// What the server describes of its requests (`GET /openapi.json`); null where its description
+    /// is not to be had.
+    pub(crate) async fn schema(&self) -> Value {
+        let described = self.query_within(SCHEMA_TIMEOUT, "/openapi.json").await;
+        described.ok().and_then(|answer| serde_json::from_slice(&answer).ok()).unwrap_or_default()
+    }
+
+    /// What the engine answers to a question about itself, as JSON.
     pub(crate) async fn query_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
         let answer = self.query(path).await?;
         serde_json::from_slice(&answer)

@@ -1,7 +1,7 @@
 //! What an SGLang says of itself.
 
-use super::Learnt;
 use super::pairing::{Advert, Engine};
+use super::{Learnt, SaltField};
 use crate::events::{publisher, replay, shifted};
 use crate::http::Client;
 use crate::{Connector, Description, EventSource, Fault, Role, json};
@@ -72,7 +72,8 @@ pub(super) async fn describe(
     client: &Client,
     given: Option<&Connector>,
 ) -> Result<(Description, Learnt), Fault> {
-    let (info, models) = tokio::try_join!(server_info(client), models(client))?;
+    let schema = async { Ok(client.schema().await) };
+    let (info, models, schema) = tokio::try_join!(server_info(client), models(client), schema)?;
     let ranks = info.dp_size.unwrap_or(1).max(1);
     let connector = connector(&info, given);
     let base = models.data.iter().find(|model| model.parent.is_none());
@@ -105,8 +106,21 @@ pub(super) async fn describe(
         connector,
         low_priority_first: info.schedule_low_priority_values_first,
         keeps_weights: info.enable_weights_cpu_backup,
+        salt: salt_field(&schema),
     };
     Ok((description, learnt))
+}
+
+/// The field that keeps prefixes apart, by the description of `/generate`.
+fn salt_field(schema: &Value) -> SaltField {
+    let Some(known) = schema.pointer("/components/schemas/GenerateReqInput/properties") else {
+        return SaltField::default();
+    };
+    match (known.get("cache_salt"), known.get("extra_key")) {
+        (Some(_), _) => SaltField::CacheSalt,
+        (None, Some(_)) => SaltField::ExtraKey,
+        (None, None) => SaltField::Missing,
+    }
 }
 
 /// Older versions have it at another place.
@@ -203,6 +217,18 @@ fn adapters(said: &Value) -> Vec<String> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_field_of_a_salt_is_found_where_the_server_describes_one() {
+        let field = |properties: Value| {
+            let input = json!({"GenerateReqInput": {"properties": properties}});
+            salt_field(&json!({"components": {"schemas": input}}))
+        };
+        assert_eq!(field(json!({"extra_key": {}, "cache_salt": {}})), SaltField::CacheSalt);
+        assert_eq!(field(json!({"extra_key": {}, "rid": {}})), SaltField::ExtraKey);
+        assert_eq!(field(json!({"rid": {}})), SaltField::Missing);
+        assert_eq!(salt_field(&Value::Null), SaltField::CacheSalt);
+    }
 
     #[test]
     fn adapters_are_found_in_every_shape() {

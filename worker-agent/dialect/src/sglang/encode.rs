@@ -1,8 +1,10 @@
 //! From an [`Ask`] to the body of `/generate`.
 
 use super::pairing::Bootstrap;
+use super::{Learnt, SaltField};
 use crate::guide::{self, ANY_OBJECT};
 use crate::json::Object;
+use crate::request::UNSALTED;
 use crate::{Ask, Fault, Guide, Sampling};
 
 /// Whether the answer is streamed: the prompt's logprobs come once. A prefill's one token is
@@ -16,11 +18,12 @@ pub(super) fn streams(ask: &Ask) -> bool {
 ///
 /// # Errors
 ///
-/// [`Fault::Invalid`] where two engines together cannot do it.
+/// [`Fault::Invalid`] where two engines together cannot do it, or the engine cannot keep its
+/// prefixes apart.
 pub(super) fn body(
     ask: &Ask,
     bootstrap: Option<&Bootstrap>,
-    low_priority_first: bool,
+    learnt: &Learnt,
     stream: bool,
 ) -> Result<Vec<u8>, Fault> {
     let given = &ask.sampling;
@@ -42,8 +45,10 @@ pub(super) fn body(
     }
     body.optional("routed_dp_rank", ask.rank);
     let priority = i64::from(ask.priority);
-    body.unless("priority", if low_priority_first { -priority } else { priority }, 0);
-    body.optional("cache_salt", ask.cache_salt.as_deref());
+    body.unless("priority", if learnt.low_priority_first { -priority } else { priority }, 0);
+    if let Some(salt) = &ask.cache_salt {
+        body.field(salt_field(learnt.salt)?, salt);
+    }
     body.optional("lora_path", ask.lora.as_deref());
     if let Some(bootstrap) = bootstrap {
         body.field("bootstrap_host", &bootstrap.bootstrap_host);
@@ -52,6 +57,14 @@ pub(super) fn body(
         body.optional("disagg_prefill_dp_rank", bootstrap.disagg_prefill_dp_rank);
     }
     Ok(body.finish())
+}
+
+fn salt_field(field: SaltField) -> Result<&'static str, Fault> {
+    match field {
+        SaltField::CacheSalt => Ok("cache_salt"),
+        SaltField::ExtraKey => Ok("extra_key"),
+        SaltField::Missing => Err(Fault::Invalid(UNSALTED.into())),
+    }
 }
 
 /// Everything is said: what is left out may come from the model's own generation configuration.
@@ -92,7 +105,8 @@ mod tests {
     use std::sync::Arc;
 
     fn check(ask: &Ask, bootstrap: Option<&Bootstrap>, low_priority_first: bool) -> Value {
-        let body = body(ask, bootstrap, low_priority_first, streams(ask)).unwrap();
+        let learnt = Learnt { low_priority_first, ..Learnt::default() };
+        let body = body(ask, bootstrap, &learnt, streams(ask)).unwrap();
         serde_json::from_slice(&body).unwrap()
     }
 
@@ -144,6 +158,20 @@ mod tests {
     }
 
     #[test]
+    fn a_salt_has_the_name_that_the_version_knows() {
+        let asked = Ask { cache_salt: Some("s".into()), ..ask(&[1]) };
+        let body = |salt| {
+            let body = body(&asked, None, &Learnt { salt, ..Learnt::default() }, true)?;
+            Ok::<Value, Fault>(serde_json::from_slice(&body).unwrap())
+        };
+        let salted = body(SaltField::CacheSalt).unwrap();
+        assert_eq!((&salted["cache_salt"], salted.get("extra_key")), (&json!("s"), None));
+        let older = body(SaltField::ExtraKey).unwrap();
+        assert_eq!((&older["extra_key"], older.get("cache_salt")), (&json!("s"), None));
+        assert!(matches!(body(SaltField::Missing), Err(Fault::Invalid(_))));
+    }
+
+    #[test]
     fn every_form_of_an_answer_has_its_word() {
         let text = || "x\"y".to_owned();
         let forms = [
@@ -187,7 +215,7 @@ mod tests {
         assert_eq!(got["disagg_prefill_dp_rank"], json!(1));
         let sampling = Sampling { prompt_logprobs: Some(0), ..Sampling::default() };
         let asked = Ask { sampling: Arc::new(sampling), ..ask(&[1]) };
-        let refused = body(&asked, Some(&ranked), false, false);
+        let refused = body(&asked, Some(&ranked), &Learnt::default(), false);
         assert!(matches!(refused, Err(Fault::Invalid(_))));
         let alone = check(&asked, None, false);
         assert_eq!((&alone["logprob_start_len"], &alone["stream"]), (&json!(0), &json!(false)));

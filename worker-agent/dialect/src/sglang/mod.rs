@@ -41,6 +41,20 @@ struct Learnt {
     low_priority_first: bool,
     /// Weights survive when their memory is released.
     keeps_weights: bool,
+    salt: SaltField,
+}
+
+/// The field of a request that keeps prefixes apart. A version takes a field that it does not know
+/// for nothing, and would share what was to be kept apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum SaltField {
+    /// `cache_salt`, which KV events tell of; also where the server does not describe itself.
+    #[default]
+    CacheSalt,
+    /// `extra_key`, the field of older versions.
+    ExtraKey,
+    /// The server has neither.
+    Missing,
 }
 
 impl Sglang {
@@ -52,7 +66,7 @@ impl Sglang {
     fn encode(&self, ask: &Ask, stream: bool) -> Result<Vec<u8>, Fault> {
         let learnt = self.learnt.read();
         let bootstrap = pairing::bootstrap(&ask.hand, learnt.connector.as_ref())?;
-        encode::body(ask, bootstrap.as_ref(), learnt.low_priority_first, stream)
+        encode::body(ask, bootstrap.as_ref(), &learnt, stream)
     }
 }
 

@@ -4,13 +4,9 @@ use super::api::Api;
 use super::pairing::{self, Context};
 use crate::guide;
 use crate::json::{Entries, Object};
+use crate::request::UNSALTED;
 use crate::{Ask, Fault, Guide, Hand, Sampling};
 use serde_json::value::RawValue;
-
-/// Why a request is refused whose prefixes cannot be kept apart. An operator reads this who gave a
-/// proxy API keys.
-const UNSALTED: &str = "cache_salt: completions of this version have none, so that API keys and \
-                        tenants would share prefixes; a proxy for one owner has --shared-prefixes";
 
 /// The body of a request.
 ///

@@ -45,12 +45,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sign::Signer;
-use std::time::Duration;
 
 pub(crate) use decode::Decode;
-
-/// Longest wait for the server's description of its API, which it makes when it is first asked.
-const SCHEMA_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One TensorRT-LLM server.
 #[derive(Debug)]
@@ -92,13 +88,6 @@ impl Trtllm {
         let (signer, model) = (handover_key.map(Signer::new), RwLock::new(None));
         let (api, names) = (RwLock::default(), Names::new());
         Self { client, connector, signer, model, api, names, together }
-    }
-
-    /// What the server describes of its requests; nothing where its description is not to be had.
-    async fn api(&self) -> Api {
-        let described = self.client.query_within(SCHEMA_TIMEOUT, "/openapi.json").await;
-        let api = described.ok().and_then(|answer| serde_json::from_slice::<Value>(&answer).ok());
-        api.map_or_else(Api::default, |api| Api::of(&api))
     }
 
     /// Where a generation server finds this one before it has answered, as far as it tells.
@@ -146,7 +135,7 @@ impl Dialect for Trtllm {
         // Another model may be served since.
         *self.model.write() = None;
         let version = self.client.query_json::<Version>("/version");
-        let api = async { Ok(self.api().await) };
+        let api = async { Ok(Api::of(&self.client.schema().await)) };
         let place = async { Ok(self.place().await) };
         let cache = async { Ok(self.cache().await) };
         let (version, model, api, place, (block_size, total_blocks)) =
