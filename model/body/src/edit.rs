@@ -1,6 +1,7 @@
 //! Changes of single values in a body. Every byte outside them is passed on as it came: numbers
 //! above 2^53, the order of keys and the space between them survive.
 
+use crate::allow::Screening;
 use crate::body::Body;
 use crate::cursor::find_member;
 use crate::fields::{Field, Fields, Member, Span};
@@ -14,6 +15,7 @@ pub struct Editor<'a> {
     body: &'a [u8],
     fields: &'a Fields,
     steps: Vec<(Field, Step)>,
+    screening: Screening,
 }
 
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub struct Edits {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Change {
+pub(crate) struct Change {
     span: Span,
     with: Bytes,
 }
@@ -38,7 +40,7 @@ struct Change {
 impl<'a> Editor<'a> {
     /// Starts with no change. `body` is the one that `fields` were found in, in one piece.
     pub fn new(body: &'a [u8], fields: &'a Fields) -> Self {
-        Self { body, fields, steps: Vec::new() }
+        Self { body, fields, steps: Vec::new(), screening: Screening::default() }
     }
 
     /// Gives `field` the value `json`, which has to be sound JSON; adds the member at the end
@@ -65,6 +67,12 @@ impl<'a> Editor<'a> {
         self.step(field, Step::Merge(name, json.into()));
     }
 
+    /// Removes the fields that `screening` found in this body. A field that it removes must not be
+    /// set as well.
+    pub fn screen(&mut self, screening: &Screening) {
+        self.screening = screening.clone();
+    }
+
     fn step(&mut self, field: Field, step: Step) {
         self.steps.retain(|(earlier, _)| *earlier != field);
         self.steps.push((field, step));
@@ -73,7 +81,8 @@ impl<'a> Editor<'a> {
     /// The changes, ready to be applied.
     pub fn finish(self) -> Edits {
         let mut changes = Vec::with_capacity(self.steps.len() + 1);
-        let mut removed = Vec::new();
+        let Screening { mut removed, inner, .. } = self.screening;
+        changes.extend(inner);
         let mut added = Vec::new();
         for (field, step) in self.steps {
             let present = self.fields.get(field);
@@ -107,6 +116,19 @@ impl Edits {
         let gone: usize = self.changes.iter().map(|change| change.span.len()).sum();
         let new: usize = self.changes.iter().map(|change| change.with.len()).sum();
         original - gone + new
+    }
+
+    /// The edited body in one piece.
+    pub fn apply(&self, body: &[u8]) -> Vec<u8> {
+        let mut edited = Vec::with_capacity(self.edited_len(body.len()));
+        let mut at = 0;
+        for Change { span, with } in &self.changes {
+            edited.extend_from_slice(&body[at..span.start]);
+            edited.extend_from_slice(with);
+            at = span.end;
+        }
+        edited.extend_from_slice(&body[at..]);
+        edited
     }
 
     /// The edited body in pieces of 1 to `max_len` bytes. They share their memory with the
@@ -184,8 +206,14 @@ impl Iterator for Pieces<'_> {
 
 /// The change that removes members from the object and adds some at its end. `removed` is in any
 /// order, `added` has the new members with commas between them.
-fn reshape(body: &[u8], object: Span, removed: &mut [Member], added: Vec<u8>) -> Vec<Change> {
+pub(crate) fn reshape(
+    body: &[u8],
+    object: Span,
+    removed: &mut Vec<Member>,
+    added: Vec<u8>,
+) -> Vec<Change> {
     removed.sort_by_key(|member| member.key_start);
+    removed.dedup_by_key(|member| member.key_start);
     // Members at the end go together with the comma before them, all others with the one after.
     let mut end = trim_end(body, object.end - 1);
     let last = end;

@@ -110,6 +110,9 @@ fields! {
     User = "user",
 }
 
+/// Top-level members of a body that are kept. The public APIs together have fewer than 200.
+const MEMBERS_MAX: usize = 1024;
+
 /// The fields that a body has. Where a name stands more than once its last value counts, as in
 /// the maps of serde_json, Go and Python.
 #[derive(Clone, Debug)]
@@ -117,6 +120,9 @@ pub struct Fields {
     object: Span,
     /// A body has few of all the fields there are.
     members: Vec<(Field, Member)>,
+    /// Every top-level member in order, up to [`MEMBERS_MAX`].
+    all: Vec<Member>,
+    overflown: bool,
     repeated: bool,
     media: bool,
 }
@@ -126,13 +132,19 @@ impl Fields {
         Self {
             object: Span::default(),
             members: Vec::with_capacity(8),
+            all: Vec::with_capacity(16),
+            overflown: false,
             repeated: false,
             media: false,
         }
     }
 
-    /// Notes a member if it is one of the fields.
+    /// Notes a member, and which of the fields it is.
     pub(crate) fn note(&mut self, body: &[u8], member: Member) {
+        match self.all.len() < MEMBERS_MAX {
+            true => self.all.push(member),
+            false => self.overflown = true,
+        }
         let Some(field) = field_of(body, &member) else { return };
         match self.members.iter_mut().find(|(known, _)| *known == field) {
             None => self.members.push((field, member)),
@@ -177,6 +189,11 @@ impl Fields {
             }
         });
         found
+    }
+
+    /// Every top-level member in order, or how many are kept where the body has more.
+    pub(crate) fn all(&self) -> Result<&[Member], usize> {
+        if self.overflown { Err(MEMBERS_MAX) } else { Ok(&self.all) }
     }
 
     /// The raw value of `field`, a string with its quotes.

@@ -5,8 +5,10 @@
 //! serialises a body again. Every entry point takes arbitrary bytes and returns an error or a
 //! value; none panics. Start reading at [`Parser`], which turns a request body into a
 //! [`ParsedBody`] by way of [`scan`]; [`Editor`] changes a body, [`UsageTail`] and
-//! [`ModelNameRewriter`] watch a response go by.
+//! [`ModelNameRewriter`] watch a response go by. [`FieldRules`] say which fields
+//! of a request reach an engine.
 
+mod allow;
 mod body;
 mod cursor;
 mod edit;
@@ -23,6 +25,7 @@ mod tokens;
 mod usage;
 mod utf8;
 
+pub use allow::{FieldRules, ScreenError, Screening, SteeringField};
 pub use body::{Body, BodyTooLong};
 pub use edit::{Editor, Edits, Pieces};
 pub use fields::{Field, Fields, Member, Span};
