@@ -5,11 +5,12 @@
 //! serialises a body again. Every entry point takes arbitrary bytes and returns an error or a
 //! value; none panics. Start reading at [`Parser`], which turns a request body into a
 //! [`ParsedBody`] by way of [`scan`]; [`Editor`] changes a body, [`UsageTail`] and
-//! [`ModelNameRewriter`] watch a response go by. [`FieldRules`] say which fields
-//! of a request reach an engine.
+//! [`ModelNameRewriter`] watch a response go by. [`FieldRules`] and [`AnswerCleaner`]
+//! keep what concerns engines alone between proxies and engines.
 
 mod allow;
 mod body;
+mod clean;
 mod cursor;
 mod edit;
 mod fields;
@@ -27,6 +28,7 @@ mod utf8;
 
 pub use allow::{FieldRules, ScreenError, Screening, SteeringField};
 pub use body::{Body, BodyTooLong};
+pub use clean::AnswerCleaner;
 pub use edit::{Editor, Edits, Pieces};
 pub use fields::{Field, Fields, Member, Span};
 pub use grpc::{FrameError, GrpcUsage};
