@@ -74,6 +74,7 @@ fn service(endpoints: u8) -> ExtProc<PoolDirector> {
     let pool = pool(endpoints);
     let settings = DirectorSettings {
         parsers: ParserSet::default(),
+        fields: stator_body::FieldRules::default().with_extensions(),
         interest: Interest::Body,
         leaves_early: false,
         scores: false,

@@ -6,7 +6,7 @@ use crate::prompt::{Measured, Seen};
 use crate::refuse;
 use crate::text;
 use bytes::Bytes;
-use stator_body::{IMAGE, MediaItem, Parsed, ParsedBody, VIDEO};
+use stator_body::{IMAGE, MediaItem, Parsed, ParsedBody, Screening, VIDEO};
 use stator_epp_metrics::RequestLabels;
 use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::PoolView;
@@ -38,6 +38,8 @@ pub(crate) struct Asked {
     pub fairness_id: String,
     /// Images, audio and video of the prompt.
     pub media: Vec<MultimodalItem>,
+    /// The fields of the body that do not go on.
+    pub screening: Screening,
     /// What its images and videos count for.
     pub seen: Seen,
 }
@@ -64,6 +66,9 @@ impl Asked {
                 Err(error) => return Err(refuse::unread(&error)),
             },
         };
+        let screening = parsed.as_ref().map(|parsed| parsed.screen(&body, &settings.fields));
+        let screening = screening.transpose().map_err(|error| refuse::unscreened(&error))?;
+        let screening = screening.unwrap_or_default();
         let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
         let by_header = text::header_of(head, text::REWRITE).map(|model| (model.to_owned(), None));
         let rewritten = by_header.or_else(|| {
@@ -86,7 +91,19 @@ impl Asked {
         let fairness_id = fairness_id(head, settings);
         let id = head.header(header::REQUEST_ID).map(str::to_owned);
         let id = id.unwrap_or_else(|| text::request_id(chance));
-        Ok(Self { id, body, parsed, model, rewritten, priority, fairness_id, media, seen })
+        let asked = Self {
+            id,
+            body,
+            parsed,
+            model,
+            rewritten,
+            priority,
+            fairness_id,
+            media,
+            screening,
+            seen,
+        };
+        Ok(asked)
     }
 
     /// The model that the endpoint is asked for.

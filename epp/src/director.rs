@@ -16,7 +16,7 @@ use crate::unasked::UnaskedWatch;
 use crate::watch::AnswerWatch;
 use bytes::Bytes;
 use futures::future::Either;
-use stator_body::{Api, Body, ParserSet};
+use stator_body::{Api, Body, FieldRules, ParserSet};
 use stator_epp_config::FlowControl;
 use stator_epp_metrics::EppMetrics;
 use stator_epp_plugins::IdSource;
@@ -43,6 +43,8 @@ const QUICK_BODY_MAX_BYTES: usize = 256 << 10;
 pub struct DirectorSettings {
     /// Which APIs are read.
     pub parsers: ParserSet,
+    /// Which fields of the bodies that are read go on.
+    pub fields: FieldRules,
     /// What somebody wants to see of every answer.
     pub interest: Interest,
     /// Whether streams end with the request although the answer's body passes through. It spares
@@ -124,6 +126,7 @@ impl PoolDirector {
         let measured = self.measure(&asked, rendered);
         self.observe.measured(&told, measured.measure, asked.body.len());
         self.tell_of_missing(&head);
+        self.observe.screened(&asked.screening);
         let interest = self.interest(&head, &asked);
         let (watched, span) = (interest == Interest::Body, told.span().clone());
         let ready = Arc::new(Ready { head, asked, measured, watched, span });
@@ -221,7 +224,8 @@ impl PoolDirector {
         }
     }
 
-    /// The body that is sent on: what came, but for the model's name and the token ids.
+    /// The body that is sent on: what came, but for the model's name, the token ids and the fields
+    /// that must not reach an engine.
     fn edit(
         &self,
         body: &Body,

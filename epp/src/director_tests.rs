@@ -114,6 +114,7 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
     let metrics = EppMetrics::register(Build::default(), &mut registry);
     let settings = DirectorSettings {
         parsers: crate::plan::parsers(&plan),
+        fields: stator_body::FieldRules::default().with_extensions(),
         interest: Interest::Nothing,
         leaves_early: false,
         scores: false,
@@ -261,9 +262,32 @@ async fn a_full_pool_sheds_what_its_objective_calls_sheddable() {
 }
 
 #[tokio::test]
+async fn fields_that_steer_engines_do_not_go_on() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    for (model, sent_as) in [("m", "m"), ("rewrite-me", "rewritten-model")] {
+        let body = format!(
+            r#"{{"kv_transfer_params":{{}},"model":"{model}","nvext":{{}}, "made_up":1,
+            "bootstrap_room":1,"prompt":"hello","sampling_params":{{"rid":1}}, "priority":2 }}"#
+        );
+        let routed = bench.ask(head(&[]), &body).await;
+        let routed = routed.unwrap_or_else(|refusal| panic!("{refusal:?}"));
+        let sent = String::from_utf8(routed.body.concat()).expect("it is text");
+        let expected = format!(
+            r#"{{"model":"{sent_as}","nvext":{{}}, "prompt":"hello","sampling_params":{{}} }}"#
+        );
+        assert_eq!(sent, expected);
+    }
+    let deep = "{\"extra_args\":".repeat(9) + "{}" + &"}".repeat(9);
+    let body = format!(r#"{{"model":"m","prompt":"hello","sampling_params":{deep}}}"#);
+    let Err(refusal) = bench.ask(head(&[]), &body).await else { panic!("it is too deep") };
+    assert_eq!(refusal.status, 400);
+    assert!(refusal.message.contains("nested deeper than 4"), "{}", refusal.message);
+}
+
+#[tokio::test]
 async fn a_rewrite_changes_the_models_name_alone_and_the_client_sees_its_own() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
-    let body = r#"{"seed": 9007199254740993, "model" : "rewrite-me","prompt":"hello", "a":1}"#;
+    let body = r#"{"seed": 9007199254740993, "model" : "rewrite-me","prompt":"hello", "n":1}"#;
     let mut routed = bench.ask(head(&[]), body).await.expect("it is routed");
     let sent = String::from_utf8(routed.body.concat()).expect("it is text");
     assert_eq!(sent, body.replace("rewrite-me", "rewritten-model"));

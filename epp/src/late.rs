@@ -51,12 +51,15 @@ pub(crate) fn may_rewrite(head: &Head, view: &PoolView) -> bool {
     text::header_of(head, text::REWRITE).is_some() || !view.rewrites.is_empty()
 }
 
-/// The body that is sent on: what came, but for the model's name and the token ids.
+/// The body that is sent on: what came, but for the model's name, the token ids and the fields that
+/// must not reach an engine.
 pub(crate) fn edited(body: &Body, asked: &Asked, ids: Option<&[u32]>) -> Vec<Bytes> {
     let editor = asked.parsed.as_ref().and_then(|parsed| parsed.editor(&asked.body));
-    let Some(mut editor) = editor.filter(|_| asked.rewritten.is_some() || ids.is_some()) else {
+    let changes = asked.rewritten.is_some() || ids.is_some() || !asked.screening.is_empty();
+    let Some(mut editor) = editor.filter(|_| changes) else {
         return body.chunks().to_vec();
     };
+    editor.screen(&asked.screening);
     if let Some((model, _)) = &asked.rewritten {
         editor.set_string(Field::Model, model);
     }

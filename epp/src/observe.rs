@@ -3,7 +3,7 @@
 use crate::asked::Asked;
 use crate::exchange::{Head, Refusal, RequestBody};
 use crate::prompt::Measure;
-use stator_body::Usage;
+use stator_body::{Screening, Usage};
 use stator_epp_metrics::{
     Disaggregation, EppMetrics, ErrorCode, Finished, Picks, PluginName, RequestLabels,
     RequestMetrics, Running, Tokenization,
@@ -190,6 +190,16 @@ impl Observe {
             Measure::Text => Tokenization::Text,
             Measure::None => Tokenization::None,
         });
+    }
+
+    /// A body lost these fields.
+    pub(crate) fn screened(&self, screening: &Screening) {
+        if !screening.is_empty() {
+            let fields = screening.names();
+            tracing::debug!(pool = self.0.pool, ?fields, "fields were removed from a body");
+            let process = &self.0.metrics.process;
+            process.fields_removed(screening.steering(), screening.unknown());
+        }
     }
 
     /// The scheduler answered, after `took`.

@@ -6,7 +6,7 @@
 
 use crate::exchange::Refusal;
 use crate::place::Denied;
-use stator_body::ParseError;
+use stator_body::{ParseError, ScreenError};
 use stator_epp_metrics::FlowOutcome;
 use stator_epp_scheduler::Refused;
 use std::time::Duration;
@@ -22,6 +22,11 @@ const CANCELLED: &str = "rejected-context-cancelled";
 
 /// The body cannot be read.
 pub(crate) fn unread(error: &ParseError) -> Refusal {
+    Refusal { status: 400, message: error.to_string(), reason: None, retry_after: None }
+}
+
+/// The body cannot be screened.
+pub(crate) fn unscreened(error: &ScreenError) -> Refusal {
     Refusal { status: 400, message: error.to_string(), reason: None, retry_after: None }
 }
 

@@ -263,6 +263,7 @@ fn director(
     let observe = Observe::new(name, metrics.clone(), reporters, names);
     let choices = DirectorSettings {
         parsers: crate::plan::parsers(plan),
+        fields: settings.fields.clone(),
         interest: settings.interest.max(match plan.response_path {
             ResponsePath::Nothing => Interest::Nothing,
             ResponsePath::Headers => Interest::Headers,

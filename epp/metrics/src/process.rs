@@ -38,6 +38,8 @@ pub struct Process {
     requests: Histogram,
     responses: Histogram,
     tokenization: [AtomicU64; MODES.len()],
+    /// Fields that steer engines, and fields that are on no list.
+    fields_removed: [AtomicU64; 2],
     picks: Family<1, PickCounts>,
     /// Requests that were placed without their bodies, by [`BODIES`].
     without_body: [AtomicU64; BODIES.len()],
@@ -65,6 +67,7 @@ impl Process {
             requests: Histogram::new(buckets::REQUEST_PROCESSING_SECONDS),
             responses: Histogram::new(buckets::RESPONSE_PROCESSING_SECONDS),
             tokenization: Default::default(),
+            fields_removed: Default::default(),
             picks: Family::new(usize::MAX),
             without_body: Default::default(),
             rewrites_lost: AtomicU64::new(0),
@@ -96,6 +99,13 @@ impl Process {
         self.rewrites_lost.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A body lost so many fields that steer engines, and so many that are on no list.
+    pub fn fields_removed(&self, steering: u64, unknown: u64) {
+        for (count, more) in self.fields_removed.iter().zip([steering, unknown]) {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
     /// The picks of a pool, from now on in the metrics.
     pub fn picks(&self, pool: &str) -> Picks {
         Picks(self.picks.always(&[pool], PickCounts::default))
@@ -125,6 +135,11 @@ impl Process {
         write(encoder, &names::PICKS_NOT_HONOURED, &of(|picks| &picks.not_honoured))?;
         write(encoder, &names::TOKENIZATION, &labelled("mode", &MODES, &self.tokenization))?;
         write(encoder, &names::WITHOUT_BODY, &labelled("body", &BODIES, &self.without_body))?;
+        let removed = self.fields_removed.iter().zip(["steering", "unknown"]);
+        let removed = removed.filter_map(|(count, kind)| {
+            Some((vec![("kind", kind)], Value::count(count.load(Ordering::Relaxed))?))
+        });
+        write(encoder, &names::FIELDS_REMOVED, &removed.collect::<Vec<Row<'_>>>())?;
         let lost = Value::Counter(self.rewrites_lost.load(Ordering::Relaxed));
         write(encoder, &names::REWRITES_LOST, &single(Some(lost)))
     }

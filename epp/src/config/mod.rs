@@ -17,6 +17,7 @@ pub use tls::TlsSettings;
 use crate::exchange::Interest;
 use crate::ext_proc;
 use args::{INDEX_BLOCKS, RequestArgs, SignalArgs};
+use stator_body::FieldRules;
 use stator_epp_config::{Loaded, Options};
 use stator_epp_plugins::settings::{KvEvents, PodFilter};
 use stator_epp_scheduler::TierWeights;
@@ -54,6 +55,8 @@ pub struct EppSettings {
     pub leaves_early: bool,
     /// Whether scores go to the data plane.
     pub scores: bool,
+    /// Which fields of request bodies go on.
+    pub fields: FieldRules,
     /// Whether metrics of streams are kept.
     pub stream_metrics: bool,
     /// Tokens per KV block.
@@ -140,9 +143,13 @@ impl TryFrom<EppArgs> for EppSettings {
             faults.push(format!("--max-bodies-bytes: {all} is less than --max-body-bytes, {one}"));
         }
         let dial = args.dial.dial().map_err(|fault| faults.push(format!("--{fault}")));
-        match (plan, dial) {
-            (Some(plan), Ok(dial)) if faults.is_empty() => {
-                Ok(settings(args, pools, plan, (tls, dial)))
+        let fields = FieldRules::new(&args.requests.pass_fields);
+        let fields = fields.map_err(|fault| faults.push(format!("--pass-fields: {fault}")));
+        match (plan, dial, fields) {
+            (Some(plan), Ok(dial), Ok(fields)) if faults.is_empty() => {
+                let fields = fields.with_extensions();
+                let settings = settings(args, pools, plan, (tls, dial));
+                Ok(EppSettings { fields, ..settings })
             }
             _ => Err(ConfigError(faults)),
         }
@@ -179,6 +186,7 @@ fn settings(
         scores: requests.emit_endpoint_scores,
         fallbacks: requests.fallback_endpoints,
         stream_metrics: requests.enable_grpc_stream_metrics,
+        fields: FieldRules::default(),
         max_index_blocks: max_blocks.clamp(INDEX_BLOCKS.0, INDEX_BLOCKS.1) as usize,
         tier_weights,
         block_size: NonZeroU32::new(block_size.unwrap_or(scheduling.block_size))

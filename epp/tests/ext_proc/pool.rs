@@ -112,6 +112,7 @@ impl Bed {
         let shown: Arc<dyn Shown> = pool.clone();
         metrics.pools.add(&shown);
         let settings = DirectorSettings {
+            fields: stator_body::FieldRules::default().with_extensions(),
             parsers: ParserSet::new(
                 plan.parsers
                     .iter()

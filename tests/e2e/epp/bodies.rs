@@ -10,9 +10,9 @@ use stator_tests::envoy::BodyMode;
 fn odd_body(model: &str, prompt: usize) -> Vec<u8> {
     let text = "The \\u00e9t\\u00E9, \\/ and 日本. ".repeat(prompt / 34 + 1);
     format!(
-        "{{ \"zeta\" :1,\"seed\":9007199254740993 ,\n\t\"model\":\"{model}\", \"alpha\":1.0e0,\
-         \"messages\" : [ {{\"role\":\"user\",\"content\":\"{text}\"}} ]\r\n,\"room\":\
-         18446744073709551615,\"zeta\":2, \"nvext\":{{\"x\":[1,2 ,3]}} }}\n"
+        "{{ \"title\" :1,\"seed\":9007199254740993 ,\n\t\"model\":\"{model}\", \"top_p\":1.0e0,\
+         \"messages\" : [ {{\"role\":\"user\",\"content\":\"{text}\"}} ]\r\n,\"style\":\
+         18446744073709551615,\"title\":2, \"nvext\":{{\"x\":[1,2 ,3]}} }}\n"
     )
     .into_bytes()
 }

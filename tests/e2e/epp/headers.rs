@@ -2,10 +2,11 @@
 
 use super::testbed::{Bed, CHAT, DESTINATION, Testbed, chat};
 use hyper::{Method, StatusCode};
+use serde_json::json;
 use stator_tests::engine::Engine;
 
 /// Headers by which a client could steer pickers, sidecars or engines, if they went through.
-const STEERING: [&str; 12] = [
+const STEERING: [&str; 13] = [
     DESTINATION,
     "x-gateway-destination-endpoint-subset",
     "x-gateway-destination-endpoint-served",
@@ -18,6 +19,7 @@ const STEERING: [&str; 12] = [
     "x-llm-d-inference-fairness-id",
     "x-stator-worker-id",
     "x-stator-anything",
+    "x-override-bootstrap-room",
 ];
 
 #[tokio::test]
@@ -54,6 +56,24 @@ async fn a_client_cannot_steer() {
     let leaked: Vec<_> = others.filter(|name| seen.headers.contains_key(**name)).collect();
     assert!(leaked.is_empty(), "{leaked:?}");
     assert_eq!(seen.header("x-tenant"), ["blue"]);
+}
+
+#[tokio::test]
+async fn a_clients_body_does_not_steer_engines() {
+    let Some(testbed) = Testbed::with_flags(1, &["--pass-fields=lora_path"]).await else { return };
+    let mut body = chat("model", "hello");
+    body["lora_path"] = json!("adapter");
+    body["nvext"] = json!({ "agent_hints": {} });
+    let expected = body.clone();
+    for name in ["kv_transfer_params", "bootstrap_host", "bootstrap_room", "rid", "priority"] {
+        body[name] = json!(1);
+    }
+    body["made_up"] = json!(2);
+    let reply = testbed.client().post(CHAT, &body).await;
+    assert_eq!(reply.status, StatusCode::OK);
+    assert_eq!(testbed.engines[0].last().json(), expected);
+    let removed = testbed.picker.metric("stator_epp_fields_removed_total").await;
+    assert_eq!(removed, 6.0);
 }
 
 #[tokio::test]

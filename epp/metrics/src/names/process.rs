@@ -40,6 +40,10 @@ pub(crate) const PICKS_HONOURED: Metric =
     own("stator_epp_picks_honoured", "Answers that came from the endpoint that was picked");
 pub(crate) const PICKS_NOT_HONOURED: Metric =
     own("stator_epp_picks_not_honoured", "Answers that came from another endpoint than the picked");
+pub(crate) const FIELDS_REMOVED: Metric = own(
+    "stator_epp_fields_removed",
+    "Fields removed from request bodies before an engine got them",
+);
 pub(crate) const TOKENIZATION: Metric =
     own("stator_epp_tokenization", "Requests by how their prompt was turned into tokens");
 pub(crate) const WITHOUT_BODY: Metric = own(

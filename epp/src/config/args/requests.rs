@@ -44,6 +44,14 @@ pub struct RequestArgs {
           value_parser = size)]
     pub max_streamed_bytes: u64,
 
+    /// Further fields of request bodies that may reach an endpoint, comma-separated: `priority`,
+    /// `lora_path`. Without this flag only the public fields of OpenAI and Anthropic, `nvext` and
+    /// harmless extras of vLLM and SGLang do; all others are removed and counted wherever the
+    /// picker may change the body. `*` lets pass what is on no list. Fields that hand KV over or
+    /// name requests never pass.
+    #[arg(long, env = "STATOR_PASS_FIELDS", value_name = "NAME", value_delimiter = ',')]
+    pub pass_fields: Vec<String>,
+
     /// What refusals look like.
     #[arg(long, env = "STATOR_ERROR_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub error_format: ErrorFormat,

@@ -7,7 +7,9 @@ use crate::exchange::{Head, Interest, Refusal, Routed, Watch};
 use crate::ext_proc::body::{same, total};
 use crate::ext_proc::message::{Answer, BodyChange, Change, Direction, MetaValue, Metadatum};
 use bytes::Bytes;
-use stator_protos::header::{DESTINATION, LB_NAMESPACE, OWN_PREFIX, ROUTING, SCORES};
+use stator_protos::header::{
+    DESTINATION, LB_NAMESPACE, OVERRIDE_PREFIX, OWN_PREFIX, ROUTING, SCORES,
+};
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -27,7 +29,7 @@ pub(super) struct Owed {
     pub(super) trailers: bool,
     /// Whether nothing more may come.
     pub(super) ended: bool,
-    /// Headers of the request that carry our own prefix, to be taken away.
+    /// Headers of the request whose prefix steers, to be taken away.
     pub(super) own_headers: Vec<String>,
     /// The body, where it comes after the decision and can still be changed.
     pub(super) late: Option<LateBody>,
@@ -201,10 +203,11 @@ pub(super) fn replacement(body: Vec<Bytes>) -> BodyChange {
     if total(&body) == 0 { BodyChange::Clear } else { BodyChange::Replace(body) }
 }
 
-/// The headers with our own prefix that are on no list, each once.
+/// The headers with our own prefix or SGLang's that are on no list, each once.
 pub(super) fn own_headers(head: &Head) -> Vec<String> {
     let names = head.headers.iter().map(|(name, _)| name);
-    let own = names.filter(|name| name.starts_with(OWN_PREFIX) && !ROUTING.contains(name));
+    let prefixed = |name: &str| name.starts_with(OWN_PREFIX) || name.starts_with(OVERRIDE_PREFIX);
+    let own = names.filter(|name| prefixed(name) && !ROUTING.contains(name));
     let mut own: Vec<_> = own.map(str::to_owned).collect();
     own.sort_unstable();
     own.dedup();
