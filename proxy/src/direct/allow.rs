@@ -3,15 +3,66 @@
 //! proxy, or the engine beside it, call any address.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 /// Networks of pods: addresses that are never routed on the internet, but for loopback and
-/// link-local ones, where a pod's own services and a cloud's metadata are.
+/// link-local ones, where a pod's own services are. Some clouds have metadata in these networks: see
+/// [`is_metadata`].
 ///
 /// Source: RFC 1918, RFC 6598 and RFC 4193.
 pub(crate) const PRIVATE: [&str; 5] =
     ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
+
+/// Whether a cloud tells machines their credentials at this address. No engine has such an address,
+/// and nobody is ever called there, whatever the list says. An IPv4 address counts however it is
+/// written as IPv6.
+///
+/// Source: the documents of AWS, Azure, GCP, Oracle, Alibaba, Scaleway and OpenStack about the
+/// addresses of instance metadata; RFC 3927, RFC 4291, RFC 6052 and RFC 3056.
+pub(crate) fn is_metadata(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => is_metadata_v4(ip),
+        IpAddr::V6(ip) => {
+            let known = METADATA_V6
+                .iter()
+                .any(|(network, bits)| share(IpAddr::V6(*network), IpAddr::V6(ip), *bits));
+            known || embedded(ip).is_some_and(is_metadata_v4)
+        }
+    }
+}
+
+fn is_metadata_v4(ip: Ipv4Addr) -> bool {
+    const OTHERS: [Ipv4Addr; 3] = [
+        // Alibaba, Azure and Oracle.
+        Ipv4Addr::new(100, 100, 100, 200),
+        Ipv4Addr::new(168, 63, 129, 16),
+        Ipv4Addr::new(192, 0, 0, 192),
+    ];
+    ip.is_link_local() || OTHERS.contains(&ip)
+}
+
+/// Networks of metadata, and the bits that count.
+const METADATA_V6: [(Ipv6Addr, u8); 5] = [
+    // AWS, GCP, Oracle, Scaleway, and OpenStack.
+    (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128),
+];
+
+/// The IPv4 address that an IPv6 address stands for: by NAT64, 6to4, or in the deprecated form.
+fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let at = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
+    match ip.segments() {
+        [0x64, 0xff9b, 0 | 1, _, _, _, high, low] | [0, 0, 0, 0, 0, 0, high, low] => {
+            Some(at(high, low))
+        }
+        [0x2002, high, low, ..] => Some(at(high, low)),
+        _ => None,
+    }
+}
 
 /// A host, which is an address or a name, and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -141,6 +192,9 @@ impl AllowList {
     /// Whether prefill may be asked of `target`. A name is allowed only where it stands in the
     /// list as it is: what it resolves to is its owner's to say.
     pub(crate) fn allows(&self, target: &Target) -> bool {
+        if target.ip().is_some_and(is_metadata) {
+            return false;
+        }
         match self {
             Self::Everything => true,
             Self::Some(rules) => rules.iter().any(|rule| rule.allows(target)),
@@ -149,7 +203,7 @@ impl AllowList {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -209,6 +263,43 @@ mod tests {
             assert!(!check(&PRIVATE, text), "{text}");
         }
         assert!(check(&PRIVATE, "[::ffff:10.0.0.1]:80"));
+    }
+
+    /// The metadata addresses of clouds, in every form.
+    pub(crate) const METADATA: [&str; 20] = [
+        "169.254.169.254",
+        "169.254.170.2",
+        "169.254.170.23",
+        "169.254.0.23",
+        "169.254.42.42",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "[::ffff:169.254.169.254]",
+        "[::ffff:6464:64c8]",
+        "[::169.254.169.254]",
+        "[64:ff9b::169.254.169.254]",
+        "[64:ff9b:1::a9fe:a9fe]",
+        "[2002:a9fe:a9fe::]",
+        "[fd00:ec2::254]",
+        "[fd00:0ec2:0:0:0:0:0:254]",
+        "[fd20:ce::254]",
+        "[fd00:c1::a9fe:a9fe]",
+        "[fd00:42::42]",
+        "[fe80::a9fe:a9fe]",
+    ];
+
+    #[test]
+    fn metadata_is_never_allowed_whatever_the_list() {
+        for address in METADATA {
+            let text = format!("{address}:80");
+            assert!(!check(&PRIVATE, &text), "{text}");
+            assert!(!check(&["0.0.0.0/0", "::/0", &text], &text), "{text}");
+            assert!(!AllowList::Everything.allows(&target(&text)), "{text}");
+        }
+        for text in ["100.100.100.201:80", "[fd00:ec3::254]:80", "[64:ff9b::10.0.0.1]:80"] {
+            assert!(AllowList::Everything.allows(&target(text)), "{text}");
+        }
     }
 
     #[test]

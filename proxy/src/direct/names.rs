@@ -5,6 +5,7 @@
 //!
 //! Source: `pkg/sidecar/proxy/resolver.go` of llm-d's router.
 
+use super::allow::is_metadata;
 use async_trait::async_trait;
 use prometheus_client::metrics::counter::Counter;
 use std::collections::HashMap;
@@ -127,7 +128,8 @@ impl Shared {
 
     async fn look_up(&self, host: &str) -> Option<IpAddr> {
         let found = timeout(self.settings.timeout, self.lookup.addresses(host)).await;
-        let found = found.ok().and_then(Result::ok).unwrap_or_default();
+        let mut found = found.ok().and_then(Result::ok).unwrap_or_default();
+        found.retain(|ip| !is_metadata(*ip));
         let address = found.iter().find(|ip| ip.is_ipv4()).or(found.first()).copied();
         let mut known = self.known();
         let before = known.get(host).and_then(|known| known.address);

@@ -2,7 +2,7 @@
 //!
 //! Knows Pingora's client and decides nothing about requests.
 
-use super::allow::Target;
+use super::allow::{Target, is_metadata};
 use super::config::{EngineTls, UpstreamSettings};
 use bytes::{Bytes, BytesMut};
 use pingora::connectors::ConnectorOptions;
@@ -132,13 +132,15 @@ impl Engines {
     }
 
     async fn address(&self, target: &Target) -> Result<SocketAddr, LegError> {
-        if let Some(address) = target.address() {
-            return Ok(address);
-        }
         let unknown = |cause| LegError::Connect { peer: target.to_string(), cause };
-        let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
-        let mut found = found.map_err(|error| unknown(error.to_string()))?;
-        found.next().ok_or_else(|| unknown("the name has no address".to_owned()))
+        let found: Vec<SocketAddr> = match target.address() {
+            Some(address) => vec![address],
+            None => {
+                let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
+                found.map_err(|error| unknown(error.to_string()))?.collect()
+            }
+        };
+        first_engine(&found).map_err(|cause| unknown(cause.to_owned()))
     }
 
     /// Sends a request and waits for the head of its answer. Where a kept connection turns out to
@@ -220,6 +222,17 @@ impl Engines {
     /// Keeps the connection of an answer that was read to its end.
     pub(crate) async fn keep(&self, leg: Leg) {
         self.connector.release_http_session(leg.session, &leg.peer, Some(KEPT_FOR)).await;
+    }
+}
+
+/// The first address that an engine may have. The owner of a name says what it resolves to, and may
+/// change the answer after an operator has allowed the name.
+fn first_engine(found: &[SocketAddr]) -> Result<SocketAddr, &'static str> {
+    let engine = found.iter().find(|address| !is_metadata(address.ip()));
+    match (engine, found.is_empty()) {
+        (Some(address), _) => Ok(*address),
+        (None, true) => Err("the name has no address"),
+        (None, false) => Err("a cloud's metadata is there, which is never called"),
     }
 }
 
@@ -373,6 +386,45 @@ impl From<LegError> for ApiError {
         match error {
             LegError::TimedOut { .. } => Self::gateway_timeout(error.to_string()),
             _ => Self::bad_gateway(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::direct::allow::tests::METADATA;
+
+    #[test]
+    fn no_name_leads_to_metadata() {
+        let engine: SocketAddr = "10.0.0.1:80".parse().expect("an address");
+        for address in METADATA {
+            let address: SocketAddr = format!("{address}:80").parse().expect("an address");
+            assert!(first_engine(&[address]).is_err(), "{address}");
+            assert_eq!(first_engine(&[address, engine]), Ok(engine), "{address}");
+        }
+        assert_eq!(first_engine(&[]), Err("the name has no address"));
+    }
+
+    #[tokio::test]
+    async fn metadata_is_not_dialled_by_address_either() {
+        let engines = Engines::new(UpstreamSettings {
+            head_timeout: Duration::from_secs(1),
+            idle_timeout: Duration::from_secs(1),
+            decoder_tls: EngineTls::Plain,
+            prefiller_tls: EngineTls::Plain,
+            ca_file: None,
+        });
+        for address in METADATA {
+            let target = format!("{address}:80").parse().expect("a target");
+            for refused in [
+                engines.engine(&target, EngineTls::Plain).await.map(drop),
+                engines.prefiller(&target).await.map(drop),
+                engines.bootstrap(&target, 8998).await.map(drop),
+            ] {
+                let error = refused.expect_err("it is not called").to_string();
+                assert!(error.contains("metadata"), "{error}");
+            }
         }
     }
 }
