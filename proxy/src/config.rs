@@ -5,6 +5,7 @@ use crate::direct::args::DirectArgs;
 use crate::direct::config::DirectSettings;
 use crate::exchange::RequestLimits;
 use crate::keys::{ApiKeys, KeyArgs};
+use crate::passage::{Passage, PassageArgs};
 use crate::routing::RouterArgs;
 use crate::server::Ending;
 use clap::{Args, ValueEnum};
@@ -117,6 +118,10 @@ pub struct ProxyArgs {
     #[command(flatten)]
     pub router: RouterArgs,
 
+    /// What goes through to engines.
+    #[command(flatten)]
+    pub passage: PassageArgs,
+
     /// What is beside the proxy in direct mode.
     #[command(flatten)]
     pub direct: DirectArgs,
@@ -157,6 +162,8 @@ pub struct ProxySettings {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) keys: Arc<ApiKeys>,
+    /// What reaches engines that take requests as they came.
+    pub(crate) passage: Passage,
     pub(crate) limits: RequestLimits,
     pub(crate) connections_max: usize,
     pub(crate) requests_max: usize,
@@ -207,6 +214,7 @@ impl ProxySettings {
             limits: http.limits(),
             ending: http.ending(),
             keys: Arc::new(keys),
+            passage: Passage::default(),
             connections_max: http.max_connections as usize,
             requests_max: http.max_concurrent_requests as usize,
             first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),
@@ -253,6 +261,12 @@ impl TryFrom<ProxyArgs> for ProxyRole {
 
     fn try_from(args: ProxyArgs) -> Result<Self, ConfigError> {
         let metrics = SocketAddr::new(args.metrics_host, args.metrics_port);
+        let mut faults = Vec::new();
+        // The engine beside a sidecar checks the keys of clients.
+        let passage = args.passage.passage(args.mode == Mode::Direct, &mut faults);
+        if !faults.is_empty() {
+            return Err(ConfigError(faults));
+        }
         Ok(match args.mode {
             Mode::Standalone => {
                 let dial = args.dial.dial().map_err(|fault| ConfigError(vec![fault]))?;
@@ -261,14 +275,14 @@ impl TryFrom<ProxyArgs> for ProxyRole {
                     ProxySettings::new(args.http, args.router, discovery, Some(metrics))?;
                 let peers = args.peers.settings(settings.listen.ip(), "stator-proxy");
                 check_predictions(&settings, peers.as_ref())?;
-                ProxySettings { dial, peers, ..settings }.into()
+                ProxySettings { dial, peers, passage, ..settings }.into()
             }
             Mode::Direct => {
                 let mut settings = DirectSettings::new(args.http, args.direct, metrics)?;
                 if !args.peers.peers.is_empty() {
                     settings.notes.push("peers: they have no effect in direct mode".to_owned());
                 }
-                Self::Direct(Box::new(settings))
+                Self::Direct(Box::new(DirectSettings { passage, ..settings }))
             }
         })
     }

@@ -118,11 +118,6 @@ impl ApiKeys {
         Some(Self { given, file, shared, secret, current: ArcSwap::from_pointee(current) })
     }
 
-    /// Whether clients must show a key.
-    pub(crate) fn are_required(&self) -> bool {
-        !self.current.load().known.is_empty()
-    }
-
     /// The account of a client that sent this key, or none; `None` where the client may not use
     /// the API.
     ///
@@ -272,7 +267,7 @@ mod tests {
     #[test]
     fn without_keys_everyone_is_one_account() {
         let keys = load(KeyArgs::default()).unwrap();
-        assert!(!keys.are_required());
+        assert!(keys.account(None).is_some());
         assert_eq!(keys.account(None), keys.account(Some("whatever")));
         assert!(keys.account(None).is_some());
     }
@@ -282,7 +277,7 @@ mod tests {
         let file = file("# clients\n\nbeta\n  gamma  \r\n#delta\n");
         let given = vec!["alpha".to_owned()];
         let keys = load(KeyArgs { api_key: given, ..listed(&file) }).unwrap();
-        assert!(keys.are_required());
+        assert!(keys.account(None).is_none());
         let accounts = ["alpha", "beta", "gamma"].map(|key| keys.account(Some(key)));
         let distinct: HashSet<_> = accounts.iter().flatten().collect();
         assert_eq!(distinct.len(), 3);
@@ -349,7 +344,10 @@ mod tests {
         for broken in ["", "# empty\n", "b c\n"] {
             write(broken);
             keys.look(seen.clone()).ok();
-            assert!(keys.account(Some("beta")).is_some() && keys.are_required(), "{broken:?}");
+            assert!(
+                keys.account(Some("beta")).is_some() && keys.account(None).is_none(),
+                "{broken:?}"
+            );
         }
         std::fs::remove_file(file.path()).expect("it is there");
         keys.look(seen).expect_err("it is gone");

@@ -18,6 +18,7 @@ mod keys;
 mod listing;
 mod metrics;
 mod pass_through;
+mod passage;
 mod pins;
 mod placing;
 mod route;
@@ -35,6 +36,7 @@ pub use config::{HttpArgs, Mode, ProxyArgs, ProxyRole, ProxySettings};
 pub use direct::args::{DirectArgs, Stage};
 pub use direct::config::DirectSettings;
 pub use keys::KeyArgs;
+pub use passage::PassageArgs;
 pub use routing::RouterArgs;
 
 use anyhow::Context;

@@ -1,5 +1,6 @@
 //! Metrics of the proxy; all names stand here.
 
+use crate::passage::{REMOVED_HELP, RemovedFields};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -68,6 +69,7 @@ pub(crate) struct Metrics {
     pub passed_bytes: Counter,
     pub passed_cut: Counter,
     pub passed_stripped: Counter,
+    pub fields_removed: RemovedFields,
 }
 
 impl Metrics {
@@ -95,6 +97,7 @@ impl Metrics {
             passed_bytes: Counter::default(),
             passed_cut: Counter::default(),
             passed_stripped: Counter::default(),
+            fields_removed: RemovedFields::default(),
         };
         registry.register("requests", "Requests answered", metrics.requests.clone());
         registry.register(
@@ -158,6 +161,8 @@ impl Metrics {
             Unit::Bytes,
             metrics.passed_bytes.clone(),
         );
+        let removed = metrics.fields_removed.clone();
+        registry.register("passed_fields_removed", REMOVED_HELP, removed);
         let counts = [
             ("prompt_tokens", "Tokens of prompts", &metrics.prompt_tokens),
             ("cached_prompt_tokens", "Prompt tokens whose KV was reused", &metrics.cached_tokens),
@@ -176,7 +181,7 @@ impl Metrics {
             ),
             (
                 "passed_bodies_stripped",
-                "Requests passed on that tried to steer their engines",
+                "Requests passed on whose bodies lost fields",
                 &metrics.passed_stripped,
             ),
         ];

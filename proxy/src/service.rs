@@ -263,7 +263,8 @@ impl Service {
 
     /// The request, where its model's engines speak for themselves.
     fn passed(&self, client: Client<'_>, body: &Bytes) -> Result<Option<Asked>, ApiError> {
-        beside(body, || Asked::read(client, body, &self.catalog, &self.settings))
+        let settings = (&self.settings, &self.metrics.fields_removed);
+        beside(body, || Asked::read(client, body, &self.catalog, settings))
     }
 
     /// Makes of a body what the workers need; the body is not kept.

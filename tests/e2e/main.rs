@@ -17,6 +17,7 @@ mod image;
 mod lifecycle;
 mod openai;
 mod pair;
+mod passage;
 mod pool_rules;
 mod ranks;
 mod sglang;

@@ -49,7 +49,8 @@ pub struct DirectArgs {
     /// Where prompts may be sent to be computed, media to be encoded, and where KV may be pulled
     /// from: ADDRESS/BITS for a network, or HOST:PORT. The default are the networks of pods: private
     /// addresses, but neither loopback nor link-local ones, nor names. Requests that name anything
-    /// else for a prompt get 403; other encoders and sources of KV are passed over.
+    /// else for a prompt get 403; other encoders and sources of KV are passed over. Addresses of
+    /// clouds' metadata are never dialled, whatever is allowed.
     #[arg(long, env = "STATOR_PREFILL_ALLOW", value_name = "RULE", value_delimiter = ',',
           default_values_t = PRIVATE.map(String::from))]
     pub prefill_allow: Vec<String>,
@@ -131,6 +132,14 @@ pub struct DirectArgs {
     #[arg(long, env = "STATOR_DECODE_CHUNK_SIZE", default_value_t = 0, value_name = "TOKENS",
           value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
     pub decode_chunk_size: u32,
+
+    /// Let clients ask for every path of the engine, its operations too: to load weights and
+    /// adapters, sleep, profile and shut down, as llm-d's sidecar does. Without it only the paths
+    /// that serve requests are passed on, and others get 403.
+    #[arg(long, env = "STATOR_PASS_OPERATIONS", default_value_t = false, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", action = ArgAction::Set,
+          value_name = "BOOL")]
+    pub pass_operations: bool,
 
     /// Serve over TLS, with the certificate in `cert-path`, or one of our own making.
     #[arg(long, env = "STATOR_SECURE_SERVING", alias = "secure-proxy", default_value_t = false,

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
 use pingora::http::ResponseHeader;
+use stator_body::AnswerCleaner;
 use stator_model::openai::ApiError;
 use std::time::Instant;
 
@@ -81,7 +82,7 @@ impl Direct {
         started: Instant,
     ) -> (&'static str, Result<(), Failure>) {
         let body = Bytes::from(chunks.ask());
-        let head = headers::for_reading(request.head, &body);
+        let head = headers::for_body(request.head, &body);
         let first = Request { head: &head, body: &body, ..*request };
         let answer = tokio::select! {
             biased;
@@ -155,7 +156,7 @@ impl Direct {
                 return Ok(());
             }
             let body = Bytes::from(chunks.ask());
-            let head = headers::for_reading(request.head, &body);
+            let head = headers::for_body(request.head, &body);
             let next = Request { head: &head, body: &body, ..*request };
             answer = Answer::plain(self.alone(exchange, &next).await?, "engine");
         }
@@ -171,6 +172,8 @@ impl Direct {
             never = run_out(prefill) => match never {},
         };
         self.handover.engines.keep(leg).await;
+        let mut cleaner = AnswerCleaner::new(false);
+        let body = [cleaner.push(body), cleaner.finish()].concat().into();
         let Some(mut cached) = cached else { return Ok(body) };
         Ok([cached.pass(body), cached.rest()].concat().into())
     }

@@ -7,6 +7,7 @@ use super::encode::EncodeSettings;
 use super::moriio_args::MoriioSettings;
 use crate::config::HttpArgs;
 use crate::exchange::RequestLimits;
+use crate::passage::Passage;
 use crate::server::Ending;
 use clap::ValueEnum;
 use rustls_pki_types::CertificateDer;
@@ -34,6 +35,10 @@ pub struct DirectSettings {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: SocketAddr,
     pub(crate) tls: Option<tls::Settings>,
+    /// What reaches engines of a client's request.
+    pub(crate) passage: Passage,
+    /// Whether clients may operate the engine.
+    pub(crate) pass_operations: bool,
     pub(crate) limits: RequestLimits,
     pub(crate) connections_max: usize,
     pub(crate) requests_max: usize,
@@ -128,6 +133,8 @@ impl DirectSettings {
             listen,
             metrics_listen,
             tls: direct.secure_serving.then(|| listener_tls(direct.cert_path.clone())),
+            passage: Passage::default(),
+            pass_operations: direct.pass_operations,
             limits: http.limits(),
             connections_max: http.max_connections as usize,
             requests_max: http.max_concurrent_requests as usize,
@@ -265,7 +272,7 @@ fn listener_tls(cert_path: Option<PathBuf>) -> tls::Settings {
 pub(crate) mod tests {
     use super::super::encode::EcConnector;
     use super::*;
-    use crate::config::{ProxyArgs, ProxyRole};
+    use crate::config::{Mode, ProxyArgs, ProxyRole};
     use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
     use stator_runtime::config;
 
@@ -292,9 +299,11 @@ pub(crate) mod tests {
 
     fn settings_of(matches: &ArgMatches) -> Result<DirectSettings, String> {
         let line = Line::from_arg_matches(matches).map_err(|error| error.to_string())?;
-        let metrics = SocketAddr::from(([127, 0, 0, 1], 0));
-        DirectSettings::new(line.proxy.http, line.proxy.direct, metrics)
-            .map_err(|error| error.to_string())
+        let direct = ProxyArgs { mode: Mode::Direct, ..line.proxy };
+        match ProxyRole::try_from(direct).map_err(|error| error.to_string())? {
+            ProxyRole::Direct(settings) => Ok(*settings),
+            ProxyRole::Standalone(_) => panic!("direct mode was asked for"),
+        }
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Failures<'_> {
 /// The head for an item's request. Engines know requests by their identity, so that each item has
 /// its own.
 fn head(onward: &RequestHeader, body: &Bytes, item: usize) -> RequestHeader {
-    let mut head = headers::for_reading(onward, body);
+    let mut head = headers::for_body(onward, body);
     let id = onward.headers.get(REQUEST_ID).map_or(&b""[..], |id| id.as_bytes());
     let id = [id, format!("-enc-{item}").as_bytes()].concat();
     if let Ok(id) = HeaderValue::from_bytes(&id) {

@@ -341,7 +341,7 @@ impl Handover {
         told: Told,
     ) -> Result<Bytes, Unusable> {
         let body = told.body.into();
-        let mut head = headers::for_reading(head, &body);
+        let mut head = headers::for_body(head, &body);
         headers::for_rank(&mut head, told.rank);
         let span = trace::prefill(self.settings.connector, prefiller);
         trace::pass_on(&mut head, &span);

@@ -1,12 +1,13 @@
 //! Heads of messages: what steers this proxy, and what goes on.
 
 use super::allow::{NoTarget, Target};
+use crate::passage::{Passage, steers};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use stator_model::openai::ApiError;
-use stator_protos::header::{OWN_PREFIX, REQUEST_ID, ROUTING};
+use stator_protos::header::REQUEST_ID;
 
 /// Engines that may compute the prompt, the best first.
 const PREFILLERS: &str = "x-prefiller-host-port";
@@ -18,8 +19,14 @@ pub(crate) const SOURCE: &str = "x-kv-cache-source-host-port";
 const RANK: &str = "x-data-parallel-host-port";
 /// Tells an engine behind one port which of its ranks is meant.
 const ENGINE_RANK: &str = "x-data-parallel-rank";
-/// What the names of SGLang's headers begin with that override members of a body.
-const OVERRIDE_PREFIX: &str = "x-override-";
+/// Headers of an engine's answer that tell of the engine or act on the client beyond the answer.
+static ENGINES_OWN: [HeaderName; 5] = [
+    header::SET_COOKIE,
+    header::SERVER,
+    header::VIA,
+    header::ALT_SVC,
+    HeaderName::from_static("x-powered-by"),
+];
 
 /// Headers that belong to one connection.
 ///
@@ -102,27 +109,21 @@ pub(crate) fn check_encoding(request: &RequestHeader) -> Result<(), ApiError> {
     }
 }
 
-/// Whether a header steers pickers, proxies or engines.
-fn steers(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    name.starts_with("x-")
-        && (ROUTING.contains(&name)
-            || name.starts_with(OWN_PREFIX)
-            || name.starts_with(OVERRIDE_PREFIX))
-}
-
-/// The head that goes on to an engine: the client's, without what steers and what belongs to its
-/// connection. With `body` it announces that body; without, it keeps the client's framing.
+/// The head that goes on to an engine: the client's, as far as `passage` lets it and without what
+/// belongs to its connection. With `body` it announces that body; without, it keeps the client's
+/// framing. The engine is asked not to compress, because its answer is cleaned.
 pub(crate) fn onward(
     request: &RequestHeader,
+    passage: &Passage,
     request_id: &HeaderValue,
     body: Option<&Bytes>,
 ) -> RequestHeader {
     let mut head = request.clone();
     let named: Vec<HeaderName> = named_by_connection(&request.headers).collect();
-    let steering: Vec<HeaderName> = request.headers.keys().filter(|n| steers(n)).cloned().collect();
+    let kept: Vec<HeaderName> =
+        request.headers.keys().filter(|name| !passage.lets(name)).cloned().collect();
     let chunked = request.headers.contains_key(header::TRANSFER_ENCODING);
-    for name in HOP_BY_HOP.iter().chain(&named).chain(&steering).chain([&header::EXPECT]) {
+    for name in HOP_BY_HOP.iter().chain(&named).chain(&kept).chain([&header::EXPECT]) {
         head.remove_header(name);
     }
     head.set_version(Version::HTTP_11);
@@ -138,6 +139,10 @@ pub(crate) fn onward(
         None => {}
     }
     insert(&mut head, HeaderName::from_static(REQUEST_ID), harmless(request_id));
+    insert(&mut head, header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Some(key) = passage.key() {
+        insert(&mut head, header::AUTHORIZATION, key.clone());
+    }
     head
 }
 
@@ -150,14 +155,6 @@ fn harmless(request_id: &HeaderValue) -> HeaderValue {
     let renamed =
         renamed.and_then(|id| HeaderValue::from_str(&id.replace("_addr_", "-addr-")).ok());
     renamed.unwrap_or_else(|| request_id.clone())
-}
-
-/// The same head for another body, whose answer is read here and therefore comes as it is.
-pub(crate) fn for_reading(onward: &RequestHeader, body: &Bytes) -> RequestHeader {
-    let mut head = onward.clone();
-    announce(&mut head, body, true);
-    insert(&mut head, header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    head
 }
 
 /// The same head for another body.
@@ -201,7 +198,9 @@ fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> 
 pub(crate) fn answer(engine: &ResponseHeader, method: &Method, client: Version) -> ResponseHeader {
     let mut head = engine.clone();
     let named: Vec<HeaderName> = named_by_connection(&engine.headers).collect();
-    for name in HOP_BY_HOP.iter().chain(&named) {
+    let steering: Vec<HeaderName> =
+        engine.headers.keys().filter(|name| steers(name)).cloned().collect();
+    for name in HOP_BY_HOP.iter().chain(&named).chain(&steering).chain(&ENGINES_OWN) {
         head.remove_header(name);
     }
     head.set_version(Version::HTTP_11);
@@ -226,6 +225,7 @@ pub(crate) fn forget_length(head: &mut ResponseHeader, client: Version) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stator_protos::header::ROUTING;
 
     fn request(headers: &[(&str, &str)]) -> RequestHeader {
         let mut head = RequestHeader::build("POST", b"/v1/completions", None).expect("a head");
@@ -238,9 +238,13 @@ mod tests {
     /// What goes on, by name and in order, but for the identity.
     fn check(headers: &[(&str, &str)], body: &'static str) -> Vec<(String, String)> {
         let id = HeaderValue::from_static("id-1");
-        let head = onward(&request(headers), &id, Some(&Bytes::from_static(body.as_bytes())));
+        let passage = Passage::default();
+        let head =
+            onward(&request(headers), &passage, &id, Some(&Bytes::from_static(body.as_bytes())));
         assert_eq!(head.headers.get_all(REQUEST_ID).iter().collect::<Vec<_>>(), [&id]);
-        let all = head.headers.iter().filter(|(name, _)| *name != REQUEST_ID);
+        assert_eq!(head.headers[header::ACCEPT_ENCODING], "identity");
+        let own = [REQUEST_ID, "accept-encoding"];
+        let all = head.headers.iter().filter(|(name, _)| !own.contains(&name.as_str()));
         let mut all: Vec<_> = all
             .map(|(name, value)| {
                 (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
@@ -255,17 +259,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_steers_goes_on() {
-        for name in ROUTING.into_iter().chain(["x-stator-any", "x-override-bootstrap-room"]) {
-            let left = check(&[(name, "10.0.0.1:1"), ("host", "h"), ("x-tenant", "blue")], "");
-            assert_eq!(left, pairs(&[("host", "h"), ("x-tenant", "blue")]), "{name}");
+    fn only_what_is_on_the_list_goes_on() {
+        let others = ["x-stator-any", "x-override-bootstrap-room", "cookie", "authorization"];
+        for name in ROUTING.into_iter().chain(others).chain(["x-tenant", "accept-encoding"]) {
+            let left = check(&[(name, "10.0.0.1:1"), ("host", "h"), ("user-agent", "a")], "");
+            assert_eq!(left, pairs(&[("host", "h"), ("user-agent", "a")]), "{name}");
         }
     }
 
     #[test]
     fn no_name_of_a_request_is_taken_for_addresses() {
         let name = |id: &'static str| {
-            let head = onward(&request(&[]), &HeaderValue::from_static(id), None);
+            let head =
+                onward(&request(&[]), &Passage::default(), &HeaderValue::from_static(id), None);
             head.headers[REQUEST_ID].to_str().expect("text").to_owned()
         };
         let named = "___prefill_addr_host:h,handshake:1,notify:2___decode_addr_host:h_1";
@@ -337,12 +343,15 @@ mod tests {
     fn answers_of_unknown_length_are_chunked_where_the_client_knows_chunks() {
         let mut head = ResponseHeader::build(200, None).expect("a head");
         head.insert_header("connection", "close").expect("a header");
-        head.append_header("set-cookie", "a").expect("a header");
-        head.append_header("set-cookie", "b").expect("a header");
+        for name in ["set-cookie", "set-cookie", "server", "x-stator-any", "x-own"] {
+            head.append_header(name, "a").expect("a header");
+        }
         let check = |method: Method, version| {
             let head = answer(&head, &method, version);
-            assert_eq!(head.headers.get_all("set-cookie").iter().count(), 2);
-            assert!(!head.headers.contains_key("connection"));
+            for name in ["set-cookie", "server", "x-stator-any", "connection"] {
+                assert!(!head.headers.contains_key(name), "{name}");
+            }
+            assert!(head.headers.contains_key("x-own"));
             head.headers.contains_key("transfer-encoding")
         };
         assert!(check(Method::POST, Version::HTTP_11));

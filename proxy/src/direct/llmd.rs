@@ -8,7 +8,9 @@
 //! `--prefill-fallback=false`; an encoder that fails costs no request, its items are encoded where
 //! the prompt is computed; of chats only those are decoded in chunks that bear it; names of
 //! MoRI-IO's pods may be unknown at start; where prefill fails beside decode, the engine computes the
-//! prompt; what the environment says wins over what the configuration does.
+//! prompt; what the environment says wins over what the configuration does. Only paths that serve
+//! requests, listed fields of bodies and listed headers reach the engine, where that sidecar passes
+//! everything: `pass-operations`, `pass-fields` and `pass-headers` let more pass.
 //!
 //! Source: `pkg/sidecar/proxy/options.go` of llm-d's router.
 

@@ -1,6 +1,7 @@
 //! Metrics of the proxy beside an engine; all names stand here.
 
 use super::names::LookupCounts;
+use crate::passage::{REMOVED_HELP, RemovedFields};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -50,6 +51,7 @@ pub(crate) struct Metrics {
     pub request_bytes: Counter,
     pub answer_bytes: Counter,
     pub stripped: Counter,
+    pub fields_removed: RemovedFields,
     pub decode_chunks: Counter,
     pub decoded_whole: Family<Cause, Counter>,
     pub cut: Counter,
@@ -76,6 +78,7 @@ impl Metrics {
             request_bytes: Counter::default(),
             answer_bytes: Counter::default(),
             stripped: Counter::default(),
+            fields_removed: RemovedFields::default(),
             decode_chunks: Counter::default(),
             decoded_whole: Family::default(),
             cut: Counter::default(),
@@ -106,6 +109,7 @@ impl Metrics {
         registry.register("media", help, metrics.media.clone());
         let help = "Chats not decoded in chunks although decode-chunk-size is set";
         registry.register("decoded_whole", help, metrics.decoded_whole.clone());
+        registry.register("fields_removed", REMOVED_HELP, metrics.fields_removed.clone());
         let help = "Headers of pickers that this proxy made no use of";
         registry.register("headers_unused", help, metrics.headers_unused.clone());
         let bytes = [
@@ -116,7 +120,7 @@ impl Metrics {
             registry.register_with_unit(name, help, Unit::Bytes, counter.clone());
         }
         let counts = [
-            ("bodies_stripped", "Requests that tried to steer the engine", &metrics.stripped),
+            ("bodies_stripped", "Requests whose bodies lost fields", &metrics.stripped),
             ("answers_cut", "Answers that the engine broke off", &metrics.cut),
             (
                 "decode_chunks",

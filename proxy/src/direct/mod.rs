@@ -5,7 +5,7 @@
 //! `x-prefiller-host-port` another engine computes the prompt and the KV is handed over in the way
 //! of the [`connector`]; third ones may encode media, and have KV of the prompt's beginning. What
 //! steers engines never comes from a client: headers are dropped, and members of bodies are cut
-//! out. It never parses what it need not, and knows no model. Start reading at
+//! out. Only paths that serve requests are passed on. It knows no model. Start reading at
 //! [`service::Direct::answer`].
 
 pub(crate) mod allow;
@@ -36,8 +36,8 @@ pub(crate) mod object;
 mod pair_tests;
 pub(crate) mod relay;
 mod route;
-pub(crate) mod screen;
 mod service;
+pub(crate) mod serving;
 mod supplies;
 #[cfg(test)]
 mod supply_tests;

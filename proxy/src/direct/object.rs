@@ -111,11 +111,6 @@ impl Edit<'_, '_> {
         self
     }
 
-    /// Whether nothing changes.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.set.is_empty() && !self.removed.contains(&true)
-    }
-
     /// The changed body.
     pub(crate) fn finish(self) -> Vec<u8> {
         let Self { object: Object { body, members }, set, removed } = self;

@@ -9,7 +9,9 @@ use crate::exchange::Exchange;
 use crate::service::Failure;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header};
+use pingora::http::ResponseHeader;
 use prometheus_client::metrics::counter::Counter;
+use stator_body::AnswerCleaner;
 use stator_model::openai::ApiError;
 use stator_model::openai::response::{DONE, push_error_event};
 use std::convert::Infallible;
@@ -66,6 +68,7 @@ impl Relay<'_> {
             head.insert_header(name, value).expect("names and values are valid by type");
         }
         let is_events = leg.streams();
+        let mut cleaner = cleaner(&head, is_events);
         let mut head = Some(head);
         let (mut at_event_end, mut begun) = (true, false);
         loop {
@@ -96,6 +99,16 @@ impl Relay<'_> {
             };
             let last = part.is_none() || leg.is_done();
             let mut part = part.unwrap_or_default();
+            if let Some(cleaner) = &mut cleaner {
+                part = cleaner.push(part);
+                let rest = if last { cleaner.finish() } else { Bytes::new() };
+                if !rest.is_empty() {
+                    part = [part, rest].concat().into();
+                }
+                if part.is_empty() && !last {
+                    continue;
+                }
+            }
             if let Some(cached) = &mut cached {
                 part = cached.pass(part);
                 if last {
@@ -136,6 +149,15 @@ impl Relay<'_> {
         end.extend_from_slice(DONE);
         Ok(exchange.stream(end.into(), true).await?)
     }
+}
+
+/// What cleans the body of an answer: only JSON holds what an engine tells other engines, and what is
+/// compressed passes as it is.
+fn cleaner(head: &ResponseHeader, is_events: bool) -> Option<AnswerCleaner> {
+    let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+    let is_json = kind.starts_with(b"application/json");
+    let is_plain = !head.headers.contains_key(header::CONTENT_ENCODING);
+    ((is_json || is_events) && is_plain).then(|| AnswerCleaner::new(is_events))
 }
 
 /// Lets prefill come to its end beside an answer, which shows whether it was of use.

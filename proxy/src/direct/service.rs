@@ -12,7 +12,7 @@ use super::metrics::{Header, Metrics, Outcome};
 use super::names::{Names, System};
 use super::relay::Relay;
 use super::route::Api;
-use super::screen::{Refusal, screen};
+use super::serving::{is_plain, is_serving};
 use super::trace;
 use super::upstream::{Engines, Leg};
 use crate::exchange::Exchange;
@@ -176,6 +176,7 @@ impl Direct {
     async fn prepare(&self, exchange: &mut Exchange, rank: usize) -> Result<Prepared<'_>, Failure> {
         let limits = &self.settings.limits;
         exchange.check_headers(limits)?;
+        let serves = self.check_path(exchange)?;
         self.check_room()?;
         let routing = Routing::read(&exchange.request().headers)?;
         let engine = self.engine(rank, routing.rank.as_ref())?;
@@ -185,15 +186,10 @@ impl Direct {
             return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));
         }
         headers::check_encoding(exchange.request())?;
-        let screened = screen(exchange.body(limits).await?).map_err(refused)?;
-        let body = screened.body;
-        if screened.changed {
-            self.metrics.stripped.inc();
-            let request_id = exchange.request_id();
-            tracing::warn!(request_id, "parameters that only a picker may set were removed");
-        }
+        let body = exchange.body(limits).await?;
+        let body = if serves { self.screened(body)? } else { body };
         self.metrics.request_bytes.inc_by(body.len() as u64);
-        let mut head = headers::onward(exchange.request(), &exchange.identity(), Some(&body));
+        let mut head = self.onward(exchange, Some(&body));
         trace::pass_on(&mut head, &Span::current());
         let help = match api {
             Some(api) => {
@@ -205,6 +201,39 @@ impl Direct {
             None => None,
         };
         Ok(Prepared::Whole { head: Box::new(head), body, engine, help })
+    }
+
+    /// Whether the path serves requests; the other paths operate the engine.
+    fn check_path(&self, exchange: &Exchange) -> Result<bool, ApiError> {
+        let path = exchange.path();
+        match is_serving(path) {
+            true => Ok(true),
+            // A spelling that the engine reads as a path of serving would leave its body unread.
+            false if self.settings.pass_operations && is_plain(path) => Ok(false),
+            false => {
+                let message = format!(
+                    "{path} is no path that serves requests; pass-operations lets operations pass"
+                );
+                Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message)
+                    .with_code("path_forbidden"))
+            }
+        }
+    }
+
+    /// A body without the fields that may not reach the engine.
+    fn screened(&self, body: Bytes) -> Result<Bytes, ApiError> {
+        let length = body.len();
+        let screened = self.settings.passage.screen(body, &self.metrics.fields_removed);
+        let screened = screened.map_err(|refusal| ApiError::invalid_json(refusal.to_string()))?;
+        if screened.len() != length {
+            self.metrics.stripped.inc();
+        }
+        Ok(screened)
+    }
+
+    fn onward(&self, exchange: &Exchange, body: Option<&Bytes>) -> RequestHeader {
+        let passage = &self.settings.passage;
+        headers::onward(exchange.request(), passage, &exchange.identity(), body)
     }
 
     fn check_room(&self) -> Result<(), ApiError> {
@@ -291,7 +320,7 @@ impl Direct {
     async fn upload(&self, exchange: &mut Exchange, engine: &HttpPeer) -> Result<Leg, Failure> {
         let limit = self.settings.limits.body_bytes;
         exchange.expect_body(&self.settings.limits).await?;
-        let mut head = headers::onward(exchange.request(), &exchange.identity(), None);
+        let mut head = self.onward(exchange, None);
         trace::pass_on(&mut head, &Span::current());
         let engines = &self.handover.engines;
         let mut leg = engines.begin(engine, &head).await.map_err(ApiError::from)?;
@@ -402,8 +431,4 @@ fn is_upload(head: &RequestHeader) -> bool {
 /// takes it for.
 fn begins_parts(body: &[u8]) -> bool {
     body.trim_ascii_start().starts_with(b"-")
-}
-
-fn refused(refusal: Refusal) -> ApiError {
-    ApiError::invalid_json(refusal.to_string())
 }

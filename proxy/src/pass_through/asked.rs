@@ -4,14 +4,13 @@ use crate::catalog::Catalog;
 use crate::config::ProxySettings;
 use crate::direct::headers;
 use crate::direct::object::Object;
-use crate::direct::screen::screen;
 use crate::job::{name, payer};
+use crate::passage::RemovedFields;
 use crate::pins::Pins;
 use crate::space::Client;
 use crate::steering::{Said, Steering};
 use bytes::Bytes;
 use http::{HeaderValue, header};
-use memchr::memmem;
 use pingora::http::RequestHeader;
 use stator_body::{Field, Fields, extension_salt, prompt_bytes, scan, unquote};
 use stator_fleet::{Pool, Prompt};
@@ -27,9 +26,6 @@ use stator_protos::text::{estimated_tokens, text_hashes, text_seed};
 use stator_queue::{Entry, FlowId};
 use std::borrow::Cow;
 use std::sync::Arc;
-
-/// The member of a body that is meant for proxies and pickers alone.
-const OURS: &str = "nvext";
 
 /// A request for a model whose engines take requests as they came.
 pub(crate) struct Asked {
@@ -97,7 +93,7 @@ impl Asked {
         client: Client<'_>,
         body: &Bytes,
         catalog: &Catalog,
-        settings: &ProxySettings,
+        (settings, removed): (&ProxySettings, &RemovedFields),
     ) -> Result<Option<Self>, ApiError> {
         let exchange = client.exchange;
         if !catalog.passes() {
@@ -116,13 +112,12 @@ impl Asked {
             pins: Pins::of_whole(exchange, settings.pins)?,
             ..Steering::read(body, Said::of(exchange), settings.priority_max)?
         };
-        let cleaned = clean(body)?;
+        let passage = &settings.passage;
+        let cleaned = passage.screen(body.clone(), removed);
+        let cleaned = cleaned.map_err(|refusal| ApiError::invalid_json(refusal.to_string()))?;
         let stripped = cleaned.len() != body.len();
-        let mut head = headers::onward(exchange.request(), &exchange.identity(), Some(&cleaned));
-        if settings.keys.are_required() {
-            // It is this proxy's.
-            head.remove_header(&header::AUTHORIZATION);
-        }
+        let identity = exchange.identity();
+        let head = headers::onward(exchange.request(), passage, &identity, Some(&cleaned));
         Ok(Some(Self {
             pool,
             head,
@@ -185,21 +180,6 @@ fn measure(body: &[u8], fields: &Fields, block_size: u32, seed: u64) -> Text {
     Text { sequence, tokens: estimated_tokens(bytes), max_output_tokens }
 }
 
-/// The body without what no client may say to an engine, and without what is meant for proxies.
-/// It is the same one where it has nothing of this.
-fn clean(body: &Bytes) -> Result<Bytes, ApiError> {
-    let unreadable = |error: &dyn std::fmt::Display| ApiError::invalid_json(error.to_string());
-    let screened = screen(body.clone()).map_err(|refusal| unreadable(&refusal))?.body;
-    // An escape may stand for a letter of the name.
-    let may_have = |part: &[u8]| memmem::find(&screened, part).is_some();
-    if !may_have(OURS.as_bytes()) && !may_have(b"\\u00") {
-        return Ok(screened);
-    }
-    let object = Object::parse(&screened).map_err(|error| unreadable(&error))?;
-    let edit = object.edit().remove(|name| name == OURS);
-    Ok(if edit.is_empty() { screened.clone() } else { edit.finish().into() })
-}
-
 /// The body for an engine that calls the model `model`, and keeps prefixes apart by `salt`; the
 /// one that came where neither is to be changed.
 fn addressed(body: &Bytes, model: Option<&str>, salt: Option<&str>) -> Bytes {
@@ -248,22 +228,6 @@ mod tests {
         let all = seeds.map(|(adapter, salt)| text(plain, text_seed(adapter, salt)));
         let first: std::collections::HashSet<_> = all.iter().map(|text| text.sequence[0]).collect();
         assert_eq!(first.len(), 3);
-    }
-
-    #[track_caller]
-    fn check_clean(body: &'static str, expected: &str) {
-        let cleaned = clean(&Bytes::from_static(body.as_bytes())).expect("it can be cleaned");
-        assert_eq!(cleaned, expected);
-    }
-
-    #[test]
-    fn what_steers_does_not_go_on_and_all_else_does_byte_for_byte() {
-        let plain = r#"{ "model" : "m","n":18446744073709551615,"x":"nvext", "temperature":1e0}"#;
-        check_clean(plain, plain);
-        check_clean(r#"{"nvext":{"agent_hints":{}}, "model":"m"}"#, r#"{ "model":"m"}"#);
-        check_clean(r#"{"model":"m\u0041","nv\u0065xt":{}}"#, r#"{"model":"m\u0041"}"#);
-        let both = r#"{"model":"m","nvext":{},"kv_transfer_params":{"a":1},"bootstrap_room":7}"#;
-        check_clean(both, r#"{"model":"m"}"#);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! keeps watch and is not on the way.
 //!
 //! Nobody makes tokens here: prompts are named by blocks of their text, and a worker is taken to
-//! hold what it was sent. What a client may not say to an engine is cut out; all else, and all of
-//! the answer, passes as it is. Start reading at [`PassThrough::answer`].
+//! hold what it was sent. Only fields and headers on a list reach an engine, and its answer loses
+//! what it tells other engines; all else passes as it is. Start reading at [`PassThrough::answer`].
 
 mod asked;
 mod origin;
@@ -70,8 +70,6 @@ impl PassThrough {
     ) -> Result<(), Failure> {
         if asked.stripped {
             self.metrics.passed_stripped.inc();
-            let request_id = exchange.request_id();
-            tracing::warn!(request_id, "parameters that only a proxy may set were removed");
         }
         let Begun { leg, place } = tokio::select! {
             biased;

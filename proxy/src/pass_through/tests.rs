@@ -27,7 +27,7 @@ async fn post(bed: &Bed, path: &str, headers: &str, body: &str) -> Peer {
 async fn a_request_goes_through_as_it_came_and_so_does_its_answer() {
     let server = Engine::start().await;
     let (bed, agents) = bed(&[&server], &[]).await;
-    let headers = "X-Tenant: blue\r\nX-Request-Id: mine\r\nAuthorization: Bearer key\r\n";
+    let headers = "User-Agent: test\r\nX-Request-Id: mine\r\nTraceparent: 00-1\r\n";
     let mut client = post(&bed, "/v1/completions?a=b", headers, BODY).await;
     let mut asked = server.asked().await;
     assert!(asked.head.starts_with("POST /v1/completions?a=b HTTP/1.1\r\n"), "{}", asked.head);
@@ -35,9 +35,9 @@ async fn a_request_goes_through_as_it_came_and_so_does_its_answer() {
     let host = server.address().to_string();
     for (name, value) in [
         ("host", &*host),
-        ("x-tenant", "blue"),
+        ("user-agent", "test"),
         ("x-request-id", "mine"),
-        ("authorization", "Bearer key"),
+        ("traceparent", "00-1"),
     ] {
         assert_eq!(asked.header(name), Some(value), "{}", asked.head);
     }
@@ -48,6 +48,71 @@ async fn a_request_goes_through_as_it_came_and_so_does_its_answer() {
     let worker = agents[0].record.workers[0].worker.worker.to_string();
     assert_eq!(client.header("x-stator-worker-id"), Some(&*worker));
     assert!(agents[0].asked().is_empty(), "the agent is not on the way");
+}
+
+#[tokio::test]
+async fn headers_reach_a_server_where_they_are_on_a_list() {
+    let server = Engine::start().await;
+    let (bed, _agents) = bed(&[&server], &["--pass-headers=x-tenant"]).await;
+    let headers = "X-Tenant: blue\r\nCookie: a=b\r\nAuthorization: Bearer key\r\nX-Any: 1\r\n";
+    let mut client = post(&bed, COMPLETIONS, headers, BODY).await;
+    let mut asked = server.asked().await;
+    assert_eq!(asked.header("x-tenant"), Some("blue"));
+    for name in ["cookie", "authorization", "x-any"] {
+        assert_eq!(asked.header(name), None, "{}", asked.head);
+    }
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
+}
+
+#[tokio::test]
+async fn a_server_gets_its_own_key_with_every_request() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "engines-key\n").expect("it can be written");
+    let server = Engine::start().await;
+    let flag = format!("--engine-api-key-file={}", file.path().display());
+    let (bed, _agents) = bed(&[&server], &[&flag]).await;
+    for headers in ["", "Authorization: Bearer clients-key\r\n"] {
+        let mut client = post(&bed, COMPLETIONS, headers, BODY).await;
+        let mut asked = server.asked().await;
+        assert_eq!(asked.header("authorization"), Some("Bearer engines-key"));
+        asked.answer(200, DONE).await;
+        check_done(&mut client).await;
+    }
+}
+
+#[tokio::test]
+async fn answers_lose_what_engines_tell_each_other() {
+    let server = Engine::start().await;
+    let (bed, _agents) = bed(&[&server], &[]).await;
+    let mut client = post(&bed, COMPLETIONS, "", BODY).await;
+    let mut asked = server.asked().await;
+    let body = r#"{"id":"1","kv_transfer_params":{"remote_host":"10.0.0.1"},"remote_port":1}"#;
+    asked
+        .write("HTTP/1.1 200 OK\r\nset-cookie: a=b\r\nserver: uvicorn\r\nx-stator-any: 1\r\n")
+        .await;
+    let length = body.len();
+    asked
+        .write(&format!("content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"))
+        .await;
+    assert!(client.read().await);
+    assert_eq!(client.body.replace(' ', ""), r#"{"id":"1"}"#);
+    for name in ["set-cookie", "server", "x-stator-any"] {
+        assert_eq!(client.header(name), None, "{}", client.head);
+    }
+
+    let mut client = post(&bed, "/v1/chat/completions", "", BODY).await;
+    assert!(asked.read().await, "the connection was kept");
+    asked.write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n").await;
+    asked.write("transfer-encoding: chunked\r\n\r\n").await;
+    asked.chunk("data: {\"n\":1}\n\n").await;
+    assert!(client.until("data: {\"n\":1}\n\n").await.is_some(), "no event waits for another");
+    asked.chunk("data: {\"n\":2,\"kv_tran").await;
+    asked.chunk("sfer_params\":{\"a\":[1]}}\n\n").await;
+    let rest = client.until("}\n\n").await.expect("the event's end");
+    assert!(!rest.contains("kv_tran") && !rest.contains("[1]"), "{rest}");
+    asked.write("0\r\n\r\n").await;
+    assert!(client.until("0\r\n\r\n").await.is_some());
 }
 
 #[tokio::test]
@@ -91,16 +156,20 @@ async fn what_steers_does_not_come_from_a_client() {
     let (bed, _agents) = bed(&[&server], &[]).await;
     let headers = "X-Data-Parallel-Rank: 3\r\nX-Stator-Any: 1\r\nX-Override-Bootstrap-Room: 1\r\n\
                    X-Gateway-Destination-Endpoint: a\r\n";
-    let body = r#"{"model":"m","kv_transfer_params":{},"bootstrap_room":1,"nvext":{},"n":1 }"#;
+    let body = r#"{"model":"m","kv_transfer_params":{},"bootstrap_room":1,"nvext":{},
+        "priority":1,"custom_logit_processor":"a","session_params":{},"lora_path":"/","any":1,
+        "sampling_params":{"rid":1},"n":1 }"#;
     let mut client = post(&bed, COMPLETIONS, headers, body).await;
     let mut asked = server.asked().await;
-    assert_eq!(asked.body, r#"{"model":"m","n":1 }"#);
+    assert_eq!(asked.body, r#"{"model":"m","sampling_params":{},"n":1 }"#);
     for name in ["x-override", "x-data", "x-stator", "x-gateway"] {
         assert!(!asked.head.contains(name), "{}", asked.head);
     }
     asked.answer(200, DONE).await;
     check_done(&mut client).await;
     bed.until_metric("stator_proxy_passed_bodies_stripped_total 1").await;
+    bed.until_metric("stator_proxy_passed_fields_removed_total{kind=\"steering\"} 7").await;
+    bed.until_metric("stator_proxy_passed_fields_removed_total{kind=\"unknown\"} 2").await;
     for (headers, body, status) in [
         ("", r#"{"model":"m","kv_transfer_params":{},"t":1e999}"#, 400),
         ("Content-Encoding: gzip\r\n", BODY, 415),

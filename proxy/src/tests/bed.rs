@@ -1,6 +1,6 @@
 //! A proxy over agents whose answers a test writes, on loopback sockets.
 
-use crate::{HttpArgs, ProxySettings, RouterArgs, serve_fleet};
+use crate::{HttpArgs, PassageArgs, ProxySettings, RouterArgs, serve_fleet};
 use clap::{Args, Command, FromArgMatches};
 use serde_json::Value;
 use stator_protos::discovery::{AgentRecord, ApiRecord, ModelRecord, ProfileRecord, WorkerRecord};
@@ -235,13 +235,15 @@ impl Bed {
     /// A proxy with these flags.
     pub(crate) async fn start(flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let command = RouterArgs::augment_args(HttpArgs::augment_args(
-            Command::new("proxy").no_binary_name(true),
-        ));
+        let command = HttpArgs::augment_args(Command::new("proxy").no_binary_name(true));
+        let command = PassageArgs::augment_args(RouterArgs::augment_args(command));
         let matches = command.try_get_matches_from(flags).unwrap();
         let http = HttpArgs::from_arg_matches(&matches).unwrap();
         let router = RouterArgs::from_arg_matches(&matches).unwrap();
+        let passage = PassageArgs::from_arg_matches(&matches).unwrap();
+        let passage = passage.passage(false, &mut Vec::new());
         let settings = ProxySettings::new(http, router, Ok(dir.path().into()), None).unwrap();
+        let settings = ProxySettings { passage, ..settings };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, stop) = Shutdown::new();

@@ -6,6 +6,6 @@ mod gateway;
 mod pair;
 mod process;
 mod supplies;
-mod testbed;
+pub(crate) mod testbed;
 mod tls;
 pub(crate) mod vllm;

@@ -8,26 +8,28 @@ use stator_tests::soon;
 use std::net::SocketAddr;
 
 /// Where chat requests go.
-pub(super) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// The header by which a picker names the engine that is to compute the prompt.
-pub(super) const PREFILLER: &str = "x-prefiller-host-port";
+pub(crate) const PREFILLER: &str = "x-prefiller-host-port";
 /// The member of requests and answers that carries a hand-over.
-pub(super) const PARAMETERS: &str = "kv_transfer_params";
+pub(crate) const PARAMETERS: &str = "kv_transfer_params";
 
 /// A running proxy in direct mode.
-pub(super) struct Sidecar {
-    pub(super) process: Process,
-    pub(super) client: Client,
+pub(crate) struct Sidecar {
+    pub(crate) process: Process,
+    pub(crate) client: Client,
     side: Client,
 }
 
 impl Sidecar {
     /// Starts one beside whatever listens at `engine`, with further flags.
-    pub(super) async fn start(engine: SocketAddr, flags: &[&str]) -> Self {
+    pub(crate) async fn start(engine: SocketAddr, flags: &[&str]) -> Self {
         let port = format!("--engine-port={}", engine.port());
         let host = format!("--engine-host={}", engine.ip());
         let mut args = vec!["proxy", "--mode=direct", "--http-port=0", "--metrics-port=0"];
         args.extend(["--http-host=127.0.0.1", &port, &host]);
+        // By this header a test asks its engine for an answer that the test gives.
+        args.push("--pass-headers=x-test-hold");
         args.extend(flags);
         let mut process = Process::start(&args);
         let side = Client::new(address(&process.event("side server listening").await));
@@ -36,20 +38,20 @@ impl Sidecar {
     }
 
     /// Starts one that may have prompts computed at `prefiller`.
-    pub(super) async fn pair(engine: &Engine, prefiller: SocketAddr, flags: &[&str]) -> Self {
+    pub(crate) async fn pair(engine: &Engine, prefiller: SocketAddr, flags: &[&str]) -> Self {
         let allow = format!("--prefill-allow={prefiller}");
         let flags: Vec<_> = [&*allow].into_iter().chain(flags.iter().copied()).collect();
         Self::start(engine.address(), &flags).await
     }
 
     /// A client whose prompts are to be computed at `prefiller`.
-    pub(super) fn client_of(&self, prefiller: SocketAddr) -> Client {
+    pub(crate) fn client_of(&self, prefiller: SocketAddr) -> Client {
         self.client.clone().with_header(PREFILLER, &prefiller.to_string())
     }
 
     /// Waits until the samples of a metric that have all these labels add up to `sum`: an answer is
     /// counted after its last byte was sent.
-    pub(super) async fn counts(&self, name: &str, labels: &[&str], sum: f64) {
+    pub(crate) async fn counts(&self, name: &str, labels: &[&str], sum: f64) {
         soon(name, async {
             while self.metric(name, labels).await != sum {
                 tokio::task::yield_now().await;
@@ -59,7 +61,7 @@ impl Sidecar {
     }
 
     /// The sum of the samples of a metric that have all these labels.
-    pub(super) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+    pub(crate) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let page = self.side.get("/metrics").await.body;
         let page = String::from_utf8(page.to_vec()).expect("metrics are text");
         let samples = page.lines().filter(|line| {
@@ -76,7 +78,7 @@ fn address(event: &Value) -> SocketAddr {
 }
 
 /// A chat request.
-pub(super) fn chat(prompt: &str) -> Value {
+pub(crate) fn chat(prompt: &str) -> Value {
     json!({ "model": "model", "max_tokens": 9,
             "messages": [{ "role": "user", "content": prompt }] })
 }

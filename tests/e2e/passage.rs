@@ -1,0 +1,120 @@
+//! What passes between clients and engines: the engine's key, and nothing that steers or operates
+//! an engine.
+
+use crate::direct::testbed::{CHAT, Sidecar, chat as chat_with};
+use crate::lifecycle::{agent, gauge_becomes};
+use crate::support::{MODEL, chat, ready, up};
+use hyper::StatusCode;
+use serde_json::json;
+use stator_tests::engine::{Engine, HOLD};
+use stator_tests::http::Client;
+use stator_tests::process::Process;
+use std::path::Path;
+
+const SIM: [&str; 2] = ["--engine=sim", "--workers=1"];
+
+/// A proxy before the agents in `home`.
+async fn front(home: &Path, flags: &[&str]) -> (Process, Client) {
+    let dir = format!("--discovery-dir={}", home.display());
+    let args = [&["proxy", "--http-port=0", "--metrics-port=0", &dir], flags].concat();
+    let mut process = Process::start(&args);
+    let client = Client::new(ready(&mut process).await);
+    gauge_becomes(&client, "stator_proxy_workers", 1.0).await;
+    (process, client)
+}
+
+#[tokio::test]
+async fn an_openai_engine_gets_its_key_on_requests_and_no_clients_key() {
+    let server = up(&[&SIM[..], &["--api-key=engines-secret"]].concat()).await;
+    let home = tempfile::tempdir().unwrap();
+    let key = home.path().join("key");
+    std::fs::write(&key, "engines-secret\n").unwrap();
+    let key = format!("--engine-api-key-file={}", key.display());
+    let agents = tempfile::tempdir().unwrap();
+    let dir = format!("--discovery-dir={}", agents.path().display());
+    let url = format!("--attach=http://{}", server.client.address());
+    let mut watch = agent(&dir, &["--engine=openai", &url, "--block-size=4", &key]);
+    watch.event("serving").await;
+
+    let (_without, client) = front(agents.path(), &[]).await;
+    let own = client.with_header("authorization", "Bearer engines-secret");
+    let reply = own.post(CHAT, &chat("hello", 2)).await;
+    assert_eq!(reply.status, StatusCode::UNAUTHORIZED, "a client's key stays with the proxy");
+    let (process, client) = front(agents.path(), &[&key, "--log-level=debug"]).await;
+    let reply = client.post(CHAT, &chat("hello", 2)).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", process.log());
+    assert_eq!(reply.json()["model"], MODEL);
+    assert!(!process.log().contains("engines-secret"), "the key is in no log");
+}
+
+#[tokio::test]
+async fn what_steers_or_operates_does_not_pass_a_sidecar() {
+    let engine = Engine::start().await;
+    let sidecar = Sidecar::start(engine.address(), &["--pass-fields=lora_path"]).await;
+    let mut body = chat_with("hello");
+    let plain = body.clone();
+    for name in ["kv_transfer_params", "bootstrap_room", "priority", "custom_logit_processor"] {
+        body[name] = json!({ "a": 1 });
+    }
+    for name in ["session_params", "rid", "request_id", "data_parallel_rank", "made_up"] {
+        body[name] = json!(1);
+    }
+    body["vllm_xargs"] = json!({ "kv_transfer_params": "{}" });
+    body["lora_path"] = json!("adapter");
+    let client = sidecar.client.clone().with_header("cookie", "a=b").with_header("x-any", "1");
+    let reply = client.post(CHAT, &body).await;
+    assert_eq!(reply.status, StatusCode::OK);
+    assert_eq!(reply.headers.get("set-cookie"), None);
+    let seen = engine.last();
+    let mut expected = plain;
+    expected["vllm_xargs"] = json!({});
+    expected["lora_path"] = json!("adapter");
+    assert_eq!(seen.json(), expected);
+    assert!(seen.header("cookie").is_empty() && seen.header("x-any").is_empty());
+    let removed = "stator_direct_fields_removed_total";
+    sidecar.counts(removed, &["kind=\"steering\""], 9.0).await;
+    sidecar.counts(removed, &["kind=\"unknown\""], 1.0).await;
+
+    let before = engine.requests().len();
+    for path in [
+        "/collective_rpc",
+        "/sleep",
+        "/wake_up",
+        "/shutdown",
+        "/pause",
+        "/resume",
+        "/reset_prefix_cache",
+        "/start_profile",
+        "/stop_profile",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/update_weights_from_disk",
+        "/scale_elastic_ep",
+        "/abort_requests",
+        "/flush_cache",
+    ] {
+        let reply = sidecar.client.post(path, &json!({})).await;
+        assert_eq!(reply.status, StatusCode::FORBIDDEN, "{path}");
+        let text = String::from_utf8_lossy(&reply.body).into_owned();
+        assert!(text.contains(path) && text.contains("pass-operations"), "{text}");
+    }
+    assert_eq!(engine.requests().len(), before);
+}
+
+#[tokio::test]
+async fn answers_of_an_engine_are_cleaned_on_their_way() {
+    let engine = Engine::start().await;
+    let sidecar = Sidecar::start(engine.address(), &[]).await;
+    let client = sidecar.client.clone().with_header(HOLD, "1");
+    let mut events = client.stream(CHAT, &chat_with("hello")).await;
+    let held = engine.held().await;
+    held.event(&json!({ "n": 1 })).await;
+    assert_eq!(events.next().await.as_deref(), Some("{\"n\":1}"));
+    held.send("data: {\"n\":2,\"kv_trans").await;
+    events.until("\"n\":2").await;
+    held.send("fer_params\":{\"remote_host\":\"10.0.0.1\"}}\n\n").await;
+    let event = events.next().await.unwrap();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&event).unwrap(), json!({ "n": 2 }));
+    drop(held);
+    assert_eq!(events.next().await, None);
+}
