@@ -4,16 +4,19 @@ use crate::absence::Absence;
 use crate::direct::args::DirectArgs;
 use crate::direct::config::DirectSettings;
 use crate::exchange::RequestLimits;
+use crate::given::GivenFlags;
 use crate::keys::{ApiKeys, KeyArgs};
 use crate::passage::{Passage, PassageArgs};
 use crate::routing::RouterArgs;
 use crate::server::Ending;
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use stator_discovery::{DiscoveryArgs, Source, SourceError};
 use stator_peers::{PeersArgs, PeersSettings};
 use stator_runtime::config::ConfigError;
 use stator_runtime::dial::{Dial, DialArgs};
+use stator_runtime::tls;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +46,17 @@ pub struct HttpArgs {
     /// Who may use the API.
     #[command(flatten)]
     pub keys: KeyArgs,
+
+    /// Serve clients over TLS, with the certificate in `cert-path`, or a certificate that the proxy
+    /// signs itself.
+    #[arg(long, env = "STATOR_SECURE_SERVING", alias = "secure-proxy", default_value_t = false,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          action = ArgAction::Set, value_name = "BOOL")]
+    pub secure_serving: bool,
+
+    /// Folder with tls.crt and tls.key, which are read again when they change.
+    #[arg(long, env = "STATOR_CERT_PATH", value_name = "DIR")]
+    pub cert_path: Option<PathBuf>,
 
     /// Largest request body, in bytes. Larger ones get 413.
     #[arg(long, env = "STATOR_MAX_BODY_BYTES", default_value_t = 32 << 20, value_name = "BYTES",
@@ -106,6 +120,10 @@ pub enum Mode {
 /// Flags of `stator proxy`.
 #[derive(Args, Clone, Debug)]
 pub struct ProxyArgs {
+    // First, because the others take their values out of what was parsed.
+    #[command(flatten)]
+    pub(crate) given: GivenFlags,
+
     /// What the proxy stands in front of.
     #[arg(long, env = "STATOR_MODE", value_enum, default_value_t = Mode::Standalone, value_name = "MODE")]
     pub mode: Mode,
@@ -161,6 +179,7 @@ pub enum ProxyRole {
 pub struct ProxySettings {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: Option<SocketAddr>,
+    pub(crate) tls: Option<tls::Settings>,
     pub(crate) keys: Arc<ApiKeys>,
     /// What reaches engines that take requests as they came.
     pub(crate) passage: Passage,
@@ -198,6 +217,7 @@ impl ProxySettings {
     ) -> Result<Self, ConfigError> {
         let mut faults = Vec::new();
         let keys = ApiKeys::load(http.keys.clone(), &mut faults);
+        let tls = http.tls(&mut faults);
         let placement = router.placement(&mut faults);
         let (nearness, split) = (split.nearness(), split.split(&mut faults));
         let priority_max = queue.priority_max.cast_signed();
@@ -214,6 +234,7 @@ impl ProxySettings {
             limits: http.limits(),
             ending: http.ending(),
             keys: Arc::new(keys),
+            tls,
             passage: Passage::default(),
             connections_max: http.max_connections as usize,
             requests_max: http.max_concurrent_requests as usize,
@@ -236,6 +257,21 @@ impl HttpArgs {
     /// Where to serve, which is at `host` where nothing is said.
     pub(crate) fn listen(&self, host: Ipv4Addr) -> SocketAddr {
         SocketAddr::new(self.http_host.unwrap_or(host.into()), self.http_port)
+    }
+
+    /// How TLS is served, if it is.
+    pub(crate) fn tls(&self, faults: &mut Vec<String>) -> Option<tls::Settings> {
+        if self.cert_path.is_some() && !self.secure_serving {
+            faults.push("cert-path: needs secure-serving".to_owned());
+        }
+        let own = tls::Source::SelfSigned { names: Vec::new() };
+        self.secure_serving.then(|| tls::Settings {
+            certificate: self.cert_path.clone().map_or(own, tls::Source::Folder),
+            client_ca: None,
+            reload: true,
+            min_version: tls::Version::default(),
+            alpn: vec!["http/1.1".to_owned()],
+        })
     }
 
     /// What clients may send.
@@ -261,30 +297,29 @@ impl TryFrom<ProxyArgs> for ProxyRole {
 
     fn try_from(args: ProxyArgs) -> Result<Self, ConfigError> {
         let metrics = SocketAddr::new(args.metrics_host, args.metrics_port);
-        let mut faults = Vec::new();
+        let mut faults = args.given.faults(args.mode);
         // The engine beside a sidecar checks the keys of clients.
         let passage = args.passage.passage(args.mode == Mode::Direct, &mut faults);
-        if !faults.is_empty() {
-            return Err(ConfigError(faults));
-        }
-        Ok(match args.mode {
+        let role = match args.mode {
             Mode::Standalone => {
-                let dial = args.dial.dial().map_err(|fault| ConfigError(vec![fault]))?;
+                let dial = args.dial.dial().map_err(|fault| faults.push(fault)).ok();
                 let discovery = args.discovery.source();
-                let settings =
-                    ProxySettings::new(args.http, args.router, discovery, Some(metrics))?;
-                let peers = args.peers.settings(settings.listen.ip(), "stator-proxy");
-                check_predictions(&settings, peers.as_ref())?;
-                ProxySettings { dial, peers, passage, ..settings }.into()
+                let settings = ProxySettings::new(args.http, args.router, discovery, Some(metrics));
+                settings.and_then(|settings| {
+                    let peers = args.peers.settings(settings.listen.ip(), "stator-proxy");
+                    check_predictions(&settings, peers.as_ref())?;
+                    let dial = dial.unwrap_or_default();
+                    Ok(ProxySettings { dial, peers, passage, ..settings }.into())
+                })
             }
-            Mode::Direct => {
-                let mut settings = DirectSettings::new(args.http, args.direct, metrics)?;
-                if !args.peers.peers.is_empty() {
-                    settings.notes.push("peers: they have no effect in direct mode".to_owned());
-                }
-                Self::Direct(Box::new(DirectSettings { passage, ..settings }))
-            }
-        })
+            Mode::Direct => DirectSettings::new(args.http, args.direct, metrics)
+                .map(|settings| Self::Direct(Box::new(DirectSettings { passage, ..settings }))),
+        };
+        match role {
+            Ok(role) if faults.is_empty() => Ok(role),
+            Ok(_) => Err(ConfigError(faults)),
+            Err(ConfigError(more)) => Err(ConfigError([faults, more].concat())),
+        }
     }
 }
 

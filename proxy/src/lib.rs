@@ -13,6 +13,7 @@ mod corked;
 mod direct;
 mod exchange;
 mod generate;
+mod given;
 mod job;
 mod keys;
 mod listing;
@@ -48,7 +49,7 @@ use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
 use stator_peers::Seat;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Readiness, Shown};
-use stator_runtime::tls::Listener;
+use stator_runtime::tls::{self, Listener};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
@@ -71,6 +72,16 @@ async fn standalone(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Resu
     serve_fleet(listener, settings, shutdown).await
 }
 
+/// A listener for clients that speaks TLS where `tls` says so, and what reads the certificate again.
+fn secured(
+    listener: TcpListener,
+    tls: Option<&tls::Settings>,
+) -> anyhow::Result<(Listener, Option<tls::Reload>)> {
+    let Some(tls) = tls else { return Ok((Listener::plain(listener), None)) };
+    let (config, reload) = tls::server_config(tls)?;
+    Ok((Listener::tls(listener, config), reload))
+}
+
 /// Serves the models of a fleet on `listener`.
 async fn serve_fleet(
     listener: TcpListener,
@@ -87,6 +98,10 @@ async fn serve_fleet(
     let address = listener.local_addr()?;
     // Operators see the drain too: the side server ends with this function.
     let (_end, ended) = Shutdown::new();
+    let (listener, reload) = secured(listener, settings.tls.as_ref())?;
+    if let Some(reload) = reload {
+        tokio::spawn(reload.run(ended.clone()));
+    }
     if let Some(listen) = settings.metrics_listen {
         let (metrics, readiness) = (registry.clone(), readiness.clone());
         admin::serve(listen, Shown { metrics, readiness, gate: None }, ended)
@@ -116,10 +131,11 @@ async fn serve_fleet(
         async move { catalog.follow(events, readiness, address).await }
     });
     let keys = tokio::spawn(settings.keys.clone().follow(shutdown.clone()));
-    tracing::info!(%address, router_mode = %settings.placement.mode, "listening");
+    let tls = settings.tls.is_some();
+    tracing::info!(%address, router_mode = %settings.placement.mode, tls, "listening");
     let service = Service::new(settings, catalog, registry, metrics, readiness);
     let serving = Arc::new(Serving::Standalone(Box::new(service)));
-    server::serve(Listener::plain(listener), serving, shutdown).await;
+    server::serve(listener, serving, shutdown).await;
     following.abort();
     keys.abort();
     Ok(())

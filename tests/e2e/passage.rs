@@ -1,5 +1,5 @@
-//! What passes between clients and engines: the engine's key, and nothing that steers or operates
-//! an engine.
+//! What passes between clients and engines: TLS in every mode, the engine's key, and nothing that
+//! steers or operates an engine.
 
 use crate::direct::testbed::{CHAT, Sidecar, chat as chat_with};
 use crate::lifecycle::{agent, gauge_becomes};
@@ -9,9 +9,73 @@ use serde_json::json;
 use stator_tests::engine::{Engine, HOLD};
 use stator_tests::http::Client;
 use stator_tests::process::Process;
+use stator_tests::soon;
+use std::net::SocketAddr;
 use std::path::Path;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const SIM: [&str; 2] = ["--engine=sim", "--workers=1"];
+
+/// Checks that a server answers over TLS and gives plain HTTP no answer.
+async fn check_tls(server: SocketAddr) {
+    let tls = ["--enable-tls=decoder", "--tls-insecure-skip-verify=decoder"];
+    // A sidecar is the client: it speaks TLS to what it takes for an engine.
+    let client = Sidecar::start(server, &tls).await;
+    let reply = client.client.post(CHAT, &chat("hello", 2)).await;
+    assert_eq!(reply.status, StatusCode::OK, "{}", client.process.log());
+
+    let mut plain = TcpStream::connect(server).await.unwrap();
+    plain.write_all(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    // A reset is an end too.
+    let _ = soon("the connection's end", plain.read_to_end(&mut answer)).await;
+    assert!(!answer.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn tls_is_served_in_every_mode() {
+    let up = up(&[&SIM[..], &["--secure-serving"]].concat()).await;
+    check_tls(up.client.address()).await;
+
+    let home = tempfile::tempdir().unwrap();
+    let dir = format!("--discovery-dir={}", home.path().display());
+    let mut worker = agent(&dir, &SIM);
+    worker.event("serving").await;
+    let args = ["proxy", "--http-port=0", "--metrics-port=0", &dir, "--secure-serving"];
+    let mut proxy = Process::start(&args);
+    check_tls(ready(&mut proxy).await).await;
+}
+
+#[tokio::test]
+async fn flags_without_effect_are_named_all_at_once() {
+    for (args, faults) in [
+        (&["up", "--cert-path=/nowhere"][..], &["cert-path: needs secure-serving"][..]),
+        (
+            &["proxy", "--cert-path=/nowhere", "--engine-port=1", "--peers-port=2"],
+            &[
+                "cert-path: needs secure-serving",
+                "engine-port: it has no effect in standalone mode",
+                "peers-port: it has no effect without peers",
+            ],
+        ),
+        (
+            &["proxy", "--mode=direct", "--peers=a:1", "--router-mode=kv", "--api-key=a"],
+            &[
+                "peers: it has no effect in direct mode",
+                "router-mode: it has no effect in direct mode",
+                "api-key: ",
+            ],
+        ),
+    ] {
+        let mut process = Process::start(args);
+        assert!(!process.ended().await.success(), "{args:?}");
+        let log = process.log();
+        for fault in faults {
+            assert!(log.contains(fault), "{fault} is not in {log}");
+        }
+    }
+}
 
 /// A proxy before the agents in `home`.
 async fn front(home: &Path, flags: &[&str]) -> (Process, Client) {

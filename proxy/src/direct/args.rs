@@ -10,6 +10,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Default of `encode-timeout-ms`.
+pub(crate) const ENCODE_TIMEOUT_MS: u64 = 30_000;
+
 /// An engine that TLS can be spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Stage {
@@ -120,7 +123,7 @@ pub struct DirectArgs {
 
     /// Longest wait for all media of a request to be encoded elsewhere; what has not come by then
     /// is encoded where the prompt is computed. In milliseconds.
-    #[arg(long, env = "STATOR_ENCODE_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS",
+    #[arg(long, env = "STATOR_ENCODE_TIMEOUT_MS", default_value_t = ENCODE_TIMEOUT_MS, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub encode_timeout_ms: u64,
 
@@ -140,16 +143,6 @@ pub struct DirectArgs {
           require_equals = true, default_missing_value = "true", action = ArgAction::Set,
           value_name = "BOOL")]
     pub pass_operations: bool,
-
-    /// Serve over TLS, with the certificate in `cert-path`, or one of our own making.
-    #[arg(long, env = "STATOR_SECURE_SERVING", alias = "secure-proxy", default_value_t = false,
-          num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          action = ArgAction::Set, value_name = "BOOL")]
-    pub secure_serving: bool,
-
-    /// Folder with tls.crt and tls.key.
-    #[arg(long, env = "STATOR_CERT_PATH", value_name = "DIR")]
-    pub cert_path: Option<PathBuf>,
 
     /// Engines to speak TLS to.
     #[arg(

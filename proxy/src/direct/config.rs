@@ -1,7 +1,7 @@
 //! Settings of the proxy beside an engine.
 
-use super::allow::{AllowList, Rule, Target};
-use super::args::{DirectArgs, Stage};
+use super::allow::{AllowList, PRIVATE, Rule, Target};
+use super::args::{DirectArgs, ENCODE_TIMEOUT_MS, Stage};
 use super::connector::Connector;
 use super::encode::EncodeSettings;
 use super::moriio_args::MoriioSettings;
@@ -113,14 +113,16 @@ impl DirectSettings {
         faults.extend(http.keys.faults_beside_an_engine());
         let listen = http.listen(Ipv4Addr::UNSPECIFIED);
         check_ports(listen, &direct, &mut faults);
+        let tls = http.tls(&mut faults);
         check_tls(&direct, &mut faults);
+        check_effects(&direct, &mut faults);
         faults.extend(direct.llmd.faults());
         direct.moriio.check(&direct, &mut faults);
         let allow = allow_list(&direct, &mut faults);
         if !faults.is_empty() {
             return Err(ConfigError(faults));
         }
-        let (notes, bootstrap_port) = (notes(&direct), bootstrap_port(&direct));
+        let (notes, bootstrap_port) = (notes(&direct, tls.is_some()), bootstrap_port(&direct));
         let connector = direct.moriio.connector(direct.connector);
         let timeout = Duration::from_millis(direct.prefill_timeout_ms);
         let encode = direct.ec_connector.map(|connector| EncodeSettings {
@@ -132,7 +134,7 @@ impl DirectSettings {
         Ok(Self {
             listen,
             metrics_listen,
-            tls: direct.secure_serving.then(|| listener_tls(direct.cert_path.clone())),
+            tls,
             passage: Passage::default(),
             pass_operations: direct.pass_operations,
             limits: http.limits(),
@@ -189,9 +191,6 @@ fn check_ports(listen: SocketAddr, direct: &DirectArgs, faults: &mut Vec<String>
 }
 
 fn check_tls(direct: &DirectArgs, faults: &mut Vec<String>) {
-    if direct.cert_path.is_some() && !direct.secure_serving {
-        faults.push("cert-path: needs secure-serving".to_owned());
-    }
     for stage in &direct.tls_insecure_skip_verify {
         if !direct.enable_tls.contains(stage) {
             let name = stage.to_possible_value().map(|value| value.get_name().to_owned());
@@ -211,8 +210,22 @@ fn check_tls(direct: &DirectArgs, faults: &mut Vec<String>) {
     }
 }
 
+/// Refuses flags of our own that have no effect beside the others. Flags of llm-d's sidecar are
+/// told of instead, so that a deployment's arguments can stay.
+fn check_effects(direct: &DirectArgs, faults: &mut Vec<String>) {
+    if !direct.enable_ssrf_protection && direct.prefill_allow != PRIVATE {
+        faults.push("prefill-allow: it has no effect with enable-ssrf-protection=false".to_owned());
+    }
+    if direct.ec_connector.is_none() && direct.encode_timeout_ms != ENCODE_TIMEOUT_MS {
+        faults.push("encode-timeout-ms: it has no effect without ec-connector".to_owned());
+    }
+    if direct.engine_ca_file.is_some() && direct.enable_tls.is_empty() {
+        faults.push("engine-ca-file: it has no effect without enable-tls".to_owned());
+    }
+}
+
 /// What the flags ask for that means nothing here or is otherwise than in llm-d's sidecar.
-fn notes(direct: &DirectArgs) -> Vec<String> {
+fn notes(direct: &DirectArgs, is_secure: bool) -> Vec<String> {
     let mut notes = direct.llmd.notes();
     notes.extend(direct.moriio.notes());
     if direct.enable_tls.contains(&Stage::Encoder) && direct.ec_connector.is_none() {
@@ -222,7 +235,7 @@ fn notes(direct: &DirectArgs) -> Vec<String> {
         let why = "only engines of nixlv2 and offloading can pull, and of MoRI-IO those that write";
         notes.push(format!("enable-p2p-pull: it has no effect, {why}"));
     }
-    if !direct.secure_serving {
+    if !is_secure {
         notes.push("secure-serving: off, requests come over plain HTTP".to_owned());
     }
     notes
@@ -254,17 +267,6 @@ fn engine_tls(direct: &DirectArgs, stage: Stage) -> EngineTls {
         (false, _) => EngineTls::Plain,
         (true, false) => EngineTls::Checked,
         (true, true) => EngineTls::Unchecked,
-    }
-}
-
-fn listener_tls(cert_path: Option<PathBuf>) -> tls::Settings {
-    let own = tls::Source::SelfSigned { names: Vec::new() };
-    tls::Settings {
-        certificate: cert_path.map_or(own, tls::Source::Folder),
-        client_ca: None,
-        reload: true,
-        min_version: tls::Version::default(),
-        alpn: vec!["http/1.1".to_owned()],
     }
 }
 
