@@ -97,7 +97,7 @@ fn with_defaults(
     let values: BTreeMap<String, serde_yaml_ng::Value> = if text.trim().is_empty() {
         BTreeMap::new()
     } else {
-        serde_yaml_ng::from_str(text).map_err(|error| refuse(format!("{source}: {error}")))?
+        crate::yaml::from_str(text).map_err(|error| refuse(format!("{source}: {error}")))?
     };
     let found = command.find_subcommand(role).expect("the role was found by its name");
     let mut faults = Vec::new();

@@ -13,6 +13,7 @@ pub mod secret;
 pub mod shutdown;
 pub mod tls;
 pub mod trace;
+pub mod yaml;
 
 pub use lane::Lane;
 pub use shutdown::Shutdown;

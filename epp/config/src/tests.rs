@@ -374,3 +374,9 @@ flowControl: {enableEviction: true}
         ],
     );
 }
+
+#[test]
+fn a_configuration_that_is_too_deep_is_refused() {
+    let Err(refused) = load(&"[".repeat(100_000), STRICT) else { panic!("it is too deep") };
+    assert!(refused.0[0].message.contains("recursion limit exceeded"), "{:?}", refused.0);
+}

@@ -18,9 +18,9 @@ pub(crate) enum Tree {
 }
 
 impl Tree {
-    /// Reads YAML, of which JSON is a part. The depth of a document is bounded by the reader.
+    /// Reads YAML, of which JSON is a part. The reader bounds a document's depth.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        serde_yaml_ng::from_str(text).map_err(|error| error.to_string())
+        stator_runtime::yaml::from_str(text)
     }
 
     /// What kind of value it is, with its article.

@@ -190,7 +190,7 @@ fn decode(text: &str) -> Result<BTreeSet<String>, String> {
     struct File {
         agents: Vec<String>,
     }
-    let file: File = serde_yaml_ng::from_str(text).map_err(|error| error.to_string())?;
+    let file: File = stator_runtime::yaml::from_str(text)?;
     if file.agents.len() > AGENTS_MAX {
         return Err(format!("agents: {} entries, limit {AGENTS_MAX}", file.agents.len()));
     }

@@ -19,9 +19,9 @@ const ENTRIES_MAX: usize = 65_536;
 /// # Errors
 ///
 /// All faults, each with its path in the file.
-pub(super) fn view(content: &[u8]) -> Result<PoolView, Vec<String>> {
+pub(crate) fn view(content: &[u8]) -> Result<PoolView, Vec<String>> {
     let value: serde_json::Value =
-        serde_yaml_ng::from_slice(content).map_err(|error| vec![error.to_string()])?;
+        stator_runtime::yaml::from_slice(content).map_err(|error| vec![error])?;
     let faults = Faults::default();
     let root = Node::root(&value, &faults);
     root.only(&["endpoints", "objectives", "rewrites", "appProtocol"]);

@@ -187,6 +187,12 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
+#[test]
+fn a_file_that_is_too_deep_is_refused() {
+    let faults = view(&"[".repeat(100_000)).expect_err("it is too deep");
+    assert!(faults[0].contains("recursion limit exceeded"), "{faults:?}");
+}
+
 proptest! {
     /// Whatever stands in a file, it is taken or refused with a few words.
     #[test]
