@@ -130,14 +130,13 @@ impl FromStr for Target {
         let wrong = || NoTarget(text.chars().take(100).collect());
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
-        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(inner) => inner.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?.to_string(),
-            None => host.to_ascii_lowercase(),
-        };
+        if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            let address: std::net::Ipv6Addr = inner.parse().map_err(|_| wrong())?;
+            return Ok(Self { host: address.to_string(), port });
+        }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-        let is_name = !host.is_empty() && host.len() <= 253 && host.bytes().all(plain);
-        match is_name || host.contains(':') && text.starts_with('[') {
-            true => Ok(Self { host, port }),
+        match !host.is_empty() && host.len() <= 253 && host.bytes().all(plain) {
+            true => Ok(Self { host: host.to_ascii_lowercase(), port }),
             false => Err(wrong()),
         }
     }
@@ -230,6 +229,7 @@ pub(crate) mod tests {
             "a:99999",
             "fd00::1:80",
             "[a]:80",
+            "[fd00::1",
             "a b:80",
             "a/b:80",
             "u@h:80",
