@@ -24,8 +24,7 @@
 //! lookup needs to look at a few places of a prompt only ([`Index::overlap`]). A worker's
 //! elements in sets carry the number of its present state, its *slot*; a state ends by masking
 //! the slot, and [`Index::maintain`] takes the remains out in the background.
-// `stator_loom` is set by hand, to model the lock-free parts:
-// RUSTFLAGS="--cfg stator_loom" cargo test -p stator-kv-index --release --lib model
+// `tests/models` sets `stator_loom`, to model the lock-free parts.
 // (`loom` itself would switch dependencies to loom too, which do not build so.)
 #![allow(unexpected_cfgs)]
 
