@@ -12,6 +12,7 @@ mod config;
 mod corked;
 mod direct;
 mod exchange;
+pub mod fuzz;
 mod generate;
 mod given;
 mod job;

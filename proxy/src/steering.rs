@@ -63,6 +63,15 @@ impl<'a> Said<'a> {
         }
     }
 
+    /// What headers with these values say.
+    pub(crate) fn written(
+        labels: Option<&'a str>,
+        ttl: Option<&'a str>,
+        objective: Option<&'a str>,
+    ) -> Self {
+        Self { labels, ttl, objective }
+    }
+
     fn ttl(self) -> Option<Duration> {
         self.ttl.and_then(|text| duration::parse(text.trim())).filter(|ttl| !ttl.is_zero())
     }

@@ -69,7 +69,17 @@ impl Trace {
             .with_context(|| format!("trace {name}"))
     }
 
-    fn parse(reader: impl BufRead, args: &TraceArgs, content: Content, seed: u64) -> Result<Self> {
+    /// Reads a trace from JSON lines.
+    ///
+    /// # Errors
+    ///
+    /// For a trace without a request, or with a line that is none; the message names the line.
+    pub fn parse(
+        reader: impl BufRead,
+        args: &TraceArgs,
+        content: Content,
+        seed: u64,
+    ) -> Result<Self> {
         let mut entries = Vec::new();
         for (number, line) in (1..).zip(reader.lines()) {
             if entries.len() as u64 >= args.limit {

@@ -7,6 +7,7 @@
 
 mod args;
 mod engine;
+pub mod fuzz;
 mod lru;
 mod policy;
 mod random;

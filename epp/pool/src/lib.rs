@@ -12,6 +12,7 @@
 
 mod endpoints;
 pub mod file;
+pub mod fuzz;
 pub mod kubernetes;
 mod rewrite;
 #[cfg(test)]

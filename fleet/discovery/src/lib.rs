@@ -11,6 +11,7 @@ mod agents;
 mod args;
 mod directory;
 mod etcd;
+pub mod fuzz;
 mod known;
 mod kubernetes;
 mod list;

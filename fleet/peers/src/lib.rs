@@ -14,6 +14,7 @@ mod args;
 mod auth;
 mod dial;
 mod feeds;
+pub mod fuzz;
 mod gauges;
 mod hub;
 mod metrics;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Why a chunk cannot be joined to the others.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unjoinable {
+pub(crate) enum Unjoinable {
     #[error("the engine's answer for a chunk is none of a chat: {0}")]
     Malformed(&'static str),
     #[error("the engine's answer for a chunk has more than text: {0}")]

@@ -11,22 +11,22 @@
 pub(crate) mod allow;
 pub(crate) mod args;
 mod bootstrap;
-mod cached;
+pub(crate) mod cached;
 mod chunk;
 mod chunked;
 #[cfg(test)]
 mod chunked_tests;
-mod chunks;
+pub(crate) mod chunks;
 pub(crate) mod config;
-mod connector;
+pub(crate) mod connector;
 mod decoding;
 mod encode;
 pub(crate) mod handover;
 pub(crate) mod headers;
 mod llmd;
-mod media;
+pub(crate) mod media;
 mod metrics;
-mod moriio;
+pub(crate) mod moriio;
 mod moriio_args;
 #[cfg(test)]
 mod moriio_pair_tests;
@@ -35,7 +35,7 @@ pub(crate) mod object;
 #[cfg(test)]
 mod pair_tests;
 pub(crate) mod relay;
-mod route;
+pub(crate) mod route;
 mod service;
 pub(crate) mod serving;
 mod supplies;

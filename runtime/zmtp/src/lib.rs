@@ -16,6 +16,7 @@ mod client;
 mod connection;
 mod endpoint;
 pub mod frame;
+pub mod fuzz;
 mod handshake;
 mod outbox;
 mod publisher;

@@ -1,12 +1,73 @@
-//! What the targets share: how one input tells several things.
+//! Fuzz targets: plain functions that feed a parser with outside bytes and panic where the parser
+//! breaks a promise.
+//!
+//! Each function runs in two places. `libfuzzer` feeds it with inputs that nobody thought of, for as
+//! long as asked; the test `replay` feeds it with the inputs in `seeds`, on the stable compiler.
+//! Start reading at [`TARGETS`].
 
-pub mod ext_proc;
+mod allow_list;
+mod body_edit;
+mod body_scan;
+mod discovery_records;
+mod endpoints_file;
+mod engine_answers;
+mod engine_reports;
+mod etcd_answers;
+mod ext_proc_bytes;
+mod ext_proc_messages;
+mod hand_over;
+mod http_answers;
+mod kube_answers;
+mod kv_events;
+mod kv_pieces;
+mod kv_translate;
+mod load_reports;
+mod metrics_page;
+mod model_files;
+mod parsers;
+mod peer_frames;
+mod picker_config;
+mod prompt_bytes;
+mod requests;
+mod responses;
+mod sidecar_bodies;
+mod sidecar_chunks;
+mod steering;
+mod stream;
+mod templates;
+mod traces;
+mod zmtp_frames;
+mod zmtp_greeting;
 
 use bytes::Bytes;
 
+/// A parser of outside bytes with what must hold of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name of its folder in `seeds`.
+    pub name: &'static str,
+    /// Feeds the parser with an input.
+    pub run: fn(&[u8]),
+}
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        /// All targets, by name.
+        pub const TARGETS: &[Target] = &[$(Target { name: stringify!($name), run: $name::run }),*];
+    };
+}
+
+targets! {
+    allow_list body_edit body_scan discovery_records endpoints_file engine_answers engine_reports
+    etcd_answers ext_proc_bytes ext_proc_messages hand_over http_answers kube_answers kv_events
+    kv_pieces kv_translate load_reports metrics_page model_files parsers peer_frames picker_config
+    prompt_bytes requests responses sidecar_bodies sidecar_chunks steering templates traces
+    zmtp_frames zmtp_greeting
+}
+
 /// Splits an input at its first zero byte, which no text has: the text, and what steers the test.
 /// So any text by itself is an input, and a seed.
-pub fn split(input: &[u8]) -> (&[u8], &[u8]) {
+fn split(input: &[u8]) -> (&[u8], &[u8]) {
     match input.iter().position(|byte| *byte == 0) {
         Some(at) => (&input[..at], &input[at + 1..]),
         None => (input, &[]),
@@ -15,7 +76,7 @@ pub fn split(input: &[u8]) -> (&[u8], &[u8]) {
 
 /// Cuts `bytes` into chunks of `sizes` plus one bytes, over and over; without sizes, into chunks
 /// of 7.
-pub fn cut(bytes: &[u8], sizes: &[u8]) -> Vec<Bytes> {
+fn cut(bytes: &[u8], sizes: &[u8]) -> Vec<Bytes> {
     let sizes = if sizes.is_empty() { &[6] } else { sizes };
     let mut rest = Bytes::copy_from_slice(bytes);
     let mut chunks = Vec::new();
@@ -26,4 +87,15 @@ pub fn cut(bytes: &[u8], sizes: &[u8]) -> Vec<Bytes> {
         chunks.push(rest.split_to((usize::from(*size) + 1).min(rest.len())));
     }
     chunks
+}
+
+/// Runs a future to its end on this thread.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    thread_local! {
+        static RUNTIME: tokio::runtime::Runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime without sockets can be had");
+    }
+    RUNTIME.with(|runtime| runtime.block_on(future))
 }

@@ -90,6 +90,22 @@ pub(crate) struct Replay {
     pub(crate) limit: u32,
 }
 
+/// Reads a trace: CSV with Azure's header, or else Mooncake's JSON lines.
+///
+/// # Errors
+///
+/// The number of the line that cannot be read, and why.
+pub(crate) fn parse(
+    text: &str,
+    block_size: u32,
+    play: Replay,
+) -> Result<Workload, (usize, String)> {
+    match azure::is_azure(text) {
+        true => azure::read(text, block_size, play),
+        false => mooncake::read(text, block_size, play),
+    }
+}
+
 impl Workload {
     fn new(block_size: u32) -> Self {
         Self { requests: Vec::new(), runs: Vec::new(), block_size }
@@ -108,10 +124,7 @@ impl Workload {
             let path = name.clone();
             WorkloadError::Malformed { path, line, fault }
         };
-        let read = match azure::is_azure(&text) {
-            true => azure::read(&text, block_size, play).map_err(malformed)?,
-            false => mooncake::read(&text, block_size, play).map_err(malformed)?,
-        };
+        let read = parse(&text, block_size, play).map_err(malformed)?;
         if read.requests.is_empty() { Err(WorkloadError::Empty { path: name }) } else { Ok(read) }
     }
 

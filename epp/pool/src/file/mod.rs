@@ -21,6 +21,8 @@ mod node;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use decode::view;
+
 use crate::{PoolView, Watched};
 use std::fs::File;
 use std::io::{self, Read};

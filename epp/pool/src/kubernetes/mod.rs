@@ -6,7 +6,7 @@
 mod lease;
 #[cfg(test)]
 mod manifests_tests;
-mod objects;
+pub(crate) mod objects;
 mod pool;
 mod resource;
 mod review;

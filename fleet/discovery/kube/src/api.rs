@@ -178,15 +178,15 @@ impl Lines {
 
 /// Bytes that came and were not yet given as lines.
 #[derive(Default)]
-struct LineBuffer {
-    bytes: BytesMut,
+pub(crate) struct LineBuffer {
+    pub(crate) bytes: BytesMut,
     /// Leading bytes that are known to hold no end of line.
     searched: usize,
 }
 
 impl LineBuffer {
     /// The next whole line, without its end.
-    fn next_line(&mut self) -> Option<Bytes> {
+    pub(crate) fn next_line(&mut self) -> Option<Bytes> {
         let end = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
         let Some(end) = end else {
             self.searched = self.bytes.len();

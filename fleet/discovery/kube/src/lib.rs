@@ -6,6 +6,7 @@
 
 mod api;
 mod follow;
+pub mod fuzz;
 mod resource;
 
 pub use api::{Api, ApiError, Lines};

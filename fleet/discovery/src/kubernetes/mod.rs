@@ -18,6 +18,7 @@ pub(crate) use watcher::Watcher;
 use crate::DiscoveryError;
 use crate::source::KubernetesSource;
 use stator_kube::{Cluster, ConnectError, Resource};
+use stator_protos::discovery::AgentRecord;
 
 /// The custom resource in which agents publish.
 const METADATA: Resource =
@@ -30,6 +31,16 @@ impl From<ConnectError> for DiscoveryError {
     fn from(error: ConnectError) -> Self {
         Self::Unconfigured(error.to_string())
     }
+}
+
+/// Reads an object as a custom resource, a pod and an EndpointSlice: the records that it holds, and
+/// how many pods it calls ready. For fuzz targets.
+pub(crate) fn object(json: &str) -> (Vec<Result<AgentRecord, String>>, usize) {
+    let published = objects::published(json).ok().flatten().unwrap_or_default();
+    let records = published.agents.into_values().map(|read| read.map(|read| (*read).clone()));
+    let ready = [objects::ready_pod(json), objects::ready_in_slice(json)];
+    let ready = ready.into_iter().filter_map(|pods| pods.ok().flatten()).map(|pods| pods.len());
+    (records.collect(), ready.sum())
 }
 
 /// A connection, and the namespace to look in.

@@ -7,10 +7,12 @@
 mod body;
 mod buffers;
 mod head;
+mod replay;
 mod tls;
 mod url;
 
 pub use buffers::Buffers;
+pub use replay::{Replayed, replay};
 pub use tls::{TlsError, TlsOptions};
 pub use url::{Url, UrlError};
 
