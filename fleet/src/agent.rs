@@ -168,7 +168,8 @@ impl<S: Members + KvSink> AgentTask<S> {
         let was_contested = std::mem::take(&mut self.contested);
         for worker in &record.workers {
             let publishes_events = record.model.takes_tokens();
-            let told = Worker { publishes_events, ..Worker::new(worker, accepting) };
+            let suspect = self.client.is_suspect();
+            let told = Worker { publishes_events, suspect, ..Worker::new(worker, accepting) };
             if self.sink.join(told, &self.client) {
                 self.meet(worker, publishes_events);
                 continue;

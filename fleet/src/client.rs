@@ -14,7 +14,7 @@ use stator_protos::{Generation, WorkerRank};
 use stator_runtime::dial::{Dial, DialError};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -103,6 +103,8 @@ pub struct AgentClient {
     endpoint: String,
     /// What the agent's record says of its workers, as far as it is known.
     profile: Mutex<Arc<ProfileRecord>>,
+    /// Whether discovery vouches for the agent no more.
+    suspect: AtomicBool,
     links: Vec<Arc<Link>>,
     turn: AtomicUsize,
     up: watch::Receiver<usize>,
@@ -155,6 +157,7 @@ impl AgentClient {
         Ok(Self {
             endpoint: address,
             profile: Mutex::default(),
+            suspect: AtomicBool::new(false),
             links,
             turn: AtomicUsize::new(0),
             up,
@@ -180,6 +183,16 @@ impl AgentClient {
         if **known != *profile {
             *known = Arc::new(profile.clone());
         }
+    }
+
+    /// Says whether nobody but the agent itself says that it is there; returns whether that is new.
+    pub(super) fn set_suspect(&self, suspect: bool) -> bool {
+        self.suspect.swap(suspect, Ordering::Relaxed) != suspect
+    }
+
+    /// Whether nobody but the agent itself says that it is there.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Relaxed)
     }
 
     /// How many of its connections are up, now and as it changes.

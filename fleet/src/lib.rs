@@ -9,6 +9,7 @@
 mod admission;
 mod agent;
 mod client;
+mod doubts;
 mod early;
 mod entrance;
 pub mod feed;
@@ -34,6 +35,7 @@ pub use pool::Pool;
 pub use sink::{KvSink, Members};
 
 use agent::AgentTask;
+use doubts::{Doubts, Verdict};
 use replicas::Replicas;
 use stator_discovery::{Agents, Change, Source, Update};
 use stator_peers::Seat;
@@ -143,6 +145,7 @@ impl Fleet {
             refused: BTreeMap::new(),
             models: BTreeMap::new(),
             start: Start::default(),
+            doubts: Doubts::new(settings.client.clone()),
             replicas: seat.map(|seat| Arc::new(Replicas::join(seat))),
             events: sender,
             metrics,
@@ -160,6 +163,8 @@ struct Keeper {
     agents: BTreeMap<String, Agent>,
     /// Agents that contradict others; they are met when one of those leaves.
     refused: BTreeMap<String, AgentRecord>,
+    /// Agents for which discovery does not vouch any more.
+    doubts: Doubts,
     models: BTreeMap<String, Model>,
     start: Start,
     replicas: Option<Arc<Replicas>>,
@@ -169,8 +174,19 @@ struct Keeper {
 
 struct Agent {
     record: watch::Sender<AgentRecord>,
+    client: Arc<AgentClient>,
     /// Following the agent, and announcing its model; aborted with the agent.
     _tasks: JoinSet<()>,
+}
+
+impl Agent {
+    /// Whether nobody but the agent itself says that it is there.
+    fn set_suspect(&self, suspect: bool) {
+        if self.client.set_suspect(suspect) {
+            // So that its task tells the pool.
+            self.record.send_modify(|_| ());
+        }
+    }
 }
 
 /// A model, kept for a while when its last agent leaves: its requests wait for a worker, and are not
@@ -194,8 +210,10 @@ struct Announced {
 /// What is known of the fleet while the process starts.
 #[derive(Default)]
 struct Start {
-    /// When the first agent was found.
+    /// When the first agent was found, or that there is none.
     found: Option<Instant>,
+    /// Whether discovery has told of all agents.
+    looked: bool,
     settled: bool,
     /// Waits for models to be announced.
     settling: JoinSet<()>,
@@ -213,12 +231,17 @@ impl Keeper {
         loop {
             tokio::select! {
                 Some(update) = updates.recv() => self.update(update),
+                verdict = self.doubts.next() => self.judge(verdict),
                 now = upkeep.tick() => {
                     if self.start.found.is_some_and(|found| now - found >= SETTLE_MAX) {
                         self.settle();
                     }
                     self.forget(now).await;
                 }
+            }
+            self.count();
+            if self.start.looked && !self.doubts.are_pending() {
+                self.settle();
             }
         }
     }
@@ -232,12 +255,9 @@ impl Keeper {
         for change in changes {
             self.change(change);
         }
-        self.metrics.agents.set(self.agents.len() as i64);
-        if self.start.found.is_none() && !self.agents.is_empty() {
+        self.start.looked |= looked;
+        if self.start.found.is_none() && (looked || !self.agents.is_empty()) {
             self.start.found = Some(Instant::now());
-        }
-        if looked {
-            self.settle();
         }
     }
 
@@ -285,6 +305,13 @@ impl Keeper {
         }
     }
 
+    fn count(&self) {
+        let suspects = self.agents.values().filter(|agent| agent.client.is_suspect()).count();
+        self.metrics.agents.set(self.agents.len() as i64);
+        self.metrics.agents_suspect.set(suspects as i64);
+        self.metrics.discovery.set_unrenewed(2 * suspects > self.agents.len());
+    }
+
     /// Begins to follow. What a back-end's configuration names may come later: files of a secret,
     /// for example.
     async fn agents(&self) -> Agents {
@@ -301,26 +328,70 @@ impl Keeper {
 
     fn change(&mut self, change: Change) {
         match change {
-            Change::Down(agent) => {
-                tracing::info!(agent, "agent left");
-                self.agents.remove(&agent);
-                self.refused.remove(&agent);
-                for record in std::mem::take(&mut self.refused).into_values() {
-                    self.meet(record);
+            Change::Down(agent) => self.leave(&agent),
+            Change::Lapsed(record) => self.doubt(Arc::unwrap_or_clone(record)),
+            Change::Up(record) => {
+                self.doubts.settle(&record.agent_id);
+                self.up(Arc::unwrap_or_clone(record), false);
+            }
+        }
+    }
+
+    fn judge(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Lives(record) => {
+                let agent = record.agent_id.clone();
+                self.up(record.clone(), true);
+                if let Some(agent) = self.agents.get(&agent) {
+                    self.doubts.watch(record, agent.client.clone());
                 }
             }
-            Change::Up(record) => {
-                let record = Arc::unwrap_or_clone(record);
-                if let Some(agent) = self.agents.get(&record.agent_id) {
-                    if same_place(&agent.record.borrow(), &record) {
-                        agent.record.send_replace(record);
-                        return;
-                    }
+            Verdict::Silent(record) => {
+                self.leave(&record.agent_id);
+                self.doubts.ask(record);
+            }
+            Verdict::Forgotten => {}
+        }
+    }
+
+    /// Discovery does not vouch for an agent any more: the agent itself is asked.
+    fn doubt(&mut self, record: AgentRecord) {
+        self.refused.remove(&record.agent_id);
+        let Some(agent) = self.agents.get(&record.agent_id) else {
+            return self.doubts.ask(record);
+        };
+        tracing::debug!(agent = record.agent_id, "discovery vouches for an agent no more");
+        agent.set_suspect(true);
+        self.doubts.watch(record, agent.client.clone());
+    }
+
+    fn leave(&mut self, agent: &str) {
+        self.doubts.settle(agent);
+        if self.agents.remove(agent).is_some() {
+            tracing::info!(agent, "agent left");
+        }
+        self.refused.remove(agent);
+        for record in std::mem::take(&mut self.refused).into_values() {
+            self.meet(record);
+        }
+    }
+
+    fn up(&mut self, record: AgentRecord, suspect: bool) {
+        let name = record.agent_id.clone();
+        match self.agents.get(&name) {
+            Some(agent) if same_place(&agent.record.borrow(), &record) => {
+                agent.record.send_replace(record);
+            }
+            known => {
+                if known.is_some() {
                     // Its successor is met anew, with connections of its own.
-                    self.agents.remove(&record.agent_id);
+                    self.agents.remove(&name);
                 }
                 self.meet(record);
             }
+        }
+        if let Some(agent) = self.agents.get(&name) {
+            agent.set_suspect(suspect);
         }
     }
 
@@ -357,9 +428,9 @@ impl Keeper {
         tasks.spawn(task.run());
         if !*announced.done.borrow() {
             let (replicas, events) = (self.replicas.clone(), self.events.clone());
-            tasks.spawn(announce(pool, client, announced, replicas, events));
+            tasks.spawn(announce(pool, client.clone(), announced, replicas, events));
         }
-        self.agents.insert(record.agent_id, Agent { record: sender, _tasks: tasks });
+        self.agents.insert(record.agent_id, Agent { record: sender, client, _tasks: tasks });
     }
 
     /// The pool for an agent's model. `None` when others serve a different model by its name.

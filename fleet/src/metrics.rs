@@ -10,8 +10,10 @@ use stator_discovery::DiscoveryMetrics;
 pub struct FleetMetrics {
     /// Whether discovery answers.
     pub(super) discovery: DiscoveryMetrics,
-    /// Agents whose leases hold.
+    /// Agents that are followed.
     pub(super) agents: Gauge,
+    /// Of these, those whose leases have ended.
+    pub(super) agents_suspect: Gauge,
     /// Records that could not be understood or contradicted others.
     pub(super) records_refused: Counter,
     /// Messages of the event plane that could not be read.
@@ -35,7 +37,12 @@ impl FleetMetrics {
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("stator_fleet");
         self.discovery.register(registry);
-        registry.register("agents", "Agents whose leases hold", self.agents.clone());
+        registry.register("agents", "Agents that are followed", self.agents.clone());
+        registry.register(
+            "agents_suspect",
+            "Agents whose leases have ended and that answer: used where no other is",
+            self.agents_suspect.clone(),
+        );
         let counters = [
             ("records_refused", "Discovery records that were refused", &self.records_refused),
             ("messages_malformed", "Event plane messages not read", &self.messages_malformed),

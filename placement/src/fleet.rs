@@ -17,6 +17,8 @@ pub struct Worker {
     pub total_blocks: u32,
     /// Whether it takes new requests.
     pub accepting: bool,
+    /// Whether nobody but the worker itself says that it is there: others are preferred.
+    pub suspect: bool,
     /// Whether it publishes KV events. What others hold is predicted from what they were sent.
     pub publishes_events: bool,
 }
@@ -25,7 +27,8 @@ impl Worker {
     /// The worker of a discovery record, whose agent does or does not take new requests.
     pub fn new(record: &WorkerRecord, accepting: bool) -> Self {
         let WorkerRecord { worker, generation, total_blocks } = *record;
-        Self { worker, generation, total_blocks, accepting, publishes_events: true }
+        let suspect = false;
+        Self { worker, generation, total_blocks, accepting, suspect, publishes_events: true }
     }
 }
 
@@ -54,6 +57,13 @@ pub(crate) struct Row {
     pub(crate) labels: u32,
 }
 
+/// How many workers take new requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Takers {
+    all: usize,
+    suspect: usize,
+}
+
 /// All workers. Each has a slot, a small number that another may have once it is gone.
 #[derive(Debug, Default)]
 pub struct Fleet {
@@ -70,6 +80,8 @@ pub struct Fleet {
     adapters: FxHashMap<Adapter, Vec<u32>>,
     /// Workers by role, as `Role as usize` counts.
     by_role: [usize; 5],
+    /// Workers that take new requests, and the suspects among them.
+    takers: Takers,
 }
 
 /// What adding a worker changed.
@@ -81,6 +93,18 @@ pub(crate) enum Joined {
     Same,
     /// A later life of it is known, and nothing changed.
     Stale,
+}
+
+impl Takers {
+    fn enter(&mut self, worker: &Worker) {
+        self.all += usize::from(worker.accepting);
+        self.suspect += usize::from(worker.accepting && worker.suspect);
+    }
+
+    fn leave(&mut self, worker: &Worker) {
+        self.all -= usize::from(worker.accepting);
+        self.suspect -= usize::from(worker.accepting && worker.suspect);
+    }
 }
 
 impl Fleet {
@@ -128,6 +152,18 @@ impl Fleet {
         &self.open
     }
 
+    /// Whether the worker in a slot is suspect.
+    pub(crate) fn is_suspect(&self, slot: u32) -> bool {
+        self.state(slot).worker.suspect
+    }
+
+    /// Whether suspects are passed over where others can take a request: not where most workers
+    /// are suspect. Then the fault is not theirs, and the few others would get everything.
+    pub(crate) fn shuns_suspects(&self) -> bool {
+        let Takers { all, suspect } = self.takers;
+        suspect > 0 && 2 * suspect <= all
+    }
+
     /// Slots below this may be taken.
     pub(crate) fn slots_end(&self) -> usize {
         self.rows.len()
@@ -161,10 +197,12 @@ impl Fleet {
             return Joined::Stale;
         }
         let same = worker.generation == known.worker.generation;
-        known.worker = worker;
+        let before = std::mem::replace(&mut known.worker, worker);
         if !same {
             known.load = None;
         }
+        self.takers.leave(&before);
+        self.takers.enter(&worker);
         self.refresh(slot);
         if same { Joined::Same } else { Joined::New(slot) }
     }
@@ -173,7 +211,9 @@ impl Fleet {
     pub(crate) fn remove(&mut self, worker: WorkerRank) -> Option<u32> {
         let slot = self.slots.remove(&worker)?;
         self.unlist(slot);
-        self.states[slot as usize] = None;
+        if let Some(state) = self.states[slot as usize].take() {
+            self.takers.leave(&state.worker);
+        }
         self.open[slot as usize] = None;
         if let Ok(place) = self.place(worker) {
             self.order.remove(place);
@@ -209,6 +249,7 @@ impl Fleet {
     }
 
     fn add(&mut self, worker: Worker) -> u32 {
+        self.takers.enter(&worker);
         let state = WorkerState { worker, load: None, profile: Profile::default() };
         let row = Row {
             worker: worker.worker,

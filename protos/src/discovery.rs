@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 
 /// One agent and the workers it runs. Serialized as JSON, one file per agent.
 ///
-/// A record is valid until `lease_expires_unix_ms`; the agent writes it anew well before.
+/// The agent writes the record anew well before its lease ends. Readers measure the lease on their
+/// own clocks, from when they last saw the record change: the clocks of two machines may differ by
+/// any amount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRecord {
     /// Identity of the agent process; the file is named after it.
@@ -25,7 +27,12 @@ pub struct AgentRecord {
     pub profile: ProfileRecord,
     /// False while the agent drains: it finishes what runs and takes nothing new.
     pub accepting: bool,
-    /// End of the lease, in milliseconds since the Unix epoch.
+    /// Length of the lease, in milliseconds. 0: an agent of an earlier version does not
+    /// say it; `u64::MAX`: the back-end keeps leases itself.
+    #[serde(default)]
+    pub lease_ms: u64,
+    /// End of the lease by the agent's clock, in milliseconds since the Unix epoch: for people, and
+    /// for readers of versions that compare clocks.
     pub lease_expires_unix_ms: u64,
 }
 

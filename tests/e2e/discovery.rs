@@ -31,6 +31,7 @@ fn record(agent: &str) -> AgentRecord {
         workers: vec![WorkerRecord { worker, generation: Generation(7), total_blocks: 9 }],
         accepting: true,
         profile: ProfileRecord { labels: vec!["gpu=h100".into()], ..ProfileRecord::default() },
+        lease_ms: 0,
         lease_expires_unix_ms: 0,
     }
 }
@@ -82,6 +83,7 @@ impl Followed {
         for change in self.agents.next().await.changes {
             match change {
                 Change::Up(record) => drop(self.there.insert(record.agent_id.clone(), record)),
+                Change::Lapsed(record) => drop(self.there.remove(&record.agent_id)),
                 Change::Down(agent) => drop(self.there.remove(&agent)),
             }
         }

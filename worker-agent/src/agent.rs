@@ -378,6 +378,7 @@ impl Planes {
                 ..settings.profile.clone()
             },
             accepting: true,
+            lease_ms: 0,
             lease_expires_unix_ms: 0,
             agent_id,
         }

@@ -457,6 +457,7 @@ fn worker(slot: &Slot) -> Worker {
         generation: slot.generation,
         total_blocks: slot.load.cache.map_or(0, |cache| cache.blocks),
         accepting: slot.accepting,
+        suspect: false,
         publishes_events: slot.publishes_events,
     }
 }

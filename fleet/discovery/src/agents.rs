@@ -6,11 +6,14 @@ use crate::source::Source;
 use crate::{DiscoveryError, Watch, directory, etcd, kubernetes, list};
 use stator_runtime::dial::Dial;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
 
 /// The agents of a back-end, followed from now on.
 pub struct Agents {
     watch: Box<dyn Watch>,
     roster: Roster,
+    /// When following began: the roster counts from then on.
+    start: Instant,
     metrics: DiscoveryMetrics,
 }
 
@@ -46,16 +49,19 @@ impl Agents {
             Source::Kubernetes(source) => Box::new(kubernetes::Watcher::open(source).await?),
             Source::Etcd(source) => Box::new(etcd::Watcher::open(source).await?),
         };
-        Ok(Self { watch, roster: Roster::default(), metrics })
+        Ok(Self { watch, roster: Roster::default(), start: Instant::now(), metrics })
     }
 
     /// What has changed, as soon as something may have; an empty update is a look that found
     /// nothing new.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Update {
         let seen = self.watch.next().await;
-        let now = SystemTime::now();
-        self.metrics.set_stale(seen.stale, now);
-        let changes = self.roster.update(&seen, unix_ms(now));
+        self.metrics.set_out_of_reach(seen.stale);
+        let changes = self.roster.update(&seen, self.start.elapsed());
         let looked = seen.complete && !seen.stale && !seen.pending;
         Update { changes, malformed: seen.newly_malformed, looked }
     }

@@ -1,19 +1,22 @@
 //! A directory with one file per agent.
 //!
 //! Records are replaced, not changed, so that nobody reads half of one; each carries its lease. Only
-//! where there is no room for another file is a record written over itself.
+//! where there is no room for another file is a record written over itself. A record vouches for
+//! its agent as long as it changes. An agent that leaves removes its record, but so may others
+//! remove records or the whole directory by mistake: agents make them again.
 
 use crate::agents::unix_ms;
-use crate::record::{AGENTS_MAX, RECORD_BYTES_MAX, decode};
+use crate::record::{AGENTS_MAX, RECORD_BYTES_MAX, decode, lease};
 use crate::roster::{Read, Sight, Sighting};
 use crate::{DiscoveryError, Registry, Watch};
 use stator_protos::discovery::AgentRecord;
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind::QuotaExceeded, ErrorKind::StorageFull};
+use std::io::{self, ErrorKind::NotFound, ErrorKind::QuotaExceeded, ErrorKind::StorageFull};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// Blanks at the end of a record.
@@ -30,8 +33,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// An entry in `dir`, which is made where it is missing, for this user alone.
     pub(crate) fn new(dir: PathBuf, lease: Duration) -> Result<Self, DiscoveryError> {
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-        made.map_err(|error| {
+        make(&dir).map_err(|error| {
             let dir = dir.display();
             DiscoveryError::Unconfigured(format!("cannot make the directory {dir}: {error}"))
         })?;
@@ -52,13 +54,26 @@ impl Registry for Entry {
 
     async fn renew(&mut self) -> Result<(), DiscoveryError> {
         let Some(record) = &self.record else { return Ok(()) };
-        Ok(write(&self.dir, record, self.lease, SystemTime::now())?)
+        let write = || write(&self.dir, record, self.lease, SystemTime::now());
+        match write() {
+            Err(error) if error.kind() == NotFound => {
+                make(&self.dir)?;
+                tracing::warn!(dir = %self.dir.display(), "made the discovery directory again");
+                Ok(write()?)
+            }
+            written => Ok(written?),
+        }
     }
 
     async fn withdraw(&mut self) -> Result<(), DiscoveryError> {
         let Some(record) = self.record.take() else { return Ok(()) };
         Ok(std::fs::remove_file(path(&self.dir, &record.agent_id))?)
     }
+}
+
+/// Makes a directory where it is missing, for this user alone.
+fn make(dir: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// The last record of this agent that lies in the directory, if any.
@@ -68,7 +83,11 @@ fn previous(dir: &Path, agent_id: &str) -> Option<AgentRecord> {
 
 /// Writes the record beside its place and moves it there.
 fn write(dir: &Path, record: &AgentRecord, lease: Duration, now: SystemTime) -> io::Result<()> {
-    let record = AgentRecord { lease_expires_unix_ms: unix_ms(now + lease), ..record.clone() };
+    let record = AgentRecord {
+        lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+        lease_expires_unix_ms: unix_ms(now + lease),
+        ..record.clone()
+    };
     let (place, mut text) = (path(dir, &record.agent_id), serde_json::to_vec_pretty(&record)?);
     // Blanks after a record say nothing; a longer one may have to take their room.
     text.resize(text.len() + SPARE, b' ');
@@ -102,13 +121,26 @@ fn path(dir: &Path, agent_id: &str) -> PathBuf {
 
 /// Looks into the directory at intervals.
 pub(crate) struct Watcher {
-    directory: Directory,
     poll: Interval,
+    /// The directory, while nobody looks into it.
+    idle: Directory,
+    /// A look that has begun, and gives the directory back.
+    look: Option<JoinHandle<(Directory, Sighting)>>,
 }
 
 impl Watcher {
     pub(crate) fn new(path: PathBuf, poll: Duration) -> Self {
-        Self { directory: Directory::new(path), poll: interval(poll) }
+        Self { poll: interval(poll), idle: Directory::new(path), look: None }
+    }
+
+    /// Begins to look, on a thread that may wait for a slow file system.
+    fn begin(&mut self) -> JoinHandle<(Directory, Sighting)> {
+        let placeholder = Directory::new(self.idle.path.clone());
+        let mut directory = std::mem::replace(&mut self.idle, placeholder);
+        tokio::task::spawn_blocking(move || {
+            let seen = directory.scan(SystemTime::now());
+            (directory, seen)
+        })
     }
 }
 
@@ -122,16 +154,16 @@ pub(crate) fn interval(period: Duration) -> Interval {
 #[async_trait::async_trait]
 impl Watch for Watcher {
     async fn next(&mut self) -> Sighting {
-        self.poll.tick().await;
-        let empty = Directory::new(self.directory.path.clone());
-        let mut directory = std::mem::replace(&mut self.directory, empty);
-        let scanning = tokio::task::spawn_blocking(move || {
-            let seen = directory.scan();
-            (directory, seen)
-        });
-        match scanning.await {
+        if self.look.is_none() {
+            self.poll.tick().await;
+            self.look = Some(self.begin());
+        }
+        let look = self.look.as_mut().expect("it has just begun, or had before");
+        let looked = look.await;
+        self.look = None;
+        match looked {
             Ok((directory, seen)) => {
-                self.directory = directory;
+                self.idle = directory;
                 seen
             }
             Err(error) => {
@@ -146,8 +178,19 @@ impl Watch for Watcher {
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
-    files: BTreeMap<String, (Stamp, Read)>,
+    files: BTreeMap<String, File>,
+    /// Whether it has been looked through: from then on a file that is new was just written.
+    looked: bool,
     sight: Sight,
+}
+
+/// A record's file.
+#[derive(Debug)]
+struct File {
+    stamp: Stamp,
+    read: Read,
+    /// Whether it was old when it was first seen.
+    left_over: bool,
 }
 
 /// Tells whether a file is the one that was read before.
@@ -160,11 +203,11 @@ pub(crate) fn stamp(metadata: &std::fs::Metadata) -> Stamp {
 
 impl Directory {
     fn new(path: PathBuf) -> Self {
-        Self { path, files: BTreeMap::new(), sight: Sight::default() }
+        Self { path, files: BTreeMap::new(), looked: false, sight: Sight::default() }
     }
 
     /// Reads what is new.
-    fn scan(&mut self) -> Sighting {
+    fn scan(&mut self, now: SystemTime) -> Sighting {
         let Ok(entries) = std::fs::read_dir(&self.path) else {
             return Sighting { stale: true, ..Sighting::default() };
         };
@@ -182,17 +225,34 @@ impl Directory {
             if !metadata.is_file() || files.len() == AGENTS_MAX {
                 continue;
             }
-            let stamp = stamp(&metadata);
-            let known = self.files.remove(agent).filter(|(known, _)| *known == stamp);
-            let read = match known {
-                Some((_, read)) => read,
-                None => read(&entry.path(), agent, metadata.size()),
-            };
-            files.insert(agent.to_owned(), (stamp, read));
+            let known = self.files.remove(agent);
+            let known = known.filter(|known| known.stamp == stamp(&metadata));
+            let file = known.unwrap_or_else(|| self.read(&entry.path(), agent, &metadata, now));
+            files.insert(agent.to_owned(), file);
         }
         self.files = files;
-        let reads = self.files.iter().map(|(agent, (_, read))| (agent.as_str(), read));
-        Sighting { complete, stale: !complete, ..self.sight.of(reads) }
+        self.looked |= complete;
+        let reads = self.files.iter().map(|(agent, file)| (agent.as_str(), &file.read));
+        let doubted = self.files.iter().filter(|(_, file)| file.left_over);
+        let doubted = doubted.map(|(agent, _)| agent.clone()).collect();
+        Sighting { complete, stale: !complete, doubted, ..self.sight.of(reads) }
+    }
+
+    /// Reads a file. One that nobody has written for a lease before the first look is doubted: its
+    /// agent may be long dead. That compares two clocks of this machine, or its own and the file
+    /// server's; if they differ, an agent that lives is only found by its next renewal.
+    fn read(
+        &self,
+        path: &Path,
+        agent: &str,
+        metadata: &std::fs::Metadata,
+        now: SystemTime,
+    ) -> File {
+        let read = read(path, agent, metadata.len());
+        let age = metadata.modified().ok().and_then(|written| now.duration_since(written).ok());
+        let is_old = |record: &Arc<AgentRecord>| age.is_some_and(|age| age >= lease(record));
+        let left_over = !self.looked && read.as_ref().is_ok_and(is_old);
+        File { stamp: stamp(metadata), read, left_over }
     }
 }
 
@@ -227,7 +287,7 @@ mod tests {
         write(dir.path(), &record("node-1", 0), Duration::from_secs(6), now).unwrap();
         let draining = AgentRecord { accepting: false, ..record("node-1", 0) };
         write(dir.path(), &draining, Duration::from_secs(6), now).unwrap();
-        let expected = AgentRecord { lease_expires_unix_ms: 1_006_000, ..draining };
+        let expected = AgentRecord { lease_ms: 6000, lease_expires_unix_ms: 1_006_000, ..draining };
         assert_eq!(previous(dir.path(), "node-1"), Some(expected));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
@@ -290,17 +350,68 @@ mod tests {
         put(".d.tmp", "half");
         put("notes.txt", "hello");
         let mut directory = Directory::new(dir.path().into());
-        let seen = directory.scan();
+        let seen = directory.scan(SystemTime::now());
         assert!(seen.complete && !seen.stale);
         assert_eq!(seen.records.keys().collect::<Vec<_>>(), ["a"]);
         assert_eq!(seen.malformed, ["b".to_owned(), "c".to_owned()].into());
         assert_eq!(seen.newly_malformed.len(), 2);
-        let again = directory.scan();
+        let again = directory.scan(SystemTime::now());
         assert_eq!((again.records.len(), again.malformed.len()), (1, 2));
         assert_eq!(again.newly_malformed, []);
         assert!(Arc::ptr_eq(&again.records["a"], &seen.records["a"]));
 
-        let missing = Directory::new(dir.path().join("missing")).scan();
+        let missing = Directory::new(dir.path().join("missing")).scan(UNIX_EPOCH);
         assert_eq!(missing, Sighting { stale: true, ..Sighting::default() });
+    }
+
+    #[test]
+    fn a_file_that_was_old_at_the_first_look_is_doubted_until_it_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let lease = Duration::from_secs(6);
+        let put = |agent: &str| write(dir.path(), &record(agent, 0), lease, SystemTime::now());
+        put("a").unwrap();
+        let (mut early, mut late) =
+            (Directory::new(dir.path().into()), Directory::new(dir.path().into()));
+        let in_time = early.scan(SystemTime::now() + lease / 2);
+        assert_eq!((in_time.records.len(), in_time.doubted.len()), (1, 0));
+        let much_later = SystemTime::now() + 10 * lease;
+        let seen = late.scan(much_later);
+        assert_eq!((seen.records.len(), seen.doubted), (1, ["a".to_owned()].into()));
+        // What is written from now on is news, whatever a file server calls the hour.
+        put("a").unwrap();
+        put("b").unwrap();
+        let seen = late.scan(much_later);
+        assert_eq!((seen.records.len(), seen.doubted.len()), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_was_removed_is_made_again() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("a/b");
+        let mut entry = Entry::new(dir.clone(), Duration::from_secs(6)).unwrap();
+        entry.publish(&record("node-1", 0)).await.unwrap();
+        std::fs::remove_dir_all(parent.path().join("a")).unwrap();
+        entry.renew().await.unwrap();
+        assert!(previous(&dir, "node-1").is_some());
+        let mode = std::fs::metadata(&dir).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[tokio::test]
+    async fn a_look_that_nobody_waits_for_any_more_is_not_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &record("a", 0), Duration::from_secs(6), UNIX_EPOCH).unwrap();
+        let mut watcher = Watcher::new(dir.path().into(), Duration::from_millis(1));
+        let first = watcher.next().await;
+        loop {
+            tokio::select! {
+                biased;
+                again = watcher.next() => {
+                    assert!(Arc::ptr_eq(&again.records["a"], &first.records["a"]));
+                    break;
+                }
+                () = tokio::task::yield_now() => {}
+            }
+        }
     }
 }

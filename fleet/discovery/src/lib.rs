@@ -3,9 +3,10 @@
 //!
 //! A back-end has two directions: a [`Registry`] for the agent, a [`Watch`] for who follows
 //! agents. It translates and decides little: [`Roster`] decides who is there. A back-end that is
-//! out of reach takes nobody away; only its own word does: a record that is gone from what can be
-//! read, or a lease that has run out. Start reading at [`Source`], which names a back-end, and at
-//! [`Agents`], which follows one.
+//! out of reach takes nobody away, and one that can be read but not written neither: a lease that
+//! ends or a record that disappears makes an agent [`Change::Lapsed`], and who follows it asks the
+//! agent itself whether it lives. Leases are measured on the reader's clock alone. Start reading at
+//! [`Source`], which names a back-end, and at [`Agents`], which follows one.
 
 mod agents;
 mod args;
@@ -26,7 +27,7 @@ pub use args::DiscoveryArgs;
 pub use metrics::DiscoveryMetrics;
 pub use record::{AGENTS_MAX, RECORD_BYTES_MAX};
 pub use registration::Registration;
-pub use roster::{Change, Roster, Sighting};
+pub use roster::{Absence, Change, Roster, Sighting};
 pub use source::{EtcdSource, EtcdTls, KubernetesSource, Readiness, Source, SourceError};
 
 use stator_protos::discovery::AgentRecord;
@@ -68,6 +69,10 @@ pub trait Registry: Send {
 #[async_trait::async_trait]
 pub trait Watch: Send {
     /// What is known, as soon as it may have changed. The first look may find nothing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
     async fn next(&mut self) -> Sighting;
 }
 

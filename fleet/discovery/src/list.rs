@@ -11,7 +11,7 @@
 
 use crate::directory::{Stamp, interval, stamp};
 use crate::record::{AGENTS_MAX, RECORD_BYTES_MAX, decode_unleased};
-use crate::roster::{Read, Sight, Sighting};
+use crate::roster::{Absence, Read, Sight, Sighting};
 use crate::{DiscoveryError, Registry, Watch};
 use serde::Deserialize;
 use stator_protos::discovery::AgentRecord;
@@ -170,7 +170,8 @@ impl Watch for Watcher {
         let reads = self.agents.values().filter_map(|listed| listed.read.as_ref());
         let seen = self.sight.of(reads.map(|(agent, read)| (agent.as_str(), read)));
         let pending = self.agents.values().any(|listed| listed.read.is_none());
-        Sighting { stale: !self.read.is_some_and(|(_, is_read)| is_read), pending, ..seen }
+        let stale = !self.read.is_some_and(|(_, is_read)| is_read);
+        Sighting { stale, pending, absence: Absence::Departure, ..seen }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::Deserialize as _;
 use stator_protos::discovery::AgentRecord;
+use std::time::Duration;
 
 /// Agents that are followed; further ones are ignored.
 pub const AGENTS_MAX: usize = 4096;
@@ -9,6 +10,16 @@ pub const AGENTS_MAX: usize = 4096;
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
 /// Most workers of one agent.
 const WORKERS_MAX: usize = 65_536;
+/// Lease of a record that does not say how long its lease is: an agent's default.
+const LEASE_USUAL: Duration = Duration::from_secs(6);
+
+/// The time for which a record that does not change vouches for its agent.
+pub(crate) fn lease(record: &AgentRecord) -> Duration {
+    match record.lease_ms {
+        0 => LEASE_USUAL,
+        length => Duration::from_millis(length),
+    }
+}
 
 /// Reads the record of the agent under whose name it lies.
 ///
@@ -33,7 +44,7 @@ pub(crate) fn decode(bytes: &[u8], agent: &str) -> Result<AgentRecord, String> {
 /// As [`decode`].
 pub(crate) fn decode_unleased(bytes: &[u8], agent: &str) -> Result<AgentRecord, String> {
     let record = decode(bytes, agent)?;
-    Ok(AgentRecord { lease_expires_unix_ms: u64::MAX, ..record })
+    Ok(AgentRecord { lease_ms: u64::MAX, ..record })
 }
 
 fn check(record: &AgentRecord, agent: &str) -> Result<(), String> {
@@ -60,7 +71,7 @@ fn check(record: &AgentRecord, agent: &str) -> Result<(), String> {
 
 /// A record for tests.
 #[cfg(test)]
-pub(crate) fn sample(agent: &str, lease: u64) -> AgentRecord {
+pub(crate) fn sample(agent: &str, lease_expires_unix_ms: u64) -> AgentRecord {
     use stator_protos::discovery::{ModelRecord, ProfileRecord};
     AgentRecord {
         agent_id: agent.into(),
@@ -71,7 +82,8 @@ pub(crate) fn sample(agent: &str, lease: u64) -> AgentRecord {
         workers: vec![],
         accepting: true,
         profile: ProfileRecord::default(),
-        lease_expires_unix_ms: lease,
+        lease_ms: 0,
+        lease_expires_unix_ms,
     }
 }
 
@@ -116,6 +128,7 @@ mod tests {
     fn a_back_end_with_leases_of_its_own_has_the_last_word() {
         let json = serde_json::to_vec(&sample("a", 1)).unwrap();
         assert_eq!(decode(&json, "a"), Ok(sample("a", 1)));
-        assert_eq!(decode_unleased(&json, "a"), Ok(sample("a", u64::MAX)));
+        let unleased = AgentRecord { lease_ms: u64::MAX, ..sample("a", 1) };
+        assert_eq!(decode_unleased(&json, "a"), Ok(unleased));
     }
 }

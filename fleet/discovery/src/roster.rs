@@ -1,9 +1,10 @@
 //! Who is there, judged from what back-ends see. Pure.
 
-use crate::record::AGENTS_MAX;
+use crate::record::{AGENTS_MAX, lease};
 use stator_protos::discovery::AgentRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a look at a back-end found.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +21,20 @@ pub struct Sighting {
     pub malformed: BTreeSet<String>,
     /// Of these, those that were not so at the last look, and what is wrong.
     pub newly_malformed: Vec<(String, String)>,
+    /// Agents whose records are there, although the back-end takes the agents for dead.
+    pub doubted: BTreeSet<String>,
+    /// What it means that a record is not there any more.
+    pub absence: Absence,
+}
+
+/// What it means that a back-end that can be read has no record of an agent any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Absence {
+    /// Perhaps nothing: keys end with their leases, and directories are emptied by mistake.
+    #[default]
+    Doubt,
+    /// Whoever decides which agents there are took the agent away.
+    Departure,
 }
 
 /// What was read of an agent.
@@ -56,47 +71,105 @@ impl Sight {
 /// A change of who is there.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// An agent came, or its record says something new beside its lease.
+    /// An agent came, its record says something new beside its lease, or its lease holds again.
     Up(Arc<AgentRecord>),
-    /// An agent left, or let its lease run out.
+    /// Nobody vouches for an agent any more: its lease ended, or its record disappeared. Whether
+    /// the agent lives, only the agent itself can say.
+    Lapsed(Arc<AgentRecord>),
+    /// An agent was taken away.
     Down(String),
 }
 
 /// The agents that are there.
 #[derive(Debug, Default)]
 pub struct Roster {
-    agents: BTreeMap<String, Arc<AgentRecord>>,
+    agents: BTreeMap<String, Entry>,
+}
+
+/// An agent that is there.
+#[derive(Debug)]
+struct Entry {
+    record: Arc<AgentRecord>,
+    /// When the record was last seen to change, or could not be seen.
+    changed_at: Duration,
+    lapsed: bool,
+}
+
+impl Entry {
+    /// Takes in what a look found of the agent; returns what that changes.
+    fn see(&mut self, found: Option<&Arc<AgentRecord>>, look: &Look) -> Option<Change> {
+        let renewed = found.is_some_and(|found| !Arc::ptr_eq(found, &self.record));
+        let mut says_new = false;
+        if let Some(found) = found.filter(|_| renewed) {
+            says_new = !says_the_same(found, &self.record);
+            self.record = found.clone();
+        }
+        // A back-end that cannot be read could not be written either.
+        if renewed || (look.stale && found.is_none()) {
+            self.changed_at = look.now;
+        }
+        let age = look.now.saturating_sub(self.changed_at);
+        let lapsed = look.doubted || age >= lease(&self.record);
+        let was_lapsed = std::mem::replace(&mut self.lapsed, lapsed);
+        match (was_lapsed, lapsed) {
+            (false, true) => Some(Change::Lapsed(self.record.clone())),
+            (true, false) => Some(Change::Up(self.record.clone())),
+            (false, false) if says_new => Some(Change::Up(self.record.clone())),
+            _ => None,
+        }
+    }
+
+    /// What it changes that the record is not there any more.
+    fn vanish(self, agent: String, absence: Absence) -> Option<Change> {
+        match absence {
+            Absence::Departure => Some(Change::Down(agent)),
+            Absence::Doubt if self.lapsed => None,
+            Absence::Doubt => Some(Change::Lapsed(self.record)),
+        }
+    }
+}
+
+/// What a look means for one agent.
+struct Look {
+    now: Duration,
+    stale: bool,
+    doubted: bool,
 }
 
 impl Roster {
-    /// Judges a sighting at a time in milliseconds since the Unix epoch.
+    /// Judges a sighting at a time on the reader's own clock.
     ///
-    /// An agent leaves when its record is gone from a back-end that can be read, or when its
-    /// lease has run out. A record that makes no sense proves nothing before that, and a back-end
-    /// that is out of reach nothing at all: its agents could not renew their leases either.
-    pub fn update(&mut self, seen: &Sighting, now_unix_ms: u64) -> Vec<Change> {
+    /// An agent lapses when its record has not changed for the length of its lease, or is gone
+    /// from a back-end that can be read. A record that makes no sense proves nothing before that,
+    /// and a back-end that is out of reach nothing at all: its agents could not renew their leases
+    /// either.
+    pub fn update(&mut self, seen: &Sighting, now: Duration) -> Vec<Change> {
         let mut changes = Vec::new();
-        self.agents.retain(|agent, record| {
-            let found = seen.records.get(agent);
-            let gone = seen.complete && found.is_none() && !seen.malformed.contains(agent);
-            let lease = found.unwrap_or(record).lease_expires_unix_ms;
-            let unknown = seen.stale && found.is_none();
-            let stays = !gone && (unknown || lease > now_unix_ms);
-            if !stays {
-                changes.push(Change::Down(agent.clone()));
-            } else if let Some(found) = found.filter(|found| says_the_same(found, record)) {
-                *record = found.clone();
-            }
-            stays
-        });
+        let look =
+            |agent: &String| Look { now, stale: seen.stale, doubted: seen.doubted.contains(agent) };
+        let gone = |agent: &String, _: &mut Entry| {
+            let known = seen.records.contains_key(agent)
+                || seen.malformed.contains(agent)
+                || seen.doubted.contains(agent);
+            seen.complete && !known
+        };
+        for (agent, entry) in self.agents.extract_if(.., gone) {
+            changes.extend(entry.vanish(agent, seen.absence));
+        }
+        for (agent, entry) in &mut self.agents {
+            changes.extend(entry.see(seen.records.get(agent), &look(agent)));
+        }
         for (agent, found) in &seen.records {
-            let known = self.agents.get(agent);
-            let is_new = known.is_none_or(|known| !Arc::ptr_eq(known, found));
-            let has_room = known.is_some() || self.agents.len() < AGENTS_MAX;
-            if found.lease_expires_unix_ms > now_unix_ms && is_new && has_room {
-                self.agents.insert(agent.clone(), found.clone());
-                changes.push(Change::Up(found.clone()));
+            if self.agents.contains_key(agent) || self.agents.len() >= AGENTS_MAX {
+                continue;
             }
+            let (record, lapsed) = (found.clone(), look(agent).doubted);
+            self.agents.insert(agent.clone(), Entry { record, changed_at: now, lapsed });
+            changes.push(if lapsed {
+                Change::Lapsed(found.clone())
+            } else {
+                Change::Up(found.clone())
+            });
         }
         changes
     }
@@ -112,7 +185,7 @@ impl Roster {
     }
 }
 
-/// Whether two records of an agent differ in nothing but their leases.
+/// Whether two records of an agent differ in nothing but the ends of their leases.
 fn says_the_same(a: &Arc<AgentRecord>, b: &Arc<AgentRecord>) -> bool {
     let lease_expires_unix_ms = b.lease_expires_unix_ms;
     Arc::ptr_eq(a, b) || AgentRecord { lease_expires_unix_ms, ..AgentRecord::clone(a) } == **b
@@ -121,9 +194,14 @@ fn says_the_same(a: &Arc<AgentRecord>, b: &Arc<AgentRecord>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::sample as record;
+    use crate::record::sample;
     use proptest::collection::{btree_map, vec};
     use proptest::prelude::*;
+
+    /// A record with a lease of 100 ms, as it was renewed for the n-th time.
+    fn record(agent: &str, renewal: u64) -> AgentRecord {
+        AgentRecord { lease_ms: 100, ..sample(agent, renewal) }
+    }
 
     fn found(records: &[AgentRecord]) -> Sighting {
         let records =
@@ -131,53 +209,123 @@ mod tests {
         Sighting { complete: true, records: records.collect(), ..Sighting::default() }
     }
 
+    fn doubting(agent: &str, seen: Sighting) -> Sighting {
+        Sighting { doubted: [agent.to_owned()].into(), ..seen }
+    }
+
+    fn ms(time: u64) -> Duration {
+        Duration::from_millis(time)
+    }
+
     fn up(record: AgentRecord) -> Change {
         Change::Up(Arc::new(record))
     }
 
-    fn down(agent: &str) -> Change {
-        Change::Down(agent.into())
+    fn lapsed(record: AgentRecord) -> Change {
+        Change::Lapsed(Arc::new(record))
     }
 
     #[test]
     fn a_renewed_lease_is_no_change_and_another_word_is() {
         let mut roster = Roster::default();
-        let first = record("a", 100);
-        assert_eq!(roster.update(&found(std::slice::from_ref(&first)), 0), [up(first)]);
-        assert_eq!(roster.update(&found(&[record("a", 200)]), 50), []);
-        let draining = AgentRecord { accepting: false, ..record("a", 300) };
-        assert_eq!(roster.update(&found(std::slice::from_ref(&draining)), 150), [up(draining)]);
+        assert_eq!(roster.update(&found(&[record("a", 1)]), ms(0)), [up(record("a", 1))]);
+        assert_eq!(roster.update(&found(&[record("a", 2)]), ms(50)), []);
+        let draining = AgentRecord { accepting: false, ..record("a", 3) };
+        let seen = found(std::slice::from_ref(&draining));
+        assert_eq!(roster.update(&seen, ms(140)), [up(draining)]);
     }
 
     #[test]
-    fn an_agent_leaves_with_its_record_or_its_lease() {
-        let mut roster = Roster::default();
-        roster.update(&found(&[record("a", 100), record("b", 100)]), 0);
-        assert_eq!(roster.update(&found(&[record("a", 100)]), 1), [down("b")]);
-        assert_eq!(roster.update(&found(&[record("a", 100)]), 100), [down("a")]);
-        assert_eq!(roster.update(&found(&[record("a", 100)]), 101), []);
+    fn a_lease_is_measured_from_the_last_change_whatever_the_agents_clock_says() {
+        for clock in [0, 1, u64::MAX - 9] {
+            let mut roster = Roster::default();
+            let (first, second) = (found(&[record("a", clock)]), found(&[record("a", clock + 1)]));
+            assert_eq!(roster.update(&first, ms(1000)).len(), 1);
+            assert_eq!(roster.update(&first, ms(1099)), []);
+            assert_eq!(roster.update(&second, ms(1099)), []);
+            assert_eq!(roster.update(&second, ms(1198)), []);
+            assert_eq!(roster.update(&second, ms(1199)), [lapsed(record("a", clock + 1))]);
+            assert_eq!(roster.update(&second, ms(9999)), [], "it is told once");
+            let third = found(&[record("a", clock + 2)]);
+            assert_eq!(roster.update(&third, ms(10_000)), [up(record("a", clock + 2))]);
+        }
     }
 
     #[test]
-    fn a_back_end_that_is_down_empties_nothing() {
+    fn a_record_without_the_length_of_its_lease_has_the_usual_one() {
         let mut roster = Roster::default();
-        roster.update(&found(&[record("a", 100), record("b", 100), record("c", 100)]), 0);
+        let seen = found(&[sample("a", 0)]);
+        roster.update(&seen, ms(0));
+        assert_eq!(roster.update(&seen, ms(5999)), []);
+        assert_eq!(roster.update(&seen, ms(6000)), [lapsed(sample("a", 0))]);
+    }
+
+    #[test]
+    fn a_record_that_disappears_is_doubted_or_gone_as_the_back_end_means_it() {
+        for absence in [Absence::Doubt, Absence::Departure] {
+            let mut roster = Roster::default();
+            roster.update(&found(&[record("a", 1), record("b", 1)]), ms(0));
+            let seen = Sighting { absence, ..found(&[record("a", 2)]) };
+            let expected = match absence {
+                Absence::Doubt => lapsed(record("b", 1)),
+                Absence::Departure => Change::Down("b".into()),
+            };
+            assert_eq!(roster.update(&seen, ms(1)), [expected]);
+            assert_eq!(roster.update(&seen, ms(2)), []);
+            assert_eq!(roster.len(), 1);
+            assert_eq!(
+                roster.update(&found(&[record("b", 2)]), ms(3)).last(),
+                Some(&up(record("b", 2)))
+            );
+        }
+    }
+
+    #[test]
+    fn who_lapsed_before_its_record_disappeared_is_told_of_once() {
+        let mut roster = Roster::default();
+        let seen = found(&[record("a", 1)]);
+        roster.update(&seen, ms(0));
+        assert_eq!(roster.update(&seen, ms(100)).len(), 1);
+        assert_eq!(roster.update(&found(&[]), ms(101)), []);
+        assert!(roster.is_empty());
+    }
+
+    #[test]
+    fn a_back_end_that_is_down_ends_no_lease() {
+        let mut roster = Roster::default();
+        roster.update(&found(&[record("a", 1), record("b", 1)]), ms(0));
         let out_of_reach = Sighting { stale: true, ..Sighting::default() };
-        assert_eq!(roster.update(&out_of_reach, 50), []);
-        assert_eq!(roster.update(&out_of_reach, 1000), []);
-        let partly = Sighting { complete: false, stale: true, ..found(&[record("a", 100)]) };
-        assert_eq!(roster.update(&partly, 1001), [down("a")], "it was read, and is late");
-        let again = found(&[record("b", 2000)]);
-        assert_eq!(roster.update(&again, 1002), [down("c")]);
+        assert_eq!(roster.update(&out_of_reach, ms(50)), []);
+        assert_eq!(roster.update(&out_of_reach, ms(1000)), []);
+        // What could be read of it is as old as it looks.
+        let partly = Sighting { complete: false, stale: true, ..found(&[record("a", 2)]) };
+        assert_eq!(roster.update(&partly, ms(1001)), []);
+        assert_eq!(roster.update(&partly, ms(1101)), [lapsed(record("a", 2))]);
+        // It is back: its agents have a lease's time to renew.
+        let both = found(&[record("a", 3), record("b", 1)]);
+        let back: Vec<_> = roster.update(&both, ms(1102));
+        assert_eq!(back, [up(record("a", 3))]);
+    }
+
+    #[test]
+    fn whom_the_back_end_doubts_is_doubted_until_it_does_no_more() {
+        let mut roster = Roster::default();
+        let seen = found(&[record("a", 1)]);
+        // One that was never seen alive too: a file that nobody writes any more.
+        assert_eq!(roster.update(&doubting("a", seen.clone()), ms(0)), [lapsed(record("a", 1))]);
+        assert_eq!(roster.update(&seen, ms(1)), [up(record("a", 1))]);
+        assert_eq!(roster.update(&doubting("a", found(&[])), ms(2)), [lapsed(record("a", 1))]);
+        assert_eq!(roster.update(&doubting("b", seen), ms(3)), [up(record("a", 1))]);
+        assert_eq!(roster.len(), 1, "of who is doubted and has no record nothing is known");
     }
 
     #[test]
     fn a_record_that_makes_no_sense_counts_until_its_lease_ends() {
         let mut roster = Roster::default();
-        roster.update(&found(&[record("a", 100)]), 0);
+        roster.update(&found(&[record("a", 1)]), ms(0));
         let malformed = Sighting { malformed: ["a".into()].into(), ..found(&[]) };
-        assert_eq!(roster.update(&malformed, 60), []);
-        assert_eq!(roster.update(&malformed, 100), [down("a")]);
+        assert_eq!(roster.update(&malformed, ms(60)), []);
+        assert_eq!(roster.update(&malformed, ms(100)), [lapsed(record("a", 1))]);
     }
 
     #[test]
@@ -201,47 +349,64 @@ mod tests {
         let mut roster = Roster::default();
         let names = |from: usize| (from..from + AGENTS_MAX).map(|n| record(&format!("{n:05}"), 9));
         let first: Vec<_> = names(0).collect();
-        assert_eq!(roster.update(&found(&first), 0).len(), AGENTS_MAX);
+        assert_eq!(roster.update(&found(&first), ms(0)).len(), AGENTS_MAX);
         let more: Vec<_> = names(0).chain(names(AGENTS_MAX)).collect();
-        assert_eq!(roster.update(&found(&more), 0), []);
+        assert_eq!(roster.update(&found(&more), ms(0)), []);
         assert_eq!(roster.len(), AGENTS_MAX);
     }
 
     proptest! {
-        /// Applied one after the other, the changes lead to exactly those whose leases hold: a
-        /// plain map that forgets what is gone, and keeps what an unreadable back-end last said.
+        /// Applied one after the other, the changes lead to what a plain map says: of each agent
+        /// its last word and when that was heard, forgotten with its record, and kept with all
+        /// that an unreadable back-end last said.
         #[test]
         fn changes_agree_with_a_plain_map(
-            looks in vec((any::<bool>(), btree_map("[a-c]", (0u64..8, any::<bool>()), 0..3)), 1..9),
+            looks in vec((any::<bool>(), btree_map("[a-c]", (0u64..3, any::<bool>()), 0..3)), 1..12),
         ) {
             let mut roster = Roster::default();
-            let mut model: BTreeMap<String, AgentRecord> = BTreeMap::new();
-            let mut told: BTreeMap<String, Arc<AgentRecord>> = BTreeMap::new();
-            for (now, (complete, agents)) in (0..).zip(looks) {
-                let records: Vec<_> = agents
+            let mut model: BTreeMap<String, (AgentRecord, u64)> = BTreeMap::new();
+            let mut told: BTreeMap<String, (bool, bool)> = BTreeMap::new();
+            let mut kept: BTreeMap<(String, u64, bool), Arc<AgentRecord>> = BTreeMap::new();
+            for (now, (complete, agents)) in (0..).map(|look| look * 40).zip(looks) {
+                let records: BTreeMap<_, _> = agents
                     .iter()
-                    .map(|(a, (lease, accepting))| {
-                        AgentRecord { accepting: *accepting, ..record(a, *lease) }
+                    .map(|(agent, &(renewal, accepting))| {
+                        let made = || Arc::new(AgentRecord { accepting, ..record(agent, renewal) });
+                        // Back-ends give what has not changed as they gave it before.
+                        let key = (agent.clone(), renewal, accepting);
+                        (agent.clone(), kept.entry(key).or_insert_with(made).clone())
                     })
                     .collect();
                 if complete {
-                    model.clear();
+                    model.retain(|agent, _| agents.contains_key(agent));
                 }
-                model.extend(records.iter().map(|r| (r.agent_id.clone(), r.clone())));
-                model.retain(|agent, record| {
-                    let unknown = !complete && !agents.contains_key(agent);
-                    unknown || record.lease_expires_unix_ms > now
-                });
-                let seen = Sighting { complete, stale: !complete, ..found(&records) };
-                for change in roster.update(&seen, now) {
-                    match change {
-                        Change::Up(record) => drop(told.insert(record.agent_id.clone(), record)),
-                        Change::Down(agent) => prop_assert!(told.remove(&agent).is_some()),
+                for (agent, found) in &records {
+                    let known = model.entry(agent.clone()).or_insert_with(|| (AgentRecord::clone(found), now));
+                    if known.0 != **found {
+                        *known = (AgentRecord::clone(found), now);
                     }
                 }
-                let told: Vec<_> = told.iter().map(|(a, r)| (a.clone(), r.accepting)).collect();
-                let kept: Vec<_> = model.iter().map(|(a, r)| (a.clone(), r.accepting)).collect();
-                prop_assert_eq!(told, kept);
+                for (agent, known) in &mut model {
+                    if !records.contains_key(agent) {
+                        known.1 = now;
+                    }
+                }
+                let seen = Sighting { complete, stale: !complete, records, ..Sighting::default() };
+                for change in roster.update(&seen, ms(now)) {
+                    match change {
+                        Change::Up(r) => drop(told.insert(r.agent_id.clone(), (true, r.accepting))),
+                        Change::Lapsed(r) => {
+                            let was = told.insert(r.agent_id.clone(), (false, r.accepting));
+                            prop_assert!(was.is_some_and(|(held, _)| held));
+                        }
+                        Change::Down(_) => prop_assert!(false, "absence is only doubted"),
+                    }
+                }
+                let holding = told.iter().filter(|(_, (held, _))| *held);
+                let told: Vec<_> = holding.map(|(agent, (_, accepting))| (agent.clone(), *accepting)).collect();
+                let holding = model.iter().filter(|(_, (_, at))| now - at < 100);
+                let model: Vec<_> = holding.map(|(agent, (r, _))| (agent.clone(), r.accepting)).collect();
+                prop_assert_eq!(told, model);
             }
         }
     }

@@ -40,6 +40,7 @@ impl Bed {
             workers: vec![WorkerRecord { worker: WORKER, generation: LIFE, total_blocks: 100 }],
             accepting: true,
             profile: ProfileRecord::default(),
+            lease_ms: u64::MAX,
             lease_expires_unix_ms: u64::MAX,
         };
         put(&dir, &record);

@@ -1,6 +1,7 @@
 //! The fleet against real agents, over real sockets on free ports.
 
 mod absence;
+mod doubts;
 mod gaps;
 mod parts;
 mod replicas;
@@ -141,7 +142,7 @@ async fn model_up(events: &mut mpsc::Receiver<FleetEvent>) -> Arc<Pool> {
 
 /// Shows a record with a lease that does not end, in one move as the agent does.
 fn put(dir: &tempfile::TempDir, record: &AgentRecord) {
-    let record = AgentRecord { lease_expires_unix_ms: u64::MAX, ..record.clone() };
+    let record = AgentRecord { lease_ms: u64::MAX, ..record.clone() };
     let temporary = dir.path().join("record.tmp");
     std::fs::write(&temporary, serde_json::to_vec(&record).unwrap()).unwrap();
     std::fs::rename(temporary, dir.path().join(format!("{}.json", record.agent_id))).unwrap();

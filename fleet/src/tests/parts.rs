@@ -34,6 +34,7 @@ fn record(dir: &tempfile::TempDir, worker: u64, role: Role, endpoint: String) ->
         workers: vec![WorkerRecord { worker, generation: LIFE, total_blocks: 100 }],
         profile: ProfileRecord { role, handover, ..ProfileRecord::default() },
         accepting: true,
+        lease_ms: u64::MAX,
         lease_expires_unix_ms: u64::MAX,
     }
 }

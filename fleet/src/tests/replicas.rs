@@ -76,6 +76,7 @@ fn put_workers(dir: &tempfile::TempDir, workers: u64) {
         workers: (1..=workers).map(worker).collect(),
         profile: ProfileRecord { api: Some(api), ..ProfileRecord::default() },
         accepting: true,
+        lease_ms: u64::MAX,
         lease_expires_unix_ms: u64::MAX,
     };
     put(dir, &record);

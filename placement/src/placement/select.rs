@@ -108,6 +108,10 @@ impl Placement {
         let mut eligible = std::mem::take(&mut self.scratch.eligible);
         eligible.clear();
         let result = self.collect(request, stage, &mut eligible);
+        if self.fleet.shuns_suspects() && !eligible.iter().all(|slot| self.fleet.is_suspect(*slot))
+        {
+            eligible.retain(|slot| !self.fleet.is_suspect(*slot));
+        }
         self.scratch.eligible = eligible;
         result
     }
@@ -204,6 +208,7 @@ impl Placement {
             && request.adapter.is_none()
             && self.nearness(stage).is_none()
             && !self.settings.busy.are_set()
+            && !self.fleet.shuns_suspects()
     }
 
     /// The same, and nothing ties the request to one of them.

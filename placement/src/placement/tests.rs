@@ -157,6 +157,42 @@ fn round_robin_takes_each_in_turn_and_skips_who_may_not() {
 }
 
 #[test]
+fn suspects_are_passed_over_where_others_can_take_a_request() {
+    for mode in [Mode::RoundRobin, Mode::LeastLoaded, Mode::Kv] {
+        let mut placement = in_mode(mode, 4);
+        let prompt = sequence(0, 1);
+        let suspect = |number, suspect| Worker { suspect, ..worker(number) };
+        for number in [1, 2] {
+            placement.worker_up(suspect(number, true));
+        }
+        let mut round: [u64; 6] = picks(&mut placement, &request(&prompt));
+        round.sort_unstable();
+        assert_eq!((round[0], round[5]), (0, 3), "{mode:?}");
+        assert!(!round.contains(&1) && !round.contains(&2), "{mode:?}: {round:?}");
+        // A request that no other may take, and one that names it.
+        let excluded = [rank(0), rank(3)];
+        let only = Request { excluded: &excluded, ..request(&prompt) };
+        let [one, other] = picks(&mut placement, &only);
+        assert!([1, 2].contains(&one) && [1, 2].contains(&other), "{mode:?}");
+        let pinned = Request { pinned: Some(rank(1)), ..request(&prompt) };
+        assert_eq!(picks(&mut placement, &pinned), [1], "{mode:?}");
+        // Where most are suspect, discovery is: the one that is left does not get everything.
+        placement.worker_up(suspect(0, true));
+        let round: [u64; 8] = picks(&mut placement, &request(&prompt));
+        assert!((0..4).all(|number| round.contains(&number)), "{mode:?}: {round:?}");
+        // Gone, not accepting, or beyond doubt again: it counts no more.
+        placement.worker_down(rank(0));
+        placement.worker_up(Worker { accepting: false, ..suspect(1, true) });
+        let round: [u64; 2] = picks(&mut placement, &request(&prompt));
+        assert_eq!(round, [3, 3], "{mode:?}");
+        placement.worker_up(suspect(2, false));
+        let mut round: [u64; 4] = picks(&mut placement, &request(&prompt));
+        round.sort_unstable();
+        assert_eq!((round[0], round[3]), (2, 3), "{mode:?}");
+    }
+}
+
+#[test]
 fn least_loaded_takes_the_fewest_requests() {
     let mut placement = in_mode(Mode::LeastLoaded, 3);
     let prompt = sequence(0, 1);

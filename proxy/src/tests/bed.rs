@@ -290,6 +290,7 @@ impl Bed {
             workers: vec![WorkerRecord { worker, generation: Generation(1), total_blocks: 1000 }],
             profile,
             accepting: true,
+            lease_ms: u64::MAX,
             lease_expires_unix_ms: u64::MAX,
         };
         self.show(&record);

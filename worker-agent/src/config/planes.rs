@@ -55,7 +55,8 @@ pub struct PlaneArgs {
     pub discovery: DiscoveryArgs,
 
     /// Lease of the registration in milliseconds, 300 to 600000. It is renewed three times as
-    /// often; an agent that stops renewing is taken for dead after it.
+    /// often. Followers measure it on their own clocks. An agent that stops renewing is suspect
+    /// after it: it is used where no other agent is, and gone once it does not answer either.
     #[arg(long, env = "STATOR_LEASE_MS", default_value_t = 6000, value_name = "MS")]
     pub lease_ms: u64,
 

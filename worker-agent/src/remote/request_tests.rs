@@ -53,6 +53,7 @@ impl Pair {
             workers: vec![],
             profile: ProfileRecord::default(),
             accepting: true,
+            lease_ms: 0,
             lease_expires_unix_ms: 0,
         };
         let handle = WorkerHandle {

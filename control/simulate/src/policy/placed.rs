@@ -26,6 +26,7 @@ impl Placed {
             generation: Generation(generation),
             total_blocks: member.total_blocks,
             accepting: true,
+            suspect: false,
             publishes_events: true,
         });
         let host = Some(Label(member.host.into()));

@@ -175,6 +175,7 @@ pub(super) fn resource(pod: &Pod, record: Option<(&str, String)>) -> Vec<u8> {
 mod object_tests {
     use super::*;
     use crate::record::sample;
+    use stator_protos::discovery::AgentRecord;
 
     #[test]
     fn what_an_agent_applies_is_what_others_read() {
@@ -184,7 +185,10 @@ mod object_tests {
         let object = String::from_utf8(resource(&pod, Some(("a", text)))).unwrap();
         let found = published(&object).unwrap().unwrap();
         assert_eq!(found.owners, ["u"]);
-        assert_eq!(found.agents["a"], Ok(Arc::new(sample("a", u64::MAX))));
+        assert_eq!(
+            found.agents["a"],
+            Ok(Arc::new(AgentRecord { lease_ms: u64::MAX, ..sample("a", 0) }))
+        );
         let without = String::from_utf8(resource(&pod, None)).unwrap();
         assert_eq!(published(&without).unwrap(), None);
     }

@@ -3,7 +3,7 @@
 use super::objects::{Published, published, ready_in_slice, ready_pod};
 use super::{METADATA, SLICES, connect};
 use crate::known::Known;
-use crate::roster::{Sight, Sighting};
+use crate::roster::{Absence, Sight, Sighting};
 use crate::source::{KubernetesSource, Readiness};
 use crate::{DiscoveryError, Watch};
 use stator_kube::{Cluster, PODS, Query, Report};
@@ -101,15 +101,24 @@ impl State {
     }
 
     /// The agents whose pods are ready. A resource that an earlier pod of the same name left
-    /// behind is not of the present one, so pods are told by their identity.
+    /// behind is not of the present one, so pods are told by their identity. An agent whose pod is
+    /// not ready is doubted: the kubelet may be out of reach instead of the agent.
     pub(super) fn sighting(&mut self) -> Sighting {
         let ready: BTreeSet<&String> = self.ready.objects.values().flatten().collect();
-        let owned = |published: &&Published| published.owners.iter().any(|o| ready.contains(o));
-        let agents = self.published.objects.values().filter(owned).flat_map(|p| &p.agents);
+        let is_ready = |published: &Published| published.owners.iter().any(|o| ready.contains(o));
+        let (ready, others): (Vec<_>, Vec<_>) =
+            self.published.objects.values().partition(|published| is_ready(published));
+        let agents = ready.into_iter().flat_map(|published| &published.agents);
         let seen = self.sight.of(agents.map(|(agent, read)| (agent.as_str(), read)));
+        let others = others.into_iter().flat_map(|published| published.agents.keys());
+        // One that has moved to another pod is judged by that.
+        let doubted = others
+            .filter(|agent| !seen.records.contains_key(*agent) && !seen.malformed.contains(*agent));
         Sighting {
             complete: self.published.listed && self.ready.listed,
             stale: self.published.lost || self.ready.lost,
+            doubted: doubted.cloned().collect(),
+            absence: Absence::Departure,
             ..seen
         }
     }

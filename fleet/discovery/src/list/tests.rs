@@ -115,7 +115,7 @@ async fn agents_of_the_list_are_asked_and_leave_with_their_lines() {
     let seen = until(&mut watcher, |seen| names(seen) == ["a", "b"]).await;
     assert!(seen.complete && !seen.stale);
     assert_eq!(seen.records["a"].endpoint, at_a);
-    assert_eq!(seen.records["a"].lease_expires_unix_ms, u64::MAX);
+    assert_eq!(seen.records["a"].lease_ms, u64::MAX);
 
     a.0.send_modify(|record| record.accepting = false);
     until(&mut watcher, |seen| !seen.records["a"].accepting).await;

@@ -42,6 +42,7 @@ fn record() -> AgentRecord {
         workers: vec![worker],
         profile: ProfileRecord::default(),
         accepting: true,
+        lease_ms: 0,
         lease_expires_unix_ms: 0,
     }
 }

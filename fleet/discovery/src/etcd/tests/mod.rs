@@ -52,10 +52,11 @@ impl Followed {
     async fn until(&mut self, done: impl Fn(&Sighting, &[String]) -> bool) -> Sighting {
         loop {
             let seen = soon(self.watcher.next()).await;
-            for change in self.roster.update(&seen, 0) {
+            for change in self.roster.update(&seen, Duration::ZERO) {
                 match change {
                     Change::Up(record) => self.there.push(record.agent_id.clone()),
-                    Change::Down(agent) => self.there.retain(|known| *known != agent),
+                    Change::Lapsed(record) => self.leave(&record.agent_id),
+                    Change::Down(agent) => self.leave(&agent),
                 }
             }
             self.there.sort_unstable();
@@ -64,6 +65,10 @@ impl Followed {
                 return seen;
             }
         }
+    }
+
+    fn leave(&mut self, agent: &str) {
+        self.there.retain(|known| known != agent);
     }
 
     async fn until_there(&mut self, expected: &[&str]) {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use stator_kube::PODS;
 use stator_kube_testkit::{Mood, Server, soon};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn metadata() -> String {
     METADATA.path(Some("n"))
@@ -67,10 +68,11 @@ impl Followed {
     async fn until(&mut self, done: impl Fn(&Sighting, &[String]) -> bool) {
         loop {
             let seen = soon(self.watcher.next()).await;
-            for change in self.roster.update(&seen, 0) {
+            for change in self.roster.update(&seen, Duration::ZERO) {
                 match change {
                     Change::Up(record) => self.there.push(record.agent_id.clone()),
-                    Change::Down(agent) => self.there.retain(|known| *known != agent),
+                    Change::Lapsed(record) => self.leave(&record.agent_id),
+                    Change::Down(agent) => self.leave(&agent),
                 }
             }
             self.there.sort_unstable();
@@ -79,6 +81,10 @@ impl Followed {
                 return;
             }
         }
+    }
+
+    fn leave(&mut self, agent: &str) {
+        self.there.retain(|known| known != agent);
     }
 
     async fn until_there(&mut self, expected: &[&str]) {
