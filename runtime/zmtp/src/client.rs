@@ -118,14 +118,21 @@ impl Collector {
     pub async fn bind(endpoint: &str, prefix: &[u8]) -> Result<Self, Error> {
         let (sender, messages) = mpsc::channel(COLLECTED_MAX);
         let prefix = Bytes::copy_from_slice(prefix);
-        let server = Server::bind(endpoint, move |halves| {
+        let server = Server::bind(endpoint, move |halves, usage| {
             let (sender, prefix) = (sender.clone(), prefix.clone());
             async move {
                 let mut connection = Connection::open(halves, Kind::Sub, LIMITS).await?;
                 put_subscription(&mut connection, &prefix);
                 connection.flush().await?;
-                while sender.send(next_message(&mut connection).await?).await.is_ok() {}
-                Ok(())
+                loop {
+                    let message = next_message(&mut connection).await?;
+                    // A publisher that speaks is of use, and nothing has to be sent to it.
+                    usage.asked();
+                    usage.served();
+                    if sender.send(message).await.is_err() {
+                        return Ok(());
+                    }
+                }
             }
         });
         Ok(Self { server: server.await?, messages })

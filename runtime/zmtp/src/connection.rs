@@ -7,13 +7,17 @@ use crate::handshake::{
     GREETING_BYTES, Kind, VERSION_BYTES, check_greeting, check_ready, check_version, encode_ready,
     greeting,
 };
+use crate::seats::Usage;
 use bytes::{Buf, Bytes, BytesMut};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// Longest wait for a peer to say who it is.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time for which a peer may take nothing of what waits for it.
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a peer may send before it is known.
 const HANDSHAKE_LIMITS: Limits = Limits { frames: 1, bytes: 4096 };
 /// Room for one read: at first, and of a peer that fills it.
@@ -30,6 +34,9 @@ pub(crate) struct Connection {
     decoder: Decoder,
     room: usize,
     minor_version: u8,
+    /// When the peer last took something, while more waits for it.
+    owed_since: Option<Instant>,
+    usage: Arc<Usage>,
 }
 
 impl Connection {
@@ -39,7 +46,7 @@ impl Connection {
     ///
     /// [`Error`] of any kind but [`Error::Endpoint`].
     pub(crate) async fn open(halves: Halves, kind: Kind, limits: Limits) -> Result<Self, Error> {
-        let (reader, writer) = halves;
+        let Halves { reader, writer, .. } = halves;
         let mut connection = Self {
             reader,
             writer,
@@ -48,6 +55,8 @@ impl Connection {
             decoder: Decoder::new(HANDSHAKE_LIMITS),
             room: READ_BYTES.0,
             minor_version: 0,
+            owed_since: None,
+            usage: Arc::default(),
         };
         match timeout(HANDSHAKE_TIMEOUT, connection.shake_hands(kind)).await {
             Ok(done) => done?,
@@ -58,6 +67,11 @@ impl Connection {
         }
         connection.decoder = Decoder::new(limits);
         Ok(connection)
+    }
+
+    /// Tells what the connection is good for there from now on.
+    pub(crate) fn counted(self, usage: Arc<Usage>) -> Self {
+        Self { usage, ..self }
     }
 
     async fn shake_hands(&mut self, kind: Kind) -> Result<(), Error> {
@@ -121,8 +135,18 @@ impl Connection {
     }
 
     /// Reads something or writes something.
+    ///
+    /// # Errors
+    ///
+    /// Also when the peer has taken nothing for [`STALL_TIMEOUT`]: what waits for it is memory.
     async fn exchange(&mut self) -> Result<(), Error> {
         self.input.reserve(self.room);
+        let owed_since = *self.owed_since.get_or_insert_with(Instant::now);
+        if self.output.is_empty() {
+            self.owed_since = None;
+        } else {
+            self.usage.owes(owed_since);
+        }
         tokio::select! {
             read = self.reader.read_buf(&mut self.input) => match read? {
                 0 => return Err(Error::Closed),
@@ -132,6 +156,13 @@ impl Connection {
             },
             written = self.writer.write_buf(&mut self.output), if !self.output.is_empty() => {
                 written?;
+                self.owed_since = None;
+                if self.output.is_empty() {
+                    self.usage.served();
+                }
+            }
+            () = sleep_until(owed_since + STALL_TIMEOUT), if self.owed_since.is_some() => {
+                return Err(Error::Unfit(format!("takes nothing for {STALL_TIMEOUT:?}")));
             }
         }
         Ok(())

@@ -3,14 +3,19 @@
 use crate::Error;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// A connection's two directions.
-pub(crate) type Halves =
-    (Box<dyn AsyncRead + Send + Sync + Unpin>, Box<dyn AsyncWrite + Send + Sync + Unpin>);
+/// A connection's two directions, and who is at its other end.
+pub(crate) struct Halves {
+    pub(crate) reader: Box<dyn AsyncRead + Send + Sync + Unpin>,
+    pub(crate) writer: Box<dyn AsyncWrite + Send + Sync + Unpin>,
+    /// The peer's address; `None` at a Unix socket.
+    pub(crate) address: Option<IpAddr>,
+}
 
 /// When a silent TCP connection is probed first, how often then, and after how many probes
 /// without an answer it is over: a host that vanished says nothing.
@@ -43,13 +48,15 @@ fn tcp(stream: TcpStream) -> io::Result<Halves> {
     let (idle, interval, probes) = KEEPALIVE;
     let probing = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes);
     SockRef::from(&stream).set_tcp_keepalive(&probing)?;
+    // An IPv4 peer of a socket for both is the one that it is at any other.
+    let address = Some(stream.peer_addr()?.ip().to_canonical());
     let (reader, writer) = stream.into_split();
-    Ok((Box::new(reader), Box::new(writer)))
+    Ok(Halves { reader: Box::new(reader), writer: Box::new(writer), address })
 }
 
 fn unix(stream: UnixStream) -> Halves {
     let (reader, writer) = stream.into_split();
-    (Box::new(reader), Box::new(writer))
+    Halves { reader: Box::new(reader), writer: Box::new(writer), address: None }
 }
 
 /// A socket that is listened on. Dropping it closes it.

@@ -6,6 +6,7 @@ use crate::endpoint::{Halves, connect};
 use crate::frame::{Incoming, Limits, encode};
 use crate::handshake::Kind;
 use crate::outbox::Outbox;
+use crate::seats::Usage;
 use crate::server::Server;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -44,7 +45,8 @@ impl Publisher {
     pub async fn bind(endpoint: &str) -> Result<Self, Error> {
         let peers = Arc::new(Peers::default());
         let known = peers.clone();
-        let server = Server::bind(endpoint, move |halves| serve(known.clone(), halves)).await?;
+        let serve = move |halves, usage| serve(known.clone(), halves, usage);
+        let server = Server::bind(endpoint, serve).await?;
         Ok(Self { server, peers })
     }
 
@@ -56,7 +58,7 @@ impl Publisher {
     pub async fn connect(endpoint: &str) -> Result<Self, Error> {
         let halves = connect(endpoint).await?;
         let peers = Arc::new(Peers::default());
-        let server = Server::connected(endpoint, serve(peers.clone(), halves));
+        let server = Server::connected(endpoint, serve(peers.clone(), halves, Arc::default()));
         Ok(Self { server, peers })
     }
 
@@ -139,8 +141,9 @@ impl Drop for Place {
     }
 }
 
-async fn serve(peers: Arc<Peers>, halves: Halves) -> Result<(), Error> {
-    let mut connection = Connection::open(halves, Kind::Pub, LIMITS).await?;
+async fn serve(peers: Arc<Peers>, halves: Halves, usage: Arc<Usage>) -> Result<(), Error> {
+    let connection = Connection::open(halves, Kind::Pub, LIMITS).await?;
+    let mut connection = connection.counted(usage.clone());
     let outbox = Outbox::new(MESSAGES_MAX, BYTES_MAX);
     let peer = Arc::new(Peer { outbox, subscriptions: Mutex::default() });
     peers.lock().push(peer.clone());
@@ -148,6 +151,7 @@ async fn serve(peers: Arc<Peers>, halves: Halves) -> Result<(), Error> {
     loop {
         if let Some(incoming) = place.peer.outbox.serve(&mut connection).await? {
             place.peer.hear(incoming)?;
+            usage.asked();
         }
     }
 }

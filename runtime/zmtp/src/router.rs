@@ -6,8 +6,10 @@ use crate::endpoint::Halves;
 use crate::frame::{Incoming, Limits, Message, encode};
 use crate::handshake::Kind;
 use crate::outbox::{Gone, Outbox};
+use crate::seats::Usage;
 use crate::server::Server;
 use bytes::{Bytes, BytesMut};
+use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -28,13 +30,21 @@ pub struct Router {
 pub struct Request {
     /// Its frames, without the identity that other ROUTER sockets put before them.
     pub frames: Message,
+    /// The peer's address; `None` at a Unix socket.
+    pub address: Option<IpAddr>,
     /// Where answers go.
     pub reply: Reply,
 }
 
-/// The way to one peer.
+/// The way to one peer. Two are equal if they are ways of the same connection.
 #[derive(Clone)]
 pub struct Reply(Arc<Outbox>);
+
+impl PartialEq for Reply {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 impl Router {
     /// Listens at `endpoint`, `tcp://host:port` or `ipc:///path`; the port may be 0.
@@ -44,7 +54,8 @@ impl Router {
     /// [`Error::Endpoint`] and [`Error::Io`].
     pub async fn bind(endpoint: &str) -> Result<Self, Error> {
         let (sender, requests) = mpsc::channel(REQUESTS_MAX);
-        let server = Server::bind(endpoint, move |halves| serve(sender.clone(), halves)).await?;
+        let serve = move |halves, usage| serve(sender.clone(), halves, usage);
+        let server = Server::bind(endpoint, serve).await?;
         Ok(Self { server, requests })
     }
 
@@ -90,12 +101,19 @@ impl Drop for Open {
     }
 }
 
-async fn serve(requests: mpsc::Sender<Request>, halves: Halves) -> Result<(), Error> {
-    let mut connection = Connection::open(halves, Kind::Router, LIMITS).await?;
+async fn serve(
+    requests: mpsc::Sender<Request>,
+    halves: Halves,
+    usage: Arc<Usage>,
+) -> Result<(), Error> {
+    let address = halves.address;
+    let connection = Connection::open(halves, Kind::Router, LIMITS).await?;
+    let mut connection = connection.counted(usage.clone());
     let open = Open(Arc::new(Outbox::new(ANSWERS_MAX.0, ANSWERS_MAX.1)));
     loop {
         if let Some(Incoming::Message(frames)) = open.0.serve(&mut connection).await? {
-            let request = Request { frames, reply: Reply(open.0.clone()) };
+            usage.asked();
+            let request = Request { frames, address, reply: Reply(open.0.clone()) };
             if requests.send(request).await.is_err() {
                 return Ok(());
             }

@@ -2,11 +2,11 @@
 
 use crate::Error;
 use crate::endpoint::{Halves, Listener};
+use crate::seats::{Room, Seat, Usage, room};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, Id, JoinSet};
 
-/// Connections at a time; those beyond are closed at once.
-const CONNECTIONS_MAX: usize = 1024;
 /// Wait after a connection that the system could not give.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -17,46 +17,41 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Listens at `endpoint`; each connection is served by a task of its own.
+    /// Listens at `endpoint`; each connection is served by a task of its own, which says what the
+    /// connection is good for.
     ///
     /// # Errors
     ///
     /// [`Error::Endpoint`] and [`Error::Io`].
     pub(crate) async fn bind<F>(
         endpoint: &str,
-        serve: impl Fn(Halves) -> F + Send + 'static,
+        serve: impl Fn(Halves, Arc<Usage>) -> F + Send + 'static,
     ) -> Result<Self, Error>
     where
         F: Future<Output = Result<(), Error>> + Send + 'static,
     {
         let (listener, endpoint) = Listener::bind(endpoint).await?;
         let mut task = JoinSet::new();
-        let at = endpoint.clone();
+        let mut door = Door { endpoint: endpoint.clone(), seats: Vec::new(), is_full: false };
         task.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
-                let accepted = tokio::select! {
-                    accepted = listener.accept() => accepted,
-                    Some(ended) = connections.join_next() => {
-                        // A panic of a task has told of itself.
-                        if let Ok(ended) = ended {
-                            over(&at, ended);
+                tokio::select! {
+                    accepted = listener.accept() => match accepted {
+                        Ok(halves) => door.admit(halves, &serve, &mut connections),
+                        Err(error) => {
+                            tracing::warn!(endpoint = door.endpoint, %error, "cannot accept a connection");
+                            tokio::time::sleep(ACCEPT_PAUSE).await;
                         }
-                        continue;
-                    }
-                };
-                match accepted {
-                    Ok(_) if connections.len() >= CONNECTIONS_MAX => {
-                        let limit = CONNECTIONS_MAX;
-                        tracing::warn!(endpoint = at, limit, "too many connections");
-                    }
-                    Ok(halves) => {
-                        connections.spawn(serve(halves));
-                    }
-                    Err(error) => {
-                        tracing::warn!(endpoint = at, %error, "cannot accept a connection");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
+                    },
+                    Some(ended) = connections.join_next_with_id() => match ended {
+                        Ok((id, ended)) => {
+                            door.left(id);
+                            over(&door.endpoint, ended);
+                        }
+                        // A panic of a task has told of itself.
+                        Err(error) => door.left(error.id()),
+                    },
                 }
             }
         });
@@ -81,6 +76,45 @@ impl Server {
     /// Stops listening: afterwards the endpoint may be bound again.
     pub(crate) async fn close(mut self) {
         self.task.shutdown().await;
+    }
+}
+
+/// Who is connected.
+struct Door {
+    endpoint: String,
+    seats: Vec<Seat<AbortHandle>>,
+    /// Whether somebody had to give way, or was refused, since there was room.
+    is_full: bool,
+}
+
+impl Door {
+    fn admit<F>(
+        &mut self,
+        halves: Halves,
+        serve: &impl Fn(Halves, Arc<Usage>) -> F,
+        connections: &mut JoinSet<Result<(), Error>>,
+    ) where
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let address = halves.address;
+        let found = room(&self.seats, address);
+        let was_full = std::mem::replace(&mut self.is_full, found != Room::Free);
+        if self.is_full && !was_full {
+            let (endpoint, open) = (&self.endpoint, self.seats.len());
+            tracing::warn!(endpoint, open, ?address, "too many connections: idle ones give way");
+        }
+        match found {
+            Room::Free => {}
+            Room::InPlaceOf(place) => self.seats.remove(place).connection.abort(),
+            Room::None => return,
+        }
+        let usage = Arc::new(Usage::default());
+        let connection = connections.spawn(serve(halves, usage.clone()));
+        self.seats.push(Seat { address, usage, connection });
+    }
+
+    fn left(&mut self, id: Id) {
+        self.seats.retain(|seat| seat.connection.id() != id);
     }
 }
 

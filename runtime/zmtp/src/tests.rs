@@ -248,3 +248,66 @@ async fn a_peer_that_is_something_else_is_told_of() {
     let message = "the peer has a socket of the type \"ROUTER\", not PUB or XPUB";
     assert_eq!(error.to_string(), message);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_nothing_is_cut_off() {
+    // A pipe that holds little, as a socket whose peer does not read.
+    let (ours, mut theirs) = tokio::io::duplex(1024);
+    let (reader, writer) = tokio::io::split(ours);
+    let halves =
+        endpoint::Halves { reader: Box::new(reader), writer: Box::new(writer), address: None };
+    let opening = connection::Connection::open(
+        halves,
+        handshake::Kind::Pub,
+        frame::Limits { frames: 1, bytes: 1024 },
+    );
+    let greeting = async {
+        theirs.write_all(&handshake::greeting()).await.expect("sent");
+        theirs.write_all(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB").await.expect("sent");
+        let mut greeting = [0; handshake::GREETING_BYTES + 27];
+        theirs.read_exact(&mut greeting).await.expect("a greeting");
+    };
+    let (connection, ()) = tokio::join!(opening, greeting);
+    let mut connection = connection.expect("a connection");
+    let begun = tokio::time::Instant::now();
+    connection.put(&[Bytes::from(vec![7; 4096])]);
+    // One that takes a little now and then is slow, and no more.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        assert!(timeout(Duration::from_millis(1), connection.next()).await.is_err());
+        theirs.read_exact(&mut [0; 512]).await.expect("a part");
+        assert!(timeout(Duration::from_millis(1), connection.next()).await.is_err());
+    }
+    let error = connection.next().await.expect_err("it is over").to_string();
+    assert_eq!(error, "the peer takes nothing for 10s");
+    assert!(begun.elapsed() > 3 * Duration::from_secs(9) + connection::STALL_TIMEOUT);
+}
+
+/// A thousand idle connections, and more, from the host that a subscriber is at.
+#[tokio::test]
+async fn idle_connections_lock_nobody_out() {
+    let publisher = Publisher::bind("tcp://127.0.0.1:0").await.expect("a socket");
+    let address = publisher.endpoint().strip_prefix("tcp://").expect("TCP").to_owned();
+    let mut old = Subscriber::connect(publisher.endpoint()).await.expect("connected");
+    old.subscribe(b"kv").await.expect("subscribed");
+    let begin = frames(&["kv-begin"]);
+    heard(&publisher, &mut old, &begin).await;
+    let mut idle = Vec::new();
+    for number in 0..seats::CONNECTIONS_MAX + 10 {
+        let mut stream = TcpStream::connect(&address).await.expect("it listens");
+        // Some say nothing, others that they are subscribers, who want nothing.
+        if number % 2 == 0 && stream.write_all(&handshake::greeting()).await.is_ok() {
+            let ready = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB";
+            let _ = stream.write_all(ready).await;
+        }
+        idle.push(stream);
+    }
+    for _ in 0..10 {
+        let mut new = Subscriber::connect(publisher.endpoint()).await.expect("connected");
+        new.subscribe(b"kv").await.expect("subscribed");
+        assert_eq!(heard(&publisher, &mut new, &begin).await, begin);
+    }
+    publisher.publish(&frames(&["kv-end"]));
+    let end = async { while old.recv().await.expect("it stays") != frames(&["kv-end"]) {} };
+    within("the first subscriber hears the end", end).await;
+}

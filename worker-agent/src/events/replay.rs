@@ -36,7 +36,7 @@ pub(crate) async fn run(
     ended: Shutdown,
 ) {
     loop {
-        let Request { frames, reply } = tokio::select! {
+        let Request { frames, reply, .. } = tokio::select! {
             request = router.recv() => request,
             () = ended.wait() => break,
         };
