@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::connection::Connection;
+use crate::endpoint::Halves;
 use crate::frame::Limits;
 use crate::handshake::Kind;
 use std::io::Cursor;
@@ -12,10 +13,8 @@ pub async fn handshake(bytes: &[u8]) -> [Option<Error>; 4] {
     let mut faults = [const { None }; 4];
     let kinds = [Kind::Pub, Kind::Sub, Kind::Router, Kind::Dealer];
     for (kind, fault) in kinds.into_iter().zip(&mut faults) {
-        let halves = (
-            Box::new(Cursor::new(bytes.to_vec())) as Box<_>,
-            Box::new(tokio::io::sink()) as Box<_>,
-        );
+        let reader = Box::new(Cursor::new(bytes.to_vec()));
+        let halves = Halves { reader, writer: Box::new(tokio::io::sink()), address: None };
         *fault = Connection::open(halves, kind, Limits { frames: 4, bytes: 64 }).await.err();
     }
     faults
