@@ -85,7 +85,8 @@ impl RegisteredAgents {
 
 fn apply(listing: &mut Listing, change: Change) {
     let id = match &change {
-        Change::Up(record) => &record.agent_id,
+        // One for which discovery does not vouch any more is a stranger, until it does again.
+        Change::Up(record) | Change::Lapsed(record) => &record.agent_id,
         Change::Down(id) => id,
     };
     // An agent may have moved, and another may have taken its place.
@@ -120,6 +121,7 @@ pub(crate) mod tests {
                 ..ProfileRecord::default()
             },
             accepting: true,
+            lease_ms: u64::MAX,
             lease_expires_unix_ms: u64::MAX,
         }
     }
