@@ -1,5 +1,6 @@
-//! The side server for operators: `/metrics`, `/live` and `/health`.
+//! The side server for operators: `/metrics`, `/live` and `/health`, on connections of its own.
 
+use crate::guests::Guests;
 use crate::tls::Listener;
 use crate::{Shutdown, metrics};
 use axum::extract::State;
@@ -7,20 +8,25 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::future::BoxFuture;
+use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::net::TcpListener;
 
 /// Whether the process should get requests now. Cheap to clone; starts as not ready.
-#[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<ReadinessFlags>);
+#[derive(Clone, Default)]
+pub struct Readiness(Arc<ReadinessState>);
 
-#[derive(Debug, Default)]
-struct ReadinessFlags {
+#[derive(Default)]
+struct ReadinessState {
     ready: AtomicBool,
     closed: AtomicBool,
+    room: OnceLock<Box<Room>>,
 }
+
+/// Says whether another request could be served now.
+type Room = dyn Fn() -> bool + Send + Sync;
 
 impl Readiness {
     /// Says whether requests are welcome.
@@ -33,9 +39,22 @@ impl Readiness {
         self.0.closed.store(true, Ordering::Release);
     }
 
+    /// Has `room` asked too: while there is none, requests are not welcome. The first call counts.
+    pub fn require(&self, room: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.0.room.set(Box::new(room));
+    }
+
     /// Whether requests are welcome.
     pub fn get(&self) -> bool {
-        self.0.ready.load(Ordering::Acquire) && !self.0.closed.load(Ordering::Acquire)
+        let state = &*self.0;
+        let is_open = state.ready.load(Ordering::Acquire) && !state.closed.load(Ordering::Acquire);
+        is_open && state.room.get().is_none_or(|room| room())
+    }
+}
+
+impl fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Readiness").field(&self.get()).finish()
     }
 }
 
@@ -88,7 +107,7 @@ pub fn serve_on(
         .route("/health", get(health))
         .with_state(shown);
     let task = tokio::spawn(async move {
-        let served = axum::serve(listener, app)
+        let served = axum::serve(Guests::new(listener), app)
             .with_graceful_shutdown(async move { shutdown.wait().await })
             .await;
         if let Err(error) = served {
@@ -156,6 +175,18 @@ mod tests {
         readiness.close();
         readiness.set(true);
         assert!(!readiness.get());
+    }
+
+    #[test]
+    fn a_process_without_room_is_not_ready() {
+        let (readiness, room) = (Readiness::default(), Arc::new(AtomicBool::new(true)));
+        let asked = room.clone();
+        readiness.require(move || asked.load(Ordering::Acquire));
+        assert!(!readiness.get(), "it has not begun");
+        readiness.set(true);
+        assert!(readiness.get());
+        room.store(false, Ordering::Release);
+        assert!(!readiness.clone().get());
     }
 
     #[tokio::test]

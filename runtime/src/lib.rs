@@ -3,12 +3,15 @@
 //!
 //! This crate knows nothing of models, workers or requests. Start reading at [`config`].
 
+pub mod accept;
 pub mod admin;
 pub mod config;
 pub mod dial;
+mod guests;
 pub mod lane;
 pub mod log;
 pub mod metrics;
+pub mod quota;
 pub mod secret;
 pub mod shutdown;
 pub mod tls;

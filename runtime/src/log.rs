@@ -3,6 +3,7 @@
 use crate::trace::{self, Spans, Traces};
 use clap::ValueEnum;
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 use tracing::Subscriber;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -70,4 +71,40 @@ pub(crate) fn subscriber(
     // skipped where it is called. A `None` in place of `spans` would count as one that wants all.
     let layers: Vec<_> = spans.into_iter().chain([lines.with_filter(filter).boxed()]).collect();
     Ok(tracing_subscriber::registry().with(layers))
+}
+
+/// Counts an event that may come very often and is logged seldom.
+#[derive(Debug, Default)]
+pub struct Occurrences {
+    unlogged: u64,
+    logged: Option<Instant>,
+}
+
+impl Occurrences {
+    /// Notes that the event happened at `now`. Returns how often it happened since the last log
+    /// line, if a line is due: at the first time, and then once per `period` at most.
+    pub fn note(&mut self, now: Instant, period: Duration) -> Option<u64> {
+        self.unlogged += 1;
+        if self.logged.is_some_and(|logged| now.duration_since(logged) < period) {
+            return None;
+        }
+        self.logged = Some(now);
+        Some(std::mem::take(&mut self.unlogged))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_logged_once_per_period_and_none_is_forgotten() {
+        let (mut occurrences, begin) = (Occurrences::default(), Instant::now());
+        let mut note =
+            |ms| occurrences.note(begin + Duration::from_millis(ms), Duration::from_secs(10));
+        assert_eq!(note(0), Some(1));
+        assert_eq!((note(100), note(9_900)), (None, None));
+        assert_eq!(note(10_000), Some(3));
+        assert_eq!(note(10_100), None);
+    }
 }

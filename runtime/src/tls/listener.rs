@@ -1,5 +1,6 @@
 //! Accepting connections, plain or over TLS, as one type and on one path.
 
+use crate::accept::Acceptor;
 use futures::Stream;
 use futures::stream::unfold;
 use prometheus_client::metrics::counter::Counter;
@@ -26,16 +27,18 @@ pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// Handshakes that run at once; further connections wait in the kernel's queue.
 pub const HANDSHAKES_MAX: usize = 1024;
 
-/// The wait after the system refused a connection, mostly for want of file descriptors, so that
-/// asking again does not take a whole core.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-
 /// Accepts connections of one server.
 pub struct Listener {
-    tcp: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tcp: Acceptor,
+    handshake: Handshake,
     /// Handshakes under way. Dropping the listener drops them.
     handshakes: JoinSet<Option<Connection>>,
+}
+
+/// Makes a usable connection of one that was accepted.
+#[derive(Clone)]
+pub struct Handshake {
+    tls: Option<TlsAcceptor>,
     failures: Counter,
 }
 
@@ -71,12 +74,15 @@ impl Peer {
 impl Listener {
     /// Plain connections.
     pub fn plain(tcp: TcpListener) -> Self {
-        Self { tcp, tls: None, handshakes: JoinSet::new(), failures: Counter::default() }
+        let handshake = Handshake { tls: None, failures: Counter::default() };
+        Self { tcp: Acceptor::new(tcp), handshake, handshakes: JoinSet::new() }
     }
 
     /// Connections over TLS.
     pub fn tls(tcp: TcpListener, config: Arc<ServerConfig>) -> Self {
-        Self { tls: Some(config.into()), ..Self::plain(tcp) }
+        let mut listener = Self::plain(tcp);
+        listener.handshake.tls = Some(config.into());
+        listener
     }
 
     /// The address that clients connect to.
@@ -85,17 +91,37 @@ impl Listener {
     ///
     /// When the system does not tell.
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.tcp.local_addr()
+        self.tcp.address()
     }
 
     /// Whether its connections are over TLS.
     pub fn is_tls(&self) -> bool {
-        self.tls.is_some()
+        self.handshake.tls.is_some()
     }
 
     /// Counts handshakes that failed or took too long, for a registry of metrics.
     pub fn failures(&self) -> Counter {
-        self.failures.clone()
+        self.handshake.failures.clone()
+    }
+
+    /// Has `errors` count how often the system gave no connection.
+    pub fn count_accept_errors(&mut self, errors: Counter) {
+        self.tcp.count_errors(errors);
+    }
+
+    /// The next connection as the system gives it, and its client's address, for servers that
+    /// bound connections before their [`Listener::handshake`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no connection.
+    pub async fn accept_tcp(&mut self) -> (TcpStream, SocketAddr) {
+        self.tcp.accept().await
+    }
+
+    /// The handshake that connections of [`Listener::accept_tcp`] begin with.
+    pub fn handshake(&self) -> Handshake {
+        self.handshake.clone()
     }
 
     /// The next connection. Handshakes run beside each other, so that a slow client holds up
@@ -112,18 +138,9 @@ impl Listener {
                         return connection;
                     }
                 }
-                accepted = self.tcp.accept(), if self.handshakes.len() < HANDSHAKES_MAX => {
-                    match accepted {
-                        Ok((stream, _)) => if let Some(plain) = self.begin(stream) {
-                            return plain;
-                        },
-                        Err(error) => {
-                            tracing::debug!(%error, "connection not accepted");
-                            // A client that is gone already is no reason to let others wait.
-                            if error.kind() != io::ErrorKind::ConnectionAborted {
-                                tokio::time::sleep(REFUSED_PAUSE).await;
-                            }
-                        }
+                (stream, _) = self.tcp.accept(), if self.handshakes.len() < HANDSHAKES_MAX => {
+                    if let Some(plain) = self.begin(stream) {
+                        return plain;
                     }
                 }
             }
@@ -140,19 +157,26 @@ impl Listener {
 
     /// Hands a plain connection back; begins the handshake of any other.
     fn begin(&mut self, stream: TcpStream) -> Option<Connection> {
-        // Only a connection that is gone already refuses; reading from it says so.
-        let _ = stream.set_nodelay(true);
-        let Some(tls) = self.tls.clone() else { return Some(Connection::Plain(stream)) };
-        let failures = self.failures.clone();
-        self.handshakes.spawn(async move {
-            match tokio::time::timeout(HANDSHAKE_LIMIT, tls.accept(stream)).await {
-                Ok(Ok(stream)) => return Some(Connection::Tls(Box::new(stream))),
-                Ok(Err(error)) => tracing::debug!(%error, "handshake failed"),
-                Err(_) => tracing::debug!(limit = ?HANDSHAKE_LIMIT, "handshake took too long"),
-            }
-            failures.inc();
-            None
-        });
+        if !self.is_tls() {
+            return Some(Connection::Plain(stream));
+        }
+        let handshake = self.handshake();
+        self.handshakes.spawn(async move { handshake.run(stream, HANDSHAKE_LIMIT).await });
+        None
+    }
+}
+
+impl Handshake {
+    /// The connection, once the client has done its part within `limit`; `None` for a handshake
+    /// that failed, which is counted, and logged at debug level, as anyone can cause it.
+    pub async fn run(&self, stream: TcpStream, limit: Duration) -> Option<Connection> {
+        let Some(tls) = &self.tls else { return Some(Connection::Plain(stream)) };
+        match tokio::time::timeout(limit, tls.accept(stream)).await {
+            Ok(Ok(stream)) => return Some(Connection::Tls(Box::new(stream))),
+            Ok(Err(error)) => tracing::debug!(%error, "handshake failed"),
+            Err(_) => tracing::debug!(?limit, "handshake took too long"),
+        }
+        self.failures.inc();
         None
     }
 }
@@ -186,7 +210,8 @@ fn settle(done: Result<Option<Connection>, JoinError>) -> Option<Connection> {
 }
 
 impl Connection {
-    fn tcp(&self) -> &TcpStream {
+    /// The TCP connection below.
+    pub fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,

@@ -15,7 +15,7 @@ pub(crate) mod testkit;
 mod tests;
 
 pub(crate) use client::ClientFiles;
-pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Listener, Peer};
+pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Handshake, Listener, Peer};
 pub use reload::{RELOAD_INTERVAL, Reload};
 pub use suites::{CipherSuites, UnsupportedSuites};
 
