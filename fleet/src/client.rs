@@ -32,6 +32,13 @@ pub struct ClientSettings {
     pub requests_max: usize,
     /// Largest frame taken, in bytes; 64 MiB by default. Only prompt logprobs come near it.
     pub frame_bytes_max: usize,
+    /// Bytes of outputs that a request may leave unread behind the first of them; 16 MiB by
+    /// default, which is the answer of a million tokens. The request of a reader that is further
+    /// behind ends, so that a client that does not read holds neither memory nor its engine.
+    pub unread_bytes_max: usize,
+    /// Largest answer to a question taken, in bytes; 256 MiB by default. Only files of models come
+    /// near it.
+    pub answer_bytes_max: usize,
     /// Longest wait for a connection; 2 s by default.
     pub connect_timeout: Duration,
     /// Wait after the first failed attempt to connect; 50 ms by default. It doubles each time.
@@ -52,6 +59,8 @@ impl Default for ClientSettings {
             links: 1,
             requests_max: 65_536,
             frame_bytes_max: 64 << 20,
+            unread_bytes_max: 16 << 20,
+            answer_bytes_max: 256 << 20,
             connect_timeout: Duration::from_secs(2),
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(1),
@@ -82,6 +91,12 @@ pub enum StreamError {
     #[error("the connection has {limit} requests, the limit")]
     Overloaded {
         /// The limit.
+        limit: usize,
+    },
+    /// The reader left more unread than it may, and the agent was told to stop.
+    #[error("more than {limit} bytes of the answer are unread, the limit")]
+    Unread {
+        /// The limit, in bytes.
         limit: usize,
     },
 }
@@ -141,9 +156,8 @@ impl AgentClient {
         let (up_sender, up) = watch::channel(0);
         let up_sender = Arc::new(up_sender);
         let mut tasks = JoinSet::new();
-        let links: Vec<_> = (0..settings.links.max(1))
-            .map(|_| Arc::new(Link::new(settings.requests_max)))
-            .collect();
+        let links: Vec<_> =
+            (0..settings.links.max(1)).map(|_| Arc::new(Link::new(settings))).collect();
         for link in &links {
             let (target, settings) = (target.clone(), settings.clone());
             tasks.spawn(link::run(link.clone(), target, settings, up_sender.clone()));
@@ -152,8 +166,8 @@ impl AgentClient {
         let asked = target.with(|endpoint| {
             endpoint.http2_keep_alive_interval(QUESTIONS_REST * settings.keepalive)
         });
-        let questions =
-            WorkerClient::new(asked.connect_lazy()).max_decoding_message_size(usize::MAX);
+        let questions = WorkerClient::new(asked.connect_lazy())
+            .max_decoding_message_size(settings.answer_bytes_max);
         Ok(Self {
             endpoint: address,
             profile: Mutex::default(),

@@ -4,7 +4,7 @@
 //! or allocation per token beside the tokens themselves.
 
 use super::client::{ClientSettings, StreamError};
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, Progress};
 use super::silence::Silence;
 use futures::Stream;
 use futures::task::AtomicWaker;
@@ -27,6 +27,7 @@ pub(super) struct Link {
     state: Mutex<State>,
     sender: AtomicWaker,
     requests_max: usize,
+    unread_bytes_max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -40,9 +41,26 @@ struct State {
     outgoing: VecDeque<GenerateInput>,
 }
 
+impl State {
+    /// Forgets a request and leaves word for the agent; false where the request has ended.
+    fn cancel(&mut self, request_id: u64) -> bool {
+        if self.requests.remove(&request_id).is_none() {
+            return false;
+        }
+        let cancel = GenerateInput { input: Some(Input::Cancel(Cancel { request_id })) };
+        self.outgoing.push_back(cancel);
+        true
+    }
+}
+
 impl Link {
-    pub(super) fn new(requests_max: usize) -> Self {
-        Self { state: Mutex::default(), sender: AtomicWaker::new(), requests_max }
+    pub(super) fn new(settings: &ClientSettings) -> Self {
+        Self {
+            state: Mutex::default(),
+            sender: AtomicWaker::new(),
+            requests_max: settings.requests_max,
+            unread_bytes_max: settings.unread_bytes_max,
+        }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -55,7 +73,7 @@ impl Link {
     ///
     /// [`StreamError`] when the link is down or has as many requests as it may.
     pub(super) fn submit(&self, mut submit: Submit) -> Result<(u64, Arc<Mailbox>), StreamError> {
-        let mailbox = Arc::new(Mailbox::new(submit.choices));
+        let mailbox = Arc::new(Mailbox::new(submit.choices, self.unread_bytes_max));
         let mut state = self.state.lock();
         if !state.up {
             return Err(StreamError::Unsent);
@@ -77,30 +95,34 @@ impl Link {
     /// Forgets a request and tells the agent, unless it has ended.
     pub(super) fn cancel(&self, request_id: u64) {
         let mut state = self.state.lock();
-        if state.requests.remove(&request_id).is_none() {
-            return;
-        }
-        state
-            .outgoing
-            .push_back(GenerateInput { input: Some(Input::Cancel(Cancel { request_id })) });
+        let cancelled = state.cancel(request_id);
         drop(state);
-        self.sender.wake();
+        if cancelled {
+            self.sender.wake();
+        }
     }
 
     /// Hands a frame's outputs to their requests; `wakers` is scratch space.
     fn dispatch(&self, frame: GenerateFrame, wakers: &mut Vec<Waker>) {
         let mut state = self.state.lock();
+        let mut cancelled = false;
         for output in frame.outputs {
             let id = output.request_id;
             // A request may have been cancelled while this was on its way.
             let Some(mailbox) = state.requests.get(&id) else { continue };
-            let (last, reader) = mailbox.push(output);
+            let (progress, reader) = mailbox.push(output);
             wakers.extend(reader);
-            if last {
-                state.requests.remove(&id);
+            match progress {
+                Progress::Running => {}
+                Progress::Ended => drop(state.requests.remove(&id)),
+                // The engine computes for nobody from here on.
+                Progress::Overrun => cancelled |= state.cancel(id),
             }
         }
         drop(state);
+        if cancelled {
+            self.sender.wake();
+        }
         // Outside the lock: a woken reader may want it at once.
         wakers.drain(..).for_each(Waker::wake);
     }
@@ -260,7 +282,8 @@ mod tests {
 
     #[test]
     fn a_request_that_was_never_sent_is_told_from_one_that_was() {
-        let link = Arc::new(Link::new(9));
+        let link =
+            Arc::new(Link::new(&ClientSettings { requests_max: 9, ..ClientSettings::default() }));
         let mut context = Context::from_waker(Waker::noop());
         let mut outgoing = link.open();
         link.set_up();

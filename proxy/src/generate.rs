@@ -4,6 +4,7 @@ use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::placing::{self, RETRY_AFTER};
 use crate::steering::Steering;
+use http::StatusCode;
 use stator_fleet::{Place, Pool, StreamError, TokenStream};
 use stator_model::openai::ApiError;
 use stator_protos::WorkerRank;
@@ -181,6 +182,14 @@ impl Generation {
             Err(StreamError::Overloaded { limit }) => {
                 let why = format!("the connection to the worker has {limit} requests, the limit");
                 return Err(ApiError::unavailable(why, RETRY_AFTER));
+            }
+            Err(StreamError::Unread { limit }) => {
+                let why = format!(
+                    "the client reads too slowly: more than {limit} bytes of the answer are \
+                     unread, the limit"
+                );
+                return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "server_error", why)
+                    .with_code("slow_reader"));
             }
         };
         let (worker, (why, had_taken)) = (self.legs[at].place.worker(), lost);

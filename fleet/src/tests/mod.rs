@@ -1,6 +1,7 @@
 //! The fleet against real agents, over real sockets on free ports.
 
 mod absence;
+mod bounds;
 mod doubts;
 mod gaps;
 mod parts;
