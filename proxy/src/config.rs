@@ -3,7 +3,7 @@
 use crate::absence::Absence;
 use crate::direct::args::DirectArgs;
 use crate::direct::config::DirectSettings;
-use crate::exchange::RequestLimits;
+use crate::door::{DoorArgs, DoorSettings};
 use crate::given::GivenFlags;
 use crate::keys::{ApiKeys, KeyArgs};
 use crate::passage::{Passage, PassageArgs};
@@ -58,30 +58,9 @@ pub struct HttpArgs {
     #[arg(long, env = "STATOR_CERT_PATH", value_name = "DIR")]
     pub cert_path: Option<PathBuf>,
 
-    /// Largest request body, in bytes. Larger ones get 413.
-    #[arg(long, env = "STATOR_MAX_BODY_BYTES", default_value_t = 32 << 20, value_name = "BYTES",
-          value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
-    pub max_body_bytes: u64,
-
-    /// Largest sum of header names and values, in bytes. Larger ones get 431.
-    #[arg(long, env = "STATOR_MAX_HEADER_BYTES", default_value_t = 32 << 10, value_name = "BYTES",
-          value_parser = clap::value_parser!(u64).range(256..=1 << 20))]
-    pub max_header_bytes: u64,
-
-    /// Requests answered at once. Further ones get 429.
-    #[arg(long, env = "STATOR_MAX_CONCURRENT_REQUESTS", default_value_t = 8192, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub max_concurrent_requests: u32,
-
-    /// Connections held at once. Further ones wait to be accepted.
-    #[arg(long, env = "STATOR_MAX_CONNECTIONS", default_value_t = 16_384, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub max_connections: u32,
-
-    /// Longest wait for the next part of a request body, in milliseconds. Slower ones get 408.
-    #[arg(long, env = "STATOR_BODY_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS",
-          value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
-    pub body_timeout_ms: u64,
+    /// What clients may send, hold and wait for.
+    #[command(flatten)]
+    pub door: DoorArgs,
 
     /// Longest wait for the first token, in milliseconds. Later ones end with 504.
     #[arg(long, env = "STATOR_FIRST_TOKEN_TIMEOUT_MS", default_value_t = 600_000, value_name = "MS",
@@ -183,9 +162,7 @@ pub struct ProxySettings {
     pub(crate) keys: Arc<ApiKeys>,
     /// What reaches engines that take requests as they came.
     pub(crate) passage: Passage,
-    pub(crate) limits: RequestLimits,
-    pub(crate) connections_max: usize,
-    pub(crate) requests_max: usize,
+    pub(crate) door: DoorSettings,
     pub(crate) first_token_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) ending: Ending,
@@ -218,6 +195,7 @@ impl ProxySettings {
         let mut faults = Vec::new();
         let keys = ApiKeys::load(http.keys.clone(), &mut faults);
         let tls = http.tls(&mut faults);
+        let door = http.door.settings(&mut faults);
         let placement = router.placement(&mut faults);
         let (nearness, split) = (split.nearness(), split.split(&mut faults));
         let priority_max = queue.priority_max.cast_signed();
@@ -231,13 +209,11 @@ impl ProxySettings {
         Ok(Self {
             listen: http.listen(Ipv4Addr::LOCALHOST),
             metrics_listen,
-            limits: http.limits(),
+            door,
             ending: http.ending(),
             keys: Arc::new(keys),
             tls,
             passage: Passage::default(),
-            connections_max: http.max_connections as usize,
-            requests_max: http.max_concurrent_requests as usize,
             first_token_timeout: Duration::from_millis(http.first_token_timeout_ms),
             idle_timeout: Duration::from_millis(http.idle_timeout_ms),
             migration_limit: router.migration_limit,
@@ -272,15 +248,6 @@ impl HttpArgs {
             min_version: tls::Version::default(),
             alpn: vec!["http/1.1".to_owned()],
         })
-    }
-
-    /// What clients may send.
-    pub(crate) fn limits(&self) -> RequestLimits {
-        RequestLimits {
-            header_bytes: self.max_header_bytes as usize,
-            body_bytes: self.max_body_bytes as usize,
-            body_timeout: Duration::from_millis(self.body_timeout_ms),
-        }
     }
 
     /// How the proxy ends.

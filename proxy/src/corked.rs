@@ -4,7 +4,10 @@
 //! would cost as much as all the rest of a short answer, so [`crate::exchange`] corks the
 //! connection over what belongs together.
 
+use crate::deadlines::Timed;
+use crate::door::Deadlines;
 use async_trait::async_trait;
+use pingora::protocols::http::ServerSession;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
@@ -15,7 +18,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Bytes held back at most; beyond them a corked connection writes like any other.
 const HELD_MAX_BYTES: usize = 64 << 10;
@@ -23,7 +26,7 @@ const HELD_MAX_BYTES: usize = 64 << 10;
 /// A connection with a cork.
 #[derive(Debug)]
 pub(crate) struct Corked {
-    stream: Stream,
+    stream: Timed,
     corked: AtomicBool,
     held: Vec<u8>,
     /// How many of `held` are written.
@@ -31,8 +34,19 @@ pub(crate) struct Corked {
 }
 
 impl Corked {
-    pub(crate) fn new(stream: Stream) -> Self {
+    pub(crate) fn new(stream: Stream, deadlines: Deadlines) -> Self {
+        let stream = Timed::new(stream, deadlines);
         Self { stream, corked: AtomicBool::new(false), held: Vec::new(), written: 0 }
+    }
+
+    /// The connection below, with its deadlines.
+    pub(crate) fn timed(&self) -> &Timed {
+        &self.stream
+    }
+
+    /// The connection of a session.
+    pub(crate) fn of(session: &ServerSession) -> Option<&Self> {
+        session.stream().and_then(|stream| stream.as_any().downcast_ref())
     }
 
     /// While corked, writes are held back and flushing does nothing. What is held goes out before
@@ -122,13 +136,14 @@ impl AsyncRead for Corked {
 #[async_trait]
 impl Shutdown for Corked {
     async fn shutdown(&mut self) {
-        Shutdown::shutdown(&mut *self.stream).await;
+        // A client that is gone already needs no farewell.
+        let _ = AsyncWriteExt::shutdown(self).await;
     }
 }
 
 impl UniqueID for Corked {
     fn id(&self) -> UniqueIDType {
-        self.stream.id()
+        self.stream.stream().id()
     }
 }
 
@@ -136,19 +151,19 @@ impl Ssl for Corked {}
 
 impl GetTimingDigest for Corked {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.stream.get_timing_digest()
+        self.stream.stream().get_timing_digest()
     }
 }
 
 impl GetProxyDigest for Corked {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.stream.get_proxy_digest()
+        self.stream.stream().get_proxy_digest()
     }
 }
 
 impl GetSocketDigest for Corked {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.stream.get_socket_digest()
+        self.stream.stream().get_socket_digest()
     }
 }
 
@@ -158,13 +173,16 @@ impl Peek for Corked {}
 mod tests {
     use super::*;
     use std::io::Read;
-    use tokio::io::AsyncWriteExt;
+    use std::time::Duration;
     use tokio::net::UnixStream;
 
     /// Writes `pieces`, corked where told so, and returns what has arrived after each of them.
     async fn check(pieces: &[(bool, &str)]) -> Vec<String> {
         let (near, far) = UnixStream::pair().unwrap();
-        let mut corked = Corked::new(Box::new(pingora::protocols::l4::stream::Stream::from(near)));
+        let long = Duration::from_secs(60);
+        let deadlines = Deadlines { head: long, idle: long, write: long };
+        let near = Box::new(pingora::protocols::l4::stream::Stream::from(near));
+        let mut corked = Corked::new(near, deadlines);
         // The plain socket, so that a read tells what is there now.
         let mut far = far.into_std().unwrap();
         let mut arrived = Vec::new();

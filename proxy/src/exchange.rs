@@ -3,21 +3,27 @@
 //! The only module that knows Pingora's session. It decides nothing: what to answer is the
 //! caller's business, how it gets onto the wire is this module's.
 
+mod body;
+
 use crate::corked::Corked;
-use bytes::{Bytes, BytesMut};
+use crate::deadlines::Expired;
+use crate::door::{Admission, Door, Visitor};
+use crate::linger::linger;
+use crate::space::Account;
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use pingora::Error;
 use pingora::apps::{HttpPersistentSettings, ReusedHttpStream};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
-use pingora::{Error, ErrorType};
 use stator_model::openai::error::ApiError;
 use stator_protos::header::{REQUEST_ID, TRACEPARENT, TRACESTATE, WORKER_ID};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Longest `x-request-id` that is kept, in bytes; longer ones are replaced.
 const REQUEST_ID_MAX_BYTES: usize = 128;
-/// Capacity that is set aside for a body of known length before any of it has come.
-const BODY_RESERVE_MAX_BYTES: usize = 1 << 20;
 
 /// What a client may send.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +34,8 @@ pub(crate) struct RequestLimits {
     pub body_bytes: usize,
     /// Longest wait for the next part of a body.
     pub body_timeout: Duration,
+    /// Longest time for a whole body.
+    pub body_deadline: Duration,
 }
 
 /// The client has gone; nobody reads what would be written.
@@ -40,24 +48,61 @@ pub(crate) struct Exchange {
     request_id: HeaderValue,
     status: Option<StatusCode>,
     reusable: bool,
+    /// Whether the client takes no more of the answer.
+    gone: bool,
+    door: Arc<Door>,
+    client: Arc<Visitor>,
+    /// The request's place and its body's room, once it was admitted.
+    admission: Option<Admission>,
+    /// When all of the body must be there.
+    body_due: Option<Instant>,
 }
 
 impl Exchange {
     /// Takes over a session whose request header was read.
-    pub(crate) fn new(session: ServerSession) -> Self {
+    pub(crate) fn new(session: ServerSession, door: Arc<Door>, client: Arc<Visitor>) -> Self {
         let request_id = kept_request_id(&session).unwrap_or_else(new_request_id);
-        Self { session, request_id, status: None, reusable: true }
+        Self {
+            session,
+            request_id,
+            status: None,
+            reusable: true,
+            gone: false,
+            door,
+            client,
+            admission: None,
+            body_due: None,
+        }
     }
 
-    /// Answers bytes that are no request, and closes the connection.
-    pub(crate) async fn refuse_malformed(mut session: ServerSession) {
-        let error = ApiError::malformed_http();
+    /// Answers a head that is no request, and closes the connection once the client knows.
+    pub(crate) async fn refuse(mut session: ServerSession, error: &ApiError) {
         let body = Bytes::from(error.to_json());
         let mut head = ResponseHeader::build(error.status, Some(4)).expect("a status is valid");
         let _ = head.insert_header(header::CONTENT_TYPE, "application/json");
         let _ = head.insert_header(header::CONTENT_LENGTH, body.len());
         // Who sends no HTTP may not wait for any either.
-        let _ = session.write_error_response(head, body).await;
+        if session.write_error_response(head, body).await.is_ok() {
+            linger(session).await;
+        }
+    }
+
+    /// Takes a place among the requests that run, until the end of this exchange. `key` is the
+    /// API key that the request came with.
+    ///
+    /// # Errors
+    ///
+    /// 429 where there is none for this client.
+    pub(crate) fn admit(&mut self, key: Option<Account>) -> Result<(), ApiError> {
+        self.admission = Some(self.door.admit(&self.client, key)?);
+        Ok(())
+    }
+
+    /// Gives the room of the request's body to others: the body is no longer kept.
+    pub(crate) fn release_body(&mut self) {
+        if let Some(admission) = &mut self.admission {
+            admission.release_body();
+        }
     }
 
     /// The head of the request as it came.
@@ -104,96 +149,14 @@ impl Exchange {
     }
 
     /// Refuses headers that are larger than allowed.
-    pub(crate) fn check_headers(&self, limits: &RequestLimits) -> Result<(), ApiError> {
-        let header = self.session.req_header();
+    pub(crate) fn check_headers(&self) -> Result<(), ApiError> {
+        let (limits, header) = (self.door.limits(), self.session.req_header());
         let fields: usize = header.headers.iter().map(|(n, v)| n.as_str().len() + v.len()).sum();
         let bytes = fields + header.raw_path().len();
         match bytes <= limits.header_bytes {
             true => Ok(()),
             false => Err(ApiError::headers_too_large(bytes, limits.header_bytes)),
         }
-    }
-
-    /// Reads the whole body.
-    ///
-    /// # Errors
-    ///
-    /// 413 for a body past its limit, 408 for one that does not come, 400 for one that is cut.
-    pub(crate) async fn body(&mut self, limits: &RequestLimits) -> Result<Bytes, ApiError> {
-        let limit = limits.body_bytes;
-        let expected = self.expect_body(limits).await?;
-        let read = self.read_body(expected, limit).await;
-        self.reusable &= read.is_ok();
-        match read {
-            Ok(body) if body.len() > limit => {
-                self.reusable = false;
-                Err(ApiError::body_too_large(body.len(), limit))
-            }
-            Ok(body) => Ok(body),
-            Err(error) => Err(unreadable(&error, limits.body_timeout)),
-        }
-    }
-
-    /// Has the client send its body, and returns how long that will be, where it says so.
-    ///
-    /// # Errors
-    ///
-    /// 413 for a body past its limit.
-    pub(crate) async fn expect_body(
-        &mut self,
-        limits: &RequestLimits,
-    ) -> Result<Option<usize>, ApiError> {
-        let expected: Option<usize> =
-            self.header(header::CONTENT_LENGTH.as_str()).and_then(|length| length.parse().ok());
-        if let Some(bytes) = expected.filter(|bytes| *bytes > limits.body_bytes) {
-            self.reusable = false;
-            return Err(ApiError::body_too_large(bytes, limits.body_bytes));
-        }
-        if self
-            .header(header::EXPECT.as_str())
-            .is_some_and(|e| e.eq_ignore_ascii_case("100-continue"))
-        {
-            let _ = self.session.write_continue_response().await;
-        }
-        self.session.set_read_timeout(Some(limits.body_timeout));
-        Ok(expected)
-    }
-
-    /// The next part of the body, after [`Exchange::expect_body`]; nothing at its end.
-    ///
-    /// # Errors
-    ///
-    /// 408 for one that does not come, 400 for one that is cut.
-    pub(crate) async fn part(&mut self) -> Result<Option<Bytes>, ApiError> {
-        let limit = self.session.get_read_timeout().unwrap_or_default();
-        let part = self.session.read_request_body().await;
-        self.reusable &= part.is_ok();
-        part.map_err(|error| unreadable(&error, limit))
-    }
-
-    /// The body, or its first part where that already exceeds `limit`.
-    async fn read_body(
-        &mut self,
-        expected: Option<usize>,
-        limit: usize,
-    ) -> Result<Bytes, Box<Error>> {
-        let Some(first) = self.session.read_request_body().await? else {
-            return Ok(Bytes::new());
-        };
-        if expected == Some(first.len()) {
-            return Ok(first);
-        }
-        let reserve =
-            expected.unwrap_or(0).clamp(first.len(), BODY_RESERVE_MAX_BYTES.max(first.len()));
-        let mut body = BytesMut::with_capacity(reserve);
-        body.extend_from_slice(&first);
-        while body.len() <= limit {
-            match self.session.read_request_body().await? {
-                Some(part) => body.extend_from_slice(&part),
-                None => break,
-            }
-        }
-        Ok(body.freeze())
     }
 
     /// Waits until the client is gone. Never ends while it waits for its answer.
@@ -294,7 +257,13 @@ impl Exchange {
     ) -> Result<(), Gone> {
         let written = self.write_parts(head, body, last).await;
         written.map_err(|_| {
+            if self.connection().and_then(|stream| stream.timed().expired()) == Some(Expired::Write)
+            {
+                self.door.metrics().late("write");
+                tracing::info!(request_id = self.request_id(), "the client takes no bytes");
+            }
             self.reusable = false;
+            self.gone = true;
             Gone
         })
     }
@@ -319,10 +288,13 @@ impl Exchange {
     }
 
     fn cork(&self, corked: bool) {
-        let connection = self.session.stream().and_then(|stream| stream.as_any().downcast_ref());
-        if let Some(connection) = connection {
-            Corked::cork(connection, corked);
+        if let Some(connection) = self.connection() {
+            connection.cork(corked);
         }
+    }
+
+    fn connection(&self) -> Option<&Corked> {
+        Corked::of(&self.session)
     }
 
     /// Closes the connection after this exchange.
@@ -336,7 +308,12 @@ impl Exchange {
     }
 
     /// Ends the exchange and gives the connection back for the next one, where it can be used.
-    pub(crate) async fn finish(self) -> Option<ReusedHttpStream> {
+    pub(crate) async fn finish(mut self) -> Option<ReusedHttpStream> {
+        self.admission = None;
+        if !self.gone && !self.session.is_body_done() {
+            linger(self.session).await;
+            return None;
+        }
         if !self.reusable {
             return None;
         }
@@ -364,14 +341,6 @@ impl Exchange {
             head.insert_header(name, value).expect("names and values are valid by type");
         }
         head
-    }
-}
-
-/// What a client is told whose body did not come.
-fn unreadable(error: &Error, limit: Duration) -> ApiError {
-    match error.etype() {
-        ErrorType::ReadTimedout => ApiError::request_timeout(limit),
-        other => ApiError::unreadable_body(other.as_str()),
     }
 }
 

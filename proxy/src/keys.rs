@@ -133,6 +133,17 @@ impl ApiKeys {
         Some(if self.shared { derivation.of_all() } else { account })
     }
 
+    /// The account of the key itself that a client sent, whether or not keys share prefixes; `None`
+    /// where no key is required or the key is not known. Shares of requests are counted by it.
+    pub(crate) fn holder(&self, sent: Option<&str>) -> Option<Account> {
+        let KeySet { derivation, known } = &**self.current.load();
+        if known.is_empty() {
+            return None;
+        }
+        let account = derivation.of_key(sent?);
+        known.contains(&account).then_some(account)
+    }
+
     /// Follows the file of keys until `shutdown`.
     pub(crate) async fn follow(self: Arc<Self>, shutdown: Shutdown) {
         let Some(file) = self.file.clone() else { return };
@@ -295,6 +306,10 @@ mod tests {
         assert_eq!(keys.account(Some("alpha")), keys.account(Some("beta")));
         assert!(keys.account(Some("alpha")).is_some());
         assert_eq!(keys.account(Some("gamma")), None);
+        let holders =
+            [Some("alpha"), Some("beta"), Some("gamma"), None].map(|key| keys.holder(key));
+        assert!(holders[0].is_some() && holders[1].is_some() && holders[0] != holders[1]);
+        assert_eq!(holders[2..], [None, None]);
     }
 
     #[test]

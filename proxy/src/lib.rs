@@ -10,13 +10,17 @@ mod answer;
 mod catalog;
 mod config;
 mod corked;
+mod deadlines;
 mod direct;
+mod door;
 mod exchange;
 pub mod fuzz;
 mod generate;
 mod given;
+mod head;
 mod job;
 mod keys;
+mod linger;
 mod listing;
 mod metrics;
 mod pass_through;
@@ -37,12 +41,14 @@ pub use absence::AbsenceArgs;
 pub use config::{HttpArgs, Mode, ProxyArgs, ProxyRole, ProxySettings};
 pub use direct::args::{DirectArgs, Stage};
 pub use direct::config::DirectSettings;
+pub use door::DoorArgs;
 pub use keys::KeyArgs;
 pub use passage::PassageArgs;
 pub use routing::RouterArgs;
 
 use anyhow::Context;
 use catalog::Catalog;
+use door::{Door, DoorMetrics, DoorSettings};
 use metrics::{FleetGauges, Metrics};
 use server::Serving;
 use service::Service;
@@ -99,7 +105,7 @@ async fn serve_fleet(
     let address = listener.local_addr()?;
     // Operators see the drain too: the side server ends with this function.
     let (_end, ended) = Shutdown::new();
-    let (listener, reload) = secured(listener, settings.tls.as_ref())?;
+    let (mut listener, reload) = secured(listener, settings.tls.as_ref())?;
     if let Some(reload) = reload {
         tokio::spawn(reload.run(ended.clone()));
     }
@@ -134,12 +140,30 @@ async fn serve_fleet(
     let keys = tokio::spawn(settings.keys.clone().follow(shutdown.clone()));
     let tls = settings.tls.is_some();
     tracing::info!(%address, router_mode = %settings.placement.mode, tls, "listening");
-    let service = Service::new(settings, catalog, registry, metrics, readiness);
+    let door = open_door(settings.door.clone(), std::slice::from_mut(&mut listener), &readiness);
+    registry.register(|registry| door.metrics().register(registry, "stator_proxy"));
+    let shown = service::Shown { registry, metrics, readiness };
+    let service = Service::new(settings, catalog, door, shown);
     let serving = Arc::new(Serving::Standalone(Box::new(service)));
     server::serve(listener, serving, shutdown).await;
     following.abort();
     keys.abort();
     Ok(())
+}
+
+/// The door that clients of all `listeners` go through; a process whose door is full is not ready.
+fn open_door(
+    settings: DoorSettings,
+    listeners: &mut [Listener],
+    readiness: &Readiness,
+) -> Arc<Door> {
+    let door = Arc::new(Door::new(settings, DoorMetrics::default()));
+    for listener in listeners {
+        listener.count_accept_errors(door.metrics().accept_errors.clone());
+    }
+    let asked = Arc::downgrade(&door);
+    readiness.require(move || asked.upgrade().is_none_or(|door| door.full().is_none()));
+    door
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Accepts connections and hands each request to what is served.
 
 use crate::corked::Corked;
+use crate::deadlines::Expired;
 use crate::direct::Direct;
+use crate::door::{Door, Visitor};
 use crate::exchange::Exchange;
+use crate::head;
 use crate::service::Service;
 use crate::wire::Wire;
 use async_trait::async_trait;
@@ -11,16 +14,19 @@ use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 use stator_model::openai::ApiError;
 use stator_runtime::Shutdown;
-use stator_runtime::tls::{Connection, Listener};
+use stator_runtime::tls::{Handshake, Listener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Time that every connection has, once the listener closes, to bring the request that was already
 /// on its way; that request is refused in words, and the connection then closes.
 const LAST_REQUEST: Duration = Duration::from_millis(500);
-/// When a client should come back that asked a proxy on its way out: another one is there at once.
+/// When a client should come back that asked a proxy without a free place, or one on its way out:
+/// another one is there at once.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How a proxy ends.
@@ -46,11 +52,18 @@ pub(crate) enum Serving {
 }
 
 impl Serving {
-    /// Most connections at once.
-    fn connections_max(&self) -> usize {
+    fn door(&self) -> &Arc<Door> {
         match self {
-            Self::Standalone(service) => service.connections_max(),
-            Self::Direct { direct, .. } => direct.connections_max(),
+            Self::Standalone(service) => service.door(),
+            Self::Direct { direct, .. } => direct.door(),
+        }
+    }
+
+    /// Whether a request is a probe's, which is answered when no place is free too.
+    fn is_probe(&self, exchange: &Exchange) -> bool {
+        match self {
+            Self::Standalone(_) => Service::is_probe(exchange),
+            Self::Direct { .. } => Direct::is_probe(exchange),
         }
     }
 
@@ -98,12 +111,16 @@ impl Serving {
 /// requests while load balancers notice; it closes the listener and refuses further requests; the
 /// running ones finish, or are cut off when the drain timeout is over.
 pub(crate) async fn serve(mut listener: Listener, serving: Arc<Serving>, shutdown: Shutdown) {
-    let places = Arc::new(Semaphore::new(serving.connections_max()));
     let (closing, closed) = watch::channel(false);
-    let edge = Arc::new(Edge { serving: serving.clone(), leaving: shutdown.clone(), closed });
-    // Ends by itself when the client does, or with the process after the drain.
-    let spawn =
-        |(connection, place)| tokio::spawn(serve_connection(edge.clone(), connection, place));
+    let handshake = listener.handshake();
+    let enter = |(stream, address): (TcpStream, SocketAddr)| {
+        // Whoever finds no place is hung up on, and nobody waits behind.
+        let Some(client) = serving.door().enter(address.ip()) else { return };
+        let (serving, leaving, closed) = (serving.clone(), shutdown.clone(), closed.clone());
+        let edge = Edge { serving, leaving, closed, client: Arc::new(client) };
+        // Ends by itself when the client does, or with the process after the drain.
+        tokio::spawn(serve_connection(edge, stream, handshake.clone()));
+    };
     let ending = serving.ending();
     let lame_duck = async {
         shutdown.wait().await;
@@ -115,50 +132,47 @@ pub(crate) async fn serve(mut listener: Listener, serving: Arc<Serving>, shutdow
     tokio::pin!(lame_duck);
     loop {
         tokio::select! {
-            Some(accepted) = accept(&mut listener, &places) => drop(spawn(accepted)),
+            accepted = listener.accept_tcp() => enter(accepted),
             () = &mut lame_duck => break,
         }
     }
     // Their clients are connected already, and would see a reset.
-    while let Ok(Some(accepted)) = timeout(Duration::ZERO, accept(&mut listener, &places)).await {
-        spawn(accepted);
+    while let Ok(accepted) = timeout(Duration::ZERO, listener.accept_tcp()).await {
+        enter(accepted);
         // A task that never yields would find the listener empty before it is.
         tokio::task::yield_now().await;
     }
     drop(listener);
     tracing::info!(running = serving.running(), "draining");
     closing.send_replace(true);
-    drop(edge);
-    // Each connection holds the edge, and with it the other end of this channel.
+    drop(closed);
+    // Each connection holds the other end of this channel.
     if timeout(ending.drain_timeout, closing.closed()).await.is_err() {
         let running = serving.running();
         tracing::warn!(running, "drain timeout; cutting running requests");
     }
 }
 
-/// Waits for a place, then for a connection: past the limit, clients queue in the kernel.
-async fn accept(
-    listener: &mut Listener,
-    places: &Arc<Semaphore>,
-) -> Option<(Connection, OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.ok()?;
-    // It sets the connection to send at once: events are small writes, and waiting to fill a
-    // segment would delay every token.
-    Some((listener.accept().await, place))
+async fn serve_connection(edge: Edge, stream: TcpStream, handshake: Handshake) {
+    let door = edge.serving.door();
+    let limit = door.handshake_limit(&edge.client);
+    let Some(connection) = handshake.run(stream, limit).await else {
+        door.metrics().late("handshake");
+        return;
+    };
+    let stream = Corked::new(Box::new(Wire(connection)), door.deadlines(&edge.client));
+    let watch = edge.leaving.watch();
+    Arc::new(edge).process_new(Box::new(stream), &watch).await;
 }
 
-async fn serve_connection(edge: Arc<Edge>, connection: Connection, _place: OwnedSemaphorePermit) {
-    let stream = Corked::new(Box::new(Wire(connection)));
-    edge.process_new(Box::new(stream), &edge.leaving.watch()).await;
-}
-
-/// What Pingora calls for each request.
+/// What Pingora calls for each request of one connection.
 struct Edge {
     serving: Arc<Serving>,
     /// Set when clients should use another proxy: their connections close after an answer.
     leaving: Shutdown,
     /// True once the listener is closed and requests are refused.
     closed: watch::Receiver<bool>,
+    client: Arc<Visitor>,
 }
 
 impl Edge {
@@ -175,26 +189,56 @@ impl Edge {
             () = closing => timeout(LAST_REQUEST, reading).await.unwrap_or(Ok(false)),
         }
     }
+
+    /// Reads the next request up to its body. `None` where there is none to answer: the connection
+    /// closes, and a client that sent a head that is none knows why.
+    async fn next(&self, mut session: ServerSession) -> Option<ServerSession> {
+        // Bytes that arrive early belong to the next request and are no reason to hang up.
+        session.set_pipelining_enabled(true);
+        // Pingora begins its wait anew with every byte; the connection's own deadlines do not.
+        session.set_keepalive(Some(0));
+        Corked::of(&session)?.timed().expect_head();
+        let read = self.read_head(&mut session).await;
+        let timed = Corked::of(&session)?.timed();
+        timed.end_head();
+        let is_late = timed.expired().is_some_and(|expired| expired != Expired::Write);
+        let checked = match read {
+            Ok(false) => return None,
+            Err(_) if is_late => {
+                self.serving.door().metrics().late("head");
+                Err(ApiError::slow_head(self.serving.door().deadlines(&self.client).head))
+            }
+            Ok(true) if !head::is_absolute(session.req_header()) => {
+                head::check(session.req_header())
+            }
+            _ if head::settle_target(&mut session) => head::check(session.req_header()),
+            _ => Err(ApiError::malformed_http()),
+        };
+        if let Err(error) = checked {
+            Exchange::refuse(session, &error).await;
+            return None;
+        }
+        Some(session)
+    }
 }
 
 #[async_trait]
 impl HttpServerApp for Edge {
     async fn process_new_http(
         self: &Arc<Self>,
-        mut session: ServerSession,
+        session: ServerSession,
         _: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
-        // Bytes that arrive early belong to the next request and are no reason to hang up.
-        session.set_pipelining_enabled(true);
-        match self.read_head(&mut session).await {
-            Ok(true) => {}
-            Ok(false) => return None,
-            Err(_) => {
-                Exchange::refuse_malformed(session).await;
-                return None;
+        let session = self.next(session).await?;
+        let mut exchange = Exchange::new(session, self.serving.door().clone(), self.client.clone());
+        if let Some(why) = &self.client.probes_only {
+            exchange.close_after();
+            if !self.serving.is_probe(&exchange) {
+                let message = format!("no connection is free here: {why}");
+                exchange.fail(&ApiError::unavailable(message, RETRY_AFTER)).await;
+                return exchange.finish().await;
             }
         }
-        let mut exchange = Exchange::new(session);
         if self.leaving.is_set() {
             exchange.close_after();
         }

@@ -4,6 +4,7 @@
 
 use crate::catalog::Catalog;
 use crate::config::ProxySettings;
+use crate::door::Door;
 use crate::exchange::{Exchange, Gone};
 use crate::generate::Generation;
 use crate::job::{self, Job};
@@ -19,11 +20,8 @@ use stator_model::openai::response::Api;
 use stator_model::openai::{ApiError, openapi};
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// When to come back where this proxy is full.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What a request whose client left is counted as.
 const STATUS_GONE: u16 = 499;
 /// Bodies up to this size are prepared where they are read, in bytes; the prompts of larger ones
@@ -34,12 +32,22 @@ const INLINE_BODY_MAX_BYTES: usize = 64 << 10;
 pub(crate) struct Service {
     settings: ProxySettings,
     catalog: Arc<Catalog>,
+    door: Arc<Door>,
     pass_through: PassThrough,
     metrics: Metrics,
     registry: stator_runtime::metrics::Metrics,
     /// False before the first model is there, and from the beginning of the end.
     readiness: Readiness,
-    generating: AtomicUsize,
+}
+
+/// What a service shows of itself.
+pub(crate) struct Shown {
+    /// All metrics of the process.
+    pub registry: stator_runtime::metrics::Metrics,
+    /// The service's own.
+    pub metrics: Metrics,
+    /// Whether requests are welcome.
+    pub readiness: Readiness,
 }
 
 /// Why a request got no whole answer.
@@ -62,15 +70,6 @@ impl From<Gone> for Failure {
     }
 }
 
-/// A completion's place among those that run at once; given back when dropped.
-struct Admission<'a>(&'a AtomicUsize);
-
-impl Drop for Admission<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 /// Counts a request as running while it lives.
 pub(crate) struct Running<'a>(&'a Service);
 
@@ -84,24 +83,18 @@ impl Service {
     pub(crate) fn new(
         settings: ProxySettings,
         catalog: Arc<Catalog>,
-        registry: stator_runtime::metrics::Metrics,
-        metrics: Metrics,
-        readiness: Readiness,
+        door: Arc<Door>,
+        Shown { registry, metrics, readiness }: Shown,
     ) -> Self {
         Self {
             pass_through: PassThrough::new(&settings, metrics.clone()),
             settings,
             catalog,
+            door,
             metrics,
             registry,
             readiness,
-            generating: AtomicUsize::new(0),
         }
-    }
-
-    /// Most connections at once.
-    pub(crate) fn connections_max(&self) -> usize {
-        self.settings.connections_max
     }
 
     /// How the proxy ends.
@@ -112,6 +105,17 @@ impl Service {
     /// Whether requests are welcome.
     pub(crate) fn readiness(&self) -> &Readiness {
         &self.readiness
+    }
+
+    /// What clients may hold.
+    pub(crate) fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
+
+    /// Whether a request asks how the process does.
+    pub(crate) fn is_probe(exchange: &Exchange) -> bool {
+        let route = Route::find(exchange.method(), exchange.path());
+        matches!(route, Ok(Route::Health | Route::Live | Route::Metrics))
     }
 
     /// Counts one more running request.
@@ -161,7 +165,7 @@ impl Service {
     }
 
     async fn dispatch(&self, exchange: &mut Exchange, route: Route<'_>) -> Result<(), Failure> {
-        exchange.check_headers(&self.settings.limits)?;
+        exchange.check_headers()?;
         match route {
             Route::Live => json(exchange, StatusCode::OK, r#"{"status":"live"}"#).await,
             Route::Health => self.health(exchange).await,
@@ -184,14 +188,21 @@ impl Service {
     }
 
     fn authorize(&self, exchange: &Exchange) -> Result<Account, ApiError> {
-        let sent = exchange.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
-        self.settings.keys.account(sent).ok_or_else(ApiError::unauthorized)
+        self.settings.keys.account(sent_key(exchange)).ok_or_else(ApiError::unauthorized)
+    }
+
+    /// Gives a request its place among those that run, out of the share of its key.
+    fn admit(&self, exchange: &mut Exchange) -> Result<(), ApiError> {
+        let key = self.settings.keys.holder(sent_key(exchange));
+        exchange.admit(key)
     }
 
     async fn health(&self, exchange: &mut Exchange) {
-        let (status, body) = match self.readiness.get() {
-            true => (StatusCode::OK, r#"{"status":"ready"}"#),
-            false => (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"not ready"}"#),
+        let unready = StatusCode::SERVICE_UNAVAILABLE;
+        let (status, body) = match self.door.full() {
+            _ if self.readiness.get() => (StatusCode::OK, r#"{"status":"ready"}"#.to_owned()),
+            Some(what) => (unready, format!(r#"{{"status":"full","of":"{what}"}}"#)),
+            None => (unready, r#"{"status":"not ready"}"#.to_owned()),
         };
         json(exchange, status, body).await;
     }
@@ -206,7 +217,7 @@ impl Service {
     /// The way of every completion: read, prepare, place, and write what comes.
     async fn generate(&self, exchange: &mut Exchange, api: Api) -> Result<(), Failure> {
         let account = self.authorize(exchange)?;
-        let _place = self.admit()?;
+        self.admit(exchange)?;
         let started = Instant::now();
         let body = self.read(exchange).await?;
         let client = Client { exchange, account };
@@ -214,6 +225,7 @@ impl Service {
             return self.pass_through.answer(exchange, &asked, started).await;
         }
         let job = self.prepare(client, api, body)?;
+        exchange.release_body();
         let placing = Instant::now();
         let generation = tokio::select! {
             biased;
@@ -238,7 +250,7 @@ impl Service {
             return Err(unknown().into());
         }
         let account = self.authorize(exchange)?;
-        let _place = self.admit()?;
+        self.admit(exchange)?;
         let started = Instant::now();
         let body = self.read(exchange).await?;
         let client = Client { exchange, account };
@@ -246,19 +258,9 @@ impl Service {
         self.pass_through.answer(exchange, &asked, started).await
     }
 
-    fn admit(&self) -> Result<Admission<'_>, ApiError> {
-        let limit = self.settings.requests_max;
-        let before = self.generating.fetch_add(1, Ordering::AcqRel);
-        let admission = Admission(&self.generating);
-        match before < limit {
-            true => Ok(admission),
-            false => Err(ApiError::too_many_requests(limit, RETRY_AFTER)),
-        }
-    }
-
     async fn read(&self, exchange: &mut Exchange) -> Result<Bytes, ApiError> {
         check_content_type(exchange)?;
-        exchange.body(&self.settings.limits).await
+        exchange.body().await
     }
 
     /// The request, where its model's engines speak for themselves.
@@ -279,6 +281,11 @@ fn beside<T>(body: &[u8], read: impl FnOnce() -> T) -> T {
         true => tokio::task::block_in_place(read),
         false => read(),
     }
+}
+
+/// The API key that came with a request.
+fn sent_key(exchange: &Exchange) -> Option<&str> {
+    exchange.header("authorization").and_then(|value| value.strip_prefix("Bearer "))
 }
 
 fn check_content_type(exchange: &Exchange) -> Result<(), ApiError> {

@@ -21,6 +21,14 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 #[derive(Debug)]
 pub(crate) struct Wire(pub Connection);
 
+impl Wire {
+    /// Has the system forget at once what the client has not taken when the connection closes.
+    pub(crate) fn reset_on_close(&self) {
+        // Only a connection that is gone refuses, and of that nothing is kept.
+        let _ = self.0.tcp().set_zero_linger();
+    }
+}
+
 impl AsyncRead for Wire {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -71,10 +79,7 @@ impl Shutdown for Wire {
 
 impl UniqueID for Wire {
     fn id(&self) -> UniqueIDType {
-        match &self.0 {
-            Connection::Plain(stream) => stream.as_raw_fd(),
-            Connection::Tls(stream) => stream.get_ref().0.as_raw_fd(),
-        }
+        self.0.tcp().as_raw_fd()
     }
 }
 

@@ -98,7 +98,9 @@ async fn too_many_requests_at_once_are_told_to_come_back() {
     let reply = up.client.post("/v1/chat/completions", &chat("Hello", 2)).await;
     check(&reply, 429);
     assert!(reply.headers["retry-after"].to_str().unwrap().parse::<u32>().unwrap() >= 1);
-    assert_eq!(up.client.get("/health").await.status, 200, "probes are not counted");
+    assert_eq!(up.client.get("/live").await.status, 200, "probes are not counted");
+    let health = up.client.get("/health").await;
+    assert_eq!((health.status.as_u16(), &health.json()["of"]), (503, &json!("requests")));
 }
 
 #[tokio::test]

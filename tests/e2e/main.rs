@@ -8,6 +8,7 @@ mod builtin;
 mod contract;
 mod direct;
 mod discovery;
+mod door;
 mod engines;
 mod epp;
 mod errors;

@@ -164,6 +164,20 @@ impl ApiError {
             .with_code("request_timeout")
     }
 
+    /// 408: the body came, but all of it did not come in time.
+    pub fn slow_body(limit: Duration) -> Self {
+        let message = format!("the request body took longer than {} ms", limit.as_millis());
+        Self::new(StatusCode::REQUEST_TIMEOUT, INVALID_REQUEST, message)
+            .with_code("request_timeout")
+    }
+
+    /// 408: the request's head did not arrive in time.
+    pub fn slow_head(limit: Duration) -> Self {
+        let message = format!("the request's head took longer than {} ms", limit.as_millis());
+        Self::new(StatusCode::REQUEST_TIMEOUT, INVALID_REQUEST, message)
+            .with_code("request_timeout")
+    }
+
     /// 413: the body is larger than allowed, both in bytes.
     pub fn body_too_large(bytes: usize, limit: usize) -> Self {
         let message = format!("the request body has {bytes} bytes or more, the limit is {limit}");

@@ -6,7 +6,7 @@ use super::connector::Connector;
 use super::encode::EncodeSettings;
 use super::moriio_args::MoriioSettings;
 use crate::config::HttpArgs;
-use crate::exchange::RequestLimits;
+use crate::door::DoorSettings;
 use crate::passage::Passage;
 use crate::server::Ending;
 use clap::ValueEnum;
@@ -39,9 +39,7 @@ pub struct DirectSettings {
     pub(crate) passage: Passage,
     /// Whether clients may operate the engine.
     pub(crate) pass_operations: bool,
-    pub(crate) limits: RequestLimits,
-    pub(crate) connections_max: usize,
-    pub(crate) requests_max: usize,
+    pub(crate) door: DoorSettings,
     pub(crate) ending: Ending,
     /// Ranks of the engine, in order.
     pub(crate) engines: Vec<SocketAddr>,
@@ -111,6 +109,7 @@ impl DirectSettings {
     ) -> Result<Self, ConfigError> {
         let mut faults = Vec::new();
         faults.extend(http.keys.faults_beside_an_engine());
+        let door = http.door.settings(&mut faults);
         let listen = http.listen(Ipv4Addr::UNSPECIFIED);
         check_ports(listen, &direct, &mut faults);
         let tls = http.tls(&mut faults);
@@ -137,9 +136,7 @@ impl DirectSettings {
             tls,
             passage: Passage::default(),
             pass_operations: direct.pass_operations,
-            limits: http.limits(),
-            connections_max: http.max_connections as usize,
-            requests_max: http.max_concurrent_requests as usize,
+            door,
             ending: http.ending(),
             engines: (0..direct.data_parallel_size).map(engine).collect(),
             upstream: UpstreamSettings {

@@ -53,6 +53,7 @@ use anyhow::Context;
 use config::DirectSettings;
 use metrics::Metrics;
 pub(crate) use service::Direct;
+use service::Shown as Own;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Readiness, Shown};
 use stator_runtime::tls::{self, Listener};
@@ -79,7 +80,7 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
     let connector = settings.prefill.connector.name();
     let metrics = registry.register(|registry| Metrics::register(registry, connector.to_owned()));
     let readiness = Readiness::default();
-    let shown = Shown { metrics: registry, readiness: readiness.clone(), gate: None };
+    let shown = Shown { metrics: registry.clone(), readiness: readiness.clone(), gate: None };
     let metrics_listen = settings.metrics_listen;
     // Operators see the drain too: the side server ends with this function.
     let (_end, ended) = Shutdown::new();
@@ -104,17 +105,23 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
     if settings.listen.ip().is_unspecified() {
         tracing::info!("served on every address of this machine; http-host names one");
     }
-    let direct = Arc::new(Direct::new(settings, &ports, metrics, readiness.clone()));
+    let mut listeners: Vec<Listener> = listeners
+        .into_iter()
+        .map(|listener| match &tls {
+            Some(config) => Listener::tls(listener, config.clone()),
+            None => Listener::plain(listener),
+        })
+        .collect();
+    let door = crate::open_door(settings.door.clone(), &mut listeners, &readiness);
+    registry.register(|registry| door.metrics().register(registry, "stator_direct"));
+    let own = Own { metrics, readiness: readiness.clone() };
+    let direct = Arc::new(Direct::new(settings, &ports, door, own));
     direct.handover.meet().await;
     // Connections wait in the kernel until they are accepted, so that it is ready now.
     readiness.set(true);
     for (rank, listener) in listeners.into_iter().enumerate() {
-        let address = listener.local_addr()?;
-        tracing::info!(%address, mode = "direct", rank, connector, tls = tls.is_some(), "listening");
-        let listener = match &tls {
-            Some(config) => Listener::tls(listener, config.clone()),
-            None => Listener::plain(listener),
-        };
+        let address = listener.address()?;
+        tracing::info!(%address, mode = "direct", rank, connector, tls = listener.is_tls(), "listening");
         let serving = Arc::new(Serving::Direct { direct: direct.clone(), rank });
         tasks.spawn(server::serve(listener, serving, shutdown.clone()));
     }

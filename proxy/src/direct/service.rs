@@ -15,6 +15,7 @@ use super::route::Api;
 use super::serving::{is_plain, is_serving};
 use super::trace;
 use super::upstream::{Engines, Leg};
+use crate::door::Door;
 use crate::exchange::Exchange;
 use crate::server::Ending;
 use crate::service::Failure;
@@ -25,11 +26,9 @@ use pingora::upstreams::peer::HttpPeer;
 use stator_model::openai::ApiError;
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tracing::{Instrument, Span};
 
-/// When to come back where this proxy is full.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What a request whose client left is counted as.
 const STATUS_GONE: u16 = 499;
 /// This proxy's own path; all others are the engine's.
@@ -38,12 +37,19 @@ const HEALTH: &str = "/healthz";
 /// Answers requests.
 pub(crate) struct Direct {
     pub(super) settings: DirectSettings,
+    door: Arc<Door>,
     pub(super) handover: Handover,
     /// The engine's ranks, and the ports of this proxy that serve them.
     ranks: Vec<(u16, HttpPeer)>,
     pub(super) metrics: Metrics,
     /// False from the beginning of the end.
     readiness: Readiness,
+}
+
+/// What the proxy shows of itself.
+pub(crate) struct Shown {
+    pub metrics: Metrics,
+    pub readiness: Readiness,
 }
 
 /// Counts a request as running while it lives.
@@ -60,8 +66,8 @@ impl Direct {
     pub(crate) fn new(
         settings: DirectSettings,
         ports: &[u16],
-        metrics: Metrics,
-        readiness: Readiness,
+        door: Arc<Door>,
+        Shown { metrics, readiness }: Shown,
     ) -> Self {
         let engines = Arc::new(Engines::new(settings.upstream.clone()));
         let peers = settings.engines.iter().map(|address| engines.decoder(*address));
@@ -80,12 +86,17 @@ impl Direct {
             names: Names::new(System, settings.prefill.moriio.names, metrics.lookups.clone()),
             metrics: metrics.clone(),
         };
-        Self { settings, handover, ranks, metrics, readiness }
+        Self { settings, door, handover, ranks, metrics, readiness }
     }
 
-    /// Most connections at once, on each port.
-    pub(crate) fn connections_max(&self) -> usize {
-        self.settings.connections_max
+    /// What clients may hold.
+    pub(crate) fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
+
+    /// Whether a request asks how this proxy does; all other paths are the engine's.
+    pub(crate) fn is_probe(exchange: &Exchange) -> bool {
+        exchange.path() == HEALTH && exchange.method() == Method::GET
     }
 
     /// How the proxy ends.
@@ -136,7 +147,7 @@ impl Direct {
         rank: usize,
         started: Instant,
     ) -> (&'static str, Result<(), Failure>) {
-        if exchange.path() == HEALTH && exchange.method() == Method::GET {
+        if Self::is_probe(exchange) {
             self.health(exchange).await;
             return ("own", Ok(()));
         }
@@ -174,10 +185,9 @@ impl Direct {
 
     /// Everything that is decided before an engine is asked: whether and where the request goes.
     async fn prepare(&self, exchange: &mut Exchange, rank: usize) -> Result<Prepared<'_>, Failure> {
-        let limits = &self.settings.limits;
-        exchange.check_headers(limits)?;
+        exchange.check_headers()?;
         let serves = self.check_path(exchange)?;
-        self.check_room()?;
+        exchange.admit(None)?;
         let routing = Routing::read(&exchange.request().headers)?;
         let engine = self.engine(rank, routing.rank.as_ref())?;
         let api = Api::find(exchange.method(), exchange.path());
@@ -186,7 +196,7 @@ impl Direct {
             return Ok(Prepared::Streamed(Box::new(self.upload(exchange, engine).await?)));
         }
         headers::check_encoding(exchange.request())?;
-        let body = exchange.body(limits).await?;
+        let body = exchange.body().await?;
         let body = if serves { self.screened(body)? } else { body };
         self.metrics.request_bytes.inc_by(body.len() as u64);
         let mut head = self.onward(exchange, Some(&body));
@@ -234,15 +244,6 @@ impl Direct {
     fn onward(&self, exchange: &Exchange, body: Option<&Bytes>) -> RequestHeader {
         let passage = &self.settings.passage;
         headers::onward(exchange.request(), passage, &exchange.identity(), body)
-    }
-
-    fn check_room(&self) -> Result<(), ApiError> {
-        let limit = self.settings.requests_max;
-        // This request runs already.
-        match usize::try_from(self.running()).unwrap_or_default() <= limit {
-            true => Ok(()),
-            false => Err(ApiError::too_many_requests(limit, RETRY_AFTER)),
-        }
     }
 
     /// The rank that a picker named by its port, or the one whose port the request came to.
@@ -309,17 +310,19 @@ impl Direct {
     }
 
     async fn health(&self, exchange: &mut Exchange) {
-        let (status, body) = match self.readiness.get() {
-            true => (StatusCode::OK, r#"{"status":"ready"}"#),
-            false => (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#),
+        let unready = StatusCode::SERVICE_UNAVAILABLE;
+        let (status, body) = match self.door.full() {
+            _ if self.readiness.get() => (StatusCode::OK, r#"{"status":"ready"}"#.to_owned()),
+            Some(what) => (unready, format!(r#"{{"status":"full","of":"{what}"}}"#)),
+            None => (unready, r#"{"status":"draining"}"#.to_owned()),
         };
         exchange.respond(status, "application/json", body.into(), &[]).await;
     }
 
     /// Hands a body that nobody looks into on as it comes.
     async fn upload(&self, exchange: &mut Exchange, engine: &HttpPeer) -> Result<Leg, Failure> {
-        let limit = self.settings.limits.body_bytes;
-        exchange.expect_body(&self.settings.limits).await?;
+        let limit = self.door.limits().body_bytes;
+        exchange.expect_body().await?;
         let mut head = self.onward(exchange, None);
         trace::pass_on(&mut head, &Span::current());
         let engines = &self.handover.engines;

@@ -4,6 +4,7 @@
 use super::config::tests::settings;
 use super::metrics::Metrics;
 use super::service::Direct;
+use super::service::Shown as Own;
 use crate::server::{Serving, serve};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
@@ -94,6 +95,11 @@ impl Peer {
     /// Writes these bytes.
     pub(crate) async fn write(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.expect("the other side reads");
+    }
+
+    /// Writes these bytes, unless the other side has closed the connection.
+    pub(crate) async fn try_write(&mut self, text: &str) -> bool {
+        soon("the other side reads", self.stream.write_all(text.as_bytes())).await.is_ok()
     }
 
     /// Writes an answer of a known length.
@@ -221,10 +227,14 @@ impl Proxy {
         // Ranks but the first are reached by the header alone here.
         let ports: Vec<u16> = (0..engines.len() as u16).map(|rank| address.port() + rank).collect();
         let metrics = Metrics::register(&mut Registry::default(), "test".to_owned());
-        let direct = Direct::new(settings, &ports, metrics.clone(), Readiness::default());
+        let own = Own { metrics: metrics.clone(), readiness: Readiness::default() };
+        let mut listeners = [Listener::plain(listener)];
+        let door = crate::open_door(settings.door.clone(), &mut listeners, &own.readiness);
+        let direct = Direct::new(settings, &ports, door, own);
         let serving = Serving::Direct { direct: Arc::new(direct), rank: 0 };
         let (stop, stopped) = Shutdown::new();
-        let task = tokio::spawn(serve(Listener::plain(listener), Arc::new(serving), stopped));
+        let [listener] = listeners;
+        let task = tokio::spawn(serve(listener, Arc::new(serving), stopped));
         Self { address, metrics, stop, task }
     }
 

@@ -146,6 +146,23 @@ async fn bodies_that_could_hide_something_are_refused() {
 }
 
 #[tokio::test]
+async fn a_client_that_takes_nothing_is_hung_up_on_and_its_engine_knows() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &["--write-timeout-ms=100"]).await;
+    let _client = proxy.post("/v1/completions", "", BODY).await;
+    let mut asked = engine.asked().await;
+    asked.write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n").await;
+    asked.write("transfer-encoding: chunked\r\n\r\n").await;
+    let event = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    // More than any system keeps for a client.
+    let mut events = 0;
+    while asked.try_write(&event).await {
+        events += 1;
+        assert!(events < 10_000, "the proxy reads on for a client that does not");
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_breaks_off_is_not_taken_for_whole() {
     let engine = Engine::start().await;
     let proxy = Proxy::start(&[&engine], &[]).await;

@@ -2,6 +2,7 @@
 //! Envoy and a real picker.
 
 mod chunks;
+mod door;
 mod gateway;
 mod pair;
 mod process;

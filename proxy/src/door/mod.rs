@@ -1,0 +1,188 @@
+//! The front door: how many connections, requests and bytes of bodies clients may hold, all
+//! together and each.
+//!
+//! No single client closes it: what one address or one API key holds ends at its share. When all
+//! places are taken a small reserve of connections stays, so that probes always get an answer.
+
+mod address;
+mod admission;
+mod args;
+mod metrics;
+
+use address::{ClientAddress, Network};
+pub(crate) use admission::Admission;
+pub use args::DoorArgs;
+pub(crate) use metrics::DoorMetrics;
+
+use crate::exchange::RequestLimits;
+use crate::space::Account;
+use metrics::Refusal;
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
+use stator_runtime::log::Occurrences;
+use stator_runtime::quota::{Exhausted, Hold, Quota};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Connections beyond the limit that are accepted for probes.
+const RESERVE: usize = 64;
+
+/// Connections of the reserve that one client address may hold, so that nobody but many clients
+/// together can take it.
+const RESERVE_PER_ADDRESS: usize = 8;
+
+/// Longest wait for a client of the reserve, in every phase: its places have to come free soon.
+const RESERVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Least time between two log lines about connections that found no place.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
+
+/// How long clients may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadlines {
+    /// From the first byte of a request's head to its last.
+    pub head: Duration,
+    /// Before the first byte of a request.
+    pub idle: Duration,
+    /// For the next byte of an answer to be taken.
+    pub write: Duration,
+}
+
+/// Checked settings of a door.
+#[derive(Clone, Debug)]
+pub(crate) struct DoorSettings {
+    pub limits: RequestLimits,
+    pub deadlines: Deadlines,
+    pub connections_max: usize,
+    pub requests_max: usize,
+    pub bodies_bytes_max: usize,
+    pub address_share_percent: u8,
+    pub key_share_percent: u8,
+    /// Clients without a share of their own.
+    pub gateways: Vec<Network>,
+}
+
+/// What clients may hold, and do hold.
+pub(crate) struct Door {
+    settings: DoorSettings,
+    metrics: DoorMetrics,
+    connections: Quota<ClientAddress>,
+    reserve: Quota<ClientAddress>,
+    requests: Quota<ClientAddress>,
+    bodies: Quota<ClientAddress>,
+    /// Requests and bytes of bodies of each API key.
+    key_requests: Quota<Account>,
+    key_bodies: Quota<Account>,
+    turned_away: Mutex<Occurrences>,
+}
+
+/// A client whose connection was let in.
+#[derive(Debug)]
+pub(crate) struct Visitor {
+    /// Whose share its requests are; `None` for gateways, which have none.
+    address: Option<ClientAddress>,
+    /// Why only probes are answered, if so.
+    pub(crate) probes_only: Option<Exhausted>,
+    _place: Hold<ClientAddress>,
+    _counted: Counted,
+}
+
+/// Counts a connection while it lives.
+#[derive(Debug)]
+struct Counted(Gauge);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Door {
+    pub(crate) fn new(settings: DoorSettings, metrics: DoorMetrics) -> Self {
+        let part = |whole: usize, percent: u8| {
+            (whole / 100 * usize::from(percent)).max(whole * usize::from(percent) / 100).max(1)
+        };
+        let (by_address, by_key) = (settings.address_share_percent, settings.key_share_percent);
+        let DoorSettings { connections_max, requests_max, bodies_bytes_max, .. } = settings;
+        // A share in which the largest body has no room would forbid it.
+        let bytes = |percent| part(bodies_bytes_max, percent).max(settings.limits.body_bytes);
+        Self {
+            connections: Quota::new(connections_max, part(connections_max, by_address)),
+            reserve: Quota::new(RESERVE, RESERVE_PER_ADDRESS),
+            requests: Quota::new(requests_max, part(requests_max, by_address)),
+            bodies: Quota::new(bodies_bytes_max, bytes(by_address)),
+            key_requests: Quota::new(usize::MAX, part(requests_max, by_key)),
+            key_bodies: Quota::new(usize::MAX, bytes(by_key)),
+            turned_away: Mutex::default(),
+            settings,
+            metrics,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> &RequestLimits {
+        &self.settings.limits
+    }
+
+    pub(crate) fn metrics(&self) -> &DoorMetrics {
+        &self.metrics
+    }
+
+    /// How long a client may take for its handshake of TLS.
+    pub(crate) fn handshake_limit(&self, client: &Visitor) -> Duration {
+        self.deadlines(client).head
+    }
+
+    /// How long a client may take.
+    pub(crate) fn deadlines(&self, client: &Visitor) -> Deadlines {
+        let own = self.settings.deadlines;
+        if client.probes_only.is_none() {
+            return own;
+        }
+        let short = |limit: Duration| limit.min(RESERVE_TIMEOUT);
+        Deadlines { head: short(own.head), idle: short(own.idle), write: short(own.write) }
+    }
+
+    /// Lets a connection from `address` in; `None` where not even a probe finds a place.
+    pub(crate) fn enter(&self, address: IpAddr) -> Option<Visitor> {
+        let is_gateway = self.settings.gateways.iter().any(|network| network.contains(address));
+        let client = ClientAddress::of(address);
+        let owner = (!is_gateway).then_some(client);
+        let (place, probes_only) = match self.connections.take(owner, 1) {
+            Ok(place) => (place, None),
+            Err(why) => {
+                self.turn_away(address, why);
+                (self.reserve.take(Some(client), 1).ok()?, Some(why))
+            }
+        };
+        self.metrics.connections.inc();
+        let counted = Counted(self.metrics.connections.clone());
+        Some(Visitor { address: owner, probes_only, _place: place, _counted: counted })
+    }
+
+    fn turn_away(&self, address: IpAddr, why: Exhausted) {
+        let reason = match why {
+            Exhausted::Share { .. } => "address",
+            Exhausted::Limit { .. } => "limit",
+        };
+        self.metrics.connections_refused.get_or_create(&Refusal { reason }).inc();
+        let count = self.turned_away.lock().note(Instant::now(), LOG_PERIOD);
+        if let Some(count) = count {
+            tracing::warn!(%address, %why, count, "connections found no place");
+        }
+    }
+
+    /// What is used up, so that the next request could not be served.
+    pub(crate) fn full(&self) -> Option<&'static str> {
+        let used_up = |quota: &Quota<_>| quota.available() == 0;
+        [
+            ("connections", used_up(&self.connections)),
+            ("requests", used_up(&self.requests)),
+            ("bodies", used_up(&self.bodies)),
+        ]
+        .into_iter()
+        .find_map(|(what, used_up)| used_up.then_some(what))
+    }
+}
+
+#[cfg(test)]
+mod tests;
