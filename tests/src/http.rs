@@ -50,6 +50,10 @@ impl Reply {
     }
 }
 
+/// Why a request has no response: the connection was refused or broke.
+#[derive(Debug)]
+pub struct Broken(pub String);
+
 /// A response that is still coming, as server-sent events. Dropping it hangs up.
 #[derive(Debug)]
 pub struct Events {
@@ -225,23 +229,60 @@ impl Client {
         self.open(method, path, Full::new(body.into()).boxed_unsync()).await
     }
 
+    /// GET of a server that may be gone.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`] where no whole response comes.
+    ///
+    /// # Panics
+    ///
+    /// When the response neither comes nor breaks within the deadline.
+    pub async fn try_get(&self, path: &str) -> Result<Reply, Broken> {
+        let body = Full::new(Bytes::new()).boxed_unsync();
+        let mut events = self.try_open(Method::GET, path, body).await?;
+        let status = events.response.status();
+        let body = events.end().await.map_err(|error| Broken(error.to_string()))?;
+        let headers = std::mem::take(events.response.headers_mut());
+        Ok(Reply { status, headers, body, trailers: HeaderMap::new() })
+    }
+
+    /// POST of a JSON body whose response is a stream, to a server that may be gone.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`] where no response begins.
+    ///
+    /// # Panics
+    ///
+    /// When the response neither begins nor breaks within the deadline.
+    pub async fn try_stream(&self, path: &str, body: &Value) -> Result<Events, Broken> {
+        self.try_open(Method::POST, path, Full::new(body.to_string().into()).boxed_unsync()).await
+    }
+
     async fn open(&self, method: Method, path: &str, body: Body) -> Events {
-        let socket = TcpStream::connect(self.address).await.expect("the server accepts");
+        self.try_open(method, path, body).await.expect("a response")
+    }
+
+    async fn try_open(&self, method: Method, path: &str, body: Body) -> Result<Events, Broken> {
+        let broken = |error: &dyn std::error::Error| Broken(error.to_string());
+        let socket = TcpStream::connect(self.address).await.map_err(|error| broken(&error))?;
         let socket = TokioIo::new(socket);
         let request = self.request(method, path, body);
         // How a connection ends shows in the response.
         let (response, connection) = if self.http2 {
             let connected = http2::handshake(TokioExecutor::new(), socket).await;
-            let (mut sender, connection) = connected.expect("a fresh connection works");
+            let (mut sender, connection) = connected.map_err(|error| broken(&error))?;
             let connection = tokio::spawn(async move { drop(connection.await) });
             (soon("a response", sender.send_request(request)).await, connection)
         } else {
             let connected = http1::handshake(socket).await;
-            let (mut sender, connection) = connected.expect("a fresh connection works");
+            let (mut sender, connection) = connected.map_err(|error| broken(&error))?;
             let connection = tokio::spawn(async move { drop(connection.await) });
             (soon("a response", sender.send_request(request)).await, connection)
         };
-        Events { response: response.expect("a response"), buffer: Vec::new(), connection }
+        let response = response.map_err(|error| broken(&error))?;
+        Ok(Events { response, buffer: Vec::new(), connection })
     }
 
     fn request(&self, method: Method, path: &str, body: Body) -> Request<Body> {

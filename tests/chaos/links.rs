@@ -1,0 +1,222 @@
+//! Links between the linked proxy and the agents: TCP relays that can break, and a mirror of the
+//! discovery directory that names the relays in place of the agents.
+
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How often the mirror looks at the directory: much more often than leases are renewed.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How late a slow link carries each piece.
+const LATE: Duration = Duration::from_millis(40);
+/// How far a skewed clock is behind.
+const SKEW_MS: u64 = 3_600_000;
+/// The endpoints in an agent's record.
+const ENDPOINTS: [&str; 3] = ["endpoint", "events_endpoint", "replay_endpoint"];
+
+/// What a link does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// It carries everything at once.
+    #[default]
+    Clear,
+    /// It breaks connections and refuses new ones.
+    Cut,
+    /// It carries nothing and breaks nothing.
+    Stalled,
+    /// It carries each piece late.
+    Slow,
+}
+
+/// What the mirror does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mirror {
+    /// It shows the directory as it is.
+    #[default]
+    Faithful,
+    /// It shows the directory as it was.
+    Frozen,
+    /// It sets the leases of all records back, as an agent does whose clock is behind.
+    Skewed,
+}
+
+/// The relays of all agents and the mirrored directory.
+pub(crate) struct Links {
+    agents: Vec<watch::Sender<Weather>>,
+    mirror: watch::Sender<Mirror>,
+    _task: JoinHandle<()>,
+}
+
+impl Links {
+    /// Mirrors `from` into `to`. The agent `agent-N` is behind the link number N.
+    pub(crate) fn begin(from: PathBuf, to: PathBuf, agents: usize) -> Self {
+        let agents: Vec<_> = (0..agents).map(|_| watch::Sender::new(Weather::Clear)).collect();
+        let mirror = watch::Sender::new(Mirror::Faithful);
+        let weather = agents.iter().map(watch::Sender::subscribe).collect();
+        let copies = Copies { from, to, weather, relays: HashMap::new() };
+        let task = tokio::spawn(copies.run(mirror.subscribe()));
+        Self { agents, mirror, _task: task }
+    }
+
+    /// Changes what a link does.
+    pub(crate) fn weather(&self, agent: usize, weather: Weather) {
+        self.agents[agent].send_replace(weather);
+    }
+
+    /// Changes what the mirror does.
+    pub(crate) fn mirror(&self, mirror: Mirror) {
+        self.mirror.send_replace(mirror);
+    }
+}
+
+/// The mirror's state: a relay for each address that a record ever named.
+struct Copies {
+    from: PathBuf,
+    to: PathBuf,
+    weather: Vec<watch::Receiver<Weather>>,
+    relays: HashMap<String, String>,
+}
+
+impl Copies {
+    async fn run(mut self, mirror: watch::Receiver<Mirror>) {
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        let mut shown = HashMap::new();
+        loop {
+            looks.tick().await;
+            let mirror = *mirror.borrow();
+            if mirror != Mirror::Frozen {
+                shown = self.copy(mirror, &shown).await;
+            }
+        }
+    }
+
+    /// Shows the directory as it is now; returns what is shown.
+    async fn copy(
+        &mut self,
+        mirror: Mirror,
+        shown: &HashMap<String, Value>,
+    ) -> HashMap<String, Value> {
+        let mut records = HashMap::new();
+        for (name, record) in read(&self.from) {
+            let record = self.relayed(&name, record, mirror).await;
+            if shown.get(&name) != Some(&record) {
+                write(&self.to, &name, &record);
+            }
+            records.insert(name, record);
+        }
+        for gone in shown.keys().filter(|name| !records.contains_key(*name)) {
+            // It may be gone already, with its directory.
+            let _ = std::fs::remove_file(self.to.join(gone));
+        }
+        records
+    }
+
+    async fn relayed(&mut self, name: &str, mut record: Value, mirror: Mirror) -> Value {
+        let number = name.trim_start_matches("agent-").trim_end_matches(".json").parse::<usize>();
+        let weather = self.weather[number.expect("agents are numbered")].clone();
+        for field in ENDPOINTS {
+            let endpoint = record[field].as_str().expect("an endpoint").to_owned();
+            let (scheme, address) = endpoint.split_once("://").expect("an endpoint is a URL");
+            let relay = match self.relays.get(address) {
+                Some(relay) => relay.clone(),
+                None => {
+                    let relay = relay(address.to_owned(), weather.clone()).await;
+                    self.relays.insert(address.to_owned(), relay.clone());
+                    relay
+                }
+            };
+            record[field] = json!(format!("{scheme}://{relay}"));
+        }
+        if mirror == Mirror::Skewed {
+            let ends = record["lease_expires_unix_ms"].as_u64().expect("a lease has an end");
+            record["lease_expires_unix_ms"] = json!(ends.saturating_sub(SKEW_MS));
+        }
+        record
+    }
+}
+
+/// The records of a directory by file name; none of a directory that is away.
+fn read(directory: &Path) -> Vec<(String, Value)> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let record = |entry: std::io::Result<std::fs::DirEntry>| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        let named = name.starts_with("agent-") && name.ends_with(".json");
+        let bytes = std::fs::read(directory.join(&name)).ok()?;
+        named.then(|| Some((name, serde_json::from_slice(&bytes).ok()?)))?
+    };
+    entries.filter_map(record).collect()
+}
+
+/// Replaces a record whole, as agents do.
+fn write(directory: &Path, name: &str, record: &Value) {
+    let new = directory.join(format!(".{name}.new"));
+    let written = std::fs::create_dir_all(directory)
+        .and_then(|()| std::fs::write(&new, record.to_string()))
+        .and_then(|()| std::fs::rename(&new, directory.join(name)));
+    written.expect("the mirror is writable");
+}
+
+/// Relays connections to `target` while the test runs; returns the address to connect to.
+async fn relay(target: String, weather: watch::Receiver<Weather>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(carry(client, target.clone(), weather.clone()));
+        }
+    });
+    address.to_string()
+}
+
+/// Carries one connection until it ends or is cut.
+async fn carry(client: TcpStream, target: String, mut weather: watch::Receiver<Weather>) {
+    let cut = weather.clone();
+    if *weather.borrow_and_update() == Weather::Cut {
+        return;
+    }
+    let Ok(server) = TcpStream::connect(target).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let both = async {
+        tokio::join!(
+            one_way(from_client, to_server, weather.clone()),
+            one_way(from_server, to_client, weather.clone())
+        )
+    };
+    tokio::select! {
+        _ = both => {}
+        () = becomes(cut, |weather| weather == Weather::Cut) => {}
+    }
+}
+
+async fn one_way(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    weather: watch::Receiver<Weather>,
+) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(bytes @ 1..) = from.read(&mut buffer).await {
+        becomes(weather.clone(), |weather| weather != Weather::Stalled).await;
+        if *weather.borrow() == Weather::Slow {
+            tokio::time::sleep(LATE).await;
+        }
+        if to.write_all(&buffer[..bytes]).await.is_err() {
+            break;
+        }
+    }
+    // The other side reads the end once it has read everything before.
+    let _ = to.shutdown().await;
+}
+
+async fn becomes(mut weather: watch::Receiver<Weather>, is: impl Fn(Weather) -> bool) {
+    if weather.wait_for(|weather| is(*weather)).await.is_err() {
+        // The links are gone and will not change again.
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,171 @@
+//! The schedule of faults: a pure function of the seed.
+//!
+//! Faults come in lanes. The faults of a lane follow one another, each undone before the next
+//! begins; lanes run beside each other, so that an agent may be killed while the discovery
+//! directory is away and a link stands still.
+
+use crate::gateway::PICKERS;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use std::fmt;
+use std::time::Duration;
+
+/// Agents of the fleet.
+pub(crate) const AGENTS: usize = 3;
+
+/// Something that breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// An agent is killed, and started again after the hold.
+    KillAgent(usize),
+    /// An agent is asked to end, and started again once it has.
+    EndAgent(usize),
+    /// An agent stands still during the hold.
+    StopAgent(usize),
+    /// All agents are killed at once, and started again after the hold.
+    KillAllAgents,
+    /// The proxy that nothing else depends on is asked to end, and started again once it has.
+    EndProxy,
+    /// That proxy is killed, and started again after the hold.
+    KillProxy,
+    /// The connections from the linked proxy to an agent break, and new ones are refused.
+    CutLink(usize),
+    /// Those connections stay, and carry nothing during the hold.
+    StallLink(usize),
+    /// Those connections carry each piece late.
+    SlowLink(usize),
+    /// A picker is killed, and started again after the hold.
+    KillPicker(usize),
+    /// A picker stands still during the hold.
+    StopPicker(usize),
+    /// The etcd that agents and proxies are registered in is killed, and started again.
+    KillEtcd,
+    /// The discovery directory takes no writes: records grow old in it.
+    FreezeDirectory,
+    /// The discovery directory is removed.
+    RemoveDirectory,
+    /// The linked proxy reads records of agents whose clocks are an hour behind.
+    SkewClocks,
+}
+
+/// A fault with its times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Quiet time before it.
+    pub pause: Duration,
+    /// The fault.
+    pub fault: Fault,
+    /// How long it lasts.
+    pub hold: Duration,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} for {:?}", self.fault, self.hold)
+    }
+}
+
+/// What may break together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Agents.
+    Agents,
+    /// Proxies.
+    Proxies,
+    /// Links between the linked proxy and the agents.
+    Links,
+    /// Pickers of the gateway.
+    Pickers,
+    /// The discovery directory.
+    Discovery,
+    /// The etcd that takes the directory's place.
+    Etcd,
+}
+
+/// Lanes of a fleet that meets in a directory.
+pub(crate) const WITH_DIRECTORY: [Lane; 5] =
+    [Lane::Agents, Lane::Proxies, Lane::Links, Lane::Pickers, Lane::Discovery];
+/// Lanes of a fleet that meets in an etcd; links are between a mirrored directory's readers.
+pub(crate) const WITH_ETCD: [Lane; 4] = [Lane::Agents, Lane::Proxies, Lane::Pickers, Lane::Etcd];
+
+/// The endless schedule of one lane.
+pub(crate) struct Schedule {
+    lane: Lane,
+    random: ChaCha8Rng,
+}
+
+impl Schedule {
+    /// The schedule that this seed gives the lane.
+    pub(crate) fn new(seed: u64, lane: Lane) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(lane as u64);
+        Self { lane, random }
+    }
+
+    fn below(&mut self, limit: u32) -> u32 {
+        self.random.next_u32() % limit
+    }
+
+    fn between(&mut self, least_ms: u32, most_ms: u32) -> Duration {
+        Duration::from_millis((least_ms + self.below(most_ms - least_ms + 1)).into())
+    }
+
+    fn fault(&mut self) -> Fault {
+        let agent = self.below(AGENTS as u32) as usize;
+        match (self.lane, self.below(8)) {
+            (Lane::Agents, 0..=2) => Fault::KillAgent(agent),
+            (Lane::Agents, 3 | 4) => Fault::EndAgent(agent),
+            (Lane::Agents, 5 | 6) => Fault::StopAgent(agent),
+            (Lane::Agents, _) => Fault::KillAllAgents,
+            (Lane::Proxies, 0..=4) => Fault::EndProxy,
+            (Lane::Proxies, _) => Fault::KillProxy,
+            (Lane::Links, 0..=2) => Fault::CutLink(agent),
+            (Lane::Links, 3..=5) => Fault::StallLink(agent),
+            (Lane::Links, _) => Fault::SlowLink(agent),
+            (Lane::Pickers, 0..=4) => Fault::KillPicker(agent % PICKERS),
+            (Lane::Pickers, _) => Fault::StopPicker(agent % PICKERS),
+            (Lane::Etcd, _) => Fault::KillEtcd,
+            (Lane::Discovery, 0..=2) => Fault::FreezeDirectory,
+            (Lane::Discovery, 3..=5) => Fault::RemoveDirectory,
+            (Lane::Discovery, _) => Fault::SkewClocks,
+        }
+    }
+}
+
+impl Iterator for Schedule {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        let pause = self.between(500, 3000);
+        let fault = self.fault();
+        let hold = match fault {
+            // Longer than a lease, or the fault would not be noticed.
+            Fault::FreezeDirectory
+            | Fault::RemoveDirectory
+            | Fault::SkewClocks
+            | Fault::KillEtcd => self.between(4000, 8000),
+            _ => self.between(100, 4000),
+        };
+        Some(Step { pause, fault, hold })
+    }
+}
+
+/// The same seed gives the same faults, and each lane has every fault of its own.
+#[test]
+fn a_seed_is_a_schedule() {
+    for (lane, expected) in [
+        (Lane::Agents, 4),
+        (Lane::Proxies, 2),
+        (Lane::Links, 3),
+        (Lane::Pickers, 2),
+        (Lane::Discovery, 3),
+        (Lane::Etcd, 1),
+    ] {
+        let steps = |seed| Schedule::new(seed, lane).take(200).collect::<Vec<_>>();
+        assert_eq!(steps(7), steps(7));
+        assert_ne!(steps(7), steps(8));
+        let kinds: std::collections::HashSet<_> =
+            steps(7).iter().map(|step| std::mem::discriminant(&step.fault)).collect();
+        assert_eq!(kinds.len(), expected, "{lane:?}");
+    }
+}
