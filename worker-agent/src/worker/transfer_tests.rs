@@ -256,7 +256,7 @@ async fn whatever_is_wrong_with_it_is_a_miss_that_is_counted() {
         pair.submit(7).await;
         let first = pair.first(7).await;
         assert!(first.prefill_failed && first.token_ids == [1], "{shown}: {first:?}");
-        let forged = is_false.then_some(1).unwrap_or_default();
+        let forged = u64::from(is_false);
         pair.counted(&[
             "prefills_total{by=\"itself_prefill_failed\"} 1",
             &format!("kv_blocks_fetched_total {fetched}"),
