@@ -32,6 +32,8 @@ pub(crate) struct AgentMetrics {
     pub(crate) replay_requests: Counter,
     /// Replay requests that could not be read.
     pub(crate) replay_requests_malformed: Counter,
+    /// Replay requests beyond those that may wait.
+    pub(crate) replay_requests_refused: Counter,
     /// Engines that failed.
     pub(crate) worker_failures: Counter,
 }
@@ -206,6 +208,11 @@ impl AgentMetrics {
                 "replay_requests_malformed",
                 "Replay requests that could not be read",
                 &self.replay_requests_malformed,
+            ),
+            (
+                "replay_requests_refused",
+                "Replay requests dropped because too many of their connection waited",
+                &self.replay_requests_refused,
             ),
             ("worker_failures", "Engines that failed", &self.worker_failures),
         ];

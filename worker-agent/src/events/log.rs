@@ -35,10 +35,17 @@ impl EventLog {
         number
     }
 
-    /// The batches from `start` on with their numbers, or from the oldest held if that is later.
-    pub(crate) fn since(&self, start: u64) -> Vec<(u64, Bytes)> {
+    /// Number of the next batch.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.batches.len() as u64
+    }
+
+    /// Up to `most` batches from `start` on with their numbers, or from the oldest held if that is
+    /// later.
+    pub(crate) fn part(&self, start: u64, most: usize) -> Vec<(u64, Bytes)> {
         let skip = start.saturating_sub(self.first).min(self.batches.len() as u64) as usize;
-        (self.first + skip as u64..).zip(self.batches.iter().skip(skip).cloned()).collect()
+        let found = self.batches.iter().skip(skip).take(most).cloned();
+        (self.first + skip as u64..).zip(found).collect()
     }
 }
 
@@ -47,16 +54,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn since(log: &EventLog, start: u64) -> Vec<(u64, Bytes)> {
+        log.part(start, usize::MAX)
+    }
+
     #[test]
     fn a_start_beyond_the_end_gives_nothing_and_an_old_one_the_oldest_held() {
         let mut log = EventLog::new(3 * (BATCH_OVERHEAD_BYTES + 1));
         for n in 0..5u8 {
             assert_eq!(log.append(Bytes::copy_from_slice(&[n])), u64::from(n));
         }
-        assert_eq!(log.since(0).iter().map(|b| b.0).collect::<Vec<_>>(), [2, 3, 4]);
-        assert_eq!(log.since(4), [(4, Bytes::from_static(&[4]))]);
+        assert_eq!(since(&log, 0).iter().map(|b| b.0).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(since(&log, 4), [(4, Bytes::from_static(&[4]))]);
+        assert_eq!((log.part(0, 1), log.next()), (vec![(2, Bytes::from_static(&[2]))], 5));
         for start in [5, u64::MAX] {
-            assert_eq!(log.since(start), []);
+            assert_eq!(since(&log, start), []);
         }
     }
 
@@ -64,7 +76,7 @@ mod tests {
     fn a_batch_larger_than_the_log_leaves_it_empty_but_counted() {
         let mut log = EventLog::new(100);
         assert_eq!(log.append(Bytes::from(vec![0; 200])), 0);
-        assert_eq!(log.since(0), []);
+        assert_eq!(since(&log, 0), []);
         assert_eq!(log.append(Bytes::new()), 1);
     }
 
@@ -79,7 +91,7 @@ mod tests {
             }
             let cost = |tail: &[usize]| tail.iter().map(|s| s + BATCH_OVERHEAD_BYTES).sum::<usize>();
             let first = (0..=sizes.len()).find(|&n| cost(&sizes[n..]) <= limit).unwrap();
-            let held: Vec<_> = log.since(0).iter().map(|(n, p)| (*n as usize, p.len())).collect();
+            let held: Vec<_> = since(&log, 0).iter().map(|(n, p)| (*n as usize, p.len())).collect();
             let expected: Vec<_> = (first..sizes.len()).map(|n| (n, sizes[n])).collect();
             prop_assert_eq!(held, expected);
         }

@@ -8,6 +8,7 @@
 pub(crate) mod log;
 pub(crate) mod publish;
 pub(crate) mod replay;
+mod turns;
 
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;

@@ -7,19 +7,24 @@
 //! Source: vLLM's ZMQ event publisher; the topic frame is ours, because one agent has one replay
 //! socket for several workers.
 
+use super::turns::Turns;
 use super::{Feeds, LogEntry};
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
 use stator_runtime::shutdown::Shutdown;
 use stator_zmtp::{Reply, Request, Router};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::{Id, JoinSet};
 
 /// Longest wait for a subscriber to take one answer; the rest of its replay is dropped then, and
 /// with it the end marker, so that it cannot mistake a part for the whole.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The number frame of the end marker.
 const END: [u8; 8] = [0xff; 8];
+/// Batches that are taken from a log at once: a slow replay holds no more of what the log forgets.
+const PART: usize = 256;
 
 /// What a subscriber asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,28 +33,64 @@ struct Wanted {
     topic: Option<Bytes>,
 }
 
-/// Answers replay requests one after the other until `ended`, and closes the socket.
+/// Answers replay requests in turn until `ended`, and closes the socket.
 pub(crate) async fn run(
     feeds: Arc<Feeds>,
     mut router: Router,
     metrics: AgentMetrics,
     ended: Shutdown,
 ) {
+    let mut turns = Turns::default();
+    let mut replays = Replays::default();
     loop {
-        let Request { frames, reply, .. } = tokio::select! {
-            request = router.recv() => request,
+        while let Some((reply, wanted)) = turns.next() {
+            metrics.replay_requests.inc();
+            replays.start(feeds.logs(), wanted, reply);
+        }
+        tokio::select! {
+            Request { frames, address, reply } = router.recv() => match parse(&frames) {
+                None => drop(metrics.replay_requests_malformed.inc()),
+                Some(wanted) => {
+                    if !turns.push(reply, address, wanted) {
+                        metrics.replay_requests_refused.inc();
+                    }
+                }
+            },
+            Some(reply) = replays.ended() => turns.done(&reply),
             () = ended.wait() => break,
-        };
-        let Some(wanted) = parse(&frames) else {
-            metrics.replay_requests_malformed.inc();
-            continue;
-        };
-        metrics.replay_requests.inc();
-        if let Err(error) = answer(&feeds.logs(), &wanted, &reply).await {
-            tracing::debug!(%error, "a replay was cut short");
         }
     }
+    drop(replays);
     router.close().await;
+}
+
+/// The replays that run.
+#[derive(Default)]
+struct Replays {
+    tasks: JoinSet<()>,
+    replies: HashMap<Id, Reply>,
+}
+
+impl Replays {
+    fn start(&mut self, logs: Vec<LogEntry>, wanted: Wanted, reply: Reply) {
+        let way = reply.clone();
+        let task = self.tasks.spawn(async move {
+            if let Err(error) = answer(&logs, &wanted, &way).await {
+                tracing::debug!(%error, "a replay was cut short");
+            }
+        });
+        self.replies.insert(task.id(), reply);
+    }
+
+    /// Where the next replay that ends went to; `None` if none runs.
+    async fn ended(&mut self) -> Option<Reply> {
+        // A panic of a task has told of itself, and is an end too.
+        let id = match self.tasks.join_next_with_id().await? {
+            Ok((id, ())) => id,
+            Err(error) => error.id(),
+        };
+        self.replies.remove(&id)
+    }
 }
 
 fn parse(frames: &[Bytes]) -> Option<Wanted> {
@@ -66,10 +107,19 @@ fn parse(frames: &[Bytes]) -> Option<Wanted> {
 async fn answer(logs: &[LogEntry], wanted: &Wanted, reply: &Reply) -> anyhow::Result<()> {
     let asked = |entry: &&LogEntry| wanted.topic.as_ref().is_none_or(|topic| *topic == entry.topic);
     for entry in logs.iter().filter(asked) {
-        let batches = entry.log.lock().since(wanted.start);
-        for (number, payload) in batches {
-            let number = Bytes::copy_from_slice(&number.to_be_bytes());
-            send(reply, [entry.topic.clone(), number, payload]).await?;
+        // What is published from now on reaches subscribers anyway.
+        let end = entry.log.lock().next();
+        let (mut next, mut begun) = (wanted.start, false);
+        while next < end {
+            let part = entry.log.lock().part(next, PART);
+            let first = part.first().map(|(first, _)| *first);
+            anyhow::ensure!(!begun || first == Some(next), "the log forgot batch {next} meanwhile");
+            let Some(first) = first else { break };
+            (next, begun) = (first + part.len() as u64, true);
+            for (number, payload) in part {
+                let number = Bytes::copy_from_slice(&number.to_be_bytes());
+                send(reply, [entry.topic.clone(), number, payload]).await?;
+            }
         }
     }
     send(reply, [Bytes::new(), Bytes::from_static(&END), Bytes::new()]).await
@@ -83,6 +133,80 @@ async fn send(reply: &Reply, [topic, number, payload]: [Bytes; 3]) -> anyhow::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::publish::Queue;
+    use stator_protos::kv_event::KvEvent;
+    use stator_protos::{Generation, WorkerId, WorkerRank};
+    use stator_zmtp::Dealer;
+
+    /// Connections whose peers ask and read nothing: more than answers go to one address at once
+    /// would hold up everybody there.
+    #[tokio::test]
+    async fn peers_that_do_not_read_hold_up_nobody() {
+        let metrics = AgentMetrics::default();
+        let feeds = Feeds::new(256 << 20, Arc::new(Queue::default()), metrics.clone());
+        let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
+        let feed = feeds.open(worker, Generation(1));
+        // More than the buffers of a connection take.
+        for _ in 0..64 {
+            feed.log.lock().append(Bytes::from(vec![0; 1 << 20]));
+        }
+        let router = Router::bind("tcp://127.0.0.1:0").await.unwrap();
+        let endpoint = router.endpoint().to_owned();
+        let (end, ended) = Shutdown::new();
+        let task = tokio::spawn(run(Arc::new(feeds), router, metrics.clone(), ended));
+        let ask = async |start: u64| {
+            let mut dealer = Dealer::connect(&endpoint).await.unwrap();
+            let start = Bytes::copy_from_slice(&start.to_be_bytes());
+            dealer.send(&[Bytes::new(), start]).await.unwrap();
+            dealer
+        };
+        let mut silent = Vec::new();
+        for _ in 0..4 {
+            silent.push(ask(0).await);
+        }
+        while metrics.replay_requests.get() < 4 {
+            tokio::task::yield_now().await;
+        }
+        // Less than one of the others may take for one answer.
+        let whole = tokio::time::timeout(SEND_TIMEOUT * 3 / 4, async {
+            let mut dealer = ask(60).await;
+            let mut numbers = Vec::new();
+            loop {
+                let answer = dealer.recv().await.unwrap();
+                let number = u64::from_be_bytes(answer[2].as_ref().try_into().unwrap());
+                if number == u64::MAX {
+                    return numbers;
+                }
+                numbers.push(number);
+            }
+        });
+        assert_eq!(whole.await.expect("nobody holds it up"), [60, 61, 62, 63]);
+        drop(silent);
+        end.set();
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_replay_ends_where_the_log_was_when_it_began_and_tells_no_part_for_the_whole() {
+        let metrics = AgentMetrics::default();
+        let feeds = Feeds::new(1 << 20, Arc::new(Queue::default()), metrics);
+        let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
+        let mut feed = feeds.open(worker, Generation(1));
+        let mut router = Router::bind("tcp://127.0.0.1:0").await.unwrap();
+        let mut dealer = Dealer::connect(router.endpoint()).await.unwrap();
+        dealer.send(&[Bytes::new()]).await.unwrap();
+        let Request { reply, .. } = router.recv().await;
+        for _ in 0..PART + 10 {
+            feed.events(&[KvEvent::Cleared]);
+        }
+        let wanted = Wanted { start: 3, topic: None };
+        answer(&feeds.logs(), &wanted, &reply).await.unwrap();
+        let expected = (3..PART as u64 + 10).chain([u64::MAX]);
+        for expected in expected {
+            let answer = dealer.recv().await.unwrap();
+            assert_eq!(answer[2].as_ref(), expected.to_be_bytes());
+        }
+    }
 
     fn check(frames: &[&[u8]]) -> Option<(u64, Option<Bytes>)> {
         let frames: Vec<_> = frames.iter().map(|f| Bytes::copy_from_slice(f)).collect();
