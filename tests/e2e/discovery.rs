@@ -1,7 +1,9 @@
-//! Agents in a real cluster and in a real etcd, through the crate that both sides of discovery
-//! use: the objects and keys, the rights of the manifests, and what outages may take away.
+//! Agents in a directory under the real binary, and agents in a real cluster and in a real etcd,
+//! through the crate that both sides of discovery use: the objects and keys, the rights of the
+//! manifests, and what outages may take away.
 
 mod binaries;
+mod directory;
 mod etcd;
 mod kubernetes;
 
