@@ -106,7 +106,7 @@ async fn token_ids_travel_on_with_all_other_bytes_as_they_came() {
     assert!(ids.len() as u32 > 2 * BLOCK_SIZE, "the prompt has blocks");
     stored(&bed, 1, &ids);
     let body = format!(
-        "{{ \"seed\":9007199254740993,  \"prompt\" : \"{text}\",\"model\":\"m\",\"z\":1,\"a\":2}}"
+        "{{ \"seed\":9007199254740993,  \"prompt\" : \"{text}\",\"model\":\"m\",\"top_p\":1e0,\"n\":1}}"
     );
     let routed = bed.route(completion(&body)).await;
     assert_eq!(routed.to(), address(1));
