@@ -219,7 +219,7 @@ async fn the_rights_of_the_manifests_are_enough_and_no_more() {
     let bed = Bed::new(cluster).await;
     let name = &bed.namespace.name;
     for (account, path) in [
-        ("stator-agent", format!("/api/v1/namespaces/{name}/pods")),
+        ("stator-agent", format!("/api/v1/namespaces/{name}/configmaps")),
         ("stator-agent", format!("/api/v1/namespaces/{name}/secrets")),
         ("stator-proxy", format!("/api/v1/namespaces/{name}/secrets")),
     ] {

@@ -38,9 +38,9 @@ impl From<ConnectError> for DiscoveryError {
 pub(crate) fn object(json: &str) -> (Vec<Result<AgentRecord, String>>, usize) {
     let published = objects::published(json).ok().flatten().unwrap_or_default();
     let records = published.agents.into_values().map(|read| read.map(|read| (*read).clone()));
-    let ready = [objects::ready_pod(json), objects::ready_in_slice(json)];
-    let ready = ready.into_iter().filter_map(|pods| pods.ok().flatten()).map(|pods| pods.len());
-    (records.collect(), ready.sum())
+    let pods = [objects::listed_pod(json), objects::listed_in_slice(json)];
+    let ready = pods.into_iter().filter_map(|pods| pods.ok().flatten()).flatten();
+    (records.collect(), ready.filter(|pod| pod.is_ready).count())
 }
 
 /// A connection, and the namespace to look in.

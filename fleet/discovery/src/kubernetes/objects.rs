@@ -81,12 +81,21 @@ pub(super) fn published(json: &str) -> serde_json::Result<Option<Published>> {
     Ok(Some(Published { owners, agents: agents.collect() }))
 }
 
-/// Identity of a pod that is ready and not being deleted.
+/// A pod that is not being deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListedPod {
+    /// Its identity.
+    pub uid: String,
+    /// Whether its probes pass.
+    pub is_ready: bool,
+}
+
+/// Reads a pod; `None` of one that is being deleted.
 ///
 /// # Errors
 ///
 /// If it is not a pod.
-pub(super) fn ready_pod(json: &str) -> serde_json::Result<Option<Vec<String>>> {
+pub(super) fn listed_pod(json: &str) -> serde_json::Result<Option<Vec<ListedPod>>> {
     #[derive(Deserialize)]
     struct Object {
         #[serde(default)]
@@ -105,17 +114,17 @@ pub(super) fn ready_pod(json: &str) -> serde_json::Result<Option<Vec<String>>> {
         status: String,
     }
     let Object { metadata, status } = serde_json::from_str(json)?;
-    let ready = status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");
-    let is_there = ready && metadata.deletion_timestamp.is_none();
-    Ok(is_there.then(|| vec![metadata.uid]))
+    let is_ready = status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");
+    let stays = metadata.deletion_timestamp.is_none();
+    Ok(stays.then(|| vec![ListedPod { uid: metadata.uid, is_ready }]))
 }
 
-/// Identities of the pods that are ready in an EndpointSlice.
+/// Reads the pods of an EndpointSlice, but for those that are being deleted.
 ///
 /// # Errors
 ///
 /// If it is not one.
-pub(super) fn ready_in_slice(json: &str) -> serde_json::Result<Option<Vec<String>>> {
+pub(super) fn listed_in_slice(json: &str) -> serde_json::Result<Option<Vec<ListedPod>>> {
     #[derive(Deserialize)]
     struct Object {
         #[serde(default)]
@@ -135,13 +144,15 @@ pub(super) fn ready_in_slice(json: &str) -> serde_json::Result<Option<Vec<String
         terminating: Option<bool>,
     }
     let Object { endpoints } = serde_json::from_str(json)?;
-    let ready = endpoints.unwrap_or_default().into_iter().filter(|endpoint| {
-        // A condition that is not known reads as ready, as the API says.
-        endpoint.target_ref.kind == "Pod"
-            && endpoint.conditions.ready != Some(false)
-            && endpoint.conditions.terminating != Some(true)
+    let pods = endpoints.unwrap_or_default().into_iter().filter(|endpoint| {
+        endpoint.target_ref.kind == "Pod" && endpoint.conditions.terminating != Some(true)
     });
-    Ok(Some(ready.map(|endpoint| endpoint.target_ref.uid).collect()))
+    let pods = pods.map(|endpoint| {
+        // A condition that is not known reads as ready, as the API says.
+        let is_ready = endpoint.conditions.ready != Some(false);
+        ListedPod { uid: endpoint.target_ref.uid, is_ready }
+    });
+    Ok(Some(pods.collect()))
 }
 
 /// The custom resource of a pod with one agent's record, or without it: what its agent applies.
@@ -208,20 +219,23 @@ mod object_tests {
         assert!(published(nonsense).unwrap().unwrap().agents["a"].is_err());
     }
 
+    fn listed(uid: &str, is_ready: bool) -> ListedPod {
+        ListedPod { uid: uid.into(), is_ready }
+    }
+
     #[test]
-    fn a_pod_counts_while_it_is_ready_and_stays() {
+    fn a_pod_is_listed_until_it_is_deleted_ready_or_not() {
         let pod = |metadata: Value, ready: &str| {
             let conditions = json!([{"type": "Ready", "status": ready}]);
             let pod = json!({"metadata": metadata, "status": {"conditions": conditions}});
-            ready_pod(&pod.to_string()).unwrap()
+            listed_pod(&pod.to_string()).unwrap()
         };
-        assert_eq!(pod(json!({"uid": "u"}), "True"), Some(vec!["u".to_owned()]));
-        assert_eq!(pod(json!({"uid": "u"}), "False"), None);
-        assert_eq!(
-            pod(json!({"uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}), "True"),
-            None
-        );
-        assert_eq!(ready_pod(r#"{"metadata": {"uid": "u"}}"#).unwrap(), None);
+        assert_eq!(pod(json!({"uid": "u"}), "True"), Some(vec![listed("u", true)]));
+        assert_eq!(pod(json!({"uid": "u"}), "False"), Some(vec![listed("u", false)]));
+        let deleted = json!({"uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        assert_eq!(pod(deleted, "True"), None);
+        let silent = listed_pod(r#"{"metadata": {"uid": "u"}}"#).unwrap();
+        assert_eq!(silent, Some(vec![listed("u", false)]));
     }
 
     #[test]
@@ -235,8 +249,9 @@ mod object_tests {
             {"targetRef": {"kind": "Node", "uid": "e"}},
             {},
         ]});
-        let ready = ready_in_slice(&slice.to_string()).unwrap();
-        assert_eq!(ready, Some(vec!["a".to_owned(), "c".to_owned()]));
-        assert_eq!(ready_in_slice(r#"{"endpoints": null}"#).unwrap(), Some(vec![]));
+        let pods = listed_in_slice(&slice.to_string()).unwrap();
+        let expected = [("a", true), ("b", false), ("c", true)];
+        assert_eq!(pods, Some(expected.map(|(uid, ready)| listed(uid, ready)).to_vec()));
+        assert_eq!(listed_in_slice(r#"{"endpoints": null}"#).unwrap(), Some(vec![]));
     }
 }

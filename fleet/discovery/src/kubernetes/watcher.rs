@@ -1,6 +1,6 @@
 //! The agents of a namespace: what they published, and which of their pods are ready.
 
-use super::objects::{Published, published, ready_in_slice, ready_pod};
+use super::objects::{ListedPod, Published, listed_in_slice, listed_pod, published};
 use super::{METADATA, SLICES, connect};
 use crate::known::Known;
 use crate::roster::{Absence, Sight, Sighting};
@@ -18,8 +18,8 @@ const REPORTS_MAX: usize = 256;
 pub(super) enum News {
     /// Of what agents published.
     Published(Report<Published>),
-    /// Of the pods that are ready.
-    Ready(Report<Vec<String>>),
+    /// Of the pods that stay.
+    Pods(Report<Vec<ListedPod>>),
 }
 
 /// Follows a namespace.
@@ -50,18 +50,18 @@ impl Watcher {
             Box::new(News::Published),
         );
         let (resource, decode): (_, fn(&str) -> _) = match source.readiness {
-            Readiness::Pods => (PODS, ready_pod),
-            Readiness::EndpointSlices => (SLICES, ready_in_slice),
+            Readiness::Pods => (PODS, listed_pod),
+            Readiness::EndpointSlices => (SLICES, listed_in_slice),
         };
-        let ready = cluster.follow(
+        let pods = cluster.follow(
             query(resource, source.selector.clone()),
             Box::new(decode),
             sender,
-            Box::new(News::Ready),
+            Box::new(News::Pods),
         );
         let mut tasks = JoinSet::new();
         tasks.spawn(metadata.run());
-        tasks.spawn(ready.run());
+        tasks.spawn(pods.run());
         Self { news, state: State::default(), _tasks: tasks }
     }
 }
@@ -88,7 +88,7 @@ impl Watch for Watcher {
 #[derive(Default)]
 pub(super) struct State {
     published: Known<Published>,
-    ready: Known<Vec<String>>,
+    pods: Known<Vec<ListedPod>>,
     sight: Sight,
 }
 
@@ -96,27 +96,31 @@ impl State {
     pub(super) fn apply(&mut self, news: News) {
         match news {
             News::Published(report) => self.published.apply(report),
-            News::Ready(report) => self.ready.apply(report),
+            News::Pods(report) => self.pods.apply(report),
         }
     }
 
     /// The agents whose pods are ready. A resource that an earlier pod of the same name left
     /// behind is not of the present one, so pods are told by their identity. An agent whose pod is
-    /// not ready is doubted: the kubelet may be out of reach instead of the agent.
+    /// not ready is doubted: the kubelet may be out of reach instead of the agent. One whose pod is
+    /// deleted has departed.
     pub(super) fn sighting(&mut self) -> Sighting {
-        let ready: BTreeSet<&String> = self.ready.objects.values().flatten().collect();
-        let is_ready = |published: &Published| published.owners.iter().any(|o| ready.contains(o));
-        let (ready, others): (Vec<_>, Vec<_>) =
-            self.published.objects.values().partition(|published| is_ready(published));
-        let agents = ready.into_iter().flat_map(|published| &published.agents);
+        let pods = || self.pods.objects.values().flatten();
+        let ready: BTreeSet<_> = pods().filter(|pod| pod.is_ready).map(|pod| &pod.uid).collect();
+        let listed: BTreeSet<_> = pods().map(|pod| &pod.uid).collect();
+        let of = |pods: &BTreeSet<&String>| {
+            let owned = |it: &&Published| it.owners.iter().any(|owner| pods.contains(owner));
+            self.published.objects.values().filter(owned).collect::<Vec<_>>()
+        };
+        let agents = of(&ready).into_iter().flat_map(|published| &published.agents);
         let seen = self.sight.of(agents.map(|(agent, read)| (agent.as_str(), read)));
-        let others = others.into_iter().flat_map(|published| published.agents.keys());
-        // One that has moved to another pod is judged by that.
-        let doubted = others
+        let doubted = of(&listed).into_iter().flat_map(|published| published.agents.keys());
+        // One that is seen beside a ready pod is judged by that.
+        let doubted = doubted
             .filter(|agent| !seen.records.contains_key(*agent) && !seen.malformed.contains(*agent));
         Sighting {
-            complete: self.published.listed && self.ready.listed,
-            stale: self.published.lost || self.ready.lost,
+            complete: self.published.listed && self.pods.listed,
+            stale: self.published.lost || self.pods.lost,
             doubted: doubted.cloned().collect(),
             absence: Absence::Departure,
             ..seen
