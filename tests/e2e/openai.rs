@@ -76,7 +76,13 @@ async fn check_alike(server: &Client, front: &Client, path: &str, body: &Value, 
     };
     // What is cached is in the answer too.
     ask(server).await;
-    assert_eq!(ask(front).await, ask(server).await, "{path} {body}");
+    let (status, kind, answer) = ask(server).await;
+    // Where KV is concerns engines alone: the proxy blanks it.
+    let handover = ["kv_transfer_params", "ec_transfer_params"];
+    let members = handover.map(|name| format!(",\"{name}\":null"));
+    let answer =
+        members.iter().fold(answer, |answer, it| answer.replace(it, &" ".repeat(it.len())));
+    assert_eq!(ask(front).await, (status, kind, answer), "{path} {body}");
 }
 
 /// The same for a stream, which comes in more or fewer events as the server has time: what they

@@ -30,14 +30,14 @@ async fn probes_are_answered_when_all_places_are_held() {
     assert_eq!((health.status, &*health.body), (503, r#"{"status":"full","of":"connections"}"#));
     assert_eq!(door.ask(&get("/live")).await.status, 200);
     assert!(door.metric("stator_proxy_connections_refused_total{reason=\"limit\"}").await >= 2.0);
-    for request in [get("/v1/models"), post("content-length: 2\r\n") + "{}"] {
+    for request in [get("/openapi.json"), post("content-length: 2\r\n") + "{}"] {
         let answer = door.ask(&request).await;
         assert_eq!(answer.status, 503, "{answer:?}");
         assert!(answer.head.contains("retry-after: ") && answer.head.contains("connection: close"));
     }
     assert!(door.process.event("connections found no place").await["count"].as_u64() >= Some(1));
     drop(held);
-    let served = async { while door.ask(&get("/v1/models")).await.status != 200 {} };
+    let served = async { while door.ask(&get("/openapi.json")).await.status != 200 {} };
     soon("places are free again", served).await;
 }
 
@@ -59,9 +59,9 @@ async fn one_address_does_not_close_the_door() {
         client.send(get("/live")).await;
         assert_eq!(client.answer().await.status, 200);
     }
-    assert_eq!(door.ask(&get("/v1/models")).await.status, 503, "its share is taken");
+    assert_eq!(door.ask(&get("/openapi.json")).await.status, 503, "its share is taken");
     let mut other = Raw::connect_from([127, 0, 0, 2].into(), door.address).await;
-    for path in ["/v1/models", "/live"] {
+    for path in ["/openapi.json", "/live"] {
         other.send(get(path)).await;
         assert_eq!(other.answer().await.status, 200);
     }
@@ -72,7 +72,7 @@ async fn a_gateway_may_hold_all_places() {
     let flags = ["--max-connections=64", "--trusted-gateways=127.0.0.0/8"];
     let door = Door::start(&flags).await;
     for client in &mut hold(&door, 64).await {
-        client.send(get("/v1/models")).await;
+        client.send(get("/openapi.json")).await;
         assert_eq!(client.answer().await.status, 200);
     }
 }

@@ -202,6 +202,7 @@ async fn a_proxy_beside_an_engine_goes_on_with_the_trace() {
         format!("--engine-host={}", engine.address().ip()),
         format!("--engine-port={}", engine.address().port()),
         format!("--prefill-allow={}", prefiller.address()),
+        format!("--pass-headers={HOLD}"),
     ];
     let environment = collector.environment();
     let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
