@@ -43,7 +43,7 @@ const QUICK_BODY_MAX_BYTES: usize = 256 << 10;
 pub struct DirectorSettings {
     /// Which APIs are read.
     pub parsers: ParserSet,
-    /// Which fields of the bodies that are read go on.
+    /// The fields that go on of the bodies that are read.
     pub fields: FieldRules,
     /// What somebody wants to see of every answer.
     pub interest: Interest,
@@ -238,7 +238,7 @@ impl PoolDirector {
         edited(body, asked, ids.map(Vec::as_slice))
     }
 
-    /// What may become of the model's name in a body that is still to come.
+    /// The fate of the model's name in a body that is still to come.
     fn late(&self, head: &Head) -> Option<LateRewrite> {
         let rewrites = head.body == RequestBody::Late && may_rewrite(head, &self.pool.view());
         rewrites.then(|| LateRewrite { head: head.clone(), settings: self.settings.clone() })

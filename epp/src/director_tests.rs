@@ -35,7 +35,7 @@ schedulingProfiles:
     {pluginRef: prefix-cache-scorer}, {pluginRef: lora-affinity-scorer}]
 ";
 
-/// How long the saturation takes to show that a request was revoked.
+/// Time that the saturation takes to show that a request was revoked.
 const GRACE: Duration = Duration::from_millis(10);
 
 /// The same with one more plug-in.
@@ -299,7 +299,7 @@ async fn a_rewrite_changes_the_models_name_alone_and_the_client_sees_its_own() {
     assert_eq!(answer.concat(), br#"{"model":"rewrite-me","id":1}"#);
 }
 
-/// What the metrics say of a series.
+/// The series as the metrics tell it.
 fn counted(bench: &Bench, series: &str) -> Option<f64> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &bench.registry).expect("it is text");

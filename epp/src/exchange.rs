@@ -25,13 +25,13 @@ pub struct Head {
     pub subset: Option<Subset>,
     /// Hashes of the prompt's blocks, where a stage before the picker tells them.
     pub prefix_hashes: Vec<u64>,
-    /// When the picker gets the body.
+    /// The time at which the picker gets the body.
     pub body: RequestBody,
     /// What the picker will get of the answer's body.
     pub answer: AnswerBody,
 }
 
-/// When a picker gets the body of a request.
+/// The time at which a picker gets the body of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RequestBody {
     /// With the head, or the request has none.

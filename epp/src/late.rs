@@ -12,17 +12,17 @@ use std::sync::Arc;
 /// Largest piece that an edited body is cut into; the data plane's protocol cuts smaller.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What is needed to rewrite the model in a body that comes after the decision.
+/// All that a rewrite of the model needs in a body that comes after the decision.
 pub(crate) struct LateRewrite {
     /// The request's head.
     pub head: Head,
-    /// What the operator chose.
+    /// The operator's choices.
     pub settings: Arc<DirectorSettings>,
 }
 
 /// A late body in which the model was rewritten.
 pub(crate) struct Rewritten {
-    /// What is sent on.
+    /// The bytes that are sent on.
     pub body: Vec<Bytes>,
     /// The model that the client named.
     pub asked: String,

@@ -115,7 +115,7 @@ fn prompts(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("Document {n} of those that are asked about. ").repeat(60)).collect()
 }
 
-/// How many of the homes are the same, of those that `counts` takes.
+/// Counts the homes that stayed, of those that `counts` takes.
 fn stayed(
     before: &[SocketAddr],
     after: &[SocketAddr],

@@ -35,7 +35,7 @@ pub struct AnswerWatch {
     pub(crate) verify: bool,
     /// Where the data plane was told to go, the fallbacks after the first.
     pub(crate) sent: Vec<SocketAddr>,
-    /// What may become of the model's name in a body that comes after the decision.
+    /// The fate of the model's name in a body that comes after the decision.
     pub(crate) late: Option<LateRewrite>,
     rewriter: Option<ModelNameRewriter>,
     usage: Counts,

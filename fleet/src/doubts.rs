@@ -35,14 +35,14 @@ pub(super) struct Doubts {
     unasked: Arc<()>,
 }
 
-/// What was found out about an agent in doubt.
+/// The finding about an agent in doubt.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// It lives, and this is what it says of itself.
+    /// The agent lives; this is its record.
     Lives(AgentRecord),
-    /// It does not answer to its name.
+    /// The agent does not answer under its name.
     Silent(AgentRecord),
-    /// It has not answered for as long as one waits.
+    /// The agent has been silent for too long.
     Forgotten,
 }
 

@@ -58,7 +58,7 @@ const DISCOVERY_RETRY: Duration = Duration::from_secs(1);
 /// Longest wait at the start for agents that were found to tell their models.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// How often there may be a model to forget.
+/// Pause between two looks for models to forget.
 const UPKEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Longest wait for the link of an agent that has just answered a question.
@@ -207,10 +207,10 @@ struct Announced {
     done: watch::Sender<bool>,
 }
 
-/// What is known of the fleet while the process starts.
+/// Knowledge of the fleet while the process starts.
 #[derive(Default)]
 struct Start {
-    /// When the first agent was found, or that there is none.
+    /// The time at which the first agent was found; `None` before.
     found: Option<Instant>,
     /// Whether discovery has told of all agents.
     looked: bool,

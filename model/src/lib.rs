@@ -44,7 +44,7 @@ pub enum ModelError {
     Json {
         /// The file.
         name: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         source: serde_json::Error,
     },
     /// A template that is not UTF-8 or does not compile.

@@ -35,7 +35,7 @@ struct Levels {
     confirmation: Histogram,
 }
 
-/// What is counted of the revocations of one pool. Cheap to clone.
+/// Counts of the revocations of one pool. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Reclaimed {
     all: Arc<Revocations>,
@@ -48,7 +48,7 @@ impl Revocations {
         Self { issued, ended, pools: Family::new(usize::MAX) }
     }
 
-    /// Those of a pool, from now on in the metrics.
+    /// Registers the counts of a pool.
     pub(crate) fn of(self: &Arc<Self>, pool: &str) -> Reclaimed {
         let levels = || Levels {
             target: AtomicU64::new(0),

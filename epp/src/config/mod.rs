@@ -55,7 +55,7 @@ pub struct EppSettings {
     pub leaves_early: bool,
     /// Whether scores go to the data plane.
     pub scores: bool,
-    /// Which fields of request bodies go on.
+    /// The fields of request bodies that go on.
     pub fields: FieldRules,
     /// Whether metrics of streams are kept.
     pub stream_metrics: bool,

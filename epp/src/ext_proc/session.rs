@@ -39,7 +39,7 @@ pub(crate) struct Session<D: Director> {
     frames: Frames,
     machine: Machine<D::Watch>,
     decision: Option<Decision<D::Watch>>,
-    /// When the decision is given up, once the data plane sends nothing more.
+    /// The time at which the decision is given up, once the data plane sends nothing more.
     parting: Option<Pin<Box<Sleep>>>,
     writer: Writer,
     /// The status that ends the stream, once it is known.

@@ -17,12 +17,12 @@ use tokio::time::Instant;
 
 /// From the end of a stream until requests in flight show it.
 const COUNTED_GRACE: Duration = Duration::from_millis(10);
-/// What an engine takes to abort a request and give its memory back.
+/// Time that an engine takes to abort a request and give its memory back.
 const ABORT_GRACE: Duration = Duration::from_millis(250);
-/// When a client whose request was revoked should come back.
+/// Time after which a client whose request was revoked should come back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a saturation may take to show that a request has ended.
+/// Longest time that a saturation takes to show that a request has ended.
 ///
 /// Source: the eviction of the llm-d router.
 pub(crate) fn grace(detector: &Detector, report_age_max: Duration) -> Duration {
@@ -105,7 +105,7 @@ impl Leases {
 }
 
 impl Lease {
-    /// What the client of a revoked request gets, once it is revoked.
+    /// The refusal that the client of a revoked request gets.
     pub(crate) fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<Refusal> {
         match Pin::new(&mut self.revoked).poll(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Refusal {

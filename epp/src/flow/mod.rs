@@ -63,7 +63,7 @@ pub(crate) struct Account {
     id: FlowId,
     /// Where it is told what the flow got, if flows share by that.
     program: Option<Program>,
-    /// What revokes the request, if it may be revoked.
+    /// The switch that revokes the request, if it may be revoked.
     pub(crate) lease: Option<Lease>,
 }
 

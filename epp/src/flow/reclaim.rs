@@ -1,4 +1,5 @@
-//! When running requests give way, and how many: a pure state machine, to which the time is told.
+//! Decides when running requests give way, and how many: a pure state machine. The caller tells the
+//! time.
 //!
 //! A saturation lags behind what was done about it, and no one knows what a request takes up. So
 //! nothing is revoked before all that was revoked has ended and the saturation shows it.
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 /// Most requests that are revoked in one decision.
 const REVOCATIONS_MAX: usize = 2;
-/// How long a revoked request may take to end; then it counts as ended.
+/// Longest time for a revoked request to end; it counts as ended then.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A waiting request that finds no room.
@@ -19,9 +20,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Demand {
     /// Its priority.
     pub priority: i32,
-    /// How full the pool is; 1 is full.
+    /// Saturation of the pool; 1 is full.
     pub saturation: f64,
-    /// How full it may be for this priority.
+    /// Highest saturation for this priority.
     pub ceiling: f64,
     /// Requests that are in flight in the pool, those that cannot be revoked included.
     pub in_flight: u64,
@@ -43,11 +44,11 @@ struct Revoked {
     /// What its end is taken to free, of the saturation.
     credit: f64,
     since: Duration,
-    /// When it ended, or was given up.
+    /// The time at which the request ended, or was given up.
     ended: Option<Duration>,
 }
 
-/// What is to be done about a demand.
+/// The answer to a demand for room.
 pub(super) struct Decision<H> {
     /// Requests to be revoked: their priorities, and what revokes them.
     pub victims: Vec<(i32, H)>,
@@ -55,7 +56,7 @@ pub(super) struct Decision<H> {
     pub timed_out: usize,
     /// By how much the pool is too full for the demand.
     pub deficit: f64,
-    /// What revoked requests are taken to free and may not have freed yet.
+    /// Room that revoked requests will free and may not have freed yet.
     pub pending: f64,
 }
 

@@ -327,7 +327,7 @@ fn evicting() -> Bench {
 
 const BATCH: [(&str, &str); 1] = [("x-llm-d-inference-objective", "batch")];
 
-/// What the client of a running request gets, if it was revoked.
+/// The refusal for the client of a running request, if the request was revoked.
 async fn revoked(sent: &mut Sent) -> Option<Refusal> {
     let polled = std::future::poll_fn(|cx| Poll::Ready(sent.watch.poll_revoked(cx))).await;
     match polled {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 pub struct Agents {
     watch: Box<dyn Watch>,
     roster: Roster,
-    /// When following began: the roster counts from then on.
+    /// The start of following, from which the roster counts.
     start: Instant,
     metrics: DiscoveryMetrics,
 }

@@ -1,4 +1,4 @@
-//! What back-ends of discovery answer, for fuzz targets.
+//! Answers of discovery's back-ends, for fuzz targets.
 
 use crate::etcd;
 use crate::kubernetes;
@@ -9,7 +9,7 @@ use stator_protos::discovery::AgentRecord;
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The fault.
 pub fn record(bytes: &[u8]) -> Result<AgentRecord, String> {
     record::decode(bytes, "a")
 }

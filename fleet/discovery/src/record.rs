@@ -25,7 +25,7 @@ pub(crate) fn lease(record: &AgentRecord) -> Duration {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The fault.
 pub(crate) fn decode(bytes: &[u8], agent: &str) -> Result<AgentRecord, String> {
     if bytes.len() > RECORD_BYTES_MAX {
         return Err(format!("{} bytes, limit {RECORD_BYTES_MAX}", bytes.len()));

@@ -23,17 +23,17 @@ pub struct Sighting {
     pub newly_malformed: Vec<(String, String)>,
     /// Agents whose records are there, although the back-end takes the agents for dead.
     pub doubted: BTreeSet<String>,
-    /// What it means that a record is not there any more.
+    /// The meaning of a record that disappears.
     pub absence: Absence,
 }
 
-/// What it means that a back-end that can be read has no record of an agent any more.
+/// The meaning of a record that a readable back-end no longer has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Absence {
     /// Perhaps nothing: keys end with their leases, and directories are emptied by mistake.
     #[default]
     Doubt,
-    /// Whoever decides which agents there are took the agent away.
+    /// The operator, or the orchestrator, took the agent away.
     Departure,
 }
 
@@ -90,7 +90,7 @@ pub struct Roster {
 #[derive(Debug)]
 struct Entry {
     record: Arc<AgentRecord>,
-    /// When the record was last seen to change, or could not be seen.
+    /// The time at which the record last changed, or could not be seen.
     changed_at: Duration,
     lapsed: bool,
 }
@@ -119,7 +119,7 @@ impl Entry {
         }
     }
 
-    /// What it changes that the record is not there any more.
+    /// The change that follows from a record that disappeared.
     fn vanish(self, agent: String, absence: Absence) -> Option<Change> {
         match absence {
             Absence::Departure => Some(Change::Down(agent)),
@@ -129,7 +129,7 @@ impl Entry {
     }
 }
 
-/// What a look means for one agent.
+/// The outcome of a look for one agent.
 struct Look {
     now: Duration,
     stale: bool,

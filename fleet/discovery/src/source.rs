@@ -88,7 +88,7 @@ pub struct EtcdTls {
 pub struct SourceError {
     /// The part of the name.
     pub part: &'static str,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: String,
 }
 

@@ -1,4 +1,4 @@
-//! What other replicas say, for fuzz targets.
+//! Frames of other replicas, for fuzz targets.
 
 use crate::names::{PoolMap, PoolNames};
 use crate::wire;

@@ -13,7 +13,7 @@ pub(crate) struct Observation {
     pub ttft: f64,
 }
 
-/// What is known of an endpoint's time to the first token.
+/// An endpoint's time to the first token, as observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Anchors {
     /// Seconds without load; 0 while too little was observed.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Most requests that are followed at once; others are not learnt from.
 const MAX_FOLLOWED: usize = 100_000;
-/// How long a request is followed that brings no answer.
+/// Longest time for which a request without an answer is followed.
 const FOLLOWED_FOR: Duration = Duration::from_secs(600);
 /// The percentile that stands for an endpoint without load.
 const FLOOR_PERCENTILE: f64 = 10.0;
@@ -62,7 +62,7 @@ pub(crate) fn latency_observer(params: &mut Params<'_>, context: &mut BuildConte
     Built { observer: Some(observed), ..Built::default() }
 }
 
-/// What was observed of all endpoints.
+/// Observations of all endpoints.
 pub(crate) struct Observed {
     settings: Settings,
     state: Mutex<State>,
@@ -92,7 +92,7 @@ struct Followed {
     placed: Time,
 }
 
-/// What was observed of one endpoint.
+/// Observations of one endpoint.
 #[derive(Default)]
 struct Window {
     recent: VecDeque<(Time, Observation)>,
@@ -108,7 +108,7 @@ struct Window {
 }
 
 impl Observed {
-    /// What is known of an endpoint now.
+    /// The present observation of an endpoint.
     pub(crate) fn anchors(&self, worker: WorkerRank, now: Time) -> Anchors {
         let mut state = self.state.lock();
         let Some(window) = state.endpoints.get_mut(&worker) else { return Anchors::default() };

@@ -1,4 +1,4 @@
-//! What is learnt of endpoints from their answers, and what follows from it.
+//! Latencies of endpoints, learnt from their answers, and the scores that they give.
 
 use super::curve::{Anchor, Anchors};
 use crate::testing::{Fleet, check_errors, routed, scores};

@@ -72,9 +72,9 @@ struct Burst {
 }
 
 struct State {
-    /// Where prompts went, by the hash of all their blocks.
+    /// The endpoints that prompts went to, by the hash of all their blocks.
     prompts: Expiring<SequenceHash, Placements>,
-    /// Where prompts with the same beginning went last.
+    /// The endpoint that prompts with the same beginning went to last.
     beginnings: Expiring<SequenceHash, WorkerRank>,
 }
 

@@ -62,7 +62,7 @@ pub struct ProgramAware {
     pub head_wait_weight: f64,
     /// How long it takes until attained service counts half.
     pub half_life: Duration,
-    /// How long an idle flow is remembered.
+    /// Longest time for which an idle flow is remembered.
     pub idle_ttl: Duration,
 }
 
@@ -74,7 +74,7 @@ pub struct TurnPriority {
     pub turns_per_second: f64,
     /// A flow that got nothing for so long begins anew.
     pub inactivity: Duration,
-    /// How long an idle flow is remembered.
+    /// Longest time for which an idle flow is remembered.
     pub idle_ttl: Duration,
 }
 

@@ -10,7 +10,7 @@ use crate::ext_proc::message::{Answer, BodyChange, Change, Direction};
 use crate::ext_proc::refuse;
 use bytes::Bytes;
 
-/// What came of a late body; nothing of it has been sent on.
+/// A late body so far; none of its bytes has been sent on.
 pub(super) struct LateBody {
     /// Its length, where the head tells.
     length: Option<usize>,
@@ -78,7 +78,7 @@ impl<W: Watch> Machine<W> {
     }
 }
 
-/// What takes the place of the last piece that came.
+/// The bytes that replace the last piece that came.
 fn passed(last: &Bytes, body: Vec<Bytes>) -> BodyChange {
     match same(std::slice::from_ref(last), &body) {
         true => BodyChange::Keep,

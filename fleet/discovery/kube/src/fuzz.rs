@@ -1,4 +1,4 @@
-//! What an API server answers, for fuzz targets.
+//! Answers of an API server, for fuzz targets.
 
 use crate::api::{ApiError, LineBuffer};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ pub fn lines<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Bytes> {
     lines
 }
 
-/// What an answer with a status other than success means.
+/// Translates an answer whose status is not success.
 pub fn refusal(status: StatusCode, answer: &[u8]) -> ApiError {
     crate::api::refusal(status, answer)
 }

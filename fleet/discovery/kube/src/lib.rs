@@ -25,7 +25,7 @@ pub enum ConnectError {
     Kubeconfig {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// There is neither a kubeconfig nor a service account.

@@ -88,7 +88,7 @@ impl std::fmt::Debug for Bearer {
 pub struct Response<'a> {
     /// The status.
     pub status: u16,
-    /// Where a redirection leads.
+    /// The target of a redirection.
     pub location: Option<&'a str>,
     /// The body.
     pub body: &'a [u8],

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub struct Replayed {
     /// The status.
     pub status: u16,
-    /// Where a redirection leads.
+    /// The target of a redirection.
     pub location: Option<String>,
     /// The body.
     pub body: Vec<u8>,
@@ -44,7 +44,7 @@ pub async fn replay(
     })
 }
 
-/// What the peer sends, a piece for each read; what is sent to it is lost.
+/// A socket that reads the peer's bytes a piece at a time, and loses all that is written.
 struct Pieces(VecDeque<Vec<u8>>);
 
 impl AsyncRead for Pieces {

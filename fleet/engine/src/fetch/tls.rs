@@ -31,7 +31,7 @@ pub enum TlsError {
     File {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// No file with authorities was found or given.

@@ -36,7 +36,7 @@ pub enum ModelError {
         file: &'static str,
         /// The field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         message: String,
     },
     /// A weight is in none of the files.
@@ -52,7 +52,7 @@ pub enum ModelError {
         file: String,
         /// The weight's name.
         weight: String,
-        /// What is wrong with it.
+        /// The fault.
         message: String,
     },
 }
