@@ -1,11 +1,12 @@
 //! The agents whose engines compute prompts for the engine here.
 //!
-//! Only an [`AdmittedPeer`] is connected to: discovery lists it, and it has sent no forged KV of late.
+//! Only an [`AdmittedPeer`] is asked for anything: discovery lists it, and it has sent no forged KV of
+//! late. A peer whose lease has ended must say itself that it is the agent that was listed.
 
 use crate::engine::Request as Prompt;
 use crate::extras::{self, Extras, Peer};
 use crate::metrics::PrefilledBy;
-use crate::registered::RegisteredAgents;
+use crate::registered::{ListedAgent, RegisteredAgents};
 use crate::translate;
 use crate::worker::Prefilled;
 use parking_lot::Mutex;
@@ -14,7 +15,9 @@ use serde_json::value::RawValue;
 use stator_protos::discovery::{AgentRecord, Role};
 use stator_protos::worker::transfers_client::TransfersClient;
 use stator_protos::worker::worker_client::WorkerClient;
-use stator_protos::worker::{FetchChunk, FetchRequest, PrefillRequest, Sampling, Submit};
+use stator_protos::worker::{
+    DescribeRequest, FetchChunk, FetchRequest, PrefillRequest, Sampling, Submit,
+};
 use stator_runtime::dial::Dial;
 use std::ops::Range;
 use std::time::Duration;
@@ -28,6 +31,8 @@ const PEERS_MAX: usize = 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much longer than we wait a peer is told that it has.
 const MARGIN: Duration = Duration::from_secs(1);
+/// Longest wait for a peer whose lease has ended to say who it is.
+const ANSWER: Duration = Duration::from_secs(1);
 /// How often a silent connection is probed, and how long the probe may take.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// How long an agent that sent forged or damaged KV is not asked again.
@@ -83,13 +88,34 @@ impl Peers {
                 && record.profile.role == Role::Prefill
                 && listed == Some(handover.get())
         };
-        if self.registered.has(endpoint, is_meant).await {
-            return Ok(AdmittedPeer(peer.clone()));
-        }
         let model = &self.model;
-        let why =
-            format!("no prefill agent of {model:?} is registered as it is said at {endpoint:?}");
+        let why = match self.registered.find(endpoint, is_meant).await {
+            Some(ListedAgent { lapsed_at: None, .. }) => return Ok(AdmittedPeer(peer.clone())),
+            Some(listed) => match self.said_by(endpoint).await {
+                Ok(said) if said.agent_id == listed.record.agent_id && is_meant(&said) => {
+                    return Ok(AdmittedPeer(peer.clone()));
+                }
+                Ok(_) => format!(
+                    "the lease of the agent at {endpoint:?} has ended, and another answers there"
+                ),
+                Err(why) => format!("the lease of the agent at {endpoint:?} has ended: {why}"),
+            },
+            None => {
+                format!("no prefill agent of {model:?} is registered as it is said at {endpoint:?}")
+            }
+        };
         Err((PrefilledBy::itself_unregistered, why))
+    }
+
+    /// The record of the agent that answers at an endpoint.
+    async fn said_by(&self, endpoint: &str) -> Result<AgentRecord, String> {
+        let mut client = WorkerClient::new(self.channel(endpoint)?);
+        let asked =
+            async { client.describe(DescribeRequest {}).await?.into_inner().message().await };
+        let said = tokio::time::timeout(ANSWER, asked).await;
+        let said = said.map_err(|_| format!("no answer within {} ms", ANSWER.as_millis()))?;
+        let said = said.map_err(|status| status.to_string())?.ok_or("it says nothing of itself")?;
+        serde_json::from_str(&said.record_json).map_err(|error| format!("not a record: {error}"))
     }
 
     /// Asks a peer that sent forged or damaged KV no more for [`SHUNNED_FOR`].
@@ -216,11 +242,10 @@ pub(crate) fn any_token() -> Sampling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registered::tests::record;
+    use crate::registered::tests::{listing as listing_of, record};
     use stator_protos::{WorkerId, WorkerRank};
     use std::convert::Infallible;
     use std::future::{Ready, ready};
-    use std::sync::Arc;
     use std::task::{Context, Poll};
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
@@ -287,7 +312,7 @@ mod tests {
         let admitted = async |change: fn(&mut AgentRecord), peer: Peer| {
             let mut record = record("a", "http://a:1", "{\"kv\":1}");
             change(&mut record);
-            listing.send_replace([(record.endpoint.clone(), Arc::new(record))].into());
+            listing.send_replace(listing_of(record));
             peers.admit(&peer).await.map(drop).map_err(|(by, _)| by)
         };
         let meant = || peer("http://a:1", "{\"kv\":1}");
@@ -308,8 +333,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_sent_false_kv_is_asked_again_after_a_minute() {
         let (listing, registered) = RegisteredAgents::listed();
-        let record = record("a", "http://a:1", "{}");
-        listing.send_replace([(record.endpoint.clone(), Arc::new(record))].into());
+        listing.send_replace(listing_of(record("a", "http://a:1", "{}")));
         let peers = Peers::new(Dial::default(), registered, "m".into());
         let peer = peer("http://a:1", "{}");
         peers.shun(&peers.admit(&peer).await.unwrap());

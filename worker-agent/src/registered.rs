@@ -2,8 +2,11 @@
 //!
 //! A request names the agent that computes its prompt, and a request may come from anybody who
 //! reaches the request plane. Discovery is what the operator controls.
+//!
+//! A lease that ends takes no agent off the list, because the directory may be read-only or the
+//! store full. Such an agent is marked as lapsed, and vouches for itself each time it is needed.
 
-use stator_discovery::{Agents, Change, DiscoveryMetrics, Source};
+use stator_discovery::{AGENTS_MAX, Agents, Change, DiscoveryMetrics, Source};
 use stator_protos::discovery::AgentRecord;
 use stator_runtime::dial::Dial;
 use std::collections::BTreeMap;
@@ -11,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// How often a directory or a list of agents is looked at. Other back-ends tell by themselves.
 const POLL: Duration = Duration::from_millis(250);
@@ -20,8 +24,17 @@ const RETRY: Duration = Duration::from_secs(2);
 /// than this agent.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// An agent that discovery lists.
+#[derive(Clone, Debug)]
+pub(crate) struct ListedAgent {
+    pub(crate) record: Arc<AgentRecord>,
+    /// The end of the agent's lease, if it was not renewed: only the agent itself can say whether it
+    /// lives.
+    pub(crate) lapsed_at: Option<Instant>,
+}
+
 /// Agents by the endpoints of their request planes.
-pub(crate) type Listing = BTreeMap<String, Arc<AgentRecord>>;
+pub(crate) type Listing = BTreeMap<String, ListedAgent>;
 
 /// The listed agents, as discovery tells. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -70,29 +83,47 @@ impl RegisteredAgents {
         (listing, Self(receiver))
     }
 
-    /// Whether an agent with this endpoint is registered, and its record is as it is meant to be.
-    /// Waits a moment for one that is not.
-    pub(crate) async fn has(
+    /// The agent with this endpoint, if discovery lists it and its record is as it is meant to be.
+    /// Waits a moment for an agent that is not there yet.
+    pub(crate) async fn find(
         &self,
         endpoint: &str,
         is_meant: impl Fn(&AgentRecord) -> bool,
-    ) -> bool {
+    ) -> Option<ListedAgent> {
+        let meant = |agents: &Listing| {
+            agents.get(endpoint).filter(|agent| is_meant(&agent.record)).cloned()
+        };
         let mut listing = self.0.clone();
-        let found = listing.wait_for(|agents| agents.get(endpoint).is_some_and(|it| is_meant(it)));
-        matches!(tokio::time::timeout(PATIENCE, found).await, Ok(Ok(_)))
+        let found = listing.wait_for(|agents| meant(agents).is_some());
+        let agents = tokio::time::timeout(PATIENCE, found).await.ok()?.ok()?;
+        meant(&agents)
     }
 }
 
 fn apply(listing: &mut Listing, change: Change) {
-    let id = match &change {
-        // One for which discovery does not vouch any more is a stranger, until it does again.
-        Change::Up(record) | Change::Lapsed(record) => &record.agent_id,
-        Change::Down(id) => id,
+    let (id, lapsed_at) = match &change {
+        Change::Up(record) => (&record.agent_id, None),
+        Change::Lapsed(record) => (&record.agent_id, Some(Instant::now())),
+        Change::Down(id) => (id, None),
     };
     // An agent may have moved, and another may have taken its place.
-    listing.retain(|_, record| record.agent_id != *id);
-    if let Change::Up(record) = change {
-        listing.insert(record.endpoint.clone(), record);
+    listing.retain(|_, agent| agent.record.agent_id != *id);
+    let (Change::Up(record) | Change::Lapsed(record)) = change else { return };
+    if lapsed_at.is_some() && listing.get(&record.endpoint).is_some_and(|it| it.lapsed_at.is_none())
+    {
+        return;
+    }
+    listing.insert(record.endpoint.clone(), ListedAgent { record, lapsed_at });
+    forget_oldest(listing);
+}
+
+/// Keeps the number of lapsed agents bounded: most back-ends never say that an agent is gone.
+fn forget_oldest(listing: &mut Listing) {
+    let lapsed = || listing.iter().filter_map(|(at, agent)| Some((agent.lapsed_at?, at)));
+    if lapsed().count() > AGENTS_MAX
+        && let Some(oldest) = lapsed().min().map(|(_, at)| at.clone())
+    {
+        listing.remove(&oldest);
     }
 }
 
@@ -126,19 +157,29 @@ pub(crate) mod tests {
         }
     }
 
+    /// The listing of one agent for which discovery vouches.
+    pub(crate) fn listing(record: AgentRecord) -> Listing {
+        let agent = ListedAgent { record: Arc::new(record), lapsed_at: None };
+        [(agent.record.endpoint.clone(), agent)].into()
+    }
+
     fn up(agent_id: &str, endpoint: &str) -> Change {
         Change::Up(Arc::new(record(agent_id, endpoint, "{}")))
+    }
+
+    fn lapsed(agent_id: &str, endpoint: &str) -> Change {
+        Change::Lapsed(Arc::new(record(agent_id, endpoint, "{}")))
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_agent_that_is_listed_late_is_waited_for_and_a_stranger_a_moment() {
         let (listing, agents) = RegisteredAgents::listed();
-        assert!(!agents.has("http://a:1", |_| true).await);
-        let (found, ()) = tokio::join!(agents.has("http://a:1", |_| true), async {
+        assert!(agents.find("http://a:1", |_| true).await.is_none());
+        let (found, ()) = tokio::join!(agents.find("http://a:1", |_| true), async {
             listing.send_modify(|listing| apply(listing, up("a", "http://a:1")));
         });
-        assert!(found);
-        assert!(!agents.has("http://a:1", |record| record.agent_id == "b").await);
+        assert!(found.is_some());
+        assert!(agents.find("http://a:1", |record| record.agent_id == "b").await.is_none());
     }
 
     #[test]
@@ -146,7 +187,11 @@ pub(crate) mod tests {
         let mut listing = Listing::new();
         let mut after = |change| {
             apply(&mut listing, change);
-            listing.iter().map(|(at, it)| format!("{at} {}", it.agent_id)).collect::<Vec<_>>()
+            let shown = listing.iter().map(|(at, agent)| {
+                let mark = if agent.lapsed_at.is_some() { "?" } else { "" };
+                format!("{at} {}{mark}", agent.record.agent_id)
+            });
+            shown.collect::<Vec<_>>()
         };
         assert_eq!(after(up("a", "1")), ["1 a"]);
         assert_eq!(after(up("a", "2")), ["2 a"]);
@@ -154,5 +199,35 @@ pub(crate) mod tests {
         assert_eq!(after(up("b", "2")), ["2 b"]);
         assert_eq!(after(Change::Down("a".into())), ["2 b"]);
         assert_eq!(after(Change::Down("b".into())), [""; 0]);
+    }
+    #[test]
+    fn an_agent_whose_lease_has_ended_is_listed_until_it_is_taken_away() {
+        let mut listing = Listing::new();
+        let mut after = |change| {
+            apply(&mut listing, change);
+            let shown = listing
+                .values()
+                .map(|agent| format!("{} {}", agent.record.agent_id, agent.lapsed_at.is_some()));
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(after(up("a", "1")), ["a false"]);
+        assert_eq!(after(lapsed("a", "1")), ["a true"]);
+        assert_eq!(after(up("a", "1")), ["a false"]);
+        // A lapsed agent never takes the place of one for which discovery vouches.
+        assert_eq!(after(lapsed("b", "1")), ["a false"]);
+        assert_eq!(after(lapsed("a", "1")), ["a true"]);
+        assert_eq!(after(Change::Down("a".into())), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_lapsed_agents_than_the_limit_are_listed() {
+        let mut listing = Listing::new();
+        apply(&mut listing, up("first", "up"));
+        for n in 0..=AGENTS_MAX {
+            apply(&mut listing, lapsed(&n.to_string(), &n.to_string()));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(listing.len(), 1 + AGENTS_MAX);
+        assert!(listing.contains_key("up") && !listing.contains_key("0"));
     }
 }

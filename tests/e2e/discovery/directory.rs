@@ -1,10 +1,14 @@
 //! Directories that misbehave under a fleet of the real binary.
 
+use crate::agents::{self, completed};
+use crate::builtin::Life;
 use crate::lifecycle::{agent, gauge, gauge_becomes};
+use crate::suite::tokens;
 use crate::support::{chat, ready};
 use serde_json::{Value, json};
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
+use stator_tests::stock::MODEL;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,6 +104,33 @@ async fn a_directory_that_cannot_be_written_loses_nobody() {
     gauge_becomes(&client, "stator_fleet_agents", 1.0).await;
     assert_eq!(gauge(&client, "stator_fleet_discovery_stale").await, Some(0.0));
     drop(second);
+}
+
+#[tokio::test]
+async fn agents_hand_prompts_over_although_a_lease_has_ended() {
+    let home = tempfile::tempdir().unwrap();
+    let begin = async |name, flag| {
+        let flags = ["--engine=sim", "--sim-preset=none", "--lease-ms=1000", flag];
+        Life::begin(home.path(), name, &flags).await
+    };
+    let _prefill = begin("prefill", "--role=prefill").await;
+    let (_proxy, client) = agents::proxy(home.path(), &["--router-split=always"]).await;
+    let _way = block(home.path(), "prefill");
+    gauge_becomes(&client, "stator_fleet_agents_suspect", 1.0).await;
+    // It never saw that lease hold.
+    let decode = begin("decode", "--role=decode").await;
+    gauge_becomes(&client, "stator_proxy_workers", 2.0).await;
+    stator_tests::soon("a request that two share", async {
+        for seed in 0.. {
+            completed(&client, MODEL, &tokens(seed, 200), 8).await;
+            if decode.metric("prefills_total{by=\"prefill_worker\"}").await > 0.0 {
+                break;
+            }
+        }
+    })
+    .await;
+    assert_eq!(gauge(&client, "stator_fleet_agents_suspect").await, Some(1.0));
+    assert_eq!(decode.metric("prefills_total{by=\"itself_unregistered\"}").await, 0.0);
 }
 
 #[tokio::test]

@@ -16,7 +16,8 @@ use crate::in_flight::InFlight;
 use crate::metrics::AgentMetrics;
 use crate::outbox::{Outbox, Route};
 use crate::peers::Peers;
-use crate::registered::{Listing, RegisteredAgents, tests::record};
+use crate::registered::tests::{listing as listing_of, record};
+use crate::registered::{Listing, RegisteredAgents};
 use crate::translate;
 use crate::worker::{COMMANDS_MAX, Command, Submission};
 use clap::{Args, FromArgMatches};
@@ -328,7 +329,7 @@ impl Bed {
             (&extras.prefill, &self.listing)
         {
             let record = record("prefill", endpoint, handover.get());
-            listing.send_replace([(endpoint.clone(), Arc::new(record))].into());
+            listing.send_replace(listing_of(record));
         }
         let key = RequestKey(id);
         self.outbox.admit(id, Route { worker: 0, key }, 100).unwrap();

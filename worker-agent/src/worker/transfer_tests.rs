@@ -5,7 +5,8 @@ use crate::engine::transfer::{KvForm, Seal, TransferKey};
 use crate::extras::{Extras, Peer};
 use crate::metrics::PairMetrics;
 use crate::peers::Peers;
-use crate::registered::{Listing, RegisteredAgents, tests::record};
+use crate::registered::tests::{listing as listing_of, record};
+use crate::registered::{Listing, RegisteredAgents};
 use futures::FutureExt;
 use futures::stream::{self, Empty};
 use prometheus_client::registry::Registry;
@@ -78,13 +79,15 @@ struct Scripted {
     /// Nothing where it never answers.
     kept: Option<&'static str>,
     pieces: Pieces,
+    /// The name that it gives itself.
+    agent_id: &'static str,
     prefills: mpsc::Sender<PrefillRequest>,
     fetches: mpsc::Sender<FetchRequest>,
 }
 
 #[tonic::async_trait]
 impl Worker for Scripted {
-    type DescribeStream = Empty<Result<AgentDescription, Refused>>;
+    type DescribeStream = stream::Iter<std::array::IntoIter<Result<AgentDescription, Refused>, 1>>;
     type GenerateStream = Empty<Result<GenerateFrame, Refused>>;
     type SnapshotStream = Empty<Result<SnapshotChunk, Refused>>;
 
@@ -92,7 +95,10 @@ impl Worker for Scripted {
         &self,
         _: Asked<DescribeRequest>,
     ) -> Result<Response<Self::DescribeStream>, Refused> {
-        Err(Refused::unimplemented("describe"))
+        let said = record(self.agent_id, "http://[::]:1", HANDOVER);
+        let record_json = serde_json::to_string(&said).unwrap();
+        let said = AgentDescription { record_json, ..AgentDescription::default() };
+        Ok(Response::new(stream::iter([Ok(said)])))
     }
 
     async fn model_files(
@@ -160,10 +166,20 @@ struct Pair {
 
 impl Pair {
     async fn start(kept: Option<&'static str>, pieces: Pieces) -> Self {
+        Self::start_with("prefill", kept, pieces).await
+    }
+
+    /// With an agent that calls itself so; another is listed where it is.
+    async fn start_with(
+        agent_id: &'static str,
+        kept: Option<&'static str>,
+        pieces: Pieces,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let ((asked, prefills), (fetched, fetches)) = (mpsc::channel(1), mpsc::channel(4));
-        let scripted = Arc::new(Scripted { kept, pieces, prefills: asked, fetches: fetched });
+        let scripted = Scripted { kept, pieces, agent_id, prefills: asked, fetches: fetched };
+        let scripted = Arc::new(scripted);
         let router = tonic::transport::Server::builder()
             .add_service(WorkerServer::from_arc(scripted.clone()))
             .add_service(TransfersServer::from_arc(scripted));
@@ -182,7 +198,7 @@ impl Pair {
         };
         let harness = Harness::start_with(Duration::from_millis(1), pairing);
         let listed = record("prefill", &endpoint, HANDOVER);
-        listing.send_replace([(endpoint.clone(), Arc::new(listed))].into());
+        listing.send_replace(listing_of(listed));
         let handover = RawValue::from_string(HANDOVER.into()).unwrap();
         let worker = WorkerRank { worker: WorkerId(9), rank: 0 };
         let peer = Peer { endpoint, worker, handover };
@@ -285,6 +301,24 @@ async fn an_agent_that_nobody_registered_is_not_connected_to() {
     assert_eq!(pair.first(7).await.token_ids, [1]);
     pair.counted(&["prefills_total{by=\"itself_unregistered\"} 1"]);
     assert!(listener.accept().now_or_never().is_none(), "nobody has connected");
+}
+
+#[tokio::test]
+async fn an_agent_whose_lease_has_ended_is_asked_for_prompts_if_it_is_the_one_that_was_listed() {
+    let cases = [
+        ("prefill", "prefills_total{by=\"prefill_worker\"} 1"),
+        ("another", "prefills_total{by=\"itself_unregistered\"} 1"),
+    ];
+    for (agent_id, counted) in cases {
+        let pieces = [(0, b"a"), (1, b"b")].map(|(n, kv)| piece(n, kv, Sealed::Genuinely));
+        let pair = Pair::start_with(agent_id, Some("{\"blocks\":2}"), pieces.into()).await;
+        pair.listing.send_modify(|listing| {
+            listing.values_mut().for_each(|agent| agent.lapsed_at = Some(Instant::now()));
+        });
+        pair.submit(7).await;
+        pair.first(7).await;
+        pair.counted(&[counted]);
+    }
 }
 
 #[tokio::test]
