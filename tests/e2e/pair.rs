@@ -22,11 +22,12 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::Code;
 
-/// Longest wait for a prefill worker: longer than any prompt here takes, shorter than it takes to
-/// find that an agent stands still.
+/// Longest wait for a prefill worker: longer than any prompt here takes.
 const PREFILL_TIMEOUT: &str = "--prefill-timeout-ms=4000";
-/// Longer than a decode worker stands still here.
+/// Longer than any agent stands still here.
 const PATIENT: &str = "--prefill-timeout-ms=60000";
+/// The same for an agent that owes a prompt.
+const INATTENTIVE: &str = "--prefill-silence-ms=60000";
 /// Tokens of an answer that is still on its way when its engine dies.
 const LONG: u32 = 600;
 /// Prompts that keep a prefill worker busy, one after the other.
@@ -51,13 +52,15 @@ async fn busy_prefill(home: &Path) -> Life {
     Life::begin(home, "prefill", &["--role=prefill", "--max-running=1"]).await
 }
 
-async fn decode(home: &Path, timeout: &str) -> Life {
-    Life::begin(home, "decode", &["--role=decode", timeout]).await
+async fn decode(home: &Path, patience: [&str; 2]) -> Life {
+    let [timeout, silence] = patience;
+    Life::begin(home, "decode", &["--role=decode", timeout, silence]).await
 }
 
 impl Three {
     async fn begin(home: &Path) -> Self {
-        let (prefill, decode) = (prefill(home).await, decode(home, PREFILL_TIMEOUT).await);
+        let (prefill, decode) =
+            (prefill(home).await, decode(home, [PREFILL_TIMEOUT, INATTENTIVE]).await);
         let third = Life::begin(home, "third", &[]).await;
         let (proxy, client) = proxy(home, &["--router-split=always"]).await;
         let (home, alone) = (home.to_owned(), up(&ALONE).await);
@@ -157,6 +160,7 @@ async fn built_in_engines_share_requests_and_lose_none_whichever_dies() {
     prefill_dies(&mut three).await;
     decode_dies(&mut three).await;
     either_dies_once_the_prompt_is_computed(&mut three).await;
+    a_prefill_worker_that_hangs_is_given_up(&mut three).await;
 }
 
 async fn kv_is_moved_and_not_computed_again(three: &Three) {
@@ -270,7 +274,7 @@ async fn decode_dies(three: &mut Three) {
     signal(three.prefill.process.id(), "CONT");
     assert_eq!(asked.await.unwrap(), expected);
     three.prefill.has_released_all().await;
-    three.decode = decode(&three.home, PREFILL_TIMEOUT).await;
+    three.decode = decode(&three.home, [PREFILL_TIMEOUT, INATTENTIVE]).await;
     three.share_requests().await;
 
     // While it streams.
@@ -285,19 +289,60 @@ async fn decode_dies(three: &mut Three) {
 async fn either_dies_once_the_prompt_is_computed(three: &mut Three) {
     three.prefill.process.kill().await;
     three.prefill = busy_prefill(&three.home).await;
-    three.decode = decode(&three.home, PATIENT).await;
+    three.decode = decode(&three.home, [PATIENT, INATTENTIVE]).await;
     three.share_requests().await;
     let (asked, expected) = three.ask_without_a_look(62).await;
     three.decode.process.kill().await;
     assert_eq!(asked.await.unwrap(), expected);
 
-    three.decode = decode(&three.home, PATIENT).await;
+    three.decode = decode(&three.home, [PATIENT, INATTENTIVE]).await;
     three.share_requests().await;
     let (asked, expected) = three.ask_without_a_look(72).await;
     three.prefill.process.kill().await;
     signal(three.decode.process.id(), "CONT");
     assert_eq!(asked.await.unwrap(), expected, "{}", three.decode.process.log());
     assert_eq!(three.prefills("itself_prefill_failed").await, 1.0);
+}
+
+/// Long before the time is over that its prompt may take.
+async fn a_prefill_worker_that_hangs_is_given_up(three: &mut Three) {
+    three.prefill = prefill(&three.home).await;
+    three.decode.process.kill().await;
+    three.decode =
+        decode(&three.home, ["--prefill-timeout-ms=9000", "--prefill-silence-ms=2000"]).await;
+    three.share_requests().await;
+    let (failed, late) = ("itself_prefill_failed", "itself_timeout");
+    let before = (three.prefills(failed).await, three.prefills(late).await);
+    let prompt = tokens(82, 300);
+    let expected = three.expected(&prompt, 8).await;
+    signal(three.prefill.process.id(), "STOP");
+    let answered = soon("the answer", three.send(prompt, 8)).await.unwrap();
+    assert_eq!(answered, expected, "{}", three.decode.process.log());
+    let after = (three.prefills(failed).await, three.prefills(late).await);
+    assert_eq!(after, (before.0 + 1.0, before.1));
+    signal(three.prefill.process.id(), "CONT");
+    three.share_requests().await;
+}
+
+#[tokio::test]
+async fn a_prefill_worker_that_computes_for_longer_than_it_may_be_silent_is_waited_for() {
+    let home = tempfile::tempdir().unwrap();
+    let slow = ["--engine=sim", "--sim-step-ms=2500", "--role=prefill"];
+    let _prefill = Life::begin(home.path(), "prefill", &slow).await;
+    let fast = ["--engine=sim", "--sim-preset=none", "--role=decode", "--prefill-silence-ms=1000"];
+    let decode = Life::begin(home.path(), "decode", &fast).await;
+    let (_proxy, client) = proxy(home.path(), &["--router-split=always"]).await;
+    let by = |by: &str| format!("prefills_total{{by=\"{by}\"}}");
+    soon("a prompt that takes 2.5 s", async {
+        for seed in 0.. {
+            completed(&client, MODEL, &tokens(seed, 200), 8).await;
+            if decode.metric(&by("prefill_worker")).await > 0.0 {
+                break;
+            }
+        }
+    })
+    .await;
+    assert_eq!(decode.metric(&by("itself_prefill_failed")).await, 0.0);
 }
 
 #[tokio::test]

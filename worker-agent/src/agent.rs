@@ -269,7 +269,8 @@ fn peers(
         }
         Role::Aggregated | Role::Prefill | Role::Encode => (RegisteredAgents::default(), None),
     };
-    (Arc::new(Peers::new(dial.clone(), registered, model.to_owned())), following)
+    let peers = Peers::new(dial.clone(), registered, model.to_owned(), settings.prefill_silence);
+    (Arc::new(peers), following)
 }
 
 /// How engines here share requests with those of other agents.

@@ -96,6 +96,8 @@ pub struct AgentSettings {
     pub load_interval: Duration,
     /// Longest wait of an engine in this process for a prefill worker and its KV.
     pub prefill_timeout: Duration,
+    /// Longest silence of a prefill agent that owes a prompt or KV.
+    pub prefill_silence: Duration,
     /// Requests that one client stream may have running.
     pub max_requests_per_stream: usize,
     /// Longest wait for running requests at shutdown.
@@ -112,6 +114,8 @@ impl TryFrom<AgentArgs> for AgentSettings {
         let profile = place.profile(role, &mut faults);
         let listen = faults.keep_one(planes::listen(&planes.listen));
         let prefill_timeout = Duration::from_millis(stock.prefill_timeout_ms);
+        faults.range("prefill-silence-ms", stock.prefill_silence_ms, 1000, 3_600_000);
+        let prefill_silence = Duration::from_millis(stock.prefill_silence_ms);
         let engine = match engine.engine.stock() {
             None => {
                 faults.0.extend(stock.faults_without_engine());
@@ -153,6 +157,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             lease: Duration::from_millis(planes.lease_ms),
             load_interval: Duration::from_millis(planes.load_interval_ms),
             prefill_timeout,
+            prefill_silence,
             max_requests_per_stream: planes.max_requests_per_stream as usize,
             drain_timeout: Duration::from_secs(planes.drain_timeout_s),
         })

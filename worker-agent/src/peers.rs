@@ -33,18 +33,20 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const MARGIN: Duration = Duration::from_secs(1);
 /// Longest wait for a peer whose lease has ended to say who it is.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How often a silent connection is probed, and how long the probe may take.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+/// A peer is probed after this part of its longest silence: one fourth.
+const PROBED_AFTER: u32 = 4;
 /// How long an agent that sent forged or damaged KV is not asked again.
 pub(crate) const SHUNNED_FOR: Duration = Duration::from_secs(60);
 
 /// Connections to other agents, made when first needed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Peers {
     dial: Dial,
     registered: RegisteredAgents,
     /// The model that prompts are computed for.
     model: String,
+    /// Longest silence of a peer that owes an answer.
+    silence: Duration,
     channels: Mutex<FxHashMap<String, Channel>>,
     /// Endpoints of agents that sent forged KV, and until when they are not asked.
     shunned: Mutex<FxHashMap<String, Instant>>,
@@ -65,9 +67,16 @@ impl AdmittedPeer {
 }
 
 impl Peers {
-    /// The registered agents of a model, reached as `dial` says.
-    pub(crate) fn new(dial: Dial, registered: RegisteredAgents, model: String) -> Self {
-        Self { dial, registered, model, ..Self::default() }
+    /// The registered agents of a model, reached as `dial` says. A peer that owes an answer and is
+    /// silent for longer than `silence` has failed.
+    pub(crate) fn new(
+        dial: Dial,
+        registered: RegisteredAgents,
+        model: String,
+        silence: Duration,
+    ) -> Self {
+        let (channels, shunned) = Default::default();
+        Self { dial, registered, model, silence, channels, shunned }
     }
 
     /// Admits a peer that discovery lists as a prefill agent of this model, with this hand-over.
@@ -198,14 +207,17 @@ impl Peers {
         if let Some(channel) = channels.get(endpoint) {
             return Ok(channel.clone());
         }
+        let probe_after = self.silence / PROBED_AFTER;
         let target = self.dial.target(endpoint).map_err(|error| error.to_string())?;
         let target = target.with(|endpoint| {
             endpoint
                 .connect_timeout(CONNECT_TIMEOUT)
                 .tcp_nodelay(true)
-                // A host that vanished sends no FIN: without probes a prefill would hang there.
-                .http2_keep_alive_interval(KEEPALIVE)
-                .keep_alive_timeout(KEEPALIVE)
+                // A stopped process and a host that vanished send no FIN: without probes a prefill
+                // would hang there. The agent answers probes beside its engine, which may compute
+                // for long.
+                .http2_keep_alive_interval(probe_after)
+                .keep_alive_timeout(self.silence.saturating_sub(probe_after))
         });
         if channels.len() >= PEERS_MAX {
             channels.clear();
@@ -240,7 +252,7 @@ pub(crate) fn any_token() -> Sampling {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::registered::tests::{listing as listing_of, record};
     use stator_protos::{WorkerId, WorkerRank};
@@ -254,6 +266,11 @@ mod tests {
     use tonic::codegen::{Service, http};
     use tonic::server::NamedService;
     use tonic::transport::server::TcpIncoming;
+
+    /// The peers of model `m` among these agents.
+    pub(crate) fn peers(registered: RegisteredAgents) -> Peers {
+        Peers::new(Dial::default(), registered, "m".into(), Duration::from_secs(2))
+    }
 
     /// An agent that does nothing but pass on how long it was given.
     #[derive(Clone)]
@@ -293,7 +310,9 @@ mod tests {
         let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
         let peer = AdmittedPeer(Peer { endpoint, worker, handover });
         let within = Duration::from_secs(7);
-        let error = Peers::default().prefill(&peer, Submit::default(), None, within).await;
+        let error = peers(RegisteredAgents::default())
+            .prefill(&peer, Submit::default(), None, within)
+            .await;
         let error = error.err().unwrap();
         assert!(error.contains("it computes nothing"), "{error}");
         assert_eq!(asks.recv().await, Some(Some("8000000u".into())));
@@ -308,7 +327,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_prefill_agents_of_the_model_that_are_registered_as_said_are_admitted() {
         let (listing, registered) = RegisteredAgents::listed();
-        let peers = Peers::new(Dial::default(), registered, "m".into());
+        let peers = peers(registered);
         let admitted = async |change: fn(&mut AgentRecord), peer: Peer| {
             let mut record = record("a", "http://a:1", "{\"kv\":1}");
             change(&mut record);
@@ -334,7 +353,7 @@ mod tests {
     async fn who_sent_false_kv_is_asked_again_after_a_minute() {
         let (listing, registered) = RegisteredAgents::listed();
         listing.send_replace(listing_of(record("a", "http://a:1", "{}")));
-        let peers = Peers::new(Dial::default(), registered, "m".into());
+        let peers = peers(registered);
         let peer = peer("http://a:1", "{}");
         peers.shun(&peers.admit(&peer).await.unwrap());
         tokio::time::advance(SHUNNED_FOR - Duration::from_millis(1)).await;

@@ -102,6 +102,12 @@ pub struct StockArgs {
     #[arg(long, env = "STATOR_PREFILL_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS")]
     pub prefill_timeout_ms: u64,
 
+    /// Longest silence of a prefill agent that owes a prompt or KV, in milliseconds, 1000 to 3600000;
+    /// then a decode worker computes the prompt itself. Agents answer probes while their engines
+    /// compute, so a long prefill is no silence. Default: 2 s.
+    #[arg(long, env = "STATOR_PREFILL_SILENCE_MS", default_value_t = 2_000, value_name = "MS")]
+    pub prefill_silence_ms: u64,
+
     /// Room for the engine's own metrics on the agent's page, in bytes, 0 to 8388608; 0 shows none.
     /// They keep their names and get the label `worker`.
     #[arg(

@@ -15,7 +15,7 @@ use crate::extras::{Extras, Peer};
 use crate::in_flight::InFlight;
 use crate::metrics::AgentMetrics;
 use crate::outbox::{Outbox, Route};
-use crate::peers::Peers;
+use crate::peers::tests::peers;
 use crate::registered::tests::{listing as listing_of, record};
 use crate::registered::{Listing, RegisteredAgents};
 use crate::translate;
@@ -29,7 +29,6 @@ use stator_dialect::{
 };
 use stator_protos::worker::{self, FinishReason};
 use stator_protos::{Generation, WorkerId, WorkerRank};
-use stator_runtime::dial::Dial;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -269,7 +268,7 @@ impl Bed {
             dialect: engine.clone(),
             rank: None,
             tally: tally.clone(),
-            peers: Arc::new(Peers::new(Dial::default(), registered, "m".into())),
+            peers: Arc::new(peers(registered)),
             prefill_timeout: Duration::from_secs(1),
             metrics: metrics.clone(),
             stock,

@@ -7,6 +7,8 @@ use crate::extras::Extras;
 use crate::in_flight::InFlight;
 use crate::metrics::PairMetrics;
 use crate::outbox::Route;
+use crate::peers::tests::peers;
+use crate::registered::RegisteredAgents;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
@@ -140,7 +142,7 @@ impl SharedKv for Fake {
 fn pairing() -> Pairing {
     Pairing {
         hands_over: true,
-        peers: Arc::default(),
+        peers: Arc::new(peers(RegisteredAgents::default())),
         trust: KvTrust::default(),
         timeout: Duration::from_secs(1),
         metrics: PairMetrics::default(),

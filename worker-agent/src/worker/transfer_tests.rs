@@ -4,7 +4,7 @@ use crate::config::KvTrust;
 use crate::engine::transfer::{KvForm, Seal, TransferKey};
 use crate::extras::{Extras, Peer};
 use crate::metrics::PairMetrics;
-use crate::peers::Peers;
+use crate::peers::tests::peers;
 use crate::registered::tests::{listing as listing_of, record};
 use crate::registered::{Listing, RegisteredAgents};
 use futures::FutureExt;
@@ -20,7 +20,6 @@ use stator_protos::worker::{
     SnapshotRequest,
 };
 use stator_protos::{WorkerId, WorkerRank};
-use stator_runtime::dial::Dial;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -191,7 +190,7 @@ impl Pair {
         let (listing, registered) = RegisteredAgents::listed();
         let pairing = Pairing {
             hands_over: false,
-            peers: Arc::new(Peers::new(Dial::default(), registered, "m".into())),
+            peers: Arc::new(peers(registered)),
             trust: KvTrust { transfer_key: fleet_key(), ..KvTrust::default() },
             timeout: DEADLINE,
             metrics,
