@@ -100,7 +100,8 @@ impl PassThrough {
     }
 
     /// Finds an engine that begins to answer. One that cannot be reached, or breaks off before it
-    /// has said anything, is left alone for a moment, and another one is asked.
+    /// has said anything, is left alone for a moment, and another one is asked. An engine that
+    /// cannot be reached costs no attempt while there are others: nothing was sent to it.
     async fn begin(
         &self,
         request_id: String,
@@ -108,6 +109,7 @@ impl PassThrough {
         started: Instant,
     ) -> Result<Begun, ApiError> {
         let mut lost: Vec<WorkerRank> = Vec::new();
+        let mut attempts = 0;
         loop {
             let placing = Instant::now();
             let admitted = asked.pool.admit(asked.entry(&lost)).await;
@@ -133,13 +135,20 @@ impl PassThrough {
             let worker = place.worker();
             asked.pool.suspect(worker);
             drop(place);
+            // Once for each engine, so that the number of engines bounds the search.
+            let unspent = matches!(error, LegError::Connect { .. })
+                && !lost.contains(&worker)
+                && asked.pool.accepting() > 0;
             lost.push(worker);
-            if lost.len() as u64 > u64::from(self.migration_limit) {
-                tracing::warn!(request_id, %worker, %error, attempts = lost.len(), "giving up");
-                return Err(error.into());
+            if !unspent {
+                attempts += 1;
+                if attempts > self.migration_limit {
+                    tracing::warn!(request_id, %worker, %error, attempts, "giving up");
+                    return Err(error.into());
+                }
+                self.metrics.migrations.inc();
             }
             tracing::info!(request_id, %worker, %error, "asking another engine");
-            self.metrics.migrations.inc();
         }
     }
 

@@ -255,6 +255,24 @@ async fn another_server_is_asked_where_one_is_not_there_or_says_nothing() {
 }
 
 #[tokio::test]
+async fn servers_that_are_not_there_cost_no_attempt() {
+    let gone = [Engine::start().await, Engine::start().await, Engine::start().await];
+    let server = Engine::start().await;
+    let [first, second, third] = &gone;
+    let flags = ["--router-mode=round-robin", "--migration-limit=0"];
+    let (bed, _agents) = bed(&[first, second, third, &server], &flags).await;
+    drop(gone);
+    // One of these at the latest is meant for a server that is gone.
+    for _ in 0..4 {
+        let mut client = post(&bed, COMPLETIONS, "", BODY).await;
+        let mut asked = server.asked().await;
+        asked.answer(200, DONE).await;
+        check_done(&mut client).await;
+    }
+    bed.until_metric("stator_proxy_migrations_total 0").await;
+}
+
+#[tokio::test]
 async fn an_answer_that_begins_nowhere_is_an_error_with_a_reason() {
     let server = Engine::start().await;
     let flags = ["--first-token-timeout-ms=50", "--migration-limit=0"];
