@@ -6,6 +6,7 @@
 
 use crate::config::Mode;
 use crate::direct::args::DirectArgs;
+use crate::door::DoorArgs;
 use crate::routing::RouterArgs;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
@@ -13,6 +14,9 @@ use stator_discovery::DiscoveryArgs;
 use stator_peers::PeersArgs;
 use stator_runtime::config::{FOREIGN_FILE_FLAG, FOREIGN_TEXT_FLAG};
 use stator_runtime::dial::DialArgs;
+
+/// The only flag of the door that concerns API keys.
+const KEY_SHARE: &str = "key-share-percent";
 
 /// Names of the flags that were set, of those that only one of the modes obeys.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +27,8 @@ pub(crate) struct GivenFlags {
     fleet: Vec<String>,
     /// Flags about other replicas, where no replica is named.
     peers: Vec<String>,
+    /// Flags about API keys, where none is configured.
+    keyless: Vec<String>,
 }
 
 impl GivenFlags {
@@ -33,8 +39,12 @@ impl GivenFlags {
             Mode::Direct => (&self.fleet, "direct"),
         };
         let faults = useless.iter().map(|flag| format!("{flag}: it has no effect in {name} mode"));
-        let alone = self.peers.iter().filter(|_| mode == Mode::Standalone);
-        faults.chain(alone.map(|flag| format!("{flag}: it has no effect without peers"))).collect()
+        let missing = [("peers", &self.peers), ("API keys", &self.keyless)];
+        let alone =
+            missing.iter().filter(|_| mode == Mode::Standalone).flat_map(|(what, flags)| {
+                flags.iter().map(move |flag| format!("{flag}: it has no effect without {what}"))
+            });
+        faults.chain(alone).collect()
     }
 }
 
@@ -62,9 +72,20 @@ impl FromArgMatches for GivenFlags {
         fleet.extend(of(DiscoveryArgs::augment_args));
         fleet.extend(of(DialArgs::augment_args));
         fleet.extend(peers.iter().cloned());
-        let named = matches.try_contains_id("peers").unwrap_or_default();
-        let peers = if named { Vec::new() } else { peers };
-        Ok(Self { direct: of(DirectArgs::augment_args), fleet, peers })
+        // The engine beside a sidecar checks the keys of clients.
+        let mut keyed = of(DoorArgs::augment_args);
+        keyed.retain(|flag| flag == KEY_SHARE);
+        fleet.extend(keyed.iter().cloned());
+        let unless = |ids: &[&str], flags: Vec<String>| {
+            let named = ids.iter().any(|id| matches.try_contains_id(id).unwrap_or_default());
+            if named { Vec::new() } else { flags }
+        };
+        Ok(Self {
+            direct: of(DirectArgs::augment_args),
+            fleet,
+            peers: unless(&["peers"], peers),
+            keyless: unless(&["api_key", "api_keys_file"], keyed),
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -143,11 +164,20 @@ mod tests {
             assert!(found.contains(&fault), "{fault} is not in {found}");
         }
         assert!(found.contains("peers-port: it has no effect without peers"), "{found}");
+        let keyless = faults("", &["--key-share-percent=50"]);
+        assert_eq!(keyless, "key-share-percent: it has no effect without API keys");
+        assert_eq!(faults("key-share-percent: 50", &["--api-key=a"]), "");
         let found = faults(
             "router-mode: round-robin",
-            &["--mode=direct", "--peers=a:1", "--discovery-dir=/a", "--cert-path=/a"],
+            &[
+                "--mode=direct",
+                "--peers=a:1",
+                "--discovery-dir=/a",
+                "--cert-path=/a",
+                "--key-share-percent=50",
+            ],
         );
-        for flag in ["router-mode", "peers", "discovery-dir"] {
+        for flag in ["router-mode", "peers", "discovery-dir", "key-share-percent"] {
             let fault = format!("{flag}: it has no effect in direct mode");
             assert!(found.contains(&fault), "{fault} is not in {found}");
         }

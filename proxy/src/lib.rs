@@ -158,6 +158,7 @@ fn open_door(
     readiness: &Readiness,
 ) -> Arc<Door> {
     let door = Arc::new(Door::new(settings, DoorMetrics::default()));
+    door.check_descriptors();
     for listener in listeners {
         listener.count_accept_errors(door.metrics().accept_errors.clone());
     }

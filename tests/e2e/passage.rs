@@ -17,6 +17,10 @@ use tokio::net::TcpStream;
 
 const SIM: [&str; 2] = ["--engine=sim", "--workers=1"];
 
+/// What a proxy says of an engine that may share prefixes between API keys.
+const UNSEPARATED: &str =
+    "an engine is not known to take cache_salt: API keys and tenants share its prefixes";
+
 /// Checks that a server answers over TLS and gives plain HTTP no answer.
 async fn check_tls(server: SocketAddr) {
     let tls = ["--enable-tls=decoder", "--tls-insecure-skip-verify=decoder"];
@@ -60,8 +64,16 @@ async fn flags_without_effect_are_named_all_at_once() {
             ],
         ),
         (
-            &["proxy", "--mode=direct", "--peers=a:1", "--router-mode=kv", "--api-key=a"],
             &[
+                "proxy",
+                "--mode=direct",
+                "--peers=a:1",
+                "--router-mode=kv",
+                "--api-key=a",
+                "--key-share-percent=9",
+            ],
+            &[
+                "key-share-percent: it has no effect in direct mode",
                 "peers: it has no effect in direct mode",
                 "router-mode: it has no effect in direct mode",
                 "api-key: ",
@@ -109,6 +121,17 @@ async fn an_openai_engine_gets_its_key_on_requests_and_no_clients_key() {
     assert_eq!(reply.status, StatusCode::OK, "{}", process.log());
     assert_eq!(reply.json()["model"], MODEL);
     assert!(!process.log().contains("engines-secret"), "the key is in no log");
+    assert!(!process.log().contains(UNSEPARATED), "nobody asked for spaces");
+
+    // Nothing is known of what this engine does with a salt.
+    let (mut process, client) = front(agents.path(), &[&key, "--api-key=clients-secret"]).await;
+    let client = client.with_header("authorization", "Bearer clients-secret");
+    for _ in 0..2 {
+        assert_eq!(client.post(CHAT, &chat("hello", 2)).await.status, StatusCode::OK);
+    }
+    let told = process.event(UNSEPARATED).await;
+    assert_eq!(told["model"], MODEL);
+    assert_eq!(process.log().matches(UNSEPARATED).count(), 1);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 mod address;
 mod admission;
 mod args;
+mod descriptors;
 mod metrics;
 
 use address::{ClientAddress, Network};
@@ -117,6 +118,11 @@ impl Door {
             settings,
             metrics,
         }
+    }
+
+    /// Warns where the system lets the process hold fewer connections than this door does.
+    pub(crate) fn check_descriptors(&self) {
+        descriptors::check(self.settings.connections_max);
     }
 
     pub(crate) fn limits(&self) -> &RequestLimits {

@@ -158,12 +158,17 @@ impl Asked {
         }
     }
 
+    /// Whether the request has a prefix space that an engine is not known to keep apart from others.
+    pub(crate) fn is_unseparated(&self, api: &ApiRecord) -> bool {
+        self.cache_salt.is_some() && !api.takes_cache_salt && !self.names_salt
+    }
+
     /// The request as it goes to an engine that is known to clients by `host`: the bytes that
     /// came, unless the engine has another name for the model, or has to keep prefixes apart.
     pub(crate) fn onward(&self, api: &ApiRecord, host: HeaderValue) -> (RequestHeader, Bytes) {
         let is_renamed = self.adapter.is_none() && api.model != self.pool.record().name;
         let model = is_renamed.then_some(&*api.model);
-        let salt = self.cache_salt.as_deref().filter(|_| api.takes_cache_salt || self.names_salt);
+        let salt = self.cache_salt.as_deref().filter(|_| !self.is_unseparated(api));
         let body = addressed(&self.body, model, salt);
         let mut head = headers::for_body(&self.head, &body);
         headers::insert(&mut head, header::HOST, host);

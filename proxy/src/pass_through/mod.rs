@@ -28,6 +28,7 @@ use stator_fleet::Place;
 use stator_model::openai::ApiError;
 use stator_protos::WorkerRank;
 use stator_protos::header::{REQUEST_ID, WORKER_ID};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 /// Passes requests on.
@@ -36,6 +37,8 @@ pub(crate) struct PassThrough {
     metrics: Metrics,
     first_token_timeout: Duration,
     migration_limit: u32,
+    /// Told once: an engine is not known to keep prefix spaces apart.
+    unseparated: Once,
 }
 
 /// An answer that has begun, and the place of its request.
@@ -54,7 +57,8 @@ impl PassThrough {
             ca_file: None,
         });
         let ProxySettings { first_token_timeout, migration_limit, .. } = *settings;
-        Self { engines, metrics, first_token_timeout, migration_limit }
+        let unseparated = Once::new();
+        Self { engines, metrics, first_token_timeout, migration_limit, unseparated }
     }
 
     /// Has an engine answer, and passes its answer on as it comes.
@@ -161,6 +165,16 @@ impl PassThrough {
         };
         let api = profile.api.as_ref().ok_or_else(nowhere)?;
         let origin = Origin::parse(&api.url).ok_or_else(nowhere)?;
+        if asked.is_unseparated(api) {
+            self.unseparated.call_once(|| {
+                let model = asked.pool.record().name.as_str();
+                tracing::warn!(
+                    model,
+                    engine = api.url,
+                    "an engine is not known to take cache_salt: API keys and tenants share its prefixes"
+                );
+            });
+        }
         let (head, body) = asked.onward(api, origin.host().ok_or_else(nowhere)?);
         let tls = if origin.tls { EngineTls::Checked } else { EngineTls::Plain };
         let engine = self.engines.engine(&origin.target, tls).await?;
