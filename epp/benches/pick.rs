@@ -73,6 +73,7 @@ fn pool(endpoints: u8) -> Arc<Pool> {
 fn service(endpoints: u8) -> ExtProc<PoolDirector> {
     let pool = pool(endpoints);
     let settings = DirectorSettings {
+        refuse_unscreened: false,
         parsers: ParserSet::default(),
         fields: stator_body::FieldRules::default().with_extensions(),
         interest: Interest::Body,

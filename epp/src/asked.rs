@@ -6,7 +6,7 @@ use crate::prompt::{Measured, Seen};
 use crate::refuse;
 use crate::text;
 use bytes::Bytes;
-use stator_body::{IMAGE, MediaItem, Parsed, ParsedBody, Screening, VIDEO};
+use stator_body::{Described, IMAGE, MediaItem, Parsed, ParsedBody, Screened, Screening, VIDEO};
 use stator_epp_metrics::RequestLabels;
 use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::PoolView;
@@ -40,6 +40,8 @@ pub(crate) struct Asked {
     pub media: Vec<MultimodalItem>,
     /// The fields of the body that do not go on.
     pub screening: Screening,
+    /// Whether nobody here can say what the body holds.
+    pub unread: bool,
     /// What its images and videos count for.
     pub seen: Seen,
 }
@@ -50,7 +52,8 @@ impl Asked {
     ///
     /// # Errors
     ///
-    /// 400 for a body that is not what its path says.
+    /// 400 for a body that is not what its path says, and what [`refuse::unread_kind`] says where
+    /// the operator wants every body screened.
     pub(crate) fn read(
         head: &Head,
         body: Bytes,
@@ -66,9 +69,12 @@ impl Asked {
                 Err(error) => return Err(refuse::unread(&error)),
             },
         };
-        let screening = parsed.as_ref().map(|parsed| parsed.screen(&body, &settings.fields));
-        let screening = screening.transpose().map_err(|error| refuse::unscreened(&error))?;
-        let screening = screening.unwrap_or_default();
+        let screened = settings.fields.screen_body(described(head), &body, parsed.as_ref());
+        let (screening, unread) = match screened.map_err(|error| refuse::unscreened(&error))? {
+            Screened::Read(screening) => (screening, false),
+            Screened::Unread if settings.refuse_unscreened => return Err(refuse::unread_kind()),
+            Screened::Unread => (Screening::default(), true),
+        };
         let model = parsed.as_ref().map(|parsed| parsed.model.clone()).unwrap_or_default();
         let by_header = text::header_of(head, text::REWRITE).map(|model| (model.to_owned(), None));
         let rewritten = by_header.or_else(|| {
@@ -101,6 +107,7 @@ impl Asked {
             fairness_id,
             media,
             screening,
+            unread,
             seen,
         };
         Ok(asked)
@@ -189,6 +196,11 @@ fn fairness_id(head: &Head, settings: &DirectorSettings) -> String {
     let headers = text::readable(head);
     let found = settings.identities.iter().find_map(|source| source.read(Headers(&headers)));
     found.unwrap_or(DEFAULT_FAIRNESS_ID).to_owned()
+}
+
+/// The head's words about its body.
+pub(crate) fn described(head: &Head) -> Described<'_> {
+    Described { path: path(head), content_type: head.header("content-type") }
 }
 
 /// The path that says which API it is: proxies that rewrite paths keep the first in a header.

@@ -5,7 +5,7 @@
 use crate::asked::Asked;
 use crate::exchange::{AnswerBody, Director, Head, Interest, Refusal, RequestBody, Routed};
 use crate::flow::{Account, Flow};
-use crate::late::{LateRewrite, edited, may_rewrite};
+use crate::late::{LateEdit, edited, may_rewrite};
 use crate::observe::{Observe, Told};
 use crate::place::{Denied, Placer, Ready};
 use crate::pool::Pool;
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures::future::Either;
 use stator_body::{Api, Body, FieldRules, ParserSet};
 use stator_epp_config::FlowControl;
-use stator_epp_metrics::EppMetrics;
+use stator_epp_metrics::{EppMetrics, Unscreened};
 use stator_epp_plugins::IdSource;
 use stator_epp_plugins::settings::{InFlightLoad, MediaEstimate};
 use stator_epp_scheduler::Decision;
@@ -45,6 +45,8 @@ pub struct DirectorSettings {
     pub parsers: ParserSet,
     /// The fields that go on of the bodies that are read.
     pub fields: FieldRules,
+    /// Whether a request is refused whose body nobody can screen.
+    pub refuse_unscreened: bool,
     /// What somebody wants to see of every answer.
     pub interest: Interest,
     /// Whether streams end with the request although the answer's body passes through. It spares
@@ -112,6 +114,9 @@ impl PoolDirector {
 
     /// The request path.
     async fn decide(&self, head: Head, body: &Body) -> Result<Routed<AnswerWatch>, Refusal> {
+        let late = LateEdit::of(&head, &self.settings, &self.pool.view());
+        self.check_screening(&head, late.as_ref())
+            .inspect_err(|refusal| self.observe.refused(None, refusal))?;
         let asked = {
             let sources = (&*self.pool.view(), self.pool.chance());
             Asked::read(&head, body.contiguous(), &self.settings, sources)
@@ -125,8 +130,11 @@ impl PoolDirector {
         let rendered = self.render(&asked).await;
         let measured = self.measure(&asked, rendered);
         self.observe.measured(&told, measured.measure, asked.body.len());
-        self.tell_of_missing(&head);
+        self.tell_of_missing(&head, late.as_ref());
         self.observe.screened(&asked.screening);
+        if asked.unread {
+            self.observe.unscreened(Unscreened::Unread);
+        }
         let interest = self.interest(&head, &asked);
         let (watched, span) = (interest == Interest::Body, told.span().clone());
         let ready = Arc::new(Ready { head, asked, measured, watched, span });
@@ -139,7 +147,7 @@ impl PoolDirector {
         self.observe.routed(&told, &decision);
         let mut routed = self.routed((head, asked), decision, (told, interest));
         routed.body = body;
-        routed.watch.late = self.late(head);
+        routed.watch.late = late;
         routed.watch.account = account;
         if let Some((target, _)) = &asked.rewritten {
             routed.watch.rename(target, &asked.model);
@@ -147,11 +155,25 @@ impl PoolDirector {
         Ok(routed)
     }
 
-    /// Counts a request whose body is not there for its decision.
-    fn tell_of_missing(&self, head: &Head) {
-        if head.body != RequestBody::Whole {
-            self.observe.placed_by_head(head.body);
+    /// Refuses a request whose body cannot be screened, where the operator wants that.
+    fn check_screening(&self, head: &Head, late: Option<&LateEdit>) -> Result<(), Refusal> {
+        match head.body {
+            _ if !self.settings.refuse_unscreened => Ok(()),
+            RequestBody::Unseen => Err(refuse::unseen_body()),
+            RequestBody::Late if late.is_none() => Err(refuse::unread_kind()),
+            _ => Ok(()),
         }
+    }
+
+    /// Counts a request whose body is not there for its decision.
+    fn tell_of_missing(&self, head: &Head, late: Option<&LateEdit>) {
+        match head.body {
+            RequestBody::Whole => return,
+            RequestBody::Unseen => self.observe.unscreened(Unscreened::Unseen),
+            RequestBody::Late if late.is_none() => self.observe.unscreened(Unscreened::Unread),
+            RequestBody::Late => {}
+        }
+        self.observe.placed_by_head(head.body);
         if head.body == RequestBody::Unseen && may_rewrite(head, &self.pool.view()) {
             self.observe.rewrite_lost();
         }
@@ -209,7 +231,8 @@ impl PoolDirector {
     /// How much of the answer must be seen.
     fn interest(&self, head: &Head, asked: &Asked) -> Interest {
         // The client must read the name that it asked for.
-        let renames = asked.rewritten.is_some() || self.late(head).is_some();
+        let late = head.body == RequestBody::Late && may_rewrite(head, &self.pool.view());
+        let renames = asked.rewritten.is_some() || late;
         // A stream that ends early can tell nobody that its request is revoked.
         let revokes = self.flow.as_ref().is_some_and(|flow| flow.revokes(asked.priority));
         let needed = if renames || revokes { Interest::Body } else { Interest::Nothing };
@@ -236,12 +259,6 @@ impl PoolDirector {
         let takes_ids = || decision.targets.first().is_some_and(|to| text::takes_token_ids(to));
         let ids = measured.token_ids.as_ref().filter(|_| self.settings.token_ids && takes_ids());
         edited(body, asked, ids.map(Vec::as_slice))
-    }
-
-    /// The fate of the model's name in a body that is still to come.
-    fn late(&self, head: &Head) -> Option<LateRewrite> {
-        let rewrites = head.body == RequestBody::Late && may_rewrite(head, &self.pool.view());
-        rewrites.then(|| LateRewrite { head: head.clone(), settings: self.settings.clone() })
     }
 
     /// What the data plane is told, but for the body.
@@ -318,3 +335,7 @@ async fn apart<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static
 #[cfg(test)]
 #[path = "director_tests.rs"]
 pub(crate) mod tests;
+
+#[cfg(test)]
+#[path = "screening_tests.rs"]
+mod screening_tests;

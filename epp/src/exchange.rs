@@ -150,12 +150,13 @@ pub trait Watch: Send + 'static {
     }
 
     /// The whole of a late body came. Returns what is sent on in its place.
-    fn amend(&mut self, body: Vec<Bytes>) -> Vec<Bytes> {
-        body
+    ///
+    /// # Errors
+    ///
+    /// The answer that the client gets, where the body must not go on.
+    fn amend(&mut self, body: Vec<Bytes>) -> Result<Vec<Bytes>, Refusal> {
+        Ok(body)
     }
-
-    /// The late body passes as it came: it cannot be kept until it is whole.
-    fn unamended(&mut self) {}
 
     /// Whether the request is to end now, whatever became of it: the client gets the refusal if
     /// nothing of the answer has reached it, else the answer breaks off.
@@ -196,17 +197,10 @@ impl<A: Watch, B: Watch> Watch for Either<A, B> {
         }
     }
 
-    fn amend(&mut self, body: Vec<Bytes>) -> Vec<Bytes> {
+    fn amend(&mut self, body: Vec<Bytes>) -> Result<Vec<Bytes>, Refusal> {
         match self {
             Self::Left(watch) => watch.amend(body),
             Self::Right(watch) => watch.amend(body),
-        }
-    }
-
-    fn unamended(&mut self) {
-        match self {
-            Self::Left(watch) => watch.unamended(),
-            Self::Right(watch) => watch.unamended(),
         }
     }
 

@@ -1,48 +1,69 @@
-//! The model's name in request bodies, also in those that come after the decision.
+//! The changes of request bodies, also of those that come after the decision.
 
-use crate::asked::Asked;
+use crate::asked::{Asked, described};
 use crate::director::DirectorSettings;
-use crate::exchange::Head;
+use crate::exchange::{Head, Refusal, RequestBody};
 use crate::text;
 use bytes::Bytes;
-use stator_body::{Body, Field, write_token_ids};
+use stator_body::{Body, Field, Screening, write_token_ids};
 use stator_epp_pool::PoolView;
 use std::sync::Arc;
 
 /// Largest piece that an edited body is cut into; the data plane's protocol cuts smaller.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// All that a rewrite of the model needs in a body that comes after the decision.
-pub(crate) struct LateRewrite {
+/// All that the changes of a body need that comes after the decision.
+pub(crate) struct LateEdit {
     /// The request's head.
     pub head: Head,
     /// The operator's choices.
     pub settings: Arc<DirectorSettings>,
 }
 
-/// A late body in which the model was rewritten.
-pub(crate) struct Rewritten {
+/// A late body as it goes on.
+pub(crate) struct LateBody {
     /// The bytes that are sent on.
     pub body: Vec<Bytes>,
-    /// The model that the client named.
+    /// The fields that it lost.
+    pub screening: Screening,
+    /// Whether nobody here can say what it holds.
+    pub unread: bool,
+    /// The model that the client named, where the endpoint is asked for another one.
     pub asked: String,
-    /// The model that the endpoint is asked for.
-    pub target: String,
-    /// The rewrite that says so, if not a header.
-    pub rewrite: Option<String>,
+    /// That other model, and the rewrite that says so, if not a header.
+    pub rewritten: Option<(String, Option<String>)>,
 }
 
-impl LateRewrite {
-    /// Rewrites the model in the body that came; `None` where it stays. A body that nobody can read
-    /// stays as it is: the endpoint says what is wrong with it.
-    pub(crate) fn apply(&self, pieces: &[Bytes], sources: (&PoolView, u64)) -> Option<Rewritten> {
+impl LateEdit {
+    /// The changes of a body that is still to come; nothing where it comes unchanged.
+    pub(crate) fn of(
+        head: &Head,
+        settings: &Arc<DirectorSettings>,
+        view: &PoolView,
+    ) -> Option<Self> {
+        let changes = described(head).is_readable() || may_rewrite(head, view);
+        (head.body == RequestBody::Late && changes)
+            .then(|| Self { head: head.clone(), settings: settings.clone() })
+    }
+
+    /// Removes what must not reach an engine from the body that came, and rewrites the model.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Asked::read`].
+    pub(crate) fn apply(
+        &self,
+        pieces: &[Bytes],
+        sources: (&PoolView, u64),
+    ) -> Result<LateBody, Refusal> {
         let mut body = Body::new(usize::MAX);
         for piece in pieces {
             body.push(piece.clone()).expect("nothing is longer than all memory");
         }
-        let asked = Asked::read(&self.head, body.contiguous(), &self.settings, sources).ok()?;
-        let (target, rewrite) = asked.rewritten.clone()?;
-        Some(Rewritten { body: edited(&body, &asked, None), asked: asked.model, target, rewrite })
+        let asked = Asked::read(&self.head, body.contiguous(), &self.settings, sources)?;
+        let body = edited(&body, &asked, None);
+        let Asked { model, rewritten, screening, unread, .. } = asked;
+        Ok(LateBody { body, screening, unread, asked: model, rewritten })
     }
 }
 
@@ -54,10 +75,13 @@ pub(crate) fn may_rewrite(head: &Head, view: &PoolView) -> bool {
 /// The body that is sent on: what came, but for the model's name, the token ids and the fields that
 /// must not reach an engine.
 pub(crate) fn edited(body: &Body, asked: &Asked, ids: Option<&[u32]>) -> Vec<Bytes> {
-    let editor = asked.parsed.as_ref().and_then(|parsed| parsed.editor(&asked.body));
     let changes = asked.rewritten.is_some() || ids.is_some() || !asked.screening.is_empty();
-    let Some(mut editor) = editor.filter(|_| changes) else {
+    if !changes {
         return body.chunks().to_vec();
+    }
+    let editor = asked.parsed.as_ref().and_then(|parsed| parsed.editor(&asked.body));
+    let Some(mut editor) = editor else {
+        return asked.screening.edits().pieces(body, PIECE_BYTES).collect();
     };
     editor.screen(&asked.screening);
     if let Some((model, _)) = &asked.rewritten {

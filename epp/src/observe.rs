@@ -6,7 +6,7 @@ use crate::prompt::Measure;
 use stator_body::{Screening, Usage};
 use stator_epp_metrics::{
     Disaggregation, EppMetrics, ErrorCode, Finished, Picks, PluginName, RequestLabels,
-    RequestMetrics, Running, Tokenization,
+    RequestMetrics, Running, Tokenization, Unscreened,
 };
 use stator_epp_plugins::AttributeReporter;
 use stator_epp_scheduler::Decision;
@@ -200,6 +200,11 @@ impl Observe {
             let process = &self.0.metrics.process;
             process.fields_removed(screening.steering(), screening.unknown());
         }
+    }
+
+    /// A body reaches an endpoint unscreened.
+    pub(crate) fn unscreened(&self, why: Unscreened) {
+        self.0.metrics.process.unscreened(why);
     }
 
     /// The scheduler answered, after `took`.

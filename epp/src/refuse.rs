@@ -30,6 +30,18 @@ pub(crate) fn unscreened(error: &ScreenError) -> Refusal {
     Refusal { status: 400, message: error.to_string(), reason: None, retry_after: None }
 }
 
+/// The body is of a kind that nobody can screen, and the operator wants it screened.
+pub(crate) fn unread_kind() -> Refusal {
+    let message = "bodies of this type cannot be screened".to_owned();
+    Refusal { status: 415, message, reason: None, retry_after: None }
+}
+
+/// The data plane keeps the body to itself, and the operator wants it screened.
+pub(crate) fn unseen_body() -> Refusal {
+    let message = "the gateway does not show this body to the endpoint picker".to_owned();
+    Refusal { status: 403, message, reason: None, retry_after: None }
+}
+
 /// A request has no place.
 pub(crate) fn denied(denied: &Denied) -> Refusal {
     match denied {

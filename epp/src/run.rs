@@ -264,6 +264,7 @@ fn director(
     let choices = DirectorSettings {
         parsers: crate::plan::parsers(plan),
         fields: settings.fields.clone(),
+        refuse_unscreened: settings.refuse_unscreened,
         interest: settings.interest.max(match plan.response_path {
             ResponsePath::Nothing => Interest::Nothing,
             ResponsePath::Headers => Interest::Headers,

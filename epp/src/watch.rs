@@ -3,12 +3,13 @@
 use crate::exchange::{Interest, Refusal, Watch};
 use crate::flow::Account;
 use crate::headers::Headers;
-use crate::late::{LateRewrite, Rewritten};
+use crate::late::{LateBody, LateEdit};
 use crate::observe::{Observe, Told};
 use crate::pool::Pool;
 use crate::usage::Counts;
 use bytes::Bytes;
 use stator_body::{ModelNameRewriter, Usage};
+use stator_epp_metrics::Unscreened;
 use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::Progress;
 use std::net::SocketAddr;
@@ -35,8 +36,8 @@ pub struct AnswerWatch {
     pub(crate) verify: bool,
     /// Where the data plane was told to go, the fallbacks after the first.
     pub(crate) sent: Vec<SocketAddr>,
-    /// The fate of the model's name in a body that comes after the decision.
-    pub(crate) late: Option<LateRewrite>,
+    /// The changes of a body that comes after the decision.
+    pub(crate) late: Option<LateEdit>,
     rewriter: Option<ModelNameRewriter>,
     usage: Counts,
     served: Option<String>,
@@ -121,23 +122,23 @@ impl Watch for AnswerWatch {
         self.late.is_some()
     }
 
-    fn amend(&mut self, body: Vec<Bytes>) -> Vec<Bytes> {
-        let Some(late) = self.late.take() else { return body };
+    fn amend(&mut self, body: Vec<Bytes>) -> Result<Vec<Bytes>, Refusal> {
+        let Some(late) = self.late.take() else { return Ok(body) };
         let sources = (&*self.pool.view(), self.pool.chance());
-        let Some(Rewritten { body, asked, target, rewrite }) = late.apply(&body, sources) else {
-            return body;
-        };
-        self.rename(&target, &asked);
-        if let Some(rewrite) = rewrite {
-            self.observe.rewritten(&self.told, &rewrite);
+        let amended = late.apply(&body, sources);
+        let LateBody { body, screening, unread, asked, rewritten } =
+            amended.inspect_err(|refusal| self.observe.refused(Some(&self.told), refusal))?;
+        self.observe.screened(&screening);
+        if unread {
+            self.observe.unscreened(Unscreened::Unread);
         }
-        body
-    }
-
-    fn unamended(&mut self) {
-        if self.late.take().is_some() {
-            self.observe.rewrite_lost();
+        if let Some((target, rewrite)) = rewritten {
+            self.rename(&target, &asked);
+            if let Some(rewrite) = rewrite {
+                self.observe.rewritten(&self.told, &rewrite);
+            }
         }
+        Ok(body)
     }
 
     fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<Refusal> {

@@ -38,7 +38,7 @@ pub use flow::{Flow, FlowOutcome, Waiting};
 pub use latency::LatencyMetrics;
 pub use plugins::{PluginMetrics, PluginTimer, PrefixIndexer};
 pub use pools::{PoolView, Pools};
-pub use process::{Build, Picks, Process, Tokenization};
+pub use process::{Build, Picks, Process, Tokenization, Unscreened};
 pub use programs::{Program, Programs};
 pub use reclaimed::Reclaimed;
 pub use request::{ErrorCode, Finished, RequestMetrics, Running};

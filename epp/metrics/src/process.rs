@@ -29,6 +29,17 @@ pub enum Tokenization {
     None,
 }
 
+/// Why a body was not screened: label `body`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unscreened {
+    /// The data plane kept it to itself.
+    Unseen,
+    /// It is of a kind that nobody can read.
+    Unread,
+}
+
+const UNSCREENED: [&str; 2] = ["unseen", "unread"];
+
 const MODES: [&str; 3] = ["exact", "text", "none"];
 
 /// Counts that no request, decision or stream has.
@@ -40,6 +51,8 @@ pub struct Process {
     tokenization: [AtomicU64; MODES.len()],
     /// Fields that steer engines, and fields that are on no list.
     fields_removed: [AtomicU64; 2],
+    /// Bodies that reached an endpoint unscreened, by [`UNSCREENED`].
+    unscreened: [AtomicU64; UNSCREENED.len()],
     picks: Family<1, PickCounts>,
     /// Requests that were placed without their bodies, by [`BODIES`].
     without_body: [AtomicU64; BODIES.len()],
@@ -68,6 +81,7 @@ impl Process {
             responses: Histogram::new(buckets::RESPONSE_PROCESSING_SECONDS),
             tokenization: Default::default(),
             fields_removed: Default::default(),
+            unscreened: Default::default(),
             picks: Family::new(usize::MAX),
             without_body: Default::default(),
             rewrites_lost: AtomicU64::new(0),
@@ -106,6 +120,11 @@ impl Process {
         }
     }
 
+    /// A body reached an endpoint unscreened.
+    pub fn unscreened(&self, why: Unscreened) {
+        self.unscreened[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The picks of a pool, from now on in the metrics.
     pub fn picks(&self, pool: &str) -> Picks {
         Picks(self.picks.always(&[pool], PickCounts::default))
@@ -140,6 +159,8 @@ impl Process {
             Some((vec![("kind", kind)], Value::count(count.load(Ordering::Relaxed))?))
         });
         write(encoder, &names::FIELDS_REMOVED, &removed.collect::<Vec<Row<'_>>>())?;
+        let unscreened = labelled("body", &UNSCREENED, &self.unscreened);
+        write(encoder, &names::BODIES_UNSCREENED, &unscreened)?;
         let lost = Value::Counter(self.rewrites_lost.load(Ordering::Relaxed));
         write(encoder, &names::REWRITES_LOST, &single(Some(lost)))
     }

@@ -57,6 +57,8 @@ pub struct EppSettings {
     pub scores: bool,
     /// The fields of request bodies that go on.
     pub fields: FieldRules,
+    /// Whether a request is refused whose body nobody can screen.
+    pub refuse_unscreened: bool,
     /// Whether metrics of streams are kept.
     pub stream_metrics: bool,
     /// Tokens per KV block.
@@ -187,6 +189,7 @@ fn settings(
         fallbacks: requests.fallback_endpoints,
         stream_metrics: requests.enable_grpc_stream_metrics,
         fields: FieldRules::default(),
+        refuse_unscreened: requests.refuse_unscreened,
         max_index_blocks: max_blocks.clamp(INDEX_BLOCKS.0, INDEX_BLOCKS.1) as usize,
         tier_weights,
         block_size: NonZeroU32::new(block_size.unwrap_or(scheduling.block_size))

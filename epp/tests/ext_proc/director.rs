@@ -192,14 +192,13 @@ impl Watch for Follower {
         self.script.late_body.is_some()
     }
 
-    fn amend(&mut self, body: Vec<Bytes>) -> Vec<Bytes> {
+    fn amend(&mut self, body: Vec<Bytes>) -> Result<Vec<Bytes>, Refusal> {
         let text = String::from_utf8_lossy(&body.concat()).into_owned();
         let _ = self.script.log.send(format!("late {text}"));
-        self.script.late_body.map_or(body, |text| vec![Bytes::from_static(text.as_bytes())])
-    }
-
-    fn unamended(&mut self) {
-        let _ = self.script.log.send("unamended".to_owned());
+        match &self.script.late_body {
+            Some(text) => Ok(vec![Bytes::from_static(text.as_bytes())]),
+            None => Ok(body),
+        }
     }
 
     fn headers(

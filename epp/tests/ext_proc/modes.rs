@@ -152,19 +152,32 @@ async fn streamed_a_body_of_known_length_ends_with_its_last_byte() {
 }
 
 #[tokio::test]
-async fn streamed_a_late_body_that_finds_no_room_passes_as_it_came() {
-    let settings = Settings { max_streamed_bytes: 3, ..Settings::default() };
-    let (mut served, mut stream) = plane_with(amending(), settings).await;
+async fn streamed_a_late_body_that_finds_no_room_is_refused() {
+    let settings = Settings { max_body_bytes: 3, ..Settings::default() };
+    let (_served, mut stream) = plane_with(amending(), settings).await;
     stream.send([with_modes(post(), (STREAMED, STREAMED, false))]);
     stream.expect(&[on_late_head()]).await;
     stream.send([request_body("ab", false)]);
     stream.expect(&["request_body clear"]).await;
     stream.send([request_body("cd", false)]);
-    stream.expect(&["request_body replace \"abcd\""]).await;
-    stream.send([request_body("e", true)]);
-    stream.expect(&["request_body"]).await;
+    let refused = super::show::show(&stream.answer().await);
+    assert!(refused.contains("413"), "{refused}");
+    stream.ends("OK").await;
+}
+
+#[tokio::test]
+async fn streamed_a_body_that_outgrows_the_wait_is_held_back_and_changed() {
+    let settings = Settings { max_streamed_bytes: 3, ..Settings::default() };
+    let (mut served, mut stream) = plane_with(amending(), settings).await;
+    stream.send([with_modes(post(), (STREAMED, STREAMED, true))]);
+    stream.send([request_body("{\"b\"", false)]);
+    stream.expect(&[on_late_head(), "request_body clear".to_owned()]).await;
+    stream.send([request_body(":2", false)]);
+    stream.expect(&["request_body clear"]).await;
+    stream.send([request_body("}", true)]);
+    stream.expect(&["request_body replace \"{\\\"a\\\":1}\""]).await;
     assert_eq!(served.logged().await, "POST /v1/completions");
-    assert_eq!(served.logged().await, "unamended");
+    assert_eq!(served.logged().await, "late {\"b\":2}");
 }
 
 #[tokio::test]
@@ -178,16 +191,6 @@ async fn streamed_a_late_body_is_never_lost_to_trailers() {
     let refused = super::show::show(&stream.answer().await);
     assert!(refused.contains("400"), "{refused}");
     stream.ends("OK").await;
-
-    // Where they are announced, the body is not held back in the first place.
-    let (mut served, mut stream) = plane(amending()).await;
-    let head = request_headers(&[("trailer", "x-sum")], false);
-    stream.send([with_modes(head, (STREAMED, STREAMED, false))]);
-    stream.answer().await;
-    stream.send([request_body("{}", false)]);
-    stream.expect(&["request_body"]).await;
-    assert_eq!(served.logged().await, " ");
-    assert_eq!(served.logged().await, "unamended");
 }
 
 #[tokio::test]

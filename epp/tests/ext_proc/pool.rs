@@ -113,6 +113,7 @@ impl Bed {
         metrics.pools.add(&shown);
         let settings = DirectorSettings {
             fields: stator_body::FieldRules::default().with_extensions(),
+            refuse_unscreened: false,
             parsers: ParserSet::new(
                 plan.parsers
                     .iter()

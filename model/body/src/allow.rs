@@ -1,11 +1,13 @@
 //! The fields of a client's body that may reach an engine: one list, for everything that passes
 //! bodies on. A field that is not on the list is removed, and an operator may add to the list.
 //!
-//! Start reading at [`FieldRules::screen`].
+//! Start reading at [`FieldRules::screen`]; [`FieldRules::screen_body`] is for bodies of any kind.
 
 use crate::cursor::Cursor;
-use crate::edit::{Change, reshape};
+use crate::edit::{Change, Edits, reshape};
 use crate::fields::{Fields, Member, Span};
+use crate::grpc::FrameError;
+use crate::scan::ScanError;
 use crate::strings::unquote;
 use std::borrow::Cow;
 
@@ -258,10 +260,16 @@ pub enum ScreenError {
     /// The body has more top-level fields than are kept.
     #[error("the body has more than {0} fields")]
     TooManyFields(usize),
+    /// The body says that it is JSON, or says nothing, and is no JSON object.
+    #[error("the body is no JSON object: {0}")]
+    Json(#[from] ScanError),
+    /// The body of a known gRPC method is no message.
+    #[error("invalid or unsupported gRPC payload: {0}")]
+    Grpc(#[from] FrameError),
 }
 
 /// The fields that a body loses; made by [`FieldRules::screen`], applied by
-/// [`Editor::screen`](crate::Editor::screen).
+/// [`Editor::screen`](crate::Editor::screen), or by [`Screening::edits`] where nothing else changes.
 #[derive(Clone, Debug, Default)]
 pub struct Screening {
     pub(crate) removed: Vec<Member>,
@@ -341,9 +349,15 @@ impl FieldRules {
         Ok(changes)
     }
 
-    fn allows(&self, name: &str) -> bool {
+    /// Whether a field that stands at the top of a body passes.
+    pub(crate) fn allows(&self, name: &str) -> bool {
         let is_unknown = || !steers(name) && !PRIVILEGED.contains(&name) && name != EXTENSIONS;
         ALLOWED.binary_search(&name).is_ok() || self.names(name) || self.names(ANY) && is_unknown()
+    }
+
+    /// Whether fields pass that are on no list and have no name.
+    pub(crate) fn allows_unknown(&self) -> bool {
+        self.names(ANY)
     }
 
     fn names(&self, name: &str) -> bool {
@@ -372,12 +386,26 @@ impl Screening {
         self.unknown
     }
 
+    /// All changes of a body that nobody edits otherwise.
+    pub fn edits(&self) -> Edits {
+        Edits { changes: self.inner.clone() }
+    }
+
+    /// The changes in the words of [`Screening::edits`], where `object` is the body's own.
+    pub(crate) fn settle(mut self, body: &[u8], object: Span) -> Self {
+        self.inner.extend(reshape(body, object, &mut self.removed, Vec::new()));
+        self.removed.clear();
+        self.inner.sort_by_key(|change| (change.span.start, change.span.end));
+        self
+    }
+
     fn remove(&mut self, name: &str, member: Member) {
         self.note(name);
         self.removed.push(member);
     }
 
-    fn note(&mut self, name: &str) {
+    /// Counts a removed field.
+    pub(crate) fn note(&mut self, name: &str) {
         match steers(name) || PRIVILEGED.contains(&name) {
             true => self.steering += 1,
             false => self.unknown += 1,

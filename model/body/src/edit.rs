@@ -28,13 +28,13 @@ enum Step {
 /// Replacements in order and without overlap, to be applied to the body they were made for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
-    changes: Vec<Change>,
+    pub(crate) changes: Vec<Change>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    span: Span,
-    with: Bytes,
+    pub(crate) span: Span,
+    pub(crate) with: Bytes,
 }
 
 impl<'a> Editor<'a> {

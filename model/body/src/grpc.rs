@@ -6,7 +6,7 @@ use crate::fields::Span;
 use crate::usage::Usage;
 
 /// The compressed flag and the length, before each message.
-const HEADER_BYTES: usize = 5;
+pub(crate) const HEADER_BYTES: usize = 5;
 /// The longest answer that is looked at; it has 200,000 token ids and more.
 const MESSAGE_MAX_BYTES: usize = 1 << 20;
 
@@ -29,6 +29,9 @@ pub enum FrameError {
         /// Bytes that follow it.
         available: usize,
     },
+    /// More follows the message of a call that has one.
+    #[error("{0} bytes follow the gRPC message")]
+    Further(usize),
     /// The message is not sound protobuf.
     #[error("invalid protobuf at byte {0}")]
     Protobuf(usize),
@@ -73,6 +76,11 @@ impl<'a> Message<'a> {
     pub(crate) fn at(bytes: &'a [u8], span: Span) -> Self {
         let bytes = bytes.get(..span.end).unwrap_or_default();
         Self { bytes, at: span.start.min(bytes.len()) }
+    }
+
+    /// Where the next field begins.
+    pub(crate) fn position(&self) -> usize {
+        self.at
     }
 
     fn varint(&mut self) -> Option<u64> {

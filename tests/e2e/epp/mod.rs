@@ -13,6 +13,7 @@ mod metrics;
 mod refusals;
 mod renaming;
 mod replicas;
+mod screening;
 mod secure;
 mod streaming;
 mod testbed;

@@ -1,8 +1,9 @@
-//! Every parser answers every body, and points at nothing outside it.
+//! Every parser answers every body, and points at nothing outside it. A body that was screened has
+//! nothing more to lose.
 //!
 //! An input is a byte that chooses the path, then the body.
 
-use stator_body::{Parsed, ParserSet, parser};
+use stator_body::{Described, FieldRules, Parsed, ParserSet, Screened, parser};
 
 const PARSERS: [&str; 7] = [
     "openai-parser",
@@ -20,6 +21,7 @@ pub(crate) fn run(input: &[u8]) {
     let parsers = PARSERS.map(|name| parser(name).expect("it is known"));
     let paths: Vec<_> = parsers.iter().flat_map(|parser| parser.paths()).collect();
     let path = paths[usize::from(*choice) % paths.len()];
+    screen(path, body);
     for set in [ParserSet::new(parsers.to_vec()), ParserSet::default()] {
         let Ok(Parsed::Request(request)) = set.parse(path, body) else { continue };
         let inside = body.as_ptr_range();
@@ -36,4 +38,19 @@ pub(crate) fn run(input: &[u8]) {
             assert!(editor.finish().edited_len(body.len()) > 0);
         }
     }
+}
+
+/// Screens a body that nobody read.
+fn screen(path: &str, body: &[u8]) {
+    let rules = FieldRules::default();
+    let screen = |body: &[u8]| {
+        let described = Described { path, content_type: None };
+        match rules.screen_body(described, body, None) {
+            Ok(Screened::Read(screening)) => Some(screening.edits()),
+            _ => None,
+        }
+    };
+    let Some(edits) = screen(body) else { return };
+    let left = edits.apply(body);
+    assert!(screen(&left).is_some_and(|edits| edits.is_empty()));
 }

@@ -50,6 +50,11 @@ pub(crate) const WITHOUT_BODY: Metric = own(
     "stator_epp_requests_placed_without_body",
     "Requests placed by their heads because the data plane sends their bodies later or never",
 );
+pub(crate) const BODIES_UNSCREENED: Metric = own(
+    "stator_epp_bodies_unscreened",
+    "Request bodies that reached an endpoint with fields that nobody checked: the data plane keeps \
+     them to itself, or nobody can read them",
+);
 pub(crate) const REWRITES_LOST: Metric = own(
     "stator_epp_model_rewrites_lost",
     "Requests whose body went on unread although a model rewrite may have concerned it",

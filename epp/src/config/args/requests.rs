@@ -38,8 +38,9 @@ pub struct RequestArgs {
     pub max_headers: u32,
 
     /// Largest body that is awaited where the data plane sends it in `STREAMED` mode, for example
-    /// `1MiB`. Past it the request is decided by its headers. As large as the buffer of the data
-    /// plane's connections, or less: once that is full, nothing more comes before an answer.
+    /// `1MiB`. Past it the request is decided by its headers, and its body is screened once it is
+    /// whole. As large as the buffer of the data plane's connections, or less: once that is full,
+    /// nothing more comes before an answer.
     #[arg(long, env = "STATOR_MAX_STREAMED_BYTES", default_value = "1MiB", value_name = "SIZE",
           value_parser = size)]
     pub max_streamed_bytes: u64,
@@ -51,6 +52,12 @@ pub struct RequestArgs {
     /// name requests never pass.
     #[arg(long, env = "STATOR_PASS_FIELDS", value_name = "NAME", value_delimiter = ',')]
     pub pass_fields: Vec<String>,
+
+    /// Refuses requests whose bodies cannot be screened: 403 where the data plane keeps the body to
+    /// itself (mode `NONE`, or more than its buffer in `BUFFERED_PARTIAL`), 415 for what is neither
+    /// JSON nor a known message. Without this flag such bodies pass and are counted.
+    #[arg(long, env = "STATOR_REFUSE_UNSCREENED")]
+    pub refuse_unscreened: bool,
 
     /// What refusals look like.
     #[arg(long, env = "STATOR_ERROR_FORMAT", default_value = "text", value_name = "FORMAT")]

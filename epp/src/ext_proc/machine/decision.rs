@@ -62,10 +62,14 @@ impl<W: Watch> Machine<W> {
         };
         let (ended, pending) = (owed.ended, owed.carrier == Carrier::Headers && owed.messages > 0);
         let amends = routed.watch.amends();
-        // What came before this answer was not kept.
-        let late = owed.late.take().filter(|_| amends && !ended && !pending);
-        if amends && late.is_none() {
-            routed.watch.unamended();
+        let mut late = owed.late.take().filter(|_| amends);
+        // All of it came before this answer, which carries its changes then.
+        if let Some(whole) = late.take_if(|late| ended || late.is_whole(false)) {
+            let came = whole.into_pieces();
+            match routed.watch.amend(came.clone()) {
+                Ok(body) => (routed.body, owed.body) = (body, Some(came)),
+                Err(refusal) => return self.refuse(&refusal),
+            }
         }
         let amends = late.is_some();
         self.watch = Some(self.answer(owed, routed, amends));
@@ -104,7 +108,8 @@ impl<W: Watch> Machine<W> {
         if amends {
             change.remove.push("content-length".into());
         }
-        let body = changed.then_some(routed.body.clone());
+        // What is held back is sent on with the last piece.
+        let body = if amends { Some(Vec::new()) } else { changed.then_some(routed.body.clone()) };
         match owed.carrier {
             Carrier::Duplex => {
                 self.send_with(Answer::Headers(Direction::Request, change), metadata);

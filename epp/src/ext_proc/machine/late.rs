@@ -4,13 +4,14 @@
 use super::request::Ask;
 use super::{Machine, Violation};
 use crate::exchange::Watch;
-use crate::ext_proc::body::same;
+use crate::ext_proc::body::{same, total};
 use crate::ext_proc::machine::decision::replacement;
 use crate::ext_proc::message::{Answer, BodyChange, Change, Direction};
 use crate::ext_proc::refuse;
 use bytes::Bytes;
 
 /// A late body so far; none of its bytes has been sent on.
+#[derive(Default)]
 pub(super) struct LateBody {
     /// Its length, where the head tells.
     length: Option<usize>,
@@ -19,41 +20,70 @@ pub(super) struct LateBody {
 }
 
 impl LateBody {
-    /// A body of which nothing came yet.
-    pub(super) fn new(length: Option<usize>) -> Self {
-        Self { length, pieces: Vec::new(), size_bytes: 0 }
+    /// A body of which these pieces came.
+    pub(super) fn new(length: Option<usize>, pieces: Vec<Bytes>) -> Self {
+        Self { length, size_bytes: total(&pieces), pieces }
+    }
+
+    /// Whether all of it came: a body whose length is known may end without a message that says so.
+    pub(super) fn is_whole(&self, ended: bool) -> bool {
+        self.size_bytes > 0 && (ended || self.length == Some(self.size_bytes))
+    }
+
+    /// The pieces that came.
+    pub(super) fn into_pieces(self) -> Vec<Bytes> {
+        self.pieces
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        self.size_bytes += piece.len();
+        self.pieces.push(piece);
     }
 }
 
 impl<W: Watch> Machine<W> {
-    /// A piece of a late body came: it is held back, or it was the last, or there is no room for
-    /// the whole. Every piece has one answer.
+    /// A piece of a late body came: it is held back, or it was the last. Every piece has one answer.
     pub(super) fn late_body(&mut self, bytes: Bytes, end: bool) {
         let Ask::Amend(late) = &mut self.ask else { return };
-        late.size_bytes += bytes.len();
-        let fits = late.size_bytes <= self.settings.max_streamed_bytes;
-        let fits = fits && self.share.grow(bytes.len());
-        // A body whose length is known may end without a message that says so.
-        let whole = end || late.length == Some(late.size_bytes);
-        late.pieces.push(bytes.clone());
-        let body = match (fits, whole) {
-            (true, false) => BodyChange::Clear,
-            (true, true) => {
-                let came = std::mem::take(&mut late.pieces);
-                let body = self.amended(came);
-                self.ask = Ask::Pass;
-                passed(&bytes, body)
-            }
-            (false, _) => {
-                let came = std::mem::take(&mut late.pieces);
-                self.watch.iter_mut().for_each(Watch::unamended);
-                self.ask = Ask::Pass;
-                passed(&bytes, came)
+        late.push(bytes.clone());
+        if let Err(refusal) = self.room(late_size(&self.ask), bytes.len()) {
+            return self.refuse(&refusal);
+        }
+        let Ask::Amend(late) = &mut self.ask else { return };
+        let body = match late.is_whole(end) {
+            false => BodyChange::Clear,
+            true => {
+                let came = std::mem::take(late).into_pieces();
+                let amended = match &mut self.watch {
+                    Some(watch) => watch.amend(came),
+                    None => Ok(came),
+                };
+                match amended {
+                    Ok(body) => {
+                        self.ask = Ask::Pass;
+                        passed(&bytes, body)
+                    }
+                    Err(refusal) => return self.refuse(&refusal),
+                }
             }
         };
         self.send(Answer::Body(Direction::Request, Change::default(), body));
         if end {
             self.request_ended();
+        }
+    }
+
+    /// A piece of a late body came before the decision.
+    pub(super) fn early_piece(&mut self, bytes: Bytes, end: bool) {
+        let Ask::Route(owed) = &mut self.ask else { return };
+        owed.messages += 1;
+        owed.ended = end;
+        let Some(late) = &mut owed.late else { return };
+        let length = bytes.len();
+        late.push(bytes);
+        if let Err(refusal) = self.room(late_size(&self.ask), length) {
+            self.route = None;
+            self.refuse(&refusal);
         }
     }
 
@@ -69,12 +99,14 @@ impl<W: Watch> Machine<W> {
         self.request_ended();
         Ok(())
     }
+}
 
-    fn amended(&mut self, body: Vec<Bytes>) -> Vec<Bytes> {
-        match &mut self.watch {
-            Some(watch) => watch.amend(body),
-            None => body,
-        }
+/// Bytes of the late body that came so far.
+fn late_size(ask: &Ask) -> usize {
+    match ask {
+        Ask::Amend(late) => late.size_bytes,
+        Ask::Route(owed) => owed.late.as_ref().map_or(0, |late| late.size_bytes),
+        _ => 0,
     }
 }
 

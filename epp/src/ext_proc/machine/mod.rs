@@ -12,8 +12,8 @@
 //! | --- | --- | --- |
 //! | full duplex | when the body is complete | all of it |
 //! | `BUFFERED`, `BUFFERED_PARTIAL` | at once, else no body comes; the answer to the body changes the head | all of it; the head alone if the buffer was too small |
-//! | `STREAMED`, body comes unasked | when the body is complete | all of it; the head alone past [`Settings::max_streamed_bytes`] |
-//! | `STREAMED`, body waits | at once; a body that may be rewritten is held back until it is whole | the head |
+//! | `STREAMED`, body comes unasked | when the body is complete | all of it; past [`Settings::max_streamed_bytes`] as where the body waits |
+//! | `STREAMED`, body waits | at once; a body that can be screened is held back until it is whole | the head |
 //! | `NONE` | at once | the head |
 //!
 //! In all modes but full duplex every message is answered with one message. Data planes give up

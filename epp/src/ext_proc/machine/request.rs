@@ -58,8 +58,9 @@ impl<W: Watch> Machine<W> {
         let too_long = |limit| expected.is_some_and(|length| length > limit);
         match self.modes.request {
             _ if end => self.decide(head, Owed::new(Carrier::Headers, true)),
-            BodyMode::FullDuplex if too_long(self.settings.max_body_bytes) => {
-                self.body_too_large(expected.unwrap_or_default());
+            BodyMode::FullDuplex | BodyMode::Streamed if too_long(self.settings.max_body_bytes) => {
+                let size = expected.unwrap_or_default();
+                self.refuse(&refuse::body_too_large(size, self.settings.max_body_bytes));
             }
             BodyMode::FullDuplex => self.collect(head),
             BodyMode::Streamed
@@ -73,16 +74,14 @@ impl<W: Watch> Machine<W> {
                 self.collect(head);
             }
             mode => {
-                // A body of unknown length that announces trailers may have its end in them, where
-                // nothing can be sent on any more.
-                let ends = expected.is_some() || head.header("trailer").is_none();
-                let short = !too_long(self.settings.max_streamed_bytes);
-                let late = mode == BodyMode::Streamed && !self.modes.eager && short && ends;
+                let late = mode == BodyMode::Streamed;
                 head.body = if late { RequestBody::Late } else { RequestBody::Unseen };
-                if mode == BodyMode::None || !self.modes.eager {
+                if !late || !self.modes.eager {
                     self.warn_of_late_bodies();
                 }
-                self.decide(head, Owed::new(Carrier::Headers, false));
+                let mut owed = Owed::new(Carrier::Headers, false);
+                owed.late = late.then(|| LateBody::new(expected, Vec::new()));
+                self.decide(head, owed);
             }
         }
         Ok(())
@@ -92,8 +91,7 @@ impl<W: Watch> Machine<W> {
         match &mut self.ask {
             Ask::Collect(_) => self.collect_body(bytes, end),
             Ask::Route(owed) if owed.carrier == Carrier::Headers && !owed.ended => {
-                owed.messages += 1;
-                owed.ended = end;
+                self.early_piece(bytes, end);
             }
             Ask::Amend(_) => self.late_body(bytes, end),
             Ask::Pass => {
@@ -136,10 +134,13 @@ impl<W: Watch> Machine<W> {
         if self.late_bodies_known.swap(true, Ordering::Relaxed) {
             return;
         }
+        let screened = self.modes.request == BodyMode::Streamed;
         tracing::warn!(
             request_body_mode = ?self.modes.request,
+            screened,
             "this data plane sends no request body before its head is answered: requests are placed \
-             by their heads alone, without model, prompt or tokens; set request_body_mode to \
+             by their heads alone, without model, prompt or tokens, and bodies that are not screened \
+             reach engines with every field that their clients set; set request_body_mode to \
              FULL_DUPLEX_STREAMED",
         );
     }
@@ -159,25 +160,30 @@ impl<W: Watch> Machine<W> {
 
     fn collect_body(&mut self, bytes: Bytes, end: bool) {
         let Ask::Collect(collected) = &mut self.ask else { return };
-        if !self.share.grow(bytes.len()) {
-            let limit = self.settings.body_budget.limit_bytes();
-            return self.refuse(&refuse::bodies_too_large(limit));
-        }
-        collected.size_bytes += bytes.len();
+        let length = bytes.len();
+        collected.size_bytes += length;
         collected.pieces.push(bytes);
         let size = collected.size_bytes;
+        if let Err(refusal) = self.room(size, length) {
+            return self.refuse(&refusal);
+        }
+        let Ask::Collect(collected) = &mut self.ask else { return };
         match self.modes.request {
-            BodyMode::Streamed if size > self.settings.max_streamed_bytes => {
-                let messages = collected.pieces.len();
-                collected.pieces = Vec::new();
-                self.decide_head(Owed { messages, ..Owed::new(Carrier::Headers, end) });
+            BodyMode::Streamed if !end && size > self.settings.max_streamed_bytes => {
+                let pieces = std::mem::take(&mut collected.pieces);
+                let messages = pieces.len();
+                let late = LateBody::new(content_length(&collected.head), pieces);
+                collected.head.body = RequestBody::Late;
+                let owed = Owed::new(Carrier::Headers, false);
+                self.decide_head(Owed { messages, late: Some(late), ..owed });
             }
-            _ if size > self.settings.max_body_bytes => self.body_too_large(size),
             BodyMode::FullDuplex if end => self.decide_collected(Owed::new(Carrier::Duplex, true)),
             BodyMode::Streamed if end => self.decide_collected(Owed::new(Carrier::Headers, true)),
             BodyMode::FullDuplex | BodyMode::Streamed => {}
             BodyMode::BufferedPartial if !end && content_length(&collected.head) != Some(size) => {
                 // The rest passes unseen: half a body is worth nothing.
+                collected.head.body = RequestBody::Unseen;
+                self.share.release();
                 self.decide_head(Owed::new(Carrier::Body, false));
             }
             // Trailers may follow, but no more body.
@@ -195,22 +201,32 @@ impl<W: Watch> Machine<W> {
     /// Asks for a decision without the body.
     fn decide_head(&mut self, owed: Owed) {
         let Ask::Collect(collected) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
-        self.share.release();
-        self.decide(Head { body: RequestBody::Unseen, ..collected.head }, owed);
+        self.decide(collected.head, owed);
     }
 
     fn decide(&mut self, mut head: Head, mut owed: Owed) {
         head.subset = self.subset.take();
         head.prefix_hashes = std::mem::take(&mut self.prefix_hashes);
         owed.own_headers = own_headers(&head);
-        owed.late = (head.body == RequestBody::Late).then(|| LateBody::new(content_length(&head)));
         let body = owed.body.clone().filter(|body| total(body) > 0);
         self.ask = Ask::Route(owed);
         self.route = Some((head, body));
     }
 
-    fn body_too_large(&mut self, size_bytes: usize) {
-        self.refuse(&refuse::body_too_large(size_bytes, self.settings.max_body_bytes));
+    /// Takes room for the last `more` bytes of a body of which `size_bytes` came.
+    ///
+    /// # Errors
+    ///
+    /// 413 where one body may not be so large, 503 where all bodies together may not.
+    pub(super) fn room(&mut self, size_bytes: usize, more: usize) -> Result<(), Refusal> {
+        let limit = self.settings.max_body_bytes;
+        if size_bytes > limit {
+            return Err(refuse::body_too_large(size_bytes, limit));
+        }
+        match self.share.grow(more) {
+            true => Ok(()),
+            false => Err(refuse::bodies_too_large(self.settings.body_budget.limit_bytes())),
+        }
     }
 
     pub(super) fn request_ended(&mut self) {

@@ -11,11 +11,21 @@ use proptest::prelude::*;
 struct Follower {
     interest: Interest,
     held: Option<Vec<Bytes>>,
+    /// What takes the place of a late body, where it is changed.
+    late: Option<Bytes>,
 }
 
 impl Watch for Follower {
     fn interest(&self) -> Interest {
         self.interest
+    }
+
+    fn amends(&self) -> bool {
+        self.late.is_some()
+    }
+
+    fn amend(&mut self, body: Vec<Bytes>) -> Result<Vec<Bytes>, Refusal> {
+        Ok(self.late.take().map_or(body, |late| vec![late]))
     }
 
     fn headers(
@@ -145,7 +155,7 @@ impl Bench {
         let message = Incoming { part: Some(part), ..Incoming::default() };
         if self.machine.is_unasked(&message) {
             let held = self.hold.then(Vec::new);
-            self.machine.follow(Follower { interest: self.interest, held });
+            self.machine.follow(Follower { interest: self.interest, held, late: None });
         }
         self.machine.on(message);
     }
@@ -158,7 +168,7 @@ impl Bench {
             set_headers: Vec::new(),
             body: body.unwrap_or_default(),
             scores: Vec::new(),
-            watch: Follower { interest: self.interest, held },
+            watch: Follower { interest: self.interest, held, late: None },
         };
         let refusal =
             Refusal { status: 503, message: String::new(), reason: None, retry_after: None };
@@ -281,6 +291,65 @@ fn in_full_duplex_nothing_is_said_before_the_body_is_complete() {
     bench.apply(Event::Decide(true));
     assert_eq!(bench.counts.1, 2);
     assert_eq!(bench.closed, Some(Ok(())));
+}
+
+/// The answers after a body that outgrew the wait came in three pieces, the last before the decision
+/// or after it.
+fn late_answers(last_is_early: bool) -> Vec<BodyChange> {
+    let modes = Modes { request: BodyMode::Streamed, response: BodyMode::None, eager: true };
+    let settings = Settings { assumed_modes: modes, max_streamed_bytes: 3, ..Settings::default() };
+    let mut machine = Machine::new(Arc::new(settings), Arc::default());
+    let body = |bytes: &'static [u8], end| {
+        let bytes = Bytes::from_static(bytes);
+        let part = Some(Part::Body { direction: Direction::Request, bytes, end });
+        Incoming { part, ..Incoming::default() }
+    };
+    let fields = Fields::default();
+    let head = Part::Headers { direction: Direction::Request, fields, end: false };
+    machine.on(Incoming { part: Some(head), ..Incoming::default() });
+    machine.on(body(b"abcd", false));
+    let Step::Route(head, None) = machine.next() else { panic!("the head decides") };
+    assert_eq!(head.body, crate::exchange::RequestBody::Late);
+    machine.on(body(b"ef", false));
+    if last_is_early {
+        machine.on(body(b"g", true));
+    }
+    let late = Some(Bytes::from_static(b"changed"));
+    let watch = Follower { interest: Interest::Nothing, held: None, late };
+    machine.routed(Ok(Routed {
+        endpoints: vec!["10.0.0.1:8000".parse().expect("it is an address")],
+        set_headers: Vec::new(),
+        body: Vec::new(),
+        scores: Vec::new(),
+        watch,
+    }));
+    if !last_is_early {
+        machine.on(body(b"g", true));
+    }
+    let mut changes = Vec::new();
+    loop {
+        match machine.next() {
+            Step::Send(Outgoing { answer: Answer::Body(_, _, change), .. }) => changes.push(change),
+            Step::Send(Outgoing { answer: Answer::Headers(_, change), .. }) => {
+                let length = ("content-length", "7".to_owned());
+                assert_eq!(change.set.contains(&length), last_is_early);
+                assert_ne!(change.remove.contains(&"content-length".into()), last_is_early);
+            }
+            Step::Close(how) => {
+                assert_eq!(how, Ok(()));
+                return changes;
+            }
+            _ => panic!("it waits for nothing"),
+        }
+    }
+}
+
+#[test]
+fn a_late_body_is_changed_whether_it_ends_before_the_decision_or_after() {
+    let changed = || BodyChange::Replace(vec![Bytes::from_static(b"changed")]);
+    let (early, late) = (late_answers(true), late_answers(false));
+    assert_eq!(early, [changed(), BodyChange::Clear, BodyChange::Clear]);
+    assert_eq!(late, [BodyChange::Clear, BodyChange::Clear, changed()]);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! A request as the picker sees it.
 
 use super::ParseError;
-use crate::allow::{FieldRules, ScreenError, Screening};
 use crate::cursor::find_member;
 use crate::edit::Editor;
 use crate::fields::{Field, Fields, Span, whole_number};
@@ -125,18 +124,6 @@ impl ParsedBody {
         match &self.input {
             Input::Json { at, fields } if at.len() == body.len() => Some(Editor::new(body, fields)),
             _ => None,
-        }
-    }
-
-    /// The fields of `body` that must not reach an engine; none where it is no JSON as a whole.
-    ///
-    /// # Errors
-    ///
-    /// [`ScreenError`] for a body that nobody sends in good faith.
-    pub fn screen(&self, body: &[u8], rules: &FieldRules) -> Result<Screening, ScreenError> {
-        match &self.input {
-            Input::Json { at, fields } if at.len() == body.len() => rules.screen(body, fields),
-            _ => Ok(Screening::default()),
         }
     }
 

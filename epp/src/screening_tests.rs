@@ -1,0 +1,73 @@
+//! What becomes of the fields of bodies.
+
+use super::tests::{Engine, SCORERS, bench, counted, head};
+use super::*;
+use crate::exchange::Watch;
+
+/// A sound request that hands KV over, and the one that may go on.
+const HANDS_OVER: &str = r#"{"model":"m","kv_transfer_params":{"remote_host":"h"},"prompt":"p"}"#;
+const HARMLESS: &str = r#"{"model":"m","prompt":"p"}"#;
+
+#[tokio::test]
+async fn a_body_that_comes_after_the_decision_is_screened() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let late = |kind: &'static str| Head {
+        body: RequestBody::Late,
+        answer: AnswerBody::Hidden,
+        headers: [("content-type", kind)].into_iter().collect(),
+        ..head(&[])
+    };
+    let mut routed = bench.ask(late("application/json"), "").await.expect("it is routed");
+    let body = routed.watch.amend(vec![HANDS_OVER.into()]).expect("it is sound");
+    assert_eq!(body.concat(), HARMLESS.as_bytes());
+    let removed = "stator_epp_fields_removed_total{kind=\"steering\"}";
+    assert_eq!(counted(&bench, removed), Some(1.0));
+
+    let mut routed = bench.ask(late("application/json"), "").await.expect("it is routed");
+    let refusal = routed.watch.amend(vec!["{\"rid\":NaN}".into()]).expect_err("it is no JSON");
+    assert_eq!(refusal.status, 400);
+}
+
+#[tokio::test]
+async fn bodies_that_no_parser_reads_are_screened_or_counted() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let head = |path: &str, kind: &'static str| Head {
+        path: path.to_owned(),
+        headers: [("content-type", kind)].into_iter().collect(),
+        ..head(&[])
+    };
+    let routed = bench.ask(head("/rerank", "application/json"), HANDS_OVER).await;
+    assert_eq!(routed.expect("it is routed").body.concat(), HARMLESS.as_bytes());
+    let refused = bench.ask(head("/rerank", "application/json"), "[1]").await;
+    assert_eq!(refused.err().map(|refusal| refusal.status), Some(400));
+    let routed = bench.ask(head("/rerank", "audio/wav"), "RIFF").await.expect("it is routed");
+    assert_eq!(routed.body.concat(), b"RIFF");
+    let unseen = Head { body: RequestBody::Unseen, ..head("/rerank", "application/json") };
+    bench.ask(unseen, "").await.expect("it is routed");
+    for body in ["unread", "unseen"] {
+        let series = format!("stator_epp_bodies_unscreened_total{{body=\"{body}\"}}");
+        assert_eq!(counted(&bench, &series), Some(1.0), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn an_operator_may_refuse_what_is_not_screened() {
+    let mut bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let settings =
+        DirectorSettings { refuse_unscreened: true, ..(*bench.director.settings).clone() };
+    bench.director.settings = Arc::new(settings);
+    let head = |kind: &'static str, body: RequestBody| Head {
+        path: "/rerank".to_owned(),
+        headers: [("content-type", kind)].into_iter().collect(),
+        body,
+        ..head(&[])
+    };
+    let status = async |head: Head, body: &str| {
+        bench.ask(head, body).await.err().map(|refusal| refusal.status)
+    };
+    let json = "application/json";
+    assert_eq!(status(head(json, RequestBody::Whole), "{}").await, None);
+    assert_eq!(status(head(json, RequestBody::Late), "").await, None);
+    assert_eq!(status(head(json, RequestBody::Unseen), "").await, Some(403));
+    assert_eq!(status(head("audio/wav", RequestBody::Whole), "RIFF").await, Some(415));
+}
