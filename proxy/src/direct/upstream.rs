@@ -207,7 +207,8 @@ impl Engines {
     }
 
     async fn connect(&self, peer: &HttpPeer) -> Result<(Leg, bool), LegError> {
-        match self.connector.get_http_session(peer).await {
+        // A handshake's future takes 8 KB, for a moment; in place, every request would keep them.
+        match Box::pin(self.connector.get_http_session(peer)).await {
             Ok((mut session, kept)) => {
                 session.write_timeout = Some(self.settings.idle_timeout);
                 Ok((Leg { session, peer: peer.clone(), first: None }, kept))
