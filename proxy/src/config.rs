@@ -124,11 +124,23 @@ pub struct ProxyArgs {
     pub direct: DirectArgs,
 
     /// Address that serves metrics and health for operators.
-    #[arg(long, env = "STATOR_METRICS_HOST", default_value = "127.0.0.1", value_name = "IP")]
+    #[arg(
+        long,
+        env = "STATOR_METRICS_HOST",
+        default_value = "127.0.0.1",
+        value_name = "IP",
+        help_heading = "Metrics"
+    )]
     pub metrics_host: IpAddr,
 
     /// Port that serves metrics and health; 0 takes a free one. The HTTP port serves both too.
-    #[arg(long, env = "STATOR_METRICS_PORT", default_value_t = 9090, value_name = "PORT")]
+    #[arg(
+        long,
+        env = "STATOR_METRICS_PORT",
+        default_value_t = 9090,
+        value_name = "PORT",
+        help_heading = "Metrics"
+    )]
     pub metrics_port: u16,
 
     /// Where agents register.

@@ -50,7 +50,7 @@ pub struct PlacementArgs {
     #[arg(long, env = "STATOR_ROUTER_COST", default_value_t = CostModel::default(), value_name = "MODEL")]
     pub router_cost: CostModel,
 
-    /// What a cached block is worth, in blocks of prefill saved; 0 ignores the cache.
+    /// Worth of a cached block, in blocks of prefill saved; 0 ignores the cache.
     #[arg(
         long,
         env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT",
@@ -68,7 +68,7 @@ pub struct PlacementArgs {
     )]
     pub router_kv_overlap_score_credit_decay: f64,
 
-    /// What a block in host memory is worth, in blocks of prefill saved.
+    /// Worth of a cached block in host memory, in blocks of prefill saved.
     #[arg(
         long,
         env = "STATOR_ROUTER_HOST_CACHE_HIT_WEIGHT",
@@ -77,7 +77,7 @@ pub struct PlacementArgs {
     )]
     pub router_host_cache_hit_weight: f64,
 
-    /// The same of a block on disk.
+    /// Worth of a cached block on disk, in blocks of prefill saved.
     #[arg(
         long,
         env = "STATOR_ROUTER_DISK_CACHE_HIT_WEIGHT",
@@ -86,7 +86,7 @@ pub struct PlacementArgs {
     )]
     pub router_disk_cache_hit_weight: f64,
 
-    /// The same of a block in shared storage.
+    /// Worth of a cached block in shared storage, in blocks of prefill saved.
     #[arg(
         long,
         env = "STATOR_ROUTER_SHARED_CACHE_MULTIPLIER",
@@ -121,20 +121,21 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub router_active_request_expiry_s: u64,
 
-    /// How long a worker is taken to hold a prompt that it was sent before it reports so, in
-    /// seconds; 0: only what it reports counts.
+    /// How long a worker is assumed to cache a prompt that was sent to it and that it has not reported
+    /// yet, in seconds; 0 counts reports alone.
     #[arg(long, env = "STATOR_ROUTER_PREDICTED_TTL_S", default_value_t = 0, value_name = "S",
           value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub router_predicted_ttl_s: u64,
 
-    /// The same of a worker that reports nothing of its blocks, such as a server of the OpenAI API.
+    /// How long a worker that publishes no KV events, such as a server of the OpenAI API, is assumed
+    /// to cache a prompt that was sent to it, in seconds.
     #[arg(long, env = "STATOR_ROUTER_TTL_S", default_value_t = 120, value_name = "S",
           value_parser = clap::value_parser!(u64).range(2..=86_400))]
     pub router_ttl_s: u64,
 
-    /// Take such a worker to hold the last so many blocks that it was sent, for as long as that may
-    /// be, instead: the size of its cache. All workers of a model together are taken to hold 4
-    /// million at most. Default: by time.
+    /// Assume that such a worker caches the last N blocks sent to it, however long ago: give the size
+    /// of its cache. All workers of a model together are assumed to cache 4 million blocks at most.
+    /// Default: by time, see --router-ttl-s.
     #[arg(long, env = "STATOR_ROUTER_LRU_BLOCKS", value_name = "BLOCKS",
           value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub router_lru_blocks: Option<u64>,
@@ -151,7 +152,7 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub router_session_affinity_ttl_s: u64,
 
-    /// Whether a session goes to no other worker while its own is there, or only rather not.
+    /// How strongly a session is bound to its worker.
     #[arg(
         long,
         env = "STATOR_ROUTER_SESSION_AFFINITY_MODE",
@@ -162,8 +163,9 @@ pub struct PlacementArgs {
 
     /// Let requests name their worker, in `x-stator-worker-id` as answers do, or in NVIDIA Dynamo's
     /// headers: `x-dynamo-worker-instance-id`, `x-dynamo-dp-rank`, `x-dynamo-prefill-instance-id`,
-    /// `x-dynamo-prefill-dp-rank` and their older names. Others do not get the request then. For
-    /// proxies whose clients are trusted, such as a picker; else these headers say nothing.
+    /// `x-dynamo-prefill-dp-rank` and their older names. No other worker gets the request then. Use
+    /// this only if all clients are trusted, such as a picker. Without it these headers have no
+    /// effect.
     #[arg(long, env = "STATOR_ROUTER_PINS")]
     pub router_pins: bool,
 
@@ -182,8 +184,8 @@ pub struct PlacementArgs {
     #[arg(long, env = "STATOR_ACTIVE_PREFILL_TOKENS_THRESHOLD", value_name = "TOKENS")]
     pub active_prefill_tokens_threshold: Option<u64>,
 
-    /// The same as a multiple of the tokens that the worker computes in one step, where its agent
-    /// says how many. Default: no limit.
+    /// Prompt tokens still to be computed at a worker above which it takes no further requests, as a
+    /// multiple of the tokens of one step, if its agent reports them. Default: no limit.
     #[arg(long, env = "STATOR_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC", value_name = "STEPS")]
     pub active_prefill_tokens_threshold_frac: Option<f64>,
 
@@ -223,7 +225,7 @@ pub struct QueueArgs {
           value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub queue_max_bytes: u64,
 
-    /// Longest wait, in milliseconds. Who has waited longer gets 503.
+    /// Longest wait, in milliseconds. A request that has waited longer gets 503.
     #[arg(long, env = "STATOR_QUEUE_TIMEOUT_MS", default_value_t = 60_000, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub queue_timeout_ms: u64,
@@ -265,15 +267,16 @@ pub struct QueueArgs {
 /// Which client is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum QueueFairness {
-    /// Whoever came first.
+    /// The first request, whichever client sent it.
     Fifo,
-    /// Each in turn, a request at a time.
+    /// Each client in turn, a request at a time.
     RoundRobin,
-    /// Each in turn, as many prompt tokens.
+    /// Each client in turn, the same number of prompt tokens.
     Drr,
-    /// Who has used the fewest tokens, output counting twice.
+    /// The client that has used the fewest tokens, output counting twice.
     Vtc,
-    /// The same, of which half is forgotten each minute, and how long its first request has waited.
+    /// As `vtc`, but half of the tokens are forgotten each minute, and the wait of the client's first
+    /// request counts.
     Las,
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct MoriioArgs {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub moriio_decode_handshake_port: Option<u16>,
 
-    /// Its notify port, 61005 by default.
+    /// Notify port of the first rank of the engine beside this proxy, 61005 by default.
     #[arg(long, env = "STATOR_MORIIO_DECODE_NOTIFY_PORT", value_name = "PORT",
           value_parser = clap::value_parser!(u16).range(1..))]
     pub moriio_decode_notify_port: Option<u16>,
@@ -67,7 +67,7 @@ pub(crate) struct MoriioArgs {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub moriio_prefill_handshake_port: Option<u16>,
 
-    /// Their notify port, 61005 by default.
+    /// Notify port of the first rank of prefill engines, 61005 by default.
     #[arg(long, env = "STATOR_MORIIO_PREFILL_NOTIFY_PORT", value_name = "PORT",
           value_parser = clap::value_parser!(u16).range(1..))]
     pub moriio_prefill_notify_port: Option<u16>,
@@ -83,17 +83,17 @@ pub(crate) struct MoriioArgs {
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub moriio_dp_size: Option<u16>,
 
-    /// Those of each pod; 0, the default, is all of them.
+    /// Data-parallel ranks of each pod; 0, the default, is all of them.
     #[arg(long, env = "STATOR_MORIIO_DP_SIZE_LOCAL", value_name = "N",
           value_parser = clap::value_parser!(u16).range(0..=4096))]
     pub moriio_dp_size_local: Option<u16>,
 
-    /// Addresses or names of the prefill engine's pods in the order of their ranks, where it has
+    /// Addresses or names of the prefill engine's pods in the order of their ranks, if it has
     /// several.
     #[arg(long, env = "STATOR_MORIIO_REMOTE_HOSTS", value_name = "HOST", value_delimiter = ',')]
     pub moriio_remote_hosts: Vec<String>,
 
-    /// The same of the decode engine's pods.
+    /// Addresses or names of the decode engine's pods in the order of their ranks, if it has several.
     #[arg(long, env = "STATOR_MORIIO_DECODE_HOSTS", value_name = "HOST", value_delimiter = ',')]
     pub moriio_decode_hosts: Vec<String>,
 

@@ -91,7 +91,7 @@ pub struct RequestArgs {
 pub enum ResponsePath {
     /// What the configuration needs.
     Auto,
-    /// The same, and answers in full duplex may be lost.
+    /// As `auto`, but answers in full duplex may be lost.
     None,
     /// Heads at least.
     Headers,

@@ -14,7 +14,7 @@ pub struct SchedulingArgs {
     #[arg(long, env = "STATOR_CONFIG_FILE", value_name = "FILE", conflicts_with = "config_text")]
     pub config_file: Option<PathBuf>,
 
-    /// The same as text.
+    /// EndpointPickerConfig to follow, as text.
     #[arg(long, env = "STATOR_CONFIG_TEXT", value_name = "YAML")]
     pub config_text: Option<String>,
 
