@@ -124,7 +124,8 @@ impl Cli {
     }
 }
 
-fn command() -> clap::Command {
+/// The whole command line, as users meet it.
+pub(crate) fn command() -> clap::Command {
     let mut command = Line::command();
     let roles: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
     for role in roles {

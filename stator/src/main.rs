@@ -3,6 +3,8 @@
 //! It decides nothing about requests. Start reading at [`cli`]; a role's own crate says the rest.
 
 mod cli;
+#[cfg(test)]
+mod settings_pages;
 mod up;
 
 use clap::parser::ValueSource;
