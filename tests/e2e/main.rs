@@ -8,6 +8,7 @@ mod builtin;
 mod contract;
 mod direct;
 mod discovery;
+mod docs;
 mod door;
 mod engines;
 mod epp;

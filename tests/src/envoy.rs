@@ -104,11 +104,21 @@ impl Envoy {
     ///
     /// When it does not start, or is missing in continuous integration.
     pub async fn start(settings: &EnvoySettings) -> Option<Self> {
+        Self::start_from(&fill_in(settings)).await
+    }
+
+    /// As [`Envoy::start`], from the text of a bootstrap configuration. It has one listener, and an
+    /// admin listener, both on port 0.
+    ///
+    /// # Panics
+    ///
+    /// As [`Envoy::start`].
+    pub async fn start_from(configuration: &str) -> Option<Self> {
         let binary = installed("STATOR_TEST_ENVOY", "Envoy")?;
         let directory = TempDir::new().expect("a temporary directory");
         let bootstrap = directory.path().join("bootstrap.yaml");
         let admin = directory.path().join("admin");
-        std::fs::write(&bootstrap, fill_in(settings)).expect("a writable directory");
+        std::fs::write(&bootstrap, configuration).expect("a writable directory");
         let mut command = Command::new(binary);
         command.arg("--config-path").arg(&bootstrap).arg("--admin-address-path").arg(&admin);
         command.args(["--concurrency", "1", "--disable-hot-restart", "--skip-deprecated-logs"]);
