@@ -63,6 +63,23 @@ fn the_manual_lists_all_its_pages() {
 }
 
 #[test]
+fn every_type_of_the_glossary_is_in_the_code() {
+    let text = read(Path::new("CONTRIBUTING.md"));
+    let glossary = text.split_once("## Glossary").unwrap().1.split_once("\n## ").unwrap().0;
+    let code: String = files(".rs").into_values().collect();
+    let words: Vec<_> = code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let kinds = ["struct", "enum", "trait"];
+    let types: BTreeSet<_> =
+        words.windows(2).filter(|two| kinds.contains(&two[0])).map(|two| two[1]).collect();
+    let column = glossary.lines().filter_map(|row| row.strip_suffix(" |")?.split(" | ").nth(2));
+    let names = column.flat_map(|types| types.split('`').skip(1).step_by(2));
+    let names: Vec<_> = names.map(|path| path.rsplit("::").next().unwrap()).collect();
+    let lost: Vec<_> = names.iter().filter(|name| !types.contains(**name)).collect();
+    assert!(names.len() > 35, "found {names:?}");
+    assert!(lost.is_empty(), "no such types: {lost:?}");
+}
+
+#[test]
 fn anchors_are_those_of_github() {
     let text = "# One `two` three\n```sh\n# no\n```\n## KV, and more_of it!\n## One two three\n";
     let expected = ["one-two-three", "kv-and-more_of-it", "one-two-three-1"];
@@ -79,10 +96,15 @@ fn read(page: &Path) -> String {
     std::fs::read_to_string(root().join(page)).unwrap()
 }
 
-/// All pages, by their paths from the root. What is built, downloaded or not ours has none.
+/// All pages, by their paths from the root.
 fn pages() -> BTreeMap<PathBuf, String> {
+    files(".md")
+}
+
+/// All files of this ending, by their paths from the root, without build outputs and downloads.
+fn files(ending: &str) -> BTreeMap<PathBuf, String> {
     let mut folders = vec![root()];
-    let mut pages = BTreeMap::new();
+    let mut files = BTreeMap::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -92,14 +114,14 @@ fn pages() -> BTreeMap<PathBuf, String> {
                 if !name.starts_with('.') && name != "target" && name != "shared" {
                     folders.push(path);
                 }
-            } else if name.ends_with(".md") {
-                let page = path.strip_prefix(root()).unwrap().to_owned();
-                let text = read(&page);
-                pages.insert(page, text);
+            } else if name.ends_with(ending) {
+                let file = path.strip_prefix(root()).unwrap().to_owned();
+                let text = read(&file);
+                files.insert(file, text);
             }
         }
     }
-    pages
+    files
 }
 
 /// The path without `.` and `..`.
