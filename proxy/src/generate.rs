@@ -237,8 +237,7 @@ impl Generation {
             leg.place.output_block();
         }
         let Some((kind, message)) = failure else { return Ok(()) };
-        // A failure carries no tokens; what others of the leg's choices sent is kept.
-        self.outputs.retain(|output| output.finish.as_ref().is_none_or(|finish| !failed(finish)));
+        take_failures(&mut self.outputs);
         match kind {
             ErrorKind::Invalid => Err(invalid(&message, self.placer.plan.guided)),
             ErrorKind::Overloaded | ErrorKind::Unprefilled
@@ -365,6 +364,15 @@ fn failed(finish: &Finish) -> bool {
     !matches!(finish.reason(), FinishReason::Stop | FinishReason::Length)
 }
 
+/// Takes the workers' failures out of outputs. Tokens that came before a failure may be in one output
+/// with it: the client gets them, as the worker that goes on takes them for said.
+fn take_failures(outputs: &mut Vec<Output>) {
+    outputs.retain_mut(|output| {
+        let failure = output.finish.take_if(|finish| failed(finish));
+        failure.is_none() || !output.token_ids.is_empty()
+    });
+}
+
 /// What a worker refuses, in the words of the request.
 fn invalid(message: &str, guided: Option<&'static str>) -> ApiError {
     match (message.strip_prefix("guide: "), guided) {
@@ -390,4 +398,27 @@ struct Start {
     first_choice: u32,
     choices: Vec<Progress>,
     attempts: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(token_ids: &[u32], reason: Option<FinishReason>) -> Output {
+        let finish = reason.map(|reason| Finish { reason: reason.into(), ..Finish::default() });
+        Output { token_ids: token_ids.to_vec(), finish, ..Output::default() }
+    }
+
+    #[test]
+    fn tokens_that_come_with_a_failure_reach_the_client() {
+        let mut outputs = vec![
+            output(&[1], None),
+            output(&[2], Some(FinishReason::Stop)),
+            output(&[3, 4], Some(FinishReason::Error)),
+            output(&[], Some(FinishReason::Cancelled)),
+        ];
+        take_failures(&mut outputs);
+        let stopped = output(&[2], Some(FinishReason::Stop));
+        assert_eq!(outputs, [output(&[1], None), stopped, output(&[3, 4], None)]);
+    }
 }
