@@ -4,6 +4,7 @@
 use crate::kube_api::{Api, Refusal};
 use crate::kube_config::{Access, User};
 use crate::kube_objects::reference;
+use crate::process::signal;
 use crate::tooling::{Tool, installed};
 use serde_json::{Value, json};
 use std::hash::{BuildHasher, RandomState};
@@ -207,6 +208,16 @@ impl Cluster {
     pub async fn define(&self, manifest: &str) {
         let name = manifest.lines().find_map(|line| line.strip_prefix("  name: "));
         define(self.api(), name.expect("a definition has a name"), manifest.to_owned()).await;
+    }
+
+    /// Sends a signal by name to the process of the API server and etcd.
+    ///
+    /// # Panics
+    ///
+    /// Where it does not run, and as [`Cluster::stop`].
+    pub fn signal(&self, name: &str) {
+        let own = self.own.as_ref().expect("the tests started it");
+        signal(own.server.as_ref().expect("it runs").id(), name);
     }
 
     /// Kills the API server and etcd, as the loss of a control plane does. Objects survive.

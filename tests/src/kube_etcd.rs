@@ -1,5 +1,6 @@
 //! The cluster's etcd on its own, as a place where agents register.
 
+use crate::process::signal;
 use crate::tooling::{Tool, installed};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,17 @@ impl Etcd {
     /// Where it serves clients.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Sends it a signal by name, where it runs.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended by itself.
+    pub fn signal(&self, name: &str) {
+        if let Some(server) = &self.server {
+            signal(server.id(), name);
+        }
     }
 
     /// Kills it, as the loss of its machine does. Keys and leases survive.

@@ -24,6 +24,17 @@ use std::time::Duration;
 /// Longest wait for anything that should happen; only a failing test waits that long.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Lines of a process that are remembered: a test of an hour does not fill the memory.
+const LINES_MAX: usize = 20_000;
+
+/// Remembers a line, and forgets the older half of those before it where they are too many.
+fn keep(log: &mut Vec<String>, line: String) {
+    if log.len() == LINES_MAX {
+        log.drain(..LINES_MAX / 2);
+    }
+    log.push(line);
+}
+
 /// Waits for `future`, and fails the test when it does not come in time.
 ///
 /// # Panics

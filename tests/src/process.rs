@@ -1,6 +1,6 @@
 //! Runs the `stator` binary.
 
-use crate::{DEADLINE, soon, within};
+use crate::{DEADLINE, keep, soon, within};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -119,11 +119,7 @@ impl Process {
     /// When it does not come within `limit`, or the process ends without it.
     pub async fn nth_line_within(&mut self, limit: Duration, part: &str, n: usize) {
         let mut lines = self.lines.clone();
-        let log = self.log.clone();
-        let found = || {
-            let log = log.lock().expect("no reader panicked");
-            log.iter().filter(|line| line.contains(part)).count() > n
-        };
+        let found = || self.lines(part) > n;
         let found = within(limit, part, async {
             while !found() {
                 if lines.changed().await.is_err() {
@@ -136,7 +132,17 @@ impl Process {
         assert!(found, "ended without {part:?}:\n{}", self.log());
     }
 
-    /// What it has printed so far.
+    /// Lines so far that contain `part`.
+    ///
+    /// # Panics
+    ///
+    /// When a reader of its output has panicked.
+    pub fn lines(&self, part: &str) -> usize {
+        let log = self.log.lock().expect("no reader panicked");
+        log.iter().filter(|line| line.contains(part)).count()
+    }
+
+    /// What it has printed last.
     pub fn log(&self) -> String {
         self.log.lock().expect("no reader panicked").join("\n")
     }
@@ -178,12 +184,18 @@ impl Process {
 ///
 /// When there is no such process.
 pub fn signal(process: u32, name: &str) {
-    let sent = std::process::Command::new("kill")
-        .arg(format!("-{name}"))
-        .arg(process.to_string())
-        .status()
-        .expect("kill can be run");
-    assert!(sent.success(), "process {process} could not be signalled");
+    assert!(try_signal(process, name), "process {process} could not be signalled");
+}
+
+/// Sends a signal by name to a process that may have ended; whether there was one.
+///
+/// # Panics
+///
+/// When there is no `kill`.
+pub fn try_signal(process: u32, name: &str) -> bool {
+    let mut kill = std::process::Command::new("kill");
+    let kill = kill.arg(format!("-{name}")).arg(process.to_string());
+    kill.output().expect("kill can be run").status.success()
 }
 
 /// The process below this one, however deep, whose command line begins so.
@@ -192,17 +204,28 @@ pub fn signal(process: u32, name: &str) {
 ///
 /// When there is none.
 pub fn descendant(process: u32, command: &str) -> u32 {
+    let found = find_descendant(process, command);
+    found.unwrap_or_else(|| panic!("no {command:?} below process {process}"))
+}
+
+/// The process below this one, however deep, whose command line begins so; `None` where there is
+/// none now.
+pub fn find_descendant(process: u32, command: &str) -> Option<u32> {
     let mut below = vec![process];
     while let Some(process) = below.pop() {
         let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
         if line.starts_with(command.as_bytes()) {
-            return process;
+            return Some(process);
         }
-        let children = format!("/proc/{process}/task/{process}/children");
-        let children = std::fs::read_to_string(children).unwrap_or_default();
-        below.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        // A child is listed with the thread that started it.
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+        for thread in threads.flatten() {
+            let children = std::fs::read_to_string(thread.path().join("children"));
+            let children = children.unwrap_or_default();
+            below.extend(children.split_whitespace().filter_map(|it| it.parse::<u32>().ok()));
+        }
     }
-    panic!("no {command:?} below process {process}");
+    None
 }
 
 /// Where cargo put the binary: beside the directory of this test program.
@@ -223,7 +246,7 @@ async fn read_lines(
 ) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        log.lock().expect("no reader panicked").push(line);
+        keep(&mut log.lock().expect("no reader panicked"), line);
         counter.send_modify(|count| *count += 1);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A tool belongs to no asynchronous runtime, so one test can start what all share.
 
-use crate::{DEADLINE, within};
+use crate::{DEADLINE, keep, within};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -93,6 +93,11 @@ impl Tool {
         found.unwrap_or_else(|| panic!("ended without {what}:\n{}", self.log()))
     }
 
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it and waits for its end.
     pub fn kill(&mut self) {
         // Both fail only where it has already ended.
@@ -123,7 +128,7 @@ fn read_lines(
 ) {
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
-            log.lock().expect("no reader panicked").push(line);
+            keep(&mut log.lock().expect("no reader panicked"), line);
             counter.send_modify(|count| *count += 1);
         }
     });
