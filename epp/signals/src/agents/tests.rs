@@ -16,6 +16,7 @@ struct Ear(Mutex<FxHashMap<WorkerRank, Known>>);
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Known {
+    /// Lives of the worker, each once, in the order in which they were announced.
     lives: Vec<Generation>,
     accepting: Option<bool>,
     loads: u32,
@@ -83,7 +84,12 @@ impl KvSink for Ear {
 
 impl WorkerSink for Ear {
     fn life(&self, worker: WorkerRank, generation: Generation) {
-        self.with(worker, |known| known.lives.push(generation));
+        // The same life is announced again when a connection or the record changes.
+        self.with(worker, |known| {
+            if known.lives.last() != Some(&generation) {
+                known.lives.push(generation);
+            }
+        });
     }
 }
 
