@@ -27,6 +27,7 @@ pub(crate) struct Entry {
     api: Api,
     namespace: String,
     pod: Pod,
+    /// The record that the server has, or may have.
     published: Option<Published>,
 }
 
@@ -96,9 +97,10 @@ impl Registry for Entry {
             return Err(DiscoveryError::Refused(fault));
         }
         let agent = record.agent_id.clone();
-        self.apply(&agent, Some(&text)).await?;
-        self.published = Some(Published { agent, text, at: Instant::now() });
-        Ok(())
+        // Before the attempt: a server that does not answer may have done as it was asked.
+        let (named, told) = (agent.clone(), text.clone());
+        self.published = Some(Published { agent: named, text: told, at: Instant::now() });
+        self.apply(&agent, Some(&text)).await
     }
 
     /// The pod's life is the lease.

@@ -142,6 +142,20 @@ async fn an_agent_leaves_by_its_own_word() {
 }
 
 #[tokio::test]
+async fn a_record_that_was_published_without_an_answer_is_taken_away_all_the_same() {
+    let server = Server::start().await;
+    let pod = Pod { name: "a".into(), uid: "uid-a".into() };
+    let mut entry = Entry::of(server.cluster().api, "n".into(), pod);
+    server.mood(&metadata(), Mood::Stalled);
+    assert!(entry.publish(&sample("a", 0)).await.is_err());
+    server.mood(&metadata(), Mood::Good);
+    // What it was asked for while it did not answer.
+    publish(&server, "a").await;
+    entry.withdraw().await.expect("the server takes it");
+    assert_eq!(entry.previous("a").await.expect("the server answers"), None);
+}
+
+#[tokio::test]
 async fn slices_tell_readiness_where_they_are_asked() {
     let server = Server::start().await;
     for name in ["a", "b"] {
