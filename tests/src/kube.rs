@@ -20,6 +20,9 @@ use tokio::sync::OnceCell;
 /// Where `tests/kube/build` put the server and the definitions.
 const BINARIES: &str = "STATOR_TEST_KUBE";
 
+/// Longest wait for an API server with its etcd to be ready: minutes where all tests run at once.
+const START_DEADLINE: Duration = Duration::from_secs(240);
+
 /// A running cluster with the inference extension's resources installed.
 pub struct Cluster {
     access: Access,
@@ -375,7 +378,8 @@ async fn serve(binaries: &Path, directory: &Path, token: &str, port: u16) -> (To
     let mut command = Command::new(binaries.join("kube"));
     command.arg("-dir").arg(directory).arg("-token").arg(token);
     let tool = Tool::start(command.arg("-port").arg(port.to_string()));
-    let url = tool.line("the API server's URL", |line| line.starts_with("https://")).await;
+    let is_url = |line: &str| line.starts_with("https://");
+    let url = tool.line_within(START_DEADLINE, "the API server's URL", is_url).await;
     let address = url.trim_start_matches("https://").parse().expect("an address and a port");
     (tool, address)
 }
