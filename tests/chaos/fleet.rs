@@ -1,11 +1,14 @@
-//! The processes under attack: agents, proxies, and the links between some of them.
+//! The processes under attack: agents, proxies, pickers and engines.
 
+use crate::engines::{Engines, serves};
+use crate::footprint::{Footprint, Peak};
 use crate::gateway::Gateway;
-use crate::links::{Links, Mirror, Weather};
+use crate::meeting::Meeting;
 use crate::plan::{AGENTS, Fault, Step};
+use crate::relay::Weather;
+use crate::replicas::{Replicas, listens_for_replicas};
 use serde_json::Value;
 use stator_tests::http::Client;
-use stator_tests::kube_etcd::Etcd;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
 use std::net::SocketAddr;
@@ -21,10 +24,10 @@ pub(crate) const PROXIES: [&str; 3] = ["steady", "linked", "rolling"];
 const LINKED: usize = 1;
 /// The proxy that ends and dies.
 const ROLLING: usize = 2;
-/// Simulated time of a step: answers take long enough to be hit.
-const STEP_MS: &str = "--sim-step-ms=10";
 /// A short lease, so that faults of the directory are noticed during their hold.
 const LEASE_MS: &str = "--lease-ms=2000";
+/// Pause between two questions to a process that is coming or going.
+pub(crate) const PACE: Duration = Duration::from_millis(20);
 
 /// A proxy as a load balancer sees it.
 #[derive(Clone, Debug)]
@@ -35,47 +38,37 @@ pub(crate) struct Backend {
     pub life: u64,
 }
 
-/// Where agents and proxies meet.
-pub(crate) enum Meeting {
-    /// In a directory below the home, of which the linked proxy sees a mirror.
-    Directory(Links),
-    /// In an etcd.
-    Etcd(AsyncMutex<Etcd>, String),
-}
-
 /// All processes.
 pub(crate) struct Fleet {
     home: PathBuf,
     meeting: Meeting,
+    engines: Engines,
     agents: Vec<AsyncMutex<Process>>,
     proxies: Vec<AsyncMutex<Process>>,
+    replicas: Replicas,
     /// The proxies, and the gateway where there is one.
     backends: Mutex<Vec<Option<Backend>>>,
     gateway: Option<Gateway>,
+    /// Held while all agents are away, and while agents that come back cannot be found: both
+    /// together would be as long as both after each other.
+    findable: AsyncMutex<()>,
+    peak: Peak,
 }
 
 impl Fleet {
-    /// Starts a fleet that meets in a directory below `home`, and waits until all proxies serve.
-    pub(crate) async fn in_directory(home: PathBuf) -> Self {
-        let links = Links::begin(home.join("agents"), home.join("mirror"), AGENTS);
-        Self::begin(home, Meeting::Directory(links)).await
-    }
-
-    /// Starts a fleet that meets in an etcd. `None`, and said so, where there is no etcd.
-    pub(crate) async fn in_etcd(home: PathBuf) -> Option<Self> {
-        let etcd = Etcd::start(&[]).await?;
-        let url = format!("--discovery=etcd://{}/chaos", etcd.address());
-        Some(Self::begin(home, Meeting::Etcd(AsyncMutex::new(etcd), url)).await)
-    }
-
-    async fn begin(home: PathBuf, meeting: Meeting) -> Self {
+    /// Starts a fleet with these engines that meets there, and waits until all proxies serve.
+    pub(crate) async fn begin(home: PathBuf, meeting: Meeting, engines: Engines) -> Self {
         let mut fleet = Self {
             home,
             meeting,
+            engines,
             agents: Vec::new(),
             proxies: Vec::new(),
+            replicas: Replicas::begin(PROXIES.len()).await,
             backends: Mutex::default(),
             gateway: None,
+            findable: AsyncMutex::new(()),
+            peak: Peak::default(),
         };
         let agents: Vec<_> = (0..AGENTS).map(|number| fleet.agent(number)).collect();
         for mut agent in agents {
@@ -84,17 +77,23 @@ impl Fleet {
         }
         let mut backends = Vec::new();
         for number in 0..PROXIES.len() {
-            let mut process = fleet.proxy(number);
-            backends.push(Some(Backend { client: serving(&mut process).await, life: 0 }));
+            let (process, client) = fleet.proxy(number).await;
+            backends.push(Some(Backend { client, life: 0 }));
             fleet.proxies.push(AsyncMutex::new(process));
         }
         let lasting = backends[..ROLLING].iter().flatten();
-        let lasting = lasting.map(|backend| backend.client.address()).collect();
-        fleet.gateway = Gateway::begin(lasting).await;
+        let lasting: Vec<_> = lasting.map(|backend| backend.client.address()).collect();
+        let flags = fleet.meeting.of_pickers(&lasting).await;
+        fleet.gateway = Gateway::begin(lasting, flags).await;
         let gateway = fleet.gateway.as_ref();
         backends.extend(gateway.map(|it| Some(Backend { client: it.client(), life: 0 })));
         fleet.backends = Mutex::new(backends);
         fleet
+    }
+
+    /// What the agents' engines are.
+    pub(crate) fn engines(&self) -> Engines {
+        self.engines
     }
 
     /// The proxies alone that a load balancer would send to.
@@ -105,41 +104,33 @@ impl Fleet {
 
     /// An agent whose name outlives it.
     fn agent(&self, number: usize) -> Process {
-        Process::start(&[
+        let name = format!("--agent-id=agent-{number}");
+        let discovery = self.meeting.of_agent(number);
+        let mut args = vec![
             "agent",
-            "--engine=sim",
-            STEP_MS,
             LEASE_MS,
-            "--workers=1",
             "--listen=127.0.0.1:0",
             "--events-listen=tcp://127.0.0.1:0",
             "--replay-listen=tcp://127.0.0.1:0",
             "--metrics-port=0",
-            &format!("--agent-id=agent-{number}"),
-            &self.discovery("agents"),
-        ])
+            &name,
+            &discovery,
+        ];
+        args.extend(self.engines.flags(number));
+        Process::start(&args)
     }
 
-    fn proxy(&self, number: usize) -> Process {
-        let discovery = self.discovery(if number == LINKED { "mirror" } else { "agents" });
-        Process::start(&["proxy", "--http-port=0", "--metrics-port=0", &discovery])
-    }
-
-    fn discovery(&self, directory: &str) -> String {
-        match &self.meeting {
-            Meeting::Directory(_) => {
-                format!("--discovery-dir={}", self.home.join(directory).display())
-            }
-            Meeting::Etcd(_, url) => url.clone(),
-        }
-    }
-
-    /// The links of a fleet that has some.
-    fn links(&self) -> &Links {
-        match &self.meeting {
-            Meeting::Directory(links) => links,
-            Meeting::Etcd(..) => panic!("a fleet that meets in an etcd has no links"),
-        }
+    /// A proxy, once a load balancer would send to it.
+    async fn proxy(&self, number: usize) -> (Process, Client) {
+        let discovery = self.meeting.of_proxy(number == LINKED);
+        let replicas = self.replicas.flags(number);
+        let mut args = vec!["proxy", "--http-port=0", "--metrics-port=0", &discovery];
+        args.extend(replicas.iter().map(String::as_str));
+        args.extend(self.engines.proxy_flags());
+        let mut process = Process::start(&args);
+        self.replicas.is_at(number, listens_for_replicas(&mut process).await);
+        let client = serving(&mut process).await;
+        (process, client)
     }
 
     /// The proxies that a load balancer would send to.
@@ -156,12 +147,13 @@ impl Fleet {
 
     /// Lets a fault happen, waits, and undoes it.
     pub(crate) async fn suffer(&self, step: &Step) {
-        let hold = sleep(step.hold);
+        let hold = step.hold;
         match step.fault {
             Fault::KillAgent(n) => {
                 let mut process = self.agents[n].lock().await;
+                self.peak.see(process.id());
                 process.kill().await;
-                hold.await;
+                sleep(hold).await;
                 *process = self.restarted(n).await;
             }
             Fault::EndAgent(n) => {
@@ -173,38 +165,43 @@ impl Fleet {
             Fault::StopAgent(n) => {
                 let process = self.agents[n].lock().await;
                 signal(process.id(), "STOP");
-                hold.await;
+                sleep(hold).await;
                 signal(process.id(), "CONT");
             }
-            Fault::KillAllAgents => self.kill_all_agents(step.hold).await,
-            Fault::EndProxy => self.end_proxy().await,
-            Fault::KillProxy => self.kill_proxy(step.hold).await,
-            Fault::CutLink(n) => self.weather(n, Weather::Cut, step.hold).await,
-            Fault::StallLink(n) => self.weather(n, Weather::Stalled, step.hold).await,
-            Fault::SlowLink(n) => self.weather(n, Weather::Slow, step.hold).await,
-            Fault::KillPicker(n) => match &self.gateway {
-                Some(gateway) => gateway.kill_picker(n, step.hold).await,
-                None => hold.await,
-            },
-            Fault::StopPicker(n) => match &self.gateway {
-                Some(gateway) => gateway.stop_picker(n, step.hold).await,
-                None => hold.await,
-            },
-            Fault::KillEtcd => {
-                let Meeting::Etcd(etcd, _) = &self.meeting else { return };
-                let mut etcd = etcd.lock().await;
-                etcd.stop();
-                hold.await;
-                etcd.restart().await;
+            Fault::KillAllAgents => self.kill_all_agents(hold).await,
+            Fault::KillEngine(n) | Fault::StopEngine(n) | Fault::SlowEngine(n) => {
+                let mut process = self.agents[n].lock().await;
+                self.engines.suffer(&mut process, step).await;
             }
-            Fault::FreezeDirectory => self.mirror(Mirror::Frozen, step.hold).await,
-            Fault::SkewClocks => self.mirror(Mirror::Skewed, step.hold).await,
-            Fault::RemoveDirectory => {
-                // Agents write into it all the time, so a removal may have to be tried again.
-                while std::fs::remove_dir_all(self.home.join("agents")).is_err() {
-                    tokio::task::yield_now().await;
-                }
-                hold.await;
+            Fault::EndProxy => self.end_proxy().await,
+            Fault::KillProxy => self.kill_proxy(hold).await,
+            Fault::CutLink(n) => self.meeting.links().suffer(n, Weather::Cut, hold).await,
+            Fault::StallLink(n) => self.meeting.links().suffer(n, Weather::Stalled, hold).await,
+            Fault::SlowLink(n) => self.meeting.links().suffer(n, Weather::Slow, hold).await,
+            Fault::KillPicker(_)
+            | Fault::StopPicker(_)
+            | Fault::CutPicker(_)
+            | Fault::StallPicker(_)
+            | Fault::SlowPicker(_) => match &self.gateway {
+                Some(gateway) => gateway.suffer(step.fault, hold).await,
+                None => sleep(hold).await,
+            },
+            Fault::CutPeer(n) => self.weather_of_peer(n, Weather::Cut, hold).await,
+            Fault::StallPeer(n) => self.weather_of_peer(n, Weather::Stalled, hold).await,
+            Fault::SlowPeer(n) => self.weather_of_peer(n, Weather::Slow, hold).await,
+            Fault::KillRegistry
+            | Fault::StopRegistry
+            | Fault::CutRegistry
+            | Fault::StallRegistry
+            | Fault::SlowRegistry
+            | Fault::FillDisk
+            | Fault::SlowDisk
+            | Fault::HideDirectory
+            | Fault::FreezeDirectory
+            | Fault::RemoveDirectory
+            | Fault::SkewClocks => {
+                let _findable = self.findable.lock().await;
+                self.meeting.suffer(step).await;
             }
         }
     }
@@ -216,6 +213,7 @@ impl Fleet {
     }
 
     async fn kill_all_agents(&self, hold: Duration) {
+        let _findable = self.findable.lock().await;
         let mut all = Vec::new();
         for agent in &self.agents {
             all.push(agent.lock().await);
@@ -232,6 +230,16 @@ impl Fleet {
         }
     }
 
+    async fn weather_of_peer(&self, replica: usize, weather: Weather, hold: Duration) {
+        match (replica.checked_sub(PROXIES.len()), &self.gateway) {
+            (None, _) => self.replicas.suffer(replica, weather, hold).await,
+            (Some(picker), Some(gateway)) => {
+                gateway.replicas().suffer(picker, weather, hold).await;
+            }
+            (Some(_), None) => sleep(hold).await,
+        }
+    }
+
     /// Ends the proxy as an orchestrator does: it goes on sending until readiness is gone.
     async fn end_proxy(&self) {
         let mut process = self.proxies[ROLLING].lock().await;
@@ -239,7 +247,9 @@ impl Fleet {
         process.terminate();
         // Its readiness is what a load balancer polls; a refused connection says the same.
         soon("an end of readiness", async {
-            while backend.client.try_get("/health").await.is_ok_and(|reply| reply.status == 200) {}
+            while backend.client.try_get("/health").await.is_ok_and(|reply| reply.status == 200) {
+                sleep(PACE).await;
+            }
         })
         .await;
         self.replace(ROLLING, None);
@@ -253,14 +263,15 @@ impl Fleet {
         let life = self.backend(ROLLING).life;
         // Before the kill: whatever breaks from now on may have died with it.
         self.replace(ROLLING, None);
+        self.peak.see(process.id());
         process.kill().await;
         sleep(hold).await;
         self.start_proxy(&mut process, life + 1).await;
     }
 
     async fn start_proxy(&self, process: &mut Process, life: u64) {
-        *process = self.proxy(ROLLING);
-        let client = serving(process).await;
+        let (started, client) = self.proxy(ROLLING).await;
+        *process = started;
         self.replace(ROLLING, Some(Backend { client, life }));
     }
 
@@ -273,27 +284,29 @@ impl Fleet {
         self.backends.lock().expect("no holder panicked")[proxy] = backend;
     }
 
-    async fn weather(&self, agent: usize, weather: Weather, hold: Duration) {
-        self.links().weather(agent, weather);
-        sleep(hold).await;
-        self.links().weather(agent, Weather::Clear);
-    }
-
-    async fn mirror(&self, mirror: Mirror, hold: Duration) {
-        self.links().mirror(mirror);
-        sleep(hold).await;
-        self.links().mirror(Mirror::Faithful);
-    }
-
     /// Process ids of the proxies that live through the whole test.
     pub(crate) async fn lasting(&self) -> [u32; 2] {
         [self.proxies[0].lock().await.id(), self.proxies[LINKED].lock().await.id()]
     }
 
+    /// The most that an agent, a picker or the rolling proxy took at the end of one of its lives or
+    /// takes now.
+    pub(crate) async fn peak(&self) -> Footprint {
+        for process in self.agents.iter().chain(&self.proxies[ROLLING..]) {
+            self.peak.see(process.lock().await.id());
+        }
+        if let Some(gateway) = &self.gateway {
+            gateway.processes().await.into_iter().for_each(|picker| self.peak.see(picker));
+        }
+        self.peak.most()
+    }
+
     /// The end of each process's log, for a failure.
     pub(crate) async fn logs(&self) -> String {
-        let mut logs = String::new();
-        for (name, process) in PROXIES.iter().zip(&self.proxies) {
+        let mut logs = format!("in {}\n", self.home.display());
+        let agents = self.agents.iter().enumerate().map(|(n, agent)| (format!("agent-{n}"), agent));
+        let proxies = PROXIES.iter().zip(&self.proxies).map(|(name, it)| ((*name).to_owned(), it));
+        for (name, process) in agents.chain(proxies) {
             let log = process.lock().await.log();
             let last: Vec<_> = log.lines().rev().take(40).collect();
             let last: Vec<_> = last.into_iter().rev().collect();
@@ -306,15 +319,12 @@ impl Fleet {
 /// Waits until a proxy is ready, as a load balancer does, and returns a client of it.
 async fn serving(process: &mut Process) -> Client {
     let listening = process.event("listening").await;
-    let address: SocketAddr = address(&listening);
-    let client = Client::new(address);
-    soon("readiness", async {
-        while !client.try_get("/health").await.is_ok_and(|reply| reply.status == 200) {}
-    })
-    .await;
+    let client = Client::new(address(&listening));
+    serves(&client).await;
     client
 }
 
+/// The address in an event.
 fn address(event: &Value) -> SocketAddr {
     let address = event["address"].as_str().expect("an address");
     address.parse().expect("an address and a port")

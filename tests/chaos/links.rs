@@ -1,37 +1,24 @@
 //! Links between the linked proxy and the agents: TCP relays that can break, and a mirror of the
 //! discovery directory that names the relays in place of the agents.
 
+use crate::relay::{Weather, relay};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// How often the mirror looks at the directory: much more often than leases are renewed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How late a slow link carries each piece.
-const LATE: Duration = Duration::from_millis(40);
+/// How often a slow disk shows what was written: a bit less often than leases are renewed.
+const LATE: Duration = Duration::from_millis(1500);
 /// How far a skewed clock is behind.
 const SKEW_MS: u64 = 3_600_000;
 /// The endpoints in an agent's record.
 const ENDPOINTS: [&str; 3] = ["endpoint", "events_endpoint", "replay_endpoint"];
-
-/// What a link does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Weather {
-    /// It carries everything at once.
-    #[default]
-    Clear,
-    /// It breaks connections and refuses new ones.
-    Cut,
-    /// It carries nothing and breaks nothing.
-    Stalled,
-    /// It carries each piece late.
-    Slow,
-}
 
 /// What the mirror does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +28,10 @@ pub(crate) enum Mirror {
     Faithful,
     /// It shows the directory as it was.
     Frozen,
+    /// It shows what was written late.
+    Late,
+    /// It is away.
+    Hidden,
     /// It sets the leases of all records back, as an agent does whose clock is behind.
     Skewed,
 }
@@ -63,9 +54,11 @@ impl Links {
         Self { agents, mirror, _task: task }
     }
 
-    /// Changes what a link does.
-    pub(crate) fn weather(&self, agent: usize, weather: Weather) {
+    /// The link to an agent has this weather during the hold.
+    pub(crate) async fn suffer(&self, agent: usize, weather: Weather, hold: Duration) {
         self.agents[agent].send_replace(weather);
+        tokio::time::sleep(hold).await;
+        self.agents[agent].send_replace(Weather::Clear);
     }
 
     /// Changes what the mirror does.
@@ -79,19 +72,29 @@ struct Copies {
     from: PathBuf,
     to: PathBuf,
     weather: Vec<watch::Receiver<Weather>>,
-    relays: HashMap<String, String>,
+    relays: HashMap<String, SocketAddr>,
 }
 
 impl Copies {
     async fn run(mut self, mirror: watch::Receiver<Mirror>) {
         let mut looks = tokio::time::interval(LOOK_EVERY);
-        let mut shown = HashMap::new();
+        let (mut shown, mut looked) = (HashMap::new(), Instant::now());
         loop {
             looks.tick().await;
             let mirror = *mirror.borrow();
-            if mirror != Mirror::Frozen {
-                shown = self.copy(mirror, &shown).await;
+            match mirror {
+                Mirror::Frozen => continue,
+                Mirror::Late if looked.elapsed() < LATE => continue,
+                Mirror::Hidden => {
+                    // It may be away already.
+                    let _ = std::fs::remove_dir_all(&self.to);
+                    shown.clear();
+                }
+                Mirror::Faithful | Mirror::Late | Mirror::Skewed => {
+                    shown = self.copy(mirror, &shown).await;
+                }
             }
+            looked = Instant::now();
         }
     }
 
@@ -123,10 +126,12 @@ impl Copies {
             let endpoint = record[field].as_str().expect("an endpoint").to_owned();
             let (scheme, address) = endpoint.split_once("://").expect("an endpoint is a URL");
             let relay = match self.relays.get(address) {
-                Some(relay) => relay.clone(),
+                Some(relay) => *relay,
                 None => {
-                    let relay = relay(address.to_owned(), weather.clone()).await;
-                    self.relays.insert(address.to_owned(), relay.clone());
+                    let target = address.parse().expect("an address and a port");
+                    let target = watch::Sender::new(Some(target));
+                    let relay = relay(target.subscribe(), weather.clone()).await;
+                    self.relays.insert(address.to_owned(), relay);
                     relay
                 }
             };
@@ -159,64 +164,4 @@ fn write(directory: &Path, name: &str, record: &Value) {
         .and_then(|()| std::fs::write(&new, record.to_string()))
         .and_then(|()| std::fs::rename(&new, directory.join(name)));
     written.expect("the mirror is writable");
-}
-
-/// Relays connections to `target` while the test runs; returns the address to connect to.
-async fn relay(target: String, weather: watch::Receiver<Weather>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("a bound socket has an address");
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(carry(client, target.clone(), weather.clone()));
-        }
-    });
-    address.to_string()
-}
-
-/// Carries one connection until it ends or is cut.
-async fn carry(client: TcpStream, target: String, mut weather: watch::Receiver<Weather>) {
-    let cut = weather.clone();
-    if *weather.borrow_and_update() == Weather::Cut {
-        return;
-    }
-    let Ok(server) = TcpStream::connect(target).await else { return };
-    let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    let both = async {
-        tokio::join!(
-            one_way(from_client, to_server, weather.clone()),
-            one_way(from_server, to_client, weather.clone())
-        )
-    };
-    tokio::select! {
-        _ = both => {}
-        () = becomes(cut, |weather| weather == Weather::Cut) => {}
-    }
-}
-
-async fn one_way(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
-    weather: watch::Receiver<Weather>,
-) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(bytes @ 1..) = from.read(&mut buffer).await {
-        becomes(weather.clone(), |weather| weather != Weather::Stalled).await;
-        if *weather.borrow() == Weather::Slow {
-            tokio::time::sleep(LATE).await;
-        }
-        if to.write_all(&buffer[..bytes]).await.is_err() {
-            break;
-        }
-    }
-    // The other side reads the end once it has read everything before.
-    let _ = to.shutdown().await;
-}
-
-async fn becomes(mut weather: watch::Receiver<Weather>, is: impl Fn(Weather) -> bool) {
-    if weather.wait_for(|weather| is(*weather)).await.is_err() {
-        // The links are gone and will not change again.
-        std::future::pending().await
-    }
 }

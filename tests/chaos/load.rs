@@ -6,14 +6,18 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use serde_json::{Value, json};
 use stator_tests::http::{Broken, Client, Events};
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Longest time in which a stream may say nothing: the time to notice a hung agent, the time in
 /// which all agents are down at once, and the time that they take to come back.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(12);
+
+/// Failures that are shown; the others are counted.
+const FAULTS_SHOWN: usize = 50;
 
 /// A question and its answer.
 #[derive(Clone, Debug)]
@@ -25,7 +29,7 @@ pub(crate) struct Question {
 impl Question {
     /// Questions that share prefixes, with the answers of a fleet at peace.
     pub(crate) async fn all(calm: &Client) -> Vec<Self> {
-        let mut questions = Vec::new();
+        let mut asked = JoinSet::new();
         for topic in ["the sea", "the wood", "the town", "the road"] {
             for (turn, max_tokens) in [(1, 20), (2, 60), (3, 200), (4, 400)] {
                 let text = format!("Tell me about {topic}. ").repeat(10 * turn);
@@ -37,15 +41,21 @@ impl Question {
                     "ignore_eos": true,
                     "stream": true,
                 });
-                let events = calm.stream("/v1/chat/completions", &body).await;
-                let answer = match read(events).await {
-                    Ok((answer, _)) => answer,
-                    Err(fault) => panic!("a fleet at peace: {fault}"),
-                };
-                questions.push(Self { body, answer });
+                asked.spawn(Self::of(calm.clone(), body));
             }
         }
+        let mut questions = asked.join_all().await;
+        // Answers come in any order, and a seed names questions by their places.
+        questions.sort_by_cached_key(|question| question.body.to_string());
         questions
+    }
+
+    async fn of(calm: Client, body: Value) -> Self {
+        let events = calm.stream("/v1/chat/completions", &body).await;
+        match read(events).await {
+            Ok((answer, _)) => Self { body, answer },
+            Err(fault) => panic!("a fleet at peace: {fault}"),
+        }
     }
 }
 
@@ -58,8 +68,19 @@ pub(crate) struct Tally {
     pub died_with_proxy: u64,
     /// Longest silence within an answer.
     pub silence: Duration,
-    /// Requests that failed or had a wrong answer: what was seen.
+    /// Requests that failed or had a wrong answer.
+    pub failed: u64,
+    /// The first of them: what was seen.
     pub faults: Vec<String>,
+}
+
+impl Tally {
+    fn fail(&mut self, fault: String) {
+        self.failed += 1;
+        if self.faults.len() < FAULTS_SHOWN {
+            self.faults.push(fault);
+        }
+    }
 }
 
 /// Why an answer is not whole.
@@ -87,7 +108,7 @@ pub(crate) async fn ask(
     fleet: Arc<Fleet>,
     questions: Arc<Vec<Question>>,
     seed: u64,
-    tally: Arc<Mutex<Tally>>,
+    tally: Arc<watch::Sender<Tally>>,
     stop: watch::Receiver<bool>,
 ) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -97,26 +118,24 @@ pub(crate) async fn ask(
         let (proxy, backend) = &backends[random.next_u32() as usize % backends.len()];
         let began = Instant::now();
         let outcome = answer(backend, question).await;
-        let mut tally = tally.lock().expect("no holder panicked");
-        match outcome {
+        let took = began.elapsed();
+        tally.send_modify(|tally| match outcome {
             Ok((text, silence)) => {
                 tally.silence = tally.silence.max(silence);
                 if text == question.answer {
                     tally.right += 1;
                 } else {
-                    tally.faults.push(format!("wrong: {text:?}, not {:?}", question.answer));
+                    tally.fail(format!("wrong: {text:?}, not {:?}", question.answer));
                 }
             }
             // A stream cannot outlive the proxy that it comes from.
             Err(Fault::Broken(_)) if fleet.has_died(*proxy, backend.life) => {
                 tally.died_with_proxy += 1;
             }
-            Err(fault) => tally.faults.push(format!(
-                "proxy {proxy}, life {}, after {:?}: {fault}",
-                backend.life,
-                began.elapsed()
-            )),
-        }
+            Err(fault) => {
+                tally.fail(format!("proxy {proxy}, life {}, after {took:?}: {fault}", backend.life))
+            }
+        });
     }
 }
 

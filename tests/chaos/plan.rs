@@ -4,6 +4,7 @@
 //! begins; lanes run beside each other, so that an agent may be killed while the discovery
 //! directory is away and a link stands still.
 
+use crate::fleet::PROXIES;
 use crate::gateway::PICKERS;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -38,8 +39,41 @@ pub(crate) enum Fault {
     KillPicker(usize),
     /// A picker stands still during the hold.
     StopPicker(usize),
-    /// The etcd that agents and proxies are registered in is killed, and started again.
-    KillEtcd,
+    /// The connections from Envoy to a picker break, and new ones are refused.
+    CutPicker(usize),
+    /// Those connections stay, and carry nothing during the hold.
+    StallPicker(usize),
+    /// Those connections carry each piece late.
+    SlowPicker(usize),
+    /// An agent's engine is killed; its agent starts it again.
+    KillEngine(usize),
+    /// An agent's engine stands still during the hold.
+    StopEngine(usize),
+    /// An agent's engine stands still most of the time.
+    SlowEngine(usize),
+    /// The connections of other replicas to one break, and new ones are refused. Proxies have the
+    /// first numbers, pickers the last ones.
+    CutPeer(usize),
+    /// Those connections stay, and carry nothing during the hold.
+    StallPeer(usize),
+    /// Those connections carry each piece late.
+    SlowPeer(usize),
+    /// The registry of agents, an etcd or a cluster's API server, is killed and started again.
+    KillRegistry,
+    /// The registry stands still during the hold.
+    StopRegistry,
+    /// The linked proxy's connections to the registry break, and new ones are refused.
+    CutRegistry,
+    /// Those connections stay, and carry nothing during the hold.
+    StallRegistry,
+    /// Those connections carry each piece late.
+    SlowRegistry,
+    /// The file system of the discovery directory is full.
+    FillDisk,
+    /// The linked proxy sees what agents write seconds late.
+    SlowDisk,
+    /// The linked proxy sees no discovery directory.
+    HideDirectory,
     /// The discovery directory takes no writes: records grow old in it.
     FreezeDirectory,
     /// The discovery directory is removed.
@@ -74,19 +108,28 @@ pub(crate) enum Lane {
     Proxies,
     /// Links between the linked proxy and the agents.
     Links,
-    /// Pickers of the gateway.
+    /// Pickers of the gateway, and the links that Envoy reaches them through.
     Pickers,
-    /// The discovery directory.
+    /// The discovery directory and its disk.
     Discovery,
-    /// The etcd that takes the directory's place.
-    Etcd,
+    /// The etcd or the cluster that takes the directory's place.
+    Registry,
+    /// Links between replicas that tell each other what they do.
+    Peers,
+    /// Engines that are processes of their own.
+    Engines,
 }
 
 /// Lanes of a fleet that meets in a directory.
-pub(crate) const WITH_DIRECTORY: [Lane; 5] =
-    [Lane::Agents, Lane::Proxies, Lane::Links, Lane::Pickers, Lane::Discovery];
-/// Lanes of a fleet that meets in an etcd; links are between a mirrored directory's readers.
-pub(crate) const WITH_ETCD: [Lane; 4] = [Lane::Agents, Lane::Proxies, Lane::Pickers, Lane::Etcd];
+pub(crate) const WITH_DIRECTORY: [Lane; 6] =
+    [Lane::Agents, Lane::Proxies, Lane::Links, Lane::Pickers, Lane::Discovery, Lane::Peers];
+/// Lanes of a fleet that meets in an etcd or a cluster; links are between a mirrored directory's
+/// readers.
+pub(crate) const WITH_REGISTRY: [Lane; 5] =
+    [Lane::Agents, Lane::Proxies, Lane::Pickers, Lane::Registry, Lane::Peers];
+/// Lanes of a fleet whose engines are processes.
+pub(crate) const WITH_ENGINES: [Lane; 4] =
+    [Lane::Agents, Lane::Engines, Lane::Proxies, Lane::Links];
 
 /// The endless schedule of one lane.
 pub(crate) struct Schedule {
@@ -112,6 +155,7 @@ impl Schedule {
 
     fn fault(&mut self) -> Fault {
         let agent = self.below(AGENTS as u32) as usize;
+        let replica = self.below((PROXIES.len() + PICKERS) as u32) as usize;
         match (self.lane, self.below(8)) {
             (Lane::Agents, 0..=2) => Fault::KillAgent(agent),
             (Lane::Agents, 3 | 4) => Fault::EndAgent(agent),
@@ -122,12 +166,28 @@ impl Schedule {
             (Lane::Links, 0..=2) => Fault::CutLink(agent),
             (Lane::Links, 3..=5) => Fault::StallLink(agent),
             (Lane::Links, _) => Fault::SlowLink(agent),
-            (Lane::Pickers, 0..=4) => Fault::KillPicker(agent % PICKERS),
-            (Lane::Pickers, _) => Fault::StopPicker(agent % PICKERS),
-            (Lane::Etcd, _) => Fault::KillEtcd,
-            (Lane::Discovery, 0..=2) => Fault::FreezeDirectory,
-            (Lane::Discovery, 3..=5) => Fault::RemoveDirectory,
-            (Lane::Discovery, _) => Fault::SkewClocks,
+            (Lane::Pickers, 0..=2) => Fault::KillPicker(replica % PICKERS),
+            (Lane::Pickers, 3 | 4) => Fault::StopPicker(replica % PICKERS),
+            (Lane::Pickers, 5) => Fault::CutPicker(replica % PICKERS),
+            (Lane::Pickers, 6) => Fault::StallPicker(replica % PICKERS),
+            (Lane::Pickers, _) => Fault::SlowPicker(replica % PICKERS),
+            (Lane::Registry, 0..=2) => Fault::KillRegistry,
+            (Lane::Registry, 3 | 4) => Fault::StopRegistry,
+            (Lane::Registry, 5) => Fault::CutRegistry,
+            (Lane::Registry, 6) => Fault::StallRegistry,
+            (Lane::Registry, _) => Fault::SlowRegistry,
+            (Lane::Discovery, 0) => Fault::FreezeDirectory,
+            (Lane::Discovery, 1 | 2) => Fault::RemoveDirectory,
+            (Lane::Discovery, 3) => Fault::SkewClocks,
+            (Lane::Discovery, 4 | 5) => Fault::FillDisk,
+            (Lane::Discovery, 6) => Fault::SlowDisk,
+            (Lane::Discovery, _) => Fault::HideDirectory,
+            (Lane::Peers, 0..=2) => Fault::CutPeer(replica),
+            (Lane::Peers, 3..=5) => Fault::StallPeer(replica),
+            (Lane::Peers, _) => Fault::SlowPeer(replica),
+            (Lane::Engines, 0..=2) => Fault::KillEngine(agent),
+            (Lane::Engines, 3..=5) => Fault::StopEngine(agent),
+            (Lane::Engines, _) => Fault::SlowEngine(agent),
         }
     }
 }
@@ -138,12 +198,9 @@ impl Iterator for Schedule {
     fn next(&mut self) -> Option<Step> {
         let pause = self.between(500, 3000);
         let fault = self.fault();
-        let hold = match fault {
+        let hold = match self.lane {
             // Longer than a lease, or the fault would not be noticed.
-            Fault::FreezeDirectory
-            | Fault::RemoveDirectory
-            | Fault::SkewClocks
-            | Fault::KillEtcd => self.between(4000, 8000),
+            Lane::Discovery | Lane::Registry => self.between(4000, 8000),
             _ => self.between(100, 4000),
         };
         Some(Step { pause, fault, hold })
@@ -157,9 +214,11 @@ fn a_seed_is_a_schedule() {
         (Lane::Agents, 4),
         (Lane::Proxies, 2),
         (Lane::Links, 3),
-        (Lane::Pickers, 2),
-        (Lane::Discovery, 3),
-        (Lane::Etcd, 1),
+        (Lane::Pickers, 5),
+        (Lane::Discovery, 6),
+        (Lane::Registry, 5),
+        (Lane::Peers, 3),
+        (Lane::Engines, 3),
     ] {
         let steps = |seed| Schedule::new(seed, lane).take(200).collect::<Vec<_>>();
         assert_eq!(steps(7), steps(7));
