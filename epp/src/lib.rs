@@ -4,6 +4,7 @@
 //! Start reading at [`director`] for the request path, then [`exchange`] for what passes between a
 //! data plane and the picker.
 
+mod answer;
 mod asked;
 pub mod config;
 pub mod director;

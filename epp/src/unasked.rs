@@ -1,22 +1,24 @@
 //! Answers whose requests were never shown.
 
+use crate::answer::AnswerEdit;
 use crate::exchange::{Interest, Watch};
 use crate::headers::Headers;
 use crate::observe::Observe;
 use crate::usage::Counts;
 use bytes::Bytes;
 
-/// Counts the tokens of an answer of which nothing else is known, and lets it pass: its request
-/// was answered or let through before it came here.
+/// Counts the tokens of an answer of which nothing else is known, and removes what its engine tells
+/// other engines: its request was answered or let through before it came here.
 pub struct UnaskedWatch {
     observe: Observe,
     usage: Counts,
+    edit: AnswerEdit,
 }
 
 impl UnaskedWatch {
     /// Counts there.
     pub(crate) fn new(observe: Observe) -> Self {
-        Self { observe, usage: Counts::default() }
+        Self { observe, usage: Counts::default(), edit: AnswerEdit::default() }
     }
 }
 
@@ -27,12 +29,13 @@ impl Watch for UnaskedWatch {
 
     fn headers(&mut self, _: u16, head: &Headers, _: Option<&str>) -> Vec<(&'static str, String)> {
         self.usage = Counts::of(head);
+        self.edit.clean(head);
         Vec::new()
     }
 
-    fn body(&mut self, piece: Bytes, _: bool, out: &mut Vec<Bytes>) {
+    fn body(&mut self, piece: Bytes, end: bool, out: &mut Vec<Bytes>) {
         self.usage.push(&piece);
-        out.push(piece);
+        self.edit.push(piece, end, out);
     }
 
     fn end(&mut self) -> Vec<(String, String, f64)> {

@@ -1,5 +1,6 @@
 //! What is learnt from an answer, and what changes in it.
 
+use crate::answer::AnswerEdit;
 use crate::exchange::{Interest, Refusal, Watch};
 use crate::flow::Account;
 use crate::headers::Headers;
@@ -8,7 +9,7 @@ use crate::observe::{Observe, Told};
 use crate::pool::Pool;
 use crate::usage::Counts;
 use bytes::Bytes;
-use stator_body::{ModelNameRewriter, Usage};
+use stator_body::Usage;
 use stator_epp_metrics::Unscreened;
 use stator_epp_scheduler::Decision;
 use stator_epp_scheduler::plugin::Progress;
@@ -38,7 +39,7 @@ pub struct AnswerWatch {
     pub(crate) sent: Vec<SocketAddr>,
     /// The changes of a body that comes after the decision.
     pub(crate) late: Option<LateEdit>,
-    rewriter: Option<ModelNameRewriter>,
+    edit: AnswerEdit,
     usage: Counts,
     served: Option<String>,
     size_bytes: u64,
@@ -69,7 +70,7 @@ impl AnswerWatch {
             verify: false,
             sent: Vec::new(),
             late: None,
-            rewriter: None,
+            edit: AnswerEdit::default(),
             usage: Counts::default(),
             served: None,
             size_bytes: 0,
@@ -82,7 +83,7 @@ impl AnswerWatch {
 
     /// Gives the client back the name of the model that it asked for.
     pub(crate) fn rename(&mut self, target: &str, asked: &str) {
-        self.rewriter = Some(ModelNameRewriter::new(target, asked));
+        self.edit.rename(target, asked);
     }
 
     fn progress(&self, usage: Option<Usage>) -> Progress<'_> {
@@ -160,6 +161,7 @@ impl Watch for AnswerWatch {
     ) -> Vec<(&'static str, String)> {
         let began = Instant::now();
         self.usage = Counts::of(head);
+        self.edit.clean(head);
         self.told.status(status);
         self.told.answered_as(head.get("content-type"));
         self.failed = status >= 400;
@@ -187,15 +189,7 @@ impl Watch for AnswerWatch {
         }
         self.size_bytes += piece.len() as u64;
         self.usage.push(&piece);
-        match &mut self.rewriter {
-            None => out.push(piece),
-            Some(rewriter) => {
-                rewriter.push(piece, out);
-                if end {
-                    rewriter.finish(out);
-                }
-            }
-        }
+        self.edit.push(piece, end, out);
         self.told.worked(now);
     }
 

@@ -186,8 +186,8 @@ async fn check_reported(content_type: &str, pieces: &[&str]) {
 
 #[tokio::test]
 async fn the_cost_of_an_answer_is_told_with_its_last_piece() {
-    let usage = r#""usage":{"prompt_tokens":7,"total_tokens":17,"completion_tokens":10}}"#;
-    check_reported("application/json", &[r#"{"id":1,"#, usage]).await;
-    let event = format!("data: {{{usage}\n\n");
+    let usage = r#","usage":{"prompt_tokens":7,"total_tokens":17,"completion_tokens":10}}"#;
+    check_reported("application/json", &[r#"{"id":1"#, usage]).await;
+    let event = format!("data: {{\"id\":1{usage}\n\n");
     check_reported("text/event-stream", &["data: {}\n\n", &event, "data: [DONE]\n\n", ""]).await;
 }

@@ -71,6 +71,15 @@ struct Pass<'a> {
 }
 
 impl AnswerCleaner {
+    /// The cleaner of an answer with this `content-type`. None where the answer is no JSON, and so
+    /// holds nothing that an engine tells other engines, or where it is `compressed` and passes as
+    /// it is.
+    pub fn of(content_type: &[u8], compressed: bool) -> Option<Self> {
+        let events = content_type.starts_with(b"text/event-stream");
+        let text = events || content_type.starts_with(b"application/json");
+        (text && !compressed).then(|| Self::new(events))
+    }
+
     /// A cleaner of one answer; `events` says whether the answer is an event stream.
     pub fn new(events: bool) -> Self {
         Self { events, held: Vec::new(), state: State::default() }
@@ -323,6 +332,16 @@ mod tests {
         check(r#"{"kv_transfer_params":[[],{}]}"#, "{}");
         check(r#"{"choices":[{"disaggregated_params":{},"i":0}]}"#, r#"{"choices":[{"i":0}]}"#);
         check(r#"[{"ec_transfer_params" : 1 , "n":1}]"#, r#"[{"n":1}]"#);
+    }
+
+    #[test]
+    fn json_is_cleaned_and_nothing_else() {
+        let of = |kind: &str, compressed| {
+            AnswerCleaner::of(kind.as_bytes(), compressed).map(|cleaner| cleaner.events)
+        };
+        assert_eq!(of("application/json; charset=utf-8", false), Some(false));
+        assert_eq!(of("text/event-stream", false), Some(true));
+        assert_eq!((of("application/json", true), of("audio/wav", false)), (None, None));
     }
 
     #[test]

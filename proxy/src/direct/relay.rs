@@ -68,7 +68,7 @@ impl Relay<'_> {
             head.insert_header(name, value).expect("names and values are valid by type");
         }
         let is_events = leg.streams();
-        let mut cleaner = cleaner(&head, is_events);
+        let mut cleaner = cleaner(&head);
         let mut head = Some(head);
         let (mut at_event_end, mut begun) = (true, false);
         loop {
@@ -151,13 +151,10 @@ impl Relay<'_> {
     }
 }
 
-/// What cleans the body of an answer: only JSON holds what an engine tells other engines, and what is
-/// compressed passes as it is.
-fn cleaner(head: &ResponseHeader, is_events: bool) -> Option<AnswerCleaner> {
+/// What cleans the body of an answer, if anything does.
+fn cleaner(head: &ResponseHeader) -> Option<AnswerCleaner> {
     let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
-    let is_json = kind.starts_with(b"application/json");
-    let is_plain = !head.headers.contains_key(header::CONTENT_ENCODING);
-    ((is_json || is_events) && is_plain).then(|| AnswerCleaner::new(is_events))
+    AnswerCleaner::of(kind, head.headers.contains_key(header::CONTENT_ENCODING))
 }
 
 /// Lets prefill come to its end beside an answer, which shows whether it was of use.

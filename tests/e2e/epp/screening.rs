@@ -1,10 +1,11 @@
-//! No engine gets the fields that hand KV over from a client, however gateway and picker exchange
-//! bodies.
+//! No engine gets the fields that hand KV over from a client, and no client gets them from an engine,
+//! however gateway and picker exchange bodies.
 
-use super::testbed::{Bed, CHAT, Testbed};
+use super::testbed::{Bed, CHAT, Testbed, chat};
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
+use stator_tests::engine::HOLD;
 use stator_tests::engine_answers::grpc_frame;
 use stator_tests::envoy::BodyMode;
 
@@ -118,4 +119,41 @@ async fn calls_lose_the_fields_that_steer() {
     let reply = client.send(Method::POST, path, request).await;
     assert_eq!(reply.trailers["grpc-status"], "0", "{}", testbed.picker.process.log());
     assert_eq!(testbed.engines[0].last().body, grpc_frame(&own));
+}
+
+/// An engine's events lose the fields by which engines find each other, piece by piece.
+async fn check_answers(mode: BodyMode) {
+    let flags = ["--response-path=body"];
+    let testbed = Testbed::with(1, &flags, |settings, _| settings.response_body = mode).await;
+    let Some(testbed) = testbed else { return };
+    let client = testbed.client().with_header(HOLD, "1");
+    let write = async {
+        let held = testbed.engines[0].held().await;
+        held.send("data: {\"n\":1,\"kv_transfer_params\":{\"remote_host\":\"h\"}}\n\n").await;
+        held.send("data: {\"n\":2,\"bootstrap_").await;
+        held.send("room\":7}\n\ndata: [DONE]\n\n").await;
+    };
+    let request = chat("model", "hello");
+    let (reply, ()) = tokio::join!(client.post(CHAT, &request), write);
+    let text = String::from_utf8(reply.body.to_vec()).unwrap();
+    let events: Vec<&str> =
+        text.split("\n\n").filter_map(|event| event.strip_prefix("data:")).collect();
+    let json = |event: &str| serde_json::from_str::<Value>(event).expect("it is sound");
+    assert_eq!([json(events[0]), json(events[1])], [json!({ "n": 1 }), json!({ "n": 2 })]);
+    assert_eq!((events.len(), events[2].trim()), (3, "[DONE]"));
+}
+
+#[tokio::test]
+async fn answers_are_cleaned_in_full_duplex() {
+    check_answers(BodyMode::FullDuplex).await;
+}
+
+#[tokio::test]
+async fn streamed_answers_are_cleaned() {
+    check_answers(BodyMode::Streamed).await;
+}
+
+#[tokio::test]
+async fn buffered_answers_are_cleaned() {
+    check_answers(BodyMode::Buffered).await;
 }
