@@ -1,10 +1,9 @@
 //! Links between the linked proxy and the agents: TCP relays that can break, and a mirror of the
 //! discovery directory that names the relays in place of the agents.
 
-use crate::relay::{Weather, relay};
+use crate::relay::{Relay, Weather, relay};
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -67,12 +66,12 @@ impl Links {
     }
 }
 
-/// The mirror's state: a relay for each address that a record ever named.
+/// The mirror's state: a relay for each address that a record names, or named last.
 struct Copies {
     from: PathBuf,
     to: PathBuf,
     weather: Vec<watch::Receiver<Weather>>,
-    relays: HashMap<String, SocketAddr>,
+    relays: HashMap<(String, &'static str), (String, Relay)>,
 }
 
 impl Copies {
@@ -125,14 +124,18 @@ impl Copies {
         for field in ENDPOINTS {
             let endpoint = record[field].as_str().expect("an endpoint").to_owned();
             let (scheme, address) = endpoint.split_once("://").expect("an endpoint is a URL");
-            let relay = match self.relays.get(address) {
-                Some(relay) => *relay,
+            let place = (name.to_owned(), field);
+            let known = self.relays.get(&place).filter(|(target, _)| target == address);
+            let relay = match known {
+                Some((_, relay)) => relay.address,
                 None => {
                     let target = address.parse().expect("an address and a port");
                     let target = watch::Sender::new(Some(target));
                     let relay = relay(target.subscribe(), weather.clone()).await;
-                    self.relays.insert(address.to_owned(), relay);
-                    relay
+                    let at = relay.address;
+                    // The agent's life before had the relay that this one replaces.
+                    self.relays.insert(place, (address.to_owned(), relay));
+                    at
                 }
             };
             record[field] = json!(format!("{scheme}://{relay}"));

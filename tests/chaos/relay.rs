@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 /// How late a slow link carries each piece.
 const LATE: Duration = Duration::from_millis(40);
@@ -23,9 +24,22 @@ pub(crate) enum Weather {
     Slow,
 }
 
+/// A listener whose connections lead elsewhere. Dropping it ends the listener, not the connections.
+pub(crate) struct Relay {
+    /// Where it listens.
+    pub address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 /// A link to a process whose address may change.
 pub(crate) struct Link {
-    address: SocketAddr,
+    relay: Relay,
     target: watch::Sender<Option<SocketAddr>>,
     weather: watch::Sender<Weather>,
 }
@@ -34,13 +48,13 @@ impl Link {
     /// A link that refuses connections until it has a target.
     pub(crate) async fn begin() -> Self {
         let (target, weather) = (watch::Sender::new(None), watch::Sender::new(Weather::Clear));
-        let address = relay(target.subscribe(), weather.subscribe()).await;
-        Self { address, target, weather }
+        let relay = relay(target.subscribe(), weather.subscribe()).await;
+        Self { relay, target, weather }
     }
 
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.relay.address
     }
 
     /// Says where new connections lead.
@@ -56,14 +70,14 @@ impl Link {
     }
 }
 
-/// Relays connections while the test runs; returns the address to connect to.
+/// Relays connections to whatever is the target when they come.
 pub(crate) async fn relay(
     target: watch::Receiver<Option<SocketAddr>>,
     weather: watch::Receiver<Weather>,
-) -> SocketAddr {
+) -> Relay {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("a bound socket has an address");
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             let target = *target.borrow();
             if let Some(target) = target {
@@ -71,7 +85,7 @@ pub(crate) async fn relay(
             }
         }
     });
-    address
+    Relay { address, task }
 }
 
 /// Carries one connection until it ends or is cut.
