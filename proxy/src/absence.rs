@@ -7,21 +7,22 @@ use std::time::Duration;
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Absent workers")]
 pub struct AbsenceArgs {
-    /// Longest wait for a worker where a model has none at the moment, in milliseconds: new requests
-    /// wait, and answers that lost their worker go on where they were. The bounds of the queue hold
-    /// too. Who has waited longer gets 503. Default: 30 s.
+    /// Longest wait for a worker if a model has none at the moment, in milliseconds. New requests
+    /// wait, and answers that lost their worker continue where they were. The bounds of the queue
+    /// hold too. A request that has waited longer gets 503. Default: 30 s.
     #[arg(long, env = "STATOR_WORKER_WAIT_MS", default_value_t = 30_000, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
     pub worker_wait_ms: u64,
 
-    /// How long a model stays known after its last worker left, in seconds: it is listed, and its
-    /// requests wait for a worker. Then it is unknown, and its requests get 404. Default: 10 min.
+    /// Time for which a model stays known after its last worker left, in seconds. Until then it is
+    /// listed, and its requests wait for a worker. After it they get 404. Default: 10 min.
     #[arg(long, env = "STATOR_MODEL_LINGER_S", default_value_t = 600, value_name = "S",
           value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub model_linger_s: u64,
 
-    /// Longest silence of an agent that runs requests, in milliseconds; they then go on elsewhere.
-    /// Agents say something every half second, whatever their engines compute. Default: 2 s.
+    /// Longest silence of an agent that runs requests, in milliseconds. After it the requests
+    /// continue on other workers. Agents send something every half second, whatever their engines
+    /// compute. Default: 2 s.
     #[arg(long, env = "STATOR_AGENT_SILENCE_MS", default_value_t = 2_000, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(1_000..=3_600_000))]
     pub agent_silence_ms: u64,

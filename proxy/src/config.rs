@@ -28,8 +28,8 @@ const LAME_DUCK: Duration = Duration::from_secs(5);
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "HTTP")]
 pub struct HttpArgs {
-    /// Address to serve on. Without it 127.0.0.1, and in direct mode, where others have to reach the
-    /// pod, 0.0.0.0. Use 0.0.0.0 to be reachable from other machines, and :: where they have IPv6.
+    /// Address to serve on. Default: 127.0.0.1, or 0.0.0.0 in direct mode, where others have to
+    /// reach the pod. Use 0.0.0.0 to be reachable from other machines, and :: for IPv6.
     #[arg(long, env = "STATOR_HTTP_HOST", value_name = "IP")]
     pub http_host: Option<IpAddr>,
 

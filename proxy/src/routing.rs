@@ -41,11 +41,11 @@ pub struct RouterArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Routing")]
 pub struct PlacementArgs {
-    /// How a worker is chosen: `kv` weighs what each worker has cached against its load.
+    /// Policy that chooses a worker: `kv` weighs what each worker has cached against its load.
     #[arg(long, env = "STATOR_ROUTER_MODE", default_value_t = Mode::Kv, value_name = "MODE")]
     pub router_mode: Mode,
 
-    /// What `kv` counts costs in: `blocks` by the weights below, `time` as learnt from the answers
+    /// Unit of costs of `kv`: `blocks` with the weights below, `time` as learnt from the answers
     /// seen, or `auto`: time once enough was seen, blocks before.
     #[arg(long, env = "STATOR_ROUTER_COST", default_value_t = CostModel::default(), value_name = "MODEL")]
     pub router_cost: CostModel,
@@ -59,7 +59,8 @@ pub struct PlacementArgs {
     )]
     pub router_kv_overlap_score_credit: f64,
 
-    /// How fast that credit fades on workers with more pending prefill than the least busy one.
+    /// Rate at which that credit fades on workers with more pending prefill than the least busy
+    /// one.
     #[arg(
         long,
         env = "STATOR_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",
@@ -116,7 +117,7 @@ pub struct PlacementArgs {
     #[arg(long, env = "STATOR_ROUTER_OUTPUT_BLOCK_DECAY")]
     pub router_output_block_decay: bool,
 
-    /// How long a request counts as load on its worker at most, in seconds.
+    /// Longest time for which a request counts as load on its worker, in seconds.
     #[arg(long, env = "STATOR_ROUTER_ACTIVE_REQUEST_EXPIRY_S", default_value_t = 300, value_name = "S",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub router_active_request_expiry_s: u64,
@@ -146,8 +147,8 @@ pub struct PlacementArgs {
           value_parser = clap::value_parser!(u64).range(1 << 20..=1 << 40))]
     pub router_index_max_bytes: u64,
 
-    /// How long a session (header `x-session-id`) stays with its worker after its last request, in
-    /// seconds; 0: sessions have no worker.
+    /// Time for which a session (header `x-session-id`) stays with its worker after its last
+    /// request, in seconds; 0: sessions have no worker.
     #[arg(long, env = "STATOR_ROUTER_SESSION_AFFINITY_TTL_S", default_value_t = 0, value_name = "S",
           value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub router_session_affinity_ttl_s: u64,
@@ -189,8 +190,8 @@ pub struct PlacementArgs {
     #[arg(long, env = "STATOR_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC", value_name = "STEPS")]
     pub active_prefill_tokens_threshold_frac: Option<f64>,
 
-    /// How often a request may go on elsewhere after a worker that had taken it was lost. Waiting
-    /// for a worker counts nothing.
+    /// Number of times that a request may continue on another worker after its own was lost.
+    /// Waiting for a worker does not count.
     #[arg(long, env = "STATOR_MIGRATION_LIMIT", default_value_t = 3, value_name = "N",
           value_parser = clap::value_parser!(u32).range(0..=100))]
     pub migration_limit: u32,
@@ -199,9 +200,9 @@ pub struct PlacementArgs {
 /// How a session is bound to its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AffinityMode {
-    /// It goes to no other worker unless its own is gone.
+    /// The session goes to another worker only if its own is gone.
     Hard,
-    /// Its own is preferred.
+    /// The session's own worker is preferred.
     Soft,
 }
 
@@ -230,35 +231,30 @@ pub struct QueueArgs {
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub queue_timeout_ms: u64,
 
-    /// Answer at once, with 429 or 503, whoever cannot have its turn in time at the rate at which
-    /// requests are placed.
+    /// Refuse a request at once, with 429 or 503, if it cannot have its turn in time at the rate
+    /// at which requests are placed.
     #[arg(long, env = "STATOR_QUEUE_EVICT_HOPELESS")]
     pub queue_evict_hopeless: bool,
 
-    /// In a full queue a request takes the room of less urgent ones, the least urgent and newest
-    /// first. They get 503.
+    /// Let a request take the room of less urgent ones in a full queue, the least urgent and
+    /// newest first. These get 503.
     #[arg(long, env = "STATOR_QUEUE_DISPLACE")]
     pub queue_displace: bool,
 
-    /// Which client is next: `fifo` looks at requests alone; else clients (their API keys, or the
-    /// header `x-llm-d-inference-fairness-id` where there are none) take turns request by request
-    /// (`round-robin`), by prompt tokens (`drr`), by all tokens they used (`vtc`) or by those of the
-    /// last minutes and how long they have waited (`las`; of engines whose answers pass through
-    /// unread, by those of prompts).
+    /// Policy that chooses the next client. A client is an API key, or the header
+    /// `x-llm-d-inference-fairness-id` if there are no keys. For engines whose answers pass
+    /// through unread, `las` counts the tokens of prompts.
     #[arg(long, env = "STATOR_QUEUE_FAIRNESS", default_value = "fifo", value_name = "POLICY")]
     pub queue_fairness: QueueFairness,
 
-    /// Which request of a client is next: the `first`, the `shortest` prompt, with ageing, the one
-    /// whose time is over first (`deadline`; header `x-llm-d-inference-ttl: 10s` makes it shorter
-    /// than the queue's), or the one whose first token should come first (`slo`; header
-    /// `x-llm-d-slo-ttft-ms`).
+    /// Policy that chooses the next request of a client.
     #[arg(long, env = "STATOR_QUEUE_ORDERING", default_value = "first", value_name = "POLICY")]
     pub queue_ordering: QueueOrdering,
 
-    /// How much more or less urgent than others a request may say it is: what is beyond counts as
-    /// this, and 0 makes all alike. `nvext.agent_hints.priority` says so, larger is sooner, or
-    /// `priority`, smaller is sooner as in vLLM. More urgent ones leave the queue first, and the
-    /// engine is told.
+    /// Largest priority that a request may claim, above or below 0; larger claims count as this,
+    /// and 0 makes all requests alike. Clients set `nvext.agent_hints.priority` (larger is sooner)
+    /// or `priority` (smaller is sooner, as in vLLM). More urgent requests leave the queue first,
+    /// and the engine is told.
     #[arg(long, env = "STATOR_PRIORITY_MAX", default_value_t = 100, value_name = "N",
           value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub priority_max: u32,
@@ -285,11 +281,13 @@ pub enum QueueFairness {
 pub enum QueueOrdering {
     /// The first.
     First,
-    /// The shortest prompt; waiting makes it shorter.
+    /// The shortest prompt; waiting makes a prompt count as shorter.
     Shortest,
-    /// The one whose time is over first.
+    /// The request whose time runs out first: the queue's longest wait, or less by the header
+    /// `x-llm-d-inference-ttl: 10s`.
     Deadline,
-    /// The one whose first token should come first; those without an objective last.
+    /// The request whose first token is due first, by the header `x-llm-d-slo-ttft-ms`; requests
+    /// without an objective are last.
     Slo,
 }
 

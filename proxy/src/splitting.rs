@@ -12,11 +12,8 @@ const UNCACHED_SHARE: f64 = 0.7;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Disaggregation")]
 pub struct SplitArgs {
-    /// When a prompt is computed by a worker with the role `prefill`, and answered by one with the
-    /// role `decode`: `auto` where that is predicted to be faster, and before enough was seen to
-    /// tell, as `uncached`; `always` where such workers take requests; `uncached` where enough of
-    /// the prompt is missing at the worker that answers; `prefill-load` unless the worker for
-    /// prompts has too much to compute. Without such workers all of it happens in one place.
+    /// Policy that decides whether a worker with the role `prefill` computes a prompt and one with
+    /// the role `decode` answers. Without such workers one worker does both.
     #[arg(long, env = "STATOR_ROUTER_SPLIT", default_value = "auto", value_name = "POLICY")]
     pub router_split: SplitPolicy,
 
@@ -34,7 +31,7 @@ pub struct SplitArgs {
     #[arg(long, env = "STATOR_ROUTER_SPLIT_PREFILL_TOKENS", value_name = "TOKENS")]
     pub router_split_prefill_tokens: Option<u64>,
 
-    /// How near to each other the two workers of a request must be, as their agents say
+    /// Greatest distance between the two workers of a request, as their agents say
     /// (`--topology-host`, `--topology-rack`, `--topology-zone`); `any` leaves it to what the way
     /// of the KV costs.
     #[arg(long, env = "STATOR_ROUTER_SPLIT_WITHIN", default_value = "any", value_name = "PART")]
@@ -44,22 +41,22 @@ pub struct SplitArgs {
 /// When a prompt is computed by another worker than the one that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SplitPolicy {
-    /// Where it is predicted to be faster.
+    /// If a split is predicted to be faster; as `uncached` before enough was seen to predict.
     Auto,
     /// Never.
     Never,
-    /// Wherever it can be.
+    /// Whenever workers for prompts take requests.
     Always,
-    /// Where enough of it is missing.
+    /// If enough of the prompt is missing at the worker that answers.
     Uncached,
-    /// Unless the other worker has too much to do.
+    /// Unless the worker for prompts has too much to compute.
     PrefillLoad,
 }
 
 /// How near to each other two workers must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Within {
-    /// It does not matter.
+    /// At any distance.
     Any,
     /// On one machine.
     Host,

@@ -81,7 +81,7 @@ pub struct TargetArgs {
     /// Name of the model; without it, the first that /v1/models lists.
     #[arg(long, env = "STATOR_BENCH_MODEL")]
     pub model: Option<String>,
-    /// Which API is used: /v1/chat/completions or /v1/completions.
+    /// API to use: /v1/chat/completions or /v1/completions.
     #[arg(long, value_enum, default_value_t = Endpoint::Chat, env = "STATOR_BENCH_ENDPOINT")]
     pub endpoint: Endpoint,
     /// Ask for a stream; without one there is no TTFT and no ITL.
@@ -164,7 +164,7 @@ pub struct PaceArgs {
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Synthetic prompts")]
 pub struct PromptArgs {
-    /// What prompts are made of. Tokens: ids, so that lengths are exact; needs the completions
+    /// Material of prompts. Tokens: ids, so that lengths are exact; needs the completions
     /// endpoint, and is its default. Text: one common English word for each wanted token, so that
     /// lengths are what the server's tokenizer makes of them; usage reports the real ones.
     #[arg(long, value_enum, env = "STATOR_BENCH_PROMPT_KIND")]
@@ -234,12 +234,12 @@ pub struct TraceArgs {
     #[arg(long, value_name = "X", default_value = "1", value_parser = |text: &str| number(text, 0.0001..=16.0),
           env = "STATOR_BENCH_LENGTH_SCALE")]
     pub length_scale: f64,
-    /// Cut longer prompts of the trace to so many tokens (after scaling), for models with a short
+    /// Cut longer prompts of the trace to N tokens (after scaling), for models with a short
     /// context, 1 to 10000000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000),
           env = "STATOR_BENCH_PROMPT_TOKENS_MAX")]
     pub prompt_tokens_max: Option<u32>,
-    /// Cut longer answers of the trace to so many tokens (after scaling), 1 to 1000000.
+    /// Cut longer answers of the trace to N tokens (after scaling), 1 to 1000000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000),
           env = "STATOR_BENCH_OUTPUT_TOKENS_MAX")]
     pub output_tokens_max: Option<u32>,

@@ -118,7 +118,7 @@ pub struct SignalArgs {
     #[arg(long, env = "STATOR_KV_REPLAY_PORT", value_name = "PORT", requires = "kv_events_port")]
     pub kv_replay_port: Option<u16>,
 
-    /// From one metrics page of an engine to the next.
+    /// Time from one metrics page of an engine to the next.
     #[arg(long, env = "STATOR_REFRESH_METRICS_INTERVAL", default_value = "50ms",
           value_name = "DURATION", value_parser = duration)]
     pub refresh_metrics_interval: Duration,

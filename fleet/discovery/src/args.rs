@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Discovery")]
 pub struct DiscoveryArgs {
-    /// Where agents make themselves known and are looked for. `file:///DIR`: a shared directory.
+    /// Place where agents register and proxies look for them. `file:///DIR`: a shared directory.
     /// `kubernetes://NAMESPACE?selector=app=engine`: the pods of a cluster; an agent there has
     /// POD_NAME and POD_UID in its environment. `etcd://HOST:PORT,HOST:PORT/PREFIX`: keys with
     /// leases; `USER@` goes before the hosts and the password into STATOR_ETCD_PASSWORD, and

@@ -32,8 +32,8 @@ pub struct DirectArgs {
     #[arg(long, env = "STATOR_ENGINE_HOST", default_value = "127.0.0.1", value_name = "IP")]
     pub engine_host: IpAddr,
 
-    /// Port of that engine. Its data-parallel rank R listens on this port plus R, and this proxy
-    /// serves the rank on its own port plus R.
+    /// Port of the engine that this proxy stands beside. Its data-parallel rank R listens on this
+    /// port plus R, and this proxy serves the rank on its own port plus R.
     #[arg(long, env = "STATOR_ENGINE_PORT", aliases = ["model-server-port", "vllm-port"],
           default_value_t = 8200, value_name = "PORT",
           value_parser = clap::value_parser!(u16).range(1..))]
@@ -44,22 +44,22 @@ pub struct DirectArgs {
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub data_parallel_size: u16,
 
-    /// How KV goes from the engine that computes a prompt to the one beside this proxy.
+    /// Way in which KV moves from the engine that computes a prompt to the one beside this proxy.
     #[arg(long, env = "STATOR_CONNECTOR", alias = "kv-connector", value_enum,
           default_value_t = Connector::Nixlv2, value_name = "CONNECTOR")]
     pub(crate) connector: Connector,
 
-    /// Where prompts may be sent to be computed, media to be encoded, and where KV may be pulled
-    /// from: ADDRESS/BITS for a network, or HOST:PORT. The default are the networks of pods: private
-    /// addresses, but neither loopback nor link-local ones, nor names. Requests that name anything
-    /// else for a prompt get 403; other encoders and sources of KV are passed over. Addresses of
-    /// clouds' metadata are never dialled, whatever is allowed.
+    /// Addresses to which prompts may be sent, where media may be encoded, and from which KV may
+    /// be pulled: ADDRESS/BITS for a network, or HOST:PORT. The default are the networks of pods:
+    /// private addresses, but neither loopback nor link-local ones, nor names. Requests that name
+    /// anything else for a prompt get 403; other encoders and sources of KV are passed over.
+    /// Addresses of clouds' metadata are never dialled, whatever is allowed.
     #[arg(long, env = "STATOR_PREFILL_ALLOW", value_name = "RULE", value_delimiter = ',',
           default_values_t = PRIVATE.map(String::from))]
     pub prefill_allow: Vec<String>,
 
-    /// Whether `prefill-allow` is in force. Without it, whoever can send `x-prefiller-host-port`
-    /// can make this proxy call any address.
+    /// Enforce `prefill-allow`. Without it, anybody who can send `x-prefiller-host-port` can make
+    /// this proxy call any address.
     #[arg(long, env = "STATOR_ENABLE_SSRF_PROTECTION", default_value_t = true, num_args = 0..=1,
           require_equals = true, default_missing_value = "true", action = ArgAction::Set,
           value_name = "BOOL")]
@@ -84,13 +84,13 @@ pub struct DirectArgs {
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub prefill_timeout_ms: u64,
 
-    /// How often a prefill engine is asked again that cannot be reached or answers 502, 503 or 504,
-    /// within `prefill-timeout-ms` and where decode waits for its answer.
+    /// Number of times that a prefill engine is asked again if it cannot be reached or answers
+    /// 502, 503 or 504, within `prefill-timeout-ms` and where decode waits for its answer.
     #[arg(long, env = "STATOR_PREFILL_MAX_RETRIES", default_value_t = 0, value_name = "N",
           value_parser = clap::value_parser!(u32).range(0..=100))]
     pub prefill_max_retries: u32,
 
-    /// Pause before that: `200ms`, `1.5s`; up to a minute.
+    /// Pause before a prefill engine is asked again: `200ms`, `1.5s`; up to a minute.
     #[arg(long, env = "STATOR_PREFILL_RETRY_BACKOFF", default_value = "200ms",
           value_name = "DURATION", value_parser = llmd::backoff)]
     pub prefill_retry_backoff: Duration,
@@ -115,9 +115,9 @@ pub struct DirectArgs {
           value_name = "BOOL")]
     pub enable_p2p_pull: bool,
 
-    /// Have images, sounds and videos encoded by the engines that `x-encoder-hosts-ports` names,
-    /// and how the engine that computes the prompt finds what they made. Without it that engine
-    /// encodes.
+    /// Have images, sounds and videos encoded by the engines that `x-encoder-hosts-ports` names.
+    /// The value says how the engine that computes the prompt gets the result. Without it that
+    /// engine encodes.
     #[arg(long, env = "STATOR_EC_CONNECTOR", value_enum, value_name = "CONNECTOR")]
     pub(crate) ec_connector: Option<EcConnector>,
 
@@ -127,11 +127,11 @@ pub struct DirectArgs {
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub encode_timeout_ms: u64,
 
-    /// Have the engine beside this proxy decode chats in chunks of so many tokens at most, each a
-    /// request of its own that goes on from the text so far; best a multiple of the engine's block
-    /// size. Answers are as long as clients allow, whatever the engine's own default. Clients that
-    /// stream get an event per chunk. Chats that ask for more than one answer of text, and others
-    /// that do not bear it, are decoded in one piece. 0 is off.
+    /// Decode chats in chunks of at most N tokens, each a request of its own that continues from
+    /// the text so far; best a multiple of the engine's block size. Answers are as long as clients
+    /// allow, whatever the engine's own default. Clients that stream get an event per chunk. Chats
+    /// that ask for more than one answer of text, and others that do not bear it, are decoded in
+    /// one piece. 0 is off.
     #[arg(long, env = "STATOR_DECODE_CHUNK_SIZE", default_value_t = 0, value_name = "TOKENS",
           value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
     pub decode_chunk_size: u32,

@@ -78,8 +78,8 @@ pub struct DoorArgs {
           value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     pub body_deadline_ms: u64,
 
-    /// Longest time in which a client takes no byte of an answer that is there, in milliseconds.
-    /// Then its connection is closed and its request aborted.
+    /// Longest time for which a client may read nothing of an answer that is there, in
+    /// milliseconds. After it the proxy closes the connection and aborts the request.
     #[arg(long, env = "STATOR_WRITE_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS",
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub write_timeout_ms: u64,

@@ -37,10 +37,8 @@ pub struct EngineArgs {
     #[arg(long, env = "STATOR_WORKERS", default_value_t = 1, value_name = "N")]
     pub workers: u32,
 
-    /// What the workers run: `builtin` computes the model on the CPU, `sim` only takes the time
-    /// that a GPU would, `vllm`, `sglang` and `trtllm` are those engines. `openai` is any server of
-    /// the OpenAI API that runs already: proxies pass requests on to it as they come, and the agent
-    /// keeps watch.
+    /// Engine that the workers run. Proxies pass requests for an `openai` server on to it as they
+    /// come, and the agent keeps watch.
     #[arg(long, env = "STATOR_ENGINE", default_value = "builtin", value_enum)]
     pub engine: EngineKind,
 
@@ -49,19 +47,20 @@ pub struct EngineArgs {
     #[arg(long, env = "STATOR_MODEL", value_name = "DIR")]
     pub model: Option<PathBuf>,
 
-    /// Name that clients ask for. Default: the folder's name, or `stator-tiny`. Of the models of an
-    /// `openai` server the one that is meant; its only one may have any name.
+    /// Name that clients ask for. Default: the folder's name, or `stator-tiny`. It chooses one of
+    /// several models of an `openai` server; a server with one model may have any name.
     #[arg(long, env = "STATOR_MODEL_NAME", value_name = "NAME")]
     pub model_name: Option<String>,
 
-    /// Tokens per KV block, 1 to 1024. Prefixes are reused in whole blocks. Default: 16. Prompts for
-    /// an `openai` server are compared in blocks of text, four bytes for each token. Other engines
-    /// say it themselves; it is for those that do not, as a `trtllm` without a metrics page.
+    /// Tokens per KV block, 1 to 1024. Prefixes are reused in whole blocks. Default: 16. Prompts
+    /// for an `openai` server are compared in blocks of text, four bytes for each token. Stock
+    /// engines report their block size: set it only for one that does not, such as a `trtllm`
+    /// without a metrics page.
     #[arg(long, env = "STATOR_BLOCK_SIZE", value_name = "TOKENS")]
     pub block_size: Option<u32>,
 
-    /// KV blocks per worker, 1 to 16777216. Default: 2048 (builtin), 16384 (sim). Other engines say
-    /// it themselves; it is for those that do not.
+    /// KV blocks per worker, 1 to 16777216. Default: 2048 (builtin), 16384 (sim). Stock engines
+    /// report it: set it only for one that does not.
     #[arg(long, env = "STATOR_TOTAL_BLOCKS", value_name = "BLOCKS")]
     pub total_blocks: Option<u32>,
 

@@ -60,8 +60,8 @@ pub struct PlaneArgs {
     #[arg(long, env = "STATOR_LEASE_MS", default_value_t = 6000, value_name = "MS")]
     pub lease_ms: u64,
 
-    /// Bytes that event logs may take, all workers together, 65536 to 68719476736. What a
-    /// subscriber misses for longer costs it a snapshot.
+    /// Bytes that event logs may take, all workers together, 65536 to 68719476736. A subscriber
+    /// that has missed more than the log holds needs a snapshot.
     #[arg(long, env = "STATOR_EVENT_LOG_BYTES", default_value_t = 64 << 20, value_name = "BYTES")]
     pub event_log_bytes: u64,
 

@@ -12,12 +12,12 @@ use std::time::Duration;
 /// What a worker does of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RoleArg {
-    /// All of it.
+    /// The whole request.
     #[default]
     Aggregated,
-    /// It computes prompts for decode workers.
+    /// Compute prompts for decode workers.
     Prefill,
-    /// It answers; prefill workers may compute prompts for it.
+    /// Answer; prefill workers may compute the prompts.
     Decode,
 }
 
@@ -25,10 +25,10 @@ pub enum RoleArg {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Stock engines (vllm, sglang, trtllm, openai)")]
 pub struct StockArgs {
-    /// Uses the engine that serves at this URL, for example `http://127.0.0.1:8001`, instead of
-    /// starting one. Its KV events and metrics are found by asking it. Proxies send the requests of
-    /// an `openai` server straight there: one on the loopback interface is at `--advertise-host`
-    /// for them, where that is given.
+    /// Use the running engine at this URL, for example `http://127.0.0.1:8001`, instead of
+    /// starting one. The agent asks it for its KV events and metrics. Proxies send requests for an
+    /// `openai` server straight to it. If it is on the loopback interface they use the host of
+    /// `--advertise-host`, if that is given.
     #[arg(long, env = "STATOR_ATTACH", value_name = "URL")]
     pub attach: Option<String>,
 
@@ -43,9 +43,9 @@ pub struct StockArgs {
     #[arg(long, env = "STATOR_ENGINE_PORT", default_value_t = 0, value_name = "PORT")]
     pub engine_port: u16,
 
-    /// Key that the engine asks for, if it does; one that is started is told to ask for it. Sent
-    /// with everything that it is asked. Better given by the environment or by a file: everybody
-    /// on the machine can read a command line.
+    /// Key that the engine asks for, sent with every call. An engine that the agent starts is told
+    /// to ask for it. Prefer the environment or a file: everybody on the machine can read a
+    /// command line.
     #[arg(
         long,
         env = "STATOR_ENGINE_API_KEY",
@@ -64,8 +64,8 @@ pub struct StockArgs {
     )]
     pub engine_api_key_file: Option<PathBuf>,
 
-    /// What the workers do of a request: `prefill` computes prompts for workers with `decode`, also
-    /// where both run the engine in this process.
+    /// Part of a request that the workers do: `prefill` computes prompts for workers with
+    /// `decode`. Built-in engines do so too.
     #[arg(long, env = "STATOR_ROLE", default_value = "aggregated", value_enum)]
     pub role: RoleArg,
 
@@ -91,14 +91,15 @@ pub struct StockArgs {
     #[arg(long, env = "STATOR_ENGINE_STOP_GRACE_S", default_value_t = 20, value_name = "S")]
     pub engine_stop_grace_s: u64,
 
-    /// After this long without a request the engine is asked for one token, in seconds, 0 to
-    /// 86400; 0 never asks. Requests of an `openai` server are not seen here: it is asked each time.
+    /// Time without a request after which the agent asks the engine for one token, in seconds, 0
+    /// to 86400; 0 never asks. The agent does not see the requests of an `openai` server, so it
+    /// asks each time.
     #[arg(long, env = "STATOR_CANARY_IDLE_S", default_value_t = 60, value_name = "S")]
     pub canary_idle_s: u64,
 
     /// Longest wait for a prefill worker and its KV before a decode worker computes the prompt
-    /// itself, in milliseconds, 1 to 3600000. An `sglang` that decodes computes none: the request
-    /// goes to other workers then.
+    /// itself, in milliseconds, 1 to 3600000. An `sglang` that decodes computes no prompts: its
+    /// requests go to other workers.
     #[arg(long, env = "STATOR_PREFILL_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS")]
     pub prefill_timeout_ms: u64,
 

@@ -19,8 +19,8 @@ pub enum ScheduleArg {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "TensorRT-LLM")]
 pub struct TrtllmArgs {
-    /// The servers' `internal_request_auth_key`, where they have one: it signs what a decode server
-    /// is told of KV that another holds. Better given by the environment or by a file: everybody on
+    /// The TensorRT-LLM servers' `internal_request_auth_key`, if they have one. It signs the
+    /// messages about KV that a decode server gets. Prefer the environment or a file: everybody on
     /// the machine can read a command line.
     #[arg(
         long,
@@ -40,9 +40,9 @@ pub struct TrtllmArgs {
     )]
     pub engine_handover_key_file: Option<PathBuf>,
 
-    /// In which order a prompt's two servers are asked, where this one decodes. `together` is for
-    /// servers with the Python transceiver of a version that cancels requests in this order; others,
-    /// as far as they tell, and requests with logprobs are asked in turn all the same.
+    /// Order in which the two servers of a prompt are asked, if this one decodes. `together` is
+    /// for servers with the Python transceiver of a version that cancels requests in this order;
+    /// others, as far as they tell, and requests with logprobs are asked in turn all the same.
     #[arg(long, env = "STATOR_TRTLLM_SCHEDULE", default_value = "in-turn", value_enum)]
     pub trtllm_schedule: ScheduleArg,
 }

@@ -17,20 +17,20 @@ const SESSION_TTL: Duration = Duration::from_secs(3_600);
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Edges")]
 pub(crate) struct EdgeArgs {
-    /// Those who place requests, 1 to 64: each is given its share of them at random, has a queue of
-    /// its own, and hears of the others' from reports of workers alone unless --peer-interval-ms
-    /// says otherwise.
+    /// Edges that place requests, 1 to 64. Each gets its share of the requests at random and has a
+    /// queue of its own. It hears of the others' requests only from reports of workers, unless
+    /// --peer-interval-ms says otherwise.
     #[arg(long, default_value = "1", env = "STATOR_SIMULATE_EDGES")]
     pub(crate) edges: u32,
-    /// How often at most each edge tells the others what it has in flight, 1 to 60000 ms: at once
-    /// where it did not just do so. 0: never.
+    /// Shortest time between two messages in which an edge tells the others what it has in flight,
+    /// 1 to 60000 ms; the first goes at once. 0: never.
     #[arg(long, default_value = "0", env = "STATOR_SIMULATE_PEER_INTERVAL_MS")]
     pub(crate) peer_interval_ms: f64,
-    /// How late that arrives, 0 to 60000 ms.
+    /// Delay of these messages, 0 to 60000 ms.
     #[arg(long, default_value = "0.5", env = "STATOR_SIMULATE_PEER_DELAY_MS")]
     pub(crate) peer_delay_ms: f64,
-    /// How sessions are bound to the worker of their last request, by the policies of this
-    /// project's placement.
+    /// Binding of sessions to the worker of their last request, for the policies of this project's
+    /// placement.
     #[arg(long, value_enum, default_value = "none", env = "STATOR_SIMULATE_SESSION_AFFINITY")]
     pub(crate) session_affinity: AffinityArg,
     /// LoRA adapters, 0 to 1000: every session of a made-up workload is for one of them, few of
@@ -50,7 +50,7 @@ pub(crate) enum AffinityArg {
     None,
     /// The worker of the last request is cheaper.
     Soft,
-    /// It is the only one as long as it is there.
+    /// It is the only candidate while it is there.
     Hard,
 }
 

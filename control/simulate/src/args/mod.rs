@@ -49,7 +49,7 @@ pub struct SimulateArgs {
     /// Seed of everything that is random.
     #[arg(long, default_value = "1", env = "STATOR_SIMULATE_SEED")]
     pub(crate) seed: u64,
-    /// Run so many seeds, from --seed on, one after the other; the table shows each policy's
+    /// Number of seeds to run, from --seed on, one after the other; the table shows each policy's
     /// median over them. A seed that breaks a rule ends the sweep with the command that shows it.
     #[arg(long, default_value = "1", env = "STATOR_SIMULATE_SEEDS")]
     pub(crate) seeds: u32,
@@ -87,10 +87,11 @@ pub(crate) struct WorkloadArgs {
     /// arrivals only). Not compressed.
     #[arg(long, value_name = "FILE", env = "STATOR_SIMULATE_TRACE")]
     pub(crate) trace: Option<PathBuf>,
-    /// Play the trace so many times as fast, 0.001 to 1000000.
+    /// Speed of the trace, 0.001 to 1000000 times the recorded one.
     #[arg(long, default_value = "1", env = "STATOR_SIMULATE_SPEED")]
     pub(crate) speed: f64,
-    /// Play the trace so often in a row, each time with other prompts, 1 to 10000.
+    /// Number of times that the trace is played in a row, each time with other prompts, 1 to
+    /// 10000.
     #[arg(long, default_value = "1", env = "STATOR_SIMULATE_REPEAT")]
     pub(crate) repeat: u32,
     /// A made-up workload.
@@ -153,26 +154,26 @@ pub(crate) struct FleetArgs {
     /// Time between two load reports of a worker, 1 to 60000 ms.
     #[arg(long, default_value = "100", env = "STATOR_SIMULATE_REPORT_INTERVAL_MS")]
     pub(crate) report_interval_ms: f64,
-    /// How late load reports and KV events arrive, 0 to 60000 ms.
+    /// Delay of load reports and KV events, 0 to 60000 ms.
     #[arg(long, default_value = "2", env = "STATOR_SIMULATE_EVENT_DELAY_MS")]
     pub(crate) event_delay_ms: f64,
     /// A worker takes no more requests above this share of KV blocks in use, 0 to 1; for the
     /// policies of this project's placement. Default none.
     #[arg(long, env = "STATOR_SIMULATE_ACTIVE_DECODE_BLOCKS_THRESHOLD")]
     pub(crate) active_decode_blocks_threshold: Option<f64>,
-    /// The same above so many prompt tokens to be computed.
+    /// A worker takes no more requests above this many prompt tokens to be computed.
     #[arg(long, env = "STATOR_SIMULATE_ACTIVE_PREFILL_TOKENS_THRESHOLD")]
     pub(crate) active_prefill_tokens_threshold: Option<u64>,
-    /// Which tenant is next among the requests that wait.
+    /// Policy that chooses the next tenant among the requests that wait.
     #[arg(long, value_enum, default_value = "global-strict", env = "STATOR_SIMULATE_FAIRNESS")]
     pub(crate) fairness: FairnessArg,
-    /// Which request of a tenant is next.
+    /// Policy that chooses the next request of a tenant.
     #[arg(long, value_enum, default_value = "fcfs", env = "STATOR_SIMULATE_ORDERING")]
     pub(crate) ordering: OrderingArg,
     /// Requests that may wait while no worker takes any, 1 to 1000000.
     #[arg(long, default_value = "100000", env = "STATOR_SIMULATE_QUEUE_MAX")]
     pub(crate) queue_max: u32,
-    /// How long they may, 1 to 86400000 ms.
+    /// Longest wait of such a request, 1 to 86400000 ms.
     #[arg(long, default_value = "60000", env = "STATOR_SIMULATE_QUEUE_TIMEOUT_MS")]
     pub(crate) queue_timeout_ms: f64,
 }
@@ -181,9 +182,9 @@ pub(crate) struct FleetArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FairnessArg {
-    /// Whose request is first, whoever it is.
+    /// The tenant of the oldest request.
     GlobalStrict,
-    /// Each in turn.
+    /// Each tenant in turn.
     RoundRobin,
     /// Deficit round robin with a quantum of 8,192 tokens.
     Drr,
@@ -191,15 +192,15 @@ pub(crate) enum FairnessArg {
     Vtc,
 }
 
-/// Which request of a tenant is next.
+/// Policy that chooses the next request of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum OrderingArg {
-    /// The first to come.
+    /// The oldest request.
     Fcfs,
     /// The shortest prompt, where a second of waiting is worth 4,096 tokens.
     ShortestPrompt,
-    /// The one whose first token is due first.
+    /// The request whose first token is due first.
     SloDeadline,
 }
 
@@ -222,7 +223,7 @@ pub(crate) struct FaultArgs {
     /// Share of workers that are slow, 0 to 1.
     #[arg(long, default_value = "0", env = "STATOR_SIMULATE_STRAGGLERS")]
     pub(crate) stragglers: f64,
-    /// How many times as slow, 1 to 1000.
+    /// Slowdown of such workers, 1 to 1000 times.
     #[arg(long, default_value = "2", env = "STATOR_SIMULATE_STRAGGLER_SLOWDOWN")]
     pub(crate) straggler_slowdown: f64,
     /// Share of batches of KV events that are lost, 0 to 1.

@@ -9,8 +9,9 @@ use stator_placement::{InvalidWeights, Split, UncachedThreshold};
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Disaggregation")]
 pub(crate) struct SplitArgs {
-    /// When a prompt is computed by a worker for prompts, for the policies of this project's
-    /// placement. Default: stator as `auto`, the others always. llm-d and prefix-hash always do.
+    /// Policy that decides whether a worker for prompts computes a prompt, for the policies of
+    /// this project's placement. Default: stator as `auto`, the others always. llm-d and
+    /// prefix-hash always do.
     #[arg(long, value_enum, env = "STATOR_SIMULATE_SPLIT")]
     pub(crate) split: Option<SplitArg>,
     /// With `uncached`: prompt tokens that must be missing. Default 2048.
@@ -30,14 +31,14 @@ pub(crate) struct SplitArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SplitArg {
-    /// Where it is predicted to be faster, and as `uncached` before that can be told.
+    /// If a split is predicted to be faster; as `uncached` before enough was seen to predict.
     Auto,
     /// Never.
     Never,
-    /// Wherever it can be.
+    /// Whenever workers for prompts take requests.
     Always,
-    /// Where enough of it is missing at the worker that answers: Dynamo's rule, and with a share
-    /// of 1 llm-d's.
+    /// If enough of the prompt is missing at the worker that answers: Dynamo's rule, and with a
+    /// share of 1 llm-d's.
     Uncached,
     /// Unless the worker for prompts has too much to compute.
     PrefillLoad,

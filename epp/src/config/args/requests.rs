@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, ValueEnum};
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Requests")]
 pub struct RequestArgs {
-    /// How much of every answer is watched: `auto` what the configuration needs, and all of it
+    /// Part of every answer that is watched: `auto` what the configuration needs, and all of it
     /// where it passes through the picker anyway, as full duplex has it; `headers`; `body`; `none`
     /// as `auto`, but ends streams with the request in full duplex too, which spares the cost of
     /// every token and loses answers that begin at the same moment.
@@ -59,7 +59,7 @@ pub struct RequestArgs {
     #[arg(long, env = "STATOR_REFUSE_UNSCREENED")]
     pub refuse_unscreened: bool,
 
-    /// What refusals look like.
+    /// Form of refusals.
     #[arg(long, env = "STATOR_ERROR_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub error_format: ErrorFormat,
 
@@ -89,13 +89,13 @@ pub struct RequestArgs {
 /// How much of every answer is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ResponsePath {
-    /// What the configuration needs.
+    /// As much as the configuration needs.
     Auto,
     /// As `auto`, but answers in full duplex may be lost.
     None,
-    /// Heads at least.
+    /// Heads of answers at least.
     Headers,
-    /// All of it.
+    /// The whole answer.
     Body,
 }
 
@@ -109,7 +109,7 @@ impl From<ResponsePath> for Interest {
     }
 }
 
-/// What refusals look like.
+/// Form of refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ErrorFormat {
     /// A line of text, as clients of llm-d expect.

@@ -18,7 +18,7 @@ pub struct SchedulingArgs {
     #[arg(long, env = "STATOR_CONFIG_TEXT", value_name = "YAML")]
     pub config_text: Option<String>,
 
-    /// Passes over what the EndpointPickerConfig has and this version does not know.
+    /// Ignores settings of the EndpointPickerConfig that this version does not know.
     #[arg(long, env = "STATOR_LENIENT")]
     pub lenient: bool,
 
@@ -37,8 +37,8 @@ pub struct SchedulingArgs {
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub block_size: u32,
 
-    /// Most blocks of all endpoints together that are known to be cached, and as many that are
-    /// taken to be; the oldest go first. About 20 bytes each.
+    /// Most cached blocks that are known of all endpoints together, and as many predicted ones;
+    /// the oldest go first. About 20 bytes each.
     #[arg(long, env = "STATOR_MAX_INDEX_BLOCKS", default_value_t = 4_194_304, value_name = "BLOCKS",
           value_parser = clap::value_parser!(u32).range(
               INDEX_BLOCKS.0 as i64..=INDEX_BLOCKS.1 as i64))]

@@ -34,7 +34,7 @@ pub struct ServingArgs {
     #[arg(long, env = "STATOR_NO_METRICS")]
     pub no_metrics: bool,
 
-    /// Asks the cluster whether a reader of metrics may (TokenReview, SubjectAccessReview). No
+    /// Asks the cluster whether a reader may see metrics (TokenReview, SubjectAccessReview). No
     /// effect without a cluster.
     #[arg(long, env = "STATOR_METRICS_ENDPOINT_AUTH", default_value_t = true,
           action = ArgAction::Set, num_args = 0..=1, require_equals = true,
@@ -58,8 +58,8 @@ pub struct ServingArgs {
           value_parser = duration)]
     pub drain_timeout: Duration,
 
-    /// How long requests are still taken after the process was told to end and is not ready any
-    /// more, so that data planes can see it. 0s is not at all.
+    /// Time for which requests are still taken after the process was told to end and became
+    /// unready, so that data planes notice. 0s takes none.
     #[arg(long, env = "STATOR_SHUTDOWN_DELAY", default_value = "5s", value_name = "DURATION",
           value_parser = delay)]
     pub shutdown_delay: Duration,
