@@ -13,7 +13,7 @@ use std::process::Stdio;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-/// Flags of places, which a test has elsewhere, by role.
+/// Flags of places, which a test has elsewhere, by role. The first is what a page calls it by.
 const PLACES: [(&str, &[&str]); 4] = [
     ("up", &["--http-port"]),
     ("proxy", &["--http-port", "--metrics-port"]),
@@ -39,6 +39,16 @@ async fn prefill_and_decode_work() {
 }
 
 #[tokio::test]
+async fn engines_are_operated() {
+    Reader::new().follows("docs/engines.md").await;
+}
+
+#[tokio::test]
+async fn a_proxy_with_queues_works() {
+    Reader::new().follows("docs/queueing.md").await;
+}
+
+#[tokio::test]
 async fn the_gateway_works() {
     if tooling::installed("STATOR_TEST_ENVOY", "Envoy").is_some() {
         Reader::new().follows("docs/gateway.md").await;
@@ -48,7 +58,7 @@ async fn the_gateway_works() {
 /// Whoever reads a page and types its commands.
 struct Reader {
     home: TempDir,
-    /// Servers by the port that the page says; agents have names of their own.
+    /// Servers by the port that the page says.
     servers: BTreeMap<String, Server>,
 }
 
@@ -95,11 +105,21 @@ impl Reader {
     async fn starts(&mut self, role: &str, flags: &[&str]) {
         let (_, places) = PLACES.iter().find(|(name, _)| *name == role).unwrap();
         let mut args = vec![role.to_owned()];
-        let mut port = String::from(if role == "epp" { "9002" } else { "8000" });
+        let usual = match role {
+            "epp" => "9002",
+            "agent" => "7000",
+            _ => "8000",
+        };
+        let mut port = String::from(usual);
         let mut flags = flags.iter();
         while let Some(flag) = flags.next() {
             match *flag {
-                place if places.contains(&place) => port = (*flags.next().unwrap()).to_owned(),
+                place if places.contains(&place) => {
+                    let said = flags.next().unwrap();
+                    if place == places[0] {
+                        port = said.rsplit(':').next().unwrap().to_owned();
+                    }
+                }
                 "--endpoints-file" => {
                     let file = self.home.path().join("endpoints.yaml");
                     let text = std::fs::read_to_string(root().join(flags.next().unwrap())).unwrap();
@@ -121,9 +141,9 @@ impl Reader {
         let mut process = Process::start(&args);
         let address = match role {
             "agent" => {
-                process.event("serving").await;
-                port = format!("agent {}", self.servers.len());
-                SocketAddr::from(([127, 0, 0, 1], 0))
+                let endpoint = process.event("serving").await["endpoint"].clone();
+                let endpoint = endpoint.as_str().unwrap().strip_prefix("http://").unwrap();
+                endpoint.parse().unwrap()
             }
             "epp" => {
                 let listening = process.event("ext-proc listening").await;
@@ -150,7 +170,7 @@ impl Reader {
     /// Runs a command to its end, and again until it has worked: a server may need a moment.
     async fn sees(&self, command: &str) {
         let python = command.contains("import ");
-        let command = self.elsewhere(command, "localhost:");
+        let command = self.elsewhere(&self.elsewhere(command, "localhost:"), "127.0.0.1:");
         soon(&command, async {
             while !self.works(&command, python).await {
                 tokio::task::yield_now().await;
@@ -177,7 +197,7 @@ impl Reader {
         };
         let process = process.current_dir(root()).stderr(Stdio::piped()).kill_on_drop(true);
         let ended = process.output().await.unwrap();
-        ended.status.success() && !ended.stdout.is_empty()
+        ended.status.success()
     }
 
     /// The text with the servers' own ports, where the page's follow these words.
