@@ -71,3 +71,29 @@ async fn an_operator_may_refuse_what_is_not_screened() {
     assert_eq!(status(head(json, RequestBody::Unseen), "").await, Some(403));
     assert_eq!(status(head("audio/wav", RequestBody::Whole), "RIFF").await, Some(415));
 }
+
+#[tokio::test]
+async fn forms_lose_the_fields_that_steer() {
+    let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
+    let kind = "multipart/form-data; boundary=b";
+    let part =
+        |name: &str| format!("--b\r\nContent-Disposition: form-data; name={name}\r\n\r\n1\r\n");
+    let form = part("rid") + &part("model") + &part("bootstrap_room") + "--b--\r\n";
+    let left = part("model") + "--b--\r\n";
+    for body in [RequestBody::Whole, RequestBody::Late] {
+        let head = Head {
+            path: "/v1/audio/transcriptions".to_owned(),
+            headers: [("content-type", kind)].into_iter().collect(),
+            answer: AnswerBody::Hidden,
+            body,
+            ..head(&[])
+        };
+        let whole = if body == RequestBody::Whole { &*form } else { "" };
+        let mut routed = bench.ask(head, whole).await.expect("it is routed");
+        let sent = match body {
+            RequestBody::Whole => routed.body,
+            _ => routed.watch.amend(vec![form.clone().into()]).expect("it is sound"),
+        };
+        assert_eq!(String::from_utf8_lossy(&sent.concat()), left);
+    }
+}

@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue, header};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use stator_body::{Editor, FieldRules, ScreenError, scan};
+use stator_body::{Editor, FieldRules, ScreenError, Screening, scan};
 use stator_protos::header::{OVERRIDE_PREFIX, OWN_PREFIX, ROUTING};
 use std::path::{Path, PathBuf};
 
@@ -188,14 +188,21 @@ impl Passage {
         if screening.is_empty() {
             return Ok(body);
         }
-        let counts = [("steering", screening.steering()), ("unknown", screening.unknown())];
-        for (kind, count) in counts {
-            removed.get_or_create(&FieldKind { kind }).inc_by(count);
-        }
-        tracing::debug!(fields = ?screening.names(), "fields were removed from a body");
+        count(&screening, removed);
         let mut editor = Editor::new(&body, &fields);
         editor.screen(&screening);
         Ok(editor.finish().apply(&body).into())
+    }
+}
+
+/// Counts the fields that a body lost.
+pub(crate) fn count(screening: &Screening, removed: &RemovedFields) {
+    let counts = [("steering", screening.steering()), ("unknown", screening.unknown())];
+    for (kind, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        removed.get_or_create(&FieldKind { kind }).inc_by(count);
+    }
+    if !screening.names().is_empty() {
+        tracing::debug!(fields = ?screening.names(), "fields were removed from a body");
     }
 }
 

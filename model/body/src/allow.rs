@@ -6,6 +6,7 @@
 use crate::cursor::Cursor;
 use crate::edit::{Change, Edits, reshape};
 use crate::fields::{Fields, Member, Span};
+use crate::form::FormError;
 use crate::grpc::FrameError;
 use crate::scan::ScanError;
 use crate::strings::unquote;
@@ -231,6 +232,24 @@ const CONTAINERS: &[&str] = &["sampling_params", "vllm_xargs", "extra_args"];
 /// Depth to which containers may be nested.
 const DEPTH_MAX: u32 = 4;
 
+/// Fields that pass in forms, beside those of [`ALLOWED`].
+///
+/// Source: OpenAI's transcriptions, translations and edits of images, and vLLM 0.32.
+const IN_FORMS: &[&str] = &[
+    "chunking_strategy",
+    "file",
+    "hotwords",
+    "image",
+    "input_fidelity",
+    "known_speaker_names",
+    "known_speaker_references",
+    "mask",
+    "stream_continuous_usage_stats",
+    "stream_include_usage",
+    "timestamp_granularities",
+    "to_language",
+];
+
 /// Field that proxies and pickers read, and that no engine needs.
 const EXTENSIONS: &str = "nvext";
 /// The name by which an operator lets every field pass that neither steers nor is privileged.
@@ -263,6 +282,9 @@ pub enum ScreenError {
     /// The body says that it is JSON, or says nothing, and is no JSON object.
     #[error("the body is no JSON object: {0}")]
     Json(#[from] ScanError),
+    /// The body is a form that readers may take for different ones.
+    #[error(transparent)]
+    Form(#[from] FormError),
     /// The body of a known gRPC method is no message.
     #[error("invalid or unsupported gRPC payload: {0}")]
     Grpc(#[from] FrameError),
@@ -353,6 +375,11 @@ impl FieldRules {
     pub(crate) fn allows(&self, name: &str) -> bool {
         let is_unknown = || !steers(name) && !PRIVILEGED.contains(&name) && name != EXTENSIONS;
         ALLOWED.binary_search(&name).is_ok() || self.names(name) || self.names(ANY) && is_unknown()
+    }
+
+    /// Whether a field of a form passes. What it holds cannot be looked into as in JSON.
+    pub(crate) fn allows_in_form(&self, name: &str) -> bool {
+        IN_FORMS.contains(&name) || !CONTAINERS.contains(&name) && self.allows(name)
     }
 
     /// Whether fields pass that are on no list and have no name.

@@ -14,6 +14,7 @@ mod clean;
 mod cursor;
 mod edit;
 mod fields;
+mod form;
 mod grpc;
 mod image;
 mod media;
@@ -33,6 +34,7 @@ pub use body::{Body, BodyTooLong};
 pub use clean::AnswerCleaner;
 pub use edit::{Editor, Edits, Pieces};
 pub use fields::{Field, Fields, Member, Span};
+pub use form::{FormError, FormScreen};
 pub use grpc::{FrameError, GrpcUsage};
 pub use media::{IMAGE, MediaItem, VIDEO};
 pub use parse::{

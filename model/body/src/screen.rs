@@ -1,13 +1,15 @@
-//! Screening of a body of any kind: JSON, a gRPC message, or one that nobody here can read.
+//! Screening of a body of any kind: JSON, a form, a gRPC message, or one that nobody here can read.
 //!
 //! Start reading at [`FieldRules::screen_body`].
 
 use crate::allow::{FieldRules, ScreenError, Screening};
 use crate::edit::Change;
 use crate::fields::Span;
+use crate::form::{FormError, FormScreen, is_form};
 use crate::messages;
 use crate::parse::{Input, ParsedBody};
 use crate::scan::scan;
+use bytes::Bytes;
 
 /// The words of a request about its body.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,7 @@ pub enum Screened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Json,
+    Form,
     /// A message of a known gRPC method.
     Call(&'static messages::Schema),
     Unknown,
@@ -48,6 +51,9 @@ impl Described<'_> {
             return Format::Call(schema);
         }
         let Some(kind) = self.content_type else { return Format::Json };
+        if is_form(kind) {
+            return Format::Form;
+        }
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match kind.rsplit(['/', '+']).next() {
             // Engines take a body without a type for JSON.
@@ -86,6 +92,10 @@ impl FieldRules {
         if let Format::Call(schema) = format {
             return Ok(Screened::Read(self.screen_call(body, schema)?));
         }
+        if format == Format::Form {
+            let kind = described.content_type.unwrap_or_default();
+            return Ok(Screened::Read(self.screen_form(body, kind)?));
+        }
         // Whatever its type says: an engine may look at the bytes alone.
         match scan(body) {
             Ok(fields) => {
@@ -95,6 +105,21 @@ impl FieldRules {
             Err(error) if format == Format::Json && may_be_json(body) => Err(error.into()),
             Err(_) => Ok(Screened::Unread),
         }
+    }
+}
+
+impl FieldRules {
+    /// Screens a form that is there as a whole.
+    fn screen_form(&self, body: &[u8], content_type: &str) -> Result<Screening, FormError> {
+        let mut screen = FormScreen::new(self, content_type)?;
+        let mut left = Vec::new();
+        screen.push(Bytes::copy_from_slice(body), &mut left)?;
+        let mut screening = screen.finish()?;
+        if screening.steering() + screening.unknown() > 0 {
+            let span = Span { start: 0, end: body.len() };
+            screening.inner.push(Change { span, with: left.concat().into() });
+        }
+        Ok(screening)
     }
 }
 

@@ -110,8 +110,8 @@ pub(crate) fn check_encoding(request: &RequestHeader) -> Result<(), ApiError> {
 }
 
 /// The head that goes on to an engine: the client's, as far as `passage` lets it and without what
-/// belongs to its connection. With `body` it announces that body; without, it keeps the client's
-/// framing. The engine is asked not to compress, because its answer is cleaned.
+/// belongs to its connection. With `body` it announces that body; without, one of unknown
+/// length. The engine is asked not to compress, because its answer is cleaned.
 pub(crate) fn onward(
     request: &RequestHeader,
     passage: &Passage,
@@ -132,11 +132,10 @@ pub(crate) fn onward(
     }
     match body {
         Some(body) => announce(&mut head, body, chunked),
-        None if chunked => {
+        None => {
             head.remove_header(&header::CONTENT_LENGTH);
             insert(&mut head, header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        None => {}
     }
     insert(&mut head, HeaderName::from_static(REQUEST_ID), harmless(request_id));
     insert(&mut head, header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));

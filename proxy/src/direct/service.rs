@@ -17,12 +17,14 @@ use super::trace;
 use super::upstream::{Engines, Leg};
 use crate::door::Door;
 use crate::exchange::Exchange;
+use crate::passage;
 use crate::server::Ending;
 use crate::service::Failure;
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
 use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
+use stator_body::{FormError, FormScreen};
 use stator_model::openai::ApiError;
 use stator_runtime::admin::Readiness;
 use std::sync::Arc;
@@ -319,33 +321,43 @@ impl Direct {
         exchange.respond(status, "application/json", body.into(), &[]).await;
     }
 
-    /// Hands a body that nobody looks into on as it comes.
+    /// Hands a form on as it comes, without the fields that may not reach the engine.
     async fn upload(&self, exchange: &mut Exchange, engine: &HttpPeer) -> Result<Leg, Failure> {
+        let refused = |error: FormError| ApiError::bad_request(error.to_string());
+        let refused = |error| refused(error).with_code("not_multipart");
         let limit = self.door.limits().body_bytes;
+        let kind = exchange.header(header::CONTENT_TYPE.as_str()).unwrap_or_default();
+        let mut screen = FormScreen::new(&self.settings.passage.fields, kind).map_err(refused)?;
         exchange.expect_body().await?;
         let mut head = self.onward(exchange, None);
         trace::pass_on(&mut head, &Span::current());
         let engines = &self.handover.engines;
         let mut leg = engines.begin(engine, &head).await.map_err(ApiError::from)?;
-        let mut sent = 0;
+        let (mut came, mut pieces, mut reads) = (0, Vec::new(), true);
         while let Some(part) = exchange.part().await? {
-            if sent == 0 && !begins_parts(&part) {
+            came += part.len();
+            if came > limit {
                 exchange.close_after();
-                let message = "a body of type multipart must begin with a boundary";
-                return Err(ApiError::bad_request(message).with_code("not_multipart").into());
+                return Err(ApiError::body_too_large(came, limit).into());
             }
-            sent += part.len();
-            if sent > limit {
+            if let Err(error) = screen.push(part, &mut pieces) {
                 exchange.close_after();
-                return Err(ApiError::body_too_large(sent, limit).into());
+                return Err(refused(error).into());
+            }
+            for piece in pieces.drain(..) {
+                reads = reads && leg.write(&piece).await;
             }
             // An engine may answer before it has read everything, and then reads no more.
-            if !leg.write(&part).await {
+            if !reads {
                 exchange.close_after();
                 break;
             }
         }
-        self.metrics.request_bytes.inc_by(sent as u64);
+        self.metrics.request_bytes.inc_by(came as u64);
+        if reads {
+            let screening = screen.finish().map_err(refused)?;
+            passage::count(&screening, &self.metrics.fields_removed);
+        }
         let answered = tokio::select! {
             biased;
             answered = engines.finish(&mut leg) => answered,
@@ -424,14 +436,8 @@ impl Help {
     }
 }
 
-/// Whether a body has parts of its own, which no engine reads as parameters: files.
+/// Whether a body has parts of its own: a form with files.
 fn is_upload(head: &RequestHeader) -> bool {
     let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     kind.get(..10).is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"))
-}
-
-/// Whether a body begins as its type says. What begins so is no JSON object, whatever an engine
-/// takes it for.
-fn begins_parts(body: &[u8]) -> bool {
-    body.trim_ascii_start().starts_with(b"-")
 }

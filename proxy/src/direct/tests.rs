@@ -208,12 +208,16 @@ async fn files_are_handed_on_as_they_come() {
     let head = "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: test\r\n";
     client.write(&format!("{head}Content-Type: multipart/form-data; boundary=x\r\n")).await;
     client.write("Transfer-Encoding: chunked\r\n\r\n").await;
-    client.chunk("--x first").await;
+    let part = |name: &str| format!("--x\r\nContent-Disposition: form-data; name={name}\r\n\r\n");
+    client.chunk(&(part("file") + "first, longer than a boundary")).await;
     let mut asked = engine.connected().await;
-    assert!(asked.until("--x first").await.is_some(), "the first part does not wait");
-    client.chunk(" bootstrap_room").await;
+    assert!(asked.until("first, longer").await.is_some(), "the first part does not wait");
+    client.chunk(&format!(" rest\r\n{}secret", part("bootstrap_room"))).await;
+    client.chunk(&format!("\r\n{}m\r\n--x--\r\n", part("model"))).await;
     client.write("0\r\n\r\n").await;
-    assert!(asked.until(" bootstrap_room\r\n0\r\n\r\n").await.is_some());
+    let sent = asked.until("--x--\r\n\r\n0\r\n\r\n").await.expect("the form has its end");
+    assert!(!sent.contains("bootstrap_room") && !sent.contains("secret"), "{sent}");
+    assert!(sent.contains("name=model"), "{sent}");
     asked.answer(200, DONE).await;
     check_done(&mut client).await;
 
@@ -222,6 +226,25 @@ async fn files_are_handed_on_as_they_come() {
     client.write("Content-Length: 25\r\n\r\n{\"kv_transfer_params\":{} }").await;
     assert!(client.read().await);
     assert_eq!(client.status(), 400);
+}
+
+#[tokio::test]
+async fn a_form_of_known_length_that_loses_a_field_is_sound() {
+    let engine = Engine::start().await;
+    let proxy = Proxy::start(&[&engine], &[]).await;
+    let mut client = Peer::connect(proxy.address).await;
+    let part =
+        |name: &str| format!("--x\r\nContent-Disposition: form-data; name={name}\r\n\r\n1\r\n");
+    let form = part("rid") + &part("model") + "--x--\r\n";
+    let head = "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: test\r\n";
+    let head = format!("{head}Content-Type: multipart/form-data; boundary=x\r\n");
+    client.write(&format!("{head}Content-Length: {}\r\n\r\n{form}", form.len())).await;
+    let mut asked = engine.connected().await;
+    let sent = asked.until("--x--\r\n\r\n0\r\n\r\n").await.expect("the form has its end");
+    assert!(!sent.to_lowercase().contains("content-length"), "{sent}");
+    assert!(sent.contains("name=model") && !sent.contains("name=rid"), "{sent}");
+    asked.answer(200, DONE).await;
+    check_done(&mut client).await;
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod engine_reports;
 mod etcd_answers;
 mod ext_proc_bytes;
 mod ext_proc_messages;
+mod forms;
 mod hand_over;
 mod http_answers;
 mod kube_answers;
@@ -59,7 +60,7 @@ macro_rules! targets {
 
 targets! {
     allow_list body_edit body_scan discovery_records endpoints_file engine_answers engine_reports
-    etcd_answers ext_proc_bytes ext_proc_messages hand_over http_answers kube_answers kv_events
+    etcd_answers ext_proc_bytes ext_proc_messages forms hand_over http_answers kube_answers kv_events
     kv_pieces kv_translate load_reports metrics_page model_files parsers peer_frames picker_config
     prompt_bytes requests responses sidecar_bodies sidecar_chunks steering templates traces
     zmtp_frames zmtp_greeting
