@@ -4,7 +4,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let files = ["stator/worker/v1/worker.proto", "stator/peers/v1/peers.proto"];
     let files = protox::compile(files, ["proto"])?;
-    // KV is not copied into its messages.
-    tonic_prost_build::configure().bytes(".stator.worker.v1.FetchChunk.kv").compile_fds(files)?;
+    // KV and events are not copied into their messages.
+    tonic_prost_build::configure()
+        .bytes(".stator.worker.v1.FetchChunk.kv")
+        .bytes(".stator.worker.v1.EventMessage")
+        .compile_fds(files)?;
     Ok(())
 }

@@ -14,9 +14,15 @@ pub struct AgentRecord {
     pub agent_id: String,
     /// Request plane: `http://host:port` or `unix:///path`.
     pub endpoint: String,
-    /// Event plane, a ZMQ endpoint to subscribe to: `tcp://host:port` or `ipc:///path`.
+    /// Whether the request plane has the events too, with their replays: an agent of an earlier
+    /// version offers them over ZMQ alone.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub serves_events: bool,
+    /// ZMQ endpoint to subscribe to: `tcp://host:port` or `ipc:///path`. Empty where there is none.
+    #[serde(default)]
     pub events_endpoint: String,
-    /// ZMQ endpoint that answers replay requests.
+    /// ZMQ endpoint that answers replay requests. Empty where there is none.
+    #[serde(default)]
     pub replay_endpoint: String,
     /// What the agent's workers serve.
     pub model: ModelRecord,
@@ -138,4 +144,45 @@ pub struct WorkerRecord {
     pub generation: Generation,
     /// KV blocks it can hold.
     pub total_blocks: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn record() -> Value {
+        json!({
+            "agent_id": "a",
+            "endpoint": "http://127.0.0.1:1",
+            "model": {"name": "m", "context_length": 64, "block_size": 16, "vocab_size": 10},
+            "workers": [],
+            "accepting": true,
+            "lease_expires_unix_ms": 1,
+        })
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_offers_its_events_over_zmq_alone() {
+        let mut old = record();
+        old["events_endpoint"] = "tcp://127.0.0.1:2".into();
+        old["replay_endpoint"] = "tcp://127.0.0.1:3".into();
+        let old: AgentRecord = serde_json::from_value(old).unwrap();
+        assert!(!old.serves_events);
+        assert_eq!(old.events_endpoint, "tcp://127.0.0.1:2");
+    }
+
+    #[test]
+    fn a_record_without_zmq_has_the_fields_that_earlier_versions_need() {
+        let mut new = record();
+        new["serves_events"] = true.into();
+        let new: AgentRecord = serde_json::from_value(new).unwrap();
+        assert!(new.serves_events && new.events_endpoint.is_empty());
+        let written = serde_json::to_value(&new).unwrap();
+        assert_eq!(
+            (&written["events_endpoint"], &written["replay_endpoint"]),
+            (&"".into(), &"".into())
+        );
+        assert_eq!(serde_json::from_value::<AgentRecord>(written).unwrap(), new);
+    }
 }

@@ -27,6 +27,7 @@ fn record(agent: &str) -> AgentRecord {
     AgentRecord {
         agent_id: agent.into(),
         endpoint: "http://127.0.0.1:7000".into(),
+        serves_events: false,
         events_endpoint: "tcp://127.0.0.1:5557".into(),
         replay_endpoint: "tcp://127.0.0.1:5558".into(),
         model: ModelRecord { name: "m".into(), context_length: 64, block_size: 16, vocab_size: 10 },

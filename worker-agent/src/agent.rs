@@ -1,17 +1,19 @@
 //! One agent from start to end: load, bind, run workers, register, serve, drain.
 
 use crate::access::Access;
-use crate::config::{AgentSettings, Runs, ServerTls};
+use crate::config::{AgentSettings, Runs};
 use crate::crew::{Crew, Engines};
 use crate::door::Door;
 use crate::engine::Engine;
-use crate::events::{Feeds, publish, replay};
+use crate::events::subscribers::Subscribers;
+use crate::events::{self, Feeds, publish, replay};
 use crate::fetch;
 use crate::identity;
-use crate::listen::{self, Listener};
+use crate::listen::Listener;
 use crate::metrics::{AgentMetrics, PairMetrics};
 use crate::operations;
 use crate::peers::Peers;
+use crate::planes::Planes;
 use crate::registered::RegisteredAgents;
 use crate::remote;
 use crate::service::{self, Service};
@@ -19,17 +21,15 @@ use crate::worker::Pairing;
 use crate::workers::{self, Reports, Workers};
 use anyhow::Context;
 use stator_discovery::{DiscoveryMetrics, Registration};
-use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord, Role, WorkerRecord};
+use stator_protos::discovery::{AgentRecord, ModelRecord, Role};
 use stator_protos::worker::ModelFile;
+use stator_protos::worker::events_server::EventsServer;
 use stator_protos::worker::operations_server::OperationsServer;
 use stator_protos::worker::transfers_server::TransfersServer;
 use stator_protos::worker::worker_server::WorkerServer;
-use stator_protos::{Generation, WorkerRank};
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
-use stator_runtime::tls::{self, Reload};
 use stator_runtime::{Lane, Shutdown, admin};
-use stator_zmtp::{Publisher, Router};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
@@ -158,6 +158,7 @@ async fn launch(
     let queue = Arc::new(publish::Queue::default());
     let log_bytes = settings.event_log_bytes / record.workers.len().max(1);
     let feeds = Arc::new(Feeds::new(log_bytes, queue.clone(), agent_metrics.clone()));
+    let subscribers = Arc::new(Subscribers::new(agent_metrics.clone()));
     let reports = Reports {
         feeds: feeds.clone(),
         load_interval: settings.load_interval,
@@ -205,25 +206,26 @@ async fn launch(
                     key: settings.access.kv.transfer_key.clone(),
                 },
                 worker: Service(agent.clone()),
+                events: events::serve::Service::new(
+                    feeds.clone(),
+                    subscribers.clone(),
+                    agent_metrics.clone(),
+                    side.ended.clone(),
+                ),
                 operations,
             },
             side.ended.clone(),
         )),
         agent,
-        planes: [
-            tokio::spawn(publish::run(
-                queue,
-                planes.publisher,
-                agent_metrics.clone(),
-                side.ended.clone(),
-            )),
-            tokio::spawn(replay::run(
-                feeds.clone(),
-                planes.replayer,
-                agent_metrics,
-                side.ended.clone(),
-            )),
-        ],
+        publishing: tokio::spawn(publish::run(
+            queue,
+            (subscribers, planes.publisher),
+            agent_metrics.clone(),
+            side.ended.clone(),
+        )),
+        replaying: planes.replayer.map(|router| {
+            tokio::spawn(replay::run(feeds.clone(), router, agent_metrics, side.ended.clone()))
+        }),
         heartbeat: tokio::spawn(heartbeat(feeds)),
         following,
         reload: planes.reload.map(|reload| tokio::spawn(reload.run(side.ended.clone()))),
@@ -312,86 +314,13 @@ impl Side {
     }
 }
 
-/// The agent's sockets, bound.
-struct Planes {
-    listener: Listener,
-    /// Keeps the request plane's certificate fresh.
-    reload: Option<Reload>,
-    publisher: Publisher,
-    replayer: Router,
-    endpoint: String,
-    events_endpoint: String,
-    replay_endpoint: String,
-}
-
-impl Planes {
-    async fn bind(settings: &AgentSettings) -> anyhow::Result<Self> {
-        let host = settings.advertise_host.as_deref();
-        let (config, reload) = settings.access.tls.as_ref().map(server_tls).transpose()?.unzip();
-        let (listener, endpoint) = listen::request_plane(&settings.listen, host, config)?;
-        let (events, replay) = (&settings.events_listen, &settings.replay_listen);
-        let publisher = listen::event_plane("events-listen", events, Publisher::bind).await?;
-        let replayer = listen::event_plane("replay-listen", replay, Router::bind).await?;
-        Ok(Self {
-            listener,
-            reload: reload.flatten(),
-            endpoint,
-            events_endpoint: listen::event_endpoint(publisher.endpoint(), host),
-            replay_endpoint: listen::event_endpoint(replayer.endpoint(), host),
-            publisher,
-            replayer,
-        })
-    }
-
-    /// Who the agent is.
-    fn agent_id(&self, settings: &AgentSettings) -> String {
-        let made = || identity::agent_id(&settings.listen, &self.endpoint);
-        settings.agent_id.clone().unwrap_or_else(made)
-    }
-
-    /// What the agent tells the fleet, without a lease yet.
-    fn record(
-        &self,
-        settings: &AgentSettings,
-        crew: &Crew,
-        (agent_id, generation): (String, Generation),
-    ) -> AgentRecord {
-        let workers = crew.places.iter().map(|place| WorkerRecord {
-            worker: WorkerRank {
-                worker: identity::worker_id(&agent_id, place.engine),
-                rank: place.rank,
-            },
-            generation,
-            total_blocks: place.total_blocks,
-        });
-        AgentRecord {
-            workers: workers.collect(),
-            endpoint: self.endpoint.clone(),
-            events_endpoint: self.events_endpoint.clone(),
-            replay_endpoint: self.replay_endpoint.clone(),
-            model: crew.model.clone(),
-            profile: ProfileRecord {
-                adapters: crew.profile.adapters.clone(),
-                batch_tokens: crew.profile.batch_tokens,
-                handover: crew.profile.handover.clone(),
-                needs_prefill: crew.profile.needs_prefill,
-                api: crew.profile.api.clone(),
-                ..settings.profile.clone()
-            },
-            accepting: true,
-            lease_ms: 0,
-            lease_expires_unix_ms: 0,
-            agent_id,
-        }
-    }
-}
-
 /// Everything that runs, and what ends it.
 struct Tasks {
     agent: Arc<service::Agent>,
     server: JoinHandle<()>,
-    /// Publishing and replay.
-    planes: [JoinHandle<()>; 2],
+    publishing: JoinHandle<()>,
+    /// Over ZMQ, where its socket is open.
+    replaying: Option<JoinHandle<()>>,
     /// Has no end of its own.
     heartbeat: JoinHandle<()>,
     /// Follows the other agents, where these are asked. Has no end of its own.
@@ -440,7 +369,7 @@ impl Tasks {
         if let Some(following) = self.following {
             following.abort();
         }
-        for mut plane in self.planes {
+        for mut plane in [Some(self.publishing), self.replaying].into_iter().flatten() {
             // One that answers a peer who does not read is not waited for.
             if tokio::time::timeout(CLOSE_TIMEOUT, &mut plane).await.is_err() {
                 plane.abort();
@@ -455,22 +384,11 @@ impl Tasks {
     }
 }
 
-/// How the request plane is served over TLS.
-fn server_tls(files: &ServerTls) -> anyhow::Result<(tls::ServerTls, Option<Reload>)> {
-    let settings = tls::Settings {
-        certificate: tls::Source::Folder(files.certificate.clone()),
-        client_ca: files.client_ca.clone(),
-        reload: true,
-        min_version: tls::Version::Tls13,
-        alpn: vec!["h2".into()],
-    };
-    tls::server_config(&settings).context("request-tls-cert-dir")
-}
-
 /// What the request plane offers.
 struct Services {
     worker: Service,
     transfers: fetch::Service,
+    events: events::serve::Service,
     operations: operations::Service,
 }
 
@@ -485,6 +403,7 @@ async fn serve(listener: Listener, services: Services, ended: Shutdown) {
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(service)
         .add_service(TransfersServer::new(services.transfers))
+        .add_service(EventsServer::new(services.events))
         .add_service(OperationsServer::new(services.operations));
     let served = match listener {
         Listener::Tcp(listener) => {

@@ -12,6 +12,7 @@ mod stock;
 mod tests;
 mod trtllm;
 mod trust;
+mod zmq;
 
 pub use access::{Access, AccessArgs, Operators, ServerTls, TokenArgs, TokenSource};
 pub(crate) use engine::BLOCK_SIZE;
@@ -23,6 +24,7 @@ pub use planes::{Listen, PlaneArgs};
 pub use stock::{Origin, RoleArg, StockArgs, StockSettings};
 pub use trtllm::{ScheduleArg, TrtllmArgs};
 pub use trust::{FleetArgs, KvTrust};
+pub use zmq::{ZmqArgs, ZmqListen};
 
 use clap::Args;
 use stator_dialect::Kind;
@@ -76,10 +78,8 @@ pub struct AgentSettings {
     pub listen: Listen,
     /// Who may use it, and for what.
     pub access: Access,
-    /// ZMQ endpoint of the event plane.
-    pub events_listen: String,
-    /// ZMQ endpoint of replay.
-    pub replay_listen: String,
+    /// ZMQ endpoints for stock subscribers.
+    pub zmq: ZmqListen,
     /// Host in the record, where it is not the listening address.
     pub advertise_host: Option<String>,
     /// Metrics and health; `None` serves none, for agents inside another role's process.
@@ -136,6 +136,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             own.options.name_key = access.kv.name_key.clone();
         }
         planes.check(&mut faults);
+        let zmq = planes.zmq.listen(&mut faults);
         let discovery = planes.discovery.source().map_err(|fault| format!("discovery: {fault}"));
         let discovery = faults.keep_one(discovery);
         faults.none()?;
@@ -148,8 +149,7 @@ impl TryFrom<AgentArgs> for AgentSettings {
             profile,
             listen,
             access,
-            events_listen: planes.events_listen,
-            replay_listen: planes.replay_listen,
+            zmq,
             advertise_host: planes.advertise_host,
             metrics_listen: Some(SocketAddr::new(planes.metrics_host, planes.metrics_port)),
             agent_id: planes.agent_id,

@@ -24,6 +24,7 @@ mod operate;
 mod operations;
 mod outbox;
 mod peers;
+mod planes;
 mod registered;
 mod remote;
 mod service;

@@ -68,10 +68,14 @@ pub(crate) async fn event_plane<S>(
     bind(endpoint).await.with_context(|| format!("{flag}: cannot bind {endpoint}"))
 }
 
-/// The endpoint that reaches a socket of the event plane which is bound to `bound`.
+/// The endpoint that reaches a socket of the event plane which is bound to `bound`. A socket at the
+/// loopback interface is at no other host.
 pub(crate) fn event_endpoint(bound: &str, advertise_host: Option<&str>) -> String {
-    match bound.strip_prefix("tcp://").and_then(|address| address.parse().ok()) {
-        Some(address) => format!("tcp://{}", reachable(address, advertise_host)),
+    match bound.strip_prefix("tcp://").and_then(|address| address.parse::<SocketAddr>().ok()) {
+        Some(address) => {
+            let host = advertise_host.filter(|_| !address.ip().is_loopback());
+            format!("tcp://{}", reachable(address, host))
+        }
         None => bound.to_owned(),
     }
 }
@@ -120,6 +124,14 @@ mod tests {
         assert_eq!(check("0.0.0.0:7000", None), "127.0.0.1:7000");
         assert_eq!(check("[::]:7000", None), "127.0.0.1:7000");
         assert_eq!(check("0.0.0.0:7000", Some("node-1")), "node-1:7000");
+    }
+
+    #[test]
+    fn a_loopback_socket_of_the_event_plane_is_at_no_other_host() {
+        let at = |bound| event_endpoint(bound, Some("node-1"));
+        assert_eq!(at("tcp://0.0.0.0:5557"), "tcp://node-1:5557");
+        assert_eq!(at("tcp://127.0.0.1:5557"), "tcp://127.0.0.1:5557");
+        assert_eq!(at("ipc:///run/events"), "ipc:///run/events");
     }
 
     #[tokio::test]

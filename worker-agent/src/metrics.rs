@@ -28,11 +28,15 @@ pub(crate) struct AgentMetrics {
     pub(crate) messages_published: Counter,
     /// Messages that left the live feed because publishing fell behind.
     pub(crate) messages_dropped: Counter,
+    /// Subscribers of the request plane.
+    pub(crate) subscribers: Gauge,
+    /// Subscribers of the request plane beyond those that may be.
+    pub(crate) subscribers_refused: Counter,
     /// Replay requests answered.
     pub(crate) replay_requests: Counter,
     /// Replay requests that could not be read.
     pub(crate) replay_requests_malformed: Counter,
-    /// Replay requests beyond those that may wait.
+    /// Replay requests beyond those that may wait or run.
     pub(crate) replay_requests_refused: Counter,
     /// Engines that failed.
     pub(crate) worker_failures: Counter,
@@ -197,12 +201,19 @@ impl AgentMetrics {
         for (name, help, family) in blocks {
             registry.register(name, help, family.clone());
         }
+        let help = "Subscribers to events and load on the request plane";
+        registry.register("subscribers", help, self.subscribers.clone());
         let counters = [
             ("prompt_tokens", "Prompt tokens of finished choices", &self.prompt_tokens),
             ("cached_tokens", "Prompt tokens whose KV was reused", &self.cached_tokens),
             ("generated_tokens", "Tokens generated", &self.generated_tokens),
             ("messages_published", "Event batches and load reports sent", &self.messages_published),
             ("messages_dropped", "Messages dropped from the live feed", &self.messages_dropped),
+            (
+                "subscribers_refused",
+                "Subscribers refused because all places, or those of their address, were taken",
+                &self.subscribers_refused,
+            ),
             ("replay_requests", "Replay requests answered", &self.replay_requests),
             (
                 "replay_requests_malformed",
@@ -211,7 +222,7 @@ impl AgentMetrics {
             ),
             (
                 "replay_requests_refused",
-                "Replay requests dropped because too many of their connection waited",
+                "Replay requests refused because too many waited or ran",
                 &self.replay_requests_refused,
             ),
             ("worker_failures", "Engines that failed", &self.worker_failures),

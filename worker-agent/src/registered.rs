@@ -137,6 +137,7 @@ pub(crate) mod tests {
         AgentRecord {
             agent_id: agent_id.into(),
             endpoint: endpoint.into(),
+            serves_events: false,
             events_endpoint: String::new(),
             replay_endpoint: String::new(),
             model: ModelRecord {

@@ -76,6 +76,7 @@ pub(crate) fn sample(agent: &str, lease_expires_unix_ms: u64) -> AgentRecord {
     AgentRecord {
         agent_id: agent.into(),
         endpoint: "http://127.0.0.1:1".into(),
+        serves_events: false,
         events_endpoint: "tcp://127.0.0.1:2".into(),
         replay_endpoint: "tcp://127.0.0.1:3".into(),
         model: ModelRecord { name: "m".into(), context_length: 64, block_size: 16, vocab_size: 10 },

@@ -34,6 +34,7 @@ impl Bed {
         let record = AgentRecord {
             agent_id: "scripted".into(),
             endpoint,
+            serves_events: false,
             events_endpoint,
             replay_endpoint,
             model: loaded(Duration::ZERO).model,

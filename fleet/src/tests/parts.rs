@@ -28,6 +28,7 @@ fn record(dir: &tempfile::TempDir, worker: u64, role: Role, endpoint: String) ->
     AgentRecord {
         agent_id: format!("agent-{}", worker.worker),
         endpoint,
+        serves_events: false,
         events_endpoint: nobody("events"),
         replay_endpoint: nobody("replay"),
         model: loaded(Duration::ZERO).model,

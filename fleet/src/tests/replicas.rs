@@ -70,6 +70,7 @@ fn put_workers(dir: &tempfile::TempDir, workers: u64) {
     let record = AgentRecord {
         agent_id: "agent".into(),
         endpoint: serve(&Scripted::default()),
+        serves_events: false,
         events_endpoint: nobody("events"),
         replay_endpoint: nobody("replay"),
         model,

@@ -284,6 +284,7 @@ impl Bed {
             agent_id: format!("agent-{}", self.agents),
             endpoint,
             // Nobody publishes there: what such workers hold stays unknown.
+            serves_events: false,
             events_endpoint: format!("ipc://{}", self.dir.path().join("events").display()),
             replay_endpoint: format!("ipc://{}", self.dir.path().join("replay").display()),
             model,

@@ -9,11 +9,12 @@ use clap::{Args, Command, FromArgMatches};
 use stator_engine_timing::Timing;
 use stator_protos::kv_event;
 use stator_protos::topic::{Kind, Topic};
+use stator_protos::worker::events_client::EventsClient;
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{
-    DescribeRequest, ErrorKind, GenerateInput, ModelFilesRequest, Output, Sampling,
-    SnapshotRequest, Submit,
+    DescribeRequest, ErrorKind, GenerateInput, ModelFilesRequest, Output, ReplayRequest, Sampling,
+    SnapshotRequest, Submit, SubscribeRequest,
 };
 use stator_zmtp::Dealer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -98,6 +99,21 @@ impl Bed {
             assert_eq!(kv_event::decode(&payload).unwrap().skipped, 0);
             answers.push((topic, number));
         }
+    }
+
+    /// The same over the request plane.
+    async fn replay_in_frames(&self, topic: &str, start: u64) -> Vec<(Bytes, u64)> {
+        let mut client = EventsClient::connect(self.agent.record.endpoint.clone()).await.unwrap();
+        let request = ReplayRequest { topic: topic.into(), start };
+        let mut frames = client.replay(request).await.unwrap().into_inner();
+        let mut answers = Vec::new();
+        while let Some(frame) = frames.message().await.unwrap() {
+            answers.extend(frame.messages.into_iter().map(|message| {
+                assert_eq!(kv_event::decode(&message.payload).unwrap().skipped, 0);
+                (message.topic, message.number)
+            }));
+        }
+        answers
     }
 
     async fn stop(self) {
@@ -192,6 +208,47 @@ async fn replay_gives_what_was_published_of_one_worker_or_of_all() {
     assert_eq!(bed.replay(&[b"", &from(1), topic.as_bytes()]).await, all[1..]);
     assert_eq!(bed.replay(&[b"", &from(1000)]).await, []);
     assert_eq!(bed.replay(&[b"", &from(0), b"kv-events/nobody"]).await, []);
+    // And the same over the request plane.
+    for (start, topic) in [(0, ""), (0, &*topic), (1, &*topic), (1000, ""), (0, "kv-events/nobody")]
+    {
+        let zmq = match topic {
+            "" => bed.replay(&[b"", &from(start)]).await,
+            topic => bed.replay(&[b"", &from(start), topic.as_bytes()]).await,
+        };
+        assert_eq!(bed.replay_in_frames(topic, start).await, zmq, "{topic:?} from {start}");
+    }
+    bed.stop().await;
+}
+
+/// Everybody is told of a batch, whether they read or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscribers_that_do_not_read_hold_nobody_up() {
+    let mut bed = Bed::start().await;
+    let subscribe = async || {
+        let mut client = EventsClient::connect(bed.agent.record.endpoint.clone()).await.unwrap();
+        let prefixes = vec!["kv-events".into(), "load".into()];
+        client.subscribe(SubscribeRequest { prefixes }).await.unwrap().into_inner()
+    };
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        silent.push(subscribe().await);
+    }
+    let mut heard = subscribe().await;
+    let first = tokio::time::timeout(DEADLINE, heard.message()).await.unwrap();
+    assert_eq!(first.unwrap().unwrap().messages, []);
+    let inputs = (0..4).map(|request_id| bed.submit(request_id, 400)).collect();
+    bed.ends(inputs, 4).await;
+    let replayed = bed.replay_in_frames("", 0).await;
+    let mut live = Vec::new();
+    while live.len() < replayed.len() {
+        let frame = tokio::time::timeout(DEADLINE, heard.message()).await.expect("all of it");
+        let messages = frame.unwrap().unwrap().messages.into_iter();
+        let events = messages.filter(|message| message.topic.starts_with(b"kv-events"));
+        live.extend(events.map(|message| (message.topic, message.number)));
+    }
+    assert_eq!(live, replayed);
+    assert!(bed.metrics.render().contains("stator_agent_subscribers 9"));
+    drop((silent, heard));
     bed.stop().await;
 }
 

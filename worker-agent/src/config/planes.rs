@@ -1,6 +1,6 @@
 //! Where the agent publishes, and where it is reached.
 
-use super::Faults;
+use super::{Faults, ZmqArgs};
 use clap::Args;
 use stator_discovery::DiscoveryArgs;
 use std::net::{IpAddr, SocketAddr};
@@ -14,23 +14,9 @@ pub struct PlaneArgs {
     #[arg(long, env = "STATOR_LISTEN", default_value = "127.0.0.1:7000", value_name = "ENDPOINT")]
     pub listen: String,
 
-    /// ZMQ endpoint for KV events and load: `tcp://address:port` or `ipc:///path`.
-    #[arg(
-        long,
-        env = "STATOR_EVENTS_LISTEN",
-        default_value = "tcp://127.0.0.1:5557",
-        value_name = "ENDPOINT"
-    )]
-    pub events_listen: String,
-
-    /// ZMQ endpoint that answers replay requests: `tcp://address:port` or `ipc:///path`.
-    #[arg(
-        long,
-        env = "STATOR_REPLAY_LISTEN",
-        default_value = "tcp://127.0.0.1:5558",
-        value_name = "ENDPOINT"
-    )]
-    pub replay_listen: String,
+    /// Where stock subscribers find KV events and load.
+    #[command(flatten)]
+    pub zmq: ZmqArgs,
 
     /// Host that others reach this agent at. Default: the address it listens on, or 127.0.0.1
     /// where it listens on all.
@@ -82,6 +68,7 @@ pub struct PlaneArgs {
     #[arg(long, env = "STATOR_DRAIN_TIMEOUT_S", default_value_t = 30, value_name = "S")]
     pub drain_timeout_s: u64,
 }
+
 /// Where the request plane listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
@@ -94,11 +81,6 @@ pub enum Listen {
 impl PlaneArgs {
     /// What is wrong with them, but for the request plane and discovery.
     pub(super) fn check(&self, faults: &mut Faults) {
-        for (flag, endpoint) in
-            [("events-listen", &self.events_listen), ("replay-listen", &self.replay_listen)]
-        {
-            faults.keep_one(zmq_endpoint(flag, endpoint));
-        }
         faults.range("lease-ms", self.lease_ms, 300, 600_000);
         faults.range("event-log-bytes", self.event_log_bytes, 65_536, 64 << 30);
         faults.range("load-interval-ms", self.load_interval_ms, 1, 10_000);
@@ -124,14 +106,4 @@ pub(super) fn listen(endpoint: &str) -> Result<Listen, String> {
         return if path.is_absolute() { Ok(Listen::Unix(path)) } else { Err(fault()) };
     }
     endpoint.parse().map(Listen::Tcp).map_err(|_| fault())
-}
-
-fn zmq_endpoint(flag: &str, endpoint: &str) -> Result<(), String> {
-    let fault =
-        || format!("{flag}: {endpoint:?} is neither `tcp://address:port` nor `ipc:///path`");
-    if let Some(path) = endpoint.strip_prefix("ipc://") {
-        return if path.starts_with('/') { Ok(()) } else { Err(fault()) };
-    }
-    let address = endpoint.strip_prefix("tcp://").ok_or_else(fault)?;
-    address.parse::<SocketAddr>().map(|_| ()).map_err(|_| fault())
 }

@@ -113,8 +113,8 @@ fn every_fault_is_reported_at_once() {
         "max-running: 0 is not in 1..=65536",
         "sim-speedup: NaN is not in 0.001..=1000000",
         "listen: \"nowhere\" is neither `address:port` nor `unix:///path`",
-        "events-listen: \"ipc://*\" is neither `tcp://address:port` nor `ipc:///path`",
-        "replay-listen: \"udp://1.2.3.4:5\" is neither `tcp://address:port` nor `ipc:///path`",
+        "events-listen: \"ipc://*\" is none of `tcp://address:port`, `ipc:///path` and `off`",
+        "replay-listen: \"udp://1.2.3.4:5\" is none of `tcp://address:port`, `ipc:///path` and `off`",
         "lease-ms: 1 is not in 300..=600000",
         "agent-id: \"../x\" is not 1 to 128 of A-Z a-z 0-9 . _ -",
     ] {

@@ -41,10 +41,16 @@ impl EventLog {
     }
 
     /// Up to `most` batches from `start` on with their numbers, or from the oldest held if that is
-    /// later.
-    pub(crate) fn part(&self, start: u64, most: usize) -> Vec<(u64, Bytes)> {
+    /// later: about `bytes_max` of them, and at least one.
+    pub(crate) fn part(&self, start: u64, most: usize, bytes_max: usize) -> Vec<(u64, Bytes)> {
         let skip = start.saturating_sub(self.first).min(self.batches.len() as u64) as usize;
-        let found = self.batches.iter().skip(skip).take(most).cloned();
+        let mut room = bytes_max;
+        let fits = |batch: &&Bytes| {
+            let had = room;
+            room = room.saturating_sub(batch.len() + BATCH_OVERHEAD_BYTES);
+            had > 0
+        };
+        let found = self.batches.iter().skip(skip).take(most).take_while(fits).cloned();
         (self.first + skip as u64..).zip(found).collect()
     }
 }
@@ -55,7 +61,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn since(log: &EventLog, start: u64) -> Vec<(u64, Bytes)> {
-        log.part(start, usize::MAX)
+        log.part(start, usize::MAX, usize::MAX)
     }
 
     #[test]
@@ -66,7 +72,10 @@ mod tests {
         }
         assert_eq!(since(&log, 0).iter().map(|b| b.0).collect::<Vec<_>>(), [2, 3, 4]);
         assert_eq!(since(&log, 4), [(4, Bytes::from_static(&[4]))]);
-        assert_eq!((log.part(0, 1), log.next()), (vec![(2, Bytes::from_static(&[2]))], 5));
+        let oldest = vec![(2, Bytes::from_static(&[2]))];
+        assert_eq!((log.part(0, 1, usize::MAX), log.next()), (oldest.clone(), 5));
+        assert_eq!(log.part(0, 9, 1), oldest);
+        assert_eq!(log.part(0, 9, BATCH_OVERHEAD_BYTES + 2).len(), 2);
         for start in [5, u64::MAX] {
             assert_eq!(since(&log, start), []);
         }

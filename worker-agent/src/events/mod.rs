@@ -1,13 +1,18 @@
-//! The event plane: KV events and load of the agent's workers, numbered and published on ZMQ.
+//! The event plane: KV events and load of the agent's workers, numbered and published on the request
+//! plane, and on ZMQ for stock subscribers.
 //!
 //! An engine's driver never waits for subscribers. It appends each batch to its worker's
-//! [`log::EventLog`] and to a bounded queue; [`publish`] empties the queue into a PUB socket, and
-//! [`replay`] answers from the logs. What the queue loses is a gap in the numbers, which
+//! [`log::EventLog`] and to a bounded queue. [`publish`] empties the queue to [`subscribers`], whom
+//! [`serve`] speaks to, and into a PUB socket; a [`reader`] answers replays from the logs, for
+//! [`serve`] and for the socket of [`replay`]. What a queue loses is a gap in the numbers, which
 //! subscribers see and heal.
 
 pub(crate) mod log;
 pub(crate) mod publish;
+mod reader;
 pub(crate) mod replay;
+pub(crate) mod serve;
+pub(crate) mod subscribers;
 mod turns;
 
 use crate::metrics::AgentMetrics;

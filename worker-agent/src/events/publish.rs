@@ -1,8 +1,10 @@
-//! The live feed: a bounded queue that drivers fill, and a task that empties it into a PUB socket.
+//! The live feed: a bounded queue that drivers fill, and a task that empties it to the subscribers of
+//! the request plane and into a PUB socket, where there is one.
 //!
-//! Behind the queue the socket keeps a bounded number of messages for each subscriber, and drops
-//! what a subscriber that is slower than that would get next.
+//! Behind the queue a bounded number of messages waits for each subscriber. A subscriber that is
+//! slower than that loses some.
 
+use super::subscribers::Subscribers;
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -10,12 +12,16 @@ use stator_runtime::shutdown::Shutdown;
 use stator_zmtp::Publisher;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Messages that may wait to be published.
 pub(crate) const QUEUE_MESSAGES: usize = 65_536;
 /// Bytes of payload that may wait to be published.
 pub(crate) const QUEUE_BYTES: usize = 32 << 20;
+/// What a message costs beside its payload, where its size in a frame is estimated.
+const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
 /// One message of the live feed: topic, number, MessagePack payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +41,8 @@ impl Message {
     }
 }
 
-/// Messages on their way to the PUB socket. When full, the oldest goes: late news is worth less.
+/// Messages on their way to those who send them on. When full, the oldest goes: late news is worth
+/// less.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
@@ -46,6 +53,16 @@ pub(crate) struct Queue {
 struct Waiting {
     messages: VecDeque<Message>,
     payload_bytes: usize,
+    /// When the first message came, or some were last taken: absent while none waits.
+    since: Option<Instant>,
+}
+
+impl Waiting {
+    fn pop(&mut self) -> Option<Message> {
+        let message = self.messages.pop_front()?;
+        self.payload_bytes -= message.payload.len();
+        Some(message)
+    }
 }
 
 impl Queue {
@@ -56,21 +73,65 @@ impl Queue {
         waiting.messages.push_back(message);
         let mut dropped = 0;
         while waiting.messages.len() > QUEUE_MESSAGES || waiting.payload_bytes > QUEUE_BYTES {
-            let Some(oldest) = waiting.messages.pop_front() else { break };
-            waiting.payload_bytes -= oldest.payload.len();
+            if waiting.pop().is_none() {
+                break;
+            }
             dropped += 1;
         }
+        // Who takes, sleeps only where nothing waits.
+        let first = waiting.since.is_none();
+        if first {
+            waiting.since = Some(Instant::now());
+        }
         drop(waiting);
-        self.filled.notify_one();
+        if first {
+            self.filled.notify_one();
+        }
         dropped
     }
 
     /// Takes everything that waits; waits itself while nothing does.
     pub(crate) async fn take(&self) -> VecDeque<Message> {
+        self.filled(|waiting| std::mem::take(waiting).messages).await
+    }
+
+    /// Takes the oldest messages, about `bytes_max` of them and at least one; waits while there is
+    /// none.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes nothing.
+    pub(crate) async fn part(&self, bytes_max: usize) -> Vec<Message> {
+        self.filled(|waiting| {
+            let (mut part, mut size_bytes) = (Vec::new(), 0);
+            while size_bytes < bytes_max {
+                let Some(message) = waiting.pop() else { break };
+                size_bytes += message.payload.len() + MESSAGE_OVERHEAD_BYTES;
+                part.push(message);
+            }
+            waiting.since = (!waiting.messages.is_empty()).then(Instant::now);
+            part
+        })
+        .await
+    }
+
+    /// How long ago something was taken, while something waits to be.
+    pub(crate) fn stalled_for(&self) -> Duration {
+        self.waiting.lock().since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Forgets what waits.
+    pub(crate) fn clear(&self) {
+        *self.waiting.lock() = Waiting::default();
+    }
+
+    async fn filled<T>(&self, mut take: impl FnMut(&mut Waiting) -> T) -> T {
         loop {
-            let taken = std::mem::take(&mut *self.waiting.lock());
-            if !taken.messages.is_empty() {
-                return taken.messages;
+            {
+                let mut waiting = self.waiting.lock();
+                if !waiting.messages.is_empty() {
+                    return take(&mut waiting);
+                }
             }
             self.filled.notified().await;
         }
@@ -80,7 +141,7 @@ impl Queue {
 /// Publishes what the queue gets until `ended`, and closes the socket.
 pub(crate) async fn run(
     queue: Arc<Queue>,
-    publisher: Publisher,
+    (subscribers, publisher): (Arc<Subscribers>, Option<Publisher>),
     metrics: AgentMetrics,
     ended: Shutdown,
 ) {
@@ -90,15 +151,20 @@ pub(crate) async fn run(
             () = ended.wait() => break,
         };
         for message in messages {
-            let dropped = publisher.publish(&message.frames());
             metrics.messages_published.inc();
-            metrics.messages_dropped.inc_by(dropped as u64);
+            let mut dropped = subscribers.publish(&message);
+            if let Some(publisher) = &publisher {
+                dropped += publisher.publish(&message.frames()) as u64;
+            }
+            metrics.messages_dropped.inc_by(dropped);
             // Those who write need a turn too.
             tokio::task::coop::consume_budget().await;
         }
     }
-    // Whoever comes back at this place may bind it at once.
-    publisher.close().await;
+    if let Some(publisher) = publisher {
+        // Whoever comes back at this place may bind it at once.
+        publisher.close().await;
+    }
 }
 
 #[cfg(test)]
@@ -131,5 +197,44 @@ mod tests {
         assert_eq!(queue.push(message(0, QUEUE_BYTES)), 0);
         assert_eq!(queue.push(message(1, 1)), 1);
         assert_eq!(queue.take().await[0].number, 1);
+    }
+
+    #[tokio::test]
+    async fn a_part_ends_where_it_is_large_enough_and_loses_nothing() {
+        let queue = Queue::default();
+        for number in 0..10 {
+            queue.push(message(number, 100));
+        }
+        let mut numbers = Vec::new();
+        let mut parts = Vec::new();
+        while numbers.len() < 10 {
+            let part = queue.part(300).await;
+            parts.push(part.len());
+            numbers.extend(part.iter().map(|message| message.number));
+        }
+        assert_eq!((parts, numbers), (vec![2, 2, 2, 2, 2], (0..10).collect()));
+        queue.push(message(10, 1000));
+        assert_eq!(queue.part(1).await.len(), 1, "a large one is a part of its own");
+        let nothing = tokio::time::timeout(Duration::from_millis(1), queue.part(300));
+        assert!(nothing.await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_is_stalled_from_when_something_waits_until_something_is_taken() {
+        let queue = Queue::default();
+        let pass = |seconds| tokio::time::advance(Duration::from_secs(seconds));
+        pass(100).await;
+        queue.push(message(0, 100));
+        queue.push(message(1, 100));
+        assert_eq!(queue.stalled_for(), Duration::ZERO);
+        pass(5).await;
+        assert_eq!(queue.stalled_for(), Duration::from_secs(5));
+        queue.part(1).await;
+        assert_eq!(queue.stalled_for(), Duration::ZERO);
+        pass(7).await;
+        assert_eq!(queue.stalled_for(), Duration::from_secs(7));
+        queue.part(1).await;
+        pass(7).await;
+        assert_eq!(queue.stalled_for(), Duration::ZERO, "nothing waits");
     }
 }

@@ -7,8 +7,9 @@
 //! Source: vLLM's ZMQ event publisher; the topic frame is ours, because one agent has one replay
 //! socket for several workers.
 
+use super::Feeds;
+use super::reader::{Reader, Wanted};
 use super::turns::Turns;
-use super::{Feeds, LogEntry};
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
 use stator_runtime::shutdown::Shutdown;
@@ -23,15 +24,8 @@ use tokio::task::{Id, JoinSet};
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The number frame of the end marker.
 const END: [u8; 8] = [0xff; 8];
-/// Batches that are taken from a log at once: a slow replay holds no more of what the log forgets.
-const PART: usize = 256;
-
-/// What a subscriber asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
-    start: u64,
-    topic: Option<Bytes>,
-}
+/// Bytes that are taken from a log at once.
+const PART_BYTES: usize = 256 << 10;
 
 /// Answers replay requests in turn until `ended`, and closes the socket.
 pub(crate) async fn run(
@@ -45,7 +39,7 @@ pub(crate) async fn run(
     loop {
         while let Some((reply, wanted)) = turns.next() {
             metrics.replay_requests.inc();
-            replays.start(feeds.logs(), wanted, reply);
+            replays.start(Reader::new(feeds.logs(), &wanted), reply);
         }
         tokio::select! {
             Request { frames, address, reply } = router.recv() => match parse(&frames) {
@@ -72,10 +66,10 @@ struct Replays {
 }
 
 impl Replays {
-    fn start(&mut self, logs: Vec<LogEntry>, wanted: Wanted, reply: Reply) {
+    fn start(&mut self, mut reader: Reader, reply: Reply) {
         let way = reply.clone();
         let task = self.tasks.spawn(async move {
-            if let Err(error) = answer(&logs, &wanted, &way).await {
+            if let Err(error) = answer(&mut reader, &way).await {
                 tracing::debug!(%error, "a replay was cut short");
             }
         });
@@ -104,22 +98,10 @@ fn parse(frames: &[Bytes]) -> Option<Wanted> {
     empty.is_empty().then_some(wanted)
 }
 
-async fn answer(logs: &[LogEntry], wanted: &Wanted, reply: &Reply) -> anyhow::Result<()> {
-    let asked = |entry: &&LogEntry| wanted.topic.as_ref().is_none_or(|topic| *topic == entry.topic);
-    for entry in logs.iter().filter(asked) {
-        // What is published from now on reaches subscribers anyway.
-        let end = entry.log.lock().next();
-        let (mut next, mut begun) = (wanted.start, false);
-        while next < end {
-            let part = entry.log.lock().part(next, PART);
-            let first = part.first().map(|(first, _)| *first);
-            anyhow::ensure!(!begun || first == Some(next), "the log forgot batch {next} meanwhile");
-            let Some(first) = first else { break };
-            (next, begun) = (first + part.len() as u64, true);
-            for (number, payload) in part {
-                let number = Bytes::copy_from_slice(&number.to_be_bytes());
-                send(reply, [entry.topic.clone(), number, payload]).await?;
-            }
+async fn answer(reader: &mut Reader, reply: &Reply) -> anyhow::Result<()> {
+    while let Some(part) = reader.next(PART_BYTES)? {
+        for message in part {
+            send(reply, message.frames()).await?;
         }
     }
     send(reply, [Bytes::new(), Bytes::from_static(&END), Bytes::new()]).await
@@ -196,12 +178,12 @@ mod tests {
         let mut dealer = Dealer::connect(router.endpoint()).await.unwrap();
         dealer.send(&[Bytes::new()]).await.unwrap();
         let Request { reply, .. } = router.recv().await;
-        for _ in 0..PART + 10 {
+        for _ in 0..300 {
             feed.events(&[KvEvent::Cleared]);
         }
-        let wanted = Wanted { start: 3, topic: None };
-        answer(&feeds.logs(), &wanted, &reply).await.unwrap();
-        let expected = (3..PART as u64 + 10).chain([u64::MAX]);
+        let mut reader = Reader::new(feeds.logs(), &Wanted { start: 3, topic: None });
+        answer(&mut reader, &reply).await.unwrap();
+        let expected = (3..300).chain([u64::MAX]);
         for expected in expected {
             let answer = dealer.recv().await.unwrap();
             assert_eq!(answer[2].as_ref(), expected.to_be_bytes());

@@ -42,6 +42,7 @@ impl Pair {
         let record = AgentRecord {
             agent_id: "a".into(),
             endpoint: String::new(),
+            serves_events: false,
             events_endpoint: String::new(),
             replay_endpoint: String::new(),
             model: ModelRecord {

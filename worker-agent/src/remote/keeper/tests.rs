@@ -31,6 +31,7 @@ fn record() -> AgentRecord {
     AgentRecord {
         agent_id: "a".into(),
         endpoint: String::new(),
+        serves_events: false,
         events_endpoint: String::new(),
         replay_endpoint: String::new(),
         model: ModelRecord {

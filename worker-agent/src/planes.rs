@@ -1,0 +1,113 @@
+//! The agent's planes: its sockets, and what its record says of them.
+
+use crate::config::{AgentSettings, ServerTls, ZmqListen};
+use crate::crew::Crew;
+use crate::identity;
+use crate::listen::{self, Listener};
+use anyhow::Context;
+use stator_protos::discovery::{AgentRecord, ProfileRecord, WorkerRecord};
+use stator_protos::{Generation, WorkerRank};
+use stator_runtime::tls::{self, Reload};
+use stator_zmtp::{Publisher, Router};
+
+/// The agent's sockets, bound.
+pub(crate) struct Planes {
+    pub(crate) listener: Listener,
+    /// Keeps the request plane's certificate fresh.
+    pub(crate) reload: Option<Reload>,
+    pub(crate) publisher: Option<Publisher>,
+    pub(crate) replayer: Option<Router>,
+    pub(crate) endpoint: String,
+    /// Of the ZMQ sockets; empty where there is none.
+    events_endpoint: String,
+    replay_endpoint: String,
+}
+
+impl Planes {
+    /// Binds what the settings name.
+    ///
+    /// # Errors
+    ///
+    /// When an address is taken or not ours, or the certificate cannot be used.
+    pub(crate) async fn bind(settings: &AgentSettings) -> anyhow::Result<Self> {
+        let host = settings.advertise_host.as_deref();
+        let (config, reload) = settings.access.tls.as_ref().map(server_tls).transpose()?.unzip();
+        let (listener, endpoint) = listen::request_plane(&settings.listen, host, config)?;
+        let ZmqListen { events, replay } = &settings.zmq;
+        let publisher = match events {
+            Some(at) => Some(listen::event_plane("events-listen", at, Publisher::bind).await?),
+            None => None,
+        };
+        let replayer = match replay {
+            Some(at) => Some(listen::event_plane("replay-listen", at, Router::bind).await?),
+            None => None,
+        };
+        let reached = |bound: Option<&str>| {
+            bound.map_or_else(String::new, |bound| listen::event_endpoint(bound, host))
+        };
+        Ok(Self {
+            listener,
+            reload: reload.flatten(),
+            endpoint,
+            events_endpoint: reached(publisher.as_ref().map(Publisher::endpoint)),
+            replay_endpoint: reached(replayer.as_ref().map(Router::endpoint)),
+            publisher,
+            replayer,
+        })
+    }
+
+    /// Who the agent is.
+    pub(crate) fn agent_id(&self, settings: &AgentSettings) -> String {
+        let made = || identity::agent_id(&settings.listen, &self.endpoint);
+        settings.agent_id.clone().unwrap_or_else(made)
+    }
+
+    /// What the agent tells the fleet, without a lease yet.
+    pub(crate) fn record(
+        &self,
+        settings: &AgentSettings,
+        crew: &Crew,
+        (agent_id, generation): (String, Generation),
+    ) -> AgentRecord {
+        let workers = crew.places.iter().map(|place| WorkerRecord {
+            worker: WorkerRank {
+                worker: identity::worker_id(&agent_id, place.engine),
+                rank: place.rank,
+            },
+            generation,
+            total_blocks: place.total_blocks,
+        });
+        AgentRecord {
+            workers: workers.collect(),
+            endpoint: self.endpoint.clone(),
+            serves_events: true,
+            events_endpoint: self.events_endpoint.clone(),
+            replay_endpoint: self.replay_endpoint.clone(),
+            model: crew.model.clone(),
+            profile: ProfileRecord {
+                adapters: crew.profile.adapters.clone(),
+                batch_tokens: crew.profile.batch_tokens,
+                handover: crew.profile.handover.clone(),
+                needs_prefill: crew.profile.needs_prefill,
+                api: crew.profile.api.clone(),
+                ..settings.profile.clone()
+            },
+            accepting: true,
+            lease_ms: 0,
+            lease_expires_unix_ms: 0,
+            agent_id,
+        }
+    }
+}
+
+/// How the request plane is served over TLS.
+fn server_tls(files: &ServerTls) -> anyhow::Result<(tls::ServerTls, Option<Reload>)> {
+    let settings = tls::Settings {
+        certificate: tls::Source::Folder(files.certificate.clone()),
+        client_ca: files.client_ca.clone(),
+        reload: true,
+        min_version: tls::Version::Tls13,
+        alpn: vec!["h2".into()],
+    };
+    tls::server_config(&settings).context("request-tls-cert-dir")
+}
