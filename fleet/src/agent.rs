@@ -7,14 +7,15 @@ use super::client::{AgentClient, Snapshot};
 use super::feed::{Action, Feed, Input};
 use super::metrics::FleetMetrics;
 use super::sink::{KvSink, Members};
-use super::subscribe::{self, News, Subscription};
+use super::source::EventSource;
+use super::subscribe::News;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use stator_placement::Worker;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
 use stator_protos::kv_event::{self, KvEvent};
 use stator_protos::load::Load;
-use stator_protos::topic::{self, Kind, Topic};
+use stator_protos::topic::{Kind, Topic};
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +42,7 @@ pub(super) struct AgentTask<S: Members + KvSink> {
     sink: Arc<S>,
     client: Arc<AgentClient>,
     record: watch::Receiver<AgentRecord>,
-    replay_endpoint: String,
+    source: EventSource,
     workers: FxHashMap<WorkerRank, Followed>,
     /// Whether another agent has one of the workers: it may leave.
     contested: bool,
@@ -97,13 +98,13 @@ impl<S: Members + KvSink> AgentTask<S> {
         record: watch::Receiver<AgentRecord>,
         metrics: FleetMetrics,
     ) -> Self {
-        let replay_endpoint = record.borrow().replay_endpoint.clone();
+        let source = EventSource::of(&record.borrow(), &client);
         let links_up = client.links_up();
         Self {
             sink,
             client,
             record,
-            replay_endpoint,
+            source,
             workers: FxHashMap::default(),
             contested: false,
             subscribed: false,
@@ -117,13 +118,8 @@ impl<S: Members + KvSink> AgentTask<S> {
     /// Follows the agent until its record's sender is gone, or the task is dropped.
     pub(super) async fn run(mut self) {
         let (sender, mut news) = mpsc::channel(NEWS_MAX);
-        let subscription = Subscription {
-            endpoint: self.record.borrow().events_endpoint.clone(),
-            prefixes: vec![topic::KV_EVENTS.into(), topic::LOAD.into()],
-            silence: Some(subscribe::AGENT_SILENCE),
-        };
         let mut subscriber = JoinSet::new();
-        subscriber.spawn(subscribe::follow(subscription, sender));
+        subscriber.spawn(self.source.clone().follow(sender));
         let mut tick = tokio::time::interval(self.sink.refresh_interval());
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         self.reconcile();
@@ -265,7 +261,7 @@ impl<S: Members + KvSink> AgentTask<S> {
         if self.workers.get(&worker).is_none_or(|followed| followed.generation != generation) {
             return;
         }
-        let endpoint = &self.replay_endpoint;
+        let endpoint = self.client.endpoint();
         match content {
             Content::Replay(Ok(batches)) => {
                 let decoded: Option<Vec<_>> = batches
@@ -329,11 +325,11 @@ impl<S: Members + KvSink> AgentTask<S> {
     fn ask_replay(&mut self, worker: WorkerRank, generation: Generation, start: u64) {
         self.metrics.replays.inc();
         let topic = Topic { kind: Kind::KvEvents, worker, generation }.to_string();
-        let (endpoint, turns) = (self.replay_endpoint.clone(), self.turns.clone());
+        let (source, turns) = (self.source.clone(), self.turns.clone());
         self.questions.spawn(async move {
             // The semaphore is never closed.
             let _turn = turns.acquire().await;
-            let content = Content::Replay(subscribe::replay(&endpoint, Some(&topic), start).await);
+            let content = Content::Replay(source.replay(&topic, start).await);
             Answer { worker, generation, content }
         });
     }

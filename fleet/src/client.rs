@@ -6,12 +6,14 @@ use parking_lot::Mutex;
 use stator_protos::discovery::{AgentRecord, ProfileRecord};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
+use stator_protos::worker::events_client::EventsClient;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{
-    self, AgentDescription, DescribeRequest, ModelFilesRequest, Output, SnapshotRequest, Submit,
+    self, AgentDescription, DescribeRequest, EventsFrame, ModelFilesRequest, Output, ReplayRequest,
+    SnapshotRequest, Submit, SubscribeRequest,
 };
 use stator_protos::{Generation, WorkerRank};
-use stator_runtime::dial::{Dial, DialError};
+use stator_runtime::dial::{Dial, DialError, Target};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -126,6 +128,12 @@ pub struct AgentClient {
     /// Questions have a connection of their own, so that a large answer delays no token. It is
     /// made when first needed.
     questions: WorkerClient<Channel>,
+    /// Replays are questions too.
+    replays: EventsClient<Channel>,
+    /// Each subscription has a connection of its own, so that a reader that is behind holds up
+    /// neither tokens nor questions.
+    events: Target,
+    frame_bytes_max: usize,
     /// Held by every stream too, so that streams outlive the client.
     tasks: Arc<JoinSet<()>>,
 }
@@ -163,11 +171,15 @@ impl AgentClient {
             tasks.spawn(link::run(link.clone(), target, settings, up_sender.clone()));
         }
         // The links tell sooner of a host that vanished; this one only has to be made anew then.
+        let events = target.clone();
         let asked = target.with(|endpoint| {
             endpoint.http2_keep_alive_interval(QUESTIONS_REST * settings.keepalive)
         });
-        let questions = WorkerClient::new(asked.connect_lazy())
-            .max_decoding_message_size(settings.answer_bytes_max);
+        let channel = asked.connect_lazy();
+        let questions =
+            WorkerClient::new(channel.clone()).max_decoding_message_size(settings.answer_bytes_max);
+        let replays =
+            EventsClient::new(channel).max_decoding_message_size(settings.frame_bytes_max);
         Ok(Self {
             endpoint: address,
             profile: Mutex::default(),
@@ -176,6 +188,9 @@ impl AgentClient {
             turn: AtomicUsize::new(0),
             up,
             questions,
+            replays,
+            events,
+            frame_bytes_max: settings.frame_bytes_max,
             tasks: Arc::new(tasks),
         })
     }
@@ -261,6 +276,27 @@ impl AgentClient {
         let request = ModelFilesRequest { model: model.into() };
         let files = self.questions.clone().model_files(request).await?.into_inner().files;
         Ok(files.into_iter().map(|file| (file.name, file.content)).collect())
+    }
+
+    /// Connects, and subscribes to events.
+    pub(super) async fn subscribe(
+        &self,
+        request: SubscribeRequest,
+    ) -> Result<Streaming<EventsFrame>, tonic::Status> {
+        let channel = self.events.connect().await;
+        let channel = channel
+            .map_err(|error| tonic::Status::unavailable(format!("cannot connect: {error:?}")))?;
+        let client = EventsClient::new(channel);
+        let mut client = client.max_decoding_message_size(self.frame_bytes_max);
+        Ok(client.subscribe(request).await?.into_inner())
+    }
+
+    /// Asks for events that were published before.
+    pub(super) async fn replay(
+        &self,
+        request: ReplayRequest,
+    ) -> Result<Streaming<EventsFrame>, tonic::Status> {
+        Ok(self.replays.clone().replay(request).await?.into_inner())
     }
 
     /// The blocks that a worker holds now, `blocks_max` at most.

@@ -12,6 +12,7 @@ mod client;
 mod doubts;
 mod early;
 mod entrance;
+pub mod events;
 pub mod feed;
 mod link;
 mod mailbox;
@@ -22,6 +23,7 @@ mod profile;
 mod replicas;
 mod silence;
 mod sink;
+mod source;
 mod state;
 pub mod subscribe;
 
@@ -467,8 +469,8 @@ impl Keeper {
 /// Whether a record describes the same process at the same place.
 fn same_place(a: &AgentRecord, b: &AgentRecord) -> bool {
     let place = |record: &AgentRecord| {
-        let AgentRecord { endpoint, events_endpoint, replay_endpoint, model, .. } = record;
-        (endpoint.clone(), events_endpoint.clone(), replay_endpoint.clone(), model.clone())
+        let AgentRecord { endpoint, events_endpoint, replay_endpoint, model, .. } = record.clone();
+        (endpoint, record.serves_events, events_endpoint, replay_endpoint, model)
     };
     place(a) == place(b)
 }

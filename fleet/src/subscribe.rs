@@ -1,5 +1,5 @@
-//! The event plane's sockets: the live feed of one publisher, an agent or a stock engine, and
-//! replays from it.
+//! The event plane's ZMQ sockets: the live feed of one publisher, a stock engine or an agent of an
+//! earlier version, and replays from it.
 
 use bytes::Bytes;
 use stator_zmtp::{Collector, Dealer, Message, Subscriber};
@@ -11,12 +11,12 @@ use tokio::time::timeout;
 /// for dead.
 pub const AGENT_SILENCE: Duration = Duration::from_secs(5);
 /// Longest wait for a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Waits between attempts to connect, from the first to the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Longest wait for the next message of a replay. A stock engine serves replays between two
 /// batches, and looks for them every 100 ms.
-const REPLAY_SILENCE: Duration = Duration::from_secs(2);
+pub(super) const REPLAY_SILENCE: Duration = Duration::from_secs(2);
 /// Longest wait for all of a replay.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Batches that a replay may have.
@@ -52,27 +52,47 @@ pub enum News {
 /// Stays subscribed until the receiver is gone. Where the receiver is slow, the
 /// publisher is held up and then drops: the numbers tell.
 pub async fn follow(subscription: Subscription, news: mpsc::Sender<News>) {
-    let endpoint = &subscription.endpoint;
-    let mut backoff = BACKOFF.0;
+    let mut attempts = Attempts::new(&subscription.endpoint);
     while !news.is_closed() {
         match follow_once(&subscription, &news).await {
             Ok(()) => return,
-            Err(Lost::Connected(reason)) => {
-                tracing::info!(endpoint, reason, "lost an event feed");
-                backoff = BACKOFF.0;
-            }
-            Err(Lost::NeverConnected(reason)) => {
-                tracing::debug!(endpoint, reason, "cannot subscribe");
-            }
+            Err(lost) => attempts.failed(lost).await,
         }
-        tokio::time::sleep(backoff).await;
-        backoff = (backoff * 2).min(BACKOFF.1);
     }
 }
 
-enum Lost {
+/// How an attempt to follow a feed ended, and why.
+pub(super) enum Lost {
     Connected(String),
     NeverConnected(String),
+}
+
+/// Attempts to follow one feed. The waits between them grow while none succeeds.
+pub(super) struct Attempts<'a> {
+    endpoint: &'a str,
+    wait: Duration,
+}
+
+impl<'a> Attempts<'a> {
+    pub(super) fn new(endpoint: &'a str) -> Self {
+        Self { endpoint, wait: BACKOFF.0 }
+    }
+
+    /// Tells of an attempt that ended, and waits before the next.
+    pub(super) async fn failed(&mut self, lost: Lost) {
+        let endpoint = self.endpoint;
+        match lost {
+            Lost::Connected(reason) => {
+                tracing::info!(endpoint, reason, "lost an event feed");
+                self.wait = BACKOFF.0;
+            }
+            Lost::NeverConnected(reason) => {
+                tracing::debug!(endpoint, reason, "cannot subscribe");
+            }
+        }
+        tokio::time::sleep(self.wait).await;
+        self.wait = (self.wait * 2).min(BACKOFF.1);
+    }
 }
 
 async fn follow_once(subscription: &Subscription, news: &mpsc::Sender<News>) -> Result<(), Lost> {
@@ -147,9 +167,38 @@ pub async fn replay(
     topic: Option<&str>,
     start: u64,
 ) -> Result<Vec<(u64, Bytes)>, String> {
-    match timeout(REPLAY_TIMEOUT, replay_unlimited(endpoint, topic, start)).await {
+    replay_in_time(replay_unlimited(endpoint, topic, start)).await
+}
+
+/// Waits for a whole replay, but not for ever.
+pub(super) async fn replay_in_time(
+    replay: impl Future<Output = Result<Vec<(u64, Bytes)>, String>>,
+) -> Result<Vec<(u64, Bytes)>, String> {
+    match timeout(REPLAY_TIMEOUT, replay).await {
         Ok(batches) => batches,
         Err(_) => Err(format!("not complete within {REPLAY_TIMEOUT:?}")),
+    }
+}
+
+/// The batches of a replay, within bounds.
+#[derive(Debug, Default)]
+pub(super) struct Replayed {
+    /// Each with its number, as they came.
+    pub(super) batches: Vec<(u64, Bytes)>,
+    size_bytes: usize,
+}
+
+impl Replayed {
+    /// Takes one more.
+    pub(super) fn push(&mut self, number: u64, payload: Bytes) -> Result<(), String> {
+        self.size_bytes += payload.len();
+        if self.size_bytes > REPLAY_BYTES_MAX || self.batches.len() == REPLAY_BATCHES_MAX {
+            return Err(format!(
+                "more than {REPLAY_BYTES_MAX} bytes or {REPLAY_BATCHES_MAX} batches"
+            ));
+        }
+        self.batches.push((number, payload));
+        Ok(())
     }
 }
 
@@ -162,7 +211,7 @@ async fn replay_unlimited(
     let mut request = vec![Bytes::new(), Bytes::copy_from_slice(&start.to_be_bytes())];
     request.extend(topic.map(|topic| Bytes::copy_from_slice(topic.as_bytes())));
     dealer.send(&request).await.map_err(|error| error.to_string())?;
-    let (mut batches, mut size_bytes) = (Vec::new(), 0);
+    let mut replayed = Replayed::default();
     loop {
         let answer = timeout(REPLAY_SILENCE, dealer.recv())
             .await
@@ -170,16 +219,10 @@ async fn replay_unlimited(
             .map_err(|error| error.to_string())?;
         let (found, number, payload) = answer_frames(answer)?;
         if number == REPLAY_END && payload.is_empty() {
-            return Ok(batches);
-        }
-        size_bytes += payload.len();
-        if size_bytes > REPLAY_BYTES_MAX || batches.len() == REPLAY_BATCHES_MAX {
-            return Err(format!(
-                "more than {REPLAY_BYTES_MAX} bytes or {REPLAY_BATCHES_MAX} batches"
-            ));
+            return Ok(replayed.batches);
         }
         if topic.is_none_or(|topic| found.is_some_and(|found| found == topic.as_bytes())) {
-            batches.push((number, payload));
+            replayed.push(number, payload)?;
         }
     }
 }

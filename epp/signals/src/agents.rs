@@ -321,6 +321,7 @@ impl Feed {
     fn fits(&self, record: &AgentRecord) -> bool {
         let known = self.record.borrow();
         known.agent_id == record.agent_id
+            && known.serves_events == record.serves_events
             && known.events_endpoint == record.events_endpoint
             && known.replay_endpoint == record.replay_endpoint
     }

@@ -7,6 +7,7 @@ use stator_protos::discovery::{ProfileRecord, WorkerRecord};
 use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
 use stator_protos::topic::{Kind, Topic};
+use stator_protos::worker::EventMessage;
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use stator_zmtp::{Publisher, Router};
 
@@ -21,8 +22,17 @@ struct Bed {
     dir: tempfile::TempDir,
 }
 
+/// Where the fleet hears the agent's events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Zmq,
+    RequestPlane,
+}
+
+const BOTH: [Over; 2] = [Over::Zmq, Over::RequestPlane];
+
 impl Bed {
-    async fn start() -> Self {
+    async fn start(over: Over) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let script = Scripted::default();
         let endpoint = serve(&script);
@@ -31,12 +41,13 @@ impl Bed {
         let router = Router::bind("tcp://127.0.0.1:0").await.unwrap();
         let replay_endpoint = router.endpoint().to_owned();
         tokio::spawn(serve_replays(router, script.clone()));
+        let zmq = |endpoint| if over == Over::Zmq { endpoint } else { String::new() };
         let record = AgentRecord {
             agent_id: "scripted".into(),
             endpoint,
-            serves_events: false,
-            events_endpoint,
-            replay_endpoint,
+            serves_events: over == Over::RequestPlane,
+            events_endpoint: zmq(events_endpoint),
+            replay_endpoint: zmq(replay_endpoint),
             model: loaded(Duration::ZERO).model,
             workers: vec![WorkerRecord { worker: WORKER, generation: LIFE, total_blocks: 100 }],
             accepting: true,
@@ -75,9 +86,11 @@ impl Bed {
     }
 
     fn send(&self, kind: Kind, generation: Generation, number: u64, payload: Bytes) {
-        let topic = Topic { kind, worker: WORKER, generation };
+        let topic = Bytes::from(Topic { kind, worker: WORKER, generation }.to_string());
+        let message = EventMessage { topic: topic.clone(), number, payload: payload.clone() };
+        self.script(|script| script.publish(&message));
         let number = Bytes::copy_from_slice(&number.to_be_bytes());
-        self.publisher.publish(&[topic.to_string().into(), number, payload]);
+        self.publisher.publish(&[topic, number, payload]);
     }
 
     fn overlap(&self) -> u32 {
@@ -133,38 +146,43 @@ async fn serve_replays(mut router: Router, script: Scripted) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gap_is_filled_by_replay() {
-    let bed = Bed::start().await;
-    let snapshots = bed.script(|script| {
-        script.log = (1..=4).map(|number| (number, payload(number))).collect();
-        script.snapshots
-    });
-    bed.publish(4);
-    until("the hole is filled", || bed.overlap() == 4).await;
-    assert_eq!(bed.script(|script| script.replays.last().copied()), Some(2));
-    assert_eq!(bed.script(|script| script.snapshots), snapshots);
+    for over in BOTH {
+        let bed = Bed::start(over).await;
+        let snapshots = bed.script(|script| {
+            script.log = (1..=4).map(|number| (number, payload(number))).collect();
+            script.snapshots
+        });
+        bed.publish(4);
+        until("the hole is filled", || bed.overlap() == 4).await;
+        assert_eq!(bed.script(|script| script.replays.last().copied()), Some(2));
+        assert_eq!(bed.script(|script| script.snapshots), snapshots);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_log_has_forgotten_is_taken_from_a_snapshot() {
-    let bed = Bed::start().await;
-    bed.script(|script| {
-        script.log = vec![(5, payload(5))];
-        script.snapshot = (chain()[..5].to_vec(), 6);
-        script.in_host_memory = 2;
-    });
-    bed.publish(5);
-    until("the snapshot is in", || bed.overlap() == 5).await;
-    let hosted = bed.pool.held(WORKER).into_iter().filter(|(_, medium)| *medium == Medium::Host);
-    let mut hosted: Vec<_> = hosted.map(|(block, _)| block).collect();
-    hosted.sort_by_key(|block| chain().iter().position(|known| known == block));
-    assert_eq!(hosted, chain()[3..5]);
-    bed.publish(6);
-    until("live events follow it", || bed.overlap() == 6).await;
+    for over in BOTH {
+        let bed = Bed::start(over).await;
+        bed.script(|script| {
+            script.log = vec![(5, payload(5))];
+            script.snapshot = (chain()[..5].to_vec(), 6);
+            script.in_host_memory = 2;
+        });
+        bed.publish(5);
+        until("the snapshot is in", || bed.overlap() == 5).await;
+        let hosted =
+            bed.pool.held(WORKER).into_iter().filter(|(_, medium)| *medium == Medium::Host);
+        let mut hosted: Vec<_> = hosted.map(|(block, _)| block).collect();
+        hosted.sort_by_key(|block| chain().iter().position(|known| known == block));
+        assert_eq!(hosted, chain()[3..5]);
+        bed.publish(6);
+        until("live events follow it", || bed.overlap() == 6).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_messages_are_skipped_and_the_rest_goes_on() {
-    let bed = Bed::start().await;
+    let bed = Bed::start(Over::Zmq).await;
     let topic = Topic { kind: Kind::KvEvents, worker: WORKER, generation: LIFE }.to_string();
     let ours = Bytes::from(topic);
     let number = Bytes::copy_from_slice(&2u64.to_be_bytes());
@@ -188,35 +206,81 @@ async fn malformed_messages_are_skipped_and_the_rest_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_before_a_silence_is_noticed_by_the_next_load_report() {
-    let bed = Bed::start().await;
-    bed.script(|script| script.log = vec![(2, payload(2)), (3, payload(3))]);
-    let mut load = Vec::new();
-    Load { running: 1, ..Load::default() }.encode(&mut load);
-    bed.send(Kind::Load, LIFE, 4, load.into());
-    until("the replay is in", || bed.overlap() == 3).await;
+    for over in BOTH {
+        let bed = Bed::start(over).await;
+        bed.script(|script| script.log = vec![(2, payload(2)), (3, payload(3))]);
+        let mut load = Vec::new();
+        Load { running: 1, ..Load::default() }.encode(&mut load);
+        bed.send(Kind::Load, LIFE, 4, load.into());
+        until("the replay is in", || bed.overlap() == 3).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_life_has_no_block_of_the_old_one_and_its_numbers_count_anew() {
-    let bed = Bed::start().await;
-    let second = Generation(LIFE.0 + 1);
-    bed.script(|script| {
-        script.later_life = 1;
-        script.snapshot = (vec![], 1);
-        script.log = vec![];
+    for over in BOTH {
+        let bed = Bed::start(over).await;
+        let second = Generation(LIFE.0 + 1);
+        bed.script(|script| {
+            script.later_life = 1;
+            script.snapshot = (vec![], 1);
+            script.log = vec![];
+        });
+        // What the old life still says counts for nothing, though its number would fit.
+        let mut record = bed.record.clone();
+        record.workers[0].generation = second;
+        put(&bed.dir, &record);
+        until("the old blocks are gone", || bed.overlap() == 0).await;
+        let snapshots = bed.script(|script| script.snapshots);
+        bed.publish(2);
+        bed.script(|script| script.log = vec![(1, payload(1))]);
+        bed.send(Kind::KvEvents, second, 1, payload(1));
+        until("the new life is followed", || bed.overlap() == 1).await;
+        bed.publish(2);
+        bed.send(Kind::KvEvents, second, 2, payload(2));
+        until("and goes on", || bed.overlap() == 2).await;
+        assert!(bed.script(|script| script.snapshots) <= snapshots + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_that_breaks_is_made_anew_and_what_was_missed_is_replayed() {
+    let bed = Bed::start(Over::RequestPlane).await;
+    let snapshots = bed.script(|script| {
+        script.subscribers.clear();
+        script.log = (2..=4).map(|number| (number, payload(number))).collect();
+        script.snapshots
     });
-    // What the old life still says counts for nothing, though its number would fit.
-    let mut record = bed.record.clone();
-    record.workers[0].generation = second;
-    put(&bed.dir, &record);
-    until("the old blocks are gone", || bed.overlap() == 0).await;
-    let snapshots = bed.script(|script| script.snapshots);
-    bed.publish(2);
-    bed.script(|script| script.log = vec![(1, payload(1))]);
-    bed.send(Kind::KvEvents, second, 1, payload(1));
-    until("the new life is followed", || bed.overlap() == 1).await;
-    bed.publish(2);
-    bed.send(Kind::KvEvents, second, 2, payload(2));
-    until("and goes on", || bed.overlap() == 2).await;
-    assert!(bed.script(|script| script.snapshots) <= snapshots + 1);
+    until("it subscribes again", || bed.script(|script| script.subscribers.len()) == 1).await;
+    bed.publish(4);
+    until("the hole is filled", || bed.overlap() == 4).await;
+    assert_eq!(bed.script(|script| script.snapshots), snapshots);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_that_breaks_off_is_no_answer() {
+    let bed = Bed::start(Over::RequestPlane).await;
+    bed.script(|script| {
+        script.log = vec![(2, payload(2))];
+        script.replays_break = true;
+        script.snapshot = (chain()[..7].to_vec(), 8);
+    });
+    bed.publish(4);
+    until("the snapshot is in", || bed.overlap() == 7).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn malformed_messages_of_the_request_plane_are_skipped() {
+    let bed = Bed::start(Over::RequestPlane).await;
+    let ours = Topic { kind: Kind::KvEvents, worker: WORKER, generation: LIFE }.to_string();
+    bed.script(|script| {
+        script.log = vec![(2, payload(2))];
+        for (topic, payload) in [("kv-events", Bytes::new()), (&ours, payload(2).slice(..20))] {
+            let topic = Bytes::copy_from_slice(topic.as_bytes());
+            script.publish(&EventMessage { topic, number: 2, payload });
+        }
+    });
+    until("the replay brought it", || bed.overlap() == 2).await;
+    bed.publish(3);
+    until("live events follow", || bed.overlap() == 3).await;
 }

@@ -3,14 +3,17 @@
 use bytes::Bytes;
 use stator_protos::Generation;
 use stator_protos::hash::SequenceHash;
+use stator_protos::worker::events_server::{Events, EventsServer};
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_server::{Worker, WorkerServer};
 use stator_protos::worker::{
-    AgentDescription, DescribeRequest, GenerateFrame, GenerateInput, Medium, ModelFile,
-    ModelFilesRequest, ModelFilesResponse, PrefillRequest, PrefillResponse, SnapshotChunk,
-    SnapshotRequest, Submit,
+    AgentDescription, DescribeRequest, EventMessage, EventsFrame, GenerateFrame, GenerateInput,
+    Medium, ModelFile, ModelFilesRequest, ModelFilesResponse, PrefillRequest, PrefillResponse,
+    ReplayRequest, SnapshotChunk, SnapshotRequest, Submit, SubscribeRequest,
 };
 use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_stream::{Iter, Pending};
 use tonic::{Response, Status, Streaming};
 
@@ -30,6 +33,10 @@ pub(super) struct Script {
     /// Batches in the log, by number.
     pub(super) log: Vec<(u64, Bytes)>,
     pub(super) replays: Vec<u64>,
+    /// Whether replays break off before their end.
+    pub(super) replays_break: bool,
+    /// Subscribers of the request plane. Forgetting them ends their streams.
+    pub(super) subscribers: Vec<mpsc::UnboundedSender<Result<EventsFrame, Status>>>,
     /// Requests, none of which is answered.
     pub(super) submits: Vec<Submit>,
 }
@@ -101,6 +108,51 @@ impl Worker for Scripted {
     }
 }
 
+impl Script {
+    /// Tells the subscribers of the request plane.
+    pub(super) fn publish(&mut self, message: &EventMessage) {
+        let frame = EventsFrame { messages: vec![message.clone()] };
+        self.subscribers.retain(|subscriber| subscriber.send(Ok(frame.clone())).is_ok());
+    }
+}
+
+#[tonic::async_trait]
+impl Events for Scripted {
+    type SubscribeStream = UnboundedReceiverStream<Result<EventsFrame, Status>>;
+    type ReplayStream = Iter<std::vec::IntoIter<Result<EventsFrame, Status>>>;
+
+    async fn subscribe(
+        &self,
+        _: tonic::Request<SubscribeRequest>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let (sender, frames) = mpsc::unbounded_channel();
+        sender.send(Ok(EventsFrame::default())).expect("the receiver is here");
+        self.0.lock().unwrap().subscribers.push(sender);
+        Ok(Response::new(UnboundedReceiverStream::new(frames)))
+    }
+
+    async fn replay(
+        &self,
+        request: tonic::Request<ReplayRequest>,
+    ) -> Result<Response<Self::ReplayStream>, Status> {
+        let ReplayRequest { topic, start } = request.into_inner();
+        let mut script = self.0.lock().unwrap();
+        script.replays.push(start);
+        let batches = script.log.iter().filter(|(number, _)| *number >= start);
+        let mut frames: Vec<_> = batches
+            .map(|(number, payload)| {
+                let (topic, number) = (topic.clone().into(), *number);
+                let message = EventMessage { topic, number, payload: payload.clone() };
+                Ok(EventsFrame { messages: vec![message] })
+            })
+            .collect();
+        if script.replays_break {
+            frames.push(Err(Status::data_loss("the log forgot the rest")));
+        }
+        Ok(Response::new(tokio_stream::iter(frames)))
+    }
+}
+
 /// Serves it on a free port; returns its endpoint.
 pub(super) fn serve(script: &Scripted) -> String {
     let incoming =
@@ -108,6 +160,7 @@ pub(super) fn serve(script: &Scripted) -> String {
     let endpoint = format!("http://{}", incoming.local_addr().unwrap());
     let server = tonic::transport::Server::builder()
         .add_service(WorkerServer::new(script.clone()))
+        .add_service(EventsServer::new(script.clone()))
         .serve_with_incoming(incoming);
     tokio::spawn(server);
     endpoint
