@@ -16,8 +16,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_millis(1500);
 /// How far a skewed clock is behind.
 const SKEW_MS: u64 = 3_600_000;
-/// The endpoints in an agent's record.
-const ENDPOINTS: [&str; 3] = ["endpoint", "events_endpoint", "replay_endpoint"];
+/// The endpoint in an agent's record: everything of an agent is there.
+const ENDPOINT: &str = "endpoint";
 
 /// What the mirror does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,7 +71,7 @@ struct Copies {
     from: PathBuf,
     to: PathBuf,
     weather: Vec<watch::Receiver<Weather>>,
-    relays: HashMap<(String, &'static str), (String, Relay)>,
+    relays: HashMap<String, (String, Relay)>,
 }
 
 impl Copies {
@@ -121,25 +121,22 @@ impl Copies {
     async fn relayed(&mut self, name: &str, mut record: Value, mirror: Mirror) -> Value {
         let number = name.trim_start_matches("agent-").trim_end_matches(".json").parse::<usize>();
         let weather = self.weather[number.expect("agents are numbered")].clone();
-        for field in ENDPOINTS {
-            let endpoint = record[field].as_str().expect("an endpoint").to_owned();
-            let (scheme, address) = endpoint.split_once("://").expect("an endpoint is a URL");
-            let place = (name.to_owned(), field);
-            let known = self.relays.get(&place).filter(|(target, _)| target == address);
-            let relay = match known {
-                Some((_, relay)) => relay.address,
-                None => {
-                    let target = address.parse().expect("an address and a port");
-                    let target = watch::Sender::new(Some(target));
-                    let relay = relay(target.subscribe(), weather.clone()).await;
-                    let at = relay.address;
-                    // The agent's life before had the relay that this one replaces.
-                    self.relays.insert(place, (address.to_owned(), relay));
-                    at
-                }
-            };
-            record[field] = json!(format!("{scheme}://{relay}"));
-        }
+        let endpoint = record[ENDPOINT].as_str().expect("an endpoint").to_owned();
+        let (scheme, address) = endpoint.split_once("://").expect("an endpoint is a URL");
+        let known = self.relays.get(name).filter(|(target, _)| target == address);
+        let relay = match known {
+            Some((_, relay)) => relay.address,
+            None => {
+                let target = address.parse().expect("an address and a port");
+                let target = watch::Sender::new(Some(target));
+                let relay = relay(target.subscribe(), weather).await;
+                let at = relay.address;
+                // The agent's life before had the relay that this one replaces.
+                self.relays.insert(name.to_owned(), (address.to_owned(), relay));
+                at
+            }
+        };
+        record[ENDPOINT] = json!(format!("{scheme}://{relay}"));
         if mirror == Mirror::Skewed {
             let ends = record["lease_expires_unix_ms"].as_u64().expect("a lease has an end");
             record["lease_expires_unix_ms"] = json!(ends.saturating_sub(SKEW_MS));

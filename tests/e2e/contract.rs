@@ -14,13 +14,13 @@ use tempfile::TempDir;
 const TOKEN: &str = "a-secret-of-the-operators";
 
 /// An authority, and folders with the certificates that it signed.
-struct Certificates {
-    folder: TempDir,
+pub(crate) struct Certificates {
+    pub(crate) folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Certificates {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (key, folder) = (KeyPair::generate().unwrap(), tempfile::tempdir().unwrap());
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -30,7 +30,7 @@ impl Certificates {
     }
 
     /// The folder of a certificate for this name.
-    fn of(&self, name: &str) -> PathBuf {
+    pub(crate) fn of(&self, name: &str) -> PathBuf {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -42,7 +42,7 @@ impl Certificates {
     }
 
     /// Flags of who is called `name` and trusts the authority.
-    fn flags(&self, name: &str) -> [String; 2] {
+    pub(crate) fn flags(&self, name: &str) -> [String; 2] {
         let ca = self.folder.path().join("ca.crt");
         [
             format!("--request-tls-ca-file={}", ca.display()),
@@ -107,17 +107,43 @@ async fn a_request_plane_over_tls_lets_in_who_has_a_certificate_and_operators_by
     assert!(!done && log.contains("request-tls-ca-file"), "{log}");
 }
 
-/// The flags that the manifests' TLS component adds to a deployment, with certificates of ours.
-fn component_flags(deployment: &str, folder: &Path) -> Vec<String> {
-    const COMPONENT: &str =
-        include_str!("../../manifests/agents/components/tls/kustomization.yaml");
-    let component: Value = serde_yaml_ng::from_str(COMPONENT).unwrap();
+const TLS: &str = include_str!("../../manifests/agents/components/tls/kustomization.yaml");
+const ZMQ: &str = include_str!("../../manifests/agents/components/zmq/kustomization.yaml");
+
+/// The flags that one of the manifests' components adds to a deployment, with certificates of ours.
+fn component_flags(component: &str, deployment: &str, folder: &Path) -> Vec<String> {
+    let component: Value = serde_yaml_ng::from_str(component).unwrap();
     let patches = component["patches"].as_array().unwrap().iter();
     let patch = patches.clone().find(|patch| patch["target"]["name"] == deployment);
     let operations = patch.expect("the deployment is patched")["patch"].as_str().unwrap();
     let operations: Vec<Value> = serde_yaml_ng::from_str(operations).unwrap();
     let values = operations.iter().filter_map(|operation| operation["value"].as_str());
     values.map(|flag| flag.replace("/certificates", &folder.display().to_string())).collect()
+}
+
+#[tokio::test]
+async fn the_manifests_open_zmq_where_their_component_is_used_and_nowhere_else() {
+    const AGENT: &str = include_str!("../../manifests/agents/agent.yaml");
+    const POLICY: &str = include_str!("../../manifests/agents/network-policy.yaml");
+    for manifest in [AGENT, POLICY] {
+        assert!(!manifest.contains("5557") && !manifest.contains("5558"), "{manifest}");
+    }
+    let home = tempfile::tempdir().unwrap();
+    let flags = component_flags(ZMQ, "stator-agent", home.path());
+    let free = flags.iter().map(|flag| flag.replace(":5557", ":0").replace(":5558", ":0"));
+    let free: Vec<_> = free.collect();
+    assert_eq!(free.len(), 3, "{free:?}");
+    let dir = discovery(home.path());
+    let args = ["agent", "--listen=127.0.0.1:0", "--metrics-port=0", "--engine=sim", &dir];
+    let args: Vec<_> = args.into_iter().chain(free.iter().map(String::as_str)).collect();
+    let serving = Process::start(&args).event("serving").await;
+    for plane in ["events", "replay"] {
+        assert!(serving[plane].as_str().unwrap().starts_with("tcp://127.0.0.1:"), "{serving}");
+    }
+    let closed: Vec<_> = args.iter().copied().filter(|flag| *flag != "--events-open").collect();
+    let mut closed = Process::start(&closed);
+    assert!(!closed.ended().await.success());
+    assert!(closed.log().contains("say events-open for stock subscribers"), "{}", closed.log());
 }
 
 #[tokio::test]
@@ -128,7 +154,7 @@ async fn the_certificates_of_the_manifests_serve_the_request_plane() {
         // A secret of cert-manager has the authority beside certificate and key.
         let folder = certificates.of(name);
         std::fs::copy(certificates.folder.path().join("ca.crt"), folder.join("ca.crt")).unwrap();
-        component_flags(name, &folder)
+        component_flags(TLS, name, &folder)
     };
     let agent_flags = flags("stator-agent");
     assert_eq!(agent_flags.len(), 4, "{agent_flags:?}");
