@@ -3,15 +3,17 @@
 use crate::figures::Usage;
 use crate::{Args, Failure};
 use bytes::Bytes;
+use clap::ValueEnum;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use stator_fleet::AgentClient;
 use stator_fleet::subscribe::{self, News, Subscription};
+use stator_fleet::{AgentClient, events};
 use stator_protos::discovery::AgentRecord;
 use stator_protos::kv_event::{KvEvent, decode};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -22,6 +24,15 @@ const SILENCE: Duration = Duration::from_secs(30);
 const NEWS_MAX: usize = 65_536;
 /// Blocks that a snapshot may have.
 const BLOCKS_MAX: usize = 1 << 28;
+
+/// Where events are heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Over {
+    /// On the request plane, as proxies and pickers do.
+    RequestPlane,
+    /// Over ZMQ, as stock subscribers do.
+    Zmq,
+}
 
 /// What came on the live feed.
 #[derive(Default)]
@@ -36,12 +47,13 @@ struct Counted {
 /// Has the engine publish that many blocks at that rate, and measures what becomes of them.
 pub(crate) async fn measure(
     args: &Args,
-    client: &AgentClient,
+    client: &Arc<AgentClient>,
+    over: Over,
     (blocks, rate): (u64, u64),
 ) -> Result<(), Failure> {
     let record = client.describe().await?;
     let worker = record.workers.first().ok_or("no worker")?.worker;
-    let mut news = subscribed(&record).await?;
+    let mut news = subscribed(&record, client, over).await?;
     let mut counted = Counted::default();
     println!(
         "| {:<24} | blocks    | messages | lost | wall s | blocks/s  | agent CPU s | agent ns/block |",
@@ -65,7 +77,10 @@ pub(crate) async fn measure(
 
     let before = (Usage::read(args)?, Instant::now());
     let topic = format!("kv-events/{worker}/{}", record.workers[0].generation);
-    let batches = subscribe::replay(&record.replay_endpoint, Some(&topic), 0).await?;
+    let batches = match over {
+        Over::RequestPlane => events::replay(client, &topic, 0).await?,
+        Over::Zmq => subscribe::replay(&record.replay_endpoint, Some(&topic), 0).await?,
+    };
     let mut replayed = Counted::default();
     for (number, payload) in batches {
         replayed.take(number, &payload)?;
@@ -95,14 +110,23 @@ impl Counted {
     }
 }
 
-async fn subscribed(record: &AgentRecord) -> Result<mpsc::Receiver<News>, Failure> {
-    let subscription = Subscription {
-        endpoint: record.events_endpoint.clone(),
-        prefixes: vec!["kv-events".into()],
-        silence: None,
-    };
+async fn subscribed(
+    record: &AgentRecord,
+    client: &Arc<AgentClient>,
+    over: Over,
+) -> Result<mpsc::Receiver<News>, Failure> {
+    let (endpoint, prefixes) = (record.events_endpoint.clone(), vec!["kv-events".into()]);
     let (sender, mut news) = mpsc::channel(NEWS_MAX);
-    tokio::spawn(subscribe::follow(subscription, sender));
+    match over {
+        Over::Zmq => {
+            let subscription = Subscription { endpoint, prefixes, silence: None };
+            tokio::spawn(subscribe::follow(subscription, sender));
+        }
+        Over::RequestPlane => {
+            let client = client.clone();
+            tokio::spawn(async move { events::follow(&client, prefixes, SILENCE, sender).await });
+        }
+    }
     match tokio::time::timeout(SILENCE, news.recv()).await? {
         Some(News::Subscribed) => Ok(news),
         other => Err(format!("not subscribed: {other:?}").into()),

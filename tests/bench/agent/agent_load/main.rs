@@ -9,6 +9,7 @@ mod figures;
 mod relayed;
 mod ways;
 
+use blocks::Over;
 use clap::{Parser, Subcommand};
 use figures::{Figures, Usage};
 use relayed::Relay;
@@ -72,6 +73,9 @@ enum What {
         /// Blocks per second, 0 for as many as the engine can send.
         #[arg(long, default_value_t = 1_000_000)]
         rate: u64,
+        /// Where they are heard.
+        #[arg(long, value_enum, default_value = "request-plane")]
+        over: Over,
     },
 }
 
@@ -146,7 +150,9 @@ async fn main() -> Result<(), Failure> {
             }
             Ok(())
         }
-        What::Events { blocks, rate } => blocks::measure(&args, &client, (*blocks, *rate)).await,
+        What::Events { blocks, rate, over } => {
+            blocks::measure(&args, &client, *over, (*blocks, *rate)).await
+        }
     }
 }
 
