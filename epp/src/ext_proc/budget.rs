@@ -3,7 +3,12 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use stator_runtime::quota::{Exhausted, Hold, Quota};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait for room for a body, as in a proxy: bodies come and go within milliseconds.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// Bytes of request bodies that all streams together may hold until they are decided and sent on.
 /// Clones are the same budget.
@@ -12,7 +17,8 @@ pub struct BodyBudget(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    limit_bytes: usize,
+    /// Without owners: a gateway brings the bodies of all clients.
+    room: Quota<()>,
     held_bytes: Gauge,
     refused: Counter,
 }
@@ -21,12 +27,13 @@ impl BodyBudget {
     /// A budget of which nothing is used.
     pub fn new(limit_bytes: usize) -> Self {
         let (held_bytes, refused) = Default::default();
-        Self(Arc::new(Inner { limit_bytes, held_bytes, refused }))
+        let room = Quota::new(limit_bytes, limit_bytes);
+        Self(Arc::new(Inner { room, held_bytes, refused }))
     }
 
     /// How much may be held.
     pub fn limit_bytes(&self) -> usize {
-        self.0.limit_bytes
+        self.0.room.limit()
     }
 
     /// Makes known what is held, and how often there was no room.
@@ -41,7 +48,7 @@ impl BodyBudget {
 
     /// The share of one stream, nothing so far.
     pub(crate) fn share(&self) -> Share {
-        Share { budget: self.clone(), bytes: 0 }
+        Share { budget: self.clone(), hold: self.0.room.hold(None) }
     }
 }
 
@@ -64,31 +71,39 @@ impl Eq for BodyBudget {}
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: BodyBudget,
-    bytes: i64,
+    hold: Hold<()>,
 }
 
 impl Share {
-    /// Holds so many bytes more; false, and nothing changes, where that is too much for all
-    /// streams together.
+    /// Holds so many bytes more at once; false, and nothing changes, where there is no room.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        let Inner { limit_bytes, held_bytes, refused } = &*self.budget.0;
-        let more = i64::try_from(bytes).unwrap_or(i64::MAX);
-        // A body piece is in memory, and so no sum of them overflows.
-        let held = held_bytes.inc_by(more).saturating_add(more);
-        if held > i64::try_from(*limit_bytes).unwrap_or(i64::MAX) {
-            held_bytes.dec_by(more);
-            refused.inc();
-            return false;
+        let grown = self.hold.grow(bytes).is_ok();
+        if grown {
+            self.budget.0.held_bytes.inc_by(bytes as i64);
         }
-        self.bytes += more;
-        true
+        grown
+    }
+
+    /// Holds so many bytes more, and waits a second at most until others give them back.
+    ///
+    /// # Errors
+    ///
+    /// [`Exhausted`] where no room has come by then.
+    pub(crate) async fn grow_within(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        let grown = self.hold.grow_within(bytes, ROOM_WAIT).await;
+        let Inner { held_bytes, refused, .. } = &*self.budget.0;
+        if grown.is_ok() {
+            held_bytes.inc_by(bytes as i64);
+        } else {
+            refused.inc();
+        }
+        grown
     }
 
     /// Holds nothing any more.
     pub(crate) fn release(&mut self) {
-        if self.bytes > 0 {
-            self.budget.0.held_bytes.dec_by(std::mem::take(&mut self.bytes));
-        }
+        self.budget.0.held_bytes.dec_by(self.hold.amount() as i64);
+        self.hold.release();
     }
 }
 
@@ -102,18 +117,22 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    #[test]
-    fn streams_share_what_there_is_and_give_it_back() {
+    #[tokio::test(start_paused = true)]
+    async fn streams_share_what_there_is_and_give_it_back() {
         let budget = BodyBudget::new(100);
         let (mut one, mut two) = (budget.share(), budget.clone().share());
         assert!(one.grow(60) && two.grow(40));
         assert!(!two.grow(1));
+        assert!(two.grow_within(1).await.is_err());
         assert_eq!((budget.0.held_bytes.get(), budget.0.refused.get()), (100, 1));
+        let waiting = tokio::spawn(async move { two.grow_within(60).await.map(|()| two) });
+        tokio::task::yield_now().await;
         one.release();
-        assert!(two.grow(60) && !one.grow(1));
+        let two = waiting.await.expect("it ends").expect("there is room in time");
+        assert!(!one.grow(1));
         drop(two);
         assert!(one.grow(100));
         drop(one);
-        assert_eq!(budget.0.held_bytes.get(), 0);
+        assert_eq!((budget.0.held_bytes.get(), budget.0.refused.get()), (0, 1));
     }
 }

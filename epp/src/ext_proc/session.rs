@@ -2,8 +2,10 @@
 //! It is the body of the HTTP response, so that it runs in the task that sends it: a stream needs
 //! no task and no channel of its own.
 
+use super::budget::Share;
 use super::frames::{Frames, Writer};
 use super::machine::{Machine, Step, Violation};
+use super::message::Incoming;
 use super::settings::Settings;
 use super::wire;
 use crate::exchange::{Director, Refusal, Routed};
@@ -12,10 +14,11 @@ use futures::FutureExt;
 use http::HeaderMap;
 use hyper::body::Frame;
 use stator_epp_metrics::OpenStream;
+use stator_runtime::quota::Exhausted;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 use tonic::{Code, Status};
@@ -33,6 +36,9 @@ const HALF_CLOSED_WAIT: Duration = Duration::from_secs(1);
 
 type Decision<W> = Pin<Box<dyn Future<Output = Result<Routed<W>, Refusal>> + Send>>;
 
+/// The share of a stream once it has grown, or has not.
+type Room = Pin<Box<dyn Future<Output = (Share, Result<(), Exhausted>)> + Send>>;
+
 /// One stream.
 pub(crate) struct Session<D: Director> {
     director: Arc<D>,
@@ -41,6 +47,8 @@ pub(crate) struct Session<D: Director> {
     decision: Option<Decision<D::Watch>>,
     /// The time at which the decision is given up, once the data plane sends nothing more.
     parting: Option<Pin<Box<Sleep>>>,
+    /// A message that waits for room for its body.
+    stalled: Option<(Incoming, Room)>,
     writer: Writer,
     /// The status that ends the stream, once it is known.
     end: Option<Status>,
@@ -63,6 +71,7 @@ impl<D: Director> Session<D> {
             machine: Machine::new(settings, late_bodies_known),
             decision: None,
             parting: None,
+            stalled: None,
             writer: Writer::default(),
             end: None,
             ended: false,
@@ -111,14 +120,22 @@ impl<D: Director> Session<D> {
         if let Some(parting) = &mut self.parting {
             return parting.as_mut().poll(cx).map(|()| self.machine.give_up());
         }
+        if let Some((_, room)) = &mut self.stalled {
+            // Nothing more is read meanwhile, so that the data plane waits too.
+            let (share, grown) = ready!(room.as_mut().poll(cx));
+            *self.machine.share() = share;
+            if let Some((message, _)) = self.stalled.take() {
+                match grown {
+                    // The decision may have come meanwhile, and nothing may be kept any more.
+                    Err(_) if self.machine.keeps(&message) > 0 => self.machine.no_room(),
+                    _ => self.machine.on(message),
+                }
+            }
+            return Poll::Ready(());
+        }
         self.frames.poll_next(cx).map(|message| match message {
             Some(Ok(frame)) => match wire::decode(&frame) {
-                Ok(message) => {
-                    if self.machine.is_unasked(&message) {
-                        self.machine.follow(self.director.unasked());
-                    }
-                    self.machine.on(message);
-                }
+                Ok(message) => self.came(message),
                 Err(error) => self.end = Some(Status::invalid_argument(error.to_string())),
             },
             Some(Err(status)) => self.end = Some(status),
@@ -128,6 +145,24 @@ impl<D: Director> Session<D> {
                 self.parting = waits.then(|| Box::pin(sleep(HALF_CLOSED_WAIT)));
             }
         })
+    }
+
+    /// A message came: it waits where there is no room for what is kept of it.
+    fn came(&mut self, message: Incoming) {
+        let bytes = self.machine.keeps(&message);
+        if bytes > 0 && !self.machine.share().grow(bytes) {
+            let mut share = self.machine.take_share();
+            let room = async move {
+                let grown = share.grow_within(bytes).await;
+                (share, grown)
+            };
+            self.stalled = Some((message, Box::pin(room)));
+            return;
+        }
+        if self.machine.is_unasked(&message) {
+            self.machine.follow(self.director.unasked());
+        }
+        self.machine.on(message);
     }
 
     /// The trailers, which end the stream. What the stream held is given back before they leave.

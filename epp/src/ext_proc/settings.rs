@@ -10,7 +10,7 @@ pub struct Settings {
     /// 413. Default 64 MiB, which leaves room for images in prompts.
     pub max_body_bytes: usize,
     /// What all requests together may hold of their bodies until they are sent on; one that finds
-    /// no room is answered with 503. Default 1 GiB.
+    /// no room waits a second, and is answered with 503 then. Default 1 GiB.
     pub body_budget: BodyBudget,
     /// Most headers of a request; a request with more is answered with 431. Default 200.
     pub max_headers: usize,

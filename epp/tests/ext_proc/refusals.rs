@@ -136,7 +136,12 @@ async fn a_body_that_finds_no_room_beside_others_is_refused_until_they_are_sent_
     // One is sent on, the other given up.
     first.send([request_body("", true)]);
     settles(5).await;
+    // A body waits for the room that another one gives back.
+    let (_served, mut fourth) = plane_with(Script::new(), settings.clone()).await;
+    fourth.send([post(), request_body("012345", false)]);
     drop(second);
+    settles(6).await;
+    fourth.send([request_body("", true)]);
     settles(0).await;
 }
 

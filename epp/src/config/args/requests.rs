@@ -22,7 +22,7 @@ pub struct RequestArgs {
     pub max_body_bytes: u64,
 
     /// Most bytes of request bodies that are held at once until they are sent on, of all requests
-    /// together, at least --max-body-bytes. A request that finds no room gets 503.
+    /// together, at least --max-body-bytes. A request waits a second for room, then gets 503.
     #[arg(long, env = "STATOR_MAX_BODIES_BYTES", default_value = "1GiB", value_name = "SIZE",
           value_parser = size)]
     pub max_bodies_bytes: u64,
@@ -54,8 +54,8 @@ pub struct RequestArgs {
     pub pass_fields: Vec<String>,
 
     /// Refuses requests whose bodies cannot be screened: 403 where the data plane keeps the body to
-    /// itself (mode `NONE`, or more than its buffer in `BUFFERED_PARTIAL`), 415 for what is neither
-    /// JSON nor a known message. Without this flag such bodies pass and are counted.
+    /// itself (mode `NONE`, or more than its buffer in `BUFFERED_PARTIAL`), 415 for what is no
+    /// JSON, form or known message. Without this flag such bodies pass and are counted.
     #[arg(long, env = "STATOR_REFUSE_UNSCREENED")]
     pub refuse_unscreened: bool,
 

@@ -46,7 +46,7 @@ impl<W: Watch> Machine<W> {
     pub(super) fn late_body(&mut self, bytes: Bytes, end: bool) {
         let Ask::Amend(late) = &mut self.ask else { return };
         late.push(bytes.clone());
-        if let Err(refusal) = self.room(late_size(&self.ask), bytes.len()) {
+        if let Err(refusal) = self.check_size(late_size(&self.ask)) {
             return self.refuse(&refusal);
         }
         let Ask::Amend(late) = &mut self.ask else { return };
@@ -79,9 +79,8 @@ impl<W: Watch> Machine<W> {
         owed.messages += 1;
         owed.ended = end;
         let Some(late) = &mut owed.late else { return };
-        let length = bytes.len();
         late.push(bytes);
-        if let Err(refusal) = self.room(late_size(&self.ask), length) {
+        if let Err(refusal) = self.check_size(late_size(&self.ask)) {
             self.route = None;
             self.refuse(&refusal);
         }

@@ -165,6 +165,35 @@ impl<W: Watch> Machine<W> {
         self.watch = Some(watch);
     }
 
+    /// Bytes of a body that are kept of `message`: room for them comes first, in [`Machine::share`].
+    pub(crate) fn keeps(&self, message: &Incoming) -> usize {
+        let Some(Part::Body { direction: Direction::Request, bytes, .. }) = &message.part else {
+            return 0;
+        };
+        let kept = match &self.ask {
+            Ask::Collect(_) | Ask::Amend(_) => true,
+            Ask::Route(owed) => owed.late.is_some() && !owed.ended,
+            _ => false,
+        };
+        if kept && self.close.is_none() { bytes.len() } else { 0 }
+    }
+
+    /// What the stream holds of the request's body.
+    pub(crate) fn share(&mut self) -> &mut Share {
+        &mut self.share
+    }
+
+    /// The same, to be grown and put back; meanwhile the stream holds nothing.
+    pub(crate) fn take_share(&mut self) -> Share {
+        std::mem::replace(&mut self.share, self.settings.body_budget.share())
+    }
+
+    /// No room came for what is to be kept.
+    pub(crate) fn no_room(&mut self) {
+        self.route = None;
+        self.refuse(&refuse::bodies_too_large(self.settings.body_budget.limit_bytes()));
+    }
+
     /// A message came. After the stream's end nothing that comes matters.
     pub(crate) fn on(&mut self, message: Incoming) {
         if self.close.is_some() {

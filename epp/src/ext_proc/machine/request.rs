@@ -160,11 +160,10 @@ impl<W: Watch> Machine<W> {
 
     fn collect_body(&mut self, bytes: Bytes, end: bool) {
         let Ask::Collect(collected) = &mut self.ask else { return };
-        let length = bytes.len();
-        collected.size_bytes += length;
+        collected.size_bytes += bytes.len();
         collected.pieces.push(bytes);
         let size = collected.size_bytes;
-        if let Err(refusal) = self.room(size, length) {
+        if let Err(refusal) = self.check_size(size) {
             return self.refuse(&refusal);
         }
         let Ask::Collect(collected) = &mut self.ask else { return };
@@ -213,19 +212,16 @@ impl<W: Watch> Machine<W> {
         self.route = Some((head, body));
     }
 
-    /// Takes room for the last `more` bytes of a body of which `size_bytes` came.
+    /// Checks a body of which `size_bytes` came.
     ///
     /// # Errors
     ///
-    /// 413 where one body may not be so large, 503 where all bodies together may not.
-    pub(super) fn room(&mut self, size_bytes: usize, more: usize) -> Result<(), Refusal> {
+    /// 413 where one body may not be so large.
+    pub(super) fn check_size(&self, size_bytes: usize) -> Result<(), Refusal> {
         let limit = self.settings.max_body_bytes;
-        if size_bytes > limit {
-            return Err(refuse::body_too_large(size_bytes, limit));
-        }
-        match self.share.grow(more) {
-            true => Ok(()),
-            false => Err(refuse::bodies_too_large(self.settings.body_budget.limit_bytes())),
+        match size_bytes > limit {
+            true => Err(refuse::body_too_large(size_bytes, limit)),
+            false => Ok(()),
         }
     }
 
