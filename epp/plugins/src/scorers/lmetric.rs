@@ -1,6 +1,6 @@
 //! `lmetric-scorer`.
 
-use super::scorer;
+use super::{least_is_best, scorer};
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::Params;
 use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
@@ -40,12 +40,7 @@ impl Scorer for Lmetric {
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
-        let costs = || candidates.iter().map(|candidate| self.cost(candidate));
-        let min = costs().fold(f64::INFINITY, f64::min);
-        let max = costs().fold(0.0, f64::max);
-        for (score, cost) in scores.iter_mut().zip(costs()) {
-            *score = if max > min { (max - cost) / (max - min) } else { 1.0 };
-        }
+        least_is_best(|candidate| self.cost(candidate), candidates, scores);
     }
 }
 

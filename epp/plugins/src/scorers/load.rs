@@ -1,6 +1,6 @@
 //! Scorers that go by what engines report about their load.
 
-use super::scorer;
+use super::{least_is_best, scorer};
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
 use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
@@ -46,14 +46,7 @@ impl Scorer for Least {
         scores: &mut [f64],
         _: Moment<'_>,
     ) {
-        let counts = || candidates.iter().copied().map(self.0);
-        let (min, max) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
-        for (score, count) in scores.iter_mut().zip(counts()) {
-            *score = match max - min {
-                0 => 1.0,
-                range => f64::from(max - count) / f64::from(range),
-            };
-        }
+        least_is_best(|candidate| f64::from((self.0)(candidate)), candidates, scores);
     }
 }
 

@@ -11,10 +11,26 @@ pub(crate) mod no_hit_lru;
 pub(crate) mod prefix;
 pub(crate) mod tokens;
 
+use stator_epp_scheduler::Candidate;
 use stator_epp_scheduler::plugin::{Built, Scorer};
 use std::sync::Arc;
 
 /// A plug-in that is a scorer and nothing else.
 pub(crate) fn scorer(scorer: impl Scorer + 'static) -> Built {
     Built { scorer: Some(Arc::new(scorer)), ..Built::default() }
+}
+
+/// Scores the least cost best, linear between: `(max − cost) / (max − min)` over the candidates; all
+/// equal, 1. No cost is below 0.
+pub(crate) fn least_is_best(
+    cost: impl Fn(&Candidate<'_>) -> f64,
+    candidates: &[&Candidate<'_>],
+    scores: &mut [f64],
+) {
+    let costs = || candidates.iter().map(|candidate| cost(candidate));
+    let min = costs().fold(f64::INFINITY, f64::min);
+    let max = costs().fold(0.0, f64::max);
+    for (score, cost) in scores.iter_mut().zip(costs()) {
+        *score = if max > min { (max - cost) / (max - min) } else { 1.0 };
+    }
 }
