@@ -1,6 +1,7 @@
 //! Small configurations with the fields that the guides and samples of llm-d use.
 
 use crate::{Options, load};
+use stator_epp_plugins::why_missing;
 
 /// Loads a configuration whose first two lines are left out here.
 fn check(text: &str) {
@@ -22,7 +23,8 @@ fn check_missing(text: &str, missing: &[(usize, &str)]) {
     let refused = load(&text, options).err().expect("it is refused");
     let found: Vec<_> = refused.0.iter().map(ToString::to_string).collect();
     let wanted = missing.iter().map(|(at, type_name)| {
-        format!("plugins[{at}].type: {type_name:?} is not part of this program")
+        let why = why_missing(type_name);
+        format!("plugins[{at}].type: {type_name:?} is not part of this program: {why}")
     });
     assert_eq!(found, wanted.collect::<Vec<_>>(), "of:\n{text}");
 }

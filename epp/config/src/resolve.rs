@@ -4,7 +4,7 @@ use crate::complete::can_be;
 use crate::document::{Document, PluginEntry, Reference};
 use crate::findings::Findings;
 use crate::suggest::did_you_mean;
-use stator_epp_plugins::{Place, Stability, find, kinds, references};
+use stator_epp_plugins::{Place, Stability, find, kinds, references, why_missing};
 
 /// Makes the types of plug-ins canonical and leaves out the plug-ins that cannot be built.
 /// Returns the names of those.
@@ -48,7 +48,8 @@ fn usable(plugin: &mut PluginEntry, allow_experimental: bool, findings: &Finding
             true
         }
         Stability::Missing => {
-            findings.unknown(path, format!("{type_name:?} is not part of this program"));
+            let why = why_missing(&type_name);
+            findings.unknown(path, format!("{type_name:?} is not part of this program: {why}"));
             false
         }
     }

@@ -160,8 +160,8 @@ dataLayer:
 ",
         &[
             "plugins[0].type: \"session-affinity-scorer\" is experimental: allow it with --allow-experimental-plugins",
-            "plugins[1].type: \"dcgm-extractor\" is not part of this program",
-            "plugins[3].type: \"dcgm-data-source\" is not part of this program",
+            "plugins[1].type: \"dcgm-extractor\" is not part of this program: it reads pages of GPU metrics, and this program reads those of engines alone",
+            "plugins[3].type: \"dcgm-data-source\" is not part of this program: it reads pages of GPU metrics, and this program reads those of engines alone",
         ],
     );
 }

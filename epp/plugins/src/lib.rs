@@ -34,6 +34,7 @@ pub use registry::{
 };
 pub use reporter::{AttributeReporter, Reported};
 pub use session::IdSource;
+pub use table::why_missing;
 
 /// Target of the spans of traces, as `runtime` names it; where no traces are kept they cost
 /// nothing.

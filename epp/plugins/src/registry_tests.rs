@@ -1,4 +1,5 @@
 use super::*;
+use crate::table::why_missing;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -190,6 +191,18 @@ fn what_there_may_be_one_of_is_refused_twice() {
         let wanted = format!("type: {type_name} may be there only once");
         assert_eq!(built.err(), Some(vec![wanted]));
     }
+}
+
+#[test]
+fn each_type_that_is_missing_has_a_reason_of_its_kind() {
+    let missing = kinds().iter().filter(|kind| kind.stability == Stability::Missing);
+    let rest =
+        missing.map(|kind| kind.type_name).filter(|name| why_missing(name).contains("clusters"));
+    assert!(
+        rest.clone().all(|name| name.starts_with("multicluster-")),
+        "{:?}",
+        rest.collect::<Vec<_>>()
+    );
 }
 
 #[test]

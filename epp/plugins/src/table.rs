@@ -33,6 +33,24 @@ const fn kind(type_name: &'static str, places: &'static [Place], make: Make) -> 
     Kind { type_name, aliases, stability: Stability::Stable, places, needs, make }
 }
 
+/// The reason why this program lacks a type that others have.
+pub fn why_missing(type_name: &str) -> &'static str {
+    match type_name {
+        "dcgm-data-source" | "dcgm-extractor" => {
+            "it reads pages of GPU metrics, and this program reads those of engines alone"
+        }
+        "endpoint-attribute-filter" | "endpoint-attribute-scorer" => {
+            "it reads numbers that other plug-ins find, and none hands them on here"
+        }
+        "disaggregatedset-rollout-screener" => {
+            "it keeps prefill and decode to one revision of a rollout, which this program does not follow"
+        }
+        _ => {
+            "it goes by what pickers of other clusters tell of prefixes and sessions, and they tell nothing here"
+        }
+    }
+}
+
 /// A type that others have and this program does not.
 const fn missing(type_name: &'static str, places: &'static [Place]) -> Kind {
     Kind { stability: Stability::Missing, ..kind(type_name, places, settings::plain) }
