@@ -23,12 +23,7 @@ fn follow(dir: &Path) -> (Fleet, mpsc::Receiver<FleetEvent>, FleetMetrics) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_whose_lease_has_ended_serves_on_while_it_answers() {
     let home = tempfile::tempdir().unwrap();
-    let at = |name: &str| home.path().join(name).display().to_string();
-    let flags = [
-        format!("--listen=unix://{}", at("requests")),
-        format!("--events-listen=ipc://{}", at("events")),
-        format!("--replay-listen=ipc://{}", at("replay")),
-    ];
+    let flags = sockets(home.path());
     let flags = flags.each_ref().map(String::as_str);
     let shown = tempfile::tempdir().unwrap();
     let agent = Agent::start(&home.path().join("1"), Duration::ZERO, &flags).await;
