@@ -4,7 +4,7 @@
 //! would cost as much as all the rest of a short answer, so [`crate::exchange`] corks the
 //! connection over what belongs together.
 
-use crate::deadlines::Timed;
+use crate::deadlines::{ClientPatience, Timed};
 use crate::door::Deadlines;
 use async_trait::async_trait;
 use pingora::protocols::http::ServerSession;
@@ -35,13 +35,13 @@ pub(crate) struct Corked {
 
 impl Corked {
     pub(crate) fn new(stream: Stream, deadlines: Deadlines) -> Self {
-        let stream = Timed::new(stream, deadlines);
+        let stream = Timed::new(stream, ClientPatience::new(deadlines));
         Self { stream, corked: AtomicBool::new(false), held: Vec::new(), written: 0 }
     }
 
-    /// The connection below, with its deadlines.
-    pub(crate) fn timed(&self) -> &Timed {
-        &self.stream
+    /// The deadlines of the connection below.
+    pub(crate) fn patience(&self) -> &ClientPatience {
+        self.stream.patience()
     }
 
     /// The connection of a session.

@@ -7,12 +7,12 @@
 use crate::door::Deadlines;
 use crate::wire::Wire;
 use pingora::protocols::Stream;
+use stator_runtime::patience::{Patience, Patient};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Deadline that is in force for reads.
@@ -27,10 +27,12 @@ pub(crate) enum Phase {
     Head,
 }
 
-/// A connection with deadlines.
+/// A client's connection with deadlines.
+pub(crate) type Timed = Patient<Stream, ClientPatience>;
+
+/// The deadlines of a client's connection, and where it stands.
 #[derive(Debug)]
-pub(crate) struct Timed {
-    stream: Stream,
+pub(crate) struct ClientPatience {
     deadlines: Deadlines,
     phase: AtomicU8,
     /// When the head's first byte came.
@@ -51,10 +53,9 @@ pub(crate) enum Expired {
     Write,
 }
 
-impl Timed {
-    pub(crate) fn new(stream: Stream, deadlines: Deadlines) -> Self {
+impl ClientPatience {
+    pub(crate) fn new(deadlines: Deadlines) -> Self {
         Self {
-            stream,
             deadlines,
             phase: AtomicU8::new(Phase::Request as u8),
             begun: None,
@@ -79,11 +80,6 @@ impl Timed {
         self.expired
     }
 
-    /// The connection itself.
-    pub(crate) fn stream(&self) -> &Stream {
-        &self.stream
-    }
-
     fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Relaxed) {
             phase if phase == Phase::Idle as u8 => Phase::Idle,
@@ -92,13 +88,23 @@ impl Timed {
         }
     }
 
-    /// Notes that bytes of a head came; an error where they came too late.
-    fn received(&mut self, phase: Phase) -> io::Result<()> {
-        match (phase, self.begun) {
-            (Phase::Head, Some(begun)) if begun.elapsed() >= self.deadlines.head => {
+    fn expire(&mut self, expired: Expired) -> io::Error {
+        self.expired = Some(expired);
+        io::ErrorKind::TimedOut.into()
+    }
+}
+
+fn timer(from: Instant, limit: Duration) -> Pin<Box<Sleep>> {
+    Box::pin(sleep_until(from + limit))
+}
+
+impl Patience<Stream> for ClientPatience {
+    fn received(&mut self, bytes: usize) -> io::Result<()> {
+        match (self.phase(), self.begun) {
+            (Phase::Head, Some(begun)) if bytes > 0 && begun.elapsed() >= self.deadlines.head => {
                 Err(self.expire(Expired::Head))
             }
-            (Phase::Idle, _) => {
+            (Phase::Idle, _) if bytes > 0 => {
                 self.begun = Some(Instant::now());
                 self.read_timer = None;
                 self.phase.store(Phase::Head as u8, Ordering::Relaxed);
@@ -108,9 +114,8 @@ impl Timed {
         }
     }
 
-    /// Waits for the deadline of a phase; ready with an error once it has passed.
-    fn poll_late(&mut self, phase: Phase, context: &mut Context<'_>) -> Poll<io::Error> {
-        let Deadlines { head, idle, .. } = self.deadlines;
+    fn poll_read_late(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        let (phase, Deadlines { head, idle, .. }) = (self.phase(), self.deadlines);
         let (from, limit, expired) = match phase {
             Phase::Request => return Poll::Pending,
             Phase::Idle => (Instant::now(), idle, Expired::Idle),
@@ -123,90 +128,19 @@ impl Timed {
         Poll::Ready(self.expire(expired))
     }
 
-    fn expire(&mut self, expired: Expired) -> io::Error {
-        self.expired = Some(expired);
-        io::ErrorKind::TimedOut.into()
+    fn taken(&mut self) {
+        self.write_timer = None;
     }
 
-    /// Passes on what a write came to; one that waits has its deadline.
-    fn poll_written<T>(
-        &mut self,
-        written: Poll<io::Result<T>>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.write_timer = None;
-            return written;
-        }
+    fn poll_write_late(&mut self, stream: &Stream, context: &mut Context<'_>) -> Poll<io::Error> {
         let limit = self.deadlines.write;
         let timer = self.write_timer.get_or_insert_with(|| timer(Instant::now(), limit));
         ready!(timer.as_mut().poll(context));
-        if let Some(wire) = self.stream.as_any().downcast_ref::<Wire>() {
+        if let Some(wire) = stream.as_any().downcast_ref::<Wire>() {
             // What the client does not take is not worth the system's memory either.
             wire.reset_on_close();
         }
-        Poll::Ready(Err(self.expire(Expired::Write)))
-    }
-}
-
-fn timer(from: Instant, limit: Duration) -> Pin<Box<Sleep>> {
-    Box::pin(sleep_until(from + limit))
-}
-
-impl AsyncRead for Timed {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let (this, before) = (self.get_mut(), buffer.filled().len());
-        let read = Pin::new(&mut this.stream).poll_read(context, buffer);
-        match (this.phase(), read) {
-            (Phase::Request, read) => read,
-            (phase, Poll::Ready(Ok(()))) if buffer.filled().len() > before => {
-                Poll::Ready(this.received(phase))
-            }
-            (_, Poll::Ready(read)) => Poll::Ready(read),
-            (phase, Poll::Pending) => this.poll_late(phase, context).map(Err),
-        }
-    }
-}
-
-impl AsyncWrite for Timed {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
-        this.poll_written(written, context)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.stream).poll_write_vectored(context, parts);
-        this.poll_written(written, context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let flushed = Pin::new(&mut this.stream).poll_flush(context);
-        this.poll_written(flushed, context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let ended = Pin::new(&mut this.stream).poll_shutdown(context);
-        this.poll_written(ended, context)
+        Poll::Ready(self.expire(Expired::Write))
     }
 }
 
@@ -224,7 +158,7 @@ mod tests {
     /// A connection with deadlines, and its client, who has room for 8 bytes.
     fn connection() -> (Timed, DuplexStream) {
         let (near, far) = duplex(8);
-        (Timed::new(Box::new(near), DEADLINES), far)
+        (Timed::new(Box::new(near), ClientPatience::new(DEADLINES)), far)
     }
 
     async fn seconds<T>(work: impl Future<Output = T>) -> (u64, T) {
@@ -236,16 +170,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_sends_nothing_is_waited_for_only_so_long() {
         let (mut timed, _client) = connection();
-        timed.expect_head();
+        timed.patience().expect_head();
         let (waited, read) = seconds(timed.read_u8()).await;
         assert_eq!((waited, read.unwrap_err().kind()), (60, io::ErrorKind::TimedOut));
-        assert_eq!(timed.expired(), Some(Expired::Idle));
+        assert_eq!(timed.patience().expired(), Some(Expired::Idle));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_head_that_comes_byte_by_byte_is_cut_at_its_deadline() {
         let (mut timed, mut client) = connection();
-        timed.expect_head();
+        timed.patience().expect_head();
         let dripping = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(50)).await;
             while client.write_u8(b'x').await.is_ok() {
@@ -255,7 +189,7 @@ mod tests {
         let reading = async { while timed.read_u8().await.is_ok() {} };
         // Fifty of silence are allowed, and ten from the first byte on.
         assert_eq!(seconds(reading).await.0, 60);
-        assert_eq!(timed.expired(), Some(Expired::Head));
+        assert_eq!(timed.patience().expired(), Some(Expired::Head));
         dripping.abort();
     }
 
@@ -263,16 +197,16 @@ mod tests {
     async fn nothing_is_late_between_heads() {
         let (mut timed, mut client) = connection();
         for _ in 0..2 {
-            timed.expect_head();
+            timed.patience().expect_head();
             client.write_all(b"xy").await.unwrap();
             assert_eq!(timed.read_u8().await.unwrap(), b'x');
             tokio::time::sleep(Duration::from_secs(9)).await;
             assert_eq!(timed.read_u8().await.unwrap(), b'y');
-            timed.end_head();
+            timed.patience().end_head();
             let hour = Duration::from_secs(3600);
             assert!(tokio::time::timeout(hour, timed.read_u8()).await.is_err(), "it waits");
         }
-        assert_eq!(timed.expired(), None);
+        assert_eq!(timed.patience().expired(), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -288,7 +222,7 @@ mod tests {
         });
         let (waited, written) = seconds(timed.write_all(&[0; 64])).await;
         assert_eq!((waited, written.unwrap_err().kind()), (20 * 29 + 30, io::ErrorKind::TimedOut));
-        assert_eq!(timed.expired(), Some(Expired::Write));
+        assert_eq!(timed.patience().expired(), Some(Expired::Write));
         drop(reading.await.unwrap());
     }
 }

@@ -257,7 +257,8 @@ impl Exchange {
     ) -> Result<(), Gone> {
         let written = self.write_parts(head, body, last).await;
         written.map_err(|_| {
-            if self.connection().and_then(|stream| stream.timed().expired()) == Some(Expired::Write)
+            if self.connection().and_then(|stream| stream.patience().expired())
+                == Some(Expired::Write)
             {
                 self.door.metrics().late("write");
                 tracing::info!(request_id = self.request_id(), "the client takes no bytes");

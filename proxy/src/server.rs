@@ -198,11 +198,11 @@ impl Edge {
         session.set_pipelining_enabled(true);
         // Pingora begins its wait anew with every byte; the connection's own deadlines do not.
         session.set_keepalive(Some(0));
-        Corked::of(&session)?.timed().expect_head();
+        Corked::of(&session)?.patience().expect_head();
         let read = self.read_head(&mut session).await;
-        let timed = Corked::of(&session)?.timed();
-        timed.end_head();
-        let is_late = timed.expired().is_some_and(|expired| expired != Expired::Write);
+        let patience = Corked::of(&session)?.patience();
+        patience.end_head();
+        let is_late = patience.expired().is_some_and(|expired| expired != Expired::Write);
         let checked = match read {
             Ok(false) => return None,
             Err(_) if is_late => {

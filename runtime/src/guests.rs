@@ -2,6 +2,7 @@
 //!
 //! Whoever fills a process's other ports leaves this one open, and one client does not fill it.
 
+use crate::patience::{Patience, Patient};
 use crate::quota::{Hold, Quota};
 use crate::tls::{Connection, Listener};
 use std::io;
@@ -9,7 +10,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// Connections at once; further ones are closed.
@@ -28,10 +28,12 @@ pub(crate) struct Guests {
 }
 
 /// A connection that has a place.
-pub(crate) struct Guest<S = Connection> {
-    stream: S,
+pub(crate) type Guest = Patient<Connection, GuestPlace>;
+
+/// A place, which a client keeps as long as it sends or takes bytes.
+pub(crate) struct GuestPlace {
     silence: Option<Pin<Box<Sleep>>>,
-    _place: Hold<IpAddr>,
+    _hold: Hold<IpAddr>,
 }
 
 impl Guests {
@@ -48,7 +50,7 @@ impl axum::serve::Listener for Guests {
         loop {
             let (stream, client) = axum::serve::Listener::accept(&mut self.listener).await;
             match self.places.take(Some(client.ip().to_canonical()), 1) {
-                Ok(place) => return (Guest { stream, silence: None, _place: place }, client),
+                Ok(hold) => return (Patient::new(stream, GuestPlace::new(hold)), client),
                 Err(why) => tracing::debug!(%client, %why, "side server has no place"),
             }
         }
@@ -59,56 +61,34 @@ impl axum::serve::Listener for Guests {
     }
 }
 
-impl<S> Guest<S> {
-    /// Passes on what the connection says; an error after long silence.
-    fn poll_silence<T>(
-        &mut self,
-        polled: Poll<io::Result<T>>,
-        context: &mut Context<'_>,
-    ) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            self.silence = None;
-            return polled;
-        }
+impl GuestPlace {
+    fn new(hold: Hold<IpAddr>) -> Self {
+        Self { silence: None, _hold: hold }
+    }
+
+    fn poll_silence(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(SILENCE_MAX)));
         ready!(silence.as_mut().poll(context));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        Poll::Ready(io::ErrorKind::TimedOut.into())
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let polled = Pin::new(&mut this.stream).poll_read(context, buffer);
-        this.poll_silence(polled, context)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guest<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let polled = Pin::new(&mut this.stream).poll_write(context, bytes);
-        this.poll_silence(polled, context)
+impl<S> Patience<S> for GuestPlace {
+    fn received(&mut self, _: usize) -> io::Result<()> {
+        self.silence = None;
+        Ok(())
     }
 
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let polled = Pin::new(&mut this.stream).poll_flush(context);
-        this.poll_silence(polled, context)
+    fn poll_read_late(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        self.poll_silence(context)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let polled = Pin::new(&mut this.stream).poll_shutdown(context);
-        this.poll_silence(polled, context)
+    fn taken(&mut self) {
+        self.silence = None;
+    }
+
+    fn poll_write_late(&mut self, _: &S, context: &mut Context<'_>) -> Poll<io::Error> {
+        self.poll_silence(context)
     }
 }
 
@@ -146,7 +126,7 @@ mod tests {
         let (near, mut far) = duplex(8);
         let places = Quota::new(1, 1);
         let place = places.take(Some(IpAddr::from([127, 0, 0, 1])), 1).unwrap();
-        let mut guest = Guest { stream: near, silence: None, _place: place };
+        let mut guest = Patient::new(near, GuestPlace::new(place));
         let begin = Instant::now();
         far.write_u8(b'x').await.unwrap();
         assert_eq!(guest.read_u8().await.unwrap(), b'x');

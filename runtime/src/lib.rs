@@ -11,6 +11,7 @@ mod guests;
 pub mod lane;
 pub mod log;
 pub mod metrics;
+pub mod patience;
 pub mod quota;
 pub mod secret;
 pub mod shutdown;
