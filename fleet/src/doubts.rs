@@ -163,8 +163,8 @@ async fn while_it_answers(record: AgentRecord, client: Arc<AgentClient>) -> Verd
     }
 }
 
-/// What the agent at a record's address says of itself, as a record of the same shape; `None` if
-/// nobody answers, or somebody else.
+/// The record that the agent at a record's address gives of itself, in the same shape; `None` if
+/// nobody answers, or another agent.
 async fn asked(record: &AgentRecord, client: &AgentClient) -> Option<AgentRecord> {
     let answer = tokio::time::timeout(ANSWER, client.describe()).await.ok()?;
     let said = answer.ok().filter(|said| said.agent_id == record.agent_id)?;

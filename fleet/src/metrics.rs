@@ -12,7 +12,7 @@ pub struct FleetMetrics {
     pub(super) discovery: DiscoveryMetrics,
     /// Agents that are followed.
     pub(super) agents: Gauge,
-    /// Of these, those whose leases have ended.
+    /// Followed agents whose leases have ended.
     pub(super) agents_suspect: Gauge,
     /// Records that could not be understood or contradicted others.
     pub(super) records_refused: Counter,

@@ -46,7 +46,7 @@ pub struct Pool {
     pub(crate) charges_answers: bool,
     /// Longest wait of requests that come while no worker is there.
     pub(crate) worker_wait: Duration,
-    /// How long the adapters of workers that left are still known.
+    /// Time for which the adapters of workers that left are still known.
     linger: Duration,
     start: Instant,
     seed: AtomicU64,

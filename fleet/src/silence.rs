@@ -1,4 +1,4 @@
-//! When an agent that owes answers has been silent for too long.
+//! The rule by which an agent that owes answers has been silent for too long.
 //!
 //! An agent that has requests of a connection says something on it every half second: tokens, or an
 //! empty frame while its engines compute. A stopped process, a dead network and a lost machine say

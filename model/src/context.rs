@@ -41,7 +41,8 @@ pub(crate) fn json(value: &Json<'_>) -> Value {
     }
 }
 
-/// What a request gives to its template, in bytes of text and of values.
+/// Size of the values that a request gives to its template: bytes of text, and bytes for each
+/// value.
 pub(crate) fn size_bytes(request: &ChatRequest<'_>) -> usize {
     let message = |message: &Message<'_>| {
         let content = match &message.content {
@@ -57,7 +58,7 @@ pub(crate) fn size_bytes(request: &ChatRequest<'_>) -> usize {
     messages + tools + documents + pairs_bytes(&request.template_kwargs)
 }
 
-/// What a value takes beside its text.
+/// Bytes of a value beside its text.
 const VALUE_BYTES: usize = 16;
 
 fn json_bytes(value: &Json<'_>) -> usize {

@@ -155,7 +155,7 @@ fn push_json_text(out: &mut String, text: &str, ascii: bool) {
 /// Checks that there is memory for a text with a value added: the text itself, not what a container
 /// holds, which is checked in its turn.
 fn room_for(out: &str, value: &Value) -> Result<(), Error> {
-    /// What a character becomes at most, as in `\u00e9`.
+    /// Bytes of one escaped character, at most, as in `\u00e9`.
     const ESCAPED_BYTES: usize = 6;
     let bytes = value.as_str().map_or(0, |text| text.len().saturating_mul(ESCAPED_BYTES));
     budget::room(out.len().saturating_add(bytes))

@@ -312,7 +312,7 @@ fn expression() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever a template computes in a loop, its memory stays within bounds and none is left.
+    /// A template with any loop stays within its memory, and leaves none taken.
     #[test]
     fn no_template_takes_more_than_its_memory(
         steps in prop::collection::vec((0..4_usize, expression()), 1..6),

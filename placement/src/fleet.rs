@@ -57,7 +57,7 @@ pub(crate) struct Row {
     pub(crate) labels: u32,
 }
 
-/// How many workers take new requests.
+/// Counts of the workers that take new requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Takers {
     all: usize,

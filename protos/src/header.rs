@@ -43,7 +43,7 @@ pub const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
 /// What the names of our own headers begin with. A client's copy of one never reaches a worker.
 pub const OWN_PREFIX: &str = "x-stator-";
 
-/// What the names of SGLang's headers begin with that override fields of a body.
+/// Prefix of SGLang's headers that override fields of a body.
 pub const OVERRIDE_PREFIX: &str = "x-override-";
 
 /// Headers that steer pickers, sidecars and engines, in lower case. A client's copy of one never

@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-/// What the key of names is derived for, so that no other use of the secret has the same key.
+/// Purpose for which the key of names is derived: another use of the secret has another key.
 const CONTEXT: &str = "stator 2026 names of KV blocks";
 
 /// Identity of a block together with everything before it: equal names, equal prefixes, also where

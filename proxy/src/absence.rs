@@ -33,7 +33,7 @@ pub struct AbsenceArgs {
 pub(crate) struct Absence {
     /// Longest wait of a request for a worker where its model has none.
     pub worker_wait: Duration,
-    /// How long a model without workers stays known.
+    /// Time for which a model without workers stays known.
     pub model_linger: Duration,
     /// Longest silence of an agent that has requests.
     pub agent_silence: Duration,

@@ -68,7 +68,7 @@ pub(crate) struct Catalog {
     complete: AtomicBool,
 }
 
-/// When to come back to a proxy that does not know the fleet yet.
+/// Wait that a proxy asks of clients while it does not know the fleet yet.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Catalog {
@@ -115,7 +115,7 @@ impl Catalog {
         }
     }
 
-    /// Why there is no model of this name.
+    /// The error for a name that no model has, or that the proxy does not know yet.
     fn unknown(&self, name: &str) -> ApiError {
         match self.complete.load(Ordering::Acquire) {
             true => ApiError::unknown_model(name),
@@ -206,7 +206,7 @@ impl Catalog {
     }
 }
 
-/// How a model is spoken for; `None` where its files are no good.
+/// The way in which requests of a model are answered; `None` where the model's files are unusable.
 async fn load(name: &str, pool: Arc<Pool>, files: Vec<(String, Vec<u8>)>) -> Option<Kind> {
     if !pool.record().takes_tokens() {
         return Some(Kind::Passed(pool));
@@ -228,7 +228,7 @@ async fn load(name: &str, pool: Arc<Pool>, files: Vec<(String, Vec<u8>)>) -> Opt
     }
 }
 
-/// What clients are told before it is known which models there are.
+/// The answer to clients while the models of the fleet are not known yet.
 fn not_known_yet() -> ApiError {
     ApiError::unavailable("the models of the fleet are not known yet", RETRY_AFTER)
 }

@@ -172,7 +172,7 @@ pub struct ProxySettings {
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) tls: Option<tls::Settings>,
     pub(crate) keys: Arc<ApiKeys>,
-    /// What reaches engines that take requests as they came.
+    /// Limits of the requests that pass through to engines as they came.
     pub(crate) passage: Passage,
     pub(crate) door: DoorSettings,
     pub(crate) first_token_timeout: Duration,
@@ -247,7 +247,7 @@ impl HttpArgs {
         SocketAddr::new(self.http_host.unwrap_or(host.into()), self.http_port)
     }
 
-    /// How TLS is served, if it is.
+    /// Settings of TLS on the client port; `None` for plain HTTP.
     pub(crate) fn tls(&self, faults: &mut Vec<String>) -> Option<tls::Settings> {
         if self.cert_path.is_some() && !self.secure_serving {
             faults.push("cert-path: needs secure-serving".to_owned());
@@ -262,7 +262,7 @@ impl HttpArgs {
         })
     }
 
-    /// How the proxy ends.
+    /// Phases and deadlines of the proxy's end.
     pub(crate) fn ending(&self) -> Ending {
         Ending {
             lame_duck: self.lame_duck_ms.map_or(LAME_DUCK, Duration::from_millis),

@@ -19,11 +19,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
-    /// None: the request is being answered, or its body is read.
+    /// No deadline: the request is being answered, or its body is read.
     Request,
-    /// For the first byte of a head.
+    /// The first byte of a head is expected.
     Idle,
-    /// For the rest of a head.
+    /// The rest of a head is expected.
     Head,
 }
 
@@ -35,7 +35,7 @@ pub(crate) type Timed = Patient<Stream, ClientPatience>;
 pub(crate) struct ClientPatience {
     deadlines: Deadlines,
     phase: AtomicU8,
-    /// When the head's first byte came.
+    /// Arrival of the head's first byte.
     begun: Option<Instant>,
     read_timer: Option<(Phase, Pin<Box<Sleep>>)>,
     write_timer: Option<Pin<Box<Sleep>>>,

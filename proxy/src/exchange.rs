@@ -54,7 +54,7 @@ pub(crate) struct Exchange {
     client: Arc<Visitor>,
     /// The request's place and its body's room, once it was admitted.
     admission: Option<Admission>,
-    /// When all of the body must be there.
+    /// Deadline for the whole body.
     body_due: Option<Instant>,
 }
 

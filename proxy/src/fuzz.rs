@@ -1,5 +1,5 @@
-//! What clients and engines send to a proxy or a sidecar, for fuzz targets. Each function feeds one
-//! parser, and panics where the parser breaks its promise.
+//! Parsers of what clients and engines send to a proxy or a sidecar, for fuzz targets. Each
+//! function feeds one parser, and panics where the parser breaks its promise.
 
 use crate::direct::allow::{AllowList, Rule, Target};
 use crate::direct::cached::CachedTokens;
@@ -52,7 +52,7 @@ pub fn screened(body: &[u8]) {
     assert_eq!(again, once);
 }
 
-/// What an engine is asked for each chunk is an object, whatever it answered before.
+/// The sidecar asks an engine for each chunk with an object, whatever the engine answered before.
 pub fn chunks<'a>(body: &[u8], answers: impl IntoIterator<Item = &'a [u8]>) {
     let size = NonZeroU32::new(4).expect("it is not zero");
     let Ok(mut chunks) = Chunks::new(body, size) else { return };
@@ -89,7 +89,7 @@ pub fn allow_list(text: &str) {
     }
 }
 
-/// Whatever prefill answers, decode is asked with an object or not at all; a count of cached tokens
+/// Decode is asked with an object or not at all, whatever prefill answers. A count of cached tokens
 /// is replaced alike however the answer is cut.
 pub fn hand_over(body: &[u8], answer: &[u8]) {
     if let Ok(request) = Object::parse(body) {

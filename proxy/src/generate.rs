@@ -57,7 +57,7 @@ struct Placer {
     plan: Plan,
 }
 
-/// What happened first to a request.
+/// The first event of a request's legs.
 enum News {
     /// The leg of this number has something, which is in the outputs, or has ended or failed.
     Taken(usize, Result<bool, StreamError>),
@@ -381,11 +381,11 @@ fn invalid(message: &str, guided: Option<&'static str>) -> ApiError {
     }
 }
 
-/// How a leg was lost.
+/// The loss of a leg.
 struct Loss<'a> {
     /// The worker that failed it.
     worker: WorkerRank,
-    /// What happened there.
+    /// The cause, for logs and clients.
     why: &'a str,
     /// Whether the worker may have begun with it: only then it counts as an attempt.
     had_taken: bool,

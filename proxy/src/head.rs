@@ -1,4 +1,4 @@
-//! Which heads of requests are HTTP/1.1, beyond what Pingora refuses by itself.
+//! Checks that a request's head is HTTP/1.1, beyond those that Pingora makes by itself.
 
 use http::{HeaderValue, StatusCode, Uri, Version, header};
 use pingora::http::RequestHeader;
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncWriteExt, duplex};
 
-    /// What becomes of a head: the path and the host, or the status of its refusal.
+    /// The outcome for a head: the path and the host, or the status of its refusal.
     async fn read(head: &str) -> Result<(String, String), u16> {
         let (near, mut far) = duplex(4096);
         far.write_all(head.as_bytes()).await.unwrap();

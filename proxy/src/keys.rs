@@ -18,7 +18,7 @@ const KEYS_MAX: usize = 10_000;
 const KEY_MAX_BYTES: usize = 512;
 /// Longest file of keys, comments included, in bytes.
 const FILE_MAX_BYTES: u64 = 8 << 20;
-/// How often the file of keys is looked at.
+/// Pause between two looks at the file of keys.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Flags of who may use the API, and who shares cached prefixes.
@@ -58,7 +58,7 @@ pub struct KeyArgs {
 }
 
 impl KeyArgs {
-    /// What is wrong with flags that a proxy in direct mode cannot obey.
+    /// Faults of flags that a proxy in direct mode cannot obey.
     pub(crate) fn faults_beside_an_engine(&self) -> impl Iterator<Item = String> {
         let flags = [
             (!self.api_key.is_empty(), "api-key"),
@@ -84,7 +84,7 @@ pub(crate) struct ApiKeys {
 /// Keys of one moment. The texts of keys are not kept.
 struct KeySet {
     derivation: Derivation,
-    /// What [`Derivation::of_key`] gives for each key.
+    /// The account of each key, by [`Derivation::of_key`].
     known: HashSet<Account>,
 }
 

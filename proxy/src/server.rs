@@ -25,11 +25,11 @@ use tokio::time::timeout;
 /// Time that every connection has, once the listener closes, to bring the request that was already
 /// on its way; that request is refused in words, and the connection then closes.
 const LAST_REQUEST: Duration = Duration::from_millis(500);
-/// When a client should come back that asked a proxy without a free place, or one on its way out:
-/// another one is there at once.
+/// Wait that a client is asked for by a proxy without a free place, or on its way out: another
+/// proxy is there at once.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How a proxy ends.
+/// Phases and deadlines of a proxy's end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ending {
     /// Time for which the proxy takes requests after it has said that it is not ready.
@@ -166,7 +166,7 @@ async fn serve_connection(edge: Edge, stream: TcpStream, handshake: Handshake) {
     Arc::new(edge).process_new(Box::new(stream), &watch).await;
 }
 
-/// What Pingora calls for each request of one connection.
+/// The application that Pingora calls for each request of one connection.
 struct Edge {
     serving: Arc<Serving>,
     /// Set when clients should use another proxy: their connections close after an answer.

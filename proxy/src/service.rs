@@ -40,7 +40,7 @@ pub(crate) struct Service {
     readiness: Readiness,
 }
 
-/// What a service shows of itself.
+/// State that a service shows to operators.
 pub(crate) struct Shown {
     /// All metrics of the process.
     pub registry: stator_runtime::metrics::Metrics,
@@ -97,7 +97,7 @@ impl Service {
         }
     }
 
-    /// How the proxy ends.
+    /// Phases and deadlines of the proxy's end.
     pub(crate) fn ending(&self) -> Ending {
         self.settings.ending
     }
@@ -107,7 +107,7 @@ impl Service {
         &self.readiness
     }
 
-    /// What clients may hold.
+    /// The door that clients come through.
     pub(crate) fn door(&self) -> &Arc<Door> {
         &self.door
     }

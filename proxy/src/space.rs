@@ -66,7 +66,7 @@ impl Derivation {
     }
 }
 
-/// Whose request it is, as the API key says.
+/// The owner of a request, as its API key says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Account {
     root: Digest,

@@ -63,7 +63,7 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// What headers with these values say.
+    /// The meaning of headers with these values.
     pub(crate) fn written(
         labels: Option<&'a str>,
         ttl: Option<&'a str>,

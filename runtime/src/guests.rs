@@ -1,6 +1,7 @@
 //! Connections of the side server: places of its own, shares by address, and an end for silence.
 //!
-//! Whoever fills a process's other ports leaves this one open, and one client does not fill it.
+//! A client that fills a process's other ports leaves this one open, and one client does not fill
+//! it.
 
 use crate::patience::{Patience, Patient};
 use crate::quota::{Hold, Quota};

@@ -168,7 +168,7 @@ async fn supervise(
     Ok(())
 }
 
-/// When an agent's record was last written, if it was.
+/// Time at which an agent's record was last written, if it was.
 fn changed(record: &Path) -> Option<SystemTime> {
     std::fs::metadata(record).and_then(|found| found.modified()).ok()
 }

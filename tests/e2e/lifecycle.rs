@@ -90,7 +90,7 @@ async fn kept(client: &Client) -> TcpStream {
     stream
 }
 
-/// What still comes on a connection before it closes.
+/// The rest of a connection's bytes before it closes.
 async fn to_end(stream: &mut TcpStream) -> String {
     let mut text = String::new();
     // A connection that closes on an unread request is reset.

@@ -26,7 +26,7 @@ use tonic::Code;
 const PREFILL_TIMEOUT: &str = "--prefill-timeout-ms=4000";
 /// Longer than any agent stands still here.
 const PATIENT: &str = "--prefill-timeout-ms=60000";
-/// The same for an agent that owes a prompt.
+/// Longest silence of a prefill agent: longer than any agent stands still here.
 const INATTENTIVE: &str = "--prefill-silence-ms=60000";
 /// Tokens of an answer that is still on its way when its engine dies.
 const LONG: u32 = 600;
@@ -417,7 +417,7 @@ async fn kv_is_shared_under_one_secret_and_false_under_another() {
     assert_eq!(decode.metric("kv_blocks_fetched_total").await, fetched);
 }
 
-/// Whoever reaches a request plane can name a prefill worker.
+/// Every client that reaches a request plane can name a prefill worker.
 #[tokio::test]
 async fn a_prefill_worker_that_is_not_registered_is_not_connected_to() {
     let home = tempfile::tempdir().unwrap();

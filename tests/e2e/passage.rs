@@ -1,5 +1,5 @@
-//! What passes between clients and engines: TLS in every mode, the engine's key, and nothing that
-//! steers or operates an engine.
+//! Traffic between clients and engines: TLS in every mode, the engine's key, and no field or path
+//! that steers or operates an engine.
 
 use crate::direct::testbed::{CHAT, Sidecar, chat as chat_with};
 use crate::lifecycle::{agent, gauge_becomes};
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 const SIM: [&str; 2] = ["--engine=sim", "--workers=1"];
 
-/// What a proxy says of an engine that may share prefixes between API keys.
+/// The warning about an engine that may share prefixes between API keys.
 const UNSEPARATED: &str =
     "an engine is not known to take cache_salt: API keys and tenants share its prefixes";
 

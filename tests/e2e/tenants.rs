@@ -1,4 +1,4 @@
-//! Who shares cached prefixes with whom, and who may ask at all.
+//! Tenants: which of them share cached prefixes, and which may ask at all.
 
 use crate::support::{MODEL, Up, chat, up};
 use hyper::StatusCode;
@@ -21,7 +21,7 @@ fn client(up: &Up, key: &str, tenant: Option<&str>) -> Client {
     }
 }
 
-/// How many tokens of the prompt were cached, as the client is told.
+/// Cached tokens of the prompt, as the client is told.
 async fn cached(client: &Client, body: &Value) -> u64 {
     let reply = client.post("/v1/chat/completions", body).await;
     assert_eq!(reply.status, 200, "{:?}", reply.body);

@@ -50,7 +50,7 @@ impl Reply {
     }
 }
 
-/// Why a request has no response: the connection was refused or broke.
+/// A request without a response: the connection was refused or broke.
 #[derive(Debug)]
 pub struct Broken(pub String);
 

@@ -142,7 +142,7 @@ impl Process {
         log.iter().filter(|line| line.contains(part)).count()
     }
 
-    /// What it has printed last.
+    /// The last lines that the process has printed.
     pub fn log(&self) -> String {
         self.log.lock().expect("no reader panicked").join("\n")
     }

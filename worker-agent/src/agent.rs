@@ -384,7 +384,7 @@ impl Tasks {
     }
 }
 
-/// What the request plane offers.
+/// The services of the request plane.
 struct Services {
     worker: Service,
     transfers: fetch::Service,

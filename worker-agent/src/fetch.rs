@@ -17,9 +17,9 @@ use tonic::{Request, Response, Status};
 /// The gRPC service.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    /// Whose engines computed the prompts.
+    /// The agent whose engines computed the prompts.
     pub(crate) agent: Arc<Agent>,
-    /// What shows that blocks are genuine.
+    /// The key whose seals show that blocks are genuine.
     pub(crate) key: TransferKey,
 }
 

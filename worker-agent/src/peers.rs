@@ -35,7 +35,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(1);
 /// A peer is probed after this part of its longest silence: one fourth.
 const PROBED_AFTER: u32 = 4;
-/// How long an agent that sent forged or damaged KV is not asked again.
+/// Time for which an agent that sent forged or damaged KV is not asked again.
 pub(crate) const SHUNNED_FOR: Duration = Duration::from_secs(60);
 
 /// Connections to other agents, made when first needed.
@@ -56,7 +56,7 @@ pub(crate) struct Peers {
 #[derive(Clone, Debug)]
 pub(crate) struct AdmittedPeer(Peer);
 
-/// Why a prompt did not come, for counters and for people.
+/// The reason for which a prompt did not come, for counters and for people.
 pub(crate) type Why = (PrefilledBy, String);
 
 impl AdmittedPeer {
@@ -83,7 +83,7 @@ impl Peers {
     ///
     /// # Errors
     ///
-    /// Why the peer may not be asked.
+    /// The reason for which the peer may not be asked.
     pub(crate) async fn admit(&self, peer: &Peer) -> Result<AdmittedPeer, Why> {
         let Peer { endpoint, handover, .. } = peer;
         if self.is_shunned(endpoint) {

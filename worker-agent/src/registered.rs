@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How often a directory or a list of agents is looked at. Other back-ends tell by themselves.
+/// Pause between two looks at a directory or a list of agents. Other back-ends tell by themselves.
 const POLL: Duration = Duration::from_millis(250);
 /// Pause before discovery that cannot be followed is tried again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ impl RegisteredAgents {
         (Self(receiver), following)
     }
 
-    /// As a test lists them.
+    /// Agents that a test lists, and their sender.
     #[cfg(test)]
     pub(crate) fn listed() -> (watch::Sender<Listing>, Self) {
         let (listing, receiver) = watch::channel(Listing::new());

@@ -31,8 +31,8 @@ use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// How often a client that waits for answers hears of the agent where there are none: a stopped
-/// process and a dead network are told from a long prefill by that. Clients wait two seconds.
+/// Pause between two frames to a client that waits for answers, where there are none: they tell a
+/// long prefill from a stopped process and a dead network. Clients wait two seconds.
 const BEAT: Duration = Duration::from_millis(500);
 /// Hashes in one chunk of a snapshot at most.
 const HASHES_PER_CHUNK: usize = 65_536;
@@ -275,8 +275,8 @@ pub(crate) struct Service(pub(crate) Arc<Agent>);
 /// The answers of one client stream.
 type Frames = Pin<Box<dyn Stream<Item = Result<GenerateFrame, Status>> + Send>>;
 
-/// What gathers in an outbox, and an empty frame at first, and each [`BEAT`] while requests run.
-/// `alive` is dropped with it: the client is gone.
+/// Frames of an outbox's outputs: an empty one at first, and one each [`BEAT`] while requests run.
+/// `alive` is dropped with the stream, when the client is gone.
 fn frames(outbox: Arc<Outbox>, alive: oneshot::Sender<()>) -> Frames {
     let mut beat = tokio::time::interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -29,7 +29,7 @@ pub enum Tokenization {
     None,
 }
 
-/// Why a body was not screened: label `body`.
+/// Reason for which a body was not screened: label `body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unscreened {
     /// The data plane kept it to itself.

@@ -101,7 +101,7 @@ impl Reclaimed {
         self.ended(CONFIRMED, 1);
     }
 
-    /// So many revoked requests did not end in time.
+    /// Counts revoked requests that did not end in time.
     pub fn timed_out(&self, count: u64) {
         if count > 0 {
             self.ended(TIMED_OUT, count);

@@ -26,7 +26,7 @@ pub(crate) enum Say {
     Nothing,
     /// It panics where the body is this; all others go to [`ENDPOINT`].
     Panic(&'static str),
-    /// What `Route` says, when this is set.
+    /// The answer of `Route`, once this is set.
     Later(watch::Receiver<bool>),
 }
 

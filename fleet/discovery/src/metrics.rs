@@ -16,7 +16,7 @@ pub struct DiscoveryMetrics {
     losses: Counter,
 }
 
-/// Why what is known may be old.
+/// Reasons to take the known agents for an old state.
 #[derive(Debug, Default)]
 struct Faults {
     out_of_reach: bool,

@@ -11,7 +11,7 @@ use minijinja::{Environment, Error, State, filters, tests};
 /// Price of an item that a filter puts into a new list: it may be a list of its own.
 const ITEM_BYTES: usize = 160;
 
-/// How large the result of a filter can be.
+/// Bound on the size of a filter's result.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Growth {
     /// A part of what it was given, or a number.
@@ -20,7 +20,7 @@ pub(super) enum Growth {
     Text(usize),
     /// A list of what it was given: items or pieces of text.
     Items,
-    /// The same, with as many places as its second argument says.
+    /// Every part of the input, in as many places as the second argument says.
     Rows,
 }
 

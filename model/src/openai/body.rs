@@ -10,7 +10,7 @@ use std::fmt;
 
 /// Where a request has tokens that stand for its prompt, in the words of error messages.
 pub const TOKEN_DATA: &str = "nvext.token_data";
-/// Where a request has NVIDIA Dynamo's cache salt, in the words of error messages.
+/// Path of NVIDIA Dynamo's cache salt in a request, in the words of error messages.
 pub const EXTENSION_SALT: &str = "nvext.cache_salt";
 
 /// Every field of `/v1/chat/completions` and `/v1/completions` that is known here, unchecked.

@@ -52,7 +52,7 @@ pub enum Fairness {
         wait_weight: u32,
         /// 1 ms to 24 h.
         half_life: Duration,
-        /// How long a flow with nothing waiting is remembered, 1 s to 24 h.
+        /// Time for which a flow with nothing waiting is remembered, 1 s to 24 h.
         idle: Duration,
     },
     /// Turn priority: the flow of the highest sum of its turns, the requests of it that were
@@ -66,7 +66,7 @@ pub enum Fairness {
         wait_weight: u32,
         /// A flow that got nothing for so long begins anew; 1 ms to 24 h.
         inactivity: Duration,
-        /// How long a flow with nothing waiting is remembered, 1 s to 24 h.
+        /// Time for which a flow with nothing waiting is remembered, 1 s to 24 h.
         idle: Duration,
     },
 }
@@ -113,7 +113,8 @@ impl Fairness {
         matches!(self, Self::TurnPriority { .. })
     }
 
-    /// How long a flow with nothing waiting is remembered, where the policy says.
+    /// Time for which a flow with nothing waiting is remembered; `None` where the policy has no
+    /// such time.
     pub(crate) fn idle(self) -> Option<Duration> {
         match self {
             Self::Las { idle, .. } | Self::TurnPriority { idle, .. } => Some(idle),
@@ -301,7 +302,7 @@ impl Turns {
     }
 }
 
-/// How flows are compared with each other. Weights are in thousandths.
+/// The order between two flows. Weights are in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Comparison {
     /// By what they got, and how long their heads have waited.

@@ -67,7 +67,7 @@ impl Ceilings {
         Ok(Self { limit, times: 0 })
     }
 
-    /// How full the pool may be for a band to be served, while it is so full; 1 is full.
+    /// Fullness of the pool up to which a band is served, at this saturation; 1 is full.
     pub fn ceiling(&self, band: &BandPlace, saturation: f64) -> f64 {
         match self.limit {
             UsageLimit::Static { threshold } => threshold,

@@ -35,7 +35,7 @@ pub struct DirectSettings {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: SocketAddr,
     pub(crate) tls: Option<tls::Settings>,
-    /// What reaches engines of a client's request.
+    /// Limits of a client's request on its way to engines.
     pub(crate) passage: Passage,
     /// Whether clients may operate the engine.
     pub(crate) pass_operations: bool,

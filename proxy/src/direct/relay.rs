@@ -151,7 +151,7 @@ impl Relay<'_> {
     }
 }
 
-/// What cleans the body of an answer, if anything does.
+/// The cleaner for the body of an answer, if anything is to be cleaned.
 fn cleaner(head: &ResponseHeader) -> Option<AnswerCleaner> {
     let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     AnswerCleaner::of(kind, head.headers.contains_key(header::CONTENT_ENCODING))

@@ -48,7 +48,7 @@ pub(crate) struct Direct {
     readiness: Readiness,
 }
 
-/// What the proxy shows of itself.
+/// State that the proxy shows to operators.
 pub(crate) struct Shown {
     pub metrics: Metrics,
     pub readiness: Readiness,
@@ -91,7 +91,7 @@ impl Direct {
         Self { settings, door, handover, ranks, metrics, readiness }
     }
 
-    /// What clients may hold.
+    /// The door that clients come through.
     pub(crate) fn door(&self) -> &Arc<Door> {
         &self.door
     }
@@ -101,7 +101,7 @@ impl Direct {
         exchange.path() == HEALTH && exchange.method() == Method::GET
     }
 
-    /// How the proxy ends.
+    /// Phases and deadlines of the proxy's end.
     pub(crate) fn ending(&self) -> Ending {
         self.settings.ending
     }

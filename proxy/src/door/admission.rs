@@ -9,7 +9,7 @@ use stator_model::openai::ApiError;
 use stator_runtime::quota::{Exhausted, Hold};
 use std::time::Duration;
 
-/// When to come back where there is no room.
+/// Wait that a client is asked for where there is no room.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Longest wait for room for a body. Bodies come and go within milliseconds; where no room has come

@@ -27,7 +27,7 @@ struct Shortage {
     needed: u64,
 }
 
-/// What is missing under a limit; `None` stands for no limit.
+/// The shortage under a limit, if any; `None` as a limit stands for no limit.
 fn shortage(limit: Option<u64>, connections_max: usize) -> Option<Shortage> {
     let needed = connections_max as u64 + RESERVE as u64 + OTHERS;
     let limit = limit.filter(|limit| *limit < needed)?;

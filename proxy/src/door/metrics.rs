@@ -6,14 +6,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Why a client was turned away.
+/// Reason for which a client was turned away.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Refusal {
     /// `limit` for what all clients hold together, `address` and `key` for one's share.
     pub reason: &'static str,
 }
 
-/// What a client was waited for in vain.
+/// The phase in which a client was too slow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Lateness {
     /// `handshake`, `head`, `body` or `write`.

@@ -38,14 +38,14 @@ const RESERVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Least time between two log lines about connections that found no place.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// How long clients may take.
+/// Time that clients have for each phase of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
-    /// From the first byte of a request's head to its last.
+    /// The time from the first byte of a request's head to its last.
     pub head: Duration,
-    /// Before the first byte of a request.
+    /// The silence before the first byte of a request.
     pub idle: Duration,
-    /// For the next byte of an answer to be taken.
+    /// The time until a client takes the next byte of an answer.
     pub write: Duration,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct DoorSettings {
     pub gateways: Vec<Network>,
 }
 
-/// What clients may hold, and do hold.
+/// Limits on clients, and their present connections, requests and bodies.
 pub(crate) struct Door {
     settings: DoorSettings,
     metrics: DoorMetrics,
@@ -80,9 +80,10 @@ pub(crate) struct Door {
 /// A client whose connection was let in.
 #[derive(Debug)]
 pub(crate) struct Visitor {
-    /// Whose share its requests are; `None` for gateways, which have none.
+    /// Owner of the share that the client's requests count for; `None` for gateways, which have
+    /// none.
     address: Option<ClientAddress>,
-    /// Why only probes are answered, if so.
+    /// The exhausted limit because of which only probes are answered, if any.
     pub(crate) probes_only: Option<Exhausted>,
     _place: Hold<ClientAddress>,
     _counted: Counted,
@@ -133,12 +134,12 @@ impl Door {
         &self.metrics
     }
 
-    /// How long a client may take for its handshake of TLS.
+    /// Time that a client has for its handshake of TLS.
     pub(crate) fn handshake_limit(&self, client: &Visitor) -> Duration {
         self.deadlines(client).head
     }
 
-    /// How long a client may take.
+    /// Time that a client has for each phase.
     pub(crate) fn deadlines(&self, client: &Visitor) -> Deadlines {
         let own = self.settings.deadlines;
         if client.probes_only.is_none() {
@@ -177,7 +178,7 @@ impl Door {
         }
     }
 
-    /// What is used up, so that the next request could not be served.
+    /// The exhausted limit because of which the next request could not be served, if any.
     pub(crate) fn full(&self) -> Option<&'static str> {
         let used_up = |quota: &Quota<_>| quota.available() == 0;
         [

@@ -1,4 +1,4 @@
-//! Who is let in, and who is told to come back.
+//! Clients that are let in, and clients that are told to come back.
 
 use super::*;
 use crate::space::Derivation;

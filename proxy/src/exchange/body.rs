@@ -39,7 +39,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// How long the body will be, where the client says so.
+    /// Length of the body in bytes; `None` where the client does not say.
     fn body_length(&self) -> Result<Option<usize>, ApiError> {
         let limit = self.door.limits().body_bytes;
         let expected: Option<usize> =

@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     decoder: Decoder,
     room: usize,
     minor_version: u8,
-    /// When the peer last took something, while more waits for it.
+    /// Time at which the peer last took bytes, while more wait for it.
     owed_since: Option<Instant>,
     usage: Arc<Usage>,
 }

@@ -1,4 +1,4 @@
-//! Who may stay connected to a socket that is bound.
+//! The peers that may stay connected to a bound socket.
 //!
 //! The table has a limit, and so has the share of each address in it, so that no host locks others
 //! out. Where there is no room a newcomer takes the place of a connection that has no use: one
@@ -19,7 +19,7 @@ pub(crate) const PER_ADDRESS_MAX: usize = 256;
 /// Time after which a connection that takes nothing of what it is sent counts as idle.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What a connection was good for so far. Its task writes it, the table reads it.
+/// Use of a connection so far. Its task writes it, the table reads it.
 #[derive(Debug)]
 pub(crate) struct Usage {
     start: Instant,
@@ -81,10 +81,10 @@ pub(crate) enum Room {
 /// One connection as the table sees it.
 #[derive(Debug)]
 pub(crate) struct Seat<T> {
-    /// Where the peer is; `None` at a Unix socket.
+    /// Address of the peer; `None` at a Unix socket.
     pub(crate) address: Option<IpAddr>,
     pub(crate) usage: Arc<Usage>,
-    /// What ends the connection.
+    /// Handle that ends the connection.
     pub(crate) connection: T,
 }
 

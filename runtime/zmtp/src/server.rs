@@ -79,7 +79,7 @@ impl Server {
     }
 }
 
-/// Who is connected.
+/// The connected peers of a socket.
 struct Door {
     endpoint: String,
     seats: Vec<Seat<AbortHandle>>,

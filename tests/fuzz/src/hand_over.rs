@@ -1,5 +1,5 @@
-//! Whatever the engine that computed a prompt answers, the engine that goes on is asked with an
-//! object or not at all.
+//! The engine that goes on is asked with an object or not at all, whatever the engine that computed
+//! the prompt answers.
 //!
 //! An input is the client's body, a zero byte, and the answer.
 

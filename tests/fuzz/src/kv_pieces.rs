@@ -1,5 +1,5 @@
-//! Whatever an agent is sent of the KV that it fetches: the blocks that it takes are those that came
-//! whole, in order and sealed, and no more than it asked for.
+//! An agent that fetches KV takes only blocks that came whole, in order and sealed, and no more
+//! than it asked for.
 //!
 //! An input is a byte for the size of a block, then messages. An empty seal stands for the genuine
 //! one, which no fuzzer finds.

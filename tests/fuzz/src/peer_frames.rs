@@ -1,4 +1,4 @@
-//! Whatever another replica says is passed over or believed within bounds.
+//! Frames of another replica are passed over, or believed within bounds.
 
 use stator_peers::fuzz::{snapshot_chunk, sync_frame};
 

@@ -1,4 +1,4 @@
-//! What a request says of where and how soon it should run is read within bounds, or refused.
+//! The steering of a request, its place and its urgency, is read within bounds, or refused.
 //!
 //! An input is the body, then the headers with labels, time to live and objective, with zero bytes
 //! between them.

@@ -211,8 +211,8 @@ impl Operation {
     }
 }
 
-/// Why a request is refused whose prefixes an engine cannot keep apart. An operator reads this who
-/// gave a proxy API keys.
+/// The refusal of a request whose prefixes an engine cannot keep apart. It is read by an operator
+/// who gave a proxy API keys.
 pub(crate) const UNSALTED: &str = "cache_salt: this version of the engine has none, so that API \
      keys and tenants would share prefixes; a proxy for one owner has --shared-prefixes";
 

@@ -100,7 +100,7 @@ pub struct Access {
     pub tls: Option<ServerTls>,
     /// Who may operate the engines.
     pub operators: Operators,
-    /// Whom KV is exchanged with.
+    /// The agents that KV is exchanged with.
     pub kv: KvTrust,
 }
 

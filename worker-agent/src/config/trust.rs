@@ -1,4 +1,4 @@
-//! What makes an agent believe the KV that another agent computed.
+//! Trust in KV that another agent computed.
 
 use crate::engine::transfer::TransferKey;
 use clap::Args;
@@ -32,7 +32,7 @@ pub struct KvTrust {
 }
 
 impl FleetArgs {
-    /// What the flags mean, where the request plane has mutual TLS or not.
+    /// The meaning of the flags, for a request plane with mutual TLS or without.
     ///
     /// # Errors
     ///

@@ -81,8 +81,8 @@ pub trait SharedKv {
     /// One of these blocks, counted from the prompt's start.
     fn export(&self, key: RequestKey, block: usize) -> Option<BlockKv>;
 
-    /// What a request that is not submitted yet would find of its prompt. The blocks' names stay
-    /// with the request, so that they are computed once.
+    /// The blocks that a request would find of its prompt, before it is submitted. The blocks'
+    /// names stay with the request, so that they are computed once.
     fn reusable(&self, request: &mut Request) -> Reusable;
 
     /// Takes in blocks that follow the first `first` of the prompt of a request that

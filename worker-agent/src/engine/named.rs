@@ -1,4 +1,4 @@
-//! What the blocks of one sequence are called, computed once and as far as it is needed.
+//! Names of the blocks of one sequence, computed once and as far as needed.
 
 use stator_protos::hash::{HashSeed, SequenceHash, block_hash, next_sequence_hash};
 use stator_protos::name::{BlockName, NameRoot};
@@ -8,7 +8,7 @@ use stator_protos::name::{BlockName, NameRoot};
 pub struct BlockKey {
     /// Decides which KV is reused.
     pub name: BlockName,
-    /// What KV events call the block.
+    /// The hash by which KV events name the block.
     pub hash: SequenceHash,
 }
 
@@ -47,7 +47,7 @@ impl NamedBlocks {
         &self.keys[..count]
     }
 
-    /// The same for a sequence that has only the first `tokens` tokens in common with this one.
+    /// The names for a sequence that shares only its first `tokens` tokens with this one.
     pub fn of_prefix(&self, tokens: usize) -> Self {
         let common = self.keys.len().min(tokens / self.block_size);
         Self { keys: self.keys[..common].to_vec(), ..*self }

@@ -23,14 +23,14 @@ pub struct KvForm {
 /// The KV of one whole block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockKv {
-    /// Which block it is.
+    /// Name of the block.
     pub name: BlockName,
     /// [`KvForm::block_bytes`] of it.
     pub kv: Vec<u8>,
 }
 
 impl BlockKv {
-    /// Where its pieces are, in order, and whether each is the last.
+    /// Ranges of the block's pieces, in order, and whether each is the last.
     pub fn pieces(&self) -> impl Iterator<Item = (Range<usize>, bool)> + use<> {
         let len = self.kv.len();
         (0..len.max(1)).step_by(PIECE_BYTES).map(move |start| {
@@ -40,7 +40,7 @@ impl BlockKv {
     }
 }
 
-/// What the key of seals is derived for.
+/// Purpose for which the key of seals is derived.
 const CONTEXT: &str = "stator 2026 seals of KV blocks";
 
 /// The key that KV on its way is sealed with.
@@ -79,8 +79,8 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// For the transfer of this handle. The side that receives draws the handle at random, so that
-    /// what was sealed for one transfer is of no use in another.
+    /// The seal for the transfer of this handle. The receiving side draws the handle at random, so
+    /// that a seal of one transfer is of no use in another.
     pub fn new(key: &TransferKey, form: KvForm, handle: u64) -> Self {
         Self { key: key.clone(), form, handle }
     }
@@ -132,7 +132,7 @@ pub enum Torn {
     /// A block that is shorter or longer than blocks here.
     #[error("block {block} has {bytes} bytes, not {expected}")]
     Size {
-        /// Which.
+        /// Place of the block.
         block: u32,
         /// Bytes of it that have come.
         bytes: usize,
@@ -142,7 +142,7 @@ pub enum Torn {
     /// A block whose seal is not of this block, this transfer and the fleet's secret.
     #[error("block {block} is forged, damaged or of another secret")]
     Forged {
-        /// Which.
+        /// Place of the block.
         block: u32,
     },
 }

@@ -243,7 +243,7 @@ pub(super) struct Bed {
     pub(super) tally: Arc<Tally>,
     resting: Arc<AtomicBool>,
     registry: Registry,
-    /// What discovery lists: the peer of each request, unless there is no discovery.
+    /// The agents that discovery lists: the peer of each request. `None` without discovery.
     pub(super) listing: Option<watch::Sender<Listing>>,
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Take {
 pub(crate) struct TakenPrompt {
     /// Its name; [`Command::Cancel`] ends it.
     pub(crate) key: RequestKey,
-    /// What its KV looks like.
+    /// The form of the prompt's KV.
     pub(crate) form: KvForm,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Pairing {
     pub(crate) hands_over: bool,
     /// Who computes prompts for it.
     pub(crate) peers: Arc<Peers>,
-    /// Whose KV is believed.
+    /// The agents whose KV is believed.
     pub(crate) trust: KvTrust,
     /// Longest wait for a prompt and its KV.
     pub(crate) timeout: Duration,

@@ -29,7 +29,7 @@ use tonic::{Request as Asked, Response, Status as Refused, Streaming};
 /// Longest wait for what must come.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What the agent that prefills says of its KV.
+/// The description of its KV by the agent that prefills.
 const HANDOVER: &str = "{\"kv\":1}";
 
 fn fleet_key() -> TransferKey {
@@ -46,14 +46,14 @@ struct Piece {
     sealed: Sealed,
 }
 
-/// How a piece is sealed.
+/// The seal of a piece.
 #[derive(Clone, Copy, Debug)]
 enum Sealed {
-    /// Not at all: it is not the last of its block.
+    /// None: the piece is not the last of its block.
     Not,
-    /// As the fleet does.
+    /// The fleet's key made the seal.
     Genuinely,
-    /// With the key of others.
+    /// The key of others made the seal.
     Falsely,
 }
 
@@ -168,7 +168,7 @@ impl Pair {
         Self::start_with("prefill", kept, pieces).await
     }
 
-    /// With an agent that calls itself so; another is listed where it is.
+    /// A pair whose agent for prompts calls itself `agent_id`; `prefill` is listed in its place.
     async fn start_with(
         agent_id: &'static str,
         kept: Option<&'static str>,

@@ -74,7 +74,7 @@ struct Settings {
     window: usize,
     requests: usize,
     min_requests: usize,
-    /// Of the low and of the typical anchor.
+    /// Percentiles of the low and of the typical anchor.
     percentiles: [f64; 2],
     bucket: Duration,
     history: usize,

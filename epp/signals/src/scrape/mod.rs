@@ -89,7 +89,7 @@ impl Default for ScrapeSettings {
 }
 
 impl ScrapeSettings {
-    /// Where an endpoint's page is. A label that cannot be read counts as absent.
+    /// Address of an endpoint's page. A label that cannot be read counts as absent.
     fn page_of(&self, endpoint: &Endpoint) -> SocketAddr {
         let label = |name| endpoint.label(name).filter(|_| self.by_labels);
         let mut address = endpoint.address;

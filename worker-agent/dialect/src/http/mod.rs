@@ -163,14 +163,13 @@ impl Client {
         .await
     }
 
-    /// What the server describes of its requests (`GET /openapi.json`); null where its description
-    /// is not to be had.
+    /// The server's description of its requests (`GET /openapi.json`); null where there is none.
     pub(crate) async fn schema(&self) -> Value {
         let described = self.query_within(SCHEMA_TIMEOUT, "/openapi.json").await;
         described.ok().and_then(|answer| serde_json::from_slice(&answer).ok()).unwrap_or_default()
     }
 
-    /// What the engine answers to a question about itself, as JSON.
+    /// The engine's answer to a question about itself, as JSON.
     pub(crate) async fn query_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
         let answer = self.query(path).await?;
         serde_json::from_slice(&answer)
