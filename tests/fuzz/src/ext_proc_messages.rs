@@ -15,17 +15,24 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
 };
 use stator_epp::exchange::Interest;
 use stator_epp::ext_proc::{ErrorFormat, Settings};
+use std::sync::LazyLock;
 
 /// Done, an invalid argument, or not implemented.
 const STATUSES: [i32; 3] = [0, 3, 12];
 /// Sizes of bodies in units of a message's second byte: some pass a chunk, some the limits.
-const UNITS: [usize; 4] = [1, 40, 300, 1000];
+const UNITS: [usize; 4] = [1, 16, 64, 300];
+/// Messages of a stream: more would only take longer.
+const MESSAGES_MAX: usize = 32;
+/// Bytes of bodies, as many as the longest has behind any beginning: each is the one before plus one.
+static BYTES: LazyLock<Vec<u8>> =
+    LazyLock::new(|| (0..256 + 255 * UNITS[3]).map(|at| at as u8).collect());
 
 /// Runs the target.
 pub(crate) fn run(input: &[u8]) {
     let Some(([modes, choices, size], steps)) = input.split_first_chunk() else { return };
     let mut plane = Plane::default();
-    let mut requests: Vec<_> = steps.chunks_exact(2).map(|step| plane.message(step)).collect();
+    let steps = steps.chunks_exact(2).take(MESSAGES_MAX);
+    let mut requests: Vec<_> = steps.map(|step| plane.message(step)).collect();
     let config = configuration(*modes);
     let full_duplex = config.is_none();
     if let Some(first) = requests.first_mut() {
@@ -87,7 +94,8 @@ fn settings(choices: u8) -> Settings {
 #[derive(Default)]
 struct Plane {
     bodies: [Sent; 2],
-    bytes: u8,
+    /// The first byte of the next body.
+    next: u8,
 }
 
 impl Plane {
@@ -107,11 +115,8 @@ impl Plane {
     }
 
     fn body(&mut self, direction: usize, length: usize, end_of_stream: bool) -> HttpBody {
-        let mut next = || {
-            self.bytes = self.bytes.wrapping_add(1);
-            self.bytes
-        };
-        let body: Vec<u8> = (0..length).map(|_| next()).collect();
+        let body = BYTES[usize::from(self.next)..][..length].to_vec();
+        self.next = self.next.wrapping_add(length as u8);
         let sent = &mut self.bodies[direction];
         if !sent.end {
             sent.bytes.extend_from_slice(&body);
