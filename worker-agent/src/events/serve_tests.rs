@@ -141,7 +141,9 @@ async fn a_replay_whose_rest_is_forgotten_ends_with_an_error() {
     let append = |count: usize| {
         let log = feed.log();
         let mut log = log.log.lock();
-        (0..count).for_each(|_| drop(log.append(Bytes::from_static(&[0; 36]))));
+        for _ in 0..count {
+            log.append(Bytes::from_static(&[0; 36]));
+        }
     };
     append(1000);
     let reader = Reader::new(feeds.logs(), &Wanted { start: 0, topic: None });
