@@ -11,7 +11,7 @@ use serde_json::Value;
 use stator_tests::http::Client;
 use stator_tests::process::{Process, signal};
 use stator_tests::soon;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -26,6 +26,8 @@ const LINKED: usize = 1;
 const ROLLING: usize = 2;
 /// A short lease, so that faults of the directory are noticed during their hold.
 const LEASE_MS: &str = "--lease-ms=2000";
+/// The default of 3 stops requests that kill workers; here workers die more often within one answer.
+const MIGRATIONS: &str = "--migration-limit=20";
 /// Pause between two questions to a process that is coming or going.
 pub(crate) const PACE: Duration = Duration::from_millis(20);
 
@@ -44,6 +46,9 @@ pub(crate) struct Fleet {
     meeting: Meeting,
     engines: Engines,
     agents: Vec<AsyncMutex<Process>>,
+    /// Where each agent listens in all its lives, as a pod does: who knows it from before finds it
+    /// although nobody can register.
+    addresses: Vec<SocketAddr>,
     proxies: Vec<AsyncMutex<Process>>,
     replicas: Replicas,
     /// The proxies, and the gateway where there is one.
@@ -63,6 +68,7 @@ impl Fleet {
             meeting,
             engines,
             agents: Vec::new(),
+            addresses: Vec::new(),
             proxies: Vec::new(),
             replicas: Replicas::begin(PROXIES.len()).await,
             backends: Mutex::default(),
@@ -72,7 +78,10 @@ impl Fleet {
         };
         let agents: Vec<_> = (0..AGENTS).map(|number| fleet.agent(number)).collect();
         for mut agent in agents {
-            agent.event("serving").await;
+            let serving = agent.event("serving").await;
+            let endpoint = serving["endpoint"].as_str().expect("an endpoint");
+            let address = endpoint.trim_start_matches("http://").parse();
+            fleet.addresses.push(address.expect("an address and a port"));
             fleet.agents.push(AsyncMutex::new(agent));
         }
         let mut backends = Vec::new();
@@ -106,10 +115,12 @@ impl Fleet {
     fn agent(&self, number: usize) -> Process {
         let name = format!("--agent-id=agent-{number}");
         let discovery = self.meeting.of_agent(number);
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listen = format!("--listen={}", self.addresses.get(number).unwrap_or(&any));
         let mut args = vec![
             "agent",
             LEASE_MS,
-            "--listen=127.0.0.1:0",
+            &listen,
             "--events-listen=off",
             "--metrics-port=0",
             &name,
@@ -123,7 +134,7 @@ impl Fleet {
     async fn proxy(&self, number: usize) -> (Process, Client) {
         let discovery = self.meeting.of_proxy(number == LINKED);
         let replicas = self.replicas.flags(number);
-        let mut args = vec!["proxy", "--http-port=0", "--metrics-port=0", &discovery];
+        let mut args = vec!["proxy", "--http-port=0", "--metrics-port=0", MIGRATIONS, &discovery];
         args.extend(replicas.iter().map(String::as_str));
         args.extend(self.engines.proxy_flags());
         let mut process = Process::start(&args);
