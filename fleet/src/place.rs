@@ -99,27 +99,32 @@ impl Place {
         self.kept
     }
 
-    /// The first token came: the prompt is computed, and whoever else computed it is done with it,
-    /// and has been for as long as its KV was on its `way`. Without, nobody can tell that: then it
-    /// is taken to have computed all that time.
+    /// Records that the prompt is computed, when the first token comes. The prefill worker's share
+    /// of the load is released.
+    ///
+    /// `way` is how long the KV travelled: prefill ended that long ago. Without `way`, prefill is
+    /// assumed to have ended only now.
     pub fn prefill_done(&self, way: Option<Duration>) {
         self.prefilled(Some(way.unwrap_or_default()));
     }
 
-    /// The first token came of KV that another worker computed, so long after that was done. To be
-    /// called after [`Place::prefill_done`]. The way of the KV, as far as that can be told.
+    /// Records that the first token came `took` after the prefill worker had computed the prompt.
+    /// Returns the part of `took` that the KV travelled; `None` if no other worker computed the
+    /// prompt, or one of the two workers has gone.
+    ///
+    /// Must be called after [`Place::prefill_done`].
     pub fn handed_over(&self, took: Duration) -> Option<Duration> {
         let now = self.pool.now();
         self.pool.state.lock().placement.handed_over(&self.decision, took, now)
     }
 
-    /// The first token came, and whoever else was to compute the prompt did not: it gets no new
-    /// requests for a moment, and nothing is learnt of its speed.
+    /// Records that the first token came although the prefill worker did not compute the prompt.
+    /// That worker gets no new requests for a moment, and its speed is not learnt from this prompt.
     pub fn prefill_failed(&self) {
         self.prefilled(None);
     }
 
-    /// The prompt is computed: as planned, so long ago, or all by the worker itself.
+    /// Releases the prefill worker: `as_planned` is how long ago prefill ended, `None` if it failed.
     fn prefilled(&self, as_planned: Option<Duration>) {
         let now = self.pool.now();
         let mut state = self.pool.state.lock();

@@ -1,5 +1,5 @@
-//! A thread with a runtime of its own, for work whose tasks wake each other: on one thread that
-//! wakes no other, and what becomes ready together is seen to together.
+//! A thread with a runtime of its own, for tasks that wake each other. On one thread such a wake-up
+//! crosses to no other thread, and tasks that become ready together run together.
 
 use std::cell::Cell;
 use std::io;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
-/// Such a thread. Dropping it ends what runs there.
+/// A thread that runs tasks on a runtime of its own. Dropping the lane ends its tasks.
 #[derive(Debug)]
 pub struct Lane {
     handle: Handle,
@@ -15,7 +15,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Starts it under a name of at most 15 bytes.
+    /// Starts a lane whose thread has this name, of at most 15 bytes.
     ///
     /// # Errors
     ///
@@ -24,10 +24,12 @@ impl Lane {
         Self::run(name, Builder::new_current_thread().enable_all().build()?)
     }
 
-    /// The same, of one that looks for work at most once in `pace`: where it has nothing left to
-    /// do, it waits for more only `pace` after it was woken last, and what comes meanwhile is read,
-    /// and written, in one go. So what wakes it is late by at most `pace`, and by nothing after as
-    /// long a silence; while it is busy for longer than `pace` it never pauses.
+    /// Starts a lane that polls its sockets at most once per `pace`, to batch work at the cost of
+    /// that much latency.
+    ///
+    /// An idle lane sleeps until `pace` has passed since it last woke, then handles in one go all
+    /// input that arrived during the sleep. Input that arrives after at least `pace` of silence is
+    /// not delayed. A lane that stays busy for longer than `pace` does not sleep.
     ///
     /// # Errors
     ///
@@ -39,7 +41,7 @@ impl Lane {
             .on_thread_unpark(|| WOKEN.set(Some(Instant::now())))
             .on_thread_park(move || {
                 let left = WOKEN.get().map(|woken| pace.saturating_sub(woken.elapsed()));
-                // The system notes what comes meanwhile, and wakes nobody for it.
+                // The kernel queues the events that come during the sleep; they do not end it.
                 if let Some(left) = left.filter(|left| !left.is_zero()) {
                     std::thread::sleep(left);
                 }
@@ -55,13 +57,13 @@ impl Lane {
         thread.spawn(move || {
             // Nothing is ever sent: this ends with the sender.
             let _ = runtime.block_on(dropped);
-            // What blocks, such as the look-up of a name, keeps nobody waiting.
+            // Blocking calls, such as the look-up of a name, do not delay the end of the thread.
             runtime.shutdown_background();
         })?;
         Ok(Self { handle, _running: running })
     }
 
-    /// Where tasks are started.
+    /// The handle that starts tasks on this lane.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }

@@ -1,5 +1,5 @@
-//! What the engine beside this proxy is asked where another one computes the prompt, and how long
-//! is waited for it.
+//! Requests to the engine beside this proxy when another engine computes the prompt, and how long
+//! the proxy waits for their answers.
 
 use super::connector::Told;
 use super::handover::{Handover, Request, Unusable};
@@ -14,15 +14,15 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep_until, timeout_at};
 use tracing::Instrument;
 
-/// How much of an answer is looked at for the reason of its end, in bytes. One that gives up at
-/// once is shorter.
+/// Longest part of an answer that is searched for the reason of its end, in bytes. An engine that
+/// gives up at once answers with less.
 const PEEK_MAX_BYTES: usize = 64 << 10;
-/// Within which time an engine has taken in a request, from when on closing its connection aborts
-/// it. An answer that comes as a whole is waited for no longer where nobody wants it any more.
+/// Longest time that an engine takes to admit a request; after that, closing the connection aborts
+/// the request. If the client has gone, a non-streaming answer is abandoned after this time.
 const ADMITTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// By when KV must have come. Only an answer that is streamed tells by its first part that it has:
-/// any other comes as a whole, and may take as long as its tokens do.
+/// The time by which the KV must have come. Only a streamed answer shows by its first part that
+/// the KV is there. A non-streaming answer has no deadline: it takes as long as its tokens do.
 #[derive(Clone, Copy)]
 pub(super) struct Deadline {
     at: Option<tokio::time::Instant>,
@@ -30,7 +30,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// So long from now on, for this request.
+    /// The deadline of this request, `limit` from now.
     pub(super) fn of(request: &Object<'_>, limit: Duration) -> Self {
         let streams = request.get("stream").is_some_and(|raw| *raw == *b"true");
         Self { at: streams.then(|| tokio::time::Instant::now() + limit), limit }
@@ -47,8 +47,8 @@ impl Deadline {
 }
 
 impl Handover {
-    /// Asks the engine beside this proxy to go on from what was handed over, and waits until it has
-    /// something to show. That it cannot shows in a status of its own fault.
+    /// Asks the engine beside this proxy to continue from the KV that was handed over, and waits for
+    /// the first part of its answer. An engine that cannot continue answers with a server error.
     pub(super) fn decoding(
         &self,
         request: &Request<'_>,
@@ -72,9 +72,9 @@ impl Handover {
         }
     }
 
-    /// As [`Self::decoding`], in a task of its own that goes on where nobody waits for it any more,
-    /// so that engines release at once what is handed over: where decode never hears of it, it
-    /// stays where it is until its lease ends.
+    /// Runs [`Self::decoding`] in a task that goes on for a while after the client has gone, so that
+    /// the decode engine hears of the request and the prefill engine can release its KV at once.
+    /// Otherwise the prefill engine would keep the KV until its lease ends.
     pub(super) async fn decoding_for_certain(
         &self,
         request: &Request<'_>,
@@ -95,7 +95,7 @@ impl Handover {
                 leg = decoding => leg,
                 () = abandoned => return,
             };
-            // Where nobody has it, its connection is closed here.
+            // If the client has gone, dropping the leg closes its connection here.
             let _ = waited_for.send(leg);
         };
         tokio::spawn(task.in_current_span());
@@ -106,8 +106,8 @@ impl Handover {
         })
     }
 
-    /// Asks the engine beside this proxy to go on if it has enough of the prompt; `None` where it
-    /// says that it has not.
+    /// Asks the engine beside this proxy to answer if it has enough of the prompt cached; `None` if
+    /// the engine says that it has not.
     pub(super) async fn decode_if_cached(
         &self,
         request: &Request<'_>,
@@ -115,14 +115,14 @@ impl Handover {
         let sent = self.engines.send(request.engine, request.head, request.body).await;
         let mut leg = sent.map_err(Unusable::Decode)?;
         let streams = leg.streams();
-        // The first event tells, or else the whole answer.
+        // A stream tells with its first event, any other answer only as a whole.
         let enough = |seen: &[u8]| streams && seen.windows(2).any(|two| two == b"\n\n");
         let seen = leg.until(enough, PEEK_MAX_BYTES).await.map_err(Unusable::Decode)?;
         Ok((!gave_up(seen)).then_some(leg))
     }
 }
 
-/// Whether an answer ended because too little of the prompt was there.
+/// Whether an answer ended because the engine had too little of the prompt cached.
 fn gave_up(answer: &[u8]) -> bool {
     let reason = b"\"cache_threshold\"";
     answer.windows(reason.len()).any(|window| window == reason)
