@@ -1,5 +1,8 @@
 //! One agent from start to end: load, bind, run workers, register, serve, drain.
 
+mod request_plane;
+mod tasks;
+
 use crate::access::Access;
 use crate::config::{AgentSettings, Runs};
 use crate::crew::{Crew, Engines};
@@ -9,7 +12,6 @@ use crate::events::subscribers::Subscribers;
 use crate::events::{self, Feeds, publish, replay};
 use crate::fetch;
 use crate::identity;
-use crate::listen::Listener;
 use crate::metrics::{AgentMetrics, PairMetrics};
 use crate::operations;
 use crate::peers::Peers;
@@ -18,34 +20,22 @@ use crate::registered::RegisteredAgents;
 use crate::remote;
 use crate::service::{self, Service};
 use crate::worker::Pairing;
-use crate::workers::{self, Reports, Workers};
+use crate::workers::{Reports, Workers};
 use anyhow::Context;
+use request_plane::{Services, serve};
 use stator_discovery::{DiscoveryMetrics, Registration};
 use stator_protos::discovery::{AgentRecord, ModelRecord, Role};
 use stator_protos::worker::ModelFile;
-use stator_protos::worker::events_server::EventsServer;
-use stator_protos::worker::operations_server::OperationsServer;
-use stator_protos::worker::transfers_server::TransfersServer;
-use stator_protos::worker::worker_server::WorkerServer;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
 use stator_runtime::{Lane, Shutdown, admin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tasks::Tasks;
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::UnixListenerStream;
 
-/// Largest message that a client may send: a prompt of a million tokens has less than a third.
-const MAX_INPUT_BYTES: usize = 16 << 20;
-/// Longest wait for clients to close their connections once their streams have ended.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// HTTP/2 flow-control window.
-const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-/// How often a silent client is probed, and how long it has to answer.
-const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How often the load of every worker is repeated.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
@@ -311,112 +301,6 @@ impl Side {
             }
         };
         Ok(Self { metrics, readiness, address, end, ended })
-    }
-}
-
-/// Everything that runs, and what ends it.
-struct Tasks {
-    agent: Arc<service::Agent>,
-    server: JoinHandle<()>,
-    publishing: JoinHandle<()>,
-    /// Over ZMQ, where its socket is open.
-    replaying: Option<JoinHandle<()>>,
-    /// Has no end of its own.
-    heartbeat: JoinHandle<()>,
-    /// Follows the other agents, where these are asked. Has no end of its own.
-    following: Option<JoinHandle<()>>,
-    /// Follows the files of the request plane's certificate.
-    reload: Option<JoinHandle<()>>,
-    registration: JoinHandle<()>,
-    drivers: Vec<oneshot::Receiver<()>>,
-    /// Outlives the drivers and the server.
-    _lane: Option<Lane>,
-    /// Of a stock engine.
-    keeper: Option<remote::Keeper>,
-    door: Door,
-    ended: Trigger,
-}
-
-impl Tasks {
-    /// Waits for `shutdown`, then drains: the fleet is told first, running requests finish, and
-    /// only then do streams and sockets close.
-    async fn until(mut self, shutdown: Shutdown, drain_timeout: Duration) -> anyhow::Result<()> {
-        let failed = tokio::select! {
-            () = shutdown.wait() => None,
-            error = remote::gave_up(&mut self.keeper) => Some(error),
-        };
-        self.door.drain();
-        self.agent.drain();
-        let running = self.agent.in_flight().count();
-        tracing::info!(running, "agent drains");
-        if tokio::time::timeout(drain_timeout, self.agent.in_flight().none()).await.is_err() {
-            let running = self.agent.in_flight().count();
-            tracing::warn!(running, ?drain_timeout, "draining took too long; requests are cut off");
-        }
-        drop(self.agent);
-        self.ended.set();
-        let mut server = self.server;
-        if tokio::time::timeout(CLOSE_TIMEOUT, &mut server).await.is_err() {
-            server.abort();
-            // An aborted task ends at its next await; what it held is dropped then.
-            let _ = server.await;
-        }
-        let _ = self.registration.await;
-        if let Some(reload) = self.reload {
-            let _ = reload.await;
-        }
-        self.heartbeat.abort();
-        if let Some(following) = self.following {
-            following.abort();
-        }
-        for mut plane in [Some(self.publishing), self.replaying].into_iter().flatten() {
-            // One that answers a peer who does not read is not waited for.
-            if tokio::time::timeout(CLOSE_TIMEOUT, &mut plane).await.is_err() {
-                plane.abort();
-            }
-        }
-        workers::ended(self.drivers, CLOSE_TIMEOUT).await;
-        if let Some(keeper) = self.keeper {
-            keeper.stop().await;
-        }
-        tracing::info!("agent has ended");
-        failed.map_or(Ok(()), Err)
-    }
-}
-
-/// The services of the request plane.
-struct Services {
-    worker: Service,
-    transfers: fetch::Service,
-    events: events::serve::Service,
-    operations: operations::Service,
-}
-
-async fn serve(listener: Listener, services: Services, ended: Shutdown) {
-    let service = WorkerServer::new(services.worker).max_decoding_message_size(MAX_INPUT_BYTES);
-    let router = tonic::transport::Server::builder()
-        // One stream carries everything of a client: its window is the connection's, and large
-        // enough that a burst of long prompts is not cut into round trips.
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(STREAM_WINDOW_BYTES)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE))
-        .add_service(service)
-        .add_service(TransfersServer::new(services.transfers))
-        .add_service(EventsServer::new(services.events))
-        .add_service(OperationsServer::new(services.operations));
-    let served = match listener {
-        Listener::Tcp(listener) => {
-            let incoming = listener.incoming();
-            router.serve_with_incoming_shutdown(incoming, async move { ended.wait().await }).await
-        }
-        Listener::Unix(listener) => {
-            let incoming = UnixListenerStream::new(listener);
-            router.serve_with_incoming_shutdown(incoming, async move { ended.wait().await }).await
-        }
-    };
-    if let Err(error) = served {
-        tracing::error!(%error, "the request plane failed");
     }
 }
 
