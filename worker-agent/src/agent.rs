@@ -1,43 +1,35 @@
 //! One agent from start to end: load, bind, run workers, register, serve, drain.
 
+mod engines;
 mod request_plane;
 mod tasks;
 
-use crate::access::Access;
 use crate::config::{AgentSettings, Runs};
-use crate::crew::{Crew, Engines};
+use crate::crew::Crew;
 use crate::door::Door;
 use crate::engine::Engine;
-use crate::events::subscribers::Subscribers;
-use crate::events::{self, Feeds, publish, replay};
-use crate::fetch;
+use crate::events::plane::EventPlane;
 use crate::identity;
-use crate::metrics::{AgentMetrics, PairMetrics};
-use crate::operations;
-use crate::peers::Peers;
+use crate::metrics::AgentMetrics;
 use crate::planes::Planes;
-use crate::registered::RegisteredAgents;
 use crate::remote;
-use crate::service::{self, Service};
-use crate::worker::Pairing;
-use crate::workers::{Reports, Workers};
+use crate::service;
+use crate::workers::Reports;
 use anyhow::Context;
+use engines::RunningEngines;
 use request_plane::{Services, serve};
-use stator_discovery::{DiscoveryMetrics, Registration};
+use stator_discovery::Registration;
+use stator_protos::Generation;
 use stator_protos::discovery::{AgentRecord, ModelRecord, Role};
 use stator_protos::worker::ModelFile;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
-use stator_runtime::{Lane, Shutdown, admin};
+use stator_runtime::{Shutdown, admin};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use tasks::Tasks;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-/// How often the load of every worker is repeated.
-const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Workers that are named when the agent starts; simulated agents may have hundreds.
 const LOGGED_WORKERS: usize = 16;
@@ -130,102 +122,67 @@ async fn launch(
     side: Side,
     shutdown: Shutdown,
 ) -> anyhow::Result<Running> {
-    let agent_metrics = AgentMetrics::default();
-    side.metrics.register(|registry| agent_metrics.register(registry));
+    let metrics = AgentMetrics::default();
+    side.metrics.register(|registry| metrics.register(registry));
     let planes = Planes::bind(&settings).await?;
     let mut registration = Registration::open(&settings.discovery, settings.lease).await?;
     let agent_id = planes.agent_id(&settings);
-    let last_life = registration.previous(&agent_id).await;
-    let last_life = last_life.and_then(|was| was.workers.iter().map(|w| w.generation).max());
-    let generation = identity::generation(SystemTime::now(), last_life);
+    let generation = next_generation(&mut registration, &agent_id).await;
     if settings.profile.role == Role::Prefill {
         crew.offer_kv(&settings.access.kv, &planes.endpoint);
     }
     let record = planes.record(&settings, &crew, (agent_id, generation));
     let (record_sender, record_receiver) = watch::channel(record.clone());
     let record_sender = Arc::new(record_sender);
-    let door = Door::new(record_sender.clone(), side.readiness);
-    let queue = Arc::new(publish::Queue::default());
+    let door = Door::new(record_sender.clone(), side.readiness.clone());
     let log_bytes = settings.event_log_bytes / record.workers.len().max(1);
-    let feeds = Arc::new(Feeds::new(log_bytes, queue.clone(), agent_metrics.clone()));
-    let subscribers = Arc::new(Subscribers::new(agent_metrics.clone()));
+    let events = EventPlane::new(log_bytes, metrics.clone());
     let reports = Reports {
-        feeds: feeds.clone(),
+        feeds: events.feeds(),
         load_interval: settings.load_interval,
-        metrics: agent_metrics.clone(),
+        metrics: metrics.clone(),
         record: record_sender,
         door: door.clone(),
     };
-    let (peers, following) = peers(&settings, &record.model.name, &side.metrics);
-    let (workers, keeper) = match crew.engines {
-        Engines::Own(engines) => {
-            let pairing = pairing(&settings, peers, &side.metrics);
-            (Workers::start(engines, &record.workers, &reports, &pairing)?, None)
-        }
-        Engines::Stock(engine) => {
-            let (workers, keeper) = engine.run(&record.workers, &reports, peers)?;
-            (workers, Some(keeper))
-        }
-    };
-    let engines = match &keeper {
-        None => operations::Engines::Own {
-            drivers: workers.handles.iter().map(|handle| handle.commands.clone()).collect(),
-            door: door.clone(),
-        },
-        Some(keeper) => operations::Engines::Stock(keeper.orders()),
-    };
-    let access = Access::new(settings.access.operators.clone());
-    let operations = operations::Service { engines, access };
+    let mut engines = RunningEngines::start(crew.engines, &settings, &side, &reports)?;
+    let operated = engines.operated(&door);
     let files = crew.files.into_iter().map(|(name, content)| ModelFile { name, content });
     let agent = Arc::new(service::Agent::new(
-        workers.handles,
+        engines.take_handles(),
         files.collect(),
         record_receiver.clone(),
         settings.max_requests_per_stream,
-        (agent_metrics.clone(), side.ended.clone()),
+        (metrics, side.ended.clone()),
     ));
+    // The agent turns ready here and not before: its workers run.
     door.tell();
-    // Where tokens are handed on, so that no other thread need be woken for them.
-    let serving = workers.lane.as_ref().map_or_else(Handle::current, Lane::handle);
+    let streamed = events.service(&side.ended);
+    let services = Services::new(agent.clone(), streamed, operated, &settings.access);
+    let serving = engines.serving();
     let tasks = Tasks {
-        server: serving.spawn(serve(
-            planes.listener,
-            Services {
-                transfers: fetch::Service {
-                    agent: agent.clone(),
-                    key: settings.access.kv.transfer_key.clone(),
-                },
-                worker: Service(agent.clone()),
-                events: events::serve::Service::new(
-                    feeds.clone(),
-                    subscribers.clone(),
-                    agent_metrics.clone(),
-                    side.ended.clone(),
-                ),
-                operations,
-            },
-            side.ended.clone(),
-        )),
+        server: serving.spawn(serve(planes.listener, services, side.ended.clone())),
         agent,
-        publishing: tokio::spawn(publish::run(
-            queue,
-            (subscribers, planes.publisher),
-            agent_metrics.clone(),
-            side.ended.clone(),
-        )),
-        replaying: planes.replayer.map(|router| {
-            tokio::spawn(replay::run(feeds.clone(), router, agent_metrics, side.ended.clone()))
-        }),
-        heartbeat: tokio::spawn(heartbeat(feeds)),
-        following,
+        events: events.spawn(planes.publisher, planes.replayer, &side.ended),
+        engines,
         reload: planes.reload.map(|reload| tokio::spawn(reload.run(side.ended.clone()))),
         registration: tokio::spawn(registration.run(record_receiver, side.ended)),
-        drivers: workers.drivers,
-        _lane: workers.lane,
-        keeper,
         door,
         ended: side.end,
     };
+    log_start(&record);
+    let task = tokio::spawn(tasks.until(shutdown, settings.drain_timeout));
+    Ok(Running { record, metrics_address: side.address, task })
+}
+
+/// The number of this life of the agent's workers: later than those of its last one.
+async fn next_generation(registration: &mut Registration, agent_id: &str) -> Generation {
+    let last_life = registration.previous(agent_id).await;
+    let last_life = last_life.and_then(|was| was.workers.iter().map(|w| w.generation).max());
+    identity::generation(SystemTime::now(), last_life)
+}
+
+/// Logs that the agent serves, and where.
+fn log_start(record: &AgentRecord) {
     let ids = record.workers.iter().map(|worker| worker.worker.to_string()).take(LOGGED_WORKERS);
     tracing::info!(
         agent = record.agent_id,
@@ -238,44 +195,6 @@ async fn launch(
         workers = ids.collect::<Vec<_>>().join(" "),
         "serving"
     );
-    let task = tokio::spawn(tasks.until(shutdown, settings.drain_timeout));
-    Ok(Running { record, metrics_address: side.address, task })
-}
-
-/// The agents that may be asked for prompts, and the task that follows them: only an agent that
-/// decodes asks any.
-fn peers(
-    settings: &AgentSettings,
-    model: &str,
-    metrics: &Metrics,
-) -> (Arc<Peers>, Option<JoinHandle<()>>) {
-    let dial = &settings.access.dial;
-    let (registered, following) = match settings.profile.role {
-        Role::Decode => {
-            let followed = DiscoveryMetrics::default();
-            metrics.register(|registry| {
-                followed.register(registry.sub_registry_with_prefix("stator_agent"));
-            });
-            let (agents, task) = RegisteredAgents::follow(&settings.discovery, dial, followed);
-            (agents, Some(task))
-        }
-        Role::Aggregated | Role::Prefill | Role::Encode => (RegisteredAgents::default(), None),
-    };
-    let peers = Peers::new(dial.clone(), registered, model.to_owned(), settings.prefill_silence);
-    (Arc::new(peers), following)
-}
-
-/// How engines here share requests with those of other agents.
-fn pairing(settings: &AgentSettings, peers: Arc<Peers>, metrics: &Metrics) -> Pairing {
-    let counted = PairMetrics::default();
-    metrics.register(|registry| counted.register(registry));
-    Pairing {
-        hands_over: settings.profile.role == Role::Prefill,
-        peers,
-        trust: settings.access.kv.clone(),
-        timeout: settings.prefill_timeout,
-        metrics: counted,
-    }
 }
 
 /// The side server, which is there before the engines are.
@@ -301,16 +220,6 @@ impl Side {
             }
         };
         Ok(Self { metrics, readiness, address, end, ended })
-    }
-}
-
-/// Repeats every worker's last load, so that a quiet worker's subscribers know that nothing was
-/// lost before the silence.
-async fn heartbeat(feeds: Arc<Feeds>) {
-    let mut beat = tokio::time::interval(HEARTBEAT);
-    loop {
-        beat.tick().await;
-        feeds.repeat_loads();
     }
 }
 

@@ -1,15 +1,18 @@
 //! The request plane: the gRPC services of an agent, on one port or socket.
 
+use crate::access::Access;
+use crate::config;
 use crate::events;
 use crate::fetch;
 use crate::listen::Listener;
 use crate::operations;
-use crate::service::Service;
+use crate::service::{Agent, Service};
 use stator_protos::worker::events_server::EventsServer;
 use stator_protos::worker::operations_server::OperationsServer;
 use stator_protos::worker::transfers_server::TransfersServer;
 use stator_protos::worker::worker_server::WorkerServer;
 use stator_runtime::Shutdown;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_stream::wrappers::UnixListenerStream;
 
@@ -22,10 +25,31 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The services of the request plane.
 pub(super) struct Services {
-    pub(super) worker: Service,
-    pub(super) transfers: fetch::Service,
-    pub(super) events: events::serve::Service,
-    pub(super) operations: operations::Service,
+    worker: Service,
+    transfers: fetch::Service,
+    events: events::serve::Service,
+    operations: operations::Service,
+}
+
+impl Services {
+    /// The services of this agent, to clients that have `access`.
+    pub(super) fn new(
+        agent: Arc<Agent>,
+        events: events::serve::Service,
+        engines: operations::Engines,
+        access: &config::Access,
+    ) -> Self {
+        let key = access.kv.transfer_key.clone();
+        Self {
+            worker: Service(agent.clone()),
+            transfers: fetch::Service { agent, key },
+            events,
+            operations: operations::Service {
+                engines,
+                access: Access::new(access.operators.clone()),
+            },
+        }
+    }
 }
 
 /// Serves the request plane until `ended`.

@@ -1,14 +1,13 @@
 //! The tasks of a running agent, and the order in which they end.
 
+use super::engines::RunningEngines;
 use crate::door::Door;
-use crate::remote;
+use crate::events::plane::EventTasks;
 use crate::service;
-use crate::workers;
+use stator_runtime::Shutdown;
 use stator_runtime::shutdown::Trigger;
-use stator_runtime::{Lane, Shutdown};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Longest wait for clients to close their connections once their streams have ended.
@@ -18,21 +17,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Tasks {
     pub(super) agent: Arc<service::Agent>,
     pub(super) server: JoinHandle<()>,
-    pub(super) publishing: JoinHandle<()>,
-    /// Over ZMQ, where its socket is open.
-    pub(super) replaying: Option<JoinHandle<()>>,
-    /// Has no end of its own.
-    pub(super) heartbeat: JoinHandle<()>,
-    /// Follows the other agents, where these are asked. Has no end of its own.
-    pub(super) following: Option<JoinHandle<()>>,
+    pub(super) events: EventTasks,
+    pub(super) engines: RunningEngines,
     /// Follows the files of the request plane's certificate.
     pub(super) reload: Option<JoinHandle<()>>,
     pub(super) registration: JoinHandle<()>,
-    pub(super) drivers: Vec<oneshot::Receiver<()>>,
-    /// Outlives the drivers and the server.
-    pub(super) _lane: Option<Lane>,
-    /// Of a stock engine.
-    pub(super) keeper: Option<remote::Keeper>,
     pub(super) door: Door,
     pub(super) ended: Trigger,
 }
@@ -47,7 +36,7 @@ impl Tasks {
     ) -> anyhow::Result<()> {
         let failed = tokio::select! {
             () = shutdown.wait() => None,
-            error = remote::gave_up(&mut self.keeper) => Some(error),
+            error = self.engines.gave_up() => Some(error),
         };
         self.door.drain();
         self.agent.drain();
@@ -69,20 +58,9 @@ impl Tasks {
         if let Some(reload) = self.reload {
             let _ = reload.await;
         }
-        self.heartbeat.abort();
-        if let Some(following) = self.following {
-            following.abort();
-        }
-        for mut plane in [Some(self.publishing), self.replaying].into_iter().flatten() {
-            // One that answers a peer who does not read is not waited for.
-            if tokio::time::timeout(CLOSE_TIMEOUT, &mut plane).await.is_err() {
-                plane.abort();
-            }
-        }
-        workers::ended(self.drivers, CLOSE_TIMEOUT).await;
-        if let Some(keeper) = self.keeper {
-            keeper.stop().await;
-        }
+        self.engines.unfollow();
+        self.events.end(CLOSE_TIMEOUT).await;
+        self.engines.end(CLOSE_TIMEOUT).await;
         tracing::info!("agent has ended");
         failed.map_or(Ok(()), Err)
     }

@@ -17,6 +17,7 @@ use stator_protos::worker::{
     SnapshotRequest, Submit, SubscribeRequest,
 };
 use stator_zmtp::Dealer;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::transport::Channel;
 

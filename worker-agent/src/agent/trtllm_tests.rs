@@ -10,6 +10,7 @@ use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{
     FinishReason, GenerateInput, PrefillPeer, Sampling, SnapshotRequest, Submit,
 };
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;

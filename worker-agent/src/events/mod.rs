@@ -8,11 +8,12 @@
 //! subscribers see and heal.
 
 pub(crate) mod log;
+pub(crate) mod plane;
 pub(crate) mod publish;
 mod reader;
-pub(crate) mod replay;
+mod replay;
 pub(crate) mod serve;
-pub(crate) mod subscribers;
+mod subscribers;
 mod turns;
 
 use crate::metrics::AgentMetrics;

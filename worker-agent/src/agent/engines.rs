@@ -1,0 +1,139 @@
+//! The engines of a running agent: their workers, and the task that follows agents they ask for KV.
+
+use super::Side;
+use crate::config::AgentSettings;
+use crate::crew::Engines;
+use crate::door::Door;
+use crate::metrics::PairMetrics;
+use crate::operations;
+use crate::peers::Peers;
+use crate::registered::RegisteredAgents;
+use crate::remote::{self, Keeper};
+use crate::service::WorkerHandle;
+use crate::worker::Pairing;
+use crate::workers::{self, Reports, Workers};
+use stator_discovery::DiscoveryMetrics;
+use stator_protos::discovery::Role;
+use stator_runtime::Lane;
+use stator_runtime::metrics::Metrics;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+/// The engines, running.
+pub(super) struct RunningEngines {
+    /// The lane in it outlives the drivers and the server.
+    workers: Workers,
+    /// Present for a stock engine.
+    keeper: Option<Keeper>,
+    /// Follows the other agents, if this one decodes. Has no end of its own.
+    following: Option<JoinHandle<()>>,
+}
+
+impl RunningEngines {
+    /// Starts a worker per record of the reports, in their order.
+    ///
+    /// # Errors
+    ///
+    /// When a thread cannot be started.
+    pub(super) fn start(
+        engines: Engines,
+        settings: &AgentSettings,
+        side: &Side,
+        reports: &Reports,
+    ) -> anyhow::Result<Self> {
+        let record = reports.record.borrow().clone();
+        let (peers, following) = peers(settings, &record.model.name, &side.metrics);
+        let (workers, keeper) = match engines {
+            Engines::Own(engines) => {
+                let pairing = pairing(settings, peers, &side.metrics);
+                (Workers::start(engines, &record.workers, reports, &pairing)?, None)
+            }
+            Engines::Stock(engine) => {
+                let (workers, keeper) = engine.run(&record.workers, reports, peers)?;
+                (workers, Some(keeper))
+            }
+        };
+        Ok(Self { workers, keeper, following })
+    }
+
+    /// The engines as operators reach them.
+    pub(super) fn operated(&self, door: &Door) -> operations::Engines {
+        match &self.keeper {
+            None => operations::Engines::Own {
+                drivers: self.workers.handles.iter().map(|h| h.commands.clone()).collect(),
+                door: door.clone(),
+            },
+            Some(keeper) => operations::Engines::Stock(keeper.orders()),
+        }
+    }
+
+    /// The handles of the workers, once. A driver ends when its handle is dropped.
+    pub(super) fn take_handles(&mut self) -> Vec<WorkerHandle> {
+        std::mem::take(&mut self.workers.handles)
+    }
+
+    /// The runtime on which tokens are handed on: a task there wakes no other thread for them.
+    pub(super) fn serving(&self) -> Handle {
+        self.workers.lane.as_ref().map_or_else(Handle::current, Lane::handle)
+    }
+
+    /// Waits until a stock engine is given up; for ever if the engines are our own.
+    pub(super) async fn gave_up(&mut self) -> anyhow::Error {
+        remote::gave_up(&mut self.keeper).await
+    }
+
+    /// Stops to follow other agents.
+    pub(super) fn unfollow(&self) {
+        if let Some(following) = &self.following {
+            following.abort();
+        }
+    }
+
+    /// Waits at most `limit` for the drivers, then ends a stock engine.
+    pub(super) async fn end(self, limit: Duration) {
+        let Workers { drivers, lane, .. } = self.workers;
+        workers::ended(drivers, limit).await;
+        if let Some(keeper) = self.keeper {
+            keeper.stop().await;
+        }
+        drop(lane);
+    }
+}
+
+/// The agents that may be asked for prompts, and the task that follows them: only an agent that
+/// decodes asks any.
+fn peers(
+    settings: &AgentSettings,
+    model: &str,
+    metrics: &Metrics,
+) -> (Arc<Peers>, Option<JoinHandle<()>>) {
+    let dial = &settings.access.dial;
+    let (registered, following) = match settings.profile.role {
+        Role::Decode => {
+            let followed = DiscoveryMetrics::default();
+            metrics.register(|registry| {
+                followed.register(registry.sub_registry_with_prefix("stator_agent"));
+            });
+            let (agents, task) = RegisteredAgents::follow(&settings.discovery, dial, followed);
+            (agents, Some(task))
+        }
+        Role::Aggregated | Role::Prefill | Role::Encode => (RegisteredAgents::default(), None),
+    };
+    let peers = Peers::new(dial.clone(), registered, model.to_owned(), settings.prefill_silence);
+    (Arc::new(peers), following)
+}
+
+/// How engines here share requests with those of other agents.
+fn pairing(settings: &AgentSettings, peers: Arc<Peers>, metrics: &Metrics) -> Pairing {
+    let counted = PairMetrics::default();
+    metrics.register(|registry| counted.register(registry));
+    Pairing {
+        hands_over: settings.profile.role == Role::Prefill,
+        peers,
+        trust: settings.access.kv.clone(),
+        timeout: settings.prefill_timeout,
+        metrics: counted,
+    }
+}
