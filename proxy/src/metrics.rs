@@ -76,7 +76,15 @@ impl Metrics {
     /// Registers all of them.
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let registry = registry.sub_registry_with_prefix("stator_proxy");
-        let metrics = Self {
+        let metrics = Self::unregistered();
+        metrics.register_requests(registry);
+        metrics.register_durations(registry);
+        metrics.register_counts(registry);
+        metrics
+    }
+
+    fn unregistered() -> Self {
+        Self {
             requests: Family::default(),
             requests_running: Gauge::default(),
             time_to_first_token: Histogram::new(exponential_buckets(0.000_25, 2.0, 20)),
@@ -98,97 +106,106 @@ impl Metrics {
             passed_cut: Counter::default(),
             passed_stripped: Counter::default(),
             fields_removed: RemovedFields::default(),
-        };
-        registry.register("requests", "Requests answered", metrics.requests.clone());
+        }
+    }
+
+    fn register_requests(&self, registry: &mut Registry) {
+        registry.register("requests", "Requests answered", self.requests.clone());
         registry.register(
             "prompts_whole",
             "Prompts that the worker that answers computes, where others could, by reason",
-            metrics.prompts_whole.clone(),
+            self.prompts_whole.clone(),
         );
         registry.register(
             "queue_refused_requests",
             "Requests that found no room to wait, by reason",
-            metrics.queue_refused.clone(),
+            self.queue_refused.clone(),
         );
         registry.register(
             "queue_evicted_requests",
             "Requests that waited in vain, by reason",
-            metrics.queue_evicted.clone(),
+            self.queue_evicted.clone(),
         );
         registry.register(
             "requests_running",
             "Requests being answered now",
-            metrics.requests_running.clone(),
+            self.requests_running.clone(),
         );
+    }
+
+    fn register_durations(&self, registry: &mut Registry) {
         let seconds = [
             (
                 "time_to_first_token",
                 "From the request to its first token",
-                &metrics.time_to_first_token,
+                &self.time_to_first_token,
             ),
             (
                 "inter_token_latency",
                 "Mean gap between the tokens of a request",
-                &metrics.inter_token_latency,
+                &self.inter_token_latency,
             ),
             (
                 "request_duration",
                 "From the request to the end of its answer",
-                &metrics.request_duration,
+                &self.request_duration,
             ),
             (
                 "placement_duration",
                 "From the tokens to a worker, waiting included",
-                &metrics.placement_duration,
+                &self.placement_duration,
             ),
             (
                 "queue_duration",
                 "Time that a prompt waited for a worker to have room",
-                &metrics.queue_duration,
+                &self.queue_duration,
             ),
             (
                 "kv_transfer_duration",
                 "Way of a prompt's KV from the worker that computed it, where that can be told",
-                &metrics.kv_transfer_duration,
+                &self.kv_transfer_duration,
             ),
         ];
         for (name, help, histogram) in seconds {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
         }
+    }
+
+    /// Registers counters, and what was passed on.
+    fn register_counts(&self, registry: &mut Registry) {
         registry.register_with_unit(
             "passed_answer",
             "Bodies of answers that were passed on as they came",
             Unit::Bytes,
-            metrics.passed_bytes.clone(),
+            self.passed_bytes.clone(),
         );
-        let removed = metrics.fields_removed.clone();
+        let removed = self.fields_removed.clone();
         registry.register("passed_fields_removed", REMOVED_HELP, removed);
         let counts = [
-            ("prompt_tokens", "Tokens of prompts", &metrics.prompt_tokens),
-            ("cached_prompt_tokens", "Prompt tokens whose KV was reused", &metrics.cached_tokens),
-            ("completion_tokens", "Tokens generated", &metrics.completion_tokens),
-            ("migrations", "Requests continued on another worker", &metrics.migrations),
-            ("hang_ups", "Requests whose client left early", &metrics.hang_ups),
+            ("prompt_tokens", "Tokens of prompts", &self.prompt_tokens),
+            ("cached_prompt_tokens", "Prompt tokens whose KV was reused", &self.cached_tokens),
+            ("completion_tokens", "Tokens generated", &self.completion_tokens),
+            ("migrations", "Requests continued on another worker", &self.migrations),
+            ("hang_ups", "Requests whose client left early", &self.hang_ups),
             (
                 "prompts_split",
                 "Prompts given to another worker than the one that answers",
-                &metrics.prompts_split,
+                &self.prompts_split,
             ),
             (
                 "passed_answers_cut",
                 "Answers passed on that their engines broke off",
-                &metrics.passed_cut,
+                &self.passed_cut,
             ),
             (
                 "passed_bodies_stripped",
                 "Requests passed on whose bodies lost fields",
-                &metrics.passed_stripped,
+                &self.passed_stripped,
             ),
         ];
         for (name, help, counter) in counts {
             registry.register(name, help, counter.clone());
         }
-        metrics
     }
 
     /// Counts a request that got no turn.

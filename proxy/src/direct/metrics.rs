@@ -68,7 +68,14 @@ impl Metrics {
         let labels = [("connector".into(), connector.into())].into_iter();
         let registry = registry.sub_registry_with_prefix("stator_direct");
         let registry = registry.sub_registry_with_labels(labels);
-        let metrics = Self {
+        let metrics = Self::unregistered(lookups);
+        metrics.register_handovers(registry);
+        metrics.register_counts(registry);
+        metrics
+    }
+
+    fn unregistered(lookups: LookupCounts) -> Self {
+        Self {
             requests: Family::default(),
             requests_running: Gauge::default(),
             prefill_duration: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
@@ -84,54 +91,57 @@ impl Metrics {
             cut: Counter::default(),
             headers_unused: Family::default(),
             lookups,
-        };
-        registry.register("requests", "Requests answered", metrics.requests.clone());
-        let running = metrics.requests_running.clone();
+        }
+    }
+
+    /// Registers requests and what became of their hand-overs.
+    fn register_handovers(&self, registry: &mut Registry) {
+        registry.register("requests", "Requests answered", self.requests.clone());
+        let running = self.requests_running.clone();
         registry.register("requests_running", "Requests being answered now", running);
         registry.register_with_unit(
             "prefill_duration",
             "From asking a prefill engine to its answer",
             Unit::Seconds,
-            metrics.prefill_duration.clone(),
+            self.prefill_duration.clone(),
         );
         registry.register(
             "fallbacks",
             "Prompts meant to be computed elsewhere, or with what others had, that were not",
-            metrics.fallbacks.clone(),
+            self.fallbacks.clone(),
         );
         registry.register_with_unit(
             "encode_duration",
             "From asking encoders for the media of a request to the last answer that was waited for",
             Unit::Seconds,
-            metrics.encode_duration.clone(),
+            self.encode_duration.clone(),
         );
         let help = "Images, sounds and videos meant to be encoded elsewhere";
-        registry.register("media", help, metrics.media.clone());
+        registry.register("media", help, self.media.clone());
         let help = "Chats not decoded in chunks although decode-chunk-size is set";
-        registry.register("decoded_whole", help, metrics.decoded_whole.clone());
-        registry.register("fields_removed", REMOVED_HELP, metrics.fields_removed.clone());
+        registry.register("decoded_whole", help, self.decoded_whole.clone());
+        registry.register("fields_removed", REMOVED_HELP, self.fields_removed.clone());
         let help = "Headers of pickers that this proxy made no use of";
-        registry.register("headers_unused", help, metrics.headers_unused.clone());
+        registry.register("headers_unused", help, self.headers_unused.clone());
+    }
+
+    /// Registers counters of bytes and bodies.
+    fn register_counts(&self, registry: &mut Registry) {
         let bytes = [
-            ("request", "Request bodies sent to the engine", &metrics.request_bytes),
-            ("answer", "Bodies of answers sent to clients", &metrics.answer_bytes),
+            ("request", "Request bodies sent to the engine", &self.request_bytes),
+            ("answer", "Bodies of answers sent to clients", &self.answer_bytes),
         ];
         for (name, help, counter) in bytes {
             registry.register_with_unit(name, help, Unit::Bytes, counter.clone());
         }
         let counts = [
-            ("bodies_stripped", "Requests whose bodies lost fields", &metrics.stripped),
-            ("answers_cut", "Answers that the engine broke off", &metrics.cut),
-            (
-                "decode_chunks",
-                "Chunks of answers that were decoded in chunks",
-                &metrics.decode_chunks,
-            ),
+            ("bodies_stripped", "Requests whose bodies lost fields", &self.stripped),
+            ("answers_cut", "Answers that the engine broke off", &self.cut),
+            ("decode_chunks", "Chunks of answers that were decoded in chunks", &self.decode_chunks),
         ];
         for (name, help, counter) in counts {
             registry.register(name, help, counter.clone());
         }
-        metrics
     }
 }
 
