@@ -59,16 +59,14 @@ impl Relay<'_> {
     ) -> Result<(), Failure> {
         let request = exchange.request();
         let mut head = headers::answer(leg.head(), &request.method, request.version);
-        // What is compressed passes as it is.
-        let mut cached = cached.filter(|_| !head.headers.contains_key(header::CONTENT_ENCODING));
-        if cached.is_some() {
+        let mut edits = BodyEdits::of(&head, cached);
+        if edits.cached.is_some() {
             headers::forget_length(&mut head, request.version);
         }
         for (name, value) in self.stamp {
             head.insert_header(name, value).expect("names and values are valid by type");
         }
         let is_events = leg.streams();
-        let mut cleaner = cleaner(&head);
         let mut head = Some(head);
         let (mut at_event_end, mut begun) = (true, false);
         loop {
@@ -98,23 +96,7 @@ impl Relay<'_> {
                 }
             };
             let last = part.is_none() || leg.is_done();
-            let mut part = part.unwrap_or_default();
-            if let Some(cleaner) = &mut cleaner {
-                part = cleaner.push(part);
-                let rest = if last { cleaner.finish() } else { Bytes::new() };
-                if !rest.is_empty() {
-                    part = [part, rest].concat().into();
-                }
-                if part.is_empty() && !last {
-                    continue;
-                }
-            }
-            if let Some(cached) = &mut cached {
-                part = cached.pass(part);
-                if last {
-                    part = [part, cached.rest()].concat().into();
-                }
-            }
+            let Some(part) = edits.apply(part.unwrap_or_default(), last) else { continue };
             self.answer_bytes.inc_by(part.len() as u64);
             at_event_end = part.ends_with(b"\n\n");
             if is_events && !begun && !part.is_empty() {
@@ -151,10 +133,43 @@ impl Relay<'_> {
     }
 }
 
-/// The cleaner for the body of an answer, if anything is to be cleaned.
-fn cleaner(head: &ResponseHeader) -> Option<AnswerCleaner> {
-    let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
-    AnswerCleaner::of(kind, head.headers.contains_key(header::CONTENT_ENCODING))
+/// Changes to the body of an answer on its way.
+struct BodyEdits {
+    /// Removes fields, if there are any to remove.
+    cleaner: Option<AnswerCleaner>,
+    /// Replaces the count of cached tokens.
+    cached: Option<CachedTokens>,
+}
+
+impl BodyEdits {
+    /// The edits of an answer with this head. A compressed body passes as it is.
+    fn of(head: &ResponseHeader, cached: Option<CachedTokens>) -> Self {
+        let kind = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+        let compressed = head.headers.contains_key(header::CONTENT_ENCODING);
+        let cleaner = AnswerCleaner::of(kind, compressed);
+        Self { cleaner, cached: cached.filter(|_| !compressed) }
+    }
+
+    /// The part as the client gets it; `None` if all of it is held back until the next part.
+    fn apply(&mut self, mut part: Bytes, last: bool) -> Option<Bytes> {
+        if let Some(cleaner) = &mut self.cleaner {
+            part = cleaner.push(part);
+            let rest = if last { cleaner.finish() } else { Bytes::new() };
+            if !rest.is_empty() {
+                part = [part, rest].concat().into();
+            }
+            if part.is_empty() && !last {
+                return None;
+            }
+        }
+        if let Some(cached) = &mut self.cached {
+            part = cached.pass(part);
+            if last {
+                part = [part, cached.rest()].concat().into();
+            }
+        }
+        Some(part)
+    }
 }
 
 /// Lets prefill come to its end beside an answer, which shows whether it was of use.
