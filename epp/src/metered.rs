@@ -6,7 +6,7 @@ use stator_epp_metrics::{
 };
 use stator_epp_scheduler::plugin::{
     Admitter, Fared, Filter, LookupMeter, Measured, Meter, Moment, NotRouted, Observer, Pick,
-    Picker, Placed, PrefixIndex, Producer, ProfileHandler, Progress, Routing, Scorer,
+    Picker, Placed, PrefixIndex, Producer, ProfileHandler, Progress, Routing, Scorer, Screener,
 };
 use stator_epp_scheduler::{
     Candidate, Endpoint, MultimodalItem, Named, Profile, Program, Random, Request, Time,
@@ -61,6 +61,9 @@ pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Progra
         let found = program.measured.iter().find(is_known).map(|told| Findings::of(metrics, told));
         named(known, Arc::new(Finding { plugin, found }) as Arc<dyn Producer>)
     };
+    let screener = |known: &Named<dyn Screener>| {
+        named(known, Arc::new(Metered::of(metrics, "Screener", known)) as Arc<dyn Screener>)
+    };
     let admitter = |known: &Named<dyn Admitter>| {
         named(known, Arc::new(Metered::of(metrics, "Admission", known)) as Arc<dyn Admitter>)
     };
@@ -69,6 +72,7 @@ pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Progra
     Program {
         profiles: program.profiles.iter().map(profile).collect(),
         handler: named(&program.handler, Arc::new(handler)),
+        screeners: program.screeners.iter().map(screener).collect(),
         producers: program.producers.iter().map(producer).collect(),
         observers: program.observers.iter().cloned().chain(measured).collect(),
         lookup_meter: Some(Arc::new(Lookups(metrics.clone()))),
@@ -178,6 +182,12 @@ impl LookupMeter for Lookups {
 impl Filter for Metered<dyn Filter> {
     fn filter(&self, request: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, now: Moment<'_>) {
         self.time(|plugin| plugin.filter(request, candidates, now));
+    }
+}
+
+impl Screener for Metered<dyn Screener> {
+    fn screen(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>) {
+        self.time(|plugin| plugin.screen(request, candidates, now));
     }
 }
 

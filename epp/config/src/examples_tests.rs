@@ -32,6 +32,7 @@ fn outline(plan: &Plan) -> String {
     let profiles: Vec<_> = program.profiles.iter().map(profile_outline).collect();
     let names = [
         names(std::slice::from_ref(&program.handler)),
+        names(&program.screeners),
         names(&program.producers),
         names(&program.observers),
         names(&program.admitters),

@@ -82,6 +82,7 @@ fn program(
     Some(Program {
         profiles: profiles.collect::<Option<Vec<_>>>()?,
         handler: all(&parts, |built| built.handler.as_ref()).into_iter().next()?,
+        screeners: all(&parts, |built| built.screener.as_ref()),
         producers: all(&parts, |built| built.producer.as_ref()),
         observers: all(&parts, |built| built.observer.as_ref()),
         prefixes: all(&parts, |built| built.prefixes.as_ref()),

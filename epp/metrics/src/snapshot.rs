@@ -219,6 +219,7 @@ mod tests {
         Program {
             profiles: Vec::new(),
             handler: Named { type_name, name, plugin: Arc::new(Nowhere) },
+            screeners: Vec::new(),
             producers: Vec::new(),
             observers: Vec::new(),
             prefixes: Vec::new(),

@@ -43,6 +43,8 @@ pub enum Stability {
 pub enum Place {
     /// Drops endpoints.
     Filter,
+    /// Drops endpoints before any profile sees them.
+    Screener,
     /// Ranks endpoints.
     Scorer,
     /// Chooses endpoints.

@@ -46,6 +46,9 @@ fn context() -> BuildContext {
 fn least_parameters(type_name: &str) -> Value {
     match type_name {
         "by-label" => json!({"label": "a", "validValues": ["b"]}),
+        "disaggregatedset-rollout-screener" => json!({
+            "scope": {"labelSelector": "a=b"}, "revisionGating": {"mode": "disabled"}
+        }),
         "file-discovery" | "multicluster-file-discovery" => json!({"path": "/endpoints.yaml"}),
         "header-label-affinity-scorer" => json!({"headerName": "a", "labelKey": "b"}),
         "priority-holdback-policy" => json!({"minCeiling": 0.5}),
@@ -94,6 +97,7 @@ fn a_type_takes_the_places_that_it_says() {
             (Place::ProfileHandler, built.handler.is_some()),
             (Place::Decider, built.decider.is_some()),
             (Place::Admitter, built.admitter.is_some()),
+            (Place::Screener, built.screener.is_some()),
         ];
         for (place, taken) in taken {
             assert_eq!(kind.places.contains(&place), taken, "{} {place:?}", kind.type_name);

@@ -11,7 +11,7 @@ use crate::{admitters, filters, handlers, hub, pickers, producers, reporter, ses
 use Place::{
     Admitter, DataSource, Decider, Discovery, EvictionFilter, EvictionOrder, Extractor,
     FairnessPolicy, Filter, OrderingPolicy, Parser, Picker, Producer, ProfileHandler, Reporter,
-    SaturationDetector, Scorer, Syncer, UsageLimitPolicy,
+    SaturationDetector, Scorer, Screener, Syncer, UsageLimitPolicy,
 };
 
 const PREFIX: Need = need("approx-prefix-cache-producer", "prefixMatchInfoProducerName");
@@ -41,9 +41,6 @@ pub fn why_missing(type_name: &str) -> &'static str {
         }
         "endpoint-attribute-filter" | "endpoint-attribute-scorer" => {
             "it reads numbers that other plug-ins find, and none hands them on here"
-        }
-        "disaggregatedset-rollout-screener" => {
-            "it keeps prefill and decode to one revision of a rollout, which this program does not follow"
         }
         _ => {
             "it goes by what pickers of other clusters tell of prefixes and sessions, and they tell nothing here"
@@ -106,7 +103,8 @@ pub(crate) const KINDS: &[Kind] = &[
         .aliases(&["prefill-header-handler"])
         .deprecated(),
     kind("disagg-profile-handler", &[ProfileHandler], handlers::disagg::disagg),
-    missing("disaggregatedset-rollout-screener", &[Filter]),
+    kind("disaggregatedset-rollout-screener", &[Screener, Reporter], filters::rollout::rollout)
+        .alpha(),
     kind("edf-ordering-policy", &[OrderingPolicy], settings::edf),
     kind("encode-filter", &[Filter], filters::roles::encode),
     missing("endpoint-attribute-filter", &[Filter]),

@@ -1,4 +1,4 @@
-//! One decision: producers, admission, then the profiles that the handler asks for.
+//! One decision: screening, producers, admission, then the profiles that the handler asks for.
 
 use crate::decision::{Call, Refused};
 use crate::plugin::{Moment, Pick, Routing};
@@ -42,6 +42,10 @@ impl<'a> Cycle<'a> {
     ///
     /// See [`Refused`].
     pub(crate) fn route(&mut self, sheds: bool) -> Result<Routing<'a>, Refused> {
+        for screener in &self.program.screeners {
+            let now = Moment { time: self.call.now, random: &mut self.random };
+            screener.plugin.screen(self.request, &mut self.candidates, now);
+        }
         if self.candidates.is_empty() {
             return Err(Refused::NoEndpoints);
         }
@@ -224,9 +228,10 @@ fn fullness(saturation: Saturation, load: &EngineLoad, sent: Sent, now: Time) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Endpoint;
+    use crate::plugin::Screener;
     use crate::slot::Slots;
-    use crate::testkit::{endpoint, rank};
+    use crate::testkit::{endpoint, program, rank};
+    use crate::{Endpoint, Headers, Named};
     use std::sync::Arc;
 
     const NOW: Time = Time(std::time::Duration::from_secs(1));
@@ -242,6 +247,33 @@ mod tests {
     #[track_caller]
     fn check(by: Saturation, slots: &Slots, expected: f64) {
         assert_eq!(saturation(by, slots.iter().as_slice(), NOW), expected);
+    }
+
+    /// Leaves what the header `pod` names.
+    struct ByPod;
+
+    impl Screener for ByPod {
+        fn screen(&self, request: &Request<'_>, all: &mut Vec<Candidate<'_>>, _: Moment<'_>) {
+            all.retain(|candidate| request.headers.get("pod") == Some(&*candidate.endpoint.pod));
+        }
+    }
+
+    #[test]
+    fn what_a_screener_drops_is_not_there_for_any_profile() {
+        let plugin: Arc<dyn Screener> = Arc::new(ByPod);
+        let screener = Named { type_name: "by-pod".into(), name: "by-pod".into(), plugin };
+        let program = Program { screeners: vec![screener], ..program() };
+        let slots = slots(&[endpoint(1), endpoint(2), endpoint(3)]);
+        let ask = |pod: &str| {
+            let headers = [("pod", pod)];
+            let request = Request { headers: Headers(&headers), ..Request::default() };
+            let call = Call { now: NOW, seed: 7, watched: true, scores: false };
+            let candidates = slots.candidates(&request, None, 16);
+            let mut cycle = Cycle::new(&program, &request, call, candidates);
+            cycle.route(true).map(|routing| routing.primary.targets[0].endpoint.pod.to_string())
+        };
+        assert_eq!(ask("pod3"), Ok("pod3".into()));
+        assert_eq!(ask("pod4"), Err(Refused::NoEndpoints));
     }
 
     #[test]

@@ -15,6 +15,13 @@ pub trait Filter: Send + Sync {
     fn filter(&self, request: &Request<'_>, candidates: &mut Vec<&Candidate<'_>>, now: Moment<'_>);
 }
 
+/// Drops candidates before anything else of a decision sees them: what it leaves is all there is
+/// for producers, admitters and every profile.
+pub trait Screener: Send + Sync {
+    /// Leaves in `candidates` those that may take the request, in their order; none refuses it.
+    fn screen(&self, request: &Request<'_>, candidates: &mut Vec<Candidate<'_>>, now: Moment<'_>);
+}
+
 /// Ranks candidates.
 pub trait Scorer: Send + Sync {
     /// Writes one score per candidate, in order: 0.0 is worst, 1.0 is best; what is outside is
@@ -270,6 +277,8 @@ pub struct Progress<'a> {
 pub struct Built {
     /// As a filter.
     pub filter: Option<Arc<dyn Filter>>,
+    /// As a screener.
+    pub screener: Option<Arc<dyn Screener>>,
     /// As a scorer.
     pub scorer: Option<Arc<dyn Scorer>>,
     /// As a picker.

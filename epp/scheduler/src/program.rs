@@ -2,7 +2,7 @@
 
 use crate::plugin::{
     Admitter, Filter, LookupMeter, Measured, Observer, Picker, PrefixIndex, Producer,
-    ProfileHandler, ResponseHeaders, RouteHeaders, Scorer, SharedIndex,
+    ProfileHandler, ResponseHeaders, RouteHeaders, Scorer, Screener, SharedIndex,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +44,8 @@ pub struct Program {
     pub profiles: Vec<Profile>,
     /// Runs them.
     pub handler: Named<dyn ProfileHandler>,
+    /// Run before all others, each on what those before it left.
+    pub screeners: Vec<Named<dyn Screener>>,
     /// In the order in which they must run.
     pub producers: Vec<Named<dyn Producer>>,
     /// In no particular order.

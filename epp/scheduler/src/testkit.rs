@@ -86,6 +86,7 @@ pub(crate) fn program() -> Program {
     Program {
         profiles: vec![profile],
         handler: named("single", Arc::new(Single)),
+        screeners: Vec::new(),
         producers: Vec::new(),
         observers: Vec::new(),
         prefixes: Vec::new(),

@@ -5,6 +5,7 @@ pub(crate) mod detectors;
 pub(crate) mod headroom;
 pub(crate) mod labels;
 pub(crate) mod roles;
+pub(crate) mod rollout;
 pub(crate) mod testing;
 pub(crate) mod utilization;
 
