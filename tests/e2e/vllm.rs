@@ -106,7 +106,9 @@ async fn vllms_share_requests_and_lose_none_whichever_process_dies() {
             .map(|(name, role)| start(name, role));
     let ready = |process| Agent::ready(Engine::Vllm, process);
     let (prefill, decode, alone) = (ready(prefill).await, ready(decode).await, ready(alone).await);
-    let (proxy, client) = proxy(home.path(), &["--router-split=always"]).await;
+    // Its engine stands still while an agent drains: nobody else gives it up before.
+    let flags = ["--router-split=always", "--agent-silence-ms=60000"];
+    let (proxy, client) = proxy(home.path(), &flags).await;
     let mut three = Three { client, proxy, prefill, decode, alone };
 
     two_share_a_request(&three).await;

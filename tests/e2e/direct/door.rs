@@ -14,7 +14,8 @@ async fn clients_that_are_too_slow_are_not_waited_for() {
     let sidecar = Sidecar::start(engine.address(), &flags).await;
     let connect = async || Raw::connect(sidecar.client.address()).await;
     let post = "POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 9999\r\n";
-    let upload = "content-type: multipart/form-data; boundary=b\r\n\r\n--b";
+    let file = "--b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\n";
+    let upload = format!("content-type: multipart/form-data; boundary=b\r\n\r\n{file}");
     for head in
         ["GET /healthz HTTP/1.1\r\nx-drip: ", &format!("{post}\r\n"), &format!("{post}{upload}")]
     {
