@@ -59,8 +59,8 @@ make_model() {
 
 # Builds what is measured, the load generator in it, and the pretend engine.
 build() {
-    cargo build --locked --release -p stator
-    cargo build --locked --release -p stator-tests --example fake_engine
+    # In one go: packages alone have other features, and the second build would undo the first.
+    cargo build --locked --release -p stator -p stator-tests --bin stator --example fake_engine
 }
 
 # Prints what was measured and on what.
