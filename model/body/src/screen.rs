@@ -73,7 +73,7 @@ impl FieldRules {
     pub fn screen_body(
         &self,
         described: Described<'_>,
-        body: &[u8],
+        body: &Bytes,
         parsed: Option<&ParsedBody>,
     ) -> Result<Screened, ScreenError> {
         if body.is_empty() {
@@ -110,10 +110,10 @@ impl FieldRules {
 
 impl FieldRules {
     /// Screens a form that is there as a whole.
-    fn screen_form(&self, body: &[u8], content_type: &str) -> Result<Screening, FormError> {
+    fn screen_form(&self, body: &Bytes, content_type: &str) -> Result<Screening, FormError> {
         let mut screen = FormScreen::new(self, content_type)?;
         let mut left = Vec::new();
-        screen.push(Bytes::copy_from_slice(body), &mut left)?;
+        screen.push(body.clone(), &mut left)?;
         let mut screening = screen.finish()?;
         if screening.steering() + screening.unknown() > 0 {
             let span = Span { start: 0, end: body.len() };
@@ -134,7 +134,7 @@ fn may_be_json(body: &[u8]) -> bool {
 }
 
 impl Screening {
-    /// The same for JSON that stands at `at` in a longer body, whose length has to stay: space
+    /// Adapts the changes to JSON that stands at `at` in a longer body, whose length has to stay: space
     /// takes the place of what goes.
     fn blanked(mut self, at: Span) -> Self {
         for Change { span, with } in &mut self.inner {

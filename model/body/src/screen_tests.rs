@@ -5,7 +5,7 @@ use crate::{Parsed, ParserSet, parser};
 /// The body as it goes on; nothing where nobody can read it.
 fn screened(path: &str, kind: Option<&str>, body: &[u8]) -> Result<Option<Vec<u8>>, ScreenError> {
     let described = Described { path, content_type: kind };
-    match FieldRules::default().screen_body(described, body, None)? {
+    match FieldRules::default().screen_body(described, &Bytes::copy_from_slice(body), None)? {
         Screened::Read(screening) => Ok(Some(screening.edits().apply(body))),
         Screened::Unread => Ok(None),
     }
@@ -44,7 +44,8 @@ fn json_within_a_message_keeps_its_length() {
     let parsed = parsers.parse(path, &body).expect("it is a request");
     let Parsed::Request(parsed) = parsed else { panic!("it is read") };
     let described = Described { path, content_type: Some("application/grpc") };
-    let screened = FieldRules::default().screen_body(described, &body, Some(&parsed));
+    let screened =
+        FieldRules::default().screen_body(described, &body.clone().into(), Some(&parsed));
     let Ok(Screened::Read(screening)) = screened else { panic!("it is screened") };
     let left = screening.edits().apply(&body);
     assert_eq!((screening.steering(), left.len()), (2, body.len()));

@@ -45,7 +45,7 @@ fn screen(path: &str, body: &[u8]) {
     let rules = FieldRules::default();
     let screen = |body: &[u8]| {
         let described = Described { path, content_type: None };
-        match rules.screen_body(described, body, None) {
+        match rules.screen_body(described, &body.to_vec().into(), None) {
             Ok(Screened::Read(screening)) => Some(screening.edits()),
             _ => None,
         }
