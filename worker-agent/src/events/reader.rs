@@ -3,17 +3,23 @@
 use super::LogEntry;
 use super::publish::Message;
 use bytes::Bytes;
+use std::time::Duration;
 use std::vec::IntoIter;
 
+/// Longest wait for a subscriber to take one answer or frame of a replay. The replay is cut off then,
+/// so that it holds neither its place nor batches that the log forgets.
+pub(super) const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of messages that are taken at once; a larger message is a part of its own.
+pub(super) const PART_BYTES: usize = 256 << 10;
 /// Batches that are taken from a log at once: a slow replay holds no more of what the log forgets.
 const BATCHES: usize = 256;
 
-/// What a subscriber asks for.
+/// The batches that a subscriber asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// Number of the first batch.
     pub(super) start: u64,
-    /// Whose batches; those of all workers where it is absent.
+    /// The worker's topic; absent for the batches of all workers.
     pub(super) topic: Option<Bytes>,
 }
 
@@ -32,7 +38,7 @@ pub(super) struct Reader {
     open: Option<Position>,
 }
 
-/// Where a log is read.
+/// A log, and the next batch to read from it.
 struct Position {
     entry: LogEntry,
     next: u64,
@@ -137,7 +143,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the parts, the batches are those of the logs from the start on, in order.
+        /// Parts of any size together are the batches of the logs from the start on, in order.
         #[test]
         fn all_parts_together_are_the_log(
             batches in 0u64..600, start in 0u64..700, kept in 1usize..700, bytes_max in 1usize..40_000,

@@ -8,7 +8,7 @@
 //! socket for several workers.
 
 use super::Feeds;
-use super::reader::{Reader, Wanted};
+use super::reader::{PART_BYTES, Reader, SEND_TIMEOUT, Wanted};
 use super::turns::Turns;
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
@@ -16,16 +16,11 @@ use stator_runtime::shutdown::Shutdown;
 use stator_zmtp::{Reply, Request, Router};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::task::{Id, JoinSet};
 
-/// Longest wait for a subscriber to take one answer; the rest of its replay is dropped then, and
-/// with it the end marker, so that it cannot mistake a part for the whole.
-const SEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// The number frame of the end marker.
+/// The number frame of the end marker. A replay that is cut off has none, so that its subscriber
+/// cannot mistake a part for the whole.
 const END: [u8; 8] = [0xff; 8];
-/// Bytes that are taken from a log at once.
-const PART_BYTES: usize = 256 << 10;
 
 /// Answers replay requests in turn until `ended`, and closes the socket.
 pub(crate) async fn run(
@@ -76,7 +71,7 @@ impl Replays {
         self.replies.insert(task.id(), reply);
     }
 
-    /// Where the next replay that ends went to; `None` if none runs.
+    /// Waits for the next replay to end and returns its destination; `None` if none runs.
     async fn ended(&mut self) -> Option<Reply> {
         // A panic of a task has told of itself, and is an end too.
         let id = match self.tasks.join_next_with_id().await? {

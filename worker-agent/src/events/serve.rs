@@ -2,7 +2,7 @@
 
 use super::Feeds;
 use super::publish::Message;
-use super::reader::{Reader, Wanted};
+use super::reader::{PART_BYTES, Reader, SEND_TIMEOUT, Wanted};
 use super::subscribers::{Subscribers, Subscription};
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
@@ -19,8 +19,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 
-/// Bytes of messages that are sent in one frame; a larger message has a frame of its own.
-const FRAME_BYTES: usize = 256 << 10;
 /// Prefixes of one subscriber, and bytes of each: no topic is longer.
 const PREFIXES_MAX: usize = 64;
 const PREFIX_BYTES_MAX: usize = 128;
@@ -29,9 +27,6 @@ const REPLAYS_MAX: usize = 256;
 const REPLAYS_PER_ADDRESS: usize = 64;
 /// Longest wait of a replay for others to end.
 const REPLAY_WAIT: Duration = Duration::from_secs(1);
-/// Longest wait for a subscriber to take one frame of a replay. The replay is cut off then, so that
-/// it holds neither its place nor what the log forgets.
-const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The service. Its clones have the same bounds.
 #[derive(Clone, Debug)]
@@ -43,7 +38,7 @@ pub(crate) struct Service {
     ended: Shutdown,
 }
 
-/// What a subscriber is sent.
+/// The stream of frames to one subscriber.
 type Frames = Pin<Box<dyn Stream<Item = Result<EventsFrame, Status>> + Send>>;
 
 impl Service {
@@ -92,7 +87,7 @@ impl Events for Service {
     }
 }
 
-/// Where who asks connects from; nowhere for a Unix socket.
+/// The caller's IP address; `None` for a Unix socket.
 fn address<T>(request: &Request<T>) -> Option<IpAddr> {
     let peer = request.extensions().get::<Peer>()?;
     Some(peer.address?.ip().to_canonical())
@@ -118,7 +113,7 @@ fn live(subscription: Subscription) -> impl Stream<Item = Result<EventsFrame, St
     let greeting = stream::once(async { Ok(EventsFrame::default()) });
     let rest = stream::unfold(Some(subscription), |subscription| async {
         let subscription = subscription?;
-        match subscription.next(FRAME_BYTES).await {
+        match subscription.next(PART_BYTES).await {
             Ok(messages) => Some((Ok(frame(messages)), Some(subscription))),
             Err(cut) => Some((Err(Status::resource_exhausted(cut.to_string())), None)),
         }
@@ -126,12 +121,12 @@ fn live(subscription: Subscription) -> impl Stream<Item = Result<EventsFrame, St
     greeting.chain(rest)
 }
 
-/// What a replay sends next.
+/// The next item of a replay.
 enum Piece {
     Frame(EventsFrame),
     /// The log's end: the frames before are all there is.
     End,
-    /// What is missing will not come.
+    /// The rest of the replay is lost.
     Broken(Status),
 }
 
@@ -164,7 +159,7 @@ async fn read(
     sender: &mpsc::Sender<Piece>,
 ) -> Result<(), mpsc::error::SendTimeoutError<Piece>> {
     loop {
-        let piece = match reader.next(FRAME_BYTES) {
+        let piece = match reader.next(PART_BYTES) {
             Ok(Some(messages)) => Piece::Frame(frame(messages)),
             Ok(None) => return sender.send_timeout(Piece::End, SEND_TIMEOUT).await,
             Err(forgotten) => {
