@@ -28,6 +28,8 @@ mod plan;
 #[cfg(test)]
 mod plan_tests;
 mod resolve;
+#[cfg(test)]
+mod stages_tests;
 mod suggest;
 mod surroundings;
 #[cfg(test)]
