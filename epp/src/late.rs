@@ -30,7 +30,7 @@ pub(crate) struct LateBody {
     pub unread: bool,
     /// The model that the client named, where the endpoint is asked for another one.
     pub asked: String,
-    /// That other model, and the rewrite that says so, if not a header.
+    /// The other model, and the rewrite that names it, unless a header does.
     pub rewritten: Option<(String, Option<String>)>,
 }
 

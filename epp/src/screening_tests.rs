@@ -1,4 +1,4 @@
-//! What becomes of the fields of bodies.
+//! Fields of bodies pass or are removed.
 
 use super::tests::{Engine, SCORERS, bench, counted, head};
 use super::*;

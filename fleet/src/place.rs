@@ -119,7 +119,7 @@ impl Place {
     }
 
     /// Records that the first token came although the prefill worker did not compute the prompt.
-    /// That worker gets no new requests for a moment, and its speed is not learnt from this prompt.
+    /// The worker gets no new requests for a moment, and its speed is not learnt from this prompt.
     pub fn prefill_failed(&self) {
         self.prefilled(None);
     }

@@ -1,4 +1,4 @@
-//! Where one agent's events come from.
+//! The source of one agent's events: its request plane, or ZMQ.
 
 use super::client::AgentClient;
 use super::events;
@@ -16,15 +16,15 @@ pub(super) enum EventSource {
     RequestPlane(Arc<AgentClient>),
     /// ZMQ, of an agent of an earlier version.
     Zmq {
-        /// Where it publishes.
+        /// ZMQ endpoint of the live feed.
         events: String,
-        /// Where it answers replays.
+        /// ZMQ endpoint of replays.
         replay: String,
     },
 }
 
 impl EventSource {
-    /// What the agent's record offers.
+    /// The source that the agent's record offers.
     pub(super) fn of(record: &AgentRecord, client: &Arc<AgentClient>) -> Self {
         if record.serves_events {
             return Self::RequestPlane(client.clone());
@@ -51,7 +51,7 @@ impl EventSource {
     ///
     /// # Errors
     ///
-    /// What went wrong, for a log line.
+    /// A reason, for a log line.
     pub(super) async fn replay(
         &self,
         topic: &str,

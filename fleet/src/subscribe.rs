@@ -61,7 +61,7 @@ pub async fn follow(subscription: Subscription, news: mpsc::Sender<News>) {
     }
 }
 
-/// How an attempt to follow a feed ended, and why.
+/// The end of an attempt to follow a feed, with a reason.
 pub(super) enum Lost {
     Connected(String),
     NeverConnected(String),

@@ -12,7 +12,7 @@ pub trait Patience<S> {
     ///
     /// # Errors
     ///
-    /// When these bytes came too late.
+    /// An error if these bytes came too late.
     fn received(&mut self, bytes: usize) -> io::Result<()>;
 
     /// A read waits. Ready with an error once it has waited for too long.
@@ -43,7 +43,7 @@ impl<S, P: Patience<S>> Patient<S, P> {
         &self.stream
     }
 
-    /// Its deadlines.
+    /// The deadlines of the connection.
     pub fn patience(&self) -> &P {
         &self.patience
     }

@@ -25,7 +25,7 @@ const FLEET: &[&str] = &[
     "Request plane",
 ];
 
-/// One page.
+/// The page of one role.
 struct Page {
     /// Name of the file, without its ending.
     file: &'static str,
@@ -33,7 +33,7 @@ struct Page {
     role: &'static str,
     /// The command line that the page is for.
     line: &'static str,
-    /// One sentence about the role.
+    /// A sentence about the role.
     about: &'static str,
     /// Settings that a first day needs.
     first: [&'static str; 10],
@@ -292,7 +292,7 @@ fn name(arg: &Arg) -> String {
     }
 }
 
-/// Its default, where it is a value and the same on every machine.
+/// The default of a setting, where it is a value and the same on every machine.
 fn default(arg: &Arg) -> String {
     let values: Vec<_> = arg.get_default_values().iter().map(|v| v.to_string_lossy()).collect();
     match arg.get_long() {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, interval};
 /// standard input ends, as it does with the test program.
 const HOLDER: &str =
     r#"mount -t tmpfs -o size=256k,mode=700 chaos "$1" && echo mounted && read -r _"#;
-/// How often a full disk is filled up: renewals free a bit of it.
+/// Pause between two fillings of a full disk: renewals free a bit of it.
 const FILL_EVERY: Duration = Duration::from_millis(20);
 
 /// The file system, mounted as long as this lives.

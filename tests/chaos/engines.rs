@@ -1,4 +1,4 @@
-//! What the agents run: engines within them, alone or in pairs, or processes of their own.
+//! The agents' engines: within the agents, alone or in pairs, or processes of their own.
 
 use crate::fleet::PACE;
 use crate::plan::{Fault, Step};
@@ -12,14 +12,14 @@ use tokio::time::{Instant, sleep};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_chaos_engine");
 /// The model that it stands for.
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../worker-agent/tiny-model");
-/// What an agent logs once its engine serves, first or again.
+/// The message that an agent logs once its engine serves, first or again.
 const SERVES: &str = "the engine serves";
 /// Longest time in which an engine is there again: its agent pauses longer with each failure.
 const BACK_WITHIN: Duration = Duration::from_secs(120);
 /// Times for which a slow engine runs and stands still.
 const SLOW: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(120));
 
-/// What the agents' engines are.
+/// The kind of the agents' engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engines {
     /// Simulated within the agents, each for whole requests.

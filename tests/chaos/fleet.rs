@@ -34,7 +34,7 @@ pub(crate) const PACE: Duration = Duration::from_millis(20);
 /// A proxy as a load balancer sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Backend {
-    /// Where it listens.
+    /// A client of the proxy's address.
     pub client: Client,
     /// Counts its lives: an answer that is cut while this changes died with its proxy.
     pub life: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Fleet {
     meeting: Meeting,
     engines: Engines,
     agents: Vec<AsyncMutex<Process>>,
-    /// Where each agent listens in all its lives, as a pod does: who knows it from before finds it
+    /// The address of each agent in all its lives, as a pod's: a proxy that knew the agent finds it
     /// although nobody can register.
     addresses: Vec<SocketAddr>,
     proxies: Vec<AsyncMutex<Process>>,
@@ -100,7 +100,7 @@ impl Fleet {
         fleet
     }
 
-    /// What the agents' engines are.
+    /// The kind of the agents' engines.
     pub(crate) fn engines(&self) -> Engines {
         self.engines
     }

@@ -1,8 +1,8 @@
-//! What processes take of their machine.
+//! Memory and descriptors of processes.
 
 use std::sync::Mutex;
 
-/// What a process takes of its machine.
+/// Memory and descriptors of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Footprint {
     /// Open descriptors.
@@ -12,7 +12,7 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// What a process takes now.
+    /// Reads the present footprint of a process.
     pub(crate) fn of(process: u32) -> Self {
         let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();

@@ -10,28 +10,28 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How often the mirror looks at the directory: much more often than leases are renewed.
+/// Pause between two looks of the mirror at the directory: far less than leases last.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often a slow disk shows what was written: a bit less often than leases are renewed.
+/// Pause between two views of a slow disk: a bit longer than between renewals of leases.
 const LATE: Duration = Duration::from_millis(1500);
-/// How far a skewed clock is behind.
+/// Delay of a skewed clock.
 const SKEW_MS: u64 = 3_600_000;
 /// The endpoint in an agent's record: everything of an agent is there.
 const ENDPOINT: &str = "endpoint";
 
-/// What the mirror does.
+/// The behaviour of the mirror.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mirror {
-    /// It shows the directory as it is.
+    /// Shows the directory as it is.
     #[default]
     Faithful,
-    /// It shows the directory as it was.
+    /// Shows the directory as it was.
     Frozen,
-    /// It shows what was written late.
+    /// Shows late what agents wrote.
     Late,
-    /// It is away.
+    /// Shows no directory.
     Hidden,
-    /// It sets the leases of all records back, as an agent does whose clock is behind.
+    /// Sets the leases of all records back, as an agent does whose clock is behind.
     Skewed,
 }
 

@@ -59,7 +59,7 @@ impl Question {
     }
 }
 
-/// What became of the requests.
+/// The outcomes of the requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     /// Requests with the right answer.

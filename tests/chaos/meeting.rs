@@ -1,4 +1,4 @@
-//! Where agents and proxies meet, and what happens to it: a directory on a disk of its own, an
+//! The place where agents and proxies meet, and its faults: a directory on a disk of its own, an
 //! etcd, or a cluster.
 
 use crate::disk::Disk;
@@ -29,9 +29,9 @@ pub(crate) enum Meeting {
         links: Links,
         /// The directory of the agents.
         agents: PathBuf,
-        /// Its mirror.
+        /// The mirror of that directory.
         mirror: PathBuf,
-        /// What the directory is on, where that could be mounted.
+        /// The disk of the directory, if one could be mounted.
         disk: Option<Disk>,
     },
     /// An etcd.
@@ -40,7 +40,7 @@ pub(crate) enum Meeting {
     Cluster(Box<(Mutex<Cluster>, Namespace)>, Registry),
 }
 
-/// How a registry is named.
+/// The flags that name a registry.
 pub(crate) struct Registry {
     /// By agents, one after the other.
     agents: Vec<String>,

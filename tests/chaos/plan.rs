@@ -27,13 +27,13 @@ pub(crate) enum Fault {
     KillAllAgents,
     /// The proxy that nothing else depends on is asked to end, and started again once it has.
     EndProxy,
-    /// That proxy is killed, and started again after the hold.
+    /// The rolled proxy is killed, and started again after the hold.
     KillProxy,
     /// The connections from the linked proxy to an agent break, and new ones are refused.
     CutLink(usize),
-    /// Those connections stay, and carry nothing during the hold.
+    /// The connections between linked proxy and agent stay, and carry nothing during the hold.
     StallLink(usize),
-    /// Those connections carry each piece late.
+    /// The connections between linked proxy and agent carry each piece late.
     SlowLink(usize),
     /// A picker is killed, and started again after the hold.
     KillPicker(usize),
@@ -41,9 +41,9 @@ pub(crate) enum Fault {
     StopPicker(usize),
     /// The connections from Envoy to a picker break, and new ones are refused.
     CutPicker(usize),
-    /// Those connections stay, and carry nothing during the hold.
+    /// The connections from Envoy to a picker stay, and carry nothing during the hold.
     StallPicker(usize),
-    /// Those connections carry each piece late.
+    /// The connections from Envoy to a picker carry each piece late.
     SlowPicker(usize),
     /// An agent's engine is killed; its agent starts it again.
     KillEngine(usize),
@@ -54,9 +54,9 @@ pub(crate) enum Fault {
     /// The connections of other replicas to one break, and new ones are refused. Proxies have the
     /// first numbers, pickers the last ones.
     CutPeer(usize),
-    /// Those connections stay, and carry nothing during the hold.
+    /// The connections of other replicas to one stay, and carry nothing during the hold.
     StallPeer(usize),
-    /// Those connections carry each piece late.
+    /// The connections of other replicas to one carry each piece late.
     SlowPeer(usize),
     /// The registry of agents, an etcd or a cluster's API server, is killed and started again.
     KillRegistry,
@@ -64,9 +64,9 @@ pub(crate) enum Fault {
     StopRegistry,
     /// The linked proxy's connections to the registry break, and new ones are refused.
     CutRegistry,
-    /// Those connections stay, and carry nothing during the hold.
+    /// The connections of the linked proxy to the registry stay, and carry nothing during the hold.
     StallRegistry,
-    /// Those connections carry each piece late.
+    /// The connections of the linked proxy to the registry carry each piece late.
     SlowRegistry,
     /// The file system of the discovery directory is full.
     FillDisk,
@@ -89,7 +89,7 @@ pub(crate) struct Step {
     pub pause: Duration,
     /// The fault.
     pub fault: Fault,
-    /// How long it lasts.
+    /// Duration of the fault.
     pub hold: Duration,
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// What may break together.
+/// Faults that follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Agents.

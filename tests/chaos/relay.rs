@@ -7,26 +7,26 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// How late a slow link carries each piece.
+/// Delay of each piece on a slow link.
 const LATE: Duration = Duration::from_millis(40);
 
-/// What a link does.
+/// The behaviour of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Weather {
-    /// It carries everything at once.
+    /// Carries everything at once.
     #[default]
     Clear,
-    /// It breaks connections and refuses new ones.
+    /// Breaks connections and refuses new ones.
     Cut,
-    /// It carries nothing and breaks nothing.
+    /// Carries nothing and breaks nothing.
     Stalled,
-    /// It carries each piece late.
+    /// Carries each piece late.
     Slow,
 }
 
 /// A listener whose connections lead elsewhere. Dropping it ends the listener, not the connections.
 pub(crate) struct Relay {
-    /// Where it listens.
+    /// The address that the link listens at.
     pub address: SocketAddr,
     task: JoinHandle<()>,
 }
@@ -52,7 +52,7 @@ impl Link {
         Self { relay, target, weather }
     }
 
-    /// Where it listens.
+    /// The address that the link listens at.
     pub(crate) fn address(&self) -> SocketAddr {
         self.relay.address
     }

@@ -55,7 +55,7 @@ async fn the_gateway_works() {
     }
 }
 
-/// Whoever reads a page and types its commands.
+/// A reader who types the commands of a page.
 struct Reader {
     home: TempDir,
     /// Servers by the port that the page says.

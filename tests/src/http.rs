@@ -237,7 +237,7 @@ impl Client {
     ///
     /// # Panics
     ///
-    /// When the response neither comes nor breaks within the deadline.
+    /// A response neither comes nor breaks within the deadline.
     pub async fn try_get(&self, path: &str) -> Result<Reply, Broken> {
         let body = Full::new(Bytes::new()).boxed_unsync();
         let mut events = self.try_open(Method::GET, path, body).await?;
@@ -255,7 +255,7 @@ impl Client {
     ///
     /// # Panics
     ///
-    /// When the response neither begins nor breaks within the deadline.
+    /// A response neither begins nor breaks within the deadline.
     pub async fn try_stream(&self, path: &str, body: &Value) -> Result<Events, Broken> {
         self.try_open(Method::POST, path, Full::new(body.to_string().into()).boxed_unsync()).await
     }

@@ -39,7 +39,7 @@ impl Etcd {
     ///
     /// # Panics
     ///
-    /// When it has ended by itself.
+    /// The etcd has ended by itself.
     pub fn signal(&self, name: &str) {
         if let Some(server) = &self.server {
             signal(server.id(), name);

@@ -136,7 +136,7 @@ impl Process {
     ///
     /// # Panics
     ///
-    /// When a reader of its output has panicked.
+    /// A reader of the process's output has panicked.
     pub fn lines(&self, part: &str) -> usize {
         let log = self.log.lock().expect("no reader panicked");
         log.iter().filter(|line| line.contains(part)).count()
@@ -191,7 +191,7 @@ pub fn signal(process: u32, name: &str) {
 ///
 /// # Panics
 ///
-/// When there is no `kill`.
+/// The machine has no `kill`.
 pub fn try_signal(process: u32, name: &str) -> bool {
     let mut kill = std::process::Command::new("kill");
     let kill = kill.arg(format!("-{name}")).arg(process.to_string());

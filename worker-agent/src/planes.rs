@@ -18,7 +18,7 @@ pub(crate) struct Planes {
     pub(crate) publisher: Option<Publisher>,
     pub(crate) replayer: Option<Router>,
     pub(crate) endpoint: String,
-    /// Of the ZMQ sockets; empty where there is none.
+    /// Endpoints of the ZMQ sockets; empty where there is none.
     events_endpoint: String,
     replay_endpoint: String,
 }
@@ -28,7 +28,7 @@ impl Planes {
     ///
     /// # Errors
     ///
-    /// When an address is taken or not ours, or the certificate cannot be used.
+    /// An error if an address is taken or not ours, or the certificate cannot be used.
     pub(crate) async fn bind(settings: &AgentSettings) -> anyhow::Result<Self> {
         let host = settings.advertise_host.as_deref();
         let (config, reload) = settings.access.tls.as_ref().map(server_tls).transpose()?.unzip();
@@ -56,13 +56,13 @@ impl Planes {
         })
     }
 
-    /// Who the agent is.
+    /// The identity of the agent.
     pub(crate) fn agent_id(&self, settings: &AgentSettings) -> String {
         let made = || identity::agent_id(&settings.listen, &self.endpoint);
         settings.agent_id.clone().unwrap_or_else(made)
     }
 
-    /// What the agent tells the fleet, without a lease yet.
+    /// The agent's discovery record, without a lease yet.
     pub(crate) fn record(
         &self,
         settings: &AgentSettings,
@@ -100,7 +100,7 @@ impl Planes {
     }
 }
 
-/// How the request plane is served over TLS.
+/// The TLS configuration of the request plane.
 fn server_tls(files: &ServerTls) -> anyhow::Result<(tls::ServerTls, Option<Reload>)> {
     let settings = tls::Settings {
         certificate: tls::Source::Folder(files.certificate.clone()),

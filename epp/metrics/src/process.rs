@@ -34,7 +34,7 @@ pub enum Tokenization {
 pub enum Unscreened {
     /// The data plane kept it to itself.
     Unseen,
-    /// It is of a kind that nobody can read.
+    /// Nobody can read a body of this kind.
     Unread,
 }
 

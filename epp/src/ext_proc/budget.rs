@@ -17,7 +17,7 @@ pub struct BodyBudget(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Without owners: a gateway brings the bodies of all clients.
+    /// The bytes have no owners: a gateway brings the bodies of all clients.
     room: Quota<()>,
     held_bytes: Gauge,
     refused: Counter,

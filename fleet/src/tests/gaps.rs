@@ -22,7 +22,7 @@ struct Bed {
     dir: tempfile::TempDir,
 }
 
-/// Where the fleet hears the agent's events.
+/// The plane on which the fleet hears the agent's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
     Zmq,

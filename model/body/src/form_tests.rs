@@ -113,7 +113,7 @@ fn a_boundary_is_named_once() {
 }
 
 proptest! {
-    /// However a form is cut, the parts that may pass are left, and no others.
+    /// Cuts of a form change nothing: the parts that may pass are left, and no others.
     #[test]
     fn agrees_with_a_list(
         parts in vec(("model|rid|file|prompt|made_up", "([a-z]|\r\n|--|\r|-xyz|x--xyz123|\n){0,12}"), 0..6),
@@ -136,7 +136,7 @@ proptest! {
         prop_assert_eq!(left, render(&|name| !["rid", "made_up"].contains(&name)));
     }
 
-    /// Whatever the bytes, cuts make no difference, and what is left has nothing more to lose.
+    /// Any bytes give the same result in any cuts, and a screened form has nothing more to lose.
     #[test]
     fn takes_any_bytes(
         pieces in vec(prop_oneof![

@@ -78,7 +78,7 @@ impl<'a> Message<'a> {
         Self { bytes, at: span.start.min(bytes.len()) }
     }
 
-    /// Where the next field begins.
+    /// The offset of the next field.
     pub(crate) fn position(&self) -> usize {
         self.at
     }

@@ -17,14 +17,14 @@ pub(crate) struct Schema {
     open: bool,
 }
 
-/// What becomes of a field.
+/// The treatment of a field.
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
-    /// It passes: without it the message is none.
+    /// Passes: the message is useless without the field.
     Own,
-    /// It passes if the list lets this name pass.
+    /// Passes if the list lets this name pass.
     Named(&'static str),
-    /// It passes, without the fields of its own that do not.
+    /// Passes, without those of its own fields that must not.
     Inner(&'static Schema),
 }
 

@@ -1,4 +1,4 @@
-//! Wherever the chunks of an upload end, the same fields are removed, and nothing is left to remove.
+//! Any chunks of an upload lose the same fields, and a screened upload has nothing left to remove.
 //!
 //! An input is a form whose boundary is `b`, then the sizes of its chunks.
 

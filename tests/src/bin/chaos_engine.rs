@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 const STEP: Duration = Duration::from_millis(10);
 /// The tokens of answers: those of whole words, none of which ends an answer.
 const TOKENS: std::ops::Range<u32> = 300..2800;
-/// What it says of itself, once it is asked.
+/// The engine's description of itself.
 const METRICS: &str = r#"vllm:num_requests_running{engine="0",model_name="stator-tiny"} 0
 vllm:num_requests_waiting{engine="0",model_name="stator-tiny"} 0
 vllm:kv_cache_usage_perc{engine="0",model_name="stator-tiny"} 0.1

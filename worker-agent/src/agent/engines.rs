@@ -36,7 +36,7 @@ impl RunningEngines {
     ///
     /// # Errors
     ///
-    /// When a thread cannot be started.
+    /// An error if a thread cannot be started.
     pub(super) fn start(
         engines: Engines,
         settings: &AgentSettings,
@@ -125,7 +125,7 @@ fn peers(
     (Arc::new(peers), following)
 }
 
-/// How engines here share requests with those of other agents.
+/// The pairing of engines here with those of other agents.
 fn pairing(settings: &AgentSettings, peers: Arc<Peers>, metrics: &Metrics) -> Pairing {
     let counted = PairMetrics::default();
     metrics.register(|registry| counted.register(registry));

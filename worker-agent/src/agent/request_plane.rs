@@ -20,7 +20,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 const MAX_INPUT_BYTES: usize = 16 << 20;
 /// HTTP/2 flow-control window.
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-/// How often a silent client is probed, and how long it has to answer.
+/// Pause between probes of a silent client, and its time to answer one.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The services of the request plane.

@@ -102,7 +102,7 @@ impl Bed {
         }
     }
 
-    /// The same over the request plane.
+    /// Follows events over the request plane.
     async fn replay_in_frames(&self, topic: &str, start: u64) -> Vec<(Bytes, u64)> {
         let mut client = EventsClient::connect(self.agent.record.endpoint.clone()).await.unwrap();
         let request = ReplayRequest { topic: topic.into(), start };

@@ -14,7 +14,7 @@ pub struct PlaneArgs {
     #[arg(long, env = "STATOR_LISTEN", default_value = "127.0.0.1:7000", value_name = "ENDPOINT")]
     pub listen: String,
 
-    /// Where stock subscribers find KV events and load.
+    /// ZMQ endpoints for stock subscribers of KV events and load.
     #[command(flatten)]
     pub zmq: ZmqArgs,
 

@@ -1,4 +1,4 @@
-//! Where stock subscribers find the agent's events. stator's own processes need none of this: they
+//! ZMQ endpoints for stock subscribers of the agent's events. stator's own processes need none: they
 //! follow events on the request plane.
 
 use super::Faults;
@@ -35,14 +35,14 @@ pub struct ZmqArgs {
 /// ZMQ endpoints, each where one is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZmqListen {
-    /// Of the live feed.
+    /// Endpoint of the live feed.
     pub events: Option<String>,
-    /// Of replays.
+    /// Endpoint of replays.
     pub replay: Option<String>,
 }
 
 impl ZmqArgs {
-    /// What the flags mean; adds to `faults` what cannot be used.
+    /// Reads the flags; adds what cannot be used to `faults`.
     pub(super) fn listen(self, faults: &mut Faults) -> ZmqListen {
         let events = self.events_listen.unwrap_or_else(|| EVENTS.into());
         if let (true, Some(replay)) = (events == OFF, &self.replay_listen)

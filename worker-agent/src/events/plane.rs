@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// How often the load of every worker is repeated.
+/// Pause between two reports of every worker's load.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The event plane of an agent: its feeds, and the subscribers to them.

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 pub(crate) const QUEUE_MESSAGES: usize = 65_536;
 /// Bytes of payload that may wait to be published.
 pub(crate) const QUEUE_BYTES: usize = 32 << 20;
-/// What a message costs beside its payload, where its size in a frame is estimated.
+/// Estimated bytes of a message in a frame beside its payload.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
 /// One message of the live feed: topic, number, MessagePack payload.
@@ -53,7 +53,7 @@ pub(crate) struct Queue {
 struct Waiting {
     messages: VecDeque<Message>,
     payload_bytes: usize,
-    /// When the first message came, or some were last taken: absent while none waits.
+    /// The time when the first message came, or some were last taken; absent while none waits.
     since: Option<Instant>,
 }
 
@@ -115,7 +115,7 @@ impl Queue {
         .await
     }
 
-    /// How long ago something was taken, while something waits to be.
+    /// Time since messages were last taken, while others wait.
     pub(crate) fn stalled_for(&self) -> Duration {
         self.waiting.lock().since.map_or(Duration::ZERO, |since| since.elapsed())
     }

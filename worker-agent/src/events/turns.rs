@@ -1,4 +1,4 @@
-//! Whose replay is next.
+//! The order in which replays run.
 //!
 //! A replay lasts as long as its peer takes to read it. So several run at once, one for each
 //! connection and a few for each address, and who waits has its turn before an address that has
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order, all that was taken runs once, within the bounds, and nothing stays.
+        /// Every accepted request runs once, within the bounds, in any order, and nothing stays.
         #[test]
         fn everything_that_was_taken_runs(steps in prop::collection::vec((0u8..12, any::<bool>()), 0..200)) {
             let mut turns = Turns::default();

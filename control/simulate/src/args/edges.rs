@@ -50,7 +50,7 @@ pub(crate) enum AffinityArg {
     None,
     /// The worker of the last request is cheaper.
     Soft,
-    /// It is the only candidate while it is there.
+    /// The session's worker is the only candidate while it is there.
     Hard,
 }
 

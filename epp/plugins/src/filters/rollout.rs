@@ -1,4 +1,4 @@
-//! What keeps prefill and decode of a request to one revision of a rollout.
+//! The screener that keeps prefill and decode of a request to one revision of a rollout.
 
 use crate::context::BuildContext;
 use crate::params::Params;
@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 const REVISION_LABEL: &str = "disaggregatedset.x-k8s.io/revision";
 const ROLE_LABEL: &str = "disaggregatedset.x-k8s.io/role";
 const REVISION_HEADER: &str = "x-llm-d-disagg-revision";
-/// What parallel requests for one answer have in common; the first that is there counts.
+/// Headers that parallel requests for one answer have in common; the first one present counts.
 const DECISION_HEADERS: [&str; 2] = ["x-llm-d-revision-decision-id", "x-request-id"];
 
 /// `disaggregatedset-rollout-screener`: leaves every profile the endpoints of one revision.
@@ -43,7 +43,7 @@ pub(crate) fn rollout(params: &mut Params<'_>, _: &mut BuildContext) -> Built {
 }
 
 struct Rollout {
-    /// Which pods count.
+    /// Selects the pods that count.
     scope: LabelSelector,
     marks: Vec<Mark>,
     /// The label that has the revision.
@@ -61,7 +61,7 @@ struct Mark {
 
 struct Gating {
     weigh: Weigh,
-    /// Those that each revision needs.
+    /// Roles that each revision needs.
     roles: Vec<String>,
     /// The label that has a pod's role.
     label: String,
@@ -74,7 +74,7 @@ enum Weigh {
     MaxRole,
 }
 
-/// How many pods a revision has of each required role, by revision.
+/// Pods of each required role, by revision.
 type Counts<'c> = BTreeMap<&'c str, Vec<u32>>;
 
 fn scope(params: &mut Params<'_>) -> LabelSelector {

@@ -34,7 +34,7 @@ fn left(plugin: &Built, fleet: &Fleet, headers: &[(&str, &str)], random: &mut Ra
     candidates.iter().filter_map(|left| left.endpoint.label(REVISION)).collect()
 }
 
-/// How often a request is kept to revision `a`, of 10,000, in which `headers` have a number.
+/// Counts the requests, of 10,000, that are kept to revision `a`; `headers` have a number.
 fn share(plugin: &Built, fleet: &Fleet, header: &str) -> f64 {
     let mut random = Random::new(7);
     let kept = (0..10_000).filter(|number| {

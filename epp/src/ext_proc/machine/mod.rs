@@ -178,12 +178,12 @@ impl<W: Watch> Machine<W> {
         if kept && self.close.is_none() { bytes.len() } else { 0 }
     }
 
-    /// What the stream holds of the request's body.
+    /// The stream's share of the budget for request bodies.
     pub(crate) fn share(&mut self) -> &mut Share {
         &mut self.share
     }
 
-    /// The same, to be grown and put back; meanwhile the stream holds nothing.
+    /// Takes the stream's share, to be grown and put back. Meanwhile the stream holds nothing.
     pub(crate) fn take_share(&mut self) -> Share {
         std::mem::replace(&mut self.share, self.settings.body_budget.share())
     }

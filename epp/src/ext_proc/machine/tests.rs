@@ -11,7 +11,7 @@ use proptest::prelude::*;
 struct Follower {
     interest: Interest,
     held: Option<Vec<Bytes>>,
-    /// What takes the place of a late body, where it is changed.
+    /// The replacement of a late body, where one is made.
     late: Option<Bytes>,
 }
 

@@ -84,7 +84,7 @@ pub(super) fn published(json: &str) -> serde_json::Result<Option<Published>> {
 /// A pod that is not being deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListedPod {
-    /// Its identity.
+    /// The identity of the object.
     pub uid: String,
     /// Whether its probes pass.
     pub is_ready: bool,

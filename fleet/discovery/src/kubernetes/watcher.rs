@@ -18,7 +18,7 @@ const REPORTS_MAX: usize = 256;
 pub(super) enum News {
     /// Of what agents published.
     Published(Report<Published>),
-    /// Of the pods that stay.
+    /// Changes of the pods that stay.
     Pods(Report<Vec<ListedPod>>),
 }
 

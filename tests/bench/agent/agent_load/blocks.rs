@@ -25,7 +25,7 @@ const NEWS_MAX: usize = 65_536;
 /// Blocks that a snapshot may have.
 const BLOCKS_MAX: usize = 1 << 28;
 
-/// Where events are heard.
+/// The plane on which events are heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Over {
     /// On the request plane, as proxies and pickers do.

@@ -73,7 +73,7 @@ enum What {
         /// Blocks per second, 0 for as many as the engine can send.
         #[arg(long, default_value_t = 1_000_000)]
         rate: u64,
-        /// Where they are heard.
+        /// The plane on which events are heard.
         #[arg(long, value_enum, default_value = "request-plane")]
         over: Over,
     },
