@@ -34,7 +34,7 @@ pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// A tokenizer of a few hundred tokens.
 pub(crate) fn tokenizer_json() -> Vec<u8> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../model/fixtures/tokenizers/llama3.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/model/fixtures/tokenizers/llama3.json");
     std::fs::read(path).expect(path)
 }
 

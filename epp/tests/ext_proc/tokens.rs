@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 const BLOCK_SIZE: u32 = 16;
-const TOKENIZER: &[u8] = include_bytes!("../../../model/fixtures/tokenizers/llama3.json");
+const TOKENIZER: &[u8] = include_bytes!("../../../crates/model/fixtures/tokenizers/llama3.json");
 /// Its plug-ins are those of the configuration for engines that publish events.
 const PRECISE: &str = include_str!("../../../manifests/epp/configs/precise-prefix-cache.yaml");
 

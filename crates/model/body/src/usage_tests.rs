@@ -22,7 +22,7 @@ fn check(response: &str, expected: (u32, u32, Option<u32>, u32)) {
 /// Streams of real engines, whole ones and those that broke off, in any pieces.
 #[test]
 fn recorded_streams_tell_what_their_last_event_does() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/streams");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/fixtures/streams");
     let mut counted = 0;
     for file in std::fs::read_dir(folder).expect("recordings").map(|entry| entry.expect("a file")) {
         let stream = std::fs::read_to_string(file.path()).expect("text");

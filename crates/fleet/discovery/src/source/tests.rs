@@ -91,8 +91,8 @@ fn what_means_nothing_is_refused() {
 #[test]
 fn the_manifests_name_back_ends() {
     let manifests = [
-        include_str!("../../../../manifests/agents/agent.yaml"),
-        include_str!("../../../../manifests/agents/proxy.yaml"),
+        include_str!("../../../../../manifests/agents/agent.yaml"),
+        include_str!("../../../../../manifests/agents/proxy.yaml"),
     ];
     for manifest in manifests {
         let flag = manifest.lines().find_map(|line| line.split_once("--discovery="));

@@ -261,7 +261,7 @@ mod tests {
 
     /// Checks the replays that an engine gave; `None` ends one.
     fn check(engine: &str, expected: [&[Option<u64>]; 3]) {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/replays");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/replays");
         let lines = std::fs::read_to_string(format!("{folder}/{engine}.jsonl")).expect("recorded");
         assert_eq!(lines.lines().count(), expected.len());
         for (line, expected) in lines.lines().zip(expected) {

@@ -152,7 +152,7 @@ fn faults_of_the_file_name_the_entry() {
     assert!(refused("agent: []").contains("unknown field `agent`"));
     let many = format!("agents: [{}]", vec!["'http://a:1'"; 5000].join(","));
     assert_eq!(refused(&many), "agents: 5000 entries, limit 4096");
-    let example = decode(include_str!("../../../../manifests/agents/list.yaml"));
+    let example = decode(include_str!("../../../../../manifests/agents/list.yaml"));
     assert_eq!(example.map(|agents| agents.len()), Ok(2));
     let two = ["http://a:1".to_owned(), "unix:///b".to_owned()];
     assert_eq!(decode("agents: ['unix:///b', 'http://a:1']"), Ok(two.into()));

@@ -258,7 +258,7 @@ fn there_is_room_for_so_many_blocks() {
 }
 
 fn recorded() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv-events")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/fixtures/kv-events")
 }
 
 fn recordings(folder: &str) -> Vec<Vec<EngineEvent>> {
