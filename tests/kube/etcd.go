@@ -38,7 +38,7 @@ func startEtcd(dir string, options etcdOptions) (*embed.Etcd, error) {
 	config.ListenPeerUrls, config.AdvertisePeerUrls = loopback, loopback
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.LogLevel = "error"
-	// tests/bench/agent/leaves.py hears of ended leases there. It would dial port 0 too.
+	// tests/compare/agent/leaves.py hears of ended leases there. It would dial port 0 too.
 	config.EnableGRPCGateway = options.port != 0
 	// What the tests write need not survive a power cut, and has to be quick.
 	config.UnsafeNoFsync = true

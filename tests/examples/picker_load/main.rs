@@ -2,7 +2,7 @@
 //!
 //! Closed loop with a fixed number of requests in flight; with `--rate` requests begin at their
 //! time as long as somebody is free to send them, and one that is late counts from when it was
-//! due. Prints one JSON object. `tests/bench/epp/run` is what uses it.
+//! due. Prints one JSON object. `tests/compare/epp/run` is what uses it.
 
 mod client;
 mod prompt;

@@ -2,7 +2,7 @@
 //!
 //! For each scenario one line per way is printed: what the agent and the engine spent of the CPU,
 //! and how long tokens were on their way. The engine is the pretend vLLM beside this, whose tokens
-//! say when they were made. `tests/bench/agent/run` is what uses it.
+//! say when they were made. `tests/compare/agent/run` is what uses it.
 
 mod blocks;
 mod figures;
