@@ -2,13 +2,13 @@
 
 use crate::config::EppSettings;
 use stator_body::{ParserSet, parser};
-use stator_engine_signals::fetch::TlsOptions;
 use stator_epp_config::{Parser, Plan};
 use stator_epp_plugins::settings::{
     EngineSpecs as Specs, HttpSource, MediaEstimate, Render, Scheme, Tokens,
 };
 use stator_epp_signals::scrape::{EngineSpecs, Mapping, Mappings, ScrapeSettings};
 use stator_epp_signals::tokenizer::{RenderError, RenderSettings, Renderer};
+use stator_signals::fetch::TlsOptions;
 use std::path::PathBuf;
 
 /// How metrics pages are read; the flags say what the configuration leaves open.

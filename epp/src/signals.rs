@@ -3,7 +3,6 @@
 use crate::config::{EppSettings, PoolTarget};
 use crate::pool::Pool;
 use parking_lot::Mutex;
-use stator_engine_signals::fetch::TlsOptions;
 use stator_epp_plugins::settings::PodFilter;
 use stator_epp_pool::PoolView;
 use stator_epp_scheduler::Endpoint;
@@ -15,6 +14,7 @@ use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_fleet::{ClientSettings, FleetMetrics};
 use stator_runtime::Lane;
 use stator_runtime::metrics::Metrics;
+use stator_signals::fetch::TlsOptions;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

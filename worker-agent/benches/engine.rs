@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stator_engine_timing::Timing;
+use stator_timing::Timing;
 use stator_worker_agent::engine::cpu::{self, Model};
 use stator_worker_agent::engine::sim::{self, SimOptions};
 use stator_worker_agent::engine::{

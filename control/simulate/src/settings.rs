@@ -3,8 +3,8 @@
 use crate::engine::Limits;
 use crate::policy::{Common, Kind, WorkerNumber};
 use crate::time::Ps;
-use stator_engine_timing::Timing;
 use stator_placement::{BusyThresholds, Role, SessionSettings, Split};
+use stator_timing::Timing;
 use std::num::NonZeroU32;
 
 /// One simulation but for its workload and policy. A value of this type is valid.

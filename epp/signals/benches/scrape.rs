@@ -25,7 +25,8 @@ const TICKS_PER_S: f64 = 100.0;
 
 /// A page of 40 KB: a captured one, and histograms as a busy engine has them.
 fn page() -> String {
-    let mut page = include_str!("../../../crates/engines/signals/fixtures/vllm-0.32.0-dp.txt").to_owned();
+    let mut page =
+        include_str!("../../../crates/engines/signals/fixtures/vllm-0.32.0-dp.txt").to_owned();
     let mut bucket = 0;
     while page.len() < 40 << 10 {
         bucket += 1;

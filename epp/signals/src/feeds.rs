@@ -2,9 +2,9 @@
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_engine_signals::events::{Counts, FeedCounts, Tally};
 use stator_epp_metrics::{FeedSnapshot, FeedsSnapshot, SkippedEvents};
 use stator_protos::WorkerRank;
+use stator_signals::events::{Counts, FeedCounts, Tally};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -24,4 +24,4 @@ pub mod tokenizer;
 
 pub use metrics::SignalMetrics;
 pub use sink::{LoadSink, WorkerSink};
-use stator_engine_signals::fetch;
+use stator_signals::fetch;

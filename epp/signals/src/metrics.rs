@@ -4,8 +4,8 @@ use crate::feeds::Feeds;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use stator_engine_signals::events::FollowMetrics;
 use stator_epp_metrics::{FeedsSnapshot, SourceSnapshot};
+use stator_signals::events::FollowMetrics;
 use std::sync::Arc;
 
 /// Counters of scraping, event feeds and tokenizers. Cheap to clone.

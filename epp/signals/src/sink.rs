@@ -4,7 +4,7 @@
 //! endpoint says arrives in its order. A receiver ignores workers that it does not know: they may
 //! have left while something was on its way.
 
-pub use stator_engine_signals::events::WorkerSink;
+pub use stator_signals::events::WorkerSink;
 
 use stator_epp_scheduler::{EngineLoad, Equipment};
 use stator_protos::load::Load;

@@ -1,13 +1,13 @@
 //! What tests of several modules share: a real agent with a simulated engine.
 
 use clap::{Args, Command, FromArgMatches};
-use stator_engine_timing::Timing;
 use stator_protos::discovery::{AgentRecord, ModelRecord};
 use stator_protos::hash::SequenceHash;
 use stator_protos::load::Load;
 use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
+use stator_timing::Timing;
 use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
 use stator_worker_agent::engine::sim::{self, SimOptions};
@@ -34,7 +34,8 @@ pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// A tokenizer of a few hundred tokens.
 pub(crate) fn tokenizer_json() -> Vec<u8> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/model/fixtures/tokenizers/llama3.json");
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/model/fixtures/tokenizers/llama3.json");
     std::fs::read(path).expect(path)
 }
 

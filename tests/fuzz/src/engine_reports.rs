@@ -1,8 +1,8 @@
 //! Any page gives reports within their bounds, in order of their ranks, and of the engine's own
 //! families what has a label of ours, within its room.
 
-use stator_engine_signals::families::republish;
-use stator_engine_signals::report::{Engine, read};
+use stator_signals::families::republish;
+use stator_signals::report::{Engine, read};
 
 /// Room for families, in bytes.
 const ROOM: usize = 4096;

@@ -2,7 +2,7 @@
 //! and within its limit; so is where it redirects to.
 
 use crate::{block_on, cut, split};
-use stator_engine_signals::fetch::{Url, replay};
+use stator_signals::fetch::{Url, replay};
 
 const LIMIT_BYTES: usize = 1000;
 

@@ -1,8 +1,8 @@
 //! What a translator tells of an engine's blocks is what it says that there is.
 
-use stator_engine_signals::events::Translator;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, decode_engine};
+use stator_signals::events::Translator;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 

@@ -6,7 +6,6 @@ use crate::engine::sim::{self, SimOptions};
 use crate::engine::{EngineOptions, ModelInfo};
 use bytes::Bytes;
 use clap::{Args, Command, FromArgMatches};
-use stator_engine_timing::Timing;
 use stator_protos::kv_event;
 use stator_protos::topic::{Kind, Topic};
 use stator_protos::worker::events_client::EventsClient;
@@ -16,6 +15,7 @@ use stator_protos::worker::{
     DescribeRequest, ErrorKind, GenerateInput, ModelFilesRequest, Output, ReplayRequest, Sampling,
     SnapshotRequest, Submit, SubscribeRequest,
 };
+use stator_timing::Timing;
 use stator_zmtp::Dealer;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

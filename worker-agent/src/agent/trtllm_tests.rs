@@ -18,14 +18,21 @@ use tokio::task::JoinSet;
 /// Longest wait for anything that must happen.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-const PAGE: &str = include_str!("../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/prometheus-metrics.txt");
-const VERSION: &str =
-    include_str!("../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/version.response.json");
-const MODELS: &str = include_str!("../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/models.response.json");
-const ANSWER: &str =
-    include_str!("../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/completion-stream.response.sse");
-const CONTEXT: &str =
-    include_str!("../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/context.response.json");
+const PAGE: &str = include_str!(
+    "../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/prometheus-metrics.txt"
+);
+const VERSION: &str = include_str!(
+    "../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/version.response.json"
+);
+const MODELS: &str = include_str!(
+    "../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/models.response.json"
+);
+const ANSWER: &str = include_str!(
+    "../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/completion-stream.response.sse"
+);
+const CONTEXT: &str = include_str!(
+    "../../../crates/engines/dialect/fixtures/trtllm-1.2-by-hand/context.response.json"
+);
 /// A server that can be asked together with another, and where its transceiver is.
 const API: &str = r#"{"components":{"schemas":{"DisaggregatedParams":{"properties":
     {"schedule_style":{},"ctx_info_endpoint":{}}}}}}"#;

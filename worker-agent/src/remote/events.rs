@@ -2,9 +2,9 @@
 
 use super::Engine;
 use stator_dialect::{EventSource, Kind};
-use stator_engine_signals::events::{FollowSettings, Source, TrtLlmDrain, TrtLlmSettings};
-use stator_engine_signals::fetch::{Bearer, TlsOptions, Url};
 use stator_fleet::subscribe::Subscription;
+use stator_signals::events::{FollowSettings, Source, TrtLlmDrain, TrtLlmSettings};
+use stator_signals::fetch::{Bearer, TlsOptions, Url};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use tokio::task::JoinSet;

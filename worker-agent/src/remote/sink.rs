@@ -3,12 +3,12 @@
 use crate::events::{Feeds, WorkerFeed};
 use crate::worker::Snapshot;
 use parking_lot::Mutex;
-use stator_engine_signals::events::{Control, WorkerSink};
 use stator_fleet::KvSink;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, MAX_BLOCKS, Medium, Removed, Stored};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
+use stator_signals::events::{Control, WorkerSink};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -5,9 +5,9 @@ use crate::engine::Limits;
 use crate::settings::{Faults, Settings, Sides, Slo, Transfer};
 use crate::time::{MS, Ps, from_seconds};
 use crate::workload::{Replay, TRACE_BLOCK};
-use stator_engine_timing::{PRESETS, Timing};
 use stator_placement::BusyThresholds;
 use stator_queue::{BandPolicy, BandSettings, Bounds, Fairness, Ordering, QueueSettings};
+use stator_timing::{PRESETS, Timing};
 use std::time::Duration;
 
 /// Settings that cannot be used, one a line.

@@ -1,7 +1,7 @@
 //! How long steps take, in whole picoseconds.
 
 use crate::time::{Ps, from_seconds};
-use stator_engine_timing::Timing;
+use stator_timing::Timing;
 
 /// A [`Timing`] in whole picoseconds: many equal steps at once then take exactly as long as one
 /// after the other. Rounding its rates changes them by less than a thousandth for real engines.

@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::{collection::vec, prelude::*};
-use stator_engine_timing::Timing;
+use stator_timing::Timing;
 
 const BLOCK: u32 = 4;
 

@@ -11,7 +11,6 @@ mod scripted;
 
 use super::*;
 use clap::{Args, Command, FromArgMatches};
-use stator_engine_timing::Timing;
 use stator_placement::Request;
 use stator_protos::discovery::{AgentRecord, ModelRecord};
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
@@ -19,6 +18,7 @@ use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Sampling, S
 use stator_runtime::Shutdown;
 use stator_runtime::metrics::Metrics;
 use stator_runtime::shutdown::Trigger;
+use stator_timing::Timing;
 use stator_worker_agent::agent::{Loaded, LoadedEngine, Running, start};
 use stator_worker_agent::config::{AgentArgs, AgentSettings};
 use stator_worker_agent::engine::sim::{self, SimOptions};

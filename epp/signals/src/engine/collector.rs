@@ -2,10 +2,10 @@
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_engine_signals::events::NEWS_MAX;
 use stator_epp_scheduler::Endpoint;
 use stator_fleet::subscribe::{self, News};
 use stator_protos::WorkerRank;
+use stator_signals::events::NEWS_MAX;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

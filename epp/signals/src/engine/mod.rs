@@ -1,5 +1,5 @@
 //! Follows the KV events of endpoints whose engines have no agent, as
-//! [`stator_engine_signals::events`] does it: vLLM's and SGLang's, over ZMQ.
+//! [`stator_signals::events`] does it: vLLM's and SGLang's, over ZMQ.
 //!
 //! Of an engine that has several data-parallel ranks behind one port all are followed, as its
 //! metrics page tells of them, and what any of them holds is the endpoint's: the engine chooses
@@ -20,10 +20,10 @@ use collector::Collector;
 use parking_lot::Mutex;
 use ranks::{RankPage, Ranks};
 use rustc_hash::FxHashMap;
-use stator_engine_signals::events::{FollowSettings, Follower, NEWS_MAX, Source};
 use stator_epp_scheduler::Endpoint;
 use stator_fleet::subscribe::{self, Subscription};
 use stator_protos::{WorkerId, WorkerRank};
+use stator_signals::events::{FollowSettings, Follower, NEWS_MAX, Source};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::pin::Pin;

@@ -2,8 +2,8 @@
 //!
 //! Source: the core metrics extractor of the llm-d router.
 
-use stator_engine_signals::page::{Mapping, builtin};
 use stator_epp_scheduler::Endpoint;
+use stator_signals::page::{Mapping, builtin};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -16,9 +16,7 @@ mod reader;
 
 pub use mappings::{DEFAULT_ENGINE, ENGINE_LABELS, Mappings};
 pub use reader::Reader;
-pub use stator_engine_signals::page::{
-    CacheMapping, EngineSpecs, Incomplete, Mapping, Spec, SpecError,
-};
+pub use stator_signals::page::{CacheMapping, EngineSpecs, Incomplete, Mapping, Spec, SpecError};
 
 use crate::fetch::{self, Buffers, Connection, FetchError, Origin};
 use crate::roster::Roster;

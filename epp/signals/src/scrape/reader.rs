@@ -1,8 +1,8 @@
 //! An engine's load in the picker's terms.
 
 use super::Mapping;
-use stator_engine_signals::page::{self, Adapters, Incomplete, PageLoad};
 use stator_epp_scheduler::{CacheConfig, EngineLoad, Lora};
+use stator_signals::page::{self, Adapters, Incomplete, PageLoad};
 use std::sync::Arc;
 
 /// Reads the pages of one endpoint, as [`page::Reader`] does.

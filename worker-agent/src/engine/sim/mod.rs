@@ -17,7 +17,7 @@ use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::BlockId;
 use super::scheduler::Scheduler;
 use super::transfer::KvForm;
-use stator_engine_timing::Timing;
+use stator_timing::Timing;
 
 /// Tokens at the end of the prompt that decide the answer.
 const DECIDING_TOKENS: usize = 32;
