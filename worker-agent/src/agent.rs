@@ -12,8 +12,8 @@ use crate::events::plane::EventPlane;
 use crate::identity;
 use crate::metrics::AgentMetrics;
 use crate::planes::Planes;
-use crate::remote;
 use crate::service;
+use crate::stock;
 use crate::workers::Reports;
 use anyhow::Context;
 use engines::RunningEngines;
@@ -90,7 +90,7 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
         }
         Runs::Stock(stock) => {
             let name = settings.agent_id.as_deref();
-            match remote::start(stock.clone(), name, &side.metrics, &shutdown).await? {
+            match stock::start(stock.clone(), name, &side.metrics, &shutdown).await? {
                 Some(crew) => crew,
                 None => return Ok(()),
             }

@@ -2,7 +2,7 @@
 
 use crate::agent::{Loaded, LoadedEngine};
 use crate::config::KvTrust;
-use crate::remote;
+use crate::stock;
 use crate::worker::Handover;
 use stator_protos::discovery::{ModelRecord, ProfileRecord};
 
@@ -35,7 +35,7 @@ pub(crate) enum Engines {
     /// In its own process, one per worker.
     Own(Vec<LoadedEngine>),
     /// A process of its own, whose ranks are the workers.
-    Stock(Box<remote::Engine>),
+    Stock(Box<stock::Engine>),
 }
 
 impl Crew {

@@ -8,8 +8,8 @@ use crate::metrics::PairMetrics;
 use crate::operations;
 use crate::peers::Peers;
 use crate::registered::RegisteredAgents;
-use crate::remote::{self, Keeper};
 use crate::service::WorkerHandle;
+use crate::stock::{self, Keeper};
 use crate::worker::Pairing;
 use crate::workers::{self, Reports, Workers};
 use stator_discovery::DiscoveryMetrics;
@@ -81,7 +81,7 @@ impl RunningEngines {
 
     /// Waits until a stock engine is given up; for ever if the engines are our own.
     pub(super) async fn gave_up(&mut self) -> anyhow::Error {
-        remote::gave_up(&mut self.keeper).await
+        stock::gave_up(&mut self.keeper).await
     }
 
     /// Stops to follow other agents.

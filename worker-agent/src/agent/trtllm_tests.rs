@@ -138,7 +138,7 @@ async fn agent(
     let (shutdown, stop) = Shutdown::new();
     let side = Side::serve(&settings, Metrics::default()).await?;
     let Runs::Stock(stock) = &settings.engine else { panic!("{:?}", settings.engine) };
-    let starting = remote::start(stock.clone(), None, &side.metrics, &stop);
+    let starting = stock::start(stock.clone(), None, &side.metrics, &stop);
     let crew = tokio::time::timeout(DEADLINE, starting).await.expect("it comes up")?;
     let running = launch(settings, crew.expect("nobody stops it"), side, stop).await?;
     Ok((running, shutdown))
