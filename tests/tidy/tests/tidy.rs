@@ -1,0 +1,119 @@
+//! The limits of the house, held by what the source says. A limit that is not yet the aim says so.
+
+use stator_tidy::{circles, rooms, sizes, source, words};
+use std::collections::BTreeMap;
+
+/// Lines of a file and of a function. The aim for functions is 70.
+const FILE_LINES_MAX: usize = 500;
+const FUNCTION_LINES_MAX: usize = 92;
+/// Parameters of a function, `self` not among them.
+const PARAMETERS_MAX: usize = 6;
+/// Functions with a tuple that hides parameters. The aim is none.
+const TUPLE_PARAMETERS_MAX: usize = 48;
+/// Circles of files. The aim is 5.
+const CIRCLES_MAX: usize = 51;
+/// Share of visible types whose name three or more have, in percent. The aim is 12.
+const SHARED_NAMES_MAX_PERCENT: usize = 24;
+/// Share of doc comments that begin with a word that stands for a noun, in percent. The aim is 2.
+const HEADLESS_DOCS_MAX_PERCENT: usize = 15;
+
+/// Rooms from the ground up: a room uses those before it, and itself.
+const SHARED_ROOMS: [&str; 10] = [
+    "protos",
+    "crates/runtime",
+    "crates/timing",
+    "crates/placement",
+    "crates/api",
+    "crates/model",
+    "crates/fleet",
+    "crates/engines",
+    "crates/bench",
+    "crates/report",
+];
+const DEPLOYABLES: [&str; 4] = ["epp", "proxy", "worker-agent", "control"];
+
+#[test]
+fn arrows_between_rooms_point_one_way() {
+    let crates = rooms::crates();
+    let by_name: BTreeMap<_, _> = crates.iter().map(|of| (&of.name, of)).collect();
+    let shared = |room| SHARED_ROOMS.iter().position(|known| *known == room);
+    let mut wrong = Vec::new();
+    for from in &crates {
+        for to in from.uses.iter().map(|name| by_name[name]) {
+            let (room, used) = (from.room(), to.room());
+            let allowed = match (shared(room), shared(used)) {
+                (Some(above), Some(below)) => below <= above,
+                (Some(_), None) => false,
+                // The binary starts every role; tests may use whatever they test.
+                (None, None) => room == used || matches!(room, "stator" | "tests"),
+                (None, Some(_)) => {
+                    DEPLOYABLES.contains(&room) || matches!(room, "stator" | "tests")
+                }
+            };
+            if !allowed {
+                wrong.push(format!("{} -> {}", from.folder, to.folder));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn crates_are_called_as_their_folders() {
+    for of in rooms::crates() {
+        let name = of.name.trim_start_matches("stator-");
+        let folder = of.folder.replace('/', "-");
+        assert!(folder == name || folder.ends_with(&format!("-{name}")), "{of:?}");
+    }
+}
+
+#[test]
+fn files_and_functions_stay_short() {
+    let files = source::production();
+    assert!(files.len() > 700, "found {} files", files.len());
+    let mut long: Vec<_> = files
+        .iter()
+        .filter(|file| file.lines > FILE_LINES_MAX)
+        .map(|file| file.path.clone())
+        .collect();
+    let functions = sizes::functions(&files);
+    assert!(functions.len() > 5_000, "found {} functions", functions.len());
+    let too_long = functions.iter().filter(|function| {
+        function.lines > FUNCTION_LINES_MAX || function.parameters > PARAMETERS_MAX
+    });
+    long.extend(too_long.map(|function| format!("{function:?}")));
+    assert!(long.is_empty(), "{long:#?}");
+}
+
+#[test]
+fn parameters_do_not_hide_in_tuples() {
+    let functions = sizes::functions(&source::production());
+    let hidden = functions.iter().filter(|function| function.tuples > 0);
+    let places: Vec<_> = hidden.map(|function| &function.place).collect();
+    assert!(places.len() <= TUPLE_PARAMETERS_MAX, "{} functions: {places:#?}", places.len());
+}
+
+#[test]
+fn few_files_need_one_another() {
+    let files = source::production();
+    let circles = circles::circles(&files);
+    assert!(circles.len() <= CIRCLES_MAX, "{} circles: {circles:#?}", circles.len());
+}
+
+#[test]
+fn few_types_share_a_name() {
+    let types = words::types(&source::production());
+    let all: usize = types.values().map(Vec::len).sum();
+    let shared = types.iter().filter(|(_, places)| places.len() > 2);
+    let many: usize = shared.clone().map(|(_, places)| places.len()).sum();
+    let names: Vec<_> = shared.map(|(name, places)| (name, places.len())).collect();
+    assert!(100 * many <= SHARED_NAMES_MAX_PERCENT * all, "{many} of {all} types: {names:?}");
+}
+
+#[test]
+fn doc_comments_begin_with_their_thing() {
+    let docs = words::doc_lines(&source::production());
+    let (all, headless) = (docs.all, docs.headless.len());
+    let allowed = HEADLESS_DOCS_MAX_PERCENT * all / 100;
+    assert!(headless <= allowed, "{headless} of {all}: {:#?}", docs.headless);
+}
