@@ -1,15 +1,13 @@
 //! Settings of the proxy.
 
 use crate::absence::Absence;
-use crate::direct::args::DirectArgs;
-use crate::direct::config::DirectSettings;
-use crate::door::{DoorArgs, DoorSettings};
+use crate::door::{DoorArgs, DoorSettings, KEY_SHARE_PERCENT};
 use crate::given::GivenFlags;
 use crate::keys::{ApiKeys, KeyArgs};
 use crate::passage::{Passage, PassageArgs};
 use crate::routing::RouterArgs;
 use crate::server::Ending;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 use stator_discovery::{DiscoveryArgs, Source, SourceError};
 use stator_peers::{PeersArgs, PeersSettings};
 use stator_runtime::config::ConfigError;
@@ -28,8 +26,8 @@ const LAME_DUCK: Duration = Duration::from_secs(5);
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "HTTP")]
 pub struct HttpArgs {
-    /// Address to serve on. Default: 127.0.0.1, or 0.0.0.0 in direct mode, where others have to
-    /// reach the pod. Use 0.0.0.0 to be reachable from other machines, and :: for IPv6.
+    /// Address to serve on. Default: 127.0.0.1; 0.0.0.0 for the sidecar, which other pods have to
+    /// reach. Use 0.0.0.0 to be reachable from other machines, and :: for IPv6.
     #[arg(long, env = "STATOR_HTTP_HOST", value_name = "IP")]
     pub http_host: Option<IpAddr>,
 
@@ -87,13 +85,24 @@ pub struct HttpArgs {
     pub drain_timeout_s: u64,
 }
 
-/// What a proxy stands in front of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// The workers of all registered agents, as an OpenAI-compatible endpoint.
-    Standalone,
-    /// The one engine beside it, as the endpoint picker's headers say: llm-d's routing sidecar.
-    Direct,
+/// Flags of the address that serves operators.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Metrics")]
+pub struct MetricsArgs {
+    /// Address that serves metrics and health for operators.
+    #[arg(long, env = "STATOR_METRICS_HOST", default_value = "127.0.0.1", value_name = "IP")]
+    pub metrics_host: IpAddr,
+
+    /// Port that serves metrics and health; 0 takes a free one. The HTTP port serves both too.
+    #[arg(long, env = "STATOR_METRICS_PORT", default_value_t = 9090, value_name = "PORT")]
+    pub metrics_port: u16,
+}
+
+impl MetricsArgs {
+    /// The address that serves operators.
+    pub(crate) fn listen(&self) -> SocketAddr {
+        SocketAddr::new(self.metrics_host, self.metrics_port)
+    }
 }
 
 /// Flags of `stator proxy`.
@@ -102,10 +111,6 @@ pub struct ProxyArgs {
     // First, because the others take their values out of what was parsed.
     #[command(flatten)]
     pub(crate) given: GivenFlags,
-
-    /// What the proxy stands in front of.
-    #[arg(long, env = "STATOR_MODE", value_enum, default_value_t = Mode::Standalone, value_name = "MODE")]
-    pub mode: Mode,
 
     /// Where to serve and what to allow.
     #[command(flatten)]
@@ -119,29 +124,9 @@ pub struct ProxyArgs {
     #[command(flatten)]
     pub passage: PassageArgs,
 
-    /// What is beside the proxy in direct mode.
+    /// Where operators are served.
     #[command(flatten)]
-    pub direct: DirectArgs,
-
-    /// Address that serves metrics and health for operators.
-    #[arg(
-        long,
-        env = "STATOR_METRICS_HOST",
-        default_value = "127.0.0.1",
-        value_name = "IP",
-        help_heading = "Metrics"
-    )]
-    pub metrics_host: IpAddr,
-
-    /// Port that serves metrics and health; 0 takes a free one. The HTTP port serves both too.
-    #[arg(
-        long,
-        env = "STATOR_METRICS_PORT",
-        default_value_t = 9090,
-        value_name = "PORT",
-        help_heading = "Metrics"
-    )]
-    pub metrics_port: u16,
+    pub metrics: MetricsArgs,
 
     /// Where agents register.
     #[command(flatten)]
@@ -156,16 +141,7 @@ pub struct ProxyArgs {
     pub dial: DialArgs,
 }
 
-/// A proxy's mode and its checked settings.
-#[derive(Clone, Debug)]
-pub enum ProxyRole {
-    /// See [`Mode::Standalone`].
-    Standalone(Box<ProxySettings>),
-    /// See [`Mode::Direct`].
-    Direct(Box<DirectSettings>),
-}
-
-/// Checked settings of the proxy in standalone mode.
+/// Checked settings of the proxy over a fleet.
 #[derive(Clone, Debug)]
 pub struct ProxySettings {
     pub(crate) listen: SocketAddr,
@@ -242,6 +218,13 @@ impl ProxySettings {
 }
 
 impl HttpArgs {
+    /// Faults of flags that a proxy beside an engine cannot obey.
+    pub(crate) fn faults_beside_an_engine(&self) -> impl Iterator<Item = String> {
+        let shares = self.door.key_share_percent != KEY_SHARE_PERCENT;
+        let fault = "key-share-percent: the engine beside a sidecar checks keys".to_owned();
+        self.keys.faults_beside_an_engine().chain(shares.then_some(fault))
+    }
+
     /// Where to serve, which is at `host` where nothing is said.
     pub(crate) fn listen(&self, host: Ipv4Addr) -> SocketAddr {
         SocketAddr::new(self.http_host.unwrap_or(host.into()), self.http_port)
@@ -271,33 +254,34 @@ impl HttpArgs {
     }
 }
 
-impl TryFrom<ProxyArgs> for ProxyRole {
+impl TryFrom<ProxyArgs> for ProxySettings {
     type Error = ConfigError;
 
     fn try_from(args: ProxyArgs) -> Result<Self, ConfigError> {
-        let metrics = SocketAddr::new(args.metrics_host, args.metrics_port);
-        let mut faults = args.given.faults(args.mode);
-        // The engine beside a sidecar checks the keys of clients.
-        let passage = args.passage.passage(args.mode == Mode::Direct, &mut faults);
-        let role = match args.mode {
-            Mode::Standalone => {
-                let dial = args.dial.dial().map_err(|fault| faults.push(fault)).ok();
-                let discovery = args.discovery.source();
-                let settings = ProxySettings::new(args.http, args.router, discovery, Some(metrics));
-                settings.and_then(|settings| {
-                    let peers = args.peers.settings(settings.listen.ip(), "stator-proxy");
-                    check_predictions(&settings, peers.as_ref())?;
-                    let dial = dial.unwrap_or_default();
-                    Ok(ProxySettings { dial, peers, passage, ..settings }.into())
-                })
-            }
-            Mode::Direct => DirectSettings::new(args.http, args.direct, metrics)
-                .map(|settings| Self::Direct(Box::new(DirectSettings { passage, ..settings }))),
-        };
-        match role {
-            Ok(role) if faults.is_empty() => Ok(role),
-            Ok(_) => Err(ConfigError(faults)),
-            Err(ConfigError(more)) => Err(ConfigError([faults, more].concat())),
+        let mut faults = args.given.faults();
+        let passage = args.passage.passage(false, &mut faults);
+        let dial = args.dial.dial().map_err(|fault| faults.push(fault)).ok();
+        let (discovery, metrics) = (args.discovery.source(), Some(args.metrics.listen()));
+        let settings = Self::new(args.http, args.router, discovery, metrics).and_then(|settings| {
+            let peers = args.peers.settings(settings.listen.ip(), "stator-proxy");
+            check_predictions(&settings, peers.as_ref())?;
+            Ok(Self { dial: dial.unwrap_or_default(), peers, passage, ..settings })
+        });
+        join(settings, faults)
+    }
+}
+
+/// The settings, or their faults together with those found before.
+fn join(
+    settings: Result<ProxySettings, ConfigError>,
+    mut faults: Vec<String>,
+) -> Result<ProxySettings, ConfigError> {
+    match settings {
+        Ok(settings) if faults.is_empty() => Ok(settings),
+        Ok(_) => Err(ConfigError(faults)),
+        Err(ConfigError(more)) => {
+            faults.extend(more);
+            Err(ConfigError(faults))
         }
     }
 }
@@ -316,8 +300,20 @@ fn check_predictions(
     }
 }
 
-impl From<ProxySettings> for ProxyRole {
-    fn from(settings: ProxySettings) -> Self {
-        Self::Standalone(Box::new(settings))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        proxy: ProxyArgs,
+    }
+
+    #[test]
+    fn a_fleet_is_served_to_its_own_machine() {
+        let settings = ProxySettings::try_from(Line::parse_from(["proxy"]).proxy);
+        assert_eq!(settings.expect("defaults are valid").listen.to_string(), "127.0.0.1:8000");
     }
 }

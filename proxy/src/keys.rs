@@ -58,7 +58,7 @@ pub struct KeyArgs {
 }
 
 impl KeyArgs {
-    /// Faults of flags that a proxy in direct mode cannot obey.
+    /// Faults of flags that a proxy beside an engine cannot obey.
     pub(crate) fn faults_beside_an_engine(&self) -> impl Iterator<Item = String> {
         let flags = [
             (!self.api_key.is_empty(), "api-key"),
@@ -67,7 +67,7 @@ impl KeyArgs {
             (self.prefix_secret_file.is_some(), "prefix-secret-file"),
         ];
         let given = flags.into_iter().filter(|(is_given, _)| *is_given);
-        given.map(|(_, flag)| format!("{flag}: the engine checks keys in direct mode"))
+        given.map(|(_, flag)| format!("{flag}: the engine beside a sidecar checks keys"))
     }
 }
 

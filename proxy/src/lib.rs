@@ -1,5 +1,5 @@
-//! The HTTP edge: an OpenAI-compatible endpoint over a fleet of workers, and, in `direct` mode,
-//! the proxy beside a single engine.
+//! The HTTP edge: an OpenAI-compatible endpoint over a fleet of workers, and the sidecar, a proxy
+//! beside a single engine.
 //!
 //! It parses requests, makes tokens of them, has `placement` choose a worker, and makes text of
 //! what the worker sends. It never computes a model and keeps no state that a restart would miss.
@@ -38,8 +38,8 @@ mod steering;
 mod wire;
 
 pub use absence::AbsenceArgs;
-pub use config::{HttpArgs, Mode, ProxyArgs, ProxyRole, ProxySettings};
-pub use direct::args::{DirectArgs, Stage};
+pub use config::{HttpArgs, MetricsArgs, ProxyArgs, ProxySettings};
+pub use direct::args::{DirectArgs, SidecarArgs, Stage};
 pub use direct::config::DirectSettings;
 pub use door::DoorArgs;
 pub use keys::KeyArgs;
@@ -60,23 +60,25 @@ use stator_runtime::tls::{self, Listener};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-/// Serves until `shutdown`, then drains.
+/// Serves a fleet's models until `shutdown`, then drains.
 ///
 /// # Errors
 ///
 /// When an address cannot be bound, or a certificate is no good.
-pub async fn run(role: impl Into<ProxyRole>, shutdown: Shutdown) -> anyhow::Result<()> {
-    match role.into() {
-        ProxyRole::Standalone(settings) => standalone(*settings, shutdown).await,
-        ProxyRole::Direct(settings) => direct::run(*settings, shutdown).await,
-    }
-}
-
-async fn standalone(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<()> {
+pub async fn run(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<()> {
     let listener = TcpListener::bind(settings.listen)
         .await
         .with_context(|| format!("cannot listen on {}", settings.listen))?;
     serve_fleet(listener, settings, shutdown).await
+}
+
+/// Serves beside one engine until `shutdown`, then drains.
+///
+/// # Errors
+///
+/// When an address cannot be bound, or a certificate is no good.
+pub async fn run_sidecar(settings: DirectSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    direct::run(settings, shutdown).await
 }
 
 /// A listener for clients that speaks TLS where `tls` says so, and what reads the certificate again.

@@ -1,9 +1,10 @@
 //! The command line: one subcommand per role.
 
+use crate::old_spelling;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use stator_bench::BenchArgs;
 use stator_epp::config::EppArgs;
-use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs};
+use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs, SidecarArgs};
 use stator_runtime::config::{self, ConfigError};
 use stator_runtime::log::LogArgs;
 use stator_simulate::SimulateArgs;
@@ -22,15 +23,21 @@ struct Line {
     role: Role,
 }
 
+/// Flags of the proxy that the sidecar refuses with a reason: the engine beside it checks keys.
+const SIDECAR_REFUSES: [&str; 5] =
+    ["api_key", "api_keys_file", "shared_prefixes", "prefix_secret_file", "key_share_percent"];
+
 /// What the process is.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
     /// Everything on this machine: a proxy and two agents with their workers. Needs no
     /// configuration.
     Up(WithLog<UpArgs>),
-    /// Edge proxy: an OpenAI-compatible endpoint over the workers of all registered agents, or,
-    /// in direct mode, the proxy beside one engine.
+    /// Edge proxy: an OpenAI-compatible endpoint over the workers of all registered agents.
     Proxy(Box<WithLog<ProxyArgs>>),
+    /// Proxy beside one engine, in place of llm-d's routing sidecar: obeys the endpoint picker's
+    /// headers and hands KV over from engines that compute prompts.
+    Sidecar(Box<WithLog<SidecarArgs>>),
     /// Endpoint picker: tells an Envoy gateway which endpoint of an InferencePool takes each
     /// request.
     Epp(WithLog<EppArgs>),
@@ -80,6 +87,8 @@ pub(crate) struct Cli {
     pub role: Role,
     /// The flags of the role as they were written, to hand on to child processes.
     pub matches: ArgMatches,
+    /// Whether the sidecar was started by its old name.
+    pub is_old_spelling: bool,
 }
 
 impl Role {
@@ -88,6 +97,7 @@ impl Role {
         match self {
             Self::Up(role) => &role.log,
             Self::Proxy(role) => &role.log,
+            Self::Sidecar(role) => &role.log,
             Self::Epp(role) => &role.log,
             Self::Agent(role) => &role.log,
             Self::Operate(role) => &role.log,
@@ -101,6 +111,7 @@ impl Role {
         match self {
             Self::Up(_) => "stator-up",
             Self::Proxy(_) => "stator-proxy",
+            Self::Sidecar(_) => "stator-sidecar",
             Self::Epp(_) => "stator-epp",
             Self::Agent(_) => "stator-agent",
             Self::Operate(_) => "stator-operate",
@@ -117,10 +128,12 @@ impl Cli {
     ///
     /// For faults of the file. Faults of the command line end the process with their message.
     pub(crate) fn parse() -> Result<Self, ConfigError> {
-        let matches = config::parse(command(), std::env::args_os().collect())?;
+        let command = command();
+        let (args, is_old_spelling) = old_spelling::renew(&command, std::env::args_os().collect());
+        let matches = config::parse(command, args)?;
         let line = Line::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         let (_, role) = matches.subcommand().expect("a subcommand is required");
-        Ok(Self { role: line.role, matches: role.clone() })
+        Ok(Self { role: line.role, matches: role.clone(), is_old_spelling })
     }
 }
 
@@ -131,6 +144,13 @@ pub(crate) fn command() -> clap::Command {
     for role in roles {
         command = command.mut_subcommand(role, |role| role.arg(config::config_arg()));
     }
+    for role in old_spelling::ROLES {
+        command = command.mut_subcommand(role, |role| role.arg(old_spelling::mode_arg()));
+    }
+    for refused in SIDECAR_REFUSES {
+        command =
+            command.mut_subcommand("sidecar", |role| role.mut_arg(refused, |arg| arg.hide(true)));
+    }
     // A fleet of one has nothing to choose from.
     command.mut_subcommand("up", |up| up.mut_arg("workers", |arg| arg.default_value("2")))
 }
@@ -139,7 +159,7 @@ pub(crate) fn command() -> clap::Command {
 mod tests {
     use super::*;
     use stator_epp::config::EppSettings;
-    use stator_proxy::ProxyRole;
+    use stator_proxy::{DirectSettings, ProxySettings};
     use stator_worker_agent::{AgentSettings, EngineSettings};
 
     #[test]
@@ -180,7 +200,8 @@ mod tests {
             let checked = match Line::from_arg_matches(&matches).unwrap().role {
                 Role::Up(role) => EngineSettings::try_from(role.args.engine).map(drop),
                 Role::Agent(role) => AgentSettings::try_from(role.args.agent).map(drop),
-                Role::Proxy(role) => ProxyRole::try_from(role.args).map(drop),
+                Role::Proxy(role) => ProxySettings::try_from(role.args).map(drop),
+                Role::Sidecar(role) => DirectSettings::try_from(role.args).map(drop),
                 Role::Epp(role) => EppSettings::try_from(role.args).map(drop),
                 Role::Operate(_) | Role::Bench(_) | Role::Simulate(_) => {
                     panic!("there is no example for it")
@@ -190,6 +211,6 @@ mod tests {
             roles.push(name);
         }
         roles.sort();
-        assert_eq!(roles, ["agent", "epp", "proxy", "proxy-direct", "up"]);
+        assert_eq!(roles, ["agent", "epp", "proxy", "sidecar", "up"]);
     }
 }

@@ -3,6 +3,7 @@
 //! It decides nothing about requests. Start reading at [`cli`]; a role's own crate says the rest.
 
 mod cli;
+mod old_spelling;
 #[cfg(test)]
 mod settings_pages;
 mod up;
@@ -10,7 +11,6 @@ mod up;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use cli::{Cli, Role};
-use stator_proxy::ProxyRole;
 use stator_runtime::Shutdown;
 use stator_runtime::log::{self, LogArgs};
 use std::process::ExitCode;
@@ -41,8 +41,12 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.role {
         Role::Up(role) => up::run(role.args, &cli.matches, Shutdown::on_signal()?).await,
-        Role::Proxy(role) => {
-            stator_proxy::run(ProxyRole::try_from(role.args)?, Shutdown::on_signal()?).await
+        Role::Proxy(role) => stator_proxy::run(role.args.try_into()?, Shutdown::on_signal()?).await,
+        Role::Sidecar(role) => {
+            if cli.is_old_spelling {
+                tracing::warn!("`stator proxy --mode direct` is now called `stator sidecar`");
+            }
+            stator_proxy::run_sidecar(role.args.try_into()?, Shutdown::on_signal()?).await
         }
         Role::Epp(role) if role.args.scheduling.explain => {
             print!("{}", stator_epp::config::explain(&role.args)?);

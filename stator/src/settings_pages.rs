@@ -12,19 +12,6 @@ const WRITE: &str = "STATOR_WRITE_SETTINGS";
 /// The command that renews the pages.
 const RENEW: &str = "STATOR_WRITE_SETTINGS=1 cargo test -p stator settings_pages";
 
-/// Groups of `stator proxy` that only the sidecar obeys.
-const SIDECAR: &[&str] = &["Direct mode", "Direct mode, MoRI-IO"];
-/// Groups of `stator proxy` that the sidecar refuses.
-const FLEET: &[&str] = &[
-    "Routing",
-    "Disaggregation",
-    "Queue",
-    "Absent workers",
-    "Discovery",
-    "Replicas",
-    "Request plane",
-];
-
 /// The page of one role.
 struct Page {
     /// Name of the file, without its ending.
@@ -37,8 +24,6 @@ struct Page {
     about: &'static str,
     /// Settings that a first day needs.
     first: [&'static str; 10],
-    /// Groups that belong to another page.
-    without: &'static [&'static str],
 }
 
 const PAGES: [Page; 7] = [
@@ -59,7 +44,6 @@ const PAGES: [Page; 7] = [
             "router-mode",
             "api-keys-file",
         ],
-        without: &[],
     },
     Page {
         file: "proxy",
@@ -78,12 +62,11 @@ const PAGES: [Page; 7] = [
             "max-concurrent-requests",
             "peers",
         ],
-        without: SIDECAR,
     },
     Page {
         file: "sidecar",
-        role: "proxy",
-        line: "stator proxy --mode direct",
+        role: "sidecar",
+        line: "stator sidecar",
         about: "The proxy beside one engine, in place of llm-d's routing sidecar",
         first: [
             "http-port",
@@ -97,7 +80,6 @@ const PAGES: [Page; 7] = [
             "decode-chunk-size",
             "secure-serving",
         ],
-        without: FLEET,
     },
     Page {
         file: "agent",
@@ -116,7 +98,6 @@ const PAGES: [Page; 7] = [
             "discovery",
             "fleet-secret-file",
         ],
-        without: &[],
     },
     Page {
         file: "epp",
@@ -135,7 +116,6 @@ const PAGES: [Page; 7] = [
             "response-path",
             "explain",
         ],
-        without: &[],
     },
     Page {
         file: "bench",
@@ -154,7 +134,6 @@ const PAGES: [Page; 7] = [
             "trace",
             "html",
         ],
-        without: &[],
     },
     Page {
         file: "simulate",
@@ -173,7 +152,6 @@ const PAGES: [Page; 7] = [
             "deaths-per-hour",
             "html",
         ],
-        without: &[],
     },
 ];
 
@@ -253,9 +231,6 @@ impl Page {
         let mut groups: Vec<(&str, Vec<&Arg>)> = Vec::new();
         for arg in role.get_arguments().filter(|arg| is_setting(arg)) {
             let group = arg.get_help_heading().unwrap_or("General");
-            if self.without.contains(&group) {
-                continue;
-            }
             match groups.iter_mut().find(|(name, _)| *name == group) {
                 Some((_, args)) => args.push(arg),
                 None => groups.push((group, vec![arg])),

@@ -56,29 +56,15 @@ async fn flags_without_effect_are_named_all_at_once() {
     for (args, faults) in [
         (&["up", "--cert-path=/nowhere"][..], &["cert-path: needs secure-serving"][..]),
         (
-            &["proxy", "--cert-path=/nowhere", "--engine-port=1", "--peers-port=2"],
-            &[
-                "cert-path: needs secure-serving",
-                "engine-port: it has no effect in standalone mode",
-                "peers-port: it has no effect without peers",
-            ],
+            &["proxy", "--cert-path=/nowhere", "--peers-port=2"],
+            &["cert-path: needs secure-serving", "peers-port: it has no effect without peers"],
         ),
         (
-            &[
-                "proxy",
-                "--mode=direct",
-                "--peers=a:1",
-                "--router-mode=kv",
-                "--api-key=a",
-                "--key-share-percent=9",
-            ],
-            &[
-                "key-share-percent: it has no effect in direct mode",
-                "peers: it has no effect in direct mode",
-                "router-mode: it has no effect in direct mode",
-                "api-key: ",
-            ],
+            &["sidecar", "--api-key=a", "--key-share-percent=9"],
+            &["key-share-percent: the engine beside a sidecar checks keys", "api-key: "],
         ),
+        (&["sidecar", "--peers=a:1"], &["unexpected argument '--peers'"]),
+        (&["proxy", "--engine-port=1"], &["unexpected argument '--engine-port'"]),
     ] {
         let mut process = Process::start(args);
         assert!(!process.ended().await.success(), "{args:?}");

@@ -58,6 +58,30 @@ pub fn parse(mut command: Command, args: Vec<OsString>) -> Result<ArgMatches, Co
     Ok(command.get_matches_from(args))
 }
 
+/// The value that `args` gives to one setting of the role that they name, or else the environment,
+/// or else the file. Faults are left to [`parse`], which reports them.
+pub fn peek(command: &Command, args: &[OsString], setting: &str) -> Option<String> {
+    let words: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let role = words.iter().skip(1).find_map(|word| command.find_subcommand(word))?;
+    let arg = role.get_arguments().find(|arg| arg.get_long() == Some(setting))?;
+    let written = word_after(&words, setting);
+    let environment = || std::env::var(arg.get_env()?).ok();
+    let file = || {
+        let (_, text) = config_text(role, &words).ok()??;
+        let values: BTreeMap<String, serde_yaml_ng::Value> = crate::yaml::from_str(&text).ok()?;
+        Some(values.get(setting)?.as_str()?.to_owned())
+    };
+    written.or_else(environment).or_else(file)
+}
+
+/// The value of a flag, as the command line has it: `--flag value` or `--flag=value`.
+fn word_after(words: &[String], flag: &str) -> Option<String> {
+    let flag = format!("--{flag}");
+    let spaced = words.iter().position(|w| *w == flag).and_then(|i| words.get(i + 1)).cloned();
+    let joined = || words.iter().find_map(|w| w.strip_prefix(&flag)?.strip_prefix('='));
+    spaced.or_else(|| joined().map(String::from))
+}
+
 /// The configuration, and the flag that it comes by, if there is one. Reads no more of the command
 /// line than that.
 fn config_text(
@@ -66,10 +90,7 @@ fn config_text(
 ) -> Result<Option<(&'static str, String)>, ConfigError> {
     let said = |source: &'static str| {
         role.get_arguments().find(|arg| arg.get_long() == Some(source))?;
-        let flag = format!("--{source}");
-        let spaced = words.iter().position(|w| *w == flag).and_then(|i| words.get(i + 1)).cloned();
-        let joined = || words.iter().find_map(|w| w.strip_prefix(&flag)?.strip_prefix('='));
-        Some((source, spaced.or_else(|| joined().map(String::from))?))
+        Some((source, word_after(words, source)?))
     };
     let mut said: Vec<_> = SOURCES.into_iter().filter_map(said).collect();
     if said.is_empty() {
@@ -224,6 +245,21 @@ mod tests {
         assert_eq!(matches.get_one("http_port"), Some(&9000u16));
         let error = check_file("port: 9000\nhttp-port: 9001", &[]).unwrap_err();
         assert!(error.contains("port: another name"), "{error}");
+    }
+
+    #[test]
+    fn a_setting_is_read_ahead_from_the_command_line_or_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "tag: file").unwrap();
+        let config = format!("--config={}", file.path().display());
+        let peek = |words: &[&str]| {
+            let line: Vec<_> = words.iter().chain([&config.as_str()]).map(Into::into).collect();
+            super::peek(&command(), &line, "tag")
+        };
+        assert_eq!(peek(&["stator", "proxy", "--tag", "line"]).as_deref(), Some("line"));
+        assert_eq!(peek(&["stator", "proxy", "--tag=line"]).as_deref(), Some("line"));
+        assert_eq!(peek(&["stator", "proxy"]).as_deref(), Some("file"));
+        assert_eq!(peek(&["stator", "other"]), None);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use super::connector::Connector;
 use super::encode::EcConnector;
 use super::llmd::{self, LlmdArgs};
 use super::moriio_args::MoriioArgs;
+use crate::config::{HttpArgs, MetricsArgs};
+use crate::passage::PassageArgs;
 use clap::{ArgAction, Args, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -24,9 +26,29 @@ pub enum Stage {
     Encoder,
 }
 
-/// Flags of `stator proxy --mode direct`. The names of llm-d's sidecar are accepted too.
+/// Flags of `stator sidecar`.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Direct mode")]
+pub struct SidecarArgs {
+    /// Where to serve and what to allow.
+    #[command(flatten)]
+    pub http: HttpArgs,
+
+    /// What goes through to the engine.
+    #[command(flatten)]
+    pub passage: PassageArgs,
+
+    /// The engine beside the sidecar, and those that compute prompts for it.
+    #[command(flatten)]
+    pub direct: DirectArgs,
+
+    /// Where operators are served.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
+}
+
+/// Flags about the engine beside the sidecar. The names of llm-d's sidecar are accepted too.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Engine")]
 pub struct DirectArgs {
     /// Address of the engine that this proxy stands beside.
     #[arg(long, env = "STATOR_ENGINE_HOST", default_value = "127.0.0.1", value_name = "IP")]

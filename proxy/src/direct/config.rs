@@ -1,11 +1,10 @@
 //! Settings of the proxy beside an engine.
 
 use super::allow::{AllowList, PRIVATE, Rule, Target};
-use super::args::{DirectArgs, ENCODE_TIMEOUT_MS, Stage};
+use super::args::{DirectArgs, ENCODE_TIMEOUT_MS, SidecarArgs, Stage};
 use super::connector::Connector;
 use super::encode::EncodeSettings;
 use super::moriio_args::MoriioSettings;
-use crate::config::HttpArgs;
 use crate::door::DoorSettings;
 use crate::passage::Passage;
 use crate::server::Ending;
@@ -96,19 +95,14 @@ impl PrefillSettings {
     }
 }
 
-impl DirectSettings {
-    /// Checks the flags of a proxy that serves operators at `metrics_listen`.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] with every fault.
-    pub fn new(
-        http: HttpArgs,
-        direct: DirectArgs,
-        metrics_listen: SocketAddr,
-    ) -> Result<Self, ConfigError> {
+impl TryFrom<SidecarArgs> for DirectSettings {
+    type Error = ConfigError;
+
+    fn try_from(args: SidecarArgs) -> Result<Self, ConfigError> {
+        let SidecarArgs { http, passage, direct, metrics } = args;
         let mut faults = Vec::new();
-        faults.extend(http.keys.faults_beside_an_engine());
+        faults.extend(http.faults_beside_an_engine());
+        let passage = passage.passage(true, &mut faults);
         let door = http.door.settings(&mut faults);
         let listen = http.listen(Ipv4Addr::UNSPECIFIED);
         check_ports(listen, &direct, &mut faults);
@@ -132,9 +126,9 @@ impl DirectSettings {
         let engine = |rank| SocketAddr::new(direct.engine_host, direct.engine_port + rank);
         Ok(Self {
             listen,
-            metrics_listen,
+            metrics_listen: metrics.listen(),
             tls,
-            passage: Passage::default(),
+            passage,
             pass_operations: direct.pass_operations,
             door,
             ending: http.ending(),
@@ -271,50 +265,40 @@ fn engine_tls(direct: &DirectArgs, stage: Stage) -> EngineTls {
 pub(crate) mod tests {
     use super::super::encode::EcConnector;
     use super::*;
-    use crate::config::{Mode, ProxyArgs, ProxyRole};
     use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
     use stator_runtime::config;
 
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        proxy: ProxyArgs,
+        sidecar: SidecarArgs,
     }
 
     /// The settings that a command line makes, or its faults.
     pub(crate) fn settings(flags: &[&str]) -> Result<DirectSettings, String> {
-        let words = std::iter::once("proxy").chain(flags.iter().copied());
+        let words = std::iter::once("sidecar").chain(flags.iter().copied());
         settings_of(&Line::command().try_get_matches_from(words).map_err(|e| e.to_string())?)
     }
 
     /// The settings that a command line with a configuration makes, or the faults of these.
     pub(crate) fn configured(flags: &[&str]) -> Result<DirectSettings, String> {
-        let role = Line::command().name("proxy");
-        let words = ["stator", "proxy"].iter().chain(flags).map(Into::into).collect();
+        let role = Line::command().name("sidecar");
+        let words = ["stator", "sidecar"].iter().chain(flags).map(Into::into).collect();
         let matches = config::parse(Command::new("stator").subcommand(role), words);
         let matches = matches.map_err(|error| error.to_string())?;
-        settings_of(matches.subcommand_matches("proxy").expect("there is no other"))
+        settings_of(matches.subcommand_matches("sidecar").expect("there is no other"))
     }
 
     fn settings_of(matches: &ArgMatches) -> Result<DirectSettings, String> {
         let line = Line::from_arg_matches(matches).map_err(|error| error.to_string())?;
-        let direct = ProxyArgs { mode: Mode::Direct, ..line.proxy };
-        match ProxyRole::try_from(direct).map_err(|error| error.to_string())? {
-            ProxyRole::Direct(settings) => Ok(*settings),
-            ProxyRole::Standalone(_) => panic!("direct mode was asked for"),
-        }
+        line.sidecar.try_into().map_err(|error: ConfigError| error.to_string())
     }
 
     #[test]
-    fn a_pod_is_served_on_all_addresses_and_a_fleet_to_its_own_machine() {
+    fn a_pod_is_served_on_all_addresses() {
         let listen = |flags: &[&str]| settings(flags).expect("they are valid").listen.to_string();
         assert_eq!(listen(&["--port=8001"]), "0.0.0.0:8001");
         assert_eq!(listen(&["--http-host=10.0.0.1"]), "10.0.0.1:8000");
-        let line = Line::parse_from(["proxy"]);
-        let ProxyRole::Standalone(fleet) = line.proxy.try_into().expect("it is valid") else {
-            panic!("direct mode has to be asked for");
-        };
-        assert_eq!(fleet.listen.to_string(), "127.0.0.1:8000");
     }
 
     #[test]

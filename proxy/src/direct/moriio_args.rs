@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_secs(30);
 
 /// Flags for engines with vLLM's MoRIIOConnector.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Direct mode, MoRI-IO")]
+#[command(next_help_heading = "MoRI-IO")]
 pub(crate) struct MoriioArgs {
     /// The engines run in MoRI-IO's WRITE mode: prefill is told where decode is and writes its KV
     /// there. Needs `connector` to be `nixlv2`, by which llm-d calls it, or `moriio`.

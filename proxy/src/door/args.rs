@@ -6,6 +6,9 @@ use crate::exchange::RequestLimits;
 use clap::Args;
 use std::time::Duration;
 
+/// Default of `key-share-percent`, which limits nobody.
+pub(crate) const KEY_SHARE_PERCENT: u8 = 100;
+
 /// Limits on clients: what they may send, how much they may hold, and how long it may take.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "HTTP")]
@@ -51,8 +54,8 @@ pub struct DoorArgs {
 
     /// Largest part of the requests and bytes of bodies that one API key may hold, in percent.
     /// Further requests get 429.
-    #[arg(long, env = "STATOR_KEY_SHARE_PERCENT", default_value_t = 100, value_name = "PERCENT",
-          value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, env = "STATOR_KEY_SHARE_PERCENT", default_value_t = KEY_SHARE_PERCENT,
+          value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub key_share_percent: u8,
 
     /// Longest time from the first byte of a request's head to its last, and for a handshake of

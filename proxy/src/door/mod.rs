@@ -13,6 +13,7 @@ mod metrics;
 use address::{ClientAddress, Network};
 pub(crate) use admission::Admission;
 pub use args::DoorArgs;
+pub(crate) use args::KEY_SHARE_PERCENT;
 pub(crate) use metrics::DoorMetrics;
 
 use crate::exchange::RequestLimits;

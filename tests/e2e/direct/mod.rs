@@ -1,4 +1,4 @@
-//! `stator proxy --mode direct` beside simulated engines and a real one: alone, and behind a real
+//! `stator sidecar` beside simulated engines and a real one: alone, and behind a real
 //! Envoy and a real picker.
 
 mod chunks;

@@ -42,8 +42,7 @@ async fn what_streams_is_finished_before_the_end() {
 #[tokio::test]
 async fn every_fault_of_the_settings_is_named_at_once() {
     let mut process = Process::start(&[
-        "proxy",
-        "--mode=direct",
+        "sidecar",
         "--prefill-allow=nonsense",
         "--cert-path=/nowhere",
         "--api-key=secret",
@@ -53,4 +52,12 @@ async fn every_fault_of_the_settings_is_named_at_once() {
     for part in ["prefill-allow: \"nonsense\"", "cert-path: ", "api-key: "] {
         assert!(log.contains(part), "{part} is not in {log}");
     }
+}
+
+#[tokio::test]
+async fn the_old_name_starts_a_sidecar_and_says_so() {
+    let flags = ["proxy", "--mode=direct", "--http-port=0", "--metrics-port=0", "--engine-port=1"];
+    let mut process = Process::start(&flags);
+    process.event("`stator proxy --mode direct` is now called `stator sidecar`").await;
+    process.event("listening").await;
 }

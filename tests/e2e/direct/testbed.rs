@@ -14,7 +14,7 @@ pub(crate) const PREFILLER: &str = "x-prefiller-host-port";
 /// The member of requests and answers that carries a hand-over.
 pub(crate) const PARAMETERS: &str = "kv_transfer_params";
 
-/// A running proxy in direct mode.
+/// A running sidecar.
 pub(crate) struct Sidecar {
     pub(crate) process: Process,
     pub(crate) client: Client,
@@ -26,7 +26,7 @@ impl Sidecar {
     pub(crate) async fn start(engine: SocketAddr, flags: &[&str]) -> Self {
         let port = format!("--engine-port={}", engine.port());
         let host = format!("--engine-host={}", engine.ip());
-        let mut args = vec!["proxy", "--mode=direct", "--http-port=0", "--metrics-port=0"];
+        let mut args = vec!["sidecar", "--http-port=0", "--metrics-port=0"];
         args.extend(["--http-host=127.0.0.1", &port, &host]);
         // By this header a test asks its engine for an answer that the test gives.
         args.push("--pass-headers=x-test-hold");

@@ -194,8 +194,7 @@ async fn a_proxy_beside_an_engine_goes_on_with_the_trace() {
     let collector = Collector::start().await;
     let (engine, prefiller) = (Engine::start().await, Engine::start().await);
     let flags = [
-        "proxy".to_owned(),
-        "--mode=direct".to_owned(),
+        "sidecar".to_owned(),
         "--http-port=0".to_owned(),
         "--metrics-port=0".to_owned(),
         "--kv-connector=shared-storage".to_owned(),
