@@ -1,5 +1,5 @@
-//! What it costs to schedule a request as the default configuration says, by the number of
-//! endpoints: `cargo bench -p stator-epp-config`.
+//! Cost of scheduling a request with the default configuration, by the number of endpoints: `cargo
+//! bench -p stator-epp-config`.
 //!
 //! Conversations of 64 blocks, of which all but the last four were seen before; 64 requests are in
 //! flight. Nanoseconds of one [`Scheduler::schedule`], on average over the quickest of many batches.

@@ -5,12 +5,12 @@ use crate::findings::Findings;
 use serde_json::Value;
 use stator_epp_plugins::{BuildContext, references};
 
-/// What a plug-in's parameters are told of that nobody knows.
+/// Text in a parameter error that marks a parameter as unknown.
 const UNKNOWN: &str = ": unknown parameter, ";
 
 /// Builds the plug-ins in an order in which each finds those that it depends on. Faults of their
-/// parameters are noted; if lenient, unknown parameters are left out. Who names one of `left_out`
-/// is at no fault of its own where that is one.
+/// parameters are noted; if lenient, unknown parameters are left out. A plug-in that refers to one
+/// of `left_out` is not blamed for the missing reference.
 pub(crate) fn build(
     document: &mut Document,
     order: &[usize],

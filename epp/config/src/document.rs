@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::time::Duration;
 
-/// Why something is there that nobody wrote; `None` for what was written.
+/// Reason for an entry that nobody wrote; `None` for a written one.
 pub(crate) type Why = Option<String>;
 
 /// A whole configuration.
@@ -25,12 +25,12 @@ pub(crate) struct Given<T> {
 }
 
 impl<T> Given<T> {
-    /// What was written, or else the default.
+    /// The written value, or else the default.
     pub(crate) fn or_default(written: Option<T>, default: T) -> Self {
         Self::or(written, default, "default")
     }
 
-    /// What was written, or else `other` for the reason.
+    /// The written value, or else `other` for the reason `why`.
     pub(crate) fn or(written: Option<T>, other: T, why: &str) -> Self {
         match written {
             Some(value) => Self { value, why: None },
@@ -48,7 +48,7 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// A reference that was not written.
+    /// A reference that nobody wrote.
     pub(crate) fn added(path: String, name: &str, why: &str) -> Self {
         Self { path, name: name.to_owned(), why: Some(why.to_owned()) }
     }
@@ -141,7 +141,7 @@ pub(crate) struct FlowControlEntry {
     pub(crate) enable_eviction: Given<bool>,
 }
 
-/// A priority band, or what others are made like.
+/// A priority band, or the template of further ones.
 #[derive(Clone, Debug)]
 pub(crate) struct BandEntry {
     pub(crate) priority: i32,

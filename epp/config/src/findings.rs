@@ -1,14 +1,14 @@
-//! What is found while reading a configuration: all of it, each with its place.
+//! Faults and warnings of a configuration, each with its place.
 
 use std::cell::RefCell;
 use std::fmt;
 
-/// Something about one place of a configuration.
+/// A fault or a warning about one place of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// The place, such as `schedulingProfiles[0].plugins[2].pluginRef`; empty for the whole.
     pub path: String,
-    /// What is to say about it.
+    /// Text of the fault or warning.
     pub message: String,
 }
 
@@ -39,27 +39,27 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Nothing is found yet. If `lenient`, what is unknown is warned of instead of refused.
+    /// No findings yet. If `lenient`, unknown keys and names become warnings instead of faults.
     pub(crate) fn new(lenient: bool) -> Self {
         Self { lenient, faults: RefCell::default(), warnings: RefCell::default() }
     }
 
-    /// Whether what is unknown is passed over.
+    /// Whether unknown keys and names are passed over.
     pub(crate) fn lenient(&self) -> bool {
         self.lenient
     }
 
-    /// Something that cannot be used.
+    /// Notes a fault: a setting that cannot be used.
     pub(crate) fn fault(&self, path: impl Into<String>, message: impl Into<String>) {
         self.faults.borrow_mut().push(Finding { path: path.into(), message: message.into() });
     }
 
-    /// Something that an operator should know.
+    /// Notes a warning for the operator.
     pub(crate) fn warn(&self, path: impl Into<String>, message: impl Into<String>) {
         self.warnings.borrow_mut().push(Finding { path: path.into(), message: message.into() });
     }
 
-    /// Something that is not known: a fault, unless lenient.
+    /// Notes an unknown key or name: a fault, unless lenient.
     pub(crate) fn unknown(&self, path: impl Into<String>, message: impl Into<String>) {
         match self.lenient {
             true => self.warn(path, format!("ignored: {}", message.into())),
@@ -67,7 +67,7 @@ impl Findings {
         }
     }
 
-    /// How many faults there are.
+    /// Number of faults.
     pub(crate) fn faults(&self) -> usize {
         self.faults.borrow().len()
     }

@@ -54,7 +54,7 @@ const BUILT_IN: [(&str, &str); 2] = [
     ("llm-d-default", include_str!("../../../manifests/epp/configs/llm-d-default.yaml")),
 ];
 
-/// How a configuration is judged.
+/// Strictness with which a configuration is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Whether experimental plug-ins may be used.
@@ -66,9 +66,9 @@ pub struct Options {
 
 /// A configuration that can be run.
 pub struct Loaded {
-    /// What is to be run.
+    /// The settings to run.
     pub plan: Plan,
-    /// What an operator should know, in the order in which it was found.
+    /// Warnings for the operator, in the order in which they were found.
     pub warnings: Vec<Finding>,
     /// The effective configuration as YAML, with comments on what was filled in. It loads as the
     /// same plan.

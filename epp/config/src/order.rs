@@ -5,7 +5,7 @@ use crate::document::{Document, PluginEntry};
 use crate::findings::Findings;
 use stator_epp_plugins::{needs, references};
 
-/// How far the walk has come with a plug-in.
+/// Progress of the walk at one plug-in.
 #[derive(Clone, Copy, PartialEq)]
 enum Visit {
     Not,

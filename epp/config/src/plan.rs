@@ -1,4 +1,4 @@
-//! What a picker runs, as a configuration says.
+//! Settings of a picker, as its configuration gives them.
 
 use stator_epp_plugins::settings::{
     Detector, Fairness, FileDiscovery, HttpSource, InFlightLoad, MetricsExtractor, Ordering,
@@ -11,37 +11,37 @@ use std::time::Duration;
 /// Everything that a configuration decides. A value of this type is valid.
 #[derive(Clone)]
 pub struct Plan {
-    /// What decides where requests go.
+    /// Plug-ins that decide where requests go.
     pub program: Program,
-    /// How much of the answers plug-ins must see.
+    /// Part of an answer that plug-ins must see.
     pub response_path: ResponsePath,
-    /// What reads request bodies, in the order in which they are asked; at least one.
+    /// Parsers of request bodies, in the order in which they are asked; at least one.
     pub parsers: Vec<Parser>,
-    /// Where tokens of prompts come from; `None` if no plug-in wants any.
+    /// Source of the tokens of prompts; `None` if no plug-in wants any.
     pub tokens: Option<Tokens>,
-    /// How the precise index is kept; `None` if no plug-in asks for one.
+    /// Settings of the precise index; `None` if no plug-in asks for one.
     pub precise: Option<Precise>,
     /// The placement core's cost; `None` if no plug-in asks for it.
     pub kv_cost: Option<KvCost>,
-    /// What a request counts for while it is in flight.
+    /// Load that a request adds while it is in flight.
     pub in_flight: InFlightLoad,
     /// Labels of nodes that endpoints must carry; none if no plug-in goes by them.
     pub topology: Vec<String>,
-    /// How metrics of endpoints are read; `None` if they are not.
+    /// Settings for reading the metrics of endpoints; `None` if nobody reads them.
     pub metrics: Option<Metrics>,
     /// The file with the endpoints; `None` if they come from Kubernetes.
     pub discovery: Option<FileDiscovery>,
-    /// Where the fairness identity of a request comes from if no header says it, first to last.
+    /// Sources of a request's fairness identity if no header gives it, first to last.
     pub agent_identity: Vec<IdSource>,
     /// Numbers about each request for the data plane.
     pub reporters: Vec<AttributeReporter>,
     /// Whether answers are checked to come from the chosen endpoint.
     pub verifies_served: bool,
-    /// How full the pool is.
+    /// Measure of the pool's saturation.
     pub detector: Detector,
-    /// How requests wait; used if [`Features::flow_control`] is on.
+    /// Settings of the waiting queues; used if [`Features::flow_control`] is on.
     pub flow_control: FlowControl,
-    /// Which features are on.
+    /// Features that are switched on or off.
     pub features: Features,
 }
 
@@ -52,10 +52,10 @@ pub struct Features {
     pub flow_control: bool,
 }
 
-/// How much of an answer plug-ins must see.
+/// Part of an answer that plug-ins must see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResponsePath {
-    /// Nothing: where a request goes is all that counts.
+    /// Nothing: only the destination of a request counts.
     Nothing,
     /// Its head: headers are added to it, or read.
     Headers,
@@ -63,7 +63,7 @@ pub enum ResponsePath {
     Body,
 }
 
-/// What reads request bodies.
+/// A parser of request bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parser {
     /// `openai-parser`.
@@ -112,16 +112,16 @@ impl Parser {
     }
 }
 
-/// How metrics of endpoints are read.
+/// Settings for reading the metrics of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// Where.
+    /// Address and interval of the pages.
     pub source: HttpSource,
-    /// What they mean.
+    /// Names of the values on a page.
     pub extractor: MetricsExtractor,
 }
 
-/// How requests wait.
+/// Settings of the queues in which requests wait.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowControl {
     /// Most bytes of bodies that wait at once, in all bands; `None` is without limit.
@@ -134,11 +134,11 @@ pub struct FlowControl {
     pub no_endpoint_ttl: Option<Duration>,
     /// Bands with a priority of their own, the highest first. There is one of priority 0.
     pub bands: Vec<Band>,
-    /// What the band of any other priority above 0 is like.
+    /// Template of the bands of all other priorities above 0.
     pub default_band: Band,
-    /// What the band of any other priority below 0 is like.
+    /// Template of the bands of all other priorities below 0.
     pub default_negative_band: Band,
-    /// How full the pool may be for a band to dispatch.
+    /// Saturation of the pool up to which a band dispatches.
     pub usage_limit: UsageLimit,
     /// Whether running requests of a negative priority give way to those that wait above them.
     pub eviction: bool,
@@ -157,8 +157,8 @@ pub struct Band {
     pub max_tokens: Option<u64>,
     /// Longest wait while the pool has an endpoint; `None` waits as long as the client does.
     pub ttl: Option<Duration>,
-    /// Which flow is next.
+    /// Order of a band's flows.
     pub fairness: Fairness,
-    /// Which request of a flow is next.
+    /// Order of a flow's requests.
     pub ordering: Ordering,
 }

@@ -186,7 +186,7 @@ impl Resolver<'_> {
     }
 }
 
-/// What a place is called, with its article.
+/// Name of a place, with its article.
 fn word(place: Place) -> &'static str {
     match place {
         Place::Parser => "a parser",

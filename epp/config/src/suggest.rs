@@ -1,4 +1,4 @@
-//! Which known word an unknown one may have been meant to be.
+//! The known word that an unknown one may have been meant to be.
 
 /// `; did you mean "…"?` for the nearest of `known`, or nothing if none is near.
 pub(crate) fn did_you_mean<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> String {

@@ -1,4 +1,4 @@
-//! What stands around the decision: each part from the settings of the plug-in that asks for it.
+//! Settings around the decision: each part comes from the plug-in that asks for it.
 
 use crate::document::{BandEntry, Document, Given, PluginEntry, Reference};
 use crate::findings::Findings;
@@ -105,7 +105,7 @@ impl Surroundings<'_> {
         Some(Metrics { source: http.clone(), extractor: extractor? })
     }
 
-    /// Warns of what is configured and has no effect here.
+    /// Warns of configured plug-ins that have no effect here.
     pub(crate) fn warn_idle(&self) {
         let layer = &self.document.data_layer;
         for source in &layer.sources {
@@ -128,7 +128,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// How requests wait; `None` if a policy was not built.
+    /// Settings of the waiting queues; `None` if a policy was not built.
     pub(crate) fn flow_control(&self) -> Option<FlowControl> {
         let flow = &self.document.flow_control;
         let limit = |limit: &Given<u64>| (limit.value > 0).then_some(limit.value);

@@ -23,7 +23,7 @@ impl Tree {
         stator_runtime::yaml::from_str(text)
     }
 
-    /// What kind of value it is, with its article.
+    /// Name of the value's type, with its article.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -35,7 +35,7 @@ impl Tree {
         }
     }
 
-    /// The same value for plug-ins; keys that are there twice have been told of by then.
+    /// The value as JSON, for plug-ins; keys written twice have been reported by then.
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::Null => Value::Null,

@@ -65,7 +65,7 @@ pub(crate) fn wire(
     })
 }
 
-/// What decides; `None` if a profile has no picker or there is no handler.
+/// The program that decides; `None` if a profile has no picker or there is no handler.
 fn program(
     document: &Document,
     context: &BuildContext,
@@ -126,7 +126,8 @@ fn named<T: ?Sized>(entry: &PluginEntry, plugin: &Arc<T>) -> Named<T> {
     }
 }
 
-/// What the detector means to the scheduler. Its headroom is for filtering only.
+/// The scheduler's saturation measure for a detector. The detector's headroom is for filtering
+/// only.
 fn saturation(detector: Detector) -> Saturation {
     match detector {
         Detector::Utilization(limits) => Saturation::Utilization {
@@ -143,7 +144,7 @@ fn saturation(detector: Detector) -> Saturation {
     }
 }
 
-/// How much of the answers the plug-ins must see. Plug-ins in no profile count too: they run.
+/// Part of an answer that the plug-ins must see. Plug-ins in no profile count too: they run.
 fn response_path(
     document: &Document,
     context: &BuildContext,
