@@ -1,4 +1,4 @@
-//! What metrics cost: `cargo bench -p stator-epp-metrics`.
+//! Cost of metrics: `cargo bench -p stator-epp-metrics`.
 //!
 //! Plain loops and plain printing. A streamed request is two lookups by labels and some
 //! twenty-five atomic changes, a chunk of it two; the deprecated twins cost nothing before somebody
@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long each line is measured.
+/// Time for which each line is measured.
 const MEASURE: Duration = Duration::from_millis(300);
 const MODELS: usize = 10;
 const FLOWS: usize = 20;
@@ -34,7 +34,7 @@ fn measure(name: &str, mut work: impl FnMut(usize)) {
     println!("{name:<44} {nanos:>12.0} ns");
 }
 
-/// What a streamed request records, but for its chunks.
+/// Records a streamed request, without its chunks.
 fn request(metrics: &EppMetrics, request: &RequestMetrics, endpoint: &Endpoint) {
     let running = request.received();
     request.sized(20_000);

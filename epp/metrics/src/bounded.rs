@@ -1,15 +1,15 @@
-//! How many values a label may have.
+//! Bounds on the number of values of a label.
 
 use parking_lot::RwLock;
 use rustc_hash::FxHashSet;
 
-/// What a value becomes that is one too many.
+/// Label value that stands for all values above the bound.
 pub(crate) const OTHER: &str = "other";
 /// Longest value that is kept, in bytes; a longer one becomes [`OTHER`]. Without it, the values
 /// that a client may choose would be few but not small.
 pub(crate) const VALUE_BYTES_MAX: usize = 256;
 
-/// The values that a label has taken, at most so many for as long as the process lives.
+/// The values that a label has taken: at most `max` in the life of the process.
 ///
 /// Source: `BoundedLabel` of the llm-d router.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl BoundedValues {
         Self { values: RwLock::default(), max }
     }
 
-    /// Keeps a value whatever comes; it does not count. For values that an operator configures.
+    /// Keeps a value in any case, beside the bound. For values that an operator configures.
     pub(crate) fn pin(&self, value: &str) {
         if self.is_pinned(value) {
             return;

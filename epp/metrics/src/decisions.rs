@@ -1,4 +1,4 @@
-//! What the picker decides.
+//! Metrics of the picker's decisions.
 
 use crate::bounded::OTHER;
 use crate::exposition::{Value, rows, single, write};
@@ -17,7 +17,7 @@ use std::time::Duration;
 const SETS_MAX: usize = 16_384;
 /// Type of the profile handler whose decisions have a metric of their own.
 const PD_HANDLER: &str = "pd-profile-handler";
-/// What a model without a name is called in the metrics of disaggregation.
+/// Name of a model without a name in the metrics of disaggregation.
 const UNKNOWN: &str = "unknown";
 
 /// A plug-in's names in the configuration.
@@ -29,7 +29,7 @@ pub struct PluginName<'a> {
     pub name: &'a str,
 }
 
-/// Which stages of a request work apart: label `decision_type`.
+/// Stages of a request that run on endpoints of their own: label `decision_type`.
 ///
 /// Source: `disagg_decision_total` of the llm-d router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub enum Disaggregation {
 }
 
 impl Disaggregation {
-    /// By which endpoints help the one that answers.
+    /// The decision, by the stages that have an endpoint of their own.
     pub fn of(encode: bool, prefill: bool) -> Self {
         match (encode, prefill) {
             (false, false) => Self::DecodeOnly,
@@ -88,8 +88,8 @@ impl Default for Decisions {
 }
 
 impl Decisions {
-    /// The scheduler took so long to choose an endpoint, or to find none. It is counted by its pod,
-    /// as in the source; the port tells the endpoints of a pod apart.
+    /// The scheduler took this time to choose an endpoint, or to find none. The choice is counted
+    /// by its pod, as in the source; the port tells the endpoints of a pod apart.
     pub fn decided(&self, of: &RequestMetrics, took: Duration, chosen: Option<&Endpoint>) {
         self.duration.observe_duration(took);
         let target = of.target_model();
@@ -108,7 +108,7 @@ impl Decisions {
         bump(&self.rewrites, labels, |[rewrite, _, target]| [rewrite, OTHER, target]);
     }
 
-    /// A profile handler decided which stages work apart.
+    /// A profile handler decided which stages get endpoints of their own.
     pub fn disaggregated(
         &self,
         of: &RequestMetrics,
@@ -149,7 +149,7 @@ pub(crate) fn bump<'a, const N: usize>(
     child.metric.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What a counter counted.
+/// A counter's value.
 pub(crate) fn count<const N: usize>(child: &Child<N, AtomicU64>) -> Option<Value> {
     Value::count(child.metric.load(Ordering::Relaxed))
 }

@@ -1,4 +1,4 @@
-//! What endpoints are believed to hold of images, sounds and videos.
+//! Metrics of the images, sounds and videos that endpoints are believed to hold.
 
 use crate::bounded::OTHER;
 use crate::buckets;
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 /// become `other`.
 const SETS_MAX: usize = 16_384;
 
-/// Where a plug-in's lookups are counted. Made once, when plug-ins are.
+/// Counters of a plug-in's lookups. Made once, when plug-ins are.
 #[derive(Debug)]
 pub struct EncoderCache {
     lookups: Arc<Lookups>,

@@ -14,15 +14,15 @@ use std::sync::Arc;
 pub(crate) struct Metric {
     /// Its name; that of a counter without `_total`, which the format adds.
     pub name: &'static str,
-    /// How settled it is, with a space behind; nothing for our own.
+    /// Stability of the metric, with a space behind; empty for our own.
     pub stage: &'static str,
-    /// What it tells.
+    /// Meaning of the metric.
     pub help: &'static str,
     /// The name and labels that it had before.
     pub twin: Option<Twin>,
 }
 
-/// A metric under a name that is to go. It has the sum over all labels that it does not know.
+/// A deprecated name of a metric. Its rows are sums over all labels that it lacks.
 #[derive(Debug)]
 pub(crate) struct Twin {
     /// Its name, a counter's without `_total`.
@@ -37,7 +37,7 @@ pub(crate) type Labels<'a> = Vec<(&'static str, &'a str)>;
 /// One series.
 pub(crate) type Row<'a> = (Labels<'a>, Value);
 
-/// What a series says now.
+/// A series' present value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Counter(u64),
@@ -80,7 +80,7 @@ impl Value {
     }
 }
 
-/// The rows of a family: one per metric that `value` has something to say of.
+/// The rows of a family: one per metric for which `value` gives a value.
 pub(crate) fn rows<'a, const N: usize, M>(
     children: &'a [Arc<Child<N, M>>],
     names: &[&'static str; N],
@@ -93,7 +93,7 @@ pub(crate) fn rows<'a, const N: usize, M>(
     children.iter().filter_map(row).collect()
 }
 
-/// The same with one label more.
+/// The rows of a family, as [`rows`] makes them, with one label more.
 pub(crate) fn labelled<'a, const N: usize, M>(
     children: &'a [Arc<Child<N, M>>],
     names: &[&'static str; N],
@@ -110,7 +110,7 @@ pub(crate) fn single(value: Option<Value>) -> Vec<Row<'static>> {
     value.map(|value| (Vec::new(), value)).into_iter().collect()
 }
 
-/// Writes a metric and its twin. Of a metric without rows nothing is written.
+/// Writes a metric and its twin. A metric without rows is left out.
 pub(crate) fn write(
     encoder: &mut DescriptorEncoder<'_>,
     metric: &Metric,

@@ -1,4 +1,4 @@
-//! How engines' KV events come in, as pools are asked for it.
+//! Metrics of engines' KV events, which pools give when metrics are read.
 
 use crate::exposition::{Metric, Row, Value, merged, single, write};
 use crate::names;
@@ -6,7 +6,7 @@ use crate::pools::Seen;
 use crate::snapshot::{FeedSnapshot, FeedsSnapshot, SkippedEvents};
 use prometheus_client::encoding::DescriptorEncoder;
 
-/// Writes what all pools' feeds tell. Without a pool that follows events nothing is written.
+/// Writes the counts of all pools' feeds. Without a pool that follows events nothing is written.
 pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std::fmt::Result {
     let feeds: Vec<_> = seen.iter().filter_map(|(_, pool)| pool.feeds.as_ref()).collect();
     if feeds.is_empty() {
@@ -35,17 +35,17 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> 
 
 type Count = fn(&FeedSnapshot) -> u64;
 
-/// What is counted of each engine.
+/// Counters of each engine.
 const COUNTS: [(&Metric, Count); 2] = [
     (&names::FEED_MESSAGES, |feed| feed.messages),
     (&names::FEED_RECONNECTIONS, |feed| feed.reconnections),
 ];
 
-/// What can fail, by the name of the operation.
+/// Operations that can fail, by name.
 const ERRORS: [(&str, Count); 2] =
     [("recv", |feed| feed.receive_errors), ("replay", |feed| feed.replay_errors)];
 
-/// An engine that several pools follow is one, with what all of them heard.
+/// Writes the counts of each engine; those of an engine that several pools follow become one sum.
 fn encode_engines(
     encoder: &mut DescriptorEncoder<'_>,
     feeds: &[&FeedsSnapshot],

@@ -20,22 +20,22 @@ use std::time::Duration;
 /// from here on, new ones become `other`.
 const SETS_MAX: usize = 16_384;
 
-/// How a request left flow control: label `outcome`.
+/// Way in which a request left flow control: label `outcome`.
 ///
 /// Source: the outcomes of flow control in the llm-d router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowOutcome {
     /// It went on to be scheduled.
     Dispatched,
-    /// As many wait as may.
+    /// The queue was full.
     RejectedCapacity,
-    /// As many wait as may, and the pool is empty.
+    /// The queue was full and the pool had no endpoint.
     RejectedNoEndpoints,
-    /// The picker ends.
+    /// The picker was ending.
     RejectedOther,
-    /// It waited as long as it may.
+    /// Its longest wait was over.
     EvictedTtl,
-    /// The pool stayed empty for as long as it may.
+    /// The pool had no endpoint for as long as a request may wait for one.
     EvictedNoEndpoints,
     /// The client is gone.
     EvictedContextCancelled,
@@ -76,7 +76,7 @@ struct Queue {
     bytes: AtomicU64,
 }
 
-/// A request that waits; it does no more when this is dropped.
+/// A waiting request; dropping the value ends the wait.
 #[derive(Debug)]
 pub struct Waiting {
     queue: Arc<Child<5, Queue>>,
@@ -101,7 +101,7 @@ impl Flow {
         }
     }
 
-    /// A request of a pool waits from now on, with so many bytes of body.
+    /// A request of a pool begins to wait, with `bytes` of body.
     pub fn waits(&self, of: &RequestMetrics, pool: &str, bytes: u64) -> Waiting {
         let [model, target, fairness_id, priority] = labels(of);
         let asked = [fairness_id, priority, pool, model, target];
@@ -112,7 +112,8 @@ impl Flow {
         Waiting { queue, bytes }
     }
 
-    /// It took so long to let a request into its queue; `None` for the outcome of one that waits.
+    /// It took `took` to let a request into its queue; `None` is the outcome of one that still
+    /// waits.
     pub fn enqueued(&self, of: &RequestMetrics, outcome: Option<FlowOutcome>, took: Duration) {
         /// A request that waits has no outcome yet.
         const WAITS: &str = "NotYetFinalized";
@@ -125,7 +126,7 @@ impl Flow {
         child.metric.observe_duration(took);
     }
 
-    /// A request of a pool left flow control after so long.
+    /// A request of a pool left flow control after a wait.
     pub fn left(
         &self,
         of: &RequestMetrics,
@@ -145,12 +146,12 @@ impl Flow {
         child.metric.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It took so long to find out which waiting requests go on.
+    /// It took `took` to find the waiting requests that go on.
     pub fn cycled(&self, took: Duration) {
         self.cycles.observe_duration(took);
     }
 
-    /// The revocations of a pool's running requests, from now on in the metrics.
+    /// The revocations of a pool's running requests, which the metrics show from now on.
     pub fn reclaimed(&self, pool: &str) -> Reclaimed {
         self.revocations.of(pool)
     }
@@ -191,7 +192,7 @@ fn read<const N: usize>(child: &Child<N, Histogram>) -> Option<Value> {
     child.metric.read().map(Value::Histogram)
 }
 
-/// Writes how full the queues of all pools are.
+/// Writes the fill of all pools' queues.
 pub(crate) fn encode_use(
     encoder: &mut DescriptorEncoder<'_>,
     seen: &[Seen<'_>],

@@ -19,8 +19,8 @@ pub(crate) struct Histogram {
 /// A histogram at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reading {
-    /// Upper bounds, the last of them infinite, and how many values lie under each but over the
-    /// one before.
+    /// Upper bounds, the last of them infinite, each with the number of values between the bound
+    /// before and this one.
     pub buckets: Vec<(f64, u64)>,
     /// Sum of the values.
     pub sum: f64,
@@ -52,7 +52,7 @@ impl Histogram {
         self.observe(duration.as_secs_f64());
     }
 
-    /// What it holds; `None` before the first value.
+    /// The present counts and sum; `None` before the first value.
     pub(crate) fn read(&self) -> Option<Reading> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! What a plug-in predicted of requests' latencies, and how the requests fared.
+//! Predictions of requests' latencies, beside the measured ones.
 
 use crate::bounded::{BoundedValues, OTHER};
 use crate::buckets;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// clients can make of [`Requests`](crate::Requests).
 const SETS_MAX: usize = crate::requests::SETS_MAX;
 
-/// Where a plug-in's predictions are counted. Made once, when plug-ins are.
+/// Counters of a plug-in's predictions. Made once, when plug-ins are.
 #[derive(Debug)]
 pub struct LatencyMetrics {
     latencies: Arc<Latencies>,
@@ -37,25 +37,26 @@ struct Latency {
     predicted: Histogram,
     prediction: Histogram,
     violations: AtomicU64,
-    /// Of the request that was last, each at its position; as bits, no number before the first.
+    /// Values of the latest request, by the positions below; as bits, not a number before the
+    /// first.
     last: [AtomicU64; 4],
 }
 
-/// What [`Latency::last`] holds, of both latencies: label `type`.
+/// Label `type` of each value in [`Latency::last`], for both latencies.
 ///
 /// Source: `inference_request_metric` of the llm-d router.
 const LAST: [[&str; 4]; 2] = [
     ["ttft", "predicted_ttft", "ttft_prediction_duration", "ttft_slo_violation"],
     ["tpot", "predicted_tpot", "tpot_prediction_duration", "tpot_slo_violation"],
 ];
-/// Positions there.
+/// Positions in [`Latency::last`].
 const MEASURED: usize = 0;
 const PREDICTED: usize = 1;
 const PREDICTION: usize = 2;
 const VIOLATED: usize = 3;
 
 impl LatencyMetrics {
-    /// A plug-in predicted both latencies, together in so long.
+    /// A plug-in predicted both latencies, and needed `took` for both together.
     pub fn predicted_in(&self, asked_model: &str, model: &str, took: Duration) {
         for latency in &self.of(asked_model, model).metric {
             latency.prediction.observe_duration(took);
@@ -63,7 +64,7 @@ impl LatencyMetrics {
         }
     }
 
-    /// A request fared so.
+    /// A request is over, with these latencies.
     pub fn fared(&self, fared: &Fared<'_>) {
         let child = self.of(fared.asked_model, fared.model);
         let [ttft, tpot] = &child.metric;
@@ -115,7 +116,7 @@ impl Latency {
 }
 
 impl Latencies {
-    /// Nothing yet; names of models are kept as far as `models` says.
+    /// No latencies yet; names of models are kept as far as `models` allows.
     pub(crate) fn new(models: Arc<BoundedValues>) -> Self {
         Self { family: Family::new(SETS_MAX), models }
     }
@@ -149,7 +150,7 @@ impl Latencies {
     }
 }
 
-/// Rows with the label `type`: one for each of [`LAST`] that `value` has something to say of.
+/// Rows with the label `type`: one for each of [`LAST`] for which `value` gives a value.
 fn typed(
     children: &[Arc<Child<4, [Latency; 2]>>],
     value: impl Fn(&Latency, usize) -> Option<Value>,

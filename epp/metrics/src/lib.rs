@@ -57,17 +57,17 @@ use std::sync::Arc;
 /// All metrics of a picker.
 #[derive(Debug)]
 pub struct EppMetrics {
-    /// What becomes of requests, by model and flow.
+    /// Requests and their ends, by model and flow.
     pub requests: Requests,
-    /// What the picker decides about them.
+    /// Decisions about requests.
     pub decisions: Decisions,
-    /// What plug-ins take and find.
+    /// Time that plug-ins take, and their lookups.
     pub plugins: Arc<PluginMetrics>,
     /// Requests that wait for room.
     pub flow: Flow,
-    /// What programs get, where flows share by the tokens that they used.
+    /// Service that programs get, if flows share by the tokens that they used.
     pub programs: Programs,
-    /// How pools are, read when the metrics are.
+    /// Levels of pools, read when the metrics are.
     pub pools: Pools,
     /// Streams of data planes.
     pub streams: Streams,

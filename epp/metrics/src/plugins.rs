@@ -1,4 +1,4 @@
-//! What plug-ins take, and what the indices of prefixes find.
+//! Time that plug-ins take, and lookups of the indices of prefixes.
 
 use crate::bounded::BoundedValues;
 use crate::decisions::PluginName;

@@ -1,4 +1,4 @@
-//! How pools are, asked for when metrics are read.
+//! Levels of pools, read when metrics are.
 
 use crate::bounded::{BoundedValues, OTHER};
 use crate::exposition::{Metric, Row, Value, merged, single, write};
@@ -17,11 +17,12 @@ const PRODUCER: &str = "inflight-load-producer";
 /// would be a million rows: from here on, flows become `other`.
 const FLOWS_MAX: usize = 16_384;
 
-/// A pool that can be asked how it is.
+/// A pool that shows its present state.
 pub trait PoolView: Send + Sync {
     /// Its name in metrics; no other pool of the process has it.
     fn name(&self) -> &str;
-    /// How it is now. Called once per reading of the metrics; takes its lock for microseconds.
+    /// The present state. Called once per reading of the metrics; takes the pool's lock for
+    /// microseconds.
     fn snapshot(&self) -> PoolSnapshot;
 }
 
@@ -104,7 +105,7 @@ impl Pools {
     }
 }
 
-/// A pool's name, and how it is.
+/// A pool's name, and its state.
 pub(crate) type Seen<'a> = (&'a str, PoolSnapshot);
 type Level = fn(&PoolSnapshot) -> Option<f64>;
 
@@ -167,9 +168,9 @@ fn encode_sources(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std
     write(encoder, &names::EXTRACT_ERRORS, &merged(incomplete))
 }
 
-/// What is in flight at endpoints: a row for each flow, whose fairness id is what `bound` makes of
-/// it. What other replicas sent is not told apart, and what is not there at all is of no flow:
-/// their labels are empty, which is as if they were not there.
+/// Load in flight at endpoints: a row for each flow, with `bound` of its fairness id. Requests of
+/// other replicas are one row, and an endpoint without any load has one too: the labels of both are
+/// empty, which reads as absent.
 fn in_flight_rows<'a>(
     endpoints: impl Iterator<Item = &'a EndpointSnapshot>,
     mut bound: impl FnMut(&'a str) -> &'a str,

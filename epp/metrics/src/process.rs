@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What was built.
+/// The source of this build.
 #[derive(Clone, Debug, Default)]
 pub struct Build {
     /// Commit of the source.
@@ -18,7 +18,7 @@ pub struct Build {
     pub build_ref: String,
 }
 
-/// How a prompt was turned into tokens: label `mode`.
+/// Way in which a prompt was turned into tokens: label `mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokenization {
     /// By the model's tokenizer.

@@ -1,5 +1,5 @@
-//! What programs get of a pool whose flows share by the tokens they used. A program is a flow by
-//! another name: its id is the fairness id.
+//! Service that programs get from a pool whose flows share by the tokens they used. A program is a
+//! flow by another name: its id is the fairness id.
 
 use crate::exposition::{Value, rows, single, write};
 use crate::family::{Child, Family};
@@ -18,7 +18,7 @@ pub struct Programs(Family<1, Mutex<Attained>>);
 #[derive(Clone, Debug)]
 pub struct Program(Arc<Child<1, Mutex<Attained>>>);
 
-/// What a program got.
+/// Service that a program got.
 #[derive(Debug)]
 struct Attained {
     requests: u32,
@@ -85,7 +85,7 @@ impl Attained {
         self.service = (self.service_at(now) + tokens, now);
     }
 
-    /// What it got and is not forgotten.
+    /// Service as of `now`, after its decay.
     fn service_at(&self, now: Instant) -> f64 {
         let (service, as_of) = self.service;
         let passed = now.saturating_duration_since(as_of);

@@ -1,4 +1,4 @@
-//! What one request records.
+//! Metrics of one request.
 
 use crate::buckets;
 use crate::family::Child;
@@ -21,7 +21,7 @@ pub enum ErrorCode {
     Forbidden,
     /// There is no such thing.
     NotFound,
-    /// What the client asked for first is not so.
+    /// A precondition of the client does not hold.
     PreconditionFailed,
     /// There is no room.
     ResourceExhausted,
@@ -77,7 +77,7 @@ impl ErrorCode {
     }
 }
 
-/// How a request ended that an endpoint answered.
+/// The end of a request that an endpoint answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Finished {
     /// From the request to the end of the answer.
@@ -92,8 +92,8 @@ pub struct Finished {
     pub response_bytes: u64,
 }
 
-/// Where the requests of one model, flow and priority are counted. Found once per request, and
-/// cheap to clone. Each event costs a few atomic additions: no lock, no hash.
+/// Counters for the requests of one model, flow and priority. Found once per request, and cheap to
+/// clone. Each event costs a few atomic additions: no lock, no hash.
 #[derive(Clone, Debug)]
 pub struct RequestMetrics(pub(crate) Arc<Child<4, Series>>);
 

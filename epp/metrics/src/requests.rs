@@ -25,16 +25,16 @@ pub(crate) const FAIRNESS_IDS_MAX: usize = 100;
 /// and 9 MB of a page at most.
 pub(crate) const SETS_MAX: usize = 256;
 
-/// What tells requests apart.
+/// Labels that tell requests apart.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestLabels<'a> {
     /// The model that the client named; empty where the body was not understood.
     pub model: &'a str,
     /// The model that the request is sent to.
     pub target_model: &'a str,
-    /// Whose request it is.
+    /// The request's flow.
     pub fairness_id: &'a str,
-    /// How much it matters.
+    /// The request's priority; higher ones go first.
     pub priority: i32,
 }
 
@@ -81,7 +81,7 @@ impl Requests {
         &self.fairness_ids
     }
 
-    /// Where requests with these labels are counted. One hash and one read lock for labels seen
+    /// The counters for requests with these labels. One hash and one read lock for labels seen
     /// before.
     pub fn of(&self, labels: &RequestLabels<'_>) -> RequestMetrics {
         let mut digits = itoa::Buffer::new();

@@ -3,30 +3,31 @@
 use stator_epp_scheduler::{EngineLoad, FlowLoad, InFlight, STALE, Saturation, Scheduler, Time};
 use std::sync::Arc;
 
-/// How a pool is.
+/// State of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolSnapshot {
-    /// How full it is; 1 and more is full.
+    /// Saturation of the pool; 1 and more is full.
     pub saturation: f64,
-    /// How full its endpoints that prefill are, and those that decode; `None` where there are none.
+    /// Saturation of the endpoints that prefill, and of those that decode; `None` where there are
+    /// none.
     pub stage_saturation: [Option<f64>; 2],
-    /// Type of what says how full it is.
+    /// Type of the saturation detector.
     pub detector: &'static str,
     /// Endpoints that take new requests.
     pub ready_endpoints: usize,
     /// Endpoints whose last report is too old to count, or that never reported.
     pub stale_endpoints: usize,
-    /// Blocks that the KV index was told of, since the start.
+    /// Blocks that the KV index took in, since the start.
     pub index_admissions: u64,
     /// Blocks that the KV index forgot for lack of room, since the start.
     pub index_evictions: u64,
     /// The endpoints, also those that take nothing new now.
     pub endpoints: Vec<EndpointSnapshot>,
-    /// Where endpoints are asked how busy they are.
+    /// Sources of the endpoints' load.
     pub sources: Vec<SourceSnapshot>,
-    /// How engines' KV events come in; `None` where none are followed.
+    /// Feeds of engines' KV events; `None` where none are followed.
     pub feeds: Option<FeedsSnapshot>,
-    /// How full the queues of flow control are; `None` without flow control.
+    /// Fill of flow control's queues; `None` without flow control.
     pub flow: Option<FlowSnapshot>,
 }
 
@@ -35,11 +36,11 @@ pub struct PoolSnapshot {
 pub struct SourceSnapshot {
     /// Its type in the configuration.
     pub source_type: &'static str,
-    /// The type of what looks for values in it.
+    /// Type of the extractor that looks for values in the source.
     pub extractor_type: &'static str,
     /// Reads that failed.
     pub failed: u64,
-    /// Reads that lacked a value that was looked for.
+    /// Reads in which a wanted value was missing.
     pub incomplete: u64,
 }
 
@@ -48,11 +49,11 @@ pub struct SourceSnapshot {
 pub struct FeedsSnapshot {
     /// The engines that are followed now.
     pub engines: Vec<FeedSnapshot>,
-    /// Messages that may wait, of all engines together.
+    /// Largest number of messages that may wait, of all engines together.
     pub capacity: usize,
-    /// Removed blocks of which their engine holds another copy.
+    /// Removed blocks of which the engine holds another copy.
     pub removals_suppressed: u64,
-    /// Removed blocks that their engine holds no more.
+    /// Removed blocks of which the engine holds no copy any more.
     pub removals_forwarded: u64,
     /// Stored events that were passed over, by reason.
     pub stores_skipped: Vec<SkippedEvents>,
@@ -60,16 +61,16 @@ pub struct FeedsSnapshot {
     pub removals_skipped: Vec<SkippedEvents>,
 }
 
-/// One engine's event feed, counted since it is followed.
+/// One engine's event feed, counted since the picker follows it.
 #[derive(Clone, Debug, Default)]
 pub struct FeedSnapshot {
-    /// Which engine: `namespace/name` of its endpoint.
+    /// The engine, as `namespace/name` of its endpoint.
     pub pod: Arc<str>,
     /// Messages that came.
     pub messages: u64,
     /// Messages that wait now.
     pub waiting: usize,
-    /// Times that it was found again after it was lost.
+    /// Connections made again after a loss.
     pub reconnections: u64,
     /// Messages that could not be read.
     pub receive_errors: u64,
@@ -77,23 +78,23 @@ pub struct FeedSnapshot {
     pub replay_errors: u64,
 }
 
-/// Events that were passed over alike.
+/// Events that were passed over for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SkippedEvents {
-    /// The kind of cache that they are about.
+    /// Kind of cache in the events.
     pub cache_kind: &'static str,
-    /// Why.
+    /// Reason for passing them over.
     pub reason: &'static str,
-    /// How many.
+    /// Number of events.
     pub count: u64,
 }
 
 /// The queues of flow control.
 #[derive(Clone, Debug, Default)]
 pub struct FlowSnapshot {
-    /// By priority.
+    /// Bands, by priority.
     pub bands: Vec<BandSnapshot>,
-    /// Of all priorities together.
+    /// Fill of all priorities together.
     pub global: Use,
 }
 
@@ -102,11 +103,11 @@ pub struct FlowSnapshot {
 pub struct BandSnapshot {
     /// The priority, in digits.
     pub priority: String,
-    /// How full they are.
+    /// Fill of the band's queues.
     pub used: Use,
 }
 
-/// What waits against what may wait, 1 is full; `None` where there is no limit.
+/// Share of the limit that waiting requests fill, 1 is full; `None` where there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Use {
     /// In requests.
@@ -115,33 +116,33 @@ pub struct Use {
     pub bytes: Option<f64>,
 }
 
-/// How an endpoint is.
+/// State of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointSnapshot {
     /// Its name.
     pub name: Arc<str>,
     /// Its namespace.
     pub namespace: Arc<str>,
-    /// What its engine reported; `None` if that is too old, or was never.
+    /// Load that the engine reported; `None` if the report is too old, or there was none.
     pub load: Option<LoadSnapshot>,
-    /// What was sent to it from here and is not over, by flow.
+    /// Load that this replica sent to the endpoint and that is not over, by flow.
     pub flows: Vec<FlowInFlight>,
-    /// What other replicas have in flight there.
+    /// Load in flight from other replicas.
     pub others: InFlight,
 }
 
-/// What is in flight of one flow.
+/// Load in flight of one flow.
 #[derive(Clone, Debug)]
 pub struct FlowInFlight {
     /// Whose requests they are.
     pub fairness_id: Arc<str>,
     /// Their priority, in digits.
     pub priority: String,
-    /// What is in flight of them.
+    /// Load in flight of the flow.
     pub in_flight: InFlight,
 }
 
-/// What an engine reported.
+/// Load that an engine reported.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadSnapshot {
     /// Requests that wait.
@@ -153,7 +154,7 @@ pub struct LoadSnapshot {
 }
 
 impl PoolSnapshot {
-    /// What a scheduler knows of its pool: all but its sources, feeds and queues.
+    /// The state of a scheduler's pool, without its sources, feeds and queues.
     pub fn of(scheduler: &Scheduler, now: Time) -> Self {
         let flow = |flow: &FlowLoad| FlowInFlight {
             fairness_id: flow.fairness_id.clone(),

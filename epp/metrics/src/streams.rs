@@ -33,7 +33,7 @@ const CODES: [&str; 17] = [
 const CANCELED: usize = 1;
 const UNKNOWN: usize = 2;
 
-/// How many streams are open, how they ended and how long they lasted. Cheap to clone.
+/// Numbers of open and ended streams, and their durations. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Streams(Arc<Inner>);
 
@@ -86,7 +86,7 @@ impl Streams {
 }
 
 impl OpenStream {
-    /// It ends with this gRPC status code. One that gRPC does not have counts as `Unknown`.
+    /// The stream ends with this gRPC status code. A code that gRPC lacks counts as `Unknown`.
     pub fn ended(mut self, code: i32) {
         let code = usize::try_from(code).ok().filter(|code| *code < CODES.len());
         self.code = code.unwrap_or(UNKNOWN);
