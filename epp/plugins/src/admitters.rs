@@ -1,4 +1,4 @@
-//! What refuses requests that are not worth serving now. Only requests of negative priority are.
+//! Admitters refuse requests that are not worth serving now, of negative priority only.
 
 use crate::context::{BuildContext, SloFactor};
 use crate::params::{Bound, Params};

@@ -1,6 +1,6 @@
 //! Sizes as people write them.
 
-/// What may follow a number, with or without a `b` behind it, and how many bytes it stands for.
+/// Units of a number, each with its bytes; a `b` may follow each.
 const UNITS: [(&str, u64); 7] = [
     ("", 1),
     ("k", 1_000),

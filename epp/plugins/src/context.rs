@@ -1,4 +1,4 @@
-//! How plug-ins find each other while they are built.
+//! The context in which plug-ins find each other while they are built.
 
 use crate::hub::Observed;
 use crate::params::Params;
@@ -14,13 +14,13 @@ use std::sync::{Arc, OnceLock};
 /// The placement core's cost function, as `kv-aware` asks for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KvCost {
-    /// What it is counted in.
+    /// Unit of the cost.
     pub model: CostModel,
     /// Weights of the cost in blocks.
     pub weights: Weights,
 }
 
-/// What is known while the plug-ins of one configuration are built, in the order of their
+/// State shared by the plug-ins of one configuration while they are built, in the order of their
 /// references to each other (see [`crate::references`]).
 #[derive(Default)]
 pub struct BuildContext {
@@ -30,8 +30,8 @@ pub struct BuildContext {
     pub built: BTreeMap<String, Built>,
     /// Settings of plug-ins whose work other rooms do, by their name in configuration.
     pub settings: BTreeMap<String, Settings>,
-    /// What an operator should know of plug-ins that were built, by their name in configuration;
-    /// each note begins with the path of a parameter.
+    /// Notes for the operator on plug-ins that were built, by their name in configuration; each
+    /// note begins with the path of a parameter.
     pub notes: BTreeMap<String, Vec<String>>,
     /// The placement core's cost function, if a scorer asked for its cost.
     pub kv_cost: Option<KvCost>,
@@ -39,7 +39,7 @@ pub struct BuildContext {
     pub(crate) slo_factor: SloFactor,
     /// The endpoint that the profile before this one chose.
     pub(crate) peer: Peer,
-    /// Labels that tell where an endpoint is; known once a `topology-extractor` is built.
+    /// Labels that name an endpoint's topology; known once a `topology-extractor` is built.
     pub(crate) levels: Arc<OnceLock<Levels>>,
     /// Whether a plug-in goes by where an endpoint is.
     pub(crate) topology: bool,
@@ -55,7 +55,7 @@ pub struct BuildContext {
 /// A factor that scorers read when they run, because its producer may be built after them.
 pub(crate) type SloFactor = Arc<OnceLock<f64>>;
 
-/// Which of a candidate's prefix matches a plug-in reads.
+/// Source of a candidate's prefix matches for a plug-in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefixSource {
     /// The first approximate producer's.
@@ -158,7 +158,7 @@ impl BuildContext {
         observed
     }
 
-    /// Where an attribute of requests comes from: the plug-in of that name that makes it.
+    /// Sources of an attribute of requests, by the name of the plug-in that makes it.
     pub(crate) fn id_source(&self, attribute: &str) -> Option<&[IdSource]> {
         self.id_sources.get(attribute).map(Vec::as_slice)
     }

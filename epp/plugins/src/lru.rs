@@ -48,12 +48,12 @@ impl<K: Copy + Eq + Hash> Lru<K> {
         self.positions.contains_key(key)
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// How many keys it can hold.
+    /// Largest number of keys.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }

@@ -18,7 +18,7 @@ pub(crate) struct Params<'p> {
     notes: &'p mut Vec<String>,
 }
 
-/// Which numbers a parameter may be.
+/// Numbers that a parameter may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
     /// From the first to the second, both included.

@@ -1,4 +1,4 @@
-//! What chooses among scored endpoints. All take `maxNumOfEndpoints`, 1 by default: the first is
+//! Pickers choose among scored endpoints. All take `maxNumOfEndpoints`, 1 by default: the first is
 //! the choice, the others are fallbacks.
 
 use crate::context::BuildContext;

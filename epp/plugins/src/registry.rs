@@ -11,13 +11,13 @@ use stator_epp_scheduler::plugin::Built;
 pub struct Kind {
     /// Its name in configuration.
     pub type_name: &'static str,
-    /// Other names of it.
+    /// Other names of the type.
     pub aliases: &'static [&'static str],
     /// Whether it can be used.
     pub stability: Stability,
-    /// What it can be.
+    /// Places in a configuration that the plug-in can take.
     pub places: &'static [Place],
-    /// What must produce for it.
+    /// Producers that the plug-in needs.
     pub needs: &'static [Need],
     pub(crate) make: Make,
 }
@@ -38,7 +38,7 @@ pub enum Stability {
     Missing,
 }
 
-/// What a plug-in can be.
+/// A place in a configuration that a plug-in can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// Drops endpoints.

@@ -1,4 +1,4 @@
-//! What drops endpoints.
+//! Filters drop endpoints.
 
 pub(crate) mod affinity;
 pub(crate) mod detectors;

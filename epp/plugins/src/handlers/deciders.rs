@@ -1,4 +1,4 @@
-//! What decides whether a request is split.
+//! Deciders say whether a request is split.
 
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::Params;

@@ -1,4 +1,4 @@
-//! What runs profiles and makes one routing of their picks.
+//! Profile handlers run profiles and make one routing of their picks.
 
 pub(crate) mod data_parallel;
 pub(crate) mod deciders;

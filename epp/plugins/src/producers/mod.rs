@@ -1,4 +1,4 @@
-//! What finds out about requests and endpoints, before and after requests are placed.
+//! Producers find out about requests and endpoints, before and after requests are placed.
 
 pub(crate) mod approximate;
 pub(crate) mod burst;

@@ -11,7 +11,7 @@ use stator_epp_scheduler::{Candidate, Endpoint, MultimodalItem, Request, Time};
 use stator_protos::WorkerRank;
 use std::sync::{Arc, OnceLock};
 
-/// What the embedding of one item takes, in MiB.
+/// Size of one item's embedding, in MiB.
 ///
 /// Source: the encoder cache budget of the llm-d router.
 const ITEM_MIB: u64 = 2;
@@ -38,11 +38,11 @@ pub(crate) fn multimodal(params: &mut Params<'_>, _: &mut BuildContext) -> Built
 struct Multimodal {
     capacity: usize,
     held: Mutex<FxHashMap<WorkerRank, Held>>,
-    /// Who counts lookups.
+    /// Meter that counts lookups.
     meter: OnceLock<Arc<dyn Meter>>,
 }
 
-/// What an endpoint holds in one of its lives.
+/// Items that an endpoint holds in one of its lives.
 struct Held {
     uid: Arc<str>,
     items: Lru<u64>,
@@ -70,12 +70,12 @@ impl Producer for Multimodal {
     }
 }
 
-/// What an endpoint holds in its present life.
+/// Items that an endpoint holds in its present life.
 fn of<'h>(held: &'h FxHashMap<WorkerRank, Held>, endpoint: &Endpoint) -> Option<&'h Held> {
     held.get(&endpoint.worker).filter(|held| held.uid == endpoint.uid)
 }
 
-/// Counts which of a prompt's items each candidate holds. One that a prompt has twice is one.
+/// Counts the items of a prompt that each candidate holds. A repeated item counts once.
 fn count(
     meter: &dyn Meter,
     items: &[MultimodalItem],

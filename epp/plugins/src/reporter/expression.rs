@@ -21,7 +21,7 @@ pub(super) enum Expression {
     Choice(Box<(Expression, Expression, Expression)>),
 }
 
-/// What an expression comes to.
+/// Type of an expression's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A number.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
     Truth,
 }
 
-/// What is between two parts of an expression.
+/// Operator between two parts of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operator {
     Add,
@@ -68,7 +68,7 @@ impl Operator {
 }
 
 impl Expression {
-    /// What it comes to.
+    /// Type of the expression's value.
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Number(_) | Self::Field(_) | Self::Negative(_) => Kind::Number,

@@ -39,8 +39,8 @@ pub struct Reported {
 }
 
 impl AttributeReporter {
-    /// What to report, given the fields of `usage` by their path without `usage.`. `None` if the
-    /// condition does not hold, a field that is needed is absent, or the number is 0.
+    /// The attribute to report, given the fields of `usage` by their path without `usage.`. `None`
+    /// if the condition does not hold, a field that is needed is absent, or the number is 0.
     pub fn report(&self, usage: &dyn Fn(&str) -> Option<f64>) -> Option<Reported> {
         let holds = |condition: &Arc<Expression>| condition.holds(usage);
         if !self.condition.as_ref().is_none_or(holds) {

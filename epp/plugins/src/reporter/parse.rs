@@ -4,7 +4,7 @@ use super::expression::{Expression, Kind, Operator};
 
 /// Longest expression, in bytes.
 const MAX_LENGTH: usize = 4096;
-/// How deep expressions can nest.
+/// Deepest nesting of expressions.
 const MAX_DEPTH: u32 = 32;
 
 /// Operators between two parts, those that bind least first. Within a level, longer ones come

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Label that names the prompt lengths that an endpoint is for.
 const LABEL: &str = "llm-d.ai/context-length-range";
-/// What an endpoint scores at most whose range the prompt is outside of.
+/// Highest score of an endpoint whose range the prompt is outside of.
 const OUTSIDE: f64 = 0.3;
 
 /// `context-length-aware`: sends prompts to endpoints that are meant for their length, which a

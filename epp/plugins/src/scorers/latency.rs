@@ -65,7 +65,7 @@ struct Latency {
     slo_factor: SloFactor,
 }
 
-/// How badly objectives are broken; a group of its own each, best first.
+/// Groups of candidates by the objectives that they break, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     Kept,

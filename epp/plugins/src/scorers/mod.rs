@@ -1,4 +1,4 @@
-//! What ranks endpoints.
+//! Scorers rank endpoints.
 
 pub(crate) mod context_length;
 pub(crate) mod header_label;

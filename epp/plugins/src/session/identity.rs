@@ -1,4 +1,4 @@
-//! Where the identity of a session comes from.
+//! Sources of a session's identity.
 
 use crate::context::BuildContext;
 use crate::params::Params;

@@ -48,7 +48,7 @@ pub(crate) fn affinity_scorer(params: &mut Params<'_>, context: &mut BuildContex
     Built { scorer: Some(affinity.clone()), ..followed(&affinity) }
 }
 
-/// What keeps a session's endpoint known: answers that carry it, or requests that are followed.
+/// The parts that remember a session's endpoint: answers carry it, or requests are followed.
 fn followed(affinity: &Arc<Affinity>) -> Built {
     match affinity.strategy {
         Strategy::Token { .. } => {
@@ -66,7 +66,7 @@ struct Affinity {
     strategy: Strategy,
     /// `None` is the profile that answers.
     profile: Option<String>,
-    /// Who tells other replicas where sessions go.
+    /// Listener that tells other replicas where sessions go.
     listener: OnceLock<Arc<dyn IndexListener>>,
 }
 
@@ -107,7 +107,7 @@ fn affinity(params: &mut Params<'_>, context: &mut BuildContext) -> Affinity {
 }
 
 impl Affinity {
-    /// Which of the candidates served the request's session before.
+    /// Position of the candidate that served the request's session before.
     fn bound(
         &self,
         request: &Request<'_>,

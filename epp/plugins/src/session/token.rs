@@ -23,7 +23,7 @@ pub(super) fn encode(endpoint: &Endpoint) -> String {
     token
 }
 
-/// What a token carries; `None` if it is none.
+/// The endpoint's name in a token; `None` if the text is no token.
 pub(super) fn decode(token: &str) -> Option<String> {
     if token.is_empty() || token.len() > MAX_LENGTH || !token.len().is_multiple_of(4) {
         return None;

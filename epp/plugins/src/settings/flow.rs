@@ -12,32 +12,32 @@ const WEIGHT_MAX: f64 = 1e3;
 /// Seconds of a day, the longest that flows are remembered.
 const DAY: f64 = 86_400.0;
 
-/// Which request of a flow is next.
+/// Order of the requests of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ordering {
-    /// The one that came first.
+    /// The request that came first.
     FirstCome,
-    /// The one whose time to live ends first.
+    /// The request whose time to live ends first.
     EarliestDeadline,
-    /// The one whose objective for the first token ends first.
+    /// The request whose objective for the first token ends first.
     SloDeadline,
-    /// The one with the shortest prompt.
+    /// The request with the shortest prompt.
     ShortestPrompt {
         /// Tokens by which a second of waiting makes a prompt shorter.
         ageing_tokens_per_s: u32,
     },
 }
 
-/// Which flow of a priority band is next.
+/// Order of the flows of a priority band.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fairness {
-    /// The one with the best request: no fairness.
+    /// The flow with the best request: no fairness.
     GlobalStrict,
-    /// One after the other.
+    /// One flow after the other.
     RoundRobin,
-    /// By what each has got.
+    /// By the service that each flow has got.
     ProgramAware(ProgramAware),
-    /// By how many turns each has had.
+    /// By the number of turns that each flow has had.
     TurnPriority(TurnPriority),
     /// One after the other, as many prompt tokens.
     DeficitRoundRobin {
@@ -58,9 +58,9 @@ pub enum Fairness {
 pub struct ProgramAware {
     /// Weight of the service that a flow has attained.
     pub service_weight: f64,
-    /// Weight of how long its first request waits.
+    /// Weight of the time that a flow's first request has waited.
     pub head_wait_weight: f64,
-    /// How long it takes until attained service counts half.
+    /// Time after which attained service counts half.
     pub half_life: Duration,
     /// Longest time for which an idle flow is remembered.
     pub idle_ttl: Duration,
@@ -78,30 +78,30 @@ pub struct TurnPriority {
     pub idle_ttl: Duration,
 }
 
-/// How saturated a pool may be for a band to dispatch.
+/// Saturation of a pool up to which a band dispatches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UsageLimit {
-    /// The same for all bands.
+    /// One limit for all bands.
     Static {
         /// The saturation; 1 is full.
         threshold: f64,
     },
     /// Less for lower bands, between two limits.
     PriorityHoldback {
-        /// How the limit falls.
+        /// Shape of the fall.
         shape: Shape,
         /// Whether it falls with the value of priorities, or with their rank.
         by_value: bool,
-        /// The lowest band's.
+        /// Limit of the lowest band.
         min: f64,
-        /// The highest band's.
+        /// Limit of the highest band.
         max: f64,
     },
     /// Less for lower bands as the pool fills, now and then.
     SoftReflective,
 }
 
-/// How a limit falls from the highest band to the lowest.
+/// Shape of a limit's fall from the highest band to the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// In equal steps.

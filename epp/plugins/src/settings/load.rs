@@ -29,7 +29,7 @@ impl InFlightLoad {
     }
 }
 
-/// How full endpoints are.
+/// Measure of endpoints' saturation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Detector {
     /// By what engines report.
@@ -45,7 +45,7 @@ pub struct Utilization {
     pub queue_depth: f64,
     /// KV cache usage of a full endpoint, 0 to 1.
     pub kv_usage: f64,
-    /// How old a report may be before it counts for nothing.
+    /// Age at which a report counts for nothing.
     pub staleness: Duration,
     /// Share beyond full that an endpoint may be filled to.
     pub headroom: f64,
@@ -54,7 +54,7 @@ pub struct Utilization {
 /// Settings of `concurrency-detector`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Concurrency {
-    /// What counts.
+    /// Quantity that counts.
     pub mode: ConcurrencyMode,
     /// Requests in flight of a full endpoint.
     pub requests: u64,
@@ -64,7 +64,7 @@ pub struct Concurrency {
     pub headroom: f64,
 }
 
-/// What counts for `concurrency-detector`.
+/// Quantity that `concurrency-detector` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConcurrencyMode {
     /// Requests.
@@ -76,7 +76,7 @@ pub enum ConcurrencyMode {
 }
 
 impl Concurrency {
-    /// How full an endpoint is; 1 is full.
+    /// Saturation of an endpoint; 1 is full.
     pub fn fullness(&self, in_flight: InFlight) -> f64 {
         let requests = in_flight.requests as f64 / self.requests as f64;
         let tokens = in_flight.tokens as f64 / self.tokens as f64;

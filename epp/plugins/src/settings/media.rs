@@ -1,10 +1,10 @@
-//! How many tokens images and videos of a prompt are taken for, where nobody has its tokenizer.
+//! Estimates of the tokens of images and videos in a prompt, where nobody has its tokenizer.
 //!
 //! Source: the `estimate` backend of `token-producer` of the llm-d router.
 
 use crate::params::{Bound, Params};
 
-/// What media of a prompt are taken for.
+/// Estimates of the tokens of media in a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MediaEstimate {
     /// An image.
@@ -13,14 +13,14 @@ pub struct MediaEstimate {
     pub video: VideoEstimate,
 }
 
-/// How many tokens an image is taken for; 1 at least.
+/// Estimate of an image's tokens; 1 at least.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ImageEstimate {
-    /// One for so many pixels.
+    /// One token for each `factor` pixels.
     Dynamic {
         /// Pixels of a token.
         factor: f64,
-        /// Pixels of an image that tells of none.
+        /// Pixels of an image of unknown size.
         default_pixels: u64,
     },
     /// Always as many.
@@ -49,44 +49,44 @@ impl ImageEstimate {
     }
 }
 
-/// How many tokens a video is taken for: frames times those of a frame; 1 at least.
+/// Estimate of a video's tokens: frames times the tokens of a frame; 1 at least.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VideoEstimate {
     /// A frame.
     pub frame: ImageEstimate,
-    /// Which frames count.
+    /// Frames that count.
     pub frames: Frames,
-    /// How many at least and at most, before they are grouped.
+    /// Smallest and largest number of frames, before they are grouped.
     pub bounds: (u64, u64),
-    /// Seconds of a video that tells of none.
+    /// Seconds of a video of unknown length.
     pub default_seconds: f64,
     /// Most tokens of a video.
     pub max_tokens: u64,
 }
 
-/// Which frames of a video count.
+/// Selection of the frames of a video that count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Frames {
-    /// So many of each second; tokens stand for groups of them.
+    /// A number of frames of each second; tokens stand for groups of them.
     Sampled {
         /// Frames of a second.
         per_second: f64,
         /// Frames of a group.
         group: u64,
     },
-    /// One of so many of the video's own.
+    /// Every `stride`th frame of the video's own.
     Strided {
-        /// The video's frames of a second, if it tells of none.
+        /// The video's frames of a second, if unknown.
         default_fps: f64,
-        /// How many.
+        /// Distance between two chosen frames, in frames.
         stride: u64,
     },
 }
 
-/// What a client tells of the videos of its request.
+/// Facts that a client gives about the videos of its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct VideoFacts {
-    /// How long they are.
+    /// Length of the videos, in seconds.
     pub seconds: Option<f64>,
     /// Their frames of a second.
     pub fps: Option<f64>,

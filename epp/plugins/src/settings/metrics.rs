@@ -6,7 +6,7 @@ use crate::params::Params;
 use stator_epp_scheduler::plugin::Built;
 use std::time::Duration;
 
-/// How something is fetched from each endpoint.
+/// Settings for fetching a page from each endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpSource {
     /// With or without TLS.
@@ -23,7 +23,7 @@ pub struct HttpSource {
     pub ca_cert_path: Option<String>,
     /// Certificate to show, and its key, as PEM files.
     pub client_cert: Option<(String, String)>,
-    /// How often; `None` is as often as everything is.
+    /// Time between two reads; `None` takes the picker's own.
     pub interval: Option<Duration>,
 }
 
@@ -47,7 +47,7 @@ pub struct MetricsExtractor {
     pub engines: Vec<EngineSpecs>,
 }
 
-/// Where an engine's metrics page tells what; each as `name{label=value,...}`.
+/// Names of the values on an engine's metrics page, each as `name{label=value,...}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineSpecs {
     /// The engine's name, the value of the label.

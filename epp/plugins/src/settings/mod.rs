@@ -35,7 +35,7 @@ use crate::reporter::AttributeReporter;
 use crate::session::IdSource;
 use stator_epp_scheduler::plugin::Built;
 
-/// What another room has to do for a plug-in.
+/// Work that another room does for a plug-in.
 #[derive(Clone, Debug)]
 pub enum Settings {
     /// Tokenize prompts, or estimate their tokens.

@@ -16,28 +16,29 @@ const BLOCK_BYTES: u64 = 20;
 pub struct Precise {
     /// Tokens of a block; `None` where configuration leaves it open.
     pub block_size: Option<u32>,
-    /// What a block counts for by the tier that it lies in.
+    /// Worth of a block by the tier that it lies in.
     pub tier_weights: TierWeights,
     /// Most blocks that the index keeps, from their number or from bytes; `None` where
     /// configuration leaves it open.
     pub max_blocks: Option<u64>,
-    /// Where events come from.
+    /// Source of events.
     pub events: KvEvents,
-    /// How long a placed prompt counts as held before events say so; `None` is not at all.
+    /// Time for which a placed prompt counts as held before events confirm it; `None` is not at
+    /// all.
     pub speculative_ttl: Option<Duration>,
 }
 
-/// Where engines publish what they hold.
+/// Addresses at which engines publish the blocks that they hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvEvents {
     /// Beginning of the topics that are followed; all are where configuration leaves it open.
     pub topic_filter: String,
     /// Address to bind for engines that connect to the picker, `tcp://address:port`; `None` where
-    /// it connects to them alone.
+    /// `None` where the picker connects to engines alone.
     pub bind: Option<String>,
     /// Whether to connect to each endpoint.
     pub discover: bool,
-    /// Which endpoints publish.
+    /// Endpoints that publish.
     pub pods: PodFilter,
     /// Port of an endpoint's first rank; others follow.
     pub port: u16,
@@ -45,7 +46,7 @@ pub struct KvEvents {
     pub replay_port: Option<u16>,
 }
 
-/// Which endpoints are meant; all by default.
+/// Selection of endpoints; all by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFilter {
     /// By their labels.

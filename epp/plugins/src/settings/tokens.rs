@@ -27,9 +27,9 @@ pub enum Tokens {
 pub struct Render {
     /// Its address.
     pub url: String,
-    /// How long a text may take.
+    /// Longest wait for the tokens of a text.
     pub timeout: Duration,
-    /// How long a prompt with images may take.
+    /// Longest wait for the tokens of a prompt with images.
     pub multimodal_timeout: Duration,
     /// Authorities to trust instead of the system's, as a PEM file.
     pub ca_cert_path: Option<String>,

@@ -14,7 +14,7 @@ pub(super) struct Chains {
     by_size: Vec<(u32, Vec<SequenceHash>)>,
 }
 
-/// What tells two requests apart that carry the same id.
+/// Key that tells apart requests with the same id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Key {
     id: String,

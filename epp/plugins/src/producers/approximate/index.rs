@@ -1,4 +1,4 @@
-//! Which endpoint is believed to hold which blocks.
+//! Index of the blocks that endpoints are believed to hold.
 
 use crate::lru::Lru;
 use rustc_hash::FxHashMap;
@@ -30,7 +30,7 @@ enum Holders {
 }
 
 impl Index {
-    /// How many leading blocks of a chain each endpoint holds.
+    /// Number of leading blocks of a chain that each endpoint holds.
     pub(super) fn matches<'e>(
         &self,
         chain: &[SequenceHash],
@@ -110,7 +110,7 @@ impl Index {
         (!part.is_empty()).then_some(part)
     }
 
-    /// How many blocks are known.
+    /// Number of known blocks.
     pub(super) fn len(&self) -> usize {
         self.holders.len()
     }

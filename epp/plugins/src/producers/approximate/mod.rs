@@ -64,7 +64,7 @@ struct Approximate {
     settings: Settings,
     source: PrefixSource,
     state: Mutex<State>,
-    /// Who tells other replicas what is recorded here.
+    /// Listener that tells other replicas of the records made here.
     listener: OnceLock<Arc<dyn IndexListener>>,
 }
 
@@ -92,7 +92,7 @@ impl Settings {
         reported.map_or(self.block_size, |size| size.max(MIN_BLOCK_SIZE))
     }
 
-    /// How many of our blocks an engine's cache holds.
+    /// Blocks, of our size, that fit into an engine's cache.
     fn capacity(&self, load: &EngineLoad) -> usize {
         let reported = load.cache.filter(|_| self.auto_tune).map(|cache| {
             let tokens = u64::from(cache.blocks) * u64::from(cache.block_size);

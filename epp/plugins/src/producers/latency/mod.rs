@@ -25,9 +25,9 @@ const MAX_FOLLOWED: usize = 100_000;
 const NAME_CHARS_MAX: usize = 300;
 /// Most roles that have a model of their own; others share one.
 const MAX_ROLES: usize = 16;
-/// What a prediction goes by: a constant, requests waiting and running, KV cache usage, thousands
-/// of tokens to compute for the request and in flight before it, and, where that is wanted, MiB of
-/// media to encode for it.
+/// Features of a prediction: a constant, requests waiting and running, KV cache usage, thousands of
+/// tokens to compute for the request and in flight before it, and, if configured, MiB of media to
+/// encode.
 const FEATURES: usize = 7;
 const MIB: f64 = 1_048_576.0;
 
@@ -85,7 +85,7 @@ struct Predictor {
     role_label: Option<String>,
     prefix: PrefixSource,
     state: Mutex<State>,
-    /// Who counts how requests fare.
+    /// Meter that counts predictions and latencies.
     meter: OnceLock<Arc<dyn Meter>>,
 }
 
@@ -108,11 +108,11 @@ struct Followed {
     /// Role and features of the endpoint that computes the prompt, and of the one that answers.
     computes: (u64, Features),
     answers: (u64, Features),
-    /// What is told of it, where somebody counts.
+    /// Facts for the meter; `None` without one.
     told: Option<Told>,
 }
 
-/// What is to be known of a request when it is over.
+/// Facts about a request that the meter gets at its end.
 struct Told {
     asked_model: String,
     model: String,
@@ -196,7 +196,7 @@ impl State {
     }
 }
 
-/// What an endpoint has to encode of a prompt's media; all of it where nobody knows better.
+/// MiB of a prompt's media that an endpoint has to encode; all of it where nobody knows better.
 fn unencoded_mib(request: &Request<'_>, candidate: &Candidate<'_>) -> f64 {
     let bytes: u64 = request.prompt.multimodal.iter().map(|item| item.size_bytes).sum();
     bytes as f64 / MIB * (1.0 - candidate.multimodal().unwrap_or(0.0))

@@ -1,6 +1,6 @@
 //! A linear model that learns as it goes.
 
-/// How much each observation makes older ones count less: half after about 700.
+/// Weight that older observations keep at each new one: half is left after about 700.
 const FORGETTING: f64 = 0.999;
 /// Observations before the first prediction.
 const MIN_OBSERVATIONS: u64 = 20;
@@ -29,13 +29,13 @@ impl<const N: usize> Model<N> {
         Self { weights: [0.0; N], covariance, observations: 0 }
     }
 
-    /// What is to be expected, at least 0; `None` while too little is known.
+    /// The expected value, at least 0; `None` after too few observations.
     pub(super) fn predict(&self, features: &[f64; N]) -> Option<f64> {
         let enough = self.observations >= MIN_OBSERVATIONS;
         enough.then(|| dot(&self.weights, features).max(0.0))
     }
 
-    /// Learns what came of these features. What is not finite is passed over.
+    /// Learns that these features gave this value. A value that is not finite is passed over.
     pub(super) fn observe(&mut self, features: &[f64; N], value: f64) {
         if !value.is_finite() || !features.iter().all(|feature| feature.is_finite()) {
             return;
