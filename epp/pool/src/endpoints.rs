@@ -1,4 +1,4 @@
-//! Which endpoints a pod of a pool has.
+//! The endpoints of a pool's pods.
 
 use crate::AppProtocol;
 use stator_epp_scheduler::{Endpoint, LabelSelector, Roles};
@@ -16,11 +16,11 @@ pub const PORTS_MAX: usize = 8;
 /// A pool's own words about its endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolSpec {
-    /// Which pods are of the pool; an empty selector has none.
+    /// Selector of the pool's pods; an empty one selects none.
     pub selector: LabelSelector,
     /// Ports that take requests, one rank each, [`PORTS_MAX`] at most.
     pub target_ports: Vec<u16>,
-    /// What is spoken there.
+    /// Protocol at these ports.
     pub app_protocol: AppProtocol,
 }
 
@@ -68,14 +68,14 @@ impl PoolSpec {
     }
 }
 
-/// What matters of a pod.
+/// The parts of a pod that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Its namespace.
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
-    /// Which life of that name it is.
+    /// Identity of the pod's present life: a pod made anew under its name has another one.
     pub uid: Arc<str>,
     /// Its labels.
     pub labels: Arc<BTreeMap<String, String>>,

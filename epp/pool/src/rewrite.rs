@@ -1,4 +1,4 @@
-//! What a requested model is replaced by.
+//! Rules that replace a requested model by another.
 
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub const WEIGHT_MAX: u32 = 1_000_000;
 pub struct Rewrite {
     /// Its name.
     pub name: String,
-    /// When it was made, as `YYYY-MM-DDTHH:MM:SSZ`, so that text order is age; empty is oldest.
+    /// Time of its creation, as `YYYY-MM-DDTHH:MM:SSZ`, so that text order is age; empty is oldest.
     pub created: String,
     /// Its rules in their order.
     pub rules: Vec<RewriteRule>,
@@ -24,7 +24,7 @@ pub struct Rewrite {
 pub struct RewriteRule {
     /// Models that it is for; `None` is any.
     pub models: Option<Vec<String>>,
-    /// What they become; a rule without targets is none.
+    /// Models in their place; a rule without targets has no effect.
     pub targets: Vec<RewriteTarget>,
 }
 
@@ -85,7 +85,7 @@ impl Rewrites {
         compiled
     }
 
-    /// What `model` becomes, if anything; `random` is any number, equal ones choose alike.
+    /// The model in place of `model`, if a rule names one; equal values of `random` choose alike.
     pub fn rewrite(&self, model: &str, random: u64) -> Option<Rewritten<'_>> {
         let choice = self.exact.get(model).or(self.generic.as_ref())?;
         Some(Rewritten { rewrite: &choice.rewrite, model: choice.choose(random) })

@@ -1,4 +1,4 @@
-//! What is known of a pool at one moment.
+//! View of a pool at one moment.
 
 use crate::Rewrites;
 use stator_epp_scheduler::Endpoint;
@@ -15,13 +15,13 @@ pub struct PoolView {
     /// Whether the pool and its endpoints are known. `false` before the first complete look, and
     /// for a pool that was deleted; never `false` because a source is out of reach.
     pub synced: bool,
-    /// What the endpoints speak.
+    /// Protocol of the endpoints.
     pub app_protocol: AppProtocol,
     /// Ports of the pool; their positions are the ranks of its endpoints.
     pub target_ports: Vec<u16>,
     /// Priority by the name of an objective; negative is sheddable.
     pub objectives: Arc<BTreeMap<String, i32>>,
-    /// What requested models are replaced by.
+    /// Replacements of requested models.
     pub rewrites: Arc<Rewrites>,
     /// Since when the source of the pool or of its endpoints has been out of reach; what is
     /// above is from then. `None` while all is well.
@@ -40,7 +40,7 @@ impl PoolView {
     }
 }
 
-/// What the endpoints of a pool speak.
+/// Protocol of a pool's endpoints.
 ///
 /// Source: `spec.appProtocol` of `InferencePool` v1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

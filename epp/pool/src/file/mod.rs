@@ -33,10 +33,10 @@ use tokio::sync::watch;
 
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// How often the file is looked at, unless configured.
+/// Time between two looks at the file, unless configured.
 pub const POLL_DEFAULT: Duration = Duration::from_millis(500);
 
-/// Why a file says nothing.
+/// Reason for which a file gives no view.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
     /// It cannot be read.
@@ -44,7 +44,7 @@ pub enum FileError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system says.
+        /// The system's message.
         reason: String,
     },
     /// It is wrong, in all of these places.

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 /// Most faults that are noted; the rest would be more of the same.
 const FAULTS_MAX: usize = 32;
 
-/// What is wrong, in order.
+/// The faults of a file, in reading order.
 #[derive(Default)]
 pub(super) struct Faults(RefCell<Vec<String>>);
 
@@ -46,7 +46,7 @@ impl<'a> Node<'a> {
         self.value.get(key).is_some_and(|value| !value.is_null())
     }
 
-    /// What stands at a key, if anything.
+    /// The node at a key, if there is one.
     pub(super) fn get(&self, key: &str) -> Option<Self> {
         let value = self.value.get(key).filter(|value| !value.is_null())?;
         Some(Self { value, path: self.path_of(key), faults: self.faults })

@@ -24,12 +24,12 @@ pub(super) struct PoolTask {
     pub(super) view: watch::Sender<Arc<PoolView>>,
 }
 
-/// What is running for a pool.
+/// Tasks that follow the objects of a pool.
 struct Followers {
     updates: mpsc::Sender<Update>,
-    /// Ends all of them when it is dropped.
+    /// Dropping the set ends all tasks.
     tasks: JoinSet<()>,
-    /// Those of pods, by generation.
+    /// Tasks that follow pods, by generation.
     pods: BTreeMap<u64, AbortHandle>,
 }
 

@@ -1,4 +1,4 @@
-//! What is read and written in a cluster, and where it lies in the API.
+//! Resources that the picker reads and writes in a cluster, and their place in the API.
 
 use stator_kube::{PODS, Resource};
 
@@ -26,15 +26,15 @@ pub const WATCHED: [Resource; 6] = [
     Group::Legacy.rewrites(),
 ];
 
-/// What is listed and watched beside, without a namespace, where plug-ins go by labels of nodes.
-/// Without the right to it endpoints are taken to be on different nodes of unknown place, but for
-/// the node's name, which pods tell.
+/// Resources that plug-ins need which go by labels of nodes: listed and watched, without a
+/// namespace. Without the right to them, endpoints count as being on different nodes of unknown
+/// place, but for the node's name, which pods give.
 pub const TOPOLOGY: [Resource; 1] = [NODES];
 
-/// What leader election gets, creates and updates, in the pool's namespace.
+/// Resources of leader election: got, created and updated in the pool's namespace.
 pub const ELECTION: [Resource; 1] = [LEASES];
 
-/// What authorising readers of metrics creates, without a namespace.
+/// Resources that authorise readers of metrics: created, without a namespace.
 pub const REVIEWS: [Resource; 2] = [TOKEN_REVIEWS, ACCESS_REVIEWS];
 
 /// The API groups in which objectives and rewrites are found.

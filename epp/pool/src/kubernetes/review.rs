@@ -1,4 +1,4 @@
-//! Who may read metrics: the API server knows tokens and their rights.
+//! Rights to read metrics: the API server knows tokens and their rights.
 
 use super::Cluster;
 use super::resource::{ACCESS_REVIEWS, TOKEN_REVIEWS};
@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-/// How long rights are believed.
+/// Time for which a granted right is believed.
 const GRANTED_FOR: Duration = Duration::from_secs(60);
-/// How long their lack is believed.
+/// Time for which a refusal is believed.
 const DENIED_FOR: Duration = Duration::from_secs(10);
 /// Most answers that are remembered.
 const REMEMBERED_MAX: usize = 1024;
@@ -25,7 +25,7 @@ const QUESTIONS_MAX: usize = 8;
 /// Longest time for one answer, waiting for its turn included.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the bearer of a token may do.
+/// Rights of the bearer of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read the path.

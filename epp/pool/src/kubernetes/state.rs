@@ -1,4 +1,4 @@
-//! What is known of one pool, and the view that follows from it. Pure: reports in, views out.
+//! State of one pool, and the view that follows from it. Pure: reports in, views out.
 
 use super::objects::Labels;
 use super::resource::Group;
@@ -14,7 +14,7 @@ use std::time::Instant;
 /// Source: the well-known labels of Kubernetes.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// What a follower of a pool says.
+/// A report of one of a pool's followers.
 #[derive(Debug)]
 pub(crate) enum Update {
     /// Of the pool itself; only one has its name.
@@ -56,7 +56,7 @@ pub(crate) struct State {
     endpoints: BTreeMap<String, Vec<Arc<Endpoint>>>,
     objectives: BTreeMap<Group, Table<i32>>,
     rewrites: BTreeMap<Group, Table<Rewrite>>,
-    /// What the two tables above come to.
+    /// Priorities by objective, from the tables above.
     priorities: Arc<BTreeMap<String, i32>>,
     compiled: Arc<Rewrites>,
 }
