@@ -7,27 +7,28 @@ use crate::{Endpoint, EngineLoad, InFlight};
 pub struct Candidate<'a> {
     /// The endpoint.
     pub endpoint: &'a Endpoint,
-    /// What its engine last reported.
+    /// Latest report of its engine.
     pub load: &'a EngineLoad,
-    /// What was sent to it.
+    /// Load that was sent to it and is not over.
     pub in_flight: InFlight,
-    /// What it is believed to hold of the prompt, from what it was sent (approximate).
+    /// The part of the prompt that it is believed to hold, from the prompts it was sent
+    /// (approximate).
     pub approximate: Option<PrefixMatch>,
-    /// What it reported to hold of the prompt (precise).
+    /// The part of the prompt that it reported to hold (precise).
     pub precise: Option<PrefixMatch>,
     /// The placement core's cost of choosing it; lower is better.
     pub cost: Option<f64>,
-    /// What else was found out. Few ask for it, and it is large.
+    /// Findings that few plug-ins ask for; boxed for their size.
     findings: Option<Box<Findings>>,
 }
 
-/// What only some producers find out.
+/// Findings that only some producers make.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    /// What prefix producers beyond the first approximate and the precise one believe, each under
-    /// the number that it was built with.
+    /// Matches of prefix producers beyond the first approximate and the precise one, each under the
+    /// number that it was built with.
     pub named: Vec<(u16, PrefixMatch)>,
-    /// What the request would experience there.
+    /// Latencies that the request would have there.
     pub latency: Option<PredictedLatency>,
     /// Share of the prompt's multimodal bytes whose embeddings it is believed to hold, 0 to 1.
     pub multimodal: Option<f64>,
@@ -47,17 +48,17 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// What else was found out, if anything was.
+    /// The further findings, if there are any.
     pub fn found(&self) -> Option<&Findings> {
         self.findings.as_deref()
     }
 
-    /// What else is found out, to be added to.
+    /// The further findings, to be added to.
     pub fn findings(&mut self) -> &mut Findings {
         self.findings.get_or_insert_default()
     }
 
-    /// What the request would experience there.
+    /// Latencies that the request would have there.
     pub fn latency(&self) -> Option<PredictedLatency> {
         self.found()?.latency
     }
@@ -67,13 +68,13 @@ impl<'a> Candidate<'a> {
         self.found()?.multimodal
     }
 
-    /// What it holds of the prompt, as exactly as is known.
+    /// The part of the prompt that it holds, as exactly as is known.
     pub fn prefix(&self) -> Option<PrefixMatch> {
         self.precise.or(self.approximate)
     }
 }
 
-/// How much of a prompt an endpoint holds.
+/// Part of a prompt that an endpoint holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PrefixMatch {
     /// Leading blocks of the prompt that it holds.

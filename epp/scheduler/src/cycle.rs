@@ -14,14 +14,14 @@ use tracing::info_span;
 /// Source: names of spans of the llm-d router.
 pub(crate) const SPANS: &str = "otel";
 
-/// What one decision works on.
+/// Working state of one decision.
 pub(crate) struct Cycle<'a> {
     program: &'a Program,
     request: &'a Request<'a>,
     call: Call,
     candidates: Vec<Candidate<'a>>,
     random: Random,
-    /// What each profile's candidates scored, where it is wanted.
+    /// Scores of each profile's candidates, if wanted.
     told: Vec<Vec<(SocketAddr, f64)>>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Cycle<'a> {
         writers.flat_map(|writer| writer.plugin.response_headers(self.request, routing)).collect()
     }
 
-    /// What the candidates of the answering profile scored, where it is wanted.
+    /// Scores of the answering profile's candidates, if wanted.
     pub(crate) fn scores(&mut self, routing: &Routing<'_>) -> Vec<(SocketAddr, f64)> {
         let Some(chosen) = routing.primary.targets.first() else { return Vec::new() };
         let has = |scores: &Vec<(SocketAddr, f64)>| {
@@ -162,8 +162,8 @@ fn score(
     totals
 }
 
-/// How full a pool is: the mean over the endpoints of the stage that is fuller, prefill or decode; 1
-/// without endpoints. What was sent since engines reported counts as if it waited there.
+/// Saturation of a pool: the mean over the endpoints of the fuller stage, prefill or decode; 1
+/// without endpoints. Load sent since engines reported counts as if it waited there.
 ///
 /// Source: the stages of flow control in the llm-d router.
 pub(crate) fn saturation(saturation: Saturation, slots: &[Slot], now: Time) -> f64 {
@@ -172,7 +172,7 @@ pub(crate) fn saturation(saturation: Saturation, slots: &[Slot], now: Time) -> f
     fullest.or_else(all).unwrap_or(1.0)
 }
 
-/// How full the endpoints that prefill are, and those that decode; `None` where there are none.
+/// Saturation of the endpoints that prefill, and of those that decode; `None` where there are none.
 pub(crate) fn stages(saturation: Saturation, slots: &[Slot], now: Time) -> [Option<f64>; 2] {
     let roles: [fn(Roles) -> bool; 2] = [|roles| roles.prefill, |roles| roles.decode];
     roles.map(|role| stage(saturation, slots, now, role))
@@ -196,7 +196,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// What was sent to an endpoint.
+/// Load that was sent to an endpoint.
 struct Sent {
     in_flight: InFlight,
     /// Requests that its engine's report cannot have.

@@ -1,4 +1,4 @@
-//! What is asked of a [`Scheduler`](crate::Scheduler) for one request, and what it answers.
+//! Options of one call of a [`Scheduler`](crate::Scheduler), and its result.
 
 use crate::Endpoint;
 use crate::plugin::NotRouted;
@@ -21,7 +21,7 @@ pub struct Call {
     pub scores: bool,
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// The request's identity from now on.
@@ -38,14 +38,15 @@ pub struct Decision {
     pub response_headers: Vec<(&'static str, String)>,
     /// Tokens of the prompt that the endpoint is taken to hold.
     pub cached_tokens: u64,
-    /// What each candidate of the answering profile scored, if wanted.
+    /// Scores of the answering profile's candidates, if wanted.
     pub scores: Vec<(SocketAddr, f64)>,
-    /// Which endpoints are taken to hold the prompt, and until when: where [`crate::Prompt`] has
-    /// overlaps, [`Prefixes::predict`](crate::Prefixes::predict) is told of it after the decision.
+    /// Endpoints that count as holding the prompt, each with the end of that prediction. If
+    /// [`crate::Prompt`] has overlaps, the caller passes them to
+    /// [`Prefixes::predict`](crate::Prefixes::predict) after the decision.
     pub holders: Vec<(WorkerRank, Time)>,
 }
 
-/// Why a request was not placed. One variant per answer a client gets.
+/// Reason for which a request was not placed. One variant per answer a client gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// No endpoint is ready, or none that the data plane allows.

@@ -1,4 +1,4 @@
-//! What takes requests: one `ip:port` of a pod.
+//! An endpoint: one `ip:port` of a pod, which takes requests.
 
 use stator_protos::WorkerRank;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ const ROLE_LABEL: &str = "llm-d.ai/role";
 pub struct Endpoint {
     /// Identity in the placement core: the pod, and which of the pool's target ports it is.
     pub worker: WorkerRank,
-    /// Which life of the pod it is; another life has another one.
+    /// Identity of the pod's present life; a pod made anew under its name has another one.
     pub uid: Arc<str>,
     /// `<pod>-rank-<i>`, the name in metrics and session tokens.
     pub name: Arc<str>,
@@ -21,11 +21,11 @@ pub struct Endpoint {
     pub pod: Arc<str>,
     /// Namespace of the pod.
     pub namespace: Arc<str>,
-    /// Where requests go.
+    /// Address for requests.
     pub address: SocketAddr,
     /// The pod's labels.
     pub labels: Arc<BTreeMap<String, String>>,
-    /// What the engine does, by its labels.
+    /// Work of the engine, by its labels.
     pub roles: Roles,
 }
 
@@ -36,7 +36,7 @@ impl Endpoint {
     }
 }
 
-/// What an engine does. An endpoint without a role label decodes, see [`Roles::of`].
+/// Work of an engine. An endpoint without a role label decodes, see [`Roles::of`].
 ///
 /// Source: the role filters of the llm-d router (`decode-filter`, `prefill-filter`,
 /// `encode-filter`).

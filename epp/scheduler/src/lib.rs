@@ -1,5 +1,5 @@
-//! Which endpoint of a pool takes a request: a configured profile of filters, scorers and a
-//! picker, as `EndpointPickerConfig` describes it.
+//! The scheduler chooses the endpoint of a pool for a request: a configured profile of filters,
+//! scorers and a picker, as `EndpointPickerConfig` describes it.
 //!
 //! Pure: values in, values out. Time ([`Time`]) and randomness (a seed) are arguments; nothing
 //! here opens a socket, reads a clock or knows Kubernetes or Envoy. A [`Scheduler`] is owned by

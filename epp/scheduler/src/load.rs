@@ -1,9 +1,9 @@
-//! How busy an endpoint is: what its engine reports, and what was sent to it.
+//! Load of an endpoint: its engine's reports, and the requests that were sent to it.
 
 use crate::Time;
 use std::sync::Arc;
 
-/// What an engine last reported, scraped or pushed.
+/// Latest report of an engine, scraped or pushed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineLoad {
     /// Requests that wait for room.
@@ -16,11 +16,11 @@ pub struct EngineLoad {
     pub lora: Option<Lora>,
     /// Size of its KV cache; `None` where the engine does not say.
     pub cache: Option<CacheConfig>,
-    /// When it was reported; `None` before the first report.
+    /// Time of the report; `None` before the first one.
     pub updated: Option<Time>,
 }
 
-/// What an engine has whatever its load, as its agent says.
+/// Properties of an engine that do not change with load, as its agent reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Equipment {
     /// Its adapters; `None` where it serves none.
@@ -49,7 +49,7 @@ pub struct CacheConfig {
     pub blocks: u32,
 }
 
-/// What this picker has sent to an endpoint and not yet seen end.
+/// Requests that this picker has sent to an endpoint and not yet seen end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
     /// Requests.
@@ -58,13 +58,13 @@ pub struct InFlight {
     pub tokens: u64,
 }
 
-/// What is in flight of one flow: of the requests of one sender and priority.
+/// Load in flight of one flow: of the requests of one sender and priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowLoad {
-    /// Whose requests they are.
+    /// Fairness id of the requests.
     pub fairness_id: Arc<str>,
-    /// Their objective's priority.
+    /// Priority of the requests' objective.
     pub priority: i32,
-    /// What is in flight of them.
+    /// Load of the flow.
     pub in_flight: InFlight,
 }

@@ -1,4 +1,4 @@
-//! What a plug-in is: narrow traits, one for each place of the decision that it can take.
+//! Plug-ins: narrow traits, one for each place of the decision that a plug-in can take.
 //!
 //! A plug-in is built once from its `parameters` and shared by all profiles that refer to it. It
 //! is called under its pool's lock, one request at a time; one that keeps state keeps it in a
@@ -42,7 +42,7 @@ pub trait Picker: Send + Sync {
     fn pick(&self, scores: &[f64], random: &mut Random) -> Vec<usize>;
 }
 
-/// When it is, and the chance of this decision.
+/// Time and randomness of one decision.
 pub struct Moment<'a> {
     /// The present.
     pub time: Time,
@@ -51,7 +51,7 @@ pub struct Moment<'a> {
 }
 
 impl Moment<'_> {
-    /// The same, to be lent to the next plug-in.
+    /// This moment, lent to the next plug-in.
     pub(crate) fn again(&mut self) -> Moment<'_> {
         Moment { time: self.time, random: self.random }
     }
@@ -128,16 +128,16 @@ pub trait Admitter: Send + Sync {
     ) -> Result<(), String>;
 }
 
-/// An index of prefixes that somebody else may measure.
+/// An index of prefixes that can be measured.
 pub trait PrefixIndex: Send + Sync {
-    /// Entries that it has now.
+    /// Number of entries.
     fn entries(&self) -> usize;
-    /// What it said of a candidate.
+    /// The match that it found for a candidate.
     fn found(&self, candidate: &Candidate<'_>) -> Option<PrefixMatch>;
 }
 
-/// What replicas of a picker share of where requests go: what each of them sends counts for all. It
-/// is told as blocks of prompts; a session is a prompt of one block, the hash of its identity.
+/// An index that replicas of a picker share: requests sent by each of them count for all. It
+/// exchanges blocks of prompts; a session is a prompt of one block, the hash of its identity.
 pub trait SharedIndex: Send + Sync {
     /// Tells `listener` what is sent from now on. Once; a second call has no effect.
     fn tell(&self, listener: Arc<dyn IndexListener>);
@@ -179,7 +179,7 @@ pub trait Meter: Send + Sync {
     fn fared(&self, fared: &Fared<'_>);
 }
 
-/// How a request fared.
+/// Latencies of a request that is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fared<'a> {
     /// The model that the client named.
@@ -195,27 +195,27 @@ pub struct Fared<'a> {
 /// A latency of a request that is over, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
-    /// What it was.
+    /// The measured latency.
     pub measured_ms: f64,
-    /// What was predicted of the endpoint that was chosen, if anything.
+    /// Prediction for the chosen endpoint, if there was one.
     pub predicted_ms: Option<f64>,
-    /// What the client wanted at most, if it said so.
+    /// The client's limit, if it gave one.
     pub objective_ms: Option<f64>,
 }
 
-/// What a profile chose: candidates in order, the first is the one, others are fallbacks.
+/// Choice of a profile: candidates in order, the first is the one, others are fallbacks.
 #[derive(Clone, Debug)]
 pub struct Pick<'a> {
     /// At least one.
     pub targets: Vec<Candidate<'a>>,
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Clone, Debug)]
 pub struct Routing<'a> {
     /// The profile whose pick answers.
     pub primary: Pick<'a>,
-    /// Endpoints that compute something for it, by the name of their profile.
+    /// Endpoints that compute a part of the request, by the name of their profile.
     pub others: Vec<(String, Pick<'a>)>,
     /// Headers for the endpoint that answers, names in lower case.
     pub headers: Vec<(&'static str, String)>,
@@ -253,7 +253,7 @@ pub enum NotRouted {
 pub struct Placed<'a> {
     /// Identity of the request within this process, never used again.
     pub ticket: u64,
-    /// Where it goes.
+    /// The request's destination.
     pub routing: &'a Routing<'a>,
 }
 
@@ -272,7 +272,7 @@ pub struct Progress<'a> {
     pub served: Option<&'a str>,
 }
 
-/// What one entry of `plugins` was built into: every place that its type can take.
+/// The parts that one entry of `plugins` was built into: every place that its type can take.
 #[derive(Clone, Default)]
 pub struct Built {
     /// As a filter.

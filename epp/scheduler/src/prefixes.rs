@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::field::Empty;
 use tracing::{Span, info_span};
 
-/// What the endpoints of a pool hold. Of one worker calls come one after the other.
+/// Blocks that the endpoints of a pool hold. Calls about one worker come one after the other.
 pub struct Prefixes {
     blocks: Arc<Blocks>,
     lookup_meter: Option<Arc<dyn LookupMeter>>,
@@ -78,7 +78,7 @@ impl Prefixes {
         applied
     }
 
-    /// What workers reported that they hold, of those of which it is known: see
+    /// Blocks that workers reported to hold, for each worker whose blocks are known: see
     /// [`stator_placement::Index::held_by`].
     pub fn held_by(&self, ranks: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
         let held = self.blocks.index().held_by(ranks).into_iter().zip(ranks);
@@ -90,8 +90,8 @@ impl Prefixes {
         self.blocks.unknown(rank);
     }
 
-    /// What each endpoint holds of a prompt, for [`crate::Prompt::overlaps`]; nothing where no
-    /// plug-in asks for it. The lookup is measured.
+    /// Blocks of a prompt that each endpoint holds, for [`crate::Prompt::overlaps`]; nothing if no
+    /// plug-in asks for them. The lookup is measured.
     pub fn look_up(&self, sequence: &[SequenceHash]) -> Found {
         if !self.wanted {
             return Found::default();

@@ -26,7 +26,7 @@ pub struct Named<T: ?Sized> {
     pub type_name: Arc<str>,
     /// Its name there.
     pub name: Arc<str>,
-    /// What it does.
+    /// The plug-in.
     pub plugin: Arc<T>,
 }
 
@@ -52,25 +52,25 @@ pub struct Program {
     pub observers: Vec<Named<dyn Observer>>,
     /// Indices of prefixes among the producers.
     pub prefixes: Vec<Named<dyn PrefixIndex>>,
-    /// What replicas share: indices among them, and sessions.
+    /// Indices that replicas share: of prefixes and of sessions.
     pub shared: Vec<Named<dyn SharedIndex>>,
-    /// What finds out what may be counted.
+    /// Plug-ins that make countable findings.
     pub measured: Vec<Named<dyn Measured>>,
     /// Measures lookups of the placement core's index, if somebody wants to know.
     pub lookup_meter: Option<Arc<dyn LookupMeter>>,
     /// All must agree.
     pub admitters: Vec<Named<dyn Admitter>>,
-    /// What adds headers for the endpoint that answers.
+    /// Plug-ins that add headers for the endpoint that answers.
     pub route_headers: Vec<Named<dyn RouteHeaders>>,
-    /// What adds headers for the client.
+    /// Plug-ins that add headers for the client.
     pub response_headers: Vec<Named<dyn ResponseHeaders>>,
     /// Whether the placement core's costs and overlaps are wanted.
     pub uses_kv: bool,
-    /// When the pool counts as full for requests of negative priority.
+    /// Measure by which the pool counts as full for requests of negative priority.
     pub saturation: Saturation,
 }
 
-/// When a pool is full.
+/// Measure of a pool's saturation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Saturation {
     /// By what engines report: the mean over the endpoints of the larger of queue and cache use,

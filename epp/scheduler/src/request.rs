@@ -22,7 +22,7 @@ pub struct Request<'a> {
     pub fairness_id: &'a str,
     /// The endpoints that the data plane allows; `None` is all.
     pub subset: Option<&'a Subset>,
-    /// What is to be computed.
+    /// The prompt to compute.
     pub prompt: Prompt<'a>,
     /// Whether it is only worth sending to an endpoint that holds a part of its prompt.
     pub only_cached: bool,
@@ -53,14 +53,14 @@ pub struct Prompt<'a> {
     /// Hashes of its blocks that came with the request, each of a block and all before it; by
     /// whoever is trusted to make them.
     pub given_hashes: &'a [u64],
-    /// What endpoints hold of it, where that was looked up, see [`crate::Prefixes::look_up`] and
-    /// [`crate::Decision::holders`].
+    /// Blocks of the prompt that endpoints hold, if they were looked up, see
+    /// [`crate::Prefixes::look_up`] and [`crate::Decision::holders`].
     pub overlaps: Option<&'a Overlaps>,
     /// The user's input as bytes, in pieces; equal beginnings of conversations have equal bytes.
     pub text: &'a [&'a [u8]],
     /// Images, audio and video of the prompt.
     pub multimodal: &'a [MultimodalItem],
-    /// What keeps this prompt's cache apart from others'.
+    /// Salt that keeps this prompt's cache apart from others'.
     pub cache_salt: Option<&'a str>,
 }
 
@@ -69,7 +69,7 @@ pub struct Prompt<'a> {
 pub struct MultimodalItem {
     /// Hash of its content or address.
     pub hash: u64,
-    /// What it is: `image`, `audio` or `video`.
+    /// Kind of the item: `image`, `audio` or `video`.
     pub modality: &'static str,
     /// Estimated size of its embedding.
     pub size_bytes: u64,

@@ -38,9 +38,10 @@ pub struct PoolStats {
     pub ready_endpoints: usize,
     /// Endpoints whose last report is too old to count, or that never reported.
     pub stale_endpoints: usize,
-    /// How full the pool is, 1 and more is full; 1 without endpoints.
+    /// Saturation of the pool, 1 and more is full; 1 without endpoints.
     pub saturation: f64,
-    /// How full the endpoints that prefill are, and those that decode; `None` where there are none.
+    /// Saturation of the endpoints that prefill, and of those that decode; `None` where there are
+    /// none.
     pub stage_saturation: [Option<f64>; 2],
     /// Requests in flight.
     pub in_flight: usize,
@@ -74,13 +75,13 @@ impl Scheduler {
         }
     }
 
-    /// What decides.
+    /// The plug-ins that decide.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// The endpoints are these. Those that stay keep what is known of them; another life of a
-    /// pod starts with nothing.
+    /// Replaces the endpoints. Those that stay keep their state; another life of a pod starts with
+    /// nothing.
     pub fn set_endpoints(&mut self, endpoints: &[Arc<Endpoint>]) {
         for left in self.slots.retain(endpoints) {
             self.own_version += 1;
@@ -184,13 +185,13 @@ impl Scheduler {
         self.placement.report_load(rank, generation, load);
     }
 
-    /// What the endpoints hold: told of their events, and asked, without this scheduler.
+    /// Blocks that the endpoints hold, for events and lookups without this scheduler.
     pub fn prefixes(&self) -> &Arc<Prefixes> {
         &self.prefixes
     }
 
-    /// Until when a worker is taken to hold a prompt that another replica sent there, for
-    /// [`Prefixes::predict`]; `None` where its events are enough.
+    /// End of the time for which a worker counts as holding a prompt that another replica sent
+    /// there, for [`Prefixes::predict`]; `None` where its events are enough.
     pub fn prediction_end(&mut self, rank: WorkerRank, now: Time) -> Option<Time> {
         self.placement.prediction_end(rank, now)
     }
@@ -213,7 +214,7 @@ impl Scheduler {
         true
     }
 
-    /// What all other replicas have at an endpoint.
+    /// Sets the load of all other replicas at an endpoint.
     pub fn set_others(&mut self, rank: WorkerRank, others: PeerLoad) {
         let PeerLoad { requests, tokens, .. } = others;
         if let Some(slot) = self.slots.get_mut(rank) {
@@ -300,12 +301,12 @@ impl Scheduler {
         }
     }
 
-    /// How full the pool is; 1 and more is full.
+    /// Saturation of the pool; 1 and more is full.
     pub fn saturation(&self, now: Time) -> f64 {
         cycle::saturation(self.program.saturation, self.slots.iter().as_slice(), now)
     }
 
-    /// What is in flight here at each endpoint, without what others have there.
+    /// Load in flight from this replica at each endpoint.
     pub fn own(&self, now: Time) -> impl Iterator<Item = (WorkerRank, PeerLoad)> {
         self.slots.iter().map(move |slot| {
             let (worker, InFlight { requests, tokens }) = (slot.endpoint.worker, slot.own);
@@ -313,8 +314,8 @@ impl Scheduler {
         })
     }
 
-    /// What is in flight at each endpoint, in the order of [`Scheduler::endpoints`]: of each flow
-    /// from here, and of all other replicas together.
+    /// Load in flight at each endpoint, in the order of [`Scheduler::endpoints`]: by flow from this
+    /// replica, and from all other replicas together.
     pub fn flows(&self) -> impl Iterator<Item = (impl Iterator<Item = &FlowLoad>, InFlight)> {
         self.slots.iter().map(|slot| (slot.flows(), slot.others))
     }
@@ -429,9 +430,9 @@ impl Scheduler {
     }
 }
 
-/// What a waiting prompt is taken for before any was sent.
+/// Tokens of a waiting prompt before any prompt was sent.
 const PROMPT_TOKENS: f64 = 512.0;
-/// What the latest prompt counts for in the average.
+/// Weight of the latest prompt in the average.
 const PROMPT_SHARE: f64 = 1.0 / 64.0;
 
 /// Age at which a report counts as stale in metrics.

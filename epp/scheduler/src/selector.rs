@@ -2,22 +2,22 @@
 
 use std::fmt::{Display, Formatter, Result as FmtResult};
 
-/// Which pods or endpoints are meant: all requirements must hold. An empty selector means all.
+/// Selection of pods or endpoints: all requirements must hold. An empty selector selects all.
 ///
 /// Source: label selectors of the Kubernetes API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector(pub Vec<Requirement>);
 
-/// Something that a label must be.
+/// Test of one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
     /// Name of the label.
     pub label: String,
-    /// What must be so.
+    /// Condition on the label's value.
     pub test: LabelTest,
 }
 
-/// What must be so of a label.
+/// Condition on a label's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelTest {
     /// It has one of these values.
@@ -49,7 +49,7 @@ impl LabelSelector {
 }
 
 impl FromIterator<(String, String)> for LabelSelector {
-    /// What has all of these labels.
+    /// A selector that requires all of these labels.
     fn from_iter<I: IntoIterator<Item = (String, String)>>(labels: I) -> Self {
         let equal = |(label, value)| Requirement { label, test: LabelTest::In(vec![value]) };
         Self(labels.into_iter().map(equal).collect())

@@ -1,17 +1,19 @@
-//! What an operator can set of a [`Scheduler`](crate::Scheduler).
+//! Settings of a [`Scheduler`](crate::Scheduler).
 
 use crate::TierWeights;
 use stator_placement::Settings;
 use std::time::Duration;
 
-/// How a pool's state is kept.
+/// Settings for the state of a pool.
 #[derive(Clone, Debug)]
 pub struct SchedulerSettings {
     /// The placement core's settings.
     pub placement: Settings,
-    /// How long after a request was sent its engine's report is sure to cover it. Default 100 ms.
+    /// Time after a request was sent from which its engine's report is sure to cover it. Default
+    /// 100 ms.
     pub settle: Duration,
-    /// How long the place of an unwatched request lasts where no report covers it. Default 60 s.
+    /// Longest time that an unwatched request holds its place without a covering report. Default 60
+    /// s.
     pub unwatched_lease: Duration,
     /// Most requests in flight. Default 1,048,576.
     pub in_flight_max: usize,
@@ -21,7 +23,7 @@ pub struct SchedulerSettings {
     /// Whether requests of negative priority are refused while the pool is full. Default yes; no
     /// where they wait instead.
     pub sheds: bool,
-    /// What blocks of the precise index are worth by where they lie.
+    /// Worth of a block in the precise index, by its tier.
     pub tier_weights: TierWeights,
 }
 

@@ -1,4 +1,4 @@
-//! What a pool knows of each of its endpoints.
+//! State of a pool's endpoints.
 
 use crate::tickets::{Due, FlowKey, Place};
 use crate::{
@@ -25,15 +25,15 @@ pub(crate) struct Slot {
     /// False while its agent takes nothing new.
     pub accepting: bool,
     pub load: EngineLoad,
-    /// What is in flight there from here.
+    /// Load in flight from this replica.
     pub own: InFlight,
-    /// The same by flow; flows that have nothing there are not among them.
+    /// Load in flight from this replica by flow; flows with nothing in flight are absent.
     flows: FxHashMap<FlowKey, FlowLoad>,
-    /// Requests that were when its engine last reported.
+    /// Requests in flight from this replica at the engine's last report.
     pub reported_requests: u64,
-    /// What other replicas have in flight there.
+    /// Load in flight from other replicas.
     pub others: InFlight,
-    /// When a report is sure to cover the requests that nobody watches.
+    /// Times from which a report is sure to cover the unwatched requests.
     pub unsettled: Due,
 }
 
@@ -89,13 +89,13 @@ impl Slot {
         }
     }
 
-    /// What is in flight there from here, by flow.
+    /// Load in flight from this replica, by flow.
     pub(crate) fn flows(&self) -> impl Iterator<Item = &FlowLoad> {
         self.flows.values()
     }
 
-    /// Requests that came from here since its engine last reported, less those that ended: its
-    /// numbers cannot have them.
+    /// Requests sent from this replica since the engine last reported, less those that ended: the
+    /// report cannot have them.
     pub(crate) fn unreported(&self) -> u64 {
         self.own.requests.saturating_sub(self.reported_requests)
     }
@@ -109,7 +109,7 @@ impl Slot {
         Candidate::new(&self.endpoint, &self.load, self.in_flight())
     }
 
-    /// What is in flight there from all replicas.
+    /// Load in flight from all replicas.
     pub(crate) fn in_flight(&self) -> InFlight {
         InFlight {
             requests: self.own.requests + self.others.requests,

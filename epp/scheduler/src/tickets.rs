@@ -19,9 +19,9 @@ impl FlowKey {
     }
 }
 
-/// What a request in flight holds.
+/// State of a request in flight.
 pub(crate) struct Ticket {
-    /// Which flow it is of.
+    /// The request's flow.
     pub flow: FlowKey,
     /// Its places, the one that answers first.
     pub places: Vec<Place>,
@@ -79,7 +79,7 @@ impl Due {
 /// All requests in flight.
 pub(crate) struct Tickets {
     held: FxHashMap<u64, Ticket>,
-    /// When the leases of those that nobody watches are over.
+    /// Ends of the leases of unwatched requests.
     unwatched: Due,
     lease: Duration,
     max: usize,

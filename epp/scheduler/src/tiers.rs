@@ -1,8 +1,8 @@
-//! What a cached block is worth by where it lies.
+//! Worth of a cached block by the tier where it lies.
 
 use stator_protos::kv_event::Medium;
 
-/// What a block in each tier is worth against one on the device, each 0 to 1.
+/// Worth of a block in each tier against one on the device, each 0 to 1.
 ///
 /// Source: the default weights are those of the llm-d router's precise prefix scorer, which knows
 /// the first two; the others are the placement core's.
