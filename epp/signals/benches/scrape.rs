@@ -1,4 +1,4 @@
-//! What reading metrics pages costs: `cargo bench -p stator-epp-signals`.
+//! Cost of reading metrics pages: `cargo bench -p stator-epp-signals`.
 //!
 //! The first lines are the reader alone, on one page. The others are the scraper's share of a core
 //! (from `/proc/self/stat`, user and system) while it asks 100 endpoints every 50 ms; they are

@@ -33,12 +33,12 @@ pub const AGENT_PORT_LABEL: &str = "stator.dev/agent-port";
 /// Longest wait for an agent to say who it is.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Which endpoints have an agent, and how it is followed.
+/// Settings for finding and following the agents of endpoints.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
     /// Port of the agents of pods without [`AGENT_PORT_LABEL`]; `None`: they have none.
     pub port: Option<u16>,
-    /// How long after its last try a silent agent is asked again, 1 s by default.
+    /// Wait before a silent agent is asked again, 1 s by default.
     pub retry: Duration,
     /// Tokens per block of our index; an agent with other blocks is not followed.
     pub block_size: NonZeroU32,
@@ -53,7 +53,7 @@ impl AgentSettings {
         Self { port: None, retry: Duration::from_secs(1), block_size, client }
     }
 
-    /// Where an endpoint's agent is; `None` if it has none, or its label is no port.
+    /// Address of an endpoint's agent; `None` if it has none, or its label is no port.
     pub fn agent(&self, endpoint: &Endpoint) -> Option<SocketAddr> {
         let port = match endpoint.label(AGENT_PORT_LABEL) {
             Some(port) => port.parse().ok().filter(|port| *port != 0)?,
@@ -298,7 +298,7 @@ fn reached_at(endpoint: &mut String, agent: SocketAddr) {
     }
 }
 
-/// What follows an agent as it described itself.
+/// The task that follows an agent, by the description that the agent gave.
 struct Feed {
     record: watch::Sender<AgentRecord>,
     task: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -375,7 +375,7 @@ impl KvSink for EndpointSink {
     }
 }
 
-/// What a worker of an agent has. `block_size` is the agent's, in tokens.
+/// Equipment of an agent's worker. `block_size` is the agent's, in tokens.
 fn equipment(profile: &ProfileRecord, total_blocks: u32, block_size: u32) -> Equipment {
     let ProfileRecord { adapters, max_adapters, .. } = profile;
     let serves = !adapters.is_empty() || *max_adapters > 0;

@@ -1,4 +1,4 @@
-//! What is counted of engines' event feeds, one by one and by reason, for the picker's metrics.
+//! Counts of engines' event feeds, by engine and by reason, for the picker's metrics.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -41,8 +41,8 @@ impl Feeds {
             .collect();
     }
 
-    /// Where the feed of an engine's `at`th rank is counted; nowhere that is read if the engine is
-    /// not followed.
+    /// Counters for the feed of an engine's `at`th rank; counters that nobody reads if the engine
+    /// is not followed.
     pub(crate) fn of(&self, worker: WorkerRank, at: usize) -> Arc<FeedCounts> {
         let mut state = self.0.lock();
         let Some((_, ranks)) = state.engines.get_mut(&worker) else { return Arc::default() };
@@ -52,7 +52,7 @@ impl Feeds {
         ranks[at].clone()
     }
 
-    /// What was counted, of all events this; `None` where events are not followed.
+    /// The counts, with `tally` for all events; `None` where events are not followed.
     pub(crate) fn snapshot(&self, tally: &Tally) -> Option<FeedsSnapshot> {
         let state = self.0.lock();
         if !state.followed {
@@ -83,7 +83,7 @@ impl Feeds {
     }
 }
 
-/// What was counted of an engine, all of its ranks together.
+/// Counts of an engine, all of its ranks together.
 fn snapshot(ranks: &[Arc<FeedCounts>], name: &Arc<str>) -> FeedSnapshot {
     let sum = |counter: fn(&FeedCounts) -> &AtomicU64| {
         ranks.iter().map(|counts| counter(counts).load(Ordering::Relaxed)).sum()

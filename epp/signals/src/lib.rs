@@ -1,5 +1,4 @@
-//! What endpoints tell: how busy they are, which KV blocks they hold, and how their model turns
-//! text into tokens.
+//! Signals of endpoints: their load, the KV blocks that they hold, and their model's tokenizer.
 //!
 //! Everything that arrives is handed to a [`LoadSink`] or a [`WorkerSink`], in terms of the
 //! picker's own workers; nothing here chooses an endpoint, knows Kubernetes or knows Envoy.

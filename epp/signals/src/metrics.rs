@@ -23,7 +23,7 @@ pub struct SignalMetrics {
     pub(crate) stale: Counter,
     /// Endpoints whose engine's KV events are followed.
     pub(crate) engines: Gauge,
-    /// What is counted while these are followed.
+    /// Counters of the followers of these events.
     pub(crate) follow: FollowMetrics,
     /// Endpoints whose agent is followed.
     pub(crate) agents: Gauge,
@@ -37,17 +37,17 @@ pub struct SignalMetrics {
     pub(crate) tokenizers_failed: Counter,
     /// 1 while prompts can be tokenized here.
     pub(crate) tokenizer_ready: Gauge,
-    /// What is counted of each engine's feed.
+    /// Counters of each engine's feed.
     pub(crate) feeds: Arc<Feeds>,
 }
 
 impl SignalMetrics {
-    /// How engines' KV events come in; `None` where they are not followed.
+    /// Counts of engines' KV events; `None` where they are not followed.
     pub fn feeds(&self) -> Option<FeedsSnapshot> {
         self.feeds.snapshot(&self.follow.tally())
     }
 
-    /// How the reading of metrics pages goes, under the types that configurations give it.
+    /// Counts of reading metrics pages, under the types that configurations give it.
     pub fn source(&self) -> SourceSnapshot {
         SourceSnapshot {
             source_type: "metrics-data-source",

@@ -10,9 +10,10 @@ use tokio::task::JoinSet;
 #[derive(Debug)]
 pub(crate) struct Roster<P> {
     tasks: FxHashMap<WorkerRank, (P, JoinSet<()>)>,
-    /// Tasks that were told to end and may not have yet: who comes after one waits for it.
+    /// Tasks that were told to end and may still run: the next task of the same worker waits for
+    /// them.
     leaving: FxHashMap<WorkerRank, JoinSet<()>>,
-    /// Where they run; the caller's runtime if nowhere else.
+    /// Runtime of the tasks; `None` is the caller's.
     runtime: Option<Handle>,
 }
 
@@ -71,7 +72,7 @@ impl<P: PartialEq + Clone> Roster<P> {
         gone
     }
 
-    /// How many tasks there are.
+    /// Number of tasks.
     pub(crate) fn len(&self) -> usize {
         self.tasks.len()
     }

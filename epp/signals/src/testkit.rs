@@ -1,4 +1,4 @@
-//! What tests of several modules share: a real agent with a simulated engine.
+//! Fixtures of several modules' tests: a real agent with a simulated engine.
 
 use clap::{Args, Command, FromArgMatches};
 use stator_protos::discovery::{AgentRecord, ModelRecord};

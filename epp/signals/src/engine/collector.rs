@@ -46,7 +46,7 @@ impl Collector {
         Self { feeds, _listener: listener }
     }
 
-    /// What comes from `worker` from now on.
+    /// Opens a channel for what `worker` publishes from now on.
     pub(super) fn open(&self, worker: WorkerRank) -> (mpsc::Sender<News>, mpsc::Receiver<News>) {
         let (news, heard) = mpsc::channel(NEWS_MAX);
         let feed = Feed { news: news.clone(), begun: false };
@@ -54,7 +54,7 @@ impl Collector {
         (news, heard)
     }
 
-    /// The engines are those of these endpoints.
+    /// Follows the engines of these endpoints, and no others.
     pub(super) fn follow(&self, endpoints: &[Arc<Endpoint>]) {
         let mut feeds = self.feeds.lock();
         feeds.names.clear();

@@ -30,17 +30,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Where engines publish, and what is kept of it.
+/// Settings for finding engines' KV events, and bounds on what is kept of them.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Port of rank 0's events, 5557 by default; rank r is at this plus r. `None`: engines are
-    /// not connected to.
+    /// Port of rank 0's events, 5557 by default; rank r is at this plus r. `None`: the picker
+    /// connects to no engine.
     pub port: Option<u16>,
-    /// Where engines connect to, `tcp://address:port`; nowhere by default.
+    /// Address that engines connect to, `tcp://address:port`; none by default.
     pub bind: Option<String>,
     /// Port of rank 0's replays, if engines have one; rank r is at this plus r.
     pub replay_port: Option<u16>,
-    /// What the topics of wanted messages begin with; everything by default.
+    /// Beginning of the topics of wanted messages; empty by default, which is every topic.
     pub topic: String,
     /// Tokens per block of our index. Engines whose blocks have a multiple of this or divide it are
     /// followed, others are not.
@@ -67,14 +67,14 @@ impl EngineSettings {
         }
     }
 
-    /// Where a rank of the engine at this address publishes; `None` where engines are not
-    /// connected to.
+    /// Events of a rank of the engine at this address; `None` if the picker does not connect to
+    /// engines.
     fn subscription(&self, ip: IpAddr, rank: u16) -> Option<Subscription> {
         let endpoint = zmq(ip, self.port?, rank);
         Some(Subscription { endpoint, prefixes: vec![self.topic.clone()], silence: None })
     }
 
-    /// Where it gives replays, if it does.
+    /// Address at which the rank repeats events, if it does.
     fn replay_endpoint(&self, ip: IpAddr, rank: u16) -> Option<String> {
         Some(zmq(ip, self.replay_port?, rank))
     }
@@ -95,15 +95,15 @@ pub struct EngineFeeds {
     roster: Mutex<Roster<Plan>>,
 }
 
-/// What a task needs to know of its endpoint.
+/// Facts about an endpoint by which its task works; a change starts the task anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Plan {
-    /// Another life of the pod is followed anew.
+    /// Identity of the pod's life: another life of the pod is followed anew.
     uid: Arc<str>,
-    /// `None` where the engine is not connected to.
+    /// `None` if the picker does not connect to the engine.
     subscription: Option<Subscription>,
     replay_endpoint: Option<String>,
-    /// Where it may tell of further ranks behind the same port.
+    /// Page that may report further ranks behind the same port.
     page: Option<RankPage>,
 }
 
@@ -183,8 +183,8 @@ impl EngineFeeds {
         }
     }
 
-    /// Where a worker's messages come from. An engine either listens or connects, so that what it
-    /// publishes comes one way; where both are possible, whoever hears it sends it on.
+    /// Source of a worker's messages. An engine either listens or connects, so that its events come
+    /// one way; if both are possible, the task that hears them sends them on.
     fn source(
         &self,
         worker: WorkerRank,

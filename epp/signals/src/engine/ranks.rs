@@ -33,7 +33,7 @@ pub(super) struct Ranks {
     page: Poller,
 }
 
-/// Where an engine tells of its ranks.
+/// Page on which an engine reports its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RankPage {
     engine: Engine,

@@ -1,4 +1,4 @@
-//! What the ranks of one engine hold together, told as what one worker holds.
+//! Blocks of all ranks of one engine, reported as those of one worker.
 
 use crate::WorkerSink;
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Most ranks of one engine: each is a bit of [`Held`].
 pub(super) const RANKS_MAX: usize = u64::BITS as usize;
 
-/// Which ranks hold a block, on each medium.
+/// Ranks that hold a block, on each medium: bit r is rank r.
 type Held = [u64; Medium::ALL.len()];
 
 /// Told by each rank's follower what that rank holds, and tells the sink which blocks any of them
@@ -113,7 +113,7 @@ fn nearest(held: &Held) -> Option<Medium> {
     media.find(|(_, ranks)| **ranks != 0).map(|(medium, _)| medium)
 }
 
-/// Where blocks are now is told before where they are not any more.
+/// Reports the new places of blocks before the places that they left.
 fn tell_changes(
     changed: &[(u64, Option<Medium>, Option<Medium>)],
     block_size: u32,

@@ -1,4 +1,4 @@
-//! Which engine an endpoint has.
+//! The engine behind an endpoint.
 //!
 //! Source: the core metrics extractor of the llm-d router.
 

@@ -46,7 +46,7 @@ pub const METRICS_ADDRESS: &str = "metricsAddress";
 /// Label of an endpoint with the port of its metrics page.
 pub const METRICS_PORT: &str = "metricsPort";
 
-/// How endpoints are asked.
+/// Settings for reading metrics pages of endpoints.
 #[derive(Clone, Debug)]
 pub struct ScrapeSettings {
     /// Path of the page, `/metrics` by default; a query may follow it.
@@ -62,7 +62,7 @@ pub struct ScrapeSettings {
     pub interval: Duration,
     /// Longest wait for a page, 1 s by default.
     pub timeout: Duration,
-    /// How long a report counts, 2 s by default.
+    /// Time for which a report counts, 2 s by default.
     pub staleness: Duration,
     /// Largest page, in bytes; 8 MiB by default.
     pub page_bytes_max: usize,
@@ -114,14 +114,14 @@ struct Shared {
     buffers: Arc<Buffers>,
     sink: Arc<dyn LoadSink>,
     metrics: SignalMetrics,
-    /// What the phases count from.
+    /// Origin of the phases.
     start: Instant,
 }
 
-/// What a task needs to know of its endpoint.
+/// Facts about an endpoint by which its task works; a change starts the task anew.
 #[derive(Clone, Debug)]
 struct Plan {
-    /// Another life of the pod is asked anew.
+    /// Identity of the pod's life: another life of the pod is asked anew.
     uid: Arc<str>,
     address: SocketAddr,
     mapping: Arc<Mapping>,
@@ -184,11 +184,11 @@ struct Task {
     reader: Reader,
     whole_request: Arc<[u8]>,
     narrow_request: Option<Arc<[u8]>>,
-    /// Whether to ask for the needed metrics alone, as long as that goes well.
+    /// Whether to ask for the needed metrics alone; false after that failed.
     narrow: bool,
-    /// When a page was last read, until that does not count any more.
+    /// Time of the last page that still counts.
     last: Option<Instant>,
-    /// What was last said of whether the engine takes requests.
+    /// Latest report of whether the engine takes requests.
     accepting: Option<bool>,
 }
 

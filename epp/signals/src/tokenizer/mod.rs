@@ -22,15 +22,15 @@ use tokio::task::JoinSet;
 /// Waits after a failure, from the first to the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// What there is of a tokenizer.
+/// State of a tokenizer.
 #[derive(Clone, Debug, Default)]
 pub enum State {
-    /// None yet; it is on its way.
+    /// Not loaded yet; loading goes on.
     #[default]
     Loading,
-    /// It is there.
+    /// Loaded.
     Ready(Arc<Model>),
-    /// It could not be had, or its successor could not; tried again now and then.
+    /// Loading failed, or loading its successor did; tried again now and then.
     Failed {
         /// Why.
         reason: String,
@@ -69,7 +69,7 @@ impl Provision {
         Self { state, _task: task }
     }
 
-    /// What there is now, and as it changes.
+    /// The state now, and its changes.
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.clone()
     }
@@ -84,7 +84,7 @@ struct Keeper {
     name: String,
     source: Source,
     state: watch::Sender<State>,
-    /// What the source was when it was last loaded.
+    /// Stamp of the source when it was last loaded.
     stamp: Option<String>,
     metrics: SignalMetrics,
 }

@@ -9,14 +9,14 @@ use serde::Deserialize;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// How a renderer is asked.
+/// Settings for asking a renderer.
 #[derive(Clone, Debug)]
 pub struct RenderSettings {
-    /// Where it is, `http://localhost:8000` by default.
+    /// Address of the renderer, `http://localhost:8000` by default.
     pub url: String,
     /// Longest wait for one request, the wait for a connection included; 5 s by default.
     pub timeout: Duration,
-    /// The same for a prompt with images, sounds or videos, which are looked at; 30 s by default.
+    /// Longest wait for a prompt with images, sounds or videos; 30 s by default.
     pub media_timeout: Duration,
     /// Requests that are on their way at once, 64 by default; more wait.
     pub concurrency: usize,

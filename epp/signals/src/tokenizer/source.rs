@@ -1,4 +1,4 @@
-//! Where a model's files come from.
+//! Sources of a model's files.
 
 use super::hub::HubSource;
 use crate::fetch::{FetchError, TlsError, UrlError};
@@ -29,7 +29,7 @@ const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Files by their names.
 pub(super) type Files = Vec<(String, Bytes)>;
 
-/// Where a model's files come from.
+/// Source of a model's files.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A folder on this machine, or a mounted volume.
@@ -43,9 +43,9 @@ pub enum Source {
 /// Agents that have the model.
 #[derive(Clone, Debug)]
 pub struct AgentSource {
-    /// Where they are, as they come and go.
+    /// Addresses of the agents, as they come and go.
     pub addresses: watch::Receiver<Vec<SocketAddr>>,
-    /// How they are reached.
+    /// Settings for connecting to agents.
     pub client: ClientSettings,
 }
 
@@ -57,7 +57,7 @@ pub enum SourceError {
     Io {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The system's error.
         source: io::Error,
     },
     /// A file that is larger than such files are.
