@@ -1,4 +1,4 @@
-//! What a pick costs without sockets: `cargo bench -p stator-epp --bench pick`.
+//! Cost of a pick without sockets: `cargo bench -p stator-epp --bench pick`.
 //!
 //! A whole stream each time: the messages of a data plane in, the answers out, from the frames of
 //! gRPC to the booking and back. The figures are nanoseconds of one thread. Prompts are compared as
@@ -34,7 +34,7 @@ use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
 
-/// How long each line is measured.
+/// Time for which each line is measured.
 const MEASURE: Duration = Duration::from_secs(2);
 /// Picks of one batch. The quickest batch is the one that nothing else on the machine disturbed.
 const BATCH: u64 = 200;

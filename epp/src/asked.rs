@@ -1,4 +1,4 @@
-//! What a request asks for, as far as its head and its body's fields tell.
+//! A request as its head and its body's fields describe it.
 
 use crate::director::DirectorSettings;
 use crate::exchange::{Head, Refusal};
@@ -13,9 +13,9 @@ use stator_epp_pool::PoolView;
 use stator_epp_scheduler::{Headers, MultimodalItem, Prompt, Request};
 use stator_protos::header;
 
-/// Whose a request is that does not say.
+/// Flow of a request that names none.
 const DEFAULT_FAIRNESS_ID: &str = "default-flow";
-/// What the embedding of an image, a sound or a video is taken to take.
+/// Assumed size of the embedding of an image, a sound or a video.
 ///
 /// Source: the multimodal producer of the llm-d router.
 const MEDIA_BYTES: u64 = 2 << 20;
@@ -26,23 +26,23 @@ pub(crate) struct Asked {
     pub id: String,
     /// The body in one piece.
     pub body: Bytes,
-    /// What stands in it; `None` where nobody read it.
+    /// Fields of the body; `None` where nobody read it.
     pub parsed: Option<ParsedBody>,
     /// The model that the client names; empty where nobody read the body.
     pub model: String,
-    /// The model that is asked for in its place, and the rewrite that says so, if not a header.
+    /// The model that is asked for in its place, and the name of the rewrite, if no header did it.
     pub rewritten: Option<(String, Option<String>)>,
     /// The objective's priority.
     pub priority: i32,
-    /// Whose request it is.
+    /// The request's flow.
     pub fairness_id: String,
     /// Images, audio and video of the prompt.
     pub media: Vec<MultimodalItem>,
     /// The fields of the body that do not go on.
     pub screening: Screening,
-    /// Whether nobody here can say what the body holds.
+    /// Whether nobody here can read the body.
     pub unread: bool,
-    /// What its images and videos count for.
+    /// Bytes and tokens of its images and videos.
     pub seen: Seen,
 }
 
@@ -123,7 +123,7 @@ impl Asked {
         self.parsed.as_ref().is_some_and(|parsed| parsed.stream)
     }
 
-    /// What tells it apart in metrics.
+    /// The request's labels in metrics.
     pub(crate) fn labels(&self) -> RequestLabels<'_> {
         RequestLabels {
             model: &self.model,
@@ -172,7 +172,7 @@ impl Asked {
     }
 }
 
-/// What images and videos are taken for. Of sounds nothing is known but their bytes.
+/// Bytes and estimated tokens of images and videos. Of sounds nothing is known but their bytes.
 fn seen(media: &[MediaItem], head: &Head, estimate: &MediaEstimate) -> Seen {
     let facts = text::video(head);
     media.iter().fold(Seen::default(), |sum, item| {

@@ -38,32 +38,32 @@ const INLINE_BODY_MAX_BYTES: usize = 16 << 10;
 /// request need wait for.
 const QUICK_BODY_MAX_BYTES: usize = 256 << 10;
 
-/// What an operator chose about requests.
+/// The operator's settings for requests.
 #[derive(Clone)]
 pub struct DirectorSettings {
-    /// Which APIs are read.
+    /// APIs that are read.
     pub parsers: ParserSet,
-    /// The fields that go on of the bodies that are read.
+    /// Fields that go on, of the bodies that are read.
     pub fields: FieldRules,
-    /// Whether a request is refused whose body nobody can screen.
+    /// Whether a request is refused if nobody can screen its body.
     pub refuse_unscreened: bool,
-    /// What somebody wants to see of every answer.
+    /// Least part of every answer that is watched.
     pub interest: Interest,
     /// Whether streams end with the request although the answer's body passes through. It spares
     /// the cost of every token, and loses answers that begin at the same moment.
     pub leaves_early: bool,
     /// Whether all candidates' scores go to the data plane.
     pub scores: bool,
-    /// Whether the data plane is sent all endpoints of a decision, the fallbacks too. Those that
-    /// take one address refuse a list.
+    /// Whether the data plane is sent all endpoints of a decision, the fallbacks too. Data planes
+    /// that take one address refuse a list.
     pub fallbacks: bool,
     /// Whether token ids travel on in `nvext.token_data` to endpoints that take them.
     pub token_ids: bool,
-    /// What a request counts for while it is in flight.
+    /// Load that a request adds while it is in flight.
     pub in_flight: InFlightLoad,
-    /// Where the fairness identity of a request comes from if no header says it, first to last.
+    /// Sources of a request's fairness identity if no header gives it, first to last.
     pub identities: Vec<IdSource>,
-    /// How many tokens media count for in a prompt that is measured as text.
+    /// Estimates of the tokens of media, for prompts that are measured as text.
     pub media: MediaEstimate,
     /// The server that renders prompts to tokens, where the configuration names one.
     pub renderer: Option<Arc<Renderer>>,
@@ -80,7 +80,7 @@ pub struct PoolDirector {
     settings: Arc<DirectorSettings>,
     observe: Observe,
     placer: Placer,
-    /// Where requests wait, if they do.
+    /// Queues in which requests wait; `None` without flow control.
     flow: Option<Arc<Flow>>,
 }
 
@@ -228,7 +228,7 @@ impl PoolDirector {
         Ok((decision, account))
     }
 
-    /// How much of the answer must be seen.
+    /// Part of the answer that must be seen.
     fn interest(&self, head: &Head, asked: &Asked) -> Interest {
         // The client must read the name that it asked for.
         let late = head.body == RequestBody::Late && may_rewrite(head, &self.pool.view());
@@ -261,7 +261,7 @@ impl PoolDirector {
         edited(body, asked, ids.map(Vec::as_slice))
     }
 
-    /// What the data plane is told, but for the body.
+    /// Answer to the data plane, without the body.
     fn routed(
         &self,
         (head, asked): (&Head, &Asked),

@@ -27,7 +27,7 @@ pub struct Head {
     pub prefix_hashes: Vec<u64>,
     /// The time at which the picker gets the body.
     pub body: RequestBody,
-    /// What the picker will get of the answer's body.
+    /// Part of the answer's body that the picker will get.
     pub answer: AnswerBody,
 }
 
@@ -43,7 +43,7 @@ pub enum RequestBody {
     Unseen,
 }
 
-/// What a picker gets of an answer's body.
+/// Part of an answer's body that a picker gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AnswerBody {
     /// All of it, as long as it asks for it.
@@ -65,7 +65,7 @@ impl Head {
 
 /// Decides for every request of one pool.
 pub trait Director: Send + Sync + 'static {
-    /// What follows the answers.
+    /// Follower of an answer.
     type Watch: Watch;
 
     /// Chooses an endpoint. `body` is the whole body as it came, in pieces; `None` where the
@@ -89,7 +89,7 @@ pub trait Director: Send + Sync + 'static {
     fn unasked(&self) -> Self::Watch;
 }
 
-/// Where a request goes, and what becomes of its head and body.
+/// Destination of a request, and the changes of its head and body.
 #[derive(Debug)]
 pub struct Routed<W> {
     /// The endpoint, then fallbacks in order. At least one.
@@ -101,12 +101,12 @@ pub struct Routed<W> {
     pub body: Vec<Bytes>,
     /// Scores of all candidates, where they are wanted in the metadata.
     pub scores: Vec<(SocketAddr, f64)>,
-    /// What follows the answer.
+    /// Follower of the answer.
     pub watch: W,
 }
 
 impl<W> Routed<W> {
-    /// The same, followed by what `change` makes of the watch.
+    /// The same destination, with the watch that `change` makes of this one.
     pub fn followed_by<V>(self, change: impl FnOnce(W) -> V) -> Routed<V> {
         let Self { endpoints, set_headers, body, scores, watch } = self;
         Routed { endpoints, set_headers, body, scores, watch: change(watch) }
@@ -118,15 +118,15 @@ impl<W> Routed<W> {
 pub struct Refusal {
     /// Status of the answer.
     pub status: u16,
-    /// Why, in one line.
+    /// Reason, in one line.
     pub message: String,
     /// Value of the header `x-llm-d-request-dropped-reason`, if the request was dropped.
     pub reason: Option<&'static str>,
-    /// When a retry makes sense.
+    /// Time after which a retry makes sense.
     pub retry_after: Option<Duration>,
 }
 
-/// How much of an answer somebody wants to see.
+/// Part of an answer that a follower wants to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Interest {
     /// Nothing: the stream to the data plane ends with the request. Not for an answer that
@@ -140,7 +140,7 @@ pub enum Interest {
 
 /// Follows one answer. Dropped without [`Watch::end`] if the stream breaks off.
 pub trait Watch: Send + 'static {
-    /// What it wants to see; asked once, after the request phase.
+    /// The part that it wants to see; asked once, after the request phase.
     fn interest(&self) -> Interest;
 
     /// Whether it may change a body that comes [late](RequestBody::Late); asked once, after the

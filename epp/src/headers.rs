@@ -10,12 +10,12 @@ use std::ops::Range;
 pub struct Headers {
     names: String,
     values: Vec<u8>,
-    /// Where the name and the value of each header end.
+    /// Ends of the name and the value of each header.
     ends: Vec<(usize, usize)>,
 }
 
 impl Headers {
-    /// How many there are; a name counts as often as it comes.
+    /// Number of headers; a name counts as often as it comes.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
@@ -57,7 +57,7 @@ impl Headers {
         std::str::from_utf8(&self.values[value]).ok()
     }
 
-    /// Where the name and the value at a position lie.
+    /// Positions of a header's name and value.
     fn ranges(&self, at: usize) -> [Range<usize>; 2] {
         let (name, value) = at.checked_sub(1).map_or((0, 0), |before| self.ends[before]);
         let (name_end, value_end) = self.ends[at];

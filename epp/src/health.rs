@@ -32,11 +32,11 @@ const LIVENESS: &str = "liveness";
 /// one is the server as a whole.
 const READINESS: [&str; 4] = ["", "readiness", crate::ext_proc::SERVICE, "inference-extension"];
 
-/// What health checks are answered from. Cheap to clone.
+/// State behind health checks. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Health {
     ready: watch::Receiver<bool>,
-    /// Which pools there are, by `namespace/name`.
+    /// Readiness of each pool, by `namespace/name`.
     pools: Arc<[(String, watch::Receiver<bool>)]>,
 }
 
@@ -52,7 +52,7 @@ impl Health {
         Self { pools: pools.into(), ..self }
     }
 
-    /// What is answered on the port of a pool of its own.
+    /// Health checks on the port of a pool of its own.
     pub(crate) fn of_pool(&self, pool: &str) -> Self {
         Self { ready: self.told_of(pool).clone(), ..self.clone() }
     }
@@ -89,7 +89,7 @@ impl Health {
         }
     }
 
-    /// Where it is said whether a name is ready: a pool's own, and for all others that of the whole.
+    /// Readiness behind a name: a pool's own, and for all other names that of the process.
     fn told_of(&self, service: &str) -> &watch::Receiver<bool> {
         let pool = self.pools.iter().find(|(name, _)| name == service);
         pool.map_or(&self.ready, |(_, ready)| ready)

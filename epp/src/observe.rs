@@ -1,4 +1,4 @@
-//! What the world is told of requests: metrics, traces, log lines. Decides nothing.
+//! Metrics, traces and log lines of requests. Decides nothing.
 
 use crate::asked::Asked;
 use crate::exchange::{Head, Refusal, RequestBody};
@@ -28,7 +28,7 @@ struct Inner {
     pool: String,
     metrics: Arc<EppMetrics>,
     picks: Picks,
-    /// What becomes dynamic metadata at the end of an answer.
+    /// Reporters of dynamic metadata at the end of an answer.
     reporters: Vec<AttributeReporter>,
     /// Name and type of the profile handler, if it is one that splits requests.
     disaggregates: Option<(String, String)>,
@@ -42,21 +42,21 @@ pub(crate) struct Told {
     /// Counts the request as running while it is there.
     running: Option<Running>,
     first_token: Option<Duration>,
-    /// When the last piece of the answer came.
+    /// Time of the answer's last piece.
     last_piece: Option<Instant>,
-    /// How long the picker worked on the answer.
+    /// Time that the picker spent on the answer.
     worked: Duration,
     /// Whether the answer is streamed: as the request asks, until the answer's head says.
     streaming: bool,
 }
 
 impl Told {
-    /// The context of the request for those who serve it, where traces are kept.
+    /// The request's trace context, if traces are kept.
     pub(crate) fn traceparent(&self) -> Option<String> {
         trace::traceparent_of(&self.span)
     }
 
-    /// Where the request is counted.
+    /// Counters of the request.
     pub(crate) fn metrics(&self) -> &RequestMetrics {
         &self.metrics
     }
@@ -244,7 +244,7 @@ impl Observe {
         self.nobodys().used(usage);
     }
 
-    /// Where requests are counted of which nothing is known.
+    /// Counters of requests of which nothing is known.
     fn nobodys(&self) -> RequestMetrics {
         self.0.metrics.requests.of(&RequestLabels::default())
     }

@@ -32,7 +32,7 @@ pub(crate) struct Placer {
     pub reads_text: bool,
     /// Whether all candidates' scores are wanted.
     pub scores: bool,
-    /// What a request counts for while it is in flight.
+    /// Load that a request adds while it is in flight.
     pub in_flight: InFlightLoad,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Placer {
 pub(crate) struct Placed {
     pool: Arc<Pool>,
     decision: Option<Decision>,
-    /// How long it took to decide.
+    /// Time that the decision took.
     pub took: Duration,
 }
 
-/// Why a request has no place.
+/// Reason for which a request has no place.
 #[derive(Debug)]
 pub(crate) enum Denied {
     /// The scheduler found none, after `took`.

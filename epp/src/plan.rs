@@ -11,7 +11,7 @@ use stator_epp_signals::tokenizer::{RenderError, RenderSettings, Renderer};
 use stator_signals::fetch::TlsOptions;
 use std::path::PathBuf;
 
-/// How metrics pages are read; the flags say what the configuration leaves open.
+/// Settings for reading metrics pages; the flags fill what the configuration leaves open.
 ///
 /// # Errors
 ///
@@ -94,7 +94,7 @@ pub(crate) fn tokenizer_model(plan: &Plan) -> Option<&str> {
     }
 }
 
-/// How many tokens media count for where prompts are measured as text.
+/// Estimates of the tokens of media, for prompts that are measured as text.
 pub(crate) fn media(plan: &Plan) -> MediaEstimate {
     match &plan.tokens {
         Some(Tokens::Estimate(media)) => *media,

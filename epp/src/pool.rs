@@ -33,15 +33,15 @@ pub struct Pool {
     label: String,
     view: watch::Receiver<Arc<PoolView>>,
     scheduler: Mutex<Scheduler>,
-    /// What the endpoints hold, told and asked without the lock.
+    /// Blocks that the endpoints hold; read and written without the lock.
     prefixes: Arc<Prefixes>,
     block_size: u32,
     tokenizer: ArcSwapOption<Model>,
-    /// Where other replicas are told what was sent, and which pool this is to them.
+    /// Outbox for news of requests to other replicas, and this pool's number there.
     outbox: OnceLock<(Outbox, PoolId)>,
-    /// What is counted of the endpoints' signals.
+    /// Counters of the endpoints' signals.
     signals: OnceLock<SignalMetrics>,
-    /// Where requests wait for room in the pool, if they do.
+    /// Queues in which requests wait for room in the pool, if they do.
     waiting: OnceLock<Weak<Flow>>,
     /// LoRA adapters that some endpoint has spoken of.
     adapters: ArcSwap<FxHashSet<String>>,
@@ -85,18 +85,18 @@ impl Pool {
         &self.name
     }
 
-    /// What the metrics of the llm-d router call it: without the namespace, unless another pool of
-    /// the process is called so too.
+    /// Name of the pool in the metrics of the llm-d router: without the namespace, unless another
+    /// pool of the process has the same one.
     pub(crate) fn label(&self) -> &str {
         &self.label
     }
 
-    /// What is known of the pool now.
+    /// The present view of the pool.
     pub fn view(&self) -> Arc<PoolView> {
         self.view.borrow().clone()
     }
 
-    /// What is known of the pool, as it changes.
+    /// The views of the pool, as they change.
     pub fn views(&self) -> watch::Receiver<Arc<PoolView>> {
         self.view.clone()
     }
@@ -137,7 +137,7 @@ impl Pool {
         self.view.borrow().endpoints.is_empty()
     }
 
-    /// How full the pool is, 1 and more is full; `None` without endpoints.
+    /// Saturation of the pool, 1 and more is full; `None` without endpoints.
     pub(crate) fn saturation(&self) -> Option<f64> {
         self.with(|scheduler, now| {
             let mut endpoints = scheduler.endpoints();
@@ -224,7 +224,7 @@ impl Pool {
         self.with(|scheduler, _| scheduler.tellers().collect())
     }
 
-    /// What some of them told, of those of which it is known.
+    /// Blocks that some of the workers reported, for each whose blocks are known.
     pub(crate) fn held_by(&self, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)> {
         self.prefixes.held_by(workers)
     }
@@ -398,7 +398,7 @@ impl stator_epp_metrics::PoolView for Pool {
 
 /// Keeps a pool's scheduler up to date with its view, until the view's source is gone.
 pub async fn follow(pool: Arc<Pool>, mut changed: impl FnMut(&PoolView)) {
-    /// How often a pool does what is due.
+    /// Time between two turns of a pool's due work.
     const TICK: Duration = Duration::from_millis(500);
     let mut view = pool.view.clone();
     let mut tick = tokio::time::interval(TICK);

@@ -10,7 +10,7 @@ use stator_protos::text::{BYTES_PER_TOKEN, estimated_tokens, text_hashes, text_s
 use std::num::NonZeroU32;
 use std::time::SystemTime;
 
-/// How a prompt was measured.
+/// Unit in which a prompt was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Measure {
     /// In tokens: by the model's tokenizer, or as the client sent them.
@@ -24,7 +24,7 @@ pub(crate) enum Measure {
 /// A measured prompt, owned by its request.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    /// How.
+    /// Unit of the measures below.
     pub measure: Measure,
     /// Token ids, if exact.
     pub token_ids: Option<Vec<u32>>,
@@ -55,9 +55,9 @@ impl Measured {
 /// The images and videos of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// What their data or addresses take in the body.
+    /// Bytes of their data or addresses in the body.
     pub bytes: usize,
-    /// Tokens that they are taken for.
+    /// Tokens that they count for.
     pub tokens: u64,
 }
 

@@ -1,4 +1,4 @@
-//! When picks would succeed, for each pool and for the process.
+//! Readiness of each pool and of the process to pick.
 
 use crate::health::Health;
 use crate::pool::Pool;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often readiness is looked at.
+/// Time between two looks at readiness.
 const POLL: Duration = Duration::from_millis(250);
 
-/// What must be so for picks to succeed.
+/// Conditions under which picks succeed.
 ///
 /// A pool is ready while its endpoints are known and one takes new requests, or requests wait for
 /// the first, and this replica may pick at all. The process is ready while one of its pools is: a
@@ -29,7 +29,7 @@ pub(crate) struct Conditions {
     pub grpc_alone: bool,
 }
 
-/// Who is told when readiness changes.
+/// Receivers of changes of readiness.
 pub(crate) struct Told {
     /// Of each pool, in their order.
     pools: Vec<watch::Sender<bool>>,
@@ -38,7 +38,7 @@ pub(crate) struct Told {
 }
 
 impl Conditions {
-    /// Who is told of these, and the health checks that are answered from it.
+    /// The receivers of changes, and the health checks that read them.
     pub(crate) fn told(&self, readiness: Readiness) -> (Told, Health) {
         let (process, ready) = watch::channel(false);
         let of_pool = |pool: &Arc<Pool>| {

@@ -11,7 +11,7 @@ use stator_epp_metrics::FlowOutcome;
 use stator_epp_scheduler::Refused;
 use std::time::Duration;
 
-/// When to come back where the pool may have room or endpoints soon.
+/// Time to retry after, if the pool may have room or endpoints soon.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 const SATURATED: &str = "rejected-saturated";

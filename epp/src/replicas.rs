@@ -11,8 +11,8 @@ use stator_runtime::Shutdown;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What is shared, in the order of its numbers: the pools, then what plug-ins share, which are the
-/// same for all pools as all have one configuration.
+/// Indices that replicas share, in the order of their numbers: the pools, then those of plug-ins,
+/// which all pools have in common as they share one configuration.
 struct Shared {
     pools: Vec<Arc<Pool>>,
     indices: Vec<Named<dyn SharedIndex>>,
@@ -40,7 +40,7 @@ impl Shared {
         self.indices.get(number).map(|index| &*index.plugin)
     }
 
-    /// What is sent from here goes to `peers` from now on.
+    /// Sends `peers` all further requests of this replica.
     fn tell(&self, peers: &Peers) {
         let mut ids = (0..).map(PoolId);
         for (pool, id) in self.pools.iter().zip(&mut ids) {

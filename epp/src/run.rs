@@ -46,7 +46,7 @@ struct Running {
     _tasks: JoinSet<()>,
 }
 
-/// What all pools have in common.
+/// Parts that all pools share.
 #[derive(Clone, Copy)]
 struct Common<'a> {
     registry: &'a Metrics,
@@ -232,8 +232,9 @@ fn watch_pool(target: &PoolTarget, cluster: Option<&Cluster>) -> anyhow::Result<
     })
 }
 
-/// How long an engine that publishes events is taken to hold what it was sent. Its events cannot
-/// be compared with prompts that nobody tokenizes, and so predictions last without a tokenizer.
+/// Time for which an engine that publishes events counts as holding a prompt that was sent to it.
+/// Its events cannot be compared with prompts that nobody tokenizes, and so predictions last
+/// without a tokenizer.
 fn early_prediction(target: &PoolTarget, settings: &EppSettings) -> Duration {
     let plan = &settings.plan.plan;
     if let Some(ttl) = plan.precise.as_ref().and_then(|precise| precise.speculative_ttl) {
@@ -328,7 +329,8 @@ fn gate(cluster: &Cluster) -> Gate {
     })
 }
 
-/// What a port speaks, where that is TLS. Its files are followed until `ended`, if they are to be.
+/// TLS settings of a port, or `None` for plain text. Files to be followed are followed until
+/// `ended`.
 fn certificate(
     tls: Option<&tls::Settings>,
     suites: &CipherSuites,

@@ -1,4 +1,4 @@
-//! What a pool's endpoints tell, wired to the pool.
+//! Signals of a pool's endpoints, wired to the pool.
 
 use crate::config::{EppSettings, PoolTarget};
 use crate::pool::Pool;
@@ -22,23 +22,23 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How often a tokenizer's source is looked at.
+/// Time between two looks at a tokenizer's source.
 const TOKENIZER_POLL: Duration = Duration::from_secs(5);
 
-/// Everything that is heard of a pool's endpoints. Dropping it ends that.
+/// Followers of all signals of a pool's endpoints. Dropping the value ends them.
 pub(crate) struct Signals {
     heard: Arc<Heard>,
     _tasks: JoinSet<()>,
 }
 
-/// Who is listened to, and how.
+/// The followers of each kind of signal.
 struct Heard {
     endpoints: Mutex<Vec<Arc<Endpoint>>>,
     agents_of: AgentSettings,
     scraper: Scraper,
     engines: Option<Publishers>,
     agents: AgentFeeds,
-    /// Where agents are, for those who ask them for the model.
+    /// Addresses of agents, for readers of the model's files.
     addresses: watch::Sender<Vec<SocketAddr>>,
 }
 
@@ -160,7 +160,7 @@ impl Heard {
     }
 }
 
-/// Where the tokenizer is: a folder before a hub before the agents.
+/// Source of the tokenizer: a folder before a hub before the agents.
 fn source(folder: Option<&Path>, hub: Option<HubSource>, agents: AgentSource) -> Source {
     match (folder, hub) {
         (Some(folder), _) => Source::Folder(folder.to_owned()),

@@ -22,7 +22,7 @@ pub(crate) const REWRITE: Names = ["x-llm-d-model-name-rewrite", "x-gateway-mode
 /// Objective for the time per output token, in milliseconds.
 const SLO_TPOT: Names = ["x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"];
 
-/// What the client tells of its videos: seconds, frames of a second, and `WxH`.
+/// Headers with the client's facts about its videos: seconds, frames of a second, and `WxH`.
 const VIDEO: [&str; 3] =
     ["x-llm-d-video-duration-seconds", "x-llm-d-video-fps", "x-llm-d-video-resolution"];
 
@@ -49,7 +49,7 @@ pub(crate) fn slo_tpot(head: &Head) -> Option<Duration> {
     header_of(head, SLO_TPOT).and_then(milliseconds)
 }
 
-/// What the client tells of its videos; what cannot be read counts as not told.
+/// The client's facts about its videos; a fact that cannot be read is left out.
 pub(crate) fn video(head: &Head) -> VideoFacts {
     let [seconds, fps, resolution] = VIDEO.map(|name| head.header(name).map(str::trim));
     let number = |text: &str| text.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);

@@ -1,9 +1,9 @@
-//! Where an answer says how many tokens it took.
+//! The counts of tokens in an answer.
 
 use crate::headers::Headers;
 use stator_body::{GrpcUsage, Usage, UsageTail};
 
-/// Where the counts of an answer stand: in JSON or events, or in the messages of a gRPC call.
+/// Reader of an answer's counts: in JSON or events, or in the messages of a gRPC call.
 pub(crate) enum Counts {
     Text(UsageTail),
     Grpc(GrpcUsage),
@@ -32,7 +32,7 @@ impl Counts {
         }
     }
 
-    /// What the whole says; `None` if it does not.
+    /// The counts of the whole answer; `None` if it has none.
     pub(crate) fn finish(&self) -> Option<Usage> {
         match self {
             Self::Text(tail) => tail.finish(),

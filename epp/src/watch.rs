@@ -1,4 +1,4 @@
-//! What is learnt from an answer, and what changes in it.
+//! Counts from an answer, and changes of it.
 
 use crate::answer::AnswerEdit;
 use crate::exchange::{Interest, Refusal, Watch};
@@ -35,7 +35,7 @@ pub struct AnswerWatch {
     pub(crate) account: Option<Account>,
     /// Whether the client is told which endpoint served it.
     pub(crate) verify: bool,
-    /// Where the data plane was told to go, the fallbacks after the first.
+    /// Endpoints given to the data plane, the fallbacks after the first.
     pub(crate) sent: Vec<SocketAddr>,
     /// The changes of a body that comes after the decision.
     pub(crate) late: Option<LateEdit>,

@@ -31,25 +31,25 @@ use std::time::Duration;
 
 /// Checked settings of `stator epp`.
 pub struct EppSettings {
-    /// Where streams come from, by pool; at least one.
+    /// Pools, each with the port of its streams; at least one.
     pub pools: Vec<PoolTarget>,
-    /// A kubeconfig file, where not the usual places say which cluster it is.
+    /// A kubeconfig file; `None` looks in the usual places.
     pub kubeconfig: Option<PathBuf>,
     /// TLS of the ports for data planes and for readers of metrics.
     pub tls: TlsSettings,
     /// Whether the data plane is sent all endpoints of a decision, the fallbacks after the first.
     pub fallbacks: bool,
-    /// Where health is asked.
+    /// Address of the health checks.
     pub health_listen: SocketAddr,
-    /// Where metrics are read; `None` is nowhere.
+    /// Address of the metrics; `None` serves none.
     pub metrics_listen: Option<SocketAddr>,
     /// Whether readers of metrics are asked who they are.
     pub metrics_auth: bool,
-    /// What decides, from the `EndpointPickerConfig`.
+    /// Settings for decisions, from the `EndpointPickerConfig`.
     pub plan: Loaded,
     /// Limits and choices of streams.
     pub ext_proc: ext_proc::Settings,
-    /// What somebody wants to see of every answer, whatever the plan needs.
+    /// Least part of every answer that is watched, whatever the plan needs.
     pub interest: Interest,
     /// Whether streams end with the request although the answer passes through.
     pub leaves_early: bool,
@@ -57,7 +57,7 @@ pub struct EppSettings {
     pub scores: bool,
     /// The fields of request bodies that go on.
     pub fields: FieldRules,
-    /// Whether a request is refused whose body nobody can screen.
+    /// Whether a request is refused if nobody can screen its body.
     pub refuse_unscreened: bool,
     /// Whether metrics of streams are kept.
     pub stream_metrics: bool,
@@ -69,13 +69,13 @@ pub struct EppSettings {
     pub hub_endpoint: Option<String>,
     /// Whether token ids travel on to endpoints that take them.
     pub forward_ids: bool,
-    /// How agents are reached.
+    /// Settings for connecting to agents.
     pub dial: Dial,
     /// Port of the endpoints' agents, for pods whose labels do not say; `None`: they have none.
     pub agent_port: Option<u16>,
-    /// Where engines without an agent publish KV events; `None`: they do not.
+    /// Addresses at which engines without an agent publish KV events; `None`: they publish none.
     pub kv_events: Option<KvEventSettings>,
-    /// What blocks of the precise index are worth by where they lie.
+    /// Worth of a block in the precise index, by its tier.
     pub tier_weights: TierWeights,
     /// From one metrics page to the next.
     pub scrape_interval: Duration,
@@ -85,7 +85,7 @@ pub struct EppSettings {
     pub peers: Option<PeersSettings>,
     /// Whether only one replica is ready at a time.
     pub leader_election: bool,
-    /// How long streams are taken after the process was told to end.
+    /// Time for which streams are still taken after the process was told to end.
     pub shutdown_delay: Duration,
     /// Longest wait for open streams when the process is told to end.
     pub drain_timeout: Duration,
@@ -93,16 +93,16 @@ pub struct EppSettings {
     pub without_effect: Vec<&'static str>,
 }
 
-/// Where engines without an agent publish KV events.
+/// Addresses at which engines without an agent publish KV events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvEventSettings {
-    /// Their ports; `None`: they are not connected to.
+    /// Ports of the engines; `None`: the picker connects to no engine.
     pub ports: Option<KvEventPorts>,
-    /// Where they connect to; `None`: nowhere.
+    /// Address that engines connect to; `None`: they connect to none.
     pub bind: Option<String>,
-    /// What the topics of wanted messages begin with.
+    /// Beginning of the topics of wanted messages.
     pub topic: String,
-    /// Which endpoints publish.
+    /// Endpoints that publish.
     pub pods: PodFilter,
 }
 
@@ -209,7 +209,7 @@ fn settings(
     }
 }
 
-/// Where events come from: the flags name ports before the configuration does.
+/// Sources of events: ports from the flags come before ports from the configuration.
 fn kv_events(signals: &SignalArgs, configured: Option<&KvEvents>) -> Option<KvEventSettings> {
     let replay = signals.kv_replay_port;
     let flags = signals.kv_events_port.map(|live| KvEventPorts { live, replay });

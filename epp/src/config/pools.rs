@@ -1,4 +1,4 @@
-//! Which pools are picked for, and on which ports.
+//! Pools to pick for, and their ports.
 
 use super::EppArgs;
 use stator_epp_plugins::settings::FileDiscovery;
@@ -14,11 +14,11 @@ pub struct PoolTarget {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Where it comes from.
+    /// Source of its endpoints.
     pub source: PoolSource,
-    /// Where its streams come in.
+    /// Address of its streams.
     pub listen: SocketAddr,
-    /// Where its model's tokenizer comes from.
+    /// Source of its model's tokenizer.
     pub tokenizer: TokenizerSettings,
 }
 
@@ -29,7 +29,7 @@ impl PoolTarget {
     }
 }
 
-/// Where a tokenizer comes from; the first that is there is used.
+/// Source of a tokenizer; the first that is there is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenizerSettings {
     /// A folder with the model's files.
@@ -38,7 +38,7 @@ pub struct TokenizerSettings {
     pub model: Option<String>,
 }
 
-/// Where a pool's endpoints come from.
+/// Source of a pool's endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolSource {
     /// An `InferencePool` of this API group.
@@ -176,8 +176,8 @@ fn first(
     Some(PoolTarget { namespace, name, source, listen, tokenizer: TokenizerSettings::default() })
 }
 
-/// What the pool of a selector is called, in at most 63 characters, the same by all replicas: a
-/// lease may be named after it, and by its end two selectors are told apart.
+/// Name for the pool of a selector, in at most 63 characters, alike in all replicas: a lease may be
+/// named after it, and its end tells two selectors apart.
 ///
 /// Source: names of objects, DNS subdomains of RFC 1123.
 fn name_of(selector: &str) -> String {

@@ -13,7 +13,7 @@ pub struct TlsSettings {
     pub ext_proc: Option<Settings>,
     /// Of the metrics port; `None` is plain text.
     pub metrics: Option<Settings>,
-    /// What both of them speak.
+    /// Cipher suites of both.
     pub cipher_suites: CipherSuites,
 }
 
@@ -34,7 +34,7 @@ impl TlsSettings {
     }
 }
 
-/// What the flags say; faults are appended.
+/// TLS settings from the flags; faults are appended.
 pub(super) fn ports(all: &EppArgs, faults: &mut Vec<String>) -> TlsSettings {
     let args = &all.tls;
     let cipher_suites = CipherSuites::named(&args.tls_cipher_suites).unwrap_or_else(|error| {

@@ -31,7 +31,7 @@ impl BodyBudget {
         Self(Arc::new(Inner { room, held_bytes, refused }))
     }
 
-    /// How much may be held.
+    /// Most bytes that may be held.
     pub fn limit_bytes(&self) -> usize {
         self.0.room.limit()
     }
@@ -67,7 +67,7 @@ impl PartialEq for BodyBudget {
 
 impl Eq for BodyBudget {}
 
-/// What one stream holds. Given back when it is dropped.
+/// Bytes that one stream holds. Dropping the value gives them back.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: BodyBudget,
@@ -75,7 +75,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Holds so many bytes more at once; false, and nothing changes, where there is no room.
+    /// Holds `bytes` more at once; false, and nothing changes, where there is no room.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         let grown = self.hold.grow(bytes).is_ok();
         if grown {

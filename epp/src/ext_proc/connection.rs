@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// How often a connection looks again after its streams have worked before it lets other
+/// Rounds in which a connection looks again after its streams have worked, before it lets other
 /// connections have their turn.
 const ROUNDS_MAX: u32 = 16;
 
@@ -91,7 +91,7 @@ impl<C: Future> Future for Connection<C> {
     }
 }
 
-/// What a panic said.
+/// Message of a panic.
 fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("nothing")

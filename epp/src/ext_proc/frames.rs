@@ -17,13 +17,13 @@ const PREFIX_BYTES: usize = 5;
 /// a vectored write cost more than copying so few bytes.
 const COPY_MAX_BYTES: usize = 4 << 10;
 
-/// What a write buffer begins with: the answer to a head and to a short body fit.
+/// First size of a write buffer: the answer to a head and to a short body fit.
 const WRITE_BUFFER_BYTES: usize = 4 << 10;
 
 /// The messages that come on a body.
 pub(crate) struct Frames {
     body: tonic::body::Body,
-    /// What came and is not read yet: at most one message and one frame of HTTP/2.
+    /// Bytes that came and are not read yet: at most one message and one frame of HTTP/2.
     chunks: VecDeque<Bytes>,
     buffered: usize,
     max_message_bytes: usize,

@@ -8,7 +8,7 @@ use stator_epp_scheduler::Subset;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-/// Which way a message goes through the data plane.
+/// Direction of a message through the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the client to the endpoint.
@@ -20,9 +20,9 @@ pub(crate) enum Direction {
 /// One message of a data plane.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Incoming {
-    /// What it brings; `None` for messages that bring nothing we know.
+    /// The part that it brings; `None` for messages that bring nothing we know.
     pub(crate) part: Option<Part>,
-    /// How bodies are sent, on the first message of data planes that say so.
+    /// Modes of the bodies, on the first message of data planes that name them.
     pub(crate) modes: Option<Modes>,
     /// The allowed endpoints, where the message names them.
     pub(crate) subset: Option<Subset>,
@@ -39,16 +39,16 @@ pub(crate) struct Incoming {
 pub(crate) enum Part {
     /// The head.
     Headers {
-        /// Of which.
+        /// Direction of the head.
         direction: Direction,
-        /// What it says.
+        /// The fields.
         fields: Fields,
         /// Whether nothing follows.
         end: bool,
     },
     /// A piece of the body.
     Body {
-        /// Of which.
+        /// Direction of the body.
         direction: Direction,
         /// The piece.
         bytes: Bytes,
@@ -86,7 +86,7 @@ pub(crate) struct Outgoing {
     pub(crate) metadata: Vec<Metadatum>,
 }
 
-/// What a message to a data plane answers.
+/// The part of an exchange that a message to a data plane answers.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Answer {
     /// A head.
@@ -99,7 +99,7 @@ pub(crate) enum Answer {
     Refuse(Immediate),
 }
 
-/// What becomes of a head. The default leaves it as it is.
+/// Change of a head. The default leaves it as it is.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Change {
     /// Headers to be set, in place of any of that name.
@@ -110,7 +110,7 @@ pub(crate) struct Change {
     pub(crate) clear_route_cache: bool,
 }
 
-/// What becomes of a piece of a body.
+/// Change of a piece of a body.
 #[derive(Debug, PartialEq)]
 pub(crate) enum BodyChange {
     /// It passes.

@@ -1,4 +1,4 @@
-//! What a client gets in place of an answer.
+//! The answer that a client gets in place of the endpoint's.
 
 use super::message::Immediate;
 use super::settings::ErrorFormat;

@@ -36,15 +36,16 @@ const FRAME_MAX_BYTES: u32 = 128 << 10;
 /// usual one of 20 is there for strangers.
 const RESETS_MAX: usize = 4096;
 
-/// How often an idle connection is asked whether it still lives, and how long it may take to say.
+/// Time after which an idle connection is asked whether it still lives, and the longest wait for
+/// its answer.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
-/// How a server ends.
+/// Settings for the end of a server.
 #[derive(Clone, Debug)]
 pub struct Drain {
     /// Set when no new connections and streams are taken any more.
     pub shutdown: Shutdown,
-    /// How long open streams may take from then on.
+    /// Time that open streams may take from then on.
     pub limit: Duration,
 }
 

@@ -28,8 +28,8 @@ use tonic::{Code, Status};
 /// what is held.
 const WRITE_MAX_BYTES: usize = 32 << 10;
 
-/// How long a decision is awaited for a data plane that sends nothing more. Envoy waits as long for
-/// the end of a stream that it half-closes because its client hung up, which looks the same.
+/// Longest wait for a decision after a data plane has half-closed. Envoy waits as long for the end
+/// of a stream that it half-closes because its client hung up, which looks the same.
 ///
 /// Source: the feature `ext_proc_graceful_grpc_close` of Envoy.
 const HALF_CLOSED_WAIT: Duration = Duration::from_secs(1);

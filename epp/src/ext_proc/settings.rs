@@ -1,4 +1,4 @@
-//! What an operator can choose about streams, and the modes of a data plane.
+//! Settings of streams, and the modes of a data plane.
 
 use super::BodyBudget;
 
@@ -9,8 +9,8 @@ pub struct Settings {
     /// Largest request body that is read for a decision, in bytes; a larger one is answered with
     /// 413. Default 64 MiB, which leaves room for images in prompts.
     pub max_body_bytes: usize,
-    /// What all requests together may hold of their bodies until they are sent on; one that finds
-    /// no room waits a second, and is answered with 503 then. Default 1 GiB.
+    /// Limit on the bodies that all requests together hold until they are sent on; a request that
+    /// finds no room waits a second, and is then answered with 503. Default 1 GiB.
     pub body_budget: BodyBudget,
     /// Most headers of a request; a request with more is answered with 431. Default 200.
     pub max_headers: usize,
@@ -28,15 +28,15 @@ pub struct Settings {
     /// Most streams at once on one connection, default 100,000. Envoy itself opens no more than
     /// its circuit breaker for the cluster allows, 1,024 unless told otherwise.
     pub max_concurrent_streams: u32,
-    /// How bodies are sent by data planes that do not say. Default full duplex.
+    /// Modes of data planes that name none. Default full duplex.
     pub assumed_modes: Modes,
     /// Whether a data plane's choice of endpoints is obeyed. Default yes.
     pub subset_filter: bool,
-    /// What refusals look like to clients.
+    /// Form of refusals.
     pub error_format: ErrorFormat,
 }
 
-/// What refusals look like to clients.
+/// Form of refusals, as clients see them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ErrorFormat {
     /// A line of text, `inference error: <Code> - <message>`, as clients of the llm-d router
@@ -47,7 +47,7 @@ pub enum ErrorFormat {
     OpenAi,
 }
 
-/// How a data plane sends the two bodies of an exchange.
+/// Ways in which a data plane sends the two bodies of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modes {
     /// The request's.
@@ -59,7 +59,7 @@ pub struct Modes {
     pub eager: bool,
 }
 
-/// How a data plane sends a body.
+/// Way in which a data plane sends a body.
 ///
 /// Source: `ProcessingMode.BodySendMode` of Envoy's ext-proc filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

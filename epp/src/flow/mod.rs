@@ -61,7 +61,7 @@ pub(crate) struct Account {
     flow: Arc<Flow>,
     band: i32,
     id: FlowId,
-    /// Where it is told what the flow got, if flows share by that.
+    /// Counter of the service that the flow got, if flows share by that.
     program: Option<Program>,
     /// The switch that revokes the request, if it may be revoked.
     pub(crate) lease: Option<Lease>,
@@ -171,7 +171,7 @@ impl Flow {
         self.gate.close();
     }
 
-    /// How full the queues are.
+    /// Fill of the queues.
     pub(crate) fn snapshot(&self) -> FlowSnapshot {
         let stats = self.gate.stats().queue;
         let bands = stats.bands.iter().map(|band| {
@@ -183,7 +183,7 @@ impl Flow {
         FlowSnapshot { bands: bands.collect(), global: used(stats.waiting, limits) }
     }
 
-    /// How long it takes until what a flow got counts half, where flows share by that.
+    /// Time after which a flow's service counts half, if flows share by that.
     fn half_life(&self, priority: i32) -> Option<Duration> {
         match settings::band(&self.control, priority).fairness {
             Fairness::ProgramAware(program) => Some(program.half_life),
@@ -279,7 +279,7 @@ async fn turned(views: &mut watch::Receiver<Arc<PoolView>>, empty: bool) {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request's wait.
 ///
 /// Source: the outcomes of flow control in the llm-d router.
 fn outcome<P>(admitted: &Result<P, AdmitError<Denied>>, empty: bool) -> FlowOutcome {

@@ -41,7 +41,7 @@ pub(super) struct Reclaim<H> {
 /// A request that was revoked.
 struct Revoked {
     id: u64,
-    /// What its end is taken to free, of the saturation.
+    /// Saturation that its end is assumed to free.
     credit: f64,
     since: Duration,
     /// The time at which the request ended, or was given up.

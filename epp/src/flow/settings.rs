@@ -33,14 +33,14 @@ pub(super) fn queues(flow: &FlowControl) -> Result<Settings, InvalidSettings> {
     })
 }
 
-/// How the requests of a priority wait.
+/// The band of a priority.
 pub(super) fn band(flow: &FlowControl, priority: i32) -> &Band {
     let listed = flow.bands.iter().find(|band| band.priority == priority);
     let template = if priority < 0 { &flow.default_negative_band } else { &flow.default_band };
     listed.unwrap_or(template)
 }
 
-/// How full the pool may be for each band.
+/// Saturation of the pool up to which each band dispatches.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What is told of one request's way through flow control.
+//! One request's way through flow control, as metrics see it.
 
 use super::Flow;
 use stator_epp_metrics::{FlowOutcome, RequestMetrics, Waiting};
@@ -21,7 +21,7 @@ impl<'a> Visit<'a> {
         Self { flow, of, bytes, started: Instant::now(), waiting: None, over: false }
     }
 
-    /// How long it has been here.
+    /// Time since the request came.
     pub(super) fn age(&self) -> Duration {
         self.started.elapsed()
     }

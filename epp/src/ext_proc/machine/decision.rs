@@ -1,4 +1,4 @@
-//! What a decision sends to the data plane, and on which message it rides.
+//! Answers that a decision sends to the data plane, and the message that carries it.
 
 use super::Machine;
 use super::late::LateBody;
@@ -14,12 +14,12 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-/// What most addresses and the comma between them take as text.
+/// Size of most addresses as text, with a comma.
 const ADDRESS_BYTES: usize = 24;
 
-/// What is to be sent once the decision is there.
+/// Answers that a stream owes once the decision is there.
 pub(super) struct Owed {
-    /// Which message carries the decision.
+    /// Message that carries the decision.
     pub(super) carrier: Carrier,
     /// The whole body, where it was read; its pieces are the messages that brought it.
     pub(super) body: Option<Vec<Bytes>>,
@@ -35,7 +35,7 @@ pub(super) struct Owed {
     pub(super) late: Option<LateBody>,
 }
 
-/// Which message carries a decision.
+/// Message that carries a decision.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
     /// The answer to the head; the body follows in full duplex.
@@ -203,7 +203,7 @@ impl Owed {
     }
 }
 
-/// What takes the place of a message's body.
+/// The change of a message's body.
 pub(super) fn replacement(body: Vec<Bytes>) -> BodyChange {
     if total(&body) == 0 { BodyChange::Clear } else { BodyChange::Replace(body) }
 }

@@ -50,7 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
-/// What a data plane did that it must not.
+/// A breach of the protocol by a data plane.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
     /// A message that cannot come here.
@@ -58,7 +58,7 @@ pub(crate) enum Violation {
     Unexpected {
         /// The message.
         what: &'static str,
-        /// Where in the stream.
+        /// Place in the stream.
         place: &'static str,
     },
     /// A way to send bodies that we do not know.
@@ -66,7 +66,7 @@ pub(crate) enum Violation {
     Mode(i32),
 }
 
-/// What a stream is to do next.
+/// Next step of a stream.
 pub(crate) enum Step {
     /// Send a message.
     Send(Outgoing),
@@ -93,7 +93,7 @@ pub(crate) struct Machine<W> {
     subset: Option<Subset>,
     prefix_hashes: Vec<u64>,
     served: Option<String>,
-    /// What is held of the request's body.
+    /// Budget that the request's body takes.
     share: Share,
     watch: Option<W>,
     interest: Interest,
@@ -126,7 +126,7 @@ impl<W: Watch> Machine<W> {
         }
     }
 
-    /// What to do next. Messages go out before anything else is begun.
+    /// The next step. Messages go out before anything else is begun.
     pub(crate) fn next(&mut self) -> Step {
         if let Some(message) = self.out.pop_front() {
             return Step::Send(message);

@@ -11,7 +11,7 @@ use crate::ext_proc::settings::BodyMode;
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
 
-/// How far the request is.
+/// Progress of the request.
 pub(super) enum Ask {
     /// Nothing came.
     First,
@@ -27,7 +27,7 @@ pub(super) enum Ask {
     Done,
 }
 
-/// What of a request is here.
+/// The parts of a request that are here.
 pub(super) struct Collected {
     head: Head,
     pieces: Vec<Bytes>,

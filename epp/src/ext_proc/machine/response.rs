@@ -10,7 +10,7 @@ use crate::ext_proc::message::{
 use crate::ext_proc::settings::BodyMode;
 use bytes::Bytes;
 
-/// How far the answer is.
+/// Progress of the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reply {
     /// Nothing came.

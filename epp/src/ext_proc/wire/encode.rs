@@ -10,7 +10,7 @@ use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendA
 /// Most bytes of a number as protobuf writes it.
 const VARINT_MAX: usize = 10;
 
-/// Where a message is written to.
+/// Destination of a message's bytes.
 pub(crate) trait Sink {
     /// A whole message, which `write` appends.
     fn message(&mut self, write: impl FnOnce(&mut Vec<u8>));
@@ -154,7 +154,7 @@ fn struct_entry(out: &mut Vec<u8>, key: &str, value: impl FnOnce(&mut Vec<u8>)) 
     });
 }
 
-/// What a `Value` holds that is a `Struct`.
+/// The value of a `Value` that holds a `Struct`.
 fn struct_value(out: &mut Vec<u8>, entries: impl FnOnce(&mut Vec<u8>)) {
     nested(out, 5, entries);
 }
