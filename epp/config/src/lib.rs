@@ -1,14 +1,13 @@
-//! `EndpointPickerConfig`: what an endpoint picker is told to do, from text to a [`Plan`].
+//! `EndpointPickerConfig`, the settings of an endpoint picker, from text to a [`Plan`].
 //!
-//! A configuration is decoded strictly, and everything that is wrong with it is reported at once,
-//! each fault with its path ([`Refused`]). What nobody wrote is filled in, and
-//! [`Loaded::explanation`] says what and why, in a configuration of its own. This crate opens no
-//! file and no socket; plug-ins come from `stator_epp_plugins`.
+//! A configuration is decoded strictly, and all of its faults are reported at once, each with its
+//! path ([`Refused`]). Defaults are filled in, and [`Loaded::explanation`] lists them with their
+//! reasons, in a configuration of its own. This crate opens no file and no socket; plug-ins come
+//! from `stator_epp_plugins`.
 //!
 //! Start reading at [`load`], a line per stage and a module per stage: `decode` reads the keys,
 //! `resolve` the names, `complete` fills in, `order` sorts by dependency, `build` makes the
-//! plug-ins, `wire` connects them,
-//! `surroundings` collects what stands around them.
+//! plug-ins, `wire` connects them, `surroundings` collects the settings around them.
 
 mod build;
 mod complete;

@@ -165,7 +165,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// A time to live, of which zero is without end.
+/// A time to live; zero is none.
 fn ending(ttl: Duration) -> Option<Duration> {
     (!ttl.is_zero()).then_some(ttl)
 }
