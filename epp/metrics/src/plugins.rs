@@ -42,7 +42,7 @@ struct Indexer {
 }
 
 impl PluginMetrics {
-    /// Nothing yet; names of models are kept as far as `models` says.
+    /// No measurements yet; names of models are kept as far as `models` allows.
     pub(crate) fn new(models: Arc<BoundedValues>) -> Self {
         Self {
             durations: Family::new(usize::MAX),
@@ -82,7 +82,7 @@ impl PluginMetrics {
         self.latencies.of(plugin)
     }
 
-    /// The KV index was asked for a prompt; the best endpoint held so many of its leading blocks.
+    /// The KV index looked a prompt up; the best endpoint held `blocks` of its leading blocks.
     pub fn looked_up(&self, blocks: u64, took: Duration) {
         self.lookups.fetch_add(1, Ordering::Relaxed);
         self.hits.fetch_add(blocks, Ordering::Relaxed);
@@ -126,19 +126,19 @@ impl PluginMetrics {
 }
 
 impl PluginTimer {
-    /// It took so long.
+    /// A call of the plug-in took `duration`.
     pub fn took(&self, duration: Duration) {
         self.0.metric.observe_duration(duration);
     }
 }
 
 impl PrefixIndexer {
-    /// It has so many entries now.
+    /// The index has `entries` entries now.
     pub fn resized(&self, entries: u64) {
         self.0.metric.size.store(entries, Ordering::Relaxed);
     }
 
-    /// It knew so many bytes of a prompt. An empty prompt is no lookup.
+    /// The index found `bytes` of a prompt. An empty prompt is no lookup.
     pub fn found(&self, bytes: u64, prompt_bytes: u64) {
         if prompt_bytes > 0 {
             self.0.metric.hit_ratio.observe(bytes as f64 / prompt_bytes as f64);

@@ -88,12 +88,12 @@ impl Process {
         }
     }
 
-    /// The picker took so long from a request's head until its body was sent on.
+    /// The time from a request's head until its body was sent on.
     pub fn request_processed(&self, took: Duration) {
         self.requests.observe_duration(took);
     }
 
-    /// The picker worked so long on an answer, all its pieces together.
+    /// The time that the picker spent on an answer, all its pieces together.
     pub fn response_processed(&self, took: Duration) {
         self.responses.observe_duration(took);
     }
@@ -113,7 +113,7 @@ impl Process {
         self.rewrites_lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A body lost so many fields that steer engines, and so many that are on no list.
+    /// A body lost `steering` fields that steer engines, and `unknown` fields that are on no list.
     pub fn fields_removed(&self, steering: u64, unknown: u64) {
         for (count, more) in self.fields_removed.iter().zip([steering, unknown]) {
             count.fetch_add(more, Ordering::Relaxed);

@@ -63,14 +63,14 @@ impl Programs {
 }
 
 impl Program {
-    /// A request went on after it had waited so long.
+    /// A request went on after a wait of `waited`.
     pub fn dispatched(&self, waited: Duration) {
         let mut attained = self.0.metric.lock();
         attained.requests = attained.requests.saturating_add(1);
         attained.waited = attained.waited.saturating_add(waited);
     }
 
-    /// It used so many tokens, each counted by its weight.
+    /// The program used `tokens`, each counted by its weight.
     pub fn served(&self, tokens: f64) {
         self.0.metric.lock().gets(tokens, Instant::now());
     }

@@ -30,7 +30,7 @@ pub(crate) struct Revocations {
 struct Levels {
     /// Bits of the saturation that was last too much for those that waited.
     target: AtomicU64,
-    /// Bits of the saturation that revoked requests are taken to free.
+    /// Bits of the saturation that revoked requests are assumed to free.
     pending: AtomicU64,
     confirmation: Histogram,
 }
@@ -82,7 +82,7 @@ impl Revocations {
 }
 
 impl Reclaimed {
-    /// A waiting request finds so much too little room, of which so much is being freed.
+    /// A waiting request lacks `target` of room, of which `pending` is being freed.
     pub fn level(&self, target: f64, pending: f64) {
         self.pool.metric.target.store(target.to_bits(), Ordering::Relaxed);
         self.pool.metric.pending.store(pending.to_bits(), Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Reclaimed {
         issued.metric.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A revoked request ended after so long.
+    /// A revoked request ended `after` its revocation.
     pub fn confirmed(&self, after: Duration) {
         self.pool.metric.confirmation.observe_duration(after);
         self.ended(CONFIRMED, 1);

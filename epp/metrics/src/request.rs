@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Why a request failed: label `error_code`.
+/// Cause of a request's failure: label `error_code`.
 ///
 /// Source: `pkg/common/error` of the llm-d router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,13 @@ pub enum ErrorCode {
     Unauthorized,
     /// The client may not do this.
     Forbidden,
-    /// There is no such thing.
+    /// The model or the path does not exist.
     NotFound,
     /// A precondition of the client does not hold.
     PreconditionFailed,
-    /// There is no room.
+    /// The pool or a limit is full.
     ResourceExhausted,
-    /// Nobody can answer now.
+    /// No endpoint can answer now.
     ServiceUnavailable,
     /// The picker's mistake.
     Internal,
@@ -110,7 +110,7 @@ pub(crate) struct Series {
     pub output_tokens: Histogram,
     pub cached_tokens: Histogram,
     pub ntpot: Histogram,
-    /// Of answers in one piece, and of streamed ones.
+    /// Times of answers in one piece, and of streamed answers.
     pub ttft: [Histogram; 2],
     pub tpot: Histogram,
     pub itl: Histogram,
@@ -151,7 +151,7 @@ impl RequestMetrics {
         &self.0.labels[1]
     }
 
-    /// Whose request it is, as metrics know it.
+    /// The request's flow, as metrics know it.
     pub fn fairness_id(&self) -> &str {
         &self.0.labels[2]
     }
@@ -163,27 +163,27 @@ impl RequestMetrics {
         Running(self.clone())
     }
 
-    /// Its body has so many bytes.
+    /// The request's body has `bytes`.
     pub fn sized(&self, bytes: u64) {
         self.0.metric.request_bytes.observe(bytes as f64);
     }
 
-    /// It failed: the picker refused it, or the engine did.
+    /// The picker or the engine failed the request.
     pub fn failed(&self, code: ErrorCode) {
         self.0.metric.errors[code as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The first token came so long after the request.
+    /// The first token came `after` the request.
     pub fn first_token(&self, after: Duration, streaming: bool) {
         self.0.metric.ttft[usize::from(streaming)].observe_duration(after);
     }
 
-    /// A chunk of a streamed answer came so long after the one before.
+    /// A chunk of a streamed answer came `after` the one before.
     pub fn chunk(&self, after: Duration) {
         self.0.metric.itl.observe_duration(after);
     }
 
-    /// An answer took so many tokens; [`RequestMetrics::finished`] says so too.
+    /// An answer took the tokens of `usage`; [`RequestMetrics::finished`] counts them too.
     pub fn used(&self, usage: Usage) {
         let series = &self.0.metric;
         if usage.prompt_tokens > 0 {

@@ -26,7 +26,7 @@ const fn alpha(name: &'static str, help: &'static str) -> Metric {
     Metric { name, stage: "[ALPHA] ", help, twin: None }
 }
 
-/// The same, with the name and the labels that it had before.
+/// A metric with the name and the labels that it had before.
 const fn twin(metric: Metric, name: &'static str, labels: Kept) -> Metric {
     Metric { twin: Some(Twin { name, labels }), ..metric }
 }

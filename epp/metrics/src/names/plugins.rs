@@ -15,7 +15,7 @@ pub(crate) const ENCODER_QUERY_LABELS: [&str; 3] = ["plugin_type", "plugin_name"
 pub(crate) const ENCODER_HIT_LABELS: [&str; 4] = ["plugin_type", "plugin_name", "pod", "modality"];
 /// Labels of [`ENCODER_HIT_RATIO`], in order.
 pub(crate) const ENCODER_LABELS: [&str; 2] = ["plugin_type", "plugin_name"];
-/// Labels of what is told of predicted latencies, in order; two metrics have `type` behind them.
+/// Labels of predicted latencies, in order; two metrics have `type` behind them.
 pub(crate) const LATENCY_LABELS: [&str; 4] =
     ["plugin_name", "plugin_type", "model_name", "target_model_name"];
 
