@@ -37,7 +37,7 @@ pub(crate) fn weighted_random(params: &mut Params<'_>, _: &mut BuildContext) -> 
     })
 }
 
-/// The positions of at most so many, best first.
+/// Chooses positions, best first, the second argument at most.
 type Choose = fn(&[f64], usize, &mut Random) -> Vec<usize>;
 
 struct First {

@@ -54,7 +54,7 @@ impl Anchors {
         self.calibrated && self.typical.in_flight > 0.0 && self.typical.ttft > self.floor
     }
 
-    /// Seconds until the first piece of an answer with so many requests in flight. The low anchor
+    /// Seconds until the first piece of an answer while `in_flight` requests run. The low anchor
     /// bends the curve only where it lies apart from the typical one by `gap` requests, between it
     /// and the floor: else its slope is noise.
     pub(crate) fn predict(&self, in_flight: f64, gap: f64) -> f64 {
@@ -77,7 +77,7 @@ impl Anchors {
     }
 }
 
-/// The position of a percentile among so many; at least one.
+/// The position of a percentile among `count` values; at least one.
 pub(crate) fn rank(count: usize, percentile: f64) -> usize {
     let last = count.saturating_sub(1) as f64;
     (percentile.clamp(0.0, 100.0) / 100.0 * last).round() as usize

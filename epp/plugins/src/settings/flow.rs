@@ -72,7 +72,7 @@ pub struct ProgramAware {
 pub struct TurnPriority {
     /// Turns that a second of waiting counts for.
     pub turns_per_second: f64,
-    /// A flow that got nothing for so long begins anew.
+    /// Time without a turn after which a flow begins anew.
     pub inactivity: Duration,
     /// Longest time for which an idle flow is remembered.
     pub idle_ttl: Duration,

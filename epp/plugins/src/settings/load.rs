@@ -32,9 +32,9 @@ impl InFlightLoad {
 /// Measure of endpoints' saturation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Detector {
-    /// By what engines report.
+    /// Measured by engines' reports.
     Utilization(Utilization),
-    /// By what is in flight.
+    /// Measured by the load in flight.
     Concurrency(Concurrency),
 }
 

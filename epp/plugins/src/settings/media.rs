@@ -38,7 +38,7 @@ impl Default for ImageEstimate {
 }
 
 impl ImageEstimate {
-    /// The tokens of an image of so many pixels, where they are known.
+    /// The tokens of an image with `pixels`, or with the default number.
     pub fn tokens(self, pixels: Option<u64>) -> u64 {
         match self {
             Self::Dynamic { factor, default_pixels } => {
@@ -108,7 +108,7 @@ impl Default for VideoEstimate {
 }
 
 impl VideoEstimate {
-    /// The tokens of a video of which a client tells this.
+    /// The tokens of a video with these facts.
     pub fn tokens(&self, facts: VideoFacts) -> u64 {
         let seconds = facts.seconds.unwrap_or(self.default_seconds);
         let (frames, group) = match self.frames {
@@ -180,7 +180,7 @@ fn tokens_of(params: &mut Params<'_>, default_pixels: u64, fixed: &'static str) 
     }
 }
 
-/// A limit, of which 0 is none.
+/// A limit; 0 is no limit.
 fn cap(params: &mut Params<'_>, name: &'static str) -> u64 {
     match params.whole(name, 0, 0..=1 << 30) {
         0 => u64::MAX,
