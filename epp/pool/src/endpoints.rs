@@ -24,7 +24,7 @@ pub struct PoolSpec {
     pub app_protocol: AppProtocol,
 }
 
-/// Why a selector or ports from the command line make no pool.
+/// Fault of a selector or of ports from the command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSpec {
     /// A part of the selector is none, or there is nothing in it.

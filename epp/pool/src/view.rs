@@ -23,13 +23,13 @@ pub struct PoolView {
     pub objectives: Arc<BTreeMap<String, i32>>,
     /// Replacements of requested models.
     pub rewrites: Arc<Rewrites>,
-    /// Since when the source of the pool or of its endpoints has been out of reach; what is
-    /// above is from then. `None` while all is well.
+    /// Time from which the source of the pool or of its endpoints has been out of reach; all above
+    /// is from then. `None` while the source answers.
     pub stale_since: Option<Instant>,
 }
 
 impl PoolView {
-    /// For how long the source has been out of reach; 0 while all is well.
+    /// Time for which the source has been out of reach; 0 while it answers.
     pub fn stale_for(&self, now: Instant) -> Duration {
         self.stale_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
@@ -45,7 +45,7 @@ impl PoolView {
 /// Source: `spec.appProtocol` of `InferencePool` v1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AppProtocol {
-    /// Nobody said what: the pool of a selector, or of a file without `appProtocol`.
+    /// Unknown protocol: the pool of a selector, or of a file without `appProtocol`.
     #[default]
     Unsaid,
     /// HTTP/1.1, `http`.

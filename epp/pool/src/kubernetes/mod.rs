@@ -51,8 +51,8 @@ impl Cluster {
         Self { kube, node_labels: Arc::default() }
     }
 
-    /// The same, where endpoints carry these labels of the nodes that they are on. Of a node's name
-    /// every pod tells; the others are read from [`TOPOLOGY`].
+    /// Lets endpoints carry these labels of their nodes. Every pod gives its node's name; the other
+    /// labels are read from [`TOPOLOGY`].
     #[must_use]
     pub fn with_node_labels(self, labels: Vec<String>) -> Self {
         Self { node_labels: labels.into(), ..self }

@@ -17,15 +17,15 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 /// A report of one of a pool's followers.
 #[derive(Debug)]
 pub(crate) enum Update {
-    /// Of the pool itself; only one has its name.
+    /// The pool itself; only one has its name.
     Pool(Report<PoolSpec>),
-    /// Of the pods of a [`PodWatch`], by its generation.
+    /// Pods of a [`PodWatch`], by its generation.
     Pods(u64, Report<Pod>),
-    /// Of nodes: the labels that endpoints carry.
+    /// Nodes: the labels that endpoints carry.
     Nodes(Report<Labels>),
-    /// Of objectives.
+    /// Objectives.
     Objectives(Group, Report<i32>),
-    /// Of rewrites.
+    /// Rewrites.
     Rewrites(Group, Report<Rewrite>),
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Update {
 pub(crate) struct PodWatch {
     /// Tells apart the watches of different selectors.
     pub(crate) generation: u64,
-    /// Whose pods; as the pool said last while this watch was wanted.
+    /// Latest spec of the pool while this watch was wanted.
     pub(crate) spec: PoolSpec,
     lost: Option<Instant>,
 }
@@ -79,7 +79,7 @@ impl State {
         state
     }
 
-    /// The same, whose endpoints carry these labels of their nodes.
+    /// Lets endpoints carry these labels of their nodes.
     pub(crate) fn with_node_labels(self, labels: &[String]) -> Self {
         Self { node_names: labels.iter().any(|label| label == HOSTNAME), ..self }
     }
