@@ -36,7 +36,7 @@ pub struct Decision {
     pub headers: Vec<(&'static str, String)>,
     /// Headers for the client, names in lower case.
     pub response_headers: Vec<(&'static str, String)>,
-    /// Tokens of the prompt that the endpoint is taken to hold.
+    /// Tokens of the prompt that count as cached at the endpoint.
     pub cached_tokens: u64,
     /// Scores of the answering profile's candidates, if wanted.
     pub scores: Vec<(SocketAddr, f64)>,

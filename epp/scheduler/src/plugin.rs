@@ -150,7 +150,7 @@ pub trait SharedIndex: Send + Sync {
     fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>>;
 }
 
-/// Is told which blocks of prompts endpoints are sent. Called under the pool's lock.
+/// Hears of the blocks of prompts that endpoints are sent. Called under the pool's lock.
 pub trait IndexListener: Send + Sync {
     /// A prompt of these blocks goes to a worker.
     fn sent(&self, worker: WorkerRank, chain: &[SequenceHash]);
@@ -162,7 +162,7 @@ pub trait LookupMeter: Send + Sync {
     fn measure(&self, lookup: &mut dyn FnMut() -> u32);
 }
 
-/// Finds out what somebody else may count.
+/// A plug-in with findings that a meter may count.
 pub trait Measured: Send + Sync {
     /// Counts with `meter` from now on. Once; a second call has no effect.
     fn measure_with(&self, meter: Arc<dyn Meter>);
@@ -230,14 +230,14 @@ impl<'a> Routing<'a> {
         Self { primary, others: Vec::new(), headers: Vec::new(), port: None }
     }
 
-    /// Tokens of the prompt that the endpoint that answers is taken to hold.
+    /// Tokens of the prompt that count as cached at the endpoint that answers.
     pub(crate) fn cached_tokens(&self) -> u64 {
         let target = self.primary.targets.first();
         target.and_then(Candidate::prefix).map_or(0, |prefix| prefix.matched_tokens())
     }
 }
 
-/// Why no profile's pick can answer. One variant per answer a client gets.
+/// Reason for which no profile's pick can answer. One variant per answer a client gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotRouted {
     /// All candidates were filtered out.
@@ -268,39 +268,39 @@ pub struct Progress<'a> {
     pub cached_tokens: Option<u64>,
     /// Whether an answer came at all.
     pub answered: bool,
-    /// Name of the endpoint that served it, if it was told and another than chosen.
+    /// Name of the endpoint that served the request, if known and not the chosen one.
     pub served: Option<&'a str>,
 }
 
 /// The parts that one entry of `plugins` was built into: every place that its type can take.
 #[derive(Clone, Default)]
 pub struct Built {
-    /// As a filter.
+    /// The filter.
     pub filter: Option<Arc<dyn Filter>>,
-    /// As a screener.
+    /// The screener.
     pub screener: Option<Arc<dyn Screener>>,
-    /// As a scorer.
+    /// The scorer.
     pub scorer: Option<Arc<dyn Scorer>>,
-    /// As a picker.
+    /// The picker.
     pub picker: Option<Arc<dyn Picker>>,
-    /// As a producer.
+    /// The producer.
     pub producer: Option<Arc<dyn Producer>>,
-    /// As an observer.
+    /// The observer.
     pub observer: Option<Arc<dyn Observer>>,
-    /// As an index of prefixes.
+    /// The index of prefixes.
     pub prefixes: Option<Arc<dyn PrefixIndex>>,
-    /// As what replicas share.
+    /// The index that replicas share.
     pub shared: Option<Arc<dyn SharedIndex>>,
-    /// As one that finds out what may be counted.
+    /// The source of countable findings.
     pub measured: Option<Arc<dyn Measured>>,
-    /// As a profile handler.
+    /// The profile handler.
     pub handler: Option<Arc<dyn ProfileHandler>>,
-    /// As a decider.
+    /// The decider.
     pub decider: Option<Arc<dyn Decider>>,
-    /// As an admitter.
+    /// The admitter.
     pub admitter: Option<Arc<dyn Admitter>>,
-    /// As a writer of headers for the endpoint.
+    /// The writer of headers for the endpoint.
     pub route_headers: Option<Arc<dyn RouteHeaders>>,
-    /// As a writer of headers for the client.
+    /// The writer of headers for the client.
     pub response_headers: Option<Arc<dyn ResponseHeaders>>,
 }

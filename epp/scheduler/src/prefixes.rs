@@ -130,13 +130,13 @@ impl Prefixes {
         }
     }
 
-    /// A part of what workers are taken to hold because of what they were sent, see
+    /// A part of the blocks that workers count as holding because prompts were sent to them, see
     /// [`stator_placement::Index::predictions`].
     pub fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>> {
         self.blocks.index().predictions(from, most)
     }
 
-    /// Ends what workers are taken to hold until `now`.
+    /// Ends the predictions that last until `now`.
     pub fn expire(&self, now: Time) {
         self.blocks.expire(now);
     }

@@ -37,18 +37,18 @@ impl<T: ?Sized> Clone for Named<T> {
     }
 }
 
-/// Everything that decides.
+/// All plug-ins of a configuration, in their places.
 #[derive(Clone)]
 pub struct Program {
     /// The profiles; names are unique.
     pub profiles: Vec<Profile>,
-    /// Runs them.
+    /// Handler that runs the profiles.
     pub handler: Named<dyn ProfileHandler>,
-    /// Run before all others, each on what those before it left.
+    /// Screeners, run before all others, each on the candidates that the one before it left.
     pub screeners: Vec<Named<dyn Screener>>,
-    /// In the order in which they must run.
+    /// Producers, in the order in which they must run.
     pub producers: Vec<Named<dyn Producer>>,
-    /// In no particular order.
+    /// Observers, in no particular order.
     pub observers: Vec<Named<dyn Observer>>,
     /// Indices of prefixes among the producers.
     pub prefixes: Vec<Named<dyn PrefixIndex>>,
@@ -56,9 +56,9 @@ pub struct Program {
     pub shared: Vec<Named<dyn SharedIndex>>,
     /// Plug-ins that make countable findings.
     pub measured: Vec<Named<dyn Measured>>,
-    /// Measures lookups of the placement core's index, if somebody wants to know.
+    /// Meter of lookups in the placement core's index; `None` if nobody measures them.
     pub lookup_meter: Option<Arc<dyn LookupMeter>>,
-    /// All must agree.
+    /// Admitters; all must agree.
     pub admitters: Vec<Named<dyn Admitter>>,
     /// Plug-ins that add headers for the endpoint that answers.
     pub route_headers: Vec<Named<dyn RouteHeaders>>,
@@ -73,9 +73,9 @@ pub struct Program {
 /// Measure of a pool's saturation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Saturation {
-    /// By what engines report: the mean over the endpoints of the larger of queue and cache use,
-    /// each relative to its threshold; an endpoint whose report is older than `staleness` is
-    /// judged by what is in flight there, as if each request waited.
+    /// Measured by engines' reports: the mean over the endpoints of the larger of queue and cache
+    /// use, each relative to its threshold; an endpoint whose report is older than `staleness` is
+    /// judged by its load in flight, as if each request waited.
     ///
     /// Source: `utilization-detector` of the llm-d router, which takes a stale endpoint for full.
     Utilization {
@@ -86,8 +86,8 @@ pub enum Saturation {
         /// Age at which a report counts no more.
         staleness: Duration,
     },
-    /// By what was sent: the share of the requests, of the tokens, or the larger of both, that
-    /// may be in flight.
+    /// Measured by the load sent: the share of the requests, of the tokens, or the larger of both,
+    /// that may be in flight.
     ///
     /// Source: `concurrency-detector` of the llm-d router.
     Concurrency {

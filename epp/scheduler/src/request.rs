@@ -18,7 +18,7 @@ pub struct Request<'a> {
     pub headers: Headers<'a>,
     /// Objective's priority: 0 without one, negative is sheddable.
     pub priority: i32,
-    /// Whose request it is, for fairness.
+    /// Flow of the request, for fairness.
     pub fairness_id: &'a str,
     /// The endpoints that the data plane allows; `None` is all.
     pub subset: Option<&'a Subset>,

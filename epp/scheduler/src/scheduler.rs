@@ -225,7 +225,7 @@ impl Scheduler {
 
     /// Chooses an endpoint and books the request there, in one step.
     ///
-    /// The same calls with the same arguments give the same answer.
+    /// Equal calls on equal states give equal answers.
     ///
     /// # Errors
     ///
@@ -367,8 +367,8 @@ impl Scheduler {
         }
     }
 
-    /// Books the request at the endpoint that answers and at those that help; which of them are
-    /// taken to hold the prompt.
+    /// Books the request at the endpoint that answers and at those that help. Returns those of them
+    /// that count as holding the prompt.
     fn book(
         &mut self,
         request: &Request<'_>,

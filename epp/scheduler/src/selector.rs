@@ -20,13 +20,13 @@ pub struct Requirement {
 /// Condition on a label's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelTest {
-    /// It has one of these values.
+    /// The label has one of these values.
     In(Vec<String>),
-    /// It has none of these values. Holds without the label, too.
+    /// The label has none of these values. Holds without the label, too.
     NotIn(Vec<String>),
-    /// It is there.
+    /// The label exists.
     Exists,
-    /// It is not.
+    /// The label does not exist.
     DoesNotExist,
 }
 

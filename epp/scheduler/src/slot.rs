@@ -55,7 +55,7 @@ impl Slot {
         }
     }
 
-    /// A request of so many tokens is sent there.
+    /// Adds a request that counts for `tokens`.
     pub(crate) fn takes(&mut self, flow: FlowKey, request: &Request<'_>, tokens: u64) {
         let load = self.flows.entry(flow).or_insert_with(|| FlowLoad {
             fairness_id: request.fairness_id.into(),
@@ -68,7 +68,7 @@ impl Slot {
         }
     }
 
-    /// So many tokens of a request there are computed.
+    /// Takes `tokens` off a request's load: they are computed.
     pub(crate) fn computes(&mut self, flow: FlowKey, tokens: u64) {
         let load = self.flows.get_mut(&flow).map(|load| &mut load.in_flight);
         for in_flight in [Some(&mut self.own), load].into_iter().flatten() {
@@ -76,7 +76,7 @@ impl Slot {
         }
     }
 
-    /// A request there is over, of which so many tokens are left.
+    /// Ends a request, of which `tokens` are left.
     pub(crate) fn releases(&mut self, flow: FlowKey, tokens: u64) {
         self.computes(flow, tokens);
         self.own.requests = self.own.requests.saturating_sub(1);

@@ -37,7 +37,7 @@ pub(crate) struct Ticket {
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub rank: WorkerRank,
-    /// Of the slot that it was taken in.
+    /// Epoch of the slot in which the place was taken.
     pub epoch: u64,
     pub booking: BookingId,
 }
@@ -136,7 +136,7 @@ impl Tickets {
         Some(ticket)
     }
 
-    /// One that nobody watches and whose lease is over by `now`.
+    /// Removes an unwatched request whose lease is over by `now`.
     pub(crate) fn pop_expired(&mut self, now: Time) -> Option<Ticket> {
         let number = self.unwatched.pop(now)?;
         // At the front of the queue is none that has ended.
