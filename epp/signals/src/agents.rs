@@ -242,7 +242,7 @@ impl Pod {
     ///
     /// # Errors
     ///
-    /// Why the agent does not fit.
+    /// The reason for which the agent does not fit.
     fn narrowed(&mut self, mut record: AgentRecord) -> Result<AgentRecord, String> {
         let (found, ours) = (record.model.block_size, self.shared.settings.block_size.get());
         if found != ours {

@@ -1,9 +1,8 @@
 //! Follows the KV events of endpoints whose engines have no agent, as
 //! [`stator_signals::events`] does it: vLLM's and SGLang's, over ZMQ.
 //!
-//! Of an engine that has several data-parallel ranks behind one port all are followed, as its
-//! metrics page tells of them, and what any of them holds is the endpoint's: the engine chooses
-//! the rank.
+//! If an engine has several data-parallel ranks behind one port, as its metrics page reports, all
+//! are followed, and a block of any rank is the endpoint's: the engine chooses the rank.
 //!
 //! Not followed: TensorRT-LLM (whose events are drained by reading, so that only an agent may read
 //! them), the ranks beyond the first of an engine that connects to us, and ranks on other machines

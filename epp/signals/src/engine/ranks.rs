@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// From one look at an engine's metrics page for its ranks to the next. An engine has them for
-/// life, but another may be started in its place.
+/// Time between two looks at an engine's metrics page for its ranks. An engine has them for life,
+/// but another may be started in its place.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// One engine, by all of its ranks that its metrics page tells of: rank r publishes at the port of
-/// rank 0 plus r, with numbers and lives of its own. Until a page is read, and where it tells of
-/// one rank only, the endpoint's own is followed.
+/// One engine, by all ranks that its metrics page reports: rank r publishes at the port of rank 0
+/// plus r, with numbers and lives of its own. Until a page is read, and if it reports one rank
+/// only, the endpoint's own rank is followed.
 ///
 /// Source: vLLM's label `engine` and SGLang's `dp_rank`, and how both number their ports.
 pub(super) struct Ranks {
@@ -41,7 +41,7 @@ pub(super) struct RankPage {
 }
 
 impl RankPage {
-    /// Of an endpoint's engine; `None` where its pages tell of no ranks.
+    /// The page of an endpoint's engine; `None` if its pages report no ranks.
     pub(super) fn of(
         endpoint: &Endpoint,
         (scrape, mappings): &(ScrapeSettings, Mappings),

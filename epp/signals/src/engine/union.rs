@@ -15,8 +15,8 @@ pub(super) const RANKS_MAX: usize = u64::BITS as usize;
 /// Ranks that hold a block, on each medium: bit r is rank r.
 type Held = [u64; Medium::ALL.len()];
 
-/// Told by each rank's follower what that rank holds, and tells the sink which blocks any of them
-/// has, on the nearest medium: under its lock, so that the sink hears it in order.
+/// Joins the blocks of the ranks, which each rank's follower reports, and passes on those that any
+/// rank has, on the nearest medium: under its lock, so that the sink hears them in order.
 ///
 /// The first rank's lives are the worker's. Another rank that begins a life, or of which nothing is
 /// known any more, takes its own blocks along and no others. As each rank tells of no block before
@@ -29,7 +29,7 @@ pub(super) struct Union {
 
 #[derive(Default)]
 struct State {
-    /// The worker's life; `None` before the first, when nothing is told.
+    /// The worker's life; `None` before the first, while nothing is reported.
     generation: Option<Generation>,
     /// The ranks whose blocks are known.
     known: u64,
@@ -44,7 +44,7 @@ struct RankSink {
 }
 
 impl Union {
-    /// The sinks of so many ranks, at most [`RANKS_MAX`], for a worker of which `sink` is told.
+    /// The sinks of `ranks` ranks, at most [`RANKS_MAX`]; `sink` gets their union as one worker.
     pub(super) fn sinks(
         ranks: usize,
         worker: WorkerRank,

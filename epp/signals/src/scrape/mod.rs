@@ -153,7 +153,7 @@ impl Scraper {
         Self { shared, mappings, roster: Mutex::default() }
     }
 
-    /// The same, but its tasks run on another runtime than the caller's.
+    /// Runs the tasks on another runtime than the caller's.
     #[must_use]
     pub fn on(self, runtime: Handle) -> Self {
         Self { roster: Mutex::new(Roster::on(runtime)), ..self }
@@ -192,7 +192,7 @@ struct Task {
     accepting: Option<bool>,
 }
 
-/// Why there is no load.
+/// Reason for which there is no load.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

@@ -26,7 +26,7 @@ pub struct HubSource {
     /// The hub to ask for what is not in the cache, like `https://hub.example`; `None` asks
     /// nobody. What it gives is kept in memory alone, and not asked for again.
     pub endpoint: Option<String>,
-    /// Whom to trust.
+    /// Trusted authorities.
     pub tls: TlsOptions,
 }
 

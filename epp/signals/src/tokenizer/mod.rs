@@ -32,9 +32,9 @@ pub enum State {
     Ready(Arc<Model>),
     /// Loading failed, or loading its successor did; tried again now and then.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// The one that was there before.
+        /// The model before it, if there was one.
         previous: Option<Arc<Model>>,
     },
 }

@@ -22,7 +22,7 @@ pub struct RenderSettings {
     pub concurrency: usize,
     /// Largest answer, in bytes; 16 MiB by default.
     pub response_bytes_max: usize,
-    /// Whom to trust.
+    /// Trusted authorities.
     pub tls: TlsOptions,
 }
 
@@ -39,7 +39,7 @@ impl Default for RenderSettings {
     }
 }
 
-/// Why there are no token ids.
+/// Reason for which there are no token ids.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     /// The renderer's address cannot be used.
@@ -51,13 +51,13 @@ pub enum RenderError {
     /// The renderer did not answer.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// It did not answer in time.
+    /// The renderer did not answer in time.
     #[error("the renderer did not answer within {0:?}")]
     Timeout(Duration),
-    /// It refused the request.
+    /// The renderer refused the request.
     #[error("the renderer answered with status {0}")]
     Status(u16),
-    /// It answered something else than one prompt's token ids.
+    /// The answer is not one prompt's token ids.
     #[error("the renderer's answer has not one list of token ids: {0}")]
     Malformed(String),
 }

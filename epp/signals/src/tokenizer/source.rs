@@ -49,7 +49,7 @@ pub struct AgentSource {
     pub client: ClientSettings,
 }
 
-/// Why a tokenizer cannot be had.
+/// Reason for which there is no tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// A file that cannot be read.
@@ -86,7 +86,7 @@ pub enum SourceError {
     Hub {
         /// The file's address.
         url: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// No agent is there, or none gave the files.
