@@ -185,7 +185,7 @@ fn seen(media: &[MediaItem], head: &Head, estimate: &MediaEstimate) -> Seen {
     })
 }
 
-/// Whose request it is: a header says so, or whatever tells its sender apart.
+/// The request's flow: from a header, or from another mark of its sender.
 fn fairness_id(head: &Head, settings: &DirectorSettings) -> String {
     if let Some(id) = text::header_of(head, text::FAIRNESS_ID) {
         return id.to_owned();

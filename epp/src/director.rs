@@ -96,8 +96,8 @@ impl PoolDirector {
         Self { pool, settings: Arc::new(settings), observe, placer, flow: None }
     }
 
-    /// The same, where requests wait for room as `control` says; the saturation shows within its
-    /// second part what was revoked. Shared with whoever ends it.
+    /// Lets requests wait for room as `control` says; within its second part the saturation shows a
+    /// revocation. The caller closes the returned flow control.
     ///
     /// # Errors
     ///

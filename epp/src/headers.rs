@@ -34,7 +34,7 @@ impl Headers {
         self.ends.push((self.names.len(), self.values.len()));
     }
 
-    /// Makes room for so many headers of usual size.
+    /// Makes room for `count` headers of usual size.
     pub fn reserve(&mut self, count: usize) {
         self.names.reserve(count * 16);
         self.values.reserve(count * 32);

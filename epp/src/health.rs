@@ -47,7 +47,7 @@ impl Health {
         Self { ready, pools: Arc::default() }
     }
 
-    /// The same, and of each of these pools, by `namespace/name`, whether it is ready.
+    /// Adds the readiness of each of these pools, by `namespace/name`.
     pub(crate) fn with_pools(self, pools: Vec<(String, watch::Receiver<bool>)>) -> Self {
         Self { pools: pools.into(), ..self }
     }
@@ -80,7 +80,7 @@ impl Health {
         server.serve_with_incoming_shutdown(incoming, shutdown.wait()).await
     }
 
-    /// Whether a name is healthy; `None` for one that nobody knows.
+    /// Whether a name is healthy; `None` for an unknown one.
     pub(crate) fn is_serving(&self, service: &str) -> Option<bool> {
         match service {
             LIVENESS => Some(true),

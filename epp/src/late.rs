@@ -50,7 +50,7 @@ impl LateEdit {
     ///
     /// # Errors
     ///
-    /// Those of [`Asked::read`].
+    /// The refusals of [`Asked::read`].
     pub(crate) fn apply(
         &self,
         pieces: &[Bytes],

@@ -35,7 +35,7 @@ impl<T: ?Sized> Metered<T> {
     }
 }
 
-/// The same program, whose plug-ins are measured.
+/// The program with measured plug-ins.
 ///
 /// Source: the extension points of `plugin_duration_seconds` in the llm-d router.
 pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Program {
@@ -123,7 +123,7 @@ struct Findings {
 }
 
 impl Findings {
-    /// Those of a plug-in, which is told to count there.
+    /// The findings of a plug-in, which counts them in `metrics` from now on.
     fn of(
         metrics: &PluginMetrics,
         Named { type_name, name, plugin }: &Named<dyn Measured>,

@@ -49,7 +49,7 @@ pub(crate) struct Placed {
 pub(crate) enum Denied {
     /// The scheduler found none, after `took`.
     Unplaced { refused: Refused, took: Duration },
-    /// It was not let through to the scheduler.
+    /// The request was not let through to the scheduler.
     Dropped { outcome: FlowOutcome, retry_after: Duration },
 }
 
@@ -80,7 +80,7 @@ impl Placer {
         Some(placed.map_err(|refused| Denied::Unplaced { refused, took }))
     }
 
-    /// The same however full the pool is.
+    /// Places a request however full the pool is.
     pub(crate) fn place(&self, ready: &Ready) -> Result<Placed, Denied> {
         self.place_below(ready, f64::INFINITY).expect("nothing is fuller than that")
     }

@@ -50,8 +50,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of which nothing but its view is known. `name` is `namespace/name`; decisions
-    /// differ by `seed`.
+    /// A pool with its view and no other state. `name` is `namespace/name`; decisions differ by
+    /// `seed`.
     pub fn new(
         name: String,
         view: watch::Receiver<Arc<PoolView>>,
@@ -75,7 +75,7 @@ impl Pool {
         }
     }
 
-    /// The same, but metrics call it by its whole name: another pool has its last part too.
+    /// Lets metrics call the pool by its whole name: another pool has the same last part.
     pub(crate) fn by_whole_name(self) -> Self {
         Self { label: self.name.clone(), ..self }
     }
@@ -150,8 +150,8 @@ impl Pool {
         self.with(|scheduler, now| scheduler.stats(now).in_flight as u64)
     }
 
-    /// Requests wait there from now on: it is told when there may be room. Once; a second call has
-    /// no effect.
+    /// Names the queues in which requests wait; they hear when there may be room. Once; a second
+    /// call has no effect.
     pub(crate) fn wait_at(&self, flow: &Arc<Flow>) {
         // The first stays: a pool has one flow control for the life of the process.
         let _ = self.waiting.set(Arc::downgrade(flow));
@@ -198,7 +198,7 @@ impl Pool {
         decision
     }
 
-    /// Workers are taken to hold a prompt, and other replicas are to be told.
+    /// Notes that workers are about to hold a prompt, and tells other replicas.
     fn goes_to(&self, decision: &Decision, sequence: &[SequenceHash]) {
         for &(worker, until) in &decision.holders {
             self.prefixes.predict(worker, sequence, until);
@@ -219,7 +219,7 @@ impl Pool {
         }
     }
 
-    /// The workers that tell what they hold.
+    /// The workers that report their blocks.
     pub(crate) fn tellers(&self) -> Vec<WorkerRank> {
         self.with(|scheduler, _| scheduler.tellers().collect())
     }
@@ -235,7 +235,7 @@ impl Pool {
         expected && self.prefixes.restore(worker, held)
     }
 
-    /// A part of what workers are taken to hold because of what they were sent.
+    /// A part of the blocks that workers count as holding because prompts were sent to them.
     pub(crate) fn predictions(
         &self,
         from: usize,
@@ -267,15 +267,15 @@ impl Pool {
         });
     }
 
-    /// Runs `work` with the scheduler and the present. Must be short. Other replicas are told what
-    /// it changes of the requests in flight.
+    /// Runs `work` with the scheduler and the present. Must be short. Other replicas hear of
+    /// changes in the requests in flight.
     pub fn with<T>(&self, work: impl FnOnce(&mut Scheduler, Time) -> T) -> T {
         let (done, changed) = self.change(work);
         self.stir(changed);
         done
     }
 
-    /// The same, and whether other replicas are to be told.
+    /// Runs `work`; the second result is whether requests in flight changed.
     fn change<T>(&self, work: impl FnOnce(&mut Scheduler, Time) -> T) -> (T, bool) {
         let now = self.now();
         let mut scheduler = self.scheduler.lock();
@@ -335,7 +335,7 @@ impl LoadSink for Pool {
         self.kick();
     }
 
-    /// Nothing to do: a report carries its time, and whoever reads it judges its age.
+    /// Does nothing: a report carries its time, and its readers judge its age.
     fn load_unknown(&self, worker: WorkerRank) {
         tracing::debug!(pool = self.name, %worker, "the last load report of an endpoint is stale");
     }

@@ -40,8 +40,8 @@ impl Measured {
         Self { measure: Measure::None, token_ids: None, tokens: 0, sequence: Vec::new() }
     }
 
-    /// The same with these media in the prompt: where it was measured as text, as the tokens that
-    /// they are taken for, in place of their bytes.
+    /// Counts these media: in a prompt that was measured as text, their estimated tokens replace
+    /// those of their bytes.
     pub(crate) fn with(self, seen: Seen) -> Self {
         if self.measure != Measure::Text {
             return self;

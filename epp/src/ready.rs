@@ -29,16 +29,16 @@ pub(crate) struct Conditions {
     pub grpc_alone: bool,
 }
 
-/// Receivers of changes of readiness.
+/// Senders of readiness, to health checks and to the admin port.
 pub(crate) struct Told {
-    /// Of each pool, in their order.
+    /// One sender for each pool, in their order.
     pools: Vec<watch::Sender<bool>>,
     process: watch::Sender<bool>,
     readiness: Readiness,
 }
 
 impl Conditions {
-    /// The receivers of changes, and the health checks that read them.
+    /// The senders, and the health checks that read them.
     pub(crate) fn told(&self, readiness: Readiness) -> (Told, Health) {
         let (process, ready) = watch::channel(false);
         let of_pool = |pool: &Arc<Pool>| {

@@ -1,4 +1,4 @@
-//! The pools of this process, as other replicas of the picker are told of them.
+//! The pools of this process, as other replicas of the picker see them.
 
 use crate::pool::Pool;
 use stator_epp_scheduler::Named;
@@ -138,8 +138,8 @@ impl Replica for Shared {
     }
 }
 
-/// Joins other replicas once the pools' endpoints are known, and takes over what one of them knows;
-/// `warm` becomes true then. With `apart` they are told nothing of what is in flight. Ends with
+/// Joins other replicas once the pools' endpoints are known, and takes over one replica's state;
+/// `warm` becomes true then. With `apart` they hear nothing of the load in flight. Ends with
 /// `ended`, which is set after the last request.
 pub(crate) async fn join(
     seat: Seat,

@@ -14,7 +14,7 @@ pub(crate) type Names = [&'static str; 2];
 /// Name of an objective.
 pub(crate) const OBJECTIVE: Names =
     ["x-llm-d-inference-objective", "x-gateway-inference-objective"];
-/// Whose request it is.
+/// The request's flow.
 pub(crate) const FAIRNESS_ID: Names =
     ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
 /// The model to be asked for in place of the body's.

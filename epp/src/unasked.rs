@@ -7,8 +7,8 @@ use crate::observe::Observe;
 use crate::usage::Counts;
 use bytes::Bytes;
 
-/// Counts the tokens of an answer of which nothing else is known, and removes what its engine tells
-/// other engines: its request was answered or let through before it came here.
+/// Counts the tokens of an answer of which nothing else is known, and removes the parts that its
+/// engine means for other engines: its request was answered or let through before it came here.
 pub struct UnaskedWatch {
     observe: Observe,
     usage: Counts,

@@ -16,7 +16,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Those of an answer with this head.
+    /// The counts of an answer with this head.
     pub(crate) fn of(head: &Headers) -> Self {
         match head.get("content-type") {
             Some(kind) if kind.starts_with("application/grpc") => Self::Grpc(GrpcUsage::new()),

@@ -31,9 +31,9 @@ pub struct AnswerWatch {
     decision: Decision,
     told: Told,
     interest: Interest,
-    /// Whom the answer's tokens are charged to, where requests wait.
+    /// Account to which the answer's tokens are charged, where requests wait.
     pub(crate) account: Option<Account>,
-    /// Whether the client is told which endpoint served it.
+    /// Whether the client hears which endpoint served its request.
     pub(crate) verify: bool,
     /// Endpoints given to the data plane, the fallbacks after the first.
     pub(crate) sent: Vec<SocketAddr>,

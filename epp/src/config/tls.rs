@@ -9,9 +9,9 @@ use std::path::PathBuf;
 /// TLS of the picker's ports.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
-    /// Of the ext-proc ports; `None` is plain text.
+    /// TLS of the ext-proc ports; `None` is plain text.
     pub ext_proc: Option<Settings>,
-    /// Of the metrics port; `None` is plain text.
+    /// TLS of the metrics port; `None` is plain text.
     pub metrics: Option<Settings>,
     /// Cipher suites of both.
     pub cipher_suites: CipherSuites,
@@ -70,8 +70,8 @@ fn metrics(args: &TlsArgs) -> Option<Settings> {
     })
 }
 
-/// Flags that name files for a port that does not look at them. Whoever gives them takes it for
-/// safer than it is.
+/// Flags that name files for a port that does not read them. An operator who gives them would take
+/// the port for safer than it is.
 fn unused(all: &EppArgs) -> Vec<String> {
     let args = &all.tls;
     let given = |file: &Option<PathBuf>, flag: &'static str| file.is_some().then_some(flag);

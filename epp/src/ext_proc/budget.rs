@@ -84,7 +84,7 @@ impl Share {
         grown
     }
 
-    /// Holds so many bytes more, and waits a second at most until others give them back.
+    /// Holds `bytes` more, and waits a second at most until others give them back.
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@ pub(crate) enum Part {
     },
     /// The trailers, whose content nobody reads.
     Trailers {
-        /// Of which.
+        /// Direction of the trailers.
         direction: Direction,
     },
 }
@@ -113,7 +113,7 @@ pub(crate) struct Change {
 /// Change of a piece of a body.
 #[derive(Debug, PartialEq)]
 pub(crate) enum BodyChange {
-    /// It passes.
+    /// The piece passes.
     Keep,
     /// These bytes pass in its place.
     Replace(Vec<Bytes>),

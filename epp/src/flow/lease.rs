@@ -1,4 +1,4 @@
-//! Running requests that may be revoked, and the streams that are told.
+//! Running requests that may be revoked, and the switches of their streams.
 
 use super::reclaim::{Demand, Reclaim};
 use crate::exchange::Refusal;

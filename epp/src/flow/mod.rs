@@ -1,8 +1,7 @@
-//! Flow control: requests wait for room in the pool, by priority and by whose they are.
+//! Flow control: requests wait for room in the pool, by priority and by flow.
 //!
-//! The queues are those of `stator-queue` behind a gate; here is what they mean for a pool: how
-//! full it may be, how long a request may wait, and what is told of it. Start reading at
-//! [`Flow::admit`].
+//! The queues are those of `stator-queue` behind a gate; this module adds the pool's saturation,
+//! the longest wait of each request, and metrics. Start reading at [`Flow::admit`].
 
 mod lease;
 mod reclaim;
@@ -56,7 +55,7 @@ struct Valve {
     leases: Option<Arc<Leases>>,
 }
 
-/// Whom the tokens of an answer are charged to.
+/// Account to which the tokens of an answer are charged.
 pub(crate) struct Account {
     flow: Arc<Flow>,
     band: i32,
@@ -68,8 +67,8 @@ pub(crate) struct Account {
 }
 
 impl Flow {
-    /// Flow control that places requests with `placer`, and revokes running ones where `control` says
-    /// so: at most once in `grace`, which is how long the saturation takes to show it.
+    /// Flow control that places requests with `placer`, and revokes running ones where `control`
+    /// says so: at most once in `grace`, the time after which the saturation shows a revocation.
     ///
     /// # Errors
     ///
@@ -91,8 +90,7 @@ impl Flow {
         Ok(flow)
     }
 
-    /// Gets a request its place, at once or after it has waited its turn; and whom its answer is
-    /// charged to.
+    /// Gets a request its place, at once or after its wait, and the account of its answer.
     ///
     /// # Errors
     ///
@@ -243,8 +241,8 @@ impl Grant for Valve {
 }
 
 impl Valve {
-    /// A request of this priority finds the pool too full: others may have to give way. Its band is
-    /// another's where it has none of its own.
+    /// A request of this priority finds the pool too full: others may have to give way. A priority
+    /// without a band of its own waits in another's.
     fn blocked(&self, priority: i32, band: &BandPlace, saturation: f64) {
         let Some(leases) = &self.leases else { return };
         leases.blocked(Demand {
@@ -257,7 +255,7 @@ impl Valve {
 }
 
 impl Account {
-    /// The answer had so many tokens.
+    /// Charges the tokens of an answer.
     pub(crate) fn charge(&self, tokens: u64) {
         self.flow.gate.charge(self.band, self.id, tokens);
         if let Some(program) = &self.program {

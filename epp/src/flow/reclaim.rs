@@ -54,14 +54,14 @@ pub(super) struct Decision<H> {
     pub victims: Vec<(i32, H)>,
     /// Revoked requests that were given up.
     pub timed_out: usize,
-    /// By how much the pool is too full for the demand.
+    /// Saturation above the demand's limit.
     pub deficit: f64,
     /// Room that revoked requests will free and may not have freed yet.
     pub pending: f64,
 }
 
 impl<H> Reclaim<H> {
-    /// Nothing runs.
+    /// No running requests yet.
     pub(super) fn new(grace: Duration) -> Self {
         Self { grace, running: BTreeMap::new(), revoked: Vec::new(), last: 0 }
     }

@@ -16,7 +16,7 @@ pub(super) struct Visit<'a> {
 }
 
 impl<'a> Visit<'a> {
-    /// A request that has just come, with so many bytes of body.
+    /// A request that has just come, with `bytes` of body.
     pub(super) fn new(flow: &'a Flow, of: &'a RequestMetrics, bytes: u64) -> Self {
         Self { flow, of, bytes, started: Instant::now(), waiting: None, over: false }
     }
@@ -26,7 +26,7 @@ impl<'a> Visit<'a> {
         self.started.elapsed()
     }
 
-    /// It waits.
+    /// The request begins to wait.
     pub(super) fn waits(&mut self) {
         if self.waiting.is_none() {
             let flow = &self.flow.metrics.flow;
@@ -35,7 +35,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// It leaves.
+    /// The request leaves.
     pub(super) fn ends(&mut self, outcome: FlowOutcome) {
         let (flow, age) = (&self.flow.metrics.flow, self.age());
         if self.waiting.take().is_none() {

@@ -17,11 +17,11 @@ pub(super) enum Ask {
     First,
     /// The head is here, the body comes.
     Collect(Collected),
-    /// The decision is awaited.
+    /// The decision is being made.
     Route(Owed),
-    /// It is made, and the body that still comes may be changed.
+    /// The decision is made, and the body that still comes may be changed.
     Amend(LateBody),
-    /// It is made, and what still comes passes.
+    /// The decision is made, and the rest of the request passes.
     Pass,
     /// Nothing more may come.
     Done,
