@@ -1,15 +1,15 @@
 //! Parsers of what clients and engines send to a proxy or a sidecar, for fuzz targets. Each
 //! function feeds one parser, and panics where the parser breaks its promise.
 
-use crate::direct::allow::{AllowList, Rule, Target};
-use crate::direct::cached::CachedTokens;
-use crate::direct::chunks::Chunks;
-use crate::direct::connector::{Connector, Pair};
-use crate::direct::media::Media;
-use crate::direct::moriio::Meeting;
-use crate::direct::object::Object;
-use crate::direct::route::Api;
 use crate::passage::{Passage, RemovedFields};
+use crate::sidecar::allow::{AllowList, Rule, Target};
+use crate::sidecar::cached::CachedTokens;
+use crate::sidecar::chunks::Chunks;
+use crate::sidecar::connector::{Connector, Pair};
+use crate::sidecar::media::Media;
+use crate::sidecar::moriio::Meeting;
+use crate::sidecar::object::Object;
+use crate::sidecar::route::Api;
 use crate::steering::{Said, Steering};
 use bytes::Bytes;
 use serde_json::{Map, Value};

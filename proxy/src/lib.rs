@@ -11,7 +11,6 @@ mod catalog;
 mod config;
 mod corked;
 mod deadlines;
-mod direct;
 mod door;
 mod exchange;
 pub mod fuzz;
@@ -32,6 +31,7 @@ mod routing;
 mod run;
 mod server;
 mod service;
+mod sidecar;
 mod space;
 mod splitting;
 mod steering;
@@ -39,12 +39,12 @@ mod wire;
 
 pub use absence::AbsenceArgs;
 pub use config::{HttpArgs, MetricsArgs, ProxyArgs, ProxySettings};
-pub use direct::args::{DirectArgs, SidecarArgs, Stage};
-pub use direct::config::DirectSettings;
 pub use door::DoorArgs;
 pub use keys::KeyArgs;
 pub use passage::PassageArgs;
 pub use routing::RouterArgs;
+pub use sidecar::args::{DirectArgs, SidecarArgs, Stage};
+pub use sidecar::config::DirectSettings;
 
 use anyhow::Context;
 use catalog::Catalog;
@@ -78,7 +78,7 @@ pub async fn run(settings: ProxySettings, shutdown: Shutdown) -> anyhow::Result<
 ///
 /// When an address cannot be bound, or a certificate is no good.
 pub async fn run_sidecar(settings: DirectSettings, shutdown: Shutdown) -> anyhow::Result<()> {
-    direct::run(settings, shutdown).await
+    sidecar::run(settings, shutdown).await
 }
 
 /// A listener for clients that speaks TLS where `tls` says so, and what reads the certificate again.

@@ -2,11 +2,11 @@
 
 use crate::corked::Corked;
 use crate::deadlines::Expired;
-use crate::direct::Direct;
 use crate::door::{Door, Visitor};
 use crate::exchange::Exchange;
 use crate::head;
 use crate::service::Service;
+use crate::sidecar::Direct;
 use crate::wire::Wire;
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, ReusedHttpStream, ServerApp};

@@ -2,11 +2,11 @@
 
 use crate::catalog::Catalog;
 use crate::config::ProxySettings;
-use crate::direct::headers;
-use crate::direct::object::Object;
 use crate::job::{name, payer};
 use crate::passage::RemovedFields;
 use crate::pins::Pins;
+use crate::sidecar::headers;
+use crate::sidecar::object::Object;
 use crate::space::Client;
 use crate::steering::{Said, Steering};
 use bytes::Bytes;

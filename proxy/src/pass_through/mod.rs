@@ -14,14 +14,14 @@ mod tests;
 pub(crate) use asked::Asked;
 
 use crate::config::ProxySettings;
-use crate::direct::config::{EngineTls, UpstreamSettings};
-use crate::direct::handover::Answer;
-use crate::direct::relay::Relay;
-use crate::direct::upstream::{Engines, Leg, LegError};
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::placing;
 use crate::service::Failure;
+use crate::sidecar::config::{EngineTls, UpstreamSettings};
+use crate::sidecar::handover::Answer;
+use crate::sidecar::relay::Relay;
+use crate::sidecar::upstream::{Engines, Leg, LegError};
 use http::HeaderName;
 use origin::Origin;
 use stator_fleet::Place;

@@ -1,6 +1,6 @@
 //! The proxy and servers of the OpenAI API between raw connections: what is on the wire.
 
-use crate::direct::testkit::{BODY, DONE, Engine, Peer, check_done};
+use crate::sidecar::testkit::{BODY, DONE, Engine, Peer, check_done};
 use crate::tests::bed::{Agent, Bed};
 
 const COMPLETIONS: &str = "/v1/completions";

@@ -394,7 +394,7 @@ impl From<LegError> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::direct::allow::tests::METADATA;
+    use crate::sidecar::allow::tests::METADATA;
 
     #[test]
     fn no_name_leads_to_metadata() {
