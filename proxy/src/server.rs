@@ -6,7 +6,7 @@ use crate::door::{Door, Visitor};
 use crate::exchange::Exchange;
 use crate::head;
 use crate::service::Service;
-use crate::sidecar::Direct;
+use crate::sidecar::Sidecar;
 use crate::wire::Wire;
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, ReusedHttpStream, ServerApp};
@@ -43,9 +43,9 @@ pub(crate) enum Serving {
     /// An API over a fleet of workers.
     Standalone(Box<Service>),
     /// The engine beside this proxy.
-    Direct {
+    Sidecar {
         /// Shared by the listeners of all its ranks.
-        direct: Arc<Direct>,
+        sidecar: Arc<Sidecar>,
         /// The rank that this listener is for.
         rank: usize,
     },
@@ -55,7 +55,7 @@ impl Serving {
     fn door(&self) -> &Arc<Door> {
         match self {
             Self::Standalone(service) => service.door(),
-            Self::Direct { direct, .. } => direct.door(),
+            Self::Sidecar { sidecar, .. } => sidecar.door(),
         }
     }
 
@@ -63,14 +63,14 @@ impl Serving {
     fn is_probe(&self, exchange: &Exchange) -> bool {
         match self {
             Self::Standalone(_) => Service::is_probe(exchange),
-            Self::Direct { .. } => Direct::is_probe(exchange),
+            Self::Sidecar { .. } => Sidecar::is_probe(exchange),
         }
     }
 
     fn ending(&self) -> Ending {
         match self {
             Self::Standalone(service) => service.ending(),
-            Self::Direct { direct, .. } => direct.ending(),
+            Self::Sidecar { sidecar, .. } => sidecar.ending(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Serving {
     fn running(&self) -> i64 {
         match self {
             Self::Standalone(service) => service.running(),
-            Self::Direct { direct, .. } => direct.running(),
+            Self::Sidecar { sidecar, .. } => sidecar.running(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Serving {
     fn leave(&self) {
         match self {
             Self::Standalone(service) => service.readiness().close(),
-            Self::Direct { direct, .. } => direct.readiness().close(),
+            Self::Sidecar { sidecar, .. } => sidecar.readiness().close(),
         }
     }
 
@@ -98,10 +98,10 @@ impl Serving {
                 service.handle(&mut exchange).await;
                 exchange.finish().await
             }
-            Self::Direct { direct, rank } => {
-                let _running = direct.enter();
+            Self::Sidecar { sidecar, rank } => {
+                let _running = sidecar.enter();
                 // In place it would take 28 KB of every connection, those of a fleet's proxy too.
-                Box::pin(direct.handle(&mut exchange, *rank)).await;
+                Box::pin(sidecar.handle(&mut exchange, *rank)).await;
                 exchange.finish().await
             }
         }

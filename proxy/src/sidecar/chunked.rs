@@ -9,7 +9,7 @@ use super::handover::{ANSWER_MAX_BYTES, Answer, Request};
 use super::headers;
 use super::metrics::Cause;
 use super::relay::run_out;
-use super::service::Direct;
+use super::service::Sidecar;
 use super::trace;
 use super::upstream::Leg;
 use crate::exchange::{Exchange, Gone};
@@ -45,7 +45,7 @@ impl From<Gone> for Halt {
     }
 }
 
-impl Direct {
+impl Sidecar {
     /// Whether requests like this one may be decoded in chunks.
     pub(super) fn chunks_requests(&self, exchange: &Exchange) -> bool {
         let is_chat = exchange.path() == CHAT && exchange.method() == Method::POST;

@@ -6,7 +6,7 @@
 //! of the [`connector`]; third ones may encode media, and have KV of the prompt's beginning. What
 //! steers engines never comes from a client: headers are dropped, and members of bodies are cut
 //! out. Only paths that serve requests are passed on. It knows no model. Start reading at
-//! [`service::Direct::answer`].
+//! [`service::Sidecar::answer`].
 
 pub(crate) mod allow;
 pub(crate) mod args;
@@ -52,8 +52,8 @@ use crate::server::{self, Serving};
 use anyhow::Context;
 use config::DirectSettings;
 use metrics::Metrics;
-pub(crate) use service::Direct;
 use service::Shown as Own;
+pub(crate) use service::Sidecar;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Readiness, Shown};
 use stator_runtime::tls::{self, Listener};
@@ -115,14 +115,14 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
     let door = crate::open_door(settings.door.clone(), &mut listeners, &readiness);
     registry.register(|registry| door.metrics().register(registry, "stator_direct"));
     let own = Own { metrics, readiness: readiness.clone() };
-    let direct = Arc::new(Direct::new(settings, &ports, door, own));
-    direct.handover.meet().await;
+    let sidecar = Arc::new(Sidecar::new(settings, &ports, door, own));
+    sidecar.handover.meet().await;
     // Connections wait in the kernel until they are accepted, so that it is ready now.
     readiness.set(true);
     for (rank, listener) in listeners.into_iter().enumerate() {
         let address = listener.address()?;
         tracing::info!(%address, mode = "direct", rank, connector, tls = listener.is_tls(), "listening");
-        let serving = Arc::new(Serving::Direct { direct: direct.clone(), rank });
+        let serving = Arc::new(Serving::Sidecar { sidecar: sidecar.clone(), rank });
         tasks.spawn(server::serve(listener, serving, shutdown.clone()));
     }
     while let Some(ended) = tasks.join_next().await {

@@ -1,6 +1,6 @@
 //! The request path beside an engine.
 //!
-//! Read [`Direct::handle`] for all requests and [`Direct::answer`] for what becomes of one.
+//! Read [`Sidecar::handle`] for all requests and [`Sidecar::answer`] for what becomes of one.
 
 use super::allow::Target;
 use super::bootstrap::KnownRanks;
@@ -37,7 +37,7 @@ const STATUS_GONE: u16 = 499;
 const HEALTH: &str = "/healthz";
 
 /// Answers requests.
-pub(crate) struct Direct {
+pub(crate) struct Sidecar {
     pub(super) settings: DirectSettings,
     door: Arc<Door>,
     pub(super) handover: Handover,
@@ -55,7 +55,7 @@ pub(crate) struct Shown {
 }
 
 /// Counts a request as running while it lives.
-pub(crate) struct Running<'a>(&'a Direct);
+pub(crate) struct Running<'a>(&'a Sidecar);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -63,7 +63,7 @@ impl Drop for Running<'_> {
     }
 }
 
-impl Direct {
+impl Sidecar {
     /// Serves the engine's ranks on these ports, in order.
     pub(crate) fn new(
         settings: DirectSettings,

@@ -3,8 +3,8 @@
 
 use super::config::tests::settings;
 use super::metrics::Metrics;
-use super::service::Direct;
 use super::service::Shown as Own;
+use super::service::Sidecar;
 use crate::server::{Serving, serve};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
@@ -230,8 +230,8 @@ impl Proxy {
         let own = Own { metrics: metrics.clone(), readiness: Readiness::default() };
         let mut listeners = [Listener::plain(listener)];
         let door = crate::open_door(settings.door.clone(), &mut listeners, &own.readiness);
-        let direct = Direct::new(settings, &ports, door, own);
-        let serving = Serving::Direct { direct: Arc::new(direct), rank: 0 };
+        let sidecar = Sidecar::new(settings, &ports, door, own);
+        let serving = Serving::Sidecar { sidecar: Arc::new(sidecar), rank: 0 };
         let (stop, stopped) = Shutdown::new();
         let [listener] = listeners;
         let task = tokio::spawn(serve(listener, Arc::new(serving), stopped));
