@@ -24,7 +24,7 @@ impl Default for Lru {
 }
 
 impl Lru {
-    /// How many are in it.
+    /// Blocks in the cache.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }

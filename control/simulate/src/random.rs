@@ -1,24 +1,24 @@
 //! Random numbers from a seed: the same on every machine and in every version.
 
-/// What a stream of random numbers is for; streams of different purposes are independent, so
-/// that a change of one part of a run leaves the others as they were.
+/// Purpose of a stream of random numbers. Streams of different purposes are independent, so a
+/// change of one part of a run leaves the others as they were.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
-    /// When requests arrive.
+    /// Arrival times of requests.
     Arrivals = 1,
-    /// What they ask for.
+    /// Contents of synthetic requests.
     Shapes = 2,
-    /// Which workers die, and when.
+    /// Deaths: the workers and the times.
     Deaths = 3,
-    /// Which workers are slow.
+    /// Slow workers.
     Stragglers = 4,
-    /// Which messages are lost.
+    /// Lost messages.
     Loss = 5,
     /// Ties between workers.
     Picks = 6,
-    /// Which edge a request comes to.
+    /// The edge of each request.
     Edges = 7,
-    /// Which adapters sessions are for.
+    /// Adapters of sessions.
     Adapters = 8,
 }
 

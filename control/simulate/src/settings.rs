@@ -1,4 +1,4 @@
-//! What a simulation is, checked.
+//! Checked settings of a simulation.
 
 use crate::engine::Limits;
 use crate::policy::{Common, Kind, WorkerNumber};
@@ -12,11 +12,11 @@ use std::num::NonZeroU32;
 pub(crate) struct Settings {
     pub(crate) seed: u64,
     pub(crate) sides: Sides,
-    /// Who places requests, and how they tell each other of it.
+    /// Edges that place requests, and their exchange of load.
     pub(crate) edges: Edges,
-    /// When prompts are computed by workers of their own, where it is not left to the policy.
+    /// Rule for computing prompts on prefill workers; `None` leaves it to the policy.
     pub(crate) split: Option<Split>,
-    /// How sessions are bound to workers.
+    /// Binding of sessions to workers, if any.
     pub(crate) sessions: Option<SessionSettings>,
     /// LoRA adapters, and where they are loaded.
     pub(crate) adapters: Adapters,
@@ -25,13 +25,13 @@ pub(crate) struct Settings {
     /// Bytes of KV per token.
     pub(crate) kv_token_bytes: f64,
     pub(crate) transfer: Transfer,
-    /// How often workers report their load, and how late reports and KV events arrive.
+    /// Interval of workers' load reports, and delay of reports and KV events.
     pub(crate) report_interval: Ps,
     pub(crate) event_delay: Ps,
-    /// How requests wait for a worker, and how long.
+    /// Queue of requests without a worker, and the longest wait in it.
     pub(crate) queue: stator_queue::Settings,
     pub(crate) queue_timeout: Ps,
-    /// When a worker is busy.
+    /// Load from which on a worker counts as busy.
     pub(crate) busy: BusyThresholds,
     /// Workers that may die under a request before it fails.
     pub(crate) migrations_max: u32,
@@ -48,20 +48,20 @@ pub(crate) struct Sides {
     pub(crate) aggregated: u32,
 }
 
-/// Those who place requests: each sees its own share of them, and all KV events and reports.
+/// Edges place requests: each sees its own share of the requests, and all KV events and reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Edges {
     pub(crate) count: u32,
-    /// How each tells the others what it has in flight; `None` if they do not.
+    /// Exchange of load in flight between edges; `None` without one.
     pub(crate) exchange: Option<Exchange>,
 }
 
-/// How edges tell each other what they have in flight.
+/// Exchange of load in flight between edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exchange {
     /// The shortest time from one telling to the next.
     pub(crate) interval: Ps,
-    /// How late it arrives.
+    /// Delay from sending to arrival.
     pub(crate) delay: Ps,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Adapters {
     pub(crate) copies: u32,
 }
 
-/// How KV goes from worker to worker.
+/// Time that KV takes from worker to worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Transfer {
     /// Before the first byte.
@@ -85,7 +85,7 @@ pub(crate) struct Transfer {
     pub(crate) host_workers: u32,
 }
 
-/// What goes wrong.
+/// Failures and slowness that a run injects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Faults {
     /// Deaths of each worker per hour, on average.
@@ -103,7 +103,7 @@ pub(crate) struct Faults {
     pub(crate) resync: Ps,
 }
 
-/// What counts as good.
+/// Latency objectives for goodput.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Slo {
     pub(crate) ttft: Ps,
@@ -111,7 +111,7 @@ pub(crate) struct Slo {
 }
 
 impl Sides {
-    /// What a worker is for, its number among those of its role, and how many these are.
+    /// A worker's role, its number within the role, and the number of workers of that role.
     fn place(&self, worker: WorkerNumber) -> (Role, u32, u32) {
         let Self { prefill, decode, aggregated } = *self;
         match worker {
@@ -137,7 +137,7 @@ impl Settings {
         self.sides.prefill + self.sides.decode + self.sides.aggregated
     }
 
-    /// What a worker is for: those for prompts come first.
+    /// Role of a worker; prefill workers have the lowest numbers.
     pub(crate) fn role(&self, worker: WorkerNumber) -> Role {
         self.sides.place(worker).0
     }
@@ -154,7 +154,7 @@ impl Settings {
         (0..self.adapters.count).filter(has).collect()
     }
 
-    /// What policies are built from.
+    /// Settings common to all policies.
     pub(crate) fn common(&self) -> Common {
         let block_size = NonZeroU32::new(self.limits.block_size);
         Common {

@@ -17,7 +17,7 @@ pub(super) struct Decoding {
     count: u32,
     /// The sum of `length + 1 - since`.
     lengths: i64,
-    /// How many sequences need a block in the steps of each residue.
+    /// Sequences that need a block in the steps of each residue.
     residues: Box<[u32]>,
     /// The tick at which each has its last token; entries of those that left stay until then.
     ends: BinaryHeap<Reverse<(u64, SequenceId, u32)>>,

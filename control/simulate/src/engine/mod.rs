@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 /// Names a sequence of one engine until it has ended.
 pub(crate) type SequenceId = u32;
 
-/// What an engine may use.
+/// Capacities of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Tokens per block.
@@ -66,7 +66,7 @@ pub(crate) struct Submission<'a> {
     pub(crate) park: bool,
 }
 
-/// What became of a request.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     /// Its first token here came; so many tokens were not computed but reused.
@@ -78,7 +78,7 @@ pub(crate) enum Output {
 /// Steps that are being computed.
 #[derive(Debug)]
 struct Run {
-    /// When the first step that is not applied yet began, and when the last one ends.
+    /// Start of the first step that is not applied yet, and end of the last step.
     start: Ps,
     end: Ps,
     /// Steps that are not applied yet.
@@ -87,8 +87,8 @@ struct Run {
     batch: Batch,
 }
 
-/// An engine. Whoever drives it calls [`Engine::finish`] when a run ends, and [`Engine::plan`]
-/// for the next one.
+/// An engine. Its driver calls [`Engine::finish`] when a run ends, and [`Engine::plan`] for the
+/// next run.
 #[derive(Debug)]
 pub(crate) struct Engine {
     limits: Limits,
@@ -97,7 +97,7 @@ pub(crate) struct Engine {
     sequences: Sequences,
     /// In the order of admission: the last is the youngest.
     running: Vec<SequenceId>,
-    /// Those of them that do not decode yet.
+    /// Sequences of `running` that do not decode yet.
     prompts: Vec<SequenceId>,
     waiting: VecDeque<SequenceId>,
     waiting_tokens: u64,
@@ -141,7 +141,7 @@ impl Engine {
         id
     }
 
-    /// When the present run ends.
+    /// End of the present run.
     pub(crate) fn run_ends(&self) -> Option<Ps> {
         self.run.as_ref().map(|run| run.end)
     }
@@ -215,7 +215,7 @@ impl Engine {
         Some(now + span)
     }
 
-    /// When the next admitted prompt has the KV that it waits for.
+    /// Earliest time at which an admitted prompt gets the KV that it waits for.
     pub(crate) fn next_ready(&self, now: Ps) -> Option<Ps> {
         let ready = self.prompts.iter().filter_map(|id| self.sequences[*id].ready_at());
         ready.filter(|ready| *ready > now).min()
@@ -251,7 +251,7 @@ impl Engine {
         self.sequences[id].generated(self.tick)
     }
 
-    /// What the engine reports of itself.
+    /// Load as an engine reports it.
     pub(crate) fn load(&self) -> Load {
         let prompts = self.prompts.iter().map(|id| self.sequences[*id].remaining());
         let remaining: u64 = prompts.map(u64::from).sum();
@@ -275,7 +275,7 @@ impl Engine {
         self.busy
     }
 
-    /// How often a sequence had to start over.
+    /// Times that a sequence had to start over.
     pub(crate) fn preemptions(&self) -> u64 {
         self.preemptions
     }

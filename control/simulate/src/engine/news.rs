@@ -5,7 +5,7 @@ use crate::random::mix;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 
-/// What happened since it was last asked.
+/// KV events since the last reading.
 #[derive(Debug)]
 pub(crate) struct News {
     block_size: u32,

@@ -1,8 +1,8 @@
-//! The KV blocks of one engine: who holds which, and which prefixes can be reused.
+//! The KV blocks of one engine: their holders, and the prefixes that can be reused.
 //!
-//! Blocks with an identity have a slot; those that a sequence fills alone are only counted. What
-//! is cached stays prefix-closed, because a sequence gives its blocks back last to first and the
-//! oldest idle block is evicted first.
+//! Blocks with an identity have a slot; blocks that a sequence fills alone are only counted. The
+//! cache stays prefix-closed, because a sequence gives its blocks back last to first and the oldest
+//! idle block is evicted first.
 
 use super::news::News;
 use super::tier::Tier;
@@ -17,7 +17,7 @@ pub(crate) type BlockId = u32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prefix {
     pub(crate) blocks: u32,
-    /// How many of them nobody holds; holding them takes them from what is available.
+    /// Cached blocks that no sequence holds; holding one takes it from the available blocks.
     pub(crate) idle: u32,
     /// Further blocks that are in host memory.
     pub(crate) host: u32,
@@ -76,7 +76,7 @@ impl Pool {
         self.total - self.used()
     }
 
-    /// How much of a sequence is here, from its start to the first gap.
+    /// Leading blocks of a sequence that are here, up to the first gap.
     pub(crate) fn lookup(&self, ids: &[BlockId]) -> Prefix {
         let mut prefix = Prefix::default();
         for slot in ids.iter().map_while(|id| self.index.get(id)) {

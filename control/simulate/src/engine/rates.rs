@@ -1,4 +1,4 @@
-//! How long steps take, in whole picoseconds.
+//! Step times in whole picoseconds.
 
 use crate::time::{Ps, from_seconds};
 use stator_timing::Timing;
@@ -32,7 +32,7 @@ impl Rates {
         }
     }
 
-    /// What computing the prompt tokens `start..end` adds to a step.
+    /// Time that the prompt tokens `start..end` add to a step.
     pub(crate) fn chunk(&self, start: u32, end: u32) -> Ps {
         let (start, end) = (u64::from(start), u64::from(end));
         let tokens = end - start;

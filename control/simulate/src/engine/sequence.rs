@@ -4,7 +4,7 @@ use super::pool::{BlockId, Pool};
 use super::{Limits, SequenceId, Submission};
 use crate::time::Ps;
 
-/// Where a sequence stands.
+/// Stage of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Waiting,
@@ -100,7 +100,8 @@ impl Sequence {
         true
     }
 
-    /// When it is ready, if not yet.
+    /// Time at which the prompt's reused KV has arrived; `None` unless the prompt is being
+    /// computed.
     pub(super) fn ready_at(&self) -> Option<Ps> {
         match self.state {
             State::Prefilling { from } => Some(from),

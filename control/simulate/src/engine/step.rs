@@ -56,7 +56,7 @@ impl Engine {
         }
     }
 
-    /// How many steps in a row change nothing but the lengths of what decodes.
+    /// Steps in a row that change nothing but the lengths of decoding sequences.
     pub(super) fn steps(&mut self) -> u32 {
         let first_end = self.decoding.first_end(&self.sequences);
         let most = u64::from(self.limits.stride);

@@ -22,7 +22,7 @@ impl Tier {
         Self { capacity, ids, free, order, index }
     }
 
-    /// How many leading blocks are here.
+    /// Leading blocks that are here.
     pub(crate) fn lookup(&self, ids: &[BlockId]) -> u32 {
         ids.iter().take_while(|id| self.index.contains_key(id)).count() as u32
     }
@@ -60,7 +60,7 @@ impl Tier {
         news.stored(id, parent, Medium::Host);
     }
 
-    /// What is here, in no order.
+    /// All blocks that are here, in no order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = BlockId> {
         self.index.keys().copied()
     }

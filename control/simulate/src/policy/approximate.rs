@@ -1,11 +1,12 @@
-//! Which worker was sent which prefix, for policies that do not listen to engines.
+//! Prefixes sent to each worker, for policies that do not listen to engines.
 
 use super::WorkerNumber;
 use crate::lru::Lru;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 
-/// What each worker is taken to hold: the blocks that it was sent, least recently sent first out.
+/// Blocks that each worker is assumed to hold: the blocks sent to it, the least recently sent
+/// forgotten first.
 #[derive(Debug, Default)]
 pub(super) struct Approximate {
     holders: FxHashMap<SequenceHash, Vec<WorkerNumber>>,

@@ -1,4 +1,4 @@
-//! Which worker has which adapter, for policies that are not this project's.
+//! Adapters loaded on each worker, for policies of other projects.
 
 use super::{Member, WorkerNumber};
 

@@ -1,4 +1,4 @@
-//! Who decides where a request runs: the real placement core, and what it is compared with.
+//! Policies, which decide where a request runs: the real placement core, and its competitors.
 
 mod approximate;
 mod llm_d;
@@ -26,7 +26,7 @@ pub(crate) type WorkerNumber = u32;
 /// A request's place with a policy, until it ends.
 pub(crate) type Ticket = u64;
 
-/// What a policy is asked.
+/// Request as a policy sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
     /// Hashes of the prompt's complete blocks.
@@ -40,7 +40,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) seed: u64,
 }
 
-/// What it answers.
+/// Placement of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     /// The worker that answers.
@@ -50,7 +50,7 @@ pub(crate) struct Choice {
     pub(crate) prefill: Option<(WorkerNumber, Ticket)>,
 }
 
-/// What a worker is.
+/// Description of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) role: Role,
@@ -63,17 +63,18 @@ pub(crate) struct Member {
     pub(crate) adapters: Vec<u32>,
 }
 
-/// What all policies of a run have in common.
+/// Settings common to all policies of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Common {
     pub(crate) block_size: NonZeroU32,
-    /// Whether there are workers for prompts.
+    /// Whether the fleet has prefill workers.
     pub(crate) paired: bool,
-    /// When they are used, where it is not left to the policy; for this project's placement.
+    /// Rule for using prefill workers, for this project's placement; `None` leaves it to the
+    /// policy.
     pub(crate) split: Option<Split>,
-    /// How sessions are bound to workers, by this project's placement.
+    /// Binding of sessions to workers, for this project's placement.
     pub(crate) sessions: Option<SessionSettings>,
-    /// When a worker is busy, for those policies that look at it.
+    /// Load from which on a worker counts as busy, for policies that consider it.
     pub(crate) busy: BusyThresholds,
 }
 
@@ -86,35 +87,35 @@ pub(crate) enum NoPick {
     Busy,
 }
 
-/// How a request goes on.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Its first token came.
     First,
-    /// So many more came.
+    /// Number of further tokens that came.
     Tokens(u32),
-    /// It is over.
+    /// The request is over.
     End,
 }
 
-/// What is heard of a worker.
+/// News about a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum News<'a> {
-    /// It is there, in this life.
+    /// The worker is up, in this life.
     Up { generation: u64, member: &'a Member },
-    /// It is gone.
+    /// The worker is gone.
     Down,
-    /// How busy it was.
+    /// Load that the worker reported.
     Load { generation: u64, load: Load },
-    /// Changes of its KV.
+    /// Changes of the worker's KV.
     Events { generation: u64, events: &'a [KvEvent] },
     /// Changes were lost.
     Unknown,
     /// All its KV.
     Snapshot { generation: u64, blocks: &'a [(BlockId, Medium)] },
-    /// So many blocks came to it from another worker in so long a time.
+    /// Number of blocks that came from another worker, and the time they took.
     Transferred { from: WorkerNumber, blocks: u32, took: Ps },
-    /// What all other edges say that they have in flight there.
+    /// Load that all other edges report in flight at the worker.
     Others { load: PeerLoad },
 }
 
@@ -129,7 +130,7 @@ pub(crate) trait Policy {
     /// Requests that have not ended: at least, and with those of which nothing was heard for too
     /// long.
     fn in_flight(&self) -> RangeInclusive<usize>;
-    /// What it has in flight at a worker, for other edges; nothing if it tells them nothing.
+    /// Load in flight at a worker, to tell other edges; nothing from a policy that tells nothing.
     fn booked(&self, _: WorkerNumber, _: Ps) -> PeerLoad {
         PeerLoad::default()
     }

@@ -10,7 +10,7 @@ use stator_placement::{
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::ops::RangeInclusive;
 
-/// What the proxy and the picker call, called as they do.
+/// Placement as the proxy and the picker call it.
 pub(super) struct Placed {
     placement: Placement,
 }

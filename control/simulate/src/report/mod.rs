@@ -1,4 +1,4 @@
-//! What is shown of runs: a table, JSON, and a page with plots.
+//! Reports of runs: a table, JSON, and a page with plots.
 
 pub(crate) mod html;
 mod json;

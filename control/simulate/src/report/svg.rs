@@ -20,7 +20,7 @@ pub(super) fn colour(line: usize) -> &'static str {
     COLOURS[line % COLOURS.len()]
 }
 
-/// What one axis shows.
+/// One axis: label, range and scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     pub(super) label: &'static str,
@@ -49,7 +49,7 @@ impl Axis {
         Self { label, low: 10_f64.powf(low), high: 10_f64.powf(high), logarithmic: true }
     }
 
-    /// Where a value is, from 0 to 1.
+    /// Position of a value on the axis, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let place = match self.logarithmic {
             true => {

@@ -47,7 +47,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// What the columns are, and what happened besides.
+/// Notes under the table: the meaning of the columns, and faults that happened.
 pub(crate) fn notes(outcomes: &[Outcome]) -> String {
     let mut text = String::from(
         "Times in ms; good: share of requests within both objectives, and how many a second; \

@@ -29,7 +29,7 @@ pub(crate) enum Mix {
     Mixed,
 }
 
-/// What is to be made.
+/// Parameters of a synthetic workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MadeUp {
     pub(crate) mix: Mix,
@@ -46,7 +46,7 @@ const PROMPT_MAX: u32 = 65_536;
 const OUTPUT_MAX: u32 = 4_096;
 /// Requests of one burst of `batch`.
 const BURST: u32 = 64;
-/// Who asks.
+/// Tenants that send requests.
 const TENANTS: u32 = 16;
 
 /// Prompts of `chat` that sessions begin with, and those of `agents`, in tokens.
@@ -64,7 +64,7 @@ struct Shared {
 struct Maker {
     workload: Workload,
     random: Random,
-    /// Which adapter is next, of so many.
+    /// Choice of the next adapter, among `adapters`.
     adapter: Random,
     adapters: u32,
     next_block: BlockId,
@@ -126,7 +126,7 @@ impl Maker {
         Shared { tokens, run: self.run(blocks), adapter }
     }
 
-    /// The same prefixes for every adapter: what one computes is of no use to another.
+    /// Prefixes of each adapter. KV that one adapter computed is of no use to another.
     fn prefixes(&mut self, tokens: &[u32]) -> Vec<Shared> {
         let adapters = match self.adapters {
             0 => vec![None],

@@ -1,4 +1,4 @@
-//! What is asked of the fleet: requests with their times, lengths and shared prefixes.
+//! The workload: requests with their times, lengths and shared prefixes.
 
 mod azure;
 mod mix;
@@ -16,7 +16,7 @@ use std::path::Path;
 /// Tokens of one block of a Mooncake trace.
 pub(crate) const TRACE_BLOCK: u32 = 512;
 
-/// When a request arrives.
+/// Arrival time of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// At this moment.
@@ -25,7 +25,7 @@ pub(crate) enum Arrival {
     After(Ps),
 }
 
-/// What a request is, for its place in a queue.
+/// Class of a request, which decides its place in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Somebody waits for it.
@@ -41,7 +41,7 @@ pub(crate) struct Request {
     pub(crate) prompt_tokens: u32,
     pub(crate) output_tokens: u32,
     pub(crate) class: Class,
-    /// Who asks.
+    /// The tenant that sent it.
     pub(crate) tenant: u32,
     /// The LoRA adapter that it is for.
     pub(crate) adapter: Option<u32>,
@@ -79,7 +79,7 @@ pub(crate) enum WorkloadError {
     Empty { path: String },
 }
 
-/// How a recorded trace is played.
+/// Settings for the replay of a recorded trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Replay {
     /// Requests arrive so many times as fast.

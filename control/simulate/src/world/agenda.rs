@@ -1,4 +1,4 @@
-//! What happens next.
+//! Agenda of events to come, in order of time.
 
 use crate::policy::WorkerNumber;
 use crate::time::Ps;

@@ -1,4 +1,4 @@
-//! Those who place requests, and what they tell each other of it.
+//! Edges, which place requests and tell each other their load.
 
 use super::World;
 use super::agenda::Event;
@@ -14,19 +14,19 @@ pub(super) struct Edge {
     pub(super) policy: Box<dyn Policy>,
     /// Requests without a worker. `None` while they are offered to the policy.
     pub(super) queue: Option<Queues<u32>>,
-    /// Those of them that somebody waits for.
+    /// Queued requests of the interactive class.
     pub(super) urgent: u32,
-    /// Whether they are served alike.
+    /// Check that waiting flows are served alike.
     pub(super) turns: Turns,
-    /// Whether it is about to tell the others, and when it last did.
+    /// Whether it is about to tell the others, and the time when it last did.
     tells: bool,
     told_at: Option<Ps>,
-    /// By worker, what it told the others last, and what they know of that.
+    /// By worker, the load that it told the others last, and the load that they know of.
     told: Vec<PeerLoad>,
     known: Vec<PeerLoad>,
 }
 
-/// What an edge has in flight where that changed.
+/// Changes of an edge's load in flight, by worker.
 #[derive(Debug)]
 pub(super) struct Gauges {
     edge: usize,
@@ -50,7 +50,7 @@ impl Edge {
         self.queue.as_ref().map_or(0, |queue| queue.waiting().requests as u32)
     }
 
-    /// What changed since it told the others last.
+    /// Load changes since the edge last told the others.
     fn changes(&mut self, now: Ps) -> Vec<(WorkerNumber, PeerLoad)> {
         let changed = (0..).zip(&mut self.told).filter_map(|(worker, told)| {
             let load = self.policy.booked(worker, now);
@@ -86,7 +86,8 @@ impl World<'_> {
         self.edges.iter().map(Edge::waiting).sum()
     }
 
-    /// What an edge has in flight changed: it tells the others, at once if it did not just do so.
+    /// Schedules a message to the other edges after a load change, at once unless the edge just
+    /// sent one.
     pub(super) fn stir(&mut self, number: usize) {
         let Some(Exchange { interval, .. }) = self.settings.edges.exchange else { return };
         let edge = &mut self.edges[number];
@@ -108,7 +109,7 @@ impl World<'_> {
         }
     }
 
-    /// What an edge told arrives at all others; all take equally long.
+    /// Delivers an edge's message to all others; all messages take equally long.
     pub(super) fn told(&mut self) {
         let Some(Gauges { edge, changed }) = self.gauges.pop_front() else { return };
         for (worker, load) in changed {
@@ -117,7 +118,7 @@ impl World<'_> {
         }
     }
 
-    /// What each edge knows of the others' requests at a worker.
+    /// Tells each edge's policy the load of all other edges at a worker.
     pub(super) fn tell_others(&mut self, worker: WorkerNumber) {
         if self.settings.edges.exchange.is_none() {
             return;

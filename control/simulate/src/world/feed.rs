@@ -1,4 +1,4 @@
-//! What workers tell of themselves, and how it arrives: late, or not at all.
+//! Reports and KV events of workers, and their arrival: late, or not at all.
 
 use super::agenda::Event;
 use super::worker::Batch;

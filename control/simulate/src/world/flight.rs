@@ -24,11 +24,11 @@ pub(super) struct Leg {
 pub(super) struct Handed {
     pub(super) from: WorkerNumber,
     pub(super) blocks: u32,
-    /// How long it takes.
+    /// Time of the transfer.
     pub(super) took: Ps,
 }
 
-/// How a request ended.
+/// End of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Complete,
@@ -36,15 +36,15 @@ pub(super) enum Ending {
     Failed,
 }
 
-/// What is known of a request.
+/// State of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flight {
-    /// When it arrived, had its first token, and ended.
+    /// Times of its arrival, its first token, and its end.
     pub(super) arrived: Ps,
     pub(super) first: Option<Ps>,
     pub(super) ended: Option<Ps>,
     pub(super) ending: Option<Ending>,
-    /// When it was last given to a worker.
+    /// Time when a worker last got it.
     pub(super) placed: Ps,
     /// Prompt tokens that were reused at its first worker.
     pub(super) cached_tokens: Option<u32>,
@@ -54,7 +54,7 @@ pub(super) struct Flight {
     pub(super) generated: u32,
     /// Workers that died under it.
     pub(super) migrations: u8,
-    /// Who places it.
+    /// The edge that places it.
     pub(super) edge: u8,
     /// The KV of its prompt on the way to the worker that answers.
     pub(super) handed: Option<Handed>,

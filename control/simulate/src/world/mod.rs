@@ -63,7 +63,7 @@ pub(crate) struct World<'a> {
     now: Ps,
     agenda: Agenda,
     edges: Vec<Edge>,
-    /// What edges told and others have not heard yet.
+    /// Messages between edges that are still on their way.
     gauges: VecDeque<Gauges>,
     workers: Vec<Worker>,
     flights: Vec<Flight>,

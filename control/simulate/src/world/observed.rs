@@ -1,4 +1,4 @@
-//! What is kept of a run, for reports.
+//! Measurements of a run, for reports.
 
 use super::World;
 use super::flight::{Ending, Flight};
@@ -37,7 +37,7 @@ pub(crate) struct Observed {
     taken: u32,
 }
 
-/// What is known of one request in the end.
+/// Measurements of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Measured {
     pub(crate) ttft: Option<Ps>,

@@ -1,4 +1,4 @@
-//! What becomes of a request: placed, followed, ended, or placed again.
+//! Life of a request: placed, followed, ended, or placed again.
 
 use super::agenda::Event;
 use super::flight::{Ending, Leg};

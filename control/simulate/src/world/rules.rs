@@ -7,7 +7,7 @@ use crate::workload::Class;
 use stator_placement::{Affinity, Role};
 
 impl World<'_> {
-    /// What a worker's engine and the policy believe agrees with what was sent.
+    /// Checks that a worker's engine holds the requests sent to it, and counts each block once.
     pub(super) fn check_worker(&self, worker: WorkerNumber) -> Result<(), Violation> {
         let at = &self.workers[worker as usize];
         let fail = |rule: String| Err(self.violation(format!("worker {worker}: {rule}")));

@@ -33,8 +33,8 @@ impl World<'_> {
         self.policy_of(request).hear(main.worker, news, now);
     }
 
-    /// How long the KV of so many tokens takes from one worker to another: each worker sends one
-    /// thing after the other.
+    /// Time that the KV of `tokens` takes from one worker to another, with the wait for earlier
+    /// transfers: a worker sends one at a time.
     fn send(&mut self, from: WorkerNumber, to: WorkerNumber, tokens: u32) -> Ps {
         let transfer = &self.settings.transfer;
         let host = |worker: u32| worker / transfer.host_workers;

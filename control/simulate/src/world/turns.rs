@@ -3,10 +3,10 @@
 use stator_queue::Fairness;
 use std::collections::BTreeMap;
 
-/// Who waits: the priority of a band, and a tenant in it.
+/// A flow that waits: the priority of a band, and a tenant in it.
 pub(super) type Flow = (i32, u32);
 
-/// What each flow got beyond each other one since both have something waiting.
+/// Lead of each flow over each other flow, since both have something waiting.
 pub(super) struct Turns {
     fairness: Fairness,
     waiting: BTreeMap<Flow, u32>,
@@ -75,7 +75,7 @@ impl Turns {
         self.ahead_by(flow, share, limit)
     }
 
-    /// So many tokens of the flow's answers came.
+    /// Counts `tokens` of the flow's answers that came.
     pub(super) fn charged(&mut self, flow: Flow, tokens: u32) {
         if let Some(due) = self.due.get_mut(&flow) {
             *due = due.saturating_sub(tokens.into());

@@ -51,7 +51,7 @@ impl World<'_> {
         self.edges[edge].turns.left(flow);
     }
 
-    /// Whose a request is, and in which band it waits.
+    /// The flow of a request: its band and tenant.
     pub(super) fn flow(&self, request: u32) -> Flow {
         let asked = &self.workload.requests[request as usize];
         (if asked.class == Class::Background { -1 } else { 0 }, asked.tenant)
@@ -81,7 +81,7 @@ impl World<'_> {
         self.edges[edge].queue = Some(queue);
     }
 
-    /// So many more tokens of a request's answer count for whose turn it is.
+    /// Charges `tokens` more of a request's answer to its flow.
     pub(super) fn charge(&mut self, request: u32, tokens: u32) {
         let (flow, now) = (self.flow(request), duration(self.now));
         let flight = &mut self.flights[request as usize];

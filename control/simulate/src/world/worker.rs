@@ -9,23 +9,23 @@ use stator_protos::kv_event::KvEvent;
 pub(super) struct Worker {
     pub(super) engine: Engine,
     pub(super) alive: bool,
-    /// Whether those who place requests take it to be there.
+    /// Whether edges believe it to be up.
     pub(super) listed: bool,
     pub(super) generation: u64,
     /// Counts up with every run that is planned anew.
     pub(super) epoch: u32,
-    /// When the run that the agenda knows ends.
+    /// End of the run that the agenda knows.
     pub(super) planned: Option<Ps>,
-    /// When the agenda wakes it for KV that arrives.
+    /// Time when the agenda wakes it for KV that arrives.
     pub(super) wakes: Ps,
     /// Requests that were sent to it and are not over, with parked ones.
     pub(super) requests: Vec<u32>,
     pub(super) feed: Feed,
-    /// When it has sent all KV that others are to have.
+    /// Time when it has sent all KV that other workers wait for.
     pub(super) link_free: Ps,
-    /// How many times as slow as others.
+    /// Factor by which it is slower than others.
     pub(super) slow: f64,
-    /// Of earlier lives.
+    /// Busy time and preemptions of earlier lives.
     pub(super) busy: Ps,
     pub(super) preemptions: u64,
 }
