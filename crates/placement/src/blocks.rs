@@ -1,4 +1,4 @@
-//! What workers hold, for those who tell of it and those who ask, without the placement's lock.
+//! Blocks that workers hold, written and read without the placement's lock.
 
 use crate::settings::Settings;
 use crate::{Decision, Time};
@@ -27,8 +27,7 @@ pub struct Blocks {
     ignored_events: AtomicU64,
 }
 
-/// What workers hold of one prompt. Its memory goes to the next lookup of the thread that drops
-/// it.
+/// Overlaps of one prompt. Dropping them gives their memory to the next lookup of that thread.
 #[derive(Debug, Default)]
 pub struct Found(Overlaps);
 
@@ -93,7 +92,8 @@ impl Blocks {
         self.index.unknown(worker);
     }
 
-    /// What each worker holds of a prompt, to be passed on as [`crate::Request::overlaps`].
+    /// Looks up the overlap of a prompt with each worker, to be passed on as
+    /// [`crate::Request::overlaps`].
     pub fn look_up(&self, sequence: &[SequenceHash]) -> Found {
         let mut overlaps = OVERLAPS.take();
         self.index.overlap(sequence, &mut overlaps);

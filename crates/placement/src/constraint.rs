@@ -1,4 +1,4 @@
-//! What workers are for and where they stand, and what requests ask of that.
+//! Roles, labels and topology of workers, and requests' demands on them.
 
 use crate::cost::{InvalidWeight, InvalidWeights, Weights};
 use rustc_hash::FxHashMap;
@@ -28,7 +28,7 @@ impl Adapter {
     }
 }
 
-/// What a worker does for requests.
+/// Part that a worker takes in serving requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
     /// All of it.
@@ -51,7 +51,7 @@ impl Role {
     }
 }
 
-/// Where a worker stands, as far as it is known. Hosts of different racks have different labels.
+/// Known location of a worker. Hosts of different racks have different labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     /// Its machine.
@@ -62,7 +62,7 @@ pub struct Topology {
     pub zone: Option<Label>,
 }
 
-/// How far a transfer may go.
+/// Longest distance that a transfer may cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// Within one machine.
@@ -87,14 +87,14 @@ impl Topology {
     }
 }
 
-/// What an operator or discovery says of a worker beyond its identity.
+/// Properties of a worker, beyond its identity, from an operator or from discovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// What it does.
+    /// Its role.
     pub role: Role,
     /// Its labels, in any order.
     pub labels: Vec<Label>,
-    /// Where it stands.
+    /// Its location.
     pub topology: Topology,
     /// Adapters that it has loaded.
     pub adapters: Vec<Adapter>,
@@ -106,7 +106,7 @@ pub struct Profile {
     pub batch_tokens: u32,
 }
 
-/// What a request asks of its worker's labels. A value of this type is valid.
+/// Demands of a request on its worker's labels. A value of this type is valid.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
     required: Vec<Label>,
@@ -143,8 +143,8 @@ impl Needs {
     }
 }
 
-/// What the cost of a worker is multiplied by, whose preferred labels weigh `weight` together:
-/// 1 without any, and never below 1/e.
+/// Factor on the cost of a worker whose preferred labels weigh `weight` together: 1 without any,
+/// and never below 1/e.
 ///
 /// Source: Dynamo's preferred taints, `exp(-tanh(sum of weights))`.
 pub fn preference(weight: f64) -> f64 {

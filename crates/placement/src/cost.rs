@@ -1,4 +1,4 @@
-//! What it costs to run a request on a worker: in blocks here, in time in [`time`].
+//! Cost of running a request on a worker: in blocks here, in time in [`time`].
 //!
 //! Source of the cost in blocks: the cost function of NVIDIA Dynamo 1.6's KV router.
 
@@ -17,8 +17,8 @@ use std::fmt;
 pub struct WeightSettings {
     /// Blocks of prefill that a block on the device saves. Default 1.
     pub overlap_score_credit: f64,
-    /// How fast that credit shrinks with the worker's backlog, per backlog of the length of the
-    /// request beyond the least busy worker's. Default 0: not at all.
+    /// Decay of that credit with the worker's backlog beyond the least backlog of any worker, per
+    /// length of the request. Default 0: none.
     pub overlap_score_credit_decay: f64,
     /// Blocks of prefill that a block in host memory saves. Default 0.75.
     pub host_cache_hit_weight: f64,
@@ -26,7 +26,7 @@ pub struct WeightSettings {
     pub disk_cache_hit_weight: f64,
     /// Blocks of prefill that a block in shared storage saves. Default 0.5.
     pub shared_cache_multiplier: f64,
-    /// What a block of prefill weighs against a block of decode. Default 1.
+    /// Weight of a block of prefill against a block of decode. Default 1.
     pub prefill_load_scale: f64,
     /// Blocks that each request in flight weighs. Default 0.
     pub decode_active_request_weight: f64,
@@ -59,7 +59,7 @@ impl Default for WeightSettings {
     }
 }
 
-/// What one request may change.
+/// Weights that one request may override.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Overrides {
     /// See [`WeightSettings::overlap_score_credit`].
@@ -166,7 +166,7 @@ impl Weights {
     }
 }
 
-/// What the cost depends on, for one request and one worker.
+/// Inputs to the cost of one request on one worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inputs {
     /// Tokens of the prompt.
@@ -175,7 +175,7 @@ pub(crate) struct Inputs {
     pub(crate) prompt_blocks: u32,
     /// Tokens of a block.
     pub(crate) block_size: u32,
-    /// What the worker holds of the prompt.
+    /// Blocks of the prompt that the worker holds.
     pub(crate) overlap: Overlap,
     /// Prompt tokens that the worker has still to compute for others.
     pub(crate) backlog_tokens: f64,
@@ -197,9 +197,9 @@ pub struct Score {
     pub decode: f64,
     /// Requests in flight, or the time that others lose.
     pub requests: f64,
-    /// What overlap saves, already taken off the parts above.
+    /// Saving by overlap, already taken off the parts above.
     pub credit: f64,
-    /// What workers are compared by: the sum of the parts, less for a preferred worker.
+    /// Sum of the parts, lowered for a preferred worker; workers are compared by it.
     pub total: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What is asked of placement, and what it answers.
+//! A request to placement, and the decision on it.
 
 use crate::constraint::{Adapter, Constraint, Needs};
 use crate::cost::{Prediction, Score, Weights};
@@ -13,8 +13,8 @@ use stator_protos::hash::SequenceHash;
 pub struct Request<'a> {
     /// Hashes of the prompt's complete blocks, in order. Empty if unknown: no reuse then.
     pub sequence: &'a [SequenceHash],
-    /// What workers hold of it, where the caller looked that up, see [`crate::Blocks::look_up`];
-    /// [`crate::Blocks::sent`] is told of the decision then.
+    /// Overlaps with the workers, if the caller looked them up with [`crate::Blocks::look_up`]; the
+    /// caller then passes the decision to [`crate::Blocks::sent`].
     pub overlaps: Option<&'a Overlaps>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
@@ -27,7 +27,7 @@ pub struct Request<'a> {
     pub prefill_pinned: Option<WorkerRank>,
     /// Workers that may not take it, because they failed it before.
     pub excluded: &'a [WorkerRank],
-    /// What it asks of the workers' labels.
+    /// Its demands on the workers' labels.
     pub needs: Option<&'a Needs>,
     /// The LoRA adapter that it is for.
     pub adapter: Option<Adapter>,
@@ -35,7 +35,7 @@ pub struct Request<'a> {
     pub session: Option<u64>,
     /// Whether it has images or other media to be encoded.
     pub encode: bool,
-    /// When its prompt is computed elsewhere; the settings say it otherwise.
+    /// Rule for computing its prompt elsewhere, instead of the settings' rule.
     pub split: Option<Split>,
     /// Whether the worker that answers must compute the prompt too.
     pub indivisible: bool,
@@ -45,7 +45,7 @@ pub struct Request<'a> {
     pub explain: bool,
 }
 
-/// Where a request runs.
+/// Workers chosen for a request, and their bookings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// The worker that answers.
@@ -68,7 +68,7 @@ pub struct Decision {
     pub reason: Reason,
     /// Why the prompt is computed here or elsewhere.
     pub split: SplitReason,
-    /// What the request should see, if that can be told yet.
+    /// Predicted latency of the request; `None` until enough is learnt.
     pub predicted: Option<Prediction>,
     /// All workers that could have computed and answered the request, in order of their identity,
     /// if asked for.
@@ -86,7 +86,7 @@ impl Decision {
 /// A part of a request's work at another worker than the one that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leg {
-    /// That worker.
+    /// The other worker.
     pub worker: WorkerRank,
     /// The request's place there, until it is released.
     pub booking: BookingId,
@@ -122,15 +122,15 @@ pub enum Reason {
 pub struct Candidate {
     /// The worker.
     pub worker: WorkerRank,
-    /// What it holds of the prompt.
+    /// Blocks of the prompt that it holds.
     pub overlap: Overlap,
     /// Leading blocks of the prompt that requests in flight there use now.
     pub active_blocks: u32,
-    /// What is in flight there, booked here or by others.
+    /// Load in flight there, booked here or by others.
     pub in_flight: InFlight,
     /// The cost of choosing it.
     pub score: Score,
-    /// What the request should see there, if that can be told yet.
+    /// Predicted latency of the request there; `None` until enough is learnt.
     pub predicted: Option<Prediction>,
 }
 
@@ -143,25 +143,25 @@ pub enum PickError {
     /// Each worker that could take the request is busy; a later attempt may succeed.
     #[error("all {workers} workers are busy")]
     AllBusy {
-        /// How many could.
+        /// Workers that could take the request.
         workers: usize,
     },
     /// The workers that could answer it compute no prompts, and no other does so for them.
     #[error("no worker does all of the request, and no two can share it")]
     Unshared,
-    /// The same, of a request that two may not share.
+    /// As [`PickError::Unshared`], and two workers may not share this request.
     #[error("no worker does all of the request, and it cannot be shared")]
     Indivisible,
     /// The worker that the request is pinned to does not take it.
     #[error("worker {worker} is not available")]
     PinnedUnavailable {
-        /// That worker.
+        /// The pinned worker.
         worker: WorkerRank,
     },
     /// No worker that takes requests has what this one needs.
     #[error("no worker has what the request needs: {constraint}")]
     Unsatisfied {
-        /// What they lack.
+        /// The demand that no worker meets.
         constraint: Constraint,
     },
     /// There are workers for each thing that the request needs, but not for both.

@@ -9,7 +9,7 @@ use stator_protos::{Generation, WorkerRank};
 /// A worker as discovery tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// Who it is.
+    /// Its identity.
     pub worker: WorkerRank,
     /// Its present life.
     pub generation: Generation,
@@ -19,7 +19,8 @@ pub struct Worker {
     pub accepting: bool,
     /// Whether nobody but the worker itself says that it is there: others are preferred.
     pub suspect: bool,
-    /// Whether it publishes KV events. What others hold is predicted from what they were sent.
+    /// Whether it publishes KV events. Holdings of other workers are predicted from the requests
+    /// sent to them.
     pub publishes_events: bool,
 }
 
@@ -35,15 +36,15 @@ impl Worker {
 /// A worker and its last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerState {
-    /// What discovery tells of it.
+    /// Its record from discovery.
     pub worker: Worker,
     /// Its last load report in this life.
     pub load: Option<Load>,
-    /// What it is for, where it stands, what it has loaded.
+    /// Its role, location, labels and adapters.
     pub profile: Profile,
 }
 
-/// What every decision reads of every worker.
+/// Facts about a worker that every decision reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) worker: WorkerRank,
@@ -84,12 +85,12 @@ pub struct Fleet {
     takers: Takers,
 }
 
-/// What adding a worker changed.
+/// Effect of adding a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joined {
     /// It was not known, or in an earlier life: it has nothing.
     New(u32),
-    /// It is the same life as before.
+    /// The same life of it is known already.
     Same,
     /// A later life of it is known, and nothing changed.
     Stale,
@@ -113,7 +114,7 @@ impl Fleet {
         self.order.iter().map(|&slot| self.state(slot))
     }
 
-    /// How many there are.
+    /// Workers in the fleet.
     pub fn len(&self) -> usize {
         self.order.len()
     }
@@ -137,7 +138,7 @@ impl Fleet {
         self.states[slot as usize].as_ref().expect("the slot is taken")
     }
 
-    /// What decisions read of the worker in a slot that is taken.
+    /// The row of the worker in a slot, which must be taken.
     pub(crate) fn row(&self, slot: u32) -> &Row {
         &self.rows[slot as usize]
     }
@@ -147,7 +148,7 @@ impl Fleet {
         self.open[slot as usize]
     }
 
-    /// The same by slot.
+    /// By slot, the role of each worker that takes new requests.
     pub(crate) fn all_open(&self) -> &[Option<Role>] {
         &self.open
     }
@@ -322,7 +323,7 @@ impl Fleet {
         row.total_blocks = if reported > 0 { reported } else { state.worker.total_blocks };
     }
 
-    /// Where a worker stands in the order, or would stand.
+    /// Position of a worker in the order, or the position to insert it at.
     fn place(&self, worker: WorkerRank) -> Result<usize, usize> {
         self.order.binary_search_by_key(&worker, |&slot| self.rows[slot as usize].worker)
     }

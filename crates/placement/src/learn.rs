@@ -1,8 +1,8 @@
-//! How fast workers are, learnt from what their requests took.
+//! Speeds of workers, learnt from the times of their requests.
 //!
 //! A model of the whole fleet says how times grow with tokens, requests and blocks; each worker has
-//! a factor by which it is slower, so that one of which little is known is taken to be like the
-//! others, and a straggler is found after a few requests.
+//! a factor by which it is slower. A worker with few samples is assumed to be like the others, and
+//! a straggler is found after a few requests.
 
 mod fit;
 
@@ -22,7 +22,7 @@ const LINKS_MAX: usize = 65_536;
 /// Share of the latest in the running means.
 const MEAN_SHARE: f64 = 1.0 / 256.0;
 
-/// What was learnt of one worker, or what the fleet says of it.
+/// Speed of one worker or of the whole fleet, as learnt.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Speed {
     /// Seconds before a request's first token that do not depend on prompts.
@@ -59,7 +59,7 @@ impl Speed {
 /// A time from the booking of a request to its first token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FirstToken {
-    /// What was to be computed, its own prompt and those before it.
+    /// Prompt work ahead of the token: the request's own prompt and the prompts before it.
     pub(crate) work: Work,
     pub(crate) seconds: f64,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Gap {
     /// Requests in flight at the worker, and blocks that they use.
     pub(crate) requests: f64,
     pub(crate) blocks: f64,
-    /// What the worker computed of prompts meanwhile.
+    /// Prompt work that the worker did meanwhile.
     pub(crate) prefilled: Work,
 }
 
@@ -121,12 +121,12 @@ impl Learner {
         self.prefill.samples() >= self.min_samples
     }
 
-    /// How fast the worker in `slot` is; parts of which too little is known are 0.
+    /// Speed of the worker in `slot`; parts with too few samples are 0.
     pub(crate) fn speed(&self, slot: u32) -> Speed {
         self.speed_of(slot, &self.fleet_speed())
     }
 
-    /// The same, of [`Learner::fleet_speed`].
+    /// Speed of the worker in `slot`, given [`Learner::fleet_speed`].
     pub(crate) fn speed_of(&self, slot: u32, fleet: &Speed) -> Speed {
         let Some(Paces { prefill, decode }) = self.workers.get(slot as usize) else {
             return *fleet;
@@ -142,7 +142,7 @@ impl Learner {
         }
     }
 
-    /// How fast a worker of which nothing is known is.
+    /// Speed of a worker without samples: that of the fleet.
     pub(crate) fn fleet_speed(&self) -> Speed {
         let mut speed = Speed::default();
         if self.knows_prefill() {

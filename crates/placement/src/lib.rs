@@ -1,4 +1,4 @@
-//! Where a request should run: the KV index, what is in flight, and the cost of each choice.
+//! Placement of requests: the KV index, the load in flight, and the cost of each choice.
 //!
 //! Pure: this crate never opens a socket, reads a clock, draws a random number or waits for
 //! anybody. Time ([`Time`]) and randomness (a seed) are arguments, so that the same calls give the

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How a worker is chosen among those that may take a request.
+/// Way to choose among the workers that may take a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// The least cost by KV overlap and load, see [`crate::Score`].

@@ -51,11 +51,12 @@ pub struct Placement {
 struct Scratch {
     overlaps: Overlaps,
     shares: Shares,
-    /// What the request's needs say of each set of labels.
+    /// By set of labels, the summed weight of the request's preferred labels; `None` if a required
+    /// one lacks.
     verdicts: Vec<Option<f64>>,
     /// Slots of the workers that may be chosen, in order of their identity.
     eligible: Vec<u32>,
-    /// What each of them costs, or each worker by its slot.
+    /// Costs of the workers in `eligible`, or of each slot.
     costs: Vec<f64>,
     candidates: Vec<Candidate>,
 }
@@ -185,15 +186,14 @@ impl Placement {
         self.settings.sessions.is_some()
     }
 
-    /// A part of the sessions, and where each is bound: those of at most `most` uses from position
-    /// `from` on, the first uses first; `None` at the end. Where sessions are used meanwhile, some
-    /// may be missed or come twice.
+    /// A page of at most `most` sessions with their workers, from position `from` on, first used
+    /// first; `None` at the end. Sessions used between two pages may be missed or come twice.
     pub fn sessions(&self, from: usize, most: usize) -> Option<Vec<(u64, WorkerRank)>> {
         self.sessions.part(from, most)
     }
 
-    /// What is booked here at a worker, as far as it should not be computed by `now`: what other
-    /// replicas are to be told.
+    /// Load booked here at a worker, less the prompt work that it should have done by `now`, to
+    /// tell other replicas.
     pub fn booked(&self, worker: WorkerRank, now: Time) -> PeerLoad {
         let Some(slot) = self.fleet.slot(worker) else { return PeerLoad::default() };
         let (loads, speed) = (self.tracker.loads(), self.learner.speed(slot));
@@ -244,8 +244,8 @@ impl Placement {
         self.tracker.prefill_done(booking, at, &mut self.learner)
     }
 
-    /// The same, where the time that it took says nothing of the worker: others took part. False if
-    /// the booking has ended.
+    /// Notes that the prompt was computed, in a time that says nothing of the worker because others
+    /// took part. False if the booking has ended.
     pub fn prefill_over(&mut self, booking: BookingId, at: Time) -> bool {
         self.now = self.now.max(at);
         self.tracker.prefill_over(booking, at)
@@ -269,12 +269,12 @@ impl Placement {
         }
     }
 
-    /// The worker of a decision has the KV that another computed for it, and its first token came
-    /// of it: so long after the other was done. What of that is a step of its own is taken off, as
-    /// far as that is known; at least a tenth is the way of the KV.
+    /// Learns the time of a KV hand-over: the first token of a decision's worker came `took` after
+    /// another worker had computed the prompt. The predicted time of one step is taken off; at
+    /// least a tenth of `took` counts as the transfer.
     ///
-    /// What is learnt of the way of the KV; `None` where no other computed the prompt, or one of
-    /// the two has gone.
+    /// Returns the learnt time; `None` if no other worker computed the prompt, or one of the two
+    /// has gone.
     pub fn handed_over(
         &mut self,
         decision: &Decision,
@@ -316,11 +316,11 @@ impl Placement {
         self.tracker.moved(booking, slot, self.now)
     }
 
-    /// Ends what has run out by `now`: bookings without news, reports, sessions. How many
-    /// bookings.
+    /// Ends bookings without news, old reports and old sessions by `now`; returns the number of
+    /// bookings that ended.
     ///
-    /// Every pick does the same; call it now and then where none come. What workers are taken to
-    /// hold ends without the placement, see [`Blocks::expire`].
+    /// Every pick does so too: call it now and then if there are no picks. [`Blocks::expire`] ends
+    /// predictions of workers' blocks.
     pub fn expire(&mut self, now: Time) -> u64 {
         self.now = self.now.max(now);
         self.sessions.expire(self.now);
@@ -342,7 +342,8 @@ impl Placement {
         &self.fleet
     }
 
-    /// What is in flight at a worker: booked here, by other replicas, and what it reported beyond.
+    /// Load in flight at a worker: booked here and by other replicas, and the rest that it
+    /// reported.
     pub fn in_flight(&self, worker: WorkerRank) -> InFlight {
         let slot = self.fleet.slot(worker);
         slot.map_or_else(InFlight::default, |slot| self.tracker.loads().total(slot))
@@ -353,12 +354,12 @@ impl Placement {
         self.tracker.slot(booking).map(|slot| self.fleet.row(slot).worker)
     }
 
-    /// How fast a worker is taken to be; all 0 before enough was seen.
+    /// Learnt speed of a worker; all 0 before enough samples came.
     pub fn speed(&self, worker: WorkerRank) -> Option<Speed> {
         self.fleet.slot(worker).map(|slot| self.learner.speed(slot))
     }
 
-    /// What is known of the workers' blocks, to be told and asked without this placement.
+    /// The workers' blocks, to be written and read without this placement.
     pub fn blocks(&self) -> &Arc<Blocks> {
         &self.blocks
     }
@@ -402,7 +403,7 @@ impl Placement {
         self.learner.forget(slot);
     }
 
-    /// What comes before every decision.
+    /// Prepares a decision: expires old state, counts the arrival, and looks up the prompt.
     fn begin(&mut self, request: &Request<'_>, now: Time) {
         self.expire(now);
         self.learner.arrived(self.now.0.as_secs_f64());

@@ -38,7 +38,7 @@ struct Node {
     children_mixed: u32,
     /// Requests that go through the node or end at it.
     requests: u32,
-    /// The same by worker: its slot and how many, in order of slots.
+    /// Requests by worker, as slot and number, in order of slots.
     users: Vec<(u32, u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! Which worker a session's requests went to.
+//! Worker of each session's last request.
 
 use crate::Time;
 use rustc_hash::FxHashMap;
@@ -6,12 +6,12 @@ use stator_protos::WorkerRank;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How strongly a session is bound to the worker of its last request.
+/// Strength of a session's binding to the worker of its last request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Affinity {
     /// It goes to no other worker unless that one is gone.
     Hard,
-    /// That worker is cheaper for it, as if it had a preferred label of this weight.
+    /// The session's worker is cheaper, as if it had a preferred label of this weight.
     Soft(f64),
 }
 
@@ -34,7 +34,7 @@ impl SessionSettings {
         Self { affinity, ttl, max }
     }
 
-    /// How strongly sessions are bound.
+    /// Strength of the sessions' binding.
     pub fn affinity(&self) -> Affinity {
         self.affinity
     }

@@ -1,4 +1,4 @@
-//! What an operator may choose.
+//! Settings of placement, for operators.
 
 use crate::cost::{CostModel, InvalidWeight, InvalidWeights, TimeWeights, Weights};
 use crate::mode::Mode;
@@ -11,11 +11,11 @@ use std::time::Duration;
 /// Settings of one model's placement. A value of this type is valid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// How a worker is chosen. Default [`Mode::Kv`].
+    /// Way to choose a worker. Default [`Mode::Kv`].
     pub mode: Mode,
     /// Tokens per KV block. Default 16; the model's workers say what it is.
     pub block_size: NonZeroU32,
-    /// What costs are counted in. Default [`CostModel::Auto`].
+    /// Unit of costs. Default [`CostModel::Auto`].
     pub cost: CostModel,
     /// Weights of the cost in blocks.
     pub weights: Weights,
@@ -23,25 +23,24 @@ pub struct Settings {
     pub time_weights: TimeWeights,
     /// Times of a kind that must have been seen before any is predicted. Default 32.
     pub min_samples: u64,
-    /// When prompts are computed by workers of their own. Default [`Split::Measured`].
+    /// Rule for computing prompts on other workers. Default [`Split::Measured`].
     pub split: Split,
-    /// How near these must be. Default as the transfer costs.
+    /// Required nearness of the two workers. Default: as the transfer costs.
     pub nearness: Nearness,
-    /// How sessions are bound to workers. Default not at all.
+    /// Binding of sessions to workers. Default: none.
     pub sessions: Option<SessionSettings>,
-    /// When a worker counts as busy. Default never.
+    /// Load from which on a worker counts as busy. Default: never.
     pub busy: BusyThresholds,
     /// Limits of the KV index, and how it predicts.
     pub index: IndexSettings,
-    /// How long a booking lasts without news of its request. Default 300 s.
+    /// Life of a booking without news of its request. Default 300 s.
     pub booking_lease: Duration,
-    /// How long a worker that publishes no events is taken to hold what it was sent. Default
-    /// 120 s.
+    /// Life of a predicted block on a worker that publishes no events. Default 120 s.
     pub prediction_ttl: Duration,
-    /// The same for workers that do publish events, until the event arrives. Default none: only
-    /// what they report counts.
+    /// Life of a predicted block on a worker that publishes events, until the event arrives.
+    /// Default: none, so that only events count.
     pub early_prediction_ttl: Option<Duration>,
-    /// How long a load report counts. Default 10 s.
+    /// Life of a load report. Default 10 s.
     pub report_ttl: Duration,
 }
 
@@ -67,7 +66,7 @@ impl Default for Settings {
     }
 }
 
-/// When a worker counts as busy, and takes no more requests until it is not.
+/// Load from which on a worker counts as busy; a busy worker takes no more requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BusyThresholds {
     decode_blocks: Option<f64>,

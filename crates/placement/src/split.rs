@@ -3,7 +3,7 @@
 use crate::constraint::{Level, Topology};
 use crate::cost::{InvalidWeight, InvalidWeights};
 
-/// When the prompt is computed by another worker than the one that answers, where there are
+/// Rule for computing a prompt on another worker than the one that answers, in a fleet that has
 /// workers for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Split {
@@ -22,7 +22,7 @@ pub enum Split {
     Measured,
 }
 
-/// How much of a prompt must be missing at the answering worker.
+/// Uncached part of a prompt from which on another worker computes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UncachedThreshold {
     tokens: u32,
@@ -81,7 +81,7 @@ pub enum SplitReason {
     Measured,
 }
 
-/// How near a worker that computes a prompt must be to the one that answers.
+/// Required nearness of a worker that computes a prompt and the worker that answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nearness {
     /// As the transfer costs.

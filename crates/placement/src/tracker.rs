@@ -1,7 +1,7 @@
-//! What was sent to each worker and is not finished yet.
+//! Requests sent to each worker and not finished yet.
 //!
-//! It counts at once, before any report of a worker could, so that two requests in a row never
-//! see the same empty place.
+//! A request counts at once, before any report of a worker could, so that two requests in a row
+//! never see the same empty slot.
 
 mod in_flight;
 mod load;
@@ -26,7 +26,7 @@ const GAP_TOKENS: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BookingId(pub u64);
 
-/// What a request takes from the worker that it is sent to.
+/// Resources that a request takes from its worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Footprint<'a> {
     /// Blocks that it shares with any other request that has them; each is counted once.
@@ -44,7 +44,7 @@ pub(crate) struct Footprint<'a> {
 struct Booking {
     slot: u32,
     shared: Arc<[SequenceHash]>,
-    /// Where its prompt ends in the tree of those that run.
+    /// The node at which its prompt ends, in the tree of running prompts.
     last_node: Option<u32>,
     own_blocks: u32,
     output_tokens: u32,
@@ -53,29 +53,29 @@ struct Booking {
     prefill_tokens: u64,
     prompt_tokens: u64,
     until: Time,
-    /// What was to be computed when it was booked, its own prompt included.
+    /// Prompt work ahead of its first token when it was booked, its own prompt included.
     ahead: Work,
     booked_at: Time,
     mark: Option<Mark>,
 }
 
-/// When a request's tokens were last looked at.
+/// The latest reading of a request's tokens.
 #[derive(Clone, Copy)]
 struct Mark {
     at: Time,
     output_tokens: u32,
-    /// What its worker had computed of prompts by then.
+    /// Prompt work that its worker had done by then.
     prefilled: Work,
 }
 
 impl Booking {
-    /// What is to be computed of its prompt.
+    /// Work of its prompt.
     fn work(&self) -> Work {
         Work::of(self.prefill_tokens as f64, self.prompt_tokens as f64)
     }
 
-    /// What the request's own blocks count for: all of them, or the share of its expected output
-    /// that is still to come, rounded up.
+    /// Weight of the request's own blocks: all of them, or the share of its expected output that is
+    /// still to come, rounded up.
     ///
     /// Source: Dynamo's output tracking, weight `max(0, 1 - generated / expected)`.
     fn own_weight(&self) -> u64 {
@@ -173,7 +173,7 @@ impl Tracker {
         self.prefill_over(id, now)
     }
 
-    /// The same, where the time that it took says nothing of the worker.
+    /// Notes that a prompt was computed, in a time that says nothing of the worker.
     pub(crate) fn prefill_over(&mut self, id: BookingId, now: Time) -> bool {
         let Some(booking) = self.bookings.get(&id) else { return false };
         let (slot, computed) = (booking.slot, booking.work());
@@ -263,7 +263,7 @@ impl Tracker {
         self.loads.clear(slot);
     }
 
-    /// What is in flight at each worker.
+    /// Load in flight at each worker.
     pub(crate) fn loads(&self) -> &Loads {
         &self.loads
     }
@@ -277,7 +277,7 @@ impl Tracker {
         &self.running
     }
 
-    /// Where a booking is.
+    /// Slot of a booking's worker.
     #[cfg(test)]
     pub(crate) fn slot(&self, id: BookingId) -> Option<u32> {
         self.bookings.get(&id).map(|booking| booking.slot)
@@ -342,7 +342,7 @@ impl Tracker {
         booking.mark = Some(Mark { at: now, output_tokens: booking.output_tokens, prefilled });
     }
 
-    /// What a request's latest tokens tell, if there are enough of them.
+    /// A sample from a request's latest tokens, if there are enough of them.
     fn gap(&self, id: BookingId, now: Time) -> Option<(u32, Gap)> {
         let booking = self.bookings.get(&id)?;
         let mark = booking.mark?;

@@ -1,4 +1,4 @@
-//! How much there is to compute of prompts.
+//! Work of computing prompts.
 
 /// Prompt tokens that are to be computed, and the pairs of one of them and a token that it attends
 /// to: what a long prompt takes grows with both.
@@ -19,13 +19,13 @@ impl Work {
         Self { tokens: self.tokens + other.tokens, pairs: self.pairs + other.pairs }
     }
 
-    /// What is left of it without `other`; nothing of a kind of which that has more.
+    /// This work less `other`, each part at least 0.
     pub(crate) fn without(self, other: Self) -> Self {
         let left = |all: f64, part: f64| (all - part).max(0.0);
         Self { tokens: left(self.tokens, other.tokens), pairs: left(self.pairs, other.pairs) }
     }
 
-    /// So many times as much.
+    /// This work times `factor`.
     pub(crate) fn times(self, factor: f64) -> Self {
         Self { tokens: self.tokens * factor, pairs: self.pairs * factor }
     }

@@ -22,7 +22,7 @@ const EVENT: u64 = 64;
 /// Blocks of a prompt, of which about 770 are held.
 const PROMPT: u64 = 900;
 
-/// How much is measured.
+/// Sizes of a measurement.
 struct Sizes {
     /// Lanes and blocks of each ingestion.
     ingests: &'static [(usize, u64)],
@@ -262,7 +262,7 @@ fn snapshot(sizes: &Sizes) {
     give(sizes.snapshot * 2 / 5);
 }
 
-/// What a replica takes that gives another all that it knows of a thousand workers.
+/// Time in which a replica gives another replica all that it knows of a thousand workers.
 fn give(blocks: u64) {
     const GIVEN: u64 = 1000;
     let index = index(4);

@@ -41,7 +41,7 @@ pub(crate) struct Lot {
     range: Range<usize>,
 }
 
-/// Who has which buckets of a mapping.
+/// Allocation of the buckets of a mapping.
 struct Space {
     /// Free ranges, no two of which touch: length by start.
     free: BTreeMap<usize, usize>,

@@ -17,9 +17,9 @@ impl SetRef {
     pub(crate) const EMPTY: Self = Self(0);
 }
 
-/// What stands beside the key of a cell: from the top 32 bits of set, 16 of version, 8 of age and
-/// two counts of 4 bits, of blocks that passed the cell's bucket. Those have nothing to do with
-/// the cell's own block.
+/// A cell beside its key. From the top: 32 bits of set, 16 of version, 8 of age, and two 4-bit
+/// counts of blocks that passed the cell's bucket. The counts have nothing to do with the cell's
+/// own block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value(u64);
 
@@ -44,7 +44,7 @@ impl Value {
         self.0 as u8
     }
 
-    /// The same cell with another set.
+    /// The value with another set and age.
     pub(crate) fn with(self, set: SetRef, age: u8) -> Self {
         Self(u64::from(set.0) << 32 | self.0 & 0xffff_00ff | u64::from(age) << 8)
     }
@@ -73,7 +73,7 @@ impl Cell {
         self.value.store(0, Relaxed);
     }
 
-    /// Who holds the block `key`, if the cell is that block's.
+    /// Holders of the block `key`, if the cell is that block's.
     #[inline]
     pub(crate) fn read(&self, key: u64) -> Option<SetRef> {
         let value = Value(self.value.load(Acquire));
@@ -204,7 +204,7 @@ mod model {
         });
     }
 
-    /// The same where the first block comes back to the cell.
+    /// The first block comes back to the cell.
     #[test]
     fn a_block_that_comes_back_is_not_mistaken() {
         loom::model(|| {

@@ -49,7 +49,7 @@ impl<T> Chains<T> {
         Some((&chain.0, value, common_prefix(&chain.0, sequence)))
     }
 
-    /// How many blocks of a sequence that is not there others have.
+    /// Blocks that a sequence which is not there shares with others.
     pub(crate) fn shared(&self, sequence: &[SequenceHash]) -> usize {
         let before = self.before(sequence).map_or(0, |(.., shared)| shared);
         let after = self.at_or_after(sequence).map_or(0, |(.., shared)| shared);
@@ -73,7 +73,7 @@ impl<T> Chains<T> {
         self.sorted.insert(Chain(sequence), value);
     }
 
-    /// What is known of a sequence.
+    /// Value of a sequence.
     pub(crate) fn get_mut(&mut self, sequence: &[SequenceHash]) -> Option<&mut T> {
         let path: &dyn Path = &sequence;
         self.sorted.get_mut(path)
@@ -95,7 +95,7 @@ pub(crate) type BySlot<T> = FxHashMap<u32, Chains<T>>;
 /// A sequence as a key, compared from its start.
 struct Chain(Arc<[SequenceHash]>);
 
-/// What a key can be looked up by, owned or not.
+/// Form of a key to look it up by, owned or not.
 trait Path {
     fn hashes(&self) -> &[SequenceHash];
 }

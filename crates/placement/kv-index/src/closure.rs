@@ -9,15 +9,16 @@ const ROOT: u32 = 0;
 /// In the place of a node: there is none, or it is not known.
 const NONE: u32 = u32::MAX;
 
-/// What one worker holds, as its engine tells it, and as the index has to be told.
+/// Blocks that one worker holds, as its engine reports them, and the changes to report to the
+/// index.
 ///
 /// Engines report blocks in any order, evict from the middle of sequences, and have copies on
 /// several media; a block that is stored twice is there until it is removed twice. Here a block
-/// counts once all before it are held too, and on the farthest of the nearest media up to it: what
-/// that changes for later blocks is told with the event that changed it.
+/// counts once all before it are held too, and on the farthest of the nearest media up to it. The
+/// event that changes this for later blocks reports them too.
 ///
-/// Of blocks beyond the bound, and of those after them, nothing is told. Where one block is
-/// reported with two different parents, which chained hashes rule out, the first counts.
+/// Blocks beyond the bound, and blocks after them, are not reported. If one block is reported with
+/// two different parents, which chained hashes rule out, the first counts.
 pub struct Closure {
     nodes: Vec<Node>,
     free: Vec<u32>,
@@ -37,11 +38,11 @@ struct Node {
     next: u32,
     before: u32,
     copies: [u16; Medium::ALL.len()],
-    /// What the index was told.
+    /// Medium that the index was told, if any.
     told: Option<Medium>,
 }
 
-/// What is to be told of one event.
+/// Changes to report for one event.
 #[derive(Default)]
 struct Changes {
     /// Block, the one before it, where it is now; blocks before those after them.
@@ -73,7 +74,7 @@ impl Closure {
         self.changes.tell(self.block_size, out);
     }
 
-    /// What the index was told that is held, blocks before those after them.
+    /// Blocks that the index was told of, each before those after it.
     pub fn blocks(&self) -> impl Iterator<Item = (SequenceHash, Medium)> {
         let mut stack = vec![ROOT];
         std::iter::from_fn(move || {
@@ -220,10 +221,10 @@ impl Node {
 }
 
 impl Changes {
-    /// What is stored in runs of one sequence and medium, then what is removed by medium.
+    /// Reports stored blocks in runs of one sequence and medium, then removed blocks by medium.
     ///
-    /// During one event of the engine a block only comes nearer or only goes farther, so that
-    /// its last place is right although all that is stored is told first.
+    /// During one event of the engine a block only comes nearer or only goes farther, so that its
+    /// last place is right although all stored blocks are reported first.
     fn tell(&mut self, block_size: u32, out: &mut Vec<KvEvent>) {
         let follows = |one: &(u64, _, Medium), next: &(u64, Option<u64>, Medium)| {
             next.1 == Some(one.0) && next.2 == one.2

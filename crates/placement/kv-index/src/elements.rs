@@ -8,14 +8,14 @@ const PREDICTED: u32 = 4;
 /// Slots are below this.
 pub(crate) const MAX_SLOTS: u32 = 1 << 28;
 
-/// How a worker has a block.
+/// State of a block at a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Reported(Medium),
     Predicted,
 }
 
-/// What happens to a worker's share in a block.
+/// Change of a worker's share in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     /// It holds the block on this medium and on no other.
@@ -24,7 +24,7 @@ pub(crate) enum Op {
     Remove(Medium),
     /// It should hold the block.
     Predict,
-    /// That is over.
+    /// It need not hold the block any more.
     Unpredict,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn state(element: u32) -> State {
     Medium::ALL.get(state as usize).map_or(State::Predicted, |&medium| State::Reported(medium))
 }
 
-/// Where the worker has the block: what is predicted is on the device.
+/// Medium of the worker's block: a predicted block is on the device.
 #[inline]
 pub(crate) fn medium(element: u32) -> Medium {
     // Of a predicted element the last bits are those of the device.
@@ -125,7 +125,7 @@ pub(crate) fn change(set: &mut Vec<u32>, slot: u32, op: Op) -> i32 {
     }
 }
 
-/// Where a slot's reported element is.
+/// Position of a slot's reported element.
 fn reported(set: &[u32], of: u32) -> Option<usize> {
     let at = set.partition_point(|&element| slot(element) < of);
     set.get(at).filter(|&&element| slot(element) == of && is_reported(element)).map(|_| at)

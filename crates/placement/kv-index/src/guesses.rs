@@ -1,5 +1,5 @@
-//! Where to look first: prompts that begin alike often have the same beginning in common with
-//! others (a system prompt, a tenant's documents), and workers hold it to the same block.
+//! Guesses where to look first: prompts that begin alike often share the same beginning with others
+//! (a system prompt, a tenant's documents), and workers hold it to the same block.
 
 use stator_protos::hash::SequenceHash;
 
@@ -8,7 +8,7 @@ const GUESSES: usize = 64;
 /// Ends that are remembered of each.
 const ENDS: usize = 2;
 
-/// What lookups found, by the first block of their sequences; the latest is remembered.
+/// Findings of earlier lookups, by the first block of their sequences; the latest is remembered.
 #[derive(Default)]
 pub(crate) struct Guesses(Vec<Guess>);
 

@@ -21,15 +21,15 @@ use stator_protos::kv_event::KvEvent;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// Which worker holds which block, on which medium.
+/// The index of blocks: the workers that hold each block, and the medium.
 ///
-/// Shared by any number of readers ([`Index::overlap`]), which take no lock, and writers. What a
-/// writer did is visible when its call returns. Calls about one worker have to come one after the
-/// other, as its events do; calls about several workers may come at once.
+/// Shared by any number of readers ([`Index::overlap`]), which take no lock, and writers. A write
+/// is visible when its call returns. Calls about one worker have to come one after the other, as
+/// its events do; calls about several workers may come at once.
 ///
 /// Memory is bounded ([`Settings::max_bytes`]). Beyond the bound the blocks that were stored
-/// longest ago go first, and are counted ([`Stats::dropped`](crate::Stats::dropped)): overlaps
-/// come out shorter than they are, never longer.
+/// longest ago go first, and are counted ([`Stats::dropped`](crate::Stats::dropped)): overlaps come
+/// out shorter than they are, never longer.
 pub struct Index {
     pub(crate) shared: Shared,
     pub(crate) lanes: Box<[Mutex<Lane>]>,
@@ -157,8 +157,8 @@ impl Index {
 
     /// Finds how many leading blocks of `sequence` each worker holds, reported or predicted.
     ///
-    /// Takes no lock, and allocates nothing once `out` has room. What changes meanwhile may be
-    /// in the result or not.
+    /// Takes no lock, and allocates nothing once `out` has room. Changes made meanwhile may be in
+    /// the result or not.
     pub fn overlap(&self, sequence: &[SequenceHash], out: &mut Overlaps) {
         lookup::overlap(&self.shared, sequence, out);
     }
@@ -180,10 +180,10 @@ impl Index {
         self.predictions.lock().expire(now, self);
     }
 
-    /// A part of the predictions: at most `most` blocks from position `from` on, sequence by
-    /// sequence in the order in which they go; `None` at the end. A block that several sequences
-    /// of a worker have comes with each. Where predictions change between two calls, some may be
-    /// missed or come twice.
+    /// A page of the predictions: at most `most` blocks from position `from` on, sequence by
+    /// sequence in the order in which they expire; `None` at the end. A block that several
+    /// sequences of a worker share comes with each. Predictions that change between two calls may
+    /// be missed or come twice.
     pub fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>> {
         let predictions = self.predictions.lock();
         let view = self.shared.published.view();

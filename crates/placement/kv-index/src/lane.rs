@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 /// Blocks become older as often as this part of what the lane has room for is new.
 const AGES: usize = 64;
 
-/// How many changes ahead the cells of the first look are fetched.
+/// Changes ahead of the present one, for which the cells of the first look are fetched.
 pub(crate) const AHEAD: usize = 16;
 
-/// What all lanes share.
+/// State that all lanes share.
 pub(crate) struct Shared {
     pub(crate) layout: Layout,
-    /// Where large tables stand.
+    /// Memory of large tables.
     pub(crate) arena: Arena,
     pub(crate) published: Published,
     pub(crate) sets: Sets,
@@ -31,14 +31,14 @@ pub(crate) struct Shared {
     pub(crate) has_dropped: AtomicBool,
 }
 
-/// What happens to one block.
+/// Change of one worker's share in one block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) hash: u64,
     pub(crate) op: Code,
 }
 
-/// Where a change finds its block, found before any change was made.
+/// Location of a change's block, found before any change was made.
 #[derive(Clone, Copy)]
 struct Plan {
     shard: u32,
@@ -61,9 +61,9 @@ struct Shard {
     used: usize,
     /// Used cells from which on it takes no new block as it is.
     full: usize,
-    /// Where the search for old blocks goes on.
+    /// Position at which the search for old blocks goes on.
     hand: usize,
-    /// How often the table was replaced.
+    /// Times that the table was replaced.
     growths: u32,
     /// Used cells when the background last looked.
     seen: usize,
@@ -76,13 +76,13 @@ pub(crate) struct Lane {
     shards: Vec<Shard>,
     /// Number of the first shard among those of all lanes.
     first: usize,
-    /// How many cells name each set.
+    /// Cells that name each set.
     uses: Vec<u32>,
     /// Blocks that the worker in each slot holds, as reported.
     held: Vec<u32>,
     transitions: Transitions,
     scratch: Scratch,
-    /// How often cells were freed or moved otherwise than by a change to their block.
+    /// Times that cells were freed or moved otherwise than by a change to their block.
     moves: u64,
     /// Replaced tables that readers may still have.
     replaced: Vec<Table>,
@@ -129,8 +129,8 @@ impl Lane {
         self.scratch = scratch;
     }
 
-    /// Makes changes of one kind, the first of `rest`. Where each finds its block is found out
-    /// for all of them together before any is made, since each would wait for memory.
+    /// Makes changes of one kind, the first of `rest`. All their blocks are located together before
+    /// any change is made, since each search would wait for memory.
     fn write_run(
         &mut self,
         shared: &Shared,
@@ -238,7 +238,7 @@ impl Lane {
         self.replaced.retain(Table::is_shared);
     }
 
-    /// Which of the lane's shards a block is in, and its path there.
+    /// The lane's shard that a block is in, and the block's path there.
     #[inline]
     fn path(&self, layout: &Layout, hash: u64) -> (usize, Path) {
         let (shard, place) = layout.place(hash);

@@ -1,4 +1,4 @@
-//! Where a block's cell stands: shard, lane and home bucket, by its hash alone.
+//! Position of a block's cell: shard, lane and home bucket, by its hash alone.
 
 use crate::settings::Settings;
 use crate::table::BUCKET_BYTES;
@@ -12,8 +12,8 @@ const FIRST_BUCKETS: usize = 16;
 /// Shards below this, of 2 MiB all together, are left as they are: there is nothing to save.
 const FITTED_BUCKETS: usize = 128;
 
-/// How hashes are spread. The top bits of a scattered hash name the shard (and with it the lane),
-/// the rest the bucket within the shard.
+/// Spread of hashes. The top bits of a scattered hash name the shard (and with it the lane), the
+/// rest the bucket within the shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     shard_bits: u32,

@@ -11,7 +11,7 @@ use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
 use std::ops::Range;
 
-/// What a worker reported that it holds.
+/// Blocks that a worker reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The life that reported it.
@@ -21,11 +21,11 @@ pub struct Held {
 }
 
 impl Index {
-    /// What each of some workers reported that it holds: what [`Index::replace`] takes. `None` for
-    /// one that is not registered or whose state is unknown, before or after.
+    /// Blocks that each of `workers` reported, as [`Index::replace`] takes them. `None` for a
+    /// worker that is not registered or whose state is unknown, before or after.
     ///
-    /// Looks at every block of the index once, for all of them together, and takes no lock
-    /// meanwhile. Blocks that are stored or removed then may be among them or not.
+    /// Looks at every block of the index once, for all workers together, and takes no lock
+    /// meanwhile. Blocks stored or removed meanwhile may be among them or not.
     pub fn held_by(&self, workers: &[WorkerRank]) -> Vec<Option<Held>> {
         let before = self.known_lives(workers);
         let numbers = before.iter().zip(0..);
@@ -62,7 +62,7 @@ impl Index {
     }
 }
 
-/// Which of some slots sets have in them.
+/// Members of sets, among some slots.
 #[derive(Default)]
 struct Members {
     /// By slot.
@@ -74,7 +74,7 @@ struct Members {
 }
 
 impl Members {
-    /// Those that are in a set, as reported; `None` if the set is gone.
+    /// Reported members of a set; `None` if the set is gone.
     fn of(&mut self, index: &Index, set: SetRef) -> Option<Range<usize>> {
         if let Some(known) = self.known.get(&set) {
             return Some(known.clone());

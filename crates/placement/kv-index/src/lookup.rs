@@ -37,7 +37,7 @@ const ATTEMPTS: usize = 8;
 /// Memory that a lookup reuses.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// Where runs of equal holders end, from the first to the deepest.
+    /// Ends of runs of equal holders, from the first to the deepest.
     ends: Vec<Look>,
     gaps: Vec<Gap>,
     guesses: Guesses,
@@ -58,7 +58,7 @@ struct Beginning {
     set: SetRef,
 }
 
-/// Who holds one block of the sequence.
+/// Holders of one block of the sequence.
 #[derive(Clone, Copy, Default)]
 struct Look {
     /// Number of the block, the first being 1; 0 stands before it and is held by everyone.
@@ -225,9 +225,9 @@ impl<'v> Round<'v> {
         }
     }
 
-    /// Looks of which the places where their blocks should be do not tell, given what was found
-    /// before and after them: whoever holds both holds these blocks too. Where they differ, starts
-    /// to fetch the next places, and returns a bit for each look.
+    /// Settles looks whose blocks are not at their first places, given the holders before and after
+    /// them: workers that hold both ends hold these blocks too. If the ends differ, starts to fetch
+    /// the next places, and returns a bit for each look.
     #[inline(always)]
     fn fill(&mut self, looks: Range<usize>, before: SetRef, after: SetRef) -> u32 {
         let mut farther = 0;
@@ -359,7 +359,7 @@ fn add(view: &View, found: &mut Vec<Found>, scratch: &mut Scratch, before: u32, 
     missing
 }
 
-/// What was missing before a block that a worker holds counts as the farthest of what it has.
+/// Counts missing blocks before a block that a worker holds as on the farthest of its media.
 fn fill_holes(found: &mut [Found]) {
     for found in found {
         let missing = found.depth.saturating_sub(found.overlap.blocks());

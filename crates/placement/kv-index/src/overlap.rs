@@ -1,4 +1,4 @@
-//! How much of a request each worker holds already.
+//! Leading blocks of a request that each worker holds.
 
 use stator_protos::WorkerRank;
 use stator_protos::kv_event::Medium;
@@ -11,7 +11,7 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// So many blocks on each medium, nearest first.
+    /// An overlap of so many blocks on each medium, nearest first.
     pub fn new(by_medium: [u32; Medium::ALL.len()]) -> Self {
         Self { by_medium }
     }
@@ -28,7 +28,7 @@ impl Overlap {
         self.by_medium.iter().sum()
     }
 
-    /// So many blocks on one medium.
+    /// An overlap of `blocks` blocks on one medium.
     #[inline]
     pub(crate) fn of(medium: Medium, blocks: u32) -> Self {
         let on = |other| if other == medium { blocks } else { 0 };

@@ -36,7 +36,7 @@ impl<T> Pages<T> {
         &self.pages[page].get_or_init(make)[place..]
     }
 
-    /// How many items there are in the page of item `number`, from it to the page's end.
+    /// Items in the page of item `number`, from it to the page's end.
     pub(crate) fn left(number: u32) -> usize {
         let (page, place) = split(number);
         (1 << (page as u32 + FIRST_BITS)) - place

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where tails go: a worker's slot, blocks, and whether they are predicted or no longer.
+/// Receiver of tails: a worker's slot, blocks, and whether they are predicted or no longer.
 pub(crate) trait Tails {
     fn write(&self, slot: u32, blocks: &[SequenceHash], op: Op);
 }
@@ -30,8 +30,8 @@ pub(crate) struct Predictions {
     number: u64,
 }
 
-/// When a sequence goes. Where each worker has its own bound, `slot` says whose turn it is in,
-/// else it is 0; `number` tells sequences apart that go at one time.
+/// Expiry of a sequence. If each worker has its own bound, `slot` is the worker's, else 0; `number`
+/// tells sequences apart that expire at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
     slot: u32,
@@ -172,8 +172,8 @@ impl Predictions {
         }
     }
 
-    /// Which sequence goes first where there are too many: of who has the most where each worker
-    /// has its own order.
+    /// The first sequence to go if there are too many: the oldest of all, or that of the worker
+    /// with the most blocks if each worker has its own order.
     fn first(&self) -> Option<Due> {
         match self.predicting {
             Predicting::Ttl => self.queue.first_key_value().map(|(due, _)| *due),

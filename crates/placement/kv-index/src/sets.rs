@@ -35,7 +35,7 @@ impl SetRef {
     }
 }
 
-/// Where a set's elements are.
+/// Location of a set's elements.
 struct Header {
     /// Generation in the upper half, number of elements in the lower: none if the set is free.
     tag: AtomicU64,
@@ -48,7 +48,7 @@ pub(crate) struct Sets {
     words: Pages<AtomicU32>,
     interner: Mutex<Interner>,
     wants_collection: AtomicBool,
-    /// How many collections were finished.
+    /// Finished collections.
     collections: AtomicU64,
     max_bytes: usize,
 }
@@ -62,7 +62,7 @@ struct Interner {
     free_words: [Vec<u32>; CLASSES],
     next_word: u32,
     live: Size,
-    /// What was live after the last collection.
+    /// Live size after the last collection.
     kept: Size,
     /// Sets that there was no room for, since a collection made some.
     refused: usize,
@@ -71,7 +71,7 @@ struct Interner {
     bytes: usize,
 }
 
-/// What the interner knows of the set of one number.
+/// The interner's record of the set of one number.
 #[derive(Clone, Copy, Default)]
 struct Known {
     /// Under which it stands.
@@ -82,7 +82,7 @@ struct Known {
     asked: u32,
 }
 
-/// How many sets, and how many words are taken by them.
+/// Number of sets, and of the words that they take.
 #[derive(Clone, Copy, Default)]
 struct Size {
     sets: usize,

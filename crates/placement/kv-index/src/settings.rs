@@ -1,4 +1,4 @@
-//! What an index is allowed, and how it predicts.
+//! Limits of an index, and its prediction policy.
 
 use std::num::NonZeroUsize;
 
@@ -14,11 +14,11 @@ pub struct Settings {
     /// Sum of the lengths of all predicted sequences, in blocks; beyond it the oldest go (under
     /// [`Predicting::Lru`] the oldest of who has the most). Default 2^22.
     pub max_predicted: usize,
-    /// How long predictions last. Default: until the moment that each is given.
+    /// Life of predictions. Default: until the moment that each is given.
     pub predicting: Predicting,
 }
 
-/// How long a prediction lasts.
+/// Life of a prediction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Predicting {
     /// Until the moment it was given.

@@ -95,8 +95,8 @@ impl Index {
         self.lanes.iter().map(|lane| lane.lock().blocks()).sum()
     }
 
-    /// How many snapshots of other workers may come next: of those whose state is unknown, up to
-    /// one and a half times as many as are known.
+    /// Snapshots of other workers that may come next: one of each whose state is unknown, up to one
+    /// and a half times as many as are known.
     fn coming(&self, worker: WorkerRank) -> usize {
         let tenancy = self.tenancy.read();
         let (mut known, mut unknown) = (0, 0);

@@ -1,5 +1,5 @@
-//! What the lock-free parts are made of, and locks beside them: of the standard library and
-//! parking_lot or, where those parts are modelled, of loom.
+//! Atomics and locks of the lock-free parts: from the standard library and parking_lot or, in
+//! models, from loom.
 
 #[cfg(stator_loom)]
 pub(crate) use self::loomed::Mutex;

@@ -85,7 +85,7 @@ impl Path {
         next - if next < pairs { 0 } else { pairs }
     }
 
-    /// Which of a bucket's counts is this block's, below 8.
+    /// The block's counter among those of a bucket, below 8.
     #[inline]
     fn tag(self) -> u8 {
         (self.place >> 32) as u8 % 8
@@ -141,7 +141,7 @@ impl Bucket {
         (0..CELLS).fold(0, |mask, number| mask | u32::from(is(&self.cells[number])) << number)
     }
 
-    /// Who holds a block, if it is here.
+    /// Holders of a block, if it is here.
     #[inline]
     fn read(&self, key: u64) -> Option<SetRef> {
         ones(self.mask(|cell| cell.key() == key)).find_map(|cell| self.cells[cell].read(key))

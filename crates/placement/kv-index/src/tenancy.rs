@@ -1,19 +1,19 @@
-//! Which worker has which slot, and in which of its lives.
+//! Slots of workers, and the workers' lives.
 //!
 //! A slot belongs to one state of one worker: a new life, a clear or a replacement takes a new
-//! one, so that all that was held before is gone at once. The old slot is retired and used again
+//! slot, so that all blocks held before are gone at once. The old slot is retired and used again
 //! only when nothing refers to it.
 
 use crate::elements::MAX_SLOTS;
 use rustc_hash::FxHashMap;
 use stator_protos::{Generation, WorkerRank};
 
-/// What became of an event or a snapshot.
+/// Outcome of an event or a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// The index follows it.
     Yes,
-    /// It is from an earlier life of the worker, and has no effect.
+    /// It comes from an earlier life of the worker, and has no effect.
     Stale,
     /// No such worker is registered, and it has no effect.
     UnknownWorker,
@@ -45,7 +45,7 @@ pub(crate) struct Tenancy {
     next: u32,
 }
 
-/// What a worker's new state is to the one before.
+/// Relation of a worker's new state to the one before.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Entrance {
     /// It may be the first.
@@ -56,11 +56,11 @@ pub(crate) enum Entrance {
     Restores,
 }
 
-/// How an event or snapshot of some life stands to the registered one.
+/// Relation of an event's or snapshot's life to the registered one.
 pub(crate) enum Stands {
-    /// It is of this life.
+    /// Of this life.
     Same(Life),
-    /// It is of a later life.
+    /// Of a later life.
     Later,
     Stale,
     UnknownWorker,
@@ -84,7 +84,7 @@ impl Tenancy {
         self.lives.values().copied()
     }
 
-    /// Those of all workers but one.
+    /// Lives of all workers but one.
     pub(crate) fn others(&self, than: WorkerRank) -> impl Iterator<Item = Life> {
         self.lives.iter().filter(move |(worker, _)| **worker != than).map(|(_, life)| *life)
     }

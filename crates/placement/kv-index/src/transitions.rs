@@ -1,5 +1,5 @@
-//! What becomes of a set of holders when a worker stores or drops a block: remembered, because
-//! the next block of the same prompt nearly always asks the same.
+//! Steps from one set of holders to another when a worker stores or drops a block. They are
+//! remembered, because the next block of the same prompt nearly always takes the same step.
 
 use crate::cell::SetRef;
 use crate::elements::{self, Code};
@@ -11,7 +11,7 @@ const NO_KEY: u64 = u64::MAX;
 /// In the place of a slot and an operation: taking all retired slots away.
 const STRIP: u32 = u32::MAX - 1;
 
-/// Where a set goes.
+/// Step of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// The set afterwards.
@@ -51,7 +51,7 @@ impl Transitions {
         self.step_anew(key, sets, set, (slot, code))
     }
 
-    /// The same for another step than the last.
+    /// Takes a step other than the last one.
     #[inline(never)]
     fn step_anew(
         &mut self,

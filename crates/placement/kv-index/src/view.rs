@@ -1,4 +1,4 @@
-//! What readers see: the tables and who the slots belong to, swapped as a whole.
+//! A view for readers: the tables and the workers of the slots, swapped as a whole.
 
 use crate::arena::Arena;
 use crate::elements;
@@ -80,7 +80,7 @@ pub(crate) struct Published {
     view: ArcSwap<View>,
     /// Held by whoever makes the next view out of the present one.
     turn: Mutex<()>,
-    /// How often a slot was given to another life.
+    /// Times that a slot was given to another life.
     reuses: AtomicU64,
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Band {
     pub(crate) flows: Flows,
     pub(crate) usage: Usage,
     pub(crate) counts: Counts,
-    /// When something last came or went, in nanoseconds.
+    /// Time when a request last came or went, in nanoseconds.
     pub(crate) last_used: u64,
     deadlines: Heap,
     oldest: u32,

@@ -1,4 +1,4 @@
-//! What waits, counted, and how much of it may.
+//! Usage of a queue, and its bounds.
 
 use crate::invalid::Findings;
 use crate::outcome::Refusal;
@@ -7,7 +7,7 @@ use crate::outcome::Refusal;
 /// payloads.
 const REQUESTS_MAX: u32 = 1_000_000;
 
-/// What waits.
+/// Sizes of waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Requests.
@@ -40,7 +40,7 @@ impl Usage {
     }
 }
 
-/// How much may wait at once.
+/// Most that may wait at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Requests, 1 to 1,000,000.
@@ -55,7 +55,7 @@ impl Bounds {
     /// As much as can be set.
     pub const MAX: Self = Self { requests: REQUESTS_MAX, bytes: None, tokens: None };
 
-    /// What more than this is too much.
+    /// The bounds as usage, unlimited where no bound is set.
     pub(crate) fn limits(&self) -> Usage {
         let limit = |bound: Option<u64>| bound.unwrap_or(u64::MAX);
         Usage {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Who shares a band fairly with others: a tenant, a program, a session. The caller gives the
-/// numbers.
+/// A flow, which shares a band fairly with other flows: a tenant, a program or a session. The
+/// caller chooses the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowId(pub u64);
 
@@ -19,13 +19,13 @@ pub struct Ticket {
 pub struct Entry<T> {
     /// Its priority: higher ones are served first, whatever else there is.
     pub priority: i32,
-    /// Whose it is.
+    /// Its flow.
     pub flow: FlowId,
     /// Tokens of its prompt that are to be computed, as far as is known.
     pub tokens: u32,
     /// Bytes of its body.
     pub bytes: u64,
-    /// When it gives up, in the time of `now`; `None` is after the band's time to live.
+    /// Time to give up, on the clock of `now`; `None` is after the band's time to live.
     pub deadline: Option<Duration>,
     /// Time that it may take from its arrival to its first token.
     pub objective: Option<Duration>,
@@ -33,12 +33,12 @@ pub struct Entry<T> {
     /// [`crate::Ordering::Lcfs`], weight for [`crate::Ordering::WeightedShortest`]; others do not
     /// look at it. 0 is none.
     pub jump: u32,
-    /// What the caller needs to place and to answer it.
+    /// The caller's data, to place and answer it.
     pub payload: T,
 }
 
 impl<T> Entry<T> {
-    /// The same request with another payload, made from its own.
+    /// Maps the payload of the request.
     pub fn map<U>(self, payload: impl FnOnce(T) -> U) -> Entry<U> {
         let Self { priority, flow, tokens, bytes, deadline, objective, jump, payload: own } = self;
         let payload = payload(own);
@@ -46,7 +46,7 @@ impl<T> Entry<T> {
     }
 }
 
-/// Where a band stands among those there are.
+/// Position of a band among the existing bands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BandPlace {
     /// Its priority.
@@ -68,15 +68,15 @@ pub struct Head {
     pub ticket: Ticket,
     /// Its band.
     pub band: BandPlace,
-    /// Whose it is.
+    /// Its flow.
     pub flow: FlowId,
     /// Tokens of its prompt that are to be computed.
     pub tokens: u32,
-    /// How long it has waited.
+    /// Time that it has waited.
     pub waited: Duration,
 }
 
-/// What becomes of a request whose turn it is.
+/// Verdict on a request whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It has its place: it waits no longer.

@@ -1,16 +1,16 @@
-//! Which flow of a band is next.
+//! Fairness among the flows of a band.
 //!
-//! Each policy gives each flow that has something waiting a rank, and the least rank is next.
-//! A flow's rank changes only when its own head or its own account does, so that a heap of ranks
-//! is always right and every step costs the logarithm of the number of flows. The exceptions are
-//! least attained service and turn priority, which compare each flow with all others at every turn.
+//! Each policy ranks every flow that has a request waiting, and the least rank is next. A flow's
+//! rank changes only when its own head or its own account does, so that a heap of ranks is always
+//! right and every step costs the logarithm of the number of flows. The exceptions are least
+//! attained service and turn priority, which compare each flow with all others at every turn.
 
 use crate::invalid::Findings;
 use crate::nanos;
 use crate::settings::{LONGEST, MS, SECOND};
 use std::time::Duration;
 
-/// Which flow of a band is next.
+/// Policy that chooses the next flow of a band.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fairness {
     /// The one with the best head: no isolation between flows.
@@ -55,10 +55,10 @@ pub enum Fairness {
         /// Time for which a flow with nothing waiting is remembered, 1 s to 24 h.
         idle: Duration,
     },
-    /// Turn priority: the flow of the highest sum of its turns, the requests of it that were
-    /// dispatched, and the weighted seconds that its head has waited. What a session has computed in
-    /// many turns is likely still cached, and serving it on soon gives its room to others. A turn
-    /// takes time in proportion to the flows that wait.
+    /// Turn priority: the flow of the highest sum of its turns (its requests dispatched so far) and
+    /// the weighted seconds that its head has waited. KV that a session has computed in many turns
+    /// is likely still cached, and serving the session on soon frees its room. A turn takes time in
+    /// proportion to the flows that wait.
     ///
     /// Source: the strategy `turn-priority` of `program-aware-fairness` of the llm-d router.
     TurnPriority {
@@ -71,7 +71,7 @@ pub enum Fairness {
     },
 }
 
-/// What a token of an answer counts for in [`Fairness::Las`]; one of a prompt counts 1.
+/// Weight of an answer's token in [`Fairness::Las`]; a prompt's token weighs 1.
 pub const LAS_OUTPUT_WEIGHT: f64 = 2.0;
 
 impl Fairness {
@@ -123,7 +123,7 @@ impl Fairness {
     }
 }
 
-/// Where a flow stands; the least is next.
+/// Rank of a flow; the least is next.
 pub(crate) type Rank = (u64, u64);
 
 /// The account of one flow.
@@ -215,7 +215,7 @@ impl Turns {
         share.round += rounds;
     }
 
-    /// Where a settled flow stands with a head of this key and these tokens.
+    /// Rank of a settled flow with a head of this key and these tokens.
     pub(crate) fn rank(&self, share: &mut Share, head: (u64, u64), head_tokens: u32) -> Rank {
         match self.fairness {
             Fairness::GlobalStrict => head,
@@ -276,7 +276,7 @@ impl Turns {
         true
     }
 
-    /// Where all waiting flows must be compared to find the next.
+    /// The comparison of all waiting flows that finds the next, for policies without ranks.
     pub(crate) fn compares(&self) -> Option<Comparison> {
         match self.fairness {
             Fairness::Las { service_weight, wait_weight, half_life, .. } => {
@@ -371,7 +371,7 @@ impl Span {
     }
 }
 
-/// What a request costs: one without tokens is not free.
+/// Cost of a request: one without tokens is not free.
 fn cost(tokens: u32) -> u64 {
     u64::from(tokens.max(1))
 }

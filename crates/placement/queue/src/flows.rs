@@ -208,7 +208,8 @@ impl Flows {
         }
     }
 
-    /// A flow's running requests have produced tokens. What is not known any more is not charged.
+    /// Charges tokens that a flow's running requests produced. A flow that is forgotten pays
+    /// nothing.
     pub(crate) fn charge(&mut self, slots: &Slots, id: FlowId, tokens: u64, now: u64) {
         let Some(&number) = self.by_id.get(&id) else { return };
         let flow = &mut self.flows[number as usize];
@@ -269,7 +270,7 @@ fn settle(turns: &Turns, flow: &mut Flow, slots: &Slots) {
     }
 }
 
-/// Where a settled flow stands; one that is idle nowhere.
+/// Rank of a settled flow; an idle flow has the highest.
 fn rank(turns: &Turns, flow: &mut Flow, slots: &Slots) -> Rank {
     let Some((key, head)) = flow.waiting.first() else { return (u64::MAX, u64::MAX) };
     turns.rank(&mut flow.share, key, slots[head].tokens)

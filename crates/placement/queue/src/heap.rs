@@ -17,8 +17,8 @@ impl Key {
     }
 }
 
-/// A heap of small numbers by their keys, the least key first; of equal keys any. Whoever owns it
-/// keeps each number's position in the heap, in `at`.
+/// A heap of small numbers by their keys, the least key first; of equal keys any. The heap's owner
+/// keeps each number's position in `at`.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     items: Vec<(Key, u32)>,

@@ -9,9 +9,9 @@ use std::time::Duration;
 pub struct InvalidSetting {
     /// Its name, as a path from the settings.
     pub name: String,
-    /// What it was.
+    /// The invalid value.
     pub value: String,
-    /// What it may be.
+    /// The valid values.
     pub limit: String,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for InvalidSettings {
 
 impl std::error::Error for InvalidSettings {}
 
-/// What is wrong, collected.
+/// Invalid settings found so far.
 #[derive(Default)]
 pub(crate) struct Findings(Vec<InvalidSetting>);
 

@@ -1,12 +1,11 @@
-//! Who waits, who is next and who is refused: the flow control of one pool as a pure data
-//! structure.
+//! Flow control of one pool as a pure data structure: it holds requests, chooses the next, and
+//! refuses.
 //!
 //! [`Queues`] holds requests that no worker can take yet. Priority bands are served strictly, the
-//! highest first; inside a band a [`Fairness`] policy chooses among the flows, which are tenants
-//! or whatever else has to share; inside a flow an [`Ordering`] policy chooses the request.
-//! Requests, bytes and tokens that wait are bounded per band and in total, every request has a
-//! deadline, and who is refused learns when to come back, from the rate at which the queue really
-//! drains.
+//! highest first; inside a band a [`Fairness`] policy chooses among the flows, which are tenants or
+//! other sharers; inside a flow an [`Ordering`] policy chooses the request. Requests, bytes and
+//! tokens that wait are bounded per band and in total, and every request has a deadline. A refusal
+//! says when to come back, from the rate at which the queue really drains.
 //!
 //! Nothing here reads a clock, waits or locks: `now` is the time since any start that the caller
 //! keeps to, and never goes backwards. Start reading at [`Queues::push`] and [`Queues::pop`].

@@ -1,4 +1,4 @@
-//! Which request of a flow is next.
+//! Order of the requests of a flow.
 
 use crate::entry::Entry;
 use crate::invalid::Findings;
@@ -8,7 +8,7 @@ use crate::nanos;
 const JUMP_MAX_S: u64 = 1_000_000;
 const NANOS_PER_S: u64 = 1_000_000_000;
 
-/// Which request of a flow is next. Those alike are served in the order of their arrival.
+/// Policy that orders the requests of a flow. Equal requests are served in the order of arrival.
 ///
 /// Every policy is a key that a request gets once, at its arrival, so that nothing is sorted anew
 /// as time passes.

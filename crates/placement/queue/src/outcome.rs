@@ -1,4 +1,4 @@
-//! What becomes of requests.
+//! Outcomes of waiting requests.
 
 use crate::entry::{FlowId, Ticket};
 use std::time::Duration;
@@ -10,9 +10,9 @@ pub struct Dispatched<T> {
     pub ticket: Ticket,
     /// Priority of the band that it waited in.
     pub band: i32,
-    /// Whose it is.
+    /// Its flow.
     pub flow: FlowId,
-    /// How long it has waited.
+    /// Time that it has waited.
     pub waited: Duration,
     /// The caller's.
     pub payload: T,
@@ -55,9 +55,9 @@ pub struct Evicted<T> {
     pub reason: Eviction,
     /// Priority of the band that it waited in.
     pub band: i32,
-    /// How long it has waited.
+    /// Time that it has waited.
     pub waited: Duration,
-    /// When to try again.
+    /// Time after which to try again.
     pub retry_after: Duration,
     /// The caller's.
     pub payload: T,
@@ -132,11 +132,12 @@ pub struct Rejected<T> {
     /// The limit in the reason's unit: requests, bytes, tokens; milliseconds until its deadline;
     /// 0 if the pool closes.
     pub limit: u64,
-    /// What there is, without this request, in the same unit; milliseconds that it would wait.
+    /// Present usage without this request, in the same unit; for a deadline, milliseconds that it
+    /// would wait.
     pub current: u64,
     /// Priority of the band that it would have waited in.
     pub band: i32,
-    /// When to try again.
+    /// Time after which to try again.
     pub retry_after: Duration,
     /// The caller's.
     pub payload: T,

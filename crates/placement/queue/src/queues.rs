@@ -16,10 +16,10 @@ mod admission;
 
 use admission::Arrival;
 
-/// The requests that wait for one pool; `T` is what the caller needs to place and to answer one.
+/// The requests that wait for one pool; `T` is the caller's data, to place and answer one.
 ///
-/// A waiting request takes about 130 bytes beside its payload, twice that while vectors have
-/// grown. Whatever is done with a request costs the logarithm of how many wait.
+/// A waiting request takes about 130 bytes beside its payload, twice as much while vectors have
+/// grown. Every operation on a request costs the logarithm of the number of waiting requests.
 #[derive(Debug)]
 pub struct Queues<T> {
     settings: Settings,
@@ -53,7 +53,7 @@ impl<T> Queues<T> {
         }
     }
 
-    /// Lets a request wait. Those that lose their room to it are added to `displaced`.
+    /// Lets a request wait. Requests that lose their room to it are added to `displaced`.
     ///
     /// # Errors
     ///
@@ -77,9 +77,8 @@ impl<T> Queues<T> {
         Ok(self.insert(entry, &arrival))
     }
 
-    /// Offers heads, the next first, and takes out those that `verdict` lets go or leave: as many
-    /// as it likes. Those past their deadlines are offered as others are, so call [`Queues::expire`]
-    /// first.
+    /// Offers heads, the next first, and takes out all that `verdict` lets go or leave. Requests
+    /// past their deadlines are offered too, so call [`Queues::expire`] first.
     ///
     /// `verdict` may change the payload, and must not panic.
     pub fn pop(
@@ -141,8 +140,7 @@ impl<T> Queues<T> {
         self.forget_idle(now);
     }
 
-    /// When [`Queues::expire`] has something to do, as far as is known; `None` while nothing
-    /// waits.
+    /// Estimated time when [`Queues::expire`] has something to do; `None` while nothing waits.
     pub fn next_event(&self) -> Option<Duration> {
         let event = |(rank, band): (usize, &Band)| {
             let (due, _) = band.first_due()?;
@@ -188,13 +186,13 @@ impl<T> Queues<T> {
         }
     }
 
-    /// When a request of this priority that cannot be taken now should come back: when all that
-    /// waits at this priority and above has drained, within the limits that are set.
+    /// Time after which a refused request of this priority should come back: until all requests of
+    /// this priority and above have drained, within the limits that are set.
     pub fn retry_after(&self, priority: i32) -> Duration {
         self.retry_after_below(self.bands.partition_point(|band| band.priority >= priority))
     }
 
-    /// What waits.
+    /// Usage of all bands.
     pub fn waiting(&self) -> Usage {
         self.usage
     }
@@ -204,13 +202,13 @@ impl<T> Queues<T> {
         self.closed
     }
 
-    /// When a request that waits will be sent away; `None` if it does not wait any more.
+    /// Deadline of a waiting request; `None` if it does not wait any more.
     pub fn deadline(&self, ticket: Ticket) -> Option<Duration> {
         let slot = self.slots.holds(ticket).then(|| &self.slots[ticket.slot])?;
         Some(Duration::from_nanos(slot.deadline))
     }
 
-    /// Where the band stands that a request of this priority would wait in, of those there are.
+    /// Position of the band that a request of this priority would wait in.
     pub fn place(&self, priority: i32) -> BandPlace {
         self.band_place(self.nearest(priority))
     }
@@ -247,7 +245,7 @@ impl<T> Queues<T> {
         now
     }
 
-    /// Where the band of a priority is, or would be.
+    /// Position of the band of a priority, or the position to insert it at.
     fn rank(&self, priority: i32) -> usize {
         self.bands.partition_point(|band| band.priority > priority)
     }
@@ -290,7 +288,7 @@ impl<T> Queues<T> {
         drain.map_or(0, |drain| nanos(drain.time(self.above(rank))))
     }
 
-    /// When a request that comes after the first so many bands should come back.
+    /// Time after which a request should come back that comes after the first `bands` bands.
     fn retry_after_below(&self, bands: usize) -> Duration {
         let (min, max) = (self.settings.retry_after_min, self.settings.retry_after_max);
         let drained = |drain: crate::Drain| drain.time(self.above(bands));

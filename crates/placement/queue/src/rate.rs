@@ -1,4 +1,4 @@
-//! How fast the queue drains.
+//! Drain rate of the queue.
 
 use crate::bounds::Usage;
 use std::time::Duration;
@@ -8,7 +8,7 @@ const SEEN_MIN_S: f64 = 0.1;
 /// Longest wait that is told apart from never.
 const WAIT_MAX: Duration = Duration::from_secs(86_400);
 
-/// What left the queue for a worker, per second in which anything waited.
+/// Rate at which requests leave the queue for a worker, per second in which anything waited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drain {
     /// Requests per second.
@@ -18,7 +18,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// How long it takes until so much has drained, by requests or by tokens, whichever is longer.
+    /// Time until `waiting` has drained, by requests or by tokens, the longer of both.
     pub(crate) fn time(&self, waiting: Usage) -> Duration {
         let seconds = |count: u64, per_s: f64| if count == 0 { 0.0 } else { count as f64 / per_s };
         let by_requests = seconds(waiting.requests, self.requests_per_s);

@@ -1,4 +1,4 @@
-//! What an operator may choose.
+//! Settings of a queue, for operators.
 
 use crate::bounds::Bounds;
 use crate::fairness::Fairness;
@@ -15,16 +15,16 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(86_400);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// How the requests of one priority wait.
+/// Waiting policy for the requests of one priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BandPolicy {
-    /// How much may wait at once. Default 5,000 requests and 1 GB.
+    /// Most that may wait at once. Default 5,000 requests and 1 GB.
     pub bounds: Bounds,
     /// Longest wait of a request that names no deadline, 1 ms to 24 h. Default 60 s.
     pub ttl: Duration,
-    /// Which flow is next. Default [`Fairness::GlobalStrict`].
+    /// Choice of the next flow. Default [`Fairness::GlobalStrict`].
     pub fairness: Fairness,
-    /// Which request of a flow is next. Default [`Ordering::Fcfs`].
+    /// Order of a flow's requests. Default [`Ordering::Fcfs`].
     pub ordering: Ordering,
 }
 
@@ -44,11 +44,11 @@ impl Default for BandPolicy {
 pub struct BandSettings {
     /// Its priority.
     pub priority: i32,
-    /// How its requests wait.
+    /// Its waiting policy.
     pub policy: BandPolicy,
 }
 
-/// What a request that cannot be placed now means for those behind it.
+/// Effect of a request that cannot be placed now on the requests behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadOfLine {
     /// They wait too: nothing of lower priority overtakes it, and nothing of another flow.
@@ -70,23 +70,23 @@ impl HeadOfLine {
     }
 }
 
-/// What an operator may choose, not checked yet.
+/// Settings of a queue, not checked yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueSettings {
     /// Bands that are always there, at least one, in any order, each priority once. Default: one
     /// of priority 0.
     pub bands: Vec<BandSettings>,
-    /// What the band of any other priority from 0 up is like.
+    /// Policy of the band of any other priority from 0 up.
     pub default_band: BandPolicy,
-    /// What the band of any other priority below 0 is like.
+    /// Policy of the band of any other priority below 0.
     pub default_negative_band: BandPolicy,
     /// Most bands at once, 1 to 64, and at least as many as are always there; the requests of
     /// further priorities wait in the band of the nearest priority. Default 32.
     pub bands_max: u32,
-    /// How much may wait at once in all bands. Default 1,000,000 requests.
+    /// Most that may wait at once in all bands. Default 1,000,000 requests.
     pub total: Bounds,
-    /// What a request that cannot be placed now means for those behind it. Default: 64 are passed
-    /// over.
+    /// Effect of a request that cannot be placed now on the requests behind it. Default: 64 are
+    /// passed over.
     pub head_of_line: HeadOfLine,
     /// Whether a request takes the room of waiting ones of lower bands, the lowest and newest
     /// first, when there is no more in total. Default no.
@@ -96,13 +96,12 @@ pub struct QueueSettings {
     pub evict_hopeless: bool,
     /// Longest wait whatever deadline a request names, 1 ms to 24 h. Default 1 h.
     pub ttl_max: Duration,
-    /// How long a flow with nothing waiting is remembered, 1 s to 24 h. Default 5 min.
+    /// Time for which an idle flow is remembered, 1 s to 24 h. Default 5 min.
     pub flow_idle: Duration,
     /// Most such flows per band, 1 to 1,000,000; the earliest are forgotten first. At most 500
     /// bytes each. Default 10,000.
     pub idle_flows_max: u32,
-    /// How long a band with nothing waiting stays unless it is always there, 1 s to 24 h. Default
-    /// 10 min.
+    /// Time for which an idle band stays, unless it is always there, 1 s to 24 h. Default 10 min.
     pub band_idle: Duration,
     /// Time over which the drain rate is measured, 100 ms to 1 h: what is older weighs less than
     /// a third. Default 10 s.
@@ -200,7 +199,7 @@ impl Settings {
         all.any(|policy| policy.fairness.counts_turns())
     }
 
-    /// What the band of a priority that is not always there is like.
+    /// Policy of the band of a priority that is not always there.
     pub(crate) fn policy(&self, priority: i32) -> BandPolicy {
         if priority < 0 { self.default_negative_band } else { self.default_band }
     }

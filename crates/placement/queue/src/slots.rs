@@ -1,4 +1,4 @@
-//! What is known of each waiting request, under small numbers that are reused.
+//! Slots of waiting requests, under small numbers that are reused.
 
 use crate::entry::Ticket;
 use std::ops::{Index, IndexMut};

@@ -5,7 +5,7 @@ use crate::outcome::{Eviction, Refusal};
 use crate::rate::Drain;
 use std::time::Duration;
 
-/// What has become of requests since the start.
+/// Outcomes of requests since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Taken in to wait.
@@ -52,15 +52,15 @@ impl Counts {
 pub struct BandStats {
     /// Its priority.
     pub priority: i32,
-    /// What waits.
+    /// Usage of the band.
     pub waiting: Usage,
-    /// How long the one that came first has waited.
+    /// Wait of the oldest request.
     pub oldest_wait: Duration,
     /// Flows that have something waiting.
     pub flows_waiting: usize,
     /// Flows that are known, with those.
     pub flows: usize,
-    /// What has become of its requests.
+    /// Outcomes of its requests.
     pub counts: Counts,
 }
 
@@ -71,8 +71,8 @@ pub struct Stats {
     pub bands: Vec<BandStats>,
     /// Counts of bands that were forgotten.
     pub forgotten: Counts,
-    /// What waits in all bands.
+    /// Usage of all bands.
     pub waiting: Usage,
-    /// How fast it drains; `None` before enough was seen.
+    /// Drain rate; `None` until enough has drained.
     pub drain: Option<Drain>,
 }

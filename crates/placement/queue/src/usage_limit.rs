@@ -1,14 +1,14 @@
-//! How full a pool may be for a band to be served.
+//! Saturation up to which a band is served.
 
 use crate::entry::BandPlace;
 use crate::invalid::{Findings, InvalidSettings};
 
-/// How full a pool may be for a band to be served.
+/// Saturation of the pool up to which a band is served.
 ///
 /// Source: the usage limit policies of the llm-d router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UsageLimit {
-    /// The same for all bands.
+    /// One limit for all bands.
     Static {
         /// The saturation, above 0; 1 is full.
         threshold: f64,
@@ -79,8 +79,9 @@ impl Ceilings {
         }
     }
 
-    /// Whether a band may be served while the pool is so full; 1 is full. Where it may not, those
-    /// below it may not either. A saturation that is no number is full.
+    /// Whether a band may be served at this saturation of the pool; 1 is full, and so is a
+    /// saturation that is no number. Bands below a band that may not be served may not be served
+    /// either.
     pub fn admits(&mut self, band: &BandPlace, saturation: f64) -> bool {
         let saturation = if saturation.is_nan() { f64::INFINITY } else { saturation.max(0.0) };
         match self.limit {
@@ -101,7 +102,7 @@ impl Ceilings {
     }
 }
 
-/// Where a band is between the highest, 0, and the lowest, 1.
+/// Position of a band between the highest, 0, and the lowest, 1.
 fn depth(band: &BandPlace, by_value: bool) -> f64 {
     let (below, all) = if by_value {
         let highest = f64::from(band.highest);

@@ -1,11 +1,11 @@
-//! What it costs to run a request on a worker, in milliseconds.
+//! Cost of running a request on a worker, in milliseconds.
 
 use super::{InvalidWeight, InvalidWeights, Score, Weights};
 use crate::learn::Speed;
 use std::fmt;
 use std::str::FromStr;
 
-/// What the cost of a choice is counted in.
+/// Unit in which choices are costed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CostModel {
     /// Blocks to compute and blocks in use, by [`Weights`].
@@ -61,7 +61,7 @@ const PATIENCE_S: f64 = 0.25;
 /// prompts meet what is left of them.
 const PUSHED_OUT: f64 = 0.5;
 
-/// What parts of the predicted time weigh. A value of this type is valid.
+/// Weights of the parts of the predicted time. A value of this type is valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeWeights {
     first_token: f64,
@@ -70,9 +70,9 @@ pub struct TimeWeights {
 }
 
 impl Default for TimeWeights {
-    /// How much longer all requests together wait because of this one, where a long wait for a
-    /// first token counts more, and any wait while an answer is read a quarter. Chosen by
-    /// simulation, see BENCHMARKS.md: with 1 for `decode` first tokens are 3 % later.
+    /// All requests' added waiting because of this one: a long wait for a first token counts more,
+    /// and a wait while an answer is read a quarter. Chosen by simulation, see BENCHMARKS.md: with
+    /// 1 for `decode` first tokens are 3 % later.
     fn default() -> Self {
         Self { first_token: 1.0, decode: 0.25, others: 1.0 }
     }
@@ -99,7 +99,7 @@ impl TimeWeights {
     }
 }
 
-/// What a request is predicted to see.
+/// Predicted latency of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prediction {
     /// Time to the first token, in milliseconds.
@@ -108,7 +108,7 @@ pub struct Prediction {
     pub itl_ms: f64,
 }
 
-/// What the predicted time depends on, for one request and one worker.
+/// Inputs to the predicted time of one request on one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimeInputs {
     pub(crate) speed: Speed,
@@ -176,7 +176,7 @@ pub(crate) fn time_score(weights: &TimeWeights, inputs: &TimeInputs) -> (Score, 
     (score, Prediction { ttft_ms: ttft * 1e3, itl_ms: step * 1e3 })
 }
 
-/// What two parts of one wait for the first token, in milliseconds, cost beyond what each costs by
+/// Cost of two parts of one wait for the first token, in milliseconds, beyond the cost of each by
 /// itself: one long wait counts more than two short ones.
 pub(crate) fn joint_wait(weights: &TimeWeights, one_ms: f64, other_ms: f64) -> f64 {
     (weights.first_token * 2.0 * one_ms * other_ms / (PATIENCE_S * 1e3)).min(f64::MAX)

@@ -2,8 +2,8 @@
 
 /// Weight that a sample keeps when the next one comes: about the last thousand count.
 const MEMORY: f64 = 1.0 - 1.0 / 1024.0;
-/// How strongly coefficients are drawn to 0, as a share of the mean square of the features: just
-/// enough that features which always came together share what they explain.
+/// Pull of coefficients to 0, as a share of the mean square of the features: just enough that
+/// features which always came together share the times that they explain.
 const RIDGE: f64 = 1e-4;
 /// Samples after which one is taken for at most [`SURPRISE_MAX`] times what was expected.
 const SETTLED: u64 = 32;
@@ -32,7 +32,7 @@ impl<const N: usize> Fit<N> {
         self.samples
     }
 
-    /// What each feature costs, never negative.
+    /// Cost of each feature, never negative.
     pub(crate) fn coefficients(&self) -> [f64; N] {
         self.coefficients
     }
@@ -107,8 +107,7 @@ impl<const N: usize> Fit<N> {
     }
 }
 
-/// How much slower one worker is than all of them together: 1 until it is known, 2 for twice the
-/// time.
+/// Slowness of one worker against the whole fleet: 1 until it is known, 2 for twice the time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     log: f64,
@@ -118,7 +117,7 @@ pub(crate) struct Pace {
 
 /// Samples that a worker's first own one weighs as much as: it is taken to be like the others.
 const PACE_PRIOR: f64 = 4.0;
-/// What the latest sample weighs at least.
+/// Least weight of the latest sample.
 const PACE_SHARE_MIN: f64 = 1.0 / 32.0;
 /// One sample counts for at most this factor, up or down.
 const PACE_SURPRISE_MAX: f64 = 8.0;

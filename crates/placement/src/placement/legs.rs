@@ -21,7 +21,7 @@ const PREFILL_TRIED: usize = 4;
 pub(super) struct Pair {
     prefill: Chosen,
     decode: Chosen,
-    /// What it costs beyond the sum of both that the request waits for one after the other.
+    /// Cost, beyond the sum of both, of waiting for one after the other.
     joint: f64,
 }
 
@@ -218,7 +218,7 @@ impl Placement {
         Decision { split: SplitReason::Policy, ..decision }
     }
 
-    /// What the request should see, before any of it is booked.
+    /// Predicted latency of the request, before any of it is booked.
     fn foresee(
         &self,
         request: &Request<'_>,

@@ -1,4 +1,4 @@
-//! What it costs to give a request to each worker.
+//! Cost of giving a request to each worker.
 
 use super::Placement;
 use super::select::Stage;
@@ -19,10 +19,10 @@ use stator_protos::kv_event::Medium;
 
 /// Tokens that an answer is taken to have before one has ended.
 const OUTPUT_TOKENS: f64 = 256.0;
-/// What it weighs that a worker has the request's adapter loaded, as a preferred label would.
+/// Weight of a loaded adapter, as that of a preferred label.
 const ADAPTER_WEIGHT: f64 = 1.0;
 
-/// What is the same for all workers that are weighed for one stage of a request.
+/// Terms of the cost that all workers share in one stage of a request.
 struct Terms {
     stage: Stage,
     timed: bool,
@@ -52,10 +52,11 @@ impl Placement {
         self.scratch.costs = costs;
     }
 
-    /// Leaves in `scratch.costs` what each worker costs by its slot, and infinity where a slot has
-    /// none that takes requests: the same as [`Placement::score`] where all others may take the
-    /// request and none is preferred, and several times as fast, since most workers have nothing
-    /// of a prompt. How many take requests; `None`, and nothing of use, where that is not so.
+    /// Leaves in `scratch.costs` the cost of each slot, infinity for a slot without a worker that
+    /// takes requests; returns the number of workers that do. It is several times as fast as
+    /// [`Placement::score`], since most workers hold nothing of a prompt, and agrees with it if
+    /// every worker may take the request and none is preferred. `None` otherwise, with nothing of
+    /// use in `scratch.costs`.
     pub(super) fn score_all(&mut self, request: &Request<'_>, stage: Stage) -> Option<usize> {
         let terms = self.terms(request, stage);
         let decays = terms.weights.settings().overlap_score_credit_decay > 0.0;
@@ -119,7 +120,7 @@ impl Placement {
         self.scratch.candidates = candidates;
     }
 
-    /// What the request should see at a worker, if that can be told yet.
+    /// Predicted latency of the request at a worker; `None` until enough is learnt.
     pub(super) fn predicted(
         &self,
         request: &Request<'_>,
@@ -214,7 +215,7 @@ impl Placement {
         }
     }
 
-    /// What a request should see at a worker.
+    /// Predicted latency of a request at a worker.
     fn prediction(&self, terms: &Terms, slot: u32) -> Prediction {
         let (sums, share) = (self.tracker.loads().sums_of(slot), self.scratch.shares.of(slot));
         self.timed(terms, slot, sums, share).1
@@ -292,7 +293,7 @@ impl Placement {
         })
     }
 
-    /// What speaks for a worker beyond its cost, as a sum of weights.
+    /// Preference for a worker beyond its cost, as a sum of weights.
     fn preferred(&self, request: &Request<'_>, terms: &Terms, slot: u32) -> f64 {
         let row = self.fleet.row(slot);
         let labels = match request.needs {

@@ -1,4 +1,4 @@
-//! Who may take a request, and who does.
+//! Choice among the workers that may take a request.
 
 use super::Placement;
 use crate::constraint::{Constraint, Role};
@@ -58,7 +58,7 @@ impl Stage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chosen {
     pub(super) slot: u32,
-    /// What it costs; 0 where the mode does not weigh costs.
+    /// Its cost; 0 in modes that weigh no costs.
     pub(super) cost: f64,
     pub(super) reason: Reason,
 }
@@ -178,8 +178,8 @@ impl Placement {
         Ok(self.choose(request, stage, random))
     }
 
-    /// The same where all that take requests may take this one and costs alone decide; `None`
-    /// where that is not so, or nobody takes requests.
+    /// Selects by cost alone if every worker that takes requests may take this one; `None` if not
+    /// so, or if no worker takes requests.
     fn select_plain(
         &mut self,
         request: &Request<'_>,
@@ -211,7 +211,7 @@ impl Placement {
             && !self.fleet.shuns_suspects()
     }
 
-    /// The same, and nothing ties the request to one of them.
+    /// Whether every worker that takes requests may take this one, and nothing ties it to one.
     pub(super) fn is_open_to_all(&self, request: &Request<'_>, stage: Stage) -> bool {
         stage.pinned(request).is_none()
             && self.is_plain(request, stage)

@@ -1,19 +1,19 @@
-//! What workers have of one prompt.
+//! Workers' shares of one prompt.
 
 use stator_kv_index::Overlap;
 
-/// What a worker has of a prompt.
+/// A worker's share of a prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
     slot: u32,
-    /// What it holds, reported or predicted.
+    /// Blocks that it holds, reported or predicted.
     pub(super) overlap: Overlap,
     /// Leading blocks that requests in flight there use.
     pub(super) active_blocks: u32,
 }
 
-/// Shares of the workers that have any. Those of the last prompt are forgotten one by one, so
-/// that a prompt which nobody has costs nothing, however many workers there are.
+/// Shares of the workers that hold or use any of a prompt. Shares of the last prompt are cleared
+/// one by one: a prompt that no worker holds costs nothing, however many workers there are.
 #[derive(Default)]
 pub(super) struct Shares {
     found: Vec<Share>,

@@ -1,4 +1,4 @@
-//! What a request would cost at each worker, for callers that weigh more than that.
+//! Costs of a request at each worker, for callers that weigh more than these.
 
 use super::select::Stage;
 use super::shares::Shares;
@@ -18,13 +18,13 @@ pub struct Survey<'p> {
 }
 
 impl Survey<'_> {
-    /// What choosing each worker costs, as [`crate::Score::total`] is, in order of their identity;
-    /// infinity where it may not take the request.
+    /// Costs of the workers as [`crate::Score::total`], in order of their identity; infinity for a
+    /// worker that may not take the request.
     pub fn costs(&self) -> impl ExactSizeIterator<Item = f64> {
         self.fleet.order().iter().map(|&slot| self.costs[slot as usize])
     }
 
-    /// Who holds some of the prompt, and what of it, in any order.
+    /// Workers that hold some of the prompt, with their overlap, in any order.
     pub fn held(&self) -> impl Iterator<Item = (WorkerRank, Overlap)> {
         let slots = self.shares.slots();
         slots.map(|slot| (self.fleet.row(slot).worker, self.shares.of(slot).overlap))

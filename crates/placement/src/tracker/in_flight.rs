@@ -1,6 +1,6 @@
-//! What is in flight, as it is summed up and told.
+//! Load in flight, as it is summed up and told.
 
-/// What is in flight at one worker.
+/// Load in flight at one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
     /// Requests.
@@ -24,7 +24,7 @@ impl InFlight {
         }
     }
 
-    /// What is beyond `other`.
+    /// The part of each count beyond `other`'s.
     pub(crate) fn beyond(self, other: Self) -> Self {
         Self {
             requests: self.requests.saturating_sub(other.requests),
@@ -44,7 +44,7 @@ impl InFlight {
     }
 }
 
-/// What a replica has in flight at a worker, for the others.
+/// Load that a replica has in flight at a worker, for other replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerLoad {
     /// Requests.
@@ -60,7 +60,7 @@ pub struct PeerLoad {
 }
 
 impl PeerLoad {
-    /// What several replicas have together.
+    /// Sum of two replicas' loads.
     pub fn plus(self, other: Self) -> Self {
         self.zip(other, u64::saturating_add)
     }

@@ -8,7 +8,8 @@ use crate::work::Work;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Who has booked next to nothing knows next to nothing of the others.
+/// Bound of [`Loads::everybody`]: a replica with next to no bookings knows next to nothing of
+/// others.
 const EVERYBODY_MAX: f64 = 64.0;
 
 /// Loads of all workers by their slots. Their sums stand in a row of their own, since a decision
@@ -25,7 +26,7 @@ pub(crate) struct Loads {
     all_requests: u64,
 }
 
-/// What is in flight at a worker, booked and of others, as the numbers that costs are made of.
+/// Load in flight at a worker, booked here and by others, in the numbers that costs are made of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) requests: f64,
@@ -33,7 +34,7 @@ pub(crate) struct Sums {
     pub(crate) blocks: f64,
     /// Pairs of the prompts that are still to be computed.
     prefill_pairs: f64,
-    /// What is to be computed of the prompt that is computed now, and since when, in seconds.
+    /// Work of the prompt that is computed now, and the time of its start, in seconds.
     first: Work,
     since_s: f64,
 }
@@ -48,10 +49,10 @@ impl Sums {
         since_s: 0.0,
     };
 
-    /// What is still to be computed of prompts, less what the worker should have computed of the
-    /// first by now if it is as fast as `speed` says.
+    /// Prompt work still to be done, less the part of the first prompt that the worker should have
+    /// done by now at `speed`.
     ///
-    /// No more than the first: a worker that is stuck does not look as if it went on.
+    /// No more than the first is taken off: a stuck worker does not look as if it went on.
     pub(crate) fn backlog(&self, now_s: f64, speed: &Speed) -> Work {
         let all = Work { tokens: self.prefill_tokens, pairs: self.prefill_pairs };
         let (took, takes) = (now_s - self.since_s, speed.work(self.first));
@@ -64,12 +65,12 @@ impl Sums {
 #[derive(Clone, Copy, Default)]
 struct Row {
     booked: InFlight,
-    /// What other replicas say that they have there, with the pairs of their prompts.
+    /// Load that other replicas tell of there, with the pairs of their prompts.
     peers: InFlight,
     peer_pairs: f64,
-    /// What the worker reported beyond both.
+    /// Load that the worker reported beyond both.
     others: InFlight,
-    /// What is to be computed of the prompts that are booked.
+    /// Work of the prompts that are booked here.
     work: Work,
 }
 
@@ -79,7 +80,7 @@ struct Waiting {
     id: BookingId,
     /// Nothing once it has left.
     work: Work,
-    /// When it should be its turn, where others have prompts before it.
+    /// Time of its expected turn, if others have prompts before it.
     turn: Time,
 }
 
@@ -88,11 +89,11 @@ struct Waiting {
 struct Queue {
     /// Oldest first. The first is still to be computed; of the others some have left.
     waiting: VecDeque<Waiting>,
-    /// How many of them have not left.
+    /// Waiting prompts that have not left.
     live: usize,
     /// Since when the first is computed.
     since: Time,
-    /// What was computed of prompts, ever.
+    /// All prompt work ever done.
     computed: Work,
     /// Until when the worker's last report counts, if it is in `reports`.
     report_until: Option<Time>,
@@ -111,14 +112,14 @@ impl Loads {
         self.rows.get(slot as usize).map(|row| row.booked).unwrap_or_default()
     }
 
-    /// What is booked, here or by other replicas.
+    /// Load that is booked, here or by other replicas.
     pub(crate) fn known(&self, slot: u32) -> InFlight {
         self.rows
             .get(slot as usize)
             .map_or_else(InFlight::default, |row| row.booked.plus(row.peers))
     }
 
-    /// What is known, and what others have there as far as the worker reported it.
+    /// Known load, and the load of others as far as the worker reported it.
     pub(crate) fn total(&self, slot: u32) -> InFlight {
         let row = self.rows.get(slot as usize).copied().unwrap_or_default();
         row.booked.plus(row.peers).plus(row.others)
@@ -129,8 +130,8 @@ impl Loads {
         self.all_requests
     }
 
-    /// How many times as much is in flight as is booked here, over all workers: 1 where there is
-    /// nobody else, and at most [`EVERYBODY_MAX`].
+    /// Ratio of all load in flight to the load booked here, over all workers: 1 for the only
+    /// replica, and at most [`EVERYBODY_MAX`].
     pub(crate) fn everybody(&self) -> f64 {
         let booked = self.booked_requests.max(1) as f64;
         (self.all_requests as f64 / booked).clamp(1.0, EVERYBODY_MAX)
@@ -144,7 +145,7 @@ impl Loads {
         self.refresh(slot);
     }
 
-    /// What is left of the prompts that are booked here.
+    /// Work left of the prompts that are booked here.
     pub(crate) fn own_backlog(&self, slot: u32, now_s: f64, speed: &Speed) -> Work {
         let Some(row) = self.rows.get(slot as usize) else { return Work::default() };
         let (prefill_tokens, prefill_pairs) = (row.work.tokens, row.work.pairs);
@@ -157,12 +158,12 @@ impl Loads {
         self.sums.get(slot as usize).unwrap_or(&Sums::NONE)
     }
 
-    /// What the worker computed of prompts that were booked here.
+    /// Work that the worker did on prompts booked here.
     pub(crate) fn computed(&self, slot: u32) -> Work {
         self.queues.get(slot as usize).map_or_else(Work::default, |queue| queue.computed)
     }
 
-    /// What others put on the worker, until its report is `ttl` old.
+    /// Sets the load that others put on the worker, until its report is `ttl` old.
     pub(crate) fn report(&mut self, slot: u32, others: InFlight, now: Time, ttl: Duration) {
         self.grow(slot);
         self.rows[slot as usize].others = others;
@@ -211,8 +212,8 @@ impl Loads {
         self.refresh(slot);
     }
 
-    /// A prompt is to be computed: at least one token of it. Where others have prompts before it,
-    /// it should be its turn at `turn`.
+    /// Queues a prompt of at least one token. If others have prompts before it, its turn should
+    /// come at `turn`.
     pub(super) fn queued(&mut self, slot: u32, id: BookingId, work: Work, turn: Time) {
         let queue = &mut self.queues[slot as usize];
         if queue.waiting.is_empty() {

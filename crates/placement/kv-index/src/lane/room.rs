@@ -92,8 +92,8 @@ impl Lane {
         self.resize(shared, shard, buckets);
     }
 
-    /// Gives a shard that has room for many more blocks and got none since the last call a table
-    /// that fits. How many cells that has, 0 if there is nothing to do.
+    /// Moves a shard that has room for many more blocks, and got none since the last call, into a
+    /// table that fits. Returns the cells of that table, 0 if there is nothing to do.
     pub(crate) fn fit(&mut self, shared: &Shared, shard: usize) -> usize {
         let Shard { table, used, seen, .. } = &mut self.shards[shard];
         let is_still = *used <= std::mem::replace(seen, *used);

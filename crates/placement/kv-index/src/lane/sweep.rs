@@ -3,7 +3,7 @@
 use super::{Lane, Shared};
 use crate::table;
 
-/// Where a sweep goes on within a lane.
+/// Position of a sweep within a lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SweepPlace {
     shard: usize,

@@ -1,4 +1,4 @@
-//! Where huge pages are not known how to be asked for, there are no mappings.
+//! No mappings, on systems without a known way to ask for huge pages.
 
 use crate::table::Bucket;
 use std::ops::Range;

@@ -3,10 +3,10 @@
 use super::Sets;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// One collection: begun, then told by one lane after the other which sets its cells name, each
-/// under its own lock, then finished.
+/// One collection: it begins, each lane in turn tells it which sets its cells name, under the
+/// lane's own lock, and it finishes.
 ///
-/// Lanes go on before and after their turn. When it comes, a lane forgets which sets became which
+/// Lanes go on before and after their turn. When it comes, a lane forgets its remembered steps
 /// ([`crate::transitions`]), so that from there on it has each new name from [`Sets::intern`],
 /// which notes the collection that was begun last: a set that was asked for since this one began
 /// stays. Any other has been named at the lane's turn, or is named nowhere.
@@ -86,7 +86,7 @@ mod tests {
             };
         }
 
-        /// What [`crate::lane::Lane::name_sets`] does.
+        /// Does the work of [`crate::lane::Lane::name_sets`].
         fn take_turn(&mut self, collection: &mut Collection) {
             self.steps.clear();
             self.cells.iter().for_each(|(set, _)| collection.name(set.number()));
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// What a collection does next: begins, gives each lane its turn, finishes.
+    /// Takes the next step of a collection: begins it, gives a lane its turn, or finishes it.
     fn go_on(
         (mut collection, turn): (Option<Collection>, usize),
         sets: &Sets,

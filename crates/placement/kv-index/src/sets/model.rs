@@ -1,4 +1,4 @@
-//! What becomes of sets while others read and write.
+//! Models of sets while other threads read and write.
 
 use super::*;
 use crate::elements::{Code, Op};

@@ -1,4 +1,4 @@
-//! Where the buckets of a table stand.
+//! Memory of the buckets of a table.
 #![allow(unsafe_code)]
 
 use super::Bucket;

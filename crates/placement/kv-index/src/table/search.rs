@@ -4,7 +4,7 @@ use super::{Bucket, Path, home};
 use crate::cell::SetRef;
 use crate::prefetch::prefetch;
 
-/// Where a reader looks for a block.
+/// A reader's search for a block.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Search<'t> {
     table: &'t [Bucket],
@@ -26,7 +26,7 @@ impl<'t> Search<'t> {
         prefetch(&self.table[self.home]);
     }
 
-    /// Who holds the block, the empty set if nobody; `None` if the first bucket does not tell.
+    /// Holders of the block, the empty set if nobody; `None` if the first bucket cannot tell.
     #[inline]
     pub(crate) fn at_home(&self) -> Option<SetRef> {
         let home = &self.table[self.home];
@@ -41,7 +41,7 @@ impl<'t> Search<'t> {
         next.for_each(|(_, bucket)| prefetch(&self.table[bucket]));
     }
 
-    /// Who holds the block where the first bucket does not tell; the empty set if nobody.
+    /// Holders of the block beyond the first bucket; the empty set if nobody.
     pub(crate) fn further(&self) -> SetRef {
         let path = self.path();
         for (_, bucket) in path.buckets().skip(1) {
@@ -62,7 +62,7 @@ impl<'t> Search<'t> {
     }
 }
 
-/// Who holds a block; the empty set if nobody.
+/// Holders of a block; the empty set if nobody.
 pub(crate) fn find(table: &[Bucket], place: u64, key: u64) -> SetRef {
     let search = Search::new(table, place, key);
     search.at_home().unwrap_or_else(|| search.further())

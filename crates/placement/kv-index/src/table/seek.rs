@@ -3,7 +3,7 @@
 
 use super::{At, Bucket, MAX_PROBES, Path, fetch_pair};
 
-/// Where the writer finds a block, or room for it.
+/// Result of the writer's search for a block, or for room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Located {
     Here(At),

@@ -20,7 +20,7 @@ pub(super) struct Arrival {
 }
 
 impl<T> Queues<T> {
-    /// What is to be known of a request for the band at a position.
+    /// Describes a request that arrives at the band at a position.
     pub(super) fn arrival(&self, entry: &Entry<T>, rank: usize, now: u64) -> Arrival {
         let after = |time: Duration| now.saturating_add(nanos(time));
         let own = entry.deadline.map_or_else(|| after(self.bands[rank].policy.ttl), nanos);
@@ -82,8 +82,8 @@ impl<T> Queues<T> {
         Err((Refusal::Hopeless, ms(left), ms(wait)))
     }
 
-    /// What is served before a request that comes now: the bands above it and, where its own
-    /// serves in order of arrival, that too, or its flow's part as often as there are flows.
+    /// Usage that is served before an arriving request: the bands above it and, if its own band
+    /// serves in order of arrival, that band, or its flow's part times the number of flows.
     fn ahead(&self, arrival: &Arrival) -> Usage {
         let above = self.above(arrival.rank);
         let band = &self.bands[arrival.rank];
