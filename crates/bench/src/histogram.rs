@@ -25,7 +25,7 @@ pub struct Histogram {
 /// The usual figures of a distribution of times, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many values there were; where this is 0, everything else is 0 too.
+    /// Values counted; if 0, everything else is 0 too.
     pub count: u64,
     /// Arithmetic mean.
     pub mean_ms: f64,
@@ -60,7 +60,7 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// How many values were counted.
+    /// Values counted.
     pub fn count(&self) -> u64 {
         self.count
     }

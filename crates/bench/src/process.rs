@@ -1,5 +1,5 @@
-//! What processes and the machine cost, read from `/proc`. Where there is none (not Linux, or a
-//! process of somebody else), figures are absent instead of wrong.
+//! Cost of processes and of the machine, read from `/proc`. Without it (not Linux, or a process of
+//! another user) figures are absent instead of wrong.
 //!
 //! Source: proc(5).
 
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 /// times therefore have a resolution of 10 ms.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What one measured process (with its descendants, where asked for) cost.
+/// Cost of one measured process, with its descendants if asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessCost {
     /// The process.
     pub pid: u32,
     /// Its name, as the system knows it; empty where it could not be read.
     pub name: String,
-    /// How many processes were counted: 1 and its descendants.
+    /// Processes counted: 1 and its descendants.
     pub processes: usize,
     /// CPU time during the measurement, in milliseconds, resolution 10. `None` where it could not
     /// be read.
@@ -34,7 +34,7 @@ pub struct ProcessCost {
     pub rss_peak_bytes: Option<u64>,
 }
 
-/// What the machine did meanwhile.
+/// CPU use of the machine during the measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineCost {
     /// CPUs of the machine.
@@ -44,7 +44,7 @@ pub struct MachineCost {
     /// CPU time of everything that is neither this load generator nor a measured process, in
     /// milliseconds: what makes a measurement noisy. Without --pid the server is in it.
     pub other_cpu_ms: f64,
-    /// The same as a share of all the machine's CPU time, 0 to 1.
+    /// `other_cpu_ms` as a share of all the machine's CPU time, 0 to 1.
     pub other_share: f64,
 }
 
@@ -57,7 +57,7 @@ pub struct Meter {
     machine: Option<MachineSample>,
 }
 
-/// What processes have used so far.
+/// Resources that processes have used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sample {
     cpu: Duration,

@@ -1,4 +1,4 @@
-//! What came of the requests: counts and distributions, in bounded memory.
+//! Record of requests: counts and distributions, in bounded memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,13 +16,13 @@ const OTHER_KIND: &str = "other";
 /// One request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome<'a> {
-    /// When it was sent, since the start of the measurement.
+    /// Time of sending, since the start of the measurement.
     pub sent: Duration,
-    /// How much later than planned it was sent; zero in a closed loop.
+    /// Delay of sending against the plan; zero in a closed loop.
     pub lag: Duration,
-    /// When it ended, since the start of the measurement.
+    /// Time of its end, since the start of the measurement.
     pub ended: Duration,
-    /// What came back.
+    /// Its reply, or the failure.
     pub result: &'a Result<Reply, Failure>,
 }
 

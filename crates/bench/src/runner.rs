@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::record::{Outcome, Record};
 use crate::workload::{Prompt, Session, Source, Workload};
 
-/// How often the progress bar changes.
+/// Interval of updates of the progress bar.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Sends requests and records what comes of them.
@@ -33,7 +33,7 @@ pub(crate) struct Runner {
     next: AtomicU64,
 }
 
-/// When a measurement began, and when it sends nothing new any more.
+/// Start of a measurement, and the time from which on it sends nothing new.
 #[derive(Clone, Copy)]
 struct Window {
     start: Instant,
@@ -125,7 +125,7 @@ impl Runner {
         Meter::start(&self.args.output.pid, self.args.output.pid_children)
     }
 
-    /// What came of the requests, and how many were cut off.
+    /// The record of the requests, and the number of requests that were cut off.
     pub(crate) fn take(&self) -> (Record, u64) {
         let record = std::mem::take(&mut *self.record.lock());
         let sent = self.started.load(Ordering::Relaxed);

@@ -36,12 +36,12 @@ impl Seed {
     }
 }
 
-/// What a stream of random numbers is for.
+/// Purpose of a stream of random numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     /// A prefix that the requests of one group share.
     Prefix = 1,
-    /// What a request alone has.
+    /// The part of a prompt that no other request shares.
     Request = 2,
     /// A block of a recorded trace.
     Block = 3,

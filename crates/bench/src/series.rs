@@ -1,4 +1,4 @@
-//! What happened over time, in bounded memory.
+//! Events over time, in bounded memory.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const SLOTS_MAX: usize = 512;
 /// Most points that are kept of single requests; when there are more, every other one is dropped.
 const POINTS_MAX: usize = 4_096;
 
-/// What happened in one slot of time.
+/// Counts of one slot of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slot {
     /// Requests sent.
@@ -80,7 +80,7 @@ fn sum(a: Slot, b: &Slot) -> Slot {
 /// One request, as a point in plots.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// When it was sent, in seconds since the start.
+    /// Time of sending, in seconds since the start.
     pub sent_s: f64,
     /// Its TTFT in milliseconds, where it has one.
     pub ttft_ms: Option<f64>,

@@ -1,7 +1,7 @@
-//! How long a step of an engine takes on hardware that is not here.
+//! Times of an engine's steps on hardware that is not here.
 //!
-//! The simulated engine and the simulated fleet share this model, so that what one predicts the
-//! other shows.
+//! The simulated engine and the simulated fleet share this model, so that the fleet's predictions
+//! agree with the engine's times.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Timing {
         PRESETS.iter().find(|preset| preset.name == name).map(Preset::timing)
     }
 
-    /// How long a step takes that computes these tokens, one range of places per sequence.
+    /// Time of a step that computes these tokens, one range of positions per sequence.
     pub fn step(&self, sequences: impl IntoIterator<Item = Range<usize>>) -> Duration {
         let mut seconds = self.step_s;
         for Range { start, end } in sequences {

@@ -14,7 +14,7 @@ pub(crate) struct BodyWriter {
     head: String,
 }
 
-/// Who said something in a conversation.
+/// Speaker of a message in a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     System,
@@ -22,7 +22,7 @@ pub(crate) enum Role {
     Assistant,
 }
 
-/// What a request asks.
+/// Input of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Input<'a> {
     /// One prompt.

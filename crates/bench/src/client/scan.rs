@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-/// What one chunk says.
+/// Content of one chunk.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Chunk<'a> {
     /// The text of the answer in it, as it stands in the JSON, quotes included; chat's `content`
@@ -48,7 +48,7 @@ impl Usage {
     }
 }
 
-/// Reads a chunk. Whatever is not understood is skipped: the scan never fails, so garbage is a
+/// Reads a chunk and skips all that it does not understand. The scan never fails: garbage is a
 /// chunk without content.
 pub(crate) fn chunk(json: &[u8]) -> Chunk<'_> {
     let mut chunk = Chunk::default();
@@ -101,7 +101,7 @@ fn member<'a>(chunk: &mut Chunk<'a>, depth: u32, key: &[u8], at: usize, json: &'
     }
 }
 
-/// Where the string that begins at `start` has ended: one past its closing quote, or the end.
+/// End of the string that begins at `start`: one past its closing quote, or the end of `json`.
 fn string_end(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(byte) = json.get(at) {

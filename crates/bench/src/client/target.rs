@@ -3,14 +3,14 @@
 use anyhow::{Context, Result, bail, ensure};
 use http::Uri;
 
-/// Where requests go, taken from a URL.
+/// Destination of requests, taken from a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Host name or address to connect to; IPv6 without brackets.
     pub(crate) host: String,
     /// Port to connect to.
     pub(crate) port: u16,
-    /// What the `host` header says.
+    /// Value of the `host` header.
     pub(crate) authority: String,
     /// Path before `/v1`, empty or beginning with a slash.
     prefix: String,

@@ -29,7 +29,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
 /// A row of the comparison: its name, and its value in a report that has one.
 type Figure = (&'static str, fn(&Report) -> Option<f64>);
 
-/// What is compared, in this order.
+/// Figures that are compared, in this order.
 const FIGURES: [Figure; 24] = [
     ("requests succeeded", |report| Some(report.requests.succeeded as f64)),
     ("requests failed", |report| Some(report.requests.failed as f64)),

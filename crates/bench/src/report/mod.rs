@@ -1,4 +1,4 @@
-//! What a measurement found, as one value that every form of report is made from.
+//! Results of a measurement, as one value from which every form of report is made.
 
 pub mod compare;
 mod date;
@@ -25,8 +25,8 @@ pub const FORMAT: u32 = 1;
 /// Points of a distribution's curve.
 const CURVE_POINTS: usize = 200;
 
-/// What a measurement found. Times end in `_ms`, `_us` or `_s`, sizes in `_bytes`; shares are 0
-/// to 1.
+/// Results of a measurement. Times end in `_ms`, `_us` or `_s`, sizes in `_bytes`; shares are 0 to
+/// 1.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// [`FORMAT`].
@@ -35,7 +35,7 @@ pub struct Report {
     pub version: String,
     /// Name that the user gave.
     pub label: String,
-    /// When the measurement began, in UTC as RFC 3339 has it.
+    /// Start of the measurement, in UTC as RFC 3339 has it.
     pub started_at: String,
     /// The model that was asked for.
     pub model: String,
@@ -43,7 +43,7 @@ pub struct Report {
     pub config: Value,
     /// Whether requests arrived at times of their own, and not when others ended.
     pub open_loop: bool,
-    /// How long the measurement took, from the first request to the end of the last.
+    /// Length of the measurement, from the first request to the end of the last.
     pub window_s: f64,
     /// Counts of requests.
     pub requests: Requests,
@@ -55,13 +55,13 @@ pub struct Report {
     pub latency: Latency,
     /// Goodput, where there are objectives.
     pub goodput: Option<Goodput>,
-    /// What measured processes cost.
+    /// Cost of measured processes.
     pub processes: Vec<Process>,
-    /// What the machine did; absent where there is no `/proc`.
+    /// CPU use of the machine; absent without `/proc`.
     pub machine: Option<MachineCost>,
     /// Cumulative distributions, as `(milliseconds, share)`.
     pub curves: Curves,
-    /// What happened over time.
+    /// Events over time.
     pub series: Over,
     /// An even sample of single requests.
     pub points: Vec<Point>,
@@ -119,26 +119,26 @@ pub struct Latency {
     pub inter_chunk: Summary,
     /// From sending a request to the end of its answer.
     pub e2e: Summary,
-    /// How much later than planned requests were sent; zero in a closed loop. Timers have a
-    /// resolution of 1 ms, so that about 1 ms of lag is none.
+    /// Delay of sending against the plan; zero in a closed loop. Timers have a resolution of 1 ms,
+    /// so that about 1 ms of lag is none.
     pub send_lag: Summary,
 }
 
 /// Requests that met every objective.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Goodput {
-    /// How many.
+    /// Good requests.
     pub good: u64,
-    /// How many per second.
+    /// Good requests per second.
     pub requests_per_s: f64,
     /// As a share of all that ended, failed ones included.
     pub share: f64,
 }
 
-/// What a measured process cost.
+/// Cost of a measured process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
-    /// What was read.
+    /// Cost as read from the system.
     #[serde(flatten)]
     pub cost: ProcessCost,
     /// CPU time for each request that ended, in microseconds.
@@ -158,7 +158,7 @@ pub struct Curves {
     pub e2e: Vec<(f64, f64)>,
 }
 
-/// What happened over time.
+/// Events over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Over {
     /// Width of a slot.
@@ -167,22 +167,22 @@ pub struct Over {
     pub slots: Vec<Slot>,
 }
 
-/// What a report is made from.
+/// Measurements from which a report is made.
 #[derive(Debug)]
 pub struct Measured {
     /// The model that was asked for.
     pub model: String,
-    /// When the measurement began.
+    /// Start of the measurement.
     pub started_at: SystemTime,
-    /// How long it took.
+    /// Length of the measurement.
     pub window: Duration,
-    /// What came of the requests.
+    /// Record of the requests.
     pub record: Record,
     /// Requests that were cut off.
     pub unfinished: u64,
-    /// What measured processes cost.
+    /// Cost of measured processes.
     pub processes: Vec<ProcessCost>,
-    /// What the machine did.
+    /// CPU use of the machine.
     pub machine: Option<MachineCost>,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Plot<'a> {
     pub(super) layers: Vec<Layer<'a>>,
 }
 
-/// How values become places.
+/// An axis, which turns values into positions.
 pub(super) struct Axis<'a> {
     pub(super) label: &'a str,
     pub(super) scale: Scale,
@@ -45,7 +45,7 @@ pub(super) struct Layer<'a> {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// How values are shown.
+/// Shape in which values are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     Line,
@@ -70,7 +70,7 @@ impl Scale {
         Self::linear(values)
     }
 
-    /// Where a value lies, 0 to 1.
+    /// Position of a value on the axis, 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(self.low) / self.low).ln() / (self.high / self.low).ln()

@@ -1,4 +1,4 @@
-//! What prompts are made of: token ids, or words.
+//! Content of prompts: token ids, or words.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub enum Content {
     Tokens {
         /// Lowest id.
         first: u32,
-        /// How many different ids.
+        /// Number of different ids.
         count: u32,
     },
     /// Words of lower-case ASCII letters.

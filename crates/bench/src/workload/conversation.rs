@@ -4,8 +4,8 @@ use crate::seed::{Purpose, Seed};
 
 use super::{Prompt, Session, Source, Synthetic, Turn};
 
-/// Conversations: a system message that a group shares, then turns of words that nobody shares.
-/// What the server answers joins the conversation when it is run.
+/// Conversations: a system message that a group shares, then turns of words that no other
+/// conversation shares. The server's answers join the conversation when it runs.
 #[derive(Clone, Debug)]
 pub struct Conversations {
     requests: Synthetic,

@@ -1,4 +1,5 @@
-//! What is sent, and when. Pure: a request depends on the arguments, the seed and its index alone.
+//! Workload: requests and their times. Pure: a request depends on the arguments, the seed and its
+//! index alone.
 
 mod content;
 mod conversation;
@@ -29,14 +30,14 @@ const IN_FLIGHT_DEFAULT: u32 = 16_384;
 pub struct Session {
     /// Said before the first turn; only in conversations.
     pub system: Option<String>,
-    /// What is asked, in order; at least one.
+    /// Turns in order; at least one.
     pub turns: Vec<Turn>,
 }
 
 /// One request, or one turn of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
-    /// What is asked.
+    /// Prompt of the turn.
     pub prompt: Prompt,
     /// Tokens that the answer should have, at least 1.
     pub output_tokens: u32,
@@ -55,7 +56,7 @@ pub trait Source: Send + Sync {
     fn session(&self, index: u64) -> Session;
 }
 
-/// When sessions start.
+/// Start times of sessions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Schedule {
     /// Closed loop: one starts when another has ended.
@@ -86,9 +87,9 @@ impl Schedule {
 pub struct Workload {
     /// Makes the sessions.
     pub source: Box<dyn Source>,
-    /// When they start.
+    /// Start times of the sessions.
     pub schedule: Schedule,
-    /// How many there are; `None` is without limit, until the duration ends.
+    /// Number of sessions; `None` is without limit, until the duration ends.
     pub sessions: Option<u64>,
     /// Requests in all, where the number is known.
     pub requests: Option<u64>,
@@ -147,7 +148,7 @@ impl Workload {
     }
 }
 
-/// What prompts are made of.
+/// Content of prompts, as the arguments ask for it.
 fn content(args: &LoadArgs) -> Result<Content> {
     let default = match args.target.endpoint {
         Endpoint::Chat => PromptKind::Text,

@@ -20,7 +20,7 @@ pub struct Synthetic {
 /// The size of one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Shape {
-    /// Which prefix it has.
+    /// Group whose prefix it has.
     pub(super) group: u64,
     /// Length of the prompt, the prefix included.
     pub(super) prompt_tokens: usize,
