@@ -24,11 +24,11 @@ pub struct AgentRecord {
     /// ZMQ endpoint that answers replay requests. Empty where there is none.
     #[serde(default)]
     pub replay_endpoint: String,
-    /// What the agent's workers serve.
+    /// Model that the agent's workers serve.
     pub model: ModelRecord,
     /// The workers, in order of their rank within the agent.
     pub workers: Vec<WorkerRecord>,
-    /// What the workers are for and where they stand.
+    /// Role, labels and location of the workers.
     #[serde(flatten)]
     pub profile: ProfileRecord,
     /// False while the agent drains: it finishes what runs and takes nothing new.
@@ -42,11 +42,11 @@ pub struct AgentRecord {
     pub lease_expires_unix_ms: u64,
 }
 
-/// What the workers of an agent are for and where they stand. Fields at their default are left out.
+/// Role, labels and location of an agent's workers. Fields at their default are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProfileRecord {
-    /// What they do of a request.
+    /// Their part in serving a request.
     #[serde(skip_serializing_if = "is_default")]
     pub role: Role,
     /// Labels that requests may ask for, by convention `key=value`.
@@ -70,13 +70,13 @@ pub struct ProfileRecord {
     /// Tokens computed in one step at most; 0 if unknown.
     #[serde(skip_serializing_if = "is_default")]
     pub batch_tokens: u32,
-    /// What an engine that decodes must know of these that prefill: opaque JSON of the connector.
+    /// Pairing data of a prefill engine for decode engines: opaque JSON of the connector.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handover: Option<String>,
     /// With [`Role::Decode`]: they answer only where another worker computes the prompt.
     #[serde(skip_serializing_if = "is_default")]
     pub needs_prefill: bool,
-    /// Where their engine is asked, if it takes no token ids: see [`ModelRecord::takes_tokens`].
+    /// API of their engine, if it takes no token ids: see [`ModelRecord::takes_tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiRecord>,
 }
@@ -93,7 +93,7 @@ pub struct ApiRecord {
     pub takes_cache_salt: bool,
 }
 
-/// What a worker does of a request.
+/// Part of a request that a worker serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -120,7 +120,7 @@ pub struct ModelRecord {
     pub name: String,
     /// Most tokens of prompt and answer together; 0 if unknown.
     pub context_length: u32,
-    /// Tokens per KV block. Where there are no tokens: four bytes of text for each.
+    /// Tokens per KV block; for engines without tokens, four bytes of text count as one.
     pub block_size: u32,
     /// Token ids are below this; 0 where the engines take none.
     pub vocab_size: u32,

@@ -1,8 +1,8 @@
-//! Block and sequence hashes: how two processes speak of the same KV without sending tokens.
+//! Block and sequence hashes, by which two processes name the same KV without sending tokens.
 //!
 //! Hashes are for KV events and routing alone: a collision there costs time, never an answer.
-//! Anybody can make a collision, because the hash is public and has 64 bits; a second block with the
-//! hash of a given block takes seconds to find. Whoever reuses KV goes by [`crate::name`].
+//! Anybody can make a collision, because the hash is public and has 64 bits; a second block with
+//! the hash of a given block takes seconds to find. Reuse of KV goes by [`crate::name`].
 //!
 //! Source: the public hash of NVIDIA Dynamo (XXH3-64 over little-endian token ids, chained), so
 //! that its routers and ours agree about a block. Its published vectors are the tests below.

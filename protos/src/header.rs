@@ -5,9 +5,9 @@ pub const REQUEST_ID: &str = "x-request-id";
 /// W3C trace context, passed on to workers.
 pub const TRACEPARENT: &str = "traceparent";
 
-/// What goes with it: vendors' own state of the trace.
+/// Companion of `traceparent`: vendors' own state of the trace.
 pub const TRACESTATE: &str = "tracestate";
-/// Whose request it is, where clients share fairly.
+/// Owner of a request, for fair sharing between clients.
 pub const FAIRNESS_ID: &str = "x-llm-d-inference-fairness-id";
 /// The tenant that a request is for: its prompts share no cached prefix with those of others.
 ///
@@ -40,7 +40,7 @@ pub const SCORES: &str = "x-gateway-destination-endpoint-scores";
 /// Why a request was dropped, on the answer that refuses it.
 pub const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
 
-/// What the names of our own headers begin with. A client's copy of one never reaches a worker.
+/// Prefix of the names of our own headers. A client's copy of one never reaches a worker.
 pub const OWN_PREFIX: &str = "x-stator-";
 
 /// Prefix of SGLang's headers that override fields of a body.

@@ -17,10 +17,10 @@ pub use decode::{
 pub use encode::encode;
 pub use engine::{Detail, EngineBatch, EngineEvent, ExtraKeys, MAX_EXTRA_KEYS};
 
-/// What one message carries: events in the order in which they happened.
+/// Content of one message: events in the order in which they happened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventBatch {
-    /// When the batch was published, in seconds since the Unix epoch.
+    /// Time of publication, in seconds since the Unix epoch.
     pub timestamp_s: f64,
     /// The events.
     pub events: Vec<KvEvent>,
@@ -51,7 +51,7 @@ pub struct Stored {
     pub tokens: Vec<u32>,
     /// Tokens per block.
     pub block_size: u32,
-    /// Where the blocks are.
+    /// Medium that the blocks are on.
     pub medium: Medium,
     /// LoRA adapter, if any. Engines that only number their adapters give the number here.
     pub lora_name: Option<String>,
@@ -63,11 +63,11 @@ pub struct Removed {
     /// Their hashes, in any order. A block that was stored twice is named twice when both of its
     /// copies are gone.
     pub hashes: Vec<u64>,
-    /// Where they were.
+    /// Medium that the blocks were on.
     pub medium: Medium,
 }
 
-/// Where a block lives.
+/// Medium on which a block lives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Medium {
     /// Accelerator memory (or what stands for it).

@@ -1,8 +1,8 @@
-//! What two stator processes must agree on: the request plane's services, the wire format of KV
+//! Contracts between two stator processes: the request plane's services, the wire format of KV
 //! events and load reports, hashes and names of blocks, discovery records, and words.
 //!
-//! This crate never does I/O and decides nothing. Start reading at `proto/stator/worker/v1` for
-//! the request plane and at [`kv_event`] for the event plane.
+//! This crate never does I/O and decides nothing. Start reading at `proto/stator/worker/v1` for the
+//! request plane and at [`kv_event`] for the event plane.
 
 pub mod discovery;
 pub mod duration;

@@ -1,5 +1,5 @@
-//! A reader of MessagePack that trusts no length: it borrows from the frame, allocates nothing
-//! and never panics. What a value means is its caller's business.
+//! A reader of MessagePack that trusts no length: it borrows from the frame, allocates nothing and
+//! never panics. The caller interprets the values.
 
 use rmp::Marker;
 
@@ -15,27 +15,27 @@ pub enum DecodeError {
     /// Bytes follow the message.
     #[error("{bytes} bytes follow the message")]
     TrailingBytes {
-        /// How many.
+        /// Number of the bytes.
         bytes: usize,
     },
     /// A value has the wrong type or is out of range.
     #[error("{field}: expected {expected}")]
     Unexpected {
-        /// Where it stands.
+        /// The field.
         field: &'static str,
-        /// What belongs there.
+        /// Description of a valid value.
         expected: &'static str,
     },
     /// A field that has no default is missing.
     #[error("{field}: missing")]
     Missing {
-        /// Which one.
+        /// The field.
         field: &'static str,
     },
     /// A size is beyond its limit.
     #[error("{field}: {size} is above the limit of {limit}")]
     TooLarge {
-        /// What has this size.
+        /// The field that has this size.
         field: &'static str,
         /// Its size.
         size: u64,

@@ -14,15 +14,15 @@ pub const LOAD: &str = "load";
 /// A parsed topic of a stator agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Topic {
-    /// What the message carries.
+    /// Content of the message.
     pub kind: Kind,
-    /// Who sent it.
+    /// Sender of the message.
     pub worker: WorkerRank,
     /// In which life.
     pub generation: Generation,
 }
 
-/// What a message on the event plane carries.
+/// Content of a message on the event plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A numbered batch of KV events.

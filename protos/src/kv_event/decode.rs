@@ -36,7 +36,7 @@ const UNUSED: [&[u8]; 11] = [
     b"group_idx",
 ];
 
-/// What a count or a token id is.
+/// Description of a valid count or token id.
 const SMALL_INTEGER: &str = "an integer from 0 to 4294967295";
 
 /// A batch, and what of it meant nothing to us.
@@ -115,7 +115,7 @@ impl Kind {
         }
     }
 
-    /// What stands at `position` of the array form, the kind itself being 0.
+    /// Name of the field at `position` of the array form, the kind itself being 0.
     fn field(self, position: u32) -> &'static [u8] {
         const STORED: [&[u8]; 11] = [
             b"block_hashes",

@@ -1,4 +1,4 @@
-//! What an engine's events say beside what stator's own agents send.
+//! Events of engines, with the details that stator's own agents do not send.
 
 use super::KvEvent;
 use crate::msgpack::{DecodeError, Reader, Value};
@@ -7,10 +7,10 @@ use std::sync::Arc;
 /// Most extra keys in one event.
 pub const MAX_EXTRA_KEYS: u32 = 1_000_000;
 
-/// What one message of an engine carries.
+/// Content of one message of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineBatch {
-    /// When the batch was published, in seconds since the Unix epoch.
+    /// Time of publication, in seconds since the Unix epoch.
     pub timestamp_s: f64,
     /// The events.
     pub events: Vec<EngineEvent>,
@@ -32,12 +32,12 @@ pub struct EngineEvent {
     pub detail: Detail,
 }
 
-/// What decides to which prompts blocks belong, beside their tokens.
+/// Details that, beside tokens, decide to which prompts blocks belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// What a request asked its cache to be kept apart by, where the engine says so by name.
+    /// Cache salt of a request, if the engine names it as such.
     pub cache_salt: Option<String>,
-    /// What went into the blocks' hashes beside tokens.
+    /// Inputs of the blocks' hashes beside tokens.
     pub extra_keys: ExtraKeys,
     /// Group of layers that the blocks belong to, in models with several kinds of layers.
     pub group: Option<u32>,
@@ -45,8 +45,8 @@ pub struct Detail {
     pub spec_kind: Option<String>,
 }
 
-/// What went into blocks' hashes beside their tokens: a cache salt in the first block of a
-/// sequence, an adapter's name in every block, names of images where they stand.
+/// Inputs of blocks' hashes beside their tokens: a cache salt in the first block of a sequence, an
+/// adapter's name in every block, names of images at their positions.
 ///
 /// vLLM does not tag them, so that only their place and form tell them apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
