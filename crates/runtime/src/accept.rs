@@ -40,14 +40,13 @@ impl Acceptor {
         self.tcp.local_addr()
     }
 
-    /// Has `errors` count how often the system gave no connection.
+    /// Makes `errors` count the times that the system gave no connection.
     pub fn count_errors(&mut self, errors: Counter) {
         self.errors = errors;
     }
 
-    /// The next connection and its client's address. Where the system has none to give, clients
-    /// wait in its queue: the failure is counted, logged once per 10 s, and tried again after a
-    /// pause.
+    /// The next connection and its client's address. If the system cannot give one, clients wait in
+    /// its queue: the failure is counted, logged once per 10 s, and tried again after a pause.
     ///
     /// # Cancel safety
     ///

@@ -39,7 +39,8 @@ impl Readiness {
         self.0.closed.store(true, Ordering::Release);
     }
 
-    /// Has `room` asked too: while there is none, requests are not welcome. The first call counts.
+    /// Requires `room` as well: while it is false, requests are not welcome. Only the first call
+    /// counts.
     pub fn require(&self, room: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.0.room.set(Box::new(room));
     }
@@ -63,14 +64,14 @@ impl fmt::Debug for Readiness {
 pub type Gate =
     Arc<dyn Fn(Option<String>) -> BoxFuture<'static, Result<(), StatusCode>> + Send + Sync>;
 
-/// What the side server shows.
+/// Content that the side server shows.
 #[derive(Clone)]
 pub struct Shown {
     /// All metrics.
     pub metrics: metrics::Metrics,
     /// Whether requests are welcome.
     pub readiness: Readiness,
-    /// Who may read metrics; `None` lets everybody.
+    /// Check of readers of metrics; `None` lets everybody read.
     pub gate: Option<Gate>,
 }
 

@@ -18,9 +18,9 @@ pub const CONFIG_FLAG: &str = "config";
 /// The environment variable that names the configuration file.
 pub const CONFIG_ENV: &str = "STATOR_CONFIG";
 
-/// What else may name the configuration file, of roles that have such a flag.
+/// Other flag that may name the configuration file, in roles that have it.
 pub const FOREIGN_FILE_FLAG: &str = "configuration-file";
-/// What may hold the configuration itself, of roles that have such a flag.
+/// Flag that may hold the configuration itself, in roles that have it.
 pub const FOREIGN_TEXT_FLAG: &str = "configuration";
 /// All these flags; none of them is a setting.
 const SOURCES: [&str; 3] = [CONFIG_FLAG, FOREIGN_FILE_FLAG, FOREIGN_TEXT_FLAG];

@@ -1,5 +1,5 @@
-//! What every stator process does alike: configuration, logs, metrics, traces, TLS, reaching each
-//! other, the side server for operators, and shutdown.
+//! Common parts of every stator process: configuration, logs, metrics, traces, TLS, connections
+//! between processes, the side server for operators, and shutdown.
 //!
 //! This crate knows nothing of models, workers or requests. Start reading at [`config`].
 
@@ -24,7 +24,7 @@ pub use shutdown::Shutdown;
 
 use std::path::PathBuf;
 
-/// Where agents register and proxies look by default: a directory that only this user can enter.
+/// Default directory in which agents register and proxies look; only this user can enter it.
 ///
 /// `$XDG_RUNTIME_DIR/stator`, or `stator-$USER` in the directory for temporary files.
 pub fn discovery_dir() -> PathBuf {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What stands at the end of every page.
+/// Last line of every page.
 const END: &str = "# EOF\n";
 
 /// All metrics of a process. Cheap to clone.

@@ -148,8 +148,8 @@ impl<K: Clone + Debug + Eq + Hash> Hold<K> {
         Ok(())
     }
 
-    /// Takes so much more, and waits up to `wait` until others give enough back. Whoever waits
-    /// longest is served first. An owner that holds its share does not wait.
+    /// Takes `more` units, and waits up to `wait` until other owners give enough back. The longest
+    /// waiting is served first. An owner that holds its share does not wait.
     ///
     /// # Errors
     ///

@@ -40,7 +40,7 @@ pub enum ApiError {
     /// The connection failed.
     #[error("{0}")]
     Unreachable(String),
-    /// What came is not what was asked for.
+    /// The answer is not of the form that was asked for.
     #[error("malformed answer: {0}")]
     Malformed(String),
     /// More came than is read.
@@ -211,7 +211,7 @@ async fn read(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
     Ok(whole.freeze())
 }
 
-/// What a status other than success means.
+/// The error for a status other than success.
 pub(crate) fn refusal(status: StatusCode, answer: &[u8]) -> ApiError {
     #[derive(serde::Deserialize)]
     struct Status {

@@ -1,5 +1,5 @@
-//! Follows the objects of one query: lists them, watches for changes, and begins anew when it
-//! must. Whatever fails, what was said before stands.
+//! Follows the objects of one query: lists them, watches for changes, and begins anew when it must.
+//! On any failure its earlier reports stand.
 
 use crate::Cluster;
 use crate::api::{Api, ApiError, refusal};
@@ -19,7 +19,7 @@ const PAGE: &str = "500";
 /// Most objects of one query.
 const OBJECTS_MAX: usize = 100_000;
 
-/// What a follower says.
+/// Report of a follower.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report<T> {
     /// These are all objects, by name.
@@ -28,11 +28,11 @@ pub enum Report<T> {
     Set(String, Option<T>),
     /// The server is out of reach, or refuses.
     Lost,
-    /// It is there again.
+    /// The server is back.
     Found,
 }
 
-/// How long things take.
+/// Time limits and pauses of a follower.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// First wait after a failure; doubles with each further one.
@@ -41,18 +41,19 @@ pub struct Timing {
     pub backoff_max: Duration,
     /// Longest time for one answer.
     pub request_timeout: Duration,
-    /// When the server is asked to end a watch: after this, in whole seconds, or up to twice as
-    /// long, so that not all end at once. One that is not ended then is lost.
+    /// Time after which the server is asked to end a watch, in whole seconds, or up to twice as
+    /// long, so that not all end at once. A watch that does not end then is lost.
     pub watch_timeout: Duration,
-    /// The same for the first watch after a list; doubled with each further one. A server that has
-    /// just been told of a kind of object may open watches on which nothing ever comes.
+    /// As `watch_timeout`, for the first watch after a list; doubled with each further watch. A
+    /// server that has just learnt of a kind of object may open watches on which nothing ever
+    /// comes.
     pub watch_first: Duration,
-    /// How long it may end a watch late.
+    /// Grace for a server that ends a watch late.
     pub watch_grace: Duration,
     /// A watch that ended sooner is a failure: else a server that hangs up would be asked
     /// without pause.
     pub watch_min: Duration,
-    /// When to look again for a kind of object that is not installed.
+    /// Pause before looking again for a kind of object that is not installed.
     pub absent_retry: Duration,
 }
 
@@ -91,7 +92,7 @@ pub type Wrap<T, U> = Box<dyn Fn(Report<T>) -> U + Send + Sync>;
 /// Nobody listens any more.
 struct Unheard;
 
-/// What every object says about itself.
+/// Metadata of every object.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Meta {
@@ -106,7 +107,7 @@ struct Head {
     metadata: Meta,
 }
 
-/// What a follower knows of its own success.
+/// A follower's record of its own success.
 #[derive(Default)]
 struct Health {
     /// Since when the server has been out of reach.

@@ -1,8 +1,8 @@
-//! What of the Kubernetes API several rooms need: a client whose requests have limits, and a
-//! [`Follower`] that lists and watches the objects of one query through every way in which a
+//! The part of the Kubernetes API that several rooms share: a client whose requests have limits,
+//! and a [`Follower`] that lists and watches the objects of one query through every way in which a
 //! server can fail.
 //!
-//! It knows no kind of object but by name: who asks reads them. Start reading at [`Follower`].
+//! It knows kinds of objects only by name; the callers read them. Start reading at [`Follower`].
 
 mod api;
 mod follow;
@@ -41,7 +41,7 @@ pub enum ConnectError {
 pub struct Cluster {
     /// Its API.
     pub api: Api,
-    /// How long things take.
+    /// Time limits and pauses of its followers.
     pub timing: Timing,
     /// The namespace of the configuration: the service account's own in a pod.
     pub namespace: String,

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How long a self-signed certificate is valid.
+/// Validity of a self-signed certificate.
 const SELF_SIGNED_FOR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Clocks of clients may be behind by this much.

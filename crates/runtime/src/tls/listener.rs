@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-/// How long a client may take for its handshake.
+/// Longest time for a client's handshake.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Handshakes that run at once; further connections wait in the kernel's queue.
@@ -51,10 +51,10 @@ pub enum Connection {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Who a client is, as servers of gRPC tell it with each request.
+/// Identity of a client, which gRPC servers attach to each request.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Where it connects from; None where it is gone.
+    /// Address that it connects from; None if it is gone.
     pub address: Option<SocketAddr>,
     /// The certificate that it showed, from an authority of clients.
     pub certificate: Option<CertificateDer<'static>>,
@@ -104,7 +104,7 @@ impl Listener {
         self.handshake.failures.clone()
     }
 
-    /// Has `errors` count how often the system gave no connection.
+    /// Makes `errors` count the times that the system gave no connection.
     pub fn count_accept_errors(&mut self, errors: Counter) {
         self.tcp.count_errors(errors);
     }

@@ -27,13 +27,13 @@ use rustls_pki_types::ServerName;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How a server speaks TLS.
+/// TLS settings of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The server's own certificate.
     pub certificate: Source,
-    /// A PEM file with the authorities of clients. Where it is given, a client without a
-    /// certificate from one of them is refused (mTLS).
+    /// A PEM file with the authorities of clients. If given, a client without a certificate from
+    /// one of them is refused (mTLS).
     pub client_ca: Option<PathBuf>,
     /// Whether to look at the files again every [`RELOAD_INTERVAL`].
     pub reload: bool,
@@ -43,7 +43,7 @@ pub struct Settings {
     pub alpn: Vec<String>,
 }
 
-/// Where a server's certificate comes from.
+/// Source of a server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Made at start and kept in memory, for `localhost` and these host names or addresses.
@@ -77,7 +77,7 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What reading it said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A file is not the PEM that it should be.
@@ -85,9 +85,9 @@ pub enum TlsError {
     Pem {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// Its expected content.
         what: &'static str,
-        /// What parsing it said.
+        /// The parser's error.
         error: rustls_pki_types::pem::Error,
     },
     /// Certificate and key do not belong together, or are of a kind that is not supported.
@@ -111,7 +111,7 @@ pub enum TlsError {
     },
 }
 
-/// What a server needs to speak TLS.
+/// TLS configuration of a server.
 pub type ServerTls = Arc<ServerConfig>;
 
 /// Whether a certificate could be for this name.
@@ -136,7 +136,7 @@ pub fn server_config(settings: &Settings) -> Result<(Arc<ServerConfig>, Option<R
     server_config_with(settings, &CipherSuites::default())
 }
 
-/// The same with fewer cipher suites.
+/// As [`server_config`], with only the given cipher suites.
 ///
 /// # Errors
 ///

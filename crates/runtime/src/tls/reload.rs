@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the files are looked at.
+/// Interval of looks at the files.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The file of a folder that holds the certificate and its chain.
@@ -28,8 +28,8 @@ pub(super) const KEY: &str = "tls.key";
 /// Keeps the certificate and the authorities of clients as fresh as their files.
 pub struct Reload {
     settings: Settings,
-    /// What was read last, or why it could not be: a fault is logged when it appears, not on
-    /// every look.
+    /// Content of the files at the last look, or the fault: a fault is logged when it appears, not
+    /// on every look.
     seen: Result<Material, String>,
     certificate: Arc<Certificate>,
     clients: Option<Arc<Clients>>,

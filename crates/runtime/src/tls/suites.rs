@@ -10,8 +10,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CipherSuites(Option<Vec<String>>);
 
-/// These names are of no cipher suite that is supported. What is supported is forward secret and
-/// authenticated; what Go has beyond that is for clients that nobody should serve any more.
+/// Names that are no supported cipher suites. The supported ones are forward secret and
+/// authenticated; further suites of Go are for clients that nobody should serve any more.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} not supported, only these are: {}", .names.join(", "), supported().join(", "))]
 pub struct UnsupportedSuites {
@@ -49,8 +49,8 @@ impl CipherSuites {
         Arc::new(provider)
     }
 
-    /// A certificate of our own is ECDSA. Who lists suites for RSA means the cipher, and would
-    /// otherwise be left with a server that no client of TLS 1.2 can talk to.
+    /// Whether a suite is allowed. Our own certificate is ECDSA: names of RSA suites then mean the
+    /// cipher, since no client of TLS 1.2 could talk to the server otherwise.
     fn allow(&self, suite: SupportedCipherSuite, own_certificate: bool) -> bool {
         let Some(names) = &self.0 else { return true };
         let name = name(suite);
@@ -64,7 +64,7 @@ fn supported() -> Vec<String> {
     ring::ALL_CIPHER_SUITES.iter().map(|suite| name(*suite)).collect()
 }
 
-/// The name that IANA has for it. That of the library differs for TLS 1.3: `TLS13_AES_…`.
+/// IANA's name of a suite. The library's name differs for TLS 1.3: `TLS13_AES_…`.
 fn name(suite: SupportedCipherSuite) -> String {
     let name = suite.suite().as_str().unwrap_or_default();
     name.strip_prefix("TLS13_").map_or_else(|| name.to_owned(), |rest| format!("TLS_{rest}"))

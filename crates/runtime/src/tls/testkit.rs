@@ -1,4 +1,4 @@
-//! What the TLS tests share: authorities, files, a server that echoes and clients of it.
+//! Fixtures of the TLS tests: authorities, files, an echo server and its clients.
 
 use super::{
     CipherSuites, Connection, Listener, Reload, Settings, Source, Version, provider,

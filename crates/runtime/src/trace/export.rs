@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tonic::transport::ClientTlsConfig;
 
-/// How long one batch may take with all its attempts. Longer than the exporter's own limit (10 s,
-/// or what `OTEL_EXPORTER_OTLP_TIMEOUT` says), which does not cover connecting.
+/// Longest time for one batch with all its attempts. It is longer than the exporter's own limit (10
+/// s, or the value of `OTEL_EXPORTER_OTLP_TIMEOUT`), which does not cover connecting.
 const EXPORT_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often lost spans are logged.
+/// Interval of logs about lost spans.
 const LOSSES_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// Sends batches to a collector.

@@ -27,7 +27,7 @@ use tracing_subscriber::{Layer, Registry};
 /// The target of every span and event that is for traces. Its levels are `INFO` and above.
 pub const TARGET: &str = "otel";
 
-/// How long the end of the process waits for a collector that does not take the last spans.
+/// Longest time that the end of the process waits for a collector to take the last spans.
 pub const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why traces cannot be sent.
@@ -38,13 +38,13 @@ pub enum TraceError {
     Protocol {
         /// The environment variable.
         variable: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
     },
     /// The exporter refused its settings, mostly the endpoint.
     #[error("cannot send traces to {endpoint:?}: {error}")]
     Exporter {
-        /// Where to.
+        /// The collector's URL.
         endpoint: String,
         /// Why.
         error: opentelemetry_otlp::ExporterBuildError,

@@ -1,7 +1,8 @@
-//! What the standard environment says about traces.
+//! Settings of traces, from the standard environment variables.
 //!
-//! Only what the SDK does not read itself, or reads too late to turn everything off. Sampling
-//! (`OTEL_TRACES_SAMPLER`), batching (`OTEL_BSP_…`), limits, headers and timeouts are the SDK's.
+//! Only those variables that the SDK does not read itself, or reads too late to turn everything
+//! off. Sampling (`OTEL_TRACES_SAMPLER`), batching (`OTEL_BSP_…`), limits, headers and timeouts are
+//! the SDK's.
 //!
 //! Source: OpenTelemetry environment variable specification, and that of the OTLP exporter.
 
@@ -10,7 +11,7 @@ use super::TraceError;
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 
-/// Where traces go, and under which name.
+/// Destination of traces, and the service's name in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// The collector, as a URL.

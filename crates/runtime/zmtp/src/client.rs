@@ -9,7 +9,7 @@ use crate::server::Server;
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::sync::mpsc;
 
-/// What a publisher or a router may send: a step's KV events, or a replay's batch.
+/// Limits of a publisher's or router's message: a step's KV events, or a replay's batch.
 const LIMITS: Limits = Limits { frames: 16, bytes: 64 << 20 };
 /// Messages of all publishers that may wait in a collector.
 const COLLECTED_MAX: usize = 1024;
@@ -138,7 +138,7 @@ impl Collector {
         Ok(Self { server: server.await?, messages })
     }
 
-    /// Where publishers connect to.
+    /// Address that publishers connect to.
     pub fn endpoint(&self) -> &str {
         self.server.endpoint()
     }

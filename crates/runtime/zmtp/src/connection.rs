@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for which a peer may take nothing of what waits for it.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// What a peer may send before it is known.
+/// Limits of a peer's messages before it is known.
 const HANDSHAKE_LIMITS: Limits = Limits { frames: 1, bytes: 4096 };
 /// Room for one read: at first, and of a peer that fills it.
 const READ_BYTES: (usize, usize) = (4 << 10, 64 << 10);
@@ -94,7 +94,7 @@ impl Connection {
         self.minor_version > 0
     }
 
-    /// What comes next. Meanwhile, what there is to write is written, and pings are answered.
+    /// Next message or command. Meanwhile, pending output is written, and pings are answered.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// What has come already.
+    /// Next message or command that has arrived already.
     fn come(&mut self) -> Result<Option<Incoming>, Error> {
         loop {
             match self.decoder.decode(&mut self.input)? {
@@ -186,7 +186,7 @@ impl Connection {
         encode_command(name, data, &mut self.output);
     }
 
-    /// Where encoded messages are appended; empty once all of it is written.
+    /// Buffer for encoded messages; empty once all of it is written.
     pub(crate) fn output(&mut self) -> &mut BytesMut {
         &mut self.output
     }

@@ -1,4 +1,4 @@
-//! Where sockets are, and the system's connections to there.
+//! Addresses of sockets, and the system's connections to them.
 
 use crate::Error;
 use socket2::{SockRef, TcpKeepalive};
@@ -17,8 +17,8 @@ pub(crate) struct Halves {
     pub(crate) address: Option<IpAddr>,
 }
 
-/// When a silent TCP connection is probed first, how often then, and after how many probes
-/// without an answer it is over: a host that vanished says nothing.
+/// Silence before a silent TCP connection is probed, interval of the probes, and number of probes
+/// without an answer that ends it: a host that vanished says nothing.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 3);
 
 enum Place<'a> {

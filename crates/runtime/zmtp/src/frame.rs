@@ -11,7 +11,7 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// What a peer may send at most.
+/// Limits of a peer's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Frames of a message.
@@ -37,7 +37,7 @@ pub enum Malformed {
     Command,
 }
 
-/// What the wire brings.
+/// Unit read from the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
     /// A whole message.

@@ -1,4 +1,5 @@
-//! What two peers say before the first message: a greeting of 64 bytes, then who they are.
+//! Handshake of two peers before the first message: a greeting of 64 bytes, then their types and
+//! identities.
 
 use crate::Error;
 use crate::frame::encode_command;
@@ -9,7 +10,7 @@ pub(crate) const GREETING_BYTES: usize = 64;
 /// Bytes of it that tell the version; older peers wait for an answer before they send more.
 pub(crate) const VERSION_BYTES: usize = 11;
 
-/// What a socket is for.
+/// Type of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pub,

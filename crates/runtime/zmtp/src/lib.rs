@@ -38,7 +38,7 @@ pub enum Error {
     /// An endpoint that cannot be understood.
     #[error("{endpoint:?} is neither tcp://host:port nor ipc:///path")]
     Endpoint {
-        /// What was given.
+        /// The endpoint as given.
         endpoint: String,
     },
     /// The system refuses, or the connection broke.

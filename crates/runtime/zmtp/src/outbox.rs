@@ -1,4 +1,4 @@
-//! What waits to be written to one peer.
+//! Messages that wait to be written to one peer.
 
 use crate::Error;
 use crate::connection::Connection;
@@ -75,7 +75,8 @@ impl Outbox {
         }
     }
 
-    /// Has a connection write what waits, until something comes from it or there is more to write.
+    /// Makes a connection write waiting messages, until something comes from it or there is more to
+    /// write.
     ///
     /// # Errors
     ///

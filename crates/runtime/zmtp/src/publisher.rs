@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What a subscriber may send.
+/// Limits of a subscriber's messages.
 const LIMITS: Limits = Limits { frames: 1, bytes: 1024 };
 /// Subscriptions of one subscriber.
 const SUBSCRIPTIONS_MAX: usize = 1024;
@@ -32,7 +32,7 @@ type Peers = Mutex<Vec<Arc<Peer>>>;
 /// A subscriber as the publisher sees it.
 struct Peer {
     outbox: Outbox,
-    /// What the first frames of its messages begin with.
+    /// Prefixes of the first frames of the messages that it subscribed to.
     subscriptions: Mutex<Vec<Bytes>>,
 }
 
@@ -62,7 +62,7 @@ impl Publisher {
         Ok(Self { server, peers })
     }
 
-    /// Where it is bound, with the real port, or connected to.
+    /// Address that it is bound to, with the real port, or connected to.
     pub fn endpoint(&self) -> &str {
         self.server.endpoint()
     }

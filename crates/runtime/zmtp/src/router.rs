@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// What one who asks may send.
+/// Limits of a request.
 const LIMITS: Limits = Limits { frames: 16, bytes: 64 << 10 };
 /// Requests of all that may wait to be received; who asks beyond that is read no further.
 const REQUESTS_MAX: usize = 64;
@@ -32,7 +32,7 @@ pub struct Request {
     pub frames: Message,
     /// The peer's address; `None` at a Unix socket.
     pub address: Option<IpAddr>,
-    /// Where answers go.
+    /// The way for answers.
     pub reply: Reply,
 }
 
@@ -59,7 +59,7 @@ impl Router {
         Ok(Self { server, requests })
     }
 
-    /// Where it is reached: what it was bound to, with the real port.
+    /// Address that it is bound to, with the real port.
     pub fn endpoint(&self) -> &str {
         self.server.endpoint()
     }

@@ -68,7 +68,7 @@ impl Server {
         Self { endpoint: endpoint.to_owned(), task }
     }
 
-    /// Where it is bound or connected to.
+    /// Address that it is bound or connected to.
     pub(crate) fn endpoint(&self) -> &str {
         &self.endpoint
     }

@@ -28,7 +28,7 @@ pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), what).await.expect("it happens in time")
 }
 
-/// How requests for one kind of object are answered.
+/// Behaviour of the server towards requests for one kind of object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
     /// As they should be.
@@ -144,7 +144,7 @@ impl Server {
         });
     }
 
-    /// How the requests for a collection are answered from now on.
+    /// Changes how requests for a collection are answered from now on.
     pub fn mood(&self, path: &str, mood: Mood) {
         self.change(path, |kind, _| kind.mood = mood);
     }
@@ -330,7 +330,7 @@ fn watching(context: &Context, collection: String, from: &str) -> Response {
 
 type Line = Result<Bytes, std::io::Error>;
 
-/// What a watch that has `sent` all up to a version sends next.
+/// Next lines of a watch that has sent all up to version `sent`.
 fn news(context: &Context, collection: &str, sent: &mut u64) -> (Mood, u64, Vec<Line>) {
     let shared = context.shared.lock();
     let kind = &shared.kinds[collection];
