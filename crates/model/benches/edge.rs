@@ -1,4 +1,4 @@
-//! What the pure parts of a request cost: `cargo bench -p stator-model --bench edge [-- MODEL_DIR]`.
+//! Times of the pure parts of a request: `cargo bench -p stator-model --bench edge [-- MODEL_DIR]`.
 //!
 //! Plain loops and plain printing; the figures are microseconds of one thread. Without a model
 //! folder the small tokenizer of the tests is used, whose words have more tokens than real ones.
@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// How long each line is measured.
+/// Length of each measurement.
 const MEASURE: Duration = Duration::from_millis(400);
 const FILES: [&str; 6] = [
     "tokenizer.json",
@@ -103,7 +103,7 @@ fn main() {
     stream(&model);
 }
 
-/// What the tokenizer library takes for the same text, for comparison.
+/// Measures the tokenizer library on the same text, for comparison.
 fn compare(model: &Model, tokenizer_json: &[u8]) {
     let library = tokenizers::Tokenizer::from_bytes(tokenizer_json).expect("the tokenizer loads");
     let text = words(3000, 4);

@@ -6,7 +6,7 @@ use crate::openai::message::{Content, Message, Role};
 use minijinja::value::Value;
 use std::borrow::Cow;
 
-/// What a template can read, found out when it is loaded.
+/// Abilities of a template, found out when it is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
     /// It renders a list of text parts; otherwise the parts are joined by new lines.

@@ -6,10 +6,10 @@ use tokenizers::Tokenizer;
 
 /// Most tokens that are held back in the hope that they make a character together.
 const PENDING_MAX: usize = 32;
-/// What stands for bytes that are not text.
+/// Replacement for bytes that are not text.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// How a model's tokens become text.
+/// Way from a model's tokens to text.
 #[derive(Clone, Debug)]
 pub(crate) enum Decoder {
     /// A token is its bytes, whatever stands before it: one look into a table.
@@ -45,7 +45,7 @@ struct Window {
     tokenizer: Arc<Tokenizer>,
     /// Tokens whose text is out, then tokens that are held back.
     ids: Vec<u32>,
-    /// How many of `ids` are out.
+    /// Number of `ids` whose text is out.
     done: usize,
 }
 

@@ -1,9 +1,9 @@
-//! What the small files of a model folder say.
+//! Content of the small files of a model folder.
 
 use super::ModelError;
 use serde_json::Value;
 
-/// The model's own sampling defaults, from `generation_config.json`. What is `None` is not said.
+/// The model's own sampling defaults, from `generation_config.json`; `None` if it does not set one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// 0 to 2.

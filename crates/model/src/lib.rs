@@ -55,7 +55,8 @@ pub enum ModelError {
     Tokenizer(String),
 }
 
-/// What a model's files say about text: its template, its tokenizer, its defaults. Shared by all requests, never changed.
+/// Text side of a model's files: its template, its tokenizer, its defaults. Shared by all requests,
+/// never changed.
 #[derive(Debug)]
 pub struct Model {
     name: String,
@@ -145,7 +146,7 @@ impl Model {
         self.vocabulary_size
     }
 
-    /// What the model's authors recommend.
+    /// Sampling defaults that the model's authors recommend.
     pub fn defaults(&self) -> &GenerationDefaults {
         &self.defaults
     }

@@ -8,7 +8,7 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use std::fmt::Write;
 
-/// How `tojson` lays out its text; the defaults are Python's.
+/// Layout of `tojson`'s text; the defaults are Python's.
 #[derive(Debug)]
 pub(crate) struct JsonStyle {
     indent: Option<usize>,

@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub const CACHE_MAX_BYTES: u64 = 64 << 20;
 /// Shorter parts are encoded anew: that is as fast as looking for them.
 const CACHED_MIN_BYTES: usize = 256;
-/// The same for the general path, which is slower.
+/// As [`CACHED_MIN_BYTES`], for the general path, which is slower.
 const CACHED_MIN_BYTES_GENERAL: usize = 32;
 
 /// A model's tokenizer. Cheap to use from many threads.
@@ -27,8 +27,8 @@ pub struct Tokenizer {
     general: Arc<General>,
     fast: Option<FastBpe>,
     splitter: Option<Splitter>,
-    /// What stands around every text that is encoded with special tokens; none where they are not
-    /// simply put around it.
+    /// Tokens before and after every text that is encoded with special tokens; none if the
+    /// tokenizer does more than put them around it.
     around: Option<(Vec<u32>, Vec<u32>)>,
     cache: Cache<u64, Arc<Part>>,
     cached_min_bytes: usize,
@@ -41,13 +41,13 @@ pub struct Tokenizer {
 /// out.
 #[derive(serde::Deserialize)]
 pub(crate) struct Shape {
-    /// What is done to the text first.
+    /// First step: changes of the text.
     #[serde(default)]
     pub(crate) normalizer: Value,
-    /// How it is split into words.
+    /// Second step: splitting into words.
     #[serde(default)]
     pub(crate) pre_tokenizer: Value,
-    /// How tokens become text.
+    /// Way from tokens to text.
     #[serde(default)]
     decoder: Value,
 }
@@ -136,7 +136,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// How tokens become text again.
+    /// Way from tokens back to text.
     pub(crate) fn decoder(&self) -> &Decoder {
         &self.decoder
     }
@@ -229,7 +229,7 @@ fn byte_token(token: &str) -> Option<u8> {
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// What the post-processor puts before and after a text, where it does the same to all texts.
+/// Tokens that the post-processor puts before and after a text, if they are the same for all texts.
 fn around(general: &General) -> Option<(Vec<u32>, Vec<u32>)> {
     let ids = |text: &str, special: bool| {
         general.encode_fast(text, special).ok().map(|e| e.get_ids().to_vec())

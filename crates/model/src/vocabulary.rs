@@ -6,7 +6,7 @@ use tokenizers::{Model as _, Tokenizer};
 #[derive(Debug)]
 pub(crate) struct ByteTable {
     bytes: Vec<u8>,
-    /// Where each token begins, and where the last one ends.
+    /// Start of each token, and end of the last one.
     starts: Vec<u32>,
     /// Tokens that are left out where special tokens are skipped.
     special: Vec<bool>,

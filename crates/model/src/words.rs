@@ -40,7 +40,7 @@ impl Pattern {
     }
 }
 
-/// What the patterns ask of a character.
+/// Class of a character in the patterns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Letter,
@@ -60,7 +60,7 @@ fn class_at(text: &str, at: usize) -> Option<(Class, usize)> {
     Some((class_of(c), c.len_utf8()))
 }
 
-/// Where the run of characters that are in `class` ends.
+/// End of the run of characters that are in `class`.
 #[inline]
 fn run(text: &str, mut at: usize, class: Class) -> usize {
     while let Some((found, length)) = class_at(text, at) {
