@@ -17,10 +17,10 @@ pub struct Agents {
     metrics: DiscoveryMetrics,
 }
 
-/// What is new.
+/// News of agents.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
-    /// Who came, changed or left.
+    /// Agents that came, changed or left.
     pub changes: Vec<Change>,
     /// Agents whose records have become unreadable, and why; each fault is told once.
     pub malformed: Vec<(String, String)>,
@@ -52,8 +52,7 @@ impl Agents {
         Ok(Self { watch, roster: Roster::default(), start: Instant::now(), metrics })
     }
 
-    /// What has changed, as soon as something may have; an empty update is a look that found
-    /// nothing new.
+    /// Changes, as soon as there may be some; an empty update is a look that found nothing new.
     ///
     /// # Cancel safety
     ///

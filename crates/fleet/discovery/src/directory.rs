@@ -238,9 +238,9 @@ impl Directory {
         Sighting { complete, stale: !complete, doubted, ..self.sight.of(reads) }
     }
 
-    /// Reads a file. One that nobody has written for a lease before the first look is doubted: its
-    /// agent may be long dead. That compares two clocks of this machine, or its own and the file
-    /// server's; if they differ, an agent that lives is only found by its next renewal.
+    /// Reads a file. A file that was not written for a lease before the first look is doubted: its
+    /// agent may be long dead. This compares two clocks of this machine, or its own and the file
+    /// server's; if they differ, a live agent is only found by its next renewal.
     fn read(
         &self,
         path: &Path,

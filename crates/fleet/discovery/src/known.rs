@@ -1,4 +1,4 @@
-//! What a back-end has told of one kind of thing.
+//! Objects of one kind that a back-end has reported.
 
 use stator_kube::Report;
 use std::collections::BTreeMap;

@@ -1,12 +1,13 @@
-//! How agents make themselves known and how they are found, in a directory of files, a static
-//! list, a Kubernetes cluster or etcd.
+//! Registration and discovery of agents, in a directory of files, a static list, a Kubernetes
+//! cluster or etcd.
 //!
-//! A back-end has two directions: a [`Registry`] for the agent, a [`Watch`] for who follows
-//! agents. It translates and decides little: [`Roster`] decides who is there. A back-end that is
-//! out of reach takes nobody away, and one that can be read but not written neither: a lease that
-//! ends or a record that disappears makes an agent [`Change::Lapsed`], and who follows it asks the
-//! agent itself whether it lives. Leases are measured on the reader's clock alone. Start reading at
-//! [`Source`], which names a back-end, and at [`Agents`], which follows one.
+//! A back-end has two directions: a [`Registry`] for the agent, a [`Watch`] for a follower of
+//! agents. It translates and decides little: [`Roster`] decides which agents there are. A back-end
+//! that is out of reach takes no agent away, and neither does one that can be read but not written:
+//! a lease that ends or a record that disappears makes an agent [`Change::Lapsed`], and the
+//! follower asks the agent itself whether it lives. Leases are measured on the reader's clock
+//! alone. Start reading at [`Source`], which names a back-end, and at [`Agents`], which follows
+//! one.
 
 mod agents;
 mod args;
@@ -68,7 +69,7 @@ pub trait Registry: Send {
 /// Looks at all agents that a back-end knows.
 #[async_trait::async_trait]
 pub trait Watch: Send {
-    /// What is known, as soon as it may have changed. The first look may find nothing.
+    /// The present sighting, as soon as it may have changed. The first look may find nothing.
     ///
     /// # Cancel safety
     ///
@@ -79,10 +80,10 @@ pub trait Watch: Send {
 /// Why a back-end did not do as it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
-    /// It is not configured as it should be: waiting changes nothing.
+    /// The back-end is not configured as it should be: waiting changes nothing.
     #[error("{0}")]
     Unconfigured(String),
-    /// It is out of reach, or slow.
+    /// The back-end is out of reach, or slow.
     #[error("out of reach: {0}")]
     Unreachable(String),
     /// It refused.

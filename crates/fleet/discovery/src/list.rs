@@ -29,11 +29,11 @@ use tonic::transport::Endpoint;
 
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How often a silent agent is asked.
+/// Interval of questions to a silent agent.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Longest wait for its answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a silent connection is probed, and how long the probe may take.
+/// Interval of probes of a silent connection, and longest time of a probe.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Answers that may wait to be looked at.
 const ANSWERS_MAX: usize = 256;
@@ -80,7 +80,7 @@ struct Listed {
     read: Option<(String, Read)>,
 }
 
-/// What an endpoint said.
+/// Answer of an endpoint: the endpoint, the agent's name, and its record.
 type Answer = (String, String, Read);
 
 impl Watcher {
@@ -207,7 +207,7 @@ fn decode(text: &str) -> Result<BTreeSet<String>, String> {
     Ok(file.agents.into_iter().collect())
 }
 
-/// Has an agent tell its record until nobody listens, and passes on what is new.
+/// Follows an agent's record until nobody listens, and passes changes on.
 async fn ask(endpoint: String, target: Target, answers: mpsc::Sender<Answer>) {
     let target = target.with(|target| {
         let probing = target.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(KEEPALIVE);

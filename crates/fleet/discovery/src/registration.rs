@@ -132,7 +132,7 @@ mod tests {
     use parking_lot::Mutex;
     use std::sync::Arc;
 
-    /// What was asked of a registry; it fails as often as it is told to.
+    /// Requests to a registry, which fails as often as it is told to.
     #[derive(Clone, Default)]
     struct Scripted {
         calls: Arc<Mutex<Vec<String>>>,

@@ -1,4 +1,4 @@
-//! Who is there, judged from what back-ends see. Pure.
+//! Roster of agents, judged from the sightings of back-ends. Pure.
 
 use crate::record::{AGENTS_MAX, lease};
 use stator_protos::discovery::AgentRecord;
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a look at a back-end found.
+/// Result of a look at a back-end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sighting {
     /// Whether all records could be read. If not, nothing is known of who left.
@@ -37,7 +37,7 @@ pub enum Absence {
     Departure,
 }
 
-/// What was read of an agent.
+/// Record of an agent, or the fault in it.
 pub(crate) type Read = Result<Arc<AgentRecord>, String>;
 
 /// Makes sightings of what a back-end has, and tells of each fault once.
@@ -174,7 +174,7 @@ impl Roster {
         changes
     }
 
-    /// How many agents there are.
+    /// Number of agents.
     pub fn len(&self) -> usize {
         self.agents.len()
     }

@@ -31,7 +31,7 @@ impl From<&Path> for Source {
     }
 }
 
-/// Where in a cluster agents are.
+/// Place of agents in a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubernetesSource {
     /// The namespace; without one that of the service account or of the kubeconfig.
@@ -39,7 +39,7 @@ pub struct KubernetesSource {
     /// Labels of the pods or EndpointSlices, as `kubectl` takes them: `app=engine`. Without it all
     /// of the namespace are watched.
     pub selector: Option<String>,
-    /// What says that a pod is ready.
+    /// Objects that tell which pods are ready.
     pub readiness: Readiness,
     /// The kubeconfig file, where it is not the usual one.
     pub kubeconfig: Option<PathBuf>,
@@ -48,7 +48,7 @@ pub struct KubernetesSource {
     pub pod: Option<(String, String)>,
 }
 
-/// What says that a pod is ready.
+/// Objects that tell which pods are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Readiness {
     /// The pods themselves.
@@ -58,14 +58,14 @@ pub enum Readiness {
     EndpointSlices,
 }
 
-/// Where in etcd agents are.
+/// Place of agents in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdSource {
     /// `host:port` of one member or more; at least one.
     pub endpoints: Vec<String>,
-    /// What keys begin with; agents are under `PREFIX/agents/`.
+    /// Prefix of keys; agents are under `PREFIX/agents/`.
     pub prefix: String,
-    /// Who asks.
+    /// User of etcd; `None` asks without one.
     pub user: Option<String>,
     /// The file with the user's password, where STATOR_ETCD_PASSWORD of the environment is not it.
     pub password_file: Option<PathBuf>,
@@ -82,7 +82,7 @@ pub struct EtcdTls {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// What is wrong with the name of a back-end: the part, and why.
+/// Fault in the name of a back-end: the part, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{part}: {fault}")]
 pub struct SourceError {

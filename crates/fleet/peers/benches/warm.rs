@@ -1,9 +1,9 @@
-//! How long a replica takes that joins: `cargo bench -p stator-peers -- [BLOCKS] [WORKERS]`, 4 million
-//! blocks of 1,000 workers unless told otherwise.
+//! Time of a replica's warm start: `cargo bench -p stator-peers -- [BLOCKS] [WORKERS]`, 4 million
+//! blocks of 1,000 workers by default.
 //!
-//! Two replicas in one process, over a socket of this machine, with real indexes: one that knows all
-//! blocks and one that knows none. Half of each worker's blocks are those of all workers. CPU is that
-//! of both replicas together.
+//! Two replicas in one process, over a socket of this machine, with real indexes: one that knows
+//! all blocks and one that knows none. Half of each worker's blocks are those of all workers. CPU
+//! is that of both replicas together.
 
 use stator_peers::{Blocks, Peers, PeersSettings, PoolId, Replica, Seat};
 use stator_placement::{Held, Index, IndexSettings, PeerLoad};

@@ -31,10 +31,10 @@ pub(crate) enum DialError {
     Silent,
 }
 
-/// How listening to an address ended.
+/// End of listening to an address.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// It is this replica itself, or one that is heard at another address.
+    /// The address is this replica's own, or that of a replica which is heard at another address.
     Known,
     /// It was heard until it broke off.
     Lost(DialError),

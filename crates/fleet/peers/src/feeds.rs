@@ -1,7 +1,7 @@
-//! What each peer that listens has yet to be told. Pure.
+//! Pending news for each peer that listens. Pure.
 //!
 //! Gauges wait as the number of the last change that the peer has seen, so that they coalesce;
-//! prompts wait in a queue that loses its oldest where a peer is too slow.
+//! prompts wait in a queue that drops its oldest if a peer is too slow.
 
 use crate::PoolId;
 use crate::gauges::{Key, OwnGauges};
@@ -26,7 +26,7 @@ pub(crate) struct Sent {
     pub(crate) hashes: Vec<SequenceHash>,
 }
 
-/// What one peer is told next.
+/// Next news for one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
     pub(crate) gauges: Vec<(Key, PeerLoad)>,
@@ -41,7 +41,7 @@ impl Frame {
     }
 }
 
-/// Who listens.
+/// Identity of a listening peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ListenerId(u64);
 
@@ -82,7 +82,7 @@ impl Feeds {
         self.listeners.remove(&id);
     }
 
-    /// How many listen.
+    /// Number of listening peers.
     pub(crate) fn listeners(&self) -> usize {
         self.listeners.len()
     }
@@ -123,7 +123,7 @@ impl Feeds {
         self.listeners.values().any(waits)
     }
 
-    /// What one of them is to be told next; empty if it knows everything.
+    /// Next news for a listener; empty if it knows everything.
     pub(crate) fn take(&mut self, id: ListenerId) -> Frame {
         let Some(listener) = self.listeners.get_mut(&id) else { return Frame::default() };
         let (gauges, seen) = self.own.changes_since(listener.seen, FRAME_GAUGES_MAX);

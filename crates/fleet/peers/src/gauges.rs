@@ -14,13 +14,13 @@ pub(crate) type Key = (PoolId, WorkerRank);
 
 struct Own {
     value: PeerLoad,
-    /// When it changed last.
+    /// Version of its last change.
     version: u64,
     /// The last look at the pool that found the worker.
     look: u64,
 }
 
-/// What this replica has in flight, and in which order that changed.
+/// Load that this replica has in flight, and the order of its changes.
 #[derive(Default)]
 pub(crate) struct OwnGauges {
     gauges: FxHashMap<Key, Own>,
@@ -95,7 +95,7 @@ impl OwnGauges {
     }
 }
 
-/// What other replicas have in flight.
+/// Load that other replicas have in flight.
 #[derive(Default)]
 pub(crate) struct Others {
     origins: FxHashMap<u64, FxHashMap<Key, PeerLoad>>,

@@ -1,4 +1,4 @@
-//! Where what is to be told and what was heard come together.
+//! Hub of a replica, where news for peers and news from peers come together.
 
 use crate::feeds::{Feeds, Frame, ListenerId};
 use crate::gauges::{Key, Others};
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 /// must be taken to hold what they were sent for longer than twice this.
 const TURN: Duration = Duration::from_millis(500);
 
-/// How often the pools are told everything again, for workers that came since.
+/// Interval at which the pools are told everything again, for workers that came since.
 const REPEAT: Duration = Duration::from_secs(1);
 
 /// One part in this many of a core's time goes into looking at the pools.
@@ -31,9 +31,9 @@ const REST_MAX: Duration = Duration::from_millis(100);
 /// Shortest time between two looks at the pools.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// What the tasks of a replica share.
+/// State that the tasks of a replica share.
 pub(crate) struct Hub {
-    /// Who we are; drawn at random.
+    /// Identity of this replica; drawn at random.
     pub(crate) id: u64,
     pub(crate) names: Mutex<PoolNames>,
     pub(crate) replica: Arc<dyn Replica>,
@@ -82,7 +82,7 @@ impl Hub {
         id
     }
 
-    /// Who we are, for a peer.
+    /// Greeting of this replica to a peer.
     pub(crate) fn hello(&self) -> proto::Hello {
         proto::Hello { replica_id: self.id, pools: self.names.lock().after(0) }
     }
@@ -134,7 +134,7 @@ impl Hub {
         sums.chunk_by(|one, next| one.0.0 == next.0.0).map(tell_one).collect()
     }
 
-    /// Who waits there may have room. Not under a lock.
+    /// Tells pools that waiting requests may have room. Not under a lock.
     fn may_have_room(&self, pools: Vec<PoolId>) {
         pools.into_iter().for_each(|pool| self.replica.may_have_room(pool));
     }
@@ -204,7 +204,7 @@ impl Subscription {
         Some((Self { hub: hub.clone(), id, news, named }, hello))
     }
 
-    /// What the peer is to be told next; an empty frame if nothing came up for `heartbeat`.
+    /// Next news for the peer; an empty frame if nothing came up for `heartbeat`.
     ///
     /// # Cancel safety
     ///

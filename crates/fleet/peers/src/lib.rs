@@ -1,9 +1,9 @@
-//! Active-active replicas of a picker, or of a proxy: what each has in flight and where it sends
-//! prompts counts for all of them at once, and one that starts takes over what another knows.
+//! Active-active replicas of a picker or of a proxy. The load and prompts that one replica has in
+//! flight count for all of them at once, and a starting replica takes over another's knowledge.
 //!
-//! There is no leader, no quorum and no store. Replicas dial each other; each tells those who
-//! listen what changed since they last heard ([`gauges`] and prompts, see `feeds`). Who falls
-//! silent counts no more after [`PeersSettings::silence`]. A replica alone pays nothing.
+//! There is no leader, no quorum and no store. Replicas dial each other; each tells its listeners
+//! what changed since they last heard ([`gauges`] and prompts, see `feeds`). A silent replica
+//! counts no more after [`PeersSettings::silence`]. A replica alone pays nothing.
 //!
 //! This crate never chooses a worker and knows neither Kubernetes nor Envoy; it speaks gRPC and
 //! tells the pools through [`Replica`]. Start reading at [`Seat`] and [`Peers`].
@@ -66,13 +66,13 @@ impl Peers {
         Self { hub: Arc::new(Hub::new(&settings, replica, metrics)), settings: Arc::new(settings) }
     }
 
-    /// Shares a further pool with peers that have one of its name. The same name has the same number
-    /// always. `None`: there are too many, or its name is too long.
+    /// Shares a further pool with peers that have a pool of this name. One name always has one
+    /// number. `None`: there are too many, or its name is too long.
     pub fn share(&self, name: &str) -> Option<PoolId> {
         self.hub.share(name)
     }
 
-    /// Where the request path leaves what it sent.
+    /// Outbox in which the request path leaves the prompts that it sent.
     pub fn outbox(&self) -> Outbox {
         self.hub.outbox.clone()
     }
@@ -89,8 +89,8 @@ impl Peers {
         warm::start(&self.hub, &self.settings).await
     }
 
-    /// Listens to the peers and answers them on `listener` until `shutdown`. That should be set
-    /// when the last request has ended, because what is in flight here counts elsewhere no more.
+    /// Listens to the peers and answers them on `listener` until `shutdown`. Set `shutdown` when
+    /// the last request has ended: from then on the load in flight here counts nowhere else.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Which number stands for a pool here, and which here for a peer's.
+//! Numbers of pools here, and their mapping from peers' numbers.
 
 use crate::PoolId;
 use rustc_hash::FxHashMap;
@@ -10,8 +10,8 @@ const POOLS_MAX: usize = 2048;
 /// Longest name of a pool that is shared, in bytes: all together are well below a message.
 const NAME_BYTES_MAX: usize = 512;
 
-/// The names of all pools that are or were shared, by the numbers that stand for them here. Those
-/// of peers have numbers too, so that what is told of a pool is not lost where it comes later.
+/// The names of all pools that are or were shared, by their numbers here. Peers' pools have numbers
+/// too, so that news of a pool is kept until the pool comes here.
 #[derive(Default)]
 pub(crate) struct PoolNames {
     ids: FxHashMap<Arc<str>, PoolId>,
@@ -33,7 +33,7 @@ impl PoolNames {
         Some(id)
     }
 
-    /// How many there are.
+    /// Number of names.
     pub(crate) fn len(&self) -> usize {
         self.names.len()
     }

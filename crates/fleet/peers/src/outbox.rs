@@ -1,4 +1,4 @@
-//! What the request path leaves for peers.
+//! Outbox between the request path and the peers.
 
 use crate::PoolId;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ const ITEMS_MAX: usize = 16_384;
 /// Their blocks together, 2 MiB.
 const HASHES_MAX: usize = 1 << 18;
 
-/// Where the request path leaves what it sent. Cheap to clone.
+/// The outbox in which the request path leaves the prompts that it sent. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Outbox(Arc<Inner>);
 
@@ -44,7 +44,7 @@ pub(crate) struct Letters {
 struct Item {
     pool: PoolId,
     worker: WorkerRank,
-    /// Where its hashes end.
+    /// End of its hashes.
     end: usize,
 }
 
@@ -73,7 +73,7 @@ impl Outbox {
         letters.items.push(Item { pool, worker, end });
     }
 
-    /// What is in flight from here changed: peers are to be told, of prompts too.
+    /// Notes that the load in flight changed: the next message tells peers, of prompts too.
     pub fn stir(&self) {
         if self.0.listened.load(Ordering::Relaxed) {
             self.0.stirred.notify_one();

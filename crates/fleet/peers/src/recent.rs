@@ -18,10 +18,11 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// The end of `sequence` that was not told of in the window; it counts as told from now on.
+    /// The end of `sequence` that was not told in the window; it counts as told from now on.
     ///
-    /// Who was told of a block was told of those before it, so that a binary search finds it.
-    /// Where that is not so, because too much was told, peers learn a little more or less.
+    /// A peer that was told a block was told all blocks before it, so that a binary search finds
+    /// the end. If that does not hold, because too much was told, peers learn a little more or
+    /// less.
     pub(crate) fn untold<'a>(
         &mut self,
         key: Key,

@@ -1,13 +1,13 @@
-//! What peers are told about, and who is told by them: the pools of this process.
+//! The pools of this process, as peers learn of them and tell them news.
 
 use stator_placement::Held;
 use stator_placement::PeerLoad;
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 
-/// What is shared under a name: a pool of this process or of a peer, another index of prefixes, or
-/// sessions, of which each is told as a prompt of one block.
-/// Those of [`Replica::pools`] are numbered first, [`crate::Peers::share`] numbers the others.
+/// Number of a shared name: a pool of this process or of a peer, another index of prefixes, or
+/// sessions, each of which is told as a prompt of one block. [`Replica::pools`] are numbered first,
+/// [`crate::Peers::share`] numbers the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u32);
 
@@ -27,12 +27,12 @@ pub trait Replica: Blocks {
     /// false; otherwise it is set to the present one.
     fn own(&self, pool: PoolId, seen: &mut u64, out: &mut Vec<(WorkerRank, PeerLoad)>) -> bool;
 
-    /// What all other replicas together have in flight at these workers, in place of what was
-    /// said before. Said again now and then for workers that came since.
+    /// Replaces the sums of all other replicas' load in flight at these workers. Repeated now and
+    /// then for workers that came since.
     fn set_others(&self, pool: PoolId, others: &[(WorkerRank, PeerLoad)]);
 
-    /// What the others have in flight changed: who waits may have room. Called without any lock of
-    /// this crate; may take longer.
+    /// Notes that other replicas' load changed, so that waiting requests may have room. Called
+    /// without any lock of this crate; may take longer.
     fn may_have_room(&self, pool: PoolId);
 
     /// Another replica sent blocks of a prompt to a worker. The blocks before them were told of
@@ -40,12 +40,12 @@ pub trait Replica: Blocks {
     fn sent(&self, pool: PoolId, worker: WorkerRank, sequence: &[SequenceHash]);
 }
 
-/// What is known of the blocks of each worker: given to a replica that starts, and taken by it.
+/// Blocks of each worker: given to a starting replica, and taken by it.
 pub trait Blocks: Send + Sync + 'static {
     /// The workers of a pool that report what they hold.
     fn workers(&self, pool: PoolId) -> Vec<WorkerRank>;
 
-    /// What some of them reported, without those of which nothing is known. May take long.
+    /// Reported blocks of `workers`, without workers of unknown state. May take long.
     fn held(&self, pool: PoolId, workers: &[WorkerRank]) -> Vec<(WorkerRank, Held)>;
 
     /// A part of what is only predicted, at most `most` entries from position `from` on; `None`

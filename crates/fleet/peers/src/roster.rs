@@ -1,4 +1,4 @@
-//! Which addresses there are, and a task that listens to each.
+//! Roster of peers' addresses, and a task that listens to each.
 
 use crate::dial::{self, Ended};
 use crate::hub::Hub;
@@ -45,8 +45,8 @@ pub(crate) async fn run(hub: Arc<Hub>, settings: Arc<PeersSettings>) {
     }
 }
 
-/// What each name stood for when it was last looked up successfully: a name server that is away
-/// for a while takes no peer away.
+/// Addresses of each name at its last successful look-up: a name server that is away for a while
+/// takes no peer away.
 #[derive(Default)]
 pub(crate) struct Names(BTreeMap<String, BTreeSet<SocketAddr>>);
 

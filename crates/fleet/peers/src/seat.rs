@@ -71,11 +71,11 @@ impl Seat {
         Ok(seat)
     }
 
-    /// Where others connect to.
+    /// Address that others connect to.
     ///
     /// # Errors
     ///
-    /// When the socket does not say.
+    /// When the socket does not tell it.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.address()
     }

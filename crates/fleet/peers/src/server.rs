@@ -22,10 +22,10 @@ const SNAPSHOTS_MAX: usize = 2;
 /// Predictions that are listed under one lock of their pool, well below a millisecond.
 const PREDICTED_PART: usize = 4096;
 
-/// How often a connection is probed whose peer says nothing, and how long it may take to answer.
+/// Interval of probes of a silent connection, and longest wait for an answer.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
-/// How long peers may take to read the end of their streams.
+/// Longest time for peers to read the end of their streams.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]

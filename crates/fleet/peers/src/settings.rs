@@ -1,4 +1,4 @@
-//! What an operator may choose.
+//! Settings of peers, for operators.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 /// Port on which replicas listen to each other, unless told otherwise.
 pub(crate) const PORT_DEFAULT: u16 = 9004;
 
-/// Who the peers are, and how long things may take.
+/// Addresses of the peers, and time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeersSettings {
-    /// Where peers connect to.
+    /// Address that peers connect to.
     pub listen: SocketAddr,
     /// `host:port` of each peer. A host is an address, or a name that stands for all of its
     /// addresses, as that of a headless Service does. This replica may be among them.
@@ -19,16 +19,17 @@ pub struct PeersSettings {
     /// A secret that all replicas share; who does not know it is refused. Without TLS it can be
     /// read on the way.
     pub token: Option<String>,
-    /// Where peers are dialled over TLS.
+    /// TLS settings for dialling peers; `None` dials them in the clear.
     pub tls: Option<PeerTls>,
     /// From one telling to the next at least, 2 ms by default, 1 ms or more: what changes is told
     /// at once where nothing was told just before.
     pub interval: Duration,
-    /// How often a replica with nothing to say says so; 400 ms by default.
+    /// Interval of heartbeats of a replica with nothing to say; 400 ms by default.
     pub heartbeat: Duration,
     /// Silence after which a peer's requests count no more; 1.5 s by default.
     pub silence: Duration,
-    /// How often names are looked up, and addresses that are no peers tried again; 5 s by default.
+    /// Interval of name look-ups, and of new attempts at addresses that are no peers; 5 s by
+    /// default.
     pub resolve: Duration,
     /// Longest wait for a connection; 1 s by default.
     pub connect_timeout: Duration,

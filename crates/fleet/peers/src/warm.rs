@@ -18,7 +18,7 @@ use tonic::Streaming;
 /// Blocks that are taken over; a peer that claims more is not heard further.
 const BLOCKS_MAX: usize = 1 << 24;
 
-/// How a warm start went.
+/// Result of a warm start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmStart {
     /// The peer that gave it; `None` where none could.
@@ -29,7 +29,7 @@ pub struct WarmStart {
     pub blocks: usize,
     /// Whether the peer told everything within the time.
     pub complete: bool,
-    /// How long it took.
+    /// Time that it took.
     pub elapsed: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Between the wire's messages and ours. What a peer says is checked here: pools that it did not
-//! name and ranks that cannot be are passed over.
+//! Translation between the wire's messages and ours. Peers' claims are checked here: pools that a
+//! peer did not name and impossible ranks are skipped.
 
 use crate::feeds::{Frame, Sent};
 use crate::gauges::Key;
@@ -36,7 +36,7 @@ impl PoolMap {
         Some(Sent { key, hashes: hashes.collect() })
     }
 
-    /// Whose blocks a chunk tells of.
+    /// The worker and generation whose blocks a chunk holds.
     pub(crate) fn holding(&self, holding: &proto::Holding) -> Option<(Key, Generation)> {
         let key = self.key(holding.pool, holding.worker_id, holding.rank)?;
         Some((key, Generation(holding.generation)))
@@ -86,7 +86,7 @@ pub(crate) fn predicted(
     proto::SnapshotChunk { predicted: messages.collect(), ..proto::SnapshotChunk::default() }
 }
 
-/// What a worker holds, in chunks of one medium each; the last one says so. At least one.
+/// A worker's blocks, in chunks of one medium each; the last one says so. At least one.
 pub(crate) fn holdings(
     (pool, worker): Key,
     mut held: Held,

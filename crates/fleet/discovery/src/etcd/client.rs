@@ -27,8 +27,8 @@ const PASSWORD: &str = "STATOR_ETCD_PASSWORD";
 /// Longest time for one answer of one member, and for its connection.
 const ANSWER: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(2);
-/// How often a silent connection is probed, and how long it has to answer; members refuse to be
-/// probed more often than every five seconds.
+/// Interval of probes of a silent connection, and longest wait for an answer; members refuse probes
+/// more often than every five seconds.
 const PROBE: Duration = Duration::from_secs(10);
 const PROBE_ANSWER: Duration = Duration::from_secs(5);
 /// Entries asked for at once.
@@ -78,7 +78,7 @@ impl Client {
         Ok(Self { members, at: 0, credentials, token: None })
     }
 
-    /// The same, for a user of whom the environment does not tell.
+    /// Sets user and password directly, for a user that the environment does not name.
     #[cfg(test)]
     pub(super) fn authenticate_as(&mut self, name: &str, password: &str) {
         let (name, password) = (name.into(), password.into());
@@ -348,7 +348,7 @@ fn range_end(prefix: &str) -> Vec<u8> {
     end
 }
 
-/// What of a key follows the prefix.
+/// The part of a key after the prefix.
 pub(super) fn below(prefix: &str, key: &[u8]) -> Option<String> {
     let name = key.strip_prefix(prefix.as_bytes())?;
     String::from_utf8(name.to_vec()).ok()

@@ -32,7 +32,7 @@ pub(crate) fn range(bytes: &[u8]) -> Vec<(String, Result<AgentRecord, String>)> 
     named.collect()
 }
 
-/// What the keys of agents begin with.
+/// Prefix of the keys of agents.
 fn directory(source: &EtcdSource) -> String {
     format!("{}/agents/", source.prefix)
 }

@@ -1,5 +1,5 @@
-//! The agents below a prefix: lists them, watches for changes, and lists again after a gap.
-//! Whatever fails, what was said before stands.
+//! The agents below a prefix: lists them, watches for changes, and lists again after a gap. On any
+//! failure its earlier reports stand.
 
 use super::client::{Client, below};
 use super::directory;
@@ -84,7 +84,7 @@ impl From<DiscoveryError> for End {
     }
 }
 
-/// What a follower knows of its own success.
+/// A follower's record of its own success.
 #[derive(Default)]
 struct Health {
     lost: bool,

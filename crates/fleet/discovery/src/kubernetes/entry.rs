@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// Environment variables that tell an agent its pod.
 const POD_NAME: &str = "POD_NAME";
 const POD_UID: &str = "POD_UID";
-/// How often the resource is applied without need, in case somebody has taken it away.
+/// Interval at which the resource is applied without need, in case somebody has taken it away.
 const REPAIR: Duration = Duration::from_secs(60);
 /// Largest record: the API server takes objects of 1.5 MiB.
 const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -68,7 +68,7 @@ impl Entry {
     }
 }
 
-/// Who sets the fields: every agent of a pod is another, so that none takes the others' away.
+/// Field manager: every agent of a pod is another, so that none takes the others' fields away.
 fn manager(agent: &str) -> String {
     let mut manager = format!("stator-agent.{agent}");
     manager.truncate(manager.floor_char_boundary(MANAGER_BYTES_MAX));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Where agents are inside the custom resource's data.
+/// Key of the agents inside the custom resource's data.
 const AGENTS: &str = "stator_agents";
 
 /// A pod as it is told to an agent in it.
@@ -18,16 +18,16 @@ pub(super) struct Pod {
     pub(super) uid: String,
 }
 
-/// What a custom resource says.
+/// Content of a custom resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Published {
     /// Identities of the pods that own it.
     pub(super) owners: Vec<String>,
-    /// What agents published, by agent.
+    /// Published records, by agent.
     pub(super) agents: BTreeMap<String, Read>,
 }
 
-/// What every object says about itself.
+/// Metadata of every object.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Meta {

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 /// Reports that may wait; the watches are held up beyond them.
 const REPORTS_MAX: usize = 256;
 
-/// What the watches say.
+/// News from the watches.
 pub(super) enum News {
     /// Of what agents published.
     Published(Report<Published>),
@@ -84,7 +84,7 @@ impl Watch for Watcher {
     }
 }
 
-/// What is known of a namespace.
+/// Known objects of a namespace.
 #[derive(Default)]
 pub(super) struct State {
     published: Known<Published>,
