@@ -69,7 +69,7 @@ mod tests {
     }
 
     proptest! {
-        /// How a text is cut into pieces does not matter, and longer texts keep their beginning.
+        /// The cuts between pieces do not matter, and longer texts keep their beginning.
         #[test]
         fn pieces_make_one_text(
             pieces in vec(vec(any::<u8>(), 0..40), 0..12),

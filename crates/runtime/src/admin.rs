@@ -147,7 +147,7 @@ mod tests {
     use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
 
-    /// What the server shows to somebody who asks for `path` over `stream`.
+    /// The server's answer to a request for `path` over `stream`.
     async fn answer(
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
         path: &str,

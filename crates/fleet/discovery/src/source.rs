@@ -242,7 +242,7 @@ impl Query {
         fail(key, format!("{value:?} is not an absolute path"))
     }
 
-    /// What nobody asked for has no meaning.
+    /// Refuses parameters that were not read.
     fn end(self) -> Parsed<()> {
         match self.0.first() {
             None => Ok(()),

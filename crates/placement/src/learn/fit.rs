@@ -202,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, predictions are finite and more of a feature never costs less.
+        /// After any samples, predictions are finite and more of a feature never costs less.
         #[test]
         fn predictions_stay_sane(samples in vec(([0.0..1e6f64, 0.0..1e6, 0.0..1e6], 0.0..1e6f64), 0..200)) {
             let mut fit = Fit::<3>::default();

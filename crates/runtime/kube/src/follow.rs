@@ -279,7 +279,7 @@ impl<T: Send + 'static, U: Send + 'static> Follower<T, U> {
         }
     }
 
-    /// What an event says, and the version after it.
+    /// The report of an event, and the version after it.
     fn event(&self, line: &[u8]) -> Result<(String, Option<Report<T>>), ApiError> {
         #[derive(Deserialize)]
         struct Event<'a> {

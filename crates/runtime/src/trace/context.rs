@@ -145,7 +145,7 @@ mod tests {
             prop_assert_eq!(check(&text), Some(expected));
         }
 
-        /// Whatever the bytes: a value, or none, and what is read is what was there.
+        /// Any bytes give a value or none, and a value is what was there.
         #[test]
         fn any_text_is_taken(text in "[0-9a-f-]{50,60}|\\PC{0,80}", state in "\\PC{0,80}") {
             if let Some(parent) = parent_from(&text, Some(&state)) {

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(message, "the peer wants the mechanism \"CURVE\", only NULL is spoken here");
     }
 
-    /// What `ours` thinks of a peer that says this.
+    /// The check by `ours` of a peer's name and data.
     fn check(ours: Kind, name: &str, data: &'static [u8]) -> Result<(), String> {
         check_ready(ours, name.as_bytes(), Bytes::from_static(data)).map_err(|e| e.to_string())
     }
