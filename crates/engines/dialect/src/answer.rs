@@ -8,28 +8,28 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
-/// Longest wait for the end of a body that has said all; a body that ends in time gives its
-/// connection back, one that does not is closed.
+/// Longest wait for the end of a body after its last event. A body that ends in time gives its
+/// connection back; otherwise the connection is closed.
 const END_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Turns the events of an engine's stream into deltas. Pure: it does no I/O.
 pub(crate) trait Decoder: Send {
-    /// Adds what one event says to `delta`.
+    /// Adds the content of one event to `delta`.
     ///
     /// # Errors
     ///
-    /// [`Fault`] where the event is one, or makes no sense. The stream is over.
+    /// [`Fault`] where the event reports one or cannot be read. The stream is over.
     fn event(&mut self, event: &[u8], delta: &mut Delta) -> Result<(), Fault>;
 
-    /// The stream is over: writes the finish into `delta`.
+    /// Writes the finish into `delta`, once the stream is over.
     ///
     /// # Errors
     ///
-    /// [`Fault`] where the answer had no finish, or one that is none.
+    /// [`Fault`] where the answer had no finish, or an unknown one.
     fn end(&mut self, delta: &mut Delta) -> Result<(), Fault>;
 }
 
-/// Puts what a decoder made of a stream so far into deltas: tokens at once, the finish last.
+/// Collects the output of a decoder into deltas: tokens at once, the finish last.
 pub(crate) struct Assembly<D> {
     reader: Reader,
     decoder: D,
@@ -40,9 +40,9 @@ pub(crate) struct Assembly<D> {
 enum State {
     /// More bytes are to come.
     Open,
-    /// All has been said, the finish is in the delta.
+    /// The answer is complete; the finish is in the delta.
     Said,
-    /// The answer broke off; said after the delta, which may hold tokens from before.
+    /// The answer broke off. The fault is reported after the delta, which may hold earlier tokens.
     Broken(Fault),
     /// Nothing follows.
     Over,
@@ -54,7 +54,7 @@ impl<D: Decoder> Assembly<D> {
         Self { reader, decoder, delta: Delta::default(), state: State::Open }
     }
 
-    /// Takes bytes as they came.
+    /// Feeds bytes to the decoder as they arrive.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.reader.push(bytes);
         while matches!(self.state, State::Open) {
@@ -70,7 +70,7 @@ impl<D: Decoder> Assembly<D> {
         }
     }
 
-    /// No more bytes come.
+    /// Marks the end of the stream: no more bytes follow.
     pub(crate) fn end(&mut self) {
         if matches!(self.state, State::Open) {
             self.state = match self.decoder.end(&mut self.delta) {
@@ -90,7 +90,8 @@ impl<D: Decoder> Assembly<D> {
         matches!(self.state, State::Open)
     }
 
-    /// What there is to tell; `Ok(None)` with an open stream is that there is nothing yet.
+    /// Takes the delta collected so far; `Ok(None)` on an open stream means that nothing new has
+    /// come.
     pub(crate) fn take(&mut self) -> Result<Option<Delta>, Fault> {
         let told = self.delta.says_something();
         match std::mem::replace(&mut self.state, State::Over) {
@@ -120,7 +121,7 @@ pub(crate) struct Streamed<D> {
     /// Dropped as soon as the answer is over, so that an engine need not wait for its reader.
     body: Option<Answered>,
     assembly: Assembly<D>,
-    /// Until when a body that has said all is waited for.
+    /// Deadline for the end of a body whose last event was read.
     end: Option<Pin<Box<Sleep>>>,
 }
 
@@ -144,8 +145,7 @@ impl<D: Decoder> Streamed<D> {
         Poll::Ready(())
     }
 
-    /// Lets the connection go back to where it can be used again, where it is only moments from
-    /// it.
+    /// Returns the connection for reuse if the body ends within [`END_TIMEOUT`].
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while let Some(body) = self.body.as_mut().filter(|body| !body.is_over()) {
             match body.poll_read(context, |_| {}) {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// Which engine it is.
+/// Engine that a dialect speaks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// vLLM.
@@ -15,26 +15,26 @@ pub enum Kind {
     Sglang,
     /// TensorRT-LLM.
     Trtllm,
-    /// Any server of the OpenAI API. It is watched, and asked for no tokens.
+    /// Any server of the OpenAI API. The agent watches it and asks it for no tokens.
     Openai,
 }
 
-/// Where an engine is, and what it does not tell of itself.
+/// Address of an engine, and settings that it does not report itself.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `http://host:port` or `https://host:port`, perhaps with a path before the engine's own.
     pub url: String,
-    /// Sent as a bearer token.
+    /// Bearer token of every request.
     pub api_key: Option<ApiKey>,
-    /// Signs what a [`Kind::Trtllm`] is told of KV that another holds: its
+    /// Key that signs the KV hand-overs sent to a [`Kind::Trtllm`]: its
     /// `internal_request_auth_key`.
     pub handover_key: Option<ApiKey>,
-    /// Whether a [`Kind::Trtllm`] that decodes may be asked at the same time as the one that
-    /// prefills, where both can.
+    /// Whether prefill and decode may be asked at the same time, on a [`Kind::Trtllm`] that
+    /// supports it.
     pub together: bool,
-    /// How KV leaves or enters the engine, for those that do not say; what they say goes first.
+    /// KV connector of an engine that does not report one. A reported connector wins.
     pub connector: Option<Connector>,
-    /// The model that is meant, for a [`Kind::Openai`] that serves several.
+    /// Model to use, for a [`Kind::Openai`] that serves several.
     pub model: Option<String>,
 }
 
@@ -48,26 +48,26 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// How KV leaves or enters an engine.
+/// KV connector of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connector {
-    /// The engine's name for it: `NixlConnector`, `MooncakeConnector`; for SGLang and
+    /// The engine's name for the connector: `NixlConnector`, `MooncakeConnector`; for SGLang and
     /// TensorRT-LLM the transfer backend.
     pub name: String,
-    /// What the engine does of a request.
+    /// Part of a request that the engine takes.
     pub role: Role,
-    /// Where decoding engines find this one, as the connector wants it: a vLLM's Mooncake
-    /// bootstrap server, `http://host:8998`. `None` where it is at its usual place.
+    /// Address under which decoding engines find this one, as the connector wants it: a vLLM's
+    /// Mooncake bootstrap server, `http://host:8998`. `None` is the engine's default address.
     pub bootstrap: Option<String>,
 }
 
 impl Connector {
-    /// The connector of an engine with `own`, where it goes on from prompts of one that names
-    /// `theirs`.
+    /// Checks that an engine with connector `own` can decode after a prefill through `theirs`, and
+    /// returns `own`.
     ///
     /// # Errors
     ///
-    /// [`Fault::Unsupported`] says why it does not.
+    /// [`Fault::Unsupported`] says why it cannot.
     pub(crate) fn decodes_after<'a>(
         own: Option<&'a Self>,
         theirs: &str,
@@ -82,14 +82,14 @@ impl Connector {
     }
 }
 
-/// What an engine does of a request that two share.
+/// Part of a request that an engine takes when two share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It computes prompts.
+    /// The engine computes prompts.
     Prefill,
-    /// It produces tokens.
+    /// The engine produces tokens.
     Decode,
-    /// Either.
+    /// The engine does either.
     Both,
 }
 
@@ -103,8 +103,8 @@ impl Role {
     }
 }
 
-/// Names requests that two engines share so that no other agent names one alike: requests are
-/// counted from a place of this dialect's own.
+/// Names for requests that two engines share, unlike those of any other agent: a counter that
+/// starts at a random number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names(u64);
 
@@ -119,13 +119,13 @@ impl Names {
     }
 }
 
-/// Why there is no dialect.
+/// Reason why [`connect`] made no dialect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// The URL is none.
+    /// The URL is malformed.
     #[error("url: {url:?} is not http://host:port or https://host:port")]
     Url {
-        /// What was given.
+        /// The URL as given.
         url: String,
     },
     /// The key cannot stand in a header.
@@ -136,7 +136,7 @@ pub enum OptionsError {
     Roots(String),
 }
 
-/// A dialect for the engine at `options.url`. Nothing is sent before it is asked something.
+/// Makes a dialect for the engine at `options.url`. Nothing is sent before the first call.
 ///
 /// # Errors
 ///

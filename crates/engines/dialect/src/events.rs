@@ -1,8 +1,8 @@
 //! Endpoints of ZMQ publishers, as an engine binds them and as others connect to them.
 
-/// Where others connect to hear what an engine on `host` publishes at `endpoint`.
+/// Address to connect to for the KV events that an engine on `host` publishes at `endpoint`.
 ///
-/// `None` where they cannot: engines bind files and wildcards alone, and connect to the rest.
+/// `None` where the engine connects instead of binding: engines bind files and wildcards alone.
 pub(crate) fn publisher(endpoint: &str, host: &str) -> Option<String> {
     if endpoint.starts_with("ipc://") {
         return Some(endpoint.to_owned());
@@ -10,8 +10,8 @@ pub(crate) fn publisher(endpoint: &str, host: &str) -> Option<String> {
     at_host(endpoint, host)
 }
 
-/// Where others connect to ask an engine on `host` for what it published before; that is bound
-/// whatever it is.
+/// Address to connect to for the replay of events from an engine on `host`. Engines bind every
+/// replay endpoint, wildcard or not.
 pub(crate) fn replay(endpoint: &str, host: &str) -> String {
     at_host(endpoint, host).unwrap_or_else(|| endpoint.to_owned())
 }
@@ -23,7 +23,7 @@ fn at_host(endpoint: &str, host: &str) -> Option<String> {
     wildcard.then(|| format!("tcp://{host}:{port}"))
 }
 
-/// The endpoint of a data-parallel rank, from that of rank 0: on the port as many further.
+/// Endpoint of a data-parallel rank, derived from that of rank 0: the port plus `rank`.
 pub(crate) fn shifted(endpoint: &str, rank: u16) -> String {
     let at_port = endpoint.rsplit_once(':').and_then(|(before, port)| {
         let port: u16 = port.parse().ok()?;

@@ -29,7 +29,7 @@ impl Object {
         self.bytes.extend_from_slice(b"\":");
     }
 
-    /// Writes a field that serialises itself: a string, a flag, a number.
+    /// Writes a serialisable value: a string, a flag, a number.
     pub(crate) fn field(&mut self, name: &'static str, value: impl Serialize) {
         self.key(name);
         serde_json::to_writer(&mut self.bytes, &value).expect("plain values go into memory");
@@ -68,7 +68,7 @@ impl Object {
         self.bytes.push(b']');
     }
 
-    /// Writes token ids with a number each, as an object whose keys are the ids.
+    /// Writes an object of token ids and their biases.
     pub(crate) fn biases(&mut self, name: &'static str, biases: &[(u32, f32)]) {
         if biases.is_empty() {
             return;
@@ -111,7 +111,7 @@ pub(crate) fn raw(value: &impl Serialize) -> Box<RawValue> {
     serde_json::value::to_raw_value(value).expect("plain values serialise")
 }
 
-/// The first element of an array, or none; further ones are skipped.
+/// The first element of an array, if there is one; the rest is skipped.
 pub(crate) struct First<T>(pub(crate) Option<T>);
 
 impl<T> Default for First<T> {
@@ -173,7 +173,7 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Entries<'a, V> {
     }
 }
 
-/// A string, borrowed where it has no escapes; serde alone would copy it inside of an `Option`.
+/// A string, borrowed where it has no escapes; inside an `Option`, serde alone would copy it.
 struct Text;
 
 impl<'de> DeserializeSeed<'de> for Text {

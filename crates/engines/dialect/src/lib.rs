@@ -1,16 +1,16 @@
-//! How engines are spoken to: token ids in, token ids out, whichever engine it is.
+//! Dialects of engines: token ids in, token ids out, whichever engine it is.
 //!
-//! [`Dialect`] is all that the agent knows of an engine that is not its own. Each engine has one
-//! module, which turns an [`Ask`] into that engine's words and its answer back into [`Delta`]s;
-//! nothing outside of it knows a path, a field or a status of that engine. Requests go to an
-//! engine as the agent makes them: no field of a client's body ever reaches one.
+//! [`Dialect`] is all that the agent knows of a stock engine. Each engine has one module, which
+//! turns an [`Ask`] into that engine's words and its answer back into [`Delta`]s; nothing outside
+//! of it knows a path, a field or a status of that engine. The agent alone writes requests to an
+//! engine: no field of a client's body ever reaches one.
 //!
-//! All of them are spoken to over HTTP. Their gRPC servers take token ids too, and can less. vLLM's
-//! and TensorRT-LLM's run in place of the HTTP server and can neither pause nor sleep nor take
-//! weights; a request to vLLM's has no priority, adapter or cache salt. One of SGLang's two is of
-//! that kind, with rooms of 32 bits; the other runs beside HTTP, hands requests to the same Python
-//! objects, and can neither sleep nor load adapters. Source: vLLM 0.32.0, SGLang 0.5.23,
-//! `smg-grpc-proto` 0.4.28, the options of `trtllm-serve`.
+//! All dialects use HTTP. The engines' gRPC servers take token ids too, and can less. vLLM's and
+//! TensorRT-LLM's run in place of the HTTP server and can neither pause nor sleep nor take weights;
+//! a request to vLLM's has no priority, adapter or cache salt. One of SGLang's two is of that kind,
+//! with rooms of 32 bits; the other runs beside HTTP, hands requests to the same Python objects,
+//! and can neither sleep nor load adapters. Source: vLLM 0.32.0, SGLang 0.5.23, `smg-grpc-proto`
+//! 0.4.28, the options of `trtllm-serve`.
 //!
 //! Start reading at [`Dialect`], then at the engine you care for.
 
@@ -57,48 +57,48 @@ pub trait Dialect: Debug + Send + Sync + 'static {
     /// [`Fault`] says why not.
     async fn healthy(&self) -> Result<(), Fault>;
 
-    /// What the engine is and what it serves; asked once it is healthy.
+    /// Describes the engine and the model it serves; called once the engine is healthy.
     ///
     /// # Errors
     ///
-    /// [`Fault`] where it cannot be found out.
+    /// [`Fault`] where the engine does not tell.
     async fn describe(&self) -> Result<Description, Fault>;
 
-    /// Starts a request; its answer is read from what is returned.
+    /// Starts a request and returns its answer.
     ///
     /// # Errors
     ///
-    /// [`Fault`] where the engine refused it or could not be reached.
+    /// [`Fault`] where the engine refused the request or could not be reached.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future, or the answer, aborts the request in the engine.
     async fn generate(&self, ask: Ask) -> Result<Box<dyn Answer>, Fault>;
 
-    /// Does something to the engine as a whole.
+    /// Runs an operation on the engine as a whole.
     ///
     /// # Errors
     ///
     /// [`Fault::Unsupported`] where this engine has no such operation.
     async fn operate(&self, operation: &Operation) -> Result<(), Fault>;
 
-    /// Whether the engine holds no cached prefix any more once this was done to it.
+    /// Whether `operation` empties the engine's prefix cache.
     fn forgets(&self, operation: &Operation) -> bool {
         operation.forgets()
     }
 
-    /// How this engine, as the one that decodes, and `prefill`, which another agent says of its
-    /// engine ([`Description::handover`]), do a request together.
+    /// Plans a request that this engine decodes after a prefill elsewhere. `prefill` is the other
+    /// engine's [`Description::handover`].
     ///
     /// # Errors
     ///
-    /// [`Fault::Unsupported`] where they cannot.
+    /// [`Fault::Unsupported`] where the two cannot work together.
     fn pair(&self, shared: &Shared, prefill: &RawValue) -> Result<Manner, Fault>;
 }
 
 /// The answer to one request, as it comes.
 pub trait Answer: Send {
-    /// What came next; `None` after the [`Finish`].
+    /// Waits for the next delta; `None` after the [`Finish`].
     ///
     /// # Errors
     ///
@@ -111,11 +111,11 @@ impl dyn Answer {
     ///
     /// # Errors
     ///
-    /// The same.
+    /// The errors of [`Answer::poll_next`].
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost when the future is dropped.
+    /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Option<Delta>, Fault> {
         poll_fn(|context| self.poll_next(context)).await
     }

@@ -11,8 +11,8 @@ pub(crate) struct Candidate {
     pub(crate) rank: Option<u32>,
 }
 
-/// The chosen token with its `count` best alternatives, best first. Engines mix the chosen token
-/// among them even where it is none of the best.
+/// The chosen token with its `count` best alternatives, best first. Engines list the chosen token
+/// among the alternatives even where it is none of the best.
 pub(crate) fn ranked(
     chosen: (u32, f32),
     mut candidates: Vec<Candidate>,

@@ -1,10 +1,10 @@
-//! Answers without an engine: for benchmarks, for fuzzing, and for what was recorded.
+//! Answers without an engine: for benchmarks, fuzzing and recordings.
 
 use crate::answer::{Assembly, Decoder};
 use crate::http::{self, put_together};
 use crate::{Ask, Delta, Fault, Kind, sglang, trtllm, vllm};
 
-/// What the agent would read as the answer to `ask`, were its stream to come in these pieces.
+/// Deltas that the agent would read for `ask` if its stream came in these pieces.
 ///
 /// # Errors
 ///
@@ -22,12 +22,12 @@ pub fn replay<'a>(
     }
 }
 
-/// The status and body that the agent would read, were an HTTP answer to come in these pieces, its
-/// head with it.
+/// Status and body that the agent would read if an HTTP answer, head included, came in these
+/// pieces.
 ///
 /// # Errors
 ///
-/// [`Fault::Unreachable`] where it is none, or not a whole one.
+/// [`Fault::Unreachable`] where the pieces are no answer, or an incomplete one.
 pub fn replay_http<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<(u16, Vec<u8>), Fault> {

@@ -1,19 +1,19 @@
-//! Server-sent events, read as their bytes come.
+//! Reader of server-sent events, fed with bytes as they come.
 //!
-//! Only the data of events is of use here: names, ids and comments are skipped.
-//! Source: the event stream format of the HTML standard, section 9.2.6; a lone carriage return
-//! does not end a line here, and no engine sends one.
+//! The reader returns the data of events; it skips names, ids and comments. Source: the event
+//! stream format of the HTML standard, section 9.2.6; a lone carriage return does not end a line
+//! here, and no engine sends one.
 
 use std::ops::Range;
 
-/// An event is larger than the reader may hold.
+/// An event exceeds the reader's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event of the stream is longer than {limit} bytes")]
 pub(crate) struct TooLong {
     limit: usize,
 }
 
-/// Where the data of the event that is being read lies.
+/// Place of the current event's data.
 #[derive(Debug)]
 enum Data {
     /// No data line yet.
@@ -28,9 +28,9 @@ enum Data {
 #[derive(Debug)]
 pub(crate) struct Reader {
     buffer: Vec<u8>,
-    /// Start of the line that is being read; all before it has been used.
+    /// Start of the current line; everything before it has been used.
     line: usize,
-    /// From here on no end of line has been looked for.
+    /// Start of the bytes that were not searched for an end of line yet.
     scanned: usize,
     data: Data,
     joined: Vec<u8>,
@@ -44,7 +44,7 @@ impl Reader {
         Self { buffer, line: 0, scanned: 0, data: Data::None, joined, limit }
     }
 
-    /// Takes bytes as they came.
+    /// Takes bytes as they arrive.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let used = match &self.data {
             Data::Line(data) => data.start,
@@ -62,7 +62,7 @@ impl Reader {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The data of the next event that is complete.
+    /// The data of the next complete event; `None` while none is complete.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Reader {
     }
 }
 
-/// How long the value of a `data` line is; it ends the line.
+/// Length of the value that ends a `data` line; `None` for other lines.
 fn value_of_data(line: &[u8]) -> Option<usize> {
     let rest = line.strip_prefix(b"data")?;
     if rest.is_empty() {

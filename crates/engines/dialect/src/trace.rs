@@ -1,10 +1,10 @@
-//! Whose trace a request belongs to, as engines are told.
+//! Trace context that engines receive with a request.
 
 use crate::http::Headers;
 use crate::{Ask, Fault};
 use ::http::{HeaderName, HeaderValue};
 
-/// W3C trace context: the span that the engine's own are children of.
+/// W3C trace context: the parent of the engine's own spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// `traceparent`.
@@ -13,11 +13,11 @@ pub struct Trace {
     pub state: Option<String>,
 }
 
-/// The headers that say it, with room for more.
+/// Trace headers of a request, with room for more headers.
 ///
 /// # Errors
 ///
-/// [`Fault::Invalid`] where it cannot stand in a header.
+/// [`Fault::Invalid`] where a value cannot stand in a header.
 pub(crate) fn headers(ask: &Ask) -> Result<Headers, Fault> {
     let mut headers = Vec::with_capacity(4);
     let Some(Trace { parent, state }) = &ask.trace else { return Ok(headers) };

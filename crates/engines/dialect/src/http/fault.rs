@@ -9,7 +9,7 @@ use std::error::Error;
 /// Longest message that is passed on, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1000;
 
-/// The fault of a request for tokens that was refused with `status`.
+/// The fault of a token request that the engine refused with `status`.
 pub(crate) fn of_request(status: StatusCode, body: &[u8]) -> Fault {
     let message = message(status, body);
     if status == StatusCode::NOT_FOUND && is_no_route(body) {
@@ -18,7 +18,7 @@ pub(crate) fn of_request(status: StatusCode, body: &[u8]) -> Fault {
     of_status(status.as_u16(), message)
 }
 
-/// The fault that a status stands for, where an engine says it with a message of its own.
+/// The fault that a status stands for, with the engine's own message.
 pub(crate) fn of_status(status: u16, message: String) -> Fault {
     match status {
         400 | 404 | 413 | 422 => Fault::Invalid(message),
@@ -49,7 +49,7 @@ pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
     line
 }
 
-/// The shapes in which engines say what is wrong.
+/// The shapes in which engines report an error.
 #[derive(Deserialize)]
 struct Body<'a> {
     #[serde(borrow)]
@@ -120,7 +120,7 @@ fn said(body: Body<'_>) -> Option<String> {
     error.or(message).or_else(detail)
 }
 
-/// Whether the server, and not the engine in it, says that there is nothing at the path.
+/// Whether the HTTP server itself, not the engine in it, reports that the path is unknown.
 fn is_no_route(body: &[u8]) -> bool {
     matches!(
         serde_json::from_slice(body),
@@ -128,7 +128,7 @@ fn is_no_route(body: &[u8]) -> bool {
     )
 }
 
-/// Whether the engine explains itself in its own words.
+/// Whether the body carries the engine's own error message.
 fn is_error_object(body: &[u8]) -> bool {
     matches!(
         serde_json::from_slice(body),

@@ -5,14 +5,14 @@
 use http::StatusCode;
 use std::io::{Error, ErrorKind};
 
-/// Header lines of an answer at most.
+/// Most header lines of an answer.
 const MAX_HEADERS: usize = 64;
-/// Bytes of a chunk's extensions, and of the lines after the last chunk, at most.
+/// Most bytes of a chunk's extensions, and of the lines after the last chunk.
 const MAX_IGNORED_BYTES: u32 = 16 << 10;
-/// Larger chunks are none that an engine sends, and smaller ones do not overflow.
+/// Largest chunk, far above any that an engine sends; smaller sizes cannot overflow.
 const MAX_CHUNK_BYTES: u64 = 1 << 40;
 
-/// What is of use in the head of an answer.
+/// The parts of an answer's head that the client needs.
 #[derive(Debug, PartialEq)]
 pub(super) struct Head {
     pub(super) status: StatusCode,
@@ -21,41 +21,41 @@ pub(super) struct Head {
     pub(super) keeps: bool,
 }
 
-/// How much of a body is still to come.
+/// Rest of a body that is still to come.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Framing {
-    /// So many bytes; 0 is the end.
+    /// A number of bytes; 0 is the end.
     Length(u64),
-    /// Chunks, at this place of one.
+    /// Chunks, at this position within one.
     Chunks(Place),
-    /// All that comes before the connection is closed.
+    /// Everything until the connection closes.
     UntilClosed,
 }
 
-/// A place in a chunk.
+/// A position in a chunk.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Place {
-    /// In its size, which is so much so far; `None` before the first digit.
+    /// In its size, with the value so far; `None` before the first digit.
     Size(Option<u64>),
-    /// After its size, in what is ignored; so much of it so far.
+    /// In the extension after its size; the second number counts the ignored bytes so far.
     Extension(u64, u32),
     /// Before the line feed after its size.
     SizeEnd(u64),
-    /// In its bytes, of which so many follow.
+    /// In its bytes; the number is the rest.
     Data(u64),
     /// Before the carriage return after its bytes.
     DataReturn,
     /// Before the line feed after its bytes.
     DataEnd,
-    /// Behind the last chunk: in a line with so many bytes, after so much that is ignored.
+    /// Behind the last chunk: bytes of the current line, and of all ignored lines.
     Trailer(u32, u32),
 }
 
-/// Reads the head that `bytes` begin with, and says how long it is; `None` while it is not whole.
+/// Reads the head at the start of `bytes` and its length; `None` while the head is incomplete.
 ///
 /// # Errors
 ///
-/// Where it is none that HTTP/1 knows.
+/// [`ErrorKind::InvalidData`] where the bytes are no HTTP/1 head.
 pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Error> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
@@ -100,12 +100,12 @@ fn number(digits: &[u8]) -> Result<u64, Error> {
 }
 
 impl Framing {
-    /// Hands the body's part of `bytes` on; returns how many of them were used, which is all
-    /// unless the body ends among them.
+    /// Hands on the body's part of `bytes`; returns the number of bytes used, which is all unless
+    /// the body ends among them.
     ///
     /// # Errors
     ///
-    /// Where chunks are not as they must be; what was before was handed on.
+    /// [`ErrorKind::InvalidData`] where a chunk is malformed; everything before it was handed on.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],
@@ -141,22 +141,22 @@ impl Framing {
         Ok(used)
     }
 
-    /// Whether nothing of the body is to come.
+    /// Whether the body is complete.
     pub(super) fn is_over(&self) -> bool {
         *self == Self::Length(0)
     }
 
-    /// Whether the body is whole where its connection ends here.
+    /// Whether the body is complete if its connection ends here.
     pub(super) fn may_end(&self) -> bool {
         self.is_over() || *self == Self::UntilClosed
     }
 }
 
-/// The status and the body of an answer that comes in these pieces, after which its connection ends.
+/// Parses an answer from the pieces of one connection that ends after them: its status and body.
 ///
 /// # Errors
 ///
-/// Where it is no answer of HTTP/1, or not a whole one.
+/// An error where the pieces are no HTTP/1 answer, or an incomplete one.
 pub(crate) fn put_together<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<(StatusCode, Vec<u8>), Error> {
@@ -179,7 +179,7 @@ pub(crate) fn put_together<'a>(
 }
 
 impl Place {
-    /// The place behind a byte that is none of a chunk's own; `None` behind the last.
+    /// The position behind a byte that belongs to no chunk's data; `None` behind the last.
     fn step(&self, byte: u8) -> Result<Option<Self>, Error> {
         Ok(Some(match (self, byte) {
             (Self::Size(Some(size)), b'\r') => Self::SizeEnd(*size),

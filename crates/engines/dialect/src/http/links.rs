@@ -1,8 +1,8 @@
-//! Connections to an engine, each read by whoever waits for its answer.
+//! Connections to an engine; the task that waits for an answer reads its connection itself.
 //!
-//! A token that arrives wakes one task, which reads the socket itself: there is nobody between it
-//! and the decoder. Connections that wait for their next request are watched by nobody; that one
-//! was closed meanwhile is found out when it is taken.
+//! A token that arrives wakes one task, which reads the socket and decodes: no other task sits in
+//! between. Nobody watches idle connections; a closed one is discovered when it is taken for the
+//! next request.
 
 use super::framing::{Framing, Head};
 use super::wire::{Unsent, Wire};
@@ -34,7 +34,7 @@ pub(super) struct Links {
 struct Idle(Mutex<Vec<(Instant, Link)>>);
 
 struct Link {
-    /// The runtime that watches its socket. Used in another, it would wake that one's threads.
+    /// The runtime that watches its socket. Use from another runtime would wake this one's threads.
     runtime: runtime::Id,
     wire: Wire,
 }
@@ -45,12 +45,13 @@ impl Links {
         Self { connector, address, idle: Arc::default() }
     }
 
-    /// Closes what has waited for too long.
+    /// Closes connections that were idle for too long.
     pub(super) fn prune(&self) {
         self.idle.prune();
     }
 
-    /// Sends a request and waits for the head of its answer. The error is for a fault.
+    /// Sends a request and waits for the head of its answer. The error is text for a
+    /// [`Fault`](crate::Fault).
     pub(super) async fn send(
         &self,
         head: &[u8],
@@ -99,8 +100,8 @@ impl Links {
 }
 
 impl Idle {
-    /// The connection of this runtime that was used last and can be used again; others that cannot
-    /// are closed.
+    /// Takes the connection of this runtime that was used last and is still good; closes stale ones
+    /// on the way.
     async fn take(&self) -> Option<Link> {
         loop {
             let (since, mut link) = self.pop(Handle::current().id())?;
@@ -133,8 +134,8 @@ impl Idle {
     }
 }
 
-/// The body of an answer. Dropped before its end, it closes the connection; read to its end, it
-/// gives it back.
+/// The body of an answer. Dropping it early closes the connection; reading it to its end returns
+/// the connection for reuse.
 pub(crate) struct Answered {
     framing: Framing,
     /// `None` once the connection was given back or has ended.
@@ -144,15 +145,15 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// Waits for more of the body and hands it on, all that has come; false where none is to come.
+    /// Waits for more of the body and hands on all that has come; false at the end of the body.
     ///
     /// # Errors
     ///
-    /// Where it broke off; nothing follows.
+    /// An error where the body broke off; nothing follows.
     ///
     /// # Cancel safety
     ///
-    /// What was not handed on stays.
+    /// Bytes that were not handed on stay for the next call.
     pub(crate) async fn read(&mut self, mut hand_on: impl FnMut(&[u8])) -> Result<bool, Error> {
         poll_fn(|context| self.poll_read(context, &mut hand_on)).await
     }
@@ -162,7 +163,7 @@ impl Answered {
         self.link.is_none()
     }
 
-    /// What [`Self::read`] waits for.
+    /// Polls for [`Self::read`].
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -183,7 +184,8 @@ impl Answered {
         })
     }
 
-    /// Gives the connection back where the body is over; one that cannot be used again is closed.
+    /// Returns the connection for reuse once the body is over, or closes it where the engine said
+    /// so.
     fn give_back(&mut self) {
         if self.framing.is_over()
             && let Some(link) = self.link.take()

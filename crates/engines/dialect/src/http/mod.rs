@@ -1,8 +1,8 @@
-//! One engine's HTTP: requests out, bounded bodies in, statuses as faults.
+//! HTTP of one engine: requests out, bounded bodies in, statuses as faults.
 //!
-//! A request lives as long as its future or body: dropping either closes the connection, which is
-//! how engines are told that nobody wants the answer. Bodies read to their end give their
-//! connection back.
+//! A request lives as long as its future or body. Dropping either closes the connection, which
+//! tells the engine that nobody wants the answer. Bodies read to their end return their connection
+//! for reuse.
 
 mod fault;
 mod framing;
@@ -31,15 +31,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Idle connections are closed after this; the engines' servers do it after five seconds, and a
 /// request must not meet a connection that is being closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Idle connections that are kept.
+/// Most idle connections that are kept.
 const MAX_IDLE: usize = 1024;
 /// Largest answer, and largest event of a stream.
 pub(crate) const MAX_ANSWER_BYTES: usize = 16 << 20;
-/// Most of an error's body that is read.
+/// Most bytes of an error's body that are read.
 const MAX_ERROR_BYTES: usize = 64 << 10;
-/// Longest wait for what an engine says of itself.
+/// Longest wait for an engine's description of itself.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for a server's description of its API, which it makes when it is first asked.
+/// Longest wait for a server's API description, which the server makes on the first request.
 const SCHEMA_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for an operation; loading weights takes its time.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(300);
@@ -50,9 +50,9 @@ pub(crate) struct Client {
     /// Scheme, authority and perhaps a path, without a slash at the end.
     base: String,
     host: String,
-    /// What of `base` stands before a path in a request.
+    /// Path of `base`, put before the path of every request.
     prefix: String,
-    /// Host and port as they were given, for the header.
+    /// Host and port as given, for the `host` header.
     authority: HeaderValue,
     authorization: Option<HeaderValue>,
 }
@@ -63,7 +63,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Headers of a request beside those that every request has.
+/// Headers of one request, beside those of every request.
 pub(crate) type Headers = Vec<(HeaderName, HeaderValue)>;
 
 impl Client {
@@ -145,12 +145,12 @@ impl Client {
         Err(fault::of_request(status, &body))
     }
 
-    /// What the engine answers to a question about itself.
+    /// Asks the engine about itself, within [`QUERY_TIMEOUT`].
     pub(crate) async fn query(&self, path: &str) -> Result<Bytes, Fault> {
         self.query_within(QUERY_TIMEOUT, path).await
     }
 
-    /// The same, for what an engine takes its time over.
+    /// Asks the engine about itself, within `limit`.
     pub(crate) async fn query_within(&self, limit: Duration, path: &str) -> Result<Bytes, Fault> {
         self.within(limit, path, async {
             let answer = self.send(Method::GET, path, None, Vec::new()).await?;
@@ -176,7 +176,7 @@ impl Client {
             .map_err(|error| Fault::Failed(format!("{path}: the answer is not as known: {error}")))
     }
 
-    /// The same, `None` where the engine has nothing of the kind.
+    /// Like [`Self::query_json`], but `None` where the engine has no such path.
     pub(crate) async fn query_optional<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -187,7 +187,7 @@ impl Client {
         }
     }
 
-    /// With what status the engine answers to a GET; the connection is closed.
+    /// Status of a GET; the connection is closed.
     pub(crate) async fn status(&self, path: &str) -> Result<StatusCode, Fault> {
         self.within(QUERY_TIMEOUT, path, async {
             let answer = self.send(Method::GET, path, None, Vec::new()).await?;
@@ -196,7 +196,7 @@ impl Client {
         .await
     }
 
-    /// Whether the engine answers its health check at `path`.
+    /// Runs the engine's health check at `path`.
     pub(crate) async fn healthy(&self, path: &str) -> Result<(), Fault> {
         // Asked every second: as good a time as any.
         self.links.prune();
@@ -212,7 +212,7 @@ impl Client {
         .await
     }
 
-    /// Has the engine do something, and gives what it says.
+    /// Runs an operation on the engine and returns its answer.
     pub(crate) async fn operate(&self, path: &str, body: Option<Vec<u8>>) -> Result<Bytes, Fault> {
         self.within(OPERATION_TIMEOUT, path, async {
             let answer = self.send(Method::POST, path, body, Vec::new()).await?;
@@ -256,7 +256,7 @@ pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> Fault {
     Fault::Unreachable(format!("the answer broke off: {}", fault::with_causes(error)))
 }
 
-/// As much of an error's body as is of use; what is beyond the limit, or broken, is left out.
+/// Status and first [`MAX_ERROR_BYTES`] of an error's body; a broken body counts as far as it came.
 async fn error_body(answer: Response<Answered>) -> (StatusCode, Vec<u8>) {
     let (head, mut body) = answer.into_parts();
     let mut bytes = Vec::new();
@@ -283,7 +283,8 @@ fn authorization(key: &ApiKey) -> Result<HeaderValue, OptionsError> {
     Ok(value)
 }
 
-/// Root certificates are read only where they are needed: it takes milliseconds.
+/// Adds TLS to the connector. Root certificates are read for `https` alone: that takes
+/// milliseconds.
 fn encrypting(
     tcp: HttpConnector,
     https: bool,

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Read at once: a token, with all that engines say of it, has some hundred bytes.
+/// Bytes of one read: a token with its metadata takes a few hundred.
 const READ_BYTES: usize = 8 << 10;
 /// Largest head of an answer.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -25,10 +25,10 @@ pub(super) struct Wire {
     unused: Range<usize>,
 }
 
-/// Why a request was not sent.
+/// Error of a request that was not sent as a whole.
 pub(super) struct Unsent {
     pub(super) error: Error,
-    /// Nothing of it was, so that another connection may take it.
+    /// Nothing was sent, so that another connection may take the request.
     pub(super) entirely: bool,
 }
 
@@ -50,7 +50,7 @@ impl Wire {
         written.map_err(|error| Unsent { error, entirely })
     }
 
-    /// Reads the head of an answer; what follows it stays.
+    /// Reads the head of an answer and keeps the bytes behind it.
     pub(super) async fn read_head(&mut self) -> Result<Head, Error> {
         let mut bytes = Vec::new();
         while bytes.len() <= MAX_HEAD_BYTES {
@@ -78,10 +78,9 @@ impl Wire {
         Err(Error::new(ErrorKind::InvalidData, why))
     }
 
-    /// Has the system acknowledge what is read together with what is read next, not at once: for
-    /// an answer in many small pieces that is half of what reading it costs. What nothing follows
-    /// is acknowledged after 40 ms, and from then on everything at once again, so that an engine
-    /// that waits for it waits once.
+    /// Delays acknowledgements until the next read, which halves the cost of reading an answer in
+    /// many small pieces. A piece that nothing follows is acknowledged after 40 ms; from then on
+    /// the system acknowledges at once again, so that an engine that waits for it waits once.
     fn acknowledge_late(&self) {
         // Where this fails, or the system does not have it, reading is only dearer.
         #[cfg(target_os = "linux")]
@@ -92,7 +91,7 @@ impl Wire {
         .set_quickack(false);
     }
 
-    /// Hands on what came of a body; says how much that was, which is 0 where the connection ended.
+    /// Hands on the body's bytes and returns their number, which is 0 where the connection ended.
     pub(super) fn poll_body(
         &mut self,
         context: &mut Context<'_>,
@@ -113,12 +112,12 @@ impl Wire {
         Poll::Ready(Ok(handed))
     }
 
-    /// Whether nothing has come that was not asked for, not even the connection's end.
+    /// Whether the connection is idle: no stray bytes, and still open.
     pub(super) fn is_quiet(&mut self, context: &mut Context<'_>) -> bool {
         self.unused.is_empty() && self.poll_fill(context).is_pending()
     }
 
-    /// Reads into the buffer, all of which was used; says how much, 0 at the end.
+    /// Refills the buffer, all of which was used; returns the number of bytes, 0 at the end.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         let mut read = ReadBuf::new(&mut self.buffer);
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut read))?;

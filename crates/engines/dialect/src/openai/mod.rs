@@ -1,7 +1,7 @@
-//! Any server of the OpenAI API, asked no more than what such servers have in common.
+//! Any server of the OpenAI API, asked only for what all such servers have.
 //!
-//! It takes no token ids: proxies send requests to it as they came, and the agent only finds out
-//! what it serves and whether it does.
+//! The server takes no token ids: proxies forward requests to it unchanged, and the agent only
+//! finds out what it serves and whether it is healthy.
 //!
 //! Source: the public API reference of OpenAI; `parent` and `max_model_len` are vLLM's. vLLM and
 //! SGLang own their models by name and take `cache_salt`; others may refuse a field that they do
@@ -20,16 +20,16 @@ use parking_lot::RwLock;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// What every server has that lists its models.
+/// The list of models, which every such server has.
 const MODELS: &str = "/v1/models";
 
 /// One such server.
 #[derive(Debug)]
 pub(crate) struct Openai {
     client: Client,
-    /// The model that is meant, where the server has several.
+    /// Model to use, where the server has several.
     wanted: Option<String>,
-    /// The name of the model that it serves, once it has said so.
+    /// Name of the served model, once the server has reported it.
     model: RwLock<Option<String>>,
 }
 
@@ -38,8 +38,8 @@ impl Openai {
         Self { client, wanted, model: RwLock::new(None) }
     }
 
-    /// Has the engine say anything. One that refuses both questions answers others, for example
-    /// for embeddings.
+    /// Has the engine produce a token. A server that refuses both questions serves something else,
+    /// for example embeddings, and passes.
     async fn prove(&self) -> Result<(), Fault> {
         let model = self.model.read().clone();
         let model = model.ok_or_else(|| Fault::Failed("it has not said what it serves".into()))?;

@@ -1,8 +1,8 @@
-//! The list of a server's models, and which of them is meant.
+//! The list of a server's models, and the choice among them.
 
 use serde::Deserialize;
 
-/// Models that are named where none can be chosen.
+/// Most model names in an error message.
 const NAMED_MAX: usize = 8;
 
 /// `GET /v1/models`.
@@ -11,7 +11,7 @@ pub(super) struct Models {
     data: Vec<Model>,
 }
 
-/// One model, as far as it concerns anybody here.
+/// One model, with the fields used here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Model {
     pub(super) id: String,
@@ -23,19 +23,19 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Whether the server is one that is known to keep prefixes apart by `cache_salt`.
+    /// Whether the server is known to separate prefixes by `cache_salt`.
     pub(super) fn takes_cache_salt(&self) -> bool {
         matches!(self.owned_by.as_deref(), Some("vllm" | "sglang"))
     }
 }
 
 impl Models {
-    /// The model of this name, or the only one; and the adapters for it. A name that a server's
-    /// only model does not have is another name for that.
+    /// The model named `wanted`, or the only one, and its adapters. Where the only model has
+    /// another name, `wanted` counts as an alias.
     ///
     /// # Errors
     ///
-    /// What there is to choose from, in words.
+    /// A message that lists the choices.
     pub(super) fn choose(&self, wanted: Option<&str>) -> Result<(&Model, Vec<String>), String> {
         let mut own = self.data.iter().filter(|model| model.parent.is_none());
         let named = wanted.and_then(|name| own.clone().find(|model| model.id == name));

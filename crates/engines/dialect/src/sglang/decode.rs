@@ -22,7 +22,7 @@ struct Said<'a> {
 struct Meta<'a> {
     #[serde(borrow)]
     finish_reason: Option<Reason<'a>>,
-    /// Of the whole answer so far, also where an event has the new tokens alone.
+    /// Tokens of the whole answer so far, even where an event carries only the new ones.
     completion_tokens: Option<usize>,
     cached_tokens: Option<u32>,
     #[serde(borrow)]
@@ -39,7 +39,7 @@ struct Meta<'a> {
 struct Reason<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
-    /// A stop token, or a stop string.
+    /// A stop token or a stop string.
     #[serde(borrow)]
     matched: Option<&'a RawValue>,
     message: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) struct Decode {
     prompt: Arc<[u32]>,
     logprobs: Option<u32>,
     prompt_logprobs: Option<u32>,
-    /// Tokens that were read so far.
+    /// Number of tokens read so far.
     seen: usize,
     last: Option<u32>,
     told_cached: bool,
@@ -76,7 +76,7 @@ impl Decode {
         }
     }
 
-    /// The answer that came as a whole.
+    /// Decodes an answer that came as a whole.
     pub(super) fn whole(mut self, body: &[u8]) -> Result<Delta, Fault> {
         let mut delta = Delta::default();
         self.event(body, &mut delta)?;
@@ -84,8 +84,8 @@ impl Decode {
         Ok(delta)
     }
 
-    /// The tokens among `ids` that are new. An event has all tokens so far, or the new ones,
-    /// as the engine is configured; how many there are so far it says in both cases.
+    /// The new tokens among `ids`. Depending on the engine's configuration an event has all tokens
+    /// so far or only the new ones; `total` counts all in both cases.
     fn new_tokens<'t>(&self, ids: &'t [u32], total: usize) -> Result<&'t [u32], Fault> {
         let new = total.checked_sub(self.seen);
         match new {
@@ -194,7 +194,7 @@ fn scored(said: &str, tops: &str, tokens: &[u32], count: u32) -> Result<Vec<Toke
     entries.collect()
 }
 
-/// An error that came with status 200, with its own in the body, if at all.
+/// The fault in an answer with status 200, whose body may carry the real status.
 fn error(event: &[u8]) -> Fault {
     #[derive(Default, Deserialize)]
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! What an SGLang says of itself.
+//! Self-description of an SGLang.
 
 use super::pairing::{Advert, Engine};
 use super::{Learnt, SaltField};
@@ -8,7 +8,7 @@ use crate::{Connector, Description, EventSource, Fault, Role, json};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// `/server_info`: its flags, and what came of them.
+/// `/server_info`: the engine's flags, and values that it derived from them.
 #[derive(Deserialize)]
 struct ServerInfo {
     version: String,
@@ -16,7 +16,7 @@ struct ServerInfo {
     model_path: String,
     context_length: Option<u32>,
     page_size: Option<u32>,
-    /// Of each rank.
+    /// Capacity of each rank.
     max_total_num_tokens: Option<u32>,
     chunked_prefill_size: Option<i64>,
     dp_size: Option<u16>,
@@ -26,16 +26,16 @@ struct ServerInfo {
     schedule_low_priority_values_first: bool,
     #[serde(default)]
     enable_weights_cpu_backup: bool,
-    /// Where it publishes over TCP; older versions do not tell.
+    /// Event publisher over TCP; older versions do not report it.
     kv_events: Option<KvEvents>,
-    /// The flag that says where, as JSON.
+    /// The flag that configures the publisher, as JSON.
     kv_events_config: Option<String>,
     disaggregation_mode: Option<String>,
     disaggregation_transfer_backend: Option<String>,
     disaggregation_bootstrap_port: Option<u16>,
 }
 
-/// Where rank 0 publishes; the others are on the following ports.
+/// Publisher of rank 0; the other ranks use the following ports.
 #[derive(Deserialize)]
 struct KvEvents {
     publisher: Option<String>,
@@ -46,7 +46,7 @@ struct KvEvents {
     topic: String,
 }
 
-/// The flag: an endpoint that may be a file of the engine's machine.
+/// Value of the flag: its endpoint may be a file on the engine's machine.
 #[derive(Deserialize)]
 struct EventsFlag {
     publisher: Option<String>,
@@ -111,7 +111,7 @@ pub(super) async fn describe(
     Ok((description, learnt))
 }
 
-/// The field that keeps prefixes apart, by the description of `/generate`.
+/// The request field that separates prefixes, by the schema of `/generate`.
 fn salt_field(schema: &Value) -> SaltField {
     let Some(known) = schema.pointer("/components/schemas/GenerateReqInput/properties") else {
         return SaltField::default();
@@ -123,7 +123,7 @@ fn salt_field(schema: &Value) -> SaltField {
     }
 }
 
-/// Older versions have it at another place.
+/// Reads the flags; older versions have them at another path.
 async fn server_info(client: &Client) -> Result<ServerInfo, Fault> {
     match client.query_optional("/server_info").await? {
         Some(info) => Ok(info),
@@ -135,7 +135,7 @@ async fn models(client: &Client) -> Result<Models, Fault> {
     client.query_json("/v1/models").await
 }
 
-/// Which half of a pair it is, if any; where others find it may be configured.
+/// The engine's role in a pair, if it has one; the bootstrap address may be configured.
 fn connector(info: &ServerInfo, given: Option<&Connector>) -> Option<Connector> {
     let role = match info.disaggregation_mode.as_deref() {
         Some("prefill") => Role::Prefill,
@@ -183,7 +183,8 @@ fn events(said: &KvEvents, ranks: u16, host: &str) -> Vec<EventSource> {
     (0..ranks).filter_map(source).collect()
 }
 
-/// What the flag says of rank 0, and of the others by their ports: a file has one publisher.
+/// Event sources from the flag: rank 0 as written, the others by their ports. A file has one
+/// publisher.
 fn flagged(flag: Option<&str>, ranks: u16, host: &str) -> Vec<EventSource> {
     let flag = flag.and_then(|flag| serde_json::from_str::<EventsFlag>(flag).ok());
     let Some(flag) = flag.filter(|flag| flag.publisher.as_deref() == Some("zmq")) else {
@@ -200,7 +201,7 @@ fn flagged(flag: Option<&str>, ranks: u16, host: &str) -> Vec<EventSource> {
     (0..ranks).filter_map(at).collect()
 }
 
-/// Names in the shapes that the flag has had: `name=path`, a path, an object of either.
+/// Adapter names from the flag's shapes: `name=path`, a path, or an object of either.
 fn adapters(said: &Value) -> Vec<String> {
     let name = |entry: &Value| match entry {
         Value::String(entry) => Some(entry.split('=').next().unwrap_or(entry).to_owned()),

@@ -7,19 +7,19 @@ use crate::json::Object;
 use crate::request::UNSALTED;
 use crate::{Ask, Fault, Guide, Sampling};
 
-/// Whether the answer is streamed: the prompt's logprobs come once. A prefill's one token is
-/// streamed too, since the engine looks for a client that has gone every 4 s where it does not
-/// stream, and half of a pair waits until then.
+/// Whether the answer is streamed. The prompt's logprobs come once, so those answers are not. A
+/// prefill's one token is: without a stream the engine looks for a client that has gone only every
+/// 4 s, and its half of the pair waits until then.
 pub(super) fn streams(ask: &Ask) -> bool {
     ask.sampling.prompt_logprobs.is_none()
 }
 
-/// The body of a request.
+/// Writes the body of a request.
 ///
 /// # Errors
 ///
-/// [`Fault::Invalid`] where two engines together cannot do it, or the engine cannot keep its
-/// prefixes apart.
+/// [`Fault::Invalid`] where two engines together cannot serve the request, or the engine cannot
+/// separate its prefixes.
 pub(super) fn body(
     ask: &Ask,
     bootstrap: Option<&Bootstrap>,
@@ -67,7 +67,7 @@ fn salt_field(field: SaltField) -> Result<&'static str, Fault> {
     }
 }
 
-/// Everything is said: what is left out may come from the model's own generation configuration.
+/// Writes every parameter: an omitted one may default to the model's own generation configuration.
 fn sampling(body: &mut Object, given: &Sampling) {
     body.field("max_new_tokens", given.max_tokens);
     body.field("min_new_tokens", given.min_tokens);

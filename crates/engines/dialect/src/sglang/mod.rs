@@ -26,34 +26,34 @@ pub(crate) use decode::Decode;
 #[derive(Debug)]
 pub(crate) struct Sglang {
     client: Client,
-    /// The connector as configured, for an engine that has not been asked yet.
+    /// Connector as configured, until the engine describes itself.
     given: Option<Connector>,
     learnt: RwLock<Learnt>,
     names: Names,
 }
 
-/// What the engine said when it was last asked to describe itself.
+/// Results of the engine's latest self-description.
 #[derive(Clone, Debug, Default)]
 struct Learnt {
-    /// Its transfer backend and role, where it is half of a pair.
+    /// Transfer backend and role, where the engine is half of a pair.
     connector: Option<Connector>,
-    /// Small priorities are urgent, against the default.
+    /// Whether small priorities are urgent, unlike the default.
     low_priority_first: bool,
-    /// Weights survive when their memory is released.
+    /// Whether weights survive the release of their memory.
     keeps_weights: bool,
     salt: SaltField,
 }
 
-/// The field of a request that keeps prefixes apart. A version takes a field that it does not know
-/// for nothing, and would share what was to be kept apart.
+/// The request field that separates prefixes. A version silently ignores a field that it does not
+/// know, and would share what should be separate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum SaltField {
-    /// `cache_salt`, which KV events tell of; also where the server does not describe itself.
+    /// `cache_salt`, which KV events carry; also assumed where the server does not describe itself.
     #[default]
     CacheSalt,
     /// `extra_key`, the field of older versions.
     ExtraKey,
-    /// The server has neither.
+    /// The server has neither field.
     Missing,
 }
 

@@ -1,4 +1,4 @@
-//! What can be done to an SGLang as a whole.
+//! Operations on an SGLang as a whole.
 
 use crate::http::Client;
 use crate::{Fault, Operation, json};
@@ -45,7 +45,8 @@ fn request(operation: &Operation, keeps_weights: bool) -> Result<(&'static str, 
     Ok((path, json::raw(&body).get().as_bytes().to_vec()))
 }
 
-/// Memory is released in one way; whether the weights survive it is a matter of configuration.
+/// Checks a sleep level. The engine releases memory in one way; its configuration decides whether
+/// the weights survive.
 fn sleep(level: u8, keeps_weights: bool) -> Result<(), Fault> {
     match (level, keeps_weights) {
         (0, _) => Err(Fault::Unsupported("level: 0 is a pause here".into())),

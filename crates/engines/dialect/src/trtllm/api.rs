@@ -1,23 +1,22 @@
-//! What a server says that its requests may have. Versions know different fields, and refuse those
-//! that they do not know.
+//! Request fields that a server supports. Versions differ, and refuse fields that they do not know.
 
 use serde_json::Value;
 
-/// Fields that are not in all versions.
+/// Fields that only some versions have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Api {
-    /// Completions have a priority, as those of version 1.2 do not.
+    /// Completions have a priority; those of version 1.2 do not.
     pub(super) priority: bool,
-    /// Completions have a cache salt, as those known so far do not.
+    /// Completions have a cache salt; no known version does.
     pub(super) cache_salt: bool,
     /// A context server may be asked at the same time as the generation server.
     pub(super) schedule: bool,
-    /// A generation server may be told where a context server is.
+    /// A generation server accepts the address of its context server.
     pub(super) place: bool,
 }
 
 impl Api {
-    /// What `GET /openapi.json` describes.
+    /// Reads the fields from the schema of `GET /openapi.json`.
     pub(super) fn of(described: &Value) -> Self {
         let has = |schema: &str, field: &str| {
             let path = format!("/components/schemas/{schema}/properties/{field}");

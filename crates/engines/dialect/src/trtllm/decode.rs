@@ -22,7 +22,7 @@ struct Choice<'a> {
     token_ids: Option<Vec<u32>>,
     #[serde(borrow)]
     finish_reason: Option<Reason<'a>>,
-    /// A stop token, or a stop string.
+    /// A stop token or a stop string.
     #[serde(borrow)]
     stop_reason: Option<&'a RawValue>,
     logprobs: Option<Logprobs>,
@@ -51,7 +51,7 @@ struct PromptTokensDetails {
 /// Reads the answer to one request.
 pub(crate) struct Decode {
     prefill: bool,
-    /// A prefill in turn, whose answer says where the KV is.
+    /// Whether this is a prefill in turn, whose answer says where the KV is.
     hands_over: bool,
     logprobs: bool,
     last: Option<u32>,
@@ -67,9 +67,8 @@ impl Decode {
         Self { prefill, hands_over, logprobs, last: None, finish: None }
     }
 
-    /// The answer that came as a whole. A prefill whose first token ends the answer hands nothing
-    /// over: the answer is complete. Its token is kept to itself where it has no logprob, and one
-    /// was asked for.
+    /// Decodes an answer that came as a whole. A prefill whose first token ends the answer is
+    /// complete and hands nothing over. A token without the logprob that was asked for is dropped.
     pub(super) fn whole(mut self, body: &[u8]) -> Result<Delta, Fault> {
         let mut delta = Delta::default();
         self.event(body, &mut delta)?;
@@ -157,7 +156,7 @@ impl Decoder for Decode {
     }
 }
 
-/// What has no choices is an error, with a code of its own.
+/// The fault in an answer without choices, with the code in its body.
 fn error(event: &[u8]) -> Fault {
     #[derive(Default, Deserialize)]
     #[serde(default)]

@@ -8,12 +8,12 @@ use crate::request::UNSALTED;
 use crate::{Ask, Fault, Guide, Hand, Sampling};
 use serde_json::value::RawValue;
 
-/// The body of a request.
+/// Writes the body of a request.
 ///
 /// # Errors
 ///
-/// [`Fault::Invalid`] for what a completion cannot say: leaving it out would give another answer,
-/// or share what was to be kept apart.
+/// [`Fault::Invalid`] for anything that a completion cannot express: an omission would change the
+/// answer, or share prefixes that should be separate.
 pub(super) fn body(ask: &Ask, (model, api): (&str, Api), stream: bool) -> Result<Vec<u8>, Fault> {
     refuse_the_unsayable(ask, api)?;
     let mut body = Object::with_room_for(ask.tokens.len());
@@ -71,12 +71,13 @@ fn sampling(body: &mut Object, given: &Sampling) {
     body.optional("logprobs", given.logprobs.map(|_| 1));
 }
 
-/// From 0 to 1, of which 0.5 is usual. A request whose wish is not known here goes without it.
+/// Priority on the engine's scale: 0 to 1, with 0.5 as usual. Servers without the field never see
+/// it.
 fn priority(given: i32) -> f64 {
     (0.5 + f64::from(given) / 2e6).clamp(0.0, 1.0)
 }
 
-/// The form of the answer; the server takes it with a back-end for guided decoding alone.
+/// Writes the form of the answer; only servers with a back-end for guided decoding accept it.
 fn form(body: &mut Object, guide: &Guide) {
     let of = |body: &mut Object, kind: &str, fill: &dyn Fn(&mut Object)| {
         body.object("response_format", |body| {
@@ -110,7 +111,7 @@ fn refuse_the_unsayable(ask: &Ask, api: Api) -> Result<(), Fault> {
     }
 }
 
-/// A number that both engines know the request by, the same for the same id.
+/// Number by which both engines know the request, derived from its id.
 fn shared_id(id: &str) -> u64 {
     // FNV-1a: ids are few at a time, and none is an attacker's.
     let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -119,7 +120,8 @@ fn shared_id(id: &str) -> u64 {
     pairing::number(hash)
 }
 
-/// What the context server said, or is told itself, byte for byte but for what is asked of it.
+/// Hand-over parameters for the generation server: those of the context server, byte for byte, with
+/// another request type.
 fn generation_only(told: &RawValue) -> Result<String, Fault> {
     let invalid = |why: String| Fault::Invalid(format!("handover: {why}"));
     let told: Entries<'_, &RawValue> =

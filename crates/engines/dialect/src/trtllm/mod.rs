@@ -2,25 +2,26 @@
 //!
 //! Source: the public repository of TensorRT-LLM around version 1.2. Nothing of this was run
 //! against a real engine, which needs a GPU; the answers that its tests read were written from the
-//! documented schemas. The server rejects fields that it does not know, and versions know
-//! different ones, so only what is asked for is said.
+//! documented schemas. The server rejects fields that it does not know, and versions differ, so a
+//! request carries only the fields that it needs.
 //!
 //! Two servers work in turn, the context server first (`schedule_style` 0). They are asked at once
-//! (`schedule_style` 1) where both describe the fields that this takes, the context server tells
-//! where its transceiver is (`GET /server_info`), and [`Options::together`](crate::Options) is set.
-//! It is off unless an operator knows the version, because those that cannot look the same: early
-//! in 2026 what was dropped on its way could not be cancelled, and of a server with
-//! `enable_attention_dp` rank 0 was asked for the KV whichever rank computed it.
+//! (`schedule_style` 1) where both describe the fields for it, the context server reports its
+//! transceiver (`GET /server_info`), and [`Options::together`](crate::Options) is set. The option
+//! is off by default, because versions that cannot do it look the same: early in 2026 a dropped
+//! request could not be cancelled on its way, and on a server with `enable_attention_dp` rank 0 was
+//! asked for the KV whichever rank computed it.
 //!
-//! A server with `internal_request_auth_key` wants what decode is told signed.
+//! A server with `internal_request_auth_key` wants the hand-over to decode signed.
 //!
-//! A server is taken for one rank: with `enable_attention_dp` it chooses the rank of each request
-//! itself, so that prefixes are known of its rank 0 alone, and events of the others are passed over.
+//! The agent treats a server as one rank. With `enable_attention_dp` the server chooses the rank of
+//! each request itself; prefixes are then known of its rank 0 alone, and events of other ranks are
+//! skipped.
 //!
-//! What a context server that was asked first holds for a generation server that never asks, it
-//! holds until its own time is over (`cache_transceiver_config.kv_transfer_timeout_ms`): there is
-//! no request that frees it. Where both are asked at once it computes nothing before it was asked
-//! for the KV, and a half that nobody waits for is given up within a second.
+//! A context server that was asked first keeps its KV for a generation server that never asks until
+//! its own timeout (`cache_transceiver_config.kv_transfer_timeout_ms`): no request frees it. Where
+//! both are asked at once the context server computes nothing before it is asked for the KV, and an
+//! abandoned half ends within a second.
 
 mod api;
 mod decode;
@@ -52,11 +53,11 @@ pub(crate) use decode::Decode;
 #[derive(Debug)]
 pub(crate) struct Trtllm {
     client: Client,
-    /// The engine does not say what it does of a request.
+    /// Connector as configured; the engine does not report its role.
     connector: Option<Connector>,
-    /// Where hand-overs are to be signed.
+    /// Signer of hand-overs, where the server wants them signed.
     signer: Option<Signer>,
-    /// The model's name, which every request must have.
+    /// The model's name, which every request must carry.
     model: RwLock<Option<String>>,
     api: RwLock<Api>,
     names: Names,
@@ -90,14 +91,14 @@ impl Trtllm {
         Self { client, connector, signer, model, api, names, together }
     }
 
-    /// Where a generation server finds this one before it has answered, as far as it tells.
+    /// Address under which generation servers find this one in advance, if it reports one.
     async fn place(&self) -> Option<Place> {
         self.connector.as_ref().filter(|own| own.role.prefills())?;
         let info = self.client.query_json::<Value>("/server_info").await;
         info.ok().and_then(|info| Place::of(&info))
     }
 
-    /// Tokens per KV block and blocks, as far as there is a metrics page that says so.
+    /// Tokens per KV block and number of blocks, where a metrics page reports them.
     async fn cache(&self) -> (Option<u32>, Option<u32>) {
         let page = self.client.query("/prometheus/metrics").await;
         page.map_or((None, None), |page| page::cache(&String::from_utf8_lossy(&page)))

@@ -1,9 +1,9 @@
-//! What can be done to a TensorRT-LLM as a whole: its memory and its weights, where the server was
-//! made to offer that (its `sleep_config`).
+//! Operations on a TensorRT-LLM as a whole: its memory and its weights, where the server offers
+//! them (its `sleep_config`).
 //!
-//! Without tags a server takes those that it knows: `model` and `kv_cache` in version 1.2, all of
-//! them later. Whether weights survive is for its `sleep_config` to say, which keeps them in host
-//! memory where it says nothing. Later versions want requests signed, and refuse these.
+//! A request without tags applies to the tags that the server knows: `model` and `kv_cache` in
+//! version 1.2, all later. The server's `sleep_config` decides whether weights survive; by default
+//! it keeps them in host memory. Later versions want requests signed, and refuse these.
 
 use crate::http::Client;
 use crate::{Fault, Operation};

@@ -1,20 +1,20 @@
-//! What the server's metrics page says of its KV cache.
+//! The KV cache in the server's metrics page.
 //!
-//! Source: TensorRT-LLM's metrics collector around 1.2. The page is there with
-//! `return_perf_metrics`, and has these gauges with `enable_iter_perf_stats`; versions differ in
-//! whether they have them before the first step.
+//! Source: TensorRT-LLM's metrics collector around 1.2. The page exists with `return_perf_metrics`,
+//! and has these gauges with `enable_iter_perf_stats`; versions differ in whether the gauges exist
+//! before the first step.
 
 /// Tokens per block.
 const BLOCK_SIZE: &str = "trtllm_kv_cache_tokens_per_block";
 /// Blocks on the device.
 const TOTAL_BLOCKS: &str = "trtllm_kv_cache_max_blocks";
 
-/// Tokens per block and blocks, each where the page says so.
+/// Tokens per block and number of blocks, each where the page has it.
 pub(super) fn cache(page: &str) -> (Option<u32>, Option<u32>) {
     (gauge(page, BLOCK_SIZE), gauge(page, TOTAL_BLOCKS))
 }
 
-/// The first value under a name, whatever its labels, where it is a count and not 0.
+/// First value under a name, whatever its labels, if it is a positive whole number.
 fn gauge(page: &str, name: &str) -> Option<u32> {
     page.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;

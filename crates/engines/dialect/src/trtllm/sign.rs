@@ -1,7 +1,7 @@
-//! The proof that who hands a prompt over knows the key that its servers share.
+//! Signatures on hand-overs: proof that their sender knows the key that its servers share.
 //!
-//! Servers with `internal_request_auth_key` refuse a request that tells where its KV is, unless a
-//! header signs that. Those without one take it as it is. Source: `serve/disagg_auth.py` of
+//! Servers with `internal_request_auth_key` refuse a request that locates KV elsewhere, unless a
+//! header signs it. Servers without the key accept any. Source: `serve/disagg_auth.py` of
 //! TensorRT-LLM's main branch.
 
 use crate::http::Headers;
@@ -14,11 +14,11 @@ use std::fmt::Write;
 
 const HEADER: HeaderName = HeaderName::from_static("x-trtllm-disagg-auth");
 
-/// Signs with the key.
+/// Signer with the shared key.
 #[derive(Debug)]
 pub(super) struct Signer(hmac::Key);
 
-/// What of a hand-over is signed.
+/// The signed part of a hand-over.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Signed {
@@ -26,7 +26,7 @@ struct Signed {
     encoded_opaque_state: Option<String>,
 }
 
-/// One that is written as a list is its first element.
+/// An endpoint; a list counts by its first element.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Endpoint {
@@ -39,11 +39,11 @@ impl Signer {
         Self(hmac::Key::new(hmac::HMAC_SHA256, key.0.as_bytes()))
     }
 
-    /// Adds the signature of what decode is `told`, where there is anything in it to sign.
+    /// Adds the signature of the hand-over `told`, where it has anything to sign.
     ///
     /// # Errors
     ///
-    /// [`Fault::Invalid`] where it is none that a server takes.
+    /// [`Fault::Invalid`] where a server could not read the hand-over.
     pub(super) fn sign(&self, told: &RawValue, headers: &mut Headers) -> Result<(), Fault> {
         let Signed { ctx_info_endpoint, encoded_opaque_state: state } =
             serde_json::from_str(told.get())

@@ -34,13 +34,13 @@ struct Choice<'a> {
     finish_reason: Option<Reason>,
     #[serde(borrow)]
     logprobs: Option<&'a RawValue>,
-    /// Completions have them here.
+    /// Place of the prompt's logprobs in completions.
     #[serde(borrow)]
     prompt_logprobs: Option<&'a RawValue>,
 }
 
 impl Said<'_> {
-    /// The array of token ids where there is nothing else that an answer without logprobs has.
+    /// The array of token ids, if the event carries nothing else that matters without logprobs.
     fn only_ids(&self) -> Option<&str> {
         let choice =
             self.choices.0.as_ref().filter(|choice| {
@@ -79,7 +79,7 @@ pub(crate) struct Decode {
     prompt: Arc<[u32]>,
     logprobs: Option<u32>,
     prompt_logprobs: Option<u32>,
-    /// It says what decode is to be told.
+    /// Whether the answer carries the hand-over for decode.
     pub(super) hands_over: bool,
     last: Option<u32>,
     reason: Option<Reason>,
@@ -101,7 +101,7 @@ impl Decode {
         }
     }
 
-    /// The answer that came as a whole.
+    /// Decodes an answer that came as a whole.
     pub(super) fn whole(mut self, body: &[u8]) -> Result<Delta, Fault> {
         let mut delta = Delta::default();
         self.event(body, &mut delta)?;
@@ -195,7 +195,7 @@ impl Decoder for Decode {
     }
 }
 
-/// An error that came with status 200 carries the status it should have had.
+/// The fault in an answer with status 200, whose body carries the real status.
 fn error(event: &[u8]) -> Fault {
     #[derive(Deserialize)]
     struct Outer {
@@ -228,7 +228,7 @@ struct Logprobs<'a> {
 #[derive(Deserialize)]
 struct Content<'a> {
     token_id: Option<u32>,
-    /// `token_id:17`, before there was a field for the id.
+    /// `token_id:17`, from versions without a field for the id.
     #[serde(borrow)]
     token: Option<Cow<'a, str>>,
     logprob: f32,

@@ -1,4 +1,4 @@
-//! What a vLLM says of itself, put together from several places.
+//! Self-description of a vLLM, collected from several of its endpoints.
 
 use super::handover::{self, Advert, Family};
 use super::{Endpoint, Learnt, Target, moriio};
@@ -11,11 +11,11 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-/// Where a Mooncake bootstrap server listens unless it is told otherwise.
+/// Default port of a Mooncake bootstrap server.
 const BOOTSTRAP_PORT: u16 = 8998;
 
-/// Longest wait for the configuration: the first time the engine looks at its whole machine, which
-/// takes seconds.
+/// Longest wait for the configuration: on the first request the engine inspects its whole machine,
+/// which takes seconds.
 const SERVER_INFO_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ struct Models {
 #[derive(Deserialize)]
 struct Model {
     id: String,
-    /// The model that an adapter belongs to.
+    /// The base model of an adapter.
     parent: Option<String>,
     max_model_len: Option<u32>,
 }
@@ -141,14 +141,15 @@ pub(super) async fn describe(
     Ok((description, Learnt { target, connector, version, block_size, moriio }))
 }
 
-/// Versions before 0.11 take the form of an answer by other names.
+/// Whether the version is before 0.11, where the fields for the form of an answer have other names.
 fn is_unguided(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
     matches!((numbers.next(), numbers.next()), (Some(Some(0)), Some(Some(..11))))
 }
 
-/// Empty outside of the development mode, for versions that tell it as text, and where it takes
-/// too long. Whether the engine can be reached at all the other questions find out.
+/// Configuration of an engine in development mode. Empty outside of that mode, for versions that
+/// report it as text, and after a timeout; other questions find out whether the engine can be
+/// reached.
 async fn server_info(client: &Client) -> Result<ServerInfo, Fault> {
     let path = "/server_info?config_format=json";
     match client.query_within(SERVER_INFO_TIMEOUT, path).await {
@@ -158,7 +159,8 @@ async fn server_info(client: &Client) -> Result<ServerInfo, Fault> {
     }
 }
 
-/// Asked with a method that it does not take, a route that exists says so, and nothing happens.
+/// Probes for the token endpoint with a method that it does not take: an existing route says so,
+/// and nothing happens.
 async fn endpoint(client: &Client) -> Result<Endpoint, Fault> {
     Ok(match client.status(Endpoint::Generate.path()).await? {
         StatusCode::NOT_FOUND => Endpoint::Completions,
@@ -166,7 +168,7 @@ async fn endpoint(client: &Client) -> Result<Endpoint, Fault> {
     })
 }
 
-/// The connector as the engine says; where others find it, as configured.
+/// The connector as the engine reports it, with the configured bootstrap address.
 fn connector(said: &Transfer, given: Option<&Connector>) -> Option<Connector> {
     let name = said.kv_connector.clone()?;
     let role = match said.kv_role.as_deref() {
@@ -179,7 +181,7 @@ fn connector(said: &Transfer, given: Option<&Connector>) -> Option<Connector> {
     Some(Connector { name, role, bootstrap })
 }
 
-/// How the engine's MoRI-IO is set up, where that is its connector.
+/// MoRI-IO setup of the engine, if that is its connector.
 fn moriio(
     client: &Client,
     connector: Option<&Connector>,
@@ -230,7 +232,7 @@ async fn advert(
     Ok(advert)
 }
 
-/// Where each rank publishes, for versions that only say where the first does.
+/// Publisher of each rank, for versions that report the first alone.
 fn by_rank(first: Option<&Publisher>, ranks: u16) -> Sources {
     let Some(first) = first else { return Sources::new() };
     let at = |rank: u16, endpoint: &Option<String>| {
@@ -255,11 +257,11 @@ fn event_source(said: &Publisher, host: &str) -> Option<EventSource> {
     })
 }
 
-/// What the metrics say of the KV cache.
+/// KV cache as the metrics page reports it.
 #[derive(Debug, PartialEq, Eq)]
 struct CacheConfig {
     block_size: u32,
-    /// Of all ranks together: each rank's line has the sum.
+    /// Blocks of all ranks together: each rank's line has the sum.
     blocks: u32,
     ranks: u16,
 }

@@ -4,21 +4,21 @@ use super::{Endpoint, Target};
 use crate::json::Object;
 use crate::{Ask, Fault, Guide, Hand};
 
-/// All that a prefill in turn is told; `do_remote_decode` alone is enough, and nothing else is
+/// Parameters of every prefill in turn; `do_remote_decode` alone is enough, and nothing else is
 /// safe.
 const PREFILL_IN_TURN: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
 
-/// Whether the answer can be streamed: a stream has neither the prompt's logprobs nor what a
-/// prefill hands over.
+/// Whether the answer can be streamed: a stream has neither the prompt's logprobs nor a prefill's
+/// hand-over.
 pub(super) fn streams(ask: &Ask) -> bool {
     !matches!(ask.hand, Hand::Prefill(_)) && ask.sampling.prompt_logprobs.is_none()
 }
 
-/// The body of a request.
+/// Writes the body of a request.
 ///
 /// # Errors
 ///
-/// [`Fault::Invalid`] where two engines together cannot do it.
+/// [`Fault::Invalid`] where two engines together, or this version, cannot serve the request.
 pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, Fault> {
     if matches!(ask.hand, Hand::Decode(_)) && ask.sampling.prompt_logprobs.is_some() {
         let why = "the prompt is computed by another engine, which does not hand them over";
@@ -63,7 +63,7 @@ pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, F
     Ok(body.finish())
 }
 
-/// Everything is said, defaults too: a completion takes what is left out from the model's own
+/// Writes every parameter, defaults too: a completion takes an omitted one from the model's own
 /// generation configuration.
 fn sampling(body: &mut Object, ask: &Ask, target: Target) {
     let given = &*ask.sampling;
@@ -103,9 +103,9 @@ fn sampling(body: &mut Object, ask: &Ask, target: Target) {
     }
 }
 
-/// How many alternatives are asked for, to get `count`. [`Endpoint::Generate`] counts the chosen
+/// Number of alternatives to request, to get `count`. [`Endpoint::Generate`] counts the chosen
 /// token among them even where it is none of the best: one more makes up for it, where the engine
-/// is known to allow it.
+/// is known to allow one more.
 fn alternatives(count: u32, target: Target) -> u32 {
     let room = target.max_logprobs.is_some_and(|max| count < max);
     let short = target.endpoint == Endpoint::Generate && count > 0;

@@ -1,8 +1,8 @@
-//! Connectors that keep the KV of a prompt where others find it: a storage that both engines see,
-//! or the host memory beside one of them. Prefill hands nothing over by itself.
+//! Connectors that keep a prompt's KV for others to find: in a storage that both engines see, or in
+//! the host memory beside one of them. Prefill hands nothing over by itself.
 //!
-//! Nothing is held for anybody: what is kept, there is room for until something else needs it. The
-//! ExampleConnector was run between two vLLM 0.32.0 on CPUs, the others were not.
+//! Nothing is pinned: KV stays until its room is needed. The ExampleConnector was run between two
+//! vLLM 0.32.0 on CPUs, the others were not.
 //!
 //! Source: vLLM's ExampleConnector and LMCache's; for the offloading connector's tier between peers
 //! llm-d's sidecar.
@@ -15,13 +15,13 @@ use serde_json::value::RawValue;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-/// Where peers reach the offloading connector of a rank, but for the rank's number.
+/// Port of the offloading connector for peers: that of rank 0, followed by the other ranks'.
 ///
 /// Source: the default of llm-d's deployments.
 const P2P_PORT: u16 = 7777;
 
-/// Refuses a prompt that the engine would die of: with vLLM 0.32's ExampleConnector one of a single
-/// token, which it takes for one of less than nothing.
+/// Refuses a prompt that would crash the engine: vLLM 0.32's ExampleConnector takes a single token
+/// for fewer than none.
 pub(super) fn check_prompt(own: Option<&Connector>, tokens: &[u32]) -> Result<(), Fault> {
     const EXAMPLES: [&str; 2] = ["ExampleConnector", "SharedStorageConnector"];
     let example = own.is_some_and(|own| EXAMPLES.contains(&own.name.as_str()));
@@ -32,8 +32,8 @@ pub(super) fn check_prompt(own: Option<&Connector>, tokens: &[u32]) -> Result<()
     Ok(())
 }
 
-/// A request in the words of a connector whose prefill hands nothing over by itself, and what it
-/// hands over then. `host` is the engine's.
+/// Rewrites a request for a connector whose prefill hands nothing over by itself; also returns the
+/// hand-over that stands in. `host` is the engine's.
 pub(super) fn in_words_of(
     own: Option<&Connector>,
     ask: Ask,
@@ -68,7 +68,7 @@ pub(super) fn in_words_of(
     }
 }
 
-/// What the offloading connector's tier between peers is told.
+/// Parameters of the offloading connector's tier between peers.
 #[derive(Deserialize, Serialize)]
 struct Parameters {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,13 +96,13 @@ fn host_of(url: &str) -> Option<&str> {
     Some(host)
 }
 
-/// A number that no other agent has.
+/// A random number, unlike that of any other agent.
 fn random() -> u128 {
     let half = || u128::from(RandomState::new().hash_one(()));
     (half() << 64) | half()
 }
 
-/// Refuses what the offloading connector of a decode engine could not read by.
+/// Refuses a hand-over that a decode engine's offloading connector could not read KV by.
 pub(super) fn check(told: &RawValue) -> Result<(), Fault> {
     let told: Parameters = serde_json::from_str(told.get())
         .map_err(|error| Fault::Invalid(format!("handover: {error}")))?;

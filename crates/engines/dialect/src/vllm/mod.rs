@@ -1,13 +1,13 @@
 //! vLLM: token ids in and out over `POST /inference/v1/generate` (`--enable-scale-out`), or over
 //! `/v1/completions` where that is off.
 //!
-//! Source: vLLM 0.32.0, recorded from a running server and read in its source. Cached-token
-//! counts need `--enable-prompt-tokens-details`; what an engine may be told to do as a whole needs
-//! its development mode.
+//! Source: vLLM 0.32.0, recorded from a running server and read in its source. Cached-token counts
+//! need `--enable-prompt-tokens-details`; operations on the engine as a whole need its development
+//! mode.
 //!
-//! A request is aborted by closing its connection, which the engine sees within 70 ms. To abort it by
-//! name would need the engine's own name for it, which differs from ours by endpoint and version, and
-//! an unknown name is answered 200 as well: nobody could tell that nothing was aborted.
+//! Closing a request's connection aborts it; the engine notices within 70 ms. An abort by name
+//! would need the engine's own name, which differs from ours by endpoint and version; the engine
+//! answers 200 to unknown names too, so that a failed abort would go unnoticed.
 
 mod decode;
 mod describe;
@@ -32,7 +32,7 @@ use serde_json::value::RawValue;
 
 pub(crate) use decode::Decode;
 
-/// Where requests for tokens go.
+/// Endpoint for token requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Endpoint {
     /// `/inference/v1/generate`.
@@ -50,8 +50,8 @@ impl Endpoint {
         }
     }
 
-    /// How a request was called that was sent here and of whose name the engine made `own`, by
-    /// something before it and eight random digits behind.
+    /// Our name of a request, from the engine's `own`: the engine adds a prefix and eight random
+    /// digits.
     fn name_of(self, own: &str) -> Option<&str> {
         let (before, behind) = match self {
             Self::Generate => ("generate-tokens-", ""),
@@ -64,13 +64,13 @@ impl Endpoint {
     }
 }
 
-/// How requests are put to one server.
+/// Dialect of one server's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Target {
     endpoint: Endpoint,
-    /// Most alternatives per token, where it is known.
+    /// Most alternatives per token, if the engine reports it.
     max_logprobs: Option<u32>,
-    /// It does not know the words for the form of an answer that are used here.
+    /// Whether the server lacks today's fields for the form of an answer.
     unguided: bool,
 }
 
@@ -78,13 +78,13 @@ struct Target {
 #[derive(Debug)]
 pub(crate) struct Vllm {
     client: Client,
-    /// The connector as configured, for an engine that does not tell.
+    /// Connector as configured, for an engine that does not report one.
     given: Option<Connector>,
     learnt: RwLock<Learnt>,
     names: Names,
 }
 
-/// What the engine said when it was last asked to describe itself.
+/// Results of the engine's latest self-description.
 #[derive(Clone, Debug, Default)]
 struct Learnt {
     target: Target,
@@ -92,7 +92,7 @@ struct Learnt {
     version: Option<String>,
     /// Tokens per KV block.
     block_size: Option<u32>,
-    /// How its MoRI-IO is set up, where that is its connector.
+    /// MoRI-IO setup, if that is the connector.
     moriio: Option<moriio::Own>,
 }
 

@@ -1,4 +1,4 @@
-//! What can be done to a vLLM as a whole.
+//! Operations on a vLLM as a whole.
 
 use crate::http::Client;
 use crate::{Fault, Operation, json};
@@ -38,7 +38,8 @@ fn request(operation: &Operation) -> (String, Option<Vec<u8>>) {
     }
 }
 
-/// A reset fails while requests hold blocks; older versions say nothing.
+/// Reads the answer to a reset, which fails while requests hold blocks; older versions answer
+/// nothing.
 fn reset(answer: &[u8]) -> Result<(), Fault> {
     #[derive(Deserialize)]
     struct Reset {

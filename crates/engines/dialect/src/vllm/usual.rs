@@ -1,7 +1,7 @@
-//! Events that are the one before again, but for their token ids: nearly all of a stream. What is
+//! Events that repeat the one before except for their token ids: nearly all of a stream. The text
 //! around the ids was parsed once and need not be again.
 
-/// What an event has before and after its token ids that said nothing but them.
+/// The bytes before and after the token ids of an event that carried nothing else.
 #[derive(Debug, Default)]
 pub(super) struct Usual {
     before: Vec<u8>,
@@ -9,7 +9,7 @@ pub(super) struct Usual {
 }
 
 impl Usual {
-    /// Takes note of an event of which `ids`, a part of it, is all that it says.
+    /// Remembers the text around `ids`, a part of `event` and all that it carries.
     pub(super) fn learn(&mut self, event: &[u8], ids: &str) {
         let start = ids.as_ptr().addr().wrapping_sub(event.as_ptr().addr());
         let after = start.wrapping_add(ids.len());
@@ -21,8 +21,8 @@ impl Usual {
         }
     }
 
-    /// Adds the ids of an event to `tokens`, and says whether it is one more of the kind; nothing
-    /// was added where it is not.
+    /// Adds an event's ids to `tokens` and returns true if the event repeats the remembered text;
+    /// otherwise adds nothing.
     pub(super) fn read(&self, event: &[u8], tokens: &mut Vec<u32>) -> bool {
         if self.before.is_empty() {
             return false;
