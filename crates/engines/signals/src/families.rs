@@ -1,8 +1,8 @@
-//! An engine's own metric families, to stand on somebody else's page beside others.
+//! An engine's own metric families, republished on another page.
 //!
-//! One line that cannot be read costs a whole page its readers, so that nothing of an engine's page
-//! is taken on trust: what comes out is OpenMetrics text of whole families, each once, without
-//! series that come twice, and of bounded size, whatever the page was.
+//! One malformed line makes a whole page unreadable, so nothing of an engine's page is taken on
+//! trust. The output is OpenMetrics text of whole families, each once, without duplicate series and
+//! of bounded size, whatever the page was.
 //!
 //! Source: the Prometheus text format 0.0.4, in which engines answer, and OpenMetrics 1.0.
 
@@ -21,21 +21,21 @@ use std::hash::{BuildHasher, RandomState};
 /// Most families of a page.
 const FAMILIES_MAX: usize = 2048;
 
-/// What of a page can be shown.
+/// The republished part of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Families {
     /// OpenMetrics text without its end mark; ends with a line break unless it is empty.
     pub text: String,
-    /// Families for which there was no room.
+    /// Families beyond the limits.
     pub left_out: usize,
 }
 
-/// The families of a page whose names begin as the engine's own do, in their order and under their
-/// names, each series with one more label: `name` and `value`, of plain letters and digits. A label
-/// of the engine's of that name becomes `exported_` and that name.
+/// Republishes the families whose names have the engine's prefix, in order and under their names;
+/// each series gets one more label, `name` with `value`, of plain letters and digits. An engine's
+/// own label of that name is renamed to `exported_` and that name.
 ///
-/// Times at which counting began (`_created`) are left out: OpenMetrics has no family for them. The
-/// text has at most `bytes_max` bytes; families that come too late for that are left out whole.
+/// Creation times (`_created`) are left out: OpenMetrics has no family for them. The text has at
+/// most `bytes_max` bytes; families beyond are left out whole.
 pub fn republish(
     engine: Engine,
     page: &[u8],
@@ -66,7 +66,7 @@ pub fn republish(
     shown.text()
 }
 
-/// What a family is, as far as that decides how it is shown.
+/// Type of a family, as far as it decides the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Counter,
@@ -97,7 +97,7 @@ impl Kind {
         }
     }
 
-    /// Whether a series whose name is the family's and `suffix` is one of the family.
+    /// Whether a series named after the family plus `suffix` belongs to the family.
     fn has(self, suffix: &str) -> bool {
         match self {
             Self::Counter => matches!(suffix, "" | "_total"),
@@ -108,31 +108,31 @@ impl Kind {
     }
 }
 
-/// A family, as it is put together.
+/// A family under construction.
 struct Family<'a> {
-    /// As its first line names it.
+    /// Name in the family's first line.
     name: &'a str,
     kind: Option<Kind>,
     help: Option<&'a str>,
-    /// Its series, ready to be shown.
+    /// Series, ready for output.
     lines: String,
-    /// It has series that a counter does not have.
+    /// Whether the family has series that a counter cannot have.
     odd: bool,
-    /// It is longer than a whole page may be.
+    /// Whether the family alone exceeds the limit of a page.
     too_long: bool,
 }
 
-/// A page, as it is put together.
+/// A page under construction.
 struct Page<'a> {
     prefix: &'static str,
     label: (&'a str, &'a str),
     bytes_max: usize,
     families: Vec<Family<'a>>,
     places: FxHashMap<&'a str, usize>,
-    /// Series that were shown, by a hash that nobody can foresee.
+    /// Hashes of the series so far, under a random key so that nobody can force a collision.
     seen: HashSet<u64>,
     hasher: RandomState,
-    /// The last family of which there were too many before it.
+    /// The last family that was refused because there were too many.
     refused: Option<&'a str>,
     too_many: usize,
 }
@@ -177,7 +177,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The family that a series of this name belongs to.
+    /// Index of the family that a series of this name belongs to.
     fn place(&mut self, name: &'a str) -> Option<usize> {
         let declared = ["", "_bucket", "_sum", "_count", "_total"].iter().find_map(|suffix| {
             let place = *self.places.get(name.strip_suffix(suffix)?)?;
@@ -195,7 +195,7 @@ impl<'a> Page<'a> {
         Some(self.families.len() - 1)
     }
 
-    /// The family of this name, a new one if need be; `None` for one that is not to be shown.
+    /// The family of this name, created on first use; `None` for one that is left out.
     fn family(&mut self, name: &'a str) -> Option<&mut Family<'a>> {
         if !name.starts_with(self.prefix) || name.ends_with("_created") {
             return None;
@@ -240,13 +240,13 @@ impl<'a> Page<'a> {
 }
 
 impl Family<'_> {
-    /// Its name, if it is a counter.
+    /// The family's name, without a counter's suffix.
     fn base(&self) -> &str {
         self.name.strip_suffix("_total").unwrap_or(self.name)
     }
 
-    /// What is shown of it; nothing where it has no series. A counter is one where its name is its
-    /// alone.
+    /// Text of the family; empty without series. A counter stays one if `alone` says that no other
+    /// family has its base name.
     fn text(&self, alone: bool) -> String {
         if self.lines.is_empty() {
             return String::new();
@@ -270,7 +270,7 @@ impl Family<'_> {
     }
 }
 
-/// A help text as OpenMetrics wants it: quotes have to be escaped there, and in 0.0.4 they are not.
+/// Escapes quotes in a help text: OpenMetrics requires it, and 0.0.4 forbids it.
 fn escaped(help: &str) -> String {
     let mut out = String::with_capacity(help.len());
     let mut chars = help.chars();

@@ -1,14 +1,14 @@
-//! What stock engines tell of themselves: which KV blocks they hold, and how busy they are.
+//! Signals of stock engines: the KV blocks they hold, and their load.
 //!
-//! The picker follows engines that have no agent, an agent follows the engine beside it; both do it
-//! here. What arrives is handed on in terms of our own workers and block hashes; nothing here
-//! chooses a worker or knows where engines are found.
+//! The picker follows engines without an agent, an agent follows the engine beside it; both use
+//! this crate. Signals are translated to our own workers and block hashes; nothing here chooses a
+//! worker or finds engines.
 //!
 //! - [`events`] follows KV events and translates engines' block hashes to ours.
-//! - [`page`] finds the few lines of a metrics page that matter to who reads it often.
-//! - [`report`] reads what an agent tells under its own names, rank by rank.
-//! - [`families`] takes over the engine's own names, to stand on an agent's page.
-//! - [`fetch`] is the HTTP client that asks for pages.
+//! - [`page`] finds the few lines of a metrics page that matter to frequent readers.
+//! - [`report`] reads all engine metrics, rank by rank, under one vocabulary.
+//! - [`families`] republishes the engine's own metrics on an agent's page.
+//! - [`fetch`] is the HTTP client that fetches pages.
 //!
 //! Start reading at [`events::Follower`].
 

@@ -1,4 +1,4 @@
-//! What others may ask of a running follower.
+//! Control of a running follower by other tasks.
 
 use stator_placement::Closure;
 use stator_protos::Generation;
@@ -6,33 +6,33 @@ use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use tokio::sync::{mpsc, oneshot};
 
-/// Questions that may wait; those who ask are held up beyond them.
+/// Most commands that wait; senders are held up beyond them.
 pub(super) const COMMANDS_MAX: usize = 16;
 
-/// Speaks to a follower that runs elsewhere. Cheap to clone.
+/// Handle to a running follower. Cheap to clone.
 ///
 /// # Cancel safety
 ///
-/// What was asked may be done although nobody waits for it any more.
+/// A command may run although its sender no longer waits.
 #[derive(Clone, Debug)]
 pub struct Control(mpsc::Sender<Command>);
 
 type Look = Box<dyn FnOnce(&View<'_>) + Send>;
 
-/// What the follower is to do between two messages.
+/// A command that the follower runs between two messages.
 pub(super) enum Command {
     Look(Look),
-    /// Then say so.
+    /// Forgets the cache, then answers.
     Cleared(oneshot::Sender<()>),
     Restarted(oneshot::Sender<()>),
 }
 
-/// What a follower knows between two messages of its engine.
+/// The follower's knowledge between two messages of its engine.
 pub struct View<'a> {
-    /// The life that is followed.
+    /// The engine's current life.
     pub generation: Generation,
-    /// Whether what the engine holds is known, as far as it told of it. Where it is not, there are
-    /// no blocks.
+    /// Whether the engine's blocks are known, as far as it reported them. If not, there are no
+    /// blocks.
     pub known: bool,
     pub(super) closure: &'a Closure,
 }
@@ -45,8 +45,8 @@ impl std::fmt::Debug for View<'_> {
 }
 
 impl View<'_> {
-    /// The blocks that the sink was told of and that are still there, those of the start of a
-    /// sequence before those after them.
+    /// Blocks that the sink knows and that still exist; the start of a sequence comes before its
+    /// continuation.
     pub fn blocks(&self) -> impl Iterator<Item = (SequenceHash, Medium)> {
         self.closure.blocks()
     }
@@ -58,9 +58,9 @@ impl Control {
         (Self(sender), receiver)
     }
 
-    /// Looks at what is known, in order with the calls of the sink: all that it was told before is
-    /// in the view, and nothing else. `look` runs in the follower's task, which waits for it.
-    /// `None` once the follower has ended.
+    /// Runs `look` on the follower's knowledge, in order with the calls of the sink: the view has
+    /// all that the sink was told before, and nothing else. `look` runs in the follower's task,
+    /// which waits for it. `None` once the follower has ended.
     pub async fn look<R: Send + 'static>(
         &self,
         look: impl FnOnce(&View<'_>) -> R + Send + 'static,
@@ -72,15 +72,16 @@ impl Control {
         answer.await.ok()
     }
 
-    /// The engine's cache was reset: it holds nothing, from here on, and no replay of what was
-    /// before is believed. The life goes on. vLLM itself says so only with its next step.
+    /// Reports that the engine's cache was reset: the follower forgets its blocks and no longer
+    /// believes replays from before. The life goes on. vLLM itself reports the reset only with its
+    /// next step.
     pub async fn cleared(&self) {
         self.tell(Command::Cleared).await;
     }
 
-    /// The engine's process was replaced, or is gone: another life begins. Messages that came and
-    /// were not followed yet are dropped. The sink hears of a life and of what is not known; where
-    /// there is a connection to be made, of another life once it stands.
+    /// Reports that the engine's process was replaced or has ended: another life begins. Messages
+    /// that wait are dropped. The sink hears at once of a new life with unknown blocks, and of yet
+    /// another once the connection stands, where the follower makes one.
     pub async fn restarted(&self) {
         self.tell(Command::Restarted).await;
     }

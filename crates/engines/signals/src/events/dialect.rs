@@ -1,16 +1,16 @@
-//! How one engine's messages are read.
+//! Formats of engines' messages.
 
 use super::trtllm::{self, Places};
 use stator_protos::kv_event::{self, EngineBatch, EngineEvent};
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 
-/// The form of an engine's messages, and what has to be known to understand them.
+/// The format of an engine's messages, with the state that reading them needs.
 #[derive(Debug)]
 pub(super) enum Dialect {
     /// MessagePack, as vLLM and SGLang publish it.
     MsgPack,
-    /// JSON, as TensorRT-LLM gives it.
+    /// JSON, from TensorRT-LLM.
     TrtLlm {
         /// Tokens per block of the engine.
         block_size: NonZeroU32,
@@ -29,7 +29,7 @@ impl Dialect {
         }
     }
 
-    /// What the events mean, given those before them.
+    /// Resolves events that depend on those before them.
     pub(super) fn settle<'a>(&mut self, events: &'a [EngineEvent]) -> Cow<'a, [EngineEvent]> {
         match self {
             Self::MsgPack => Cow::Borrowed(events),
@@ -37,14 +37,14 @@ impl Dialect {
         }
     }
 
-    /// Forgets what the engine holds.
+    /// Forgets the engine's blocks.
     pub(super) fn forget(&mut self) {
         if let Self::TrtLlm { places, .. } = self {
             places.forget();
         }
     }
 
-    /// Another process begins.
+    /// Resets for another process of the engine.
     pub(super) fn restart(&mut self) {
         if let Self::TrtLlm { places, .. } = self {
             places.restart();

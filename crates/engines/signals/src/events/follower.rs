@@ -1,4 +1,4 @@
-//! Follows one engine: where its messages come from, and who asks for what.
+//! Follows one engine, whichever way its messages come.
 
 use super::control::{Command, Control};
 use super::dialect::Dialect;
@@ -14,46 +14,46 @@ use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Messages that may wait; the publisher is held up beyond them.
+/// Most messages that wait; the publisher is held up beyond them.
 pub const NEWS_MAX: usize = 1024;
 
-/// What is kept of an engine's events.
+/// Limits on the blocks of an engine that a follower tracks.
 #[derive(Clone, Copy, Debug)]
 pub struct FollowSettings {
-    /// Tokens per block of our index. Engines whose blocks have a multiple of this or divide it are
-    /// followed, others are not.
+    /// Tokens per block of our index. An engine is followed if its block size is a multiple or a
+    /// divisor of this.
     pub block_size: NonZeroU32,
-    /// Blocks of one engine that are known at once; 4 Mi by default. Further ones are ignored.
+    /// Most blocks of one engine that are known at once; 4 Mi by default. Further ones are ignored.
     pub blocks_max: usize,
 }
 
 impl FollowSettings {
-    /// The default settings for an index of such blocks.
+    /// The default settings for an index with blocks of this size.
     pub fn new(block_size: NonZeroU32) -> Self {
         Self { block_size, blocks_max: 1 << 22 }
     }
 }
 
-/// Where an engine's messages come from.
+/// Transport of an engine's messages.
 #[derive(Debug)]
 pub enum Source {
     /// vLLM's and SGLang's sockets.
     Zmq {
         /// The live feed.
         subscription: Subscription,
-        /// Where replays are asked for, if the engine gives them.
+        /// Endpoint for replays, if the engine gives them.
         replay_endpoint: Option<String>,
     },
-    /// The same messages, however they come.
+    /// Messages of the ZMQ kind that another task collects.
     Collected {
-        /// Who hears the engine sends them here, after [`News::Subscribed`].
+        /// The messages; their sender starts each connection with [`News::Subscribed`].
         news: mpsc::Receiver<News>,
-        /// Where replays are asked for, if the engine gives them.
+        /// Endpoint for replays, if the engine gives them.
         replay_endpoint: Option<String>,
     },
     /// One rank of a TensorRT-LLM server; made by [`super::TrtLlmDrain::new`].
     TrtLlm {
-        /// What the drain sends on.
+        /// Messages from the drain.
         news: mpsc::Receiver<News>,
         /// Tokens per block of the engine.
         block_size: NonZeroU32,
@@ -75,7 +75,7 @@ impl std::fmt::Debug for Follower {
 }
 
 impl Follower {
-    /// A follower that has not begun; what it hears is told to `sink` as the worker's.
+    /// Makes a follower that has not begun; it reports to `sink` under `worker`.
     pub fn new(
         worker: WorkerRank,
         source: Source,
@@ -96,18 +96,18 @@ impl Follower {
         Self { task, source, control, commands }
     }
 
-    /// The same, which counts there.
+    /// Adds counters to the follower.
     #[must_use]
     pub fn counted(self, metrics: FollowMetrics, counts: Arc<FeedCounts>) -> Self {
         Self { task: self.task.counted(metrics, counts), ..self }
     }
 
-    /// Speaks to the follower while it runs.
+    /// The handle that controls the follower while it runs.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
-    /// Follows the engine until dropped, or until nothing more can come.
+    /// Follows the engine until dropped, or until no more messages can come.
     pub async fn run(self) {
         let Self { mut task, source, control: _control, mut commands } = self;
         let mut inlet = Inlet::open(source);
@@ -141,10 +141,10 @@ impl Follower {
     }
 }
 
-/// Where messages come in.
+/// The follower's incoming messages.
 struct Inlet {
     news: mpsc::Receiver<News>,
-    /// What is subscribed to here; `None` where somebody else asks the engine.
+    /// The subscription that this inlet holds; `None` where another task collects the messages.
     subscription: Option<Subscription>,
     /// Dropping it ends the subscription.
     _subscriber: JoinSet<()>,
@@ -163,7 +163,7 @@ impl Inlet {
         }
     }
 
-    /// Drops what waits; what comes is what is sent from here on.
+    /// Drops the messages that wait; only later ones are received.
     fn reopen(&mut self) {
         match &self.subscription {
             Some(subscription) => (self.news, self._subscriber) = subscribe(subscription),

@@ -1,14 +1,14 @@
-//! Blocks of an engine that are smaller than ours, put together.
+//! Merges an engine's small blocks into ours.
 
 use rustc_hash::FxHashMap;
 use stator_protos::hash::{HashSeed, SequenceHash, block_hash, next_sequence_hash};
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 
-/// Knows the small blocks of one life of one engine, and which of ours they make up.
+/// Tracks the small blocks of one life of one engine, and our blocks that they add up to.
 ///
-/// One of ours is there, on a medium, while all of its parts are. A part that leaves before those
-/// that continue it takes them along: the engine cannot find them without it, and where it comes
-/// back they are not known to have stayed.
+/// One of our blocks is present, on a medium, while all of its parts are. A part that leaves takes
+/// its continuations along: without it the engine cannot find them, and if it comes back they may
+/// be gone.
 #[derive(Debug)]
 pub(super) struct Merger {
     block_size: u32,
@@ -19,30 +19,30 @@ pub(super) struct Merger {
 /// A block of the engine.
 #[derive(Debug)]
 struct Part {
-    /// The part that it continues, which is known as long as this one is.
+    /// The part before it, which stays known as long as this one.
     parent: Option<u64>,
-    /// The parts that continue it.
+    /// The parts right after it.
     children: Vec<u64>,
     tokens: Box<[u32]>,
     seed: HashSeed,
-    /// Tokens of our block up to its end; all of them in the part that completes one.
+    /// Tokens of our block up to this part's end; the whole block for the part that completes one.
     filled: u32,
-    /// Our block, if it completes one.
+    /// Our block, if this part completes one.
     ours: Option<Ours>,
-    /// How often it is there, on each medium.
+    /// Copies on each medium.
     copies: [u32; Medium::ALL.len()],
-    /// The media on which our block was told to be.
+    /// Media on which the sink believes our block to be.
     told: [bool; Medium::ALL.len()],
 }
 
-/// One of our blocks, and the one before it.
+/// One of our blocks, with the one before it.
 #[derive(Clone, Copy, Debug)]
 struct Ours {
     hash: SequenceHash,
     before: Option<SequenceHash>,
 }
 
-/// A part as an event tells of it.
+/// A part as an event describes it.
 #[derive(Clone, Copy)]
 struct New<'a> {
     theirs: u64,
@@ -52,12 +52,12 @@ struct New<'a> {
 }
 
 impl Merger {
-    /// A merger to blocks of `block_size` tokens, which never knows more than `parts_max` parts.
+    /// Makes a merger to blocks of `block_size` tokens that tracks at most `parts_max` parts.
     pub(super) fn new(block_size: u32, parts_max: usize) -> Self {
         Self { block_size, parts_max, parts: FxHashMap::default() }
     }
 
-    /// Whether blocks of this size make up ours.
+    /// Whether blocks of this size divide ours.
     pub(super) fn fits(&self, block_size: u32) -> bool {
         block_size > 0 && self.block_size.is_multiple_of(block_size)
     }
@@ -67,12 +67,12 @@ impl Merger {
         self.parts.clear();
     }
 
-    /// The seed of a known part, for those that continue it.
+    /// The seed of a known part, for the parts after it.
     pub(super) fn seed(&self, theirs: u64) -> Option<HashSeed> {
         self.parts.get(&theirs).map(|part| part.seed)
     }
 
-    /// Our blocks that are there.
+    /// Our blocks that are present.
     pub(super) fn blocks(&self) -> impl Iterator<Item = (SequenceHash, Medium)> {
         let told = |part: &Part| {
             let ours = part.ours.filter(|_| part.told != [false; 4]);
@@ -84,7 +84,7 @@ impl Merger {
         self.parts.values().flat_map(told)
     }
 
-    /// Stores the first `count` blocks of an event whose parent is known. Returns how many were
+    /// Stores the first `count` blocks of an event whose parent is known. Returns the number
     /// stored.
     pub(super) fn store(
         &mut self,
@@ -107,7 +107,7 @@ impl Merger {
         done
     }
 
-    /// There is one more copy of a part. False if it is not known.
+    /// Adds a copy of a part; false if the part is not known.
     pub(super) fn copy(&mut self, theirs: u64, medium: Medium, out: &mut Vec<KvEvent>) -> bool {
         let Some(part) = self.parts.get_mut(&theirs) else { return false };
         let copies = &mut part.copies[medium as usize];
@@ -118,8 +118,7 @@ impl Merger {
         true
     }
 
-    /// There is one copy less. Returns whether there is another on that medium; `None` if there
-    /// was none.
+    /// Removes a copy. Returns whether another is left on that medium; `None` if there was none.
     pub(super) fn remove(
         &mut self,
         theirs: u64,
@@ -138,7 +137,7 @@ impl Merger {
         Some(stays)
     }
 
-    /// Makes sure that a part is known; false if what it continues is not, or does not fit.
+    /// Makes a part known; false if its parent is unknown, or it does not fit.
     fn learn(&mut self, new: New<'_>, out: &mut Vec<KvEvent>) -> bool {
         let New { theirs, parent, tokens, seed } = new;
         if let Some(known) = self.parts.get(&theirs) {
@@ -188,7 +187,7 @@ impl Merger {
         Ours { hash, before }
     }
 
-    /// Tells what became of our blocks that a part belongs to.
+    /// Reports the changes to our blocks that a part belongs to.
     fn refresh(&mut self, theirs: u64, medium: Medium, out: &mut Vec<KvEvent>) {
         let mut left = vec![theirs];
         while let Some(theirs) = left.pop() {
@@ -205,7 +204,7 @@ impl Merger {
         }
     }
 
-    /// Whether all parts of the block that this part completes are there.
+    /// Whether all parts of the block that this part completes are present.
     fn is_whole(&self, theirs: u64, medium: Medium) -> bool {
         let mut at = self.parts.get(&theirs);
         while let Some(part) = at {
@@ -218,7 +217,7 @@ impl Merger {
         true
     }
 
-    /// Forgets a part and all that continue it.
+    /// Forgets a part and all its continuations.
     fn forget(&mut self, theirs: u64, out: &mut Vec<KvEvent>) {
         let parent = self.parts.get(&theirs).and_then(|part| part.parent);
         if let Some(parent) = parent.and_then(|parent| self.parts.get_mut(&parent)) {
@@ -235,7 +234,7 @@ impl Merger {
     }
 }
 
-/// One of our blocks is there now, or is not.
+/// The event for one of our blocks that appeared or disappeared.
 fn event(ours: Ours, (medium, there): (Medium, bool), block_size: u32) -> KvEvent {
     let hashes = vec![ours.hash.0];
     match there {

@@ -1,4 +1,4 @@
-//! What is counted while engines are followed.
+//! Counters of followed engines.
 
 use super::Tally;
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Counters of all engines that one process follows. Cheap to clone; clones count together.
+/// Counters of all engines that one process follows. Cheap to clone; clones share their counts.
 #[derive(Clone, Debug, Default)]
 pub struct FollowMetrics {
     /// Event batches of engines applied.
@@ -16,7 +16,7 @@ pub struct FollowMetrics {
     pub messages_malformed: Counter,
     /// Events of an unknown kind or medium, or of a cache group that is not indexed.
     pub events_skipped: Counter,
-    /// Fields of events that no version of an engine known has.
+    /// Fields of events that no known engine version has.
     pub fields_skipped: Counter,
     /// Blocks of engines that could not be translated.
     pub blocks_skipped: Counter,
@@ -26,18 +26,18 @@ pub struct FollowMetrics {
     pub lives: Counter,
     /// Replays asked of engines.
     pub replays: Counter,
-    /// Replays that engines did not give.
+    /// Replays that engines did not answer.
     pub replays_failed: Counter,
     tally: Arc<Mutex<Tally>>,
 }
 
 impl FollowMetrics {
-    /// What became of engines' events, one by one and by reason.
+    /// Outcomes of engines' events, one by one and by reason.
     pub fn tally(&self) -> Tally {
         self.tally.lock().clone()
     }
 
-    /// Makes the counters known to a registry, which gives them their prefix.
+    /// Registers the counters; the registry sets their prefix.
     pub fn register(&self, registry: &mut Registry) {
         let counters = [
             ("engine_batches", "KV event batches of engines applied", &self.batches),
@@ -55,7 +55,7 @@ impl FollowMetrics {
         }
     }
 
-    /// An engine's events were translated.
+    /// Adds the outcomes of translated events.
     pub(super) fn add(&self, tally: &Tally) {
         if *tally != Tally::default() {
             self.tally.lock().add(tally);
@@ -66,15 +66,15 @@ impl FollowMetrics {
 /// Counts of one engine's feed.
 #[derive(Debug, Default)]
 pub struct FeedCounts {
-    /// Messages that came.
+    /// Messages received.
     pub messages: AtomicU64,
-    /// Messages that wait to be followed.
+    /// Messages that wait for the follower.
     pub waiting: AtomicUsize,
     /// Connections after the first.
     pub reconnections: AtomicU64,
     /// Messages that could not be read.
     pub receive_errors: AtomicU64,
-    /// Replays that were not given.
+    /// Replays that the engine did not answer.
     pub replay_errors: AtomicU64,
 }
 

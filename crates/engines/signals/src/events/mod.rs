@@ -1,12 +1,12 @@
 //! Follows the KV events of stock engines: vLLM and SGLang over ZMQ, TensorRT-LLM over HTTP.
 //!
 //! [`Translator`] turns an engine's block hashes into ours: stored events carry the tokens and the
-//! hash of the block before, which is all that our own hash needs. [`Follower`] follows one
-//! engine, or one rank of it. A stock engine has no snapshot, so that a feed starts with a replay
-//! of all that the engine remembers. Where that does not reach back to the first batch, or there
-//! is no replay, nothing is believed of what came before: what is then known is less than is true,
-//! and never more. After a gap that no replay fills, and after a lost connection (the engine may
-//! have restarted), all that was known is forgotten and the feed starts over.
+//! hash of the block before, which is all that our own hash needs. [`Follower`] follows one engine,
+//! or one rank of it. A stock engine has no snapshot, so a feed starts with a replay of all that
+//! the engine remembers. Without a replay that reaches back to the first batch, the follower
+//! ignores everything from before: it then knows less than is true, never more. After a gap that no
+//! replay fills, and after a lost connection (the engine may have restarted), the follower forgets
+//! everything and starts over.
 
 mod control;
 mod dialect;

@@ -1,13 +1,13 @@
-//! How a feed starts over: what of a replay is believed, and how often it may be asked for.
+//! Restarts of a feed: the part of a replay to believe, and the pace of attempts.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Waits before starting over, from the second time to the longest.
+/// Shortest and longest wait before starting over; the first attempt waits for nothing.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
 
-/// The last batches that follow each other without a gap, and the number after them. What comes
-/// before a gap says nothing of what is there now; nor does a batch that could not be read.
+/// The last batches without a gap among them, and the number after them. Batches before a gap, or
+/// before an unreadable one, do not describe the present.
 pub(super) fn unbroken_end<B>(
     batches: impl Iterator<Item = (u64, Option<B>)>,
 ) -> Option<(u64, Vec<B>)> {
@@ -22,7 +22,7 @@ pub(super) fn unbroken_end<B>(
     next.map(|next| (next, end))
 }
 
-/// How fast a feed starts over: at once at first, then more slowly while it does not last.
+/// Pace of a feed's restarts: at once at first, then ever slower while the feed does not last.
 #[derive(Debug)]
 pub(super) struct Pace {
     last: Option<Instant>,
@@ -36,7 +36,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How long to wait before the next attempt, which counts as made after that.
+    /// Wait before the next attempt. The attempt counts as made at its end.
     pub(super) fn delay(&mut self, now: Instant) -> Duration {
         let lasted =
             self.last.is_none_or(|last| now.saturating_duration_since(last) > self.wait * 4);

@@ -1,24 +1,24 @@
-//! What became of engines' events, by reason.
+//! Outcomes of engines' events, by reason.
 
 use std::collections::BTreeMap;
 
-/// Why an event says nothing about prefixes: label `reason`.
+/// Reason why an event describes no prefix: label `reason`.
 ///
 /// Source: the first two are the llm-d router's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Its layers do not keep the KV of all of a prompt.
+    /// Its layers drop the KV of a prompt's start.
     UnsupportedCacheKind,
-    /// Its blocks do not fit ours.
+    /// Its block size does not fit ours.
     InvalidBlockSize,
     /// Another group of layers is indexed.
     OtherGroup,
-    /// It continues a block that is not known.
+    /// It continues an unknown block.
     UnknownParent,
 }
 
 impl Reason {
-    /// Its name in metrics.
+    /// The reason's name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::UnsupportedCacheKind => "unsupported_cache_kind",
@@ -29,24 +29,24 @@ impl Reason {
     }
 }
 
-/// Events by the kind of cache that they are about and by reason.
+/// Number of events by cache kind and reason.
 pub type Counts = BTreeMap<(&'static str, Reason), u64>;
 
-/// Counts of events and blocks.
+/// Numbers of events and blocks by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Stored events that were passed over.
+    /// Stored events that were skipped.
     pub stores: Counts,
-    /// Removed events that were passed over.
+    /// Removed events that were skipped.
     pub removals: Counts,
-    /// Removed blocks of which the engine holds another copy.
+    /// Removed blocks with another copy in the engine.
     pub suppressed: u64,
-    /// Removed blocks that the engine holds no more.
+    /// Removed blocks without another copy in the engine.
     pub forwarded: u64,
 }
 
 impl Tally {
-    /// Adds another.
+    /// Adds the counts of `more`.
     pub fn add(&mut self, more: &Self) {
         for (sum, counts) in
             [(&mut self.stores, &more.stores), (&mut self.removals, &more.removals)]
@@ -60,7 +60,7 @@ impl Tally {
     }
 }
 
-/// A kind of cache as metrics know it: an engine may name any.
+/// Label of a cache kind in metrics, from a closed list: an engine may name any.
 ///
 /// Source: the kinds of vLLM's KV cache specifications.
 pub(super) fn cache_kind(kind: Option<&str>) -> &'static str {

@@ -1,4 +1,4 @@
-//! What a follower makes of messages: numbering, replays, lives.
+//! A follower's work on messages: numbering, replays, lives.
 
 use super::control::View;
 use super::dialect::Dialect;
@@ -21,12 +21,12 @@ use tokio::time::Instant;
 
 type Events = Vec<EngineEvent>;
 
-/// The task of one engine.
+/// The task that follows one engine.
 pub(super) struct Task {
     worker: WorkerRank,
     dialect: Dialect,
     translator: Translator,
-    /// Makes of what is translated what the index has to be told.
+    /// Turns translated events into those that the index needs.
     closure: Closure,
     sink: Arc<dyn WorkerSink>,
     metrics: FollowMetrics,
@@ -37,12 +37,12 @@ pub(super) struct Task {
     start: Start,
     /// Number of the last live message of this life.
     last: Option<u64>,
-    /// Number of the last message of this life that is known to have been, live or replayed.
+    /// Number of the latest message of this life, live or replayed.
     seen: Option<u64>,
     /// Whether the sink knows what the engine holds.
     known: bool,
-    /// Batches up to this one tell of a cache that was reset since, though the engine did not say
-    /// so yet.
+    /// Last batch that describes a cache which was reset since; the engine itself may report the
+    /// reset later.
     cleared_up_to: Option<u64>,
     replay_endpoint: Option<String>,
     pub(super) questions: JoinSet<Answer>,
@@ -52,18 +52,18 @@ pub(super) struct Task {
     closed: Vec<KvEvent>,
 }
 
-/// How the feed's beginning is found.
+/// State of the search for the feed's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
-    /// It is found, or there is no connection.
+    /// The beginning is found, or there is no connection.
     Done,
-    /// The engine was asked for all that it remembers; the first live message since, if one came.
+    /// A full replay was requested; holds the first live message since, if one came.
     Asked(Option<u64>),
-    /// It begins with the next live message.
+    /// The next live message is the beginning.
     NextMessage,
 }
 
-/// A replay that came, or did not.
+/// The result of a replay request.
 pub(super) struct Answer {
     generation: Generation,
     from_start: bool,
@@ -101,7 +101,7 @@ impl Task {
         }
     }
 
-    /// The same, which asks there for what it missed.
+    /// Sets the endpoint for replays of missed messages.
     pub(super) fn replayed_from(self, replay_endpoint: Option<String>) -> Self {
         Self { replay_endpoint, ..self }
     }
@@ -118,7 +118,7 @@ impl Task {
         View { generation: self.generation, known: self.known, closure: &self.closure }
     }
 
-    /// The engine's cache was reset.
+    /// Starts over after a reset of the engine's cache.
     pub(super) fn cleared(&mut self) {
         if self.feed.is_none() {
             return;
@@ -133,8 +133,8 @@ impl Task {
         }
     }
 
-    /// The engine's process was replaced. What it is now is followed from its connection on, if
-    /// there will be one, or else from here on.
+    /// Begins another life after the engine's process was replaced. If a connection will follow,
+    /// the blocks stay unknown until then.
     pub(super) fn restarted(&mut self, connects: bool) {
         self.cleared_up_to = None;
         if !connects {
@@ -167,7 +167,7 @@ impl Task {
         FeedCounts::count(&self.counts.receive_errors);
     }
 
-    /// A life begins, of which nothing is known.
+    /// Begins a life of which nothing is known yet.
     fn begin(&mut self) {
         self.new_life();
         let mut actions = Vec::new();
@@ -188,7 +188,7 @@ impl Task {
         self.dialect.restart();
     }
 
-    /// Forgets what is known of this life; it is followed anew.
+    /// Forgets everything known of this life and follows it anew.
     fn start_over(&mut self) {
         let mut asked = Vec::new();
         // What it asks for first is found in another way.
@@ -261,7 +261,7 @@ impl Task {
         }
     }
 
-    /// Begins with all that the engine remembers.
+    /// Begins with the replay of all that the engine remembers.
     fn remembered(&mut self, batches: Vec<(u64, Bytes)>) {
         let newest = batches.last().map(|(number, _)| *number);
         if newest < self.cleared_up_to {
@@ -278,7 +278,7 @@ impl Task {
         }
     }
 
-    /// Begins with the first live message that came, or that will.
+    /// Begins with the first live message since the request, or with the next one.
     fn follow_live(&mut self) {
         match self.start {
             Start::Asked(Some(first)) => self.follow_from(first),
@@ -291,8 +291,7 @@ impl Task {
         self.replace(next, &[]);
     }
 
-    /// Takes it that the engine holds what these batches say and nothing else, and follows from
-    /// batch `next` on.
+    /// Takes these batches for the engine's whole content, and follows from batch `next` on.
     fn replace(&mut self, next: u64, batches: &[Events]) {
         self.start = Start::Done;
         self.seen = self.seen.max(next.checked_sub(1));
@@ -309,7 +308,7 @@ impl Task {
         self.closure.clear();
     }
 
-    /// Leaves in `closed` what the index has to be told of these events.
+    /// Translates events into `closed`, in the form that the index needs.
     fn close(&mut self, events: &[EngineEvent]) {
         self.translated.clear();
         self.closed.clear();
@@ -335,7 +334,7 @@ impl Task {
         self.act(actions);
     }
 
-    /// Does what is to be done, and what follows from it.
+    /// Carries out actions, and those that follow from them.
     fn act(&mut self, actions: Vec<Action<Events>>) {
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
@@ -373,7 +372,7 @@ impl Task {
         }
     }
 
-    /// Asks for all that the engine remembers, if it can be asked.
+    /// Requests a full replay, where the engine has an endpoint for it.
     fn ask_all(&mut self) {
         if self.replay_endpoint.is_none() {
             self.start = Start::NextMessage;

@@ -1,4 +1,4 @@
-//! From an engine's block hashes to ours.
+//! Translation of an engine's block hashes to ours.
 
 use super::merge::Merger;
 use super::tally::{Reason, Tally, cache_kind};
@@ -9,37 +9,37 @@ use std::collections::hash_map::Entry;
 use std::num::NonZeroU32;
 use std::ops::Deref;
 
-/// Kinds of layers whose KV is kept for all of a prompt: only their blocks say that a prefix is
-/// there.
+/// Kinds of layers that keep the KV of a whole prompt: only their blocks prove that a prefix is
+/// present.
 const FULL_ATTENTION: [&str; 3] = ["full_attention", "mla_attention", "sink_full_attention"];
 
-/// What could not be translated.
+/// Counts of events and blocks that could not be translated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Events of cache groups that are not indexed.
     pub events: u64,
     /// Events whose block size is neither a multiple nor a part of ours.
     pub block_sizes: u64,
-    /// Blocks whose parent is not known, that hold more than text, or for which there is no room.
+    /// Blocks with an unknown parent or more than text, or beyond the room for blocks.
     pub blocks: u64,
 }
 
-/// Knows the blocks of one life of one engine by both names.
+/// Maps the blocks of one life of one engine to ours.
 ///
 /// The adapter and the cache salt of a block seed our hash as they seed a request's. A salt is
-/// seen where the engine names it, or as the one text beside the adapter's name in a sequence's
-/// first block; vLLM before 0.18 tells of no salts, so that salted blocks look like plain ones.
-/// Blocks that are parts of ours, down to SGLang's of one token, are put together. Blocks with
-/// images in them are not indexed, nor is what follows them: only the engine knows how it names an
-/// image. Of a model with several full-attention groups the first that stores blocks is indexed.
+/// found where the engine names it, or as the one text beside the adapter's name in a sequence's
+/// first block; vLLM before 0.18 reports no salts, so salted blocks look like plain ones. Small
+/// blocks, down to SGLang's of one token, are merged. Blocks with images are not indexed, nor are
+/// their continuations: only the engine knows how it names an image. Of a model with several
+/// full-attention groups the first that stores blocks is indexed.
 #[derive(Debug)]
 pub struct Translator {
     block_size: u32,
     blocks_max: usize,
     known: FxHashMap<u64, Known>,
-    /// Blocks that are smaller than ours.
+    /// Tracks blocks smaller than ours.
     merger: Merger,
-    /// The cache group that is indexed, once blocks of one were stored.
+    /// The indexed cache group, once one has stored blocks.
     group: Option<u32>,
     tally: Tally,
 }
@@ -50,12 +50,12 @@ struct Known {
     /// Our blocks that it consists of.
     ours: Ours,
     seed: HashSeed,
-    /// How often it is there, on each medium: engines do not always share equal blocks.
+    /// Copies on each medium; engines do not always share equal blocks.
     copies: [u32; Medium::ALL.len()],
 }
 
-/// Our blocks that a block of an engine consists of. Nearly always it is one, which is kept in
-/// place: a million blocks are no million allocations.
+/// Our blocks inside one block of an engine. Nearly always it is one, stored in place: a million
+/// blocks need no million allocations.
 #[derive(Debug, PartialEq, Eq)]
 enum Ours {
     One(SequenceHash),
@@ -85,7 +85,7 @@ impl Deref for Ours {
     }
 }
 
-/// Where a run of blocks continues.
+/// The block before a run of blocks, and the run's seed.
 #[derive(Clone, Copy)]
 struct Chain {
     parent: Option<SequenceHash>,
@@ -93,8 +93,7 @@ struct Chain {
 }
 
 impl Translator {
-    /// A translator to blocks of `block_size` tokens, which knows no block and never more than
-    /// `blocks_max`.
+    /// Makes a translator to blocks of `block_size` tokens that tracks at most `blocks_max`.
     pub fn new(block_size: NonZeroU32, blocks_max: usize) -> Self {
         let block_size = block_size.get();
         let (known, tally) = (FxHashMap::default(), Tally::default());
@@ -102,19 +101,19 @@ impl Translator {
         Self { block_size, blocks_max, known, merger, group: None, tally }
     }
 
-    /// What became of the events since this was last asked.
+    /// Takes the outcomes of events since the last call.
     pub fn take_tally(&mut self) -> Tally {
         std::mem::take(&mut self.tally)
     }
 
-    /// Forgets everything: another life begins.
+    /// Forgets everything, for another life.
     pub fn clear(&mut self) {
         self.known.clear();
         self.merger.clear();
         self.group = None;
     }
 
-    /// All blocks, each as often as it is there.
+    /// All blocks, repeated for each copy.
     pub fn blocks(&self) -> Vec<(SequenceHash, Medium)> {
         let mut blocks: Vec<_> = self.merger.blocks().collect();
         for known in self.known.values() {
@@ -127,7 +126,7 @@ impl Translator {
         blocks
     }
 
-    /// Follows the events, in order; appends what they mean in our terms.
+    /// Translates events in order and appends the result.
     pub fn translate(&mut self, events: &[EngineEvent], out: &mut Vec<KvEvent>) -> Skipped {
         let mut skipped = Skipped::default();
         for EngineEvent { event, detail } in events {
@@ -169,8 +168,7 @@ impl Translator {
         skipped
     }
 
-    /// Follows a stored event of the group that is indexed; tells why, if all of it is passed
-    /// over.
+    /// Translates a stored event of the indexed group; returns the reason if all of it is skipped.
     fn stored(
         &mut self,
         (stored, detail): (&Stored, &Detail),
@@ -197,7 +195,7 @@ impl Translator {
         None
     }
 
-    /// Follows a stored event of blocks that are parts of ours.
+    /// Translates a stored event of blocks smaller than ours.
     fn merge(
         &mut self,
         (stored, detail): (&Stored, &Detail),
@@ -218,8 +216,8 @@ impl Translator {
         None
     }
 
-    /// Why an event is not of the cache group that is indexed; `None` if it is, or if no group is
-    /// indexed yet.
+    /// The reason why an event is outside the indexed cache group; `None` if it is inside, or if no
+    /// group is indexed yet.
     fn unfit(detail: &Detail, indexed: Option<u32>) -> Option<Reason> {
         let Detail { group, spec_kind, .. } = detail;
         if spec_kind.as_deref().is_some_and(|kind| !FULL_ATTENTION.contains(&kind)) {
@@ -230,7 +228,7 @@ impl Translator {
         other.then_some(Reason::OtherGroup)
     }
 
-    /// Stores blocks whose tokens are told. Returns how many could not be.
+    /// Stores blocks that come with their tokens. Returns the number that could not be stored.
     fn store(
         &mut self,
         stored: &Stored,
@@ -269,7 +267,7 @@ impl Translator {
         (blocks - done) as u64
     }
 
-    /// Stores blocks that are known, on another medium. Returns how many were not known.
+    /// Adds copies of known blocks on another medium. Returns the number of unknown blocks.
     fn copy(&mut self, stored: &Stored, out: &mut Vec<KvEvent>) -> u64 {
         let mut hashes = Vec::new();
         let mut unknown = 0;
@@ -307,7 +305,7 @@ impl Translator {
         }));
     }
 
-    /// Where the blocks continue; `None` where that is not known.
+    /// The block before those of an event; `None` if it is unknown.
     fn chain(&self, stored: &Stored, detail: &Detail) -> Option<Chain> {
         if let Some(parent) = stored.parent {
             let known = self.known.get(&parent)?;
@@ -382,8 +380,8 @@ fn forget(known: &Known, out: &mut Vec<KvEvent>) {
     }
 }
 
-/// What went into the hash of the first block beside tokens and the adapter's name; `None` for
-/// what is no text.
+/// Hash keys of the first block beside its tokens and the adapter's name; `None` for a key that is
+/// no text.
 fn beside_lora<'a>(
     lora: Option<&'a str>,
     detail: &'a Detail,
@@ -392,8 +390,8 @@ fn beside_lora<'a>(
     keys.map(|(_, key)| key).filter(move |key| key.is_none() || *key != lora)
 }
 
-/// Position of the first block that holds more than text, as far as its keys tell: a text in the
-/// first block of a sequence is its salt, and everything else is an image or the like.
+/// Position of the first block with more than text, judged by its keys: a text in the first block
+/// of a sequence is its salt, anything else an image or the like.
 fn first_with_more_than_text(stored: &Stored, detail: &Detail) -> usize {
     let lora = stored.lora_name.as_deref();
     let mut salt = None;

@@ -1,12 +1,12 @@
-//! One series of a page, read strictly.
+//! A strict reader for one series of a page.
 
 use std::fmt::Write;
 
-/// A series and its value. Its time is of no use to who shows it later.
+/// A series and its value. Its timestamp is dropped, for the page is republished later.
 #[derive(Debug)]
 pub(super) struct Sample<'a> {
     pub(super) name: &'a str,
-    /// Name and value of each label; values with their escapes.
+    /// Names and values of labels; values keep their escapes.
     labels: Vec<(&'a str, &'a str)>,
     value: f64,
 }
@@ -27,8 +27,7 @@ impl<'a> Sample<'a> {
         Some(Self { name, labels, value: value.parse().ok()? })
     }
 
-    /// The series with one more label, as it stands before its value; `None` where two labels have
-    /// one name.
+    /// The series with one more label, up to its value; `None` where two labels have the same name.
     pub(super) fn key(&self, (name, value): (&str, &str)) -> Option<String> {
         let mut key = format!("{}{{{name}=\"{value}\"", self.name);
         let exported = format!("exported_{name}");
@@ -63,7 +62,7 @@ pub(super) fn is_name(name: &str) -> bool {
     name.bytes().all(plain) && name.starts_with(|c: char| !c.is_ascii_digit())
 }
 
-/// Reads what stands behind the opening brace; returns what stands behind the closing one too.
+/// Reads the labels behind an opening brace; also returns the text behind the closing one.
 fn labels(mut rest: &str) -> Option<(Vec<(&str, &str)>, &str)> {
     let mut labels = Vec::new();
     loop {
@@ -90,8 +89,8 @@ fn labels(mut rest: &str) -> Option<(Vec<(&str, &str)>, &str)> {
     }
 }
 
-/// Where the quoted text ends whose opening quote stands before `text`; `None` where it has no end,
-/// or an escape that is none.
+/// Length of the quoted text at the start of `text`, whose opening quote comes before; `None`
+/// without an end, or with an unknown escape.
 fn quoted(text: &str) -> Option<usize> {
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {

@@ -1,14 +1,14 @@
-//! A chunked body, put together in the buffer that it arrives in.
+//! A chunked body, joined in the buffer that it arrives in.
 
 use super::FetchError;
 
-/// Longest line that says how long a chunk is.
+/// Longest line with a chunk's size.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// How far the body has been put together.
+/// Progress through a chunked body.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    /// Start of what has not been looked at.
+    /// Start of the unread bytes.
     read: usize,
     /// End of the body so far.
     written: usize,
@@ -25,7 +25,7 @@ enum State {
 }
 
 impl Chunks {
-    /// A body that starts at `start`.
+    /// Starts at `start`.
     pub(super) fn new(start: usize) -> Self {
         Self { read: start, written: start, state: State::Size }
     }
@@ -35,12 +35,12 @@ impl Chunks {
         self.written
     }
 
-    /// End of what has been looked at.
+    /// End of the bytes read.
     pub(super) fn consumed(&self) -> usize {
         self.read
     }
 
-    /// Takes in what has arrived; true when that was all.
+    /// Joins the chunks that have arrived; true at the end of the body.
     pub(super) fn advance(&mut self, buffer: &mut [u8]) -> Result<bool, FetchError> {
         loop {
             match self.state {

@@ -1,4 +1,4 @@
-//! Room for responses, shared by connections that wait most of the time.
+//! Shared buffers for responses on connections that are idle most of the time.
 
 use super::{FetchError, Io, READ_BYTES};
 use parking_lot::Mutex;
@@ -8,14 +8,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use tokio::io::AsyncReadExt;
 
-/// Most buffers that are kept while nobody uses them.
+/// Most idle buffers that are kept.
 const SPARE_MAX: usize = 4;
 
-/// Buffers that nobody uses now.
+/// Pool of idle buffers.
 #[derive(Debug, Default)]
 pub struct Buffers(Mutex<Vec<Vec<u8>>>);
 
-/// A connection's buffer; without one as long as nothing came.
+/// A connection's buffer, without memory until bytes arrive.
 #[derive(Debug)]
 pub(super) struct Buffer {
     pub(super) bytes: Vec<u8>,
@@ -23,12 +23,12 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// No buffer yet.
+    /// Starts without memory.
     pub(super) fn of(shared: Arc<Buffers>) -> Self {
         Self { bytes: Vec::new(), shared }
     }
 
-    /// Reads what comes next, at least one byte. Has no buffer while it waits for the first.
+    /// Reads at least one byte. Holds no memory while it waits for the first.
     pub(super) async fn more(&mut self, io: &mut Box<dyn Io>) -> Result<(), FetchError> {
         let read = poll_fn(|context| {
             self.ready();
@@ -45,7 +45,7 @@ impl Buffer {
         }
     }
 
-    /// Gives the buffer back, with nothing in it.
+    /// Returns the memory to the pool, emptied.
     pub(super) fn give_back(&mut self) {
         let mut bytes = std::mem::take(&mut self.bytes);
         let mut spare = self.shared.0.lock();
@@ -55,7 +55,7 @@ impl Buffer {
         }
     }
 
-    /// Makes sure that there is room for a read.
+    /// Ensures room for a read.
     fn ready(&mut self) {
         if self.bytes.capacity() == 0 {
             self.bytes = self.shared.0.lock().pop().unwrap_or_default();

@@ -3,19 +3,19 @@
 use super::FetchError;
 use std::ops::Range;
 
-/// What a head says, as far as it matters here.
+/// The parts of a head that the client needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) status: u16,
     pub(super) length: Length,
     pub(super) keep_alive: bool,
-    /// Where in the buffer the `location` stands.
+    /// Position of the `location` value in the buffer.
     pub(super) location: Option<Range<usize>>,
     /// Bytes of the head, its empty line included.
     pub(super) size: usize,
 }
 
-/// How long the body is.
+/// Length of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Length {
     Exact(usize),
@@ -24,8 +24,8 @@ pub(super) enum Length {
 }
 
 impl Head {
-    /// Reads the head at the start of `buffer`, whose end is not before `searched`. `None`: it is
-    /// not all there.
+    /// Reads the head at the start of `buffer`, whose end is at or after `searched`; `None` while
+    /// the head is incomplete.
     pub(super) fn parse(buffer: &[u8], searched: usize) -> Result<Option<Self>, FetchError> {
         let Some(end) = memchr::memmem::find(&buffer[searched..], b"\r\n\r\n") else {
             return Ok(None);
@@ -77,7 +77,7 @@ impl Head {
     }
 }
 
-/// The status, and whether the other side speaks HTTP/1.0.
+/// The status, and whether the server speaks HTTP/1.0.
 fn status(line: &[u8]) -> Result<(u16, bool), FetchError> {
     let malformed = FetchError::Malformed("the status line");
     let rest = match line {
@@ -94,7 +94,7 @@ fn status(line: &[u8]) -> Result<(u16, bool), FetchError> {
     }
 }
 
-/// Lines, and where each starts.
+/// Iterator over lines and their positions.
 struct Lines<'a> {
     buffer: &'a [u8],
     at: usize,

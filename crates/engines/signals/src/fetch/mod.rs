@@ -1,8 +1,8 @@
 //! A small HTTP/1.1 client: one request at a time over one kept connection, into one buffer.
 //!
-//! Metrics pages are asked for twenty times a second and endpoint, so that what a general client
-//! spends per exchange (tasks, channels, frames) would be most of the work. The same client asks
-//! renderers and model hubs.
+//! Metrics pages are fetched up to twenty times a second from each endpoint, where the overhead of
+//! a general client (tasks, channels, frames) would dominate. The same client talks to renderers
+//! and model hubs.
 
 mod body;
 mod buffers;
@@ -29,25 +29,25 @@ use tokio_rustls::TlsConnector;
 
 /// Largest head of a response, in bytes.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Room that a read is given.
+/// Room for one read.
 const READ_BYTES: usize = 16 << 10;
 
-/// Why a request has no response.
+/// Reason why a request has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The connection could not be made, or broke.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The host's name is no name for a certificate.
+    /// The host cannot be the name on a certificate.
     #[error("{host:?} is not a name that a certificate can have")]
     ServerName {
         /// The host.
         host: String,
     },
-    /// What came is not HTTP.
+    /// The response is not HTTP.
     #[error("malformed response: {0}")]
     Malformed(&'static str),
-    /// The response is larger than may be.
+    /// The response exceeds the limit.
     #[error("response of more than {limit} bytes")]
     TooLarge {
         /// The limit.
@@ -55,23 +55,23 @@ pub enum FetchError {
     },
 }
 
-/// Who is asked.
+/// Server to send requests to.
 #[derive(Clone, Debug)]
 pub struct Origin {
     /// A name or an address.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// TLS, if it is spoken.
+    /// TLS configuration; `None` speaks plain HTTP.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
-/// A key that is sent as a bearer token, and that no log shows.
+/// A bearer token that no log shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bearer(String);
 
 impl Bearer {
-    /// A key; `None` for one with characters that no header may contain.
+    /// Makes a token; `None` for a key with characters that no header may contain.
     pub fn new(key: &str) -> Option<Self> {
         key.bytes().all(|byte| matches!(byte, b' '..=b'~')).then(|| Self(key.to_owned()))
     }
@@ -97,7 +97,7 @@ pub struct Response<'a> {
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A connection that is made when first needed, kept, and made again when it is lost.
+/// A connection that is made on first use, kept, and remade after a loss.
 pub struct Connection {
     origin: Origin,
     io: Option<Box<dyn Io>>,
@@ -112,31 +112,31 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// A connection that is not made yet.
+    /// Makes a connection object; the connection itself is made on first use.
     pub fn new(origin: Origin) -> Self {
         Self::sharing(origin, Arc::default())
     }
 
-    /// The same, with buffers that it shares with others: it has one only from the first byte of a
-    /// response until [`Connection::done`]. Of many connections few have one at once, which are
-    /// then still in the processor's cache.
+    /// Makes a connection that shares `buffers` with others. It holds a buffer only from the first
+    /// byte of a response until [`Connection::done`]: of many connections few hold one at once, and
+    /// those stay in the processor's cache.
     pub fn sharing(origin: Origin, buffers: Arc<Buffers>) -> Self {
         Self { origin, io: None, buffer: Buffer::of(buffers) }
     }
 
-    /// The last response is not needed any more.
+    /// Releases the last response.
     pub fn done(&mut self) {
         self.buffer.give_back();
     }
 
-    /// Whether the next request finds the connection up.
+    /// Whether the connection is up for the next request.
     pub fn is_up(&self) -> bool {
         self.io.is_some()
     }
 
     /// Sends `request`, a whole HTTP/1.1 request as [`request`] writes it, and reads the response,
-    /// at most `limit` bytes of body. A kept connection that the other side has closed meanwhile
-    /// is made again, once.
+    /// at most `limit` bytes of body. If the server closed a kept connection meanwhile, the request
+    /// is sent again on a new one, once.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Connection {
     }
 }
 
-/// Reads the body; returns where in the buffer it ends, and where what belongs to it ends.
+/// Reads the body; returns its end in the buffer, and the end of its framing.
 async fn read_body(
     io: &mut Box<dyn Io>,
     buffer: &mut Buffer,
@@ -266,7 +266,7 @@ pub fn request(method: &str, origin: &Origin, target: &str, body: Option<&[u8]>)
     request_as(None, origin, (method, target), body)
 }
 
-/// The same, for a server that asks for a key.
+/// Writes a request with a bearer token, where there is one.
 pub fn request_as(
     bearer: Option<&Bearer>,
     origin: &Origin,

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A response that was read to its end.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
     /// The status.
@@ -20,11 +20,11 @@ pub struct Replayed {
     pub keep_alive: bool,
 }
 
-/// Reads a response of at most `limit` bytes that comes in these pieces before the peer closes.
+/// Parses a response of at most `limit` bytes that comes in these pieces before the peer closes.
 ///
 /// # Errors
 ///
-/// As [`Connection::exchange`].
+/// The errors of [`Connection::exchange`].
 pub async fn replay(
     pieces: impl IntoIterator<Item = &[u8]>,
     limit: usize,
@@ -44,7 +44,7 @@ pub async fn replay(
     })
 }
 
-/// A socket that reads the peer's bytes a piece at a time, and loses all that is written.
+/// A socket that yields the peer's bytes piece by piece and discards all writes.
 struct Pieces(VecDeque<Vec<u8>>);
 
 impl AsyncRead for Pieces {

@@ -8,25 +8,25 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where systems keep the certificates that they trust.
+/// Files of trusted certificates on common systems.
 const SYSTEM_ROOTS: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// Whom to trust, and who we are.
+/// Trusted authorities, and our own identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// Trust anybody: pods that make their own certificates.
+    /// Trust any certificate, for pods that sign their own.
     pub insecure_skip_verify: bool,
     /// Trust these authorities (PEM) instead of the system's.
     pub ca_path: Option<PathBuf>,
-    /// Our certificate and its key (PEM), where we must show one.
+    /// Our certificate and its key (PEM), for servers that ask for one.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why TLS cannot be spoken.
+/// Reason why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file that cannot be read, or is not what it should be.
+    /// A file cannot be read, or is malformed.
     #[error("{path}: {reason}")]
     File {
         /// The file.
@@ -37,7 +37,7 @@ pub enum TlsError {
     /// No file with authorities was found or given.
     #[error("no trusted certificates were found; give a file with them")]
     NoRoots,
-    /// Certificate and key do not fit each other or cannot be used.
+    /// Certificate and key do not match or cannot be used.
     #[error("{0}")]
     Rustls(#[from] rustls::Error),
 }
@@ -90,7 +90,7 @@ fn fault(path: &Path, reason: &dyn std::fmt::Display) -> TlsError {
     TlsError::File { path: path.display().to_string(), reason: reason.to_string() }
 }
 
-/// Takes every certificate, but only from who has its key.
+/// Accepts every certificate whose key the server holds.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

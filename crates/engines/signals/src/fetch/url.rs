@@ -2,16 +2,16 @@
 
 use super::{Origin, TlsOptions};
 
-/// Why a text is no address that can be asked.
+/// Reason why a text is no usable address.
 #[derive(Debug, thiserror::Error)]
 pub enum UrlError {
-    /// It does not start with a scheme that is spoken here.
+    /// The scheme is neither http nor https.
     #[error("{url:?} does not start with http:// or https://")]
     Scheme {
         /// The text.
         url: String,
     },
-    /// It names no host, or a port that is none.
+    /// The host is missing, or the port is invalid.
     #[error("{url:?} names no host and port")]
     Host {
         /// The text.
@@ -22,7 +22,7 @@ pub enum UrlError {
 /// A parsed address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Whether TLS is spoken.
+    /// Whether the scheme is https.
     pub https: bool,
     /// A name or an address, without brackets.
     pub host: String,
@@ -84,17 +84,17 @@ impl Url {
         Ok(Self { https, host: host.into(), port, target })
     }
 
-    /// Who is asked; `tls` is used where TLS is spoken.
+    /// The server of this address, with `tls` for https.
     ///
     /// # Errors
     ///
-    /// Those of [`TlsOptions::config`].
+    /// The errors of [`TlsOptions::config`].
     pub fn origin(&self, tls: &TlsOptions) -> Result<Origin, super::TlsError> {
         let tls = if self.https { Some(tls.config()?) } else { None };
         Ok(Origin { host: self.host.clone(), port: self.port, tls })
     }
 
-    /// Where a redirection from here leads.
+    /// The target of a redirection to `location`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Finds the few lines of a metrics page that matter, without reading the others.
+//! Search for the few lines of a metrics page that matter, without reading the others.
 //!
 //! Source: the Prometheus text format 0.0.4 and OpenMetrics 1.0; in both the series of one metric
 //! stand together.
@@ -6,23 +6,22 @@
 use super::spec::Spec;
 use std::borrow::Cow;
 
-/// How much earlier than last time a metric is looked for where it does not stand in its place:
-/// labels and values before it may have become shorter.
+/// Distance before a metric's last position at which the search restarts: labels and values before
+/// it may have become shorter.
 const DRIFT_BYTES: usize = 512;
 
-/// One series: its labels as they stand between the braces, and its value.
+/// One series: the text between its braces, and its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Series<'a> {
     pub(crate) labels: Labels<'a>,
     pub(crate) value: f64,
 }
 
-/// Where a metric stood on the last page; 0 if it is not known.
+/// Position of a metric on the last page; 0 if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hint(usize);
 
-/// Calls `each` for every series of the page that `spec` means. Lines that cannot be read are as
-/// if they were not there.
+/// Calls `each` for every series of the page that `spec` selects. Unreadable lines are skipped.
 pub(super) fn each_series<'a>(
     page: &'a [u8],
     spec: &Spec,
@@ -42,8 +41,8 @@ pub(super) fn each_series<'a>(
     }
 }
 
-/// Every line of the page that may be a series: its metric's name, and what stands behind that for
-/// [`series`] to read.
+/// Every line of the page that may be a series: its metric's name, and the rest for [`series`] to
+/// read.
 pub(crate) fn all_lines(page: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let lines = page.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#"));
     lines.filter_map(|line| {
@@ -52,13 +51,13 @@ pub(crate) fn all_lines(page: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// What stands behind the metric's name, if the line is one of its series.
+/// The text behind the metric's name, if the line is one of its series.
 fn named<'a>(line: &'a [u8], spec: &Spec) -> Option<&'a [u8]> {
     let after = line.strip_prefix(spec.name_bytes())?;
     matches!(after.first(), Some(b'{' | b' ' | b'\t')).then_some(after)
 }
 
-/// Where the first series of the metric stands.
+/// Position of the metric's first series.
 fn find(page: &[u8], spec: &Spec, hint: Hint) -> Option<usize> {
     if starts_at(page, spec, hint.0) {
         return Some(hint.0);
@@ -77,7 +76,7 @@ fn find(page: &[u8], spec: &Spec, hint: Hint) -> Option<usize> {
     }
 }
 
-/// Whether the metric's first series stands exactly there.
+/// Whether the metric's first series starts at `at`.
 fn starts_at(page: &[u8], spec: &Spec, at: usize) -> bool {
     let newline = at.checked_sub(1).and_then(|before| page.get(before));
     newline == Some(&b'\n')
@@ -104,7 +103,7 @@ fn line_before(page: &[u8], start: usize) -> &[u8] {
     &page[begin..end]
 }
 
-/// Reads what stands behind a name: `{labels} value [timestamp]` or ` value [timestamp]`.
+/// Reads the text behind a name: `{labels} value [timestamp]` or ` value [timestamp]`.
 pub(crate) fn series(line: &[u8]) -> Option<Series<'_>> {
     let (labels, rest) = match line.strip_prefix(b"{") {
         Some(inner) => {
@@ -119,7 +118,7 @@ pub(crate) fn series(line: &[u8]) -> Option<Series<'_>> {
     Some(Series { labels: Labels(labels), value })
 }
 
-/// Where the closing brace stands: the first one that is not within quotes.
+/// Position of the closing brace: the first one outside quotes.
 fn labels_end(inner: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -131,7 +130,7 @@ fn labels_end(inner: &[u8]) -> Option<usize> {
     }
 }
 
-/// Where a quoted text ends, whose opening quote stands before `text`.
+/// Length of the quoted text at the start of `text`, whose opening quote comes before.
 fn quote_end(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -149,12 +148,12 @@ fn fits(series: &Series<'_>, spec: &Spec) -> bool {
     })
 }
 
-/// The labels of a series, as they stand on the page.
+/// The labels of a series, as raw text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Labels<'a>(&'a [u8]);
 
 impl<'a> Labels<'a> {
-    /// The value of a label as it stands on the page, with its escapes.
+    /// The raw value of a label, with its escapes.
     pub(crate) fn get(self, wanted: &[u8]) -> Option<&'a [u8]> {
         let mut rest = self.0;
         loop {

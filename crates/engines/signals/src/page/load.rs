@@ -1,11 +1,11 @@
-//! How busy an engine says that it is.
+//! Load that an engine reports on its metrics page.
 
 use super::lines::{Labels, unescape};
 
 /// Most adapters of one list that are kept.
 const ADAPTERS_MAX: usize = 4096;
 
-/// What a metrics page tells, all ranks together.
+/// Load on a metrics page, all ranks together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PageLoad {
     /// Requests that wait for room.
@@ -14,9 +14,9 @@ pub struct PageLoad {
     pub running: u32,
     /// Share of KV blocks in use, 0 to 1.
     pub kv_usage: f64,
-    /// Adapters; `None` where the engine never spoke of them.
+    /// Adapters; `None` where the engine never reported any.
     pub adapters: Option<Adapters>,
-    /// Size of its KV cache; `None` where the engine does not say.
+    /// Size of the KV cache; `None` where the engine does not report it.
     pub cache: Option<CacheSize>,
 }
 
@@ -41,7 +41,7 @@ pub struct CacheSize {
 }
 
 impl Adapters {
-    /// The labels that tell of adapters: most at once, running, waiting.
+    /// The labels with adapters: most at once, running, waiting.
     pub(crate) const LABELS: [&[u8]; 3] =
         [b"max_lora", b"running_lora_adapters", b"waiting_lora_adapters"];
 
@@ -57,7 +57,7 @@ impl CacheSize {
         Self::read_named(labels, &[None, None])
     }
 
-    /// The same, from labels of these names where they are given.
+    /// Reads labels of these names, or of the usual names where none are given.
     pub(crate) fn read_named(
         labels: Labels<'_>,
         [size, count]: &[Option<String>; 2],

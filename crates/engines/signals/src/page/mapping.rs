@@ -1,11 +1,12 @@
-//! Which metrics of which engine mean what.
+//! Metrics of each engine by meaning.
 //!
 //! Source: the core metrics extractor of the llm-d router; the names are the engines' own.
 
 use super::spec::{Spec, SpecError};
 
-/// Where on an engine's page its load stands. Each list has alternatives, in order: the first
-/// that a page has counts, and stays for as long as pages have it. An empty list is a thing that the engine does not tell.
+/// Places of an engine's load on its page. Each list has alternatives: the first that a page has
+/// counts, and stays while pages have it. An empty list stands for a value that the engine does not
+/// report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mapping {
     /// Requests that wait for room; several series are summed.
@@ -17,27 +18,28 @@ pub struct Mapping {
     /// Adapters, in the labels `max_lora`, `running_lora_adapters` and `waiting_lora_adapters`;
     /// the series with the largest value, a time, counts.
     pub lora: Vec<Spec>,
-    /// Where the size of the KV cache stands.
+    /// Place of the size of the KV cache.
     pub cache: CacheMapping,
     /// 1 while the engine can answer, 0 while it sleeps; of several series one that is awake is
     /// enough.
     pub awake: Option<Spec>,
 }
 
-/// Where the size of an engine's KV cache stands; nowhere if both are empty. Of several series the
+/// Place of the size of an engine's KV cache; unknown if both are empty. Of several series the
 /// first counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheMapping {
     /// In labels of a series: `block_size` and `num_gpu_blocks`, or `page_size` and `num_pages`.
     pub labels: Option<Spec>,
-    /// The names of these two labels, tokens per block first, where they are others.
+    /// Names of these two labels, tokens per block first, where they differ.
     pub label_names: [Option<String>; 2],
-    /// In values of their own: tokens per block, and blocks in all. Looked at where the labels
-    /// are not there.
+    /// In values of their own: tokens per block, and blocks in all. Read where the labels are
+    /// missing.
     pub values: Option<[Spec; 2]>,
 }
 
-/// One engine as a configuration describes it; empty texts are things that it does not tell.
+/// One engine as a configuration describes it; an empty text stands for a value that it does not
+/// report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineSpecs<'a> {
     /// For [`Mapping::waiting`].
@@ -86,7 +88,7 @@ fn values(texts: [&str; 2]) -> CacheMapping {
     CacheMapping { values: Some(texts.map(spec)), ..CacheMapping::default() }
 }
 
-/// The engines that are known by name.
+/// The engines known by name.
 pub fn builtin() -> [(&'static str, Mapping); 5] {
     let vllm = Mapping {
         waiting: specs(&["vllm:num_requests_waiting"]),

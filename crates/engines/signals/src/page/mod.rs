@@ -1,7 +1,8 @@
-//! Reads an engine's metrics page.
+//! Reader for an engine's metrics page.
 //!
-//! A page has hundreds of lines of which a handful matter. [`Reader`] looks for those alone, where
-//! they stood last time, and is for who reads many pages often; [`Mapping`] says which they are.
+//! A page has hundreds of lines of which a handful matter. [`Reader`] searches for those alone,
+//! starting where they stood last time, and suits frequent reads of many pages; [`Mapping`] names
+//! them.
 
 pub(crate) mod lines;
 mod load;

@@ -1,4 +1,4 @@
-//! Reads an engine's load off its metrics page.
+//! Reader of an engine's load from its metrics page.
 
 use super::lines::{Hint, Labels, each_series};
 use super::load::{Adapters, CacheSize, PageLoad};
@@ -6,28 +6,28 @@ use super::mapping::{CacheMapping, Mapping};
 use super::spec::Spec;
 use std::sync::Arc;
 
-/// From one page to the next on which is looked for what hardly changes: the size of the cache,
-/// whether the engine sleeps, and adapters where the last page looked at told of none. To find that something is not there, all
-/// of a page must be read.
+/// Pages between two searches for values that hardly change: the size of the cache, whether the
+/// engine sleeps, and adapters where the last search found none. To find that a value is missing,
+/// the reader has to read the whole page.
 const SELDOM_PAGES: u32 = 20;
 
-/// What a page lacks without which a load is not known.
+/// A page without a value that the load needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the page has no {0}")]
 pub struct Incomplete(pub &'static str);
 
-/// Reads the pages of one endpoint. Keeps where things stood and what they were, so that a page
-/// like the last one costs a few short searches and no memory.
+/// Reads the pages of one endpoint. The reader keeps positions and values, so that a page like the
+/// last one costs a few short searches and no memory.
 #[derive(Debug)]
 pub struct Reader {
     mapping: Arc<Mapping>,
     hints: Hints,
     load: PageLoad,
-    /// Pages until those things are looked for again.
+    /// Pages until the next search for those values.
     seldom: u32,
-    /// Whether the last page that was looked at for adapters told of them.
+    /// Whether the last search found adapters.
     tells_adapters: bool,
-    /// Whether the engine can answer, where it ever said so.
+    /// Whether the engine can answer, if it ever reported that.
     awake: Option<bool>,
     /// The adapters' labels on the last page.
     adapters: [Vec<u8>; 3],
@@ -43,7 +43,7 @@ struct Hints {
     awake: Hint,
 }
 
-/// Which of several metrics the last page had, and where.
+/// The alternative that the last page had, and its position.
 #[derive(Debug, Default)]
 struct Place {
     alternative: usize,
@@ -51,14 +51,14 @@ struct Place {
 }
 
 impl Reader {
-    /// A reader of the pages of an engine.
+    /// Makes a reader for the pages of an engine.
     pub fn new(mapping: Arc<Mapping>) -> Self {
         let (hints, load) = (Hints::default(), PageLoad::default());
         let (seldom, tells_adapters, awake) = (0, false, None);
         Self { mapping, hints, load, seldom, tells_adapters, awake, adapters: Default::default() }
     }
 
-    /// Whether the engine could answer when the last page was read: one that sleeps has given its
+    /// Whether the engine could answer when the last page was read: a sleeping one has given its
     /// memory away.
     pub fn is_awake(&self) -> bool {
         self.awake.unwrap_or(true)
@@ -66,14 +66,14 @@ impl Reader {
 
     /// Reads a page.
     ///
-    /// Requests of several data-parallel ranks are summed, their shares of used KV averaged. That
-    /// there are no adapters and that the cache's size is not told is normal; the last size told
-    /// stays. A size that is new, sleep, and the first adapters are seen within twenty pages.
+    /// Requests of several data-parallel ranks are summed, their shares of used KV averaged.
+    /// Adapters and the cache's size may be missing; the last known size stays. A new size, sleep,
+    /// and the first adapters are noticed within twenty pages.
     ///
     /// # Errors
     ///
-    /// [`Incomplete`] where waiting requests, running requests or KV usage are not told though the
-    /// engine is known to tell them.
+    /// [`Incomplete`] where waiting requests, running requests or KV usage are missing though the
+    /// mapping has them.
     pub fn read(&mut self, page: &[u8]) -> Result<&PageLoad, Incomplete> {
         let Self { mapping, hints, load, .. } = self;
         let waiting = total(page, &mapping.waiting, &mut hints.waiting);
@@ -158,8 +158,8 @@ struct Total {
     count: u32,
 }
 
-/// The series of the first of `specs` that the page has, or of the one that the page before had,
-/// as long as it is there. What is no count is left out.
+/// The series of one of `specs`: the one that the last page had, or else the first that this page
+/// has. Values that are no counts are left out.
 fn total(page: &[u8], specs: &[Spec], place: &mut Place) -> Total {
     let before = place.alternative;
     let again = specs.get(before).map(|spec| total_of(page, spec, &mut place.hint));

@@ -1,4 +1,4 @@
-//! Which series of a metrics page are meant: `name{label=value,...}`.
+//! Selectors for series of a metrics page: `name{label=value,...}`.
 
 use memchr::memmem::Finder;
 use std::str::FromStr;
@@ -24,25 +24,25 @@ impl PartialEq for Spec {
     }
 }
 
-/// Why a specification cannot be used.
+/// Reason why a specification cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// It has no name, or characters that no name has.
+    /// The name is missing, or has characters that no name has.
     #[error("{spec:?} does not start with a metric's name")]
     Name {
         /// The specification.
         spec: String,
     },
-    /// Its labels are not `{label=value,...}`.
+    /// The labels are not `{label=value,...}`.
     #[error("{spec:?} does not end with {{label=value,...}}")]
     Labels {
         /// The specification.
         spec: String,
     },
-    /// It is longer than any metric's name and labels.
+    /// The text is longer than any metric's name and labels.
     #[error("a metric's specification has {size} bytes, limit {limit}")]
     TooLong {
-        /// Its size.
+        /// The length of the text.
         size: usize,
         /// The limit.
         limit: usize,

@@ -8,18 +8,18 @@ use crate::page::{Adapters, CacheSize};
 /// Most processes of one engine that are told apart.
 const PARTS_MAX: usize = 1024;
 
-/// What the page tells, process by process.
+/// Values of a page, process by process.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     parts: Vec<Part>,
-    /// What is told of the engine as a whole.
+    /// Values of the engine as a whole.
     whole: Part,
     /// The newest series counts: its value is a time.
     adapters: Option<(f64, Adapters)>,
 }
 
-/// What one process of the engine tells. The ranks of tensor and pipeline parallelism within one
-/// data-parallel rank all tell the same.
+/// Values from one process of the engine. The ranks of tensor and pipeline parallelism within one
+/// data-parallel rank all report the same.
 #[derive(Debug, Default)]
 struct Part {
     place: Place,
@@ -70,7 +70,7 @@ impl Gathered {
         }
     }
 
-    /// The process that a series is about; `None` if there is no room for another, or it has no
+    /// The process of a series; `None` if there is no room for another, or the series has no valid
     /// number.
     fn part(&mut self, engine: Engine, labels: Labels<'_>) -> Option<&mut Part> {
         let place = match engine {

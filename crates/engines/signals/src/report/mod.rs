@@ -1,8 +1,7 @@
-//! All that a metrics page tells of an engine, rank by rank and under one vocabulary.
+//! All engine metrics on a page, rank by rank and under one vocabulary.
 //!
-//! [`Poller`] asks for pages, [`read`] reads one. A page is read from its first line to its last,
-//! which is for who reads one engine's a few times a second; who reads hundreds of engines' uses
-//! [`crate::page`].
+//! [`Poller`] fetches pages, [`read`] reads one from its first line to its last. That suits one
+//! engine's page a few times a second; for the pages of hundreds of engines use [`crate::page`].
 
 mod gather;
 mod poll;
@@ -12,20 +11,20 @@ pub use poll::{Page, PollError, PollSettings, Poller};
 
 use crate::page::Adapters;
 
-/// An engine by whose names a page is read.
+/// An engine, by the metric names that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// vLLM 0.10 and later: `vllm:...` at `/metrics`.
     Vllm,
     /// SGLang: `sglang:...` at `/metrics`, with `--enable-metrics`.
     Sglang,
-    /// TensorRT-LLM: `trtllm_...` at `/prometheus/metrics`, with `return_perf_metrics`. What it has
-    /// at `/metrics` is no page: JSON that is drained by reading.
+    /// TensorRT-LLM: `trtllm_...` at `/prometheus/metrics`, with `return_perf_metrics`. Its
+    /// `/metrics` is no page but JSON that is drained by reading.
     TrtLlm,
 }
 
-/// What a page tells of one data-parallel rank. Counters count from the start of the process; what
-/// is `None` is not told.
+/// Report of one data-parallel rank. Counters count from the start of the process; `None` is a
+/// value that the page lacks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineReport {
     /// The rank, 0 where there is only one.
@@ -40,16 +39,16 @@ pub struct EngineReport {
     pub block_size: Option<u32>,
     /// KV blocks of this rank on the device.
     pub total_blocks: Option<u32>,
-    /// Counter: prompt tokens that were looked for in the prefix cache.
+    /// Counter: prompt tokens looked up in the prefix cache.
     pub prefix_queries: Option<u64>,
-    /// Counter: prompt tokens that were found there.
+    /// Counter: prompt tokens found in the prefix cache.
     pub prefix_hits: Option<u64>,
     /// Counter: prompt tokens taken in, those found in the cache included.
     pub prompt_tokens: Option<u64>,
-    /// Counter: tokens produced. Of SGLang with several ranks, those of decode steps alone: each
-    /// request's first token is not among them.
+    /// Counter: tokens produced. For SGLang with several ranks only those of decode steps, without
+    /// each request's first token.
     pub generation_tokens: Option<u64>,
-    /// Counter: requests that were put back to make room.
+    /// Counter: requests that the engine preempted to make room.
     pub preemptions: Option<u64>,
     /// Counter: steps that the engine took.
     pub steps: Option<u64>,
@@ -59,7 +58,7 @@ pub struct EngineReport {
     pub last_step_s: Option<f64>,
     /// Counter: gaps between two tokens of a request.
     pub token_gaps: Option<u64>,
-    /// Counter: seconds that these took, all together.
+    /// Counter: total of these gaps in seconds.
     pub token_gaps_s: Option<f64>,
     /// Whether the engine sleeps.
     pub sleep: Option<Sleep>,
@@ -68,9 +67,9 @@ pub struct EngineReport {
 }
 
 impl EngineReport {
-    /// Seconds that a step took since the report `before`, on average; `None` where there was none
-    /// or the engine does not tell. Of an engine that does not time its steps it is what its
-    /// requests saw from one of their tokens to the next, of which a step gives each one.
+    /// Mean seconds of a step since the report `before`; `None` without a step, or where the engine
+    /// does not tell. For an engine that does not time its steps it is the mean gap between two
+    /// tokens of a request, since a step gives each request one.
     pub fn step_s(&self, before: &Self) -> Option<f64> {
         let mean = |count: fn(&Self) -> Option<u64>, seconds: fn(&Self) -> Option<f64>| {
             let count = count(self)?.checked_sub(count(before)?).filter(|count| *count > 0)?;
@@ -83,21 +82,21 @@ impl EngineReport {
     }
 }
 
-/// How much of its memory an engine has given away.
+/// Memory that a sleeping engine has given away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// None: it can answer.
+    /// None: the engine can answer.
     Awake,
-    /// Its weights are in host memory, and its KV is gone.
+    /// Weights are in host memory, and the KV is gone.
     WeightsOffloaded,
-    /// Its weights are gone too.
+    /// Weights are gone too.
     Discarded,
 }
 
-/// Reads a page into `reports`, one for each rank that it tells of, in order.
+/// Reads a page into `reports`, one for each rank on it, in order.
 ///
-/// Lines that cannot be read, ranks beyond the first 1024 and metrics of other names have no
-/// effect. A page that tells nothing gives no reports.
+/// Unreadable lines, ranks beyond the first 1024 and other metrics have no effect. A page without
+/// metrics of the engine gives no reports.
 pub fn read(engine: Engine, page: &[u8], reports: &mut Vec<EngineReport>) {
     reports.clear();
     gather::gather(engine, page).into_reports(engine, reports);

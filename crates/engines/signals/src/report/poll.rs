@@ -1,17 +1,17 @@
-//! Asks an engine for its page.
+//! Poller of an engine's metrics page.
 
 use super::{Engine, EngineReport, read};
 use crate::fetch::{self, Bearer, Connection, FetchError, Origin};
 use std::time::Duration;
 
-/// How pages are asked for.
+/// Settings for fetching pages.
 #[derive(Clone, Debug)]
 pub struct PollSettings {
     /// Longest wait for a page, 1 s by default.
     pub timeout: Duration,
     /// Largest page, in bytes; 8 MiB by default.
     pub page_bytes_max: usize,
-    /// What the engine asks for; nothing by default.
+    /// The engine's key; none by default.
     pub bearer: Option<Bearer>,
 }
 
@@ -21,16 +21,16 @@ impl Default for PollSettings {
     }
 }
 
-/// Why there is no page.
+/// Reason why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub enum PollError {
-    /// The engine could not be asked.
+    /// The request failed.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// It answered with something else.
+    /// The answer has another status than 200.
     #[error("status {0}, not 200")]
     Status(u16),
-    /// It did not answer.
+    /// The answer did not come in time.
     #[error("no page within {0:?}")]
     Timeout(Duration),
 }
@@ -44,17 +44,17 @@ pub struct Poller {
     reports: Vec<EngineReport>,
 }
 
-/// A page, until the next is asked for.
+/// A page, valid until the next poll.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
-    /// What it tells of each rank.
+    /// Report of each rank.
     pub reports: &'a [EngineReport],
-    /// The page as it came, with the engine's own names.
+    /// The raw page, with the engine's own names.
     pub text: &'a [u8],
 }
 
 impl Poller {
-    /// A poller that has asked nothing yet; the page is at `target`, a path with its query.
+    /// Makes a poller that has asked nothing yet; the page is at `target`, a path with its query.
     pub fn new(engine: Engine, origin: Origin, target: &str, settings: PollSettings) -> Self {
         let bearer = settings.bearer.as_ref();
         let request = fetch::request_as(bearer, &origin, ("GET", target), None);
@@ -62,11 +62,11 @@ impl Poller {
         Self { engine, settings, connection, request, reports }
     }
 
-    /// Asks for a page and reads it.
+    /// Fetches a page and reads it.
     ///
     /// # Errors
     ///
-    /// [`PollError`]; the next call makes a new connection if need be.
+    /// [`PollError`]; the next call reconnects if need be.
     ///
     /// # Cancel safety
     ///

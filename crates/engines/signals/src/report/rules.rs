@@ -1,11 +1,11 @@
-//! Which metrics of which engine mean what.
+//! Metrics of each engine by meaning.
 //!
 //! Source: pages of vLLM 0.32 and SGLang 0.5.23, and TensorRT-LLM's metrics collector around 1.2.
 
 use super::Engine;
 use crate::page::lines::{Labels, unescape};
 
-/// What a series adds to.
+/// The value that a series adds to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     Running,
@@ -15,11 +15,11 @@ pub(super) enum Field {
     TotalBlocks,
     PrefixQueries,
     PrefixHits,
-    /// Tokens that were looked for and not found.
+    /// Tokens looked up and not found.
     PrefixMisses,
     PromptTokens,
     GenerationTokens,
-    /// Tokens that one rank produced, where nothing better is told of it.
+    /// Tokens that one rank produced, used where the engine reports nothing better for the rank.
     RankTokens,
     Preemptions,
     Steps,
@@ -37,11 +37,11 @@ pub(super) enum Field {
 }
 
 impl Field {
-    /// How many there are.
+    /// Number of fields.
     pub(super) const COUNT: usize = Self::Adapters as usize + 1;
 }
 
-/// Series of this name that have these labels add to these fields. A label that must be empty may
+/// Adds the series of this name with these labels to these fields. A label that must be empty may
 /// be missing.
 #[derive(Debug)]
 pub(super) struct Rule {
@@ -75,7 +75,7 @@ pub(super) fn rules_of(engine: Engine, name: &[u8]) -> &'static [Rule] {
     &all[from..from + count]
 }
 
-/// In order of their names.
+/// All rules of an engine, in order of their names.
 pub(super) fn rules(engine: Engine) -> &'static [Rule] {
     match engine {
         Engine::Vllm => &VLLM,
@@ -104,8 +104,8 @@ static VLLM: [Rule; 16] = [
     rule("vllm:prompt_tokens_total", &[], &[Field::PromptTokens]),
 ];
 
-/// With priorities there is a gauge for each beside the one for all, which has none; of counters
-/// each counts its own.
+/// With priorities there is one gauge per priority beside the total, which has none; counters count
+/// each priority alone.
 static SGLANG: [Rule; 13] = [
     rule("sglang:cache_config_info", &[], &[Field::CacheInfo]),
     rule("sglang:cuda_graph_passes_total", &[], &[Field::Steps]),

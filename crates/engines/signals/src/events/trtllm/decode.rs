@@ -1,4 +1,4 @@
-//! One event of the list, in the terms of the other engines' events.
+//! Decoder of one TensorRT-LLM event, into the other engines' terms.
 
 use serde::Deserialize;
 use stator_protos::kv_event::{
@@ -6,19 +6,19 @@ use stator_protos::kv_event::{
 };
 use std::num::NonZeroU32;
 
-/// Digits of a hash that count where it is a text: the last 64 bits of it.
+/// Digits of a hexadecimal hash that count: its last 64 bits.
 const HASH_DIGITS: usize = 16;
 
-/// Why an event was refused.
+/// Reason why an event was refused.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::events) enum Refused {
-    /// It is not what it should be.
+    /// The JSON does not have the expected shape.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// A list is longer than any engine sends.
     #[error("blocks: {size} is above the limit of {MAX_BLOCKS}")]
     TooManyBlocks { size: usize },
-    /// A block has more tokens than the engine said that its blocks have.
+    /// A block has more tokens than the configured block size.
     #[error("tokens: a block has {size}, the engine's have {block_size}")]
     BlockSize { size: usize, block_size: u32 },
 }
@@ -61,7 +61,7 @@ struct Block {
     lora_id: Option<u64>,
     #[serde(default)]
     cache_salt: Option<String>,
-    /// Images and the like, by what they are.
+    /// Images and the like, by their keys.
     #[serde(default)]
     mm_keys: Option<Vec<serde::de::IgnoredAny>>,
 }
@@ -69,7 +69,7 @@ struct Block {
 #[derive(Deserialize)]
 struct Token {
     token_id: u32,
-    /// Not 0 where the token stands for something else than text.
+    /// Other than 0 where the token stands for something else than text.
     #[serde(default)]
     token_extra_id: u64,
 }
@@ -79,7 +79,7 @@ struct Change {
     new_value: u32,
 }
 
-/// A number of 64 bits with a sign or without, or a text of hexadecimal digits.
+/// A 64-bit number, signed or unsigned, or hexadecimal text.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "RawHash")]
 struct Hash(u64);
@@ -108,7 +108,7 @@ impl TryFrom<RawHash> for Hash {
     }
 }
 
-/// Where a block of this level is, if it is known what such levels are.
+/// The medium of a cache level, if the level is known.
 fn medium(level: u32) -> Option<Medium> {
     match level {
         0 => Some(Medium::Device),
@@ -120,10 +120,9 @@ fn medium(level: u32) -> Option<Medium> {
 
 /// Reads one event of an engine whose blocks have `block_size` tokens.
 ///
-/// Of a stored event, the blocks up to the first that is not full or holds more than text are
-/// taken; what follows on those cannot be found by anyone's tokens. A block's window of attention
-/// is its cache group. An event of no blocks tells that there is such a window. What a removed
-/// event says of the medium means nothing.
+/// Stored blocks count up to the first that is not full or holds more than text; no other request
+/// could find blocks after it by its tokens. The attention window of a block is its cache group; an
+/// event without blocks announces a window. The medium of a removed event means nothing.
 pub(in crate::events) fn decode(
     payload: &[u8],
     block_size: NonZeroU32,
@@ -173,7 +172,7 @@ pub(in crate::events) fn decode(
     Ok(EngineBatch { timestamp_s, events, rank, skipped, fields_skipped: 0 })
 }
 
-/// Stored events for blocks that follow each other, one for each stretch on one medium.
+/// Groups consecutive blocks into stored events, one for each stretch on one medium.
 fn runs(
     parent: Option<Hash>,
     blocks: Vec<Block>,

@@ -1,4 +1,4 @@
-//! Reads the list of events, again and again.
+//! Polls the list of events of a TensorRT-LLM server.
 
 use super::super::follower::{NEWS_MAX, Source};
 use crate::fetch::{self, Bearer, Connection, FetchError, Origin};
@@ -10,21 +10,20 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Waits after a failure, from the first to the longest.
+/// Shortest and longest wait after a failure.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// How the list is read.
+/// Settings for reading the list.
 #[derive(Clone, Debug)]
 pub struct TrtLlmSettings {
-    /// Who is asked.
+    /// The server.
     pub origin: Origin,
-    /// What it asks for; nothing by default.
+    /// The server's key; none by default.
     pub bearer: Option<Bearer>,
-    /// Tokens per block of the engine: its events do not say. 32 unless the engine was told
-    /// otherwise.
+    /// Tokens per block of the engine, which its events do not carry. The engine's default is 32.
     pub block_size: NonZeroU32,
-    /// From one question to the next where the list was empty, 20 ms by default. The server holds
-    /// an answer back for up to two seconds until there is something to say.
+    /// Wait before the next question after an empty list, 20 ms by default. The server itself holds
+    /// an answer back for up to two seconds until there are events.
     pub pause: Duration,
     /// Longest wait for an answer, 10 s by default.
     pub timeout: Duration,
@@ -52,11 +51,11 @@ pub struct TrtLlmDrain {
     settings: TrtLlmSettings,
     connection: Connection,
     ranks: Vec<mpsc::Sender<News>>,
-    /// Whether it was said that there are ranks which nobody follows.
+    /// Whether the log has mentioned ranks without a follower.
     told: bool,
 }
 
-/// What is needed of an event to send it on.
+/// The fields that decide where an event goes.
 #[derive(Deserialize)]
 struct Head {
     event_id: u64,
@@ -64,7 +63,7 @@ struct Head {
     attention_dp_rank: Option<usize>,
 }
 
-/// Why there is no list.
+/// Reason why there is no list.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -78,8 +77,7 @@ enum Failure {
 }
 
 impl TrtLlmDrain {
-    /// A reader that has asked nothing yet, and where the followers of the ranks from 0 on hear of
-    /// it.
+    /// Makes a reader that has asked nothing yet, and one source for the follower of each rank.
     pub fn new(settings: TrtLlmSettings, ranks: u16) -> (Self, Vec<Source>) {
         let block_size = settings.block_size;
         let (ranks, sources) = (0..ranks)
@@ -96,7 +94,7 @@ impl TrtLlmDrain {
     ///
     /// # Cancel safety
     ///
-    /// What was read and not sent on is lost, as the numbers tell.
+    /// Events that were read and not sent on are lost; the gap in their numbers shows it.
     pub async fn run(mut self) {
         let TrtLlmSettings { origin, bearer, .. } = &self.settings;
         let asked = ("POST", "/kv_cache_events");
@@ -136,7 +134,7 @@ impl TrtLlmDrain {
         }
     }
 
-    /// Asks for the events since the last question, each as it came.
+    /// Asks for the events since the last question, each in its own JSON.
     async fn ask(&mut self, request: &[u8]) -> Result<Vec<Box<RawValue>>, Failure> {
         let TrtLlmSettings { timeout, list_bytes_max, .. } = self.settings;
         let exchange = self.connection.exchange(request, list_bytes_max);
@@ -153,7 +151,7 @@ impl TrtLlmDrain {
     }
 }
 
-/// Sends each event to the follower of its rank; returns a rank that has none.
+/// Sends each event to the follower of its rank; returns a rank without one.
 async fn send_on(ranks: &[mpsc::Sender<News>], events: Vec<Box<RawValue>>) -> Option<usize> {
     let mut beyond = None;
     for event in events {

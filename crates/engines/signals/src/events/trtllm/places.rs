@@ -1,16 +1,16 @@
-//! Where each block of an engine is, for an engine that keeps each block once.
+//! Media of blocks, for an engine that keeps each block once.
 
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::{Detail, EngineEvent, KvEvent, Medium, Removed, Stored};
 
-/// What a kind of layers is called that forgets the start of a prompt.
+/// Name of layers that forget the start of a prompt.
 const NARROW: &str = "sliding_window";
 
-/// Makes of the events of such an engine those of one that counts copies, as translation wants
-/// them: a block that is stored again was there, one that is stored elsewhere is there no more,
-/// and what is removed was wherever it was.
+/// Turns the events of such an engine into those of one that counts copies, as translation needs: a
+/// block stored again is no new copy, a block stored elsewhere has moved, and a removed block
+/// leaves whichever medium it was on.
 ///
-/// Of several windows of attention the widest is followed, which keeps all of a prompt.
+/// Of several attention windows the widest is followed, which keeps the whole prompt.
 #[derive(Debug)]
 pub(in crate::events) struct Places {
     blocks_max: usize,
@@ -19,7 +19,7 @@ pub(in crate::events) struct Places {
 }
 
 impl Places {
-    /// Of an engine that holds nothing; of at most `blocks_max` blocks.
+    /// Starts without blocks, and tracks at most `blocks_max`.
     pub(in crate::events) fn new(blocks_max: usize) -> Self {
         Self { blocks_max, media: FxHashMap::default(), widest: None }
     }
@@ -29,13 +29,13 @@ impl Places {
         self.media.clear();
     }
 
-    /// Another process begins.
+    /// Resets for another process of the engine.
     pub(in crate::events) fn restart(&mut self) {
         self.forget();
         self.widest = None;
     }
 
-    /// Follows the events.
+    /// Turns events into copy-counting ones.
     pub(in crate::events) fn settle(&mut self, events: &[EngineEvent]) -> Vec<EngineEvent> {
         let mut out = Vec::with_capacity(events.len());
         for EngineEvent { event, detail } in events {
@@ -58,8 +58,8 @@ impl Places {
         out
     }
 
-    /// Whether an event is of a window that is not followed. What is known of a narrower one is
-    /// forgotten when a wider one shows.
+    /// Whether an event is of a narrower window, which is not followed. The first event of a wider
+    /// window drops the blocks of the narrower one.
     fn is_narrow(&mut self, detail: &Detail, out: &mut Vec<EngineEvent>) -> bool {
         if detail.group < self.widest {
             return detail.group.is_some();
