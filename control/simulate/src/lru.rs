@@ -4,7 +4,7 @@ const NONE: u32 = u32::MAX;
 
 /// An order of small numbers by their last use; the links are a vector indexed by them.
 #[derive(Debug)]
-pub(crate) struct Lru {
+pub(crate) struct RecencyList {
     links: Vec<Link>,
     oldest: u32,
     newest: u32,
@@ -17,13 +17,13 @@ struct Link {
     after: u32,
 }
 
-impl Default for Lru {
+impl Default for RecencyList {
     fn default() -> Self {
         Self { links: Vec::new(), oldest: NONE, newest: NONE, len: 0 }
     }
 }
 
-impl Lru {
+impl RecencyList {
     /// Blocks in the cache.
     pub(crate) fn len(&self) -> u32 {
         self.len
@@ -73,7 +73,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_plain_list(changes in vec((0_u32..12, any::<bool>()), 0..200)) {
-            let (mut lru, mut list) = (Lru::default(), Vec::new());
+            let (mut lru, mut list) = (RecencyList::default(), Vec::new());
             for (item, pop) in changes {
                 if pop {
                     let expected = (!list.is_empty()).then(|| list.remove(0));

@@ -1,7 +1,7 @@
 //! Runs what was asked for, and shows it.
 
 use crate::args::SimulateArgs;
-use crate::report::{self, Outcome, table};
+use crate::report::{self, RunOutcome, table};
 use crate::workload::{MadeUp, Workload};
 use crate::world::World;
 use anyhow::{Context, Result};
@@ -30,24 +30,24 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
 }
 
 /// The outcome of each seed and policy.
-pub(crate) fn simulate(args: &SimulateArgs) -> Result<Vec<Outcome>> {
+pub(crate) fn simulate(args: &SimulateArgs) -> Result<Vec<RunOutcome>> {
     let first = args.settings()?;
     let mut outcomes = Vec::new();
     let mut workload = None;
     for seed in args.seed..args.seed.saturating_add(args.seeds.into()) {
-        let settings = crate::settings::Settings { seed, ..first.clone() };
+        let settings = crate::settings::SimulationSettings { seed, ..first.clone() };
         // A recorded trace is the same for every seed.
         if workload.is_none() || args.workload.trace.is_none() {
             workload = Some(make(args, seed)?);
         }
         let Some(workload) = &workload else { continue };
         for kind in &settings.kinds {
-            let observed = World::new(&settings, workload, *kind).run();
-            let observed = observed.with_context(|| {
+            let observations = World::new(&settings, workload, *kind).run();
+            let observations = observations.with_context(|| {
                 let one = SimulateArgs { policy: vec![*kind], ..args.clone() };
                 format!("a rule is broken; again with: {}", command(&one, seed))
             })?;
-            outcomes.push(Outcome::new(&observed, workload, settings.slo, seed));
+            outcomes.push(RunOutcome::new(&observations, workload, settings.slo, seed));
         }
     }
     Ok(outcomes)

@@ -1,7 +1,7 @@
 //! Checked settings of a simulation.
 
-use crate::engine::Limits;
-use crate::policy::{Common, Kind, WorkerNumber};
+use crate::engine::EngineLimits;
+use crate::policy::{Common, PolicyKind, WorkerNumber};
 use crate::time::Ps;
 use stator_placement::{BusyThresholds, Role, SessionSettings, Split};
 use stator_timing::Timing;
@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 
 /// One simulation but for its workload and policy. A value of this type is valid.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct SimulationSettings {
     pub(crate) seed: u64,
     pub(crate) sides: Sides,
     /// Edges that place requests, and their exchange of load.
@@ -21,7 +21,7 @@ pub(crate) struct Settings {
     /// LoRA adapters, and where they are loaded.
     pub(crate) adapters: Adapters,
     pub(crate) timing: Timing,
-    pub(crate) limits: Limits,
+    pub(crate) limits: EngineLimits,
     /// Bytes of KV per token.
     pub(crate) kv_token_bytes: f64,
     pub(crate) transfer: Transfer,
@@ -35,9 +35,9 @@ pub(crate) struct Settings {
     pub(crate) busy: BusyThresholds,
     /// Workers that may die under a request before it fails.
     pub(crate) migrations_max: u32,
-    pub(crate) faults: Faults,
+    pub(crate) faults: FaultSettings,
     pub(crate) slo: Slo,
-    pub(crate) kinds: Vec<Kind>,
+    pub(crate) kinds: Vec<PolicyKind>,
 }
 
 /// Workers of each role, in the order of their numbers.
@@ -87,7 +87,7 @@ pub(crate) struct Transfer {
 
 /// Failures and slowness that a run injects.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Faults {
+pub(crate) struct FaultSettings {
     /// Deaths of each worker per hour, on average.
     pub(crate) deaths_per_hour: f64,
     /// From a death until it is known, and until the worker is back.
@@ -131,7 +131,7 @@ impl Adapters {
     }
 }
 
-impl Settings {
+impl SimulationSettings {
     /// All workers.
     pub(crate) fn workers(&self) -> u32 {
         self.sides.prefill + self.sides.decode + self.sides.aggregated

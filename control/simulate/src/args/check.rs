@@ -1,8 +1,8 @@
 //! From what was written to what can be used.
 
 use super::{FairnessArg, FaultArgs, FleetArgs, OrderingArg, SimulateArgs, WorkloadArgs};
-use crate::engine::Limits;
-use crate::settings::{Faults, Settings, Sides, Slo, Transfer};
+use crate::engine::EngineLimits;
+use crate::settings::{FaultSettings, Sides, SimulationSettings, Slo, Transfer};
 use crate::time::{MS, Ps, from_seconds};
 use crate::workload::{Replay, TRACE_BLOCK};
 use stator_placement::BusyThresholds;
@@ -49,7 +49,7 @@ impl SimulateArgs {
     /// # Errors
     ///
     /// [`InvalidArgs`] names everything that is out of its range.
-    pub(crate) fn settings(&self) -> Result<Settings, InvalidArgs> {
+    pub(crate) fn settings(&self) -> Result<SimulationSettings, InvalidArgs> {
         let mut faulty = Faulty::default();
         let preset = PRESETS.iter().find(|preset| preset.name == self.fleet.timing);
         if preset.is_none() {
@@ -58,7 +58,7 @@ impl SimulateArgs {
             faulty.0.push(format!("timing: {got:?} is none of {known}"));
         }
         let kv_token_bytes = preset.map_or(1.0, |preset| preset.kv_token_bytes());
-        let settings = Settings {
+        let settings = SimulationSettings {
             seed: self.seed,
             sides: self.fleet.sides(&mut faulty),
             edges: self.edges.edges(&mut faulty),
@@ -134,13 +134,13 @@ impl FleetArgs {
         }
     }
 
-    fn limits(&self, kv_token_bytes: f64, faulty: &mut Faulty) -> Limits {
+    fn limits(&self, kv_token_bytes: f64, faulty: &mut Faulty) -> EngineLimits {
         let block_size = faulty.count("block_size", self.block_size, 1, 65_536).max(1);
         let host_gb_s = faulty.number("host_gb_s", self.host_gb_s, 0.001, 1e6);
         let max_running = faulty.count("max_running", self.max_running, 1, 65_536);
         let block_bytes = f64::from(block_size) * kv_token_bytes;
         let (least, most) = (block_size, 1 << 30);
-        Limits {
+        EngineLimits {
             block_size,
             total_blocks: faulty.count("kv_tokens", self.kv_tokens, least, most) / block_size,
             host_blocks: faulty.count("host_kv_tokens", self.host_kv_tokens, 0, most) / block_size,
@@ -193,14 +193,14 @@ impl FleetArgs {
 }
 
 impl FaultArgs {
-    fn check(&self, faulty: &mut Faulty) -> Faults {
+    fn check(&self, faulty: &mut Faulty) -> FaultSettings {
         let detection = faulty.number("detection_s", self.detection_s, 0.0, 600.0);
         if self.restart_s <= detection {
             let restart = self.restart_s;
             faulty.0.push(format!("restart_s: {restart} is not above detection_s {detection}"));
         }
         let slowdown = self.straggler_slowdown;
-        Faults {
+        FaultSettings {
             deaths_per_hour: faulty.number("deaths_per_hour", self.deaths_per_hour, 0.0, 3_600.0),
             detection: from_seconds(detection),
             restart: from_seconds(faulty.number("restart_s", self.restart_s, 0.001, 86_400.0)),

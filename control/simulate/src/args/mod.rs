@@ -11,7 +11,7 @@ pub use check::InvalidArgs;
 pub(crate) use edges::EdgeArgs;
 pub(crate) use split::SplitArgs;
 
-use crate::policy::Kind;
+use crate::policy::PolicyKind;
 use crate::workload::Mix;
 use clap::Args;
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub struct SimulateArgs {
         env = "STATOR_SIMULATE_POLICY",
         default_value = "round-robin,least-loaded,prefix-hash,llm-d,dynamo,stator"
     )]
-    pub(crate) policy: Vec<Kind>,
+    pub(crate) policy: Vec<PolicyKind>,
     /// Seed of everything that is random.
     #[arg(long, default_value = "1", env = "STATOR_SIMULATE_SEED")]
     pub(crate) seed: u64,

@@ -7,7 +7,7 @@
 
 use super::SequenceId;
 use super::rates::Batch;
-use super::sequence::{Sequences, State};
+use super::sequence::{SequenceState, Sequences};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -109,5 +109,5 @@ impl Decoding {
 /// Whether the sequence that an entry was made for still decodes.
 fn is_decoding(sequences: &Sequences, id: SequenceId, life: u32) -> bool {
     let sequence = sequences.at(id);
-    sequence.life == life && matches!(sequence.state, State::Decoding { .. })
+    sequence.life == life && matches!(sequence.state, SequenceState::Decoding { .. })
 }

@@ -21,10 +21,10 @@ mod tier;
 
 use crate::time::Ps;
 use decoding::Decoding;
-use news::News;
-use pool::{BlockId, Pool};
+use news::KvNews;
+use pool::{BlockId, BlockPool};
 use rates::{Batch, Rates};
-use sequence::{Sequences, State};
+use sequence::{SequenceState, Sequences};
 use stator_protos::load::Load;
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ pub(crate) type SequenceId = u32;
 
 /// Capacities of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct EngineLimits {
     /// Tokens per block.
     pub(crate) block_size: u32,
     /// Blocks on the device and in host memory.
@@ -68,7 +68,7 @@ pub(crate) struct Submission<'a> {
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Output {
+pub(crate) enum EngineOutput {
     /// Its first token here came; so many tokens were not computed but reused.
     First { request: u32, cached_tokens: u32 },
     /// Its last token came.
@@ -91,9 +91,9 @@ struct Run {
 /// next run.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    limits: Limits,
+    limits: EngineLimits,
     rates: Rates,
-    pool: Pool,
+    pool: BlockPool,
     sequences: Sequences,
     /// In the order of admission: the last is the youngest.
     running: Vec<SequenceId>,
@@ -114,9 +114,9 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// An idle engine.
-    pub(crate) fn new(limits: Limits, rates: Rates) -> Self {
+    pub(crate) fn new(limits: EngineLimits, rates: Rates) -> Self {
         Self {
-            pool: Pool::new(limits.total_blocks, limits.host_blocks, limits.block_size),
+            pool: BlockPool::new(limits.total_blocks, limits.host_blocks, limits.block_size),
             sequences: Sequences::default(),
             running: Vec::new(),
             prompts: Vec::new(),
@@ -169,7 +169,7 @@ impl Engine {
     }
 
     /// The run has ended.
-    pub(crate) fn finish(&mut self, outputs: &mut Vec<Output>) {
+    pub(crate) fn finish(&mut self, outputs: &mut Vec<EngineOutput>) {
         let Some(run) = &self.run else { return };
         let (steps, end) = (run.steps, run.end);
         if self.chunks.is_empty() {
@@ -226,13 +226,13 @@ impl Engine {
         self.interrupt(now);
         let sequence = &mut self.sequences[id];
         match sequence.state {
-            State::Waiting => {
+            SequenceState::Waiting => {
                 self.waiting_tokens -= u64::from(sequence.remaining());
                 self.waiting.retain(|other| *other != id);
             }
-            State::Gone | State::Parked => return,
+            SequenceState::Gone | SequenceState::Parked => return,
             // A chunk that is being computed is computed for nothing.
-            State::Prefilling { .. } | State::Decoding { .. } => {
+            SequenceState::Prefilling { .. } | SequenceState::Decoding { .. } => {
                 self.chunks.retain(|(other, _)| *other != id);
                 self.leave(id);
             }
@@ -281,12 +281,12 @@ impl Engine {
     }
 
     /// Its blocks.
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
     /// KV events that are to be published.
-    pub(crate) fn news(&mut self) -> &mut News {
+    pub(crate) fn news(&mut self) -> &mut KvNews {
         &mut self.pool.news
     }
 }

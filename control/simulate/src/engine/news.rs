@@ -7,7 +7,7 @@ use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 
 /// KV events since the last reading.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct KvNews {
     block_size: u32,
     events: Vec<KvEvent>,
 }
@@ -17,7 +17,7 @@ pub(crate) fn hash(id: BlockId) -> SequenceHash {
     SequenceHash(mix(u64::from(id)))
 }
 
-impl News {
+impl KvNews {
     pub(crate) fn new(block_size: u32) -> Self {
         Self { block_size, events: Vec::new() }
     }

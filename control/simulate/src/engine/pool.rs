@@ -4,9 +4,9 @@
 //! cache stays prefix-closed, because a sequence gives its blocks back last to first and the oldest
 //! idle block is evicted first.
 
-use super::news::News;
+use super::news::KvNews;
 use super::tier::Tier;
-use crate::lru::Lru;
+use crate::lru::RecencyList;
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;
 
@@ -32,7 +32,7 @@ struct Slot {
 
 /// A fixed number of blocks, and below them a host tier.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct BlockPool {
     total: u32,
     /// Blocks without an identity, in use.
     private: u32,
@@ -40,13 +40,13 @@ pub(crate) struct Pool {
     held: u32,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    idle: Lru,
+    idle: RecencyList,
     index: FxHashMap<BlockId, u32>,
     host: Tier,
-    pub(crate) news: News,
+    pub(crate) news: KvNews,
 }
 
-impl Pool {
+impl BlockPool {
     pub(crate) fn new(total: u32, host_blocks: u32, block_size: u32) -> Self {
         Self {
             total,
@@ -54,10 +54,10 @@ impl Pool {
             held: 0,
             slots: Vec::new(),
             free: Vec::new(),
-            idle: Lru::default(),
+            idle: RecencyList::default(),
             index: FxHashMap::default(),
             host: Tier::new(host_blocks),
-            news: News::new(block_size),
+            news: KvNews::new(block_size),
         }
     }
 
@@ -87,7 +87,7 @@ impl Pool {
         prefix
     }
 
-    /// Holds leading blocks that [`Pool::lookup`] found on the device.
+    /// Holds leading blocks that [`BlockPool::lookup`] found on the device.
     pub(crate) fn hold(&mut self, ids: &[BlockId], held: &mut Vec<u32>) {
         for id in ids {
             let slot = self.index[id];
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     /// A sequence of `ids` passes through the pool; returns what it reused.
-    fn pass(pool: &mut Pool, ids: &[BlockId]) -> Prefix {
+    fn pass(pool: &mut BlockPool, ids: &[BlockId]) -> Prefix {
         let prefix = pool.lookup(ids);
         let mut held = Vec::new();
         pool.hold(&ids[..prefix.blocks as usize], &mut held);
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_tail_of_the_oldest_is_evicted_first() {
-        let mut pool = Pool::new(6, 0, 16);
+        let mut pool = BlockPool::new(6, 0, 16);
         pass(&mut pool, &[1, 2, 3]);
         pass(&mut pool, &[11, 12]);
         assert_eq!(pool.cached(), 5);
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn evicted_blocks_go_to_the_host_and_are_found_there() {
-        let mut pool = Pool::new(3, 2, 16);
+        let mut pool = BlockPool::new(3, 2, 16);
         pass(&mut pool, &[1, 2, 3]);
         pass(&mut pool, &[11, 12]);
         let prefix = pool.lookup(&[1, 2, 3]);
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn two_sequences_that_fill_the_same_block_share_it() {
-        let mut pool = Pool::new(4, 0, 16);
+        let mut pool = BlockPool::new(4, 0, 16);
         pool.take(2);
         let (first, second) = (pool.commit(7, None), pool.commit(7, None));
         assert_eq!((first, pool.used(), pool.available()), (second, 1, 3));

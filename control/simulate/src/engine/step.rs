@@ -1,7 +1,7 @@
 //! The parts of a step: room, prompts, admission, and taking in what was computed.
 
-use super::sequence::State;
-use super::{Engine, Output, SequenceId};
+use super::sequence::SequenceState;
+use super::{Engine, EngineOutput, SequenceId};
 use crate::time::Ps;
 
 impl Engine {
@@ -77,7 +77,7 @@ impl Engine {
     }
 
     /// Takes in the prompt tokens that the step computed.
-    pub(super) fn finish_chunks(&mut self, outputs: &mut Vec<Output>) {
+    pub(super) fn finish_chunks(&mut self, outputs: &mut Vec<EngineOutput>) {
         for place in 0..self.chunks.len() {
             let (id, tokens) = self.chunks[place];
             let sequence = &mut self.sequences[id];
@@ -86,11 +86,11 @@ impl Engine {
                 continue;
             }
             if let Some(cached_tokens) = sequence.take_cached() {
-                outputs.push(Output::First { request: sequence.request, cached_tokens });
+                outputs.push(EngineOutput::First { request: sequence.request, cached_tokens });
             }
             sequence.left -= 1;
             let (length, left) = (sequence.tokens, sequence.left);
-            sequence.state = State::Decoding { since: self.tick };
+            sequence.state = SequenceState::Decoding { since: self.tick };
             self.prompts.retain(|other| *other != id);
             self.decoding.enter(id, length, self.tick, left, sequence.life);
         }
@@ -98,13 +98,13 @@ impl Engine {
     }
 
     /// A sequence has its last token.
-    pub(super) fn end(&mut self, id: SequenceId, outputs: &mut Vec<Output>) {
+    pub(super) fn end(&mut self, id: SequenceId, outputs: &mut Vec<EngineOutput>) {
         let sequence = &self.sequences[id];
         let park = sequence.park;
-        outputs.push(Output::Last { request: sequence.request });
+        outputs.push(EngineOutput::Last { request: sequence.request });
         if park {
             self.stop(id);
-            self.sequences[id].state = State::Parked;
+            self.sequences[id].state = SequenceState::Parked;
         } else {
             self.leave(id);
             self.sequences.remove(id);
@@ -122,7 +122,7 @@ impl Engine {
         let place = self.running.iter().rposition(|other| *other == id);
         self.running.remove(place.expect("the sequence runs"));
         let sequence = &mut self.sequences[id];
-        if let State::Decoding { since } = sequence.state {
+        if let SequenceState::Decoding { since } = sequence.state {
             self.decoding.leave(sequence.tokens, since);
             let generated = (self.tick - since) as u32;
             sequence.computed += generated;

@@ -6,8 +6,8 @@ use stator_timing::Timing;
 
 const BLOCK: u32 = 4;
 
-fn limits(total_blocks: u32) -> Limits {
-    Limits {
+fn limits(total_blocks: u32) -> EngineLimits {
+    EngineLimits {
         block_size: BLOCK,
         total_blocks,
         host_blocks: 0,
@@ -46,7 +46,11 @@ fn blocks(asked: &Asked) -> Vec<BlockId> {
 }
 
 /// Runs the requests through an engine; when each had its first and its last token.
-fn drive(limits: Limits, requests: &[Asked], share: bool) -> (Vec<(Output, Ps)>, Engine) {
+fn drive(
+    limits: EngineLimits,
+    requests: &[Asked],
+    share: bool,
+) -> (Vec<(EngineOutput, Ps)>, Engine) {
     let mut engine = Engine::new(limits, rates());
     let (mut log, mut outputs, mut next) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -81,11 +85,11 @@ fn drive(limits: Limits, requests: &[Asked], share: bool) -> (Vec<(Output, Ps)>,
 
 /// The scheduler as it is told, one sequence and one token at a time, without a prefix cache.
 struct Literal<'a> {
-    limits: Limits,
+    limits: EngineLimits,
     requests: &'a [Asked],
     waiting: VecDeque<Told>,
     running: Vec<Told>,
-    log: Vec<(Output, Ps)>,
+    log: Vec<(EngineOutput, Ps)>,
 }
 
 /// A sequence of the literal scheduler.
@@ -173,11 +177,11 @@ impl Literal<'_> {
             }
             let request = told.request;
             if told.tokens == self.requests[request as usize].tokens {
-                self.log.push((Output::First { request, cached_tokens: 0 }, now));
+                self.log.push((EngineOutput::First { request, cached_tokens: 0 }, now));
             }
             (told.tokens, told.left, told.started) = (told.tokens + 1, told.left - 1, true);
             if told.left == 0 {
-                self.log.push((Output::Last { request }, now));
+                self.log.push((EngineOutput::Last { request }, now));
             }
         }
         self.running.retain(|told| told.left > 0);
@@ -185,7 +189,7 @@ impl Literal<'_> {
     }
 }
 
-fn literal(limits: Limits, requests: &[Asked]) -> Vec<(Output, Ps)> {
+fn literal(limits: EngineLimits, requests: &[Asked]) -> Vec<(EngineOutput, Ps)> {
     let (waiting, running, log) = Default::default();
     let mut literal = Literal { limits, requests, waiting, running, log };
     let (mut now, mut next) = (0, 0);
@@ -204,10 +208,10 @@ fn literal(limits: Limits, requests: &[Asked]) -> Vec<(Output, Ps)> {
 }
 
 /// The log in an order that does not depend on which of two came first in one step.
-fn sorted(mut log: Vec<(Output, Ps)>) -> Vec<(Ps, u32, bool)> {
-    let key = |(output, at): (Output, Ps)| match output {
-        Output::First { request, .. } => (at, request, false),
-        Output::Last { request } => (at, request, true),
+fn sorted(mut log: Vec<(EngineOutput, Ps)>) -> Vec<(Ps, u32, bool)> {
+    let key = |(output, at): (EngineOutput, Ps)| match output {
+        EngineOutput::First { request, .. } => (at, request, false),
+        EngineOutput::Last { request } => (at, request, true),
     };
     let mut keys: Vec<_> = log.drain(..).map(key).collect();
     keys.sort_unstable();
@@ -218,7 +222,7 @@ proptest! {
     #[test]
     fn many_steps_at_once_are_the_same_as_one_by_one(requests in asked(), total in 20_u32..80) {
         let (log, engine) = drive(limits(total), &requests, true);
-        let (single, other) = drive(Limits { stride: 1, ..limits(total) }, &requests, true);
+        let (single, other) = drive(EngineLimits { stride: 1, ..limits(total) }, &requests, true);
         prop_assert_eq!(log, single);
         prop_assert_eq!(engine.busy(), other.busy());
         prop_assert_eq!(engine.preemptions(), other.preemptions());
@@ -240,8 +244,9 @@ fn a_later_turn_reuses_the_answer_of_the_one_before() {
     let (log, _) = drive(limits(40), &[first, second], true);
     // The first turn computed 16 of its 17 tokens: 4 blocks.
     assert!(
-        log.iter()
-            .any(|(output, _)| { *output == Output::First { request: 1, cached_tokens: 16 } })
+        log.iter().any(|(output, _)| {
+            *output == EngineOutput::First { request: 1, cached_tokens: 16 }
+        })
     );
 }
 

@@ -1,8 +1,8 @@
 //! Host memory below the device: takes what the device evicts, least recently used first out.
 
-use super::news::News;
+use super::news::KvNews;
 use super::pool::BlockId;
-use crate::lru::Lru;
+use crate::lru::RecencyList;
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;
 
@@ -12,7 +12,7 @@ pub(crate) struct Tier {
     capacity: u32,
     ids: Vec<BlockId>,
     free: Vec<u32>,
-    order: Lru,
+    order: RecencyList,
     index: FxHashMap<BlockId, u32>,
 }
 
@@ -36,7 +36,7 @@ impl Tier {
     }
 
     /// Takes a block in, if there is any room at all.
-    pub(crate) fn store(&mut self, id: BlockId, parent: Option<BlockId>, news: &mut News) {
+    pub(crate) fn store(&mut self, id: BlockId, parent: Option<BlockId>, news: &mut KvNews) {
         if self.capacity == 0 {
             return;
         }

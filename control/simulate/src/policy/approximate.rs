@@ -1,7 +1,7 @@
 //! Prefixes sent to each worker, for policies that do not listen to engines.
 
 use super::WorkerNumber;
-use crate::lru::Lru;
+use crate::lru::RecencyList;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 
@@ -20,7 +20,7 @@ struct Sent {
     slots: FxHashMap<SequenceHash, u32>,
     hashes: Vec<SequenceHash>,
     free: Vec<u32>,
-    order: Lru,
+    order: RecencyList,
 }
 
 impl Approximate {

@@ -1,8 +1,10 @@
 //! llm-d's picker as it comes.
 
 use super::approximate::Approximate;
-use super::loaded::Loaded;
-use super::{Ask, Choice, News, NoPick, Policy, Progress, Ticket, WorkerNumber};
+use super::loaded::LoadedAdapters;
+use super::{
+    Choice, NoPick, PickQuery, Policy, PolicyTicket, RequestProgress, WorkerNews, WorkerNumber,
+};
 use crate::random::{Purpose, Random};
 use crate::time::Ps;
 use rustc_hash::FxHashSet;
@@ -26,11 +28,11 @@ const CAPACITY_TOKENS: u32 = 31_250 * 16;
 pub(super) struct LlmD {
     block_size: NonZeroU32,
     known: Approximate,
-    loaded: Loaded,
+    loaded: LoadedAdapters,
     workers: Vec<Option<Seen>>,
     scores: Vec<(f64, WorkerNumber)>,
-    tickets: FxHashSet<Ticket>,
-    next_ticket: Ticket,
+    tickets: FxHashSet<PolicyTicket>,
+    next_ticket: PolicyTicket,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,7 +46,7 @@ impl LlmD {
         Self {
             block_size,
             known: Approximate::default(),
-            loaded: Loaded::default(),
+            loaded: LoadedAdapters::default(),
             workers: Vec::new(),
             scores: Vec::new(),
             tickets: FxHashSet::default(),
@@ -52,13 +54,13 @@ impl LlmD {
         }
     }
 
-    fn score(&mut self, ask: &Ask<'_>) {
-        let matched = self.known.matched(ask.sequence, self.workers.len());
+    fn score(&mut self, query: &PickQuery<'_>) {
+        let matched = self.known.matched(query.sequence, self.workers.len());
         let queues = || self.workers.iter().flatten().map(|seen| seen.load.waiting);
         let (shortest, longest) = (queues().min().unwrap_or(0), queues().max().unwrap_or(0));
         self.scores.clear();
         for (worker, seen) in (0..).zip(&self.workers) {
-            let Some(seen) = seen.filter(|_| self.loaded.allows(worker, ask.adapter)) else {
+            let Some(seen) = seen.filter(|_| self.loaded.allows(worker, query.adapter)) else {
                 continue;
             };
             let queue = match longest - shortest {
@@ -67,7 +69,7 @@ impl LlmD {
             };
             let total = f64::from(seen.load.total_blocks.max(1));
             let free = 1.0 - f64::from(seen.load.used_blocks) / total;
-            let all = ask.sequence.len().max(1) as f64;
+            let all = query.sequence.len().max(1) as f64;
             let prefix = f64::from(matched[worker as usize]) / all;
             let score =
                 QUEUE_WEIGHT * queue + KV_UTILISATION_WEIGHT * free + PREFIX_WEIGHT * prefix;
@@ -77,9 +79,9 @@ impl LlmD {
 }
 
 impl Policy for LlmD {
-    fn hear(&mut self, worker: WorkerNumber, news: News<'_>, _: Ps) {
+    fn hear(&mut self, worker: WorkerNumber, news: WorkerNews<'_>, _: Ps) {
         match news {
-            News::Up { member, .. } => {
+            WorkerNews::Up { member, .. } => {
                 if self.workers.len() <= worker as usize {
                     self.workers.resize(worker as usize + 1, None);
                 }
@@ -87,11 +89,11 @@ impl Policy for LlmD {
                 self.loaded.up(worker, member);
                 self.workers[worker as usize] = Some(Seen { load: Load::default(), capacity });
             }
-            News::Down => {
+            WorkerNews::Down => {
                 self.workers[worker as usize] = None;
                 self.known.clear(worker);
             }
-            News::Load { load, .. } => {
+            WorkerNews::Load { load, .. } => {
                 if let Some(Some(seen)) = self.workers.get_mut(worker as usize) {
                     seen.load = load;
                 }
@@ -100,22 +102,22 @@ impl Policy for LlmD {
         }
     }
 
-    fn pick(&mut self, ask: &Ask<'_>, _: Ps) -> Result<Choice, NoPick> {
-        self.score(ask);
+    fn pick(&mut self, query: &PickQuery<'_>, _: Ps) -> Result<Choice, NoPick> {
+        self.score(query);
         let best = self.scores.iter().map(|score| score.0).max_by(f64::total_cmp);
         let best = best.ok_or(NoPick::NoWorkers)?;
         self.scores.retain(|score| score.0 == best);
-        let chosen = Random::new(ask.seed, Purpose::Picks).below(self.scores.len() as u32);
+        let chosen = Random::new(query.seed, Purpose::Picks).below(self.scores.len() as u32);
         let worker = self.scores[chosen as usize].1;
         let capacity = self.workers[worker as usize].map_or(0, |seen| seen.capacity);
-        self.known.sent(worker, ask.sequence, capacity);
+        self.known.sent(worker, query.sequence, capacity);
         self.next_ticket += 1;
         self.tickets.insert(self.next_ticket);
         Ok(Choice { worker, ticket: self.next_ticket, prefill: None })
     }
 
-    fn progress(&mut self, ticket: Ticket, progress: Progress, _: Ps) {
-        if progress == Progress::End {
+    fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, _: Ps) {
+        if progress == RequestProgress::End {
             self.tickets.remove(&ticket);
         }
     }

@@ -4,9 +4,9 @@ use super::{Member, WorkerNumber};
 
 /// The adapters of each worker.
 #[derive(Debug, Default)]
-pub(super) struct Loaded(Vec<Vec<u32>>);
+pub(super) struct LoadedAdapters(Vec<Vec<u32>>);
 
-impl Loaded {
+impl LoadedAdapters {
     /// A worker is there.
     pub(super) fn up(&mut self, worker: WorkerNumber, member: &Member) {
         let place = worker as usize;

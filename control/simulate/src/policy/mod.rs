@@ -24,11 +24,11 @@ use std::ops::RangeInclusive;
 pub(crate) type WorkerNumber = u32;
 
 /// A request's place with a policy, until it ends.
-pub(crate) type Ticket = u64;
+pub(crate) type PolicyTicket = u64;
 
 /// Request as a policy sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct PickQuery<'a> {
     /// Hashes of the prompt's complete blocks.
     pub(crate) sequence: &'a [SequenceHash],
     pub(crate) prompt_tokens: u32,
@@ -45,9 +45,9 @@ pub(crate) struct Ask<'a> {
 pub(crate) struct Choice {
     /// The worker that answers.
     pub(crate) worker: WorkerNumber,
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: PolicyTicket,
     /// Another one that computes the prompt first, and the request's place there.
-    pub(crate) prefill: Option<(WorkerNumber, Ticket)>,
+    pub(crate) prefill: Option<(WorkerNumber, PolicyTicket)>,
 }
 
 /// Description of a worker.
@@ -89,7 +89,7 @@ pub(crate) enum NoPick {
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum RequestProgress {
     /// Its first token came.
     First,
     /// Number of further tokens that came.
@@ -100,7 +100,7 @@ pub(crate) enum Progress {
 
 /// News about a worker.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum News<'a> {
+pub(crate) enum WorkerNews<'a> {
     /// The worker is up, in this life.
     Up { generation: u64, member: &'a Member },
     /// The worker is gone.
@@ -122,11 +122,11 @@ pub(crate) enum News<'a> {
 /// A way to choose workers. Time never goes back from call to call.
 pub(crate) trait Policy {
     /// Follows what is heard of a worker.
-    fn hear(&mut self, worker: WorkerNumber, news: News<'_>, now: Ps);
+    fn hear(&mut self, worker: WorkerNumber, news: WorkerNews<'_>, now: Ps);
     /// Chooses a worker, and counts the request there until it ends.
-    fn pick(&mut self, ask: &Ask<'_>, now: Ps) -> Result<Choice, NoPick>;
+    fn pick(&mut self, query: &PickQuery<'_>, now: Ps) -> Result<Choice, NoPick>;
     /// Follows a request.
-    fn progress(&mut self, ticket: Ticket, progress: Progress, now: Ps);
+    fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, now: Ps);
     /// Requests that have not ended: at least, and with those of which nothing was heard for too
     /// long.
     fn in_flight(&self) -> RangeInclusive<usize>;
@@ -139,7 +139,7 @@ pub(crate) trait Policy {
 /// The policies that can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
+pub(crate) enum PolicyKind {
     /// Each worker in turn.
     RoundRobin,
     /// Any worker.
@@ -158,7 +158,7 @@ pub(crate) enum Kind {
     Stator,
 }
 
-impl Kind {
+impl PolicyKind {
     /// Its name on the command line and in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -192,7 +192,7 @@ impl Kind {
             Self::LlmD => return paired(common, || Box::new(llm_d::LlmD::new(block_size))),
         };
         let split = split.unwrap_or(settings.split);
-        Box::new(placed::Placed::new(Settings { split, ..settings }))
+        Box::new(placed::PlacementPolicy::new(Settings { split, ..settings }))
     }
 
     /// Whether it is this project's placement, with these settings or others.
@@ -209,7 +209,7 @@ impl Kind {
 /// One for all workers, or one for each role.
 fn paired<P: Policy + 'static>(common: &Common, new: impl Fn() -> Box<P>) -> Box<dyn Policy> {
     match common.paired {
-        true => Box::new(pair::Pair::new(new(), new())),
+        true => Box::new(pair::PairedPolicies::new(new(), new())),
         false => new(),
     }
 }

@@ -1,28 +1,31 @@
 //! Two policies for a split fleet: one chooses who answers, the other who computes the prompt.
 
-use super::{Ask, Choice, News, NoPick, Policy, Progress, Role, Ticket, WorkerNumber};
+use super::{
+    Choice, NoPick, PickQuery, Policy, PolicyTicket, RequestProgress, Role, WorkerNews,
+    WorkerNumber,
+};
 use crate::time::Ps;
 use std::ops::RangeInclusive;
 
 /// Every prompt is computed by a worker for prompts, if there is one.
 ///
 /// Source: llm-d's disaggregated profile with its decider that always splits.
-pub(super) struct Pair {
+pub(super) struct PairedPolicies {
     prefill: Box<dyn Policy>,
     decode: Box<dyn Policy>,
     roles: Vec<Role>,
 }
 
-impl Pair {
+impl PairedPolicies {
     pub(super) fn new(prefill: Box<dyn Policy>, decode: Box<dyn Policy>) -> Self {
         Self { prefill, decode, roles: Vec::new() }
     }
 }
 
-impl Policy for Pair {
-    fn hear(&mut self, worker: WorkerNumber, news: News<'_>, now: Ps) {
+impl Policy for PairedPolicies {
+    fn hear(&mut self, worker: WorkerNumber, news: WorkerNews<'_>, now: Ps) {
         let place = worker as usize;
-        if let News::Up { member, .. } = news {
+        if let WorkerNews::Up { member, .. } = news {
             self.roles.resize(self.roles.len().max(place + 1), Role::Aggregated);
             self.roles[place] = member.role;
         }
@@ -32,16 +35,16 @@ impl Policy for Pair {
         }
     }
 
-    fn pick(&mut self, ask: &Ask<'_>, now: Ps) -> Result<Choice, NoPick> {
-        let decode = self.decode.pick(ask, now)?;
+    fn pick(&mut self, query: &PickQuery<'_>, now: Ps) -> Result<Choice, NoPick> {
+        let decode = self.decode.pick(query, now)?;
         // Where nobody computes prompts for others, the answering worker does, as one of no side.
         let takes = self.roles.get(decode.worker as usize) == Some(&Role::Decode);
-        let prefill = takes.then(|| self.prefill.pick(ask, now).ok()).flatten();
+        let prefill = takes.then(|| self.prefill.pick(query, now).ok()).flatten();
         let prefill = prefill.map(|choice| (choice.worker, 2 * choice.ticket + 1));
         Ok(Choice { worker: decode.worker, ticket: 2 * decode.ticket, prefill })
     }
 
-    fn progress(&mut self, ticket: Ticket, progress: Progress, now: Ps) {
+    fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, now: Ps) {
         match ticket % 2 {
             0 => self.decode.progress(ticket / 2, progress, now),
             _ => self.prefill.progress(ticket / 2, progress, now),

@@ -1,6 +1,9 @@
 //! The real placement core.
 
-use super::{Ask, Choice, Member, News, NoPick, Policy, Progress, Ticket, WorkerNumber};
+use super::{
+    Choice, Member, NoPick, PickQuery, Policy, PolicyTicket, RequestProgress, WorkerNews,
+    WorkerNumber,
+};
 use crate::engine::news::hash;
 use crate::time::{Ps, duration};
 use stator_placement::{
@@ -11,11 +14,11 @@ use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::ops::RangeInclusive;
 
 /// Placement as the proxy and the picker call it.
-pub(super) struct Placed {
+pub(super) struct PlacementPolicy {
     placement: Placement,
 }
 
-impl Placed {
+impl PlacementPolicy {
     pub(super) fn new(settings: Settings) -> Self {
         Self { placement: Placement::new(settings) }
     }
@@ -56,46 +59,46 @@ fn number(rank: WorkerRank) -> WorkerNumber {
     rank.worker.0 as WorkerNumber
 }
 
-impl Policy for Placed {
-    fn hear(&mut self, worker: WorkerNumber, news: News<'_>, now: Ps) {
+impl Policy for PlacementPolicy {
+    fn hear(&mut self, worker: WorkerNumber, news: WorkerNews<'_>, now: Ps) {
         let worker = rank(worker);
         self.placement.expire(Time(duration(now)));
         match news {
-            News::Up { generation, member } => self.up(worker, generation, member),
-            News::Down => {
+            WorkerNews::Up { generation, member } => self.up(worker, generation, member),
+            WorkerNews::Down => {
                 self.placement.worker_down(worker);
             }
-            News::Load { generation, load } => {
+            WorkerNews::Load { generation, load } => {
                 self.placement.report_load(worker, Generation(generation), load);
             }
-            News::Events { generation, events } => {
+            WorkerNews::Events { generation, events } => {
                 for event in events {
                     self.placement.apply(worker, Generation(generation), event);
                 }
             }
-            News::Unknown => self.placement.unknown(worker),
-            News::Snapshot { generation, blocks } => {
+            WorkerNews::Unknown => self.placement.unknown(worker),
+            WorkerNews::Snapshot { generation, blocks } => {
                 let blocks = blocks.iter().map(|(id, medium)| (hash(*id), *medium));
                 self.placement.replace(worker, Generation(generation), blocks);
             }
-            News::Transferred { from, blocks, took } => {
+            WorkerNews::Transferred { from, blocks, took } => {
                 self.placement.transferred(rank(from), worker, blocks, duration(took));
             }
-            News::Others { load } => {
+            WorkerNews::Others { load } => {
                 self.placement.set_peers(worker, load);
             }
         }
     }
 
-    fn pick(&mut self, ask: &Ask<'_>, now: Ps) -> Result<Choice, NoPick> {
+    fn pick(&mut self, query: &PickQuery<'_>, now: Ps) -> Result<Choice, NoPick> {
         let request = Request {
-            sequence: ask.sequence,
-            prompt_tokens: ask.prompt_tokens,
-            adapter: ask.adapter.map(adapter),
-            session: Some(ask.session.into()),
+            sequence: query.sequence,
+            prompt_tokens: query.prompt_tokens,
+            adapter: query.adapter.map(adapter),
+            session: Some(query.session.into()),
             ..Request::default()
         };
-        match self.placement.pick(&request, Time(duration(now)), ask.seed) {
+        match self.placement.pick(&request, Time(duration(now)), query.seed) {
             Ok(decision) => Ok(Choice {
                 worker: number(decision.worker),
                 ticket: decision.booking.0,
@@ -106,12 +109,12 @@ impl Policy for Placed {
         }
     }
 
-    fn progress(&mut self, ticket: Ticket, progress: Progress, now: Ps) {
+    fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, now: Ps) {
         let (booking, now) = (BookingId(ticket), Time(duration(now)));
         match progress {
-            Progress::First => self.placement.prefill_done(booking, now),
-            Progress::Tokens(tokens) => self.placement.output_tokens(booking, tokens, now),
-            Progress::End => self.placement.release(booking),
+            RequestProgress::First => self.placement.prefill_done(booking, now),
+            RequestProgress::Tokens(tokens) => self.placement.output_tokens(booking, tokens, now),
+            RequestProgress::End => self.placement.release(booking),
         };
     }
 

@@ -1,8 +1,10 @@
 //! Prefix affinity as SGLang's router does it.
 
 use super::approximate::Approximate;
-use super::loaded::Loaded;
-use super::{Ask, Choice, News, NoPick, Policy, Progress, Ticket, WorkerNumber};
+use super::loaded::LoadedAdapters;
+use super::{
+    Choice, NoPick, PickQuery, Policy, PolicyTicket, RequestProgress, WorkerNews, WorkerNumber,
+};
 use crate::time::Ps;
 use rustc_hash::FxHashMap;
 use std::num::NonZeroU32;
@@ -26,20 +28,20 @@ const CAPACITY_TOKENS: u32 = 1 << 24;
 /// characters, and of workers that match or hold alike that with the fewest requests is taken.
 pub(super) struct PrefixHash {
     known: Approximate,
-    loaded: Loaded,
+    loaded: LoadedAdapters,
     /// Blocks remembered per worker.
     capacity: u32,
     /// Requests in flight; `None` where the worker is gone.
     requests: Vec<Option<u32>>,
-    tickets: FxHashMap<Ticket, WorkerNumber>,
-    next_ticket: Ticket,
+    tickets: FxHashMap<PolicyTicket, WorkerNumber>,
+    next_ticket: PolicyTicket,
 }
 
 impl PrefixHash {
     pub(super) fn new(block_size: NonZeroU32) -> Self {
         Self {
             known: Approximate::default(),
-            loaded: Loaded::default(),
+            loaded: LoadedAdapters::default(),
             capacity: CAPACITY_TOKENS / block_size,
             requests: Vec::new(),
             tickets: FxHashMap::default(),
@@ -47,11 +49,11 @@ impl PrefixHash {
         }
     }
 
-    fn choose(&mut self, ask: &Ask<'_>) -> Option<WorkerNumber> {
-        let matched = self.known.matched(ask.sequence, self.requests.len()).to_vec();
+    fn choose(&mut self, query: &PickQuery<'_>) -> Option<WorkerNumber> {
+        let matched = self.known.matched(query.sequence, self.requests.len()).to_vec();
         let usable = |(worker, requests): (usize, &Option<u32>)| {
             let worker = worker as WorkerNumber;
-            requests.filter(|_| self.loaded.allows(worker, ask.adapter)).map(|n| (n, worker))
+            requests.filter(|_| self.loaded.allows(worker, query.adapter)).map(|n| (n, worker))
         };
         let workers = || self.requests.iter().enumerate().filter_map(usable);
         let (least, shortest) = workers().min()?;
@@ -64,7 +66,7 @@ impl PrefixHash {
         let (longest, _, best) = workers()
             .map(|(n, worker)| (matched[worker as usize], std::cmp::Reverse(n), worker))
             .max()?;
-        if f64::from(longest) > MATCH_THRESHOLD * ask.sequence.len() as f64 {
+        if f64::from(longest) > MATCH_THRESHOLD * query.sequence.len() as f64 {
             return Some(best);
         }
         workers().map(|(n, worker)| (self.known.held(worker), n, worker)).min().map(|least| least.2)
@@ -72,16 +74,16 @@ impl PrefixHash {
 }
 
 impl Policy for PrefixHash {
-    fn hear(&mut self, worker: WorkerNumber, news: News<'_>, _: Ps) {
+    fn hear(&mut self, worker: WorkerNumber, news: WorkerNews<'_>, _: Ps) {
         match news {
-            News::Up { member, .. } => {
+            WorkerNews::Up { member, .. } => {
                 self.loaded.up(worker, member);
                 if self.requests.len() <= worker as usize {
                     self.requests.resize(worker as usize + 1, None);
                 }
                 self.requests[worker as usize] = Some(0);
             }
-            News::Down => {
+            WorkerNews::Down => {
                 self.requests[worker as usize] = None;
                 self.tickets.retain(|_, at| *at != worker);
                 self.known.clear(worker);
@@ -90,19 +92,19 @@ impl Policy for PrefixHash {
         }
     }
 
-    fn pick(&mut self, ask: &Ask<'_>, _: Ps) -> Result<Choice, NoPick> {
-        let worker = self.choose(ask).ok_or(NoPick::NoWorkers)?;
+    fn pick(&mut self, query: &PickQuery<'_>, _: Ps) -> Result<Choice, NoPick> {
+        let worker = self.choose(query).ok_or(NoPick::NoWorkers)?;
         if let Some(requests) = &mut self.requests[worker as usize] {
             *requests += 1;
         }
-        self.known.sent(worker, ask.sequence, self.capacity);
+        self.known.sent(worker, query.sequence, self.capacity);
         self.next_ticket += 1;
         self.tickets.insert(self.next_ticket, worker);
         Ok(Choice { worker, ticket: self.next_ticket, prefill: None })
     }
 
-    fn progress(&mut self, ticket: Ticket, progress: Progress, _: Ps) {
-        if progress == Progress::End
+    fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, _: Ps) {
+        if progress == RequestProgress::End
             && let Some(worker) = self.tickets.remove(&ticket)
             && let Some(requests) = &mut self.requests[worker as usize]
         {

@@ -2,7 +2,7 @@
 
 use super::outcome::Point;
 use super::svg::{Axis, Plot, colour};
-use super::{Outcome, table};
+use super::{RunOutcome, table};
 use std::fmt::Write;
 
 const STYLE: &str = "body{font:14px/1.45 system-ui,sans-serif;max-width:1340px;margin:2em auto;\
@@ -13,7 +13,7 @@ const STYLE: &str = "body{font:14px/1.45 system-ui,sans-serif;max-width:1340px;m
     height:.7em;margin-right:.4em}";
 
 /// The page of some runs; `command` is what made it.
-pub(crate) fn html(command: &str, outcomes: &[Outcome]) -> String {
+pub(crate) fn html(command: &str, outcomes: &[RunOutcome]) -> String {
     let mut page = String::new();
     let _ = write!(
         page,
@@ -44,7 +44,7 @@ pub(crate) fn html(command: &str, outcomes: &[Outcome]) -> String {
     page
 }
 
-fn key(outcomes: &[Outcome]) -> String {
+fn key(outcomes: &[RunOutcome]) -> String {
     let mut key = String::from("<p class='key'>");
     for (line, outcome) in outcomes.iter().enumerate() {
         let (colour, policy, seed) = (colour(line), outcome.policy, outcome.seed);
@@ -59,9 +59,9 @@ fn figure(title: &str, plot: &str) -> String {
 }
 
 fn distribution(
-    outcomes: &[Outcome],
+    outcomes: &[RunOutcome],
     label: &'static str,
-    curve: impl Fn(&Outcome) -> &Vec<(f64, f64)>,
+    curve: impl Fn(&RunOutcome) -> &Vec<(f64, f64)>,
 ) -> String {
     let values = || outcomes.iter().flat_map(&curve).map(|point| point.0);
     let share = Axis { label: "share", low: 0.0, high: 1.0, logarithmic: false };
@@ -72,7 +72,11 @@ fn distribution(
     plot.finish()
 }
 
-fn over_time(outcomes: &[Outcome], label: &'static str, value: impl Fn(&Point) -> f64) -> String {
+fn over_time(
+    outcomes: &[RunOutcome],
+    label: &'static str,
+    value: impl Fn(&Point) -> f64,
+) -> String {
     let points = || outcomes.iter().flat_map(|outcome| &outcome.samples);
     let x = Axis::linear("seconds", points().map(|point| point.at_s));
     let y = Axis::linear(label, points().map(&value));
@@ -84,7 +88,7 @@ fn over_time(outcomes: &[Outcome], label: &'static str, value: impl Fn(&Point) -
     plot.finish()
 }
 
-fn cached(outcomes: &[Outcome]) -> String {
+fn cached(outcomes: &[RunOutcome]) -> String {
     let x = Axis::linear("share of prompt tokens", outcomes.iter().map(|o| o.cached_share));
     let y = Axis { label: "", low: 0.0, high: outcomes.len().max(1) as f64, logarithmic: false };
     let mut plot = Plot::new(x, y);
@@ -95,7 +99,7 @@ fn cached(outcomes: &[Outcome]) -> String {
     plot.finish()
 }
 
-fn balance(outcomes: &[Outcome]) -> String {
+fn balance(outcomes: &[RunOutcome]) -> String {
     let most = outcomes.iter().map(|outcome| outcome.busy.len()).max().unwrap_or(1);
     let x = Axis::linear("worker", std::iter::once((most.max(2) - 1) as f64));
     let y = Axis::linear("share of time", outcomes.iter().flat_map(|o| &o.busy).copied());
@@ -109,7 +113,7 @@ fn balance(outcomes: &[Outcome]) -> String {
     plot.finish()
 }
 
-fn timeline(outcome: &Outcome) -> String {
+fn timeline(outcome: &RunOutcome) -> String {
     let bars = &outcome.bars;
     let from = bars.iter().map(|bar| bar.placed_s).fold(f64::MAX, f64::min);
     let to = bars.iter().map(|bar| bar.ended_s).fold(from + 1e-9, f64::max);

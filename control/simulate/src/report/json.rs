@@ -1,7 +1,7 @@
 //! Everything, for other programs. Equal runs give equal bytes: nothing in it depends on the
 //! machine or the moment.
 
-use super::Outcome;
+use super::RunOutcome;
 use crate::args::SimulateArgs;
 use serde::Serialize;
 
@@ -10,11 +10,11 @@ struct Report<'a> {
     /// Counts up with every change that breaks readers.
     version: u32,
     settings: &'a SimulateArgs,
-    outcomes: &'a [Outcome],
+    outcomes: &'a [RunOutcome],
 }
 
 /// The report as text.
-pub(crate) fn json(settings: &SimulateArgs, outcomes: &[Outcome]) -> serde_json::Result<String> {
+pub(crate) fn json(settings: &SimulateArgs, outcomes: &[RunOutcome]) -> serde_json::Result<String> {
     let mut text = serde_json::to_string(&Report { version: 1, settings, outcomes })?;
     text.push('\n');
     Ok(text)

@@ -9,4 +9,4 @@ pub(crate) mod table;
 mod tests;
 
 pub(crate) use json::json;
-pub(crate) use outcome::Outcome;
+pub(crate) use outcome::RunOutcome;

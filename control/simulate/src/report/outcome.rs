@@ -3,7 +3,7 @@
 use crate::settings::Slo;
 use crate::time::{Ps, ms, seconds};
 use crate::workload::Workload;
-use crate::world::{Bar, Observed, Sample};
+use crate::world::{Bar, Observations, Sample};
 use serde::Serialize;
 
 /// Points of a plotted distribution.
@@ -25,7 +25,7 @@ pub(crate) struct Times {
 
 /// One policy's run.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct RunOutcome {
     pub(crate) policy: &'static str,
     pub(crate) seed: u64,
     pub(crate) requests: usize,
@@ -78,10 +78,15 @@ pub(crate) struct Span {
     pub(crate) ended_s: f64,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// The figures of a run of `workload`.
-    pub(crate) fn new(observed: &Observed, workload: &Workload, slo: Slo, seed: u64) -> Self {
-        let requests = &observed.requests;
+    pub(crate) fn new(
+        observations: &Observations,
+        workload: &Workload,
+        slo: Slo,
+        seed: u64,
+    ) -> Self {
+        let requests = &observations.requests;
         let ttft = sorted(requests.iter().filter_map(|request| request.ttft));
         let itl = sorted(requests.iter().filter_map(|request| request.itl));
         let good = requests.iter().filter(|request| {
@@ -90,15 +95,15 @@ impl Outcome {
                 && request.itl.is_none_or(|itl| itl <= slo.itl)
         });
         let good = good.count();
-        let span_s = seconds(observed.span).max(1e-9);
+        let span_s = seconds(observations.span).max(1e-9);
         let complete = || workload.requests.iter().zip(requests).filter(|pair| pair.1.complete);
         let prompt: u64 = complete().map(|pair| u64::from(pair.0.prompt_tokens)).sum();
         let cached: u64 = complete().map(|pair| u64::from(pair.1.cached_tokens)).sum();
         let output: u64 = complete().map(|pair| u64::from(pair.0.output_tokens)).sum();
-        let busy: Vec<f64> = observed.busy.iter().map(|busy| seconds(*busy) / span_s).collect();
+        let busy: Vec<f64> = observations.busy.iter().map(|busy| seconds(*busy) / span_s).collect();
         let busy_share = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
         Self {
-            policy: observed.kind.name(),
+            policy: observations.kind.name(),
             seed,
             requests: requests.len(),
             failed: requests.iter().filter(|request| !request.complete).count(),
@@ -111,16 +116,16 @@ impl Outcome {
             imbalance: variation(&busy, busy_share),
             busy_share,
             output_tokens_per_s: output as f64 / span_s,
-            preemptions: observed.preemptions,
-            migrations: observed.migrations,
-            deaths: observed.deaths,
-            lost_batches: observed.lost_batches,
-            events: observed.events,
+            preemptions: observations.preemptions,
+            migrations: observations.migrations,
+            deaths: observations.deaths,
+            lost_batches: observations.lost_batches,
+            events: observations.events,
             ttft_curve: curve(&ttft),
             itl_curve: curve(&itl),
             busy,
-            samples: observed.samples.iter().map(point).collect(),
-            bars: middle(&observed.bars),
+            samples: observations.samples.iter().map(point).collect(),
+            bars: middle(&observations.bars),
         }
     }
 }

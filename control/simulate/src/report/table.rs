@@ -1,6 +1,6 @@
 //! The table on standard output: a row per policy.
 
-use super::Outcome;
+use super::RunOutcome;
 
 const HEAD: [&str; 13] = [
     "policy",
@@ -19,7 +19,7 @@ const HEAD: [&str; 13] = [
 ];
 
 /// One policy, or the medians of one policy over several seeds.
-pub(crate) fn table(outcomes: &[Outcome]) -> String {
+pub(crate) fn table(outcomes: &[RunOutcome]) -> String {
     let mut rows = vec![HEAD.map(String::from)];
     let mut policies: Vec<&str> = Vec::new();
     for outcome in outcomes {
@@ -48,13 +48,14 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
 }
 
 /// Notes under the table: the meaning of the columns, and faults that happened.
-pub(crate) fn notes(outcomes: &[Outcome]) -> String {
+pub(crate) fn notes(outcomes: &[RunOutcome]) -> String {
     let mut text = String::from(
         "Times in ms; good: share of requests within both objectives, and how many a second; \
          cached: share of prompt tokens reused; imbal.: variation of busy time over workers.\n",
     );
     for outcome in outcomes {
-        let Outcome { policy, seed, preemptions, migrations, deaths, lost_batches, .. } = outcome;
+        let RunOutcome { policy, seed, preemptions, migrations, deaths, lost_batches, .. } =
+            outcome;
         if preemptions + migrations + deaths + lost_batches > 0 {
             text += &format!(
                 "{policy}, seed {seed}: {preemptions} preemptions, {deaths} deaths, {migrations} \
@@ -65,14 +66,14 @@ pub(crate) fn notes(outcomes: &[Outcome]) -> String {
     text
 }
 
-fn row(policy: &str, outcomes: &[&Outcome]) -> [String; 13] {
-    let median = |figure: &dyn Fn(&Outcome) -> f64| {
+fn row(policy: &str, outcomes: &[&RunOutcome]) -> [String; 13] {
+    let median = |figure: &dyn Fn(&RunOutcome) -> f64| {
         let mut values: Vec<f64> = outcomes.iter().map(|outcome| figure(outcome)).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let time = |figure: &dyn Fn(&Outcome) -> f64| number(median(figure));
-    let share = |figure: &dyn Fn(&Outcome) -> f64| format!("{:.1} %", 100.0 * median(figure));
+    let time = |figure: &dyn Fn(&RunOutcome) -> f64| number(median(figure));
+    let share = |figure: &dyn Fn(&RunOutcome) -> f64| format!("{:.1} %", 100.0 * median(figure));
     [
         policy.to_owned(),
         time(&|outcome| outcome.ttft_ms.mean),

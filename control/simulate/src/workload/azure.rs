@@ -3,7 +3,7 @@
 //! Source: Patel et al., "Splitwise", ISCA 2024; CSV with the columns `TIMESTAMP`,
 //! `ContextTokens` and `GeneratedTokens`.
 
-use super::{Arrival, Replay, Request, Workload};
+use super::{ArrivalTime, Replay, Workload, WorkloadRequest};
 use crate::time::SECOND;
 
 const HEADER: &str = "TIMESTAMP,ContextTokens,GeneratedTokens";
@@ -33,7 +33,8 @@ pub(super) fn read(text: &str, block_size: u32, play: Replay) -> Result<Workload
                 return Ok(workload);
             }
             let at = (at - start + period * f64::from(round)) / play.speed;
-            let request = Request::new(Arrival::At((at * SECOND as f64) as u64), prompt, output);
+            let request =
+                WorkloadRequest::new(ArrivalTime::At((at * SECOND as f64) as u64), prompt, output);
             let blocks = prompt / block_size;
             workload.push(request, next_block..next_block + blocks);
             next_block += blocks;

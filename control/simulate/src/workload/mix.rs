@@ -8,7 +8,7 @@
 //! | `batch` | 64 at once, in the background |
 //! | `mixed` | 50 % chat, 30 % agents, 10 % summarise, 10 % batch |
 
-use super::{Arrival, Class, Poisson, Request, Run, Workload};
+use super::{ArrivalTime, Class, Poisson, Run, Workload, WorkloadRequest};
 use crate::engine::pool::BlockId;
 use crate::random::{Purpose, Random};
 use crate::time::{Ps, from_seconds};
@@ -161,10 +161,10 @@ impl Maker {
         let turns = &turns[..turns.len().min(self.missing() as usize)];
         for (turn, &(question, answer)) in turns.iter().enumerate() {
             let arrival = match turn {
-                0 => Arrival::At(at),
-                _ => Arrival::After(from_seconds(self.random.exponential(think_s))),
+                0 => ArrivalTime::At(at),
+                _ => ArrivalTime::After(from_seconds(self.random.exponential(think_s))),
             };
-            let mut request = Request::new(arrival, tokens + question, answer);
+            let mut request = WorkloadRequest::new(arrival, tokens + question, answer);
             tokens += question + answer;
             (request.tenant, request.session) = (tenant, session);
             request.adapter = shared.adapter;

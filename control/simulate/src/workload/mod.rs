@@ -18,7 +18,7 @@ pub(crate) const TRACE_BLOCK: u32 = 512;
 
 /// Arrival time of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub(crate) enum ArrivalTime {
     /// At this moment.
     At(Ps),
     /// So long after the one before it in its session has ended.
@@ -36,8 +36,8 @@ pub(crate) enum Class {
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
-    pub(crate) arrival: Arrival,
+pub(crate) struct WorkloadRequest {
+    pub(crate) arrival: ArrivalTime,
     pub(crate) prompt_tokens: u32,
     pub(crate) output_tokens: u32,
     pub(crate) class: Class,
@@ -63,7 +63,7 @@ struct Run {
 /// as its blocks are numbered in a row.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    pub(crate) requests: Vec<Request>,
+    pub(crate) requests: Vec<WorkloadRequest>,
     runs: Vec<Run>,
     block_size: u32,
 }
@@ -144,7 +144,7 @@ impl Workload {
     }
 
     /// Adds a request on its own whose leading blocks are these.
-    fn push(&mut self, mut request: Request, blocks: impl IntoIterator<Item = BlockId>) {
+    fn push(&mut self, mut request: WorkloadRequest, blocks: impl IntoIterator<Item = BlockId>) {
         let first = self.runs.len() as u32;
         for id in blocks {
             match self.runs[first as usize..].last_mut() {
@@ -158,7 +158,7 @@ impl Workload {
     }
 
     /// Adds a request of a session whose leading blocks are those of these runs.
-    fn push_runs(&mut self, mut request: Request, runs: &[Run]) {
+    fn push_runs(&mut self, mut request: WorkloadRequest, runs: &[Run]) {
         let first = self.runs.len() as u32;
         self.runs.extend(runs.iter().filter(|run| run.blocks > 0));
         request.runs = (first, self.runs.len() as u32);
@@ -166,9 +166,9 @@ impl Workload {
     }
 }
 
-impl Request {
+impl WorkloadRequest {
     /// An interactive request on its own, without blocks yet.
-    fn new(arrival: Arrival, prompt_tokens: u32, output_tokens: u32) -> Self {
+    fn new(arrival: ArrivalTime, prompt_tokens: u32, output_tokens: u32) -> Self {
         Self {
             arrival,
             prompt_tokens,

@@ -4,7 +4,7 @@
 //! traces published with it: a JSON object a line, `timestamp` in milliseconds, lengths in tokens,
 //! one hash id for each 512 tokens of the prompt, which stands for the block and all before it.
 
-use super::{Arrival, Replay, Request, TRACE_BLOCK, Workload};
+use super::{ArrivalTime, Replay, TRACE_BLOCK, Workload, WorkloadRequest};
 use crate::time::MS;
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
@@ -70,14 +70,14 @@ fn repeated(lines: &[Line], ids: u32, block_size: u32, play: Replay) -> Workload
                 return workload;
             }
             let at = line.timestamp - first.timestamp + period * f64::from(round);
-            let at = Arrival::At((at / play.speed * MS as f64) as u64);
+            let at = ArrivalTime::At((at / play.speed * MS as f64) as u64);
             let prompt = line.input_length.max(1);
             let whole = (prompt / block_size) as usize;
             let blocks = line.hash_ids.iter().flat_map(|id| {
                 let start = (*id as u32 + round * ids) * split;
                 start..start + split
             });
-            let request = Request::new(at, prompt, line.output_length.max(1));
+            let request = WorkloadRequest::new(at, prompt, line.output_length.max(1));
             workload.push(request, blocks.take(whole));
         }
     }

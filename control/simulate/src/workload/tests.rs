@@ -32,7 +32,7 @@ fn equal_ids_of_a_mooncake_trace_are_equal_blocks() {
     assert_eq!(blocks(&workload, 1), [0, 1]);
     assert_eq!(blocks(&workload, 2), [0, 1, 2, 3, 6, 7]);
     let at: Vec<_> = workload.requests.iter().map(|request| request.arrival).collect();
-    assert_eq!(at, [0, 1_500, 2_000].map(|ms| Arrival::At(ms * crate::time::MS)));
+    assert_eq!(at, [0, 1_500, 2_000].map(|ms| ArrivalTime::At(ms * crate::time::MS)));
     assert_eq!(workload.requests[1].output_tokens, 1);
 }
 
@@ -42,7 +42,7 @@ fn a_repeated_trace_goes_on_with_other_prompts() {
     let workload = read(MOONCAKE, 512, play).expect("a good trace");
     assert_eq!(workload.requests.len(), 5);
     assert_eq!(blocks(&workload, 3), [5, 6]);
-    assert_eq!(workload.requests[3].arrival, Arrival::At(1_500 * crate::time::MS));
+    assert_eq!(workload.requests[3].arrival, ArrivalTime::At(1_500 * crate::time::MS));
 }
 
 #[test]
@@ -51,7 +51,9 @@ fn an_azure_trace_has_lengths_and_nothing_in_common() {
         2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n";
     let workload = read(text, 1_024, PLAY).expect("a good trace");
     assert_eq!((blocks(&workload, 0), blocks(&workload, 1)), (vec![0, 1, 2, 3], vec![4, 5, 6]));
-    let Arrival::At(second) = workload.requests[1].arrival else { panic!("it has its own time") };
+    let ArrivalTime::At(second) = workload.requests[1].arrival else {
+        panic!("it has its own time")
+    };
     assert_eq!(crate::time::ms(second).round(), 52.0);
 }
 
@@ -74,9 +76,9 @@ fn made_up_workloads_have_their_size_and_rate() {
     for mix in [Mix::Chat, Mix::Agents, Mix::Summarise, Mix::Batch, Mix::Mixed] {
         let workload = made_up(mix, 5_000, 0, 64);
         assert_eq!(workload.requests.len(), 5_000);
-        let at = |request: &Request| match request.arrival {
-            Arrival::At(at) => at,
-            Arrival::After(_) => 0,
+        let at = |request: &WorkloadRequest| match request.arrival {
+            ArrivalTime::At(at) => at,
+            ArrivalTime::After(_) => 0,
         };
         let span = crate::time::seconds(workload.requests.iter().map(at).max().unwrap_or(0));
         assert!((400.0..600.0).contains(&span), "{mix:?} lasts {span} s");
@@ -95,7 +97,7 @@ fn a_turn_continues_the_one_before() {
     let turn = turn.expect("some session has two turns") as u32;
     let (first, second) = (blocks(&workload, turn), blocks(&workload, turn + 1));
     assert!(second.starts_with(&first) && first.len() > 16);
-    assert!(matches!(workload.requests[turn as usize + 1].arrival, Arrival::After(_)));
+    assert!(matches!(workload.requests[turn as usize + 1].arrival, ArrivalTime::After(_)));
 }
 
 #[test]

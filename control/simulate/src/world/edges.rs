@@ -2,8 +2,8 @@
 
 use super::World;
 use super::agenda::Event;
-use super::turns::Turns;
-use crate::policy::{News, Policy, Progress, Ticket, WorkerNumber};
+use super::turns::TurnCheck;
+use crate::policy::{Policy, PolicyTicket, RequestProgress, WorkerNews, WorkerNumber};
 use crate::settings::Exchange;
 use crate::time::Ps;
 use stator_placement::PeerLoad;
@@ -17,7 +17,7 @@ pub(super) struct Edge {
     /// Queued requests of the interactive class.
     pub(super) urgent: u32,
     /// Check that waiting flows are served alike.
-    pub(super) turns: Turns,
+    pub(super) turns: TurnCheck,
     /// Whether it is about to tell the others, and the time when it last did.
     tells: bool,
     told_at: Option<Ps>,
@@ -39,7 +39,7 @@ impl Edge {
         (queue, fairness): (Queues<u32>, Fairness),
         workers: u32,
     ) -> Self {
-        let turns = Turns::new(fairness);
+        let turns = TurnCheck::new(fairness);
         let nothing = vec![PeerLoad::default(); workers as usize];
         let (queue, told) = (Some(queue), nothing.clone());
         Self { policy, queue, urgent: 0, turns, tells: false, told_at: None, told, known: nothing }
@@ -68,14 +68,19 @@ impl World<'_> {
     }
 
     /// Tells the policy that placed a request how it goes on.
-    pub(super) fn progress(&mut self, request: u32, ticket: Ticket, progress: Progress) {
+    pub(super) fn progress(
+        &mut self,
+        request: u32,
+        ticket: PolicyTicket,
+        progress: RequestProgress,
+    ) {
         let now = self.now;
         self.policy_of(request).progress(ticket, progress, now);
         self.stir(usize::from(self.flights[request as usize].edge));
     }
 
     /// Tells every policy.
-    pub(super) fn hear(&mut self, worker: WorkerNumber, news: News<'_>) {
+    pub(super) fn hear(&mut self, worker: WorkerNumber, news: WorkerNews<'_>) {
         for edge in &mut self.edges {
             edge.policy.hear(worker, news, self.now);
         }
@@ -127,7 +132,7 @@ impl World<'_> {
         for (number, edge) in self.edges.iter_mut().enumerate() {
             let others = known.iter().enumerate().filter(|(other, _)| *other != number);
             let load = others.fold(PeerLoad::default(), |sum, (_, other)| sum.plus(*other));
-            edge.policy.hear(worker, News::Others { load }, self.now);
+            edge.policy.hear(worker, WorkerNews::Others { load }, self.now);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::World;
 use super::agenda::Event;
 use super::worker::Feed;
-use crate::policy::{News, WorkerNumber};
+use crate::policy::{WorkerNews, WorkerNumber};
 use crate::time::from_seconds;
 
 impl World<'_> {
@@ -37,7 +37,7 @@ impl World<'_> {
             }
         }
         at.die(fresh);
-        self.observed.deaths += 1;
+        self.observations.deaths += 1;
         let faults = &self.settings.faults;
         self.agenda.at(self.now + faults.detection, Event::Detected { worker });
         self.agenda.at(self.now + faults.restart, Event::Restart { worker });
@@ -48,7 +48,7 @@ impl World<'_> {
         let requests = self.workers[worker as usize].requests.clone();
         // The policy forgets the worker first, so that none of them goes back to it.
         self.workers[worker as usize].listed = false;
-        self.hear(worker, News::Down);
+        self.hear(worker, WorkerNews::Down);
         for request in requests {
             self.migrate(request);
         }

@@ -3,7 +3,7 @@
 use super::agenda::Event;
 use super::worker::Batch;
 use super::{Report, Violation, World};
-use crate::policy::{News, Progress, WorkerNumber};
+use crate::policy::{RequestProgress, WorkerNews, WorkerNumber};
 
 /// Workers that report at different moments of an interval.
 const GROUPS: u32 = 16;
@@ -22,7 +22,7 @@ impl World<'_> {
         let (generation, number) = (at.generation, at.feed.published);
         at.feed.published += 1;
         if self.loss.unit() < self.settings.faults.event_loss {
-            self.observed.lost_batches += 1;
+            self.observations.lost_batches += 1;
             return;
         }
         let batch = Some(Batch { worker, generation, number, events });
@@ -49,7 +49,7 @@ impl World<'_> {
             return self.gap(worker);
         }
         at.feed.expected += 1;
-        self.hear(worker, News::Events { generation, events: &events });
+        self.hear(worker, WorkerNews::Events { generation, events: &events });
     }
 
     /// Events are missing: the worker counts as holding nothing until all of it is asked for.
@@ -57,7 +57,7 @@ impl World<'_> {
         let at = &mut self.workers[worker as usize];
         at.feed.synced = false;
         let generation = at.generation;
-        self.hear(worker, News::Unknown);
+        self.hear(worker, WorkerNews::Unknown);
         let resync = self.now + self.settings.faults.resync;
         self.agenda.at(resync, Event::Resync { worker, generation });
     }
@@ -74,7 +74,7 @@ impl World<'_> {
         at.feed.expected = at.feed.published;
         at.feed.synced = true;
         let blocks = at.engine.pool().snapshot();
-        self.hear(worker, News::Snapshot { generation, blocks: &blocks });
+        self.hear(worker, WorkerNews::Snapshot { generation, blocks: &blocks });
     }
 
     pub(super) fn groups(&self) -> u32 {
@@ -116,12 +116,12 @@ impl World<'_> {
 
     /// Once per interval: a sample for the plots, and the rules that can be checked at any time.
     fn look(&mut self) -> Result<(), Violation> {
-        if !self.observed.wants_sample(self.now) {
+        if !self.observations.wants_sample(self.now) {
             return Ok(());
         }
         let loads = self.workers.iter().map(|worker| worker.engine.load());
-        self.observed.sample(self.now, self.waiting(), loads);
-        let worker = self.observed.samples_taken() % self.settings.workers();
+        self.observations.sample(self.now, self.waiting(), loads);
+        let worker = self.observations.samples_taken() % self.settings.workers();
         self.check_worker(worker)?;
         self.check_bookings()
     }
@@ -141,7 +141,7 @@ impl World<'_> {
             let ticket = leg.ticket;
             if more > 0 {
                 let request = at.requests[place];
-                self.progress(request, ticket, Progress::Tokens(more));
+                self.progress(request, ticket, RequestProgress::Tokens(more));
                 self.charge(request, more);
             }
         }
@@ -158,7 +158,7 @@ impl World<'_> {
             if self.kind.follows_events() && at.feed.synced && published > at.feed.expected {
                 self.gap(worker);
             }
-            self.hear(worker, News::Load { generation, load });
+            self.hear(worker, WorkerNews::Load { generation, load });
         }
         self.reports[place as usize] = reports;
         self.offer();

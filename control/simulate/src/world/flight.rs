@@ -1,18 +1,18 @@
 //! A request on its way through the fleet.
 
 use crate::engine::SequenceId;
-use crate::policy::{Ticket, WorkerNumber};
+use crate::policy::{PolicyTicket, WorkerNumber};
 use crate::time::Ps;
 
 /// One request's stay at one worker.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leg {
+pub(super) struct RequestLeg {
     pub(super) worker: WorkerNumber,
     /// The life of the worker that it was sent to.
     pub(super) generation: u64,
     /// `None` if the worker was dead by then, or the prompt is computed elsewhere first.
     pub(super) sequence: Option<SequenceId>,
-    pub(super) ticket: Ticket,
+    pub(super) ticket: PolicyTicket,
     /// Tokens after the first that the policy has heard of.
     pub(super) tokens: u32,
     /// The policy has been told that it is over.
@@ -21,7 +21,7 @@ pub(super) struct Leg {
 
 /// KV that goes from one worker to another.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Handed {
+pub(super) struct HandOver {
     pub(super) from: WorkerNumber,
     pub(super) blocks: u32,
     /// Time of the transfer.
@@ -30,7 +30,7 @@ pub(super) struct Handed {
 
 /// End of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum RequestEnd {
     Complete,
     /// It found no worker in time, or too many died under it.
     Failed,
@@ -43,7 +43,7 @@ pub(super) struct Flight {
     pub(super) arrived: Ps,
     pub(super) first: Option<Ps>,
     pub(super) ended: Option<Ps>,
-    pub(super) ending: Option<Ending>,
+    pub(super) ending: Option<RequestEnd>,
     /// Time when a worker last got it.
     pub(super) placed: Ps,
     /// Prompt tokens that were reused at its first worker.
@@ -57,11 +57,11 @@ pub(super) struct Flight {
     /// The edge that places it.
     pub(super) edge: u8,
     /// The KV of its prompt on the way to the worker that answers.
-    pub(super) handed: Option<Handed>,
+    pub(super) hand_over: Option<HandOver>,
     /// The worker that computes its prompt, until its KV has gone on.
-    pub(super) prefill: Option<Leg>,
+    pub(super) prefill: Option<RequestLeg>,
     /// The worker that answers.
-    pub(super) main: Option<Leg>,
+    pub(super) main: Option<RequestLeg>,
 }
 
 impl Flight {

@@ -18,16 +18,16 @@ mod turns;
 mod waiting;
 mod worker;
 
-pub(crate) use observed::{Bar, Observed, Sample};
+pub(crate) use observed::{Bar, Observations, Sample};
 
 use crate::engine::pool::BlockId;
 use crate::engine::rates::Rates;
-use crate::engine::{Engine, Output};
-use crate::policy::{Kind, Member, News, WorkerNumber};
+use crate::engine::{Engine, EngineOutput};
+use crate::policy::{Member, PolicyKind, WorkerNews, WorkerNumber};
 use crate::random::{Purpose, Random};
-use crate::settings::Settings;
+use crate::settings::SimulationSettings;
 use crate::time::{MS, Ps};
-use crate::workload::{Arrival, Workload};
+use crate::workload::{ArrivalTime, Workload};
 use agenda::{Agenda, Event};
 use edges::{Edge, Gauges};
 use flight::Flight;
@@ -57,9 +57,9 @@ struct Report {
 
 /// A simulation under way.
 pub(crate) struct World<'a> {
-    settings: &'a Settings,
+    settings: &'a SimulationSettings,
     workload: &'a Workload,
-    kind: Kind,
+    kind: PolicyKind,
     now: Ps,
     agenda: Agenda,
     edges: Vec<Edge>,
@@ -80,7 +80,7 @@ pub(crate) struct World<'a> {
     deaths: Random,
     picks: Random,
     assigned: Random,
-    observed: Observed,
+    observations: Observations,
     scratch: Scratch,
 }
 
@@ -89,12 +89,16 @@ pub(crate) struct World<'a> {
 struct Scratch {
     blocks: Vec<BlockId>,
     sequence: Vec<SequenceHash>,
-    outputs: Vec<Output>,
+    outputs: Vec<EngineOutput>,
 }
 
 impl<'a> World<'a> {
     /// A fleet before its first request.
-    pub(crate) fn new(settings: &'a Settings, workload: &'a Workload, kind: Kind) -> Self {
+    pub(crate) fn new(
+        settings: &'a SimulationSettings,
+        workload: &'a Workload,
+        kind: PolicyKind,
+    ) -> Self {
         let mut world = Self {
             settings,
             workload,
@@ -115,7 +119,7 @@ impl<'a> World<'a> {
             deaths: Random::new(settings.seed, Purpose::Deaths),
             picks: Random::new(settings.seed, Purpose::Picks),
             assigned: Random::new(settings.seed, Purpose::Edges),
-            observed: Observed::new(settings, kind),
+            observations: Observations::new(settings, kind),
             scratch: Scratch::default(),
         };
         let new = |_| {
@@ -143,7 +147,7 @@ impl<'a> World<'a> {
 
     fn begin(&mut self) {
         for (number, request) in (0..).zip(&self.workload.requests) {
-            if let Arrival::At(at) = request.arrival {
+            if let ArrivalTime::At(at) = request.arrival {
                 self.agenda.at(at, Event::Arrive { request: number });
             }
         }
@@ -161,7 +165,7 @@ impl<'a> World<'a> {
     /// # Errors
     ///
     /// [`Violation`] if a rule is broken on the way.
-    pub(crate) fn run(mut self) -> Result<Observed, Violation> {
+    pub(crate) fn run(mut self) -> Result<Observations, Violation> {
         let mut shown = Instant::now();
         let mut handled = 0_u64;
         while self.left > 0 {
@@ -223,7 +227,7 @@ impl<'a> World<'a> {
             step_tokens: self.settings.limits.step_tokens,
             adapters: self.settings.adapters_of(worker),
         };
-        self.hear(worker, News::Up { generation, member: &member });
+        self.hear(worker, WorkerNews::Up { generation, member: &member });
         self.tell_others(worker);
     }
 
@@ -269,8 +273,10 @@ impl<'a> World<'a> {
         self.schedule(worker);
         for output in &outputs {
             match *output {
-                Output::First { request, cached_tokens } => self.first(request, cached_tokens),
-                Output::Last { request } => self.last(request, worker)?,
+                EngineOutput::First { request, cached_tokens } => {
+                    self.first(request, cached_tokens)
+                }
+                EngineOutput::Last { request } => self.last(request, worker)?,
             }
         }
         self.scratch.outputs = outputs;

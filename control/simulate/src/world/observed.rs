@@ -1,9 +1,9 @@
 //! Measurements of a run, for reports.
 
 use super::World;
-use super::flight::{Ending, Flight};
-use crate::policy::{Kind, WorkerNumber};
-use crate::settings::Settings;
+use super::flight::{Flight, RequestEnd};
+use crate::policy::{PolicyKind, WorkerNumber};
+use crate::settings::SimulationSettings;
 use crate::time::Ps;
 use stator_protos::load::Load;
 
@@ -14,10 +14,10 @@ const BARS_MAX: usize = 4_096;
 
 /// All that a run leaves behind.
 #[derive(Debug)]
-pub(crate) struct Observed {
-    pub(crate) kind: Kind,
+pub(crate) struct Observations {
+    pub(crate) kind: PolicyKind,
     /// Each request, in the order of the workload.
-    pub(crate) requests: Vec<Measured>,
+    pub(crate) requests: Vec<RequestMeasurement>,
     /// From the first arrival to the last end.
     pub(crate) span: Ps,
     /// Time that each worker spent on steps.
@@ -39,7 +39,7 @@ pub(crate) struct Observed {
 
 /// Measurements of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Measured {
+pub(crate) struct RequestMeasurement {
     pub(crate) ttft: Option<Ps>,
     pub(crate) itl: Option<Ps>,
     pub(crate) complete: bool,
@@ -69,8 +69,8 @@ pub(crate) struct Bar {
     pub(crate) ended: Ps,
 }
 
-impl Observed {
-    pub(super) fn new(settings: &Settings, kind: Kind) -> Self {
+impl Observations {
+    pub(super) fn new(settings: &SimulationSettings, kind: PolicyKind) -> Self {
         Self {
             kind,
             requests: Vec::new(),
@@ -134,22 +134,23 @@ impl Observed {
 }
 
 /// Everything is over.
-pub(super) fn finish(world: World<'_>) -> Observed {
-    let mut observed = world.observed;
+pub(super) fn finish(world: World<'_>) -> Observations {
+    let mut observations = world.observations;
     let asked = world.workload.requests.iter();
-    let measured = |(asked, flight): (&crate::workload::Request, &Flight)| Measured {
-        ttft: flight.ttft(),
-        itl: flight.itl(asked.output_tokens),
-        complete: flight.ending == Some(Ending::Complete),
-        cached_tokens: flight.cached_tokens.unwrap_or(0),
-    };
-    observed.requests = asked.zip(&world.flights).map(measured).collect();
+    let measured =
+        |(asked, flight): (&crate::workload::WorkloadRequest, &Flight)| RequestMeasurement {
+            ttft: flight.ttft(),
+            itl: flight.itl(asked.output_tokens),
+            complete: flight.ending == Some(RequestEnd::Complete),
+            cached_tokens: flight.cached_tokens.unwrap_or(0),
+        };
+    observations.requests = asked.zip(&world.flights).map(measured).collect();
     let first = world.flights.iter().map(|flight| flight.arrived).min().unwrap_or(0);
     let last = world.flights.iter().filter_map(|flight| flight.ended).max().unwrap_or(0);
-    observed.span = last - first;
-    observed.busy = world.workers.iter().map(super::worker::Worker::busy).collect();
+    observations.span = last - first;
+    observations.busy = world.workers.iter().map(super::worker::Worker::busy).collect();
     let preemptions = |worker: &super::Worker| worker.preemptions + worker.engine.preemptions();
-    observed.preemptions = world.workers.iter().map(preemptions).sum();
-    observed.events = world.agenda.made();
-    observed
+    observations.preemptions = world.workers.iter().map(preemptions).sum();
+    observations.events = world.agenda.made();
+    observations
 }

@@ -1,13 +1,13 @@
 //! Life of a request: placed, followed, ended, or placed again.
 
 use super::agenda::Event;
-use super::flight::{Ending, Leg};
+use super::flight::{RequestEnd, RequestLeg};
 use super::{Violation, World};
 use crate::engine::Submission;
 use crate::engine::news::hash;
-use crate::policy::{Ask, NoPick, Progress, WorkerNumber};
+use crate::policy::{NoPick, PickQuery, RequestProgress, WorkerNumber};
 use crate::time::Ps;
-use crate::workload::Arrival;
+use crate::workload::ArrivalTime;
 
 impl World<'_> {
     /// Finds workers for a request, or lets it wait for them.
@@ -16,7 +16,7 @@ impl World<'_> {
         let all = u64::from(asked.prompt_tokens) + u64::from(asked.output_tokens);
         let limits = &self.settings.limits;
         if all > u64::from(limits.total_blocks) * u64::from(limits.block_size) {
-            return self.end(request, Ending::Failed);
+            return self.end(request, RequestEnd::Failed);
         }
         // Whoever comes later does not overtake those that wait.
         let edge = usize::from(self.flights[request as usize].edge);
@@ -36,7 +36,7 @@ impl World<'_> {
         let complete = complete.min(self.scratch.blocks.len());
         self.scratch.sequence.clear();
         self.scratch.sequence.extend(self.scratch.blocks[..complete].iter().map(|id| hash(*id)));
-        let ask = Ask {
+        let query = PickQuery {
             sequence: &self.scratch.sequence,
             prompt_tokens: tokens,
             adapter: asked.adapter,
@@ -44,14 +44,14 @@ impl World<'_> {
             seed: self.picks.next(),
         };
         let edge = usize::from(self.flights[request as usize].edge);
-        let choice = self.edges[edge].policy.pick(&ask, self.now)?;
+        let choice = self.edges[edge].policy.pick(&query, self.now)?;
         self.stir(edge);
         self.check_choice(request, &choice);
         let mut leg = |worker: WorkerNumber, ticket| {
             let at = &mut self.workers[worker as usize];
             at.requests.push(request);
             let generation = at.generation;
-            Leg { worker, generation, sequence: None, ticket, tokens: 0, released: false }
+            RequestLeg { worker, generation, sequence: None, ticket, tokens: 0, released: false }
         };
         let main = leg(choice.worker, choice.ticket);
         let prefill = choice.prefill.map(|(worker, ticket)| leg(worker, ticket));
@@ -87,7 +87,13 @@ impl World<'_> {
 
     /// Gives a request to the engine of a leg, if that still lives the same life. The lengths are
     /// its tokens so far and those to generate.
-    fn submit(&mut self, request: u32, leg: &mut Leg, length: (u32, u32), transfer: Option<Ps>) {
+    fn submit(
+        &mut self,
+        request: u32,
+        leg: &mut RequestLeg,
+        length: (u32, u32),
+        transfer: Option<Ps>,
+    ) {
         let prefill = self.flights[request as usize].prefill;
         let park = prefill.is_some_and(|prefill| prefill.ticket == leg.ticket);
         let mut blocks = std::mem::take(&mut self.scratch.blocks);
@@ -113,12 +119,12 @@ impl World<'_> {
         let flight = &mut self.flights[request as usize];
         flight.cached_tokens.get_or_insert(cached_tokens);
         match flight.prefill.filter(|leg| !leg.released) {
-            Some(prefill) => self.progress(request, prefill.ticket, Progress::First),
+            Some(prefill) => self.progress(request, prefill.ticket, RequestProgress::First),
             None => {
                 let ticket = flight.main.map(|leg| leg.ticket);
                 flight.first.get_or_insert(now);
                 if let Some(ticket) = ticket {
-                    self.progress(request, ticket, Progress::First);
+                    self.progress(request, ticket, RequestProgress::First);
                 }
                 // Its KV has arrived: the worker that computed it may forget it.
                 self.arrived(request);
@@ -137,14 +143,14 @@ impl World<'_> {
             Some(prefill) if !prefill.released => {
                 prefill.released = true;
                 let ticket = prefill.ticket;
-                self.progress(request, ticket, Progress::End);
+                self.progress(request, ticket, RequestProgress::End);
                 self.hand_over(request);
             }
             _ => {
-                self.observed.bar(&self.flights[request as usize], worker, self.now);
+                self.observations.bar(&self.flights[request as usize], worker, self.now);
                 self.tell_rest(request);
                 self.remove(request, true);
-                self.end(request, Ending::Complete);
+                self.end(request, RequestEnd::Complete);
             }
         }
         Ok(())
@@ -158,20 +164,20 @@ impl World<'_> {
         let more = (here - 1).saturating_sub(leg.tokens);
         let rest = asked.output_tokens.saturating_sub(self.flights[request as usize].charged);
         if more > 0 {
-            self.progress(request, leg.ticket, Progress::Tokens(more));
+            self.progress(request, leg.ticket, RequestProgress::Tokens(more));
         }
         self.charge(request, rest);
     }
 
     /// A request ends, one way or the other; the next of its session follows.
-    pub(super) fn end(&mut self, request: u32, ending: Ending) {
+    pub(super) fn end(&mut self, request: u32, ending: RequestEnd) {
         let flight = &mut self.flights[request as usize];
         flight.ended = Some(self.now);
         flight.ending = Some(ending);
         self.left -= 1;
         let next = self.workload.requests[request as usize].next;
         let Some(next) = next else { return };
-        if let Arrival::After(pause) = self.workload.requests[next as usize].arrival {
+        if let ArrivalTime::After(pause) = self.workload.requests[next as usize].arrival {
             self.agenda.at(self.now + pause, Event::Arrive { request: next });
         }
     }
@@ -181,9 +187,9 @@ impl World<'_> {
         self.remove(request, false);
         let flight = &mut self.flights[request as usize];
         flight.migrations += 1;
-        self.observed.migrations += 1;
+        self.observations.migrations += 1;
         match u32::from(flight.migrations) > self.settings.migrations_max {
-            true => self.end(request, Ending::Failed),
+            true => self.end(request, RequestEnd::Failed),
             false => self.place(request),
         }
     }
@@ -191,7 +197,7 @@ impl World<'_> {
     /// Takes a request from all its workers. One that is `complete` has left its engine.
     fn remove(&mut self, request: u32, complete: bool) {
         self.drop_prefill(request);
-        self.flights[request as usize].handed = None;
+        self.flights[request as usize].hand_over = None;
         let Some(leg) = self.flights[request as usize].main.take() else { return };
         self.leave(request, &leg);
         let now = self.now;
@@ -201,7 +207,7 @@ impl World<'_> {
             at.engine.cancel(sequence, now);
             self.drive(leg.worker);
         }
-        self.progress(request, leg.ticket, Progress::End);
+        self.progress(request, leg.ticket, RequestProgress::End);
     }
 
     /// The worker that computed a request's prompt has no more to do with it.
@@ -219,11 +225,11 @@ impl World<'_> {
             self.drive(leg.worker);
         }
         if !leg.released {
-            self.progress(request, leg.ticket, Progress::End);
+            self.progress(request, leg.ticket, RequestProgress::End);
         }
     }
 
-    fn leave(&mut self, request: u32, leg: &Leg) {
+    fn leave(&mut self, request: u32, leg: &RequestLeg) {
         let requests = &mut self.workers[leg.worker as usize].requests;
         if let Some(place) = requests.iter().position(|other| *other == request) {
             requests.swap_remove(place);
@@ -231,7 +237,7 @@ impl World<'_> {
     }
 
     /// The worker of a leg, if it still lives the life that the leg began in.
-    pub(super) fn life(&mut self, leg: &Leg) -> Option<&mut super::Worker> {
+    pub(super) fn life(&mut self, leg: &RequestLeg) -> Option<&mut super::Worker> {
         let at = &mut self.workers[leg.worker as usize];
         (at.alive && at.generation == leg.generation).then_some(at)
     }

@@ -1,6 +1,6 @@
 //! Rules that hold whatever the policy does, checked while a simulation runs.
 
-use super::flight::Leg;
+use super::flight::RequestLeg;
 use super::{Violation, World};
 use crate::policy::{Choice, WorkerNumber};
 use crate::workload::Class;
@@ -11,7 +11,7 @@ impl World<'_> {
     pub(super) fn check_worker(&self, worker: WorkerNumber) -> Result<(), Violation> {
         let at = &self.workers[worker as usize];
         let fail = |rule: String| Err(self.violation(format!("worker {worker}: {rule}")));
-        let here = |leg: &&Leg| leg.worker == worker && leg.generation == at.generation;
+        let here = |leg: &&RequestLeg| leg.worker == worker && leg.generation == at.generation;
         let running = |request: &u32| {
             let flight = &self.flights[*request as usize];
             let legs = flight.prefill.iter().chain(&flight.main).filter(here);
@@ -28,7 +28,7 @@ impl World<'_> {
     pub(super) fn check_bookings(&self) -> Result<(), Violation> {
         let mut sent = 0;
         for (number, worker) in (0..).zip(&self.workers) {
-            let here = |leg: &&Leg| leg.worker == number && !leg.released;
+            let here = |leg: &&RequestLeg| leg.worker == number && !leg.released;
             let legs = |request: &u32| {
                 let flight = &self.flights[*request as usize];
                 flight.prefill.iter().chain(&flight.main).filter(here).count()

@@ -1,18 +1,21 @@
 //! Whole runs on small fleets.
 
-use super::turns::Turns;
+use super::turns::TurnCheck;
 use super::{Violation, World};
 use crate::args::SimulateArgs;
 use crate::args::tests::args;
-use crate::policy::{Ask, Choice, Kind, News, NoPick, Policy, Progress, Ticket, WorkerNumber};
-use crate::report::Outcome;
+use crate::policy::{
+    Choice, NoPick, PickQuery, Policy, PolicyKind, PolicyTicket, RequestProgress, WorkerNews,
+    WorkerNumber,
+};
+use crate::report::RunOutcome;
 use crate::run::simulate;
 use crate::time::Ps;
 use crate::workload::{MadeUp, Mix, Workload};
 use stator_queue::Fairness;
 use std::ops::RangeInclusive;
 
-fn run(line: &str) -> Vec<Outcome> {
+fn run(line: &str) -> Vec<RunOutcome> {
     simulate(&args(line)).unwrap_or_else(|error| panic!("{line}: {error:#}"))
 }
 
@@ -186,20 +189,20 @@ fn a_full_queue_refuses_and_an_old_request_gives_up() {
 /// A policy that gets one thing wrong.
 struct Forgetful {
     policy: Box<dyn Policy>,
-    forgets: Progress,
+    forgets: RequestProgress,
     left: u32,
 }
 
 impl Policy for Forgetful {
-    fn hear(&mut self, worker: WorkerNumber, news: News<'_>, now: Ps) {
+    fn hear(&mut self, worker: WorkerNumber, news: WorkerNews<'_>, now: Ps) {
         self.policy.hear(worker, news, now);
     }
 
-    fn pick(&mut self, ask: &Ask<'_>, now: Ps) -> Result<Choice, NoPick> {
-        self.policy.pick(ask, now)
+    fn pick(&mut self, query: &PickQuery<'_>, now: Ps) -> Result<Choice, NoPick> {
+        self.policy.pick(query, now)
     }
 
-    fn progress(&mut self, ticket: Ticket, progress: Progress, now: Ps) {
+    fn progress(&mut self, ticket: PolicyTicket, progress: RequestProgress, now: Ps) {
         if progress == self.forgets && self.left > 0 {
             self.left -= 1;
         } else {
@@ -218,11 +221,11 @@ fn a_booking_that_is_not_given_back_is_found() {
         let settings = args("--workers 3").settings().expect("good settings");
         let mix = MadeUp { mix: Mix::Chat, rate: 10.0, adapters: 0, block_size: 128 };
         let workload = Workload::made_up(mix, 50, 1);
-        let mut world = World::new(&settings, &workload, Kind::LeastLoaded);
-        let policy = Kind::LeastLoaded.build(&settings.common());
+        let mut world = World::new(&settings, &workload, PolicyKind::LeastLoaded);
+        let policy = PolicyKind::LeastLoaded.build(&settings.common());
         let policy = std::mem::replace(&mut world.edges[0].policy, policy);
-        world.edges[0].policy = Box::new(Forgetful { policy, forgets: Progress::End, left });
-        world.run().map(|observed| observed.requests.len())
+        world.edges[0].policy = Box::new(Forgetful { policy, forgets: RequestProgress::End, left });
+        world.run().map(|observations| observations.requests.len())
     };
     assert_eq!(check(0), Ok(50));
     let violation = check(1).expect_err("one booking is left");
@@ -236,9 +239,9 @@ fn a_queue_that_serves_some_before_others_is_found() {
         let settings = args(line).settings().expect("good settings");
         let mix = MadeUp { mix: Mix::Mixed, rate: 40.0, adapters: 0, block_size: 128 };
         let workload = Workload::made_up(mix, 200, 1);
-        let mut world = World::new(&settings, &workload, Kind::Stator);
-        world.edges[0].turns = Turns::new(promised);
-        world.run().map(|observed| observed.requests.len())
+        let mut world = World::new(&settings, &workload, PolicyKind::Stator);
+        world.edges[0].turns = TurnCheck::new(promised);
+        world.run().map(|observations| observations.requests.len())
     };
     assert_eq!(check(Fairness::GlobalStrict), Ok(200));
     let violation = check(Fairness::RoundRobin).expect_err("it promised none");

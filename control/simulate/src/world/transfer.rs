@@ -1,8 +1,8 @@
 //! KV on its way from the worker that computed a prompt to the one that answers.
 
 use super::World;
-use super::flight::Handed;
-use crate::policy::{News, WorkerNumber};
+use super::flight::HandOver;
+use crate::policy::{WorkerNews, WorkerNumber};
 use crate::time::{Ps, from_seconds};
 
 impl World<'_> {
@@ -20,16 +20,16 @@ impl World<'_> {
         let lacking = tokens - held * block_size;
         let took = self.send(prefill.worker, main.worker, lacking);
         let (from, blocks) = (prefill.worker, lacking / block_size);
-        self.flights[request as usize].handed = Some(Handed { from, blocks, took });
+        self.flights[request as usize].hand_over = Some(HandOver { from, blocks, took });
         self.start_main(request, Some(took));
     }
 
     /// The answer began: the KV is there, and whoever placed the request learns how long it took.
     pub(super) fn arrived(&mut self, request: u32) {
-        let Some(handed) = self.flights[request as usize].handed.take() else { return };
+        let Some(hand_over) = self.flights[request as usize].hand_over.take() else { return };
         let Some(main) = self.flights[request as usize].main else { return };
-        let (now, Handed { from, blocks, took }) = (self.now, handed);
-        let news = News::Transferred { from, blocks, took };
+        let (now, HandOver { from, blocks, took }) = (self.now, hand_over);
+        let news = WorkerNews::Transferred { from, blocks, took };
         self.policy_of(request).hear(main.worker, news, now);
     }
 

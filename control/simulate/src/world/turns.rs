@@ -4,22 +4,22 @@ use stator_queue::Fairness;
 use std::collections::BTreeMap;
 
 /// A flow that waits: the priority of a band, and a tenant in it.
-pub(super) type Flow = (i32, u32);
+pub(super) type TenantFlow = (i32, u32);
 
 /// Lead of each flow over each other flow, since both have something waiting.
-pub(super) struct Turns {
+pub(super) struct TurnCheck {
     fairness: Fairness,
-    waiting: BTreeMap<Flow, u32>,
+    waiting: BTreeMap<TenantFlow, u32>,
     /// By how much the first of two is ahead of the second.
-    ahead: BTreeMap<(Flow, Flow), i64>,
+    ahead: BTreeMap<(TenantFlow, TenantFlow), i64>,
     /// Tokens of the largest request so far.
     largest: u32,
     /// Tokens of the answers of each flow that are on their way, and the most that were at once.
-    due: BTreeMap<Flow, u64>,
+    due: BTreeMap<TenantFlow, u64>,
     most_due: u64,
 }
 
-impl Turns {
+impl TurnCheck {
     /// Nobody waits for such a queue.
     pub(super) fn new(fairness: Fairness) -> Self {
         let (waiting, ahead, due) = Default::default();
@@ -27,13 +27,13 @@ impl Turns {
     }
 
     /// A request of so many tokens waits.
-    pub(super) fn came(&mut self, flow: Flow, tokens: u32) {
+    pub(super) fn came(&mut self, flow: TenantFlow, tokens: u32) {
         *self.waiting.entry(flow).or_default() += 1;
         self.largest = self.largest.max(tokens);
     }
 
     /// A request waits no more. A flow of which none does is neither ahead nor behind.
-    pub(super) fn left(&mut self, flow: Flow) {
+    pub(super) fn left(&mut self, flow: TenantFlow) {
         let Some(waiting) = self.waiting.get_mut(&flow) else { return };
         *waiting -= 1;
         if *waiting == 0 {
@@ -52,7 +52,7 @@ impl Turns {
     /// Source: Shreedhar and Varghese, "Efficient fair queueing using deficit round robin", the
     /// fairness measure; Sheng et al., "Fairness in serving large language models", whose counters
     /// are at most one request apart, before and after.
-    pub(super) fn served(&mut self, flow: Flow, tokens: u32, answer: u32) -> Option<String> {
+    pub(super) fn served(&mut self, flow: TenantFlow, tokens: u32, answer: u32) -> Option<String> {
         let due = self.due.entry(flow).or_default();
         *due += u64::from(answer);
         self.most_due = self.most_due.max(*due);
@@ -76,7 +76,7 @@ impl Turns {
     }
 
     /// Counts `tokens` of the flow's answers that came.
-    pub(super) fn charged(&mut self, flow: Flow, tokens: u32) {
+    pub(super) fn charged(&mut self, flow: TenantFlow, tokens: u32) {
         if let Some(due) = self.due.get_mut(&flow) {
             *due = due.saturating_sub(tokens.into());
         }
@@ -88,7 +88,7 @@ impl Turns {
     }
 
     /// A flow got so much more than the others that wait. The rule that this breaks.
-    fn ahead_by(&mut self, flow: Flow, share: i64, limit: i64) -> Option<String> {
+    fn ahead_by(&mut self, flow: TenantFlow, share: i64, limit: i64) -> Option<String> {
         let (band, mut broken) = (flow.0, None);
         for (&other, _) in self.waiting.range((band, 0)..=(band, u32::MAX)) {
             let (pair, share) = match flow.cmp(&other) {
@@ -117,8 +117,8 @@ mod tests {
     const QUANTUM: u32 = 100;
 
     /// Serves requests of 10 tokens of flows that never run dry; the first broken rule.
-    fn serve(fairness: Fairness, order: &[Flow]) -> Option<String> {
-        let mut turns = Turns::new(fairness);
+    fn serve(fairness: Fairness, order: &[TenantFlow]) -> Option<String> {
+        let mut turns = TurnCheck::new(fairness);
         for flow in [(0, 1), (0, 2), (-1, 3)] {
             (0..1000).for_each(|_| turns.came(flow, 10));
         }
@@ -149,7 +149,7 @@ mod tests {
     fn what_is_answered_counts_with_token_counters_within_what_is_on_its_way() {
         let fairness = Fairness::Vtc { input_weight: 1, output_weight: 2 };
         let check = |answer, charged, fine| {
-            let mut turns = Turns::new(fairness);
+            let mut turns = TurnCheck::new(fairness);
             for flow in [(0, 1), (0, 2)] {
                 (0..9).for_each(|_| turns.came(flow, 10));
             }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn who_had_nothing_waiting_has_missed_nothing() {
-        let mut turns = Turns::new(Fairness::RoundRobin);
+        let mut turns = TurnCheck::new(Fairness::RoundRobin);
         turns.came((0, 1), 10);
         for _ in 0..40 {
             turns.came((0, 2), 10);

@@ -2,8 +2,8 @@
 
 use super::World;
 use super::agenda::Event;
-use super::flight::Ending;
-use super::turns::Flow;
+use super::flight::RequestEnd;
+use super::turns::TenantFlow;
 use crate::time::duration;
 use crate::workload::Class;
 use stator_queue::{Entry, FlowId, Head, Verdict};
@@ -34,11 +34,11 @@ impl World<'_> {
                 edge.urgent += u32::from(asked.class == Class::Interactive);
                 self.agenda.at(deadline + 1_000, Event::Deadline);
             }
-            Err(_) => self.end(request, Ending::Failed),
+            Err(_) => self.end(request, RequestEnd::Failed),
         }
         for gone in displaced {
             self.left_queue(gone.payload);
-            self.end(gone.payload, Ending::Failed);
+            self.end(gone.payload, RequestEnd::Failed);
         }
     }
 
@@ -52,7 +52,7 @@ impl World<'_> {
     }
 
     /// The flow of a request: its band and tenant.
-    pub(super) fn flow(&self, request: u32) -> Flow {
+    pub(super) fn flow(&self, request: u32) -> TenantFlow {
         let asked = &self.workload.requests[request as usize];
         (if asked.class == Class::Background { -1 } else { 0 }, asked.tenant)
     }
@@ -102,7 +102,7 @@ impl World<'_> {
         }
         for evicted in gone {
             self.left_queue(evicted.payload);
-            self.end(evicted.payload, Ending::Failed);
+            self.end(evicted.payload, RequestEnd::Failed);
         }
     }
 }
