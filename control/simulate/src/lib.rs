@@ -8,9 +8,9 @@
 mod args;
 mod engine;
 pub mod fuzz;
-mod lru;
 mod policy;
 mod random;
+mod recency;
 mod report;
 mod run;
 mod settings;

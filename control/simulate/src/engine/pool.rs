@@ -6,7 +6,7 @@
 
 use super::news::KvNews;
 use super::tier::Tier;
-use crate::lru::RecencyList;
+use crate::recency::RecencyList;
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;
 

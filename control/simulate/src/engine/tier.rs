@@ -2,7 +2,7 @@
 
 use super::news::KvNews;
 use super::pool::BlockId;
-use crate::lru::RecencyList;
+use crate::recency::RecencyList;
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::Medium;
 

@@ -1,7 +1,7 @@
 //! Prefixes sent to each worker, for policies that do not listen to engines.
 
 use super::WorkerNumber;
-use crate::lru::RecencyList;
+use crate::recency::RecencyList;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 

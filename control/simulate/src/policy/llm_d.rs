@@ -1,7 +1,7 @@
 //! llm-d's picker as it comes.
 
+use super::adapters::LoadedAdapters;
 use super::approximate::Approximate;
-use super::loaded::LoadedAdapters;
 use super::{
     Choice, NoPick, PickQuery, Policy, PolicyTicket, RequestProgress, WorkerNews, WorkerNumber,
 };

@@ -1,10 +1,10 @@
 //! Policies, which decide where a request runs: the real placement core, and its competitors.
 
+mod adapters;
 mod approximate;
 mod llm_d;
-mod loaded;
 mod pair;
-mod placed;
+mod placement;
 mod prefix_hash;
 #[cfg(test)]
 mod tests;
@@ -192,7 +192,7 @@ impl PolicyKind {
             Self::LlmD => return paired(common, || Box::new(llm_d::LlmD::new(block_size))),
         };
         let split = split.unwrap_or(settings.split);
-        Box::new(placed::PlacementPolicy::new(Settings { split, ..settings }))
+        Box::new(placement::PlacementPolicy::new(Settings { split, ..settings }))
     }
 
     /// Whether it is this project's placement, with these settings or others.

@@ -1,7 +1,7 @@
 //! Prefix affinity as SGLang's router does it.
 
+use super::adapters::LoadedAdapters;
 use super::approximate::Approximate;
-use super::loaded::LoadedAdapters;
 use super::{
     Choice, NoPick, PickQuery, Policy, PolicyTicket, RequestProgress, WorkerNews, WorkerNumber,
 };

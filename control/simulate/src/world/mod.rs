@@ -8,7 +8,7 @@ mod edges;
 mod faults;
 mod feed;
 mod flight;
-mod observed;
+mod observations;
 mod place;
 mod rules;
 #[cfg(test)]
@@ -18,7 +18,7 @@ mod turns;
 mod waiting;
 mod worker;
 
-pub(crate) use observed::{Bar, Observations, Sample};
+pub(crate) use observations::{Bar, Observations, Sample};
 
 use crate::engine::pool::BlockId;
 use crate::engine::rates::Rates;
@@ -184,7 +184,7 @@ impl<'a> World<'a> {
             }
         }
         self.check_end()?;
-        Ok(observed::finish(self))
+        Ok(observations::finish(self))
     }
 
     fn handle(&mut self, event: Event) -> Result<(), Violation> {
