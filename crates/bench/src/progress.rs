@@ -8,9 +8,9 @@ use crate::record::Record;
 
 /// Shows how far a measurement is.
 #[derive(Debug)]
-pub(crate) struct Progress(ProgressBar);
+pub(crate) struct SendProgress(ProgressBar);
 
-impl Progress {
+impl SendProgress {
     /// A bar for so many requests, or one without an end. Hidden where standard error is no
     /// terminal.
     pub(crate) fn new(requests: Option<u64>) -> Self {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::args::ObjectiveArgs;
-use crate::client::{Failure, Reply};
+use crate::client::{MeasuredReply, RequestFailure};
 use crate::histogram::Histogram;
-use crate::series::{Point, Points, Series};
+use crate::series::{Point, Points, TimeSeries};
 
 /// Most kinds of failure that are told apart; later ones count as [`OTHER_KIND`].
 const KINDS_MAX: usize = 64;
@@ -15,7 +15,7 @@ const OTHER_KIND: &str = "other";
 
 /// One request that has ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome<'a> {
+pub struct RequestOutcome<'a> {
     /// Time of sending, since the start of the measurement.
     pub sent: Duration,
     /// Delay of sending against the plan; zero in a closed loop.
@@ -23,7 +23,7 @@ pub struct Outcome<'a> {
     /// Time of its end, since the start of the measurement.
     pub ended: Duration,
     /// Its reply, or the failure.
-    pub result: &'a Result<Reply, Failure>,
+    pub result: &'a Result<MeasuredReply, RequestFailure>,
 }
 
 /// Everything that is known about the requests of a measurement.
@@ -58,14 +58,14 @@ pub struct Record {
     /// Tokens of answers.
     pub output_tokens: u64,
     /// Counts over time.
-    pub series: Series,
+    pub series: TimeSeries,
     /// A sample of requests.
     pub points: Points,
 }
 
 impl Record {
     /// Takes one outcome.
-    pub fn add(&mut self, outcome: Outcome<'_>, objectives: &ObjectiveArgs) {
+    pub fn add(&mut self, outcome: RequestOutcome<'_>, objectives: &ObjectiveArgs) {
         self.series.at(outcome.sent).sent += 1;
         self.lag.record(outcome.lag);
         match outcome.result {
@@ -74,7 +74,12 @@ impl Record {
         }
     }
 
-    fn success(&mut self, outcome: &Outcome<'_>, reply: &Reply, objectives: &ObjectiveArgs) {
+    fn success(
+        &mut self,
+        outcome: &RequestOutcome<'_>,
+        reply: &MeasuredReply,
+        objectives: &ObjectiveArgs,
+    ) {
         self.succeeded += 1;
         self.series.at(outcome.ended).succeeded += 1;
         self.e2e.record(reply.latency);
@@ -88,7 +93,7 @@ impl Record {
         self.points.add(Point { sent_s, ttft_ms: reply.ttft.map(ms), e2e_ms: ms(reply.latency) });
     }
 
-    fn tokens(&mut self, outcome: &Outcome<'_>, reply: &Reply) {
+    fn tokens(&mut self, outcome: &RequestOutcome<'_>, reply: &MeasuredReply) {
         let output = reply.output_tokens();
         self.output_tokens += output;
         match reply.usage {
@@ -115,7 +120,7 @@ impl Record {
         }
     }
 
-    fn failure(&mut self, outcome: &Outcome<'_>, failure: &Failure) {
+    fn failure(&mut self, outcome: &RequestOutcome<'_>, failure: &RequestFailure) {
         self.failed += 1;
         self.series.at(outcome.ended).failed += 1;
         let name = failure.name();
@@ -127,7 +132,7 @@ impl Record {
 
 /// Whether a request meets every objective that is given. An answer without a first token meets
 /// no TTFT objective; one with a single token has no gap that could be too long.
-fn is_good(reply: &Reply, objectives: &ObjectiveArgs) -> bool {
+fn is_good(reply: &MeasuredReply, objectives: &ObjectiveArgs) -> bool {
     let within = |time: Duration, limit_ms: f64| time.as_secs_f64() * 1e3 <= limit_ms;
     let ttft = objectives
         .slo_ttft_ms
@@ -141,28 +146,35 @@ fn is_good(reply: &Reply, objectives: &ObjectiveArgs) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{PromptDetails, Usage};
+    use crate::client::{PromptDetails, TokenUsage};
 
     const fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
 
-    fn reply(cached_tokens: Option<u64>) -> Reply {
+    fn reply(cached_tokens: Option<u64>) -> MeasuredReply {
         let prompt_tokens_details = Some(PromptDetails { cached_tokens });
-        Reply {
+        MeasuredReply {
             ttft: Some(ms(50)),
             latency: ms(250),
             gaps: vec![ms(100), ms(100)],
             chunks: 3,
-            usage: Some(Usage { prompt_tokens: 40, completion_tokens: 5, prompt_tokens_details }),
+            usage: Some(TokenUsage {
+                prompt_tokens: 40,
+                completion_tokens: 5,
+                prompt_tokens_details,
+            }),
             text: String::new(),
         }
     }
 
-    fn record(results: &[Result<Reply, Failure>], objectives: &ObjectiveArgs) -> Record {
+    fn record(
+        results: &[Result<MeasuredReply, RequestFailure>],
+        objectives: &ObjectiveArgs,
+    ) -> Record {
         let mut record = Record::default();
         for result in results {
-            let outcome = Outcome { sent: ms(1_000), lag: ms(0), ended: ms(1_250), result };
+            let outcome = RequestOutcome { sent: ms(1_000), lag: ms(0), ended: ms(1_250), result };
             record.add(outcome, objectives);
         }
         record
@@ -196,12 +208,12 @@ mod tests {
         check(None, Some(49.0), None, 0);
         check(Some(60.0), Some(60.0), Some(249.0), 0);
         let objectives = ObjectiveArgs { slo_ttft_ms: Some(1.0), ..ObjectiveArgs::default() };
-        assert_eq!(record(&[Ok(Reply::default())], &objectives).good, 0);
+        assert_eq!(record(&[Ok(MeasuredReply::default())], &objectives).good, 0);
     }
 
     #[test]
     fn failures_are_counted_by_kind_within_a_bound() {
-        let status = |status| Err(Failure::Status { status, kind: String::new() });
+        let status = |status| Err(RequestFailure::Status { status, kind: String::new() });
         let mut results: Vec<_> = (0..100).map(|n| status(400 + n)).collect();
         results.push(status(400));
         let record = record(&results, &ObjectiveArgs::default());

@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail, ensure};
 use stator_runtime::Shutdown;
 
 use crate::args::LoadArgs;
-use crate::client::Client;
+use crate::client::LoadClient;
 use crate::client::body::BodyWriter;
 use crate::process;
-use crate::report::{self, Measured, Report};
+use crate::report::{self, Measurement, Report};
 use crate::runner::Runner;
 use crate::workload::Workload;
 
@@ -50,7 +50,7 @@ pub async fn run(args: &LoadArgs) -> Result<()> {
 pub async fn measure(args: &LoadArgs, shutdown: &Shutdown) -> Result<Report> {
     check(args)?;
     let workload = Workload::new(args)?;
-    let client = Client::new(&args.target)?;
+    let client = LoadClient::new(&args.target)?;
     let model = match &args.target.model {
         Some(model) => model.clone(),
         None => tokio::select! {
@@ -69,7 +69,8 @@ pub async fn measure(args: &LoadArgs, shutdown: &Shutdown) -> Result<Report> {
         Arc::clone(&runner).measured(workload, args.pace.duration, shutdown).await;
     let (processes, machine) = meter.finish();
     let (record, unfinished) = runner.take();
-    let measured = Measured { model, started_at, window, record, unfinished, processes, machine };
+    let measured =
+        Measurement { model, started_at, window, record, unfinished, processes, machine };
     Ok(Report::new(args, measured))
 }
 

@@ -11,19 +11,19 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::args::LoadArgs;
-use crate::client::Client;
-use crate::client::body::{BodyWriter, Input, Role};
+use crate::client::LoadClient;
+use crate::client::body::{BodyWriter, RequestInput, Speaker};
 use crate::process::Meter;
-use crate::progress::Progress;
-use crate::record::{Outcome, Record};
-use crate::workload::{Prompt, Session, Source, Workload};
+use crate::progress::SendProgress;
+use crate::record::{Record, RequestOutcome};
+use crate::workload::{PromptInput, Session, SessionSource, Workload};
 
 /// Interval of updates of the progress bar.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Sends requests and records what comes of them.
 pub(crate) struct Runner {
-    client: Client,
+    client: LoadClient,
     bodies: BodyWriter,
     args: LoadArgs,
     record: Mutex<Record>,
@@ -49,7 +49,7 @@ impl Window {
 }
 
 impl Runner {
-    pub(crate) fn new(client: Client, bodies: BodyWriter, args: &LoadArgs) -> Self {
+    pub(crate) fn new(client: LoadClient, bodies: BodyWriter, args: &LoadArgs) -> Self {
         let args = args.clone();
         Self {
             client,
@@ -64,7 +64,7 @@ impl Runner {
     /// Sends unmeasured requests in a closed loop, and forgets what came of them.
     pub(crate) async fn warm_up(
         self: &Arc<Self>,
-        source: Arc<dyn Source>,
+        source: Arc<dyn SessionSource>,
         requests: u64,
         in_flight: u32,
         shutdown: &Shutdown,
@@ -100,7 +100,7 @@ impl Runner {
         let mut meter = self.meter();
         let mut ramping = !ramp.is_zero();
         let cut_off = deadline.filter(|_| ramping);
-        let progress = Progress::new(workload.requests);
+        let progress = SendProgress::new(workload.requests);
         let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
         let work = Arc::clone(&self).drive(workload, window);
         tokio::pin!(work);
@@ -135,7 +135,7 @@ impl Runner {
 
     async fn drive(self: Arc<Self>, workload: Workload, window: Window) {
         let Workload { source, schedule, sessions, in_flight_max, .. } = workload;
-        let source: Arc<dyn Source> = source.into();
+        let source: Arc<dyn SessionSource> = source.into();
         match schedule.times() {
             None => self.closed_loop(source, in_flight_max, sessions, window).await,
             Some(times) => {
@@ -148,7 +148,7 @@ impl Runner {
     /// Keeps `in_flight` sessions going until there are no more.
     async fn closed_loop(
         self: Arc<Self>,
-        source: Arc<dyn Source>,
+        source: Arc<dyn SessionSource>,
         in_flight: u32,
         sessions: Option<u64>,
         window: Window,
@@ -177,7 +177,7 @@ impl Runner {
     /// `in_flight_max` at once. Times are absolute, so that lateness never adds up.
     async fn open_loop(
         self: Arc<Self>,
-        source: Arc<dyn Source>,
+        source: Arc<dyn SessionSource>,
         times: impl Iterator<Item = Duration>,
         in_flight_max: u32,
         window: Window,
@@ -213,22 +213,25 @@ impl Runner {
         let Session { system, mut turns } = session;
         if turns.len() == 1 && system.is_none() {
             let turn = turns.remove(0);
-            self.request(Input::Prompt(&turn.prompt), turn.output_tokens, lag, window).await;
+            self.request(RequestInput::Prompt(&turn.prompt), turn.output_tokens, lag, window).await;
             return;
         }
-        let mut said: Vec<(Role, String)> =
-            system.map(|text| (Role::System, text)).into_iter().collect();
+        let mut said: Vec<(Speaker, String)> =
+            system.map(|text| (Speaker::System, text)).into_iter().collect();
         for (number, turn) in turns.into_iter().enumerate() {
             if number > 0 && window.is_over() {
                 return;
             }
-            let Prompt::Text(text) = turn.prompt else {
+            let PromptInput::Text(text) = turn.prompt else {
                 return; // The arguments are checked: conversations are text.
             };
-            said.push((Role::User, text));
+            said.push((Speaker::User, text));
             let lag = if number == 0 { lag } else { Duration::ZERO };
-            match self.request(Input::Conversation(&said), turn.output_tokens, lag, window).await {
-                Some(answer) => said.push((Role::Assistant, answer)),
+            match self
+                .request(RequestInput::Conversation(&said), turn.output_tokens, lag, window)
+                .await
+            {
+                Some(answer) => said.push((Speaker::Assistant, answer)),
                 None => return,
             }
         }
@@ -237,17 +240,17 @@ impl Runner {
     /// Sends one request and records what came of it; returns the text of a conversation's answer.
     async fn request(
         &self,
-        input: Input<'_>,
+        input: RequestInput<'_>,
         output_tokens: u32,
         lag: Duration,
         window: Window,
     ) -> Option<String> {
-        let keep_text = matches!(input, Input::Conversation(_));
+        let keep_text = matches!(input, RequestInput::Conversation(_));
         let body = self.bodies.write(input, output_tokens);
         self.started.fetch_add(1, Ordering::Relaxed);
         let sent = window.start.elapsed();
         let result = self.client.send(body, keep_text).await;
-        let outcome = Outcome { sent, lag, ended: window.start.elapsed(), result: &result };
+        let outcome = RequestOutcome { sent, lag, ended: window.start.elapsed(), result: &result };
         self.record.lock().add(outcome, &self.args.objectives);
         result.ok().map(|reply| reply.text)
     }

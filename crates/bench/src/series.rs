@@ -13,7 +13,7 @@ const POINTS_MAX: usize = 4_096;
 
 /// Counts of one slot of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Slot {
+pub struct TimeSlot {
     /// Requests sent.
     pub sent: u64,
     /// Requests answered well.
@@ -27,28 +27,31 @@ pub struct Slot {
 
 /// Counts over time: at most 512 slots, as wide as the time so far needs.
 #[derive(Clone, Debug)]
-pub struct Series {
+pub struct TimeSeries {
     width: Duration,
-    slots: Vec<Slot>,
+    slots: Vec<TimeSlot>,
 }
 
-impl Default for Series {
+impl Default for TimeSeries {
     fn default() -> Self {
         Self { width: SLOT_MIN, slots: Vec::new() }
     }
 }
 
-impl Series {
+impl TimeSeries {
     /// The slot of a time since the start.
-    pub fn at(&mut self, time: Duration) -> &mut Slot {
+    pub fn at(&mut self, time: Duration) -> &mut TimeSlot {
         while self.index(time) >= SLOTS_MAX {
             self.width *= 2;
-            self.slots =
-                self.slots.chunks(2).map(|pair| pair.iter().fold(Slot::default(), sum)).collect();
+            self.slots = self
+                .slots
+                .chunks(2)
+                .map(|pair| pair.iter().fold(TimeSlot::default(), sum))
+                .collect();
         }
         let index = self.index(time);
         if index >= self.slots.len() {
-            self.slots.resize(index + 1, Slot::default());
+            self.slots.resize(index + 1, TimeSlot::default());
         }
         &mut self.slots[index]
     }
@@ -59,7 +62,7 @@ impl Series {
     }
 
     /// The slots so far, from the start on.
-    pub fn slots(&self) -> &[Slot] {
+    pub fn slots(&self) -> &[TimeSlot] {
         &self.slots
     }
 
@@ -68,8 +71,8 @@ impl Series {
     }
 }
 
-fn sum(a: Slot, b: &Slot) -> Slot {
-    Slot {
+fn sum(a: TimeSlot, b: &TimeSlot) -> TimeSlot {
+    TimeSlot {
         sent: a.sent + b.sent,
         succeeded: a.succeeded + b.succeeded,
         failed: a.failed + b.failed,
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     fn slots_widen_with_time() {
-        let mut series = Series::default();
+        let mut series = TimeSeries::default();
         series.at(Duration::from_millis(150)).sent += 1;
         assert_eq!((series.slots().len(), series.slots()[1].sent), (2, 1));
         series.at(Duration::from_secs(3_600)).sent += 1;
@@ -159,7 +162,7 @@ mod tests {
         /// However the slots widen, nothing is lost, and a slot holds the times that are its own.
         #[test]
         fn nothing_is_lost(times in vec(0_u64..10_000_000, 1..100)) {
-            let mut series = Series::default();
+            let mut series = TimeSeries::default();
             times.iter().for_each(|ms| series.at(Duration::from_millis(*ms)).sent += 1);
             let mut model = vec![0; series.slots().len()];
             for ms in &times {

@@ -15,7 +15,7 @@ pub struct TooLong;
 
 /// Splits a stream into events. Data that arrives in one piece is handed on without a copy.
 #[derive(Debug, Default)]
-pub struct Parser {
+pub struct SseParser {
     /// The beginning of a line whose end has not arrived.
     line: Vec<u8>,
     /// Data lines of the event so far, joined by line feeds; used by events of several lines.
@@ -26,7 +26,7 @@ pub struct Parser {
     after_return: bool,
 }
 
-impl Parser {
+impl SseParser {
     /// Takes the next bytes and calls `on_event` with the data of every event that they complete.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn events(pieces: &[&[u8]]) -> Vec<String> {
-        let (mut parser, mut events) = (Parser::default(), Vec::new());
+        let (mut parser, mut events) = (SseParser::default(), Vec::new());
         for piece in pieces {
             let collect = |data: &[u8]| events.push(String::from_utf8_lossy(data).into_owned());
             parser.feed(piece, collect).unwrap();
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_refused() {
-        let mut parser = Parser::default();
+        let mut parser = SseParser::default();
         let piece = vec![b'x'; EVENT_MAX_BYTES];
         assert_eq!(parser.feed(&piece, |_| ()), Ok(()));
         assert_eq!(parser.feed(b"x", |_| ()), Err(TooLong));
@@ -230,7 +230,7 @@ mod tests {
         /// Bytes that are no event stream at all do not panic.
         #[test]
         fn arbitrary_bytes_are_harmless(bytes in vec(any::<u8>(), 0..500)) {
-            let _ = Parser::default().feed(&bytes, |_| ());
+            let _ = SseParser::default().feed(&bytes, |_| ());
         }
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::args::{Endpoint, TargetArgs};
-use crate::workload::Prompt;
+use crate::workload::PromptInput;
 
 /// Writes the bodies of requests to one model.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct BodyWriter {
 
 /// Speaker of a message in a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum Speaker {
     System,
     User,
     Assistant,
@@ -24,11 +24,11 @@ pub(crate) enum Role {
 
 /// Input of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Input<'a> {
+pub(crate) enum RequestInput<'a> {
     /// One prompt.
-    Prompt(&'a Prompt),
+    Prompt(&'a PromptInput),
     /// All that was said so far.
-    Conversation(&'a [(Role, String)]),
+    Conversation(&'a [(Speaker, String)]),
 }
 
 impl BodyWriter {
@@ -56,7 +56,7 @@ impl BodyWriter {
     }
 
     /// The body of a request for `output_tokens` tokens.
-    pub(crate) fn write(&self, input: Input<'_>, output_tokens: u32) -> Bytes {
+    pub(crate) fn write(&self, input: RequestInput<'_>, output_tokens: u32) -> Bytes {
         let mut body = Vec::with_capacity(self.head.len() + 96 + size(input));
         body.extend_from_slice(self.head.as_bytes());
         member(&mut body, "max_tokens", output_tokens);
@@ -73,11 +73,11 @@ impl BodyWriter {
 }
 
 /// About how long a prompt is, in bytes.
-fn size(input: Input<'_>) -> usize {
+fn size(input: RequestInput<'_>) -> usize {
     match input {
-        Input::Prompt(Prompt::Tokens(ids)) => ids.len() * 7,
-        Input::Prompt(Prompt::Text(text)) => text.len(),
-        Input::Conversation(said) => said.iter().map(|(_, text)| text.len() + 40).sum(),
+        RequestInput::Prompt(PromptInput::Tokens(ids)) => ids.len() * 7,
+        RequestInput::Prompt(PromptInput::Text(text)) => text.len(),
+        RequestInput::Conversation(said) => said.iter().map(|(_, text)| text.len() + 40).sum(),
     }
 }
 
@@ -88,13 +88,13 @@ fn member(body: &mut Vec<u8>, name: &str, value: u32) {
     body.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-fn messages(body: &mut Vec<u8>, input: Input<'_>) {
+fn messages(body: &mut Vec<u8>, input: RequestInput<'_>) {
     body.extend_from_slice(b",\"messages\":[");
     match input {
-        Input::Prompt(Prompt::Text(text)) => message(body, Role::User, text),
+        RequestInput::Prompt(PromptInput::Text(text)) => message(body, Speaker::User, text),
         // The arguments are checked: token ids go to the completions endpoint only.
-        Input::Prompt(Prompt::Tokens(_)) => message(body, Role::User, ""),
-        Input::Conversation(said) => {
+        RequestInput::Prompt(PromptInput::Tokens(_)) => message(body, Speaker::User, ""),
+        RequestInput::Conversation(said) => {
             for (index, (role, text)) in said.iter().enumerate() {
                 if index > 0 {
                     body.push(b',');
@@ -106,11 +106,11 @@ fn messages(body: &mut Vec<u8>, input: Input<'_>) {
     body.push(b']');
 }
 
-fn message(body: &mut Vec<u8>, role: Role, text: &str) {
+fn message(body: &mut Vec<u8>, role: Speaker, text: &str) {
     let role = match role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
+        Speaker::System => "system",
+        Speaker::User => "user",
+        Speaker::Assistant => "assistant",
     };
     body.extend_from_slice(b"{\"role\":\"");
     body.extend_from_slice(role.as_bytes());
@@ -119,10 +119,10 @@ fn message(body: &mut Vec<u8>, role: Role, text: &str) {
     body.push(b'}');
 }
 
-fn prompt(body: &mut Vec<u8>, input: Input<'_>) {
+fn prompt(body: &mut Vec<u8>, input: RequestInput<'_>) {
     body.extend_from_slice(b",\"prompt\":");
     match input {
-        Input::Prompt(Prompt::Tokens(ids)) => {
+        RequestInput::Prompt(PromptInput::Tokens(ids)) => {
             let mut number = itoa::Buffer::new();
             body.push(b'[');
             for (index, id) in ids.iter().enumerate() {
@@ -133,8 +133,10 @@ fn prompt(body: &mut Vec<u8>, input: Input<'_>) {
             }
             body.push(b']');
         }
-        Input::Prompt(Prompt::Text(text)) => body.extend_from_slice(quoted(text).as_bytes()),
-        Input::Conversation(said) => {
+        RequestInput::Prompt(PromptInput::Text(text)) => {
+            body.extend_from_slice(quoted(text).as_bytes())
+        }
+        RequestInput::Conversation(said) => {
             let texts: Vec<&str> = said.iter().map(|(_, text)| text.as_str()).collect();
             body.extend_from_slice(quoted(&texts.join("\n")).as_bytes());
         }
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(args: &TargetArgs, input: Input<'_>, expected: Value) {
+    fn check(args: &TargetArgs, input: RequestInput<'_>, expected: Value) {
         let body = BodyWriter::new(args, "a\"b").write(input, 5);
         assert_eq!(serde_json::from_slice::<Value>(&body).unwrap(), expected);
     }
@@ -178,7 +180,7 @@ mod tests {
     fn token_ids_are_sent_as_they_are() {
         check(
             &args(Endpoint::Completions),
-            Input::Prompt(&Prompt::Tokens(vec![7, 300])),
+            RequestInput::Prompt(&PromptInput::Tokens(vec![7, 300])),
             json!({"model": "a\"b", "prompt": [7, 300], "max_tokens": 5, "min_tokens": 5, "ignore_eos": true,
                 "temperature": 0, "stream": true, "stream_options": {"include_usage": true}}),
         );
@@ -187,16 +189,16 @@ mod tests {
     #[test]
     fn conversations_keep_their_roles() {
         let said = [
-            (Role::System, "s".to_owned()),
-            (Role::User, "u\n".to_owned()),
-            (Role::Assistant, "é".to_owned()),
+            (Speaker::System, "s".to_owned()),
+            (Speaker::User, "u\n".to_owned()),
+            (Speaker::Assistant, "é".to_owned()),
         ];
         let expected = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "u\n"},
             {"role": "assistant", "content": "é"}]);
         let args = TargetArgs { no_stream: true, no_ignore_eos: true, ..args(Endpoint::Chat) };
         check(
             &args,
-            Input::Conversation(&said),
+            RequestInput::Conversation(&said),
             json!({"model": "a\"b", "messages": expected, "max_tokens": 5, "temperature": 0}),
         );
     }
@@ -206,11 +208,11 @@ mod tests {
         let with =
             |extra: &str| TargetArgs { extra_body: Some(extra.to_owned()), ..args(Endpoint::Chat) };
         let messages = json!([{"role": "user", "content": "x"}]);
-        let prompt = Prompt::Text("x".to_owned());
+        let prompt = PromptInput::Text("x".to_owned());
         let mut expected = json!({"model": "a\"b", "messages": messages, "max_tokens": 5, "min_tokens": 5,
             "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}});
-        check(&with("{}"), Input::Prompt(&prompt), expected.clone());
+        check(&with("{}"), RequestInput::Prompt(&prompt), expected.clone());
         expected["nested"] = json!({"a": {}});
-        check(&with(r#"{"nested":{"a":{}}}"#), Input::Prompt(&prompt), expected);
+        check(&with(r#"{"nested":{"a":{}}}"#), RequestInput::Prompt(&prompt), expected);
     }
 }

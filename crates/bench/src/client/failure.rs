@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// Why a request failed, in the words under which failures are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Failure {
+pub enum RequestFailure {
     /// No connection could be made.
     #[error("cannot connect")]
     Connect,
@@ -37,7 +37,7 @@ pub enum Failure {
     Malformed,
 }
 
-impl Failure {
+impl RequestFailure {
     /// The name under which the failure is counted.
     pub fn name(&self) -> String {
         self.to_string().trim_end().to_owned()
@@ -74,10 +74,14 @@ mod tests {
 
     #[test]
     fn failures_are_counted_by_status_and_type() {
-        let status = |kind: &str| Failure::Status { status: 429, kind: kind.to_owned() }.name();
+        let status =
+            |kind: &str| RequestFailure::Status { status: 429, kind: kind.to_owned() }.name();
         assert_eq!(status("rate_limit_error"), "http 429 rate_limit_error");
         assert_eq!(status(""), "http 429");
-        assert_eq!(Failure::Stream { kind: "internal".to_owned() }.name(), "in stream internal");
+        assert_eq!(
+            RequestFailure::Stream { kind: "internal".to_owned() }.name(),
+            "in stream internal"
+        );
     }
 
     #[test]

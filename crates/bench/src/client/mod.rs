@@ -22,15 +22,15 @@ use serde::Deserialize;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-pub use failure::Failure;
-pub use scan::{PromptDetails, Usage};
-pub use tally::Reply;
+pub use failure::RequestFailure;
+pub use scan::{PromptDetails, TokenUsage};
+pub use tally::MeasuredReply;
 
 use crate::args::{Endpoint, TargetArgs};
 use crate::sse;
 use quick_ack::QuickAck;
-use tally::Tally;
-use target::Target;
+use tally::ReplyTally;
+use target::BenchTarget;
 
 /// Largest answer that is no stream, 64 MiB.
 const BODY_MAX_BYTES: usize = 64 << 20;
@@ -43,8 +43,8 @@ type Sender = SendRequest<Full<Bytes>>;
 /// Sends requests to one endpoint. Connections are kept and reused, the latest first; there are
 /// as many as requests were in flight at once.
 #[derive(Debug)]
-pub struct Client {
-    target: Target,
+pub struct LoadClient {
+    target: BenchTarget,
     api: Uri,
     headers: HeaderMap,
     timeout: Duration,
@@ -52,14 +52,14 @@ pub struct Client {
     idle: Mutex<Vec<Sender>>,
 }
 
-impl Client {
+impl LoadClient {
     /// A client of the endpoint that the arguments name. Nothing is connected yet.
     ///
     /// # Errors
     ///
     /// When the URL or the API key cannot be used.
     pub fn new(args: &TargetArgs) -> Result<Self> {
-        let target = Target::parse(&args.url)?;
+        let target = BenchTarget::parse(&args.url)?;
         let api = target.path(match args.endpoint {
             Endpoint::Chat => "/v1/chat/completions",
             Endpoint::Completions => "/v1/completions",
@@ -91,9 +91,9 @@ impl Client {
             let status = response.status();
             let body = read(response, BODY_MAX_BYTES).await?;
             self.idle.lock().push(sender);
-            Ok::<_, Failure>((status, body))
+            Ok::<_, RequestFailure>((status, body))
         };
-        let answer = timeout(self.timeout, answer).await.unwrap_or(Err(Failure::Timeout));
+        let answer = timeout(self.timeout, answer).await.unwrap_or(Err(RequestFailure::Timeout));
         let (status, body) = answer.with_context(|| name.clone())?;
         ensure!(status.is_success(), "{name}: http {status}");
         let models: Models = serde_json::from_slice(&body).with_context(|| name.clone())?;
@@ -109,16 +109,26 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// See [`Failure`].
+    /// See [`RequestFailure`].
     ///
     /// # Cancel safety
     ///
     /// Dropping the future closes the connection, which tells the server to stop.
-    pub async fn send(&self, body: Bytes, keep_text: bool) -> Result<Reply, Failure> {
-        timeout(self.timeout, self.exchange(body, keep_text)).await.unwrap_or(Err(Failure::Timeout))
+    pub async fn send(
+        &self,
+        body: Bytes,
+        keep_text: bool,
+    ) -> Result<MeasuredReply, RequestFailure> {
+        timeout(self.timeout, self.exchange(body, keep_text))
+            .await
+            .unwrap_or(Err(RequestFailure::Timeout))
     }
 
-    async fn exchange(&self, body: Bytes, keep_text: bool) -> Result<Reply, Failure> {
+    async fn exchange(
+        &self,
+        body: Bytes,
+        keep_text: bool,
+    ) -> Result<MeasuredReply, RequestFailure> {
         let sent = Instant::now();
         let request = self.http_request(Method::POST, self.api.clone(), body);
         let (sender, response) = self.request(request).await?;
@@ -141,7 +151,7 @@ impl Client {
     async fn request(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<(Sender, Response<Incoming>), Failure> {
+    ) -> Result<(Sender, Response<Incoming>), RequestFailure> {
         loop {
             let idle = self.idle.lock().pop();
             let reused = idle.is_some();
@@ -153,7 +163,7 @@ impl Client {
                 if reused {
                     continue;
                 }
-                return Err(Failure::Broken);
+                return Err(RequestFailure::Broken);
             }
             match sender.try_send_request(request).await {
                 Ok(response) => return Ok((sender, response)),
@@ -161,20 +171,20 @@ impl Client {
                 // failure of the request. Each round uses up a connection, so the rounds end.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if reused => request = unsent,
-                    _ => return Err(Failure::Broken),
+                    _ => return Err(RequestFailure::Broken),
                 },
             }
         }
     }
 
-    async fn connect(&self) -> Result<Sender, Failure> {
+    async fn connect(&self) -> Result<Sender, RequestFailure> {
         let stream = TcpStream::connect((self.target.host.as_str(), self.target.port)).await;
-        let stream = stream.map_err(|_| Failure::Connect)?;
-        stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
+        let stream = stream.map_err(|_| RequestFailure::Connect)?;
+        stream.set_nodelay(true).map_err(|_| RequestFailure::Connect)?;
         let (sender, connection) =
             http1::handshake(TokioIo::new(QuickAck::new(stream, self.quickack)))
                 .await
-                .map_err(|_| Failure::Connect)?;
+                .map_err(|_| RequestFailure::Connect)?;
         // The task ends when the sender is dropped or the server closes the connection. Its error
         // also reaches the request that is in flight, so it is not handled here.
         tokio::spawn(async move { drop(connection.await) });
@@ -191,7 +201,7 @@ impl Client {
 }
 
 /// The headers of every request.
-fn headers(target: &Target, api_key: Option<&str>) -> Result<HeaderMap> {
+fn headers(target: &BenchTarget, api_key: Option<&str>) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     headers.insert(HOST, HeaderValue::from_str(&target.authority).context("url")?);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -220,28 +230,30 @@ async fn read_stream(
     response: Response<Incoming>,
     sent: Instant,
     keep_text: bool,
-) -> Result<Reply, Failure> {
+) -> Result<MeasuredReply, RequestFailure> {
     let (mut body, mut parser, mut tally) =
-        (response.into_body(), sse::Parser::default(), Tally::new(keep_text));
+        (response.into_body(), sse::SseParser::default(), ReplyTally::new(keep_text));
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Failure::Broken)?;
+        let frame = frame.map_err(|_| RequestFailure::Broken)?;
         if let Some(data) = frame.data_ref() {
             let at = sent.elapsed();
-            parser.feed(data, |event| tally.event(event, at)).map_err(|_| Failure::Malformed)?;
+            parser
+                .feed(data, |event| tally.event(event, at))
+                .map_err(|_| RequestFailure::Malformed)?;
         }
     }
     tally.finish(sent.elapsed())
 }
 
-async fn refusal(status: StatusCode, response: Response<Incoming>) -> Failure {
+async fn refusal(status: StatusCode, response: Response<Incoming>) -> RequestFailure {
     let body = read(response, ERROR_MAX_BYTES).await.unwrap_or_default();
-    Failure::Status { status: status.as_u16(), kind: failure::error_kind(&body) }
+    RequestFailure::Status { status: status.as_u16(), kind: failure::error_kind(&body) }
 }
 
-async fn read(response: Response<Incoming>, max_bytes: usize) -> Result<Bytes, Failure> {
+async fn read(response: Response<Incoming>, max_bytes: usize) -> Result<Bytes, RequestFailure> {
     let body = Limited::new(response.into_body(), max_bytes).collect().await;
     body.map(|body| body.to_bytes()).map_err(|error| match error.is::<hyper::Error>() {
-        true => Failure::Broken,
-        false => Failure::Malformed,
+        true => RequestFailure::Broken,
+        false => RequestFailure::Malformed,
     })
 }

@@ -16,12 +16,12 @@ pub(crate) struct Chunk<'a> {
     /// Whether it carries an error.
     pub(crate) error: bool,
     /// Its token counts.
-    pub(crate) usage: Option<Usage>,
+    pub(crate) usage: Option<TokenUsage>,
 }
 
 /// Token counts of a request, as the server reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Tokens of the prompt.
     #[serde(default)]
     pub prompt_tokens: u64,
@@ -41,7 +41,7 @@ pub struct PromptDetails {
     pub cached_tokens: Option<u64>,
 }
 
-impl Usage {
+impl TokenUsage {
     /// Tokens of the prompt whose KV was reused, where the server says.
     pub fn cached_tokens(&self) -> Option<u64> {
         self.prompt_tokens_details.and_then(|details| details.cached_tokens)
@@ -97,7 +97,7 @@ fn member<'a>(chunk: &mut Chunk<'a>, depth: u32, key: &[u8], at: usize, json: &'
         chunk.error |= value.starts_with(b"{") || is_text;
     } else if depth == 1 && key.ends_with(b"\"usage\"") && value.starts_with(b"{") {
         let mut deserializer = serde_json::Deserializer::from_slice(value);
-        chunk.usage = Usage::deserialize(&mut deserializer).ok().or(chunk.usage);
+        chunk.usage = TokenUsage::deserialize(&mut deserializer).ok().or(chunk.usage);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::failure::{Failure, error_kind};
-use super::scan::{self, Usage};
+use super::failure::{RequestFailure, error_kind};
+use super::scan::{self, TokenUsage};
 
 /// Most gaps that are kept of one answer; later ones are not counted as gaps.
 const GAPS_MAX: usize = 65_536;
@@ -12,7 +12,7 @@ const TEXT_MAX_BYTES: usize = 4 << 20;
 
 /// A whole answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reply {
+pub struct MeasuredReply {
     /// From sending the request to the first chunk with content. `None` where the answer was not
     /// streamed or has no content.
     pub ttft: Option<Duration>,
@@ -23,12 +23,12 @@ pub struct Reply {
     /// Chunks with content.
     pub chunks: u64,
     /// The server's token counts.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// The text of the answer, where it was asked for.
     pub text: String,
 }
 
-impl Reply {
+impl MeasuredReply {
     /// Tokens of the answer: the server's count, or the chunks with content where it gave none.
     pub fn output_tokens(&self) -> u64 {
         self.usage.map_or(self.chunks, |usage| usage.completion_tokens)
@@ -45,16 +45,16 @@ impl Reply {
 
 /// Reads a stream as it arrives. Times count from the sending of the request.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    reply: Reply,
+pub(crate) struct ReplyTally {
+    reply: MeasuredReply,
     keep_text: bool,
     last_content: Duration,
     end: Option<Duration>,
     finished: bool,
-    failure: Option<Failure>,
+    failure: Option<RequestFailure>,
 }
 
-impl Tally {
+impl ReplyTally {
     pub(crate) fn new(keep_text: bool) -> Self {
         Self { keep_text, ..Self::default() }
     }
@@ -70,7 +70,7 @@ impl Tally {
         }
         let chunk = scan::chunk(data);
         if chunk.error {
-            self.failure = Some(Failure::Stream { kind: error_kind(data) });
+            self.failure = Some(RequestFailure::Stream { kind: error_kind(data) });
             return;
         }
         self.finished |= chunk.finished;
@@ -84,13 +84,13 @@ impl Tally {
     }
 
     /// The answer, when the body ended at `at`.
-    pub(crate) fn finish(mut self, at: Duration) -> Result<Reply, Failure> {
+    pub(crate) fn finish(mut self, at: Duration) -> Result<MeasuredReply, RequestFailure> {
         if let Some(failure) = self.failure {
             return Err(failure);
         }
         // Some servers end without `[DONE]`; a finish reason is an end as well.
         match self.end {
-            None if !self.finished => return Err(Failure::Truncated),
+            None if !self.finished => return Err(RequestFailure::Truncated),
             end => self.reply.latency = end.unwrap_or(at),
         }
         Ok(self.reply)
@@ -116,14 +116,18 @@ impl Tally {
 }
 
 /// Reads an answer that is no stream and was whole at `at`.
-pub(crate) fn whole(body: &[u8], at: Duration, keep_text: bool) -> Result<Reply, Failure> {
+pub(crate) fn whole(
+    body: &[u8],
+    at: Duration,
+    keep_text: bool,
+) -> Result<MeasuredReply, RequestFailure> {
     if serde_json::from_slice::<serde::de::IgnoredAny>(body).is_err() {
-        return Err(Failure::Malformed);
+        return Err(RequestFailure::Malformed);
     }
-    let mut tally = Tally::new(keep_text);
+    let mut tally = ReplyTally::new(keep_text);
     tally.event(body, at);
-    let reply = Tally { end: Some(at), ..tally }.finish(at)?;
-    Ok(Reply { ttft: None, ..reply })
+    let reply = ReplyTally { end: Some(at), ..tally }.finish(at)?;
+    Ok(MeasuredReply { ttft: None, ..reply })
 }
 
 #[cfg(test)]
@@ -134,8 +138,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn stream(events: &[(u64, &str)], end: u64) -> Result<Reply, Failure> {
-        let mut tally = Tally::new(true);
+    fn stream(events: &[(u64, &str)], end: u64) -> Result<MeasuredReply, RequestFailure> {
+        let mut tally = ReplyTally::new(true);
         events.iter().for_each(|(at, data)| tally.event(data.as_bytes(), ms(*at)));
         tally.finish(ms(end))
     }
@@ -173,13 +177,13 @@ mod tests {
 
     #[test]
     fn a_stream_without_an_end_is_cut_short() {
-        assert_eq!(stream(&[(1, ROLE), (10, A)], 12), Err(Failure::Truncated));
+        assert_eq!(stream(&[(1, ROLE), (10, A)], 12), Err(RequestFailure::Truncated));
     }
 
     #[test]
     fn an_error_in_the_stream_is_a_failure() {
         let error = r#"{"error":{"message":"m","type":"worker_lost"}}"#;
-        let failure = Failure::Stream { kind: "worker_lost".to_owned() };
+        let failure = RequestFailure::Stream { kind: "worker_lost".to_owned() };
         assert_eq!(stream(&[(10, A), (11, error), (12, "[DONE]")], 12), Err(failure));
     }
 
@@ -189,8 +193,8 @@ mod tests {
         let reply = whole(body.as_bytes(), ms(9), true).unwrap();
         assert_eq!((reply.ttft, reply.itl(), reply.latency), (None, None, ms(9)));
         assert_eq!((reply.output_tokens(), reply.text.as_str()), (5, "abc"));
-        assert_eq!(whole(b"<html>", ms(9), true), Err(Failure::Malformed));
-        let error = Failure::Stream { kind: "x".to_owned() };
+        assert_eq!(whole(b"<html>", ms(9), true), Err(RequestFailure::Malformed));
+        let error = RequestFailure::Stream { kind: "x".to_owned() };
         assert_eq!(whole(br#"{"error":{"type":"x"}}"#, ms(9), true), Err(error));
     }
 }

@@ -5,7 +5,7 @@ use http::Uri;
 
 /// Destination of requests, taken from a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct BenchTarget {
     /// Host name or address to connect to; IPv6 without brackets.
     pub(crate) host: String,
     /// Port to connect to.
@@ -16,7 +16,7 @@ pub(crate) struct Target {
     prefix: String,
 }
 
-impl Target {
+impl BenchTarget {
     /// Reads a URL such as `http://127.0.0.1:8000`.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn a_path_is_kept_and_the_version_is_optional() {
         let check = |url: &str, host: &str, port, path: &str| {
-            let target = Target::parse(url).unwrap();
+            let target = BenchTarget::parse(url).unwrap();
             assert_eq!((target.host.as_str(), target.port), (host, port));
             assert_eq!(target.path("/v1/models").unwrap().to_string(), path);
         };
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn what_cannot_be_reached_is_refused() {
         let check = |url: &str, expected: &str| {
-            let error = format!("{:#}", Target::parse(url).unwrap_err());
+            let error = format!("{:#}", BenchTarget::parse(url).unwrap_err());
             assert!(error.contains(expected), "{error}");
         };
         check("https://example.org", "needs TLS");

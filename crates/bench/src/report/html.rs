@@ -120,7 +120,7 @@ fn plots(report: &Report) -> Vec<Plot<'_>> {
 }
 
 /// Name, class and value of something that is counted over time.
-type Count = (&'static str, &'static str, fn(&crate::series::Slot) -> f64);
+type Count = (&'static str, &'static str, fn(&crate::series::TimeSlot) -> f64);
 
 fn distribution<'a>(title: &'a str, curve: &[(f64, f64)]) -> Plot<'a> {
     let points = curve.iter().map(|(ms, share)| (*ms, share * 100.0)).collect();
@@ -167,11 +167,11 @@ fn over_time<'a>(report: &Report, title: &'a str, unit: &'a str, counts: &[Count
 }
 
 /// Rates per second in the middle of each span of time.
-fn rates(report: &Report, count: fn(&crate::series::Slot) -> f64) -> Vec<(f64, f64)> {
+fn rates(report: &Report, count: fn(&crate::series::TimeSlot) -> f64) -> Vec<(f64, f64)> {
     let merged = report.series.slots.len().div_ceil(TIME_POINTS).max(1);
     let slot_s = report.series.slot_s;
     let spans = report.series.slots.chunks(merged).enumerate();
-    let rate = |(index, span): (usize, &[crate::series::Slot])| {
+    let rate = |(index, span): (usize, &[crate::series::TimeSlot])| {
         let start_s = (index * merged) as f64 * slot_s;
         // The last span is as long as the measurement lasted in it.
         let length_s =

@@ -18,7 +18,7 @@ use crate::args::{LoadArgs, ObjectiveArgs};
 use crate::histogram::Summary;
 use crate::process::{MachineCost, ProcessCost};
 use crate::record::Record;
-use crate::series::{Point, Slot};
+use crate::series::{Point, TimeSlot};
 
 /// Version of the JSON form; it changes when a field is removed or changes its meaning.
 pub const FORMAT: u32 = 1;
@@ -164,12 +164,12 @@ pub struct Over {
     /// Width of a slot.
     pub slot_s: f64,
     /// The slots, from the start on.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<TimeSlot>,
 }
 
 /// Measurements from which a report is made.
 #[derive(Debug)]
-pub struct Measured {
+pub struct Measurement {
     /// The model that was asked for.
     pub model: String,
     /// Start of the measurement.
@@ -188,8 +188,8 @@ pub struct Measured {
 
 impl Report {
     /// The report of one measurement.
-    pub fn new(args: &LoadArgs, measured: Measured) -> Self {
-        let Measured { model, started_at, window, record, unfinished, processes, machine } =
+    pub fn new(args: &LoadArgs, measured: Measurement) -> Self {
+        let Measurement { model, started_at, window, record, unfinished, processes, machine } =
             measured;
         let window_s = window.as_secs_f64();
         let ended = record.succeeded + record.failed;

@@ -1,8 +1,8 @@
 use std::time::UNIX_EPOCH;
 
 use super::*;
-use crate::client::{Failure, PromptDetails, Reply, Usage};
-use crate::record::Outcome;
+use crate::client::{MeasuredReply, PromptDetails, RequestFailure, TokenUsage};
+use crate::record::RequestOutcome;
 
 /// A report of `count` good requests and a failed one, TTFT 10 ms × `factor` and growing.
 pub(crate) fn sample(label: &str, count: u32, factor: f64) -> Report {
@@ -20,10 +20,10 @@ pub(crate) fn sample(label: &str, count: u32, factor: f64) -> Report {
         let ttft = ms(10.0 + f64::from(n) * 0.1);
         let details = Some(PromptDetails { cached_tokens: Some(60) });
         let usage =
-            Usage { prompt_tokens: 100, completion_tokens: 3, prompt_tokens_details: details };
+            TokenUsage { prompt_tokens: 100, completion_tokens: 3, prompt_tokens_details: details };
         let gaps = vec![ms(4.0), ms(6.0)];
         let usage = Some(usage);
-        let reply = Reply {
+        let reply = MeasuredReply {
             ttft: Some(ttft),
             latency: ttft + ms(10.0),
             gaps,
@@ -33,12 +33,17 @@ pub(crate) fn sample(label: &str, count: u32, factor: f64) -> Report {
         };
         let sent = Duration::from_millis(u64::from(n) * 20);
         let ended = sent + reply.latency;
-        record.add(Outcome { sent, lag: ms(0.1), ended, result: &Ok(reply) }, &args.objectives);
+        record.add(
+            RequestOutcome { sent, lag: ms(0.1), ended, result: &Ok(reply) },
+            &args.objectives,
+        );
     }
     let sent = Duration::from_secs(1);
-    let failed = Err(Failure::Status { status: 503, kind: "<busy>".to_owned() });
-    record
-        .add(Outcome { sent, lag: Duration::ZERO, ended: sent, result: &failed }, &args.objectives);
+    let failed = Err(RequestFailure::Status { status: 503, kind: "<busy>".to_owned() });
+    record.add(
+        RequestOutcome { sent, lag: Duration::ZERO, ended: sent, result: &failed },
+        &args.objectives,
+    );
     let cost = ProcessCost {
         pid: 7,
         name: "x".to_owned(),
@@ -46,7 +51,7 @@ pub(crate) fn sample(label: &str, count: u32, factor: f64) -> Report {
         cpu_ms: Some(30.0),
         ..ProcessCost::default()
     };
-    let measured = Measured {
+    let measured = Measurement {
         model: "tiny".to_owned(),
         started_at: UNIX_EPOCH + Duration::from_secs(1_790_000_000),
         window: Duration::from_secs(2),

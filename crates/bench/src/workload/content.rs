@@ -15,7 +15,7 @@ const FIRST_ID: u32 = 256;
 
 /// A prompt, as it is sent.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Prompt {
+pub enum PromptInput {
     /// Token ids.
     Tokens(Vec<u32>),
     /// Words of lower-case ASCII letters, so that JSON needs no escapes.
@@ -67,20 +67,20 @@ impl Content {
     }
 
     /// An empty prompt with room for `len` tokens or words.
-    pub fn empty(&self, len: usize) -> Prompt {
+    pub fn empty(&self, len: usize) -> PromptInput {
         match self {
-            Self::Tokens { .. } => Prompt::Tokens(Vec::with_capacity(len)),
-            Self::Words(_) => Prompt::Text(String::with_capacity(len * 6)),
+            Self::Tokens { .. } => PromptInput::Tokens(Vec::with_capacity(len)),
+            Self::Words(_) => PromptInput::Text(String::with_capacity(len * 6)),
         }
     }
 
     /// Appends `len` tokens or words of the stream to `prompt`, which [`Content::empty`] made.
-    pub(crate) fn extend(&self, prompt: &mut Prompt, len: usize, mut seed: Seed) {
+    pub(crate) fn extend(&self, prompt: &mut PromptInput, len: usize, mut seed: Seed) {
         match (self, prompt) {
-            (Self::Tokens { first, count }, Prompt::Tokens(ids)) => {
+            (Self::Tokens { first, count }, PromptInput::Tokens(ids)) => {
                 ids.extend((0..len).map(|_| first + seed.below(u64::from(*count)) as u32));
             }
-            (Self::Words(words), Prompt::Text(text)) => {
+            (Self::Words(words), PromptInput::Text(text)) => {
                 for _ in 0..len {
                     if !text.is_empty() {
                         text.push(' ');
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use crate::seed::Purpose;
 
-    fn prompt(content: Content, len: usize, seed: u64) -> Prompt {
+    fn prompt(content: Content, len: usize, seed: u64) -> PromptInput {
         let mut prompt = content.empty(len);
         content.extend(&mut prompt, len, Seed::of(seed, Purpose::Request, 0));
         prompt
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn token_ids_stay_between_the_special_ones_and_the_end() {
-        let Prompt::Tokens(ids) = prompt(Content::tokens(1000), 5_000, 1) else {
+        let PromptInput::Tokens(ids) = prompt(Content::tokens(1000), 5_000, 1) else {
             panic!("no tokens");
         };
         assert_eq!(ids.len(), 5_000);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn words_are_counted_and_separated() {
-        let Prompt::Text(text) = prompt(Content::common_words(), 7, 1) else {
+        let PromptInput::Text(text) = prompt(Content::common_words(), 7, 1) else {
             panic!("no text");
         };
         assert_eq!(text.split(' ').filter(|word| WORDS.contains(word)).count(), 7);
@@ -178,7 +178,7 @@ mod tests {
     fn words_of_a_file_replace_the_common_ones() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "one\ntwo\n").unwrap();
-        let Prompt::Text(text) = prompt(Content::words(file.path()).unwrap(), 50, 1) else {
+        let PromptInput::Text(text) = prompt(Content::words(file.path()).unwrap(), 50, 1) else {
             panic!("no text");
         };
         assert_eq!(text.split(' ').filter(|word| ["one", "two"].contains(word)).count(), 50);

@@ -2,7 +2,7 @@
 
 use crate::seed::{Purpose, Seed};
 
-use super::{Prompt, Session, Source, Synthetic, Turn};
+use super::{PromptInput, Session, SessionSource, Synthetic, Turn};
 
 /// Conversations: a system message that a group shares, then turns of words that no other
 /// conversation shares. The server's answers join the conversation when it runs.
@@ -28,14 +28,14 @@ impl Conversations {
     }
 }
 
-impl Source for Conversations {
+impl SessionSource for Conversations {
     fn session(&self, index: u64) -> Session {
         let group = self.requests.shape(index).group;
         let shared = self.requests.shared_len();
         let mut system = self.requests.content.empty(shared);
         self.requests.extend_shared(&mut system, group, shared);
         let system = match system {
-            Prompt::Text(text) if !text.is_empty() => Some(text),
+            PromptInput::Text(text) if !text.is_empty() => Some(text),
             _ => None,
         };
         Session { system, turns: (0..self.turns).map(|turn| self.turn(index, turn)).collect() }
@@ -45,7 +45,7 @@ impl Source for Conversations {
 #[cfg(test)]
 mod tests {
     use super::super::synthetic::tests::args;
-    use super::super::{Content, Prompt};
+    use super::super::{Content, PromptInput};
     use super::*;
 
     fn conversations(shared_prefix_share: f64) -> Conversations {
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn every_turn_has_words_of_its_own() {
         let session = conversations(0.4).session(2);
-        let texts: Vec<&Prompt> = session.turns.iter().map(|turn| &turn.prompt).collect();
+        let texts: Vec<&PromptInput> = session.turns.iter().map(|turn| &turn.prompt).collect();
         assert_eq!(texts.len(), 3);
         assert!(texts[0] != texts[1] && texts[1] != texts[2]);
         assert_eq!(session.system.unwrap().split(' ').count(), 40);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-pub use content::{Content, Prompt};
+pub use content::{Content, PromptInput};
 pub use conversation::Conversations;
 pub use synthetic::Synthetic;
 pub use trace::Trace;
@@ -38,20 +38,20 @@ pub struct Session {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
     /// Prompt of the turn.
-    pub prompt: Prompt,
+    pub prompt: PromptInput,
     /// Tokens that the answer should have, at least 1.
     pub output_tokens: u32,
 }
 
 impl Session {
     /// A session of one request.
-    pub fn single(prompt: Prompt, output_tokens: u32) -> Self {
+    pub fn single(prompt: PromptInput, output_tokens: u32) -> Self {
         Self { system: None, turns: vec![Turn { prompt, output_tokens }] }
     }
 }
 
 /// Makes sessions. Cheap and callable from many threads: nothing is kept between calls.
-pub trait Source: Send + Sync {
+pub trait SessionSource: Send + Sync {
     /// The session with this number.
     fn session(&self, index: u64) -> Session;
 }
@@ -86,7 +86,7 @@ impl Schedule {
 /// A whole workload. A value of this type is valid.
 pub struct Workload {
     /// Makes the sessions.
-    pub source: Box<dyn Source>,
+    pub source: Box<dyn SessionSource>,
     /// Start times of the sessions.
     pub schedule: Schedule,
     /// Number of sessions; `None` is without limit, until the duration ends.

@@ -3,7 +3,7 @@
 use crate::args::PromptArgs;
 use crate::seed::{Purpose, Seed};
 
-use super::{Content, Prompt, Session, Source};
+use super::{Content, PromptInput, Session, SessionSource};
 
 /// Requests of a given size, some of whose tokens are common to a group of requests.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Synthetic {
 
 /// The size of one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Shape {
+pub(super) struct RequestShape {
     /// Group whose prefix it has.
     pub(super) group: u64,
     /// Length of the prompt, the prefix included.
@@ -49,7 +49,7 @@ impl Synthetic {
     }
 
     /// The size of a request.
-    pub(super) fn shape(&self, index: u64) -> Shape {
+    pub(super) fn shape(&self, index: u64) -> RequestShape {
         let mut seed = Seed::of(self.seed, Purpose::Shape, index);
         let group = seed.below(u64::from(self.groups));
         let mut vary = |len: u32| {
@@ -57,17 +57,17 @@ impl Synthetic {
             (f64::from(len) * factor).round().max(1.0)
         };
         let prompt_tokens = vary(self.prompt_tokens) as usize;
-        Shape { group, prompt_tokens, output_tokens: vary(self.output_tokens) as u32 }
+        RequestShape { group, prompt_tokens, output_tokens: vary(self.output_tokens) as u32 }
     }
 
     /// Appends the prefix of a group, or its first `len` tokens where those are fewer.
-    pub(super) fn extend_shared(&self, prompt: &mut Prompt, group: u64, len: usize) {
+    pub(super) fn extend_shared(&self, prompt: &mut PromptInput, group: u64, len: usize) {
         let seed = Seed::of(self.seed, Purpose::Prefix, group);
         self.content.extend(prompt, len.min(self.shared_len()), seed);
     }
 }
 
-impl Source for Synthetic {
+impl SessionSource for Synthetic {
     fn session(&self, index: u64) -> Session {
         let shape = self.shape(index);
         let mut prompt = self.content.empty(shape.prompt_tokens);
@@ -99,8 +99,8 @@ pub(super) mod tests {
 
     fn tokens(source: &Synthetic, index: u64) -> Vec<u32> {
         match source.session(index).turns.remove(0).prompt {
-            Prompt::Tokens(ids) => ids,
-            Prompt::Text(text) => panic!("text: {text}"),
+            PromptInput::Tokens(ids) => ids,
+            PromptInput::Text(text) => panic!("text: {text}"),
         }
     }
 

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::args::TraceArgs;
 use crate::seed::{Purpose, Seed};
 
-use super::{Content, Session, Source};
+use super::{Content, Session, SessionSource};
 
 /// Tokens of one block of a trace, before scaling.
 const BLOCK_TOKENS: u32 = 512;
@@ -113,7 +113,7 @@ impl Trace {
     }
 }
 
-impl Source for Trace {
+impl SessionSource for Trace {
     /// # Panics
     ///
     /// When `index` is not below [`Trace::len`].
@@ -160,7 +160,7 @@ fn scale(len: u64, factor: f64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Prompt;
+    use super::super::PromptInput;
     use super::*;
 
     fn args(length_scale: f64, speed: f64) -> TraceArgs {
@@ -180,8 +180,8 @@ mod tests {
 
     fn prompts(trace: &Trace) -> Vec<Vec<u32>> {
         let prompt = |index| match trace.session(index).turns.remove(0).prompt {
-            Prompt::Tokens(ids) => ids,
-            Prompt::Text(text) => panic!("text: {text}"),
+            PromptInput::Tokens(ids) => ids,
+            PromptInput::Text(text) => panic!("text: {text}"),
         };
         (0..trace.len()).map(prompt).collect()
     }
