@@ -12,7 +12,7 @@ use stator_epp_scheduler::{
     Call, Decision, EngineLoad, Equipment, Prefixes, Prompt, Refused, Request, Scheduler, Time,
 };
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
-use stator_fleet::KvSink;
+use stator_events::KvSink;
 use stator_model::Model;
 use stator_peers::{Outbox, PoolId};
 use stator_placement::Held;

@@ -10,7 +10,7 @@ use crate::suite::{
     greedy_answers_are_the_engines_own, tokens, what_is_cached_is_known_through_eviction,
 };
 use crate::support::{Up, up};
-use stator_fleet::subscribe::replay;
+use stator_events::subscribe::replay;
 use stator_protos::Generation;
 use stator_protos::discovery::AgentRecord;
 use stator_protos::hash::SequenceHash;

@@ -3,7 +3,7 @@
 use crate::contract::Certificates;
 use crate::lifecycle::{agent, gauge, gauge_becomes};
 use crate::support::{chat, ready};
-use stator_fleet::subscribe::{self, News, Subscription};
+use stator_events::subscribe::{self, News, Subscription};
 use stator_fleet::{AgentClient, ClientSettings, events};
 use stator_runtime::dial::DialArgs;
 use stator_tests::http::Client;

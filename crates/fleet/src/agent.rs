@@ -4,13 +4,14 @@
 //! agent's workers: a [`super::Pool`], or a picker.
 
 use super::client::{AgentClient, Snapshot};
-use super::feed::{Action, Feed, Input};
+use super::members::Members;
 use super::metrics::FleetMetrics;
-use super::sink::{KvSink, Members};
 use super::source::EventSource;
-use super::subscribe::News;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
+use stator_events::KvSink;
+use stator_events::feed::{Action, Feed, Input};
+use stator_events::subscribe::News;
 use stator_placement::Worker;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
 use stator_protos::kv_event::{self, KvEvent};

@@ -1,9 +1,11 @@
-//! An agent's events on its request plane: the same news and replays as [`super::subscribe`] gives over
-//! ZMQ, under the request plane's TLS.
+//! An agent's events on its request plane: the news and replays that [`stator_events::subscribe`]
+//! gives over ZMQ, under the request plane's TLS.
 
 use super::client::AgentClient;
-use super::subscribe::{self, Attempts, CONNECT_TIMEOUT, Lost, News, REPLAY_SILENCE, Replayed};
 use bytes::Bytes;
+use stator_events::attempts::{Attempts, CONNECT_TIMEOUT, FeedLoss};
+use stator_events::replay::{REPLAY_SILENCE, ReplayBatches, replay_in_time};
+use stator_events::subscribe::News;
 use stator_protos::worker::{EventsFrame, ReplayRequest, SubscribeRequest};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -34,12 +36,12 @@ async fn follow_once(
     request: SubscribeRequest,
     silence: Duration,
     news: &mpsc::Sender<News>,
-) -> Result<(), Lost> {
+) -> Result<(), FeedLoss> {
     let mut frames = match timeout(CONNECT_TIMEOUT, subscribed(client, request)).await {
-        Ok(frames) => frames.map_err(|status| Lost::NeverConnected(status.to_string()))?,
+        Ok(frames) => frames.map_err(|status| FeedLoss::NeverConnected(status.to_string()))?,
         Err(_) => {
             let reason = format!("no subscription within {CONNECT_TIMEOUT:?}");
-            return Err(Lost::NeverConnected(reason));
+            return Err(FeedLoss::NeverConnected(reason));
         }
     };
     if news.send(News::Subscribed).await.is_err() {
@@ -49,9 +51,9 @@ async fn follow_once(
         let frame = tokio::select! {
             received = timeout(silence, frames.message()) => match received {
                 Ok(Ok(Some(frame))) => frame,
-                Ok(Ok(None)) => return Err(Lost::Connected("the agent ends".into())),
-                Ok(Err(status)) => return Err(Lost::Connected(status.to_string())),
-                Err(_) => return Err(Lost::Connected("silence".into())),
+                Ok(Ok(None)) => return Err(FeedLoss::Connected("the agent ends".into())),
+                Ok(Err(status)) => return Err(FeedLoss::Connected(status.to_string())),
+                Err(_) => return Err(FeedLoss::Connected("silence".into())),
             },
             () = news.closed() => return Ok(()),
         };
@@ -81,16 +83,16 @@ async fn subscribed(
 ///
 /// # Errors
 ///
-/// As [`subscribe::replay`].
+/// As [`stator_events::subscribe::replay`].
 pub async fn replay(
     client: &AgentClient,
     topic: &str,
     start: u64,
 ) -> Result<Vec<(u64, Bytes)>, String> {
-    subscribe::replay_in_time(async {
+    replay_in_time(async {
         let request = ReplayRequest { topic: topic.into(), start };
         let mut frames = in_time(client.replay(request)).await?;
-        let mut replayed = Replayed::default();
+        let mut replayed = ReplayBatches::default();
         while let Some(frame) = in_time(frames.message()).await? {
             for message in frame.messages {
                 if message.topic == topic.as_bytes() {

@@ -5,10 +5,11 @@ use super::admission::{AdmitError, Admitted, Gate};
 use super::client::AgentClient;
 use super::early::Early;
 use super::entrance::{Entrance, Prompt};
+use super::members::Members;
 use super::place::Place;
-use super::sink::{KvSink, Members};
 use super::state::State;
 use parking_lot::Mutex;
+use stator_events::KvSink;
 use stator_peers::{Outbox, PoolId};
 use stator_placement::{
     Blocks, Candidate, Decision, PeerLoad, PickError, Placement, Request, Settings, Stats, Time,

@@ -2,8 +2,8 @@
 
 use super::client::AgentClient;
 use super::events;
-use super::subscribe::{self, AGENT_SILENCE, News, Subscription};
 use bytes::Bytes;
+use stator_events::subscribe::{self, AGENT_SILENCE, News, Subscription};
 use stator_protos::discovery::AgentRecord;
 use stator_protos::topic;
 use std::sync::Arc;

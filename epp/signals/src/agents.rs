@@ -11,9 +11,8 @@ use crate::{LoadSink, SignalMetrics, WorkerSink};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use stator_epp_scheduler::{CacheConfig, Endpoint, Equipment, Lora};
-use stator_fleet::{
-    AgentClient, ClientSettings, FleetMetrics, KvSink, Members, Records, follow_agent,
-};
+use stator_events::KvSink;
+use stator_fleet::{AgentClient, ClientSettings, FleetMetrics, Members, Records, follow_agent};
 use stator_placement::Worker;
 use stator_protos::discovery::{AgentRecord, ProfileRecord};
 use stator_protos::hash::SequenceHash;

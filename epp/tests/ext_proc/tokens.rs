@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use stator_epp_signals::WorkerSink;
 use stator_epp_signals::tokenizer::{RenderSettings, Renderer};
-use stator_fleet::KvSink;
+use stator_events::KvSink;
 use stator_model::Model;
 use stator_protos::Generation;
 use stator_protos::hash::{HashSeed, sequence_hashes};

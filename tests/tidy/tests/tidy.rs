@@ -18,15 +18,16 @@ const SHARED_NAMES_MAX_PERCENT: usize = 24;
 const HEADLESS_DOCS_MAX_PERCENT: usize = 15;
 
 /// Rooms from the ground up: a room uses those before it, and itself.
-const SHARED_ROOMS: [&str; 10] = [
+const SHARED_ROOMS: [&str; 11] = [
     "protos",
     "crates/runtime",
     "crates/timing",
+    "crates/events",
     "crates/placement",
     "crates/api",
     "crates/model",
-    "crates/fleet",
     "crates/engines",
+    "crates/fleet",
     "crates/bench",
     "crates/report",
 ];

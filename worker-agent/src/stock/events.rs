@@ -2,7 +2,7 @@
 
 use super::Engine;
 use stator_dialect::{EventSource, Kind};
-use stator_fleet::subscribe::Subscription;
+use stator_events::subscribe::Subscription;
 use stator_signals::events::{FollowSettings, Source, TrtLlmDrain, TrtLlmSettings};
 use stator_signals::fetch::{Bearer, TlsOptions, Url};
 use std::collections::VecDeque;

@@ -3,7 +3,7 @@
 use crate::events::{Feeds, WorkerFeed};
 use crate::worker::Snapshot;
 use parking_lot::Mutex;
-use stator_fleet::KvSink;
+use stator_events::KvSink;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, MAX_BLOCKS, Medium, Removed, Stored};
 use stator_protos::load::Load;

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::Endpoint;
-use stator_fleet::subscribe::{self, News};
+use stator_events::subscribe::{self, News};
 use stator_protos::WorkerRank;
 use stator_signals::events::NEWS_MAX;
 use std::sync::Arc;

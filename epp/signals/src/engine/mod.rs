@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use ranks::{RankPage, Ranks};
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::Endpoint;
-use stator_fleet::subscribe::{self, Subscription};
+use stator_events::subscribe::{self, Subscription};
 use stator_protos::{WorkerId, WorkerRank};
 use stator_signals::events::{FollowSettings, Follower, NEWS_MAX, Source};
 use std::net::{IpAddr, SocketAddr};

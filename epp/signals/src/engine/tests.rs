@@ -3,7 +3,7 @@
 use super::*;
 use crate::scrape::tests::{endpoint, server, with_length};
 use crate::testkit::DEADLINE;
-use stator_fleet::KvSink;
+use stator_events::KvSink;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::kv_event::{KvEvent, Medium, Stored, encode};
 use stator_protos::{Generation, WorkerRank};

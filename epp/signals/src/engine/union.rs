@@ -3,7 +3,7 @@
 use crate::WorkerSink;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_fleet::KvSink;
+use stator_events::KvSink;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 use stator_protos::{Generation, WorkerRank};

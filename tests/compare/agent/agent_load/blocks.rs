@@ -9,7 +9,7 @@ use hyper::Request;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use stator_fleet::subscribe::{self, News, Subscription};
+use stator_events::subscribe::{self, News, Subscription};
 use stator_fleet::{AgentClient, events};
 use stator_protos::discovery::AgentRecord;
 use stator_protos::kv_event::{KvEvent, decode};

@@ -6,7 +6,7 @@ use super::metrics::{FeedCounts, FollowMetrics};
 use super::sink::WorkerSink;
 use super::task::Task;
 use super::trtllm::Places;
-use stator_fleet::subscribe::{self, News, Subscription};
+use stator_events::subscribe::{self, News, Subscription};
 use stator_protos::WorkerRank;
 use std::num::NonZeroU32;
 use std::sync::Arc;

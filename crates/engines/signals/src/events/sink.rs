@@ -1,6 +1,6 @@
 //! Receivers of engines' blocks.
 
-use stator_fleet::KvSink;
+use stator_events::KvSink;
 use stator_protos::{Generation, WorkerRank};
 
 /// Learns which KV blocks workers hold; a [`KvSink`] that also hears of lives.

@@ -3,8 +3,8 @@
 use super::*;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use stator_fleet::KvSink;
-use stator_fleet::subscribe::Subscription;
+use stator_events::KvSink;
+use stator_events::subscribe::Subscription;
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::{Generation, WorkerId, WorkerRank};

@@ -5,7 +5,7 @@ use crate::fetch::{self, Bearer, Connection, FetchError, Origin};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use stator_fleet::subscribe::News;
+use stator_events::subscribe::News;
 use std::num::NonZeroU32;
 use std::time::Duration;
 use tokio::sync::mpsc;

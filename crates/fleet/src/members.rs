@@ -1,33 +1,11 @@
-//! Who places requests on workers, and is told what these do.
+//! The receiver of what is known of agents and their workers, other than KV.
 
-use crate::client::AgentClient;
+use super::client::AgentClient;
 use stator_placement::Worker;
-use stator_protos::hash::SequenceHash;
-use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Learns which KV blocks workers hold. Block hashes are sequence hashes of ours.
-///
-/// Calls are short and never block for long; what one worker did is told in its order.
-pub trait KvSink: Send + Sync + 'static {
-    /// These events happened, one after the other.
-    fn apply(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]);
-
-    /// These are all blocks that the worker holds; one that is named twice is there twice. What
-    /// it holds is known from here on.
-    fn replace(
-        &self,
-        worker: WorkerRank,
-        generation: Generation,
-        blocks: Vec<(SequenceHash, Medium)>,
-    );
-
-    /// What the worker holds is not known until it is replaced.
-    fn unknown(&self, worker: WorkerRank);
-}
 
 /// Learns which workers an agent has and how busy they are.
 pub trait Members: Send + Sync + 'static {

@@ -1,6 +1,8 @@
 //! The event plane's ZMQ sockets: the live feed of one publisher, a stock engine or an agent of an
 //! earlier version, and replays from it.
 
+use crate::attempts::{Attempts, BACKOFF, CONNECT_TIMEOUT, FeedLoss};
+use crate::replay::{REPLAY_SILENCE, ReplayBatches, replay_in_time};
 use bytes::Bytes;
 use stator_zmtp::{Collector, Dealer, Message, Subscriber};
 use std::time::Duration;
@@ -10,19 +12,6 @@ use tokio::time::timeout;
 /// Longest silence of an agent, whose workers speak every second, before the connection is taken
 /// for dead.
 pub const AGENT_SILENCE: Duration = Duration::from_secs(5);
-/// Longest wait for a connection.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Waits between attempts to connect, from the first to the longest.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Longest wait for the next message of a replay. A stock engine serves replays between two
-/// batches, and looks for them every 100 ms.
-pub(super) const REPLAY_SILENCE: Duration = Duration::from_secs(2);
-/// Longest wait for all of a replay.
-const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Batches that a replay may have.
-const REPLAY_BATCHES_MAX: usize = 1 << 20;
-/// Bytes of payload that a replay may have.
-const REPLAY_BYTES_MAX: usize = 256 << 20;
 /// The number frame of a replay's end marker.
 const REPLAY_END: u64 = u64::MAX;
 
@@ -61,44 +50,13 @@ pub async fn follow(subscription: Subscription, news: mpsc::Sender<News>) {
     }
 }
 
-/// The end of an attempt to follow a feed, with a reason.
-pub(super) enum Lost {
-    Connected(String),
-    NeverConnected(String),
-}
-
-/// Attempts to follow one feed. The waits between them grow while none succeeds.
-pub(super) struct Attempts<'a> {
-    endpoint: &'a str,
-    wait: Duration,
-}
-
-impl<'a> Attempts<'a> {
-    pub(super) fn new(endpoint: &'a str) -> Self {
-        Self { endpoint, wait: BACKOFF.0 }
-    }
-
-    /// Tells of an attempt that ended, and waits before the next.
-    pub(super) async fn failed(&mut self, lost: Lost) {
-        let endpoint = self.endpoint;
-        match lost {
-            Lost::Connected(reason) => {
-                tracing::info!(endpoint, reason, "lost an event feed");
-                self.wait = BACKOFF.0;
-            }
-            Lost::NeverConnected(reason) => {
-                tracing::debug!(endpoint, reason, "cannot subscribe");
-            }
-        }
-        tokio::time::sleep(self.wait).await;
-        self.wait = (self.wait * 2).min(BACKOFF.1);
-    }
-}
-
-async fn follow_once(subscription: &Subscription, news: &mpsc::Sender<News>) -> Result<(), Lost> {
+async fn follow_once(
+    subscription: &Subscription,
+    news: &mpsc::Sender<News>,
+) -> Result<(), FeedLoss> {
     let connecting = Subscriber::connect(&subscription.endpoint);
-    let mut subscriber = in_time(connecting).await.map_err(Lost::NeverConnected)?;
-    let lost = |reason: &dyn std::fmt::Display| Lost::Connected(reason.to_string());
+    let mut subscriber = in_time(connecting).await.map_err(FeedLoss::NeverConnected)?;
+    let lost = |reason: &dyn std::fmt::Display| FeedLoss::Connected(reason.to_string());
     for prefix in &subscription.prefixes {
         subscriber.subscribe(prefix.as_bytes()).await.map_err(|error| lost(&error))?;
     }
@@ -170,38 +128,6 @@ pub async fn replay(
     replay_in_time(replay_unlimited(endpoint, topic, start)).await
 }
 
-/// Waits for a whole replay, but not for ever.
-pub(super) async fn replay_in_time(
-    replay: impl Future<Output = Result<Vec<(u64, Bytes)>, String>>,
-) -> Result<Vec<(u64, Bytes)>, String> {
-    match timeout(REPLAY_TIMEOUT, replay).await {
-        Ok(batches) => batches,
-        Err(_) => Err(format!("not complete within {REPLAY_TIMEOUT:?}")),
-    }
-}
-
-/// The batches of a replay, within bounds.
-#[derive(Debug, Default)]
-pub(super) struct Replayed {
-    /// Each with its number, as they came.
-    pub(super) batches: Vec<(u64, Bytes)>,
-    size_bytes: usize,
-}
-
-impl Replayed {
-    /// Takes one more.
-    pub(super) fn push(&mut self, number: u64, payload: Bytes) -> Result<(), String> {
-        self.size_bytes += payload.len();
-        if self.size_bytes > REPLAY_BYTES_MAX || self.batches.len() == REPLAY_BATCHES_MAX {
-            return Err(format!(
-                "more than {REPLAY_BYTES_MAX} bytes or {REPLAY_BATCHES_MAX} batches"
-            ));
-        }
-        self.batches.push((number, payload));
-        Ok(())
-    }
-}
-
 async fn replay_unlimited(
     endpoint: &str,
     topic: Option<&str>,
@@ -211,7 +137,7 @@ async fn replay_unlimited(
     let mut request = vec![Bytes::new(), Bytes::copy_from_slice(&start.to_be_bytes())];
     request.extend(topic.map(|topic| Bytes::copy_from_slice(topic.as_bytes())));
     dealer.send(&request).await.map_err(|error| error.to_string())?;
-    let mut replayed = Replayed::default();
+    let mut replayed = ReplayBatches::default();
     loop {
         let answer = timeout(REPLAY_SILENCE, dealer.recv())
             .await
