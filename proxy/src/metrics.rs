@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use stator_fleet::AdmitError;
+use stator_gate::AdmitError;
 use std::fmt;
 
 /// What a request asked for and how it ended.

@@ -1,8 +1,8 @@
 //! How a request gets its place in a pool: at once, or after it has waited its turn.
 
-use crate::admission::{Attempt, Grant};
 use crate::place::Place;
 use crate::pool::Pool;
+use stator_gate::{Attempt, Grant};
 use stator_placement::{Adapter, Constraint, Needs, PickError, Request, Split};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;

@@ -3,10 +3,9 @@
 //!
 //! [`Fleet`] watches where agents register and runs one task per agent, which keeps the agent's
 //! workers, blocks and load in the [`Pool`] of their model. A request asks its pool for a
-//! [`Place`], waits at the pool's [`Gate`] if it has to, and submits through the place's
+//! [`Place`], waits at the pool's gate if it has to, and submits through the place's
 //! [`AgentClient`]. Nothing here knows text.
 
-mod admission;
 mod agent;
 mod client;
 mod doubts;
@@ -26,7 +25,6 @@ mod silence;
 mod source;
 mod state;
 
-pub use admission::{AdmitError, Admitted, Attempt, Gate, GateStats, Grant};
 pub use agent::follow as follow_agent;
 pub use client::{AgentClient, ClientSettings, Records, Snapshot, StreamError, TokenStream};
 pub use entrance::Prompt;

@@ -1,7 +1,6 @@
 //! The workers that serve one model, and the placement that chooses among them.
 
 use super::FleetSettings;
-use super::admission::{AdmitError, Admitted, Gate};
 use super::client::AgentClient;
 use super::early::Early;
 use super::entrance::{Entrance, Prompt};
@@ -10,6 +9,7 @@ use super::place::Place;
 use super::state::State;
 use parking_lot::Mutex;
 use stator_events::KvSink;
+use stator_gate::{AdmitError, Admitted, Gate};
 use stator_peers::{Outbox, PoolId};
 use stator_placement::{
     Blocks, Candidate, Decision, PeerLoad, PickError, Placement, Request, Settings, Stats, Time,

@@ -23,7 +23,7 @@ use stator_epp_metrics::{
 };
 use stator_epp_plugins::settings::Fairness;
 use stator_epp_pool::PoolView;
-use stator_fleet::{AdmitError, Admitted, Attempt, Gate, Grant};
+use stator_gate::{AdmitError, Admitted, Attempt, Gate, Grant};
 use stator_queue::{
     BandPlace, Ceilings, Entry, Eviction, FlowId, InvalidSettings, LAS_OUTPUT_WEIGHT, Refusal,
     Settings, Usage,

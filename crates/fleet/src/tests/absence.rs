@@ -1,7 +1,7 @@
 //! Workers that are away: who waits for them, and for how long.
 
 use super::*;
-use crate::admission::{AdmitError, Admitted};
+use stator_gate::{AdmitError, Admitted};
 use stator_placement::PickError;
 use stator_queue::{Entry, Eviction};
 

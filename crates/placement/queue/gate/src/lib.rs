@@ -1,5 +1,5 @@
-//! Where requests wait until they can be placed: the queues of `stator-queue` with a clock, a lock
-//! and futures.
+//! The gate at which requests wait until they can be placed: the queues of `stator-queue` with a
+//! clock, a lock and futures. It is a crate of its own so that the queues stay pure.
 //!
 //! A [`Gate`] stands before one pool. [`Gate::admit`] places a request at once if nothing waits
 //! and there is room; otherwise the request waits its turn. A request is placed, that is selected
@@ -390,5 +390,4 @@ fn refused<T, E>(rejected: Rejected<T>) -> AdmitError<E> {
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
 mod tests;
