@@ -10,7 +10,7 @@ use stator_body::{Described, IMAGE, MediaItem, Parsed, ParsedBody, Screened, Scr
 use stator_epp_metrics::RequestLabels;
 use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::PoolView;
-use stator_epp_scheduler::{Headers, MultimodalItem, Prompt, Request};
+use stator_epp_scheduler::{HeaderView, MultimodalItem, Prompt, Request};
 use stator_protos::header;
 
 /// Flow of a request that names none.
@@ -147,7 +147,7 @@ impl Asked {
             id: &self.id,
             model: self.target(),
             asked_model: &self.model,
-            headers: Headers(headers),
+            headers: HeaderView(headers),
             priority: self.priority,
             fairness_id: &self.fairness_id,
             subset: head.subset.as_ref(),
@@ -194,7 +194,7 @@ fn fairness_id(head: &Head, settings: &DirectorSettings) -> String {
         return DEFAULT_FAIRNESS_ID.to_owned();
     }
     let headers = text::readable(head);
-    let found = settings.identities.iter().find_map(|source| source.read(Headers(&headers)));
+    let found = settings.identities.iter().find_map(|source| source.read(HeaderView(&headers)));
     found.unwrap_or(DEFAULT_FAIRNESS_ID).to_owned()
 }
 

@@ -5,8 +5,9 @@ use stator_epp_metrics::{
     EncoderCache, LatencyMetrics, PluginMetrics, PluginName, PluginTimer, PrefixIndexer,
 };
 use stator_epp_scheduler::plugin::{
-    Admitter, Fared, Filter, LookupMeter, Measured, Meter, Moment, NotRouted, Observer, Pick,
-    Picker, Placed, PrefixIndex, Producer, ProfileHandler, Progress, Routing, Scorer, Screener,
+    Admitter, Filter, LookupMeter, Meter, MeteredPlugin, Moment, NotRouted, Observer, Pick, Picker,
+    PlacedRequest, PrefixIndex, Producer, ProfileHandler, RequestLatencies, RequestProgress,
+    Routing, Scorer, Screener,
 };
 use stator_epp_scheduler::{
     Candidate, Endpoint, MultimodalItem, Named, Profile, Program, Random, Request, Time,
@@ -57,7 +58,7 @@ pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Progra
     };
     let producer = |known: &Named<dyn Producer>| {
         let plugin = Metered::of(metrics, "PrepareData", known);
-        let is_known = |told: &&Named<dyn Measured>| told.name == known.name;
+        let is_known = |told: &&Named<dyn MeteredPlugin>| told.name == known.name;
         let found = program.measured.iter().find(is_known).map(|told| Findings::of(metrics, told));
         named(known, Arc::new(Finding { plugin, found }) as Arc<dyn Producer>)
     };
@@ -97,7 +98,7 @@ impl Found {
 }
 
 impl Observer for Found {
-    fn placed(&self, _: &Request<'_>, placed: &Placed<'_>, _: Time) {
+    fn placed(&self, _: &Request<'_>, placed: &PlacedRequest<'_>, _: Time) {
         /// Bytes of text that count as one token.
         ///
         /// Source: the prefix metrics of the llm-d router.
@@ -111,9 +112,9 @@ impl Observer for Found {
         self.metrics.resized(self.index.entries() as u64);
     }
 
-    fn first_token(&self, _: &Progress<'_>, _: Time) {}
+    fn first_token(&self, _: &RequestProgress<'_>, _: Time) {}
 
-    fn ended(&self, _: &Progress<'_>, _: Time) {}
+    fn ended(&self, _: &RequestProgress<'_>, _: Time) {}
 }
 
 /// Counts what a plug-in finds out.
@@ -126,7 +127,7 @@ impl Findings {
     /// The findings of a plug-in, which counts them in `metrics` from now on.
     fn of(
         metrics: &PluginMetrics,
-        Named { type_name, name, plugin }: &Named<dyn Measured>,
+        Named { type_name, name, plugin }: &Named<dyn MeteredPlugin>,
     ) -> Arc<Self> {
         let names = PluginName { type_name, name };
         let (encoder_cache, latency) = (metrics.encoder_cache(names), metrics.latency(names));
@@ -145,7 +146,7 @@ impl Meter for Findings {
         self.encoder_cache.found(endpoint, held, sought);
     }
 
-    fn fared(&self, fared: &Fared<'_>) {
+    fn fared(&self, fared: &RequestLatencies<'_>) {
         self.latency.fared(fared);
     }
 }

@@ -34,8 +34,13 @@ fn serve(scheduler: &mut Scheduler, start_ms: u64) {
     let call = Call { now: at(0), seed: 1, watched: true, scores: false };
     let ticket = scheduler.schedule(&request, call).expect("it is placed").ticket;
     let output_tokens = Some(11);
-    let progress =
-        Progress { ticket, output_tokens, cached_tokens: None, answered: true, served: None };
+    let progress = RequestProgress {
+        ticket,
+        output_tokens,
+        cached_tokens: None,
+        answered: true,
+        served: None,
+    };
     scheduler.first_token(&progress, at(200));
     scheduler.ended(&progress, at(400));
 }

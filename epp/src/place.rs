@@ -7,7 +7,7 @@ use crate::prompt::Measured;
 use crate::text;
 use stator_epp_metrics::FlowOutcome;
 use stator_epp_plugins::settings::InFlightLoad;
-use stator_epp_scheduler::{Decision, Refused};
+use stator_epp_scheduler::{Decision, ScheduleError};
 use stator_runtime::trace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub(crate) struct Placed {
 #[derive(Debug)]
 pub(crate) enum Denied {
     /// The scheduler found none, after `took`.
-    Unplaced { refused: Refused, took: Duration },
+    Unplaced { refused: ScheduleError, took: Duration },
     /// The request was not let through to the scheduler.
     Dropped { outcome: FlowOutcome, retry_after: Duration },
 }

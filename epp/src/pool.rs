@@ -7,9 +7,10 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use stator_epp_metrics::PoolSnapshot;
 use stator_epp_pool::PoolView;
-use stator_epp_scheduler::plugin::Progress;
+use stator_epp_scheduler::plugin::RequestProgress;
 use stator_epp_scheduler::{
-    Call, Decision, EngineLoad, Equipment, Prefixes, Prompt, Refused, Request, Scheduler, Time,
+    Call, Decision, EngineLoad, Equipment, Prefixes, Prompt, Request, ScheduleError, Scheduler,
+    Time,
 };
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_events::KvSink;
@@ -175,13 +176,13 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Refused`] says why there is none.
+    /// [`ScheduleError`] says why there is none.
     pub(crate) fn schedule(
         &self,
         request: &Request<'_>,
         (watched, scores): (bool, bool),
         most: f64,
-    ) -> Option<Result<Decision, Refused>> {
+    ) -> Option<Result<Decision, ScheduleError>> {
         let seed = self.chance();
         let found = self.prefixes.look_up(request.prompt.sequence);
         let prompt = Prompt { overlaps: Some(&found), ..request.prompt };
@@ -245,20 +246,20 @@ impl Pool {
     }
 
     /// An answer's first byte came.
-    pub fn first_token(&self, progress: &Progress<'_>) {
+    pub fn first_token(&self, progress: &RequestProgress<'_>) {
         self.with(|scheduler, now| scheduler.first_token(progress, now));
         self.kick();
     }
 
     /// A watched request is over.
-    pub fn ended(&self, progress: &Progress<'_>) {
+    pub fn ended(&self, progress: &RequestProgress<'_>) {
         self.with(|scheduler, now| scheduler.ended(progress, now));
         self.kick();
     }
 
     /// A decision that nobody acts on.
     pub fn give_back(&self, decision: &Decision) {
-        self.ended(&Progress {
+        self.ended(&RequestProgress {
             ticket: decision.ticket,
             output_tokens: None,
             cached_tokens: None,

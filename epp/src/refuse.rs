@@ -8,7 +8,7 @@ use crate::exchange::Refusal;
 use crate::place::Denied;
 use stator_body::{ParseError, ScreenError};
 use stator_epp_metrics::FlowOutcome;
-use stator_epp_scheduler::Refused;
+use stator_epp_scheduler::ScheduleError;
 use std::time::Duration;
 
 /// Time to retry after, if the pool may have room or endpoints soon.
@@ -70,17 +70,17 @@ fn dropped(outcome: FlowOutcome, retry_after: Duration) -> Refusal {
 }
 
 /// No endpoint was chosen.
-fn unplaced(refused: &Refused) -> Refusal {
+fn unplaced(refused: &ScheduleError) -> Refusal {
     let (status, reason) = match refused {
-        Refused::NothingCached => {
+        ScheduleError::NothingCached => {
             let message = refused.to_string();
             return Refusal { status: 412, message, reason: None, retry_after: None };
         }
-        Refused::NoEndpoints => (503, NO_ENDPOINTS),
-        Refused::Saturated
-        | Refused::NotAdmitted(_)
-        | Refused::NotRouted(_)
-        | Refused::TooMany { .. } => (429, SATURATED),
+        ScheduleError::NoEndpoints => (503, NO_ENDPOINTS),
+        ScheduleError::Saturated
+        | ScheduleError::NotAdmitted(_)
+        | ScheduleError::NotRouted(_)
+        | ScheduleError::TooMany { .. } => (429, SATURATED),
     };
     let (message, retry_after) = (refused.to_string(), Some(RETRY_AFTER));
     Refusal { status, message, reason: Some(reason), retry_after }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use stator_body::Usage;
 use stator_epp_metrics::Unscreened;
 use stator_epp_scheduler::Decision;
-use stator_epp_scheduler::plugin::Progress;
+use stator_epp_scheduler::plugin::RequestProgress;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -86,8 +86,8 @@ impl AnswerWatch {
         self.edit.rename(target, asked);
     }
 
-    fn progress(&self, usage: Option<Usage>) -> Progress<'_> {
-        Progress {
+    fn progress(&self, usage: Option<Usage>) -> RequestProgress<'_> {
+        RequestProgress {
             ticket: self.decision.ticket,
             output_tokens: usage.map(|usage| usage.completion_tokens.into()),
             cached_tokens: usage.and_then(|usage| usage.cached_tokens).map(u64::from),

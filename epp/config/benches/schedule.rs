@@ -8,7 +8,7 @@
 //! by [`BATCH`].
 
 use stator_epp_config::{Options, load};
-use stator_epp_scheduler::plugin::Progress;
+use stator_epp_scheduler::plugin::RequestProgress;
 use stator_epp_scheduler::{
     Call, Decision, Endpoint, Prompt, Request, Roles, Scheduler, SchedulerSettings, Time,
 };
@@ -81,8 +81,14 @@ fn counted(scheduler: &mut Scheduler, request: &Request<'_>, now: Time) -> Decis
     scheduler.schedule(request, call).expect("endpoints take requests")
 }
 
-fn over(ticket: u64) -> Progress<'static> {
-    Progress { ticket, output_tokens: None, cached_tokens: None, answered: true, served: None }
+fn over(ticket: u64) -> RequestProgress<'static> {
+    RequestProgress {
+        ticket,
+        output_tokens: None,
+        cached_tokens: None,
+        answered: true,
+        served: None,
+    }
 }
 
 fn endpoint(number: u32) -> Arc<Endpoint> {

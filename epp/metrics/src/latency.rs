@@ -8,7 +8,7 @@ use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::names::{self, LATENCY_LABELS};
 use prometheus_client::encoding::DescriptorEncoder;
-use stator_epp_scheduler::plugin::{Fared, Timing};
+use stator_epp_scheduler::plugin::{LatencyOutcome, RequestLatencies};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl LatencyMetrics {
     }
 
     /// A request is over, with these latencies.
-    pub fn fared(&self, fared: &Fared<'_>) {
+    pub fn fared(&self, fared: &RequestLatencies<'_>) {
         let child = self.of(fared.asked_model, fared.model);
         let [ttft, tpot] = &child.metric;
         ttft.fared(fared.ttft);
@@ -96,7 +96,7 @@ impl Latency {
         }
     }
 
-    fn fared(&self, timing: Timing) {
+    fn fared(&self, timing: LatencyOutcome) {
         let seconds = |ms: f64| ms / 1000.0;
         self.saw(MEASURED, seconds(timing.measured_ms));
         if let Some(predicted_ms) = timing.predicted_ms {

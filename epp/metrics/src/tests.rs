@@ -3,7 +3,7 @@
 use crate::*;
 use prometheus_client::encoding::text::encode_registry;
 use stator_body::Usage;
-use stator_epp_scheduler::plugin::{Fared, Timing};
+use stator_epp_scheduler::plugin::{LatencyOutcome, RequestLatencies};
 use stator_epp_scheduler::{Endpoint, InFlight, MultimodalItem};
 use stator_protos::{WorkerId, WorkerRank};
 use std::time::Duration;
@@ -328,15 +328,15 @@ fn what_plug_ins_and_indices_tell_reads_like_this() {
     let latency = PluginName { type_name: "predicted-latency-producer", name: "latency" };
     let latency = plugins.latency(latency);
     latency.predicted_in("m", "t", Duration::from_micros(250));
-    let timing = |measured_ms, predicted_ms, objective_ms| Timing {
+    let timing = |measured_ms, predicted_ms, objective_ms| LatencyOutcome {
         measured_ms,
         predicted_ms: Some(predicted_ms),
         objective_ms: Some(objective_ms),
     };
     let (ttft, tpot) = (timing(500.0, 750.0, 250.0), Some(timing(20.0, 30.0, 25.0)));
-    latency.fared(&Fared { asked_model: "m", model: "t", ttft, tpot });
-    let ttft = Timing { measured_ms: 500.0, predicted_ms: None, objective_ms: None };
-    latency.fared(&Fared { asked_model: "n", model: "n", ttft, tpot: None });
+    latency.fared(&RequestLatencies { asked_model: "m", model: "t", ttft, tpot });
+    let ttft = LatencyOutcome { measured_ms: 500.0, predicted_ms: None, objective_ms: None };
+    latency.fared(&RequestLatencies { asked_model: "n", model: "n", ttft, tpot: None });
     assert_eq!(without_buckets(&page.text()), include_str!("golden/plugins.txt"));
 }
 

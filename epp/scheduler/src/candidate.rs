@@ -19,12 +19,12 @@ pub struct Candidate<'a> {
     /// The placement core's cost of choosing it; lower is better.
     pub cost: Option<f64>,
     /// Findings that few plug-ins ask for; boxed for their size.
-    findings: Option<Box<Findings>>,
+    findings: Option<Box<CandidateFindings>>,
 }
 
 /// Findings that only some producers make.
 #[derive(Clone, Debug, Default)]
-pub struct Findings {
+pub struct CandidateFindings {
     /// Matches of prefix producers beyond the first approximate and the precise one, each under the
     /// number that it was built with.
     pub named: Vec<(u16, PrefixMatch)>,
@@ -49,12 +49,12 @@ impl<'a> Candidate<'a> {
     }
 
     /// The further findings, if there are any.
-    pub fn found(&self) -> Option<&Findings> {
+    pub fn found(&self) -> Option<&CandidateFindings> {
         self.findings.as_deref()
     }
 
     /// The further findings, to be added to.
-    pub fn findings(&mut self) -> &mut Findings {
+    pub fn findings(&mut self) -> &mut CandidateFindings {
         self.findings.get_or_insert_default()
     }
 

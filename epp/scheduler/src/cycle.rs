@@ -1,9 +1,9 @@
 //! One decision: screening, producers, admission, then the profiles that the handler asks for.
 
-use crate::decision::{Call, Refused};
+use crate::decision::{Call, ScheduleError};
 use crate::plugin::{Moment, Pick, Routing};
 use crate::program::{Profile, Program, Saturation};
-use crate::slot::Slot;
+use crate::slot::EndpointSlot;
 use crate::{Candidate, EngineLoad, InFlight, Random, Request, Roles, Time};
 use std::net::SocketAddr;
 use tracing::info_span;
@@ -40,14 +40,14 @@ impl<'a> Cycle<'a> {
     ///
     /// # Errors
     ///
-    /// See [`Refused`].
-    pub(crate) fn route(&mut self, sheds: bool) -> Result<Routing<'a>, Refused> {
+    /// See [`ScheduleError`].
+    pub(crate) fn route(&mut self, sheds: bool) -> Result<Routing<'a>, ScheduleError> {
         for screener in &self.program.screeners {
             let now = Moment { time: self.call.now, random: &mut self.random };
             screener.plugin.screen(self.request, &mut self.candidates, now);
         }
         if self.candidates.is_empty() {
-            return Err(Refused::NoEndpoints);
+            return Err(ScheduleError::NoEndpoints);
         }
         for producer in &self.program.producers {
             producer.plugin.produce(self.request, &mut self.candidates, self.call.now);
@@ -82,22 +82,22 @@ impl<'a> Cycle<'a> {
         at.map(|at| self.told.swap_remove(at)).unwrap_or_default()
     }
 
-    fn admit(&mut self, sheds: bool) -> Result<(), Refused> {
+    fn admit(&mut self, sheds: bool) -> Result<(), ScheduleError> {
         let sheddable = sheds && self.request.priority < 0;
         if sheddable && self.saturated() {
-            return Err(Refused::Saturated);
+            return Err(ScheduleError::Saturated);
         }
         for admitter in &self.program.admitters {
             let now = Moment { time: self.call.now, random: &mut self.random };
             let admitted = admitter.plugin.admit(self.request, &self.candidates, now);
-            admitted.map_err(Refused::NotAdmitted)?;
+            admitted.map_err(ScheduleError::NotAdmitted)?;
         }
         Ok(())
     }
 
     fn saturated(&self) -> bool {
         let full = self.candidates.iter().map(|candidate| {
-            let sent = Sent { in_flight: candidate.in_flight, unreported: 0 };
+            let sent = SentLoad { in_flight: candidate.in_flight, unreported: 0 };
             fullness(self.program.saturation, candidate.load, sent, self.call.now)
         });
         mean(full).is_none_or(|full| full >= 1.0)
@@ -166,27 +166,31 @@ fn score(
 /// without endpoints. Load sent since engines reported counts as if it waited there.
 ///
 /// Source: the stages of flow control in the llm-d router.
-pub(crate) fn saturation(saturation: Saturation, slots: &[Slot], now: Time) -> f64 {
+pub(crate) fn saturation(saturation: Saturation, slots: &[EndpointSlot], now: Time) -> f64 {
     let fullest = stages(saturation, slots, now).into_iter().flatten().reduce(f64::max);
     let all = || stage(saturation, slots, now, |_| true);
     fullest.or_else(all).unwrap_or(1.0)
 }
 
 /// Saturation of the endpoints that prefill, and of those that decode; `None` where there are none.
-pub(crate) fn stages(saturation: Saturation, slots: &[Slot], now: Time) -> [Option<f64>; 2] {
+pub(crate) fn stages(
+    saturation: Saturation,
+    slots: &[EndpointSlot],
+    now: Time,
+) -> [Option<f64>; 2] {
     let roles: [fn(Roles) -> bool; 2] = [|roles| roles.prefill, |roles| roles.decode];
     roles.map(|role| stage(saturation, slots, now, role))
 }
 
 fn stage(
     saturation: Saturation,
-    slots: &[Slot],
+    slots: &[EndpointSlot],
     now: Time,
     wanted: fn(Roles) -> bool,
 ) -> Option<f64> {
     let slots = slots.iter().filter(|slot| wanted(slot.endpoint.roles));
     mean(slots.map(|slot| {
-        let sent = Sent { in_flight: slot.in_flight(), unreported: slot.unreported() };
+        let sent = SentLoad { in_flight: slot.in_flight(), unreported: slot.unreported() };
         fullness(saturation, &slot.load, sent, now)
     }))
 }
@@ -197,14 +201,14 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// Load that was sent to an endpoint.
-struct Sent {
+struct SentLoad {
     in_flight: InFlight,
     /// Requests that its engine's report cannot have.
     unreported: u64,
 }
 
-fn fullness(saturation: Saturation, load: &EngineLoad, sent: Sent, now: Time) -> f64 {
-    let Sent { in_flight, unreported } = sent;
+fn fullness(saturation: Saturation, load: &EngineLoad, sent: SentLoad, now: Time) -> f64 {
+    let SentLoad { in_flight, unreported } = sent;
     match saturation {
         Saturation::Utilization { queue_depth, kv_usage, staleness } => {
             let fresh = load.updated.is_some_and(|at| now <= at.after(staleness));
@@ -231,7 +235,7 @@ mod tests {
     use crate::plugin::Screener;
     use crate::slot::Slots;
     use crate::testkit::{endpoint, program, rank};
-    use crate::{Endpoint, Headers, Named};
+    use crate::{Endpoint, HeaderView, Named};
     use std::sync::Arc;
 
     const NOW: Time = Time(std::time::Duration::from_secs(1));
@@ -266,14 +270,14 @@ mod tests {
         let slots = slots(&[endpoint(1), endpoint(2), endpoint(3)]);
         let ask = |pod: &str| {
             let headers = [("pod", pod)];
-            let request = Request { headers: Headers(&headers), ..Request::default() };
+            let request = Request { headers: HeaderView(&headers), ..Request::default() };
             let call = Call { now: NOW, seed: 7, watched: true, scores: false };
             let candidates = slots.candidates(&request, None, 16);
             let mut cycle = Cycle::new(&program, &request, call, candidates);
             cycle.route(true).map(|routing| routing.primary.targets[0].endpoint.pod.to_string())
         };
         assert_eq!(ask("pod3"), Ok("pod3".into()));
-        assert_eq!(ask("pod4"), Err(Refused::NoEndpoints));
+        assert_eq!(ask("pod4"), Err(ScheduleError::NoEndpoints));
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub struct Decision {
 
 /// Reason for which a request was not placed. One variant per answer a client gets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ScheduleError {
     /// No endpoint is ready, or none that the data plane allows.
     #[error("failed to find endpoint candidates for serving the request")]
     NoEndpoints,

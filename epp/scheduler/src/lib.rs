@@ -25,13 +25,13 @@ mod testkit;
 mod tickets;
 mod tiers;
 
-pub use candidate::{Candidate, Findings, PredictedLatency, PrefixMatch};
-pub use decision::{Call, Decision, Refused};
+pub use candidate::{Candidate, CandidateFindings, PredictedLatency, PrefixMatch};
+pub use decision::{Call, Decision, ScheduleError};
 pub use endpoint::{Endpoint, Roles};
 pub use load::{CacheConfig, EngineLoad, Equipment, FlowLoad, InFlight, Lora};
 pub use prefixes::Prefixes;
 pub use program::{Named, Profile, Program, Saturation};
-pub use request::{Headers, MultimodalItem, Prompt, Request, Subset, SubsetEntry};
+pub use request::{HeaderView, MultimodalItem, Prompt, Request, Subset, SubsetEntry};
 pub use scheduler::{PoolStats, STALE, Scheduler};
 pub use selector::{LabelSelector, LabelTest, Requirement};
 pub use settings::SchedulerSettings;

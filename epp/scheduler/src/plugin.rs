@@ -66,11 +66,11 @@ pub trait Producer: Send + Sync {
 /// Follows requests after they are placed.
 pub trait Observer: Send + Sync {
     /// The request goes to these endpoints.
-    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time);
+    fn placed(&self, request: &Request<'_>, placed: &PlacedRequest<'_>, now: Time);
     /// The endpoint sent the first byte of an answer.
-    fn first_token(&self, ended: &Progress<'_>, now: Time);
+    fn first_token(&self, ended: &RequestProgress<'_>, now: Time);
     /// The request is over, in whatever way.
-    fn ended(&self, ended: &Progress<'_>, now: Time);
+    fn ended(&self, ended: &RequestProgress<'_>, now: Time);
     /// An endpoint left the pool, or began another life: what was known of it is void.
     fn left(&self, _worker: WorkerRank) {}
 }
@@ -163,7 +163,7 @@ pub trait LookupMeter: Send + Sync {
 }
 
 /// A plug-in with findings that a meter may count.
-pub trait Measured: Send + Sync {
+pub trait MeteredPlugin: Send + Sync {
     /// Counts with `meter` from now on. Once; a second call has no effect.
     fn measure_with(&self, meter: Arc<dyn Meter>);
 }
@@ -176,25 +176,25 @@ pub trait Meter: Send + Sync {
     /// An endpoint is believed to hold these of the `sought` items.
     fn items_held(&self, endpoint: &Endpoint, held: &[MultimodalItem], sought: usize);
     /// A request whose latencies are followed is over.
-    fn fared(&self, fared: &Fared<'_>);
+    fn fared(&self, fared: &RequestLatencies<'_>);
 }
 
 /// Latencies of a request that is over.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fared<'a> {
+pub struct RequestLatencies<'a> {
     /// The model that the client named.
     pub asked_model: &'a str,
     /// The model that was asked for, after rewriting.
     pub model: &'a str,
     /// Time to the first token, or to the end of the answer where first tokens are not timed.
-    pub ttft: Timing,
+    pub ttft: LatencyOutcome,
     /// Mean time between tokens, where that is timed.
-    pub tpot: Option<Timing>,
+    pub tpot: Option<LatencyOutcome>,
 }
 
 /// A latency of a request that is over, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Timing {
+pub struct LatencyOutcome {
     /// The measured latency.
     pub measured_ms: f64,
     /// Prediction for the chosen endpoint, if there was one.
@@ -250,7 +250,7 @@ pub enum NotRouted {
 
 /// A placed request, for observers.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed<'a> {
+pub struct PlacedRequest<'a> {
     /// Identity of the request within this process, never used again.
     pub ticket: u64,
     /// The request's destination.
@@ -259,8 +259,8 @@ pub struct Placed<'a> {
 
 /// A placed request some time later.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress<'a> {
-    /// Identity of the request, see [`Placed::ticket`].
+pub struct RequestProgress<'a> {
+    /// Identity of the request, see [`PlacedRequest::ticket`].
     pub ticket: u64,
     /// Tokens of the answer, where the answer was watched and said so.
     pub output_tokens: Option<u64>,
@@ -292,7 +292,7 @@ pub struct Built {
     /// The index that replicas share.
     pub shared: Option<Arc<dyn SharedIndex>>,
     /// The source of countable findings.
-    pub measured: Option<Arc<dyn Measured>>,
+    pub measured: Option<Arc<dyn MeteredPlugin>>,
     /// The profile handler.
     pub handler: Option<Arc<dyn ProfileHandler>>,
     /// The decider.

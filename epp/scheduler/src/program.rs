@@ -1,7 +1,7 @@
 //! A configuration turned into what runs: profiles of plug-ins, and what stands around them.
 
 use crate::plugin::{
-    Admitter, Filter, LookupMeter, Measured, Observer, Picker, PrefixIndex, Producer,
+    Admitter, Filter, LookupMeter, MeteredPlugin, Observer, Picker, PrefixIndex, Producer,
     ProfileHandler, ResponseHeaders, RouteHeaders, Scorer, Screener, SharedIndex,
 };
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub struct Program {
     /// Indices that replicas share: of prefixes and of sessions.
     pub shared: Vec<Named<dyn SharedIndex>>,
     /// Plug-ins that make countable findings.
-    pub measured: Vec<Named<dyn Measured>>,
+    pub measured: Vec<Named<dyn MeteredPlugin>>,
     /// Meter of lookups in the placement core's index; `None` if nobody measures them.
     pub lookup_meter: Option<Arc<dyn LookupMeter>>,
     /// Admitters; all must agree.

@@ -15,7 +15,7 @@ pub struct Request<'a> {
     /// The model that the client named.
     pub asked_model: &'a str,
     /// Headers that plug-ins may read.
-    pub headers: Headers<'a>,
+    pub headers: HeaderView<'a>,
     /// Objective's priority: 0 without one, negative is sheddable.
     pub priority: i32,
     /// Flow of the request, for fairness.
@@ -77,9 +77,9 @@ pub struct MultimodalItem {
 
 /// Headers of a request. Names are in lower case; the last value of a name counts.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Headers<'a>(pub &'a [(&'a str, &'a str)]);
+pub struct HeaderView<'a>(pub &'a [(&'a str, &'a str)]);
 
-impl<'a> Headers<'a> {
+impl<'a> HeaderView<'a> {
     /// The value of a header, whose name is in lower case.
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| *value)

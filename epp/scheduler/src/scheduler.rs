@@ -2,13 +2,13 @@
 //! next request.
 
 use crate::cycle::{self, Cycle};
-use crate::decision::{Call, Decision, Refused};
-use crate::plugin::{Placed, Progress, Routing};
+use crate::decision::{Call, Decision, ScheduleError};
+use crate::plugin::{PlacedRequest, RequestProgress, Routing};
 use crate::prefixes::Prefixes;
 use crate::program::Program;
 use crate::settings::SchedulerSettings;
-use crate::slot::{Slot, Slots};
-use crate::tickets::{FlowKey, Place, Ticket, Tickets};
+use crate::slot::{EndpointSlot, Slots};
+use crate::tickets::{FlowKey, Reservation, Ticket, Tickets};
 use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Time};
 use stator_placement::{PeerLoad, Placement, Settings, Stats, Worker};
 use stator_protos::load::Load;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct Scheduler {
     program: Program,
     slots: Slots,
-    /// Counts the changes of [`Slot::own`].
+    /// Counts the changes of [`EndpointSlot::own`].
     own_version: u64,
     placement: Placement,
     /// Tokens that a prompt leaves to be computed, on average over those sent lately.
@@ -229,8 +229,12 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`Refused`] says why it was not placed; nothing is booked then.
-    pub fn schedule(&mut self, request: &Request<'_>, call: Call) -> Result<Decision, Refused> {
+    /// [`ScheduleError`] says why it was not placed; nothing is booked then.
+    pub fn schedule(
+        &mut self,
+        request: &Request<'_>,
+        call: Call,
+    ) -> Result<Decision, ScheduleError> {
         self.expire(call.now);
         self.tickets.check_room()?;
         let block_size = self.block_size();
@@ -240,13 +244,13 @@ impl Scheduler {
         let mut cycle = Cycle::new(&self.program, request, call, candidates);
         let routing = cycle.route(self.sheds)?;
         if request.only_cached && routing.cached_tokens() == 0 {
-            return Err(Refused::NothingCached);
+            return Err(ScheduleError::NothingCached);
         }
         let response_headers = cycle.response_headers(&routing);
         let scores = cycle.scores(&routing);
         let ticket = self.tickets.next();
         for observer in &self.program.observers {
-            observer.plugin.placed(request, &Placed { ticket, routing: &routing }, call.now);
+            observer.plugin.placed(request, &PlacedRequest { ticket, routing: &routing }, call.now);
         }
         let mut decision = self.decision(ticket, &routing);
         (decision.scores, decision.response_headers) = (scores, response_headers);
@@ -255,19 +259,19 @@ impl Scheduler {
     }
 
     /// The answer's first byte came: the prompt is computed.
-    pub fn first_token(&mut self, progress: &Progress<'_>, now: Time) {
+    pub fn first_token(&mut self, progress: &RequestProgress<'_>, now: Time) {
         let Some(ticket) = self.tickets.get_mut(progress.ticket) else { return };
         let tokens = std::mem::take(&mut ticket.prompt_tokens);
         // Nothing is learnt of an endpoint from what others did.
-        let alone = ticket.places.len() == 1 && progress.served.is_none();
-        for place in &ticket.places {
+        let alone = ticket.reservations.len() == 1 && progress.served.is_none();
+        for reservation in &ticket.reservations {
             match (ticket.streams, alone) {
-                (true, true) => self.placement.prefill_done(place.booking, now),
-                (true, false) => self.placement.prefill_over(place.booking, now),
+                (true, true) => self.placement.prefill_done(reservation.booking, now),
+                (true, false) => self.placement.prefill_over(reservation.booking, now),
                 // It comes with the last one, and the prompt was computed some time before.
                 (false, _) => false,
             };
-            if let Some(slot) = self.slots.of(place) {
+            if let Some(slot) = self.slots.of(reservation) {
                 slot.computes(ticket.flow, tokens);
                 self.own_version += 1;
             }
@@ -278,12 +282,12 @@ impl Scheduler {
     }
 
     /// The request is over, in whatever way.
-    pub fn ended(&mut self, progress: &Progress<'_>, now: Time) {
+    pub fn ended(&mut self, progress: &RequestProgress<'_>, now: Time) {
         if let Some(ticket) = self.tickets.remove(progress.ticket) {
-            let answers = ticket.places.first().filter(|_| progress.served.is_none());
-            if let (Some(place), Some(tokens)) = (answers, progress.output_tokens) {
+            let answers = ticket.reservations.first().filter(|_| progress.served.is_none());
+            if let (Some(reservation), Some(tokens)) = (answers, progress.output_tokens) {
                 let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-                self.placement.output_tokens(place.booking, tokens, now);
+                self.placement.output_tokens(reservation.booking, tokens, now);
             }
             self.release(ticket);
         }
@@ -327,7 +331,7 @@ impl Scheduler {
 
     /// Counts and levels for metrics.
     pub fn stats(&self, now: Time) -> PoolStats {
-        let stale = |slot: &&Slot| slot.load.updated.is_none_or(|at| now > at.after(STALE));
+        let stale = |slot: &&EndpointSlot| slot.load.updated.is_none_or(|at| now > at.after(STALE));
         PoolStats {
             ready_endpoints: self.slots.iter().filter(|slot| slot.accepting).count(),
             stale_endpoints: self.slots.iter().filter(stale).count(),
@@ -379,7 +383,8 @@ impl Scheduler {
         let uncached = u64::from(asked.prompt_tokens).saturating_sub(decision.cached_tokens);
         self.prompt_tokens += (uncached as f64 - self.prompt_tokens) * PROMPT_SHARE;
         let (output, flow) = (request.expected_output_tokens, FlowKey::of(request));
-        let (mut places, mut holders) = (Vec::with_capacity(1 + decision.others.len()), Vec::new());
+        let (mut reservations, mut holders) =
+            (Vec::with_capacity(1 + decision.others.len()), Vec::new());
         let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
         for endpoint in decision.targets.first().into_iter().chain(helpers) {
             let rank = endpoint.worker;
@@ -390,13 +395,13 @@ impl Scheduler {
                 if !call.watched {
                     slot.unsettled.push(call.now.after(self.settle), decision.ticket);
                 }
-                places.push(Place { rank, epoch: slot.epoch, booking: booked.booking });
+                reservations.push(Reservation { rank, epoch: slot.epoch, booking: booked.booking });
                 holders.extend(booked.holds_until.map(|until| (rank, until)));
             }
         }
         let streams = request.stream;
         let ticket =
-            Ticket { flow, places, streams, prompt_tokens: uncached, output_tokens: output };
+            Ticket { flow, reservations, streams, prompt_tokens: uncached, output_tokens: output };
         self.tickets.insert(decision.ticket, ticket, (!call.watched).then_some(call.now));
         holders
     }
@@ -418,9 +423,9 @@ impl Scheduler {
 
     fn release(&mut self, ticket: Ticket) {
         let tokens = ticket.prompt_tokens + ticket.output_tokens;
-        for place in ticket.places {
-            self.placement.release(place.booking);
-            if let Some(slot) = self.slots.of(&place) {
+        for reservation in ticket.reservations {
+            self.placement.release(reservation.booking);
+            if let Some(slot) = self.slots.of(&reservation) {
                 self.own_version += 1;
                 slot.releases(ticket.flow, tokens);
                 let open = slot.own.requests as usize;
@@ -452,7 +457,7 @@ fn asked<'a>(request: &Request<'a>) -> stator_placement::Request<'a> {
 }
 
 /// A slot as the placement core knows it.
-fn worker(slot: &Slot) -> Worker {
+fn worker(slot: &EndpointSlot) -> Worker {
     Worker {
         worker: slot.endpoint.worker,
         generation: slot.generation,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::plugin::NotRouted;
 use crate::testkit::{endpoint, life, program, rank};
-use crate::{CacheConfig, Headers, Lora, Prompt, Subset, SubsetEntry};
+use crate::{CacheConfig, HeaderView, Lora, Prompt, Subset, SubsetEntry};
 use proptest::{collection::vec, prelude::*};
 use stator_placement::Held;
 use stator_protos::hash::SequenceHash;
@@ -36,8 +36,14 @@ fn in_flight(pool: &Scheduler) -> Vec<u64> {
     pool.endpoints().map(|(_, _, in_flight)| in_flight.requests).collect()
 }
 
-fn over(ticket: u64) -> Progress<'static> {
-    Progress { ticket, output_tokens: None, cached_tokens: None, answered: true, served: None }
+fn over(ticket: u64) -> RequestProgress<'static> {
+    RequestProgress {
+        ticket,
+        output_tokens: None,
+        cached_tokens: None,
+        answered: true,
+        served: None,
+    }
 }
 
 fn stored(hashes: &[SequenceHash]) -> KvEvent {
@@ -132,8 +138,8 @@ fn only_what_the_data_plane_allows_is_chosen() {
     let entry = |last: u8, port| SubsetEntry { ip: [10, 0, 0, last].into(), port };
     assert_eq!(ask(vec![entry(3, Some(8000))]), Ok("pod3".into()));
     assert_eq!(ask(vec![entry(2, None)]), Ok("pod2".into()));
-    assert_eq!(ask(vec![entry(3, Some(8001))]), Err(Refused::NoEndpoints));
-    assert_eq!(ask(vec![]), Err(Refused::NoEndpoints));
+    assert_eq!(ask(vec![entry(3, Some(8001))]), Err(ScheduleError::NoEndpoints));
+    assert_eq!(ask(vec![]), Err(ScheduleError::NoEndpoints));
 }
 
 #[test]
@@ -169,11 +175,11 @@ fn an_endpoint_whose_agent_drains_gets_nothing_new() {
 fn an_empty_pool_and_drained_filters_are_different_refusals() {
     let mut none = pool(0);
     let refused = none.schedule(&Request::default(), call(1, true)).map(|_| ());
-    assert_eq!(refused, Err(Refused::NoEndpoints));
+    assert_eq!(refused, Err(ScheduleError::NoEndpoints));
     let headers = [("only", "pod9")];
-    let request = Request { headers: Headers(&headers), ..Request::default() };
+    let request = Request { headers: HeaderView(&headers), ..Request::default() };
     let refused = pool(2).schedule(&request, call(1, true)).map(|_| ());
-    assert_eq!(refused, Err(Refused::NotRouted(NotRouted::Drained)));
+    assert_eq!(refused, Err(ScheduleError::NotRouted(NotRouted::Drained)));
 }
 
 #[test]
@@ -186,7 +192,7 @@ fn a_full_pool_sheds_requests_of_negative_priority_alone() {
         pool.schedule(&request, call(ms, false)).map(|_| ())
     };
     assert_eq!(ask(0, 1000), Ok(()));
-    assert_eq!(ask(-1, 1000), Err(Refused::Saturated));
+    assert_eq!(ask(-1, 1000), Err(ScheduleError::Saturated));
     // The report is stale, and of what was sent one request is no crowd.
     assert_eq!(ask(-1, 2000), Ok(()));
 }
@@ -251,7 +257,7 @@ fn one_silent_endpoint_takes_no_room_from_requests_that_others_have_ended() {
     pool.set_endpoints(&[endpoint(1), endpoint(2)]);
     let ask = |pool: &mut Scheduler, pod, ms| {
         let headers = [("only", pod)];
-        let request = Request { headers: Headers(&headers), ..Request::default() };
+        let request = Request { headers: HeaderView(&headers), ..Request::default() };
         schedule(pool, &request, call(ms, false))
     };
     ask(&mut pool, "pod1", 0);
@@ -267,7 +273,7 @@ fn one_silent_endpoint_takes_no_room_from_requests_that_others_have_ended() {
         ask(&mut pool, "pod1", ms);
     }
     let refused = pool.schedule(&Request::default(), call(1009, false)).map(|_| ());
-    assert_eq!(refused, Err(Refused::TooMany { limit: 10 }));
+    assert_eq!(refused, Err(ScheduleError::TooMany { limit: 10 }));
 }
 
 /// Whose requests there are, and their priorities.
@@ -519,9 +525,9 @@ fn check_learnt(streams: bool, served: Option<&str>, learnt: bool) {
         let request = Request { stream: streams, subset: Some(&subset), ..asking(&blocks) };
         let decision = pool.schedule(&request, call(start, true)).expect("one takes it");
         let first = start + blocks.len() as u64 * 16 * slow / 10;
-        let progress = Progress { served, ..over(decision.ticket) };
+        let progress = RequestProgress { served, ..over(decision.ticket) };
         pool.first_token(&progress, Time::from_millis(first));
-        let end = Progress { output_tokens: Some(16), ..progress };
+        let end = RequestProgress { output_tokens: Some(16), ..progress };
         pool.ended(&end, Time::from_millis(first + 160));
     }
     let [fast, slow] = [1, 2].map(|number| {

@@ -1,6 +1,6 @@
 //! State of a pool's endpoints.
 
-use crate::tickets::{Due, FlowKey, Place};
+use crate::tickets::{Due, FlowKey, Reservation};
 use crate::{
     Candidate, Endpoint, EngineLoad, FlowLoad, InFlight, PrefixMatch, Request, Subset, TierWeights,
 };
@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// An endpoint and its state.
-pub(crate) struct Slot {
+pub(crate) struct EndpointSlot {
     /// The endpoint's identity, which never changes.
     rank: WorkerRank,
     pub endpoint: Arc<Endpoint>,
@@ -37,7 +37,7 @@ pub(crate) struct Slot {
     pub unsettled: Due,
 }
 
-impl Slot {
+impl EndpointSlot {
     fn new(endpoint: &Arc<Endpoint>, epoch: u64) -> Self {
         Self {
             rank: endpoint.worker,
@@ -121,7 +121,7 @@ impl Slot {
 /// All endpoints, in order of their identity.
 #[derive(Default)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
+    slots: Vec<EndpointSlot>,
     epochs: u64,
     tiers: TierWeights,
 }
@@ -132,15 +132,15 @@ impl Slots {
         Self { tiers, ..Self::default() }
     }
 
-    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Slot> {
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, EndpointSlot> {
         self.slots.iter()
     }
 
-    pub(crate) fn get(&self, rank: WorkerRank) -> Option<&Slot> {
+    pub(crate) fn get(&self, rank: WorkerRank) -> Option<&EndpointSlot> {
         self.position(rank).ok().map(|position| &self.slots[position])
     }
 
-    pub(crate) fn get_mut(&mut self, rank: WorkerRank) -> Option<&mut Slot> {
+    pub(crate) fn get_mut(&mut self, rank: WorkerRank) -> Option<&mut EndpointSlot> {
         self.position(rank).ok().map(|position| &mut self.slots[position])
     }
 
@@ -152,7 +152,8 @@ impl Slots {
     pub(crate) fn retain(&mut self, endpoints: &[Arc<Endpoint>]) -> Vec<WorkerRank> {
         let lives: rustc_hash::FxHashSet<_> =
             endpoints.iter().map(|endpoint| (endpoint.worker, &endpoint.uid)).collect();
-        let stays = |slot: &Slot| lives.contains(&(slot.endpoint.worker, &slot.endpoint.uid));
+        let stays =
+            |slot: &EndpointSlot| lives.contains(&(slot.endpoint.worker, &slot.endpoint.uid));
         let left = self.slots.iter().filter(|slot| !stays(slot)).map(|slot| slot.endpoint.worker);
         let left = left.collect();
         self.slots.retain(stays);
@@ -160,7 +161,7 @@ impl Slots {
     }
 
     /// Adds an endpoint, or updates what discovery tells of one. The slot, if it is new.
-    pub(crate) fn insert(&mut self, endpoint: &Arc<Endpoint>) -> Option<&Slot> {
+    pub(crate) fn insert(&mut self, endpoint: &Arc<Endpoint>) -> Option<&EndpointSlot> {
         match self.position(endpoint.worker) {
             Ok(position) => {
                 self.slots[position].endpoint = endpoint.clone();
@@ -168,15 +169,15 @@ impl Slots {
             }
             Err(position) => {
                 self.epochs += 1;
-                self.slots.insert(position, Slot::new(endpoint, self.epochs));
+                self.slots.insert(position, EndpointSlot::new(endpoint, self.epochs));
                 Some(&self.slots[position])
             }
         }
     }
 
-    /// The slot where a place was taken, if it is still there.
-    pub(crate) fn of(&mut self, place: &Place) -> Option<&mut Slot> {
-        self.get_mut(place.rank).filter(|slot| slot.epoch == place.epoch)
+    /// The slot in which a reservation was made, if it is still there.
+    pub(crate) fn of(&mut self, reservation: &Reservation) -> Option<&mut EndpointSlot> {
+        self.get_mut(reservation.rank).filter(|slot| slot.epoch == reservation.epoch)
     }
 
     /// The endpoints that a request may go to, with the placement core's findings, which are in
@@ -189,11 +190,11 @@ impl Slots {
     ) -> Vec<Candidate<'_>> {
         let total_blocks = request.prompt.tokens.checked_div(block_size).unwrap_or_default();
         // One for each slot, so that they are made where they stay.
-        let mut candidates: Vec<_> = self.slots.iter().map(Slot::candidate).collect();
+        let mut candidates: Vec<_> = self.slots.iter().map(EndpointSlot::candidate).collect();
         if let Some(surveyed) = surveyed {
             self.weigh(&mut candidates, surveyed, (total_blocks, block_size));
         }
-        let takes = |slot: &Slot| {
+        let takes = |slot: &EndpointSlot| {
             let allows = |subset: &Subset| subset.allows(slot.endpoint.address);
             slot.accepting && request.subset.is_none_or(allows)
         };

@@ -1,6 +1,6 @@
 //! Requests in flight: what each holds, until it gives it back.
 
-use crate::{Refused, Request, Time};
+use crate::{Request, ScheduleError, Time};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use stator_placement::BookingId;
 use stator_protos::WorkerRank;
@@ -23,8 +23,8 @@ impl FlowKey {
 pub(crate) struct Ticket {
     /// The request's flow.
     pub flow: FlowKey,
-    /// Its places, the one that answers first.
-    pub places: Vec<Place>,
+    /// Its reservations, the one at the endpoint that answers first.
+    pub reservations: Vec<Reservation>,
     /// Whether its answer comes as it is made.
     pub streams: bool,
     /// Tokens of its prompt that are still to be computed.
@@ -33,11 +33,11 @@ pub(crate) struct Ticket {
     pub output_tokens: u64,
 }
 
-/// A request's place at one endpoint.
+/// A request's booking at one endpoint.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     pub rank: WorkerRank,
-    /// Epoch of the slot in which the place was taken.
+    /// Epoch of the slot in which it was booked.
     pub epoch: u64,
     pub booking: BookingId,
 }
@@ -99,11 +99,11 @@ impl Tickets {
 
     /// # Errors
     ///
-    /// [`Refused::TooMany`] if no more requests may be in flight.
-    pub(crate) fn check_room(&self) -> Result<(), Refused> {
+    /// [`ScheduleError::TooMany`] if no more requests may be in flight.
+    pub(crate) fn check_room(&self) -> Result<(), ScheduleError> {
         match self.held.len() < self.max {
             true => Ok(()),
-            false => Err(Refused::TooMany { limit: self.max }),
+            false => Err(ScheduleError::TooMany { limit: self.max }),
         }
     }
 

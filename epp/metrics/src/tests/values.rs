@@ -112,8 +112,13 @@ fn record_everything(page: &Page) {
     page.metrics.plugins.encoder_cache(plugin).found(&endpoint(1), &[], 1);
     let latency = page.metrics.plugins.latency(plugin);
     latency.predicted_in("m", "t", tick);
-    let timing = Timing { measured_ms: 3.0, predicted_ms: Some(3.0), objective_ms: None };
-    latency.fared(&Fared { asked_model: "m", model: "t", ttft: timing, tpot: Some(timing) });
+    let timing = LatencyOutcome { measured_ms: 3.0, predicted_ms: Some(3.0), objective_ms: None };
+    latency.fared(&RequestLatencies {
+        asked_model: "m",
+        model: "t",
+        ttft: timing,
+        tpot: Some(timing),
+    });
     page.metrics.flow.enqueued(&request, None, tick);
     page.metrics.flow.left(&request, "pool", (FlowOutcome::EvictedTtl, tick));
     page.metrics.flow.cycled(tick);

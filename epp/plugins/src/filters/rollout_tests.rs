@@ -1,7 +1,7 @@
 use crate::testing::{Fleet, check_errors, made, routed};
 use serde_json::{Value, json};
 use stator_epp_scheduler::plugin::{Built, Moment};
-use stator_epp_scheduler::{Headers, Random, Request, Time};
+use stator_epp_scheduler::{HeaderView, Random, Request, Time};
 
 const TYPE: &str = "disaggregatedset-rollout-screener";
 const REVISION: &str = "disaggregatedset.x-k8s.io/revision";
@@ -28,7 +28,7 @@ fn fleet(revisions: &[(&str, usize, usize)]) -> Fleet {
 /// The revisions of what is left of a fleet, once for each endpoint.
 fn left(plugin: &Built, fleet: &Fleet, headers: &[(&str, &str)], random: &mut Random) -> String {
     let screener = plugin.screener.as_ref().expect("it is a screener");
-    let request = Request { headers: Headers(headers), ..Request::default() };
+    let request = Request { headers: HeaderView(headers), ..Request::default() };
     let mut candidates = fleet.candidates();
     screener.screen(&request, &mut candidates, Moment { time: Time::default(), random });
     candidates.iter().filter_map(|left| left.endpoint.label(REVISION)).collect()

@@ -42,11 +42,11 @@ fn names(wanted: &str, address: SocketAddr) -> bool {
 mod tests {
     use crate::testing::{Fleet, kept, made};
     use serde_json::Value;
-    use stator_epp_scheduler::{Headers, Request};
+    use stator_epp_scheduler::{HeaderView, Request};
 
     fn check(header: Option<&str>, wanted: &[u64]) {
         let headers: Vec<_> = header.map(|h| (super::HEADER, h)).into_iter().collect();
-        let request = Request { headers: Headers(&headers), ..Request::default() };
+        let request = Request { headers: HeaderView(&headers), ..Request::default() };
         let plugin = made("header-based-testing-filter", Value::Null);
         let filter = plugin.filter.expect("it is a filter");
         assert_eq!(kept(&*filter, &request, Fleet::of(3).candidates()), wanted);

@@ -2,7 +2,7 @@ use crate::testing::{Fleet, check_errors, matched};
 use crate::{BuildContext, build};
 use serde_json::{Value, json};
 use stator_epp_scheduler::plugin::{NotRouted, Pick, ProfileHandler, Routing};
-use stator_epp_scheduler::{Candidate, Headers, MultimodalItem, Prompt, Request};
+use stator_epp_scheduler::{Candidate, HeaderView, MultimodalItem, Prompt, Request};
 use std::sync::Arc;
 
 /// A handler among these profiles, with every decider built under its type name.
@@ -81,7 +81,7 @@ fn data_parallel_requests_go_to_the_primary_port() {
 fn a_header_names_the_profile() {
     let handler = made("header-profile-handler", &["decode", "prefill"], &Value::Null);
     let check = |sent: &[(&str, &str)], wanted: Result<&str, NotRouted>| {
-        let request = Request { headers: Headers(sent), ..Request::default() };
+        let request = Request { headers: HeaderView(sent), ..Request::default() };
         let fleet = Fleet::of(1);
         let candidates = fleet.candidates();
         let picks: [(&str, &[&Candidate<'_>]); 2] =

@@ -6,7 +6,7 @@ use crate::expiring::Expiring;
 use crate::params::{Bound, Params};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_epp_scheduler::plugin::{Built, Observer, Placed, Progress};
+use stator_epp_scheduler::plugin::{Built, Observer, PlacedRequest, RequestProgress};
 use stator_epp_scheduler::{Request, Time};
 use stator_protos::WorkerRank;
 use std::collections::VecDeque;
@@ -186,7 +186,7 @@ fn percentile(seconds: &mut [f64], percentile: f64) -> f64 {
 }
 
 impl Observer for Observed {
-    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time) {
+    fn placed(&self, request: &Request<'_>, placed: &PlacedRequest<'_>, now: Time) {
         let Some(target) = placed.routing.primary.targets.first() else { return };
         // An answer in one piece tells of its last token, not of its first.
         if request.stream {
@@ -196,7 +196,7 @@ impl Observer for Observed {
         }
     }
 
-    fn first_token(&self, progress: &Progress<'_>, now: Time) {
+    fn first_token(&self, progress: &RequestProgress<'_>, now: Time) {
         let state = &mut *self.state.lock();
         let Some(followed) = state.followed.remove(&progress.ticket, now) else { return };
         // What another endpoint served tells nothing of this one.
@@ -208,7 +208,7 @@ impl Observer for Observed {
         }
     }
 
-    fn ended(&self, progress: &Progress<'_>, now: Time) {
+    fn ended(&self, progress: &RequestProgress<'_>, now: Time) {
         self.state.lock().followed.remove(&progress.ticket, now);
     }
 

@@ -4,7 +4,7 @@ use super::curve::{Anchor, Anchors};
 use crate::testing::{Fleet, check_errors, routed, scores};
 use crate::{BuildContext, build};
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::{Built, Moment, Placed, Progress};
+use stator_epp_scheduler::plugin::{Built, Moment, PlacedRequest, RequestProgress};
 use stator_epp_scheduler::{InFlight, Random, Request, Time};
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ fn observe(observer: &Built, fleet: &Fleet, seen: &[(usize, u64, u64)], count: u
             candidates[endpoint].in_flight = InFlight { requests, tokens: 0 };
             let (ticket, routing) = (round * 100 + number, routed(&candidates[endpoint]));
             let request = Request { stream: true, ..Request::default() };
-            observer.placed(&request, &Placed { ticket, routing: &routing }, at(0));
-            let progress = Progress {
+            observer.placed(&request, &PlacedRequest { ticket, routing: &routing }, at(0));
+            let progress = RequestProgress {
                 ticket,
                 output_tokens: None,
                 cached_tokens: None,

@@ -5,7 +5,7 @@ use crate::context::{BuildContext, PrefixSource};
 use crate::expiring::Expiring;
 use crate::params::Params;
 use parking_lot::Mutex;
-use stator_epp_scheduler::plugin::{Built, Observer, Placed, Producer, Progress};
+use stator_epp_scheduler::plugin::{Built, Observer, PlacedRequest, Producer, RequestProgress};
 use stator_epp_scheduler::{Candidate, PrefixMatch, Request, Time};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
@@ -126,7 +126,7 @@ impl Producer for Burst {
 }
 
 impl Observer for Burst {
-    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time) {
+    fn placed(&self, request: &Request<'_>, placed: &PlacedRequest<'_>, now: Time) {
         let chain = self.chain(request);
         let target = placed.routing.primary.targets.first();
         let (Some(target), Some(whole)) = (target, chain.last().copied()) else { return };
@@ -143,16 +143,16 @@ impl Observer for Burst {
         }
     }
 
-    fn first_token(&self, _: &Progress<'_>, _: Time) {}
+    fn first_token(&self, _: &RequestProgress<'_>, _: Time) {}
 
-    fn ended(&self, _: &Progress<'_>, _: Time) {}
+    fn ended(&self, _: &RequestProgress<'_>, _: Time) {}
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::{Fleet, check_errors, made, routed};
     use serde_json::{Value, json};
-    use stator_epp_scheduler::plugin::{Built, Placed};
+    use stator_epp_scheduler::plugin::{Built, PlacedRequest};
     use stator_epp_scheduler::{Prompt, Request, Time};
     use std::time::Duration;
 
@@ -179,7 +179,7 @@ mod tests {
         let request =
             Request { prompt: Prompt { text: &text, ..Prompt::default() }, ..Request::default() };
         let routing = routed(&fleet.candidates()[endpoint]);
-        let placed = Placed { ticket: 1, routing: &routing };
+        let placed = PlacedRequest { ticket: 1, routing: &routing };
         burst.observer.as_ref().expect("it observes").placed(&request, &placed, at(ms));
     }
 

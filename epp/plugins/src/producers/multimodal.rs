@@ -6,7 +6,9 @@ use crate::lru::Lru;
 use crate::params::Params;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_epp_scheduler::plugin::{Built, Measured, Meter, Observer, Placed, Producer, Progress};
+use stator_epp_scheduler::plugin::{
+    Built, Meter, MeteredPlugin, Observer, PlacedRequest, Producer, RequestProgress,
+};
 use stator_epp_scheduler::{Candidate, Endpoint, MultimodalItem, Request, Time};
 use stator_protos::WorkerRank;
 use std::sync::{Arc, OnceLock};
@@ -94,7 +96,7 @@ fn count(
     }
 }
 
-impl Measured for Multimodal {
+impl MeteredPlugin for Multimodal {
     fn measure_with(&self, meter: Arc<dyn Meter>) {
         // The first meter stays: there is one for the life of the process.
         let _ = self.meter.set(meter);
@@ -102,7 +104,7 @@ impl Measured for Multimodal {
 }
 
 impl Observer for Multimodal {
-    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, _: Time) {
+    fn placed(&self, request: &Request<'_>, placed: &PlacedRequest<'_>, _: Time) {
         let routing = placed.routing;
         let encode = routing.others.iter().find(|(profile, _)| profile == "encode");
         let targets = match encode {
@@ -123,9 +125,9 @@ impl Observer for Multimodal {
         }
     }
 
-    fn first_token(&self, _: &Progress<'_>, _: Time) {}
+    fn first_token(&self, _: &RequestProgress<'_>, _: Time) {}
 
-    fn ended(&self, _: &Progress<'_>, _: Time) {}
+    fn ended(&self, _: &RequestProgress<'_>, _: Time) {}
 
     fn left(&self, worker: WorkerRank) {
         self.held.lock().remove(&worker);
@@ -137,7 +139,7 @@ mod tests {
     use crate::testing::{Fleet, check_errors, made, routed};
     use parking_lot::Mutex;
     use serde_json::json;
-    use stator_epp_scheduler::plugin::{Built, Fared, Meter, Pick, Placed};
+    use stator_epp_scheduler::plugin::{Built, Meter, Pick, PlacedRequest, RequestLatencies};
     use stator_epp_scheduler::{Endpoint, MultimodalItem, Prompt, Request, Time};
     use std::sync::Arc;
 
@@ -165,7 +167,11 @@ mod tests {
         let candidates = fleet.candidates();
         let mut routing = routed(&candidates[0]);
         let placed = |items, routing: &_| {
-            observer.placed(&request(items), &Placed { ticket: 1, routing }, Time::default());
+            observer.placed(
+                &request(items),
+                &PlacedRequest { ticket: 1, routing },
+                Time::default(),
+            );
         };
         let both = [item(1, 30), item(2, 10)];
         check(&plugin, &fleet, &both, &[Some(0.0); 3]);
@@ -196,7 +202,7 @@ mod tests {
             self.0.lock().push(format!("{} holds {held:?} of {sought}", endpoint.name));
         }
 
-        fn fared(&self, _: &Fared<'_>) {}
+        fn fared(&self, _: &RequestLatencies<'_>) {}
     }
 
     fn hashes(items: &[MultimodalItem]) -> Vec<u64> {
@@ -209,7 +215,7 @@ mod tests {
         let (fleet, ear) = (Fleet::of(2), Arc::new(Ear::default()));
         plugin.measured.as_ref().expect("it is measured").measure_with(ear.clone());
         let routing = routed(&fleet.candidates()[1]);
-        let placed = Placed { ticket: 1, routing: &routing };
+        let placed = PlacedRequest { ticket: 1, routing: &routing };
         let seen = [item(1, 30)];
         let observer = plugin.observer.as_ref().expect("it is an observer");
         observer.placed(&request(&seen), &placed, Time::default());

@@ -63,7 +63,7 @@ impl ResponseHeaders for HeaderLabel {
 mod tests {
     use crate::testing::{Fleet, check_errors, check_scores, made, routed};
     use serde_json::json;
-    use stator_epp_scheduler::{Headers, Request};
+    use stator_epp_scheduler::{HeaderView, Request};
 
     #[test]
     fn endpoints_with_the_named_label_score_one() {
@@ -72,7 +72,7 @@ mod tests {
         let plugin = made("header-label-affinity-scorer", parameters);
         let scorer = plugin.scorer.expect("it is a scorer");
         let headers = [("x-zone", "b")];
-        let request = Request { headers: Headers(&headers), ..Request::default() };
+        let request = Request { headers: HeaderView(&headers), ..Request::default() };
         check_scores(&*scorer, &request, &fleet.candidates(), &[0.0, 1.0, 0.0]);
         check_scores(&*scorer, &Request::default(), &fleet.candidates(), &[0.0; 3]);
         let stamped = plugin

@@ -5,7 +5,9 @@ use crate::lru::Lru;
 use crate::params::Params;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use stator_epp_scheduler::plugin::{Built, Moment, Observer, Placed, Progress, Scorer};
+use stator_epp_scheduler::plugin::{
+    Built, Moment, Observer, PlacedRequest, RequestProgress, Scorer,
+};
 use stator_epp_scheduler::{Candidate, Request, Time};
 use stator_protos::WorkerRank;
 use std::sync::Arc;
@@ -70,7 +72,7 @@ impl Scorer for NoHitLru {
 }
 
 impl Observer for NoHitLru {
-    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, _: Time) {
+    fn placed(&self, request: &Request<'_>, placed: &PlacedRequest<'_>, _: Time) {
         let mut state = self.state.lock();
         if state.cold.take().as_deref() != Some(request.id) {
             return;
@@ -83,9 +85,9 @@ impl Observer for NoHitLru {
         }
     }
 
-    fn first_token(&self, _: &Progress<'_>, _: Time) {}
+    fn first_token(&self, _: &RequestProgress<'_>, _: Time) {}
 
-    fn ended(&self, _: &Progress<'_>, _: Time) {}
+    fn ended(&self, _: &RequestProgress<'_>, _: Time) {}
 
     fn left(&self, worker: WorkerRank) {
         self.state.lock().used.remove(&worker);
@@ -96,7 +98,7 @@ impl Observer for NoHitLru {
 mod tests {
     use crate::testing::{Fleet, check_errors, check_scores, made, matched, routed};
     use serde_json::{Value, json};
-    use stator_epp_scheduler::plugin::{Built, Placed};
+    use stator_epp_scheduler::plugin::{Built, PlacedRequest};
     use stator_epp_scheduler::{Request, Time};
 
     fn check(plugin: &Built, fleet: &Fleet, request: &Request<'_>, wanted: &[f64]) {
@@ -106,7 +108,7 @@ mod tests {
 
     fn place(plugin: &Built, fleet: &Fleet, request: &Request<'_>, target: usize) {
         let routing = routed(&fleet.candidates()[target]);
-        let placed = Placed { ticket: 1, routing: &routing };
+        let placed = PlacedRequest { ticket: 1, routing: &routing };
         let observer = plugin.observer.as_ref().expect("it is an observer");
         observer.placed(request, &placed, Time::default());
     }

@@ -3,7 +3,7 @@
 use crate::context::BuildContext;
 use crate::params::Params;
 use crate::settings::Settings;
-use stator_epp_scheduler::Headers;
+use stator_epp_scheduler::HeaderView;
 use stator_epp_scheduler::plugin::Built;
 
 /// Header of the identity unless configured otherwise.
@@ -25,7 +25,7 @@ pub enum IdSource {
 
 impl IdSource {
     /// The identity, `None` where it is absent or empty.
-    pub fn read<'a>(&self, headers: Headers<'a>) -> Option<&'a str> {
+    pub fn read<'a>(&self, headers: HeaderView<'a>) -> Option<&'a str> {
         let value = match self {
             Self::Header(name) => headers.get(name),
             Self::Cookie(name) => headers.get("cookie").and_then(|cookies| {
@@ -38,7 +38,7 @@ impl IdSource {
 }
 
 /// The first identity that any of the sources has.
-pub(super) fn first<'a>(sources: &[IdSource], headers: Headers<'a>) -> Option<&'a str> {
+pub(super) fn first<'a>(sources: &[IdSource], headers: HeaderView<'a>) -> Option<&'a str> {
     sources.iter().find_map(|source| source.read(headers))
 }
 

@@ -13,8 +13,8 @@ use crate::params::{Bound, Params};
 use identity::{first, id_sources};
 use parking_lot::Mutex;
 use stator_epp_scheduler::plugin::{
-    Built, Filter, IndexListener, Moment, Observer, Pick, Placed, Progress, ResponseHeaders,
-    Routing, Scorer, SharedIndex,
+    Built, Filter, IndexListener, Moment, Observer, Pick, PlacedRequest, RequestProgress,
+    ResponseHeaders, Routing, Scorer, SharedIndex,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, Request, Time};
 use stator_protos::WorkerRank;
@@ -171,7 +171,7 @@ impl ResponseHeaders for Affinity {
 }
 
 impl Observer for Affinity {
-    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time) {
+    fn placed(&self, request: &Request<'_>, placed: &PlacedRequest<'_>, now: Time) {
         let Strategy::Id { sources, bindings } = &self.strategy else { return };
         let target = self.pick(placed.routing).and_then(|pick| pick.targets.first());
         let (Some(id), Some(target)) = (first(sources, request.headers), target) else { return };
@@ -182,9 +182,9 @@ impl Observer for Affinity {
         }
     }
 
-    fn first_token(&self, _: &Progress<'_>, _: Time) {}
+    fn first_token(&self, _: &RequestProgress<'_>, _: Time) {}
 
-    fn ended(&self, _: &Progress<'_>, _: Time) {}
+    fn ended(&self, _: &RequestProgress<'_>, _: Time) {}
 }
 
 impl SharedIndex for Affinity {

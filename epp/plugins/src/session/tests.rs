@@ -3,10 +3,10 @@ use crate::testing::{Fleet, check_errors, check_scores, kept, made, routed};
 use crate::{BuildContext, build};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stator_epp_scheduler::Headers;
+use stator_epp_scheduler::HeaderView;
 
 fn request<'a>(headers: &'a [(&'a str, &'a str)]) -> Request<'a> {
-    Request { headers: Headers(headers), ..Request::default() }
+    Request { headers: HeaderView(headers), ..Request::default() }
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_session_stays_until_it_is_not_used_any_more() {
         assert_eq!(scores, wanted);
     };
     let routing = routed(&candidates[1]);
-    let placed = Placed { ticket: 1, routing: &routing };
+    let placed = PlacedRequest { ticket: 1, routing: &routing };
     check(&[("session_id", "a")], 0, [0.0, 0.0]);
     observer.placed(&request(&[("session_id", "a")]), &placed, Time::from_millis(100));
     check(&[("session_id", "a")], 1100, [0.0, 1.0]);
@@ -72,7 +72,7 @@ fn a_session_stays_until_it_is_not_used_any_more() {
 #[test]
 fn identities_come_from_headers_and_cookies() {
     let check = |source: &IdSource, headers: &[(&str, &str)], wanted: Option<&str>| {
-        assert_eq!(source.read(Headers(headers)), wanted);
+        assert_eq!(source.read(HeaderView(headers)), wanted);
     };
     let cookie = IdSource::Cookie("sid".to_owned());
     check(&cookie, &[("cookie", "a=1; sid=xyz; b=2")], Some("xyz"));

@@ -10,7 +10,8 @@ use blocks::Chains;
 use index::Index;
 use parking_lot::Mutex;
 use stator_epp_scheduler::plugin::{
-    Built, IndexListener, Observer, Placed, PrefixIndex, Producer, Progress, SharedIndex,
+    Built, IndexListener, Observer, PlacedRequest, PrefixIndex, Producer, RequestProgress,
+    SharedIndex,
 };
 use stator_epp_scheduler::{Candidate, Endpoint, EngineLoad, PrefixMatch, Request, Time};
 use stator_protos::WorkerRank;
@@ -144,7 +145,7 @@ impl PrefixIndex for Approximate {
 }
 
 impl Observer for Approximate {
-    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, _: Time) {
+    fn placed(&self, request: &Request<'_>, placed: &PlacedRequest<'_>, _: Time) {
         let State { index, chains } = &mut *self.state.lock();
         chains.continue_or_begin(request, self.settings.given);
         let others = placed.routing.others.iter();
@@ -160,9 +161,9 @@ impl Observer for Approximate {
         }
     }
 
-    fn first_token(&self, _: &Progress<'_>, _: Time) {}
+    fn first_token(&self, _: &RequestProgress<'_>, _: Time) {}
 
-    fn ended(&self, _: &Progress<'_>, _: Time) {}
+    fn ended(&self, _: &RequestProgress<'_>, _: Time) {}
 
     fn left(&self, worker: WorkerRank) {
         self.state.lock().index.forget(worker);

@@ -28,7 +28,7 @@ fn found(plugin: &Built, request: &Request<'_>, fleet: &Fleet) -> Vec<u32> {
 fn place(plugin: &Built, request: &Request<'_>, fleet: &Fleet, target: usize) {
     let routing = routed(&fleet.candidates()[target]);
     let observer = plugin.observer.as_ref().expect("it is an observer");
-    observer.placed(request, &Placed { ticket: 1, routing: &routing }, Time::default());
+    observer.placed(request, &PlacedRequest { ticket: 1, routing: &routing }, Time::default());
 }
 
 #[test]

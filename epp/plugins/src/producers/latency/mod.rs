@@ -11,7 +11,8 @@ use model::Model;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::plugin::{
-    Built, Fared, Measured, Meter, Observer, Pick, Placed, Producer, Progress, Routing, Timing,
+    Built, LatencyOutcome, Meter, MeteredPlugin, Observer, Pick, PlacedRequest, Producer,
+    RequestLatencies, RequestProgress, Routing,
 };
 use stator_epp_scheduler::{Candidate, PredictedLatency, Request, Time};
 use std::sync::{Arc, OnceLock};
@@ -138,12 +139,12 @@ impl Told {
     }
 
     fn tell(&self, meter: &dyn Meter, ttft_ms: f64, tpot_ms: Option<f64>) {
-        let timing = |measured_ms, (predicted_ms, objective_ms)| Timing {
+        let timing = |measured_ms, (predicted_ms, objective_ms)| LatencyOutcome {
             measured_ms,
             predicted_ms,
             objective_ms,
         };
-        meter.fared(&Fared {
+        meter.fared(&RequestLatencies {
             asked_model: &self.asked_model,
             model: &self.model,
             ttft: timing(ttft_ms, self.ttft),
@@ -219,7 +220,7 @@ impl Producer for Predictor {
     }
 }
 
-impl Measured for Predictor {
+impl MeteredPlugin for Predictor {
     fn measure_with(&self, meter: Arc<dyn Meter>) {
         // The first meter stays: there is one for the life of the process.
         let _ = self.meter.set(meter);
@@ -227,7 +228,7 @@ impl Measured for Predictor {
 }
 
 impl Observer for Predictor {
-    fn placed(&self, request: &Request<'_>, placed: &Placed<'_>, now: Time) {
+    fn placed(&self, request: &Request<'_>, placed: &PlacedRequest<'_>, now: Time) {
         let computes = self.seen(request, computes(placed.routing, PREFILL));
         let answers = self.seen(request, &placed.routing.primary);
         let (Some(computes), Some(answers)) = (computes, answers) else { return };
@@ -238,14 +239,14 @@ impl Observer for Predictor {
         self.state.lock().followed.insert(placed.ticket, followed, now);
     }
 
-    fn first_token(&self, progress: &Progress<'_>, now: Time) {
+    fn first_token(&self, progress: &RequestProgress<'_>, now: Time) {
         let mut state = self.state.lock();
         if let Some(followed) = state.followed.get_mut(&progress.ticket, now) {
             followed.first_token.get_or_insert(now);
         }
     }
 
-    fn ended(&self, progress: &Progress<'_>, now: Time) {
+    fn ended(&self, progress: &RequestProgress<'_>, now: Time) {
         let mut state = self.state.lock();
         let Some(followed) = state.followed.remove(&progress.ticket, now) else { return };
         // What another endpoint served tells nothing of this one.

@@ -1,7 +1,9 @@
 use crate::testing::{Fleet, check_errors, made, routed};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use stator_epp_scheduler::plugin::{Built, Fared, Meter, Pick, Placed, Progress, Timing};
+use stator_epp_scheduler::plugin::{
+    Built, LatencyOutcome, Meter, Pick, PlacedRequest, RequestLatencies, RequestProgress,
+};
 use stator_epp_scheduler::{Endpoint, MultimodalItem, Prompt, Request, Time};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ fn run(plugin: &Built, fleet: &Fleet, ticket: u64, ttft: u64, tpot: u64) {
     );
     let routing = routed(&candidates[0]);
     let at = |ms| Time::from_millis(ticket * 10_000 + ms);
-    observer.placed(&request, &Placed { ticket, routing: &routing }, at(0));
+    observer.placed(&request, &PlacedRequest { ticket, routing: &routing }, at(0));
     let progress = progress(ticket);
     observer.first_token(&progress, at(ttft));
     observer.first_token(&progress, at(ttft + 1));
@@ -38,8 +40,14 @@ fn request() -> Request<'static> {
     }
 }
 
-fn progress(ticket: u64) -> Progress<'static> {
-    Progress { ticket, output_tokens: Some(11), cached_tokens: None, answered: true, served: None }
+fn progress(ticket: u64) -> RequestProgress<'static> {
+    RequestProgress {
+        ticket,
+        output_tokens: Some(11),
+        cached_tokens: None,
+        answered: true,
+        served: None,
+    }
 }
 
 /// What is predicted for the first endpoint, in whole milliseconds.
@@ -97,7 +105,7 @@ fn of_images(parameters: Value) -> [Option<f64>; 2] {
         candidates[0].findings().multimodal = Some((ticket % 2) as f64);
         let took = if ticket % 2 == 0 { 600 } else { 200 };
         let routing = routed(&candidates[0]);
-        observer.placed(&request, &Placed { ticket, routing: &routing }, Time::default());
+        observer.placed(&request, &PlacedRequest { ticket, routing: &routing }, Time::default());
         observer.ended(&progress(ticket), Time::from_millis(took));
     }
     [0.0, 1.0].map(|share| {
@@ -129,7 +137,7 @@ fn what_tells_nothing_of_the_endpoint_is_passed_over() {
     let observer = plugin.observer.as_ref().expect("it is an observer");
     let routing = routed(&fleet.candidates()[0]);
     for ticket in 0..100 {
-        observer.placed(&request(), &Placed { ticket, routing: &routing }, Time::default());
+        observer.placed(&request(), &PlacedRequest { ticket, routing: &routing }, Time::default());
         let mut progress = progress(ticket);
         match ticket % 2 {
             0 => progress.answered = false,
@@ -150,7 +158,7 @@ fn the_first_token_is_owed_to_the_endpoint_that_computes_the_prompt() {
     let mut routing = routed(&candidates[1]);
     routing.others.push(("prefill".to_owned(), Pick { targets: vec![candidates[0].clone()] }));
     for ticket in 0..50 {
-        observer.placed(&request(), &Placed { ticket, routing: &routing }, Time::default());
+        observer.placed(&request(), &PlacedRequest { ticket, routing: &routing }, Time::default());
         observer.first_token(&progress(ticket), Time::from_millis(300));
         observer.ended(&progress(ticket), Time::from_millis(400));
     }
@@ -159,21 +167,21 @@ fn the_first_token_is_owed_to_the_endpoint_that_computes_the_prompt() {
 
 /// Keeps what it is told.
 #[derive(Default)]
-struct Ear(Mutex<Vec<(String, Timing, Option<Timing>)>>);
+struct Ear(Mutex<Vec<(String, LatencyOutcome, Option<LatencyOutcome>)>>);
 
 impl Meter for Ear {
     fn items_sought(&self, _: &[MultimodalItem]) {}
 
     fn items_held(&self, _: &Endpoint, _: &[MultimodalItem], _: usize) {}
 
-    fn fared(&self, fared: &Fared<'_>) {
+    fn fared(&self, fared: &RequestLatencies<'_>) {
         let models = format!("{} {}", fared.asked_model, fared.model);
         self.0.lock().push((models, fared.ttft, fared.tpot));
     }
 }
 
 /// What is told of a request that was predicted as `trained` says and ends as `run` says.
-fn told(parameters: Value) -> Vec<(String, Timing, Option<Timing>)> {
+fn told(parameters: Value) -> Vec<(String, LatencyOutcome, Option<LatencyOutcome>)> {
     let (plugin, fleet) = trained(parameters);
     let ear = Arc::new(Ear::default());
     plugin.measured.as_ref().expect("it is measured").measure_with(ear.clone());
@@ -183,13 +191,13 @@ fn told(parameters: Value) -> Vec<(String, Timing, Option<Timing>)> {
 
 #[test]
 fn how_requests_fare_is_told_beside_what_was_predicted() {
-    let timing = |measured_ms, predicted_ms, objective_ms| Timing {
+    let timing = |measured_ms, predicted_ms, objective_ms| LatencyOutcome {
         measured_ms,
         predicted_ms,
         objective_ms: Some(objective_ms),
     };
     let rounded = |parameters| {
-        let round = |mut timing: Timing| {
+        let round = |mut timing: LatencyOutcome| {
             timing.predicted_ms = timing.predicted_ms.map(f64::round);
             timing
         };
