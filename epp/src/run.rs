@@ -19,7 +19,7 @@ use stator_epp_config::ResponsePath;
 use stator_epp_metrics::{Build, EppMetrics, PoolView};
 use stator_epp_plugins::KvCost;
 use stator_epp_plugins::settings::Tokens;
-use stator_epp_pool::kubernetes::{Access, Cluster, Election, Elector, PoolRef, Reviewer};
+use stator_epp_pool::kubernetes::{Cluster, Election, Elector, PoolRef, ReadAccess, Reviewer};
 use stator_epp_pool::{PoolSpec, Watched, file};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
 use stator_epp_signals::tokenizer::Renderer;
@@ -317,9 +317,9 @@ fn gate(cluster: &Cluster) -> Gate {
         Box::pin(async move {
             let token = token.ok_or(StatusCode::UNAUTHORIZED)?;
             match reviewer.authorize(&token, "/metrics").await {
-                Ok(Access::Granted) => Ok(()),
-                Ok(Access::Denied) => Err(StatusCode::FORBIDDEN),
-                Ok(Access::Unknown) => Err(StatusCode::UNAUTHORIZED),
+                Ok(ReadAccess::Granted) => Ok(()),
+                Ok(ReadAccess::Denied) => Err(StatusCode::FORBIDDEN),
+                Ok(ReadAccess::Unknown) => Err(StatusCode::UNAUTHORIZED),
                 Err(error) => {
                     tracing::warn!(%error, "cannot ask who may read metrics");
                     Err(StatusCode::SERVICE_UNAVAILABLE)

@@ -1,6 +1,6 @@
 //! The text of a file made into a view, or all that is wrong with it.
 
-use super::node::{Faults, Node};
+use super::node::{FileFaults, Node};
 use crate::{
     AppProtocol, PORTS_MAX, PoolView, Rewrite, RewriteRule, RewriteTarget, Rewrites, WEIGHT_MAX,
     worker_of,
@@ -22,7 +22,7 @@ const ENTRIES_MAX: usize = 65_536;
 pub(crate) fn view(content: &[u8]) -> Result<PoolView, Vec<String>> {
     let value: serde_json::Value =
         stator_runtime::yaml::from_slice(content).map_err(|error| vec![error])?;
-    let faults = Faults::default();
+    let faults = FileFaults::default();
     let root = Node::root(&value, &faults);
     root.only(&["endpoints", "objectives", "rewrites", "appProtocol"]);
     let endpoints = endpoints(&root);

@@ -9,9 +9,9 @@ const FAULTS_MAX: usize = 32;
 
 /// The faults of a file, in reading order.
 #[derive(Default)]
-pub(super) struct Faults(RefCell<Vec<String>>);
+pub(super) struct FileFaults(RefCell<Vec<String>>);
 
-impl Faults {
+impl FileFaults {
     /// `value` if nothing is wrong.
     pub(super) fn none<T>(self, value: T) -> Result<T, Vec<String>> {
         let faults = self.0.into_inner();
@@ -24,11 +24,11 @@ impl Faults {
 pub(super) struct Node<'a> {
     value: &'a Value,
     path: String,
-    faults: &'a Faults,
+    faults: &'a FileFaults,
 }
 
 impl<'a> Node<'a> {
-    pub(super) fn root(value: &'a Value, faults: &'a Faults) -> Self {
+    pub(super) fn root(value: &'a Value, faults: &'a FileFaults) -> Self {
         Self { value, path: String::new(), faults }
     }
 

@@ -19,12 +19,12 @@ mod tests;
 pub use lease::{Election, Elector};
 pub use objects::PoolRef;
 pub use resource::{ELECTION, POOL_GROUP, REVIEWS, TOPOLOGY, WATCHED};
-pub use review::{Access, Reviewer};
+pub use review::{ReadAccess, Reviewer};
 pub use stator_kube::{ApiError, ConnectError, Resource};
 
 use crate::{PoolSpec, PoolView, Watched};
 use pool::PoolTask;
-use state::State;
+use state::PoolState;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -69,7 +69,7 @@ impl Cluster {
     pub fn watch(&self, pool: PoolRef, standalone: Option<PoolSpec>) -> Watched {
         let with_object = standalone.is_none();
         let node_labels = self.node_labels.clone();
-        let state = standalone.map_or_else(State::new, State::standalone);
+        let state = standalone.map_or_else(PoolState::new, PoolState::standalone);
         let state = state.with_node_labels(&node_labels);
         let (sender, view) = watch::channel(Arc::new(PoolView::default()));
         let kube = self.kube.clone();

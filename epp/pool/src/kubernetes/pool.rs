@@ -2,7 +2,7 @@
 
 use super::objects::{self, PoolRef};
 use super::resource::{Group, NODES, POOLS};
-use super::state::{PodWatch, State, Update};
+use super::state::{PodWatch, PoolState, Update};
 use crate::PoolView;
 use stator_kube::{Cluster, Decode, PODS, Query, Report, Resource};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ pub(super) struct PoolTask {
     pub(super) pool: PoolRef,
     /// Labels of nodes that endpoints carry; nodes are not followed where there are none.
     pub(super) node_labels: Arc<[String]>,
-    pub(super) state: State,
+    pub(super) state: PoolState,
     pub(super) view: watch::Sender<Arc<PoolView>>,
 }
 

@@ -27,7 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Rights of the bearer of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum ReadAccess {
     /// Read the path.
     Granted,
     /// Not that: the token is somebody's who has no such right. Status 403.
@@ -41,7 +41,7 @@ pub struct Reviewer {
     api: Api,
     turns: Semaphore,
     /// Answers by token and path, and until when they are believed.
-    answers: Mutex<FxHashMap<(String, String), (Access, Instant)>>,
+    answers: Mutex<FxHashMap<(String, String), (ReadAccess, Instant)>>,
 }
 
 impl Reviewer {
@@ -59,9 +59,9 @@ impl Reviewer {
     /// # Errors
     ///
     /// [`ApiError`] if the server does not say; the caller must not grant then.
-    pub async fn authorize(&self, token: &str, path: &str) -> Result<Access, ApiError> {
+    pub async fn authorize(&self, token: &str, path: &str) -> Result<ReadAccess, ApiError> {
         if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
-            return Ok(Access::Unknown);
+            return Ok(ReadAccess::Unknown);
         }
         let key = (token.to_owned(), path.to_owned());
         if let Some((access, _)) =
@@ -80,9 +80,9 @@ impl Reviewer {
         Ok(access)
     }
 
-    fn remember(&self, key: (String, String), access: Access) {
+    fn remember(&self, key: (String, String), access: ReadAccess) {
         let now = Instant::now();
-        let believed = if access == Access::Granted { GRANTED_FOR } else { DENIED_FOR };
+        let believed = if access == ReadAccess::Granted { GRANTED_FOR } else { DENIED_FOR };
         let mut answers = self.answers.lock();
         if answers.len() >= REMEMBERED_MAX {
             answers.retain(|_, (_, until)| *until > now);
@@ -93,11 +93,11 @@ impl Reviewer {
         answers.insert(key, (access, now + believed));
     }
 
-    async fn ask(&self, token: &str, path: &str) -> Result<Access, ApiError> {
+    async fn ask(&self, token: &str, path: &str) -> Result<ReadAccess, ApiError> {
         let spec = json!({"token": token});
         let review: TokenStatus = self.review(TOKEN_REVIEWS, "TokenReview", spec).await?;
         if !review.authenticated {
-            return Ok(Access::Unknown);
+            return Ok(ReadAccess::Unknown);
         }
         let User { username, uid, groups, extra } = review.user;
         let spec = json!({
@@ -105,7 +105,7 @@ impl Reviewer {
             "nonResourceAttributes": {"path": path, "verb": "get"},
         });
         let review: AccessStatus = self.review(ACCESS_REVIEWS, "SubjectAccessReview", spec).await?;
-        Ok(if review.allowed { Access::Granted } else { Access::Denied })
+        Ok(if review.allowed { ReadAccess::Granted } else { ReadAccess::Denied })
     }
 
     async fn review<T: Default + serde::de::DeserializeOwned>(

@@ -41,7 +41,7 @@ pub(crate) struct PodWatch {
 
 /// All that is known.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct PoolState {
     pool: Table<PoolSpec>,
     /// The watch whose pods are in the view.
     current: Option<PodWatch>,
@@ -61,7 +61,7 @@ pub(crate) struct State {
     compiled: Arc<Rewrites>,
 }
 
-impl State {
+impl PoolState {
     /// A pool that is described by an object; nothing is known yet.
     pub(crate) fn new() -> Self {
         let tables = || Group::ALL.map(|group| (group, Table::default()));

@@ -1,7 +1,7 @@
 //! Tests of a pool's state: what reports come to, in tables and against plain maps.
 
 use super::resource::Group;
-use super::state::{State, Update};
+use super::state::{PoolState, Update};
 use crate::{Pod, PoolSpec, Rewrite, RewriteRule, RewriteTarget, endpoints_of};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -40,8 +40,8 @@ fn pods(generation: u64, pods: &[Pod]) -> Update {
 }
 
 /// A state that has heard all there is to hear about policies: nothing.
-fn state() -> State {
-    let mut state = State::new();
+fn state() -> PoolState {
+    let mut state = PoolState::new();
     for group in Group::ALL {
         state.apply(Update::Objectives(group, Report::Listed(BTreeMap::new())), Instant::now());
         state.apply(Update::Rewrites(group, Report::Listed(BTreeMap::new())), Instant::now());
@@ -49,20 +49,20 @@ fn state() -> State {
     state
 }
 
-fn apply(state: &mut State, updates: impl IntoIterator<Item = Update>) {
+fn apply(state: &mut PoolState, updates: impl IntoIterator<Item = Update>) {
     for update in updates {
         state.apply(update, Instant::now());
     }
 }
 
-fn check(state: &State, synced: bool, expected: &[&str]) {
+fn check(state: &PoolState, synced: bool, expected: &[&str]) {
     let view = state.view();
     let mut names: Vec<_> = view.endpoints.iter().map(|endpoint| &*endpoint.name).collect();
     names.sort_unstable();
     assert_eq!((view.synced, names), (synced, expected.to_vec()));
 }
 
-fn generations(state: &State) -> Vec<u64> {
+fn generations(state: &PoolState) -> Vec<u64> {
     state.pod_watches().map(|watch| watch.generation).collect()
 }
 
@@ -82,7 +82,7 @@ fn a_pool_is_synced_when_it_and_its_pods_are_known() {
 
 #[test]
 fn a_pool_waits_for_an_answer_about_every_kind_of_policy() {
-    let mut state = State::standalone(spec("x", &[1]));
+    let mut state = PoolState::standalone(spec("x", &[1]));
     apply(&mut state, [pods(1, &[])]);
     for group in Group::ALL {
         check(&state, false, &[]);
@@ -139,7 +139,7 @@ fn endpoints_carry_the_labels_of_their_node() {
     let mut own = on("b", "n1");
     Arc::make_mut(&mut own.labels).insert(ZONE.into(), "its-own".into());
     apply(&mut state, [pool(&spec("x", &[1])), pods(1, &[on("a", "n1"), own])]);
-    let labels = |state: &State| {
+    let labels = |state: &PoolState| {
         let label = |name: &str| {
             let of = |endpoint: &Arc<stator_epp_scheduler::Endpoint>| {
                 (endpoint.pod.to_string(), endpoint.label(name).unwrap_or("-").to_owned())
@@ -247,7 +247,7 @@ proptest! {
     #[test]
     fn endpoints_agree_with_a_plain_map(reports in vec(any_report(), 0..40)) {
         let spec = spec("x", &[1, 2]);
-        let mut state = State::standalone(spec.clone());
+        let mut state = PoolState::standalone(spec.clone());
         apply(&mut state, [pods(1, &[])]);
         let mut plain = BTreeMap::new();
         let mut before = state.view().endpoints;

@@ -2,7 +2,7 @@
 
 use super::cluster;
 use crate::kubernetes::lease::Pace;
-use crate::kubernetes::{Access, Election, Elector, Reviewer};
+use crate::kubernetes::{Election, Elector, ReadAccess, Reviewer};
 use stator_kube_testkit::{Mood, Server, soon};
 use std::time::Duration;
 
@@ -73,16 +73,16 @@ async fn a_leader_that_cannot_renew_stops_leading_until_it_can() {
 async fn rights_are_asked_for_once() {
     let server = Server::start().await;
     let reviewer = Reviewer::new(&cluster(&server));
-    let check = async |token: &str, path: &str, expected: Access| {
+    let check = async |token: &str, path: &str, expected: ReadAccess| {
         let access = reviewer.authorize(token, path).await.expect("the server answers");
         assert_eq!(access, expected, "{token} {path}");
     };
     for _ in 0..3 {
-        check("root", "/metrics", Access::Granted).await;
-        check("root", "/secrets", Access::Denied).await;
-        check("guest", "/metrics", Access::Denied).await;
-        check("nobody", "/metrics", Access::Unknown).await;
-        check("", "/metrics", Access::Unknown).await;
+        check("root", "/metrics", ReadAccess::Granted).await;
+        check("root", "/secrets", ReadAccess::Denied).await;
+        check("guest", "/metrics", ReadAccess::Denied).await;
+        check("nobody", "/metrics", ReadAccess::Unknown).await;
+        check("", "/metrics", ReadAccess::Unknown).await;
     }
     assert_eq!(server.requests(TOKENS), 4);
 }
@@ -95,5 +95,5 @@ async fn nobody_is_granted_anything_by_a_server_that_fails() {
     reviewer.authorize("root", "/metrics").await.expect_err("the server does not answer");
     server.mood(TOKENS, Mood::Good);
     let access = reviewer.authorize("root", "/metrics").await.expect("the server answers");
-    assert_eq!(access, Access::Granted);
+    assert_eq!(access, ReadAccess::Granted);
 }
