@@ -5,8 +5,8 @@ use crate::exchange::{Head, Refusal, RequestBody};
 use crate::prompt::Measure;
 use stator_body::{Screening, Usage};
 use stator_epp_metrics::{
-    Disaggregation, EppMetrics, ErrorCode, Finished, Picks, PluginName, RequestLabels,
-    RequestMetrics, Running, Tokenization, Unscreened,
+    Disaggregation, EppMetrics, ErrorCode, FinishedRequest, Picks, PluginName, RequestLabels,
+    RequestMetrics, RunningRequest, Tokenization, Unscreened,
 };
 use stator_epp_plugins::AttributeReporter;
 use stator_epp_scheduler::Decision;
@@ -40,7 +40,7 @@ pub(crate) struct Told {
     started: Instant,
     metrics: RequestMetrics,
     /// Counts the request as running while it is there.
-    running: Option<Running>,
+    running: Option<RunningRequest>,
     first_token: Option<Duration>,
     /// Time of the answer's last piece.
     last_piece: Option<Instant>,
@@ -107,7 +107,7 @@ impl Told {
 
     /// The answer is over, or was given up.
     pub(crate) fn answered(&mut self, usage: Option<Usage>, response_bytes: u64) {
-        self.metrics.finished(&Finished {
+        self.metrics.finished(&FinishedRequest {
             duration: self.started.elapsed(),
             first_token: self.first_token,
             streaming: self.streaming,

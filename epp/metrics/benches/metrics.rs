@@ -7,7 +7,7 @@
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 use stator_body::Usage;
-use stator_epp_metrics::{Build, EppMetrics, Finished, RequestLabels, RequestMetrics};
+use stator_epp_metrics::{Build, EppMetrics, FinishedRequest, RequestLabels, RequestMetrics};
 use stator_epp_scheduler::Endpoint;
 use stator_protos::{WorkerId, WorkerRank};
 use std::hint::black_box;
@@ -42,7 +42,7 @@ fn request(metrics: &EppMetrics, request: &RequestMetrics, endpoint: &Endpoint) 
     metrics.process.request_processed(Duration::from_micros(300));
     request.first_token(Duration::from_millis(200), true);
     let usage = Usage { prompt_tokens: 5000, completion_tokens: 300, ..Usage::default() };
-    request.finished(&Finished {
+    request.finished(&FinishedRequest {
         duration: Duration::from_secs(6),
         first_token: Some(Duration::from_millis(200)),
         streaming: true,

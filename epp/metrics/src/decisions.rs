@@ -1,7 +1,7 @@
 //! Metrics of the picker's decisions.
 
 use crate::bounded::OTHER;
-use crate::exposition::{Value, rows, single, write};
+use crate::exposition::{SeriesValue, rows, single, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::names::{ATTEMPT_LABELS, DISAGG_LABELS, REWRITE_LABELS};
@@ -123,7 +123,7 @@ impl Decisions {
     }
 
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
-        let duration = self.duration.read().map(Value::Histogram);
+        let duration = self.duration.read().map(SeriesValue::Histogram);
         write(encoder, &names::SCHEDULER_DURATION, &single(duration))?;
         let attempts = self.attempts.children();
         let attempts = rows(&attempts, &ATTEMPT_LABELS, count);
@@ -150,8 +150,8 @@ pub(crate) fn bump<'a, const N: usize>(
 }
 
 /// A counter's value.
-pub(crate) fn count<const N: usize>(child: &Child<N, AtomicU64>) -> Option<Value> {
-    Value::count(child.metric.load(Ordering::Relaxed))
+pub(crate) fn count<const N: usize>(child: &Child<N, AtomicU64>) -> Option<SeriesValue> {
+    SeriesValue::count(child.metric.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]

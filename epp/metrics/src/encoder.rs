@@ -3,7 +3,7 @@
 use crate::bounded::OTHER;
 use crate::buckets;
 use crate::decisions::{PluginName, bump, count};
-use crate::exposition::{Value, rows, write};
+use crate::exposition::{SeriesValue, rows, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::names::{self, ENCODER_HIT_LABELS, ENCODER_LABELS, ENCODER_QUERY_LABELS};
@@ -85,7 +85,7 @@ impl Lookups {
         let hits = self.hits.children();
         write(encoder, &names::ENCODER_HITS, &rows(&hits, &ENCODER_HIT_LABELS, count))?;
         let ratios = self.hit_ratios.children();
-        let read = |child: &Child<2, Histogram>| child.metric.read().map(Value::Histogram);
+        let read = |child: &Child<2, Histogram>| child.metric.read().map(SeriesValue::Histogram);
         write(encoder, &names::ENCODER_HIT_RATIO, &rows(&ratios, &ENCODER_LABELS, read))
     }
 }

@@ -32,20 +32,20 @@ pub(crate) struct Twin {
 }
 
 /// Names and values of labels.
-pub(crate) type Labels<'a> = Vec<(&'static str, &'a str)>;
+pub(crate) type SeriesLabels<'a> = Vec<(&'static str, &'a str)>;
 
 /// One series.
-pub(crate) type Row<'a> = (Labels<'a>, Value);
+pub(crate) type Row<'a> = (SeriesLabels<'a>, SeriesValue);
 
 /// A series' present value.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum SeriesValue {
     Counter(u64),
     Gauge(f64),
     Histogram(Reading),
 }
 
-impl Value {
+impl SeriesValue {
     /// A counter; `None` before it counted, as if nobody had ever named it.
     pub(crate) fn count(count: u64) -> Option<Self> {
         (count > 0).then_some(Self::Counter(count))
@@ -84,7 +84,7 @@ impl Value {
 pub(crate) fn rows<'a, const N: usize, M>(
     children: &'a [Arc<Child<N, M>>],
     names: &[&'static str; N],
-    value: impl Fn(&'a Child<N, M>) -> Option<Value>,
+    value: impl Fn(&'a Child<N, M>) -> Option<SeriesValue>,
 ) -> Vec<Row<'a>> {
     let row = |child: &'a Arc<Child<N, M>>| {
         let labels = names.iter().zip(&child.labels).map(|(name, label)| (*name, &**label));
@@ -98,7 +98,7 @@ pub(crate) fn labelled<'a, const N: usize, M>(
     children: &'a [Arc<Child<N, M>>],
     names: &[&'static str; N],
     label: (&'static str, &'static str),
-    value: impl Fn(&'a Child<N, M>) -> Option<Value>,
+    value: impl Fn(&'a Child<N, M>) -> Option<SeriesValue>,
 ) -> Vec<Row<'a>> {
     let mut rows = rows(children, names, value);
     rows.iter_mut().for_each(|(labels, _)| labels.push(label));
@@ -106,7 +106,7 @@ pub(crate) fn labelled<'a, const N: usize, M>(
 }
 
 /// The one row of a metric without labels.
-pub(crate) fn single(value: Option<Value>) -> Vec<Row<'static>> {
+pub(crate) fn single(value: Option<SeriesValue>) -> Vec<Row<'static>> {
     value.map(|value| (Vec::new(), value)).into_iter().collect()
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn write(
     write_one(encoder, name, &format!("{stage}{help}"), rows)?;
     let Some(twin) = twin else { return Ok(()) };
     let mut twin_help = format!("{stage}[Deprecated: Use {name}");
-    if matches!(first, Value::Counter(_)) {
+    if matches!(first, SeriesValue::Counter(_)) {
         twin_help.push_str("_total");
     }
     write!(twin_help, "] {help}")?;
@@ -159,7 +159,7 @@ fn summed<'a>(rows: &[Row<'a>], keep: &'static [(&'static str, &'static str)]) -
 
 /// The rows in order of their labels, those of equal labels as one.
 pub(crate) fn merged<'a>(rows: impl IntoIterator<Item = Row<'a>>) -> Vec<Row<'a>> {
-    let mut sums = BTreeMap::<Labels<'a>, Value>::new();
+    let mut sums = BTreeMap::<SeriesLabels<'a>, SeriesValue>::new();
     for (labels, value) in rows {
         match sums.entry(labels) {
             Entry::Occupied(mut sum) => sum.get_mut().add(&value),

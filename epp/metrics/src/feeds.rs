@@ -1,20 +1,23 @@
 //! Metrics of engines' KV events, which pools give when metrics are read.
 
-use crate::exposition::{Metric, Row, Value, merged, single, write};
+use crate::exposition::{Metric, Row, SeriesValue, merged, single, write};
 use crate::names;
-use crate::pools::Seen;
+use crate::pools::PoolReading;
 use crate::snapshot::{FeedSnapshot, FeedsSnapshot, SkippedEvents};
 use prometheus_client::encoding::DescriptorEncoder;
 
 /// Writes the counts of all pools' feeds. Without a pool that follows events nothing is written.
-pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std::fmt::Result {
+pub(crate) fn encode(
+    encoder: &mut DescriptorEncoder<'_>,
+    seen: &[PoolReading<'_>],
+) -> std::fmt::Result {
     let feeds: Vec<_> = seen.iter().filter_map(|(_, pool)| pool.feeds.as_ref()).collect();
     if feeds.is_empty() {
         return Ok(());
     }
     let level = |level: fn(&FeedsSnapshot) -> usize| {
         let sum: usize = feeds.iter().map(|feeds| level(feeds)).sum();
-        single(Some(Value::Gauge(sum as f64)))
+        single(Some(SeriesValue::Gauge(sum as f64)))
     };
     write(encoder, &names::FEEDS, &level(|feeds| feeds.engines.len()))?;
     let waiting = |feeds: &FeedsSnapshot| feeds.engines.iter().map(|feed| feed.waiting).sum();
@@ -22,7 +25,7 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> 
     write(encoder, &names::FEED_CAPACITY, &level(|feeds| feeds.capacity))?;
     encode_engines(encoder, &feeds)?;
     let count = |count: fn(&FeedsSnapshot) -> u64| {
-        single(Value::count(feeds.iter().map(|feeds| count(feeds)).sum()))
+        single(SeriesValue::count(feeds.iter().map(|feeds| count(feeds)).sum()))
     };
     let suppressed = count(|feeds| feeds.removals_suppressed);
     write(encoder, &names::REMOVALS_SUPPRESSED, &suppressed)?;
@@ -52,12 +55,12 @@ fn encode_engines(
 ) -> std::fmt::Result {
     let engines = || feeds.iter().flat_map(|feeds| &feeds.engines);
     for (metric, count) in COUNTS {
-        let row = |feed| Some((vec![pod(feed)], Value::count(count(feed))?));
+        let row = |feed| Some((vec![pod(feed)], SeriesValue::count(count(feed))?));
         write(encoder, metric, &merged(engines().filter_map(row)))?;
     }
     let errors = ERRORS.iter().flat_map(|(operation, count)| {
         engines().filter_map(move |feed| {
-            Some((vec![pod(feed), ("operation", *operation)], Value::count(count(feed))?))
+            Some((vec![pod(feed), ("operation", *operation)], SeriesValue::count(count(feed))?))
         })
     });
     write(encoder, &names::FEED_ERRORS, &merged(errors))
@@ -69,5 +72,5 @@ fn pod(feed: &FeedSnapshot) -> (&'static str, &str) {
 
 fn skipped_row(skipped: &SkippedEvents) -> Row<'_> {
     let labels = vec![("cache_kind", skipped.cache_kind), ("reason", skipped.reason)];
-    (labels, Value::Counter(skipped.count))
+    (labels, SeriesValue::Counter(skipped.count))
 }

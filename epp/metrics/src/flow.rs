@@ -2,12 +2,12 @@
 
 use crate::bounded::OTHER;
 use crate::decisions::count;
-use crate::exposition::{Row, Value, rows, single, write};
+use crate::exposition::{Row, SeriesValue, rows, single, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::names::{FLOW_ENQUEUE_LABELS, FLOW_LABELS, FLOW_OUTCOME_LABELS, FLOW_WAIT_LABELS};
-use crate::pools::Seen;
-use crate::reclaimed::{Reclaimed, Revocations};
+use crate::pools::PoolReading;
+use crate::reclaimed::{ReclaimMetrics, Revocations};
 use crate::request::RequestMetrics;
 use crate::snapshot::{BandSnapshot, Use};
 use crate::{buckets, names};
@@ -61,7 +61,7 @@ impl FlowOutcome {
 
 /// Requests that wait. Their models and flows are those of [`RequestMetrics`], and so as few.
 #[derive(Debug)]
-pub struct Flow {
+pub struct FlowMetrics {
     queues: Family<5, Queue>,
     waits: Family<6, Histogram>,
     enqueues: Family<3, Histogram>,
@@ -83,13 +83,13 @@ pub struct Waiting {
     bytes: u64,
 }
 
-impl Default for Flow {
+impl Default for FlowMetrics {
     fn default() -> Self {
         Self::new(SETS_MAX)
     }
 }
 
-impl Flow {
+impl FlowMetrics {
     fn new(sets_max: usize) -> Self {
         Self {
             queues: Family::new(sets_max),
@@ -152,7 +152,7 @@ impl Flow {
     }
 
     /// The revocations of a pool's running requests, which the metrics show from now on.
-    pub fn reclaimed(&self, pool: &str) -> Reclaimed {
+    pub fn reclaimed(&self, pool: &str) -> ReclaimMetrics {
         self.revocations.of(pool)
     }
 
@@ -160,7 +160,7 @@ impl Flow {
         let queues = self.queues.children();
         let level = |level: fn(&Queue) -> &AtomicU64| {
             rows(&queues, &FLOW_LABELS, move |child| {
-                Some(Value::Gauge(level(&child.metric).load(Ordering::Relaxed) as f64))
+                Some(SeriesValue::Gauge(level(&child.metric).load(Ordering::Relaxed) as f64))
             })
         };
         write(encoder, &names::FLOW_SIZE, &level(|queue| &queue.requests))?;
@@ -171,7 +171,11 @@ impl Flow {
         write(encoder, &names::FLOW_ENQUEUE, &rows(&enqueues, &FLOW_ENQUEUE_LABELS, read))?;
         let requests = self.requests.children();
         write(encoder, &names::FLOW_REQUESTS, &rows(&requests, &FLOW_OUTCOME_LABELS, count))?;
-        write(encoder, &names::FLOW_CYCLE, &single(self.cycles.read().map(Value::Histogram)))?;
+        write(
+            encoder,
+            &names::FLOW_CYCLE,
+            &single(self.cycles.read().map(SeriesValue::Histogram)),
+        )?;
         self.revocations.encode(encoder)
     }
 }
@@ -188,21 +192,21 @@ fn labels(of: &RequestMetrics) -> [&str; 4] {
     of.0.labels.each_ref().map(|label| &**label)
 }
 
-fn read<const N: usize>(child: &Child<N, Histogram>) -> Option<Value> {
-    child.metric.read().map(Value::Histogram)
+fn read<const N: usize>(child: &Child<N, Histogram>) -> Option<SeriesValue> {
+    child.metric.read().map(SeriesValue::Histogram)
 }
 
 /// Writes the fill of all pools' queues.
 pub(crate) fn encode_use(
     encoder: &mut DescriptorEncoder<'_>,
-    seen: &[Seen<'_>],
+    seen: &[PoolReading<'_>],
 ) -> std::fmt::Result {
     let flows = || seen.iter().filter_map(|(pool, is)| Some((*pool, is.flow.as_ref()?)));
     let bands = |level: fn(&Use) -> Option<f64>| -> Vec<Row<'_>> {
         let bands = flows().flat_map(|(pool, flow)| flow.bands.iter().map(move |b| (pool, b)));
         let rows = bands.filter_map(|(pool, BandSnapshot { priority, used })| {
             let labels = vec![("priority", &**priority), ("inference_pool", pool)];
-            Some((labels, Value::Gauge(level(used)?)))
+            Some((labels, SeriesValue::Gauge(level(used)?)))
         });
         rows.collect()
     };
@@ -210,7 +214,7 @@ pub(crate) fn encode_use(
     write(encoder, &names::BAND_BYTES, &bands(|used| used.bytes))?;
     let global = |level: fn(&Use) -> Option<f64>| -> Vec<Row<'_>> {
         let rows = flows().filter_map(|(pool, flow)| {
-            Some((vec![("inference_pool", pool)], Value::Gauge(level(&flow.global)?)))
+            Some((vec![("inference_pool", pool)], SeriesValue::Gauge(level(&flow.global)?)))
         });
         rows.collect()
     };
@@ -225,7 +229,7 @@ mod tests {
 
     #[test]
     fn flows_without_end_fold_into_one() {
-        let (flow, requests) = (Flow::new(1), Requests::default());
+        let (flow, requests) = (FlowMetrics::new(1), Requests::default());
         let of = |fairness_id| requests.of(&RequestLabels { fairness_id, ..Default::default() });
         let waiting = ["a", "b", "c"].map(|id| flow.waits(&of(id), "pool", 10));
         let levels = || {

@@ -3,7 +3,7 @@
 use crate::bounded::{BoundedValues, OTHER};
 use crate::buckets;
 use crate::decisions::PluginName;
-use crate::exposition::{Metric, Row, Value, labelled, rows, write};
+use crate::exposition::{Metric, Row, SeriesValue, labelled, rows, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::names::{self, LATENCY_LABELS};
@@ -132,18 +132,18 @@ impl Latencies {
         for (at, metrics) in HISTOGRAMS.iter().enumerate() {
             for (metric, histogram) in metrics {
                 let read = |child: &Child<4, [Latency; 2]>| {
-                    histogram(&child.metric[at]).read().map(Value::Histogram)
+                    histogram(&child.metric[at]).read().map(SeriesValue::Histogram)
                 };
                 write(encoder, metric, &rows(&children, &LATENCY_LABELS, read))?;
             }
         }
         let last = typed(&children, |latency, position| {
             let value = f64::from_bits(latency.last[position].load(Ordering::Relaxed));
-            (!value.is_nan()).then_some(Value::Gauge(value))
+            (!value.is_nan()).then_some(SeriesValue::Gauge(value))
         });
         write(encoder, &names::LATENCY_LAST, &last)?;
         let violations = typed(&children, |latency, position| {
-            Value::count(latency.violations.load(Ordering::Relaxed))
+            SeriesValue::count(latency.violations.load(Ordering::Relaxed))
                 .filter(|_| position == MEASURED)
         });
         write(encoder, &names::SLO_VIOLATIONS, &violations)
@@ -153,7 +153,7 @@ impl Latencies {
 /// Rows with the label `type`: one for each of [`LAST`] for which `value` gives a value.
 fn typed(
     children: &[Arc<Child<4, [Latency; 2]>>],
-    value: impl Fn(&Latency, usize) -> Option<Value>,
+    value: impl Fn(&Latency, usize) -> Option<SeriesValue>,
 ) -> Vec<Row<'_>> {
     let mut all = Vec::new();
     for (at, types) in LAST.iter().enumerate() {

@@ -34,14 +34,14 @@ mod tests;
 
 pub use decisions::{Decisions, Disaggregation, PluginName};
 pub use encoder::EncoderCache;
-pub use flow::{Flow, FlowOutcome, Waiting};
+pub use flow::{FlowMetrics, FlowOutcome, Waiting};
 pub use latency::LatencyMetrics;
 pub use plugins::{PluginMetrics, PluginTimer, PrefixIndexer};
 pub use pools::{PoolView, Pools};
 pub use process::{Build, Picks, Process, Tokenization, Unscreened};
 pub use programs::{Program, Programs};
-pub use reclaimed::Reclaimed;
-pub use request::{ErrorCode, Finished, RequestMetrics, Running};
+pub use reclaimed::ReclaimMetrics;
+pub use request::{ErrorCode, FinishedRequest, RequestMetrics, RunningRequest};
 pub use requests::{RequestLabels, Requests};
 pub use snapshot::{
     BandSnapshot, EndpointSnapshot, FeedSnapshot, FeedsSnapshot, FlowInFlight, FlowSnapshot,
@@ -64,7 +64,7 @@ pub struct EppMetrics {
     /// Time that plug-ins take, and their lookups.
     pub plugins: Arc<PluginMetrics>,
     /// Requests that wait for room.
-    pub flow: Flow,
+    pub flow: FlowMetrics,
     /// Service that programs get, if flows share by the tokens that they used.
     pub programs: Programs,
     /// Levels of pools, read when the metrics are.
@@ -84,7 +84,7 @@ impl EppMetrics {
             pools: Pools::new(requests.fairness_ids().clone()),
             requests,
             decisions: Decisions::default(),
-            flow: Flow::default(),
+            flow: FlowMetrics::default(),
             programs: Programs::default(),
             streams: Streams::default(),
             process: Process::new(build),

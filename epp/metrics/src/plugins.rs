@@ -3,7 +3,7 @@
 use crate::bounded::BoundedValues;
 use crate::decisions::PluginName;
 use crate::encoder::{EncoderCache, Lookups};
-use crate::exposition::{Value, labelled, rows, single, write};
+use crate::exposition::{SeriesValue, labelled, rows, single, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::latency::{Latencies, LatencyMetrics};
@@ -91,36 +91,38 @@ impl PluginMetrics {
 
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let durations = self.durations.children();
-        let read = |child: &Child<3, Histogram>| child.metric.read().map(Value::Histogram);
+        let read = |child: &Child<3, Histogram>| child.metric.read().map(SeriesValue::Histogram);
         write(encoder, &names::PLUGIN_DURATION, &rows(&durations, &PLUGIN_LABELS, read))?;
         let violations = names::ACCESSES.into_iter().flat_map(|access| {
-            labelled(&durations, &PLUGIN_LABELS, access, |_| Some(Value::Counter(0)))
+            labelled(&durations, &PLUGIN_LABELS, access, |_| Some(SeriesValue::Counter(0)))
         });
         write(encoder, &names::SCOPE_VIOLATIONS, &violations.collect::<Vec<_>>())?;
         self.encode_indexers(encoder)?;
         self.encoders.encode(encoder)?;
         self.latencies.encode(encoder)?;
-        let lookups = Value::count(self.lookups.load(Ordering::Relaxed));
+        let lookups = SeriesValue::count(self.lookups.load(Ordering::Relaxed));
         // The best endpoint's blocks are both numbers of the source: how many a lookup found,
         // and the most that one endpoint held.
-        let hits = lookups.as_ref().map(|_| Value::Counter(self.hits.load(Ordering::Relaxed)));
+        let hits =
+            lookups.as_ref().map(|_| SeriesValue::Counter(self.hits.load(Ordering::Relaxed)));
         write(encoder, &names::INDEX_LOOKUPS, &single(lookups))?;
         write(encoder, &names::INDEX_HITS, &single(hits.clone()))?;
         write(encoder, &names::INDEX_MAX_HITS, &single(hits))?;
-        let duration = self.lookup_duration.read().map(Value::Histogram);
+        let duration = self.lookup_duration.read().map(SeriesValue::Histogram);
         write(encoder, &names::INDEX_LATENCY, &single(duration))
     }
 
     fn encode_indexers(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let indexers = self.indexers.children();
-        let of = |value: &dyn Fn(&Indexer) -> Option<Value>| {
+        let of = |value: &dyn Fn(&Indexer) -> Option<SeriesValue>| {
             rows(&indexers, &INDEXER_LABELS, |child| value(&child.metric))
         };
-        let size = of(&|indexer| Some(Value::Gauge(indexer.size.load(Ordering::Relaxed) as f64)));
+        let size =
+            of(&|indexer| Some(SeriesValue::Gauge(indexer.size.load(Ordering::Relaxed) as f64)));
         write(encoder, &names::INDEXER_SIZE, &size)?;
-        let ratio = of(&|indexer| indexer.hit_ratio.read().map(Value::Histogram));
+        let ratio = of(&|indexer| indexer.hit_ratio.read().map(SeriesValue::Histogram));
         write(encoder, &names::INDEXER_HIT_RATIO, &ratio)?;
-        let bytes = of(&|indexer| indexer.hit_bytes.read().map(Value::Histogram));
+        let bytes = of(&|indexer| indexer.hit_bytes.read().map(SeriesValue::Histogram));
         write(encoder, &names::INDEXER_HIT_BYTES, &bytes)
     }
 }

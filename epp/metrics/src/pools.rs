@@ -1,7 +1,7 @@
 //! Levels of pools, read when metrics are.
 
 use crate::bounded::{BoundedValues, OTHER};
-use crate::exposition::{Metric, Row, Value, merged, single, write};
+use crate::exposition::{Metric, Row, SeriesValue, merged, single, write};
 use crate::snapshot::{EndpointSnapshot, LoadSnapshot, PoolSnapshot};
 use crate::{feeds, flow, names};
 use parking_lot::Mutex;
@@ -67,7 +67,10 @@ impl Pools {
             let stages =
                 [("prefill", prefill), ("decode", decode), ("effective", Some(pool.saturation))];
             stages.into_iter().filter_map(move |(stage, level)| {
-                Some((vec![("inference_pool", *name), ("stage", stage)], Value::Gauge(level?)))
+                Some((
+                    vec![("inference_pool", *name), ("stage", stage)],
+                    SeriesValue::Gauge(level?),
+                ))
             })
         });
         write(encoder, &names::SATURATION, &full.collect::<Vec<_>>())?;
@@ -77,9 +80,9 @@ impl Pools {
             .map(|(_, pool)| gauge("detector", pool.detector, pool.stale_endpoints as f64));
         write(encoder, &names::STALE_ENDPOINTS, &merged(stale))?;
         let admissions = seen.iter().map(|(_, pool)| pool.index_admissions).sum();
-        write(encoder, &names::INDEX_ADMISSIONS, &single(Value::count(admissions)))?;
+        write(encoder, &names::INDEX_ADMISSIONS, &single(SeriesValue::count(admissions)))?;
         let evictions = seen.iter().map(|(_, pool)| pool.index_evictions).sum();
-        write(encoder, &names::INDEX_EVICTIONS, &single(Value::count(evictions)))?;
+        write(encoder, &names::INDEX_EVICTIONS, &single(SeriesValue::count(evictions)))?;
         encode_sources(encoder, &seen)?;
         feeds::encode(encoder, &seen)?;
         flow::encode_use(encoder, &seen)
@@ -88,7 +91,7 @@ impl Pools {
     fn encode_in_flight(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
-        seen: &[Seen<'_>],
+        seen: &[PoolReading<'_>],
     ) -> std::fmt::Result {
         let rows = |level: fn(&InFlight) -> u64| {
             let mut count = 0;
@@ -106,7 +109,7 @@ impl Pools {
 }
 
 /// A pool's name, and its state.
-pub(crate) type Seen<'a> = (&'a str, PoolSnapshot);
+pub(crate) type PoolReading<'a> = (&'a str, PoolSnapshot);
 type Level = fn(&PoolSnapshot) -> Option<f64>;
 
 /// Gauges of a pool as a whole. Without an endpoint that reports there is no mean.
@@ -121,7 +124,7 @@ const LEVELS: [(&Metric, Level); 7] = [
 ];
 
 fn gauge<'a>(label: &'static str, value: &'a str, level: f64) -> Row<'a> {
-    (vec![(label, value)], Value::Gauge(level))
+    (vec![(label, value)], SeriesValue::Gauge(level))
 }
 
 fn loads(pool: &PoolSnapshot) -> impl Iterator<Item = LoadSnapshot> {
@@ -141,29 +144,35 @@ fn deviation(pool: &PoolSnapshot, of: fn(&LoadSnapshot) -> f64) -> Option<f64> {
     Some((sum / count).sqrt())
 }
 
-fn encode_queues(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std::fmt::Result {
+fn encode_queues(
+    encoder: &mut DescriptorEncoder<'_>,
+    seen: &[PoolReading<'_>],
+) -> std::fmt::Result {
     let all = seen
         .iter()
         .flat_map(|(pool, is)| is.endpoints.iter().map(move |endpoint| (*pool, endpoint)));
     let queues = all.filter_map(|(pool, endpoint)| {
         let labels = vec![("name", pool), ("model_server_endpoint", &*endpoint.name)];
-        Some((labels, Value::Gauge(endpoint.load?.waiting)))
+        Some((labels, SeriesValue::Gauge(endpoint.load?.waiting)))
     });
     write(encoder, &names::ENDPOINT_QUEUE, &queues.collect::<Vec<_>>())
 }
 
 /// Pools are not among the labels of the source either.
-fn encode_sources(encoder: &mut DescriptorEncoder<'_>, seen: &[Seen<'_>]) -> std::fmt::Result {
+fn encode_sources(
+    encoder: &mut DescriptorEncoder<'_>,
+    seen: &[PoolReading<'_>],
+) -> std::fmt::Result {
     let all = || seen.iter().flat_map(|(_, pool)| &pool.sources);
     let failed = all().filter_map(|source| {
         let labels = vec![("source_type", source.source_type)];
-        Some((labels, Value::count(source.failed)?))
+        Some((labels, SeriesValue::count(source.failed)?))
     });
     write(encoder, &names::POLL_ERRORS, &merged(failed))?;
     let incomplete = all().filter_map(|source| {
         let extractor = ("extractor_type", source.extractor_type);
         let labels = vec![("source_type", source.source_type), extractor];
-        Some((labels, Value::count(source.incomplete)?))
+        Some((labels, SeriesValue::count(source.incomplete)?))
     });
     write(encoder, &names::EXTRACT_ERRORS, &merged(incomplete))
 }
@@ -186,7 +195,7 @@ fn in_flight_rows<'a>(
                 ("fairness_id", fairness_id),
                 ("priority", priority),
             ];
-            rows.push((labels, Value::Gauge(level(in_flight) as f64)));
+            rows.push((labels, SeriesValue::Gauge(level(in_flight) as f64)));
         };
         for flow in &endpoint.flows {
             row(bound(&flow.fairness_id), &*flow.priority, &flow.in_flight);

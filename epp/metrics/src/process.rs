@@ -1,6 +1,6 @@
 //! The process as a whole.
 
-use crate::exposition::{Row, Value, rows, single, write};
+use crate::exposition::{Row, SeriesValue, rows, single, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::{buckets, names};
@@ -131,13 +131,13 @@ impl Process {
     }
 
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
-        let requests = self.requests.read().map(Value::Histogram);
+        let requests = self.requests.read().map(SeriesValue::Histogram);
         write(encoder, &names::REQUEST_PROCESSING, &single(requests))?;
-        let responses = self.responses.read().map(Value::Histogram);
+        let responses = self.responses.read().map(SeriesValue::Histogram);
         write(encoder, &names::RESPONSE_PROCESSING, &single(responses))?;
         let Build { commit, build_ref } = &self.build;
         let build: Row<'_> =
-            (vec![("commit", commit), ("build_ref", build_ref)], Value::Gauge(1.0));
+            (vec![("commit", commit), ("build_ref", build_ref)], SeriesValue::Gauge(1.0));
         write(encoder, &names::INFO, &[build])?;
         self.encode_own(encoder)
     }
@@ -147,7 +147,7 @@ impl Process {
         // From the first day on and not from the first miss, so that a rate has a start.
         let of = |counter: fn(&PickCounts) -> &AtomicU64| {
             rows(&picks, &["pool"], move |child| {
-                Some(Value::Counter(counter(&child.metric).load(Ordering::Relaxed)))
+                Some(SeriesValue::Counter(counter(&child.metric).load(Ordering::Relaxed)))
             })
         };
         write(encoder, &names::PICKS_HONOURED, &of(|picks| &picks.honoured))?;
@@ -156,12 +156,12 @@ impl Process {
         write(encoder, &names::WITHOUT_BODY, &labelled("body", &BODIES, &self.without_body))?;
         let removed = self.fields_removed.iter().zip(["steering", "unknown"]);
         let removed = removed.filter_map(|(count, kind)| {
-            Some((vec![("kind", kind)], Value::count(count.load(Ordering::Relaxed))?))
+            Some((vec![("kind", kind)], SeriesValue::count(count.load(Ordering::Relaxed))?))
         });
         write(encoder, &names::FIELDS_REMOVED, &removed.collect::<Vec<Row<'_>>>())?;
         let unscreened = labelled("body", &UNSCREENED, &self.unscreened);
         write(encoder, &names::BODIES_UNSCREENED, &unscreened)?;
-        let lost = Value::Counter(self.rewrites_lost.load(Ordering::Relaxed));
+        let lost = SeriesValue::Counter(self.rewrites_lost.load(Ordering::Relaxed));
         write(encoder, &names::REWRITES_LOST, &single(Some(lost)))
     }
 }
@@ -173,7 +173,7 @@ fn labelled<'a>(
     counts: &'a [AtomicU64],
 ) -> Vec<Row<'a>> {
     let row = |(value, count): (&'a &'static str, &AtomicU64)| {
-        (vec![(label, *value)], Value::Counter(count.load(Ordering::Relaxed)))
+        (vec![(label, *value)], SeriesValue::Counter(count.load(Ordering::Relaxed)))
     };
     values.iter().zip(counts).map(row).collect()
 }

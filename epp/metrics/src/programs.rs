@@ -1,7 +1,7 @@
 //! Service that programs get from a pool whose flows share by the tokens they used. A program is a
 //! flow by another name: its id is the fairness id.
 
-use crate::exposition::{Value, rows, single, write};
+use crate::exposition::{SeriesValue, rows, single, write};
 use crate::family::{Child, Family};
 use crate::names;
 use crate::request::RequestMetrics;
@@ -45,13 +45,14 @@ impl Programs {
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let children = self.0.children();
         let of = |value: fn(&Attained) -> f64| {
-            let read =
-                |child: &Child<1, Mutex<Attained>>| Some(Value::Gauge(value(&child.metric.lock())));
+            let read = |child: &Child<1, Mutex<Attained>>| {
+                Some(SeriesValue::Gauge(value(&child.metric.lock())))
+            };
             rows(&children, &["program_id"], read)
         };
         let waits: Vec<_> =
             children.iter().map(|child| child.metric.lock().mean_wait_ms()).collect();
-        let index = (!waits.is_empty()).then(|| Value::Gauge(fairness(&waits)));
+        let index = (!waits.is_empty()).then(|| SeriesValue::Gauge(fairness(&waits)));
         write(encoder, &names::PROGRAM_FAIRNESS, &single(index))?;
         write(encoder, &names::PROGRAM_WAIT, &of(Attained::mean_wait_ms))?;
         write(

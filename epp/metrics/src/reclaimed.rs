@@ -1,6 +1,6 @@
 //! Running requests that gave way to others.
 
-use crate::exposition::{Value, rows, write};
+use crate::exposition::{SeriesValue, rows, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::{buckets, names};
@@ -37,7 +37,7 @@ struct Levels {
 
 /// Counts of the revocations of one pool. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Reclaimed {
+pub struct ReclaimMetrics {
     all: Arc<Revocations>,
     pool: Arc<Child<1, Levels>>,
 }
@@ -49,18 +49,18 @@ impl Revocations {
     }
 
     /// Registers the counts of a pool.
-    pub(crate) fn of(self: &Arc<Self>, pool: &str) -> Reclaimed {
+    pub(crate) fn of(self: &Arc<Self>, pool: &str) -> ReclaimMetrics {
         let levels = || Levels {
             target: AtomicU64::new(0),
             pending: AtomicU64::new(0),
             confirmation: Histogram::new(buckets::QUEUE_SECONDS),
         };
-        Reclaimed { all: self.clone(), pool: self.pools.always(&[pool], levels) }
+        ReclaimMetrics { all: self.clone(), pool: self.pools.always(&[pool], levels) }
     }
 
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let count = |child: &Child<2, AtomicU64>| {
-            Some(Value::Counter(child.metric.load(Ordering::Relaxed)))
+            Some(SeriesValue::Counter(child.metric.load(Ordering::Relaxed)))
         };
         let issued = self.issued.children();
         write(encoder, &names::REVOCATIONS_ISSUED, &rows(&issued, &ISSUED, count))?;
@@ -70,18 +70,18 @@ impl Revocations {
         let level = |level: fn(&Levels) -> &AtomicU64| {
             rows(&pools, &POOL, move |child| {
                 let bits = level(&child.metric).load(Ordering::Relaxed);
-                Some(Value::Gauge(f64::from_bits(bits)))
+                Some(SeriesValue::Gauge(f64::from_bits(bits)))
             })
         };
         write(encoder, &names::RECLAIM_TARGET, &level(|levels| &levels.target))?;
         write(encoder, &names::PENDING_RECLAIM, &level(|levels| &levels.pending))?;
         let read =
-            |child: &Child<1, Levels>| child.metric.confirmation.read().map(Value::Histogram);
+            |child: &Child<1, Levels>| child.metric.confirmation.read().map(SeriesValue::Histogram);
         write(encoder, &names::REVOCATION_CONFIRMATION, &rows(&pools, &POOL, read))
     }
 }
 
-impl Reclaimed {
+impl ReclaimMetrics {
     /// A waiting request lacks `target` of room, of which `pending` is being freed.
     pub fn level(&self, target: f64, pending: f64) {
         self.pool.metric.target.store(target.to_bits(), Ordering::Relaxed);

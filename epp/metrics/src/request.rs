@@ -79,7 +79,7 @@ impl ErrorCode {
 
 /// The end of a request that an endpoint answered.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Finished {
+pub struct FinishedRequest {
     /// From the request to the end of the answer.
     pub duration: Duration,
     /// From the request to the first token; `None` where nobody saw it.
@@ -95,11 +95,11 @@ pub struct Finished {
 /// Counters for the requests of one model, flow and priority. Found once per request, and cheap to
 /// clone. Each event costs a few atomic additions: no lock, no hash.
 #[derive(Clone, Debug)]
-pub struct RequestMetrics(pub(crate) Arc<Child<4, Series>>);
+pub struct RequestMetrics(pub(crate) Arc<Child<4, RequestSeries>>);
 
 /// The metrics behind one set of [`crate::RequestLabels`].
 #[derive(Debug)]
-pub(crate) struct Series {
+pub(crate) struct RequestSeries {
     pub received: AtomicU64,
     pub running: AtomicU64,
     pub errors: [AtomicU64; ErrorCode::ALL.len()],
@@ -116,7 +116,7 @@ pub(crate) struct Series {
     pub itl: Histogram,
 }
 
-impl Series {
+impl RequestSeries {
     pub(crate) fn new() -> Self {
         Self {
             received: AtomicU64::new(0),
@@ -138,7 +138,7 @@ impl Series {
 
 /// A request that runs; it stops when this is dropped.
 #[derive(Debug)]
-pub struct Running(RequestMetrics);
+pub struct RunningRequest(RequestMetrics);
 
 impl RequestMetrics {
     /// The model that the client named, as metrics know it.
@@ -157,10 +157,10 @@ impl RequestMetrics {
     }
 
     /// A request came and was understood.
-    pub fn received(&self) -> Running {
+    pub fn received(&self) -> RunningRequest {
         self.0.metric.received.fetch_add(1, Ordering::Relaxed);
         self.0.metric.running.fetch_add(1, Ordering::Relaxed);
-        Running(self.clone())
+        RunningRequest(self.clone())
     }
 
     /// The request's body has `bytes`.
@@ -198,8 +198,8 @@ impl RequestMetrics {
     }
 
     /// The answer is complete.
-    pub fn finished(&self, finished: &Finished) {
-        let Finished { duration, first_token, streaming, usage, response_bytes } = *finished;
+    pub fn finished(&self, finished: &FinishedRequest) {
+        let FinishedRequest { duration, first_token, streaming, usage, response_bytes } = *finished;
         let series = &self.0.metric;
         series.duration.observe_duration(duration);
         series.response_bytes.observe(response_bytes as f64);
@@ -216,7 +216,7 @@ impl RequestMetrics {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         self.0.0.metric.running.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,11 +1,11 @@
 //! Requests by model, flow and priority.
 
 use crate::bounded::{BoundedValues, OTHER};
-use crate::exposition::{Metric, Row, Value, labelled, rows, write};
+use crate::exposition::{Metric, Row, SeriesValue, labelled, rows, write};
 use crate::family::{Child, Family};
 use crate::histogram::Histogram;
 use crate::names::{self, REQUEST_LABELS};
-use crate::request::{ErrorCode, RequestMetrics, Series};
+use crate::request::{ErrorCode, RequestMetrics, RequestSeries};
 use prometheus_client::encoding::DescriptorEncoder;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ pub struct RequestLabels<'a> {
 /// given to [`Requests::keep_model`] stay beside the bounds.
 #[derive(Debug)]
 pub struct Requests {
-    family: Family<4, Series>,
+    family: Family<4, RequestSeries>,
     models: Arc<BoundedValues>,
     fairness_ids: Arc<BoundedValues>,
 }
@@ -92,38 +92,43 @@ impl Requests {
     }
 
     /// The set for labels that are new, or too many.
-    fn folded(&self, [model, target, fairness_id, priority]: [&str; 4]) -> Arc<Child<4, Series>> {
+    fn folded(
+        &self,
+        [model, target, fairness_id, priority]: [&str; 4],
+    ) -> Arc<Child<4, RequestSeries>> {
         let (model, target) = (self.models.bound(model), self.models.bound(target));
         let fairness_id = self.fairness_ids.bound(fairness_id);
         let bounded = [model, target, fairness_id, priority];
-        self.family.get_or_make(&bounded, Series::new).unwrap_or_else(|| {
+        self.family.get_or_make(&bounded, RequestSeries::new).unwrap_or_else(|| {
             let kept = |name: &str| name.is_empty() || self.models.is_pinned(name);
             let model = if kept(model) { model } else { OTHER };
             let target = if kept(target) { target } else { OTHER };
             let configured = [model, target, OTHER, priority];
-            self.family.always(&configured, Series::new)
+            self.family.always(&configured, RequestSeries::new)
         })
     }
 
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let children = self.family.children();
-        let of = |value: &dyn Fn(&Child<4, Series>) -> Option<Value>| {
+        let of = |value: &dyn Fn(&Child<4, RequestSeries>) -> Option<SeriesValue>| {
             rows(&children, &REQUEST_LABELS, value)
         };
-        let received = of(&|child| Value::count(child.metric.received.load(Ordering::Relaxed)));
+        let received =
+            of(&|child| SeriesValue::count(child.metric.received.load(Ordering::Relaxed)));
         write(encoder, &names::REQUESTS, &received)?;
         write(encoder, &names::REQUEST_ERRORS, &errors(&children))?;
         write(encoder, &names::REQUEST_RUNNING, &of(&running))?;
         for (metric, histogram) in HISTOGRAMS {
-            let read =
-                |child: &Child<4, Series>| histogram(&child.metric).read().map(Value::Histogram);
+            let read = |child: &Child<4, RequestSeries>| {
+                histogram(&child.metric).read().map(SeriesValue::Histogram)
+            };
             write(encoder, metric, &of(&read))?;
         }
         write(encoder, &names::TTFT, &first_tokens(&children))
     }
 }
 
-type OneOf = fn(&Series) -> &Histogram;
+type OneOf = fn(&RequestSeries) -> &Histogram;
 
 /// Histograms that differ by nothing but [`RequestLabels`].
 const HISTOGRAMS: [(&Metric, OneOf); 9] = [
@@ -139,26 +144,28 @@ const HISTOGRAMS: [(&Metric, OneOf); 9] = [
 ];
 
 /// Requests that run now; of a set whose model is not known there is no such number.
-fn running(child: &Child<4, Series>) -> Option<Value> {
+fn running(child: &Child<4, RequestSeries>) -> Option<SeriesValue> {
     let seen = child.metric.received.load(Ordering::Relaxed) > 0 && !child.labels[0].is_empty();
-    seen.then(|| Value::Gauge(child.metric.running.load(Ordering::Relaxed) as f64))
+    seen.then(|| SeriesValue::Gauge(child.metric.running.load(Ordering::Relaxed) as f64))
 }
 
-fn errors(children: &[Arc<Child<4, Series>>]) -> Vec<Row<'_>> {
+fn errors(children: &[Arc<Child<4, RequestSeries>>]) -> Vec<Row<'_>> {
     let mut all = Vec::new();
     for code in ErrorCode::ALL {
-        let count = |child: &Child<4, Series>| {
-            Value::count(child.metric.errors[code as usize].load(Ordering::Relaxed))
+        let count = |child: &Child<4, RequestSeries>| {
+            SeriesValue::count(child.metric.errors[code as usize].load(Ordering::Relaxed))
         };
         all.extend(labelled(children, &REQUEST_LABELS, ("error_code", code.name()), count));
     }
     all
 }
 
-fn first_tokens(children: &[Arc<Child<4, Series>>]) -> Vec<Row<'_>> {
+fn first_tokens(children: &[Arc<Child<4, RequestSeries>>]) -> Vec<Row<'_>> {
     let mut all = Vec::new();
     for (at, streaming) in ["false", "true"].into_iter().enumerate() {
-        let read = |child: &Child<4, Series>| child.metric.ttft[at].read().map(Value::Histogram);
+        let read = |child: &Child<4, RequestSeries>| {
+            child.metric.ttft[at].read().map(SeriesValue::Histogram)
+        };
         all.extend(labelled(children, &REQUEST_LABELS, ("streaming", streaming), read));
     }
     all

@@ -1,6 +1,6 @@
 //! Streams of data planes.
 
-use crate::exposition::{Value, single, write};
+use crate::exposition::{SeriesValue, single, write};
 use crate::histogram::Histogram;
 use crate::{buckets, names};
 use prometheus_client::encoding::DescriptorEncoder;
@@ -72,14 +72,18 @@ impl Streams {
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let open = self.0.open.load(Ordering::Relaxed);
         let ended = self.0.ended.iter().zip(CODES).filter_map(|(count, code)| {
-            Some((vec![("code", code)], Value::count(count.load(Ordering::Relaxed))?))
+            Some((vec![("code", code)], SeriesValue::count(count.load(Ordering::Relaxed))?))
         });
         let ended: Vec<_> = ended.collect();
         // Who does not want these metrics opens no stream here, and sees none of them.
         if open > 0 || !ended.is_empty() {
-            write(encoder, &names::STREAMS_INFLIGHT, &single(Some(Value::Gauge(open as f64))))?;
+            write(
+                encoder,
+                &names::STREAMS_INFLIGHT,
+                &single(Some(SeriesValue::Gauge(open as f64))),
+            )?;
         }
-        let duration = self.0.duration.read().map(Value::Histogram);
+        let duration = self.0.duration.read().map(SeriesValue::Histogram);
         write(encoder, &names::STREAM_DURATION, &single(duration))?;
         write(encoder, &names::STREAMS, &ended)
     }

@@ -74,7 +74,7 @@ fn one_request_reads_like_this() {
     request.first_token(Duration::from_millis(500), true);
     request.chunk(Duration::from_millis(20));
     let usage = Usage { prompt_tokens: 7, completion_tokens: 11, ..Usage::default() };
-    request.finished(&Finished {
+    request.finished(&FinishedRequest {
         duration: Duration::from_millis(2750),
         first_token: Some(Duration::from_millis(250)),
         streaming: true,
@@ -224,7 +224,7 @@ fn a_thousand_names_of_a_client_are_few_series() {
         request.first_token(Duration::from_millis(5), true);
         request.chunk(Duration::from_millis(2));
         let usage = Usage { prompt_tokens: 7, completion_tokens: 11, ..Usage::default() };
-        request.finished(&Finished {
+        request.finished(&FinishedRequest {
             duration: Duration::from_millis(27),
             first_token: Some(Duration::from_millis(5)),
             streaming: true,
@@ -413,9 +413,9 @@ fn buckets_read_like_this() {
     let lines = bounds.split(' ').zip(counts);
     let lines = lines.map(|(bound, count)| format!("{name}{{le=\"{bound}\"}} {count}"));
     assert_eq!(page.series(name), lines.collect::<Vec<_>>());
-    request.finished(&Finished {
+    request.finished(&FinishedRequest {
         usage: Some(Usage { prompt_tokens: 32_770, ..Usage::default() }),
-        ..Finished::default()
+        ..FinishedRequest::default()
     });
     let bound = "le=\"32778.0\",model_name=\"m\",target_model_name=\"t\"";
     let line = format!("inference_objective_input_tokens_bucket{{{bound}}} 1");

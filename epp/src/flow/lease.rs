@@ -4,7 +4,7 @@ use super::reclaim::{Demand, Reclaim};
 use crate::exchange::Refusal;
 use crate::pool::Pool;
 use parking_lot::Mutex;
-use stator_epp_metrics::{EppMetrics, Reclaimed};
+use stator_epp_metrics::{EppMetrics, ReclaimMetrics};
 use stator_epp_plugins::settings::Detector;
 use std::future::Future;
 use std::pin::Pin;
@@ -37,7 +37,7 @@ pub(super) struct Leases {
     reclaim: Mutex<Reclaim<oneshot::Sender<()>>>,
     grace: Duration,
     pool: Weak<Pool>,
-    metrics: Reclaimed,
+    metrics: ReclaimMetrics,
     start: Instant,
 }
 

@@ -1,6 +1,6 @@
 //! Requests that wait for room, and the programs that share it.
 
-use super::{Kept, MODELS, alpha, twin};
+use super::{MODELS, TwinLabels, alpha, twin};
 use crate::exposition::Metric;
 
 /// Labels of [`FLOW_SIZE`] and [`FLOW_BYTES`], in order.
@@ -18,12 +18,12 @@ const FAIRNESS: (&str, &str) = ("fairness_id", "fairness_id");
 const PRIORITY: (&str, &str) = ("priority", "priority");
 const OUTCOME: (&str, &str) = ("outcome", "outcome");
 const POOL: (&str, &str) = ("inference_pool", "inference_pool");
-const FLOW: Kept = &[FAIRNESS, PRIORITY, POOL, MODELS[0], MODELS[1]];
-const FLOW_OUTCOME: Kept = &[FAIRNESS, PRIORITY, OUTCOME, POOL, MODELS[0], MODELS[1]];
-const ENQUEUE: Kept = &[FAIRNESS, PRIORITY, OUTCOME];
-const OUTCOMES: Kept = &[OUTCOME, PRIORITY, POOL];
-const BAND: Kept = &[PRIORITY, POOL];
-const GLOBAL: Kept = &[POOL];
+const FLOW: TwinLabels = &[FAIRNESS, PRIORITY, POOL, MODELS[0], MODELS[1]];
+const FLOW_OUTCOME: TwinLabels = &[FAIRNESS, PRIORITY, OUTCOME, POOL, MODELS[0], MODELS[1]];
+const ENQUEUE: TwinLabels = &[FAIRNESS, PRIORITY, OUTCOME];
+const OUTCOMES: TwinLabels = &[OUTCOME, PRIORITY, POOL];
+const BAND: TwinLabels = &[PRIORITY, POOL];
+const GLOBAL: TwinLabels = &[POOL];
 
 pub(crate) const FLOW_WAIT: Metric = twin(
     alpha("llm_d_epp_flow_control_request_queue_duration_seconds", "Seconds that requests waited"),

@@ -17,9 +17,10 @@ pub(crate) use requests::*;
 
 use crate::exposition::{Metric, Twin};
 
-type Kept = &'static [(&'static str, &'static str)];
+type TwinLabels = &'static [(&'static str, &'static str)];
 
-const MODELS: Kept = &[("model_name", "model_name"), ("target_model_name", "target_model_name")];
+const MODELS: TwinLabels =
+    &[("model_name", "model_name"), ("target_model_name", "target_model_name")];
 
 /// A metric of the llm-d router.
 const fn alpha(name: &'static str, help: &'static str) -> Metric {
@@ -27,7 +28,7 @@ const fn alpha(name: &'static str, help: &'static str) -> Metric {
 }
 
 /// A metric with the name and the labels that it had before.
-const fn twin(metric: Metric, name: &'static str, labels: Kept) -> Metric {
+const fn twin(metric: Metric, name: &'static str, labels: TwinLabels) -> Metric {
     Metric { twin: Some(Twin { name, labels }), ..metric }
 }
 

@@ -1,6 +1,6 @@
 //! Plug-ins, the KV index, and the KV events that it is told of.
 
-use super::{Kept, MODELS, alpha, twin};
+use super::{MODELS, TwinLabels, alpha, twin};
 use crate::exposition::Metric;
 
 /// Labels of [`PLUGIN_DURATION`], in order.
@@ -19,14 +19,14 @@ pub(crate) const ENCODER_LABELS: [&str; 2] = ["plugin_type", "plugin_name"];
 pub(crate) const LATENCY_LABELS: [&str; 4] =
     ["plugin_name", "plugin_type", "model_name", "target_model_name"];
 
-const PLUGIN: Kept = &[
+const PLUGIN: TwinLabels = &[
     ("extension_point", "extension_point"),
     ("plugin_type", "plugin_type"),
     ("plugin_name", "plugin_name"),
 ];
-const MODELS_TYPE: Kept = &[MODELS[0], MODELS[1], ("type", "type")];
-const FEED: Kept = &[("pod_identifier", "pod_identifier")];
-const FEED_ERROR: Kept = &[FEED[0], ("operation", "operation")];
+const MODELS_TYPE: TwinLabels = &[MODELS[0], MODELS[1], ("type", "type")];
+const FEED: TwinLabels = &[("pod_identifier", "pod_identifier")];
+const FEED_ERROR: TwinLabels = &[FEED[0], ("operation", "operation")];
 
 pub(crate) const PLUGIN_DURATION: Metric = twin(
     alpha("llm_d_epp_plugin_duration_seconds", "Seconds that a plug-in takes"),

@@ -1,11 +1,11 @@
 //! Pools and their endpoints.
 
-use super::{Kept, alpha, twin};
+use super::{TwinLabels, alpha, twin};
 use crate::exposition::Metric;
 
-const POOL: Kept = &[("name", "name")];
-const ENDPOINT: Kept = &[("name", "name"), ("model_server_endpoint", "model_server_pod")];
-const STAGE: Kept = &[("inference_pool", "inference_pool"), ("stage", "stage")];
+const POOL: TwinLabels = &[("name", "name")];
+const ENDPOINT: TwinLabels = &[("name", "name"), ("model_server_endpoint", "model_server_pod")];
+const STAGE: TwinLabels = &[("inference_pool", "inference_pool"), ("stage", "stage")];
 
 pub(crate) const AVERAGE_KV: Metric = twin(
     alpha("llm_d_epp_average_kv_cache_utilization", "Mean use of the endpoints' KV cache, 0 to 1"),

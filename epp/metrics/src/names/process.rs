@@ -1,11 +1,11 @@
 //! Streams of data planes, and the process.
 
-use super::{Kept, alpha, own, twin};
+use super::{TwinLabels, alpha, own, twin};
 use crate::exposition::Metric;
 
-const BUILD: Kept = &[("commit", "commit"), ("build_ref", "build_ref")];
-const SOURCE: Kept = &[("source_type", "source_type")];
-const EXTRACTOR: Kept = &[SOURCE[0], ("extractor_type", "extractor_type")];
+const BUILD: TwinLabels = &[("commit", "commit"), ("build_ref", "build_ref")];
+const SOURCE: TwinLabels = &[("source_type", "source_type")];
+const EXTRACTOR: TwinLabels = &[SOURCE[0], ("extractor_type", "extractor_type")];
 
 pub(crate) const STREAMS: Metric =
     alpha("llm_d_epp_extproc_streams", "Streams of data planes that ended, by gRPC status");

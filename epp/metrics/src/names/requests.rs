@@ -1,6 +1,6 @@
 //! Requests, and what is decided about them.
 
-use super::{Kept, MODELS, alpha, twin};
+use super::{MODELS, TwinLabels, alpha, twin};
 use crate::exposition::Metric;
 
 /// Labels of [`crate::RequestLabels`], in order.
@@ -15,19 +15,19 @@ pub(crate) const REWRITE_LABELS: [&str; 3] = ["model_rewrite_name", "model_name"
 pub(crate) const DISAGG_LABELS: [&str; 4] =
     ["plugin_name", "plugin_type", "model_name", "decision_type"];
 
-const MODEL: Kept = &[("model_name", "model_name")];
-const MODELS_PRIORITY: Kept = &[MODELS[0], MODELS[1], ("priority", "priority")];
-const MODELS_CODE: Kept = &[MODELS[0], MODELS[1], ("error_code", "error_code")];
-const ATTEMPT: Kept = &[
+const MODEL: TwinLabels = &[("model_name", "model_name")];
+const MODELS_PRIORITY: TwinLabels = &[MODELS[0], MODELS[1], ("priority", "priority")];
+const MODELS_CODE: TwinLabels = &[MODELS[0], MODELS[1], ("error_code", "error_code")];
+const ATTEMPT: TwinLabels = &[
     ("status", "status"),
     MODELS[1],
     ("endpoint_name", "pod_name"),
     ("namespace", "namespace"),
     ("port", "port"),
 ];
-const REWRITE: Kept =
+const REWRITE: TwinLabels =
     &[("model_rewrite_name", "model_rewrite_name"), MODELS[0], ("target_model", "target_model")];
-const DISAGG: Kept = &[MODELS[0], ("decision_type", "decision_type")];
+const DISAGG: TwinLabels = &[MODELS[0], ("decision_type", "decision_type")];
 
 pub(crate) const REQUESTS: Metric = twin(
     alpha("llm_d_epp_request", "Requests that were understood"),

@@ -97,7 +97,7 @@ fn record_everything(page: &Page) {
         cached_tokens: Some(1),
         ..Usage::default()
     };
-    request.finished(&Finished {
+    request.finished(&FinishedRequest {
         duration: tick,
         first_token: Some(tick),
         streaming: true,
@@ -159,7 +159,7 @@ proptest! {
             request.sized((*tokens).into());
             request.failed(ErrorCode::ALL[*error]);
             let usage = Usage { prompt_tokens: *tokens, ..Usage::default() };
-            request.finished(&Finished { usage: Some(usage), ..Finished::default() });
+            request.finished(&FinishedRequest { usage: Some(usage), ..FinishedRequest::default() });
         }
         let (models, with) = (["model_name", "target_model_name"], |label| {
             ["model_name", "target_model_name", label]
