@@ -6,7 +6,7 @@ use crate::document::{
     Document, Given, PluginEntry, ProfileEntry, ProfilePlugin, Reference, SourceEntry,
 };
 use crate::findings::Findings;
-use stator_epp_plugins::{Place, find, needs};
+use stator_epp_plugins::{PluginPlace, find, needs};
 
 const SINGLE_HANDLER: &str = "single-profile-handler";
 const DEFAULT_PICKER: &str = "max-score-picker";
@@ -34,7 +34,7 @@ pub(crate) fn complete(document: &mut Document, findings: &Findings) {
 }
 
 /// Whether plug-ins of this type can be that.
-pub(crate) fn can_be(type_name: &str, place: Place) -> bool {
+pub(crate) fn can_be(type_name: &str, place: PluginPlace) -> bool {
     find(type_name).is_some_and(|kind| kind.places.contains(&place))
 }
 
@@ -90,7 +90,7 @@ fn profiles(document: &mut Document) {
 
 /// Whether a profile can make use of a plug-in.
 fn is_member(plugin: &PluginEntry) -> bool {
-    let places = [Place::Filter, Place::Scorer, Place::Picker];
+    let places = [PluginPlace::Filter, PluginPlace::Scorer, PluginPlace::Picker];
     places.iter().any(|place| can_be(&plugin.type_name, *place))
 }
 
@@ -99,7 +99,7 @@ fn unused(document: &Document, findings: &Findings) {
     let members = || document.profiles.iter().flat_map(|profile| &profile.plugins);
     for plugin in &document.plugins {
         let elsewhere = find(&plugin.type_name).is_some_and(|kind| {
-            let places = [Place::Filter, Place::Scorer, Place::Picker];
+            let places = [PluginPlace::Filter, PluginPlace::Scorer, PluginPlace::Picker];
             kind.places.iter().any(|place| !places.contains(place))
         });
         let used = members().any(|member| member.reference.name == plugin.name);
@@ -111,7 +111,7 @@ fn unused(document: &Document, findings: &Findings) {
 
 /// One profile needs no handler; several do. There is exactly one.
 fn handler(document: &mut Document, findings: &Findings) {
-    let is_handler = |plugin: &&PluginEntry| can_be(&plugin.type_name, Place::ProfileHandler);
+    let is_handler = |plugin: &&PluginEntry| can_be(&plugin.type_name, PluginPlace::ProfileHandler);
     let handlers: Vec<&PluginEntry> = document.plugins.iter().filter(is_handler).collect();
     let profiles = document.profiles.len();
     match handlers.as_slice() {
@@ -143,13 +143,13 @@ fn pickers_and_weights(document: &mut Document, position: usize, findings: &Find
             let message = format!("{:?} has no effect in a profile", reference.name);
             findings.warn(&reference.path, message);
         }
-        if can_be(&plugin.type_name, Place::Scorer) {
+        if can_be(&plugin.type_name, PluginPlace::Scorer) {
             weight.get_or_insert_with(|| Given::or_default(None, 1.0));
         } else if weight.take().is_some() {
             let message = format!("a weight has no effect: {:?} is no scorer", reference.name);
             findings.warn(&reference.path, message);
         }
-        if can_be(&plugin.type_name, Place::Picker) {
+        if can_be(&plugin.type_name, PluginPlace::Picker) {
             if let Some(first) = &picker {
                 let message = format!("{first:?} is the picker of this profile already");
                 findings.fault(&reference.path, message);

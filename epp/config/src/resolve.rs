@@ -4,7 +4,7 @@ use crate::complete::can_be;
 use crate::document::{Document, PluginEntry, Reference};
 use crate::findings::Findings;
 use crate::suggest::did_you_mean;
-use stator_epp_plugins::{Place, Stability, find, kinds, references, why_missing};
+use stator_epp_plugins::{PluginPlace, Stability, find, kinds, references, why_missing};
 
 /// Makes the types of plug-ins canonical and leaves out the plug-ins that cannot be built.
 /// Returns the names of those.
@@ -62,26 +62,26 @@ pub(crate) fn resolve(document: &mut Document, left_out: &[String], findings: &F
     for profile in &mut document.profiles {
         profile.plugins.retain(|member| resolver.listed(&member.reference));
     }
-    document.parsers.retain(|parser| resolver.leads_to(parser, &[Place::Parser]));
+    document.parsers.retain(|parser| resolver.leads_to(parser, &[PluginPlace::Parser]));
 
     let layer = &mut document.data_layer;
-    layer.sources.retain(|source| resolver.leads_to(&source.reference, &[Place::DataSource]));
+    layer.sources.retain(|source| resolver.leads_to(&source.reference, &[PluginPlace::DataSource]));
     for source in &mut layer.sources {
         // Producers listen to the comings and goings of endpoints as extractors do.
-        let places = [Place::Extractor, Place::Producer, Place::Scorer];
+        let places = [PluginPlace::Extractor, PluginPlace::Producer, PluginPlace::Scorer];
         source.extractors.retain(|extractor| resolver.leads_to(extractor, &places));
     }
-    resolver.optional(&mut layer.discovery, &[Place::Discovery]);
-    resolver.optional(&mut layer.peer_discovery, &[Place::Discovery, Place::Syncer]);
-    resolver.optional(&mut layer.syncer, &[Place::Syncer]);
+    resolver.optional(&mut layer.discovery, &[PluginPlace::Discovery]);
+    resolver.optional(&mut layer.peer_discovery, &[PluginPlace::Discovery, PluginPlace::Syncer]);
+    resolver.optional(&mut layer.syncer, &[PluginPlace::Syncer]);
 
     let flow = &document.flow_control;
-    resolver.leads_to(&flow.usage_limit, &[Place::UsageLimitPolicy]);
-    resolver.leads_to(&flow.saturation_detector, &[Place::SaturationDetector]);
+    resolver.leads_to(&flow.usage_limit, &[PluginPlace::UsageLimitPolicy]);
+    resolver.leads_to(&flow.saturation_detector, &[PluginPlace::SaturationDetector]);
     let templates = [&flow.default_band, &flow.default_negative_band].into_iter();
     for band in templates.chain(&flow.bands).filter(|band| band.why.is_none()) {
-        resolver.leads_to(&band.fairness, &[Place::FairnessPolicy]);
-        resolver.leads_to(&band.ordering, &[Place::OrderingPolicy]);
+        resolver.leads_to(&band.fairness, &[PluginPlace::FairnessPolicy]);
+        resolver.leads_to(&band.ordering, &[PluginPlace::OrderingPolicy]);
     }
     resolver.parameters();
 }
@@ -108,7 +108,7 @@ impl Resolver<'_> {
 
     /// Whether a reference leads to a plug-in that can be one of `places`. References that were
     /// filled in are left to who filled them in.
-    fn leads_to(&mut self, reference: &Reference, places: &[Place]) -> bool {
+    fn leads_to(&mut self, reference: &Reference, places: &[PluginPlace]) -> bool {
         let Reference { path, name, why } = reference;
         if why.is_some() {
             return true;
@@ -147,7 +147,7 @@ impl Resolver<'_> {
         false
     }
 
-    fn optional(&mut self, reference: &mut Option<Reference>, places: &[Place]) {
+    fn optional(&mut self, reference: &mut Option<Reference>, places: &[PluginPlace]) {
         if let Some(found) = reference
             && !self.leads_to(found, places)
         {
@@ -169,7 +169,7 @@ impl Resolver<'_> {
 
     /// Tells of a reference that leads nowhere, unless it is known why. The name of a type that
     /// can be one of `places` would do.
-    fn lost(&self, path: &str, name: &str, places: &[Place]) {
+    fn lost(&self, path: &str, name: &str, places: &[PluginPlace]) {
         match self.left_out.iter().any(|left_out| left_out == name) {
             true if self.findings.lenient() => {
                 self.findings.warn(path, format!("ignored: {name:?} is ignored"));
@@ -177,7 +177,7 @@ impl Resolver<'_> {
             true => {}
             false => {
                 let names = self.plugins.iter().map(|plugin| plugin.name.as_str());
-                let fits = |place: &Place| places.contains(place);
+                let fits = |place: &PluginPlace| places.contains(place);
                 let types = kinds().iter().filter(|kind| kind.places.iter().any(fits));
                 let suggestion = did_you_mean(name, names.chain(types.map(|kind| kind.type_name)));
                 self.findings.fault(path, format!("no plugin is called {name:?}{suggestion}"));
@@ -187,17 +187,17 @@ impl Resolver<'_> {
 }
 
 /// Name of a place, with its article.
-fn word(place: Place) -> &'static str {
+fn word(place: PluginPlace) -> &'static str {
     match place {
-        Place::Parser => "a parser",
-        Place::DataSource => "a data source",
-        Place::Extractor => "an extractor",
-        Place::Discovery => "an endpoint discovery",
-        Place::Syncer => "a syncer",
-        Place::UsageLimitPolicy => "a usage limit policy",
-        Place::SaturationDetector => "a saturation detector",
-        Place::FairnessPolicy => "a fairness policy",
-        Place::OrderingPolicy => "an ordering policy",
+        PluginPlace::Parser => "a parser",
+        PluginPlace::DataSource => "a data source",
+        PluginPlace::Extractor => "an extractor",
+        PluginPlace::Discovery => "an endpoint discovery",
+        PluginPlace::Syncer => "a syncer",
+        PluginPlace::UsageLimitPolicy => "a usage limit policy",
+        PluginPlace::SaturationDetector => "a saturation detector",
+        PluginPlace::FairnessPolicy => "a fairness policy",
+        PluginPlace::OrderingPolicy => "an ordering policy",
         _ => "what belongs here",
     }
 }

@@ -4,7 +4,7 @@ use crate::document::{BandEntry, Document, Given, PluginEntry, Reference};
 use crate::findings::Findings;
 use crate::plan::{Band, FlowControl, Metrics};
 use stator_epp_plugins::settings::{
-    Detector, FileDiscovery, InFlightLoad, Precise, Settings, Tokens,
+    Detector, FileDiscovery, InFlightLoad, PluginSettings, Precise, Tokens,
 };
 use stator_epp_plugins::{AttributeReporter, BuildContext};
 use std::time::Duration;
@@ -18,12 +18,12 @@ pub(crate) struct Surroundings<'d> {
 
 impl Surroundings<'_> {
     /// The settings of the plug-in that is referred to.
-    fn settings(&self, reference: &Reference) -> Option<&Settings> {
+    fn settings(&self, reference: &Reference) -> Option<&PluginSettings> {
         self.context.settings.get(&reference.name)
     }
 
     /// Settings of one kind, with the plug-ins that they belong to.
-    fn every<T>(&self, pick: impl Fn(&Settings) -> Option<T>) -> Vec<(&PluginEntry, T)> {
+    fn every<T>(&self, pick: impl Fn(&PluginSettings) -> Option<T>) -> Vec<(&PluginEntry, T)> {
         let plugins = self.document.plugins.iter();
         let found = plugins.filter_map(|plugin| {
             let settings = self.context.settings.get(&plugin.name)?;
@@ -33,7 +33,7 @@ impl Surroundings<'_> {
     }
 
     /// Settings of which there can be one; each further one is a fault.
-    pub(crate) fn only<T>(&self, pick: impl Fn(&Settings) -> Option<T>) -> Option<T> {
+    pub(crate) fn only<T>(&self, pick: impl Fn(&PluginSettings) -> Option<T>) -> Option<T> {
         let mut found = self.every(pick).into_iter();
         let (first, settings) = found.next()?;
         for (other, _) in found {
@@ -45,21 +45,21 @@ impl Surroundings<'_> {
 
     pub(crate) fn tokens(&self) -> Option<Tokens> {
         self.only(|settings| match settings {
-            Settings::Tokens(tokens) => Some(tokens.clone()),
+            PluginSettings::Tokens(tokens) => Some(tokens.clone()),
             _ => None,
         })
     }
 
     pub(crate) fn precise(&self) -> Option<Precise> {
         self.only(|settings| match settings {
-            Settings::Precise(precise) => Some(precise.clone()),
+            PluginSettings::Precise(precise) => Some(precise.clone()),
             _ => None,
         })
     }
 
     pub(crate) fn in_flight(&self) -> InFlightLoad {
         let in_flight = self.only(|settings| match settings {
-            Settings::InFlightLoad(in_flight) => Some(*in_flight),
+            PluginSettings::InFlightLoad(in_flight) => Some(*in_flight),
             _ => None,
         });
         in_flight.unwrap_or_default()
@@ -67,7 +67,7 @@ impl Surroundings<'_> {
 
     pub(crate) fn reporters(&self) -> Vec<AttributeReporter> {
         let reporters = self.every(|settings| match settings {
-            Settings::AttributeReporter(reporter) => Some(reporter.clone()),
+            PluginSettings::AttributeReporter(reporter) => Some(reporter.clone()),
             _ => None,
         });
         reporters.into_iter().map(|(_, reporter)| reporter).collect()
@@ -75,7 +75,7 @@ impl Surroundings<'_> {
 
     pub(crate) fn detector(&self) -> Option<Detector> {
         match self.settings(&self.document.flow_control.saturation_detector)? {
-            Settings::Detector(detector) => Some(*detector),
+            PluginSettings::Detector(detector) => Some(*detector),
             _ => None,
         }
     }
@@ -84,7 +84,7 @@ impl Surroundings<'_> {
     pub(crate) fn metrics(&self) -> Option<Metrics> {
         let sources = self.document.data_layer.sources.iter();
         let mut sources = sources.filter_map(|source| match self.settings(&source.reference)? {
-            Settings::MetricsSource(http) => Some((source, http)),
+            PluginSettings::MetricsSource(http) => Some((source, http)),
             _ => None,
         });
         let (source, http) = sources.next()?;
@@ -94,7 +94,7 @@ impl Surroundings<'_> {
             self.findings.fault(&other.reference.path, message);
         }
         let extractor = |extractor: &Reference| match self.settings(extractor)? {
-            Settings::MetricsExtractor(extractor) => Some(extractor.clone()),
+            PluginSettings::MetricsExtractor(extractor) => Some(extractor.clone()),
             _ => None,
         };
         let extractor = source.extractors.iter().find_map(extractor);
@@ -109,7 +109,7 @@ impl Surroundings<'_> {
     pub(crate) fn warn_idle(&self) {
         let layer = &self.document.data_layer;
         for source in &layer.sources {
-            if let Some(Settings::ModelsSource) = self.settings(&source.reference) {
+            if let Some(PluginSettings::ModelsSource) = self.settings(&source.reference) {
                 self.findings.warn(&source.reference.path, "has no effect here");
             }
         }
@@ -123,7 +123,7 @@ impl Surroundings<'_> {
 
     pub(crate) fn discovery(&self) -> Option<FileDiscovery> {
         match self.settings(self.document.data_layer.discovery.as_ref()?)? {
-            Settings::FileDiscovery(file) => Some(file.clone()),
+            PluginSettings::FileDiscovery(file) => Some(file.clone()),
             _ => None,
         }
     }
@@ -132,7 +132,7 @@ impl Surroundings<'_> {
     pub(crate) fn flow_control(&self) -> Option<FlowControl> {
         let flow = &self.document.flow_control;
         let limit = |limit: &Given<u64>| (limit.value > 0).then_some(limit.value);
-        let Settings::UsageLimit(usage_limit) = self.settings(&flow.usage_limit)? else {
+        let PluginSettings::UsageLimit(usage_limit) = self.settings(&flow.usage_limit)? else {
             return None;
         };
         let bands = flow.bands.iter().map(|band| self.band(band));
@@ -151,8 +151,12 @@ impl Surroundings<'_> {
 
     fn band(&self, band: &BandEntry) -> Option<Band> {
         let default_ttl = self.document.flow_control.default_request_ttl.value;
-        let Settings::Fairness(fairness) = self.settings(&band.fairness)? else { return None };
-        let Settings::Ordering(ordering) = self.settings(&band.ordering)? else { return None };
+        let PluginSettings::Fairness(fairness) = self.settings(&band.fairness)? else {
+            return None;
+        };
+        let PluginSettings::Ordering(ordering) = self.settings(&band.ordering)? else {
+            return None;
+        };
         Some(Band {
             priority: band.priority,
             max_bytes: band.max_bytes.value,

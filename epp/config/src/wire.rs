@@ -5,7 +5,7 @@ use crate::findings::Findings;
 use crate::plan::{Features, Parser, Plan, ResponsePath};
 use crate::surroundings::Surroundings;
 use stator_epp_plugins::BuildContext;
-use stator_epp_plugins::settings::{Concurrency, ConcurrencyMode, Detector, Settings};
+use stator_epp_plugins::settings::{Concurrency, ConcurrencyMode, Detector, PluginSettings};
 use stator_epp_scheduler::plugin::Built;
 use stator_epp_scheduler::{Named, Profile, Program, Saturation};
 use stator_placement::CostModel;
@@ -35,8 +35,8 @@ pub(crate) fn wire(
     let gate = |name| document.gates.iter().any(|gate| gate.name == name && gate.on);
     let features = Features { flow_control: gate("flowControl") };
     let parser = |entry: &Reference| Parser::of(&document.plugin(&entry.name)?.type_name);
-    let is_identity = |settings: &Settings| match settings {
-        Settings::AgentIdentity(sources) => Some(sources.clone()),
+    let is_identity = |settings: &PluginSettings| match settings {
+        PluginSettings::AgentIdentity(sources) => Some(sources.clone()),
         _ => None,
     };
     // Everything is looked at before anything is given up, for all faults to be found.

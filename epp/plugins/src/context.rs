@@ -1,10 +1,10 @@
 //! The context in which plug-ins find each other while they are built.
 
-use crate::hub::Observed;
+use crate::hub::LatencyObserver;
 use crate::params::Params;
 use crate::session::IdSource;
-use crate::settings::Settings;
-use crate::topology::{Levels, Peer};
+use crate::settings::PluginSettings;
+use crate::topology::{Levels, PeerEndpoint};
 use stator_epp_scheduler::plugin::{Built, Decider};
 use stator_epp_scheduler::{Candidate, PrefixMatch};
 use stator_placement::{CostModel, Weights};
@@ -29,7 +29,7 @@ pub struct BuildContext {
     /// Plug-ins built so far, by their name in configuration.
     pub built: BTreeMap<String, Built>,
     /// Settings of plug-ins whose work other rooms do, by their name in configuration.
-    pub settings: BTreeMap<String, Settings>,
+    pub settings: BTreeMap<String, PluginSettings>,
     /// Notes for the operator on plug-ins that were built, by their name in configuration; each
     /// note begins with the path of a parameter.
     pub notes: BTreeMap<String, Vec<String>>,
@@ -38,14 +38,14 @@ pub struct BuildContext {
     /// Safety factor of latency objectives, from the latency producer; 1 where there is none.
     pub(crate) slo_factor: SloFactor,
     /// The endpoint that the profile before this one chose.
-    pub(crate) peer: Peer,
+    pub(crate) peer: PeerEndpoint,
     /// Labels that name an endpoint's topology; known once a `topology-extractor` is built.
     pub(crate) levels: Arc<OnceLock<Levels>>,
     /// Whether a plug-in goes by where an endpoint is.
     pub(crate) topology: bool,
     prefix_sources: BTreeMap<String, PrefixSource>,
     id_sources: BTreeMap<String, Vec<IdSource>>,
-    latency_observers: BTreeMap<String, Arc<Observed>>,
+    latency_observers: BTreeMap<String, Arc<LatencyObserver>>,
     /// Names of the plug-ins whose type may be there only once, by type.
     only: BTreeMap<&'static str, String>,
     /// Name of the plug-in that is being built.
@@ -101,7 +101,7 @@ impl BuildContext {
     }
 
     /// Hands settings of the plug-in that is being built to another room.
-    pub(crate) fn settle(&mut self, settings: Settings) -> Built {
+    pub(crate) fn settle(&mut self, settings: PluginSettings) -> Built {
         self.settings.insert(self.name.clone(), settings);
         Built::default()
     }
@@ -140,12 +140,12 @@ impl BuildContext {
     }
 
     /// Makes the plug-in that is being built a name for what was observed of latencies.
-    pub(crate) fn new_latency_observer(&mut self, observed: Arc<Observed>) {
+    pub(crate) fn new_latency_observer(&mut self, observed: Arc<LatencyObserver>) {
         self.latency_observers.insert(self.name.clone(), observed);
     }
 
     /// Reads `ttftPercentilesProducerName`: whose observations a plug-in goes by.
-    pub(crate) fn latency_observer(&self, params: &mut Params<'_>) -> Option<Arc<Observed>> {
+    pub(crate) fn latency_observer(&self, params: &mut Params<'_>) -> Option<Arc<LatencyObserver>> {
         let name = "ttftPercentilesProducerName";
         let Some(observer) = params.text(name) else {
             params.note(name, "is missing: nothing is known of any endpoint, and all score alike");

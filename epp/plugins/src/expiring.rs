@@ -1,6 +1,6 @@
 //! A bounded map that forgets what was not used for a while.
 
-use crate::lru::Lru;
+use crate::lru::LruKeys;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::Time;
 use std::hash::Hash;
@@ -10,14 +10,14 @@ use std::time::Duration;
 pub(crate) struct Expiring<K, V> {
     values: FxHashMap<K, (V, Time)>,
     /// Keys in the order of their last use, so that the first expire first.
-    order: Lru<K>,
+    order: LruKeys<K>,
     ttl: Duration,
 }
 
 impl<K: Copy + Eq + Hash, V> Expiring<K, V> {
     /// An empty map of at most `capacity` values.
     pub(crate) fn new(capacity: usize, ttl: Duration) -> Self {
-        Self { values: FxHashMap::default(), order: Lru::new(capacity), ttl }
+        Self { values: FxHashMap::default(), order: LruKeys::new(capacity), ttl }
     }
 
     /// A value that is not too old.

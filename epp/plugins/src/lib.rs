@@ -30,9 +30,9 @@ mod topology;
 
 pub use context::{BuildContext, KvCost, PrefixSource};
 pub use registry::{
-    Kind, Need, Place, Reference, Stability, build, find, kinds, needs, references,
+    Need, PluginKind, PluginPlace, Reference, Stability, build, find, kinds, needs, references,
 };
-pub use reporter::{AttributeReporter, Reported};
+pub use reporter::{AttributeReporter, ReportedAttribute};
 pub use session::IdSource;
 pub use table::why_missing;
 

@@ -8,7 +8,7 @@ const NONE: u32 = u32::MAX;
 
 /// Keys in the order of their last use, at most `capacity`. All operations take constant time.
 #[derive(Clone, Debug)]
-pub(crate) struct Lru<K> {
+pub(crate) struct LruKeys<K> {
     positions: FxHashMap<K, u32>,
     nodes: Vec<Node<K>>,
     oldest: u32,
@@ -23,7 +23,7 @@ struct Node<K> {
     newer: u32,
 }
 
-impl<K: Copy + Eq + Hash> Lru<K> {
+impl<K: Copy + Eq + Hash> LruKeys<K> {
     /// An empty set of at least one key.
     pub(crate) fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, NONE as usize);
@@ -183,7 +183,7 @@ mod tests {
         /// Whatever is done to it, it agrees with a plain list.
         #[test]
         fn agrees_with_a_list(steps in prop::collection::vec(any_step(), 0..100)) {
-            let (mut lru, mut list, mut capacity) = (Lru::new(4), Vec::new(), 4);
+            let (mut lru, mut list, mut capacity) = (LruKeys::new(4), Vec::new(), 4);
             for step in steps {
                 match step {
                     Step::Touch(key) => {

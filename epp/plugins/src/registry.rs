@@ -8,7 +8,7 @@ use stator_epp_scheduler::plugin::Built;
 
 /// A type of plug-in.
 #[derive(Debug)]
-pub struct Kind {
+pub struct PluginKind {
     /// Its name in configuration.
     pub type_name: &'static str,
     /// Other names of the type.
@@ -16,7 +16,7 @@ pub struct Kind {
     /// Whether it can be used.
     pub stability: Stability,
     /// Places in a configuration that the plug-in can take.
-    pub places: &'static [Place],
+    pub places: &'static [PluginPlace],
     /// Producers that the plug-in needs.
     pub needs: &'static [Need],
     pub(crate) make: Make,
@@ -40,7 +40,7 @@ pub enum Stability {
 
 /// A place in a configuration that a plug-in can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum PluginPlace {
     /// Drops endpoints.
     Filter,
     /// Drops endpoints before any profile sees them.
@@ -116,12 +116,12 @@ const REFERENCES: &[&str] = &[
 ];
 
 /// Every type that is known, in alphabetical order.
-pub fn kinds() -> &'static [Kind] {
+pub fn kinds() -> &'static [PluginKind] {
     KINDS
 }
 
 /// The type of a name or of an alias.
-pub fn find(type_name: &str) -> Option<&'static Kind> {
+pub fn find(type_name: &str) -> Option<&'static PluginKind> {
     KINDS.iter().find(|kind| kind.type_name == type_name || kind.aliases.contains(&type_name))
 }
 

@@ -91,13 +91,13 @@ fn a_type_takes_the_places_that_it_says() {
             continue;
         };
         let taken = [
-            (Place::Filter, built.filter.is_some()),
-            (Place::Scorer, built.scorer.is_some()),
-            (Place::Picker, built.picker.is_some()),
-            (Place::ProfileHandler, built.handler.is_some()),
-            (Place::Decider, built.decider.is_some()),
-            (Place::Admitter, built.admitter.is_some()),
-            (Place::Screener, built.screener.is_some()),
+            (PluginPlace::Filter, built.filter.is_some()),
+            (PluginPlace::Scorer, built.scorer.is_some()),
+            (PluginPlace::Picker, built.picker.is_some()),
+            (PluginPlace::ProfileHandler, built.handler.is_some()),
+            (PluginPlace::Decider, built.decider.is_some()),
+            (PluginPlace::Admitter, built.admitter.is_some()),
+            (PluginPlace::Screener, built.screener.is_some()),
         ];
         for (place, taken) in taken {
             assert_eq!(kind.places.contains(&place), taken, "{} {place:?}", kind.type_name);
@@ -109,7 +109,7 @@ fn a_type_takes_the_places_that_it_says() {
 fn needs_are_producers_that_can_be_built_without_parameters() {
     for need in kinds().iter().flat_map(|kind| kind.needs) {
         let kind = find(need.producer).expect("a needed producer is known");
-        assert!(kind.places.contains(&Place::Producer), "{}", need.producer);
+        assert!(kind.places.contains(&PluginPlace::Producer), "{}", need.producer);
         let built = build(need.producer, "name", &Value::Null, &mut context());
         assert!(built.is_ok(), "{}", need.producer);
     }
@@ -156,7 +156,7 @@ fn references_name_what_must_be_built_before() {
 const IGNORED: [&str; 3] = ["requestTimeout", "prefixPluginType", "prefixPluginName"];
 
 /// Names of the parameters of a type, from the error about one that it does not have.
-fn parameters_of(kind: &Kind) -> Vec<String> {
+fn parameters_of(kind: &PluginKind) -> Vec<String> {
     let mut parameters = match least_parameters(kind.type_name) {
         Value::Object(parameters) => parameters,
         _ => serde_json::Map::new(),

@@ -2,13 +2,13 @@
 //!
 //! Source: the plug-ins that the llm-d router registers; `kv-aware` is our own.
 
-use crate::registry::{Kind, Make, Need, Place, Stability};
+use crate::registry::{Make, Need, PluginKind, PluginPlace, Stability};
 use crate::scorers::{
     context_length, header_label, kv_aware, latency, lmetric, load, lora, no_hit_lru, prefix,
     tokens,
 };
 use crate::{admitters, filters, handlers, hub, pickers, producers, reporter, session, settings};
-use Place::{
+use PluginPlace::{
     Admitter, DataSource, Decider, Discovery, EvictionFilter, EvictionOrder, Extractor,
     FairnessPolicy, Filter, OrderingPolicy, Parser, Picker, Producer, ProfileHandler, Reporter,
     SaturationDetector, Scorer, Screener, Syncer, UsageLimitPolicy,
@@ -28,9 +28,9 @@ const fn need(producer: &'static str, unless: &'static str) -> Need {
     Need { producer, unless: Some(unless), when: None }
 }
 
-const fn kind(type_name: &'static str, places: &'static [Place], make: Make) -> Kind {
+const fn kind(type_name: &'static str, places: &'static [PluginPlace], make: Make) -> PluginKind {
     let (aliases, needs): (&[_], &[_]) = (&[], &[]);
-    Kind { type_name, aliases, stability: Stability::Stable, places, needs, make }
+    PluginKind { type_name, aliases, stability: Stability::Stable, places, needs, make }
 }
 
 /// The reason why this program lacks a type that others have.
@@ -49,11 +49,11 @@ pub fn why_missing(type_name: &str) -> &'static str {
 }
 
 /// A type that others have and this program does not.
-const fn missing(type_name: &'static str, places: &'static [Place]) -> Kind {
-    Kind { stability: Stability::Missing, ..kind(type_name, places, settings::plain) }
+const fn missing(type_name: &'static str, places: &'static [PluginPlace]) -> PluginKind {
+    PluginKind { stability: Stability::Missing, ..kind(type_name, places, settings::plain) }
 }
 
-impl Kind {
+impl PluginKind {
     const fn alpha(self) -> Self {
         Self { stability: Stability::Alpha, ..self }
     }
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-pub(crate) const KINDS: &[Kind] = &[
+pub(crate) const KINDS: &[PluginKind] = &[
     kind("active-request-scorer", &[Scorer], tokens::active_request).needs(&[IN_FLIGHT]),
     kind("agent-identity", &[Producer], session::agent_identity).alpha(),
     kind("always-disagg-multimodal-decider", &[Decider], handlers::deciders::multimodal),

@@ -55,9 +55,9 @@ impl Levels {
 /// The endpoint that an earlier profile of the same request chose. Requests of a pool are
 /// scheduled one at a time, so that one place is enough.
 #[derive(Clone, Default)]
-pub(crate) struct Peer(Arc<Mutex<Option<Endpoint>>>);
+pub(crate) struct PeerEndpoint(Arc<Mutex<Option<Endpoint>>>);
 
-impl Peer {
+impl PeerEndpoint {
     /// A new request: there is no peer yet.
     pub(crate) fn forget(&self) {
         *self.0.lock() = None;
@@ -105,7 +105,7 @@ pub(crate) fn affinity_scorer(params: &mut Params<'_>, context: &mut BuildContex
 }
 
 struct Nearness {
-    peer: Peer,
+    peer: PeerEndpoint,
     levels: Arc<OnceLock<Levels>>,
 }
 

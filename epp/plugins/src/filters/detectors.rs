@@ -6,7 +6,7 @@
 use super::{filter, prefer};
 use crate::context::BuildContext;
 use crate::params::Params;
-use crate::settings::{self, Concurrency, Detector, Settings, Utilization};
+use crate::settings::{self, Concurrency, Detector, PluginSettings, Utilization};
 use stator_epp_scheduler::plugin::{Built, Filter, Moment};
 use stator_epp_scheduler::{Candidate, Request, Time};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// most `threshold · (1 + headroom)`. Where none is, all are kept.
 pub(crate) fn utilization(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let detector = settings::utilization_detector(params);
-    context.settle(Settings::Detector(Detector::Utilization(detector)));
+    context.settle(PluginSettings::Detector(Detector::Utilization(detector)));
     filter(ByUtilization(detector))
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn utilization(params: &mut Params<'_>, context: &mut BuildContext) -
 /// requests, tokens, or both by `concurrencyMode`.
 pub(crate) fn concurrency(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let detector = settings::concurrency_detector(params);
-    context.settle(Settings::Detector(Detector::Concurrency(detector)));
+    context.settle(PluginSettings::Detector(Detector::Concurrency(detector)));
     filter(ByConcurrency(detector))
 }
 

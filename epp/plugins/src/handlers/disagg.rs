@@ -5,7 +5,7 @@ use super::{handler, host_port};
 use crate::SPANS;
 use crate::context::BuildContext;
 use crate::params::Params;
-use crate::topology::Peer;
+use crate::topology::PeerEndpoint;
 use stator_epp_scheduler::Request;
 use stator_epp_scheduler::plugin::{Built, Decider, NotRouted, Pick, ProfileHandler, Routing};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ struct Disagg {
     decide_encode: Option<Arc<dyn Decider>>,
     prefill_first: bool,
     port: Option<u16>,
-    peer: Peer,
+    peer: PeerEndpoint,
 }
 
 impl ProfileHandler for Disagg {

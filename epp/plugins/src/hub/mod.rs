@@ -5,7 +5,7 @@ mod curve;
 mod observer;
 mod scorer;
 
-pub(crate) use observer::{Observed, latency_observer};
+pub(crate) use observer::{LatencyObserver, latency_observer};
 pub(crate) use scorer::latency_observation;
 
 #[cfg(test)]

@@ -57,13 +57,13 @@ pub(crate) fn latency_observer(params: &mut Params<'_>, context: &mut BuildConte
         endpoints: FxHashMap::default(),
         followed: Expiring::new(MAX_FOLLOWED, FOLLOWED_FOR),
     };
-    let observed = Arc::new(Observed { settings, state: Mutex::new(state) });
+    let observed = Arc::new(LatencyObserver { settings, state: Mutex::new(state) });
     context.new_latency_observer(observed.clone());
     Built { observer: Some(observed), ..Built::default() }
 }
 
 /// Observations of all endpoints.
-pub(crate) struct Observed {
+pub(crate) struct LatencyObserver {
     settings: Settings,
     state: Mutex<State>,
 }
@@ -107,7 +107,7 @@ struct Window {
     computed: Option<Time>,
 }
 
-impl Observed {
+impl LatencyObserver {
     /// The present observation of an endpoint.
     pub(crate) fn anchors(&self, worker: WorkerRank, now: Time) -> Anchors {
         let mut state = self.state.lock();
@@ -185,7 +185,7 @@ fn percentile(seconds: &mut [f64], percentile: f64) -> f64 {
     seconds[rank(seconds.len(), percentile)]
 }
 
-impl Observer for Observed {
+impl Observer for LatencyObserver {
     fn placed(&self, request: &Request<'_>, placed: &PlacedRequest<'_>, now: Time) {
         let Some(target) = placed.routing.primary.targets.first() else { return };
         // An answer in one piece tells of its last token, not of its first.

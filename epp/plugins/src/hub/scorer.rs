@@ -1,6 +1,6 @@
 //! `latency-observation-scorer-hub`.
 
-use super::Observed;
+use super::LatencyObserver;
 use super::curve::Anchors;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
@@ -30,7 +30,7 @@ pub(crate) fn latency_observation(params: &mut Params<'_>, context: &mut BuildCo
 
 struct Observation {
     /// `None` knows nothing: all candidates are equal.
-    observed: Option<Arc<Observed>>,
+    observed: Option<Arc<LatencyObserver>>,
     exploration: f64,
     gap: f64,
     step: f64,

@@ -2,7 +2,7 @@
 
 use super::computes;
 use crate::context::BuildContext;
-use crate::lru::Lru;
+use crate::lru::LruKeys;
 use crate::params::Params;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -47,7 +47,7 @@ struct Multimodal {
 /// Items that an endpoint holds in one of its lives.
 struct Held {
     uid: Arc<str>,
-    items: Lru<u64>,
+    items: LruKeys<u64>,
 }
 
 impl Producer for Multimodal {
@@ -114,7 +114,8 @@ impl Observer for Multimodal {
         let mut held = self.held.lock();
         for target in targets.iter().filter(|_| !request.prompt.multimodal.is_empty()) {
             let endpoint = target.endpoint;
-            let fresh = || Held { uid: Arc::clone(&endpoint.uid), items: Lru::new(self.capacity) };
+            let fresh =
+                || Held { uid: Arc::clone(&endpoint.uid), items: LruKeys::new(self.capacity) };
             let held = held.entry(endpoint.worker).or_insert_with(fresh);
             if held.uid != endpoint.uid {
                 *held = fresh();

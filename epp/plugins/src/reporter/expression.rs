@@ -23,7 +23,7 @@ pub(super) enum Expression {
 
 /// Type of an expression's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueType {
     /// A number.
     Number,
     /// True or false.
@@ -49,37 +49,37 @@ pub(super) enum Operator {
 }
 
 /// The fields of `usage` by path.
-pub(super) type Usage<'u> = &'u dyn Fn(&str) -> Option<f64>;
+pub(super) type UsageLookup<'u> = &'u dyn Fn(&str) -> Option<f64>;
 
 impl Operator {
     /// The kind of both of its sides.
-    pub(super) fn takes(self) -> Kind {
-        if matches!(self, Self::And | Self::Or) { Kind::Truth } else { Kind::Number }
+    pub(super) fn takes(self) -> ValueType {
+        if matches!(self, Self::And | Self::Or) { ValueType::Truth } else { ValueType::Number }
     }
 
-    fn gives(self) -> Kind {
+    fn gives(self) -> ValueType {
         match self {
             Self::Add | Self::Subtract | Self::Multiply | Self::Divide | Self::Remainder => {
-                Kind::Number
+                ValueType::Number
             }
-            _ => Kind::Truth,
+            _ => ValueType::Truth,
         }
     }
 }
 
 impl Expression {
     /// Type of the expression's value.
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> ValueType {
         match self {
-            Self::Number(_) | Self::Field(_) | Self::Negative(_) => Kind::Number,
-            Self::Truth(_) | Self::Has(_) | Self::Not(_) => Kind::Truth,
+            Self::Number(_) | Self::Field(_) | Self::Negative(_) => ValueType::Number,
+            Self::Truth(_) | Self::Has(_) | Self::Not(_) => ValueType::Truth,
             Self::Pair(operator, _) => operator.gives(),
             Self::Choice(parts) => parts.1.kind(),
         }
     }
 
     /// Its number; `None` if it is a truth, or needs a field that is absent.
-    pub(super) fn number(&self, usage: Usage<'_>) -> Option<f64> {
+    pub(super) fn number(&self, usage: UsageLookup<'_>) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
             Self::Field(path) => usage(path),
@@ -104,11 +104,11 @@ impl Expression {
     }
 
     /// Whether it is a truth that holds; not if it needs a field that is absent.
-    pub(super) fn holds(&self, usage: Usage<'_>) -> bool {
+    pub(super) fn holds(&self, usage: UsageLookup<'_>) -> bool {
         self.truth(usage).unwrap_or(false)
     }
 
-    fn truth(&self, usage: Usage<'_>) -> Option<bool> {
+    fn truth(&self, usage: UsageLookup<'_>) -> Option<bool> {
         match self {
             Self::Truth(truth) => Some(*truth),
             Self::Has(path) => Some(usage(path).is_some()),

@@ -5,8 +5,8 @@ mod parse;
 
 use crate::context::BuildContext;
 use crate::params::Params;
-use crate::settings::Settings;
-use expression::{Expression, Kind};
+use crate::settings::PluginSettings;
+use expression::{Expression, ValueType};
 use stator_epp_scheduler::plugin::Built;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub struct AttributeReporter {
 
 /// A number for dynamic metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reported {
+pub struct ReportedAttribute {
     /// Namespace of the metadata.
     pub namespace: Arc<str>,
     /// Key in the namespace.
@@ -41,14 +41,14 @@ pub struct Reported {
 impl AttributeReporter {
     /// The attribute to report, given the fields of `usage` by their path without `usage.`. `None`
     /// if the condition does not hold, a field that is needed is absent, or the number is 0.
-    pub fn report(&self, usage: &dyn Fn(&str) -> Option<f64>) -> Option<Reported> {
+    pub fn report(&self, usage: &dyn Fn(&str) -> Option<f64>) -> Option<ReportedAttribute> {
         let holds = |condition: &Arc<Expression>| condition.holds(usage);
         if !self.condition.as_ref().is_none_or(holds) {
             return None;
         }
         let value = self.expression.number(usage).filter(|value| value.is_finite())? as i64;
         let (namespace, name) = (Arc::clone(&self.namespace), Arc::clone(&self.name));
-        (value != 0).then_some(Reported { namespace, name, value })
+        (value != 0).then_some(ReportedAttribute { namespace, name, value })
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn reporter(params: &mut Params<'_>, context: &mut BuildContext) -> B
         params.wrong("attributes", format!("must have one entry, there are {count}"));
     }
     match reporters.pop().flatten() {
-        Some(reporter) => context.settle(Settings::AttributeReporter(reporter)),
+        Some(reporter) => context.settle(PluginSettings::AttributeReporter(reporter)),
         None => Built::default(),
     }
 }
@@ -69,9 +69,10 @@ fn attribute(params: &mut Params<'_>) -> Option<AttributeReporter> {
     let (namespace, name) =
         params.within("key", |params| (params.text("namespace"), params.required_text("name")));
     let text = params.required_text("expression");
-    let expression = read(params, "expression", &text, Kind::Number);
+    let expression = read(params, "expression", &text, ValueType::Number);
     let condition = params.text("condition");
-    let condition = condition.map(|condition| read(params, "condition", &condition, Kind::Truth));
+    let condition =
+        condition.map(|condition| read(params, "condition", &condition, ValueType::Truth));
     Some(AttributeReporter {
         namespace: namespace.as_deref().unwrap_or(NAMESPACE).into(),
         name: name.into(),
@@ -84,14 +85,14 @@ fn read(
     params: &mut Params<'_>,
     parameter: &str,
     text: &str,
-    kind: Kind,
+    kind: ValueType,
 ) -> Option<Arc<Expression>> {
     if text.is_empty() {
         return None;
     }
     let wanted = match kind {
-        Kind::Number => "a number",
-        Kind::Truth => "true or false",
+        ValueType::Number => "a number",
+        ValueType::Truth => "true or false",
     };
     match parse::parse(text) {
         Ok(expression) if expression.kind() == kind => return Some(Arc::new(expression)),

@@ -1,6 +1,6 @@
 //! Reads expressions, by precedence from `?:` down to numbers and fields.
 
-use super::expression::{Expression, Kind, Operator};
+use super::expression::{Expression, Operator, ValueType};
 
 /// Longest expression, in bytes.
 const MAX_LENGTH: usize = 4096;
@@ -53,7 +53,7 @@ impl<'t> Parser<'t> {
         }
         let condition = self.level(0)?;
         let result = if self.take("?") {
-            self.want(&condition, Kind::Truth)?;
+            self.want(&condition, ValueType::Truth)?;
             let yes = self.choice()?;
             if !self.take(":") {
                 return Err(self.unsupported());
@@ -92,7 +92,7 @@ impl<'t> Parser<'t> {
         let mut part = self.primary()?;
         for sign in signs.into_iter().rev() {
             let not = sign == "!";
-            self.want(&part, if not { Kind::Truth } else { Kind::Number })?;
+            self.want(&part, if not { ValueType::Truth } else { ValueType::Number })?;
             let inner = Box::new(part);
             part = if not { Expression::Not(inner) } else { Expression::Negative(inner) };
         }
@@ -176,12 +176,12 @@ impl<'t> Parser<'t> {
         self.rest = self.rest.trim_start();
     }
 
-    fn want(&self, part: &Expression, kind: Kind) -> Result<(), String> {
+    fn want(&self, part: &Expression, kind: ValueType) -> Result<(), String> {
         if part.kind() == kind {
             return Ok(());
         }
         let at = self.text.len() - self.rest.len();
-        let wanted = if kind == Kind::Number { "a number" } else { "true or false" };
+        let wanted = if kind == ValueType::Number { "a number" } else { "true or false" };
         Err(format!("the part before byte {at} is not {wanted}"))
     }
 

@@ -1,5 +1,5 @@
 use super::parse::parse;
-use crate::settings::Settings;
+use crate::settings::PluginSettings;
 use crate::testing::check_errors;
 use crate::{BuildContext, build};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn check(attribute: Value, wanted: Option<i64>) {
     let parameters = json!({"attributes": [attribute]});
     let built = build("request-attribute-reporter", "reporter", &parameters, &mut context);
     built.expect("the parameters are right");
-    let Some(Settings::AttributeReporter(reporter)) = context.settings.get("reporter") else {
+    let Some(PluginSettings::AttributeReporter(reporter)) = context.settings.get("reporter") else {
         panic!("a reporter leaves its settings");
     };
     let reported = reporter.report(&usage);

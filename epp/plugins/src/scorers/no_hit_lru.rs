@@ -1,7 +1,7 @@
 //! `no-hit-lru-scorer`.
 
 use crate::context::{BuildContext, PrefixSource};
-use crate::lru::Lru;
+use crate::lru::LruKeys;
 use crate::params::Params;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -26,7 +26,7 @@ pub(crate) fn no_hit_lru(params: &mut Params<'_>, context: &mut BuildContext) ->
     params.ignore("prefixPluginName");
     let prefix = context.prefix_source(params);
     let size = params.whole("lruSize", 1024, 1..=1_000_000) as usize;
-    let state = State { used: Lru::new(size), cold: None };
+    let state = State { used: LruKeys::new(size), cold: None };
     let plugin = Arc::new(NoHitLru { prefix, state: Mutex::new(state) });
     Built { scorer: Some(plugin.clone()), observer: Some(plugin), ..Built::default() }
 }
@@ -38,7 +38,7 @@ struct NoHitLru {
 
 struct State {
     /// Endpoints that got a prompt that nobody held.
-    used: Lru<WorkerRank>,
+    used: LruKeys<WorkerRank>,
     /// The request scored last, if nobody holds its prompt.
     cold: Option<String>,
 }

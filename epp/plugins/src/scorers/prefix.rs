@@ -4,7 +4,7 @@ use super::scorer;
 use crate::SPANS;
 use crate::context::{BuildContext, PrefixSource};
 use crate::params::{Bound, Params};
-use crate::settings::{self, Settings};
+use crate::settings::{self, PluginSettings};
 use stator_epp_scheduler::plugin::{Built, Moment, Scorer};
 use stator_epp_scheduler::{Candidate, PrefixMatch, Request};
 use tracing::info_span;
@@ -27,7 +27,7 @@ pub(crate) fn prefix_cache(params: &mut Params<'_>, context: &mut BuildContext) 
 pub(crate) fn precise_prefix_cache(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let precise = settings::precise(params);
     context.new_precise_source();
-    context.settle(Settings::Precise(precise));
+    context.settle(PluginSettings::Precise(precise));
     scorer(WeightedShare)
 }
 

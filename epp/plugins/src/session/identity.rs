@@ -2,7 +2,7 @@
 
 use crate::context::BuildContext;
 use crate::params::Params;
-use crate::settings::Settings;
+use crate::settings::PluginSettings;
 use stator_epp_scheduler::HeaderView;
 use stator_epp_scheduler::plugin::Built;
 
@@ -56,7 +56,7 @@ pub(crate) fn session_id(params: &mut Params<'_>, context: &mut BuildContext) ->
         }
     };
     context.new_id_source(vec![source.clone()]);
-    context.settle(Settings::SessionId(source))
+    context.settle(PluginSettings::SessionId(source))
 }
 
 /// `agent-identity`: knows the sessions of agents by the headers that they send, and those of
@@ -68,7 +68,7 @@ pub(crate) fn agent_identity(params: &mut Params<'_>, context: &mut BuildContext
     let sources: Vec<_> =
         headers.map(|header| IdSource::Header(header.to_ascii_lowercase())).collect();
     context.new_id_source(sources.clone());
-    context.settle(Settings::AgentIdentity(sources))
+    context.settle(PluginSettings::AgentIdentity(sources))
 }
 
 /// Reads `sources`: headers, or attributes of plug-ins that were built before.

@@ -1,6 +1,6 @@
 //! Settings of where endpoints come from.
 
-use super::Settings;
+use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::plugin::Built;
@@ -17,5 +17,5 @@ pub struct FileDiscovery {
 /// `file-discovery`: endpoints from a file instead of a cluster.
 pub(crate) fn file_discovery(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let (path, watch) = (params.required_text("path"), params.flag("watchFile", true));
-    context.settle(Settings::FileDiscovery(FileDiscovery { path, watch }))
+    context.settle(PluginSettings::FileDiscovery(FileDiscovery { path, watch }))
 }

@@ -1,6 +1,6 @@
 //! Settings of flow control policies.
 
-use super::Settings;
+use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
 use stator_epp_scheduler::plugin::Built;
@@ -89,7 +89,7 @@ pub enum UsageLimit {
     /// Less for lower bands, between two limits.
     PriorityHoldback {
         /// Shape of the fall.
-        shape: Shape,
+        shape: HoldbackShape,
         /// Whether it falls with the value of priorities, or with their rank.
         by_value: bool,
         /// Limit of the lowest band.
@@ -103,34 +103,34 @@ pub enum UsageLimit {
 
 /// Shape of a limit's fall from the highest band to the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum HoldbackShape {
     /// In equal steps.
     Linear,
 }
 
 /// `fcfs-ordering-policy`.
 pub(crate) fn fcfs(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    context.settle(Settings::Ordering(Ordering::FirstCome))
+    context.settle(PluginSettings::Ordering(Ordering::FirstCome))
 }
 
 /// `edf-ordering-policy`.
 pub(crate) fn edf(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    context.settle(Settings::Ordering(Ordering::EarliestDeadline))
+    context.settle(PluginSettings::Ordering(Ordering::EarliestDeadline))
 }
 
 /// `slo-deadline-ordering-policy`.
 pub(crate) fn slo_deadline(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    context.settle(Settings::Ordering(Ordering::SloDeadline))
+    context.settle(PluginSettings::Ordering(Ordering::SloDeadline))
 }
 
 /// `global-strict-fairness-policy`.
 pub(crate) fn global_strict(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    context.settle(Settings::Fairness(Fairness::GlobalStrict))
+    context.settle(PluginSettings::Fairness(Fairness::GlobalStrict))
 }
 
 /// `round-robin-fairness-policy`.
 pub(crate) fn round_robin(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    context.settle(Settings::Fairness(Fairness::RoundRobin))
+    context.settle(PluginSettings::Fairness(Fairness::RoundRobin))
 }
 
 /// Half-life of attained service unless configured otherwise.
@@ -175,7 +175,7 @@ pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext)
             idle_ttl,
         }),
     };
-    context.settle(Settings::Fairness(fairness))
+    context.settle(PluginSettings::Fairness(fairness))
 }
 
 /// The half-life of a factor per pick, from 1 ms to a day.
@@ -195,20 +195,21 @@ fn forever_if_zero(time: Duration) -> Duration {
 /// `shortest-prompt-ordering-policy`.
 pub(crate) fn shortest_prompt(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let ageing_tokens_per_s = whole(params, "ageingTokensPerSecond", 1000, 1..=1_000_000_000);
-    context.settle(Settings::Ordering(Ordering::ShortestPrompt { ageing_tokens_per_s }))
+    context.settle(PluginSettings::Ordering(Ordering::ShortestPrompt { ageing_tokens_per_s }))
 }
 
 /// `deficit-round-robin-fairness-policy`.
 pub(crate) fn deficit_round_robin(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let quantum_tokens = whole(params, "quantumTokens", 4096, 1..=u32::MAX);
-    context.settle(Settings::Fairness(Fairness::DeficitRoundRobin { quantum_tokens }))
+    context.settle(PluginSettings::Fairness(Fairness::DeficitRoundRobin { quantum_tokens }))
 }
 
 /// `virtual-token-fairness-policy`.
 pub(crate) fn virtual_tokens(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let input_weight = whole(params, "inputWeight", 1, 1..=1000);
     let output_weight = whole(params, "outputWeight", 2, 0..=1000);
-    context.settle(Settings::Fairness(Fairness::VirtualTokens { input_weight, output_weight }))
+    context
+        .settle(PluginSettings::Fairness(Fairness::VirtualTokens { input_weight, output_weight }))
 }
 
 fn whole(
@@ -224,7 +225,7 @@ fn whole(
 /// `static-usage-limit-policy`.
 pub(crate) fn static_limit(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let threshold = params.number("threshold", 1.0, Bound::Above(0.0));
-    context.settle(Settings::UsageLimit(UsageLimit::Static { threshold }))
+    context.settle(PluginSettings::UsageLimit(UsageLimit::Static { threshold }))
 }
 
 /// `priority-holdback-policy`.
@@ -237,13 +238,13 @@ pub(crate) fn priority_holdback(params: &mut Params<'_>, context: &mut BuildCont
     if min > max {
         params.wrong("minCeiling", format!("{min} is more than maxCeiling, {max}"));
     }
-    let shape = params.choice("shape", &[("linear", Shape::Linear)]);
+    let shape = params.choice("shape", &[("linear", HoldbackShape::Linear)]);
     let by_value = params.choice("domain", &[("rank", false), ("value", true)]);
     let limit = UsageLimit::PriorityHoldback { shape, by_value, min, max };
-    context.settle(Settings::UsageLimit(limit))
+    context.settle(PluginSettings::UsageLimit(limit))
 }
 
 /// `soft-reflective-ceiling-policy`.
 pub(crate) fn soft_reflective(_: &mut Params<'_>, context: &mut BuildContext) -> Built {
-    context.settle(Settings::UsageLimit(UsageLimit::SoftReflective))
+    context.settle(PluginSettings::UsageLimit(UsageLimit::SoftReflective))
 }

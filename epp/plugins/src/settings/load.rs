@@ -1,6 +1,6 @@
 //! Settings of how load is counted and judged.
 
-use super::Settings;
+use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
 use stator_epp_scheduler::plugin::Built;
@@ -96,7 +96,7 @@ pub(crate) fn in_flight_load(params: &mut Params<'_>, context: &mut BuildContext
     let limited = params.has("maxEstimatedOutputTokens");
     let limit = params.whole("maxEstimatedOutputTokens", 0, 0..=u64::MAX);
     let apart = !params.flag("syncCrossReplicaState", true);
-    context.settle(Settings::InFlightLoad(InFlightLoad {
+    context.settle(PluginSettings::InFlightLoad(InFlightLoad {
         output_ratio: counts.then_some(ratio),
         max_output_tokens: limited.then_some(limit),
         apart,

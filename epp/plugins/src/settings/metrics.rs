@@ -1,6 +1,6 @@
 //! Settings of what is read from endpoints.
 
-use super::Settings;
+use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::Params;
 use stator_epp_scheduler::plugin::Built;
@@ -80,13 +80,13 @@ const BUILT_IN: [&str; 5] = ["vllm", "sglang", "trtllm-serve", "triton-tensorrt-
 /// `metrics-data-source`.
 pub(crate) fn metrics_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let source = http_source(params, "/metrics", Scheme::Http);
-    context.settle(Settings::MetricsSource(source))
+    context.settle(PluginSettings::MetricsSource(source))
 }
 
 /// `models-data-source`.
 pub(crate) fn models_source(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     http_source(params, "/v1/models", Scheme::Http);
-    context.settle(Settings::ModelsSource)
+    context.settle(PluginSettings::ModelsSource)
 }
 
 /// `core-metrics-extractor`.
@@ -105,7 +105,7 @@ pub(crate) fn metrics_extractor(params: &mut Params<'_>, context: &mut BuildCont
             params.wrong("engineConfigs", format!("engine {name:?} is there more than once"));
         }
     }
-    context.settle(Settings::MetricsExtractor(MetricsExtractor {
+    context.settle(PluginSettings::MetricsExtractor(MetricsExtractor {
         engine_label: label,
         default_engine,
         engines,
@@ -122,7 +122,7 @@ pub(crate) fn cluster_metrics_source(params: &mut Params<'_>, context: &mut Buil
     let source = http_source(params, "/metrics", Scheme::Https);
     let insecure_skip_verify = source.insecure_skip_verify && !verifies;
     let source = HttpSource { by_labels: true, insecure_skip_verify, ..source };
-    context.settle(Settings::MetricsSource(source))
+    context.settle(PluginSettings::MetricsSource(source))
 }
 
 /// `multicluster-metrics-extractor`: how full a cluster is, from the averages that its picker
@@ -143,7 +143,7 @@ pub(crate) fn cluster_metrics_extractor(
         waiting: params.text("queueSizeMetric").or_else(|| Some(queue.to_owned())),
         ..EngineSpecs::default()
     };
-    context.settle(Settings::MetricsExtractor(MetricsExtractor {
+    context.settle(PluginSettings::MetricsExtractor(MetricsExtractor {
         engine_label: None,
         default_engine: CLUSTER.to_owned(),
         engines: vec![cluster],

@@ -9,7 +9,7 @@ mod precise;
 mod tokens;
 
 pub use endpoints::FileDiscovery;
-pub use flow::{Fairness, Ordering, ProgramAware, Shape, TurnPriority, UsageLimit};
+pub use flow::{Fairness, HoldbackShape, Ordering, ProgramAware, TurnPriority, UsageLimit};
 pub use load::{Concurrency, ConcurrencyMode, Detector, InFlightLoad, Utilization};
 pub use media::{Frames, ImageEstimate, MediaEstimate, VideoEstimate, VideoFacts};
 pub use metrics::{EngineSpecs, HttpSource, MetricsExtractor, Scheme};
@@ -37,7 +37,7 @@ use stator_epp_scheduler::plugin::Built;
 
 /// Work that another room does for a plug-in.
 #[derive(Clone, Debug)]
-pub enum Settings {
+pub enum PluginSettings {
     /// Tokenize prompts, or estimate their tokens.
     Tokens(Tokens),
     /// Follow what engines report to hold.

@@ -1,6 +1,6 @@
 //! Settings of the precise prefix index.
 
-use super::Settings;
+use super::PluginSettings;
 use crate::context::BuildContext;
 use crate::params::{Bound, Params};
 use stator_epp_scheduler::plugin::Built;
@@ -69,7 +69,7 @@ impl PodFilter {
 pub(crate) fn precise_producer(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let precise = precise(params);
     context.new_precise_source();
-    context.settle(Settings::Precise(precise))
+    context.settle(PluginSettings::Precise(precise))
 }
 
 /// Reads the parameters of `precise-prefix-cache-producer`.

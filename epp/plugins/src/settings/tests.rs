@@ -5,28 +5,28 @@ use serde_json::{Value, json};
 use stator_epp_scheduler::{InFlight, LabelSelector, Prompt, Request, TierWeights};
 use std::time::Duration;
 
-fn settings(type_name: &str, parameters: Value) -> Settings {
+fn settings(type_name: &str, parameters: Value) -> PluginSettings {
     let mut context = BuildContext::new(vec!["default".to_owned()]);
     build(type_name, "it", &parameters, &mut context).expect("the parameters are right");
     context.settings.remove("it").expect("it leaves settings")
 }
 
 /// Asserts what settings look like when printed.
-fn check(type_name: &str, parameters: Value, wanted: &Settings) {
+fn check(type_name: &str, parameters: Value, wanted: &PluginSettings) {
     assert_eq!(format!("{:?}", settings(type_name, parameters)), format!("{wanted:?}"));
 }
 
 #[test]
 fn prompts_are_estimated_tokenized_or_rendered() {
     let media = MediaEstimate::default();
-    check("token-producer", Value::Null, &Settings::Tokens(Tokens::Estimate(media)));
+    check("token-producer", Value::Null, &PluginSettings::Tokens(Tokens::Estimate(media)));
     let fixed = json!({"estimate": {"image": {"mode": "static", "static": {"staticToken": 9}}}});
     let image = ImageEstimate::Static { tokens: 9 };
     let tokens = Tokens::Estimate(MediaEstimate { image, ..media });
-    check("token-producer", fixed, &Settings::Tokens(tokens));
+    check("token-producer", fixed, &PluginSettings::Tokens(tokens));
     let local = Tokens::Model { name: "m".to_owned(), render: None };
-    check("tokenizer", json!({"modelName": "m"}), &Settings::Tokens(local));
-    let Settings::Tokens(Tokens::Model { render: Some(render), .. }) =
+    check("tokenizer", json!({"modelName": "m"}), &PluginSettings::Tokens(local));
+    let PluginSettings::Tokens(Tokens::Model { render: Some(render), .. }) =
         settings("token-producer", json!({"modelName": "m", "vllm": {"timeout": "1s"}}))
     else {
         panic!("a server renders");
@@ -48,7 +48,8 @@ fn prompts_are_estimated_tokenized_or_rendered() {
 
 #[test]
 fn the_precise_index_has_defaults_and_takes_old_names() {
-    let Settings::Precise(precise) = settings("precise-prefix-cache-producer", Value::Null) else {
+    let PluginSettings::Precise(precise) = settings("precise-prefix-cache-producer", Value::Null)
+    else {
         panic!("it leaves settings of its own");
     };
     assert_eq!(
@@ -67,7 +68,8 @@ fn the_precise_index_has_defaults_and_takes_old_names() {
         "kvEventsConfig": {"engineType": "sglang", "podDiscoveryConfig": {"replaySocketPort": 6000}},
         "speculativeIndexing": true,
     });
-    let Settings::Precise(precise) = settings("precise-prefix-cache-scorer", parameters) else {
+    let PluginSettings::Precise(precise) = settings("precise-prefix-cache-scorer", parameters)
+    else {
         panic!("it leaves settings of its own");
     };
     assert_eq!((precise.block_size, precise.max_blocks), (Some(64), Some(1000)));
@@ -85,7 +87,8 @@ fn events_come_from_the_pods_that_are_meant() {
             "podDiscoveryConfig": {"podLabelSelector": "tier!=test", "podNamespace": "models"},
         },
     });
-    let Settings::Precise(precise) = settings("precise-prefix-cache-producer", parameters) else {
+    let PluginSettings::Precise(precise) = settings("precise-prefix-cache-producer", parameters)
+    else {
         panic!("it leaves settings of its own");
     };
     assert_eq!(precise.max_blocks, Some((2 << 20) / 20));
@@ -117,7 +120,8 @@ fn events_come_from_the_pods_that_are_meant() {
 #[test]
 fn output_counts_only_if_asked_and_within_limits() {
     let check = |parameters, wanted: u64| {
-        let Settings::InFlightLoad(load) = settings("inflight-load-producer", parameters) else {
+        let PluginSettings::InFlightLoad(load) = settings("inflight-load-producer", parameters)
+        else {
             panic!("it leaves settings of its own");
         };
         let prompt = Prompt { tokens: 1000, ..Prompt::default() };
@@ -145,7 +149,7 @@ fn fullness_goes_by_requests_tokens_or_both() {
 
 #[test]
 fn metrics_are_read_as_configured() {
-    let Settings::MetricsSource(source) =
+    let PluginSettings::MetricsSource(source) =
         settings("metrics-data-source", json!({"port": 9400, "interval": "1s"}))
     else {
         panic!("it leaves settings of its own");
@@ -153,7 +157,7 @@ fn metrics_are_read_as_configured() {
     assert_eq!((source.path.as_str(), source.port), ("/metrics", Some(9400)));
     assert_eq!(source.interval, Some(Duration::from_secs(1)));
     assert!(source.insecure_skip_verify);
-    let Settings::MetricsExtractor(extractor) = settings(
+    let PluginSettings::MetricsExtractor(extractor) = settings(
         "core-metrics-extractor",
         json!({"defaultEngine": "mine", "engineConfigs": [
             {"name": "mine", "queuedRequestsSpec": "waiting{kind=all}"}]}),
@@ -194,7 +198,8 @@ fn an_image_is_estimated_by_its_pixels() {
 /// What `token-producer` with these parameters takes a video for.
 fn video(parameters: Value, facts: VideoFacts) -> u64 {
     let estimate = json!({"estimate": {"video": parameters}});
-    let Settings::Tokens(Tokens::Estimate(media)) = settings("token-producer", estimate) else {
+    let PluginSettings::Tokens(Tokens::Estimate(media)) = settings("token-producer", estimate)
+    else {
         panic!("nothing names a model");
     };
     media.video.tokens(facts)
@@ -236,13 +241,17 @@ fn a_video_is_estimated_by_its_frames() {
 
 #[test]
 fn policies_have_settings() {
-    let limit = Settings::UsageLimit(UsageLimit::Static { threshold: 0.9 });
+    let limit = PluginSettings::UsageLimit(UsageLimit::Static { threshold: 0.9 });
     check("static-usage-limit-policy", json!({"threshold": 0.9}), &limit);
-    let holdback =
-        UsageLimit::PriorityHoldback { shape: Shape::Linear, by_value: true, min: 0.5, max: 1.0 };
+    let holdback = UsageLimit::PriorityHoldback {
+        shape: HoldbackShape::Linear,
+        by_value: true,
+        min: 0.5,
+        max: 1.0,
+    };
     let parameters = json!({"minCeiling": 0.5, "domain": "value"});
-    check("priority-holdback-policy", parameters, &Settings::UsageLimit(holdback));
-    let ordering = Settings::Ordering(Ordering::EarliestDeadline);
+    check("priority-holdback-policy", parameters, &PluginSettings::UsageLimit(holdback));
+    let ordering = PluginSettings::Ordering(Ordering::EarliestDeadline);
     check("edf-ordering-policy", Value::Null, &ordering);
     let fairness = ProgramAware {
         service_weight: 0.8,
@@ -250,11 +259,11 @@ fn policies_have_settings() {
         half_life: Duration::from_secs(30),
         idle_ttl: Duration::from_secs(3600),
     };
-    let fairness = Settings::Fairness(Fairness::ProgramAware(fairness));
+    let fairness = PluginSettings::Fairness(Fairness::ProgramAware(fairness));
     check("program-aware-fairness", json!({"lasHalfLifeSeconds": 30}), &fairness);
     // The old way to say it, which counts where the new one does not.
     let half_life = json!({"lasDecayFactor": 0.99994});
-    let Settings::Fairness(Fairness::ProgramAware(old)) =
+    let PluginSettings::Fairness(Fairness::ProgramAware(old)) =
         settings("program-aware-fairness", half_life)
     else {
         panic!("it is fairness by what each got");
@@ -271,14 +280,14 @@ fn policies_have_settings() {
         "program-aware-fairness",
         json!({"strategy": "turn-priority", "turnPriorityTimeWeight": 0.5,
             "turnPriorityInactivitySeconds": 0}),
-        &Settings::Fairness(Fairness::TurnPriority(turns)),
+        &PluginSettings::Fairness(Fairness::TurnPriority(turns)),
     );
-    let turns = Settings::Fairness(Fairness::DeficitRoundRobin { quantum_tokens: 512 });
+    let turns = PluginSettings::Fairness(Fairness::DeficitRoundRobin { quantum_tokens: 512 });
     check("deficit-round-robin-fairness-policy", json!({"quantumTokens": 512}), &turns);
     let counters = Fairness::VirtualTokens { input_weight: 1, output_weight: 4 };
     let parameters = json!({"outputWeight": 4});
-    check("virtual-token-fairness-policy", parameters, &Settings::Fairness(counters));
-    let shortest = Settings::Ordering(Ordering::ShortestPrompt { ageing_tokens_per_s: 1000 });
+    check("virtual-token-fairness-policy", parameters, &PluginSettings::Fairness(counters));
+    let shortest = PluginSettings::Ordering(Ordering::ShortestPrompt { ageing_tokens_per_s: 1000 });
     check("shortest-prompt-ordering-policy", Value::Null, &shortest);
     check_errors(
         "priority-holdback-policy",
@@ -322,6 +331,6 @@ fn policies_have_settings() {
 fn a_file_of_endpoints_has_a_path() {
     let discovery = FileDiscovery { path: "/e".to_owned(), watch: true };
     let parameters = json!({"path": "/e", "watchFile": true});
-    check("file-discovery", parameters, &Settings::FileDiscovery(discovery));
+    check("file-discovery", parameters, &PluginSettings::FileDiscovery(discovery));
     check_errors("file-discovery", Value::Null, &["path: is required"]);
 }

@@ -1,6 +1,6 @@
 //! Settings of how prompts become tokens.
 
-use super::Settings;
+use super::PluginSettings;
 use super::media::{self, MediaEstimate};
 use crate::context::BuildContext;
 use crate::params::Params;
@@ -58,7 +58,7 @@ pub(crate) fn token_producer(params: &mut Params<'_>, context: &mut BuildContext
         Some(name) => Tokens::Model { name, render: renders.then_some(render) },
         None => Tokens::Estimate(media),
     };
-    context.settle(Settings::Tokens(tokens))
+    context.settle(PluginSettings::Tokens(tokens))
 }
 
 fn render(params: &mut Params<'_>) -> Render {

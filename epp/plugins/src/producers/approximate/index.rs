@@ -1,6 +1,6 @@
 //! Index of the blocks that endpoints are believed to hold.
 
-use crate::lru::Lru;
+use crate::lru::LruKeys;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::Endpoint;
 use stator_protos::WorkerRank;
@@ -19,7 +19,7 @@ pub(super) struct Index {
 struct Slot {
     /// The life of the pod that holds the blocks.
     uid: Arc<str>,
-    blocks: Lru<SequenceHash>,
+    blocks: LruKeys<SequenceHash>,
 }
 
 /// Numbers of the endpoints that hold a block; most blocks are held by one.
@@ -123,7 +123,7 @@ impl Index {
     }
 
     fn enrol(&mut self, endpoint: &Endpoint, capacity: usize) -> u32 {
-        let slot = Slot { uid: Arc::clone(&endpoint.uid), blocks: Lru::new(capacity) };
+        let slot = Slot { uid: Arc::clone(&endpoint.uid), blocks: LruKeys::new(capacity) };
         let free = self.slots.iter().position(Option::is_none);
         let number = free.unwrap_or_else(|| {
             self.slots.push(None);

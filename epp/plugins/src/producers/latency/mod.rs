@@ -7,7 +7,7 @@ use crate::context::{BuildContext, PrefixSource};
 use crate::expiring::Expiring;
 use crate::params::{Bound, Params};
 use crate::scorers::tokens::uncached_tokens;
-use model::Model;
+use model::LinearModel;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use stator_epp_scheduler::plugin::{
@@ -97,8 +97,8 @@ struct State {
 
 /// The models of one role.
 struct Models {
-    ttft_ms: Model<FEATURES>,
-    tpot_ms: Model<FEATURES>,
+    ttft_ms: LinearModel<FEATURES>,
+    tpot_ms: LinearModel<FEATURES>,
 }
 
 /// A request that was placed and has not ended.
@@ -110,11 +110,11 @@ struct Followed {
     computes: (u64, Features),
     answers: (u64, Features),
     /// Facts for the meter; `None` without one.
-    told: Option<Told>,
+    facts: Option<MeterFacts>,
 }
 
 /// Facts about a request that the meter gets at its end.
-struct Told {
+struct MeterFacts {
     asked_model: String,
     model: String,
     /// Predictions and objectives of both latencies, in milliseconds.
@@ -122,7 +122,7 @@ struct Told {
     tpot: (Option<f64>, Option<f64>),
 }
 
-impl Told {
+impl MeterFacts {
     fn of(request: &Request<'_>, routing: &Routing<'_>) -> Self {
         let predicted = |pick: &Pick<'_>| pick.targets.first().and_then(Candidate::latency);
         let ttft = predicted(computes(routing, PREFILL)).map(|latency| latency.ttft_ms);
@@ -192,7 +192,7 @@ impl State {
     /// The models of a role, which go by so many features.
     fn models(&mut self, role: u64, used: usize) -> &mut Models {
         let known = self.models.len() < MAX_ROLES || self.models.contains_key(&role);
-        let fresh = || Models { ttft_ms: Model::of(used), tpot_ms: Model::of(used) };
+        let fresh = || Models { ttft_ms: LinearModel::of(used), tpot_ms: LinearModel::of(used) };
         self.models.entry(if known { role } else { 0 }).or_insert_with(fresh)
     }
 }
@@ -233,9 +233,9 @@ impl Observer for Predictor {
         let answers = self.seen(request, &placed.routing.primary);
         let (Some(computes), Some(answers)) = (computes, answers) else { return };
         let streamed = request.stream;
-        let told = self.meter.get().map(|_| Told::of(request, placed.routing));
+        let facts = self.meter.get().map(|_| MeterFacts::of(request, placed.routing));
         let followed =
-            Followed { placed: now, first_token: None, streamed, computes, answers, told };
+            Followed { placed: now, first_token: None, streamed, computes, answers, facts };
         self.state.lock().followed.insert(placed.ticket, followed, now);
     }
 
@@ -269,8 +269,8 @@ impl Observer for Predictor {
             let (role, features) = &followed.answers;
             state.models(*role, self.used()).tpot_ms.observe(features, tpot_ms);
         }
-        if let (Some(told), Some(meter)) = (&followed.told, self.meter.get()) {
-            told.tell(&**meter, ttft_ms, tpot_ms);
+        if let (Some(facts), Some(meter)) = (&followed.facts, self.meter.get()) {
+            facts.tell(&**meter, ttft_ms, tpot_ms);
         }
     }
 }

@@ -13,13 +13,13 @@ const MAX_UNCERTAINTY: f64 = 1e6;
 /// Weights of `N` features, fitted by recursive least squares.
 ///
 /// Source: Haykin, Adaptive Filter Theory, the exponentially weighted RLS algorithm.
-pub(super) struct Model<const N: usize> {
+pub(super) struct LinearModel<const N: usize> {
     weights: [f64; N],
     covariance: [[f64; N]; N],
     observations: u64,
 }
 
-impl<const N: usize> Model<N> {
+impl<const N: usize> LinearModel<N> {
     /// A model that goes by the first `used` features and learns nothing of the others.
     pub(super) fn of(used: usize) -> Self {
         let mut covariance = [[0.0; N]; N];
@@ -68,9 +68,9 @@ mod tests {
     use stator_epp_scheduler::Random;
 
     /// Feeds a model random features and what `truth` makes of them.
-    fn trained(truth: impl Fn(&[f64; 3]) -> f64, count: u64) -> Model<3> {
+    fn trained(truth: impl Fn(&[f64; 3]) -> f64, count: u64) -> LinearModel<3> {
         let mut random = Random::new(11);
-        let mut model = Model::of(3);
+        let mut model = LinearModel::of(3);
         for _ in 0..count {
             let features = [1.0, random.unit() * 10.0, random.unit()];
             model.observe(&features, truth(&features));
@@ -78,7 +78,7 @@ mod tests {
         model
     }
 
-    fn check(model: &Model<3>, features: [f64; 3], wanted: f64) {
+    fn check(model: &LinearModel<3>, features: [f64; 3], wanted: f64) {
         let predicted = model.predict(&features).expect("enough was observed");
         assert!((predicted - wanted).abs() < 0.01 * wanted.max(1.0), "{predicted} is not {wanted}");
     }
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_feature_that_is_not_used_changes_nothing() {
-        let (mut all, mut two) = (Model::of(2), Model::of(2));
+        let (mut all, mut two) = (LinearModel::of(2), LinearModel::of(2));
         let mut random = Random::new(7);
         for _ in 0..100 {
             let queue = random.unit();
@@ -115,7 +115,7 @@ mod tests {
         fn predictions_are_finite(
             observed in prop::collection::vec((prop::array::uniform3(0.0..1e6f64), 0.0..1e6f64), 20..200),
         ) {
-            let mut model = Model::of(3);
+            let mut model = LinearModel::of(3);
             for (features, value) in &observed {
                 model.observe(features, *value);
             }
