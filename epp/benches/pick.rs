@@ -21,7 +21,7 @@ use stator_epp::exchange::Interest;
 use stator_epp::ext_proc::{ExtProc, Settings};
 use stator_epp::observe::Observe;
 use stator_epp::pool::Pool;
-use stator_epp_config::Options;
+use stator_epp_config::LoadOptions;
 use stator_epp_metrics::{Build, EppMetrics};
 use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::{Pod, PoolSpec, PoolView, endpoints_of};
@@ -45,7 +45,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
 fn pool(endpoints: u8) -> Arc<Pool> {
-    let plan = stator_epp_config::load("", Options::default()).expect("the defaults are sound");
+    let plan = stator_epp_config::load("", LoadOptions::default()).expect("the defaults are sound");
     let spec = PoolSpec::standalone("app=model", &[8000]).expect("it is sound");
     let labels = Arc::new(BTreeMap::from([("app".to_owned(), "model".to_owned())]));
     let pod = |number: u8| Pod {

@@ -5,7 +5,7 @@ use super::*;
 use crate::exchange::{AnswerBody, Watch};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use stator_epp_config::Options;
+use stator_epp_config::LoadOptions;
 use stator_epp_metrics::{Build, EppMetrics};
 use stator_epp_pool::PoolView;
 use stator_epp_pool::{Pod, PoolSpec};
@@ -72,7 +72,7 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
-    let options = Options { allow_experimental: true, ..Options::default() };
+    let options = LoadOptions { allow_experimental: true, ..LoadOptions::default() };
     let plan = stator_epp_config::load(config, options).expect("it is sound").plan;
     let spec = PoolSpec::standalone("app=model", &[8000]).expect("it is sound");
     let labels = Arc::new(BTreeMap::from([("app".to_owned(), "model".to_owned())]));
@@ -202,7 +202,7 @@ async fn an_adapter_that_an_agent_tells_of_wins_too() {
 
 #[test]
 fn metrics_call_a_pool_by_its_name_alone_unless_two_have_it() {
-    let plan = stator_epp_config::load("", Options::default()).expect("it is sound").plan;
+    let plan = stator_epp_config::load("", LoadOptions::default()).expect("it is sound").plan;
     let scheduler = Scheduler::new(plan.program, SchedulerSettings::default());
     let (_views, view) = watch::channel(Arc::default());
     let pool = Pool::new("models/llama".into(), view, scheduler, 7);

@@ -2,7 +2,7 @@ use super::*;
 use crate::director::tests::{Engine, bench};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use stator_epp_config::Options;
+use stator_epp_config::LoadOptions;
 use stator_epp_metrics::{Build, EppMetrics};
 use stator_epp_scheduler::{Call, MultimodalItem, Prompt, Scheduler, SchedulerSettings};
 use std::time::Duration;
@@ -47,7 +47,8 @@ fn serve(scheduler: &mut Scheduler, start_ms: u64) {
 
 #[test]
 fn what_plug_ins_find_out_is_counted_for_all_pools() {
-    let program = stator_epp_config::load(CONFIG, Options::default()).expect("sound").plan.program;
+    let program =
+        stator_epp_config::load(CONFIG, LoadOptions::default()).expect("sound").plan.program;
     let mut registry = Registry::default();
     let metrics = EppMetrics::register(Build::default(), &mut registry);
     let endpoints = bench("", &[Engine(0, 0, 0.0, &[])]).pool.view().endpoints.clone();

@@ -2,7 +2,7 @@
 
 use crate::config::EppSettings;
 use stator_body::{ParserSet, parser};
-use stator_epp_config::{Parser, Plan};
+use stator_epp_config::{ParserKind, Plan};
 use stator_epp_plugins::settings::{
     EngineSpecs as Specs, HttpSource, MediaEstimate, Render, Scheme, Tokens,
 };
@@ -52,7 +52,7 @@ pub(crate) fn parsers(plan: &Plan) -> ParserSet {
 
 /// Whether nothing is read but gRPC, which comes over HTTP/2 alone.
 pub(crate) fn reads_grpc_alone(plan: &Plan) -> bool {
-    let grpc = |known: &Parser| matches!(known, Parser::VllmGrpc | Parser::VertexAi);
+    let grpc = |known: &ParserKind| matches!(known, ParserKind::VllmGrpc | ParserKind::VertexAi);
     !plan.parsers.is_empty() && plan.parsers.iter().all(grpc)
 }
 

@@ -109,14 +109,14 @@ fn changes(told: &watch::Sender<bool>, now: bool) -> bool {
 mod tests {
     use super::*;
     use crate::director::tests::{Engine, bench};
-    use stator_epp_config::Options;
+    use stator_epp_config::LoadOptions;
     use stator_epp_pool::PoolView;
     use stator_epp_scheduler::{Scheduler, SchedulerSettings};
     use stator_epp_signals::LoadSink;
 
     /// A pool of this name, with one endpoint or none, and who changes it.
     fn pool(name: &str, engines: &[Engine]) -> (Arc<Pool>, watch::Sender<Arc<PoolView>>) {
-        let plan = stator_epp_config::load("", Options::default()).expect("it is sound").plan;
+        let plan = stator_epp_config::load("", LoadOptions::default()).expect("it is sound").plan;
         let scheduler = Scheduler::new(plan.program, SchedulerSettings::default());
         let (views, view) = watch::channel(bench("", engines).pool.view());
         let pool = Arc::new(Pool::new(name.to_owned(), view, scheduler, 7));
@@ -140,7 +140,8 @@ mod tests {
 
         /// Where the configuration is this one.
         fn with(config: &str, shutdown: Shutdown) -> Self {
-            let plan = stator_epp_config::load(config, Options::default()).expect("it is sound");
+            let plan =
+                stator_epp_config::load(config, LoadOptions::default()).expect("it is sound");
             let ((full, full_views), (empty, empty_views)) =
                 (pool("default/full", &[Engine(0, 0, 0.0, &[])]), pool("default/empty", &[]));
             let (listening, listens) = watch::channel(false);

@@ -7,7 +7,7 @@
 //! --toggle-collect='*::counted'` with the program, `--bench --small` and the number of endpoints,
 //! by [`BATCH`].
 
-use stator_epp_config::{Options, load};
+use stator_epp_config::{LoadOptions, load};
 use stator_epp_scheduler::plugin::RequestProgress;
 use stator_epp_scheduler::{
     Call, Decision, Endpoint, Prompt, Request, Roles, Scheduler, SchedulerSettings, Time,
@@ -38,7 +38,7 @@ fn main() {
 }
 
 fn measure(endpoints: u32, batches: usize) -> f64 {
-    let program = load("", Options::default()).expect("the default is sound").plan.program;
+    let program = load("", LoadOptions::default()).expect("the default is sound").plan.program;
     let mut scheduler = Scheduler::new(program, SchedulerSettings::default());
     let all: Vec<_> = (0..endpoints).map(endpoint).collect();
     scheduler.set_endpoints(&all);

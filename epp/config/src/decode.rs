@@ -7,7 +7,7 @@ use crate::document::{
     DataLayerEntry, Document, GateEntry, Given, PluginEntry, ProfileEntry, ProfilePlugin,
     Reference, SourceEntry,
 };
-use crate::fields::{At, Fields};
+use crate::fields::{At, MappingFields};
 use crate::findings::Findings;
 use crate::suggest::did_you_mean;
 use crate::tree::Tree;
@@ -29,7 +29,7 @@ const NAME_MAX: usize = 253;
 /// Reads the document; what cannot be read is noted and left out.
 pub(crate) fn document(tree: &Tree, findings: &Findings) -> Document {
     let root = At { path: String::new(), value: tree };
-    let Some(fields) = Fields::open(root, findings) else { return Document::default() };
+    let Some(fields) = MappingFields::open(root, findings) else { return Document::default() };
     head(&fields, findings);
     let document = Document {
         gates: gates(&fields, findings),
@@ -44,7 +44,7 @@ pub(crate) fn document(tree: &Tree, findings: &Findings) -> Document {
 }
 
 /// `apiVersion` and `kind`.
-fn head(fields: &Fields<'_>, findings: &Findings) {
+fn head(fields: &MappingFields<'_>, findings: &Findings) {
     if let Some(At { path, value }) = fields.required("apiVersion") {
         match API_VERSIONS.iter().position(|known| *known == value) {
             Some(0 | 1) => {}
@@ -60,7 +60,7 @@ fn head(fields: &Fields<'_>, findings: &Findings) {
 }
 
 /// All gates, in the order in which they are known.
-fn gates(fields: &Fields<'_>, findings: &Findings) -> Vec<GateEntry> {
+fn gates(fields: &MappingFields<'_>, findings: &Findings) -> Vec<GateEntry> {
     let default = |(name, on)| GateEntry { name, on, why: Some("default".to_owned()) };
     let mut gates: Vec<GateEntry> = GATES.into_iter().map(default).collect();
     for At { path, value } in fields.list("featureGates") {
@@ -99,11 +99,11 @@ fn gates(fields: &Fields<'_>, findings: &Findings) -> Vec<GateEntry> {
     gates
 }
 
-fn plugins(fields: &Fields<'_>, findings: &Findings) -> Vec<PluginEntry> {
+fn plugins(fields: &MappingFields<'_>, findings: &Findings) -> Vec<PluginEntry> {
     let mut plugins: Vec<PluginEntry> = Vec::new();
     for at in fields.list("plugins") {
         let path = at.path.clone();
-        let Some(entry) = Fields::open(at, findings) else { continue };
+        let Some(entry) = MappingFields::open(at, findings) else { continue };
         let type_name = entry.required("type");
         let name = entry.text("name");
         let parameters = entry.tree("parameters");
@@ -136,11 +136,11 @@ fn plugins(fields: &Fields<'_>, findings: &Findings) -> Vec<PluginEntry> {
     plugins
 }
 
-fn profiles(fields: &Fields<'_>, findings: &Findings) -> Vec<ProfileEntry> {
+fn profiles(fields: &MappingFields<'_>, findings: &Findings) -> Vec<ProfileEntry> {
     let mut profiles: Vec<ProfileEntry> = Vec::new();
     for at in fields.list("schedulingProfiles") {
         let path = at.path.clone();
-        let Some(entry) = Fields::open(at, findings) else { continue };
+        let Some(entry) = MappingFields::open(at, findings) else { continue };
         let name = entry.required("name");
         let members = entry.list("plugins").into_iter();
         let plugins = members.filter_map(|at| profile_plugin(at, findings)).collect();
@@ -158,7 +158,7 @@ fn profiles(fields: &Fields<'_>, findings: &Findings) -> Vec<ProfileEntry> {
 }
 
 fn profile_plugin(at: At<&Tree>, findings: &Findings) -> Option<ProfilePlugin> {
-    let entry = Fields::open(at, findings)?;
+    let entry = MappingFields::open(at, findings)?;
     let reference = reference(&entry);
     let weight = entry.number("weight");
     entry.close();
@@ -171,7 +171,7 @@ fn profile_plugin(at: At<&Tree>, findings: &Findings) -> Option<ProfilePlugin> {
     Some(ProfilePlugin { reference: reference?, weight })
 }
 
-fn data_layer(fields: &Fields<'_>, findings: &Findings) -> DataLayerEntry {
+fn data_layer(fields: &MappingFields<'_>, findings: &Findings) -> DataLayerEntry {
     let Some(entry) = fields.fields("dataLayer") else { return DataLayerEntry::default() };
     let (mut peer_discovery, mut discovery) = (referred(entry.fields("peerDiscovery")), None);
     if let Some(inner) = entry.fields("discovery") {
@@ -206,20 +206,21 @@ fn data_layer(fields: &Fields<'_>, findings: &Findings) -> DataLayerEntry {
 }
 
 fn source(at: At<&Tree>, findings: &Findings) -> Option<SourceEntry> {
-    let entry = Fields::open(at, findings)?;
+    let entry = MappingFields::open(at, findings)?;
     let reference = reference(&entry);
     let extractors = entry.list("extractors").into_iter();
-    let extractors = extractors.filter_map(|at| referred(Fields::open(at, findings))).collect();
+    let extractors =
+        extractors.filter_map(|at| referred(MappingFields::open(at, findings))).collect();
     entry.close();
     Some(SourceEntry { reference: reference?, extractors })
 }
 
 /// `requestHandler.parsers`, or else the `parser` of old.
-fn parsers(fields: &Fields<'_>, findings: &Findings) -> Vec<Reference> {
+fn parsers(fields: &MappingFields<'_>, findings: &Findings) -> Vec<Reference> {
     let mut parsers: Vec<Reference> = Vec::new();
     if let Some(handler) = fields.fields("requestHandler") {
         let list = handler.list("parsers").into_iter();
-        parsers.extend(list.filter_map(|at| referred(Fields::open(at, findings))));
+        parsers.extend(list.filter_map(|at| referred(MappingFields::open(at, findings))));
         handler.close();
     }
     if let Some(old) = fields.fields("parser") {
@@ -238,14 +239,14 @@ pub(crate) fn no_parameters() -> Value {
 }
 
 /// The `pluginRef` of a mapping that has nothing else.
-pub(crate) fn referred(fields: Option<Fields<'_>>) -> Option<Reference> {
+pub(crate) fn referred(fields: Option<MappingFields<'_>>) -> Option<Reference> {
     let fields = fields?;
     let reference = reference(&fields);
     fields.close();
     reference
 }
 
-fn reference(fields: &Fields<'_>) -> Option<Reference> {
+fn reference(fields: &MappingFields<'_>) -> Option<Reference> {
     fields.required("pluginRef").map(refer)
 }
 

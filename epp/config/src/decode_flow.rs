@@ -2,7 +2,7 @@
 
 use crate::decode::refer;
 use crate::document::{BandEntry, FlowControlEntry, Given, Reference};
-use crate::fields::{At, Fields};
+use crate::fields::{At, MappingFields};
 use crate::findings::Findings;
 use crate::tree::Tree;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Default for FlowControlEntry {
 }
 
 /// Reads `flowControl`, and the `saturationDetector` of old beside it.
-pub(crate) fn flow_control(root: &Fields<'_>, findings: &Findings) -> FlowControlEntry {
+pub(crate) fn flow_control(root: &MappingFields<'_>, findings: &Findings) -> FlowControlEntry {
     let mut flow = FlowControlEntry::default();
     let mut detector = None;
     if let Some(fields) = root.fields("flowControl") {
@@ -61,7 +61,7 @@ pub(crate) fn flow_control(root: &Fields<'_>, findings: &Findings) -> FlowContro
     flow
 }
 
-fn limits(flow: &mut FlowControlEntry, fields: &Fields<'_>) {
+fn limits(flow: &mut FlowControlEntry, fields: &MappingFields<'_>) {
     let unlimited = "default: unlimited";
     flow.max_bytes = Given::or(fields.quantity("maxBytes"), 0, unlimited);
     flow.max_requests = Given::or(fields.quantity("maxRequests"), 0, unlimited);
@@ -76,7 +76,7 @@ fn limits(flow: &mut FlowControlEntry, fields: &Fields<'_>) {
 }
 
 /// The bands that are named, and what others are made like.
-fn bands(flow: &mut FlowControlEntry, fields: &Fields<'_>, findings: &Findings) {
+fn bands(flow: &mut FlowControlEntry, fields: &MappingFields<'_>, findings: &Findings) {
     if let Some(template) = fields.fields("defaultPriorityBand") {
         flow.default_band = read_band(&template).1;
         template.close();
@@ -94,7 +94,7 @@ fn bands(flow: &mut FlowControlEntry, fields: &Fields<'_>, findings: &Findings) 
 }
 
 fn listed_band(at: At<&Tree>, earlier: &[BandEntry], findings: &Findings) -> Option<BandEntry> {
-    let fields = Fields::open(at, findings)?;
+    let fields = MappingFields::open(at, findings)?;
     let (priority, band) = read_band(&fields);
     let path = fields.path("priority");
     fields.close();
@@ -113,7 +113,7 @@ fn listed_band(at: At<&Tree>, earlier: &[BandEntry], findings: &Findings) -> Opt
 }
 
 /// A band, and whether its priority was there.
-fn read_band(fields: &Fields<'_>) -> (bool, BandEntry) {
+fn read_band(fields: &MappingFields<'_>) -> (bool, BandEntry) {
     let priority = fields.integer("priority");
     let given = priority.is_some();
     let read = band(priority.map_or(0, |at| at.value), Some(fields));
@@ -121,7 +121,7 @@ fn read_band(fields: &Fields<'_>) -> (bool, BandEntry) {
 }
 
 /// A band as written, or a default one. A limit of 0 is none: the default counts.
-fn band(priority: i32, fields: Option<&Fields<'_>>) -> BandEntry {
+fn band(priority: i32, fields: Option<&MappingFields<'_>>) -> BandEntry {
     let limit = |name| fields.and_then(|f| f.quantity(name)).filter(|limit| *limit > 0);
     let policy = |name, default| match fields.and_then(|f| f.text(name)) {
         Some(written) => refer(written),
@@ -145,7 +145,7 @@ pub(crate) fn like(template: &BandEntry, priority: i32) -> BandEntry {
 }
 
 /// A `pluginRef` that may be missing, for which there is a default.
-fn optional(fields: Fields<'_>) -> Option<Reference> {
+fn optional(fields: MappingFields<'_>) -> Option<Reference> {
     match fields.text("pluginRef") {
         Some(written) => {
             fields.close();

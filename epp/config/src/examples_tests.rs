@@ -1,12 +1,12 @@
 //! The examples in `manifests`, the built-in configurations, and whatever else can be written.
 
-use crate::{Loaded, Options, Plan, built_in, load};
+use crate::{LoadOptions, LoadedConfig, Plan, built_in, load};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use stator_epp_scheduler::{Named, Profile};
 use std::path::Path;
 
-const ALL: Options = Options { allow_experimental: true, lenient: false };
+const ALL: LoadOptions = LoadOptions { allow_experimental: true, lenient: false };
 
 /// The examples, by name.
 fn examples() -> Vec<(String, String)> {
@@ -22,7 +22,7 @@ fn examples() -> Vec<(String, String)> {
     examples
 }
 
-fn loaded(name: &str, text: &str, options: Options) -> Loaded {
+fn loaded(name: &str, text: &str, options: LoadOptions) -> LoadedConfig {
     load(text, options).unwrap_or_else(|refused| panic!("{name} is refused:\n{refused}"))
 }
 
@@ -62,7 +62,7 @@ fn bare(text: &str) -> Vec<&str> {
 }
 
 /// Loads what a configuration explains to and compares.
-fn check_explains_to_itself(name: &str, first: &Loaded, options: Options) {
+fn check_explains_to_itself(name: &str, first: &LoadedConfig, options: LoadOptions) {
     let again = loaded(&format!("the explanation of {name}"), &first.explanation, options);
     assert_eq!(outline(&again.plan), outline(&first.plan), "{name}");
     assert_eq!(bare(&again.explanation), bare(&first.explanation), "{name}");
@@ -77,7 +77,7 @@ fn every_example_loads_without_a_warning_and_explains_to_itself() {
         let alpha = text.contains("agent-identity")
             || text.contains("multicluster-")
             || name == "payload-agnostic";
-        let options = Options { allow_experimental: alpha, ..ALL };
+        let options = LoadOptions { allow_experimental: alpha, ..ALL };
         let example = loaded(&name, &text, options);
         assert_eq!(example.warnings, [], "{name}");
         check_explains_to_itself(&name, &example, options);
@@ -86,9 +86,9 @@ fn every_example_loads_without_a_warning_and_explains_to_itself() {
 
 #[test]
 fn without_a_configuration_costs_of_the_placement_core_decide() {
-    let default = loaded("nothing", "", Options::default());
+    let default = loaded("nothing", "", LoadOptions::default());
     let named = built_in("kv-aware").expect("it is built in");
-    let named = loaded("kv-aware", named, Options::default());
+    let named = loaded("kv-aware", named, LoadOptions::default());
     assert_eq!(outline(&default.plan), outline(&named.plan));
     assert!(default.plan.program.uses_kv);
     let [profile] = default.plan.program.profiles.as_slice() else { panic!("one profile") };
@@ -195,7 +195,7 @@ fn any_configuration() -> impl Strategy<Value = Value> {
 /// Loads whatever it is; what is accepted must explain to itself.
 fn check_anything(text: &str) {
     for lenient in [false, true] {
-        let options = Options { allow_experimental: true, lenient };
+        let options = LoadOptions { allow_experimental: true, lenient };
         match load(text, options) {
             Ok(accepted) => check_explains_to_itself(text, &accepted, ALL),
             Err(refused) => assert!(!refused.0.is_empty()),

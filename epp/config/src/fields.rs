@@ -20,14 +20,14 @@ pub(crate) struct At<T> {
 
 /// A mapping that is being read. A key with nothing behind it counts as absent; of a key that is
 /// there twice the first is read.
-pub(crate) struct Fields<'t> {
+pub(crate) struct MappingFields<'t> {
     path: String,
     entries: &'t [(String, Tree)],
     findings: &'t Findings,
     asked: RefCell<Vec<&'static str>>,
 }
 
-impl<'t> Fields<'t> {
+impl<'t> MappingFields<'t> {
     /// Opens the mapping; notes a fault if it is none.
     pub(crate) fn open(at: At<&'t Tree>, findings: &'t Findings) -> Option<Self> {
         match at.value {

@@ -24,7 +24,7 @@ impl fmt::Display for Finding {
 /// A configuration that cannot be used; every fault that was found, in reading order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines(.0))]
-pub struct Refused(pub Vec<Finding>);
+pub struct InvalidConfig(pub Vec<Finding>);
 
 fn lines(findings: &[Finding]) -> String {
     findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("\n")
@@ -78,10 +78,10 @@ impl Findings {
     }
 
     /// The warnings, or the faults if there is one.
-    pub(crate) fn finish(self) -> Result<Vec<Finding>, Refused> {
+    pub(crate) fn finish(self) -> Result<Vec<Finding>, InvalidConfig> {
         match self.faults.into_inner() {
             faults if faults.is_empty() => Ok(self.warnings.into_inner()),
-            faults => Err(Refused(faults)),
+            faults => Err(InvalidConfig(faults)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Small configurations with the fields that the guides and samples of llm-d use.
 
-use crate::{Options, load};
+use crate::{LoadOptions, load};
 use stator_epp_plugins::why_missing;
 
 /// Loads a configuration whose first two lines are left out here.
@@ -9,7 +9,7 @@ pub(crate) fn check(text: &str) {
 }
 
 fn check_all(text: &str) {
-    let options = Options { allow_experimental: true, lenient: false };
+    let options = LoadOptions { allow_experimental: true, lenient: false };
     if let Err(refused) = load(text, options) {
         panic!("refused:\n{text}\n{refused}");
     }
@@ -19,7 +19,7 @@ fn check_all(text: &str) {
 /// nothing else is wrong.
 fn check_missing(text: &str, missing: &[(usize, &str)]) {
     let text = format!("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{text}");
-    let options = Options { allow_experimental: true, lenient: false };
+    let options = LoadOptions { allow_experimental: true, lenient: false };
     let refused = load(&text, options).err().expect("it is refused");
     let found: Vec<_> = refused.0.iter().map(ToString::to_string).collect();
     let wanted = missing.iter().map(|(at, type_name)| {
@@ -105,7 +105,7 @@ flowControl:
   - {priority: -1, defaultRequestTTL: 9000s, fairnessPolicyRef: program-aware-fairness}
   - {priority: 0}
 ";
-    let options = Options { allow_experimental: true, lenient: false };
+    let options = LoadOptions { allow_experimental: true, lenient: false };
     let loaded = load(text, options).expect("it is sound");
     assert!(loaded.plan.flow_control.eviction);
     assert_eq!(loaded.warnings, []);
@@ -205,7 +205,7 @@ dataLayer:
   sources: [{{pluginRef: metrics-source, extractors: [{{pluginRef: metrics-extractor}}]}}]
 "
     );
-    let options = Options { allow_experimental: true, lenient: false };
+    let options = LoadOptions { allow_experimental: true, lenient: false };
     let plan = load(&text, options).expect("it is sound").plan;
     let metrics = plan.metrics.expect("pages are read");
     assert!(metrics.source.by_labels);

@@ -1,7 +1,7 @@
 //! `EndpointPickerConfig`, the settings of an endpoint picker, from text to a [`Plan`].
 //!
 //! A configuration is decoded strictly, and all of its faults are reported at once, each with its
-//! path ([`Refused`]). Defaults are filled in, and [`Loaded::explanation`] lists them with their
+//! path ([`InvalidConfig`]). Defaults are filled in, and [`LoadedConfig::explanation`] lists them with their
 //! reasons, in a configuration of its own. This crate opens no file and no socket; plug-ins come
 //! from `stator_epp_plugins`.
 //!
@@ -37,7 +37,7 @@ mod tree;
 mod units;
 mod wire;
 
-pub use findings::{Finding, Refused};
+pub use findings::{Finding, InvalidConfig};
 pub use plan::*;
 pub use units::{parse_duration, parse_quantity};
 
@@ -55,7 +55,7 @@ const BUILT_IN: [(&str, &str); 2] = [
 
 /// Strictness with which a configuration is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct LoadOptions {
     /// Whether experimental plug-ins may be used.
     pub allow_experimental: bool,
     /// Whether unknown fields, gates and plug-ins are passed over with a warning. For trying a
@@ -64,7 +64,7 @@ pub struct Options {
 }
 
 /// A configuration that can be run.
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The settings to run.
     pub plan: Plan,
     /// Warnings for the operator, in the order in which they were found.
@@ -83,8 +83,8 @@ pub fn built_in(name: &str) -> Option<&'static str> {
 ///
 /// # Errors
 ///
-/// [`Refused`] with everything that is wrong with it.
-pub fn load(text: &str, options: Options) -> Result<Loaded, Refused> {
+/// [`InvalidConfig`] with everything that is wrong with it.
+pub fn load(text: &str, options: LoadOptions) -> Result<LoadedConfig, InvalidConfig> {
     let tree = match parse(text)? {
         Tree::Null => parse(BUILT_IN[0].1)?,
         tree => tree,
@@ -101,17 +101,17 @@ pub fn load(text: &str, options: Options) -> Result<Loaded, Refused> {
     let plan = wire::wire(&document, &context, &order, &findings);
     let warnings = findings.finish()?;
     let explanation = explain::explain(&document);
-    let incomplete = || refused("nothing was built that could schedule".to_owned());
-    plan.map(|plan| Loaded { plan, warnings, explanation }).ok_or_else(incomplete)
+    let incomplete = || invalid("nothing was built that could schedule".to_owned());
+    plan.map(|plan| LoadedConfig { plan, warnings, explanation }).ok_or_else(incomplete)
 }
 
-fn parse(text: &str) -> Result<Tree, Refused> {
+fn parse(text: &str) -> Result<Tree, InvalidConfig> {
     if text.len() > SIZE_MAX {
-        return Err(refused(format!("has {} bytes, more than {SIZE_MAX}", text.len())));
+        return Err(invalid(format!("has {} bytes, more than {SIZE_MAX}", text.len())));
     }
-    Tree::parse(text).map_err(refused)
+    Tree::parse(text).map_err(invalid)
 }
 
-fn refused(message: String) -> Refused {
-    Refused(vec![Finding { path: String::new(), message }])
+fn invalid(message: String) -> InvalidConfig {
+    InvalidConfig(vec![Finding { path: String::new(), message }])
 }

@@ -16,7 +16,7 @@ pub struct Plan {
     /// Part of an answer that plug-ins must see.
     pub response_path: ResponsePath,
     /// Parsers of request bodies, in the order in which they are asked; at least one.
-    pub parsers: Vec<Parser>,
+    pub parsers: Vec<ParserKind>,
     /// Source of the tokens of prompts; `None` if no plug-in wants any.
     pub tokens: Option<Tokens>,
     /// Settings of the precise index; `None` if no plug-in asks for one.
@@ -28,7 +28,7 @@ pub struct Plan {
     /// Labels of nodes that endpoints must carry; none if no plug-in goes by them.
     pub topology: Vec<String>,
     /// Settings for reading the metrics of endpoints; `None` if nobody reads them.
-    pub metrics: Option<Metrics>,
+    pub metrics: Option<MetricsSettings>,
     /// The file with the endpoints; `None` if they come from Kubernetes.
     pub discovery: Option<FileDiscovery>,
     /// Sources of a request's fairness identity if no header gives it, first to last.
@@ -65,7 +65,7 @@ pub enum ResponsePath {
 
 /// A parser of request bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parser {
+pub enum ParserKind {
     /// `openai-parser`.
     OpenAi,
     /// `anthropic-parser`.
@@ -82,7 +82,7 @@ pub enum Parser {
     Passthrough,
 }
 
-impl Parser {
+impl ParserKind {
     const ALL: [Self; 7] = [
         Self::OpenAi,
         Self::Anthropic,
@@ -114,7 +114,7 @@ impl Parser {
 
 /// Settings for reading the metrics of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metrics {
+pub struct MetricsSettings {
     /// Address and interval of the pages.
     pub source: HttpSource,
     /// Names of the values on a page.

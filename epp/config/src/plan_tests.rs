@@ -1,13 +1,13 @@
 //! What a plan says of a configuration.
 
-use crate::{Options, Parser, Plan, ResponsePath, load};
+use crate::{LoadOptions, ParserKind, Plan, ResponsePath, load};
 use stator_epp_plugins::settings::{Fairness, Ordering, Tokens};
 use std::time::Duration;
 
 /// The plan of a configuration whose first two lines are left out here.
 fn plan(text: &str) -> Plan {
     let text = format!("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n{text}");
-    let options = Options { allow_experimental: true, lenient: false };
+    let options = LoadOptions { allow_experimental: true, lenient: false };
     match load(&text, options) {
         Ok(loaded) => loaded.plan,
         Err(refused) => panic!("refused:\n{text}\n{refused}"),
@@ -55,8 +55,9 @@ flowControl:
 fn parsers_keep_their_order() {
     let some =
         "requestHandler: {parsers: [{pluginRef: sglanghttp-parser}, {pluginRef: openai-parser}]}\n";
-    assert_eq!(plan(some).parsers, [Parser::SglangHttp, Parser::OpenAi]);
-    let default = [Parser::OpenAi, Parser::Anthropic, Parser::VllmHttp, Parser::Passthrough];
+    assert_eq!(plan(some).parsers, [ParserKind::SglangHttp, ParserKind::OpenAi]);
+    let default =
+        [ParserKind::OpenAi, ParserKind::Anthropic, ParserKind::VllmHttp, ParserKind::Passthrough];
     assert_eq!(plan("").parsers, default);
 }
 

@@ -1,7 +1,7 @@
 //! Configurations of guides that divide a request among endpoints: prefill, decode and encode.
 
 use crate::guides_tests::check;
-use crate::{Options, load};
+use crate::{LoadOptions, load};
 
 #[test]
 fn pairs_that_keep_to_one_group_load() {
@@ -32,7 +32,8 @@ schedulingProfiles:
 - {name: prefill, plugins: [{pluginRef: prefills}, {pluginRef: queue-scorer}]}
 - {name: decode, plugins: [{pluginRef: decodes}, {pluginRef: queue-scorer}]}
 ";
-    let load_with = |allow_experimental| load(text, Options { allow_experimental, lenient: false });
+    let load_with =
+        |allow_experimental| load(text, LoadOptions { allow_experimental, lenient: false });
     let loaded = load_with(true).expect("it is sound");
     let screeners = loaded.plan.program.screeners.iter().map(|known| &*known.name);
     assert_eq!(screeners.collect::<Vec<_>>(), ["one-group"]);

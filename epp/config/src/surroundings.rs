@@ -2,7 +2,7 @@
 
 use crate::document::{BandEntry, Document, Given, PluginEntry, Reference};
 use crate::findings::Findings;
-use crate::plan::{Band, FlowControl, Metrics};
+use crate::plan::{Band, FlowControl, MetricsSettings};
 use stator_epp_plugins::settings::{
     Detector, FileDiscovery, InFlightLoad, PluginSettings, Precise, Tokens,
 };
@@ -81,7 +81,7 @@ impl Surroundings<'_> {
     }
 
     /// The one source of metrics, with what it means.
-    pub(crate) fn metrics(&self) -> Option<Metrics> {
+    pub(crate) fn metrics(&self) -> Option<MetricsSettings> {
         let sources = self.document.data_layer.sources.iter();
         let mut sources = sources.filter_map(|source| match self.settings(&source.reference)? {
             PluginSettings::MetricsSource(http) => Some((source, http)),
@@ -102,7 +102,7 @@ impl Surroundings<'_> {
         if extractor.is_none() && self.findings.faults() == 0 {
             self.findings.fault(path, "has no core-metrics-extractor among its extractors");
         }
-        Some(Metrics { source: http.clone(), extractor: extractor? })
+        Some(MetricsSettings { source: http.clone(), extractor: extractor? })
     }
 
     /// Warns of configured plug-ins that have no effect here.

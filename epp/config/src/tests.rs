@@ -1,11 +1,11 @@
 //! Whole configurations: what is refused, in which words, and what is only warned of.
 
-use crate::{Options, load};
+use crate::{LoadOptions, load};
 use std::fmt::Display;
 
 const HEAD: &str = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n";
-const STRICT: Options = Options { allow_experimental: false, lenient: false };
-const LENIENT: Options = Options { allow_experimental: false, lenient: true };
+const STRICT: LoadOptions = LoadOptions { allow_experimental: false, lenient: false };
+const LENIENT: LoadOptions = LoadOptions { allow_experimental: false, lenient: true };
 
 fn lines(findings: &[impl Display]) -> Vec<String> {
     findings.iter().map(ToString::to_string).collect()
@@ -30,7 +30,7 @@ dataLayer: {sources: [{pluginRef: metrics-data-source}]}
 }
 
 /// The warnings of a configuration that is accepted.
-fn check_warnings(text: &str, options: Options, warnings: &[&str]) {
+fn check_warnings(text: &str, options: LoadOptions, warnings: &[&str]) {
     match load(&format!("{HEAD}{text}"), options) {
         Ok(loaded) => assert_eq!(lines(&loaded.warnings), warnings, "of:\n{text}"),
         Err(refused) => panic!("refused:\n{text}\n{refused}"),

@@ -2,7 +2,7 @@
 
 use crate::document::{Document, PluginEntry, ProfileEntry, Reference};
 use crate::findings::Findings;
-use crate::plan::{Features, Parser, Plan, ResponsePath};
+use crate::plan::{Features, ParserKind, Plan, ResponsePath};
 use crate::surroundings::Surroundings;
 use stator_epp_plugins::BuildContext;
 use stator_epp_plugins::settings::{Concurrency, ConcurrencyMode, Detector, PluginSettings};
@@ -34,7 +34,7 @@ pub(crate) fn wire(
     let program = program(document, context, order, saturation(detector?));
     let gate = |name| document.gates.iter().any(|gate| gate.name == name && gate.on);
     let features = Features { flow_control: gate("flowControl") };
-    let parser = |entry: &Reference| Parser::of(&document.plugin(&entry.name)?.type_name);
+    let parser = |entry: &Reference| ParserKind::of(&document.plugin(&entry.name)?.type_name);
     let is_identity = |settings: &PluginSettings| match settings {
         PluginSettings::AgentIdentity(sources) => Some(sources.clone()),
         _ => None,

@@ -18,7 +18,7 @@ use crate::exchange::Interest;
 use crate::ext_proc;
 use args::{INDEX_BLOCKS, RequestArgs, SignalArgs};
 use stator_body::FieldRules;
-use stator_epp_config::{Loaded, Options};
+use stator_epp_config::{LoadOptions, LoadedConfig};
 use stator_epp_plugins::settings::{KvEvents, PodFilter};
 use stator_epp_scheduler::TierWeights;
 use stator_peers::PeersSettings;
@@ -46,7 +46,7 @@ pub struct EppSettings {
     /// Whether readers of metrics are asked who they are.
     pub metrics_auth: bool,
     /// Settings for decisions, from the `EndpointPickerConfig`.
-    pub plan: Loaded,
+    pub plan: LoadedConfig,
     /// Limits and choices of streams.
     pub ext_proc: ext_proc::Settings,
     /// Least part of every answer that is watched, whatever the plan needs.
@@ -161,7 +161,7 @@ impl TryFrom<EppArgs> for EppSettings {
 fn settings(
     args: EppArgs,
     pools: Vec<PoolTarget>,
-    plan: Loaded,
+    plan: LoadedConfig,
     (tls, dial): (TlsSettings, Dial),
 ) -> EppSettings {
     let without_effect = args.compat.given();
@@ -246,10 +246,10 @@ fn streams(args: &EppArgs) -> ext_proc::Settings {
 }
 
 /// Loads the `EndpointPickerConfig` that the flags name, or the default one.
-fn plan(args: &EppArgs, faults: &mut Vec<String>) -> Option<Loaded> {
+fn plan(args: &EppArgs, faults: &mut Vec<String>) -> Option<LoadedConfig> {
     let args = &args.scheduling;
     let options =
-        Options { allow_experimental: args.allow_experimental_plugins, lenient: args.lenient };
+        LoadOptions { allow_experimental: args.allow_experimental_plugins, lenient: args.lenient };
     let (from, text) = match (&args.config_file, &args.config_text) {
         (None, None) => ("", String::new()),
         (None, Some(text)) => ("--config-text", text.clone()),
@@ -261,7 +261,7 @@ fn plan(args: &EppArgs, faults: &mut Vec<String>) -> Option<Loaded> {
             }
         },
     };
-    let refused = |refused: stator_epp_config::Refused| {
+    let refused = |refused: stator_epp_config::InvalidConfig| {
         refused.0.into_iter().map(|finding| format!("{from}: {finding}")).collect::<Vec<_>>()
     };
     match stator_epp_config::load(&text, options) {

@@ -178,7 +178,7 @@ fn a_configuration_file_that_is_not_there_is_named() {
 fn an_explanation_loads_again() {
     let text = explain(&args("--pool-name=a")).expect("the default is sound");
     assert!(text.contains("kv-aware"), "{text}");
-    stator_epp_config::load(&text, Options::default()).expect("it loads");
+    stator_epp_config::load(&text, LoadOptions::default()).expect("it loads");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use stator_epp::exchange::Interest;
 use stator_epp::ext_proc::Settings;
 use stator_epp::observe::Observe;
 use stator_epp::pool::Pool;
-use stator_epp_config::Options;
+use stator_epp_config::LoadOptions;
 use stator_epp_metrics::PoolView as Shown;
 use stator_epp_plugins::settings::MediaEstimate;
 use stator_epp_pool::{Pod, PoolSpec, PoolView, Rewrite, RewriteRule, RewriteTarget, Rewrites};
@@ -103,7 +103,7 @@ impl Bed {
     }
 
     pub(crate) async fn with(config: &str, engines: &[Engine], choices: Choices) -> Self {
-        let options = Options { allow_experimental: true, ..Options::default() };
+        let options = LoadOptions { allow_experimental: true, ..LoadOptions::default() };
         let plan = stator_epp_config::load(config, options).expect("it is sound").plan;
         let scheduler = Scheduler::new(plan.program.clone(), SchedulerSettings::default());
         let (views, view) = watch::channel(Arc::default());
