@@ -182,7 +182,8 @@ mod tests {
             "{defaultEngine: mine, engineConfigs: [{name: mine, cacheInfoSpec: info, \
              cacheBlockSizeLabelName: tokens, cacheNumBlocksLabelName: count}]}",
         );
-        let mut reader = stator_epp_signals::scrape::Reader::new(mappings.of(&labelled("a", "b")));
+        let mut reader =
+            stator_epp_signals::scrape::LoadReader::new(mappings.of(&labelled("a", "b")));
         let page = b"info{block_size=\"1\",tokens=\"32\",num_gpu_blocks=\"2\",count=\"900\"} 1\n";
         let load = reader.read(page).expect("nothing is missing");
         assert_eq!(load.cache.map(|cache| (cache.block_size, cache.blocks)), Some((32, 900)));

@@ -9,7 +9,7 @@ use stator_epp_scheduler::Endpoint;
 use stator_epp_signals::agents::{AgentFeeds, AgentSettings};
 use stator_epp_signals::engine::{EngineFeeds, EngineSettings};
 use stator_epp_signals::scrape::Scraper;
-use stator_epp_signals::tokenizer::{AgentSource, HubSource, Provision, Source};
+use stator_epp_signals::tokenizer::{AgentSource, HubSource, Provision, TokenizerSource};
 use stator_epp_signals::{LoadSink, SignalMetrics, WorkerSink};
 use stator_fleet::{ClientSettings, FleetMetrics};
 use stator_runtime::Lane;
@@ -161,11 +161,11 @@ impl Heard {
 }
 
 /// Source of the tokenizer: a folder before a hub before the agents.
-fn source(folder: Option<&Path>, hub: Option<HubSource>, agents: AgentSource) -> Source {
+fn source(folder: Option<&Path>, hub: Option<HubSource>, agents: AgentSource) -> TokenizerSource {
     match (folder, hub) {
-        (Some(folder), _) => Source::Folder(folder.to_owned()),
-        (None, Some(hub)) => Source::Hub(hub),
-        (None, None) => Source::Agents(agents),
+        (Some(folder), _) => TokenizerSource::Folder(folder.to_owned()),
+        (None, Some(hub)) => TokenizerSource::Hub(hub),
+        (None, None) => TokenizerSource::Agents(agents),
     }
 }
 
@@ -177,8 +177,8 @@ fn hub_cache() -> PathBuf {
 }
 
 /// Gives a pool its tokenizer as it comes and changes.
-async fn tokenize(name: String, source: Source, metrics: SignalMetrics, pool: Arc<Pool>) {
-    if let Source::Agents(agents) = &source {
+async fn tokenize(name: String, source: TokenizerSource, metrics: SignalMetrics, pool: Arc<Pool>) {
+    if let TokenizerSource::Agents(agents) = &source {
         // Without agents prompts are compared as text, which is no failure.
         let mut addresses = agents.addresses.clone();
         if addresses.wait_for(|known| !known.is_empty()).await.is_err() {

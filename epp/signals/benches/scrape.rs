@@ -6,7 +6,7 @@
 //! were asked for.
 
 use stator_epp_scheduler::{Endpoint, EngineLoad, Equipment, Roles};
-use stator_epp_signals::scrape::{Mappings, Reader, ScrapeSettings, Scraper};
+use stator_epp_signals::scrape::{LoadReader, Mappings, ScrapeSettings, Scraper};
 use stator_epp_signals::{LoadSink, SignalMetrics};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerId, WorkerRank};
@@ -57,7 +57,8 @@ fn main() {
 }
 
 fn measure_reader(name: &str, page: &str) {
-    let mut reader = Reader::new(Mappings::default().of(&endpoint(SocketAddr::from(([0; 4], 1)))));
+    let mut reader =
+        LoadReader::new(Mappings::default().of(&endpoint(SocketAddr::from(([0; 4], 1)))));
     let (start, mut runs) = (Instant::now(), 0u32);
     while start.elapsed() < Duration::from_millis(500) {
         let _ = black_box(reader.read(black_box(page.as_bytes())));

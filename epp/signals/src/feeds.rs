@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The feeds of a pool.
 #[derive(Debug, Default)]
-pub(crate) struct Feeds(Mutex<State>);
+pub(crate) struct FeedCounters(Mutex<FeedState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct FeedState {
     /// Whether events are followed at all.
     followed: bool,
     /// Messages of one engine that may wait.
@@ -22,7 +22,7 @@ struct State {
     engines: FxHashMap<WorkerRank, (Arc<str>, Vec<Arc<FeedCounts>>)>,
 }
 
-impl Feeds {
+impl FeedCounters {
     /// These engines are followed from now on, each by its name; the counts of others are
     /// forgotten. Up to `capacity` messages of each may wait.
     pub(crate) fn follow(
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
     use stator_protos::WorkerId;
 
-    fn messages(feeds: &Feeds) -> Vec<(String, u64)> {
+    fn messages(feeds: &FeedCounters) -> Vec<(String, u64)> {
         let engines = feeds.snapshot(&Tally::default()).expect("events are followed").engines;
         engines.iter().map(|feed| (feed.pod.to_string(), feed.messages)).collect()
     }
 
     #[test]
     fn only_engines_that_stay_keep_their_counts() {
-        let feeds = Feeds::default();
+        let feeds = FeedCounters::default();
         assert!(feeds.snapshot(&Tally::default()).is_none());
         let follow = |names: &[(u64, &str)]| {
             let named = names.iter().map(|(id, name)| {

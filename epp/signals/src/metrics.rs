@@ -1,6 +1,6 @@
 //! Metrics of what endpoints tell.
 
-use crate::feeds::Feeds;
+use crate::feeds::FeedCounters;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -38,7 +38,7 @@ pub struct SignalMetrics {
     /// 1 while prompts can be tokenized here.
     pub(crate) tokenizer_ready: Gauge,
     /// Counters of each engine's feed.
-    pub(crate) feeds: Arc<Feeds>,
+    pub(crate) feeds: Arc<FeedCounters>,
 }
 
 impl SignalMetrics {

@@ -2,7 +2,7 @@
 //! same load, whatever stood where before.
 
 use stator_epp_scheduler::{Endpoint, EngineLoad, Roles};
-use stator_epp_signals::scrape::{Mapping, Mappings, Reader};
+use stator_epp_signals::scrape::{LoadReader, Mapping, Mappings};
 use stator_protos::{WorkerId, WorkerRank};
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
@@ -21,7 +21,7 @@ static MAPPINGS: LazyLock<Vec<Arc<Mapping>>> = LazyLock::new(|| {
 /// Runs the target.
 pub(crate) fn run(page: &[u8]) {
     for mapping in MAPPINGS.iter() {
-        let mut reader = Reader::new(mapping.clone());
+        let mut reader = LoadReader::new(mapping.clone());
         let first = reader.read(page).cloned();
         let second = reader.read(page).cloned();
         first.iter().chain(&second).for_each(check);

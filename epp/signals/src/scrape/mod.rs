@@ -5,7 +5,7 @@
 //!
 //! One task per endpoint asks over one kept connection, so that a slow endpoint delays no other;
 //! they ask at a few moments of the interval, so that pages neither come all at once nor wake the
-//! process one by one. Most of a page is not read: [`Reader`] knows where the few lines stood last
+//! process one by one. Most of a page is not read: [`LoadReader`] knows where the few lines stood last
 //! time. Where the server understands the `name[]` parameter of Prometheus' own Python client,
 //! only those lines are made and sent at all, which spares the engine more than it spares us; a
 //! server that answers such a question with anything else than what was asked for is asked for the
@@ -15,7 +15,7 @@ mod mappings;
 mod reader;
 
 pub use mappings::{DEFAULT_ENGINE, ENGINE_LABELS, Mappings};
-pub use reader::Reader;
+pub use reader::LoadReader;
 pub use stator_signals::page::{CacheMapping, EngineSpecs, Incomplete, Mapping, Spec, SpecError};
 
 use crate::fetch::{self, Buffers, Connection, FetchError, Origin};
@@ -181,7 +181,7 @@ struct Task {
     shared: Arc<Shared>,
     worker: WorkerRank,
     connection: Connection,
-    reader: Reader,
+    reader: LoadReader,
     whole_request: Arc<[u8]>,
     narrow_request: Option<Arc<[u8]>>,
     /// Whether to ask for the needed metrics alone; false after that failed.
@@ -220,7 +220,7 @@ impl Task {
             .map(|target| fetch::request("GET", &origin, &target, None).into());
         Self {
             connection: Connection::sharing(origin, shared.buffers.clone()),
-            reader: Reader::new(mapping),
+            reader: LoadReader::new(mapping),
             whole_request,
             narrow_request,
             narrow: true,

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 /// Reads the pages of one endpoint, as [`page::Reader`] does.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LoadReader {
     pages: page::Reader,
     load: EngineLoad,
 }
 
-impl Reader {
+impl LoadReader {
     /// A reader of the pages of an engine.
     pub fn new(mapping: Arc<Mapping>) -> Self {
         Self { pages: page::Reader::new(mapping), load: EngineLoad::default() }
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn every_page_is_told_in_the_pickers_terms() {
         let mapping = Mappings::default().of(&endpoint("127.0.0.1:1", &[]));
-        let mut reader = Reader::new(mapping);
+        let mut reader = LoadReader::new(mapping);
         let mut check = |running: u32, adapters: &[&str]| {
             let lora = Lora {
                 max: 2,
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn an_engine_that_tells_of_no_adapters_has_none() {
         let mapping = Mappings::default().of(&endpoint("127.0.0.1:1", &[]));
-        let load = Reader::new(mapping).read(page(1, None).as_bytes()).cloned();
+        let load = LoadReader::new(mapping).read(page(1, None).as_bytes()).cloned();
         assert_eq!(load.map(|load| load.lora), Ok(None));
     }
 }

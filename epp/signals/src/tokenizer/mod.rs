@@ -1,7 +1,7 @@
 //! Finds the tokenizer of the model that a pool serves, and keeps it up to date.
 //!
 //! With a tokenizer, prompts are hashed as engines hash them and the index of reported blocks can
-//! be asked. Without one a picker falls back to blocks of text, and [`State`] says why.
+//! be asked. Without one a picker falls back to blocks of text, and [`TokenizerState`] says why.
 //! [`Renderer`] is the third way: a server that turns requests into token ids.
 
 mod hub;
@@ -10,7 +10,7 @@ mod source;
 
 pub use hub::HubSource;
 pub use render::{RenderError, RenderSettings, Renderer};
-pub use source::{AgentSource, Source, SourceError};
+pub use source::{AgentSource, SourceError, TokenizerSource};
 
 use crate::SignalMetrics;
 use stator_model::Model;
@@ -24,7 +24,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 
 /// State of a tokenizer.
 #[derive(Clone, Debug, Default)]
-pub enum State {
+pub enum TokenizerState {
     /// Not loaded yet; loading goes on.
     #[default]
     Loading,
@@ -39,7 +39,7 @@ pub enum State {
     },
 }
 
-impl State {
+impl TokenizerState {
     /// The tokenizer, if there is one.
     pub fn model(&self) -> Option<&Arc<Model>> {
         match self {
@@ -54,15 +54,20 @@ impl State {
 /// ends that.
 #[derive(Debug)]
 pub struct Provision {
-    state: watch::Receiver<State>,
+    state: watch::Receiver<TokenizerState>,
     _task: JoinSet<()>,
 }
 
 impl Provision {
     /// Starts to get the tokenizer of the model that clients call `name`. The source is looked at
     /// every `poll`; 5 s is a good value. Must be called within a Tokio runtime.
-    pub fn start(name: &str, source: Source, poll: Duration, metrics: SignalMetrics) -> Self {
-        let (sender, state) = watch::channel(State::default());
+    pub fn start(
+        name: &str,
+        source: TokenizerSource,
+        poll: Duration,
+        metrics: SignalMetrics,
+    ) -> Self {
+        let (sender, state) = watch::channel(TokenizerState::default());
         let keeper = Keeper { name: name.into(), source, state: sender, stamp: None, metrics };
         let mut task = JoinSet::new();
         task.spawn(keeper.run(poll));
@@ -70,7 +75,7 @@ impl Provision {
     }
 
     /// The state now, and its changes.
-    pub fn state(&self) -> watch::Receiver<State> {
+    pub fn state(&self) -> watch::Receiver<TokenizerState> {
         self.state.clone()
     }
 
@@ -82,8 +87,8 @@ impl Provision {
 
 struct Keeper {
     name: String,
-    source: Source,
-    state: watch::Sender<State>,
+    source: TokenizerSource,
+    state: watch::Sender<TokenizerState>,
     /// Stamp of the source when it was last loaded.
     stamp: Option<String>,
     metrics: SignalMetrics,
@@ -124,7 +129,7 @@ impl Keeper {
         self.stamp = Some(stamp);
         self.metrics.tokenizers.inc();
         self.metrics.tokenizer_ready.set(1);
-        self.state.send_replace(State::Ready(Arc::new(model)));
+        self.state.send_replace(TokenizerState::Ready(Arc::new(model)));
         Ok(())
     }
 
@@ -134,7 +139,7 @@ impl Keeper {
         // It is loaded again even if it turns back into what it was.
         self.stamp = None;
         let previous = self.state.borrow().model().cloned();
-        self.state.send_replace(State::Failed { reason: error.to_string(), previous });
+        self.state.send_replace(TokenizerState::Failed { reason: error.to_string(), previous });
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) type Files = Vec<(String, Bytes)>;
 
 /// Source of a model's files.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum TokenizerSource {
     /// A folder on this machine, or a mounted volume.
     Folder(PathBuf),
     /// A model hub's cache on this machine, or the hub itself.
@@ -118,7 +118,7 @@ impl SourceError {
     }
 }
 
-impl Source {
+impl TokenizerSource {
     /// Tells whether the source has changed: equal stamps, equal files.
     pub(super) async fn stamp(&self) -> Result<String, SourceError> {
         match self {

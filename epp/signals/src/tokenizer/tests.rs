@@ -8,13 +8,16 @@ use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-fn provide(source: Source) -> (Provision, SignalMetrics) {
+fn provide(source: TokenizerSource) -> (Provision, SignalMetrics) {
     let metrics = SignalMetrics::default();
     (Provision::start("m", source, Duration::from_millis(5), metrics.clone()), metrics)
 }
 
 /// Waits for a state that `wanted` accepts.
-async fn state(provision: &Provision, wanted: impl FnMut(&State) -> bool) -> State {
+async fn state(
+    provision: &Provision,
+    wanted: impl FnMut(&TokenizerState) -> bool,
+) -> TokenizerState {
     let mut state = provision.state();
     let waiting = state.wait_for(wanted);
     let found = tokio::time::timeout(DEADLINE, waiting).await.expect("waited in vain");
@@ -22,14 +25,14 @@ async fn state(provision: &Provision, wanted: impl FnMut(&State) -> bool) -> Sta
 }
 
 async fn ready(provision: &Provision) -> Arc<Model> {
-    let state = state(provision, |state| matches!(state, State::Ready(_))).await;
+    let state = state(provision, |state| matches!(state, TokenizerState::Ready(_))).await;
     state.model().expect("it is ready").clone()
 }
 
 async fn failed(provision: &Provision) -> (String, Option<Arc<Model>>) {
-    match state(provision, |state| matches!(state, State::Failed { .. })).await {
-        State::Failed { reason, previous } => (reason, previous),
-        State::Loading | State::Ready(_) => panic!("it failed"),
+    match state(provision, |state| matches!(state, TokenizerState::Failed { .. })).await {
+        TokenizerState::Failed { reason, previous } => (reason, previous),
+        TokenizerState::Loading | TokenizerState::Ready(_) => panic!("it failed"),
     }
 }
 
@@ -43,7 +46,7 @@ fn put(folder: &Path, name: &str, content: &[u8]) {
 #[tokio::test]
 async fn a_folder_is_loaded_and_loaded_again_when_it_changes() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (provision, metrics) = provide(Source::Folder(folder.path().into()));
+    let (provision, metrics) = provide(TokenizerSource::Folder(folder.path().into()));
     let (reason, previous) = failed(&provision).await;
     assert!(reason.contains("tokenizer.json") && previous.is_none(), "{reason}");
 
@@ -53,7 +56,8 @@ async fn a_folder_is_loaded_and_loaded_again_when_it_changes() {
     assert_eq!(metrics.tokenizer_ready.get(), 1);
 
     put(folder.path(), "config.json", br#"{"max_position_embeddings": 77}"#);
-    let changed = |state: &State| state.model().is_some_and(|m| m.context_length() == Some(77));
+    let changed =
+        |state: &TokenizerState| state.model().is_some_and(|m| m.context_length() == Some(77));
     state(&provision, changed).await;
 
     put(folder.path(), "config.json", b"{");
@@ -64,8 +68,8 @@ async fn a_folder_is_loaded_and_loaded_again_when_it_changes() {
     assert_eq!(metrics.tokenizer_ready.get(), 1);
 }
 
-fn hub(cache: &Path, endpoint: Option<String>) -> Source {
-    Source::Hub(HubSource {
+fn hub(cache: &Path, endpoint: Option<String>) -> TokenizerSource {
+    TokenizerSource::Hub(HubSource {
         cache: cache.into(),
         repo: "org/model".into(),
         revision: "main".into(),
@@ -111,7 +115,7 @@ async fn names_do_not_lead_out_of_the_cache() {
             endpoint: None,
             tls: TlsOptions::default(),
         };
-        let error = Source::Hub(source).files().await.expect_err("it is not there");
+        let error = TokenizerSource::Hub(source).files().await.expect_err("it is not there");
         assert!(matches!(error, SourceError::NotCached { .. }), "{error}");
     }
 }
@@ -192,8 +196,10 @@ async fn a_hub_that_refuses_or_leads_nowhere_is_told_of() {
 async fn an_agent_gives_its_models_files() {
     let agent = Agent::start().await;
     let (sender, addresses) = watch::channel(vec![]);
-    let (provision, _) =
-        provide(Source::Agents(AgentSource { addresses, client: ClientSettings::default() }));
+    let (provision, _) = provide(TokenizerSource::Agents(AgentSource {
+        addresses,
+        client: ClientSettings::default(),
+    }));
     let (reason, _) = failed(&provision).await;
     assert_eq!(reason, "no agent gave the model's files: there are none");
     sender.send_replace(vec![agent.address]);
