@@ -2,11 +2,11 @@
 //!
 //! Read [`PoolDirector::route`]: a line per stage.
 
-use crate::asked::Asked;
 use crate::exchange::{AnswerBody, Director, Head, Interest, Refusal, RequestBody, Routed};
 use crate::flow::{Account, Flow};
 use crate::late::{LateEdit, edited, may_rewrite};
 use crate::observe::{Observe, Told};
+use crate::parsed_request::Asked;
 use crate::place::{Denied, Placer, Ready};
 use crate::pool::Pool;
 use crate::prompt::{self, Measured};

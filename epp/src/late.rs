@@ -1,8 +1,8 @@
 //! The changes of request bodies, also of those that come after the decision.
 
-use crate::asked::{Asked, described};
 use crate::director::DirectorSettings;
 use crate::exchange::{Head, Refusal, RequestBody};
+use crate::parsed_request::{Asked, described};
 use crate::text;
 use bytes::Bytes;
 use stator_body::{Body, Field, Screening, write_token_ids};

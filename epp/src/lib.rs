@@ -5,7 +5,6 @@
 //! data plane and the picker.
 
 mod answer;
-mod asked;
 pub mod config;
 pub mod director;
 pub mod exchange;
@@ -16,6 +15,7 @@ pub mod health;
 mod late;
 mod metered;
 pub mod observe;
+mod parsed_request;
 mod place;
 mod plan;
 pub mod pool;

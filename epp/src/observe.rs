@@ -1,7 +1,7 @@
 //! Metrics, traces and log lines of requests. Decides nothing.
 
-use crate::asked::Asked;
 use crate::exchange::{Head, Refusal, RequestBody};
+use crate::parsed_request::Asked;
 use crate::prompt::Measure;
 use stator_body::{Screening, Usage};
 use stator_epp_metrics::{

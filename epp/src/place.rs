@@ -1,7 +1,7 @@
 //! A request that is ready to be placed, and what becomes of the attempt.
 
-use crate::asked::Asked;
 use crate::exchange::Head;
+use crate::parsed_request::Asked;
 use crate::pool::Pool;
 use crate::prompt::Measured;
 use crate::text;
