@@ -5,11 +5,11 @@
 use crate::exchange::{AnswerBody, Director, Head, Interest, Refusal, RequestBody, Routed};
 use crate::flow::{Account, Flow};
 use crate::late::{LateEdit, edited, may_rewrite};
-use crate::observe::{Observe, Told};
-use crate::parsed_request::Asked;
+use crate::observe::{Observe, RequestRecord};
+use crate::parsed_request::ParsedRequest;
 use crate::place::{Denied, Placer, Ready};
 use crate::pool::Pool;
-use crate::prompt::{self, Measured};
+use crate::prompt::{self, MeasuredPrompt};
 use crate::refuse;
 use crate::text;
 use crate::unasked::UnaskedWatch;
@@ -117,40 +117,40 @@ impl PoolDirector {
         let late = LateEdit::of(&head, &self.settings, &self.pool.view());
         self.check_screening(&head, late.as_ref())
             .inspect_err(|refusal| self.observe.refused(None, refusal))?;
-        let asked = {
+        let request = {
             let sources = (&*self.pool.view(), self.pool.chance());
-            Asked::read(&head, body.contiguous(), &self.settings, sources)
+            ParsedRequest::read(&head, body.contiguous(), &self.settings, sources)
                 .inspect_err(|refusal| self.observe.refused(None, refusal))?
         };
-        if self.pool.is_adapter(asked.target()) {
+        if self.pool.is_adapter(request.target()) {
             // Its name is no longer one that a client thought of.
-            self.observe.keep_model(asked.target());
+            self.observe.keep_model(request.target());
         }
-        let told = self.observe.begin(&head, &asked);
-        let rendered = self.render(&asked).await;
-        let measured = self.measure(&asked, rendered);
-        self.observe.measured(&told, measured.measure, asked.body.len());
+        let record = self.observe.begin(&head, &request);
+        let rendered = self.render(&request).await;
+        let measured = self.measure(&request, rendered);
+        self.observe.measured(&record, measured.measure, request.body.len());
         self.tell_of_missing(&head, late.as_ref());
-        self.observe.screened(&asked.screening);
-        if asked.unread {
+        self.observe.screened(&request.screening);
+        if request.unread {
             self.observe.unscreened(Unscreened::Unread);
         }
-        let interest = self.interest(&head, &asked);
-        let (watched, span) = (interest == Interest::Body, told.span().clone());
-        let ready = Arc::new(Ready { head, asked, measured, watched, span });
+        let interest = self.interest(&head, &request);
+        let (watched, span) = (interest == Interest::Body, record.span().clone());
+        let ready = Arc::new(Ready { head, request, measured, watched, span });
         let (decision, account) = self
-            .place(&ready, &told)
+            .place(&ready, &record)
             .await
-            .inspect_err(|refusal| self.observe.refused(Some(&told), refusal))?;
-        let Ready { head, asked, measured, .. } = &*ready;
-        let body = self.edit(body, asked, measured, &decision);
-        self.observe.routed(&told, &decision);
-        let mut routed = self.routed((head, asked), decision, (told, interest));
+            .inspect_err(|refusal| self.observe.refused(Some(&record), refusal))?;
+        let Ready { head, request, measured, .. } = &*ready;
+        let body = self.edit(body, request, measured, &decision);
+        self.observe.routed(&record, &decision);
+        let mut routed = self.routed((head, request), decision, (record, interest));
         routed.body = body;
         routed.watch.late = late;
         routed.watch.account = account;
-        if let Some((target, _)) = &asked.rewritten {
-            routed.watch.rename(target, &asked.model);
+        if let Some((target, _)) = &request.rewritten {
+            routed.watch.rename(target, &request.model);
         }
         Ok(routed)
     }
@@ -180,25 +180,27 @@ impl PoolDirector {
     }
 
     /// The prompt's tokens from the renderer; `None` where there is none, or it does not answer.
-    async fn render(&self, asked: &Asked) -> Option<Vec<u32>> {
+    async fn render(&self, request: &ParsedRequest) -> Option<Vec<u32>> {
         let renderer = self.settings.renderer.as_ref()?;
-        let route = match asked.parsed.as_ref()?.api {
+        let route = match request.parsed.as_ref()?.api {
             Api::ChatCompletions => "/v1/chat/completions",
             Api::Completions => "/v1/completions",
             _ => return None,
         };
-        let rendered = renderer.render(route, &asked.body, !asked.media.is_empty()).await;
+        let rendered = renderer.render(route, &request.body, !request.media.is_empty()).await;
         rendered.inspect_err(|error| tracing::debug!(%error, "a prompt was not rendered")).ok()
     }
 
-    fn measure(&self, asked: &Asked, rendered: Option<Vec<u32>>) -> Measured {
-        let Some(parsed) = &asked.parsed else { return Measured::nothing() };
-        let adapter = Some(asked.target()).filter(|model| self.pool.is_adapter(model));
+    fn measure(&self, request: &ParsedRequest, rendered: Option<Vec<u32>>) -> MeasuredPrompt {
+        let Some(parsed) = &request.parsed else { return MeasuredPrompt::nothing() };
+        let adapter = Some(request.target()).filter(|model| self.pool.is_adapter(model));
         let measure = || match rendered {
             Some(ids) => prompt::measured(&self.pool, parsed, ids, adapter),
-            None => prompt::measure(&self.pool, parsed, &asked.body, adapter).with(asked.seen),
+            None => {
+                prompt::measure(&self.pool, parsed, &request.body, adapter).with(request.media_size)
+            }
         };
-        match asked.body.len() > QUICK_BODY_MAX_BYTES {
+        match request.body.len() > QUICK_BODY_MAX_BYTES {
             true => tokio::task::block_in_place(measure),
             false => measure(),
         }
@@ -208,33 +210,33 @@ impl PoolDirector {
     async fn place(
         &self,
         ready: &Arc<Ready>,
-        told: &Told,
+        record: &RequestRecord,
     ) -> Result<(Decision, Option<Account>), Refusal> {
         let placed = match &self.flow {
             None => self.placer.place(ready).map(|placed| (placed, None)),
             Some(flow) => {
-                let admitted = flow.admit(ready, told.metrics()).await;
+                let admitted = flow.admit(ready, record.metrics()).await;
                 admitted.map(|(placed, account)| (placed, Some(account)))
             }
         };
         let (placed, account) = placed.map_err(|denied| {
             if let Denied::Unplaced { took, .. } = denied {
-                self.observe.scheduled(told, None, took);
+                self.observe.scheduled(record, None, took);
             }
             refuse::denied(&denied)
         })?;
         let (took, decision) = (placed.took, placed.keep());
-        self.observe.scheduled(told, Some(&decision), took);
+        self.observe.scheduled(record, Some(&decision), took);
         Ok((decision, account))
     }
 
     /// Part of the answer that must be seen.
-    fn interest(&self, head: &Head, asked: &Asked) -> Interest {
+    fn interest(&self, head: &Head, request: &ParsedRequest) -> Interest {
         // The client must read the name that it asked for.
         let late = head.body == RequestBody::Late && may_rewrite(head, &self.pool.view());
-        let renames = asked.rewritten.is_some() || late;
+        let renames = request.rewritten.is_some() || late;
         // A stream that ends early can tell nobody that its request is revoked.
-        let revokes = self.flow.as_ref().is_some_and(|flow| flow.revokes(asked.priority));
+        let revokes = self.flow.as_ref().is_some_and(|flow| flow.revokes(request.priority));
         let needed = if renames || revokes { Interest::Body } else { Interest::Nothing };
         let wanted = self.settings.interest.max(needed);
         match head.answer {
@@ -252,27 +254,27 @@ impl PoolDirector {
     fn edit(
         &self,
         body: &Body,
-        asked: &Asked,
-        measured: &Measured,
+        request: &ParsedRequest,
+        measured: &MeasuredPrompt,
         decision: &Decision,
     ) -> Vec<Bytes> {
         let takes_ids = || decision.targets.first().is_some_and(|to| text::takes_token_ids(to));
         let ids = measured.token_ids.as_ref().filter(|_| self.settings.token_ids && takes_ids());
-        edited(body, asked, ids.map(Vec::as_slice))
+        edited(body, request, ids.map(Vec::as_slice))
     }
 
     /// Answer to the data plane, without the body.
     fn routed(
         &self,
-        (head, asked): (&Head, &Asked),
+        (head, request): (&Head, &ParsedRequest),
         decision: Decision,
-        (told, interest): (Told, Interest),
+        (record, interest): (RequestRecord, Interest),
     ) -> Routed<AnswerWatch> {
         let mut set_headers = decision.headers.clone();
         if head.header(header::REQUEST_ID).is_none() {
-            set_headers.push((header::REQUEST_ID, asked.id.clone()));
+            set_headers.push((header::REQUEST_ID, request.id.clone()));
         }
-        if let Some(traceparent) = told.traceparent() {
+        if let Some(traceparent) = record.traceparent() {
             set_headers.push((header::TRACEPARENT, traceparent));
         }
         let wanted = if self.settings.fallbacks { decision.targets.len() } else { 1 };
@@ -283,7 +285,7 @@ impl PoolDirector {
         }
         let scores = decision.scores.clone();
         let (pool, observe) = (self.pool.clone(), self.observe.clone());
-        let mut watch = AnswerWatch::new(pool, observe, decision, (told, interest));
+        let mut watch = AnswerWatch::new(pool, observe, decision, (record, interest));
         watch.verify = self.settings.verify_served;
         watch.sent.clone_from(&endpoints);
         Routed { endpoints, set_headers, body: Vec::new(), scores, watch }

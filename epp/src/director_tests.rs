@@ -381,9 +381,9 @@ async fn a_request_without_an_identity_gets_one() {
     // Plug-ins that choose by it see the same one.
     let id = |head: &Head| {
         let sources = (&*bench.pool.view(), bench.pool.chance());
-        let asked = Asked::read(head, Bytes::new(), &bench.director.settings, sources);
-        let asked = asked.expect("there is nothing to read");
-        asked.request(head, &Measured::nothing(), &[], &[]).id.to_owned()
+        let request = ParsedRequest::read(head, Bytes::new(), &bench.director.settings, sources);
+        let request = request.expect("there is nothing to read");
+        request.for_scheduler(head, &MeasuredPrompt::nothing(), &[], &[]).id.to_owned()
     };
     assert_eq!(id(&head(&[("x-request-id", "mine")])), "mine");
     assert_ne!(id(&head(&[])), id(&head(&[])));

@@ -54,7 +54,7 @@ impl Health {
 
     /// Health checks on the port of a pool of its own.
     pub(crate) fn of_pool(&self, pool: &str) -> Self {
-        Self { ready: self.told_of(pool).clone(), ..self.clone() }
+        Self { ready: self.readiness_of(pool).clone(), ..self.clone() }
     }
 
     /// The gRPC service of a server that ends with `until`; so do its watches.
@@ -84,13 +84,15 @@ impl Health {
     pub(crate) fn is_serving(&self, service: &str) -> Option<bool> {
         match service {
             LIVENESS => Some(true),
-            _ if self.names().any(|name| name == service) => Some(*self.told_of(service).borrow()),
+            _ if self.names().any(|name| name == service) => {
+                Some(*self.readiness_of(service).borrow())
+            }
             _ => None,
         }
     }
 
     /// Readiness behind a name: a pool's own, and for all other names that of the process.
-    fn told_of(&self, service: &str) -> &watch::Receiver<bool> {
+    fn readiness_of(&self, service: &str) -> &watch::Receiver<bool> {
         let pool = self.pools.iter().find(|(name, _)| name == service);
         pool.map_or(&self.ready, |(_, ready)| ready)
     }

@@ -2,7 +2,7 @@
 
 use crate::director::DirectorSettings;
 use crate::exchange::{Head, Refusal, RequestBody};
-use crate::parsed_request::{Asked, described};
+use crate::parsed_request::{ParsedRequest, described};
 use crate::text;
 use bytes::Bytes;
 use stator_body::{Body, Field, Screening, write_token_ids};
@@ -29,7 +29,7 @@ pub(crate) struct LateBody {
     /// Whether nobody here can say what it holds.
     pub unread: bool,
     /// The model that the client named, where the endpoint is asked for another one.
-    pub asked: String,
+    pub asked_model: String,
     /// The other model, and the rewrite that names it, unless a header does.
     pub rewritten: Option<(String, Option<String>)>,
 }
@@ -50,7 +50,7 @@ impl LateEdit {
     ///
     /// # Errors
     ///
-    /// The refusals of [`Asked::read`].
+    /// The refusals of [`ParsedRequest::read`].
     pub(crate) fn apply(
         &self,
         pieces: &[Bytes],
@@ -60,10 +60,10 @@ impl LateEdit {
         for piece in pieces {
             body.push(piece.clone()).expect("nothing is longer than all memory");
         }
-        let asked = Asked::read(&self.head, body.contiguous(), &self.settings, sources)?;
-        let body = edited(&body, &asked, None);
-        let Asked { model, rewritten, screening, unread, .. } = asked;
-        Ok(LateBody { body, screening, unread, asked: model, rewritten })
+        let request = ParsedRequest::read(&self.head, body.contiguous(), &self.settings, sources)?;
+        let body = edited(&body, &request, None);
+        let ParsedRequest { model, rewritten, screening, unread, .. } = request;
+        Ok(LateBody { body, screening, unread, asked_model: model, rewritten })
     }
 }
 
@@ -74,17 +74,17 @@ pub(crate) fn may_rewrite(head: &Head, view: &PoolView) -> bool {
 
 /// The body that is sent on: what came, but for the model's name, the token ids and the fields that
 /// must not reach an engine.
-pub(crate) fn edited(body: &Body, asked: &Asked, ids: Option<&[u32]>) -> Vec<Bytes> {
-    let changes = asked.rewritten.is_some() || ids.is_some() || !asked.screening.is_empty();
+pub(crate) fn edited(body: &Body, request: &ParsedRequest, ids: Option<&[u32]>) -> Vec<Bytes> {
+    let changes = request.rewritten.is_some() || ids.is_some() || !request.screening.is_empty();
     if !changes {
         return body.chunks().to_vec();
     }
-    let editor = asked.parsed.as_ref().and_then(|parsed| parsed.editor(&asked.body));
+    let editor = request.parsed.as_ref().and_then(|parsed| parsed.editor(&request.body));
     let Some(mut editor) = editor else {
-        return asked.screening.edits().pieces(body, PIECE_BYTES).collect();
+        return request.screening.edits().pieces(body, PIECE_BYTES).collect();
     };
-    editor.screen(&asked.screening);
-    if let Some((model, _)) = &asked.rewritten {
+    editor.screen(&request.screening);
+    if let Some((model, _)) = &request.rewritten {
         editor.set_string(Field::Model, model);
     }
     if let Some(ids) = ids {

@@ -58,8 +58,9 @@ pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Progra
     };
     let producer = |known: &Named<dyn Producer>| {
         let plugin = Metered::of(metrics, "PrepareData", known);
-        let is_known = |told: &&Named<dyn MeteredPlugin>| told.name == known.name;
-        let found = program.measured.iter().find(is_known).map(|told| Findings::of(metrics, told));
+        let is_known = |plugin: &&Named<dyn MeteredPlugin>| plugin.name == known.name;
+        let found =
+            program.measured.iter().find(is_known).map(|plugin| Findings::of(metrics, plugin));
         named(known, Arc::new(Finding { plugin, found }) as Arc<dyn Producer>)
     };
     let screener = |known: &Named<dyn Screener>| {

@@ -1,7 +1,7 @@
 //! Metrics, traces and log lines of requests. Decides nothing.
 
 use crate::exchange::{Head, Refusal, RequestBody};
-use crate::parsed_request::Asked;
+use crate::parsed_request::ParsedRequest;
 use crate::prompt::Measure;
 use stator_body::{Screening, Usage};
 use stator_epp_metrics::{
@@ -35,7 +35,7 @@ struct Inner {
 }
 
 /// One request, from its reading to the end of its answer.
-pub(crate) struct Told {
+pub(crate) struct RequestRecord {
     span: Span,
     started: Instant,
     metrics: RequestMetrics,
@@ -50,7 +50,7 @@ pub(crate) struct Told {
     streaming: bool,
 }
 
-impl Told {
+impl RequestRecord {
     /// The request's trace context, if traces are kept.
     pub(crate) fn traceparent(&self) -> Option<String> {
         trace::traceparent_of(&self.span)
@@ -137,12 +137,12 @@ impl Observe {
     }
 
     /// A request was read.
-    pub(crate) fn begin(&self, head: &Head, asked: &Asked) -> Told {
-        let labels = asked.labels();
+    pub(crate) fn begin(&self, head: &Head, request: &ParsedRequest) -> RequestRecord {
+        let labels = request.labels();
         let span = tracing::info_span!(
             target: trace::TARGET, "gateway.request", otel.kind = "server",
             gen_ai.request.model = labels.model,
-            gen_ai.request.id = asked.id,
+            gen_ai.request.id = request.id,
         );
         let parent = head.header(header::TRACEPARENT).filter(|_| !span.is_disabled());
         let parent =
@@ -151,11 +151,11 @@ impl Observe {
             parent.adopt(&span);
         }
         let metrics = self.0.metrics.requests.of(&labels);
-        if let Some((_, Some(rewrite))) = &asked.rewritten {
-            self.keep_model(asked.target());
+        if let Some((_, Some(rewrite))) = &request.rewritten {
+            self.keep_model(request.target());
             self.0.metrics.decisions.rewritten(&metrics, rewrite);
         }
-        Told {
+        RequestRecord {
             span,
             started: Instant::now(),
             running: Some(metrics.received()),
@@ -163,7 +163,7 @@ impl Observe {
             first_token: None,
             last_piece: None,
             worked: Duration::ZERO,
-            streaming: asked.streams(),
+            streaming: request.streams(),
         }
     }
 
@@ -173,8 +173,8 @@ impl Observe {
     }
 
     /// The model of a request was rewritten after its decision.
-    pub(crate) fn rewritten(&self, told: &Told, rewrite: &str) {
-        self.0.metrics.decisions.rewritten(&told.metrics, rewrite);
+    pub(crate) fn rewritten(&self, record: &RequestRecord, rewrite: &str) {
+        self.0.metrics.decisions.rewritten(&record.metrics, rewrite);
     }
 
     /// A body went on as it came, although its model may have had to be rewritten.
@@ -183,8 +183,8 @@ impl Observe {
     }
 
     /// The prompt was measured.
-    pub(crate) fn measured(&self, told: &Told, measure: Measure, size_bytes: usize) {
-        told.metrics.sized(size_bytes as u64);
+    pub(crate) fn measured(&self, record: &RequestRecord, measure: Measure, size_bytes: usize) {
+        record.metrics.sized(size_bytes as u64);
         self.0.metrics.process.tokenized(match measure {
             Measure::Exact => Tokenization::Exact,
             Measure::Text => Tokenization::Text,
@@ -208,22 +208,27 @@ impl Observe {
     }
 
     /// The scheduler answered, after `took`.
-    pub(crate) fn scheduled(&self, told: &Told, decision: Option<&Decision>, took: Duration) {
+    pub(crate) fn scheduled(
+        &self,
+        record: &RequestRecord,
+        decision: Option<&Decision>,
+        took: Duration,
+    ) {
         let chosen = decision.and_then(|decision| decision.targets.first());
         let decisions = &self.0.metrics.decisions;
-        decisions.decided(&told.metrics, took, chosen.map(|endpoint| &**endpoint));
+        decisions.decided(&record.metrics, took, chosen.map(|endpoint| &**endpoint));
         let (Some(decision), Some((name, type_name))) = (decision, &self.0.disaggregates) else {
             return;
         };
         let helps = |profile| decision.others.iter().any(|(name, _)| name == profile);
         let [prefill, encode] = HELPERS.map(helps);
         let handler = PluginName { type_name, name };
-        decisions.disaggregated(&told.metrics, handler, Disaggregation::of(encode, prefill));
+        decisions.disaggregated(&record.metrics, handler, Disaggregation::of(encode, prefill));
     }
 
     /// The request goes on to its endpoint.
-    pub(crate) fn routed(&self, told: &Told, decision: &Decision) {
-        let took = told.started.elapsed();
+    pub(crate) fn routed(&self, record: &RequestRecord, decision: &Decision) {
+        let took = record.started.elapsed();
         self.0.metrics.process.request_processed(took);
         if let Some(endpoint) = decision.targets.first() {
             let cached_tokens = decision.cached_tokens;
@@ -231,10 +236,10 @@ impl Observe {
         }
     }
 
-    /// The request is answered without an endpoint; `told` if it was read.
-    pub(crate) fn refused(&self, told: Option<&Told>, refusal: &Refusal) {
+    /// The request is answered without an endpoint; `record` if it was read.
+    pub(crate) fn refused(&self, record: Option<&RequestRecord>, refusal: &Refusal) {
         let Refusal { status, message, .. } = refusal;
-        let metrics = told.map_or_else(|| self.nobodys(), |told| told.metrics.clone());
+        let metrics = record.map_or_else(|| self.nobodys(), |record| record.metrics.clone());
         metrics.failed(ErrorCode::of_status(*status));
         tracing::debug!(pool = self.0.pool, status, reason = message, "refused");
     }
@@ -250,9 +255,9 @@ impl Observe {
     }
 
     /// The answer of a request is over, as far as it was seen.
-    pub(crate) fn answered(&self, told: &Told) {
-        if told.worked > Duration::ZERO {
-            self.0.metrics.process.response_processed(told.worked);
+    pub(crate) fn answered(&self, record: &RequestRecord) {
+        if record.worked > Duration::ZERO {
+            self.0.metrics.process.response_processed(record.worked);
         }
     }
 

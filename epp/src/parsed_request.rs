@@ -2,7 +2,7 @@
 
 use crate::director::DirectorSettings;
 use crate::exchange::{Head, Refusal};
-use crate::prompt::{Measured, Seen};
+use crate::prompt::{MeasuredPrompt, MediaSize};
 use crate::refuse;
 use crate::text;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ const DEFAULT_FAIRNESS_ID: &str = "default-flow";
 const MEDIA_BYTES: u64 = 2 << 20;
 
 /// A request that was read.
-pub(crate) struct Asked {
+pub(crate) struct ParsedRequest {
     /// The request's id: its client's, or one that it gets here.
     pub id: String,
     /// The body in one piece.
@@ -43,10 +43,10 @@ pub(crate) struct Asked {
     /// Whether nobody here can read the body.
     pub unread: bool,
     /// Bytes and tokens of its images and videos.
-    pub seen: Seen,
+    pub media_size: MediaSize,
 }
 
-impl Asked {
+impl ParsedRequest {
     /// Parses the body, rewrites the model, looks the objective up. `chance` decides between the
     /// targets of a rewrite.
     ///
@@ -85,7 +85,7 @@ impl Asked {
         let objective = text::header_of(head, text::OBJECTIVE);
         let priority = objective.and_then(|name| view.priority(name)).unwrap_or_default();
         let media = parsed.as_ref().map(|parsed| parsed.media(&body)).unwrap_or_default();
-        let seen = seen(&media, head, &settings.media);
+        let media_size = media_size(&media, head, &settings.media);
         let media = media
             .iter()
             .map(|&MediaItem { hash, modality, .. }| MultimodalItem {
@@ -97,7 +97,7 @@ impl Asked {
         let fairness_id = fairness_id(head, settings);
         let id = head.header(header::REQUEST_ID).map(str::to_owned);
         let id = id.unwrap_or_else(|| text::request_id(chance));
-        let asked = Self {
+        Ok(Self {
             id,
             body,
             parsed,
@@ -108,9 +108,8 @@ impl Asked {
             media,
             screening,
             unread,
-            seen,
-        };
-        Ok(asked)
+            media_size,
+        })
     }
 
     /// The model that the endpoint is asked for.
@@ -135,10 +134,10 @@ impl Asked {
 
     /// The request as the scheduler sees it. `text` is the prompt in pieces, where a plug-in
     /// reads it.
-    pub(crate) fn request<'a>(
+    pub(crate) fn for_scheduler<'a>(
         &'a self,
         head: &'a Head,
-        measured: &'a Measured,
+        measured: &'a MeasuredPrompt,
         headers: &'a [(&'a str, &'a str)],
         text: &'a [&'a [u8]],
     ) -> Request<'a> {
@@ -173,15 +172,15 @@ impl Asked {
 }
 
 /// Bytes and estimated tokens of images and videos. Of sounds nothing is known but their bytes.
-fn seen(media: &[MediaItem], head: &Head, estimate: &MediaEstimate) -> Seen {
+fn media_size(media: &[MediaItem], head: &Head, estimate: &MediaEstimate) -> MediaSize {
     let facts = text::video(head);
-    media.iter().fold(Seen::default(), |sum, item| {
+    media.iter().fold(MediaSize::default(), |sum, item| {
         let tokens = match item.modality {
             IMAGE => estimate.image.tokens(item.pixels),
             VIDEO => estimate.video.tokens(facts),
             _ => return sum,
         };
-        Seen { bytes: sum.bytes + item.size, tokens: sum.tokens.saturating_add(tokens) }
+        MediaSize { bytes: sum.bytes + item.size, tokens: sum.tokens.saturating_add(tokens) }
     })
 }
 

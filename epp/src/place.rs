@@ -1,9 +1,9 @@
 //! A request that is ready to be placed, and what becomes of the attempt.
 
 use crate::exchange::Head;
-use crate::parsed_request::Asked;
+use crate::parsed_request::ParsedRequest;
 use crate::pool::Pool;
-use crate::prompt::Measured;
+use crate::prompt::MeasuredPrompt;
 use crate::text;
 use stator_epp_metrics::FlowOutcome;
 use stator_epp_plugins::settings::InFlightLoad;
@@ -16,8 +16,8 @@ use tracing::Span;
 /// All that a decision rests on.
 pub(crate) struct Ready {
     pub head: Head,
-    pub asked: Asked,
-    pub measured: Measured,
+    pub request: ParsedRequest,
+    pub measured: MeasuredPrompt,
     /// Whether the request is watched to its end.
     pub watched: bool,
     /// The request's span.
@@ -36,8 +36,8 @@ pub(crate) struct Placer {
     pub in_flight: InFlightLoad,
 }
 
-/// A request's place. It is given back when this is dropped.
-pub(crate) struct Placed {
+/// A request's place. Dropping the guard gives the place back.
+pub(crate) struct PlaceGuard {
     pool: Arc<Pool>,
     decision: Option<Decision>,
     /// Time that the decision took.
@@ -60,13 +60,17 @@ impl Placer {
     /// # Errors
     ///
     /// [`Denied::Unplaced`].
-    pub(crate) fn place_below(&self, ready: &Ready, most: f64) -> Option<Result<Placed, Denied>> {
-        let Ready { head, asked, measured, watched, span } = ready;
+    pub(crate) fn place_below(
+        &self,
+        ready: &Ready,
+        most: f64,
+    ) -> Option<Result<PlaceGuard, Denied>> {
+        let Ready { head, request, measured, watched, span } = ready;
         let headers = text::readable(head);
-        let parsed = asked.parsed.as_ref().filter(|_| self.reads_text);
+        let parsed = request.parsed.as_ref().filter(|_| self.reads_text);
         let text: Vec<&[u8]> =
-            parsed.map(|parsed| parsed.prompt_bytes(&asked.body).collect()).unwrap_or_default();
-        let mut request = asked.request(head, measured, &headers, &text);
+            parsed.map(|parsed| parsed.prompt_bytes(&request.body).collect()).unwrap_or_default();
+        let mut request = request.for_scheduler(head, measured, &headers, &text);
         request.expected_output_tokens = self.in_flight.output_tokens(&request);
         let orchestration = tracing::info_span!(
             target: trace::TARGET, parent: span, "gateway.request_orchestration",
@@ -76,24 +80,24 @@ impl Placer {
         let scheduled = orchestration.in_scope(|| self.pool.schedule(&request, answers, most))?;
         let took = started.elapsed();
         let pool = self.pool.clone();
-        let placed = scheduled.map(|decision| Placed { pool, decision: Some(decision), took });
+        let placed = scheduled.map(|decision| PlaceGuard { pool, decision: Some(decision), took });
         Some(placed.map_err(|refused| Denied::Unplaced { refused, took }))
     }
 
     /// Places a request however full the pool is.
-    pub(crate) fn place(&self, ready: &Ready) -> Result<Placed, Denied> {
+    pub(crate) fn place(&self, ready: &Ready) -> Result<PlaceGuard, Denied> {
         self.place_below(ready, f64::INFINITY).expect("nothing is fuller than that")
     }
 }
 
-impl Placed {
+impl PlaceGuard {
     /// The decision, which the caller gives back from now on.
     pub(crate) fn keep(mut self) -> Decision {
         self.decision.take().expect("it is taken but once")
     }
 }
 
-impl Drop for Placed {
+impl Drop for PlaceGuard {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
             self.pool.give_back(&decision);

@@ -23,7 +23,7 @@ pub(crate) enum Measure {
 
 /// A measured prompt, owned by its request.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredPrompt {
     /// Unit of the measures below.
     pub measure: Measure,
     /// Token ids, if exact.
@@ -34,7 +34,7 @@ pub(crate) struct Measured {
     pub sequence: Vec<SequenceHash>,
 }
 
-impl Measured {
+impl MeasuredPrompt {
     /// The measure of a request without a prompt.
     pub(crate) fn nothing() -> Self {
         Self { measure: Measure::None, token_ids: None, tokens: 0, sequence: Vec::new() }
@@ -42,19 +42,19 @@ impl Measured {
 
     /// Counts these media: in a prompt that was measured as text, their estimated tokens replace
     /// those of their bytes.
-    pub(crate) fn with(self, seen: Seen) -> Self {
+    pub(crate) fn with(self, media: MediaSize) -> Self {
         if self.measure != Measure::Text {
             return self;
         }
-        let text = self.tokens.saturating_sub(estimated_tokens(seen.bytes));
-        let seen = u32::try_from(seen.tokens).unwrap_or(u32::MAX);
-        Self { tokens: text.saturating_add(seen), ..self }
+        let text = self.tokens.saturating_sub(estimated_tokens(media.bytes));
+        let media = u32::try_from(media.tokens).unwrap_or(u32::MAX);
+        Self { tokens: text.saturating_add(media), ..self }
     }
 }
 
-/// The images and videos of a prompt.
+/// Size of the images and videos of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct MediaSize {
     /// Bytes of their data or addresses in the body.
     pub bytes: usize,
     /// Tokens that they count for.
@@ -71,7 +71,7 @@ pub(crate) fn measure(
     parsed: &ParsedBody,
     body: &[u8],
     adapter: Option<&str>,
-) -> Measured {
+) -> MeasuredPrompt {
     let token_ids = parsed.token_ids(body).or_else(|| tokenize(&*pool.tokenizer()?, parsed, body));
     if let Some(ids) = token_ids {
         return measured(pool, parsed, ids, adapter);
@@ -82,7 +82,7 @@ pub(crate) fn measure(
     let salt = text_seed(adapter, parsed.cache_salt.as_deref());
     let bytes = text_hashes(parsed.prompt_bytes(body), pool.block_size(), salt, &mut sequence);
     let measure = if bytes == 0 { Measure::None } else { Measure::Text };
-    Measured { measure, token_ids: None, tokens: estimated_tokens(bytes), sequence }
+    MeasuredPrompt { measure, token_ids: None, tokens: estimated_tokens(bytes), sequence }
 }
 
 /// A prompt whose tokens are known.
@@ -91,13 +91,13 @@ pub(crate) fn measured(
     parsed: &ParsedBody,
     ids: Vec<u32>,
     adapter: Option<&str>,
-) -> Measured {
+) -> MeasuredPrompt {
     let block_size = NonZeroU32::new(pool.block_size()).unwrap_or(NonZeroU32::MIN);
     let seed = HashSeed::new(adapter, parsed.cache_salt.as_deref());
     let mut sequence = Vec::new();
     sequence_hashes(&ids, block_size, seed, &mut sequence);
     let tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-    Measured { measure: Measure::Exact, tokens, token_ids: Some(ids), sequence }
+    MeasuredPrompt { measure: Measure::Exact, tokens, token_ids: Some(ids), sequence }
 }
 
 /// The prompt's tokens; `None` where the tokenizer does not know how to make them.
@@ -121,10 +121,11 @@ mod tests {
 
     #[test]
     fn media_count_for_their_tokens_and_not_for_their_bytes() {
-        let seen = Seen { bytes: 3_600, tokens: 225 };
-        let measured = |measure, tokens| Measured { measure, tokens, ..Measured::nothing() };
-        assert_eq!(measured(Measure::Text, 1_000).with(seen).tokens, 325);
-        assert_eq!(measured(Measure::Text, 3).with(seen).tokens, 225);
-        assert_eq!(measured(Measure::Exact, 1_000).with(seen).tokens, 1_000);
+        let media = MediaSize { bytes: 3_600, tokens: 225 };
+        let measured =
+            |measure, tokens| MeasuredPrompt { measure, tokens, ..MeasuredPrompt::nothing() };
+        assert_eq!(measured(Measure::Text, 1_000).with(media).tokens, 325);
+        assert_eq!(measured(Measure::Text, 3).with(media).tokens, 225);
+        assert_eq!(measured(Measure::Exact, 1_000).with(media).tokens, 1_000);
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Conditions {
 }
 
 /// Senders of readiness, to health checks and to the admin port.
-pub(crate) struct Told {
+pub(crate) struct ReadinessSenders {
     /// One sender for each pool, in their order.
     pools: Vec<watch::Sender<bool>>,
     process: watch::Sender<bool>,
@@ -39,18 +39,18 @@ pub(crate) struct Told {
 
 impl Conditions {
     /// The senders, and the health checks that read them.
-    pub(crate) fn told(&self, readiness: Readiness) -> (Told, Health) {
+    pub(crate) fn senders(&self, readiness: Readiness) -> (ReadinessSenders, Health) {
         let (process, ready) = watch::channel(false);
         let of_pool = |pool: &Arc<Pool>| {
-            let (told, ready) = watch::channel(false);
-            (told, (pool.name().to_owned(), ready))
+            let (sender, ready) = watch::channel(false);
+            (sender, (pool.name().to_owned(), ready))
         };
         let (pools, by_name): (_, Vec<_>) = self.pools.iter().map(of_pool).unzip();
-        (Told { pools, process, readiness }, Health::new(ready).with_pools(by_name))
+        (ReadinessSenders { pools, process, readiness }, Health::new(ready).with_pools(by_name))
     }
 
     /// Keeps readiness true where and while it is, until `shutdown`.
-    pub(crate) async fn watch(self, told: Told, shutdown: Shutdown) {
+    pub(crate) async fn watch(self, senders: ReadinessSenders, shutdown: Shutdown) {
         let mut poll = tokio::time::interval(POLL);
         let mut unreadable = vec![false; self.pools.len()];
         loop {
@@ -70,9 +70,9 @@ impl Conditions {
                     );
                 }
             }
-            told.now(&self.pools, |pool| may && self.reads(pool) && pool.ready());
+            senders.send(&self.pools, |pool| may && self.reads(pool) && pool.ready());
         }
-        told.now(&self.pools, |_| false);
+        senders.send(&self.pools, |_| false);
     }
 
     /// Whether what comes for a pool can be read.
@@ -83,13 +83,13 @@ impl Conditions {
     }
 }
 
-impl Told {
-    fn now(&self, pools: &[Arc<Pool>], is_ready: impl Fn(&Pool) -> bool) {
+impl ReadinessSenders {
+    fn send(&self, pools: &[Arc<Pool>], is_ready: impl Fn(&Pool) -> bool) {
         let mut some = false;
-        for (pool, told) in pools.iter().zip(&self.pools) {
+        for (pool, sender) in pools.iter().zip(&self.pools) {
             let now = is_ready(pool);
             some |= now;
-            if changes(told, now) {
+            if changes(sender, now) {
                 tracing::info!(pool = pool.name(), ready = now, "readiness of a pool");
             }
         }
@@ -100,9 +100,9 @@ impl Told {
     }
 }
 
-/// Tells the present state; whether it is another than before.
-fn changes(told: &watch::Sender<bool>, now: bool) -> bool {
-    told.send_if_modified(|known| std::mem::replace(known, now) != now)
+/// Sends the present state; returns whether it is new.
+fn changes(sender: &watch::Sender<bool>, now: bool) -> bool {
+    sender.send_if_modified(|known| std::mem::replace(known, now) != now)
 }
 
 #[cfg(test)]
@@ -153,8 +153,8 @@ mod tests {
                 grpc_alone: crate::plan::reads_grpc_alone(&plan.plan),
             };
             let readiness = Readiness::default();
-            let (told, health) = conditions.told(readiness.clone());
-            tokio::spawn(conditions.watch(told, shutdown));
+            let (senders, health) = conditions.senders(readiness.clone());
+            tokio::spawn(conditions.watch(senders, shutdown));
             let (pools, views) = ([full, empty], [full_views, empty_views]);
             Self { pools, views, listening, health, readiness }
         }

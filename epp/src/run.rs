@@ -39,7 +39,7 @@ use tokio::task::JoinSet;
 const FIRST_VIEW: Duration = Duration::from_secs(5);
 
 /// A pool and what keeps it up to date; dropping it ends that.
-struct Running {
+struct RunningPool {
     pool: Arc<Pool>,
     target: PoolTarget,
     _watched: Watched,
@@ -97,8 +97,8 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let (listens, listening) = watch::channel(false);
     let grpc_alone = crate::plan::reads_grpc_alone(&settings.plan.plan);
     let conditions = Conditions { pools: known.clone(), listening, warmed, leading, grpc_alone };
-    let (told, health) = conditions.told(readiness.clone());
-    rest.spawn(conditions.watch(told, shutdown.clone()));
+    let (senders, health) = conditions.senders(readiness.clone());
+    rest.spawn(conditions.watch(senders, shutdown.clone()));
     serve_health(&settings, &health, &ended, &mut rest).await?;
     let gate = cluster.as_ref().filter(|_| settings.metrics_auth).map(gate);
     let shown = Shown { metrics: registry.clone(), readiness, gate };
@@ -185,7 +185,7 @@ fn start(
     settings: &EppSettings,
     cluster: Option<&Cluster>,
     Common { registry, metrics, scraping }: Common<'_>,
-) -> anyhow::Result<Running> {
+) -> anyhow::Result<RunningPool> {
     let watched = watch_pool(target, cluster)?;
     let plan = &settings.plan.plan;
     let sheds = !plan.features.flow_control;
@@ -211,7 +211,7 @@ fn start(
     let mut tasks = JoinSet::new();
     let following = pool.clone();
     tasks.spawn(async move { pool::follow(following, |view| signals.follow(view)).await });
-    Ok(Running { pool, target: target.clone(), _watched: watched, _tasks: tasks })
+    Ok(RunningPool { pool, target: target.clone(), _watched: watched, _tasks: tasks })
 }
 
 fn watch_pool(target: &PoolTarget, cluster: Option<&Cluster>) -> anyhow::Result<Watched> {
@@ -250,7 +250,7 @@ fn early_prediction(target: &PoolTarget, settings: &EppSettings) -> Duration {
 }
 
 fn director(
-    running: &Running,
+    running: &RunningPool,
     settings: &EppSettings,
     metrics: &Arc<EppMetrics>,
     renderer: Option<Arc<Renderer>>,

@@ -27,12 +27,12 @@ const TOKENIZER_POLL: Duration = Duration::from_secs(5);
 
 /// Followers of all signals of a pool's endpoints. Dropping the value ends them.
 pub(crate) struct Signals {
-    heard: Arc<Heard>,
+    followers: Arc<Followers>,
     _tasks: JoinSet<()>,
 }
 
 /// The followers of each kind of signal.
-struct Heard {
+struct Followers {
     endpoints: Mutex<Vec<Arc<Endpoint>>>,
     agents_of: AgentSettings,
     scraper: Scraper,
@@ -103,20 +103,21 @@ impl Signals {
         tasks.spawn(tokenize(name.to_owned(), source, metrics, pool.clone()));
         let mut unfollowed = agents.unfollowed();
         let endpoints = Mutex::default();
-        let heard = Arc::new(Heard { endpoints, agents_of, scraper, engines, agents, addresses });
-        let follower = heard.clone();
+        let followers =
+            Arc::new(Followers { endpoints, agents_of, scraper, engines, agents, addresses });
+        let follower = followers.clone();
         tasks.spawn(async move {
             while unfollowed.changed().await.is_ok() {
                 follower.follow(None);
             }
         });
-        Ok(Self { heard, _tasks: tasks })
+        Ok(Self { followers, _tasks: tasks })
     }
 
     /// Listens to exactly the endpoints of `view`: to the agents of those that have one, to
     /// metrics pages and events of the others, and of those whose agents cannot be followed.
     pub(crate) fn follow(&self, view: &PoolView) {
-        self.heard.follow(Some(&view.endpoints));
+        self.followers.follow(Some(&view.endpoints));
     }
 }
 
@@ -133,7 +134,7 @@ impl Publishers {
     }
 }
 
-impl Heard {
+impl Followers {
     /// Listens to these endpoints; `None` is those from before, as their agents are now.
     fn follow(&self, wanted: Option<&[Arc<Endpoint>]>) {
         let mut endpoints = self.endpoints.lock();

@@ -9,32 +9,33 @@ use std::time::Duration;
 /// A header's canonical name and its deprecated one; the canonical name wins.
 ///
 /// Source: the request headers of the llm-d router.
-pub(crate) type Names = [&'static str; 2];
+pub(crate) type HeaderNames = [&'static str; 2];
 
 /// Name of an objective.
-pub(crate) const OBJECTIVE: Names =
+pub(crate) const OBJECTIVE: HeaderNames =
     ["x-llm-d-inference-objective", "x-gateway-inference-objective"];
 /// The request's flow.
-pub(crate) const FAIRNESS_ID: Names =
+pub(crate) const FAIRNESS_ID: HeaderNames =
     ["x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"];
 /// The model to be asked for in place of the body's.
-pub(crate) const REWRITE: Names = ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
+pub(crate) const REWRITE: HeaderNames =
+    ["x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"];
 /// Objective for the time per output token, in milliseconds.
-const SLO_TPOT: Names = ["x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"];
+const SLO_TPOT: HeaderNames = ["x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"];
 
 /// Headers with the client's facts about its videos: seconds, frames of a second, and `WxH`.
 const VIDEO: [&str; 3] =
     ["x-llm-d-video-duration-seconds", "x-llm-d-video-fps", "x-llm-d-video-resolution"];
 
 /// Longest wait for room, as Go writes durations. It never had another name.
-pub(crate) const TTL: Names = [header::TTL; 2];
+pub(crate) const TTL: HeaderNames = [header::TTL; 2];
 
 /// Label of pods whose sidecar reads token ids in `nvext.token_data`.
 const TOKEN_IDS_LABEL: &str = "stator.dev/token-ids";
 
 /// The value of a header under its canonical name, else under its deprecated one; an empty one is
 /// none.
-pub(crate) fn header_of(head: &Head, names: Names) -> Option<&str> {
+pub(crate) fn header_of(head: &Head, names: HeaderNames) -> Option<&str> {
     let value = names.iter().find_map(|name| head.header(name))?.trim();
     (!value.is_empty()).then_some(value)
 }

@@ -4,21 +4,21 @@ use crate::answer::AnswerEdit;
 use crate::exchange::{Interest, Watch};
 use crate::headers::Headers;
 use crate::observe::Observe;
-use crate::usage::Counts;
+use crate::usage::TokenCounts;
 use bytes::Bytes;
 
 /// Counts the tokens of an answer of which nothing else is known, and removes the parts that its
 /// engine means for other engines: its request was answered or let through before it came here.
 pub struct UnaskedWatch {
     observe: Observe,
-    usage: Counts,
+    usage: TokenCounts,
     edit: AnswerEdit,
 }
 
 impl UnaskedWatch {
     /// Counts there.
     pub(crate) fn new(observe: Observe) -> Self {
-        Self { observe, usage: Counts::default(), edit: AnswerEdit::default() }
+        Self { observe, usage: TokenCounts::default(), edit: AnswerEdit::default() }
     }
 }
 
@@ -28,7 +28,7 @@ impl Watch for UnaskedWatch {
     }
 
     fn headers(&mut self, _: u16, head: &Headers, _: Option<&str>) -> Vec<(&'static str, String)> {
-        self.usage = Counts::of(head);
+        self.usage = TokenCounts::of(head);
         self.edit.clean(head);
         Vec::new()
     }

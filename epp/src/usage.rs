@@ -4,18 +4,18 @@ use crate::headers::Headers;
 use stator_body::{GrpcUsage, Usage, UsageTail};
 
 /// Reader of an answer's counts: in JSON or events, or in the messages of a gRPC call.
-pub(crate) enum Counts {
+pub(crate) enum TokenCounts {
     Text(UsageTail),
     Grpc(GrpcUsage),
 }
 
-impl Default for Counts {
+impl Default for TokenCounts {
     fn default() -> Self {
         Self::Text(UsageTail::new())
     }
 }
 
-impl Counts {
+impl TokenCounts {
     /// The counts of an answer with this head.
     pub(crate) fn of(head: &Headers) -> Self {
         match head.get("content-type") {

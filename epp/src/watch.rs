@@ -5,9 +5,9 @@ use crate::exchange::{Interest, Refusal, Watch};
 use crate::flow::Account;
 use crate::headers::Headers;
 use crate::late::{LateBody, LateEdit};
-use crate::observe::{Observe, Told};
+use crate::observe::{Observe, RequestRecord};
 use crate::pool::Pool;
-use crate::usage::Counts;
+use crate::usage::TokenCounts;
 use bytes::Bytes;
 use stator_body::Usage;
 use stator_epp_metrics::Unscreened;
@@ -29,7 +29,7 @@ pub struct AnswerWatch {
     pool: Arc<Pool>,
     observe: Observe,
     decision: Decision,
-    told: Told,
+    record: RequestRecord,
     interest: Interest,
     /// Account to which the answer's tokens are charged, where requests wait.
     pub(crate) account: Option<Account>,
@@ -40,7 +40,7 @@ pub struct AnswerWatch {
     /// The changes of a body that comes after the decision.
     pub(crate) late: Option<LateEdit>,
     edit: AnswerEdit,
-    usage: Counts,
+    usage: TokenCounts,
     served: Option<String>,
     size_bytes: u64,
     /// Whether the first byte of the body came.
@@ -58,20 +58,20 @@ impl AnswerWatch {
         pool: Arc<Pool>,
         observe: Observe,
         decision: Decision,
-        (told, interest): (Told, Interest),
+        (record, interest): (RequestRecord, Interest),
     ) -> Self {
         Self {
             pool,
             observe,
             decision,
-            told,
+            record,
             interest,
             account: None,
             verify: false,
             sent: Vec::new(),
             late: None,
             edit: AnswerEdit::default(),
-            usage: Counts::default(),
+            usage: TokenCounts::default(),
             served: None,
             size_bytes: 0,
             begun: false,
@@ -107,9 +107,9 @@ impl AnswerWatch {
                 account.charge(usage.completion_tokens.into());
             }
             self.pool.ended(&self.progress(usage));
-            self.told.answered(usage, self.size_bytes);
+            self.record.answered(usage, self.size_bytes);
         }
-        self.observe.answered(&self.told);
+        self.observe.answered(&self.record);
         usage
     }
 }
@@ -127,16 +127,16 @@ impl Watch for AnswerWatch {
         let Some(late) = self.late.take() else { return Ok(body) };
         let sources = (&*self.pool.view(), self.pool.chance());
         let amended = late.apply(&body, sources);
-        let LateBody { body, screening, unread, asked, rewritten } =
-            amended.inspect_err(|refusal| self.observe.refused(Some(&self.told), refusal))?;
+        let LateBody { body, screening, unread, asked_model, rewritten } =
+            amended.inspect_err(|refusal| self.observe.refused(Some(&self.record), refusal))?;
         self.observe.screened(&screening);
         if unread {
             self.observe.unscreened(Unscreened::Unread);
         }
         if let Some((target, rewrite)) = rewritten {
-            self.rename(&target, &asked);
+            self.rename(&target, &asked_model);
             if let Some(rewrite) = rewrite {
-                self.observe.rewritten(&self.told, &rewrite);
+                self.observe.rewritten(&self.record, &rewrite);
             }
         }
         Ok(body)
@@ -148,7 +148,7 @@ impl Watch for AnswerWatch {
         };
         lease.poll_revoked(cx).map(|refusal| {
             self.revoked = true;
-            self.observe.refused(Some(&self.told), &refusal);
+            self.observe.refused(Some(&self.record), &refusal);
             refusal
         })
     }
@@ -160,10 +160,10 @@ impl Watch for AnswerWatch {
         served: Option<&str>,
     ) -> Vec<(&'static str, String)> {
         let began = Instant::now();
-        self.usage = Counts::of(head);
+        self.usage = TokenCounts::of(head);
         self.edit.clean(head);
-        self.told.status(status);
-        self.told.answered_as(head.get("content-type"));
+        self.record.status(status);
+        self.record.answered_as(head.get("content-type"));
         self.failed = status >= 400;
         if let Some(served) = served {
             self.observe.served(&self.sent, served);
@@ -175,13 +175,13 @@ impl Watch for AnswerWatch {
             let served = served.unwrap_or("fail: missing destination endpoint served metadata");
             headers.push((SERVED_TEST, served.to_owned()));
         }
-        self.told.worked(began);
+        self.record.worked(began);
         headers
     }
 
     fn body(&mut self, piece: Bytes, end: bool, out: &mut Vec<Bytes>) {
         let now = Instant::now();
-        if self.told.piece(now, piece.len()) {
+        if self.record.piece(now, piece.len()) {
             self.begun = true;
             if !self.failed {
                 self.pool.first_token(&self.progress(None));
@@ -190,7 +190,7 @@ impl Watch for AnswerWatch {
         self.size_bytes += piece.len() as u64;
         self.usage.push(&piece);
         self.edit.push(piece, end, out);
-        self.told.worked(now);
+        self.record.worked(now);
     }
 
     fn end(&mut self) -> Vec<(String, String, f64)> {

@@ -10,7 +10,7 @@ mod settings;
 mod tests;
 mod visit;
 
-use crate::place::{Denied, Placed, Placer, Ready};
+use crate::place::{Denied, PlaceGuard, Placer, Ready};
 use crate::pool::Pool;
 use crate::text;
 use lease::Leases;
@@ -103,8 +103,8 @@ impl Flow {
         self: &Arc<Self>,
         ready: &Arc<Ready>,
         of: &RequestMetrics,
-    ) -> Result<(Placed, Account), Denied> {
-        let mut visit = Visit::new(self, of, ready.asked.body.len() as u64);
+    ) -> Result<(PlaceGuard, Account), Denied> {
+        let mut visit = Visit::new(self, of, ready.request.body.len() as u64);
         let mut views = self.pool.views();
         loop {
             let empty = self.pool.is_empty();
@@ -133,8 +133,8 @@ impl Flow {
                         program.dispatched(visit.age());
                         program.served(ready.measured.tokens.max(1).into());
                     }
-                    let lease = self.revocable(ready.asked.priority);
-                    let lease = lease.map(|leases| leases.begin(ready.asked.priority));
+                    let lease = self.revocable(ready.request.priority);
+                    let lease = lease.map(|leases| leases.begin(ready.request.priority));
                     Ok((place, Account { flow: self.clone(), band, id, program, lease }))
                 }
                 Err(AdmitError::Failed(denied)) => Err(denied),
@@ -190,8 +190,8 @@ impl Flow {
     }
 
     fn entry(&self, ready: &Arc<Ready>, empty: bool, age: Duration) -> Entry<Arc<Ready>> {
-        let Ready { head, asked, measured, .. } = &**ready;
-        let band_ttl = settings::band(&self.control, asked.priority).ttl;
+        let Ready { head, request, measured, .. } = &**ready;
+        let band_ttl = settings::band(&self.control, request.priority).ttl;
         let own_ttl = text::header_of(head, text::TTL).and_then(|ttl| parse_duration(ttl).ok());
         let ttl = match empty {
             // A pool that is empty for now is worth waiting for, whatever the client said.
@@ -200,10 +200,10 @@ impl Flow {
         };
         let ttl = ttl.unwrap_or(self.queues.ttl_max).max(Duration::from_millis(1));
         Entry {
-            priority: asked.priority,
-            flow: FlowId(xxh3_64(asked.fairness_id.as_bytes())),
+            priority: request.priority,
+            flow: FlowId(xxh3_64(request.fairness_id.as_bytes())),
             tokens: measured.tokens,
-            bytes: asked.body.len() as u64,
+            bytes: request.body.len() as u64,
             deadline: Some(self.gate.now().saturating_add(ttl)),
             objective: text::slo_ttft(head),
             // One that enters again has not lost its turn.
@@ -218,15 +218,15 @@ const ATTEMPTS: usize = 8;
 
 impl Grant for Valve {
     type Request = Arc<Ready>;
-    type Place = Placed;
+    type Place = PlaceGuard;
     type Error = Denied;
 
-    fn try_grant(&self, ready: &mut Arc<Ready>, band: &BandPlace) -> Attempt<Placed, Denied> {
+    fn try_grant(&self, ready: &mut Arc<Ready>, band: &BandPlace) -> Attempt<PlaceGuard, Denied> {
         for _ in 0..ATTEMPTS {
             // Without endpoints everybody waits for the first.
             let Some(saturation) = self.placer.pool.saturation() else { return Attempt::Stop };
             if !self.ceilings.lock().admits(band, saturation) {
-                self.blocked(ready.asked.priority, band, saturation);
+                self.blocked(ready.request.priority, band, saturation);
                 return Attempt::Stop;
             }
             match self.placer.place_below(ready, saturation) {

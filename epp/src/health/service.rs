@@ -76,13 +76,14 @@ impl health_server::Health for Answers {
         let service = request.into_inner().service;
         let health = self.health.clone();
         let mut last = None;
-        let changes = WatchStream::new(health.told_of(&service).clone()).filter_map(move |_| {
-            let serving = health.is_serving(&service);
-            let new = last.replace(serving) != Some(serving);
-            // As the protocol has it, the watch of an unknown name waits for it to be known.
-            let status = serving.map_or(ServingStatus::ServiceUnknown, status);
-            std::future::ready(new.then(|| Ok(response(status))))
-        });
+        let changes =
+            WatchStream::new(health.readiness_of(&service).clone()).filter_map(move |_| {
+                let serving = health.is_serving(&service);
+                let new = last.replace(serving) != Some(serving);
+                // As the protocol has it, the watch of an unknown name waits for it to be known.
+                let status = serving.map_or(ServingStatus::ServiceUnknown, status);
+                std::future::ready(new.then(|| Ok(response(status))))
+            });
         // Otherwise a watch would hold up the server's end until it is cut off.
         let until = self.until.clone();
         let changes = changes.chain(stream::pending());
