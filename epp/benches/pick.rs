@@ -18,7 +18,7 @@ use prost::Message;
 use stator_body::ParserSet;
 use stator_epp::director::{DirectorSettings, PoolDirector};
 use stator_epp::exchange::Interest;
-use stator_epp::ext_proc::{ExtProc, Settings};
+use stator_epp::ext_proc::{ExtProc, ExtProcSettings};
 use stator_epp::observe::Observe;
 use stator_epp::pool::Pool;
 use stator_epp_config::LoadOptions;
@@ -90,7 +90,11 @@ fn service(endpoints: u8) -> ExtProc<PoolDirector> {
     };
     let metrics = EppMetrics::register(Build::default(), &mut Default::default());
     let observe = Observe::new(pool.name(), metrics, Vec::new(), None);
-    ExtProc::new(Arc::new(PoolDirector::new(pool, settings, observe)), Settings::default(), None)
+    ExtProc::new(
+        Arc::new(PoolDirector::new(pool, settings, observe)),
+        ExtProcSettings::default(),
+        None,
+    )
 }
 
 /// A chat of about `size` bytes that belongs to a conversation and ends like no other.

@@ -2,7 +2,7 @@
 //!
 //! Read [`PoolDirector::route`]: a line per stage.
 
-use crate::exchange::{AnswerBody, Director, Head, Interest, Refusal, RequestBody, Routed};
+use crate::exchange::{AnswerBody, Director, Interest, Refusal, RequestBody, RequestHead, Routed};
 use crate::flow::{Account, Flow};
 use crate::late::{LateEdit, edited, may_rewrite};
 use crate::observe::{Observe, RequestRecord};
@@ -113,7 +113,7 @@ impl PoolDirector {
     }
 
     /// The request path.
-    async fn decide(&self, head: Head, body: &Body) -> Result<Routed<AnswerWatch>, Refusal> {
+    async fn decide(&self, head: RequestHead, body: &Body) -> Result<Routed<AnswerWatch>, Refusal> {
         let late = LateEdit::of(&head, &self.settings, &self.pool.view());
         self.check_screening(&head, late.as_ref())
             .inspect_err(|refusal| self.observe.refused(None, refusal))?;
@@ -156,7 +156,7 @@ impl PoolDirector {
     }
 
     /// Refuses a request whose body cannot be screened, where the operator wants that.
-    fn check_screening(&self, head: &Head, late: Option<&LateEdit>) -> Result<(), Refusal> {
+    fn check_screening(&self, head: &RequestHead, late: Option<&LateEdit>) -> Result<(), Refusal> {
         match head.body {
             _ if !self.settings.refuse_unscreened => Ok(()),
             RequestBody::Unseen => Err(refuse::unseen_body()),
@@ -166,7 +166,7 @@ impl PoolDirector {
     }
 
     /// Counts a request whose body is not there for its decision.
-    fn tell_of_missing(&self, head: &Head, late: Option<&LateEdit>) {
+    fn tell_of_missing(&self, head: &RequestHead, late: Option<&LateEdit>) {
         match head.body {
             RequestBody::Whole => return,
             RequestBody::Unseen => self.observe.unscreened(Unscreened::Unseen),
@@ -231,7 +231,7 @@ impl PoolDirector {
     }
 
     /// Part of the answer that must be seen.
-    fn interest(&self, head: &Head, request: &ParsedRequest) -> Interest {
+    fn interest(&self, head: &RequestHead, request: &ParsedRequest) -> Interest {
         // The client must read the name that it asked for.
         let late = head.body == RequestBody::Late && may_rewrite(head, &self.pool.view());
         let renames = request.rewritten.is_some() || late;
@@ -266,7 +266,7 @@ impl PoolDirector {
     /// Answer to the data plane, without the body.
     fn routed(
         &self,
-        (head, request): (&Head, &ParsedRequest),
+        (head, request): (&RequestHead, &ParsedRequest),
         decision: Decision,
         (record, interest): (RequestRecord, Interest),
     ) -> Routed<AnswerWatch> {
@@ -297,7 +297,7 @@ impl Director for PoolDirector {
 
     async fn route(
         &self,
-        head: Head,
+        head: RequestHead,
         body: Option<Vec<Bytes>>,
     ) -> Result<Routed<Self::Watch>, Refusal> {
         // The edge has bounded what it read.

@@ -141,12 +141,12 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
     Bench { pool, director, views, registry, flow }
 }
 
-pub(crate) fn head(headers: &[(&str, &'static str)]) -> Head {
-    Head {
+pub(crate) fn head(headers: &[(&str, &'static str)]) -> RequestHead {
+    RequestHead {
         method: "POST".into(),
         path: "/v1/completions".into(),
         headers: headers.iter().copied().collect(),
-        ..Head::default()
+        ..RequestHead::default()
     }
 }
 
@@ -158,19 +158,19 @@ pub(crate) fn prompt(model: &str) -> String {
 pub(crate) type Sent = Routed<<PoolDirector as Director>::Watch>;
 
 impl Bench {
-    pub(crate) async fn ask(&self, head: Head, body: &str) -> Result<Sent, Refusal> {
+    pub(crate) async fn ask(&self, head: RequestHead, body: &str) -> Result<Sent, Refusal> {
         let body = (!body.is_empty()).then(|| vec![Bytes::copy_from_slice(body.as_bytes())]);
         self.director.route(head, body).await
     }
 
     /// The pod that a request for a model goes to.
-    async fn pick(&self, head: Head, model: &str) -> SocketAddr {
+    async fn pick(&self, head: RequestHead, model: &str) -> SocketAddr {
         let routed = self.ask(head, &prompt(model)).await.expect("it is routed");
         assert_eq!(routed.endpoints.len(), 1);
         routed.endpoints[0]
     }
 
-    async fn refusal(&self, head: Head, body: &str) -> Refusal {
+    async fn refusal(&self, head: RequestHead, body: &str) -> Refusal {
         self.ask(head, body).await.err().expect("it is refused")
     }
 }
@@ -311,7 +311,7 @@ pub(crate) fn counted(bench: &Bench, series: &str) -> Option<f64> {
 #[tokio::test]
 async fn a_model_is_rewritten_in_a_body_that_comes_after_the_decision() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
-    let late = || Head { body: RequestBody::Late, answer: AnswerBody::Shown, ..head(&[]) };
+    let late = || RequestHead { body: RequestBody::Late, answer: AnswerBody::Shown, ..head(&[]) };
     let mut routed = bench.ask(late(), "").await.expect("it is routed");
     assert!(routed.watch.amends());
     assert_eq!(routed.watch.interest(), Interest::Body, "the answer is renamed");
@@ -329,7 +329,10 @@ async fn a_model_is_rewritten_in_a_body_that_comes_after_the_decision() {
     assert_eq!(counted(&bench, &without("late")), Some(2.0));
     assert_eq!(counted(&bench, "stator_epp_model_rewrites_lost_total"), Some(0.0));
 
-    bench.ask(Head { body: RequestBody::Unseen, ..head(&[]) }, "").await.expect("it is routed");
+    bench
+        .ask(RequestHead { body: RequestBody::Unseen, ..head(&[]) }, "")
+        .await
+        .expect("it is routed");
     assert_eq!(counted(&bench, &without("unseen")), Some(1.0));
     assert_eq!(counted(&bench, "stator_epp_model_rewrites_lost_total"), Some(1.0));
 }
@@ -339,7 +342,7 @@ async fn the_answer_says_whether_its_first_token_is_one_of_a_stream() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
     let first = async |asked: bool, kind: &str| {
         let body = format!(r#"{{"model":"m","prompt":"hello","stream":{asked}}}"#);
-        let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+        let passes = RequestHead { answer: AnswerBody::Passes, ..head(&[]) };
         let mut watch = bench.ask(passes, &body).await.expect("it is routed").watch;
         let headers = [("content-type", kind)].into_iter().filter(|(_, kind)| !kind.is_empty());
         watch.headers(200, &headers.collect(), None);
@@ -379,7 +382,7 @@ async fn a_request_without_an_identity_gets_one() {
     let own = bench.ask(head(&[("x-request-id", "mine")]), &prompt("m")).await;
     assert_eq!(set(own.expect("it is routed")), []);
     // Plug-ins that choose by it see the same one.
-    let id = |head: &Head| {
+    let id = |head: &RequestHead| {
         let sources = (&*bench.pool.view(), bench.pool.chance());
         let request = ParsedRequest::read(head, Bytes::new(), &bench.director.settings, sources);
         let request = request.expect("there is nothing to read");
@@ -471,7 +474,7 @@ async fn what_is_watched_depends_on_what_the_data_plane_shows() {
     let mut check = async |wanted, leaves_early, answer, expected| {
         Arc::make_mut(&mut bench.director.settings).interest = wanted;
         Arc::make_mut(&mut bench.director.settings).leaves_early = leaves_early;
-        let routed = bench.ask(Head { answer, ..head(&[]) }, &prompt("m")).await;
+        let routed = bench.ask(RequestHead { answer, ..head(&[]) }, &prompt("m")).await;
         let watch = routed.expect("it is routed").watch;
         assert_eq!(watch.interest(), expected, "{wanted:?} {leaves_early} {answer:?}");
     };

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// A request's head.
 #[derive(Clone, Debug, Default)]
-pub struct Head {
+pub struct RequestHead {
     /// `:method`.
     pub method: String,
     /// `:path`, with its query.
@@ -56,7 +56,7 @@ pub enum AnswerBody {
     Hidden,
 }
 
-impl Head {
+impl RequestHead {
     /// The last value of a header, if it is text. `name` is in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)
@@ -80,7 +80,7 @@ pub trait Director: Send + Sync + 'static {
     /// Dropping the future gives back what it holds; nothing else has happened.
     fn route(
         &self,
-        head: Head,
+        head: RequestHead,
         body: Option<Vec<Bytes>>,
     ) -> impl Future<Output = Result<Routed<Self::Watch>, Refusal>> + Send;
 

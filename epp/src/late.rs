@@ -1,7 +1,7 @@
 //! The changes of request bodies, also of those that come after the decision.
 
 use crate::director::DirectorSettings;
-use crate::exchange::{Head, Refusal, RequestBody};
+use crate::exchange::{Refusal, RequestBody, RequestHead};
 use crate::parsed_request::{ParsedRequest, described};
 use crate::text;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// All that the changes of a body need that comes after the decision.
 pub(crate) struct LateEdit {
     /// The request's head.
-    pub head: Head,
+    pub head: RequestHead,
     /// The operator's choices.
     pub settings: Arc<DirectorSettings>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct LateBody {
 impl LateEdit {
     /// The changes of a body that is still to come; nothing where it comes unchanged.
     pub(crate) fn of(
-        head: &Head,
+        head: &RequestHead,
         settings: &Arc<DirectorSettings>,
         view: &PoolView,
     ) -> Option<Self> {
@@ -68,7 +68,7 @@ impl LateEdit {
 }
 
 /// Whether the model of a request may be rewritten, whatever its body says.
-pub(crate) fn may_rewrite(head: &Head, view: &PoolView) -> bool {
+pub(crate) fn may_rewrite(head: &RequestHead, view: &PoolView) -> bool {
     text::header_of(head, text::REWRITE).is_some() || !view.rewrites.is_empty()
 }
 

@@ -1,6 +1,6 @@
 //! Metrics, traces and log lines of requests. Decides nothing.
 
-use crate::exchange::{Head, Refusal, RequestBody};
+use crate::exchange::{Refusal, RequestBody, RequestHead};
 use crate::parsed_request::ParsedRequest;
 use crate::prompt::Measure;
 use stator_body::{Screening, Usage};
@@ -137,7 +137,7 @@ impl Observe {
     }
 
     /// A request was read.
-    pub(crate) fn begin(&self, head: &Head, request: &ParsedRequest) -> RequestRecord {
+    pub(crate) fn begin(&self, head: &RequestHead, request: &ParsedRequest) -> RequestRecord {
         let labels = request.labels();
         let span = tracing::info_span!(
             target: trace::TARGET, "gateway.request", otel.kind = "server",

@@ -1,7 +1,7 @@
 //! A request as its head and its body's fields describe it.
 
 use crate::director::DirectorSettings;
-use crate::exchange::{Head, Refusal};
+use crate::exchange::{Refusal, RequestHead};
 use crate::prompt::{MeasuredPrompt, MediaSize};
 use crate::refuse;
 use crate::text;
@@ -55,7 +55,7 @@ impl ParsedRequest {
     /// 400 for a body that is not what its path says, and what [`refuse::unread_kind`] says where
     /// the operator wants every body screened.
     pub(crate) fn read(
-        head: &Head,
+        head: &RequestHead,
         body: Bytes,
         settings: &DirectorSettings,
         (view, chance): (&PoolView, u64),
@@ -136,7 +136,7 @@ impl ParsedRequest {
     /// reads it.
     pub(crate) fn for_scheduler<'a>(
         &'a self,
-        head: &'a Head,
+        head: &'a RequestHead,
         measured: &'a MeasuredPrompt,
         headers: &'a [(&'a str, &'a str)],
         text: &'a [&'a [u8]],
@@ -172,7 +172,7 @@ impl ParsedRequest {
 }
 
 /// Bytes and estimated tokens of images and videos. Of sounds nothing is known but their bytes.
-fn media_size(media: &[MediaItem], head: &Head, estimate: &MediaEstimate) -> MediaSize {
+fn media_size(media: &[MediaItem], head: &RequestHead, estimate: &MediaEstimate) -> MediaSize {
     let facts = text::video(head);
     media.iter().fold(MediaSize::default(), |sum, item| {
         let tokens = match item.modality {
@@ -185,7 +185,7 @@ fn media_size(media: &[MediaItem], head: &Head, estimate: &MediaEstimate) -> Med
 }
 
 /// The request's flow: from a header, or from another mark of its sender.
-fn fairness_id(head: &Head, settings: &DirectorSettings) -> String {
+fn fairness_id(head: &RequestHead, settings: &DirectorSettings) -> String {
     if let Some(id) = text::header_of(head, text::FAIRNESS_ID) {
         return id.to_owned();
     }
@@ -198,12 +198,12 @@ fn fairness_id(head: &Head, settings: &DirectorSettings) -> String {
 }
 
 /// The head's words about its body.
-pub(crate) fn described(head: &Head) -> Described<'_> {
+pub(crate) fn described(head: &RequestHead) -> Described<'_> {
     Described { path: path(head), content_type: head.header("content-type") }
 }
 
 /// The path that says which API it is: proxies that rewrite paths keep the first in a header.
-fn path(head: &Head) -> &str {
+fn path(head: &RequestHead) -> &str {
     match head.path.as_str() {
         "" => ["x-original-path", "x-forwarded-path"]
             .iter()

@@ -1,6 +1,6 @@
 //! A request that is ready to be placed, and what becomes of the attempt.
 
-use crate::exchange::Head;
+use crate::exchange::RequestHead;
 use crate::parsed_request::ParsedRequest;
 use crate::pool::Pool;
 use crate::prompt::MeasuredPrompt;
@@ -15,7 +15,7 @@ use tracing::Span;
 
 /// All that a decision rests on.
 pub(crate) struct Ready {
-    pub head: Head,
+    pub head: RequestHead,
     pub request: ParsedRequest,
     pub measured: MeasuredPrompt,
     /// Whether the request is watched to its end.

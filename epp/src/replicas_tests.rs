@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::director::tests::{Bench, Engine, bench, head};
-use crate::exchange::{AnswerBody, Head};
+use crate::exchange::{AnswerBody, RequestHead};
 use rustc_hash::FxHashSet;
 use stator_peers::PeersSettings;
 use stator_runtime::metrics::Metrics;
@@ -140,7 +140,7 @@ impl Joined {
     /// Sends a prompt whose answer ends at once; where it went.
     async fn ask(&self, text: &str) -> SocketAddr {
         let body = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
-        let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+        let passes = RequestHead { answer: AnswerBody::Passes, ..head(&[]) };
         self.bench.ask(passes, &body).await.expect("it is routed").endpoints[0]
     }
 
@@ -201,7 +201,7 @@ async fn check_a_death(config: &str) {
     for n in 0..6 {
         let text = format!("{n} is on its way. ").repeat(100);
         let body = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
-        let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+        let passes = RequestHead { answer: AnswerBody::Passes, ..head(&[]) };
         running.push(dead.bench.ask(passes, &body).await.expect("it is routed"));
     }
     drop(dead);
@@ -229,7 +229,7 @@ async fn check_a_loss(config: &str) {
     let bench = bench(config, &engines);
     let replica = async |text: &str| {
         let body = format!(r#"{{"model":"m","prompt":"{text}"}}"#);
-        let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+        let passes = RequestHead { answer: AnswerBody::Passes, ..head(&[]) };
         bench.ask(passes, &body).await.expect("it is routed").endpoints[0]
     };
     let (prompts, mut homes) = (prompts(300), Vec::new());

@@ -11,7 +11,7 @@ const HARMLESS: &str = r#"{"model":"m","prompt":"p"}"#;
 #[tokio::test]
 async fn a_body_that_comes_after_the_decision_is_screened() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
-    let late = |kind: &'static str| Head {
+    let late = |kind: &'static str| RequestHead {
         body: RequestBody::Late,
         answer: AnswerBody::Hidden,
         headers: [("content-type", kind)].into_iter().collect(),
@@ -31,7 +31,7 @@ async fn a_body_that_comes_after_the_decision_is_screened() {
 #[tokio::test]
 async fn bodies_that_no_parser_reads_are_screened_or_counted() {
     let bench = bench(SCORERS, &[Engine(0, 0, 0.0, &[])]);
-    let head = |path: &str, kind: &'static str| Head {
+    let head = |path: &str, kind: &'static str| RequestHead {
         path: path.to_owned(),
         headers: [("content-type", kind)].into_iter().collect(),
         ..head(&[])
@@ -42,7 +42,7 @@ async fn bodies_that_no_parser_reads_are_screened_or_counted() {
     assert_eq!(refused.err().map(|refusal| refusal.status), Some(400));
     let routed = bench.ask(head("/rerank", "audio/wav"), "RIFF").await.expect("it is routed");
     assert_eq!(routed.body.concat(), b"RIFF");
-    let unseen = Head { body: RequestBody::Unseen, ..head("/rerank", "application/json") };
+    let unseen = RequestHead { body: RequestBody::Unseen, ..head("/rerank", "application/json") };
     bench.ask(unseen, "").await.expect("it is routed");
     for body in ["unread", "unseen"] {
         let series = format!("stator_epp_bodies_unscreened_total{{body=\"{body}\"}}");
@@ -56,13 +56,13 @@ async fn an_operator_may_refuse_what_is_not_screened() {
     let settings =
         DirectorSettings { refuse_unscreened: true, ..(*bench.director.settings).clone() };
     bench.director.settings = Arc::new(settings);
-    let head = |kind: &'static str, body: RequestBody| Head {
+    let head = |kind: &'static str, body: RequestBody| RequestHead {
         path: "/rerank".to_owned(),
         headers: [("content-type", kind)].into_iter().collect(),
         body,
         ..head(&[])
     };
-    let status = async |head: Head, body: &str| {
+    let status = async |head: RequestHead, body: &str| {
         bench.ask(head, body).await.err().map(|refusal| refusal.status)
     };
     let json = "application/json";
@@ -81,7 +81,7 @@ async fn forms_lose_the_fields_that_steer() {
     let form = part("rid") + &part("model") + &part("bootstrap_room") + "--b--\r\n";
     let left = part("model") + "--b--\r\n";
     for body in [RequestBody::Whole, RequestBody::Late] {
-        let head = Head {
+        let head = RequestHead {
             path: "/v1/audio/transcriptions".to_owned(),
             headers: [("content-type", kind)].into_iter().collect(),
             answer: AnswerBody::Hidden,

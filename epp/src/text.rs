@@ -1,6 +1,6 @@
 //! Names and values that requests bring in their heads.
 
-use crate::exchange::Head;
+use crate::exchange::RequestHead;
 use stator_epp_plugins::settings::VideoFacts;
 use stator_epp_scheduler::Endpoint;
 use stator_protos::header;
@@ -35,23 +35,23 @@ const TOKEN_IDS_LABEL: &str = "stator.dev/token-ids";
 
 /// The value of a header under its canonical name, else under its deprecated one; an empty one is
 /// none.
-pub(crate) fn header_of(head: &Head, names: HeaderNames) -> Option<&str> {
+pub(crate) fn header_of(head: &RequestHead, names: HeaderNames) -> Option<&str> {
     let value = names.iter().find_map(|name| head.header(name))?.trim();
     (!value.is_empty()).then_some(value)
 }
 
 /// The objective for the time to the first token.
-pub(crate) fn slo_ttft(head: &Head) -> Option<Duration> {
+pub(crate) fn slo_ttft(head: &RequestHead) -> Option<Duration> {
     header_of(head, header::SLO_TTFT).and_then(milliseconds)
 }
 
 /// The objective for the time per output token.
-pub(crate) fn slo_tpot(head: &Head) -> Option<Duration> {
+pub(crate) fn slo_tpot(head: &RequestHead) -> Option<Duration> {
     header_of(head, SLO_TPOT).and_then(milliseconds)
 }
 
 /// The client's facts about its videos; a fact that cannot be read is left out.
-pub(crate) fn video(head: &Head) -> VideoFacts {
+pub(crate) fn video(head: &RequestHead) -> VideoFacts {
     let [seconds, fps, resolution] = VIDEO.map(|name| head.header(name).map(str::trim));
     let number = |text: &str| text.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
     let pixels = |text: &str| {
@@ -67,7 +67,7 @@ pub(crate) fn video(head: &Head) -> VideoFacts {
 }
 
 /// Whether the client wants an endpoint that holds a part of its prompt, or none.
-pub(crate) fn if_available(head: &Head) -> bool {
+pub(crate) fn if_available(head: &RequestHead) -> bool {
     head.header("prefer").is_some_and(|prefer| {
         prefer.split(',').any(|choice| choice.trim().eq_ignore_ascii_case("if-available"))
     })
@@ -79,7 +79,7 @@ fn milliseconds(value: &str) -> Option<Duration> {
 }
 
 /// The headers whose values are text.
-pub(crate) fn readable(head: &Head) -> Vec<(&str, &str)> {
+pub(crate) fn readable(head: &RequestHead) -> Vec<(&str, &str)> {
     let headers = head.headers.iter();
     let mut readable = Vec::with_capacity(head.headers.len());
     readable
@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn the_canonical_name_wins_and_the_empty_value_is_none() {
-        let head = |headers: &[(&str, &str)]| Head {
+        let head = |headers: &[(&str, &str)]| RequestHead {
             headers: headers.iter().copied().collect(),
-            ..Head::default()
+            ..RequestHead::default()
         };
         let both = head(&[(OBJECTIVE[1], "old"), (OBJECTIVE[0], "new")]);
         assert_eq!(header_of(&both, OBJECTIVE), Some("new"));
@@ -120,7 +120,10 @@ mod tests {
     #[test]
     fn what_a_client_tells_of_its_videos_is_read_or_passed_over() {
         let told = |values: [&str; 3]| {
-            video(&Head { headers: VIDEO.into_iter().zip(values).collect(), ..Head::default() })
+            video(&RequestHead {
+                headers: VIDEO.into_iter().zip(values).collect(),
+                ..RequestHead::default()
+            })
         };
         let all = VideoFacts { seconds: Some(2.5), fps: Some(30.0), pixels: Some(1280 * 720) };
         assert_eq!(told(["2.5", " 30", "1280x720"]), all);

@@ -48,7 +48,7 @@ pub struct EppSettings {
     /// Settings for decisions, from the `EndpointPickerConfig`.
     pub plan: LoadedConfig,
     /// Limits and choices of streams.
-    pub ext_proc: ext_proc::Settings,
+    pub ext_proc: ext_proc::ExtProcSettings,
     /// Least part of every answer that is watched, whatever the plan needs.
     pub interest: Interest,
     /// Whether streams end with the request although the answer passes through.
@@ -229,9 +229,9 @@ fn kv_events(signals: &SignalArgs, configured: Option<&KvEvents>) -> Option<KvEv
     (settings.ports.is_some() || settings.bind.is_some()).then_some(settings)
 }
 
-fn streams(args: &EppArgs) -> ext_proc::Settings {
+fn streams(args: &EppArgs) -> ext_proc::ExtProcSettings {
     let (serving, requests) = (&args.serving, &args.requests);
-    ext_proc::Settings {
+    ext_proc::ExtProcSettings {
         max_body_bytes: requests.max_body_bytes as usize,
         body_budget: ext_proc::BodyBudget::new(requests.max_bodies_bytes as usize),
         max_headers: requests.max_headers as usize,
@@ -241,7 +241,7 @@ fn streams(args: &EppArgs) -> ext_proc::Settings {
         max_concurrent_streams: serving.max_concurrent_streams,
         subset_filter: !requests.disable_endpoint_subset_filter,
         error_format: requests.error_format.into(),
-        ..ext_proc::Settings::default()
+        ..ext_proc::ExtProcSettings::default()
     }
 }
 

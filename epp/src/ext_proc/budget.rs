@@ -47,8 +47,8 @@ impl BodyBudget {
     }
 
     /// The share of one stream, nothing so far.
-    pub(crate) fn share(&self) -> Share {
-        Share { budget: self.clone(), hold: self.0.room.hold(None) }
+    pub(crate) fn share(&self) -> BodyShare {
+        BodyShare { budget: self.clone(), hold: self.0.room.hold(None) }
     }
 }
 
@@ -69,12 +69,12 @@ impl Eq for BodyBudget {}
 
 /// Bytes that one stream holds. Dropping the value gives them back.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct BodyShare {
     budget: BodyBudget,
     hold: Hold<()>,
 }
 
-impl Share {
+impl BodyShare {
     /// Holds `bytes` more at once; false, and nothing changes, where there is no room.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         let grown = self.hold.grow(bytes).is_ok();
@@ -107,7 +107,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BodyShare {
     fn drop(&mut self) {
         self.release();
     }

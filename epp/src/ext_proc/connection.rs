@@ -37,7 +37,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Opened {
 }
 
 /// A connection together with its streams; ends when the connection does.
-pub(super) struct Connection<C> {
+pub(super) struct ConnectionTask<C> {
     connection: Pin<Box<C>>,
     opened: Opened,
     streams: FuturesUnordered<Stream>,
@@ -45,7 +45,7 @@ pub(super) struct Connection<C> {
     waker: Waker,
 }
 
-impl<C: Future> Connection<C> {
+impl<C: Future> ConnectionTask<C> {
     /// A connection that hands its streams to `opened`.
     pub(super) fn new(connection: C, opened: Opened) -> Self {
         let bell = Arc::<Bell>::default();
@@ -71,7 +71,7 @@ impl<C: Future> Connection<C> {
     }
 }
 
-impl<C: Future> Future for Connection<C> {
+impl<C: Future> Future for ConnectionTask<C> {
     type Output = C::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
@@ -149,7 +149,7 @@ mod tests {
     fn opening(
         streams: Vec<Work>,
         done: usize,
-    ) -> (Connection<impl Future<Output = usize>>, Arc<AtomicUsize>) {
+    ) -> (ConnectionTask<impl Future<Output = usize>>, Arc<AtomicUsize>) {
         let (opened, over) = (Opened::default(), Arc::new(AtomicUsize::new(0)));
         let (to, count) = (opened.clone(), over.clone());
         let mut streams = Some(streams);
@@ -165,7 +165,7 @@ mod tests {
             let over = count.load(Ordering::SeqCst);
             if over >= done { Poll::Ready(over) } else { Poll::Pending }
         });
-        (Connection::new(connection, opened), over)
+        (ConnectionTask::new(connection, opened), over)
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_without_rest_lets_others_have_their_turn() {
         // It rings its own bell whenever it is looked at.
-        let busy = Connection::new(
+        let busy = ConnectionTask::new(
             poll_fn(|cx| {
                 cx.waker().wake_by_ref();
                 Poll::<()>::Pending

@@ -42,7 +42,7 @@ pub(crate) enum Part {
         /// Direction of the head.
         direction: Direction,
         /// The fields.
-        fields: Fields,
+        fields: HeadFields,
         /// Whether nothing follows.
         end: bool,
     },
@@ -64,7 +64,7 @@ pub(crate) enum Part {
 
 /// The fields of a head.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Fields {
+pub(crate) struct HeadFields {
     /// `:method`, of a request.
     pub(crate) method: String,
     /// `:path`, of a request.
@@ -81,18 +81,18 @@ pub(crate) struct Fields {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Outgoing {
     /// The answer.
-    pub(crate) answer: Answer,
+    pub(crate) answer: PartAnswer,
     /// Dynamic metadata that rides on it.
     pub(crate) metadata: Vec<Metadatum>,
 }
 
 /// The part of an exchange that a message to a data plane answers.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum PartAnswer {
     /// A head.
-    Headers(Direction, Change),
+    Headers(Direction, HeadChange),
     /// A piece of a body. The change of the head counts where the data plane still holds it.
-    Body(Direction, Change, BodyChange),
+    Body(Direction, HeadChange, BodyChange),
     /// Trailers.
     Trailers(Direction),
     /// The request as a whole: the client gets this.
@@ -101,7 +101,7 @@ pub(crate) enum Answer {
 
 /// Change of a head. The default leaves it as it is.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Change {
+pub(crate) struct HeadChange {
     /// Headers to be set, in place of any of that name.
     pub(crate) set: Vec<(&'static str, String)>,
     /// Headers to be taken away; none of those that are set.

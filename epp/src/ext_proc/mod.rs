@@ -22,4 +22,4 @@ mod wire;
 pub use budget::BodyBudget;
 pub use server::{Drain, serve};
 pub use service::{ExtProc, SERVICE};
-pub use settings::{BodyMode, ErrorFormat, Modes, Settings};
+pub use settings::{BodyMode, ErrorFormat, ExtProcSettings, Modes};

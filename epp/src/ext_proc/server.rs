@@ -1,6 +1,6 @@
 //! Connections of data planes, from their acceptance to the end of the last stream.
 
-use super::connection::{Connection, Opened};
+use super::connection::{ConnectionTask, Opened};
 use super::service::ExtProc;
 use crate::exchange::Director;
 use crate::health::{Health, HealthService};
@@ -119,7 +119,7 @@ where
         // Nobody reads the date of an answer to a data plane.
         .auto_date_header(false)
         .serve_connection(TokioIo::new(io), offered);
-    let mut connection = Connection::new(connection, opened);
+    let mut connection = ConnectionTask::new(connection, opened);
     let ended = tokio::select! {
         biased;
         ended = &mut connection => ended,

@@ -1,7 +1,7 @@
 //! The gRPC service `envoy.service.ext_proc.v3.ExternalProcessor`.
 
 use super::session::Session;
-use super::settings::Settings;
+use super::settings::ExtProcSettings;
 use crate::exchange::Director;
 use http::{HeaderValue, Request, Response, header};
 use stator_epp_metrics::Streams;
@@ -18,7 +18,7 @@ const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 /// Answers data planes; a clone answers alike.
 pub struct ExtProc<D> {
     director: Arc<D>,
-    settings: Arc<Settings>,
+    settings: Arc<ExtProcSettings>,
     streams: Option<Streams>,
     /// Whether the operator was told that bodies come too late on this connection.
     late_bodies_known: Arc<AtomicBool>,
@@ -27,7 +27,7 @@ pub struct ExtProc<D> {
 impl<D: Director> ExtProc<D> {
     /// A service that asks `director` for every request, and counts streams where somebody wants
     /// them counted.
-    pub fn new(director: Arc<D>, settings: Settings, streams: Option<Streams>) -> Self {
+    pub fn new(director: Arc<D>, settings: ExtProcSettings, streams: Option<Streams>) -> Self {
         Self { director, settings: Arc::new(settings), streams, late_bodies_known: Arc::default() }
     }
 

@@ -2,11 +2,11 @@
 //! It is the body of the HTTP response, so that it runs in the task that sends it: a stream needs
 //! no task and no channel of its own.
 
-use super::budget::Share;
+use super::budget::BodyShare;
 use super::frames::{Frames, Writer};
-use super::machine::{Machine, Step, Violation};
+use super::machine::{Machine, MachineStep, Violation};
 use super::message::Incoming;
-use super::settings::Settings;
+use super::settings::ExtProcSettings;
 use super::wire;
 use crate::exchange::{Director, Refusal, Routed};
 use bytes::Bytes;
@@ -37,7 +37,7 @@ const HALF_CLOSED_WAIT: Duration = Duration::from_secs(1);
 type Decision<W> = Pin<Box<dyn Future<Output = Result<Routed<W>, Refusal>> + Send>>;
 
 /// The share of a stream once it has grown, or has not.
-type Room = Pin<Box<dyn Future<Output = (Share, Result<(), Exhausted>)> + Send>>;
+type Room = Pin<Box<dyn Future<Output = (BodyShare, Result<(), Exhausted>)> + Send>>;
 
 /// One stream.
 pub(crate) struct Session<D: Director> {
@@ -61,7 +61,7 @@ impl<D: Director> Session<D> {
     /// A stream whose messages come on `body`.
     pub(crate) fn new(
         director: Arc<D>,
-        (settings, late_bodies_known): (Arc<Settings>, Arc<AtomicBool>),
+        (settings, late_bodies_known): (Arc<ExtProcSettings>, Arc<AtomicBool>),
         count: Option<OpenStream>,
         body: tonic::body::Body,
     ) -> Self {
@@ -83,15 +83,15 @@ impl<D: Director> Session<D> {
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.end.is_none() && self.writer.size_bytes() < WRITE_MAX_BYTES {
             match self.machine.next() {
-                Step::Send(message) => wire::encode(message, &mut self.writer),
-                Step::Route(head, body) => {
+                MachineStep::Send(message) => wire::encode(message, &mut self.writer),
+                MachineStep::Route(head, body) => {
                     let director = self.director.clone();
                     let decision = async move { director.route(head, body).await };
                     self.decision = Some(Box::pin(decision));
                 }
-                Step::Close(Ok(())) => self.end = Some(Status::ok("")),
-                Step::Close(Err(violation)) => self.end = Some(violation.into()),
-                Step::Wait => match self.poll_event(cx) {
+                MachineStep::Close(Ok(())) => self.end = Some(Status::ok("")),
+                MachineStep::Close(Err(violation)) => self.end = Some(violation.into()),
+                MachineStep::Wait => match self.poll_event(cx) {
                     Poll::Ready(()) => {}
                     Poll::Pending => return Poll::Pending,
                 },

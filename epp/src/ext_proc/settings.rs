@@ -5,7 +5,7 @@ use super::BodyBudget;
 /// Limits and choices of the ext-proc server. The default is right for Envoy and its relatives in
 /// full duplex.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ExtProcSettings {
     /// Largest request body that is read for a decision, in bytes; a larger one is answered with
     /// 413. Default 64 MiB, which leaves room for images in prompts.
     pub max_body_bytes: usize,
@@ -78,7 +78,7 @@ pub enum BodyMode {
     Unknown(i32),
 }
 
-impl Default for Settings {
+impl Default for ExtProcSettings {
     fn default() -> Self {
         Self {
             max_body_bytes: 64 << 20,

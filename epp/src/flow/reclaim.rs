@@ -49,7 +49,7 @@ struct Revoked {
 }
 
 /// The answer to a demand for room.
-pub(super) struct Decision<H> {
+pub(super) struct Reclamation<H> {
     /// Requests to be revoked: their priorities, and what revokes them.
     pub victims: Vec<(i32, H)>,
     /// Revoked requests that were given up.
@@ -85,10 +85,10 @@ impl<H> Reclaim<H> {
     }
 
     /// A request waits that finds no room: who gives way to it?
-    pub(super) fn decide(&mut self, demand: Demand, now: Duration) -> Decision<H> {
+    pub(super) fn decide(&mut self, demand: Demand, now: Duration) -> Reclamation<H> {
         let timed_out = self.retire(now);
         let deficit = demand.saturation - demand.ceiling;
-        let mut decision = Decision { victims: Vec::new(), timed_out, deficit, pending: 0.0 };
+        let mut decision = Reclamation { victims: Vec::new(), timed_out, deficit, pending: 0.0 };
         decision.pending = self.revoked.iter().map(|revoked| revoked.credit).sum();
         // A band that may never be served is no reason to end what others run.
         let attainable = demand.ceiling > 0.0 && deficit >= 0.0 && deficit.is_finite();

@@ -1,7 +1,7 @@
 //! Requests of a pool whose endpoints take one request each, so that all others wait.
 
 use crate::director::tests::{Bench, Engine, Sent, bench, head, prompt};
-use crate::exchange::{AnswerBody, Head, Interest, Refusal, Watch};
+use crate::exchange::{AnswerBody, Interest, Refusal, RequestHead, Watch};
 use prometheus_client::encoding::text::encode;
 use stator_epp_metrics::PoolView as _;
 use stator_epp_signals::LoadSink;
@@ -40,7 +40,7 @@ fn full() -> Bench {
 
 /// Asks with these headers; the answer passes through the picker, which so learns of its end.
 async fn ask(bench: &Bench, headers: &[(&str, &'static str)]) -> Answer {
-    let head = Head { answer: AnswerBody::Passes, ..head(headers) };
+    let head = RequestHead { answer: AnswerBody::Passes, ..head(headers) };
     bench.ask(head, &prompt("m")).await
 }
 
@@ -164,7 +164,7 @@ async fn short_prompts_go_first_where_they_are_to() {
     let bench = bench(&config, &[Engine(1, 0, 0.1, &[])]);
     let first = ask(&bench, &[]).await.expect("there is room");
     let long = format!(r#"{{"model":"m","prompt":"{}"}}"#, "again and ".repeat(2000));
-    let passes = || Head { answer: AnswerBody::Passes, ..head(&[]) };
+    let passes = || RequestHead { answer: AnswerBody::Passes, ..head(&[]) };
     let mut long = pin!(bench.ask(passes(), &long));
     let mut short = pin!(ask(&bench, &[]));
     assert!(waits(&mut long).await && waits(&mut short).await);
@@ -226,7 +226,7 @@ async fn no_more_tokens_wait_than_may() {
     let bench = bench(&config, &[Engine(1, 0, 0.1, &[])]);
     let first = ask(&bench, &[]).await.expect("there is room");
     let long = format!(r#"{{"model":"m","prompt":"{}"}}"#, "again and ".repeat(2000));
-    let passes = Head { answer: AnswerBody::Passes, ..head(&[]) };
+    let passes = RequestHead { answer: AnswerBody::Passes, ..head(&[]) };
     check_dropped(bench.ask(passes, &long).await, 429, Some("rejected-saturated"));
     let mut short = pin!(ask(&bench, &[]));
     assert!(waits(&mut short).await);
@@ -401,7 +401,7 @@ async fn nothing_gives_way_unless_it_is_to() {
 
 #[tokio::test(start_paused = true)]
 async fn the_stream_of_a_request_that_may_give_way_stays_open() {
-    let shown = |headers| Head { answer: AnswerBody::Shown, ..head(headers) };
+    let shown = |headers| RequestHead { answer: AnswerBody::Shown, ..head(headers) };
     let interest = async |bench: &Bench, headers| {
         bench.ask(shown(headers), &prompt("m")).await.expect("there is room").watch.interest()
     };

@@ -1,7 +1,7 @@
 //! A director that does as it is told.
 
 use bytes::Bytes;
-use stator_epp::exchange::{Director, Head, Interest, Refusal, Routed, Watch};
+use stator_epp::exchange::{Director, Interest, Refusal, RequestHead, Routed, Watch};
 use stator_epp::headers::Headers;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -90,7 +90,7 @@ impl Director for Script {
 
     async fn route(
         &self,
-        head: Head,
+        head: RequestHead,
         body: Option<Vec<Bytes>>,
     ) -> Result<Routed<Follower>, Refusal> {
         let text = body.as_ref().map(|body| String::from_utf8_lossy(&body.concat()).into_owned());

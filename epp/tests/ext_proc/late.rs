@@ -4,7 +4,7 @@
 use super::director::Script;
 use super::plane::*;
 use prost::Message;
-use stator_epp::ext_proc::Settings;
+use stator_epp::ext_proc::ExtProcSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -73,7 +73,7 @@ fn messages() -> Vec<u8> {
 
 #[tokio::test]
 async fn what_comes_late_on_ended_streams_never_ends_their_connection() {
-    let served = Served::start(Script::new(), Settings::default()).await;
+    let served = Served::start(Script::new(), ExtProcSettings::default()).await;
     let mut wire = Wire(TcpStream::connect(served.address).await.expect("it listens"));
     wire.0.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("the picker reads");
     wire.send(SETTINGS, 0, 0, &[]).await;

@@ -4,7 +4,7 @@ use super::director::{Log, ReplyBody, Script};
 use super::plane::*;
 use super::show::ROUTED;
 use stator_epp::exchange::Interest;
-use stator_epp::ext_proc::Settings;
+use stator_epp::ext_proc::ExtProcSettings;
 
 const NONE: i32 = 0;
 const STREAMED: i32 = 1;
@@ -153,7 +153,7 @@ async fn streamed_a_body_of_known_length_ends_with_its_last_byte() {
 
 #[tokio::test]
 async fn streamed_a_late_body_that_finds_no_room_is_refused() {
-    let settings = Settings { max_body_bytes: 3, ..Settings::default() };
+    let settings = ExtProcSettings { max_body_bytes: 3, ..ExtProcSettings::default() };
     let (_served, mut stream) = plane_with(amending(), settings).await;
     stream.send([with_modes(post(), (STREAMED, STREAMED, false))]);
     stream.expect(&[on_late_head()]).await;
@@ -167,7 +167,7 @@ async fn streamed_a_late_body_that_finds_no_room_is_refused() {
 
 #[tokio::test]
 async fn streamed_a_body_that_outgrows_the_wait_is_held_back_and_changed() {
-    let settings = Settings { max_streamed_bytes: 3, ..Settings::default() };
+    let settings = ExtProcSettings { max_streamed_bytes: 3, ..ExtProcSettings::default() };
     let (mut served, mut stream) = plane_with(amending(), settings).await;
     stream.send([with_modes(post(), (STREAMED, STREAMED, true))]);
     stream.send([request_body("{\"b\"", false)]);
@@ -215,7 +215,7 @@ async fn streamed_a_changed_body_takes_the_place_of_the_first_piece() {
 
 #[tokio::test]
 async fn streamed_a_body_that_fills_the_data_planes_buffer_is_not_waited_for() {
-    let settings = Settings { max_streamed_bytes: 3, ..Settings::default() };
+    let settings = ExtProcSettings { max_streamed_bytes: 3, ..ExtProcSettings::default() };
     let (mut served, mut stream) = plane_with(Script::new(), settings.clone()).await;
     let head = with_modes(post(), (STREAMED, NONE, true));
     stream.send([head.clone(), request_body("ab", false), request_body("cd", false)]);

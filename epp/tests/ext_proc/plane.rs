@@ -13,7 +13,7 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
 use prometheus_client::registry::Registry;
 use stator_epp::exchange::Director;
-use stator_epp::ext_proc::{Drain, ExtProc, Settings, serve};
+use stator_epp::ext_proc::{Drain, ExtProc, ExtProcSettings, serve};
 use stator_epp::health::Health;
 use stator_epp_metrics::{Build, EppMetrics};
 use stator_runtime::shutdown::{Shutdown, Trigger};
@@ -49,14 +49,14 @@ pub(crate) fn counted() -> (Registry, Arc<EppMetrics>) {
 }
 
 impl Served {
-    pub(crate) async fn start((script, log): (Script, Log), settings: Settings) -> Self {
+    pub(crate) async fn start((script, log): (Script, Log), settings: ExtProcSettings) -> Self {
         Self::with(script, (settings, log), counted()).await
     }
 
     /// Serves for a director.
     pub(crate) async fn with<D: Director>(
         director: D,
-        (settings, log): (Settings, Log),
+        (settings, log): (ExtProcSettings, Log),
         (registry, metrics): (Registry, Arc<EppMetrics>),
     ) -> Self {
         let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
@@ -156,10 +156,13 @@ pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
 
 /// A server with default settings, and a stream to it.
 pub(crate) async fn plane(script: (Script, Log)) -> (Served, Stream) {
-    plane_with(script, Settings::default()).await
+    plane_with(script, ExtProcSettings::default()).await
 }
 
-pub(crate) async fn plane_with(script: (Script, Log), settings: Settings) -> (Served, Stream) {
+pub(crate) async fn plane_with(
+    script: (Script, Log),
+    settings: ExtProcSettings,
+) -> (Served, Stream) {
     let served = Served::start(script, settings).await;
     let stream = served.open().await;
     (served, stream)

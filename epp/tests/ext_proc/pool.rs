@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, Processin
 use stator_body::{ParserSet, parser};
 use stator_epp::director::{DirectorSettings, PoolDirector};
 use stator_epp::exchange::Interest;
-use stator_epp::ext_proc::Settings;
+use stator_epp::ext_proc::ExtProcSettings;
 use stator_epp::observe::Observe;
 use stator_epp::pool::Pool;
 use stator_epp_config::LoadOptions;
@@ -140,7 +140,7 @@ impl Bed {
         let director = PoolDirector::new(pool.clone(), settings, observe);
         let nobody = mpsc::unbounded_channel().1;
         let served =
-            Served::with(director, (Settings::default(), nobody), (registry, metrics)).await;
+            Served::with(director, (ExtProcSettings::default(), nobody), (registry, metrics)).await;
         let bed = Self { served, pool, views, ranks: choices.ranks.max(1) };
         bed.set(engines);
         bed

@@ -5,7 +5,7 @@ use super::plane::*;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use stator_epp::exchange::Refusal;
-use stator_epp::ext_proc::{BodyBudget, ErrorFormat, Settings};
+use stator_epp::ext_proc::{BodyBudget, ErrorFormat, ExtProcSettings};
 use std::time::Duration;
 
 fn refusing(status: u16, message: &str, reason: Option<&'static str>) -> (Script, Log) {
@@ -68,7 +68,8 @@ async fn a_shed_request_is_told_when_to_come_back() {
         reason: Some("rejected-saturated"),
         retry_after: Some(Duration::from_millis(2300)),
     });
-    let settings = Settings { error_format: ErrorFormat::OpenAi, ..Settings::default() };
+    let settings =
+        ExtProcSettings { error_format: ErrorFormat::OpenAi, ..ExtProcSettings::default() };
     let (_served, mut stream) = plane_with((script, log), settings).await;
     stream.send([post(), request_body("{}", true)]);
     let answer = "immediate 429 set(x-llm-d-request-dropped-reason=rejected-saturated \
@@ -87,7 +88,7 @@ async fn a_request_without_a_body_is_refused_alike() {
 
 #[tokio::test]
 async fn a_body_past_the_limit_is_refused_before_it_is_complete() {
-    let settings = Settings { max_body_bytes: 10, ..Settings::default() };
+    let settings = ExtProcSettings { max_body_bytes: 10, ..ExtProcSettings::default() };
     let (_served, mut stream) = plane_with(Script::new(), settings.clone()).await;
     stream.send([post(), request_body("0123456789", false), request_body("0", false)]);
     let body = "\"inference error: PayloadTooLarge - the request body has 11 bytes or more, the \
@@ -104,7 +105,8 @@ async fn a_body_past_the_limit_is_refused_before_it_is_complete() {
 #[tokio::test]
 async fn a_body_that_finds_no_room_beside_others_is_refused_until_they_are_sent_on() {
     let body_budget = BodyBudget::new(10);
-    let settings = Settings { body_budget: body_budget.clone(), ..Settings::default() };
+    let settings =
+        ExtProcSettings { body_budget: body_budget.clone(), ..ExtProcSettings::default() };
     let (_served, mut first) = plane_with(Script::new(), settings.clone()).await;
     first.send([post(), request_body("01234", false)]);
     let (_served, mut second) = plane_with(Script::new(), settings.clone()).await;
@@ -147,7 +149,8 @@ async fn a_body_that_finds_no_room_beside_others_is_refused_until_they_are_sent_
 
 #[tokio::test]
 async fn a_head_past_the_limits_is_refused() {
-    let settings = Settings { max_headers: 2, max_header_bytes: 30, ..Settings::default() };
+    let settings =
+        ExtProcSettings { max_headers: 2, max_header_bytes: 30, ..ExtProcSettings::default() };
     let heads: [(&[(&str, &str)], &str); 2] = [
         (&[("a", "1"), ("b", "2"), ("c", "3")], "3 headers, the limit is 2"),
         (&[("a", "1"), (":path", "/0123456789012345678901234")], "33 bytes, the limit is 30"),

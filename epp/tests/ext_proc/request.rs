@@ -4,7 +4,7 @@ use super::director::Script;
 use super::plane::*;
 use super::show::{ROUTED, routed, show};
 use stator_epp::exchange::Interest;
-use stator_epp::ext_proc::Settings;
+use stator_epp::ext_proc::ExtProcSettings;
 
 #[tokio::test]
 async fn a_request_is_answered_when_its_body_is_complete() {
@@ -176,7 +176,7 @@ async fn a_subset_without_a_body_counts_too() {
 #[tokio::test]
 async fn the_subset_filter_can_be_switched_off() {
     let subset = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset");
-    let settings = Settings { subset_filter: false, ..Settings::default() };
+    let settings = ExtProcSettings { subset_filter: false, ..ExtProcSettings::default() };
     let (mut served, mut stream) = plane_with(Script::new(), settings).await;
     stream.send([with_metadata(post(), subset, list(&[])), request_body("{}", true)]);
     assert_eq!(served.logged().await, "POST /v1/completions {}");

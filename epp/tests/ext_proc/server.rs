@@ -3,7 +3,7 @@
 use super::director::{Say, Script};
 use super::plane::*;
 use stator_epp::exchange::Interest;
-use stator_epp::ext_proc::Settings;
+use stator_epp::ext_proc::ExtProcSettings;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
@@ -28,7 +28,7 @@ async fn draining_lets_open_streams_finish() {
 async fn streams_of_one_connection_do_not_wait_for_each_other() {
     let (mut script, log) = Script::new();
     script.say = Say::Nothing;
-    let mut served = Served::start((script, log), Settings::default()).await;
+    let mut served = Served::start((script, log), ExtProcSettings::default()).await;
     let (mut streams, channel) = (Vec::new(), served.channel().await);
     for _ in 0..20 {
         let mut stream = Stream::on(channel.clone()).await;
@@ -42,7 +42,7 @@ async fn streams_of_one_connection_do_not_wait_for_each_other() {
 
 #[tokio::test]
 async fn health_is_told_on_the_same_port() {
-    let served = Served::start(Script::new(), Settings::default()).await;
+    let served = Served::start(Script::new(), ExtProcSettings::default()).await;
     let mut client = HealthClient::new(served.channel().await);
     let service = stator_epp::ext_proc::SERVICE.to_owned();
     let check = || HealthCheckRequest { service: service.clone() };
@@ -55,7 +55,7 @@ async fn health_is_told_on_the_same_port() {
 
 #[tokio::test]
 async fn another_method_is_not_there() {
-    let served = Served::start(Script::new(), Settings::default()).await;
+    let served = Served::start(Script::new(), ExtProcSettings::default()).await;
     let mut grpc = tonic::client::Grpc::new(served.channel().await);
     grpc.ready().await.expect("the server listens");
     let path = format!("/{}/Other", stator_epp::ext_proc::SERVICE);
@@ -70,7 +70,7 @@ async fn another_method_is_not_there() {
 async fn a_stream_that_panics_ends_no_other_of_its_connection() {
     let (mut script, log) = Script::new();
     script.say = Say::Panic("bad");
-    let mut served = Served::start((script, log), Settings::default()).await;
+    let mut served = Served::start((script, log), ExtProcSettings::default()).await;
     let channel = served.channel().await;
     let (mut good, mut bad) = (Stream::on(channel.clone()).await, Stream::on(channel).await);
     bad.send([post(), request_body("bad", true)]);

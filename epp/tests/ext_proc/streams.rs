@@ -4,7 +4,7 @@ use super::director::{Say, Script};
 use super::plane::*;
 use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingRequest;
 use stator_epp::exchange::Interest;
-use stator_epp::ext_proc::Settings;
+use stator_epp::ext_proc::ExtProcSettings;
 
 const INFLIGHT: &str = "llm_d_epp_extproc_streams_inflight";
 const TOTAL: &str = "llm_d_epp_extproc_streams_total";
@@ -127,7 +127,7 @@ async fn a_stream_that_ends_early_is_no_error() {
 
 #[tokio::test]
 async fn a_message_past_the_limit_ends_the_stream() {
-    let settings = Settings { max_message_bytes: 100, ..Settings::default() };
+    let settings = ExtProcSettings { max_message_bytes: 100, ..ExtProcSettings::default() };
     let (_served, mut stream) = plane_with(Script::new(), settings).await;
     stream.send([post(), request_body("x".repeat(100), true)]);
     let status = "ResourceExhausted: the message has 106 bytes, the limit is 100";

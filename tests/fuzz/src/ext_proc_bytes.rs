@@ -6,7 +6,7 @@
 use crate::cut;
 use crate::stream::{Script, answered};
 use stator_epp::exchange::Interest;
-use stator_epp::ext_proc::Settings;
+use stator_epp::ext_proc::ExtProcSettings;
 
 const SCRIPT: Script = Script { refuses: false, interest: Interest::Body };
 /// Done, an invalid argument, too large a message, or not implemented.
@@ -15,7 +15,7 @@ const STATUSES: [i32; 4] = [0, 3, 8, 12];
 /// Runs the target.
 pub(crate) fn run(input: &[u8]) {
     let Some((size, bytes)) = input.split_first() else { return };
-    let settings = Settings { max_message_bytes: 1 << 20, ..Settings::default() };
+    let settings = ExtProcSettings { max_message_bytes: 1 << 20, ..ExtProcSettings::default() };
     let chunks = answered(SCRIPT, settings.clone(), cut(bytes, &[*size]));
     assert!(STATUSES.contains(&chunks.status), "status {}", chunks.status);
     let whole = answered(SCRIPT, settings, vec![bytes.to_vec().into()]);

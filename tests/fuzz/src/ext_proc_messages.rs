@@ -14,7 +14,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
     ProtocolConfiguration,
 };
 use stator_epp::exchange::Interest;
-use stator_epp::ext_proc::{ErrorFormat, Settings};
+use stator_epp::ext_proc::{ErrorFormat, ExtProcSettings};
 use std::sync::LazyLock;
 
 /// Done, an invalid argument, or not implemented.
@@ -80,13 +80,13 @@ fn script(choices: u8) -> Script {
     Script { refuses: choices & 4 != 0, interest }
 }
 
-fn settings(choices: u8) -> Settings {
+fn settings(choices: u8) -> ExtProcSettings {
     let small = choices & 8 != 0;
-    Settings {
+    ExtProcSettings {
         max_body_bytes: if small { 100_000 } else { 64 << 20 },
         max_streamed_bytes: if small { 500 } else { 1 << 20 },
         error_format: if choices & 32 != 0 { ErrorFormat::OpenAi } else { ErrorFormat::Plain },
-        ..Settings::default()
+        ..ExtProcSettings::default()
     }
 }
 

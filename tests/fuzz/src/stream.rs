@@ -7,8 +7,8 @@ use http::Request;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use prost::Message;
-use stator_epp::exchange::{Director, Head, Interest, Refusal, Routed, Watch};
-use stator_epp::ext_proc::{ExtProc, SERVICE, Settings};
+use stator_epp::exchange::{Director, Interest, Refusal, RequestHead, Routed, Watch};
+use stator_epp::ext_proc::{ExtProc, ExtProcSettings, SERVICE};
 use stator_epp::headers::Headers;
 use std::sync::Arc;
 use tonic::Status;
@@ -37,7 +37,7 @@ pub(crate) struct Outcome {
 }
 
 /// Runs a stream on which all of `chunks` came before it was closed.
-pub(crate) fn answered(script: Script, settings: Settings, chunks: Vec<Bytes>) -> Outcome {
+pub(crate) fn answered(script: Script, settings: ExtProcSettings, chunks: Vec<Bytes>) -> Outcome {
     let chunks = chunks.into_iter().map(|chunk| Ok::<_, Status>(Frame::data(chunk)));
     let body = Body::new(StreamBody::new(stream::iter(chunks)));
     let uri = format!("http://picker/{SERVICE}/Process");
@@ -81,7 +81,11 @@ fn messages(mut bytes: &[u8]) -> Vec<ProcessingResponse> {
 impl Director for Script {
     type Watch = Pass;
 
-    async fn route(&self, _: Head, body: Option<Vec<Bytes>>) -> Result<Routed<Pass>, Refusal> {
+    async fn route(
+        &self,
+        _: RequestHead,
+        body: Option<Vec<Bytes>>,
+    ) -> Result<Routed<Pass>, Refusal> {
         if self.refuses {
             let message = "no \"room\"\n".to_owned();
             return Err(Refusal { status: 503, message, reason: Some("x"), retry_after: None });

@@ -2,10 +2,12 @@
 
 use super::Machine;
 use super::late::LateBody;
-use super::request::Ask;
-use crate::exchange::{Head, Interest, Refusal, Routed, Watch};
+use super::request::RequestPhase;
+use crate::exchange::{Interest, Refusal, RequestHead, Routed, Watch};
 use crate::ext_proc::body::{same, total};
-use crate::ext_proc::message::{Answer, BodyChange, Change, Direction, MetaValue, Metadatum};
+use crate::ext_proc::message::{
+    BodyChange, Direction, HeadChange, MetaValue, Metadatum, PartAnswer,
+};
 use bytes::Bytes;
 use stator_protos::header::{
     DESTINATION, LB_NAMESPACE, OVERRIDE_PREFIX, OWN_PREFIX, ROUTING, SCORES,
@@ -18,7 +20,7 @@ use std::net::SocketAddr;
 const ADDRESS_BYTES: usize = 24;
 
 /// Answers that a stream owes once the decision is there.
-pub(super) struct Owed {
+pub(super) struct PendingAnswers {
     /// Message that carries the decision.
     pub(super) carrier: Carrier,
     /// The whole body, where it was read; its pieces are the messages that brought it.
@@ -55,29 +57,34 @@ impl<W: Watch> Machine<W> {
         if !self.awaits_decision() {
             return;
         }
-        let Ask::Route(mut owed) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
+        let RequestPhase::Route(mut answers) =
+            std::mem::replace(&mut self.request, RequestPhase::Done)
+        else {
+            return;
+        };
         let mut routed = match decision {
             Ok(routed) => routed,
             Err(refusal) => return self.refuse(&refusal),
         };
-        let (ended, pending) = (owed.ended, owed.carrier == Carrier::Headers && owed.messages > 0);
+        let (ended, pending) =
+            (answers.ended, answers.carrier == Carrier::Headers && answers.messages > 0);
         let amends = routed.watch.amends();
-        let mut late = owed.late.take().filter(|_| amends);
+        let mut late = answers.late.take().filter(|_| amends);
         // All of it came before this answer, which carries its changes then.
         if let Some(whole) = late.take_if(|late| ended || late.is_whole(false)) {
             let came = whole.into_pieces();
             match routed.watch.amend(came.clone()) {
-                Ok(body) => (routed.body, owed.body) = (body, Some(came)),
+                Ok(body) => (routed.body, answers.body) = (body, Some(came)),
                 Err(refusal) => return self.refuse(&refusal),
             }
         }
         let amends = late.is_some();
-        self.watch = Some(self.answer(owed, routed, amends));
+        self.watch = Some(self.answer(answers, routed, amends));
         self.interest = self.watch.as_ref().map_or(Interest::Nothing, Watch::interest);
         if ended {
             self.request_ended();
         } else {
-            self.ask = late.map_or(Ask::Pass, Ask::Amend);
+            self.request = late.map_or(RequestPhase::Pass, RequestPhase::Amend);
             // What is on its way in needs its answers; otherwise the data plane goes on alone.
             if self.interest == Interest::Nothing && !pending && !amends {
                 self.close(Ok(()));
@@ -91,17 +98,17 @@ impl<W: Watch> Machine<W> {
 
     /// Sends what a decision answers; hands back what follows the endpoint's answer. Where the body
     /// `amends` later, nobody knows its length.
-    fn answer(&mut self, owed: Owed, mut routed: Routed<W>, amends: bool) -> W {
+    fn answer(&mut self, answers: PendingAnswers, mut routed: Routed<W>, amends: bool) -> W {
         let destination = destination(&routed.endpoints);
         let set_headers = std::mem::take(&mut routed.set_headers);
-        let mut change = decision_change(&destination, set_headers, owed.own_headers);
+        let mut change = decision_change(&destination, set_headers, answers.own_headers);
         let metadata = decision_metadata(destination, std::mem::take(&mut routed.scores));
-        let changed = owed.body.as_ref().is_some_and(|body| !same(body, &routed.body));
+        let changed = answers.body.as_ref().is_some_and(|body| !same(body, &routed.body));
         let length = total(&routed.body);
         // In full duplex always, as the llm-d router does: Envoy drops the client's length because
         // it cannot know ours, and where it does not, ours must be the one that is kept. With
         // trailers there is no length: the body is chunked.
-        let duplex = owed.carrier == Carrier::Duplex && length > 0 && !owed.trailers;
+        let duplex = answers.carrier == Carrier::Duplex && length > 0 && !answers.trailers;
         if changed || duplex {
             change.set.push(("content-length", length.to_string()));
         }
@@ -110,26 +117,26 @@ impl<W: Watch> Machine<W> {
         }
         // What is held back is sent on with the last piece.
         let body = if amends { Some(Vec::new()) } else { changed.then_some(routed.body.clone()) };
-        match owed.carrier {
+        match answers.carrier {
             Carrier::Duplex => {
-                self.send_with(Answer::Headers(Direction::Request, change), metadata);
-                self.send_duplex(Direction::Request, routed.body, !owed.trailers);
+                self.send_with(PartAnswer::Headers(Direction::Request, change), metadata);
+                self.send_duplex(Direction::Request, routed.body, !answers.trailers);
             }
             Carrier::Headers => {
-                self.send_with(Answer::Headers(Direction::Request, change), metadata);
-                self.send_streamed(owed.messages, body);
+                self.send_with(PartAnswer::Headers(Direction::Request, change), metadata);
+                self.send_streamed(answers.messages, body);
             }
             Carrier::Body => {
                 let body = body.map_or(BodyChange::Keep, replacement);
-                self.send_with(Answer::Body(Direction::Request, change, body), metadata);
+                self.send_with(PartAnswer::Body(Direction::Request, change, body), metadata);
             }
             Carrier::Trailers => {
-                self.send_with(Answer::Trailers(Direction::Request), metadata);
+                self.send_with(PartAnswer::Trailers(Direction::Request), metadata);
                 return routed.watch;
             }
         }
-        if owed.trailers {
-            self.send(Answer::Trailers(Direction::Request));
+        if answers.trailers {
+            self.send(PartAnswer::Trailers(Direction::Request));
         }
         routed.watch
     }
@@ -147,7 +154,7 @@ impl<W: Watch> Machine<W> {
         for _ in 0..messages {
             let next = rest(&change);
             let body = std::mem::replace(&mut change, next);
-            self.send(Answer::Body(Direction::Request, Change::default(), body));
+            self.send(PartAnswer::Body(Direction::Request, HeadChange::default(), body));
         }
     }
 }
@@ -178,7 +185,7 @@ fn decision_change(
     destination: &str,
     mut set: Vec<(&'static str, String)>,
     own_headers: Vec<String>,
-) -> Change {
+) -> HeadChange {
     set.insert(0, (DESTINATION, destination.to_owned()));
     let mut remove = Vec::with_capacity(ROUTING.len() + own_headers.len());
     // Not those that are set: whether a data plane removes first or sets first is its choice.
@@ -186,10 +193,10 @@ fn decision_change(
     let all = ROUTING.iter().copied().map(Cow::Borrowed).chain(own_headers);
     let is_set = |name: &Cow<'static, str>| set.iter().any(|(known, _)| known == name);
     remove.extend(all.filter(|name| !is_set(name)));
-    Change { set, remove, clear_route_cache: true }
+    HeadChange { set, remove, clear_route_cache: true }
 }
 
-impl Owed {
+impl PendingAnswers {
     pub(super) fn new(carrier: Carrier, ended: bool) -> Self {
         Self {
             carrier,
@@ -209,7 +216,7 @@ pub(super) fn replacement(body: Vec<Bytes>) -> BodyChange {
 }
 
 /// The headers with our own prefix or SGLang's that are on no list, each once.
-pub(super) fn own_headers(head: &Head) -> Vec<String> {
+pub(super) fn own_headers(head: &RequestHead) -> Vec<String> {
     let names = head.headers.iter().map(|(name, _)| name);
     let prefixed = |name: &str| name.starts_with(OWN_PREFIX) || name.starts_with(OVERRIDE_PREFIX);
     let own = names.filter(|name| prefixed(name) && !ROUTING.contains(name));

@@ -1,12 +1,12 @@
 //! A body that comes after its head was answered, as Envoy streams bodies by default: held back
 //! piece by piece, and changed when it is whole.
 
-use super::request::Ask;
+use super::request::RequestPhase;
 use super::{Machine, Violation};
 use crate::exchange::Watch;
 use crate::ext_proc::body::{same, total};
 use crate::ext_proc::machine::decision::replacement;
-use crate::ext_proc::message::{Answer, BodyChange, Change, Direction};
+use crate::ext_proc::message::{BodyChange, Direction, HeadChange, PartAnswer};
 use crate::ext_proc::refuse;
 use bytes::Bytes;
 
@@ -44,12 +44,12 @@ impl LateBody {
 impl<W: Watch> Machine<W> {
     /// A piece of a late body came: it is held back, or it was the last. Every piece has one answer.
     pub(super) fn late_body(&mut self, bytes: Bytes, end: bool) {
-        let Ask::Amend(late) = &mut self.ask else { return };
+        let RequestPhase::Amend(late) = &mut self.request else { return };
         late.push(bytes.clone());
-        if let Err(refusal) = self.check_size(late_size(&self.ask)) {
+        if let Err(refusal) = self.check_size(late_size(&self.request)) {
             return self.refuse(&refusal);
         }
-        let Ask::Amend(late) = &mut self.ask else { return };
+        let RequestPhase::Amend(late) = &mut self.request else { return };
         let body = match late.is_whole(end) {
             false => BodyChange::Clear,
             true => {
@@ -60,14 +60,14 @@ impl<W: Watch> Machine<W> {
                 };
                 match amended {
                     Ok(body) => {
-                        self.ask = Ask::Pass;
+                        self.request = RequestPhase::Pass;
                         passed(&bytes, body)
                     }
                     Err(refusal) => return self.refuse(&refusal),
                 }
             }
         };
-        self.send(Answer::Body(Direction::Request, Change::default(), body));
+        self.send(PartAnswer::Body(Direction::Request, HeadChange::default(), body));
         if end {
             self.request_ended();
         }
@@ -75,12 +75,12 @@ impl<W: Watch> Machine<W> {
 
     /// A piece of a late body came before the decision.
     pub(super) fn early_piece(&mut self, bytes: Bytes, end: bool) {
-        let Ask::Route(owed) = &mut self.ask else { return };
-        owed.messages += 1;
-        owed.ended = end;
-        let Some(late) = &mut owed.late else { return };
+        let RequestPhase::Route(answers) = &mut self.request else { return };
+        answers.messages += 1;
+        answers.ended = end;
+        let Some(late) = &mut answers.late else { return };
         late.push(bytes);
-        if let Err(refusal) = self.check_size(late_size(&self.ask)) {
+        if let Err(refusal) = self.check_size(late_size(&self.request)) {
             self.route = None;
             self.refuse(&refusal);
         }
@@ -89,22 +89,22 @@ impl<W: Watch> Machine<W> {
     /// Trailers end a late body. What was held back of it can be sent on no more, and a request
     /// without its body must not go on.
     pub(super) fn late_trailers(&mut self) -> Result<(), Violation> {
-        let Ask::Amend(late) = &self.ask else { return Ok(()) };
+        let RequestPhase::Amend(late) = &self.request else { return Ok(()) };
         if late.size_bytes > 0 {
             self.refuse(&refuse::body_with_trailers());
             return Ok(());
         }
-        self.send(Answer::Trailers(Direction::Request));
+        self.send(PartAnswer::Trailers(Direction::Request));
         self.request_ended();
         Ok(())
     }
 }
 
 /// Bytes of the late body that came so far.
-fn late_size(ask: &Ask) -> usize {
-    match ask {
-        Ask::Amend(late) => late.size_bytes,
-        Ask::Route(owed) => owed.late.as_ref().map_or(0, |late| late.size_bytes),
+fn late_size(request: &RequestPhase) -> usize {
+    match request {
+        RequestPhase::Amend(late) => late.size_bytes,
+        RequestPhase::Route(answers) => answers.late.as_ref().map_or(0, |late| late.size_bytes),
         _ => 0,
     }
 }

@@ -5,14 +5,14 @@
 //!
 //! What may be answered when depends on how the data plane sends bodies. It says so in the
 //! `ProtocolConfiguration` of its first message; where that is missing, which is normal,
-//! [`Settings::assumed_modes`] hold, and nothing that comes later could tell better: a data plane
+//! [`ExtProcSettings::assumed_modes`] hold, and nothing that comes later could tell better: a data plane
 //! that waits for an answer to the head looks like one whose body is late.
 //!
 //! | mode | the head is answered | the decision rests on |
 //! | --- | --- | --- |
 //! | full duplex | when the body is complete | all of it |
 //! | `BUFFERED`, `BUFFERED_PARTIAL` | at once, else no body comes; the answer to the body changes the head | all of it; the head alone if the buffer was too small |
-//! | `STREAMED`, body comes unasked | when the body is complete | all of it; past [`Settings::max_streamed_bytes`] as where the body waits |
+//! | `STREAMED`, body comes unasked | when the body is complete | all of it; past [`ExtProcSettings::max_streamed_bytes`] as where the body waits |
 //! | `STREAMED`, body waits | at once; a body that can be screened is held back until it is whole | the head |
 //! | `NONE` | at once | the head |
 //!
@@ -36,14 +36,16 @@ mod response;
 mod tests;
 
 use super::body::chunks;
-use super::budget::Share;
-use super::message::{Answer, BodyChange, Change, Direction, Incoming, Metadatum, Outgoing, Part};
+use super::budget::BodyShare;
+use super::message::{
+    BodyChange, Direction, HeadChange, Incoming, Metadatum, Outgoing, Part, PartAnswer,
+};
 use super::refuse;
-use super::settings::{BodyMode, Modes, Settings};
-use crate::exchange::{Head, Interest, Refusal, Watch};
+use super::settings::{BodyMode, ExtProcSettings, Modes};
+use crate::exchange::{Interest, Refusal, RequestHead, Watch};
 use bytes::Bytes;
-use request::Ask;
-use response::Reply;
+use request::RequestPhase;
+use response::AnswerPhase;
 use stator_epp_scheduler::Subset;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -67,11 +69,11 @@ pub(crate) enum Violation {
 }
 
 /// Next step of a stream.
-pub(crate) enum Step {
+pub(crate) enum MachineStep {
     /// Send a message.
     Send(Outgoing),
     /// Ask for a decision, and bring it with [`Machine::routed`].
-    Route(Head, Option<Vec<Bytes>>),
+    Route(RequestHead, Option<Vec<Bytes>>),
     /// Wait for a message of the data plane, or for the decision.
     Wait,
     /// End the stream.
@@ -80,7 +82,7 @@ pub(crate) enum Step {
 
 /// The state of one stream.
 pub(crate) struct Machine<W> {
-    settings: Arc<Settings>,
+    settings: Arc<ExtProcSettings>,
     modes: Modes,
     /// Whether the operator was told that bodies come too late on this connection.
     late_bodies_known: Arc<AtomicBool>,
@@ -88,23 +90,23 @@ pub(crate) struct Machine<W> {
     half_closed: bool,
     /// Whether the first message, which tells the modes, has come.
     begun: bool,
-    ask: Ask,
-    reply: Reply,
+    request: RequestPhase,
+    reply: AnswerPhase,
     subset: Option<Subset>,
     prefix_hashes: Vec<u64>,
     served: Option<String>,
     /// Budget that the request's body takes.
-    share: Share,
+    share: BodyShare,
     watch: Option<W>,
     interest: Interest,
     out: VecDeque<Outgoing>,
-    route: Option<(Head, Option<Vec<Bytes>>)>,
+    route: Option<(RequestHead, Option<Vec<Bytes>>)>,
     close: Option<Result<(), Violation>>,
 }
 
 impl<W: Watch> Machine<W> {
     /// A stream on which nothing has come yet. `late_bodies_known` belongs to its connection.
-    pub(crate) fn new(settings: Arc<Settings>, late_bodies_known: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(settings: Arc<ExtProcSettings>, late_bodies_known: Arc<AtomicBool>) -> Self {
         Self {
             modes: settings.assumed_modes,
             share: settings.body_budget.share(),
@@ -112,8 +114,8 @@ impl<W: Watch> Machine<W> {
             late_bodies_known,
             half_closed: false,
             begun: false,
-            ask: Ask::First,
-            reply: Reply::First,
+            request: RequestPhase::First,
+            reply: AnswerPhase::First,
             subset: None,
             prefix_hashes: Vec::new(),
             served: None,
@@ -127,26 +129,26 @@ impl<W: Watch> Machine<W> {
     }
 
     /// The next step. Messages go out before anything else is begun.
-    pub(crate) fn next(&mut self) -> Step {
+    pub(crate) fn next(&mut self) -> MachineStep {
         if let Some(message) = self.out.pop_front() {
-            return Step::Send(message);
+            return MachineStep::Send(message);
         }
-        if matches!(self.ask, Ask::Pass | Ask::Done) {
+        if matches!(self.request, RequestPhase::Pass | RequestPhase::Done) {
             // All that was read is sent on, or not wanted any more.
             self.share.release();
         }
         if let Some(close) = self.close.clone() {
-            return Step::Close(close);
+            return MachineStep::Close(close);
         }
         match self.route.take() {
-            Some((head, body)) => Step::Route(head, body),
-            None => Step::Wait,
+            Some((head, body)) => MachineStep::Route(head, body),
+            None => MachineStep::Wait,
         }
     }
 
     /// Whether a decision is still wanted. Where it is not, its future is to be dropped.
     pub(crate) fn awaits_decision(&self) -> bool {
-        matches!(self.ask, Ask::Route(_)) && self.close.is_none()
+        matches!(self.request, RequestPhase::Route(_)) && self.close.is_none()
     }
 
     /// Whether `message` begins an answer whose request was never shown: if so, bring somebody
@@ -157,7 +159,9 @@ impl<W: Watch> Machine<W> {
             Some(Part::Headers { direction, .. } | Part::Body { direction, .. }) => *direction,
             _ => return false,
         };
-        direction == Direction::Response && matches!(self.ask, Ask::First) && self.watch.is_none()
+        direction == Direction::Response
+            && matches!(self.request, RequestPhase::First)
+            && self.watch.is_none()
     }
 
     /// Shows `watch` all of the answer to a request that was never shown.
@@ -170,21 +174,21 @@ impl<W: Watch> Machine<W> {
         let Some(Part::Body { direction: Direction::Request, bytes, .. }) = &message.part else {
             return 0;
         };
-        let kept = match &self.ask {
-            Ask::Collect(_) | Ask::Amend(_) => true,
-            Ask::Route(owed) => owed.late.is_some() && !owed.ended,
+        let kept = match &self.request {
+            RequestPhase::Collect(_) | RequestPhase::Amend(_) => true,
+            RequestPhase::Route(answers) => answers.late.is_some() && !answers.ended,
             _ => false,
         };
         if kept && self.close.is_none() { bytes.len() } else { 0 }
     }
 
     /// The stream's share of the budget for request bodies.
-    pub(crate) fn share(&mut self) -> &mut Share {
+    pub(crate) fn share(&mut self) -> &mut BodyShare {
         &mut self.share
     }
 
     /// Takes the stream's share, to be grown and put back. Meanwhile the stream holds nothing.
-    pub(crate) fn take_share(&mut self) -> Share {
+    pub(crate) fn take_share(&mut self) -> BodyShare {
         std::mem::replace(&mut self.share, self.settings.body_budget.share())
     }
 
@@ -246,7 +250,7 @@ impl<W: Watch> Machine<W> {
 
     /// Ends the stream without what it still waits for.
     pub(crate) fn give_up(&mut self) {
-        self.ask = Ask::Done;
+        self.request = RequestPhase::Done;
         self.close(Ok(()));
     }
 
@@ -272,24 +276,24 @@ impl<W: Watch> Machine<W> {
     }
 
     fn refuse(&mut self, refusal: &Refusal) {
-        self.ask = Ask::Done;
+        self.request = RequestPhase::Done;
         let immediate = refuse::immediate(refusal, self.settings.error_format);
-        self.send(Answer::Refuse(immediate));
+        self.send(PartAnswer::Refuse(immediate));
         self.close(Ok(()));
     }
 
-    fn send(&mut self, answer: Answer) {
+    fn send(&mut self, answer: PartAnswer) {
         self.send_with(answer, Vec::new());
     }
 
-    fn send_with(&mut self, answer: Answer, metadata: Vec<Metadatum>) {
+    fn send_with(&mut self, answer: PartAnswer, metadata: Vec<Metadatum>) {
         self.out.push_back(Outgoing { answer, metadata });
     }
 
     /// Sends a body in full duplex. An empty body is one empty chunk, which carries its end.
     fn send_duplex(&mut self, direction: Direction, body: Vec<Bytes>, end: bool) {
         let answer = |pieces, end| {
-            Answer::Body(direction, Change::default(), BodyChange::Streamed { pieces, end })
+            PartAnswer::Body(direction, HeadChange::default(), BodyChange::Streamed { pieces, end })
         };
         let mut last: Option<Vec<Bytes>> = None;
         chunks(body, |chunk| {
@@ -306,7 +310,7 @@ impl<W: Watch> Machine<W> {
 
     /// Lets a message of any kind but a body in full duplex pass.
     fn pass_body(&mut self, direction: Direction) {
-        self.send(Answer::Body(direction, Change::default(), BodyChange::Keep));
+        self.send(PartAnswer::Body(direction, HeadChange::default(), BodyChange::Keep));
     }
 }
 

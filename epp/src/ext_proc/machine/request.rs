@@ -1,24 +1,24 @@
 //! The request half of a stream: what comes of it, until it can be decided and after.
 
-use super::decision::{Carrier, Owed, own_headers};
+use super::decision::{Carrier, PendingAnswers, own_headers};
 use super::late::LateBody;
 use super::{Machine, Violation};
-use crate::exchange::{AnswerBody, Head, Interest, Refusal, RequestBody, Watch};
+use crate::exchange::{AnswerBody, Interest, Refusal, RequestBody, RequestHead, Watch};
 use crate::ext_proc::body::total;
-use crate::ext_proc::message::{Answer, Change, Direction, Fields};
+use crate::ext_proc::message::{Direction, HeadChange, HeadFields, PartAnswer};
 use crate::ext_proc::refuse;
 use crate::ext_proc::settings::BodyMode;
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
 
 /// Progress of the request.
-pub(super) enum Ask {
+pub(super) enum RequestPhase {
     /// Nothing came.
     First,
     /// The head is here, the body comes.
     Collect(Collected),
     /// The decision is being made.
-    Route(Owed),
+    Route(PendingAnswers),
     /// The decision is made, and the body that still comes may be changed.
     Amend(LateBody),
     /// The decision is made, and the rest of the request passes.
@@ -29,21 +29,25 @@ pub(super) enum Ask {
 
 /// The parts of a request that are here.
 pub(super) struct Collected {
-    head: Head,
+    head: RequestHead,
     pieces: Vec<Bytes>,
     size_bytes: usize,
 }
 
 impl<W: Watch> Machine<W> {
-    pub(super) fn request_headers(&mut self, fields: Fields, end: bool) -> Result<(), Violation> {
-        if !matches!(self.ask, Ask::First) {
+    pub(super) fn request_headers(
+        &mut self,
+        fields: HeadFields,
+        end: bool,
+    ) -> Result<(), Violation> {
+        if !matches!(self.request, RequestPhase::First) {
             return Err(self.unexpected("request headers"));
         }
         if let Some(refusal) = self.head_too_large(&fields) {
             self.refuse(&refusal);
             return Ok(());
         }
-        let mut head = Head {
+        let mut head = RequestHead {
             method: fields.method,
             path: fields.path,
             headers: fields.headers,
@@ -52,12 +56,12 @@ impl<W: Watch> Machine<W> {
                 BodyMode::None => AnswerBody::Hidden,
                 _ => AnswerBody::Shown,
             },
-            ..Head::default()
+            ..RequestHead::default()
         };
         let expected = content_length(&head);
         let too_long = |limit| expected.is_some_and(|length| length > limit);
         match self.modes.request {
-            _ if end => self.decide(head, Owed::new(Carrier::Headers, true)),
+            _ if end => self.decide(head, PendingAnswers::new(Carrier::Headers, true)),
             BodyMode::FullDuplex | BodyMode::Streamed if too_long(self.settings.max_body_bytes) => {
                 let size = expected.unwrap_or_default();
                 self.refuse(&refuse::body_too_large(size, self.settings.max_body_bytes));
@@ -70,7 +74,7 @@ impl<W: Watch> Machine<W> {
             }
             BodyMode::Buffered | BodyMode::BufferedPartial => {
                 // Without this answer no body comes.
-                self.send(Answer::Headers(Direction::Request, Change::default()));
+                self.send(PartAnswer::Headers(Direction::Request, HeadChange::default()));
                 self.collect(head);
             }
             mode => {
@@ -79,22 +83,24 @@ impl<W: Watch> Machine<W> {
                 if !late || !self.modes.eager {
                     self.warn_of_late_bodies();
                 }
-                let mut owed = Owed::new(Carrier::Headers, false);
-                owed.late = late.then(|| LateBody::new(expected, Vec::new()));
-                self.decide(head, owed);
+                let mut answers = PendingAnswers::new(Carrier::Headers, false);
+                answers.late = late.then(|| LateBody::new(expected, Vec::new()));
+                self.decide(head, answers);
             }
         }
         Ok(())
     }
 
     pub(super) fn request_body(&mut self, bytes: Bytes, end: bool) -> Result<(), Violation> {
-        match &mut self.ask {
-            Ask::Collect(_) => self.collect_body(bytes, end),
-            Ask::Route(owed) if owed.carrier == Carrier::Headers && !owed.ended => {
+        match &mut self.request {
+            RequestPhase::Collect(_) => self.collect_body(bytes, end),
+            RequestPhase::Route(answers)
+                if answers.carrier == Carrier::Headers && !answers.ended =>
+            {
                 self.early_piece(bytes, end);
             }
-            Ask::Amend(_) => self.late_body(bytes, end),
-            Ask::Pass => {
+            RequestPhase::Amend(_) => self.late_body(bytes, end),
+            RequestPhase::Pass => {
                 self.pass_body(Direction::Request);
                 if end {
                     self.request_ended();
@@ -106,22 +112,25 @@ impl<W: Watch> Machine<W> {
     }
 
     pub(super) fn request_trailers(&mut self) -> Result<(), Violation> {
-        match &mut self.ask {
-            Ask::Collect(_) => {
+        match &mut self.request {
+            RequestPhase::Collect(_) => {
                 let carrier = match self.modes.request {
                     BodyMode::FullDuplex => Carrier::Duplex,
                     BodyMode::Streamed => Carrier::Headers,
                     _ => Carrier::Trailers,
                 };
-                self.decide_collected(Owed { trailers: true, ..Owed::new(carrier, true) });
+                self.decide_collected(PendingAnswers {
+                    trailers: true,
+                    ..PendingAnswers::new(carrier, true)
+                });
             }
-            Ask::Route(owed) if !owed.ended => {
-                owed.trailers = true;
-                owed.ended = true;
+            RequestPhase::Route(answers) if !answers.ended => {
+                answers.trailers = true;
+                answers.ended = true;
             }
-            Ask::Amend(_) => return self.late_trailers(),
-            Ask::Pass => {
-                self.send(Answer::Trailers(Direction::Request));
+            RequestPhase::Amend(_) => return self.late_trailers(),
+            RequestPhase::Pass => {
+                self.send(PartAnswer::Trailers(Direction::Request));
                 self.request_ended();
             }
             _ => return Err(self.unexpected("request trailers")),
@@ -145,7 +154,7 @@ impl<W: Watch> Machine<W> {
         );
     }
 
-    fn head_too_large(&self, fields: &Fields) -> Option<Refusal> {
+    fn head_too_large(&self, fields: &HeadFields) -> Option<Refusal> {
         let (count, count_max) = (fields.headers.len(), self.settings.max_headers);
         let (size, size_max) = (fields.size_bytes, self.settings.max_header_bytes);
         if count > count_max {
@@ -154,61 +163,76 @@ impl<W: Watch> Machine<W> {
         (size > size_max).then(|| refuse::head_too_large("bytes", size, size_max))
     }
 
-    fn collect(&mut self, head: Head) {
-        self.ask = Ask::Collect(Collected { head, pieces: Vec::new(), size_bytes: 0 });
+    fn collect(&mut self, head: RequestHead) {
+        self.request = RequestPhase::Collect(Collected { head, pieces: Vec::new(), size_bytes: 0 });
     }
 
     fn collect_body(&mut self, bytes: Bytes, end: bool) {
-        let Ask::Collect(collected) = &mut self.ask else { return };
+        let RequestPhase::Collect(collected) = &mut self.request else { return };
         collected.size_bytes += bytes.len();
         collected.pieces.push(bytes);
         let size = collected.size_bytes;
         if let Err(refusal) = self.check_size(size) {
             return self.refuse(&refusal);
         }
-        let Ask::Collect(collected) = &mut self.ask else { return };
+        let RequestPhase::Collect(collected) = &mut self.request else { return };
         match self.modes.request {
             BodyMode::Streamed if !end && size > self.settings.max_streamed_bytes => {
                 let pieces = std::mem::take(&mut collected.pieces);
                 let messages = pieces.len();
                 let late = LateBody::new(content_length(&collected.head), pieces);
                 collected.head.body = RequestBody::Late;
-                let owed = Owed::new(Carrier::Headers, false);
-                self.decide_head(Owed { messages, late: Some(late), ..owed });
+                let answers = PendingAnswers::new(Carrier::Headers, false);
+                self.decide_head(PendingAnswers { messages, late: Some(late), ..answers });
             }
-            BodyMode::FullDuplex if end => self.decide_collected(Owed::new(Carrier::Duplex, true)),
-            BodyMode::Streamed if end => self.decide_collected(Owed::new(Carrier::Headers, true)),
+            BodyMode::FullDuplex if end => {
+                self.decide_collected(PendingAnswers::new(Carrier::Duplex, true))
+            }
+            BodyMode::Streamed if end => {
+                self.decide_collected(PendingAnswers::new(Carrier::Headers, true))
+            }
             BodyMode::FullDuplex | BodyMode::Streamed => {}
             BodyMode::BufferedPartial if !end && content_length(&collected.head) != Some(size) => {
                 // The rest passes unseen: half a body is worth nothing.
                 collected.head.body = RequestBody::Unseen;
                 self.share.release();
-                self.decide_head(Owed::new(Carrier::Body, false));
+                self.decide_head(PendingAnswers::new(Carrier::Body, false));
             }
             // Trailers may follow, but no more body.
-            _ => self.decide_collected(Owed::new(Carrier::Body, end)),
+            _ => self.decide_collected(PendingAnswers::new(Carrier::Body, end)),
         }
     }
 
     /// Asks for a decision with the body that was collected.
-    fn decide_collected(&mut self, owed: Owed) {
-        let Ask::Collect(collected) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
+    fn decide_collected(&mut self, answers: PendingAnswers) {
+        let RequestPhase::Collect(collected) =
+            std::mem::replace(&mut self.request, RequestPhase::Done)
+        else {
+            return;
+        };
         let messages = collected.pieces.len();
-        self.decide(collected.head, Owed { body: Some(collected.pieces), messages, ..owed });
+        self.decide(
+            collected.head,
+            PendingAnswers { body: Some(collected.pieces), messages, ..answers },
+        );
     }
 
     /// Asks for a decision without the body.
-    fn decide_head(&mut self, owed: Owed) {
-        let Ask::Collect(collected) = std::mem::replace(&mut self.ask, Ask::Done) else { return };
-        self.decide(collected.head, owed);
+    fn decide_head(&mut self, answers: PendingAnswers) {
+        let RequestPhase::Collect(collected) =
+            std::mem::replace(&mut self.request, RequestPhase::Done)
+        else {
+            return;
+        };
+        self.decide(collected.head, answers);
     }
 
-    fn decide(&mut self, mut head: Head, mut owed: Owed) {
+    fn decide(&mut self, mut head: RequestHead, mut answers: PendingAnswers) {
         head.subset = self.subset.take();
         head.prefix_hashes = std::mem::take(&mut self.prefix_hashes);
-        owed.own_headers = own_headers(&head);
-        let body = owed.body.clone().filter(|body| total(body) > 0);
-        self.ask = Ask::Route(owed);
+        answers.own_headers = own_headers(&head);
+        let body = answers.body.clone().filter(|body| total(body) > 0);
+        self.request = RequestPhase::Route(answers);
         self.route = Some((head, body));
     }
 
@@ -226,7 +250,7 @@ impl<W: Watch> Machine<W> {
     }
 
     pub(super) fn request_ended(&mut self) {
-        self.ask = Ask::Done;
+        self.request = RequestPhase::Done;
         if self.interest == Interest::Nothing {
             self.close(Ok(()));
         }
@@ -235,24 +259,25 @@ impl<W: Watch> Machine<W> {
     /// The request is answered without us: by the data plane itself, say after a timeout. A
     /// decision that is awaited is given up.
     pub(super) fn abandon_request(&mut self) {
-        if !matches!(self.ask, Ask::Amend(_) | Ask::Pass | Ask::Done) {
-            self.ask = Ask::Done;
+        if !matches!(self.request, RequestPhase::Amend(_) | RequestPhase::Pass | RequestPhase::Done)
+        {
+            self.request = RequestPhase::Done;
             self.route = None;
         }
     }
 
     fn unexpected(&self, what: &'static str) -> Violation {
-        let place = match self.ask {
-            Ask::First => "before request headers",
-            Ask::Collect(_) => "while the request body comes",
-            Ask::Route(_) => "before the request is answered",
-            Ask::Amend(_) | Ask::Pass => "after the request is decided",
-            Ask::Done => "after the request's end",
+        let place = match self.request {
+            RequestPhase::First => "before request headers",
+            RequestPhase::Collect(_) => "while the request body comes",
+            RequestPhase::Route(_) => "before the request is answered",
+            RequestPhase::Amend(_) | RequestPhase::Pass => "after the request is decided",
+            RequestPhase::Done => "after the request's end",
         };
         Violation::Unexpected { what, place }
     }
 }
 
-fn content_length(head: &Head) -> Option<usize> {
+fn content_length(head: &RequestHead) -> Option<usize> {
     head.header("content-length")?.parse().ok()
 }

@@ -5,14 +5,14 @@ use super::{Machine, Violation};
 use crate::exchange::{Interest, Watch};
 use crate::ext_proc::body::{same, total};
 use crate::ext_proc::message::{
-    Answer, BodyChange, Change, Direction, Fields, MetaValue, Metadatum, Outgoing,
+    BodyChange, Direction, HeadChange, HeadFields, MetaValue, Metadatum, Outgoing, PartAnswer,
 };
 use crate::ext_proc::settings::BodyMode;
 use bytes::Bytes;
 
 /// Progress of the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum AnswerPhase {
     /// Nothing came.
     First,
     /// Its head came, or a piece of its body where the data plane skips the head.
@@ -22,11 +22,11 @@ pub(super) enum Reply {
 }
 
 impl<W: Watch> Machine<W> {
-    pub(super) fn reply_headers(&mut self, fields: Fields, end: bool) -> Result<(), Violation> {
-        if self.reply != Reply::First {
+    pub(super) fn reply_headers(&mut self, fields: HeadFields, end: bool) -> Result<(), Violation> {
+        if self.reply != AnswerPhase::First {
             return Err(self.unexpected_reply("response headers"));
         }
-        self.reply = Reply::Body;
+        self.reply = AnswerPhase::Body;
         self.abandon_request();
         let served = self.served.take();
         let set = match &mut self.watch {
@@ -36,8 +36,8 @@ impl<W: Watch> Machine<W> {
             _ => Vec::new(),
         };
         let metadata = if end { self.reply_ended() } else { Vec::new() };
-        let change = Change { set, ..Change::default() };
-        self.send_with(Answer::Headers(Direction::Response, change), metadata);
+        let change = HeadChange { set, ..HeadChange::default() };
+        self.send_with(PartAnswer::Headers(Direction::Response, change), metadata);
         if self.interest < Interest::Body {
             self.close(Ok(()));
         }
@@ -45,10 +45,10 @@ impl<W: Watch> Machine<W> {
     }
 
     pub(super) fn reply_body(&mut self, bytes: Bytes, end: bool) -> Result<(), Violation> {
-        if self.reply == Reply::Done {
+        if self.reply == AnswerPhase::Done {
             return Err(self.unexpected_reply("response body"));
         }
-        self.reply = Reply::Body;
+        self.reply = AnswerPhase::Body;
         self.abandon_request();
         // What does not fit a data plane's buffer is never seen: its piece is the last.
         let last = end || self.modes.response == BodyMode::BufferedPartial;
@@ -75,7 +75,7 @@ impl<W: Watch> Machine<W> {
     }
 
     pub(super) fn reply_trailers(&mut self) -> Result<(), Violation> {
-        if self.reply == Reply::Done && self.modes.response != BodyMode::BufferedPartial {
+        if self.reply == AnswerPhase::Done && self.modes.response != BodyMode::BufferedPartial {
             return Err(self.unexpected_reply("response trailers"));
         }
         self.abandon_request();
@@ -89,14 +89,14 @@ impl<W: Watch> Machine<W> {
             self.send_duplex(Direction::Response, held, false);
         }
         let metadata = self.reply_ended();
-        self.send_with(Answer::Trailers(Direction::Response), metadata);
+        self.send_with(PartAnswer::Trailers(Direction::Response), metadata);
         self.close(Ok(()));
         Ok(())
     }
 
     /// Answers a message outside full duplex: with nothing, where nothing changed.
     fn send_reply_piece(&mut self, original: Bytes, pieces: Vec<Bytes>) {
-        let mut change = Change::default();
+        let mut change = HeadChange::default();
         let whole = self.modes.response == BodyMode::Buffered;
         let body = if same(std::slice::from_ref(&original), &pieces) {
             BodyChange::Keep
@@ -107,13 +107,13 @@ impl<W: Watch> Machine<W> {
             }
             replacement(pieces)
         };
-        self.send(Answer::Body(Direction::Response, change, body));
+        self.send(PartAnswer::Body(Direction::Response, change, body));
     }
 
     /// The answer is complete: asks for the metadata of its last message. Closing first spares
     /// the data plane from resetting the stream.
     fn reply_ended(&mut self) -> Vec<Metadatum> {
-        self.reply = Reply::Done;
+        self.reply = AnswerPhase::Done;
         let watch = self.watch.take().filter(|_| self.interest == Interest::Body);
         let entries = watch.map(|mut watch| watch.end()).unwrap_or_default();
         // Trailers may still come after a body that was buffered in part.
@@ -137,9 +137,9 @@ impl<W: Watch> Machine<W> {
 
     fn unexpected_reply(&self, what: &'static str) -> Violation {
         let place = match self.reply {
-            Reply::First => "before response headers",
-            Reply::Body => "after response headers",
-            Reply::Done => "after the response's end",
+            AnswerPhase::First => "before response headers",
+            AnswerPhase::Body => "after response headers",
+            AnswerPhase::Done => "after the response's end",
         };
         Violation::Unexpected { what, place }
     }

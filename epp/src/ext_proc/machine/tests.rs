@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::exchange::Routed;
-use crate::ext_proc::message::Fields;
+use crate::ext_proc::message::HeadFields;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -105,7 +105,7 @@ struct Bench {
     interest: Interest,
     hold: bool,
     bodies: [Bodies; 2],
-    waiting: Option<(Head, Option<Vec<Bytes>>)>,
+    waiting: Option<(RequestHead, Option<Vec<Bytes>>)>,
     /// Messages that came and answers that went, of all kinds.
     counts: (usize, usize),
     refused: bool,
@@ -115,7 +115,7 @@ struct Bench {
 
 impl Bench {
     fn new(modes: Modes, interest: Interest, hold: bool) -> Self {
-        let settings = Settings { assumed_modes: modes, ..Settings::default() };
+        let settings = ExtProcSettings { assumed_modes: modes, ..ExtProcSettings::default() };
         Self {
             machine: Machine::new(Arc::new(settings), Arc::default()),
             interest,
@@ -132,7 +132,7 @@ impl Bench {
     fn apply(&mut self, event: Event) {
         match event {
             Event::Headers(request, end) => {
-                let (direction, fields) = (direction(request), Fields::default());
+                let (direction, fields) = (direction(request), HeadFields::default());
                 self.bring(Part::Headers { direction, fields, end });
             }
             Event::Body(request, size, end) => {
@@ -179,10 +179,10 @@ impl Bench {
     fn settle(&mut self) {
         for _ in 0..10_000 {
             match self.machine.next() {
-                Step::Send(message) => self.sent(message.answer),
-                Step::Route(head, body) => self.waiting = Some((head, body)),
-                Step::Wait => return,
-                Step::Close(how) => {
+                MachineStep::Send(message) => self.sent(message.answer),
+                MachineStep::Route(head, body) => self.waiting = Some((head, body)),
+                MachineStep::Wait => return,
+                MachineStep::Close(how) => {
                     self.closed = Some(how);
                     return;
                 }
@@ -191,11 +191,11 @@ impl Bench {
         panic!("the machine never rests");
     }
 
-    fn sent(&mut self, answer: Answer) {
+    fn sent(&mut self, answer: PartAnswer) {
         assert!(!self.refused && self.closed.is_none(), "nothing follows the end");
         self.counts.1 += 1;
         match answer {
-            Answer::Body(direction, _, BodyChange::Streamed { pieces, end }) => {
+            PartAnswer::Body(direction, _, BodyChange::Streamed { pieces, end }) => {
                 let size: usize = pieces.iter().map(Bytes::len).sum();
                 assert!(size <= 62_000, "{size} bytes in one chunk");
                 let body = &mut self.bodies[usize::from(direction == Direction::Request)];
@@ -203,7 +203,7 @@ impl Bench {
                 body.left.extend(pieces.concat());
                 body.ended = end;
             }
-            Answer::Refuse(_) => self.refused = true,
+            PartAnswer::Refuse(_) => self.refused = true,
             _ => {}
         }
     }
@@ -297,18 +297,22 @@ fn in_full_duplex_nothing_is_said_before_the_body_is_complete() {
 /// or after it.
 fn late_answers(last_is_early: bool) -> Vec<BodyChange> {
     let modes = Modes { request: BodyMode::Streamed, response: BodyMode::None, eager: true };
-    let settings = Settings { assumed_modes: modes, max_streamed_bytes: 3, ..Settings::default() };
+    let settings = ExtProcSettings {
+        assumed_modes: modes,
+        max_streamed_bytes: 3,
+        ..ExtProcSettings::default()
+    };
     let mut machine = Machine::new(Arc::new(settings), Arc::default());
     let body = |bytes: &'static [u8], end| {
         let bytes = Bytes::from_static(bytes);
         let part = Some(Part::Body { direction: Direction::Request, bytes, end });
         Incoming { part, ..Incoming::default() }
     };
-    let fields = Fields::default();
+    let fields = HeadFields::default();
     let head = Part::Headers { direction: Direction::Request, fields, end: false };
     machine.on(Incoming { part: Some(head), ..Incoming::default() });
     machine.on(body(b"abcd", false));
-    let Step::Route(head, None) = machine.next() else { panic!("the head decides") };
+    let MachineStep::Route(head, None) = machine.next() else { panic!("the head decides") };
     assert_eq!(head.body, crate::exchange::RequestBody::Late);
     machine.on(body(b"ef", false));
     if last_is_early {
@@ -329,13 +333,15 @@ fn late_answers(last_is_early: bool) -> Vec<BodyChange> {
     let mut changes = Vec::new();
     loop {
         match machine.next() {
-            Step::Send(Outgoing { answer: Answer::Body(_, _, change), .. }) => changes.push(change),
-            Step::Send(Outgoing { answer: Answer::Headers(_, change), .. }) => {
+            MachineStep::Send(Outgoing { answer: PartAnswer::Body(_, _, change), .. }) => {
+                changes.push(change)
+            }
+            MachineStep::Send(Outgoing { answer: PartAnswer::Headers(_, change), .. }) => {
                 let length = ("content-length", "7".to_owned());
                 assert_eq!(change.set.contains(&length), last_is_early);
                 assert_ne!(change.remove.contains(&"content-length".into()), last_is_early);
             }
-            Step::Close(how) => {
+            MachineStep::Close(how) => {
                 assert_eq!(how, Ok(()));
                 return changes;
             }

@@ -1,7 +1,7 @@
 //! Streams end, whatever comes on them.
 
 use super::*;
-use crate::exchange::{Head, Interest, Watch};
+use crate::exchange::{Interest, RequestHead, Watch};
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request;
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     HttpBody, HttpHeaders, HttpTrailers, ProcessingRequest, ProtocolConfiguration,
@@ -20,7 +20,11 @@ struct Anywhere;
 impl Director for Anywhere {
     type Watch = Pass;
 
-    async fn route(&self, _: Head, body: Option<Vec<Bytes>>) -> Result<Routed<Pass>, Refusal> {
+    async fn route(
+        &self,
+        _: RequestHead,
+        body: Option<Vec<Bytes>>,
+    ) -> Result<Routed<Pass>, Refusal> {
         let endpoints = vec!["10.0.0.1:8000".parse().expect("it is an address")];
         let body = body.unwrap_or_default();
         Ok(Routed { endpoints, set_headers: Vec::new(), body, scores: Vec::new(), watch: Pass })
@@ -60,7 +64,7 @@ impl Watch for Pass {
 fn run(chunks: Vec<Bytes>) -> String {
     let chunks = chunks.into_iter().map(|chunk| Ok::<_, Status>(Frame::data(chunk)));
     let body = tonic::body::Body::new(StreamBody::new(stream::iter(chunks)));
-    let settings = Arc::new(Settings::default());
+    let settings = Arc::new(ExtProcSettings::default());
     let mut session = Session::new(Arc::new(Anywhere), (settings, Arc::default()), None, body);
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..100_000 {

@@ -1,6 +1,6 @@
 //! Reading a message of a data plane.
 
-use crate::ext_proc::message::{Direction, Fields, Incoming, Part};
+use crate::ext_proc::message::{Direction, HeadFields, Incoming, Part};
 use crate::ext_proc::settings::{BodyMode, Modes};
 use crate::ext_proc::{prefix_hashes, subset};
 use bytes::Bytes;
@@ -59,7 +59,7 @@ fn trailers(direction: Direction) -> Part {
 
 /// `HttpHeaders`.
 fn headers(direction: Direction, bytes: &[u8]) -> Result<Part, WireError> {
-    let (mut fields, mut end) = (Fields::default(), false);
+    let (mut fields, mut end) = (HeadFields::default(), false);
     let mut message = Reader(bytes);
     while let Some((number, value)) = message.next()? {
         match (number, value) {
@@ -81,7 +81,7 @@ fn headers(direction: Direction, bytes: &[u8]) -> Result<Part, WireError> {
 
 /// `HeaderValue`. A data plane fills `raw_value` or `value`, and some do one for this header and
 /// the other for that.
-fn header(bytes: &[u8], fields: &mut Fields) -> Result<(), WireError> {
+fn header(bytes: &[u8], fields: &mut HeadFields) -> Result<(), WireError> {
     let (mut name, mut text, mut raw): (&[u8], &[u8], &[u8]) = (&[], &[], &[]);
     let mut entry = Reader(bytes);
     while let Some((number, value)) = entry.next()? {

@@ -2,7 +2,7 @@
 
 use crate::ext_proc::body::total;
 use crate::ext_proc::message::{
-    Answer, BodyChange, Change, Direction, Immediate, MetaValue, Metadatum, Outgoing,
+    BodyChange, Direction, HeadChange, Immediate, MetaValue, Metadatum, Outgoing, PartAnswer,
 };
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
@@ -26,20 +26,20 @@ pub(crate) trait Sink {
 pub(crate) fn encode(message: Outgoing, sink: &mut impl Sink) {
     let Outgoing { answer, metadata } = message;
     match answer {
-        Answer::Headers(direction, change) => sink.message(|out| {
+        PartAnswer::Headers(direction, change) => sink.message(|out| {
             let number = direction.choose(1, 2);
             nested(out, number, |out| nested(out, 1, |out| common(out, &change)));
             dynamic_metadata(out, &metadata);
         }),
-        Answer::Trailers(direction) => sink.message(|out| {
+        PartAnswer::Trailers(direction) => sink.message(|out| {
             nested(out, direction.choose(5, 6), |_| {});
             dynamic_metadata(out, &metadata);
         }),
-        Answer::Refuse(refusal) => sink.message(|out| {
+        PartAnswer::Refuse(refusal) => sink.message(|out| {
             nested(out, 7, |out| immediate(out, &refusal));
             dynamic_metadata(out, &metadata);
         }),
-        Answer::Body(direction, change, body) => {
+        PartAnswer::Body(direction, change, body) => {
             let mut rest = Vec::new();
             dynamic_metadata(&mut rest, &metadata);
             encode_body(direction.choose(3, 4), &change, body, &rest, sink);
@@ -50,7 +50,13 @@ pub(crate) fn encode(message: Outgoing, sink: &mut impl Sink) {
 /// A `BodyResponse` in field `number`, then `rest`. The bytes of the body are the innermost of
 /// four nested messages and stand first in each, so that what is around them is a prefix of
 /// lengths and a suffix of other fields.
-fn encode_body(number: u32, change: &Change, body: BodyChange, rest: &[u8], sink: &mut impl Sink) {
+fn encode_body(
+    number: u32,
+    change: &HeadChange,
+    body: BodyChange,
+    rest: &[u8],
+    sink: &mut impl Sink,
+) {
     let mut suffix = Vec::new();
     let mut prefix = Prefix::default();
     let pieces = match body {
@@ -88,7 +94,7 @@ fn encode_body(number: u32, change: &Change, body: BodyChange, rest: &[u8], sink
 }
 
 /// `CommonResponse`, but for its body.
-fn common(out: &mut Vec<u8>, change: &Change) {
+fn common(out: &mut Vec<u8>, change: &HeadChange) {
     if !change.set.is_empty() || !change.remove.is_empty() {
         nested(out, 2, |out| {
             set_headers(out, &change.set);

@@ -3,8 +3,8 @@
 use super::decode::WireError;
 use super::{Sink, decode, encode};
 use crate::ext_proc::message::{
-    Answer, BodyChange, Change, Direction, Fields, Immediate, Incoming, MetaValue, Metadatum,
-    Outgoing, Part,
+    BodyChange, Direction, HeadChange, HeadFields, Immediate, Incoming, MetaValue, Metadatum,
+    Outgoing, Part, PartAnswer,
 };
 use crate::ext_proc::settings::{BodyMode, Modes};
 use bytes::Bytes;
@@ -149,8 +149,8 @@ fn model(message: &pb::ProcessingRequest) -> Incoming {
     Incoming { part, modes, observing: message.observability_mode, ..Incoming::default() }
 }
 
-fn fields(map: Option<&core::HeaderMap>) -> Fields {
-    let mut fields = Fields::default();
+fn fields(map: Option<&core::HeaderMap>) -> HeadFields {
+    let mut fields = HeadFields::default();
     for header in map.iter().flat_map(|map| &map.headers) {
         let text = header.value.clone().into_bytes();
         let value = if header.raw_value.is_empty() { text } else { header.raw_value.clone() };
@@ -167,10 +167,10 @@ fn fields(map: Option<&core::HeaderMap>) -> Fields {
     fields
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = HeadChange> {
     let set = vec((prop_oneof![Just("x-a"), Just("content-length")], "[ -~]{0,200}"), 0..4);
     let remove = vec("[a-z-]{1,40}".prop_map(Into::into), 0..50);
-    (set, remove, any::<bool>()).prop_map(|(set, remove, clear_route_cache)| Change {
+    (set, remove, any::<bool>()).prop_map(|(set, remove, clear_route_cache)| HeadChange {
         set,
         remove,
         clear_route_cache,
@@ -190,14 +190,15 @@ fn body_change() -> impl Strategy<Value = BodyChange> {
     ]
 }
 
-fn answer() -> impl Strategy<Value = Answer> {
+fn answer() -> impl Strategy<Value = PartAnswer> {
     prop_oneof![
-        (direction(), change()).prop_map(|(direction, change)| Answer::Headers(direction, change)),
+        (direction(), change())
+            .prop_map(|(direction, change)| PartAnswer::Headers(direction, change)),
         (direction(), change(), body_change())
-            .prop_map(|(d, change, b)| Answer::Body(d, change, b)),
-        direction().prop_map(Answer::Trailers),
+            .prop_map(|(d, change, b)| PartAnswer::Body(d, change, b)),
+        direction().prop_map(PartAnswer::Trailers),
         (200..600_u16, change(), vec(any::<u8>(), 0..300)).prop_map(|(status, change, body)| {
-            Answer::Refuse(Immediate { status, set: change.set, body })
+            PartAnswer::Refuse(Immediate { status, set: change.set, body })
         }),
     ]
 }
@@ -223,26 +224,26 @@ fn metadata() -> impl Strategy<Value = Vec<Metadatum>> {
 fn response(message: &Outgoing) -> pb::ProcessingResponse {
     use pb::processing_response::Response;
     let answer = match &message.answer {
-        Answer::Headers(direction, change) => {
+        PartAnswer::Headers(direction, change) => {
             let answer = pb::HeadersResponse { response: Some(common(change, None)) };
             match direction {
                 Direction::Request => Response::RequestHeaders(answer),
                 Direction::Response => Response::ResponseHeaders(answer),
             }
         }
-        Answer::Body(direction, change, body) => {
+        PartAnswer::Body(direction, change, body) => {
             let answer = pb::BodyResponse { response: Some(common(change, mutation(body))) };
             match direction {
                 Direction::Request => Response::RequestBody(answer),
                 Direction::Response => Response::ResponseBody(answer),
             }
         }
-        Answer::Trailers(Direction::Request) => Response::RequestTrailers(Default::default()),
-        Answer::Trailers(Direction::Response) => Response::ResponseTrailers(Default::default()),
-        Answer::Refuse(refusal) => {
+        PartAnswer::Trailers(Direction::Request) => Response::RequestTrailers(Default::default()),
+        PartAnswer::Trailers(Direction::Response) => Response::ResponseTrailers(Default::default()),
+        PartAnswer::Refuse(refusal) => {
             let status =
                 envoy_types::pb::envoy::r#type::v3::HttpStatus { code: refusal.status.into() };
-            let change = Change { set: refusal.set.clone(), ..Change::default() };
+            let change = HeadChange { set: refusal.set.clone(), ..HeadChange::default() };
             Response::ImmediateResponse(pb::ImmediateResponse {
                 status: Some(status),
                 headers: common(&change, None).header_mutation,
@@ -258,7 +259,10 @@ fn response(message: &Outgoing) -> pb::ProcessingResponse {
     }
 }
 
-fn common(change: &Change, mutation: Option<pb::body_mutation::Mutation>) -> pb::CommonResponse {
+fn common(
+    change: &HeadChange,
+    mutation: Option<pb::body_mutation::Mutation>,
+) -> pb::CommonResponse {
     let set = change.set.iter().map(|(name, value)| core::HeaderValueOption {
         header: Some(core::HeaderValue {
             key: (*name).to_owned(),
