@@ -1,5 +1,5 @@
-//! The request path without a server. What the hermetic tests of the llm-d router ask of a picker is
-//! in `tests/ext_proc`.
+//! The request path without a server. What the hermetic tests of the llm-d router ask of a picker
+//! is in `tests/ext_proc`.
 
 use super::*;
 use crate::exchange::{AnswerBody, Watch};

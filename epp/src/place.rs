@@ -54,8 +54,8 @@ pub(crate) enum Denied {
 }
 
 impl Placer {
-    /// Chooses an endpoint and books the request there, in one step; `None` if the pool's saturation
-    /// is more than `most` by then.
+    /// Chooses an endpoint and books the request there, in one step; `None` if the pool's
+    /// saturation is more than `most` by then.
     ///
     /// # Errors
     ///

@@ -167,7 +167,8 @@ impl Joined {
     }
 }
 
-/// Three replicas: the second joined the first, and the third both. Who was joined tells what it sends.
+/// Three replicas: the second joined the first, and the third both. Who was joined tells what it
+/// sends.
 async fn three(config: &str) -> [Joined; 3] {
     let first = Joined::start(config, &[]).await;
     let second = Joined::start(config, &[first.address]).await;
@@ -180,8 +181,8 @@ async fn three(config: &str) -> [Joined; 3] {
 }
 
 /// One of three replicas dies after it and another have sent prompts in turn, while answers that it
-/// follows are on their way. The prompts' next turns go where the first ones went, whichever of the others they
-/// come to.
+/// follows are on their way. The prompts' next turns go where the first ones went, whichever of the
+/// others they come to.
 async fn check_a_death(config: &str) {
     let all = three(config).await;
     let before = all.each_ref().map(Joined::believed);

@@ -1,9 +1,9 @@
 //! `EndpointPickerConfig`, the settings of an endpoint picker, from text to a [`Plan`].
 //!
 //! A configuration is decoded strictly, and all of its faults are reported at once, each with its
-//! path ([`InvalidConfig`]). Defaults are filled in, and [`LoadedConfig::explanation`] lists them with their
-//! reasons, in a configuration of its own. This crate opens no file and no socket; plug-ins come
-//! from `stator_epp_plugins`.
+//! path ([`InvalidConfig`]). Defaults are filled in, and [`LoadedConfig::explanation`] lists them
+//! with their reasons, in a configuration of its own. This crate opens no file and no socket;
+//! plug-ins come from `stator_epp_plugins`.
 //!
 //! Start reading at [`load`], a line per stage and a module per stage: `decode` reads the keys,
 //! `resolve` the names, `complete` fills in, `order` sorts by dependency, `build` makes the

@@ -28,7 +28,8 @@ const MOVED: [(&str, &[&str], &[&str]); 5] = [
 /// Source: as [`MOVED`]; tokenizers behind a socket went with the process that served them.
 const RETIRED: [(&str, &str); 1] = [("token-producer", "udsTokenizerConfig")];
 
-/// Moves what has moved and takes out what has no effect any more. Where both names are there, the present one counts.
+/// Moves what has moved and takes out what has no effect any more. Where both names are there, the
+/// present one counts.
 pub(crate) fn parameters(document: &mut Document, findings: &Findings) {
     for plugin in &mut document.plugins {
         for (type_name, from, to) in MOVED {

@@ -41,8 +41,8 @@ impl<K: Copy + Eq + Hash, V> Expiring<K, V> {
         self.values.insert(key, (value, now));
     }
 
-    /// At most `most` of the values, in no order that means anything, from position `from` on; `None`
-    /// at the end.
+    /// At most `most` of the values, in no order that means anything, from position `from` on;
+    /// `None` at the end.
     pub(crate) fn part(&self, from: usize, most: usize) -> Option<impl Iterator<Item = (K, &V)>> {
         let keys = self.order.part(from, most)?;
         Some(keys.filter_map(|key| self.values.get(&key).map(|(value, _)| (key, value))))

@@ -5,8 +5,8 @@
 //! never empties a view, only age tells of it ([`PoolView::stale_since`]).
 //!
 //! What a pool's endpoints are is decided in plain functions ([`endpoints_of`], [`Rewrites`]);
-//! [`kubernetes`] is the only place that knows Kubernetes, [`mod@file`] the only one that reads files.
-//! This crate never writes an object but the leader's lease, and never chooses an endpoint.
+//! [`kubernetes`] is the only place that knows Kubernetes, [`mod@file`] the only one that reads
+//! files. This crate never writes an object but the leader's lease, and never chooses an endpoint.
 //!
 //! Start reading at [`PoolView`], then [`kubernetes::Cluster`].
 

@@ -15,7 +15,7 @@ pub use pools::{PoolSource, PoolTarget, TokenizerSettings};
 pub use tls::TlsSettings;
 
 use crate::exchange::Interest;
-use crate::ext_proc;
+use crate::ext_proc::{BodyBudget, ExtProcSettings};
 use args::{INDEX_BLOCKS, RequestArgs, SignalArgs};
 use stator_body::FieldRules;
 use stator_epp_config::{LoadOptions, LoadedConfig};
@@ -48,7 +48,7 @@ pub struct EppSettings {
     /// Settings for decisions, from the `EndpointPickerConfig`.
     pub plan: LoadedConfig,
     /// Limits and choices of streams.
-    pub ext_proc: ext_proc::ExtProcSettings,
+    pub ext_proc: ExtProcSettings,
     /// Least part of every answer that is watched, whatever the plan needs.
     pub interest: Interest,
     /// Whether streams end with the request although the answer passes through.
@@ -65,7 +65,8 @@ pub struct EppSettings {
     pub block_size: NonZeroU32,
     /// Most entries of the KV index.
     pub max_index_blocks: usize,
-    /// The address of the hub of tokenizers; without it only the cache of earlier downloads is used.
+    /// The address of the hub of tokenizers; without it only the cache of earlier downloads is
+    /// used.
     pub hub_endpoint: Option<String>,
     /// Whether token ids travel on to endpoints that take them.
     pub forward_ids: bool,
@@ -229,11 +230,11 @@ fn kv_events(signals: &SignalArgs, configured: Option<&KvEvents>) -> Option<KvEv
     (settings.ports.is_some() || settings.bind.is_some()).then_some(settings)
 }
 
-fn streams(args: &EppArgs) -> ext_proc::ExtProcSettings {
+fn streams(args: &EppArgs) -> ExtProcSettings {
     let (serving, requests) = (&args.serving, &args.requests);
-    ext_proc::ExtProcSettings {
+    ExtProcSettings {
         max_body_bytes: requests.max_body_bytes as usize,
-        body_budget: ext_proc::BodyBudget::new(requests.max_bodies_bytes as usize),
+        body_budget: BodyBudget::new(requests.max_bodies_bytes as usize),
         max_headers: requests.max_headers as usize,
         max_header_bytes: requests.max_header_bytes as usize,
         max_message_bytes: serving.grpc_max_recv_msg_size as usize,
@@ -241,7 +242,7 @@ fn streams(args: &EppArgs) -> ext_proc::ExtProcSettings {
         max_concurrent_streams: serving.max_concurrent_streams,
         subset_filter: !requests.disable_endpoint_subset_filter,
         error_format: requests.error_format.into(),
-        ..ext_proc::ExtProcSettings::default()
+        ..ExtProcSettings::default()
     }
 }
 

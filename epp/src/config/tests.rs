@@ -84,7 +84,7 @@ fn defaults_are_secure_and_those_of_the_ports_table() {
     assert_eq!(settings.metrics_listen.map(|listen| listen.port()), Some(9090));
     assert!(settings.tls.ext_proc.is_some() && settings.metrics_auth);
     assert!(settings.tls.metrics.is_none() && settings.without_effect.is_empty());
-    assert_eq!(settings.ext_proc, ext_proc::ExtProcSettings::default());
+    assert_eq!(settings.ext_proc, ExtProcSettings::default());
     assert_eq!(settings.interest, Interest::Nothing);
     assert!(settings.plan.plan.program.uses_kv);
 }
@@ -249,12 +249,12 @@ fn limits_of_streams_can_be_chosen_within_their_range() {
          --max-concurrent-streams=1000",
     )
     .ext_proc;
-    let expected = ext_proc::ExtProcSettings {
+    let expected = ExtProcSettings {
         max_header_bytes: 64 << 10,
         max_headers: 100,
         max_streamed_bytes: 32 << 10,
         max_concurrent_streams: 1000,
-        ..ext_proc::ExtProcSettings::default()
+        ..ExtProcSettings::default()
     };
     assert_eq!(chosen, expected);
     for flag in [

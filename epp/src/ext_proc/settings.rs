@@ -22,8 +22,9 @@ pub struct ExtProcSettings {
     /// bodies send large messages; for them it should be as large as their buffers.
     pub max_message_bytes: usize,
     /// Largest body that is awaited from a data plane in `STREAMED` mode, in bytes; past it the
-    /// request is decided by its headers, and its body is changed when it is whole. Default 1 MiB, the buffer of Envoy's connections:
-    /// where the buffer is full, nothing more comes before we answer.
+    /// request is decided by its headers, and its body is changed when it is whole. Default 1 MiB,
+    /// the buffer of Envoy's connections: where the buffer is full, nothing more comes before we
+    /// answer.
     pub max_streamed_bytes: usize,
     /// Most streams at once on one connection, default 100,000. Envoy itself opens no more than
     /// its circuit breaker for the cluster allows, 1,024 unless told otherwise.

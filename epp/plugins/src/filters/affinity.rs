@@ -13,8 +13,8 @@ use stator_epp_scheduler::{Candidate, Request};
 /// if the least time to the first token of the sticky exceeds that of the others by more than
 /// `maxTTFTPenaltyMs` (0: never), or is not known. That time is `tokens in flight /
 /// peakPrefillThroughput`, or predicted with `ttftSource: latencyPredictor`. With
-/// `maxTokensInFlightPenalty` above 0 all are kept too where the least tokens in flight of the sticky
-/// exceed those of the others by more.
+/// `maxTokensInFlightPenalty` above 0 all are kept too where the least tokens in flight of the
+/// sticky exceed those of the others by more.
 pub(crate) fn prefix_cache_affinity(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     params.text("latencyPredictionInfoProducerName");
     params.text("inFlightLoadProducerName");

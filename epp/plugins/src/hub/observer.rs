@@ -24,8 +24,8 @@ const FLOOR_PERCENTILE: f64 = 10.0;
 /// from the streamed answers that pass through the picker.
 ///
 /// An endpoint's last `windowSize` observations are kept; the last `maxRequests` of those younger
-/// than `maxObservationAge` give two anchors, at `lowPercentile` and `typicalPercentile`, once there
-/// are `minRequests`. The floor is the tenth percentile of the tenth percentiles of
+/// than `maxObservationAge` give two anchors, at `lowPercentile` and `typicalPercentile`, once
+/// there are `minRequests`. The floor is the tenth percentile of the tenth percentiles of
 /// `bucketHistorySize` periods of `bucketDuration`, the least of them kept. All is computed when a
 /// request is placed, at most every `intervalDuration`.
 ///

@@ -20,8 +20,8 @@ pub(crate) fn scorer(scorer: impl Scorer + 'static) -> Built {
     Built { scorer: Some(Arc::new(scorer)), ..Built::default() }
 }
 
-/// Scores the least cost best, linear between: `(max − cost) / (max − min)` over the candidates; all
-/// equal, 1. No cost is below 0.
+/// Scores the least cost best, linear between: `(max − cost) / (max − min)` over the candidates;
+/// all equal, 1. No cost is below 0.
 pub(crate) fn least_is_best(
     cost: impl Fn(&Candidate<'_>) -> f64,
     candidates: &[&Candidate<'_>],

@@ -66,8 +66,8 @@ pub struct ProgramAware {
     pub idle_ttl: Duration,
 }
 
-/// Settings of `program-aware-fairness` with the strategy `turn-priority`: the flow that had the most
-/// turns is next.
+/// Settings of `program-aware-fairness` with the strategy `turn-priority`: the flow that had the
+/// most turns is next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TurnPriority {
     /// Turns that a second of waiting counts for.
@@ -143,8 +143,8 @@ const DECAY_FACTOR: f64 = 0.999_97;
 /// `turn-priority` by the depth of sessions.
 ///
 /// A `lasHalfLifeSeconds` of 0 forgets nothing within a day. `lasDecayFactor` is the old way to say
-/// it, per pick: where it stands alone it is taken as the half-life that it would have if picks came
-/// at the rate at which its default, 0.99997, has 60 s.
+/// it, per pick: where it stands alone it is taken as the half-life that it would have if picks
+/// came at the rate at which its default, 0.99997, has 60 s.
 pub(crate) fn program_aware(params: &mut Params<'_>, context: &mut BuildContext) -> Built {
     let turns = params.choice("strategy", &[("las", false), ("turn-priority", true)]);
     let mut weight = |name, default| params.number(name, default, Bound::Within(0.0, WEIGHT_MAX));

@@ -5,8 +5,8 @@
 //!
 //! One task per endpoint asks over one kept connection, so that a slow endpoint delays no other;
 //! they ask at a few moments of the interval, so that pages neither come all at once nor wake the
-//! process one by one. Most of a page is not read: [`LoadReader`] knows where the few lines stood last
-//! time. Where the server understands the `name[]` parameter of Prometheus' own Python client,
+//! process one by one. Most of a page is not read: [`LoadReader`] knows where the few lines stood
+//! last time. Where the server understands the `name[]` parameter of Prometheus' own Python client,
 //! only those lines are made and sent at all, which spares the engine more than it spares us; a
 //! server that answers such a question with anything else than what was asked for is asked for the
 //! whole page.

@@ -42,7 +42,8 @@ impl LateBody {
 }
 
 impl<W: Watch> Machine<W> {
-    /// A piece of a late body came: it is held back, or it was the last. Every piece has one answer.
+    /// A piece of a late body came: it is held back, or it was the last. Every piece has one
+    /// answer.
     pub(super) fn late_body(&mut self, bytes: Bytes, end: bool) {
         let RequestPhase::Amend(late) = &mut self.request else { return };
         late.push(bytes.clone());

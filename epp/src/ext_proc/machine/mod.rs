@@ -5,8 +5,8 @@
 //!
 //! What may be answered when depends on how the data plane sends bodies. It says so in the
 //! `ProtocolConfiguration` of its first message; where that is missing, which is normal,
-//! [`ExtProcSettings::assumed_modes`] hold, and nothing that comes later could tell better: a data plane
-//! that waits for an answer to the head looks like one whose body is late.
+//! [`ExtProcSettings::assumed_modes`] hold, and nothing that comes later could tell better: a data
+//! plane that waits for an answer to the head looks like one whose body is late.
 //!
 //! | mode | the head is answered | the decision rests on |
 //! | --- | --- | --- |
@@ -20,8 +20,8 @@
 //! on an answer after their `message_timeout` then (200 ms unless told otherwise); in full duplex
 //! they wait.
 //!
-//! Where the answer's body is not sent, a watch that wants it sees the head, and is dropped when the
-//! data plane ends the stream, which it does with the answer.
+//! Where the answer's body is not sent, a watch that wants it sees the head, and is dropped when
+//! the data plane ends the stream, which it does with the answer.
 //!
 //! All modes, with and without a stream that ends early, were tried on Envoy 1.40.
 //!
@@ -169,7 +169,8 @@ impl<W: Watch> Machine<W> {
         self.watch = Some(watch);
     }
 
-    /// Bytes of a body that are kept of `message`: room for them comes first, in [`Machine::share`].
+    /// Bytes of a body that are kept of `message`: room for them comes first, in
+    /// [`Machine::share`].
     pub(crate) fn keeps(&self, message: &Incoming) -> usize {
         let Some(Part::Body { direction: Direction::Request, bytes, .. }) = &message.part else {
             return 0;

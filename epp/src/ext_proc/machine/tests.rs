@@ -293,8 +293,8 @@ fn in_full_duplex_nothing_is_said_before_the_body_is_complete() {
     assert_eq!(bench.closed, Some(Ok(())));
 }
 
-/// The answers after a body that outgrew the wait came in three pieces, the last before the decision
-/// or after it.
+/// The answers after a body that outgrew the wait came in three pieces, the last before the
+/// decision or after it.
 fn late_answers(last_is_early: bool) -> Vec<BodyChange> {
     let modes = Modes { request: BodyMode::Streamed, response: BodyMode::None, eager: true };
     let settings = ExtProcSettings {
