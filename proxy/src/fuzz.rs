@@ -1,9 +1,7 @@
 //! Parsers of what clients and engines send to a proxy or a sidecar, for fuzz targets. Each
 //! function feeds one parser, and panics where the parser breaks its promise.
 
-use crate::passage::{Passage, RemovedFields};
-use crate::sidecar::allow::{AllowList, Rule, Target};
-use crate::sidecar::cached::CachedTokens;
+use crate::sidecar::allow::{AllowList, Rule};
 use crate::sidecar::chunks::Chunks;
 use crate::sidecar::connector::{Connector, Pair};
 use crate::sidecar::media::Media;
@@ -11,6 +9,9 @@ use crate::sidecar::moriio::Meeting;
 use crate::sidecar::object::Object;
 use crate::sidecar::route::Api;
 use crate::steering::{Said, Steering};
+use crate::upstream::cached::CachedTokens;
+use crate::upstream::passage::{Passage, RemovedFields};
+use crate::upstream::target::Target;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use std::num::NonZeroU32;

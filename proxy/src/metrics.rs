@@ -1,6 +1,6 @@
 //! Metrics of the proxy; all names stand here.
 
-use crate::passage::{REMOVED_HELP, RemovedFields};
+use crate::upstream::passage::{REMOVED_HELP, RemovedFields};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};

@@ -3,10 +3,10 @@
 use crate::answer::Answer;
 use crate::config::ProxySettings;
 use crate::exchange::Exchange;
+use crate::failure::Failure;
 use crate::generate::Generation;
 use crate::job::Job;
 use crate::metrics::Metrics;
-use crate::service::Failure;
 use http::StatusCode;
 use stator_model::openai::ApiError;
 use stator_model::openai::response::{

@@ -5,7 +5,8 @@
 use crate::catalog::Catalog;
 use crate::config::ProxySettings;
 use crate::door::Door;
-use crate::exchange::{Exchange, Gone};
+use crate::exchange::Exchange;
+use crate::failure::Failure;
 use crate::generate::Generation;
 use crate::job::{self, Job};
 use crate::metrics::{Metrics, Outcome};
@@ -48,26 +49,6 @@ pub(crate) struct Shown {
     pub metrics: Metrics,
     /// Whether requests are welcome.
     pub readiness: Readiness,
-}
-
-/// Why a request got no whole answer.
-pub(crate) enum Failure {
-    /// The client gets this error.
-    Error(ApiError),
-    /// There is no client any more.
-    Gone,
-}
-
-impl From<ApiError> for Failure {
-    fn from(error: ApiError) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl From<Gone> for Failure {
-    fn from(_: Gone) -> Self {
-        Self::Gone
-    }
 }
 
 /// Counts a request as running while it lives.

@@ -3,12 +3,12 @@
 use crate::catalog::Catalog;
 use crate::config::ProxySettings;
 use crate::job::{name, payer};
-use crate::passage::RemovedFields;
 use crate::pins::Pins;
-use crate::sidecar::headers;
 use crate::sidecar::object::Object;
 use crate::space::Client;
 use crate::steering::{Said, Steering};
+use crate::upstream::headers;
+use crate::upstream::passage::RemovedFields;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pingora::http::RequestHeader;

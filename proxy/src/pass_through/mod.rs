@@ -15,13 +15,13 @@ pub(crate) use asked::Asked;
 
 use crate::config::ProxySettings;
 use crate::exchange::Exchange;
+use crate::failure::Failure;
 use crate::metrics::Metrics;
 use crate::placing;
-use crate::service::Failure;
-use crate::sidecar::config::{EngineTls, UpstreamSettings};
-use crate::sidecar::handover::Answer;
-use crate::sidecar::relay::Relay;
-use crate::sidecar::upstream::{Engines, Leg, LegError};
+use crate::upstream::answer::Answer;
+use crate::upstream::engines::{Engines, Leg, LegError};
+use crate::upstream::relay::Relay;
+use crate::upstream::settings::{EngineTls, UpstreamSettings};
 use http::HeaderName;
 use origin::Origin;
 use stator_fleet::Place;

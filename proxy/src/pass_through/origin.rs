@@ -1,6 +1,6 @@
 //! Where an engine's API is, read from what its agent says.
 
-use crate::sidecar::allow::Target;
+use crate::upstream::target::Target;
 use http::{HeaderValue, Uri};
 
 /// Scheme, host and port.

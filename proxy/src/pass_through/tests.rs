@@ -1,7 +1,7 @@
 //! The proxy and servers of the OpenAI API between raw connections: what is on the wire.
 
-use crate::sidecar::testkit::{BODY, DONE, Engine, Peer, check_done};
 use crate::tests::bed::{Agent, Bed};
+use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done};
 
 const COMPLETIONS: &str = "/v1/completions";
 

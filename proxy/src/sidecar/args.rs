@@ -6,7 +6,7 @@ use super::encode::EcConnector;
 use super::llmd::{self, LlmdArgs};
 use super::moriio_args::MoriioArgs;
 use crate::config::{HttpArgs, MetricsArgs};
-use crate::passage::PassageArgs;
+use crate::upstream::passage::PassageArgs;
 use clap::{ArgAction, Args, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -1,12 +1,12 @@
 //! What is found out before a hand-over. The server beside an engine that computes prompts says
 //! which engine it is and which ranks it has; MoRI-IO's engines are where the configuration says.
 
-use super::allow::Target;
 use super::connector::{Connector, Pair, Rank};
 use super::handover::{Handover, Unusable};
-use super::headers;
 use super::moriio::{Hosts, Meeting};
 use super::object::Object;
+use crate::upstream::headers;
+use crate::upstream::target::Target;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{self, HeaderValue};

@@ -5,15 +5,16 @@
 
 use super::chunk::Unjoinable;
 use super::chunks::{Chunks, Part, Whole};
-use super::handover::{ANSWER_MAX_BYTES, Answer, Request};
-use super::headers;
+use super::handover::{ANSWER_MAX_BYTES, Request};
 use super::metrics::Cause;
-use super::relay::run_out;
 use super::service::Sidecar;
-use super::trace;
-use super::upstream::Leg;
 use crate::exchange::{Exchange, Gone};
-use crate::service::Failure;
+use crate::failure::Failure;
+use crate::upstream::answer::Answer;
+use crate::upstream::answer::run_out;
+use crate::upstream::engines::Leg;
+use crate::upstream::headers;
+use crate::upstream::relay::record_first_token;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
@@ -145,7 +146,7 @@ impl Sidecar {
                 Some(head) => {
                     *begun = true;
                     if chunks.streams() {
-                        trace::first_token(started.elapsed());
+                        record_first_token(started.elapsed());
                     }
                     exchange.relay(head, bytes, last).await?;
                 }
@@ -164,12 +165,12 @@ impl Sidecar {
 
     /// The whole answer for a chunk. Prefill goes on meanwhile.
     async fn chunk(&self, exchange: &mut Exchange, answer: Answer<'_>) -> Result<Bytes, Failure> {
-        let Answer { mut leg, prefill, cached, .. } = answer;
+        let Answer { mut leg, beside, cached, .. } = answer;
         let body = tokio::select! {
             biased;
             body = leg.whole(ANSWER_MAX_BYTES) => body.map_err(ApiError::from)?,
             gone = exchange.gone() => return Err(gone.into()),
-            never = run_out(prefill) => match never {},
+            never = run_out(beside) => match never {},
         };
         self.handover.engines.keep(leg).await;
         let mut cleaner = AnswerCleaner::new(false);

@@ -1,6 +1,7 @@
 //! Answers in chunks, between raw connections: what is on the wire.
 
-use super::testkit::{Engine, Peer, Proxy, soon, tree};
+use super::testkit::Proxy;
+use crate::upstream::testkit::{Engine, Peer, soon, tree};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";

@@ -1,13 +1,15 @@
 //! Settings of the proxy beside an engine.
 
-use super::allow::{AllowList, PRIVATE, Rule, Target};
+use super::allow::{AllowList, PRIVATE, Rule};
 use super::args::{DirectArgs, ENCODE_TIMEOUT_MS, SidecarArgs, Stage};
 use super::connector::Connector;
 use super::encode::EncodeSettings;
 use super::moriio_args::MoriioSettings;
 use crate::door::DoorSettings;
-use crate::passage::Passage;
 use crate::server::Ending;
+use crate::upstream::passage::Passage;
+use crate::upstream::settings::{EngineTls, UpstreamSettings};
+use crate::upstream::target::Target;
 use clap::ValueEnum;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -15,17 +17,7 @@ use stator_runtime::config::ConfigError;
 use stator_runtime::tls;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::Duration;
-
-/// Whether and how TLS is spoken to an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EngineTls {
-    Plain,
-    Checked,
-    /// Any certificate will do.
-    Unchecked,
-}
 
 /// Checked settings of the proxy beside an engine.
 #[derive(Clone, Debug)]
@@ -50,18 +42,6 @@ pub struct DirectSettings {
     pub(crate) encode: Option<EncodeSettings>,
     /// What the operator should know at start.
     pub(crate) notes: Vec<String>,
-}
-
-/// How engines are asked.
-#[derive(Clone, Debug)]
-pub(crate) struct UpstreamSettings {
-    /// Longest wait for the head of an answer.
-    pub head_timeout: Duration,
-    /// Longest wait for the next part of an answer.
-    pub idle_timeout: Duration,
-    pub decoder_tls: EngineTls,
-    pub prefiller_tls: EngineTls,
-    pub ca_file: Option<PathBuf>,
 }
 
 /// How prompts are computed elsewhere.

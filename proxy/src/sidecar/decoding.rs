@@ -3,10 +3,10 @@
 
 use super::connector::Told;
 use super::handover::{Handover, Request, Unusable};
-use super::headers;
 use super::object::Object;
 use super::trace;
-use super::upstream::{Leg, LegError};
+use crate::upstream::engines::{Leg, LegError};
+use crate::upstream::headers;
 use bytes::Bytes;
 use std::future::Future;
 use std::time::Duration;
@@ -131,8 +131,9 @@ fn gave_up(answer: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::metrics::Outcome;
-    use super::super::testkit::{BODY, Engine, Peer, Proxy, soon};
+    use super::super::testkit::Proxy;
     use super::*;
+    use crate::upstream::testkit::{BODY, Engine, Peer, soon};
 
     /// A decode request of a client that has gone, which nothing has come of yet.
     async fn left_behind(stream: bool, flags: &[&str]) -> (Proxy, Peer) {

@@ -1,15 +1,15 @@
 //! Media that are encoded by other engines, before the prompt is computed. Whatever fails here, the
 //! engine that computes the prompt encodes by itself.
 
-use super::config::EngineTls;
 use super::handover::Request;
-use super::headers;
 use super::media::Media;
 use super::metrics::{Encoding, Metrics};
 use super::object::Object;
 use super::supplies::EC_PARAMETERS;
 use super::trace;
-use super::upstream::{Engines, LegError};
+use crate::upstream::engines::{Engines, LegError};
+use crate::upstream::headers;
+use crate::upstream::settings::EngineTls;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use pingora::http::RequestHeader;

@@ -4,14 +4,11 @@
 //! Dropping a future of this module closes its connections, which is how engines are told that
 //! nobody waits any more.
 
-use super::allow::Target;
 use super::bootstrap::KnownRanks;
-use super::cached::CachedTokens;
 use super::config::PrefillSettings;
 use super::connector::{Order, Pair, Told, Unsaid};
 use super::decoding::Deadline;
 use super::encode::Encoders;
-use super::headers;
 use super::metrics::{Cause, Metrics};
 use super::moriio::Meeting;
 use super::names::Names;
@@ -19,7 +16,11 @@ use super::object::Object;
 use super::route::Api;
 use super::supplies::{Source, Supplies};
 use super::trace;
-use super::upstream::{Engines, Leg, LegError};
+use crate::upstream::answer::{Answer, Beside};
+use crate::upstream::cached::CachedTokens;
+use crate::upstream::engines::{Engines, Leg, LegError};
+use crate::upstream::headers;
+use crate::upstream::target::Target;
 use bytes::Bytes;
 use http::StatusCode;
 use pingora::http::RequestHeader;
@@ -59,26 +60,8 @@ impl Request<'_> {
     }
 }
 
-/// The answer that the client gets.
-pub(crate) struct Answer<'a> {
-    pub leg: Leg,
-    /// `engine`, `handed_over` or `fallback`.
-    pub way: &'static str,
-    /// Prefill, where it has not answered yet; to be dropped with the answer.
-    pub prefill: Option<Prefilling<'a>>,
-    /// How much of the prompt was cached, where the engine that answers does not know.
-    pub cached: Option<CachedTokens>,
-}
-
-impl Answer<'_> {
-    /// One that nothing but its own engine has a part in.
-    pub(crate) fn plain(leg: Leg, way: &'static str) -> Self {
-        Self { leg, way, prefill: None, cached: None }
-    }
-}
-
 /// Prefill on its way.
-pub(crate) type Prefilling<'a> = Pin<Box<dyn Future<Output = Result<Bytes, Unusable>> + Send + 'a>>;
+type Prefilling<'a> = Pin<Box<dyn Future<Output = Result<Bytes, Unusable>> + Send + 'a>>;
 
 /// Why a hand-over did not come about.
 #[derive(Debug, thiserror::Error)]
@@ -326,8 +309,12 @@ impl Handover {
                         held = Some(leg);
                         continue;
                     }
-                    let prefill = (!prefilled).then_some(prefill);
-                    return Ok(Answer { prefill, ..Answer::plain(leg, "handed_over") });
+                    let beside = (!prefilled).then(|| -> Beside<'a> {
+                        Box::pin(async move {
+                            let _ = prefill.await;
+                        })
+                    });
+                    return Ok(Answer { beside, ..Answer::plain(leg, "handed_over") });
                 }
             }
         }

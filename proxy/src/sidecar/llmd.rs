@@ -167,10 +167,10 @@ fn duration(text: &str, max: Duration) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::EngineTls;
     use super::super::config::tests::{configured, settings};
     use super::super::connector::Connector;
     use super::*;
+    use crate::upstream::settings::EngineTls;
 
     /// What becomes of a flag.
     enum Flag {

@@ -1,7 +1,7 @@
 //! Metrics of the proxy beside an engine; all names stand here.
 
 use super::names::LookupCounts;
-use crate::passage::{REMOVED_HELP, RemovedFields};
+use crate::upstream::passage::{REMOVED_HELP, RemovedFields};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

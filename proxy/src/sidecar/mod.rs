@@ -11,7 +11,6 @@
 pub(crate) mod allow;
 pub(crate) mod args;
 mod bootstrap;
-pub(crate) mod cached;
 mod chunk;
 mod chunked;
 #[cfg(test)]
@@ -22,7 +21,6 @@ pub(crate) mod connector;
 mod decoding;
 mod encode;
 pub(crate) mod handover;
-pub(crate) mod headers;
 mod llmd;
 pub(crate) mod media;
 mod metrics;
@@ -34,19 +32,18 @@ mod names;
 pub(crate) mod object;
 #[cfg(test)]
 mod pair_tests;
-pub(crate) mod relay;
 pub(crate) mod route;
+mod routing;
 mod service;
 pub(crate) mod serving;
 mod supplies;
 #[cfg(test)]
 mod supply_tests;
 #[cfg(test)]
-pub(crate) mod testkit;
+mod testkit;
 #[cfg(test)]
 mod tests;
 mod trace;
-pub(crate) mod upstream;
 
 use crate::server::{self, Serving};
 use anyhow::Context;

@@ -1,6 +1,7 @@
 //! The proxy, an engine and one that computes prompts for it over MoRI-IO, between raw connections.
 
-use super::testkit::{BODY, DONE, Engine, Peer, Proxy, check_done, tree};
+use super::testkit::Proxy;
+use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done, tree};
 use serde_json::{Value, json};
 
 const WRITES: [&str; 2] = ["--moriio-write-mode", "--moriio-local-pod-ip=10.0.0.9"];

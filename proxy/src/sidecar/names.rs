@@ -5,7 +5,7 @@
 //!
 //! Source: `pkg/sidecar/proxy/resolver.go` of llm-d's router.
 
-use super::allow::is_metadata;
+use crate::upstream::metadata::is_metadata;
 use async_trait::async_trait;
 use prometheus_client::metrics::counter::Counter;
 use std::collections::HashMap;
@@ -150,8 +150,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testkit::soon;
     use super::*;
+    use crate::upstream::testkit::soon;
     use tokio::sync::{mpsc, oneshot};
 
     type Answer = std::io::Result<Vec<IpAddr>>;

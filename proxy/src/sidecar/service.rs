@@ -2,24 +2,26 @@
 //!
 //! Read [`Sidecar::handle`] for all requests and [`Sidecar::answer`] for what becomes of one.
 
-use super::allow::Target;
 use super::bootstrap::KnownRanks;
 use super::config::DirectSettings;
 use super::encode::Encoders;
-use super::handover::{Answer, Handover, Request};
-use super::headers::{self, ENCODERS, Routing, SOURCE};
+use super::handover::{Handover, Request};
 use super::metrics::{Header, Metrics, Outcome};
 use super::names::{Names, System};
-use super::relay::Relay;
 use super::route::Api;
+use super::routing::{ENCODERS, Routing, SOURCE};
 use super::serving::{is_plain, is_serving};
 use super::trace;
-use super::upstream::{Engines, Leg};
 use crate::door::Door;
 use crate::exchange::Exchange;
-use crate::passage;
+use crate::failure::Failure;
 use crate::server::Ending;
-use crate::service::Failure;
+use crate::upstream::answer::Answer;
+use crate::upstream::engines::{Engines, Leg};
+use crate::upstream::headers;
+use crate::upstream::passage;
+use crate::upstream::relay::Relay;
+use crate::upstream::target::Target;
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
 use pingora::http::RequestHeader;

@@ -1,7 +1,8 @@
 //! The proxy, an engine, and those that encode media for it or have KV, between raw connections.
 
 use super::metrics::{Encoding, Header};
-use super::testkit::{BODY, DONE, Engine, Peer, Proxy, check_done, tree};
+use super::testkit::Proxy;
+use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done, tree};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tokio::net::TcpSocket;

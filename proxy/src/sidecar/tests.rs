@@ -1,7 +1,8 @@
 //! The proxy and an engine between raw connections: what is on the wire.
 
 use super::metrics::Header;
-use super::testkit::{BODY, DONE, Engine, Peer, Proxy, check_done, soon};
+use super::testkit::Proxy;
+use crate::upstream::testkit::{BODY, DONE, Engine, Peer, check_done, soon};
 
 #[tokio::test]
 async fn a_request_goes_through_as_it_came_and_so_does_its_answer() {

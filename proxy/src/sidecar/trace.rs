@@ -2,10 +2,10 @@
 //!
 //! Source: names of spans and attributes of llm-d's routing sidecar.
 
-use super::allow::Target;
 use super::connector::Connector;
-use super::headers;
 use crate::exchange::Exchange;
+use crate::upstream::headers;
+use crate::upstream::target::Target;
 use http::HeaderName;
 use pingora::http::RequestHeader;
 use stator_runtime::trace::{self, TARGET};
@@ -74,11 +74,6 @@ pub(crate) fn encode(items: usize) -> Span {
 /// Encoding took so long.
 pub(crate) fn encoded(span: &Span, took: Duration) {
     span.record("llm_d.ec_proxy.encode.duration_ms", ms(took));
-}
-
-/// The first part of a streamed answer goes out, so long after the request came.
-pub(crate) fn first_token(after: Duration) {
-    Span::current().record("llm_d.pd_proxy.true_ttft_ms", ms(after));
 }
 
 /// The answer is over, so long after the request came.

@@ -2,7 +2,7 @@
 
 use super::bed::{Agent, Bed};
 use super::request;
-use crate::sidecar::testkit::{DONE, Engine, Peer, check_done};
+use crate::upstream::testkit::{DONE, Engine, Peer, check_done};
 use serde_json::{Value, json};
 use stator_protos::discovery::ProfileRecord;
 use std::collections::HashSet;

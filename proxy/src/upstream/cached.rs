@@ -3,7 +3,7 @@
 //!
 //! Source: llm-d's sidecar, which tells clients the same.
 
-use super::object::Object;
+use crate::sidecar::object::Object;
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 

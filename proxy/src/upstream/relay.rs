@@ -1,12 +1,11 @@
 //! An engine's answer on its way to the client, part by part.
 
+use super::answer::{Answer, run_out};
 use super::cached::CachedTokens;
-use super::handover::{Answer, Prefilling};
+use super::engines::{Engines, Leg};
 use super::headers;
-use super::trace;
-use super::upstream::{Engines, Leg};
 use crate::exchange::Exchange;
-use crate::service::Failure;
+use crate::failure::Failure;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header};
 use pingora::http::ResponseHeader;
@@ -14,10 +13,10 @@ use prometheus_client::metrics::counter::Counter;
 use stator_body::AnswerCleaner;
 use stator_model::openai::ApiError;
 use stator_model::openai::response::{DONE, push_error_event};
-use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tracing::Span;
 
 /// Passes answers on.
 pub(crate) struct Relay<'a> {
@@ -33,7 +32,7 @@ pub(crate) struct Relay<'a> {
 }
 
 impl Relay<'_> {
-    /// Passes an answer on as it comes. Prefill goes on meanwhile, and ends with it.
+    /// Passes an answer on as it comes. Work beside it goes on meanwhile, and ends with it.
     ///
     /// # Errors
     ///
@@ -43,11 +42,11 @@ impl Relay<'_> {
         exchange: &mut Exchange,
         answer: Answer<'_>,
     ) -> Result<(), Failure> {
-        let Answer { leg, prefill, cached, .. } = answer;
+        let Answer { leg, beside, cached, .. } = answer;
         tokio::select! {
             biased;
             passed = self.parts(exchange, leg, cached) => passed,
-            never = run_out(prefill) => match never {},
+            never = run_out(beside) => match never {},
         }
     }
 
@@ -101,7 +100,7 @@ impl Relay<'_> {
             at_event_end = part.ends_with(b"\n\n");
             if is_events && !begun && !part.is_empty() {
                 begun = true;
-                trace::first_token(self.started.elapsed());
+                record_first_token(self.started.elapsed());
             }
             match head.take() {
                 Some(head) => exchange.relay(head, part, last).await?,
@@ -172,12 +171,12 @@ impl BodyEdits {
     }
 }
 
-/// Lets prefill come to its end beside an answer, which shows whether it was of use.
-pub(crate) async fn run_out(prefill: Option<Prefilling<'_>>) -> Infallible {
-    if let Some(prefill) = prefill {
-        let _ = prefill.await;
-    }
-    std::future::pending().await
+/// Records the time from a request's arrival to the first part of its streamed answer, on the
+/// request's span.
+///
+/// Source: the name of the attribute in llm-d's routing sidecar.
+pub(crate) fn record_first_token(after: Duration) {
+    Span::current().record("llm_d.pd_proxy.true_ttft_ms", after.as_secs_f64() * 1000.0);
 }
 
 /// Polls a future that may be polled again.

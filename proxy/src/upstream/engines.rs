@@ -2,8 +2,9 @@
 //!
 //! Knows Pingora's client and decides nothing about requests.
 
-use super::allow::{Target, is_metadata};
-use super::config::{EngineTls, UpstreamSettings};
+use super::metadata::is_metadata;
+use super::settings::{EngineTls, UpstreamSettings};
+use super::target::Target;
 use bytes::{Bytes, BytesMut};
 use pingora::connectors::ConnectorOptions;
 use pingora::connectors::http::v1::Connector;
@@ -394,7 +395,7 @@ impl From<LegError> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sidecar::allow::tests::METADATA;
+    use crate::upstream::metadata::tests::METADATA;
 
     #[test]
     fn no_name_leads_to_metadata() {

@@ -1,0 +1,24 @@
+//! The end of a request that got no whole answer.
+
+use crate::exchange::Gone;
+use stator_model::openai::ApiError;
+
+/// Why a request got no whole answer.
+pub(crate) enum Failure {
+    /// The client gets this error.
+    Error(ApiError),
+    /// There is no client any more.
+    Gone,
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Gone> for Failure {
+    fn from(_: Gone) -> Self {
+        Self::Gone
+    }
+}
