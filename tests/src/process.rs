@@ -35,17 +35,25 @@ impl Process {
     ///
     /// When the binary is missing.
     pub fn start_with(args: &[&str], environment: &[(&str, &str)]) -> Self {
-        let binary = binary();
-        let mut child = Command::new(&binary)
-            .args(args)
-            .envs(environment.iter().copied())
+        let mut command = Command::new(binary());
+        command.args(args).envs(environment.iter().copied());
+        Self::run(command)
+    }
+
+    /// Starts a command that becomes a `stator`, logging JSON.
+    ///
+    /// # Panics
+    ///
+    /// When the command cannot be run.
+    pub fn run(mut command: Command) -> Self {
+        let mut child = command
             .env("STATOR_LOG_FORMAT", "json")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .unwrap_or_else(|error| panic!("cannot run {}: {error}", binary.display()));
+            .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
         let (counter, lines) = watch::channel(0);
         let log = Arc::new(Mutex::new(Vec::new()));
         let counter = Arc::new(counter);
