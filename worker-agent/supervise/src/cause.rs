@@ -1,20 +1,20 @@
-//! Why an engine is not there any more.
+//! Causes of an engine's end.
 
 use crate::memory::OomKills;
 use crate::phase::Phase;
 use crate::process::Ending;
 use std::time::Duration;
 
-/// Why an engine ended, or was ended, without anybody having asked for it.
+/// Cause of an engine's end that nobody asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// It could not be started: no such program, no permission, no port.
+    /// The engine could not be started: no such program, no permission, no port.
     #[error("cannot be started: {error}")]
     NotStarted {
-        /// What was missing.
+        /// The error of the start.
         error: String,
     },
-    /// It ended by itself.
+    /// The engine ended by itself.
     #[error("exited with code {code}{}", quote(.last_words))]
     Exit {
         /// Its exit code.
@@ -22,7 +22,7 @@ pub enum Cause {
         /// The last line that looks like an error, if there is one.
         last_words: Option<String>,
     },
-    /// A signal of somebody else's ended it.
+    /// A foreign signal ended the engine.
     #[error("ended by signal {signal}{}", quote(.last_words))]
     Signal {
         /// The signal's number.
@@ -33,46 +33,46 @@ pub enum Cause {
     /// Memory of the machine or of a device ran out.
     #[error("out of memory: {evidence}")]
     OutOfMemory {
-        /// How that is known.
+        /// Evidence for it.
         evidence: String,
     },
-    /// It had requests and made no progress.
+    /// The engine had requests and made no progress.
     #[error("hung: {running} requests are running, no step for {stalled:?}")]
     Hung {
-        /// Requests that ran.
+        /// Requests in the batch.
         running: u32,
-        /// How long nothing happened.
+        /// Time without progress.
         stalled: Duration,
     },
-    /// It was ready, its process lives, and yet it does not answer as it should.
+    /// The engine was ready and its process lives, but it does not answer as it should.
     #[error("half dead: not healthy for {lasted:?}: {reason}")]
     HalfDead {
-        /// What it answered, or that it did not.
+        /// The wrong answer, or the lack of one.
         reason: String,
-        /// For how long.
+        /// Time without a good answer.
         lasted: Duration,
     },
-    /// It did not become ready in time.
+    /// The engine did not become ready in time.
     #[error("not ready after {waited:?}, in phase {phase}{}", quote(.why))]
     StartTimeout {
         /// The time it had.
         waited: Duration,
-        /// How far it came.
+        /// Last phase of the start.
         phase: Phase,
-        /// What it answered last, if anybody asked it.
+        /// Latest answer to a health check, if there was one.
         why: Option<String>,
     },
-    /// It was killed, and the kernel did not end it in time.
+    /// The engine was killed, and the kernel did not end it in time.
     #[error("{cause}; killed, and not gone after {waited:?}")]
     NotGone {
         /// The time it had.
         waited: Duration,
-        /// Why it was killed.
+        /// Cause of the kill.
         cause: Box<Cause>,
     },
 }
 
-/// How a process ended.
+/// End of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// With this code.
@@ -82,10 +82,10 @@ pub enum Exit {
 }
 
 const SIGKILL: i32 = 9;
-/// What a shell reports for a child that SIGKILL ended.
+/// Exit code that a shell reports for a child ended by SIGKILL.
 const SHELL_SIGKILL: i32 = 128 + SIGKILL;
 
-/// Words that engines print when memory is out, of a device or of the machine.
+/// Messages that engines print when memory is out, of a device or of the machine.
 const OUT_OF_MEMORY: [&str; 15] = [
     // Python's own and PyTorch's `OutOfMemoryError`.
     "MemoryError",
@@ -108,11 +108,11 @@ const OUT_OF_MEMORY: [&str; 15] = [
     "of memory. Try to lower your batch size",
 ];
 
-/// Words of lines that explain an end.
+/// Markers of lines that explain an end.
 const EXPLANATIONS: [&str; 4] = ["Error:", "ERROR", "error:", "CRITICAL"];
 
 impl Cause {
-    /// Which cause it is, as a label of metrics.
+    /// The cause as a label of metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::NotStarted { .. } => "not_started",
@@ -138,7 +138,7 @@ impl Cause {
         "not_gone",
     ];
 
-    /// The cause of an end that nobody here asked for.
+    /// The cause of an end that the supervisor did not ask for.
     pub(crate) fn of(ending: Ending) -> Self {
         let Ending { exit, tail, out_of_memory, kills } = ending;
         let evidence = match exit {
@@ -158,13 +158,13 @@ impl Cause {
     }
 }
 
-/// Whether a line tells that memory is out.
+/// Whether a line reports that memory is out.
 pub(crate) fn tells_of_memory(line: &str) -> bool {
     contains(line, &OUT_OF_MEMORY)
 }
 
-/// Whether the kernel sent a SIGKILL that nobody here sent. Where it cannot be asked it is
-/// assumed: on a machine that serves a model, that is what kills.
+/// Evidence that the kernel sent a SIGKILL which the supervisor did not. Without a counter this is
+/// assumed: on a machine that serves a model, the kernel is the likely killer.
 fn killed_for_memory(kills: OomKills) -> Option<String> {
     match kills {
         OomKills::Unknown => Some("killed, probably by the kernel".to_owned()),

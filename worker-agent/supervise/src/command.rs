@@ -17,32 +17,31 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-/// What an agent wants of the engine that it starts.
+/// Requirements of an agent for the engine that it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The engine's program, where it is not the usual one from PATH.
+    /// The engine's program; `None` takes the usual one from PATH.
     pub program: Option<PathBuf>,
     /// The model: a folder, or a name that the engine can resolve.
     pub model: String,
     /// The model's name in requests to the engine.
     pub served_name: String,
-    /// Where the engine serves HTTP.
+    /// Address for the engine's HTTP server.
     pub http: SocketAddr,
-    /// A folder for this user alone, for files that the engine is told to read.
+    /// A folder for this user alone, for files that the engine reads.
     pub home: PathBuf,
-    /// Where it publishes KV events; `None` publishes none.
+    /// Publisher of KV events; `None` publishes none.
     pub events: Option<Events>,
-    /// What it does of a request.
+    /// Part of a request that the engine takes.
     pub role: Role,
-    /// What moves KV between engines; `None` takes the engine's usual one. Of no meaning to an
-    /// aggregated engine.
+    /// KV connector; `None` takes the engine's usual one. An aggregated engine has no use for it.
     pub connector: Option<String>,
-    /// Where engines that exchange KV introduce themselves: the handshake of NIXL, the bootstrap
-    /// server of Mooncake. Rank r takes the r-th port from here.
+    /// Address where engines that exchange KV introduce themselves: the handshake of NIXL, the
+    /// bootstrap server of Mooncake. Rank r takes the r-th port from here.
     pub side_channel: Option<SocketAddr>,
-    /// What requests to it have to present; `None` leaves it to its own flags.
+    /// Key that the engine's clients have to present; `None` leaves that to the engine's own flags.
     pub key: Option<Key>,
-    /// The engine's own flags, which go after ours as they are.
+    /// The engine's own flags, appended to ours unchanged.
     pub extra: Vec<String>,
 }
 
@@ -57,7 +56,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Where an engine publishes its KV events.
+/// Endpoints of an engine's KV events.
 ///
 /// Rank r of a data-parallel engine takes the r-th port from here, so `ipc://` is for one rank.
 /// A `tcp://` endpoint is bound by the engine only where the host is `*`; to any other the engine
@@ -68,29 +67,29 @@ impl fmt::Debug for Key {
 pub struct Events {
     /// ZMQ endpoint of the events.
     pub publish: String,
-    /// ZMQ endpoint that repeats them.
+    /// ZMQ endpoint for replays.
     pub replay: String,
-    /// Their topic.
+    /// Topic of the events.
     pub topic: String,
 }
 
-/// How a process is started.
+/// Command that starts an engine's process.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EngineCommand {
     /// The program: a path, or a name that is looked up in PATH.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The program's arguments.
     pub args: Vec<String>,
     /// Environment variables beside the inherited ones.
     pub env: Vec<(String, String)>,
-    /// Files that it reads, written before it starts and for its user alone.
+    /// Files for the program, written before it starts and for its user alone.
     pub files: Vec<(PathBuf, String)>,
-    /// What is not to be logged of what it prints.
+    /// Texts to mask in the logged output.
     pub secrets: Vec<String>,
 }
 
 impl fmt::Debug for EngineCommand {
-    /// Without the values of variables, the contents of files, and secrets.
+    /// Omits the values of variables, the contents of files, and secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EngineCommand")
             .field("program", &self.program)
@@ -99,28 +98,28 @@ impl fmt::Debug for EngineCommand {
     }
 }
 
-/// Says how the next process of an engine is started, before each start: a port that was free then
-/// may be taken by now.
+/// Makes the command for each start of an engine: a port that was free last time may be taken by
+/// now.
 pub trait Recipe: fmt::Debug + Send {
     /// The next command.
     ///
     /// # Errors
     ///
-    /// What is missing, in words for a log.
+    /// The obstacle, in words for a log.
     fn command(&mut self) -> Result<EngineCommand, String>;
 }
 
-/// The same each time.
+/// Repeats the same command.
 impl Recipe for EngineCommand {
     fn command(&mut self) -> Result<Self, String> {
         Ok(self.clone())
     }
 }
 
-/// Why there is no command line.
+/// Reason why there is no command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// Two values for one thing, of which the engine would take either.
+    /// One flag has two values, and the engine would take either.
     #[error("engine flag {flag}: given {count} times, at most once")]
     Repeated {
         /// The flag.
@@ -128,7 +127,7 @@ pub enum CommandError {
         /// How often.
         count: usize,
     },
-    /// A flag that would contradict what the agent relies on.
+    /// A flag contradicts a setting that the agent relies on.
     #[error("engine flag {flag}: set by the agent, {instead}")]
     Reserved {
         /// The flag as the user wrote it.
@@ -142,18 +141,18 @@ pub enum CommandError {
         /// The word.
         word: String,
     },
-    /// The engine cannot do what is wanted.
+    /// The engine cannot satisfy the options.
     #[error("{engine} cannot be started: {why}")]
     Unsupported {
         /// The engine.
         engine: &'static str,
-        /// What is missing.
+        /// The missing ability.
         why: String,
     },
 }
 
 impl Options {
-    /// An aggregated engine without KV events and without flags of its own.
+    /// Options of an aggregated engine without KV events and without flags of its own.
     pub fn new(
         model: impl Into<String>,
         served_name: impl Into<String>,
@@ -190,7 +189,7 @@ impl Options {
     }
 }
 
-/// Data-parallel ranks that an engine's own flags ask for, of whichever engine; 1 where they do not.
+/// Data-parallel ranks in an engine's own flags, of any engine; 1 by default.
 pub fn data_parallel_ranks(extra: &[String]) -> u32 {
     const ANY: flags::Dialect = flags::Dialect {
         aliases: &[("dp", "data-parallel-size"), ("dp-size", "data-parallel-size")],
@@ -200,7 +199,7 @@ pub fn data_parallel_ranks(extra: &[String]) -> u32 {
     Flags::read(&ANY, extra).count("data-parallel-size")
 }
 
-/// An address as a command line has it: without the brackets of IPv6.
+/// An address in the form for command lines: IPv6 without brackets.
 fn host(address: IpAddr) -> String {
     address.to_string()
 }
@@ -210,12 +209,12 @@ fn words<const N: usize>(words: [&str; N]) -> [String; N] {
     words.map(str::to_owned)
 }
 
-/// Variables that every Python engine gets: what it prints comes at once.
+/// Environment of every Python engine: unbuffered output.
 fn python_env() -> Vec<(String, String)> {
     vec![("PYTHONUNBUFFERED".to_owned(), "1".to_owned())]
 }
 
-/// What is to be kept out of logs.
+/// Texts to mask in logs.
 fn secrets(options: &Options) -> Vec<String> {
     options.key.iter().map(|Key(secret)| secret.clone()).collect()
 }

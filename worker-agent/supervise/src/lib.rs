@@ -1,10 +1,10 @@
-//! Runs one engine as a child process: starts it, reads what it prints, sees whether it works, and
-//! starts it again.
+//! Supervisor of one engine as a child process: starts it, reads its output, watches its health,
+//! and restarts it.
 //!
-//! The engine gets a process group of its own, and nothing of that group outlives its supervisor.
-//! What is decided, and when, is a pure function of what was seen ([`life`]); [`Supervisor`] is
-//! the edge that spawns, reads, waits and signals. It asks the engine nothing: whoever talks to it
-//! reports health and progress with [`Supervisor::observe`].
+//! The engine gets a process group of its own, and nothing of that group outlives its supervisor. A
+//! pure function of observations decides every step ([`life`]); [`Supervisor`] is the edge that
+//! spawns, reads, waits and signals. The supervisor asks the engine nothing: the agent reports
+//! health and progress with [`Supervisor::observe`].
 //!
 //! Start reading at [`Supervisor`], then [`life::Life`]; [`command`] has the command lines.
 

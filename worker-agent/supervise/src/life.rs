@@ -1,4 +1,4 @@
-//! The life of an engine, as a function of what was seen: values in, values out, time passed in.
+//! The life of an engine as a pure function of observations and of time, which is passed in.
 //!
 //! ```text
 //! New ─▶ Starting ─▶ Ready ⇄ Unhealthy        any ─▶ Stopping ─▶ Stopped
@@ -8,8 +8,8 @@
 //!                        Failed ─▶ Starting, after a pause; or for good
 //! ```
 //!
-//! What was killed and is not gone in time is given up: it may hold its memory and its ports, so
-//! that nothing can be started in its place.
+//! A killed engine that does not end in time is given up: it may hold its memory and its ports, so
+//! that nothing can start in its place.
 
 mod observation;
 mod policy;
@@ -26,128 +26,128 @@ use crate::phase::Phase;
 use std::time::{Duration, Instant};
 use watch::Illness;
 
-/// Where an engine stands.
+/// State of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not started yet.
+    /// The engine was not started yet.
     New,
-    /// Its process runs and was not ready yet.
+    /// The process runs and was not ready yet.
     Starting {
-        /// When the process started.
+        /// Start of the process.
         since: Instant,
-        /// How far it says it is.
+        /// Phase of the start, from the engine's output.
         phase: Phase,
-        /// What it answered last, if anybody asked it.
+        /// Latest answer to a health check, if there was one.
         why: Option<String>,
     },
-    /// It serves.
+    /// The engine serves.
     Ready {
-        /// Since when, without a break.
+        /// Start of the time without a break.
         since: Instant,
     },
-    /// It served, its process lives, and it does not answer as it should.
+    /// The engine served and its process lives, but it does not answer as it should.
     Unhealthy {
-        /// What it answered, or that it did not.
+        /// The wrong answer, or the lack of one.
         reason: String,
     },
-    /// It was killed, and its end is awaited.
+    /// The engine was killed and has not ended yet.
     Killing {
-        /// Why.
+        /// Cause of the kill.
         cause: Cause,
-        /// When it is given up.
+        /// Deadline, after which the engine is given up.
         until: Instant,
     },
-    /// It ended, or could not be started.
+    /// The engine ended, or could not be started.
     Failed {
-        /// Why.
+        /// Cause of the end.
         cause: Cause,
-        /// When it is started again; `None` if it is given up.
+        /// Time of the next start; `None` if the engine is given up.
         restart_at: Option<Instant>,
     },
-    /// It was asked to end.
+    /// The engine was asked to end.
     Stopping {
-        /// When it is killed, or given up once it has been.
+        /// Deadline: for the kill, and then for giving the engine up.
         until: Instant,
-        /// Whether it was killed.
+        /// Whether the engine was killed.
         killed: bool,
     },
-    /// It ended because it was asked to.
+    /// The engine ended on request.
     Stopped,
 }
 
-/// What happened to an engine.
+/// A change in an engine's life, for its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A process runs: a new generation, of which nothing is cached and no request runs.
+    /// A process runs: a new generation, without cached blocks or requests.
     Started {
-        /// Its id, which is that of its process group too.
+        /// Id of the process and of its process group.
         pid: u32,
         /// Starts so far, this one included.
         generation: u64,
     },
-    /// Its start has come further.
+    /// The start reached another phase.
     Progressed(Phase),
-    /// It serves, for the first time or again.
+    /// The engine serves, for the first time or again.
     Ready,
-    /// It does not serve, though its process lives; `Ready` or `Failed` follows.
+    /// The engine does not serve, though its process lives; `Ready` or `Failed` follows.
     Unhealthy {
-        /// What it answered, or that it did not.
+        /// The wrong answer, or the lack of one.
         reason: String,
     },
-    /// It ended without having been asked to, or could not be started.
+    /// The engine ended without a request, or could not be started.
     Failed {
-        /// Why.
+        /// Cause of the end.
         cause: Cause,
-        /// When it is started again; `None` if it is given up.
+        /// Pause before the next start; `None` if the engine is given up.
         restart_in: Option<Duration>,
     },
-    /// It ended because it was asked to.
+    /// The engine ended on request.
     Stopped {
-        /// Whether it did so in time, and was not killed.
+        /// Whether it ended in time, without a kill.
         by_itself: bool,
     },
 }
 
-/// What the edge is to do.
+/// Action for the edge to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start the process.
     Start,
-    /// Ask all of its processes to end: SIGTERM.
+    /// Send SIGTERM to all processes of the engine.
     Terminate,
-    /// End all of its processes: SIGKILL.
+    /// Send SIGKILL to all processes of the engine.
     Kill,
 }
 
-/// What the edge tells.
+/// News from the edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// The time has come: see [`Life::due`].
+    /// The time of [`Life::due`] has come.
     Due,
     /// A process was started, as [`Action::Start`] asked.
     Started {
-        /// Its id.
+        /// Id of the process.
         pid: u32,
     },
-    /// It printed that it is in this phase.
+    /// The engine printed that it is in this phase.
     Progressed(Phase),
-    /// Somebody looked at it.
+    /// An observation of the engine.
     Observed(Observation),
-    /// Its process ended, or could not be started, and this is why if nobody asked it to.
+    /// The process ended, or could not be started. The cause applies unless the end was requested.
     Ended(Cause),
-    /// It is to end, within this time by itself.
+    /// A request to end the engine.
     Stop {
-        /// How long before it is killed.
+        /// Grace before the kill.
         grace: Duration,
     },
 }
 
-/// What follows from an input.
+/// Consequences of an input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// What is to be done.
+    /// Action to carry out.
     pub action: Option<Action>,
-    /// What there is to tell.
+    /// Event to report.
     pub event: Option<Event>,
 }
 
@@ -164,23 +164,23 @@ pub struct Life {
 }
 
 impl Life {
-    /// An engine that is to be started at once.
+    /// Makes the life of an engine that starts at once.
     pub fn new(policy: Policy) -> Self {
         let (stalls, illness) = (Stalls::default(), Illness::default());
         Self { policy, state: State::New, stalls, illness, generation: 0, failures: 0 }
     }
 
-    /// Where it stands.
+    /// The engine's state.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// Whether nothing will ever happen again.
+    /// Whether the life is over for good.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Stopped | State::Failed { restart_at: None, .. })
     }
 
-    /// When the next [`Input::Due`] is wanted, if nothing else happens.
+    /// Time for the next [`Input::Due`], if nothing else happens.
     pub fn due(&self) -> Option<Instant> {
         match &self.state {
             State::Starting { since, .. } => Some(*since + self.policy.start_timeout),
@@ -311,7 +311,7 @@ impl Life {
         self.fail(cause, restart)
     }
 
-    /// Waits for the next start, a while from some time on, or gives up.
+    /// Schedules the next start, or gives up without one.
     fn fail(&mut self, cause: Cause, restart: Option<(Instant, Duration)>) -> Step {
         let restart_at = restart.map(|(now, pause)| now + pause);
         self.state = State::Failed { cause: cause.clone(), restart_at };
@@ -342,7 +342,8 @@ impl Life {
         }
     }
 
-    /// Ends the process for a cause; nobody should send it requests any more.
+    /// Kills the process for a cause and reports the engine as unhealthy, so that it gets no more
+    /// requests.
     fn kill(&mut self, now: Instant, cause: Cause) -> Step {
         let reason = cause.to_string();
         self.state = State::Killing { cause, until: now + self.policy.kill_timeout };

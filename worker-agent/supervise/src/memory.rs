@@ -1,4 +1,4 @@
-//! How many processes the kernel has killed for want of memory.
+//! Count of processes that the kernel killed for want of memory.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ impl OomKills {
         own.map(Self::Own).or_else(|| machine().map(Self::Machine)).unwrap_or(Self::Unknown)
     }
 
-    /// What happened between `earlier` and this.
+    /// The kills between `earlier` and this reading.
     pub(crate) fn since(self, earlier: Self) -> Self {
         match (self, earlier) {
             (Self::Own(now), Self::Own(then)) => Self::Own(now.saturating_sub(then)),
@@ -31,7 +31,7 @@ impl OomKills {
         }
     }
 
-    /// Kills that are known to be in the own control group.
+    /// Kills known to be in the own control group.
     pub(crate) fn own(self) -> u64 {
         if let Self::Own(kills) = self { kills } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! What an engine prints: cut into lines, logged with the engine's name, and the last of it kept.
+//! Output of an engine: cut into lines, logged under the engine's name, with the last lines kept.
 
 use crate::cause;
 use crate::phase::Phase;
@@ -10,31 +10,31 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::Level;
 
-/// Lines that are kept to explain an end.
+/// Lines kept to explain an end.
 const TAIL_LINES: usize = 50;
-/// How long after a line about memory that is out an end is put down to it. An engine that ends of
-/// it prints an account of that for each request that it ran, together longer than any tail; one
-/// that goes on ends of something else.
+/// Longest time between a line about memory and an end that it explains. A dying engine prints an
+/// account for each of its requests, together longer than any tail; an engine that survives the
+/// shortage ends for another reason.
 const MEMORY_WITHIN: Duration = Duration::from_secs(60);
 /// Longest line that is logged and kept, in bytes; the rest of it is dropped.
 const LINE_MAX: usize = 4096;
-/// Ends a line whose rest was dropped.
+/// Marks a line whose rest was dropped.
 const CUT: char = '…';
 /// Stands for a secret.
 const MASK: &str = "***";
-/// Bytes that are read at once.
+/// Bytes of one read.
 const READ: usize = 16 * 1024;
-/// Where in a line its level is looked for, in characters.
+/// Length of a line's start that may name its level, in characters.
 const LEVEL_WITHIN: usize = 64;
 
-/// What one process has printed. Its two streams share it.
+/// Output of one process, shared by its two streams.
 #[derive(Debug)]
 pub(crate) struct Output {
     name: Arc<str>,
-    /// What is not to be logged.
+    /// Texts to mask in the log.
     secrets: Vec<String>,
     tail: Mutex<VecDeque<String>>,
-    /// The last line about memory that is out, and when it came.
+    /// The last line about memory, and its time.
     out_of_memory: Mutex<Option<(Instant, String)>>,
     phase: watch::Sender<Phase>,
 }
@@ -47,7 +47,7 @@ impl Output {
         Self { name, secrets, tail, out_of_memory, phase }
     }
 
-    /// How far it says it is.
+    /// Watch on the phase of the start.
     pub(crate) fn phase(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
     }
@@ -57,13 +57,13 @@ impl Output {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// What was printed shortly before of memory that is out.
+    /// The last line about memory, if it is recent.
     pub(crate) fn out_of_memory(&self) -> Option<String> {
         let said = self.out_of_memory.lock().unwrap_or_else(PoisonError::into_inner).clone();
         said.filter(|(at, _)| at.elapsed() < MEMORY_WITHIN).map(|(_, line)| line)
     }
 
-    /// Reads a stream to its end. The engine never waits for anybody but this.
+    /// Reads a stream to its end. The engine's output waits for nothing else.
     pub(crate) async fn follow(self: Arc<Self>, mut stream: impl AsyncRead + Unpin) {
         let (mut buffer, mut lines) = (vec![0; READ], Lines::default());
         // A stream that cannot be read any more has ended.
@@ -107,8 +107,7 @@ impl Output {
     }
 }
 
-/// Leaves a secret out, also where its line was cut in the middle of it. SGLang logs all of its
-/// settings.
+/// Masks a secret, even one cut off at the end of a line: SGLang logs all of its settings.
 fn mask(line: &mut String, secret: &str) {
     if line.contains(secret) {
         *line = line.replace(secret, MASK);
@@ -122,7 +121,7 @@ fn mask(line: &mut String, secret: &str) {
     }
 }
 
-/// The level that a line names itself; a request that went well is of interest to nobody.
+/// The level that a line names itself; access lines of successful requests are debug.
 fn level(line: &str) -> Level {
     if line.contains(" HTTP/1.1\" 2") {
         return Level::DEBUG;
@@ -139,7 +138,7 @@ fn level(line: &str) -> Level {
     levels.next().unwrap_or(Level::INFO)
 }
 
-/// Cuts bytes into lines. A carriage return ends one too: progress bars are written with it.
+/// Cuts bytes into lines. A carriage return ends a line too: progress bars use it.
 #[derive(Debug, Default)]
 struct Lines {
     line: Vec<u8>,
@@ -156,7 +155,7 @@ impl Lines {
         self.take(bytes);
     }
 
-    /// Ends the line that has begun, if one has.
+    /// Ends the current line, if there is one.
     fn finish(&mut self, mut each: impl FnMut(String)) {
         let mut line = printable(&String::from_utf8_lossy(&self.line));
         if std::mem::take(&mut self.cut) {
@@ -175,7 +174,7 @@ impl Lines {
     }
 }
 
-/// Without colours and other control characters, which would act on the reader's terminal.
+/// Strips colours and other control characters, which would act on the reader's terminal.
 fn printable(line: &str) -> String {
     let mut printable = String::with_capacity(line.len());
     let mut chars = line.chars();

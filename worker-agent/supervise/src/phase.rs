@@ -1,26 +1,27 @@
-//! How far an engine's start has come, told from what it prints.
+//! Phases of an engine's start, recognised in its output.
 
 use std::fmt;
 
-/// Where a start stands. Later phases compare greater; an engine may skip some.
+/// Phase of a start. Later phases compare greater; an engine may skip some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// The process runs and has said nothing of interest: it imports and reads its configuration.
+    /// The process runs and has printed nothing of interest: it imports and reads its
+    /// configuration.
     #[default]
     Launching,
-    /// It reads the model.
+    /// The engine reads the model.
     LoadingWeights,
-    /// It compiles kernels.
+    /// The engine compiles kernels.
     Compiling,
-    /// It measures what memory is left, and takes it for KV.
+    /// The engine measures the free memory, and takes it for KV.
     AllocatingKv,
-    /// It captures graphs or runs the first batches.
+    /// The engine captures graphs or runs the first batches.
     WarmingUp,
-    /// It has opened its port.
+    /// The engine has opened its port.
     Serving,
 }
 
-/// What marks the phases: the first words that a line contains.
+/// Texts that mark the phases; the first match in this list counts.
 ///
 /// Source: logs of vLLM 0.32.0 and SGLang 0.5.23; for graphs, which need a GPU, their sources.
 const MARKS: [(&str, Phase); 18] = [

@@ -1,25 +1,24 @@
-//! Free ports for engines, which cannot be told to take any.
+//! Free ports for engines, which cannot pick their own.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Where ports are looked for, so that nobody is given one of them between now and the engine's
-/// start: below those that systems give to connections, and between those that engines take for
-/// themselves. Mooncake listens anywhere from 15000 to 17000 before the engine serves HTTP, and would
-/// answer in its place; SGLang takes one from 22000 to 29999.
+/// Range searched for ports, chosen so that nobody is given one of them before the engine starts:
+/// below those that systems give to connections, and between those that engines take for
+/// themselves. Mooncake listens anywhere from 15000 to 17000 before the engine serves HTTP, and
+/// would answer in its place; SGLang takes one from 22000 to 29999.
 const PORTS: std::ops::Range<u16> = 17_001..22_000;
 /// Attempts before there are no free ports.
 const ATTEMPTS: u64 = 256;
 
-/// The first of `count` ports in a row that nobody listens on, on any address, and of which none is
-/// `besides`.
+/// Finds `count` free ports in a row, on any address and without `besides`; returns the first.
 ///
-/// They stay free unless somebody else takes them before the engine does.
+/// The ports stay free unless another process takes them before the engine does.
 ///
 /// # Errors
 ///
-/// When there are none, or `count` is above 1024.
+/// Where there are none, or `count` is above 1024.
 pub fn free_ports(count: u16, besides: u16) -> io::Result<u16> {
     let none = || io::Error::new(io::ErrorKind::AddrNotAvailable, format!("no {count} free ports"));
     if count > 1024 {

@@ -1,5 +1,5 @@
-//! The processes of an engine: one that is started, what it starts, and a guard that ends them
-//! all should this process be killed.
+//! Processes of an engine: the one that was started, its children, and a guard that ends them all
+//! should this process be killed.
 
 use crate::cause::Exit;
 use crate::command::EngineCommand;
@@ -20,15 +20,16 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Longest wait for the end of the output once all processes are gone. Somebody who left the
+/// Longest wait for the end of the output once all processes are gone. A process that left the
 /// group may hold it open.
 const OUTPUT_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// What the agent's own variables begin with; some are secrets, and none is the engine's.
+/// Prefix of the agent's own variables; some are secrets, and none is for the engine.
 const OWN_VARIABLES: &[u8] = b"STATOR_";
 
-/// Waits for the end of its input, which is the end of the process that holds the other side, and
-/// then ends a process group: first as that process would have, and then for certain.
+/// Shell script of the guard. It waits for the end of its input, which is the end of the process
+/// that holds the other side, and then ends a process group: with SIGTERM, and 10 s later with
+/// SIGKILL.
 const GUARD: &str = r#"read -r _; kill -s TERM -- "-$1" && sleep 10 && kill -s KILL -- "-$1""#;
 
 /// A running engine. Dropping it kills all of its processes.
@@ -38,7 +39,7 @@ pub(crate) struct Engine {
     phase: watch::Receiver<Phase>,
 }
 
-/// What of it has to end.
+/// The parts of an engine that have to end.
 #[derive(Debug)]
 struct Processes {
     group: Group,
@@ -46,19 +47,19 @@ struct Processes {
     output: Arc<Output>,
     readers: JoinSet<()>,
     kills_before: OomKills,
-    /// How the leader ended, and until when its last words are awaited.
+    /// Exit of the leader, and deadline for its last output.
     exited: Option<(ExitStatus, Instant)>,
 }
 
-/// How an engine ended, and what there is to tell of it.
+/// End of an engine, with the evidence for its cause.
 #[derive(Debug)]
 pub(crate) struct Ending {
     pub(crate) exit: Exit,
-    /// The last lines that it printed.
+    /// Last lines of the output.
     pub(crate) tail: Vec<String>,
-    /// What it printed shortly before of memory that is out.
+    /// Last line about memory, if it is recent.
     pub(crate) out_of_memory: Option<String>,
-    /// What the kernel killed for want of memory meanwhile.
+    /// Kills for want of memory meanwhile.
     pub(crate) kills: OomKills,
 }
 
@@ -66,17 +67,17 @@ pub(crate) struct Ending {
 #[derive(Debug)]
 struct Group {
     id: Pid,
-    /// Ends with this value.
+    /// Ends together with this value.
     _guard: Child,
 }
 
 impl Engine {
-    /// Starts one in a process group of its own, whose id is that of the process.
+    /// Starts an engine in a process group of its own, whose id is that of the process.
     ///
     /// # Errors
     ///
-    /// What the system says when the program, or the guard, cannot be run, or a file of its cannot
-    /// be written.
+    /// The system's error where the program or the guard cannot be run, or a file cannot be
+    /// written.
     pub(crate) fn start(name: Arc<str>, command: EngineCommand) -> io::Result<Self> {
         for (path, contents) in &command.files {
             write_private(path, contents)?;
@@ -114,12 +115,12 @@ impl Engine {
         self.processes.group.id.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Sends a signal to all of its processes.
+    /// Sends a signal to all processes of the engine.
     pub(crate) fn signal(&self, signal: Signal) {
         self.processes.group.signal(signal);
     }
 
-    /// Waits for whatever comes first: a phase of its start, or its end.
+    /// Waits for the next phase of the start, or for the end.
     ///
     /// # Cancel safety
     ///

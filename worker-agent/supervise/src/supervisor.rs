@@ -16,19 +16,19 @@ use tokio::time::Instant;
 
 /// Runs one engine through all its restarts. Dropping it kills all processes of the engine.
 ///
-/// It works while [`Supervisor::next_event`] is awaited; what the engine prints is read and logged
-/// at any time.
+/// The engine is supervised while [`Supervisor::next_event`] is awaited; its output is read and
+/// logged at any time.
 #[derive(Debug)]
 pub struct Supervisor {
     name: Arc<str>,
     recipe: Box<dyn Recipe>,
     life: Life,
     engine: Option<Engine>,
-    /// What was not told yet; one step tells one thing at most.
+    /// Events not reported yet; one step yields one at most.
     events: VecDeque<Event>,
 }
 
-/// What a wait came to.
+/// Outcome of a wait.
 enum Happened {
     Due,
     Phase(Phase),
@@ -36,24 +36,24 @@ enum Happened {
 }
 
 impl Supervisor {
-    /// An engine that is started at the first [`Supervisor::next_event`], each time as `recipe`
-    /// says then. Its output is logged with `name`.
+    /// Makes a supervisor whose engine starts at the first [`Supervisor::next_event`], each time
+    /// with the command that `recipe` gives then. The engine's output is logged under `name`.
     pub fn new(name: &str, recipe: impl Recipe + 'static, policy: Policy) -> Self {
         let (life, recipe) = (Life::new(policy), Box::new(recipe));
         Self { name: name.into(), recipe, life, engine: None, events: VecDeque::new() }
     }
 
-    /// Where the engine stands.
+    /// The engine's state.
     pub fn state(&self) -> &State {
         self.life.state()
     }
 
-    /// Its process id, which is that of its process group too, while it runs.
+    /// Id of the engine's process and process group, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.engine.as_ref().map(Engine::pid)
     }
 
-    /// What happens next; `None` once it has stopped or was given up.
+    /// Waits for the next event; `None` once the engine has stopped or was given up.
     ///
     /// # Cancel safety
     ///
@@ -81,18 +81,18 @@ impl Supervisor {
         }
     }
 
-    /// Tells what was seen of the engine; what follows is told by [`Supervisor::next_event`].
-    /// Once a second is a good measure. It is of no meaning while no process runs.
+    /// Takes an observation of the engine; consequences come from [`Supervisor::next_event`]. Once
+    /// a second is a good pace. Observations count only while a process runs.
     pub fn observe(&mut self, observation: Observation) {
         self.step(Input::Observed(observation));
     }
 
     /// Ends the engine: asks all of its processes to end, and kills them after `grace`. Returns
-    /// whether the kill was not needed. Afterwards there are no events.
+    /// whether they ended without a kill. No events follow.
     ///
     /// # Cancel safety
     ///
-    /// Calling it again goes on, with the shorter of both times.
+    /// Another call goes on, with the shorter of both times.
     pub async fn stop(&mut self, grace: Duration) -> bool {
         self.step(Input::Stop { grace });
         let mut in_time = true;

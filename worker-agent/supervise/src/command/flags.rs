@@ -1,16 +1,16 @@
-//! An engine's own flags, understood as far as that goes without a list of all of them.
+//! Parser for an engine's own flags, without a list of all of them.
 //!
-//! What belongs to which flag cannot be told without that list, but what is a flag can: a word that
-//! starts with a dash and is no number. That is enough to find flags that come twice, that the
-//! agent sets itself, or that replace a default of the agent's.
+//! Without that list nobody can tell which value belongs to which flag, but flags themselves are
+//! recognisable: a word that starts with a dash and is no number. That is enough to find flags that
+//! come twice, that the agent sets itself, or that replace a default of the agent's.
 
 use super::CommandError;
 
-/// How an engine reads its command line.
+/// Conventions of an engine's command line.
 pub(super) struct Dialect {
     /// Short and second names of flags, each with the name that is used here.
     pub aliases: &'static [(&'static str, &'static str)],
-    /// Flags that the agent sets, each with what the user should do instead.
+    /// Flags that the agent sets, each with the recommended alternative for the user.
     pub reserved: &'static [(&'static str, &'static str)],
     /// Flags that may come more than once.
     pub repeatable: &'static [&'static str],
@@ -22,17 +22,17 @@ pub(super) struct Flags {
 }
 
 struct Given {
-    /// As the user wrote it, without a value.
+    /// The word as the user wrote it, without a value.
     word: String,
     /// The rest of the word, or the next one where that is no flag.
     value: Option<String>,
-    /// Its name: without leading dashes, aliases resolved, underscores as dashes; with the path
-    /// into a value (`kv-transfer-config.kv_role`) where there is one.
+    /// The flag's name: without leading dashes, aliases resolved, underscores as dashes; with the
+    /// path into a value (`kv-transfer-config.kv_role`) where there is one.
     name: String,
 }
 
 impl Flags {
-    /// Reads the words after `--`.
+    /// Parses the words after `--` and checks them.
     pub(super) fn new(dialect: &Dialect, words: &[String]) -> Result<Self, CommandError> {
         if let Some(word) = words.first()
             && !is_flag(word)
@@ -45,20 +45,20 @@ impl Flags {
         Ok(flags)
     }
 
-    /// Reads the words without judging them.
+    /// Parses the words without checks.
     pub(super) fn read(dialect: &Dialect, words: &[String]) -> Self {
         let next = words.iter().skip(1).map(Some).chain([None]);
         let pairs = words.iter().zip(next).filter(|(word, _)| is_flag(word));
         Self { given: pairs.map(|(word, next)| Given::new(dialect, word, next)).collect() }
     }
 
-    /// The value of this flag, where it has one.
+    /// The value of this flag, if there is one.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         let given = self.given.iter().find(|given| given.name == name)?;
         given.value.as_deref()
     }
 
-    /// The value of this flag as a number; 1 where it has none.
+    /// The value of this flag as a number; 1 without one.
     pub(super) fn count(&self, name: &str) -> u32 {
         self.value(name).and_then(|count| count.parse().ok()).unwrap_or(1).max(1)
     }
@@ -71,7 +71,7 @@ impl Flags {
         })
     }
 
-    /// Whether the user gave this flag, and not `--no-` of it.
+    /// Whether the user gave this flag, rather than `--no-` of it.
     pub(super) fn is_on(&self, name: &str) -> bool {
         self.given.iter().any(|given| given.name == name)
     }
@@ -128,14 +128,14 @@ impl Given {
     }
 }
 
-/// Whether a word is a flag, and no value: `-1` and `-0.5` are values.
+/// Whether a word is a flag rather than a value: `-1` and `-0.5` are values.
 fn is_flag(word: &str) -> bool {
     word.strip_prefix('-').is_some_and(|rest| {
         !rest.is_empty() && !rest.starts_with(|c: char| c.is_ascii_digit() || c == '.')
     })
 }
 
-/// Whether Python's `argparse` would read `given` as `name`, which has more letters.
+/// Whether Python's `argparse` would accept `given` as an abbreviation of `name`.
 fn is_abbreviation(given: &str, name: &str) -> bool {
     given.len() > 2 && name.starts_with(given)
 }

@@ -30,17 +30,18 @@ const DIALECT: Dialect = Dialect {
     repeatable: &[],
 };
 
-/// Moves KV between engines where nothing else is named.
+/// Default KV connector.
 const CONNECTOR: &str = "mooncake";
 
-/// Load, how much of a prompt was cached, and each token once instead of all so far.
+/// Flags that the agent relies on: load metrics, cached-token counts, and each token once instead
+/// of all so far.
 const DEFAULTS: [&str; 3] =
     ["enable-metrics", "enable-cache-report", "incremental-streaming-output"];
 
-/// The command line of an SGLang server.
+/// Builds the command line of an SGLang server.
 ///
-/// A key goes into a file that it is told to read; where the user names one with `--config`, of
-/// which there can be only one, the key is to stand there (`api-key`).
+/// The key goes into a file that the server reads with `--config`. A server takes one such file; a
+/// user with one of their own puts the key there (`api-key`).
 ///
 /// # Errors
 ///
@@ -90,7 +91,7 @@ fn env(options: &Options) -> Vec<(String, String)> {
     env
 }
 
-/// A file of flags in YAML, of which JSON is a part.
+/// A YAML file of flags, written as JSON, which is valid YAML.
 fn key_file(options: &Options, Key(secret): &Key) -> (PathBuf, String) {
     (options.home.join("sglang.yaml"), json!({ "api-key": secret }).to_string())
 }

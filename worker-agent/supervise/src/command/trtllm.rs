@@ -18,24 +18,24 @@ const DIALECT: Dialect = Dialect {
     repeatable: &["custom-module-dirs"],
 };
 
-/// Events that it keeps until they are read, which is every few milliseconds.
+/// Most events that the server keeps until the agent reads them, every few milliseconds.
 const EVENTS_MAX: u32 = 16_384;
 
-/// Flags that say part of what stands under `kv_cache_config` in its file, each with its name
-/// there: versions that take that part of a file as a whole would pass over the flag.
+/// Flags for settings under `kv_cache_config` of the file, each with its name there: versions that
+/// take that section of the file as a whole would ignore the flag.
 const KV_CACHE_FLAGS: [(&str, &str); 2] = [
     ("kv-cache-free-gpu-memory-fraction", "free_gpu_memory_fraction"),
     ("kv-cache-dtype", "dtype"),
 ];
 
-/// The command line of a TensorRT-LLM server.
+/// Builds the command line of a TensorRT-LLM server.
 ///
-/// KV events, iteration statistics and the metrics page are settings of a YAML file, which is
-/// written where the user names none with `--config`. In the user's own, which this cannot read,
-/// `kv_cache_config.event_buffer_max_size`, `enable_iter_perf_stats` and `return_perf_metrics` are
-/// to be set. How KV is transferred stands there too (`cache_transceiver_config`), and only whoever
-/// runs the engine knows it: a role needs such a file. The server has no name for the model but its
-/// folder's.
+/// KV events, iteration statistics and the metrics page are settings of a YAML file, which the
+/// agent writes unless the user names one with `--config`. The agent cannot read the user's file:
+/// `kv_cache_config.event_buffer_max_size`, `enable_iter_perf_stats` and `return_perf_metrics` have
+/// to be set there. The transfer of KV is configured there too (`cache_transceiver_config`), and
+/// only the operator knows it: a role needs such a file. The server names the model after its
+/// folder.
 ///
 /// # Errors
 ///
@@ -70,7 +70,7 @@ pub fn trtllm(options: &Options) -> Result<EngineCommand, CommandError> {
     Ok(EngineCommand { program, args, env: python_env(), files, ..EngineCommand::default() })
 }
 
-/// The settings in YAML, of which JSON is a part.
+/// The settings as YAML, written as JSON, which is valid YAML.
 fn config(options: &Options, flags: &Flags) -> (PathBuf, String) {
     let mut kv_cache = Map::new();
     if options.events.is_some() {

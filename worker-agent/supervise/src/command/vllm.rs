@@ -24,29 +24,30 @@ const DIALECT: Dialect = Dialect {
     repeatable: &["middleware"],
 };
 
-/// The connector that has to be told its own HTTP port, and where others reach it.
+/// The connector that needs its own HTTP port and its address for others.
 const MORIIO: &str = "MoRIIOConnector";
 
-/// Moves KV between engines where nothing else is named.
+/// Default KV connector.
 const CONNECTOR: &str = "NixlConnector";
 
-/// The flag without which no adapter is loaded, at start or later.
+/// The flag that allows adapters, at start or later.
 const LORA: &str = "enable-lora";
 
-/// Token ids in and out, how much of a prompt was cached, and no line of log for each request.
+/// Flags that the agent relies on: token ids in and out, cached-token counts, and no log line per
+/// request.
 const DEFAULTS: [&str; 3] =
     ["enable-scale-out", "enable-prompt-tokens-details", "disable-uvicorn-access-log"];
 
-/// The command line of a vLLM server.
+/// Builds the command line of a vLLM server.
 ///
-/// A plain `--kv-transfer-config` of the user's replaces the one for the role; single parts of it
+/// The user's plain `--kv-transfer-config` replaces the one for the role; single parts
 /// (`--kv-transfer-config.kv_buffer_device cpu`) are added to it.
 ///
-/// Its development mode is on, without which it can neither forget its cache nor pause nor sleep,
-/// and says less of itself: whoever reaches its HTTP, which is on the loopback interface, can have
-/// it do so. With `--enable-lora` adapters can be loaded while it runs, unless it has several API
-/// servers, as it has with data-parallel ranks. `--enable-scale-out` is always among the flags: a
-/// version that does not know it cannot be started, but attached it is spoken to as before.
+/// The command turns on the development mode, which the engine needs to reset its cache, pause and
+/// sleep, and to describe itself fully. Anyone who reaches its HTTP, on the loopback interface, can
+/// use these. With `--enable-lora` adapters can be loaded at run time, unless the engine has
+/// several API servers, as it has with data-parallel ranks. `--enable-scale-out` is always among
+/// the flags: older versions cannot be started, but work when attached.
 ///
 /// # Errors
 ///
@@ -116,7 +117,7 @@ fn env(options: &Options, flags: &Flags) -> Vec<(String, String)> {
     env
 }
 
-/// Whether all requests come to one API server; without a word of it there is one for each rank.
+/// Whether one API server takes all requests; by default there is one for each rank.
 fn has_one_server(flags: &Flags) -> bool {
     let counted =
         ["api-server-count", "data-parallel-size"].into_iter().find(|flag| flags.has(flag));

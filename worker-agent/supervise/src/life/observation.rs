@@ -1,28 +1,28 @@
-//! What somebody who talks to an engine sees of it.
+//! Observations of an engine by its agent.
 
-/// What was seen of an engine at one moment.
+/// Observation of an engine at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// Whether it could serve a request now.
     pub health: Health,
-    /// What each of its ranks is doing, in order; none where that could not be found out.
+    /// Progress of each rank, in order; empty if unknown.
     pub progress: Vec<Progress>,
 }
 
 /// Whether an engine could serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It could.
+    /// The engine could serve.
     Ready,
-    /// It could not, and this is what it answered, or that it did not.
+    /// The engine could not; holds the wrong answer, or the lack of one.
     Unavailable(String),
 }
 
-/// What a rank of an engine is doing.
+/// Progress of one rank of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Requests in its batch. Those that it was told to hold, as while it sleeps, do not count.
+    /// Requests in its batch, without those on hold, for example while the engine sleeps.
     pub running: u32,
-    /// Steps or tokens so far: any number that changes whenever it takes a step.
+    /// Steps or tokens so far: any number that changes with each step.
     pub counter: u64,
 }

@@ -1,18 +1,18 @@
-//! The limits of a life.
+//! Limits of an engine's life.
 
 use std::time::Duration;
 
-/// When an engine is given up, and when it is started again.
+/// Limits for giving an engine up and for restarting it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Longest time until it is ready.
+    /// Longest time until the engine is ready.
     pub start_timeout: Duration,
     /// Longest time without progress while requests run, of any rank.
     pub hang_timeout: Duration,
-    /// Longest time without health after it had been ready.
+    /// Longest time without health after the engine was ready.
     pub unhealthy_timeout: Duration,
-    /// Longest wait for a process that was killed to be gone: one that the kernel holds, as where
-    /// its device or its disk does not answer, may never be.
+    /// Longest wait for the end of a killed process. The kernel may hold one for ever, for example
+    /// while its device or its disk does not answer.
     pub kill_timeout: Duration,
     /// Pause before the first restart; it doubles with each failure that follows.
     pub pause_min: Duration,
@@ -20,7 +20,7 @@ pub struct Policy {
     pub pause_max: Duration,
     /// Time of health after which earlier failures are forgotten.
     pub forget_after: Duration,
-    /// Restarts in a row before it is given up; `None` for no limit.
+    /// Restarts in a row before the engine is given up; `None` for no limit.
     pub restarts: Option<u32>,
 }
 

@@ -1,21 +1,21 @@
-//! For how long an engine has been without progress, or without health.
+//! Clocks of an engine's time without progress, or without health.
 
 use super::Progress;
 use std::time::{Duration, Instant};
 
-/// Longest time between two looks that counts. Where nobody looked for longer, because this
-/// process was stopped or its machine suspended, nothing is known of the time between.
+/// Longest gap between two observations that counts. After a longer one, because this process was
+/// stopped or its machine suspended, the time between is unknown.
 const GAP_MAX: Duration = Duration::from_secs(10);
 
-/// Adds up for how long the ranks of an engine had requests and took no step, each by itself: one
-/// that hangs is not made well by others that work.
+/// Adds up each rank's time with requests and without a step. Ranks count separately: working ones
+/// do not make up for one that hangs.
 #[derive(Clone, Debug, Default)]
 pub struct Stalls {
     looked: Option<Instant>,
     ranks: Vec<Rank>,
 }
 
-/// A rank that had requests the last time.
+/// A rank that had requests at the last observation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rank {
     counter: Option<u64>,
@@ -27,13 +27,13 @@ struct Rank {
 pub struct Stall {
     /// Its requests.
     pub running: u32,
-    /// For how long.
+    /// Time without a step.
     pub lasted: Duration,
 }
 
 impl Stalls {
-    /// The longest stall, this look at all ranks included. A look that found nothing out says
-    /// nothing of the time since the last that did.
+    /// The longest stall, this observation included. An empty one leaves the time since the last
+    /// useful one uncounted.
     pub fn longest(&mut self, now: Instant, ranks: &[Progress]) -> Option<Stall> {
         let gap = gap(&mut self.looked, now);
         if ranks.is_empty() {
@@ -58,7 +58,7 @@ impl Rank {
     }
 }
 
-/// For how long an engine has been without health, each look included.
+/// Time without health, each observation included.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Illness {
     looked: Option<Instant>,
@@ -72,7 +72,7 @@ impl Illness {
     }
 }
 
-/// The time since the last look, as far as it counts.
+/// The time since the last observation, up to [`GAP_MAX`].
 fn gap(looked: &mut Option<Instant>, now: Instant) -> Duration {
     let gap = looked.replace(now).map_or(Duration::ZERO, |looked| now.duration_since(looked));
     gap.min(GAP_MAX)
