@@ -1,4 +1,4 @@
-//! Whether who asks may operate the engines.
+//! Permission to operate the engines.
 
 use crate::config::{Operators, TokenSource};
 use stator_runtime::secret::Secret;
@@ -6,15 +6,15 @@ use stator_runtime::tls::Peer;
 use std::sync::Arc;
 use tonic::{Extensions, Status, metadata::MetadataMap};
 
-/// Header that carries the secret, and what stands before it.
+/// Header that carries the secret, and the scheme before it.
 pub(crate) const HEADER: &str = "authorization";
 pub(crate) const SCHEME: &str = "Bearer ";
 
-/// Who may operate the engines.
+/// Check of callers who operate the engines.
 #[derive(Clone, Debug)]
 pub(crate) struct Access(Arc<Operators>);
 
-/// Why somebody may not.
+/// Reason why a caller may not operate.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Denied {
     #[error("{0}")]
@@ -34,12 +34,13 @@ impl Access {
         Self(Arc::new(operators))
     }
 
-    /// Refuses who may not.
+    /// Refuses callers without permission.
     ///
     /// # Errors
     ///
-    /// `permission_denied` where nobody may or the client's certificate is of no use,
-    /// `unauthenticated` where its token is, `unavailable` where the agent's own cannot be read.
+    /// `permission_denied` where nobody may or the client's certificate does not count,
+    /// `unauthenticated` where its token is missing or wrong, `unavailable` where the agent's own
+    /// cannot be read.
     pub(crate) async fn check(
         &self,
         metadata: &MetadataMap,

@@ -31,16 +31,16 @@ use tasks::Tasks;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Workers that are named when the agent starts; simulated agents may have hundreds.
+/// Most workers that the first log line names; simulated agents may have hundreds.
 const LOGGED_WORKERS: usize = 16;
 
 /// A model, and engines that run it.
 pub struct Loaded {
-    /// What the fleet must know of it.
+    /// Record of the model for the fleet.
     pub model: ModelRecord,
     /// Files that proxies ask for, by base name.
     pub files: Vec<(String, Vec<u8>)>,
-    /// One per worker.
+    /// Engines, one per worker.
     pub engines: Vec<LoadedEngine>,
 }
 
@@ -50,15 +50,16 @@ pub struct LoadedEngine {
     pub engine: Box<dyn Engine>,
     /// KV blocks it can hold.
     pub total_blocks: u32,
-    /// Whether its steps compute: it gets a thread of its own then. Others only take time.
+    /// Whether its steps compute, for which the engine gets a thread of its own. Other engines only
+    /// model time.
     pub computes: bool,
 }
 
 /// A running agent.
 pub struct Running {
-    /// What it told the fleet about itself, without the lease.
+    /// The agent's record in the fleet, without the lease.
     pub record: AgentRecord,
-    /// Where metrics and health are served, if they are.
+    /// Address of metrics and health, if they are served.
     pub metrics_address: Option<std::net::SocketAddr>,
     task: JoinHandle<anyhow::Result<()>>,
 }
@@ -100,11 +101,11 @@ pub async fn run(settings: AgentSettings, shutdown: Shutdown) -> anyhow::Result<
     running.task.await.context("the agent's task failed")?
 }
 
-/// Starts an agent around engines that are there already; it runs until `shutdown`.
+/// Starts an agent around existing engines; it runs until `shutdown`.
 ///
 /// # Errors
 ///
-/// When a socket cannot be bound or the discovery back-end is not set up as it should be.
+/// When a socket cannot be bound or the discovery back-end is misconfigured.
 pub async fn start(
     settings: AgentSettings,
     loaded: Loaded,
@@ -174,14 +175,14 @@ async fn launch(
     Ok(Running { record, metrics_address: side.address, task })
 }
 
-/// The number of this life of the agent's workers: later than those of its last one.
+/// The generation of this agent's workers: later than that of its previous life.
 async fn next_generation(registration: &mut Registration, agent_id: &str) -> Generation {
     let last_life = registration.previous(agent_id).await;
     let last_life = last_life.and_then(|was| was.workers.iter().map(|w| w.generation).max());
     identity::generation(SystemTime::now(), last_life)
 }
 
-/// Logs that the agent serves, and where.
+/// Logs the start, with the agent's addresses.
 fn log_start(record: &AgentRecord) {
     let ids = record.workers.iter().map(|worker| worker.worker.to_string()).take(LOGGED_WORKERS);
     tracing::info!(
@@ -197,7 +198,7 @@ fn log_start(record: &AgentRecord) {
     );
 }
 
-/// The side server, which is there before the engines are.
+/// The side server, which starts before the engines.
 struct Side {
     metrics: Metrics,
     readiness: admin::Readiness,

@@ -58,35 +58,35 @@ pub struct AgentArgs {
     pub access: AccessArgs,
 }
 
-/// What an agent runs.
+/// The kind of engine of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Runs {
-    /// Engines in its own process.
+    /// Engines in the agent's own process.
     Own(EngineSettings),
-    /// An engine that is a process of its own.
+    /// An engine in a process of its own.
     Stock(StockSettings),
 }
 
 /// Settings of the agent. A value of this type is valid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentSettings {
-    /// What the workers run.
+    /// Engine of the workers.
     pub engine: Runs,
-    /// What the workers are for and where they stand, as far as flags say.
+    /// Role and place of the workers, as far as flags say.
     pub profile: ProfileRecord,
     /// Request plane.
     pub listen: Listen,
-    /// Who may use it, and for what.
+    /// Permissions on the request plane.
     pub access: Access,
     /// ZMQ endpoints for stock subscribers.
     pub zmq: ZmqListen,
-    /// Host in the record, where it is not the listening address.
+    /// Host in the record; `None` takes the listening address.
     pub advertise_host: Option<String>,
     /// Metrics and health; `None` serves none, for agents inside another role's process.
     pub metrics_listen: Option<SocketAddr>,
-    /// Identity, where it is not made.
+    /// Identity of the agent; `None` derives one.
     pub agent_id: Option<String>,
-    /// Where the record goes.
+    /// Discovery back-end for the record.
     pub discovery: Source,
     /// Lease of the record.
     pub lease: Duration,
@@ -164,8 +164,8 @@ impl TryFrom<AgentArgs> for AgentSettings {
     }
 }
 
-/// Host that others reach an engine of this kind at: where they reach its agent. One that somebody
-/// else runs is there only where that is said.
+/// Host under which others reach an engine of this kind: that of its agent. An OpenAI server counts
+/// as reachable there only if `advertise-host` says so.
 fn engine_host(planes: &PlaneArgs, listen: Option<&Listen>, kind: Kind) -> Option<String> {
     let own = match listen {
         Some(Listen::Tcp(address)) if !address.ip().is_unspecified() => Some(address.ip()),
@@ -175,8 +175,8 @@ fn engine_host(planes: &PlaneArgs, listen: Option<&Listen>, kind: Kind) -> Optio
     planes.advertise_host.clone().or(own)
 }
 
-/// Whether those who share requests with this agent could not reach it: it listens everywhere, and
-/// would be taken to be at the loopback interface.
+/// A fault if this agent's partners could not reach it: it listens on all addresses, and its record
+/// would name the loopback interface.
 fn place_fault(planes: &PlaneArgs, listen: &Listen, role: Role) -> Option<String> {
     let everywhere = matches!(listen, Listen::Tcp(address) if address.ip().is_unspecified());
     let unknown = everywhere && planes.advertise_host.is_none();

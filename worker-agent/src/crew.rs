@@ -1,4 +1,4 @@
-//! What an agent runs, ready to be told to the fleet.
+//! An agent's model and engines, ready for registration.
 
 use crate::agent::{Loaded, LoadedEngine};
 use crate::config::KvTrust;
@@ -14,7 +14,7 @@ pub(crate) struct Crew {
     pub(crate) files: Vec<(String, Vec<u8>)>,
     /// The workers, in order.
     pub(crate) places: Vec<Place>,
-    /// What the engines say of themselves.
+    /// The engines' profile for the fleet.
     pub(crate) profile: ProfileRecord,
     /// The engines.
     pub(crate) engines: Engines,

@@ -1,4 +1,4 @@
-//! Whether an agent takes requests, and who is told.
+//! The open or closed state of an agent, and its publication.
 
 use stator_protos::discovery::AgentRecord;
 use stator_runtime::admin::Readiness;
@@ -12,9 +12,9 @@ pub(crate) struct Door(Arc<Inside>);
 
 #[derive(Debug)]
 struct Inside {
-    /// What the agent tells the fleet.
+    /// The agent's record in the fleet.
     record: Arc<watch::Sender<AgentRecord>>,
-    /// What it tells the cluster.
+    /// The agent's readiness in the cluster.
     readiness: Readiness,
     resting: AtomicBool,
     draining: AtomicBool,

@@ -1,4 +1,4 @@
-//! What a request may ask beyond tokens and sampling, which only stock engines do.
+//! Parts of a request beyond tokens and sampling, for stock engines only.
 
 use serde_json::value::RawValue;
 use stator_protos::worker;
@@ -14,20 +14,20 @@ const PRIORITIES: std::ops::RangeInclusive<i32> = -1_000_000..=1_000_000;
 /// Longest trace context that is passed on, each part; a longer one is dropped.
 const MAX_TRACE_BYTES: usize = 512;
 
-/// What only stock engines do of a request.
+/// Parts of a request that only stock engines serve.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
     /// LoRA adapter.
     pub(crate) lora: Option<String>,
     /// Larger is more urgent.
     pub(crate) priority: i32,
-    /// Who computes the prompt, where it is not this worker.
+    /// The prefill worker that computes the prompt, if another worker does.
     pub(crate) prefill: Option<Peer>,
     /// The client's request id, for logs.
     pub(crate) client_request_id: String,
     /// W3C trace context, empty where there is none.
     pub(crate) traceparent: String,
-    /// What goes with it.
+    /// Vendor state that accompanies `traceparent`.
     pub(crate) tracestate: String,
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct Extras {
 pub(crate) struct Peer {
     /// Request plane of its agent.
     pub(crate) endpoint: String,
-    /// Who it is.
+    /// The peer's worker and rank.
     pub(crate) worker: WorkerRank,
-    /// What its agent says of its engine's connector.
+    /// The connector's record from the peer's agent.
     pub(crate) handover: Box<RawValue>,
 }
 

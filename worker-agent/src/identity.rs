@@ -1,4 +1,4 @@
-//! Who the agent and its workers are: names that survive a restart, lives that do not.
+//! Identities of the agent and its workers: names that survive a restart, lives that do not.
 
 use crate::config::{Listen, is_agent_id};
 use stator_protos::{Generation, WorkerId};

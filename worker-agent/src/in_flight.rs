@@ -1,4 +1,4 @@
-//! How many requests run in the agent, so that a drain knows when it is over.
+//! Count of an agent's running requests, so that a drain knows its end.
 
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -22,7 +22,7 @@ impl InFlight {
         Ticket(self.clone())
     }
 
-    /// How many run.
+    /// Number of running requests.
     pub(crate) fn count(&self) -> usize {
         *self.0.borrow()
     }

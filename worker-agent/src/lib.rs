@@ -1,8 +1,9 @@
 //! The worker agent: runs engines on one node, publishes their KV events and load, and serves the
 //! request plane to proxies.
 //!
-//! It never decides where a request runs and never sees text: token ids in, token ids out. Start
-//! reading at [`engine`] for what computes tokens, and at [`agent`] for how the parts are joined.
+//! The agent never decides where a request runs and never sees text: token ids in, token ids out.
+//! Start reading at [`engine`] for the computation of tokens, and at [`agent`] for how the parts
+//! are joined.
 
 mod access;
 pub mod agent;

@@ -90,7 +90,7 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Where others reach a socket that is bound to `bound`.
+/// The address under which others reach a socket bound to `bound`.
 fn reachable(bound: SocketAddr, advertise_host: Option<&str>) -> String {
     match advertise_host {
         Some(host) => format!("{host}:{}", bound.port()),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Name of the model inside the binary.
 const TINY_MODEL: &str = "stator-tiny";
 
-/// What a proxy needs to speak for a model, where the model has it.
+/// Files that a proxy needs to speak for a model, where the model has them.
 const PROXY_FILES: [&str; 7] = [
     "chat_template.jinja",
     "chat_template.json",

@@ -20,7 +20,7 @@ pub(crate) struct AgentMetrics {
     total_blocks: Family<WorkerLabels, Gauge>,
     /// Tokens of finished requests' prompts.
     pub(crate) prompt_tokens: Counter,
-    /// Of these, tokens whose KV was already there.
+    /// Prompt tokens whose KV was already cached.
     pub(crate) cached_tokens: Counter,
     /// Tokens generated.
     pub(crate) generated_tokens: Counter,
@@ -53,7 +53,7 @@ struct RequestLabels {
     outcome: Outcome,
 }
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the names are label values")]
 pub(crate) enum Outcome {
@@ -61,7 +61,7 @@ pub(crate) enum Outcome {
     completed,
     /// By its client.
     cancelled,
-    /// It can never succeed.
+    /// The request can never succeed.
     invalid,
     /// No room.
     overloaded,
@@ -97,7 +97,7 @@ struct PrefillLabels {
     by: PrefilledBy,
 }
 
-/// Who computed a prompt that a prefill worker was named for.
+/// Worker that computed a prompt assigned to a prefill worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the names are label values")]
 pub(crate) enum PrefilledBy {
@@ -115,7 +115,7 @@ pub(crate) enum PrefilledBy {
     itself_nothing_to_move,
     /// The worker itself, because the prefill worker's KV is not like its own.
     itself_unlike,
-    /// The worker itself, because discovery lists no such prefill worker.
+    /// The worker itself, because discovery does not list the prefill worker.
     itself_unregistered,
     /// The worker itself, because nothing vouches for KV of other machines.
     itself_untrusted,

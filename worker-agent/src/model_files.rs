@@ -21,7 +21,7 @@ pub enum OpenError {
     Read {
         /// The folder or file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         source: io::Error,
     },
     /// This is no model folder.

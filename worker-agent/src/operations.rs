@@ -1,4 +1,4 @@
-//! What operators do to engines: the second service of the agent's gRPC port.
+//! Operations on engines: the second service of the agent's gRPC port.
 
 use crate::access::Access;
 use crate::door::Door;
@@ -21,32 +21,32 @@ const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// An operation, and who waits for it.
 #[derive(Debug)]
 pub(crate) struct Order {
-    /// What is to be done.
+    /// The operation.
     pub(crate) operation: Operation,
-    /// Who waits.
+    /// Channel for the result.
     pub(crate) answer: oneshot::Sender<Result<(), Fault>>,
 }
 
 /// The service.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    /// What is operated.
+    /// Engines to operate.
     pub(crate) engines: Engines,
-    /// Who may.
+    /// Check of callers.
     pub(crate) access: Access,
 }
 
 /// Engines that are operated.
 #[derive(Clone, Debug)]
 pub(crate) enum Engines {
-    /// Engines of our own: each of their drivers is told.
+    /// Engines of our own: each driver gets the operation.
     Own {
         /// The drivers.
         drivers: Vec<mpsc::Sender<Command>>,
         /// Shut while they rest.
         door: Door,
     },
-    /// A stock engine: its keeper is told.
+    /// A stock engine: its keeper gets the operation.
     Stock(mpsc::Sender<Order>),
 }
 
@@ -117,7 +117,7 @@ impl Operations for Service {
     }
 }
 
-/// What a log says of an operation. An engine's own words may be long, and have secrets.
+/// Text of an operation for the log. An engine's own words may be long, and have secrets.
 fn shown(operation: &Operation) -> String {
     match operation {
         Operation::UpdateWeights { .. } => "UpdateWeights".into(),

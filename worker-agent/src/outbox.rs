@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 
 /// Outputs in one frame at most; what is left goes with the next.
 const MAX_OUTPUTS_PER_FRAME: usize = 4096;
-/// As many outputs as are worth a frame of their own, whatever else has come.
+/// Number of outputs that fill a frame of their own, whatever else has come.
 const ENOUGH_FOR_A_FRAME: usize = 64;
 
 /// Answers and live requests of one client stream. Bounded, because live requests are: each has
@@ -34,7 +34,7 @@ struct State {
     closed: bool,
 }
 
-/// Where a live request runs.
+/// Worker and key of a live request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     /// Index of its worker in the agent.
@@ -48,7 +48,7 @@ pub(crate) struct Route {
 pub(crate) enum Refused {
     /// A live request has the same id.
     Duplicate,
-    /// As many requests are live as may be.
+    /// The client has as many live requests as it may.
     Full,
     /// The stream has ended.
     Closed,
@@ -83,7 +83,7 @@ impl Outbox {
         }
     }
 
-    /// Where a live request runs.
+    /// Worker and key of a live request.
     pub(crate) fn route(&self, request_id: u64) -> Option<Route> {
         self.state.lock().live.get(&request_id).copied()
     }
@@ -161,7 +161,7 @@ impl Outbox {
         }
     }
 
-    /// How much is there, once something is.
+    /// Number of waiting outputs, once there are some.
     fn poll_gathered(&self, context: &mut Context<'_>) -> Poll<Option<usize>> {
         let state = self.state.lock();
         match state.outputs.len() {

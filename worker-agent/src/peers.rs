@@ -29,7 +29,7 @@ use tonic::{Request, Streaming};
 const PEERS_MAX: usize = 1024;
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How much longer than we wait a peer is told that it has.
+/// Extra time that a peer is given beyond our own wait.
 const MARGIN: Duration = Duration::from_secs(1);
 /// Longest wait for a peer whose lease has ended to say who it is.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -144,9 +144,8 @@ impl Peers {
         self.shunned.lock().get(endpoint).is_some_and(|until| *until > Instant::now())
     }
 
-    /// Has a peer's engine compute a prompt, and says what its engine said. The peer is told how
-    /// long it has: it ends the prefill by then, also where it does not hear that nobody waits any
-    /// more.
+    /// Has a peer's engine compute a prompt, and returns the answer. The peer learns its deadline:
+    /// it ends the prefill by then, even if it does not hear that nobody waits any more.
     ///
     /// # Errors
     ///
@@ -228,7 +227,7 @@ impl Peers {
     }
 }
 
-/// What a peer is sent of a request: its prompt, whose token is drawn as told.
+/// The request for a peer: its prompt, and the sampling of the first token.
 pub(crate) fn prompt(peer: &Peer, request: &Prompt, extras: &Extras, sampling: Sampling) -> Submit {
     Submit {
         worker_id: peer.worker.worker.0,

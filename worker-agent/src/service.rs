@@ -40,7 +40,7 @@ const HASHES_PER_CHUNK: usize = 65_536;
 /// One worker as the service reaches it.
 #[derive(Debug)]
 pub(crate) struct WorkerHandle {
-    /// Who it is.
+    /// The worker and its rank.
     pub(crate) worker: WorkerRank,
     /// Commands to its driver.
     pub(crate) commands: mpsc::Sender<Command>,
@@ -106,7 +106,7 @@ impl Agent {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// What runs.
+    /// Running requests.
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.in_flight
     }
@@ -185,7 +185,7 @@ impl Agent {
         done.map_err(|_| (ErrorKind::Internal, "the worker has ended".into()))?
     }
 
-    /// Where a worker takes commands.
+    /// The command channel of a worker.
     pub(crate) fn commands(
         &self,
         worker_id: u64,

@@ -39,10 +39,10 @@ pub(crate) const COMMANDS_MAX: usize = 8192;
 const COMMANDS_PER_STEP: usize = 1024;
 /// Why a request is refused while the engine would hold all that it is sent.
 pub(crate) const RESTS: &str = "the engine is paused or asleep";
-/// How far simulated time may lag behind before it stops catching up.
+/// Longest lag of simulated time; beyond it the driver stops catching up.
 const MAX_LAG: Duration = Duration::from_millis(100);
 
-/// What a driver shows to others.
+/// State of a driver that others may read.
 #[derive(Debug, Default)]
 pub(crate) struct Status {
     dead: AtomicBool,
@@ -55,9 +55,9 @@ impl Status {
     }
 }
 
-/// How a driver reports.
+/// A driver's outlets for reports.
 pub(crate) struct Reporting {
-    /// Where events and load go.
+    /// Outlet for events and load.
     pub(crate) feed: WorkerFeed,
     /// Shortest time between two load reports of a busy worker.
     pub(crate) load_interval: Duration,
@@ -98,7 +98,7 @@ struct Live {
     stream: u64,
     first_choice: u32,
     choices_left: u32,
-    /// What became of its prompt at a prefill worker, told with its next output.
+    /// Outcome of its prompt at a prefill worker, reported with its next output.
     prefilled: transfer::Told,
     _ticket: Ticket,
 }
@@ -411,7 +411,7 @@ impl Stream {
     }
 }
 
-/// What a client is told of a refusal.
+/// The error for a client whose request was refused.
 fn refused(refusal: Refusal) -> (ErrorKind, String) {
     let kind = match &refusal {
         Refusal::Invalid(_) => ErrorKind::Invalid,

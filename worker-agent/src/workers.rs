@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Where all workers of the agent report.
+/// Destination of the reports of all workers.
 #[derive(Clone)]
 pub(crate) struct Reports {
     /// Their events and load.
@@ -23,7 +23,7 @@ pub(crate) struct Reports {
     pub(crate) load_interval: Duration,
     /// Counters of the agent.
     pub(crate) metrics: AgentMetrics,
-    /// What the agent tells the fleet.
+    /// The agent's record in the fleet.
     pub(crate) record: Arc<watch::Sender<AgentRecord>>,
     /// Whether it takes requests.
     pub(crate) door: Door,
@@ -35,7 +35,7 @@ pub(crate) struct Workers {
     pub(crate) handles: Vec<WorkerHandle>,
     /// Each ends with its driver, which ends with its commands.
     pub(crate) drivers: Vec<oneshot::Receiver<()>>,
-    /// Where their tokens are handed on, if not where everything runs.
+    /// Lane that hands on the workers' tokens, if it is not the main runtime.
     pub(crate) lane: Option<Lane>,
 }
 

@@ -1,4 +1,5 @@
-//! The engines of a running agent: their workers, and the task that follows agents they ask for KV.
+//! The engines of a running agent: their workers, and the task that follows other agents as sources
+//! of KV.
 
 use super::Side;
 use crate::config::AgentSettings;
@@ -23,11 +24,11 @@ use tokio::task::JoinHandle;
 
 /// The engines, running.
 pub(super) struct RunningEngines {
-    /// The lane in it outlives the drivers and the server.
+    /// Workers and their lane, which outlives the drivers and the server.
     workers: Workers,
     /// Present for a stock engine.
     keeper: Option<Keeper>,
-    /// Follows the other agents, if this one decodes. Has no end of its own.
+    /// The task that follows other agents, if this one decodes. It does not end by itself.
     following: Option<JoinHandle<()>>,
 }
 
@@ -58,7 +59,7 @@ impl RunningEngines {
         Ok(Self { workers, keeper, following })
     }
 
-    /// The engines as operators reach them.
+    /// The engines for operations.
     pub(super) fn operated(&self, door: &Door) -> operations::Engines {
         match &self.keeper {
             None => operations::Engines::Own {
@@ -74,7 +75,7 @@ impl RunningEngines {
         std::mem::take(&mut self.workers.handles)
     }
 
-    /// The runtime on which tokens are handed on: a task there wakes no other thread for them.
+    /// The runtime that hands tokens on: a task there wakes no other thread for them.
     pub(super) fn serving(&self) -> Handle {
         self.workers.lane.as_ref().map_or_else(Handle::current, Lane::handle)
     }
@@ -84,7 +85,7 @@ impl RunningEngines {
         stock::gave_up(&mut self.keeper).await
     }
 
-    /// Stops to follow other agents.
+    /// Stops following other agents.
     pub(super) fn unfollow(&self) {
         if let Some(following) = &self.following {
             following.abort();
@@ -102,8 +103,8 @@ impl RunningEngines {
     }
 }
 
-/// The agents that may be asked for prompts, and the task that follows them: only an agent that
-/// decodes asks any.
+/// The agents to ask for prompts, and the task that follows them: only an agent that decodes asks
+/// any.
 fn peers(
     settings: &AgentSettings,
     model: &str,

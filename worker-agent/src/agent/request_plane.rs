@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_stream::wrappers::UnixListenerStream;
 
-/// Largest message that a client may send: a prompt of a million tokens has less than a third.
+/// Largest message from a client: a prompt of a million tokens has less than a third.
 const MAX_INPUT_BYTES: usize = 16 << 20;
 /// HTTP/2 flow-control window.
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-/// Pause between probes of a silent client, and its time to answer one.
+/// Pause between probes of a silent client, and the client's time to answer one.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The services of the request plane.
@@ -32,7 +32,7 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// The services of this agent, to clients that have `access`.
+    /// Makes the services of this agent, for clients with `access`.
     pub(super) fn new(
         agent: Arc<Agent>,
         events: events::serve::Service,

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 /// Longest wait for clients to close their connections once their streams have ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Everything that runs, and what ends it.
+/// All tasks of an agent, and the trigger that ends them.
 pub(super) struct Tasks {
     pub(super) agent: Arc<service::Agent>,
     pub(super) server: JoinHandle<()>,
@@ -27,8 +27,8 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// Waits for `shutdown`, then drains: the fleet is told first, running requests finish, and
-    /// only then do streams and sockets close.
+    /// Waits for `shutdown`, then drains: tells the fleet first, lets running requests finish, and
+    /// only then closes streams and sockets.
     pub(super) async fn until(
         mut self,
         shutdown: Shutdown,

@@ -1,4 +1,4 @@
-//! Who may use the request plane, and who may operate the engines behind it.
+//! Access to the request plane, and to operations on the engines behind it.
 
 use super::Listen;
 use super::trust::{FleetArgs, KvTrust};
@@ -8,7 +8,7 @@ use stator_runtime::secret::Secret;
 use stator_runtime::tls;
 use std::path::PathBuf;
 
-/// Most clients that may be named.
+/// Most clients by name.
 const CLIENTS_MAX: usize = 64;
 
 /// Flags of who may do what on the request plane.
@@ -57,56 +57,55 @@ pub struct TokenArgs {
     pub operations_token: Option<String>,
 }
 
-/// Where the secret that operations need is found.
+/// Source of the secret for operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenSource {
-    /// In a file, which may change.
+    /// A file, read for each operation.
     File(PathBuf),
-    /// Here.
+    /// The secret itself.
     Given(Secret),
 }
 
-/// How the request plane is served over TLS.
+/// TLS of the request plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTls {
     /// Folder with certificate and key.
     pub certificate: PathBuf,
-    /// PEM file with the authorities of clients, where they must show a certificate.
+    /// PEM file with the authorities of clients, if clients must show a certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Who may operate the engines.
+/// Clients that may operate the engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operators {
     /// Everyone who reaches the request plane.
     Everyone,
-    /// Nobody, and why.
+    /// Nobody, with the reason.
     Nobody(String),
-    /// Who shows the secret, or a certificate for one of these names.
+    /// Clients with the secret, or with a certificate for one of these names.
     Known {
-        /// The secret, where one is known.
+        /// Source of the secret, if there is one.
         token: Option<TokenSource>,
-        /// Names that stand in certificates.
+        /// Names in clients' certificates.
         clients: Vec<String>,
     },
 }
 
-/// What the flags mean.
+/// Access settings of the request plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// How other agents are reached.
+    /// Settings for connections to other agents.
     pub dial: Dial,
-    /// How clients reach this one; plainly where absent.
+    /// TLS of the request plane; `None` serves plainly.
     pub tls: Option<ServerTls>,
-    /// Who may operate the engines.
+    /// Clients that may operate the engines.
     pub operators: Operators,
-    /// The agents that KV is exchanged with.
+    /// Agents to exchange KV with.
     pub kv: KvTrust,
 }
 
 impl AccessArgs {
-    /// What the flags mean for a request plane that listens there; adds to `faults` what cannot be
-    /// used.
+    /// Checks the flags for a request plane at `listen`; adds the unusable ones to `faults`.
     pub(super) fn access(self, listen: Option<&Listen>, faults: &mut Vec<String>) -> Access {
         let dial = self.dial.dial().unwrap_or_else(|fault| {
             faults.push(fault);
@@ -166,7 +165,7 @@ impl AccessArgs {
 }
 
 impl TokenArgs {
-    /// Where the secret is, if there is one. Reads it, to find its faults early.
+    /// The source of the secret, if there is one. Reads the secret, to find its faults early.
     ///
     /// # Errors
     ///
@@ -188,11 +187,11 @@ impl TokenArgs {
 }
 
 impl TokenSource {
-    /// The secret as it is now. Blocks for as long as reading a file takes.
+    /// Reads the current secret. Blocks for as long as reading a file takes.
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// The reason why there is none.
     pub(crate) fn secret(&self) -> Result<Secret, String> {
         match self {
             Self::File(file) => Secret::read(file),

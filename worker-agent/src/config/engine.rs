@@ -1,4 +1,4 @@
-//! What the workers run: which engine, and the settings of those in the agent's own process.
+//! Settings of the workers' engine, and of those in the agent's own process.
 
 use super::Faults;
 use crate::engine::EngineOptions;
@@ -7,7 +7,7 @@ use stator_runtime::config::ConfigError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Tokens per block where nothing else is said.
+/// Default tokens per block.
 pub(crate) const BLOCK_SIZE: u32 = 16;
 
 /// Which engine the workers run.
@@ -95,7 +95,7 @@ pub struct EngineArgs {
     #[arg(long, env = "STATOR_SIM_STEP_MS", value_name = "MS")]
     pub sim_step_ms: Option<f64>,
 }
-/// What simulated workers take for time.
+/// Timing of simulated workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimSettings {
     /// Name of the timing preset.
@@ -106,16 +106,16 @@ pub struct SimSettings {
     pub step: Option<Duration>,
 }
 
-/// What the workers run. A value of this type is valid as far as it can be without the model.
+/// Settings of engines in the agent's own process, valid as far as they can be without the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineSettings {
-    /// How many there are.
+    /// Number of workers.
     pub workers: u32,
-    /// Which engine.
+    /// Engine of the workers.
     pub kind: OwnEngine,
     /// The model's folder; the built-in tiny model where absent.
     pub model: Option<PathBuf>,
-    /// Name that clients ask for, where it is not the folder's.
+    /// Name that clients ask for; `None` takes the folder's.
     pub model_name: Option<String>,
     /// Limits of each worker.
     pub options: EngineOptions,
@@ -123,7 +123,7 @@ pub struct EngineSettings {
     pub sim: SimSettings,
 }
 
-/// Which of the engines in the agent's own process.
+/// An engine in the agent's own process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnEngine {
     /// Computes the model on this machine's CPU.

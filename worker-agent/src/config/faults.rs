@@ -1,4 +1,4 @@
-//! What is wrong with flags.
+//! Faults of flags.
 
 use stator_runtime::config::ConfigError;
 

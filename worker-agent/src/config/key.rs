@@ -1,4 +1,4 @@
-//! Keys that the agent shares with engines. No message has one.
+//! Keys that the agent shares with engines. No message shows one.
 
 use stator_dialect::ApiKey;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// Longest key, in bytes.
 const BYTES_MAX: usize = 4096;
 
-/// The key that an engine asks for, wherever it was given.
+/// The engine's API key, from the flag or the file.
 pub(super) fn api_key(
     given: Option<ApiKey>,
     file: Option<&Path>,
@@ -17,7 +17,7 @@ pub(super) fn api_key(
     read("engine-api-key", (given, file), (quoted, what))
 }
 
-/// The key that signs hand-overs, wherever it was given.
+/// The key that signs hand-overs, from the flag or the file.
 pub(super) fn handover_key(
     given: Option<ApiKey>,
     file: Option<&Path>,

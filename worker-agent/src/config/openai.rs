@@ -1,9 +1,9 @@
-//! What is asked of the flags for a server of the OpenAI API.
+//! Checks of the flags for a server of the OpenAI API.
 
 use super::stock::{RoleArg, StockArgs};
 use super::{EngineArgs, Faults};
 
-/// Flags that are missing, or that such a server has no use for.
+/// Faults of missing flags, and of flags without use for such a server.
 pub(super) fn faults(engine: &EngineArgs, stock: &StockArgs) -> Vec<String> {
     let mut faults = Faults::default();
     let mut refuse = |refused: bool, fault: &str| {
@@ -21,7 +21,7 @@ pub(super) fn faults(engine: &EngineArgs, stock: &StockArgs) -> Vec<String> {
     faults.0
 }
 
-/// Whether a URL ends with its host or port. What is no URL at all is said elsewhere.
+/// Whether a URL ends with its host or port. Malformed URLs are reported elsewhere.
 fn is_origin(url: &str) -> bool {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     !rest.trim_end_matches('/').contains(['/', '?', '#', '@'])

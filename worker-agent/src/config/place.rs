@@ -1,4 +1,4 @@
-//! Where the workers stand.
+//! Place of the workers.
 
 use super::Faults;
 use clap::Args;
@@ -31,7 +31,7 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    /// What is told of the workers of a role, as far as flags say.
+    /// The workers' record for a role, as far as flags say.
     pub(super) fn profile(self, role: Role, faults: &mut Faults) -> ProfileRecord {
         let profile = ProfileRecord {
             role,

@@ -1,4 +1,4 @@
-//! Where the agent publishes, and where it is reached.
+//! Endpoints of the agent.
 
 use super::{Faults, ZmqArgs};
 use clap::Args;
@@ -69,7 +69,7 @@ pub struct PlaneArgs {
     pub drain_timeout_s: u64,
 }
 
-/// Where the request plane listens.
+/// Address of the request plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// TCP address.
@@ -79,7 +79,7 @@ pub enum Listen {
 }
 
 impl PlaneArgs {
-    /// What is wrong with them, but for the request plane and discovery.
+    /// Checks the flags, except those of the request plane and discovery.
     pub(super) fn check(&self, faults: &mut Faults) {
         faults.range("lease-ms", self.lease_ms, 300, 600_000);
         faults.range("event-log-bytes", self.event_log_bytes, 65_536, 64 << 30);
@@ -92,13 +92,13 @@ impl PlaneArgs {
     }
 }
 
-/// Whether a text may name an agent: it becomes a file's name.
+/// Whether a text is a valid agent id: it becomes a file's name.
 pub(crate) fn is_agent_id(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     (1..=128).contains(&text.len()) && text.chars().all(plain) && !text.starts_with('.')
 }
 
-/// Where the request plane listens.
+/// Parses the address of the request plane.
 pub(super) fn listen(endpoint: &str) -> Result<Listen, String> {
     let fault = || format!("listen: {endpoint:?} is neither `address:port` nor `unix:///path`");
     if let Some(path) = endpoint.strip_prefix("unix://") {

@@ -139,8 +139,8 @@ impl From<RoleArg> for Role {
 }
 
 impl StockArgs {
-    /// Flags that only a stock engine has a use for, where the engine is none: whoever gave one
-    /// meant another engine.
+    /// Faults of flags that need a stock engine, where the engine is our own: their user meant
+    /// another engine.
     pub(super) fn faults_without_engine(&self) -> Vec<String> {
         let (started, attached) = ("vllm, sglang or trtllm", "vllm, sglang, trtllm or openai");
         let given = [
@@ -157,29 +157,29 @@ impl StockArgs {
 /// Settings of a stock engine. A value of this type is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StockSettings {
-    /// Which it is.
+    /// Kind of the engine.
     pub kind: Kind,
-    /// Started here, or running elsewhere.
+    /// Origin of the engine: started here, or attached.
     pub origin: Origin,
     /// The model's folder.
     pub model: PathBuf,
-    /// Name that clients ask for, where it is not the one that the engine says.
+    /// Name that clients ask for; `None` takes the engine's.
     pub model_name: Option<String>,
     /// Key that the engine asks for.
     pub api_key: Option<ApiKey>,
     /// Key that signs hand-overs.
     pub handover_key: Option<ApiKey>,
-    /// Both halves of a pair may be asked at once, where the order is for us to choose.
+    /// Whether both halves of a pair may be asked at once, where the order is for us to choose.
     pub together: bool,
-    /// What the workers do of a request.
+    /// Part of a request that the workers take.
     pub role: Role,
     /// Connector that moves KV.
     pub connector: Option<String>,
-    /// Tokens per block of an engine that does not say.
+    /// Tokens per block of an engine that does not report it.
     pub block_size: Option<u32>,
-    /// KV blocks of each rank of an engine that does not say.
+    /// KV blocks of each rank of an engine that does not report them.
     pub total_blocks: Option<u32>,
-    /// Host that other engines reach a started engine's connector at; loopback where absent.
+    /// Host for other engines to reach a started engine's connector; loopback where absent.
     pub reachable_at: Option<String>,
     /// Longest wait for the engine to become ready.
     pub start_timeout: Duration,
@@ -197,21 +197,21 @@ pub struct StockSettings {
     pub own_metrics_bytes_max: usize,
 }
 
-/// Where an engine comes from.
+/// Origin of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It runs already.
+    /// The engine runs already.
     Attached {
         /// `http://host:port`.
         url: String,
     },
-    /// The agent starts it.
+    /// The agent starts the engine.
     Started {
-        /// Its program, where it is not the usual one.
+        /// The engine's program; `None` takes the usual one.
         program: Option<PathBuf>,
         /// Its port; 0 for a free one.
         port: u16,
-        /// Its own flags.
+        /// The engine's own flags.
         args: Vec<String>,
     },
 }
@@ -306,7 +306,7 @@ impl StockSettings {
 }
 
 impl EngineKind {
-    /// The stock engine that it is; `None` for one of our own.
+    /// The kind of a stock engine; `None` for one of our own.
     pub fn stock(self) -> Option<Kind> {
         match self {
             Self::Builtin | Self::Sim => None,

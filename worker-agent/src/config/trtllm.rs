@@ -1,4 +1,4 @@
-//! Flags that TensorRT-LLM alone has a use for.
+//! Flags for TensorRT-LLM alone.
 
 use super::key;
 use clap::{Args, ValueEnum};
@@ -48,7 +48,7 @@ pub struct TrtllmArgs {
 }
 
 impl TrtllmArgs {
-    /// What was given although the engine is another one.
+    /// Faults of these flags with another engine.
     pub(super) fn faults_of_others(&self) -> impl Iterator<Item = String> {
         let given = [
             ("engine-handover-key", self.engine_handover_key.is_some()),
@@ -63,7 +63,7 @@ impl TrtllmArgs {
     ///
     /// # Errors
     ///
-    /// Which flag gave none that can be used, and why.
+    /// The flag at fault, and the reason.
     pub(super) fn handover_key(&self) -> Result<Option<ApiKey>, String> {
         key::handover_key(
             self.engine_handover_key.clone(),

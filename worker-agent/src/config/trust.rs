@@ -27,12 +27,12 @@ pub struct KvTrust {
     pub name_key: NameKey,
     /// Key of the seals of blocks on their way.
     pub transfer_key: TransferKey,
-    /// Whether KV may come from other machines: somebody vouches for its sender.
+    /// Whether KV may come from other machines: a secret or mutual TLS vouches for its sender.
     pub beyond_this_machine: bool,
 }
 
 impl FleetArgs {
-    /// The meaning of the flags, for a request plane with mutual TLS or without.
+    /// Reads the flags, for a request plane with mutual TLS or without.
     ///
     /// # Errors
     ///

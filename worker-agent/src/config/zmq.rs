@@ -32,7 +32,7 @@ pub struct ZmqArgs {
     pub events_open: bool,
 }
 
-/// ZMQ endpoints, each where one is open.
+/// ZMQ endpoints; `None` is a closed one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZmqListen {
     /// Endpoint of the live feed.
@@ -42,7 +42,7 @@ pub struct ZmqListen {
 }
 
 impl ZmqArgs {
-    /// Reads the flags; adds what cannot be used to `faults`.
+    /// Reads the flags; adds the unusable ones to `faults`.
     pub(super) fn listen(self, faults: &mut Faults) -> ZmqListen {
         let events = self.events_listen.unwrap_or_else(|| EVENTS.into());
         if let (true, Some(replay)) = (events == OFF, &self.replay_listen)
@@ -77,7 +77,7 @@ impl ZmqArgs {
     }
 }
 
-/// Whether an endpoint is reached from other machines.
+/// Whether other machines can reach an endpoint.
 fn is_open(flag: &str, endpoint: &str) -> Result<bool, String> {
     let fault =
         || format!("{flag}: {endpoint:?} is none of `tcp://address:port`, `ipc:///path` and `off`");

@@ -1,4 +1,4 @@
-//! What a scheduler asks of arithmetic: the narrow side of a model.
+//! The arithmetic that a scheduler needs: the narrow side of a model.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::{Sampling, TokenLogprobs};
 
 /// Computes tokens: real arithmetic, or a model of its timing.
 ///
-/// What it returns for one item must not depend on the other items of the step, nor on how the
-/// item's tokens were divided into steps.
+/// The result for one item must not depend on the other items of the step, nor on how the item's
+/// tokens were divided into steps.
 pub trait Compute: Send {
     /// Computes the items of one step and writes one result per item, in order, to `results`,
     /// which is empty. Returns how long the step is to take where time is simulated, zero where
@@ -19,7 +19,7 @@ pub trait Compute: Send {
     /// Gives the memory of all KV back until the next step. No block holds any.
     fn release(&mut self);
 
-    /// What its KV looks like, apart from the tokens of a block.
+    /// Form of the KV, apart from the tokens of a block.
     fn form(&self) -> KvForm;
 
     /// The KV of a full block.
@@ -38,18 +38,18 @@ pub struct Item<'a> {
     pub start: usize,
     /// Tokens whose KV is to be there after the step; at most `tokens.len()`.
     pub end: usize,
-    /// Where its KV is: the block of token `i` is `blocks[i / block_size]`. Blocks from
-    /// `start / block_size` on are its own and may be written.
+    /// Blocks with its KV: token `i` stands in `blocks[i / block_size]`. Blocks from `start /
+    /// block_size` on are its own and may be written.
     pub blocks: &'a [BlockId],
-    /// How to choose the next token; set when `end` is `tokens.len()`.
+    /// The draw of the next token; set when `end` is `tokens.len()`.
     pub draw: Option<Draw<'a>>,
     /// Logprobs wanted of the prompt, with this many alternatives: one entry for each token in
     /// `start + 1..=end` that exists.
     pub prompt_logprobs: Option<u32>,
 }
 
-/// What decides a token, apart from its logits. A pure function of these makes it, so that a
-/// sequence that is preempted or moved to another engine goes on as if nothing had happened.
+/// The inputs that decide a token, apart from its logits. The draw is a pure function of them, so
+/// that a sequence that is preempted or moved to another engine continues unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw<'a> {
     /// The request's parameters.
@@ -58,7 +58,7 @@ pub struct Draw<'a> {
     pub choice: u32,
     /// Prompt, then the answer so far.
     pub tokens: &'a [u32],
-    /// Where the answer starts in `tokens`.
+    /// Start of the answer in `tokens`.
     pub prompt: usize,
     /// The model's end-of-sequence tokens.
     pub eos_token_ids: &'a [u32],
@@ -71,13 +71,13 @@ impl Draw<'_> {
     }
 }
 
-/// What a step computed for one item.
+/// Results of a step for one item.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Computed {
     /// The next token, where the item asked to draw one.
     pub token: Option<u32>,
     /// With the token, where the request asked for logprobs.
     pub logprobs: Option<TokenLogprobs>,
-    /// As the item asked.
+    /// Logprobs of the prompt, if the item asked for them.
     pub prompt_logprobs: Vec<TokenLogprobs>,
 }

@@ -1,4 +1,4 @@
-//! What an engine may use, and what its model is.
+//! Limits of an engine, and the facts of its model.
 
 use stator_protos::name::NameKey;
 
@@ -43,7 +43,7 @@ impl Default for EngineOptions {
 pub struct InvalidOption {
     /// Name of the option.
     pub option: &'static str,
-    /// What it was.
+    /// The given value.
     pub value: u32,
     /// Least allowed value.
     pub min: u32,
@@ -80,7 +80,7 @@ impl EngineOptions {
     }
 }
 
-/// What a scheduler must know of a model.
+/// Facts of a model that a scheduler needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInfo {
     /// Longest prompt and answer together, in tokens.

@@ -10,7 +10,7 @@ use stator_protos::name::BlockName;
 /// Bytes of one piece at most.
 pub const PIECE_BYTES: usize = 1 << 20;
 
-/// What a block's KV looks like, and what it is computed with.
+/// Form of a block's KV, and of the model that computes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvForm {
     /// Equal where model, arithmetic, layout and block size are: equal prefixes have equal KV then,
@@ -118,15 +118,15 @@ pub struct Assembly {
     part: Vec<u8>,
 }
 
-/// What came is not what was asked for.
+/// Error of a transfer that does not match its request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Torn {
     /// A block out of order, or one too many.
     #[error("a piece of block {block}, not of block {expected}")]
     Order {
-        /// What came.
+        /// Block that came.
         block: u32,
-        /// What was next.
+        /// Block that was next.
         expected: u32,
     },
     /// A block that is shorter or longer than blocks here.

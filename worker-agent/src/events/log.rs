@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// What a batch costs beside its payload: its place in the log and the payload's header.
+/// Overhead of a batch beside its payload: its place in the log and the payload's header.
 const BATCH_OVERHEAD_BYTES: usize = 64;
 
 /// Consecutive event batches up to the latest; the oldest go when the bytes run out.

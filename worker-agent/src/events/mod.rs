@@ -49,7 +49,7 @@ pub(crate) struct Feeds {
     open: Mutex<FxHashMap<WorkerRank, Open>>,
 }
 
-/// What a worker's present life publishes.
+/// Publication of a worker's present life.
 #[derive(Debug)]
 struct Open {
     generation: Generation,
@@ -80,7 +80,7 @@ impl Feeds {
         }
     }
 
-    /// How many are open.
+    /// Number of open feeds.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.open.lock().len()
@@ -99,7 +99,7 @@ impl Feeds {
     }
 }
 
-/// Where one worker's driver leaves its events and load.
+/// A worker's outlet for events and load, filled by its driver.
 #[derive(Debug)]
 pub(crate) struct WorkerFeed {
     rank: u16,

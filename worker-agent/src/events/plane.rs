@@ -75,8 +75,8 @@ impl EventPlane {
 }
 
 impl EventTasks {
-    /// Ends the heartbeat, and waits at most `limit` for each of the others. They must have been
-    /// told to end.
+    /// Ends the heartbeat, and waits at most `limit` for each of the other tasks, which must have
+    /// been told to end.
     pub(crate) async fn end(self, limit: Duration) {
         self.heartbeat.abort();
         for mut plane in [Some(self.publishing), self.replaying].into_iter().flatten() {

@@ -30,8 +30,8 @@ pub(super) struct Forgotten {
     number: u64,
 }
 
-/// The batches of one replay: of each log those up to where it was when its turn came. What is
-/// published later reaches subscribers anyway.
+/// The batches of one replay: from each log those up to its end when its turn came. Later batches
+/// reach subscribers anyway.
 pub(super) struct Reader {
     logs: IntoIter<LogEntry>,
     start: u64,

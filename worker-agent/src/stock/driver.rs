@@ -20,24 +20,24 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
-/// How often load is reported where nothing changes.
+/// Pause between two load reports while nothing changes.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// What a rank does now.
+/// State of a rank.
 #[derive(Clone, Debug)]
 pub(crate) enum Life {
-    /// It serves; its events and load go to this sink.
+    /// The rank serves; its events and load go to this sink.
     Up(Arc<LifeSink>),
-    /// It does not, and why.
+    /// The rank does not serve; holds the reason.
     Down(Arc<str>),
 }
 
-/// What the engine said last of its KV cache.
+/// KV cache as the engine last reported it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cache {
     /// KV blocks in all.
     pub(crate) total_blocks: u32,
-    /// Of these, the share that running requests use, 0 to 1.
+    /// Share of these blocks that running requests use, 0 to 1.
     pub(crate) used: f64,
     /// Requests in the batch, as the engine counts them: others may have sent some.
     pub(crate) running: u32,
@@ -205,8 +205,8 @@ impl Driver {
         changed
     }
 
-    /// A life that ended takes its requests with it: others may run them again elsewhere. Where
-    /// the next began before anybody looked, it is a change all the same.
+    /// Fails the requests of a life that ended, so that others may run them again elsewhere. A next
+    /// life that began before anybody looked counts as a change too.
     fn life_changed(&mut self) {
         let why = match &*self.life.borrow_and_update() {
             Life::Down(why) => why.clone(),
@@ -250,7 +250,7 @@ impl Driver {
 }
 
 impl Rank {
-    /// Runs a request until it has ended, or until it is told how it ends.
+    /// Runs a request until it ends by itself, or until `ended` says how it ends.
     async fn run_until(&self, submission: Submission, ended: oneshot::Receiver<End>) {
         let outbox = submission.outbox.clone();
         let run = pin!(self.run(submission));

@@ -1,4 +1,4 @@
-//! Where the KV events of an engine's ranks come from.
+//! Sources of the KV events of an engine's ranks.
 
 use super::Engine;
 use stator_dialect::{EventSource, Kind};
@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use tokio::task::JoinSet;
 
-/// A source for each rank, in order; none where the engine publishes no events. What has to run
-/// beside them is spawned.
+/// A source for each rank, in order; none where the engine publishes no events. Tasks that the
+/// sources need are spawned into `beside`.
 pub(super) fn sources(engine: &Engine, beside: &mut JoinSet<()>) -> VecDeque<Source> {
     match engine.settings.kind {
         Kind::Vllm | Kind::Sglang => engine.description.events.iter().map(subscribed).collect(),
@@ -19,8 +19,8 @@ pub(super) fn sources(engine: &Engine, beside: &mut JoinSet<()>) -> VecDeque<Sou
     }
 }
 
-/// What is kept of the events of a rank that holds so many blocks: room for those that wait for
-/// their removal to be told, and for those that are held twice.
+/// Limits for following a rank with this many blocks: room for blocks whose removal is not reported
+/// yet, and for duplicates.
 pub(super) fn settings(block_size: u32, total_blocks: u32) -> FollowSettings {
     let blocks_max = (total_blocks as usize).saturating_mul(4).max(1024);
     FollowSettings { blocks_max, ..FollowSettings::new(tokens(block_size)) }

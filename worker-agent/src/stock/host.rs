@@ -13,24 +13,24 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// How often the engine is looked at.
+/// Pause between two looks at the engine.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How often waiting for an engine is worth a line in the log.
+/// Pause between two log lines about waiting for an engine.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Why a life ended where that is all that is known: the engine did not answer as it should.
 pub(super) const UNHEALTHY: &str = "unhealthy";
 
-/// What became of an engine.
+/// Change in an engine's service.
 #[derive(Debug)]
 pub(super) enum News {
-    /// It serves.
+    /// The engine serves.
     Up(Box<Description>),
-    /// It does not any more.
+    /// The engine no longer serves.
     Down(End),
     /// A life is over for this cause, or a process that never served. Told once of each, when it is
     /// known whether the process ended too.
     Ended(&'static str),
-    /// It is given up.
+    /// The engine is given up.
     Over(anyhow::Error),
 }
 
@@ -83,7 +83,7 @@ impl Host {
         (sender, Self { news, stop: Shutdown::new().0, task: tokio::spawn(async {}) })
     }
 
-    /// What happens next; `None` once nothing more will.
+    /// Waits for the next change; `None` once there will be no more.
     ///
     /// # Cancel safety
     ///
@@ -110,11 +110,11 @@ struct Watch {
     up: bool,
     /// Whether it ever was.
     served: bool,
-    /// Whether a life ended of which it is not said why.
+    /// Whether a life ended without a reported reason.
     unexplained: bool,
 }
 
-/// What a look at an engine found.
+/// Result of a look at an engine.
 type Look = Result<Option<Box<Description>>, String>;
 
 impl Watch {
@@ -275,7 +275,7 @@ struct Looks {
     /// The canary that is on its way: one at most.
     canary: JoinSet<Result<(), String>>,
     ticks: tokio::time::Interval,
-    /// When it was last said that the engine is waited for; never so far.
+    /// Time of the last log line about waiting for the engine; `None` before the first.
     told: Option<Instant>,
 }
 
@@ -299,7 +299,7 @@ impl Looks {
         (self.running, self.canary) = (JoinSet::new(), JoinSet::new());
     }
 
-    /// What the next look finds, `up` saying whether the engine served at the last one.
+    /// Waits for the result of the next look; `up` says whether the engine served at the last one.
     ///
     /// # Cancel safety
     ///

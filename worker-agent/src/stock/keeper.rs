@@ -64,7 +64,7 @@ impl Keeper {
         Self { stop, gave_up, orders, task }
     }
 
-    /// Where operations on the engine are asked for.
+    /// The channel for operations on the engine.
     pub(crate) fn orders(&self) -> mpsc::Sender<Order> {
         self.orders.clone()
     }
@@ -102,7 +102,7 @@ struct Keeping {
     ranks: Vec<RankState>,
     reports: Reports,
     followers: JoinSet<()>,
-    /// What reads the metrics page of the life that is.
+    /// Tasks that read the metrics page of the present life.
     pages: JoinSet<()>,
     /// The operation that is on its way: one at most.
     operations: JoinSet<Operated>,
@@ -116,7 +116,7 @@ struct Operated {
     /// Whether the engine rested before.
     rested: bool,
     result: Result<(), Fault>,
-    /// What the engine is since, where that may have changed.
+    /// The engine's new description, if the operation may have changed it.
     description: Option<Description>,
 }
 

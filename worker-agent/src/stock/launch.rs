@@ -1,4 +1,4 @@
-//! How the engine's process is started, where the agent starts it.
+//! Start of the engine's process, if the agent starts it.
 
 use super::place::Place;
 use crate::config::{Origin, StockSettings};
@@ -22,8 +22,8 @@ pub(super) struct Launch {
     pub(super) home: tempfile::TempDir,
 }
 
-/// The engine that the settings name, unless it runs already, and where it serves. What it prints
-/// is logged with `name`.
+/// Prepares the start of the engine that the settings name, unless it runs already, and its place.
+/// The engine's output is logged under `name`.
 ///
 /// # Errors
 ///
@@ -61,9 +61,9 @@ pub(super) fn launch(
 struct Starts {
     settings: StockSettings,
     home: Box<Path>,
-    /// Where other engines reach it.
+    /// Address under which other engines reach it.
     reachable: IpAddr,
-    /// Who is to know where it is.
+    /// Place to update with each start.
     place: Arc<Place>,
 }
 
@@ -77,7 +77,7 @@ impl Recipe for Starts {
     }
 }
 
-/// How an engine is started next, where it serves then, and how it is spoken to.
+/// The next start of an engine: its command, its URL and its dialect.
 fn next(
     settings: &StockSettings,
     home: &Path,
@@ -105,7 +105,7 @@ fn connect(
     Ok(stator_dialect::connect(settings.kind, options)?)
 }
 
-/// How KV leaves or enters the engine, where it does not say so itself, and where others find it.
+/// The KV connector, for an engine that does not report its own, with its bootstrap address.
 fn connector(settings: &StockSettings, side: Option<SocketAddr>) -> Option<Connector> {
     let role = match settings.role {
         Role::Prefill => stator_dialect::Role::Prefill,
@@ -130,7 +130,7 @@ struct Ports {
     http: u16,
     /// The first of two for each rank: events, and their replay.
     events: u16,
-    /// Where engines that exchange KV introduce themselves; rank r takes the r-th from here.
+    /// Port where engines that exchange KV introduce themselves; rank r takes the r-th from here.
     side: u16,
 }
 
@@ -150,14 +150,14 @@ impl Ports {
     }
 }
 
-/// Where an engine serves HTTP: for its agent alone. The bootstrap server of a prefill SGLang,
-/// which others must reach, listens where HTTP does.
+/// Address of an engine's HTTP, for its agent alone. The bootstrap server of a prefill SGLang
+/// listens at the same address, and other engines must reach it.
 fn http(settings: &StockSettings, (ports, reachable): (Ports, IpAddr)) -> SocketAddr {
     let met = settings.kind == Kind::Sglang && settings.role == Role::Prefill;
     (if met { reachable } else { Ipv4Addr::LOCALHOST.into() }, ports.http).into()
 }
 
-/// Where an engine and others that exchange KV with it meet.
+/// Address where an engine and those that exchange KV with it meet.
 fn side_channel(
     settings: &StockSettings,
     (ports, reachable): (Ports, IpAddr),

@@ -18,8 +18,8 @@ use stator_supervise::Cause;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// What an engine says of itself: name, help, and where its page has it. What engines count from
-/// their start is a gauge here: it begins again with the engine, not with the agent.
+/// Gauges of an engine's own report: name, help, and its place in the report. Counters of an engine
+/// are gauges here: they restart with the engine, not with the agent.
 const TOLD: [(&str, &str, Read); 12] = [
     ("engine_requests_running", "Requests in the engine's batch", |r, _| r.running.map(f64::from)),
     ("engine_requests_waiting", "Requests that wait in it", |r, _| r.waiting.map(f64::from)),
@@ -54,7 +54,7 @@ const TOLD: [(&str, &str, Read); 12] = [
     ),
 ];
 
-/// Takes a value from what an engine's page says, and what the one before said.
+/// Takes a value from the present report of an engine, and the one before.
 type Read = fn(&EngineReport, &EngineReport) -> Option<f64>;
 
 type Told = Family<RankLabels, Gauge<f64, AtomicU64>>;
@@ -71,9 +71,9 @@ pub(crate) struct StockMetrics {
     pub(crate) lives: Counter,
     /// Metrics pages of the engine that could not be read.
     pub(crate) pages_failed: Counter,
-    /// What is counted while its KV events are followed.
+    /// Counters of its followed KV events.
     pub(crate) follow: FollowMetrics,
-    /// What the engine says under its own names.
+    /// Text of the engine's own metrics.
     own: Arc<Mutex<String>>,
     /// Families of the engine for which there was no room.
     families_left_out: Gauge,
@@ -83,7 +83,7 @@ pub(crate) struct StockMetrics {
 #[derive(Debug)]
 pub(crate) struct RankGauges {
     gauges: [Gauge<f64, AtomicU64>; TOLD.len()],
-    /// What the last page said.
+    /// The last report.
     last: EngineReport,
 }
 
@@ -149,7 +149,7 @@ impl StockMetrics {
         self.ends.get_or_create(&EndLabels { cause }).inc();
     }
 
-    /// Shows what the engine says under its own names, in place of what it said before.
+    /// Shows the engine's own metrics, in place of the earlier ones.
     pub(crate) fn show_own(&self, families: Families) {
         self.families_left_out.set(families.left_out.try_into().unwrap_or(i64::MAX));
         *self.own.lock() = families.text;

@@ -2,8 +2,8 @@
 //! OpenAI API.
 //!
 //! [`start`] brings one up and finds out what it serves; [`keeper`] keeps it serving, one life
-//! after the other; a [`driver`] per rank has its requests, each on its way in [`request`]. How an
-//! engine is spoken to is the dialect's business, how its process is kept the host's.
+//! after the other; a [`driver`] per rank has its requests, each on its way in [`request`]. The
+//! dialect speaks to the engine, the host keeps its process.
 
 mod driver;
 mod events;
@@ -71,8 +71,7 @@ pub(crate) struct Engine {
 }
 
 /// Starts an engine or finds the one that runs, and waits until it serves; `None` where `shutdown`
-/// came first. What one that is started prints is logged with the agent's name, if it was given
-/// one.
+/// came first. The output of a started engine is logged under `name`.
 ///
 /// # Errors
 ///
@@ -148,7 +147,7 @@ struct Size {
 }
 
 impl Size {
-    /// As the engine says, or as the flags do where it does not.
+    /// The engine's own report, or the flags' values where it has none.
     fn of(settings: &StockSettings, description: &Description) -> anyhow::Result<Self> {
         if settings.kind == Kind::Openai {
             let block_size = settings.block_size.unwrap_or(BLOCK_SIZE);
@@ -163,8 +162,8 @@ impl Size {
         })
     }
 
-    /// Most tokens of prompt and answer together, where the model is told to have so many; 0 if
-    /// unknown.
+    /// Most tokens of prompt and answer together: the reported limit, as far as the KV has room; 0
+    /// if unknown.
     fn context_length(&self, told: Option<u32>) -> u32 {
         match self.total_blocks.saturating_mul(self.block_size) {
             0 => told.unwrap_or(0),
@@ -195,7 +194,7 @@ async fn serves(
     Ok((description, size))
 }
 
-/// What an engine says of itself that placement must know.
+/// The parts of an engine's description that placement needs.
 fn profile(settings: &StockSettings, description: &Description) -> ProfileRecord {
     let handover = description.handover.as_ref().filter(|_| settings.role == Role::Prefill);
     ProfileRecord {

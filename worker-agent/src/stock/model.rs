@@ -1,4 +1,4 @@
-//! What a model's folder says of a model that a stock engine runs.
+//! Facts from a model's folder, for a model that a stock engine runs.
 
 use crate::config::StockSettings;
 use crate::model_files::ModelFiles;

@@ -1,4 +1,4 @@
-//! Where proxies find an engine that they ask themselves.
+//! Address of an engine that proxies ask themselves.
 
 use crate::config::{Origin, StockSettings};
 use stator_dialect::{Description, Kind};

@@ -1,5 +1,5 @@
-//! What the engine's own metrics say of it: under one vocabulary whichever engine it is, and under
-//! its own names as they are.
+//! The engine's own metrics: under one vocabulary for all engines, and under the engine's own
+//! names.
 
 use super::Engine;
 use super::driver::Cache;
@@ -15,22 +15,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
-/// How often the page is read.
+/// Pause between two reads of the page.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Pages that may be missed one after the other before what the last one said is shown no more.
+/// Missed pages in a row after which the last page's values are no longer shown.
 const MISSED_MAX: u32 = 10;
 
 /// The page of an engine.
 pub(super) struct Source {
     kind: report::Engine,
-    /// Where the engine is in this life.
+    /// Place of the engine in this life.
     url: Arc<str>,
     bearer: Option<Bearer>,
     /// Longest text of its own families; 0 shows none.
     own_bytes_max: usize,
 }
 
-/// Where what is read of one rank goes.
+/// Destination of the values of one rank.
 pub(super) struct Shown {
     pub(super) worker: WorkerRank,
     pub(super) cache: Arc<Mutex<Cache>>,
@@ -66,7 +66,7 @@ impl Source {
         Some(Poller::new(self.kind, origin, &target, settings))
     }
 
-    /// What of the page is shown under the engine's own names.
+    /// The part of the page that is shown under the engine's own names.
     fn own(&self, worker: WorkerId, page: &[u8]) -> Families {
         let label = worker.to_string();
         families::republish(self.kind, page, ("worker", &label), self.own_bytes_max)
@@ -114,7 +114,7 @@ pub(super) async fn follow(source: Source, ranks: Vec<Shown>, metrics: StockMetr
     }
 }
 
-/// What the engine says under its own names: it is shown no longer than this lives.
+/// The engine's own metrics on the page, shown no longer than this lives.
 struct Own(StockMetrics);
 
 impl Drop for Own {

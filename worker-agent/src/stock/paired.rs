@@ -117,7 +117,7 @@ impl Job<'_> {
         }
     }
 
-    /// Goes on from what a prefill said.
+    /// Continues after a finished prefill.
     async fn in_turn(
         &self,
         progress: &mut Progress,
@@ -167,9 +167,9 @@ impl Job<'_> {
         }
     }
 
-    /// Begins to decode in a task of its own. It goes on to the first token where nobody waits for
-    /// it any more: what is handed over to an engine that never hears of it would stay where it is
-    /// until its lease ends. `deadline` ends the task.
+    /// Begins to decode in a task of its own, which goes on to the first token even if nobody waits
+    /// for it any more: KV handed over to an engine that never hears of it would stay until its
+    /// lease ends. `deadline` ends the task.
     async fn begun_for_certain(
         &self,
         ask: Ask,
@@ -218,7 +218,7 @@ impl Job<'_> {
         asked.map_err(|why| (PrefilledBy::itself_prefill_failed, why))
     }
 
-    /// What a prefill worker is sent.
+    /// The request for a prefill worker.
     fn prompt(&self, progress: &Progress, peer: &Peer, wanted: bool) -> worker::Submit {
         let sampling = sampling(&self.request, progress.choice, 0);
         let sampling = match wanted {
@@ -239,9 +239,9 @@ impl Job<'_> {
     }
 }
 
-/// Whether an answer is as asked where its first token is told as the last of the prompt: no draw
-/// that anybody asked for depends on how many came before it, and nothing counts or constrains what
-/// was generated.
+/// Whether the answer stays correct if its first token is passed on as the last of the prompt: no
+/// requested draw depends on how many came before it, and nothing counts or constrains the
+/// generated tokens.
 fn continues(sampling: &Sampling) -> bool {
     (sampling.temperature == 0.0 || sampling.seed_is_drawn)
         && sampling.presence_penalty == 0.0
@@ -250,7 +250,7 @@ fn continues(sampling: &Sampling) -> bool {
         && sampling.max_tokens > 1
 }
 
-/// What a prefill said, where decode hears nothing of it because it is the whole answer.
+/// The answer of a prefill that is already the whole answer, if decode does not see it.
 fn all_of_it(first: First, prefilled: Prefilled) -> Option<Delta> {
     let all = prefilled.first.filter(|_| first == First::PassedUnlessLast)?;
     let ended = matches!(all.finish, Some(Finish::Stop(_)));

@@ -1,4 +1,4 @@
-//! Where an engine is. One that is started again is somewhere else: its ports are chosen anew.
+//! Place of an engine. A restarted engine is somewhere else: its ports are chosen anew.
 
 use parking_lot::RwLock;
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ impl Place {
         Self(RwLock::new((url.into(), dialect)))
     }
 
-    /// The engine is at `url` from now on. What was asked before stays where it is.
+    /// Moves the engine to `url`. Requests under way stay at the old place.
     pub(super) fn moves(&self, url: &str, dialect: Arc<dyn Dialect>) {
         *self.0.write() = (url.into(), dialect);
     }

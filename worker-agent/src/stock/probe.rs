@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answers that may be late one after the other: an engine in a long step answers late.
 const LATE_MAX: u32 = 5;
-/// How soon after an answer that is no good the engine is asked again, before that counts.
+/// Pause before a bad answer is checked once more; only the second counts.
 const AGAIN: Duration = Duration::from_millis(200);
 /// Longest wait for one token.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,15 +22,16 @@ const TOKEN_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) dialect: Arc<dyn Dialect>,
-    /// What its ranks have to do; unknown until it said how many there are.
+    /// Tallies of its ranks; unset until their number is known.
     pub(super) tallies: OnceLock<Vec<Arc<Tally>>>,
-    /// It was paused or put to sleep: nothing is expected of it, and nothing is sent to it.
+    /// Whether the engine was paused or put to sleep: nothing is expected of it, and nothing is
+    /// sent to it.
     pub(super) resting: Arc<AtomicBool>,
     /// Idle time before it is asked for a token.
     pub(super) canary_idle: Option<Duration>,
 }
 
-/// What is remembered between two looks: answers that were late, one after the other.
+/// Memory between two looks: the number of late answers in a row.
 #[derive(Debug, Default)]
 pub(super) struct Memory(u32);
 
@@ -94,7 +95,7 @@ impl Probe {
         self.looks_healthy(memory).await
     }
 
-    /// What one answer says. One that is late says nothing.
+    /// Judges one answer. A late one proves nothing.
     async fn looks_healthy(&self, Memory(late): &mut Memory) -> Result<(), String> {
         let asked = tokio::time::timeout(HEALTH_TIMEOUT, self.dialect.healthy()).await;
         *late = if asked.is_ok() { 0 } else { *late + 1 };
@@ -163,7 +164,7 @@ impl Probe {
     }
 }
 
-/// What the engine is asked when it is to prove that it serves.
+/// The request that proves that an engine serves.
 pub(super) fn canary(rank: Option<u16>) -> Ask {
     // The engine may still have the one before, or one of another agent.
     let unique = RandomState::new().hash_one(rank);

@@ -22,23 +22,23 @@ use tokio::time::Instant;
 /// Longest part of the client's request id in the engine's.
 const CLIENT_ID_BYTES: usize = 32;
 
-/// How long a drain waits for who fetches the KV of a prompt: engines do not say when that is done,
-/// and who decodes has to have room first.
+/// Time that a drain allows for the fetch of a prompt's KV: engines do not report its end, and the
+/// decode worker may have to wait for room first.
 pub(super) const FETCH: Duration = Duration::from_secs(5);
 
 /// Tells this agent's requests from those that another one, or an earlier one, sent to the engine.
 static LIFE: LazyLock<u32> = LazyLock::new(rand::random);
 
-/// What all requests of one rank share.
+/// State that all requests of one rank share.
 #[derive(Debug)]
 pub(crate) struct Rank {
     /// The engine.
     pub(crate) dialect: Arc<dyn Dialect>,
     /// Its data-parallel rank, where it has several.
     pub(crate) rank: Option<u16>,
-    /// What it has to do.
+    /// Tally of the rank's work.
     pub(crate) tally: Arc<Tally>,
-    /// Who computes prompts for it.
+    /// Peers that compute prompts for the rank.
     pub(crate) peers: Arc<Peers>,
     /// Longest wait for them.
     pub(crate) prefill_timeout: Duration,
@@ -63,7 +63,8 @@ impl Rank {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future aborts the request in the engine; the client is told nothing more.
+    /// Dropping the future aborts the request in the engine, and nothing more is sent to the
+    /// client.
     pub(crate) async fn run(&self, submission: Submission) {
         let Submission { request, request_id, extras, outbox, ticket } = submission;
         let first_choice = request.first_choice;
@@ -184,7 +185,7 @@ impl Job<'_> {
         Ok(Begun { answer, first, entry })
     }
 
-    /// What the engine is asked of a choice that is so far.
+    /// The request to the engine for the rest of a choice.
     pub(super) fn ask(&self, progress: &Progress, hand: Hand) -> Ask {
         let job = (&self.request, &self.extras, &self.traced);
         Ask { hand, ..ask(self.rank, job, progress.choice, progress.taken.as_slice()) }
@@ -226,19 +227,19 @@ impl Job<'_> {
     }
 }
 
-/// How far a choice is.
+/// Progress of a choice.
 #[derive(Default)]
 pub(super) struct Progress {
     pub(super) choice: u32,
     tokens: u32,
     cached_tokens: Option<u32>,
-    /// Is told with the next output.
+    /// Failure of the prefill, not yet reported; the next output carries it.
     pub(super) prefill_failed: bool,
-    /// When the prefill worker was done with the prompt, until a token came of what it handed over.
+    /// End of the prefill worker's computation, until a token came after its hand-over.
     pub(super) handed_over: Option<Instant>,
-    /// Is told with the next output.
+    /// Microseconds of the KV transfer, not yet reported; the next output carries them.
     pub(super) transfer_us: u32,
-    /// The prefill worker was counted as who computed the prompt.
+    /// Whether the metrics name the prefill worker as the one that computed the prompt.
     pub(super) prefilled: bool,
     /// The token of a prefill that the client has, and the engine goes on from.
     pub(super) taken: Option<u32>,
@@ -286,8 +287,8 @@ pub(super) async fn first_of(
     }
 }
 
-/// What the engine is asked of one choice. What an earlier attempt generated is part of the prompt
-/// for it, and so is what was `taken` from a prefill.
+/// The request to the engine for one choice. Tokens of an earlier attempt are part of its prompt,
+/// and so are those `taken` from a prefill.
 fn ask(
     rank: &Rank,
     (request, extras, traced): (&Request, &Extras, &Traced),
@@ -316,7 +317,7 @@ fn ask(
     }
 }
 
-/// How the tokens of one choice are chosen, where `taken` of them are there already.
+/// Sampling of one choice that already has `taken` tokens.
 pub(super) fn sampling(request: &Request, choice: u32, taken: usize) -> Sampling {
     let resumed = (request.resumed + taken) as u32;
     Sampling {

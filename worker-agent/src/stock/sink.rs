@@ -25,7 +25,7 @@ pub(crate) struct LifeSink {
     blocks: AtomicU32,
     /// Whether blocks were told of, wherever they are, since all were forgotten.
     told: AtomicBool,
-    /// Who follows the engine's events, where it publishes any.
+    /// The follower of the engine's events, if it publishes any.
     follower: OnceLock<Control>,
 }
 

@@ -1,11 +1,11 @@
-//! What a stock engine has to do, as the agent knows it from what it sent.
+//! Tally of a stock engine's work, from the requests that the agent sent.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
-/// Counts of one rank. What the engine itself says of them is older: these count at once.
+/// Counts of one rank, updated at once; the engine's own report lags behind.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     counts: Mutex<Counts>,
@@ -17,7 +17,7 @@ pub(crate) struct Tally {
     changed: Notify,
 }
 
-/// What runs now.
+/// Running work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Choices with a first token.
@@ -47,7 +47,7 @@ impl Tally {
         Entry { tally: self.clone(), prompt_tokens, started: false }
     }
 
-    /// What runs now.
+    /// Counts of the running work.
     pub(crate) fn counts(&self) -> Counts {
         *self.counts.lock()
     }

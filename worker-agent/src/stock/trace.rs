@@ -1,4 +1,4 @@
-//! Spans of requests on stock engines, and what their engines are told of them.
+//! Spans of requests on stock engines, and the trace context sent to engines.
 
 use crate::engine::Request;
 use crate::extras::Extras;
@@ -10,7 +10,7 @@ use tracing::Span;
 #[derive(Debug)]
 pub(super) struct Traced {
     span: Span,
-    /// What came with the request, where it is valid.
+    /// Trace context of the request, if it is valid.
     given: Option<Trace>,
 }
 
@@ -38,7 +38,7 @@ impl Traced {
         Self { span, given }
     }
 
-    /// What an engine is told: the span here where traces are kept, else what came.
+    /// Trace context for the engine: our own span where traces are kept, else the request's.
     pub(super) fn told(&self) -> Option<Trace> {
         match traceparent_of(&self.span) {
             Some(parent) => Some(Trace { parent, state: tracestate_of(&self.span) }),

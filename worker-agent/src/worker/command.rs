@@ -1,4 +1,4 @@
-//! What a driver is told.
+//! Commands to a driver.
 
 use crate::engine::transfer::{BlockKv, KvForm};
 use crate::engine::{Request, RequestKey};
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// What a driver is told.
+/// A command to a driver.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Run a request.
@@ -38,7 +38,7 @@ pub(crate) enum Command {
 /// A prompt that another engine goes on from.
 #[derive(Debug)]
 pub(crate) struct Take {
-    /// What it is kept under.
+    /// Handle of the kept prompt.
     pub(crate) handle: u64,
     /// Nothing where no prompt is kept under the handle.
     pub(crate) answer: oneshot::Sender<Option<TakenPrompt>>,
@@ -69,11 +69,11 @@ pub(crate) struct Export {
 pub(crate) struct Prefill {
     /// The prompt.
     pub(crate) request: Request,
-    /// What else was asked of it.
+    /// Parts of the request for stock engines only.
     pub(crate) extras: Extras,
-    /// What both engines are told, where they work at once.
+    /// The connector's parameters for both engines, if they work at once.
     pub(crate) handover: Option<Box<RawValue>>,
-    /// Where the answer goes.
+    /// Channel for the answer.
     pub(crate) answer: oneshot::Sender<Result<Prefilled, (ErrorKind, String)>>,
     /// Counts it among what runs until it ends.
     pub(crate) ticket: Ticket,
@@ -82,7 +82,7 @@ pub(crate) struct Prefill {
 /// A prompt that was computed for another engine.
 #[derive(Debug)]
 pub(crate) struct Prefilled {
-    /// What the other is to be told, where they work in turn.
+    /// The connector's parameters for decode, if the engines work in turn.
     pub(crate) handover: Option<Box<RawValue>>,
     /// Prompt tokens whose KV was already there.
     pub(crate) cached_tokens: u32,
@@ -98,7 +98,7 @@ pub(crate) struct Submission {
     pub(crate) request: Request,
     /// Its name on the client's stream.
     pub(crate) request_id: u64,
-    /// What only stock engines do of it.
+    /// Parts of the request for stock engines only.
     pub(crate) extras: Extras,
     /// The client's stream.
     pub(crate) outbox: Arc<Outbox>,

@@ -16,19 +16,19 @@ use tokio::time::Instant;
 
 /// Prompts that are kept at most; what a further one computed is given up.
 const KEPT_MAX: usize = 256;
-/// How long one is kept for a decode worker, which has a shorter deadline for all of it.
+/// Time that a prompt is kept for a decode worker, whose own deadline is shorter.
 const LEASE: Duration = Duration::from_secs(60);
 /// KV that is copied out between two steps at most, in bytes; one block at least.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What a decode worker says with a prompt. It chooses the handle, so that it can have the prompt
-/// given up whether or not it heard of its end.
+/// A decode worker's order for a prompt. The decode worker chooses the handle, so that it can give
+/// the prompt up whether or not it heard of its end.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) handle: u64,
 }
 
-/// What a decode worker is told of a prompt that is kept.
+/// Answer to a decode worker about a kept prompt.
 #[derive(Debug, Serialize)]
 struct Offer {
     blocks: usize,
@@ -180,7 +180,7 @@ impl Driver {
         let _ = answer.send(batch.unwrap_or_default());
     }
 
-    /// Forgets a prompt; the engine is told elsewhere.
+    /// Forgets a prompt; the engine hears of it elsewhere.
     pub(super) fn give_up(&mut self, key: RequestKey) {
         if self.handing.computed.remove(&key).is_some() {
             self.metrics.ended(Outcome::cancelled);

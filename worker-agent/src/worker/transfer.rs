@@ -25,32 +25,32 @@ use tokio::time::Instant;
 const TRANSFERS_MAX: usize = 1024;
 /// KV that may be on its way to one engine at once, in MiB; a larger prompt comes alone.
 const FETCHING_MIB: u32 = 256;
-/// Longest wait for a peer that is told to keep a prompt no longer.
+/// Longest wait for a peer that is asked to give up a prompt.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How an engine shares requests with those of other agents.
+/// Settings for sharing requests with engines of other agents.
 #[derive(Clone, Debug)]
 pub(crate) struct Pairing {
-    /// It computes prompts for others.
+    /// Whether the engine computes prompts for others.
     pub(crate) hands_over: bool,
-    /// Who computes prompts for it.
+    /// Peers that compute prompts for the engine.
     pub(crate) peers: Arc<Peers>,
     /// The agents whose KV is believed.
     pub(crate) trust: KvTrust,
     /// Longest wait for a prompt and its KV.
     pub(crate) timeout: Duration,
-    /// What is counted of it.
+    /// Counters of prefills.
     pub(crate) metrics: PairMetrics,
 }
 
-/// What an agent that prefills says in its record: `handover`.
+/// Record of an agent that prefills: its `handover`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Handover {
     /// [`KvForm::fingerprint`] of its engines.
     pub(crate) kv: u64,
 }
 
-/// What came of a prompt.
+/// Outcome of a prompt at a peer.
 pub(super) type Arrival = Result<Arrived, Why>;
 
 /// Requests whose prompts are computed elsewhere or on their way.
@@ -76,23 +76,24 @@ pub(super) struct Arrived {
     blocks: Vec<BlockKv>,
     /// Prompt tokens whose KV the prefill worker had already.
     cached_tokens: u32,
-    /// When it was done with the prompt.
+    /// End of the prompt's computation.
     computed: Instant,
     _room: OwnedSemaphorePermit,
 }
 
-/// What is told of a prompt with the next output of its request.
+/// Outcome of a prompt, for the next output of its request.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     failed: bool,
-    /// Since when its KV was on its way.
+    /// Start of the KV transfer.
     since: Option<Instant>,
-    /// With all outputs: what the prefill worker had of it.
+    /// Prompt tokens that the prefill worker had cached, for all outputs.
     cached_tokens: Option<u32>,
 }
 
 impl Told {
-    /// What came from elsewhere was there already only if it was so there.
+    /// Corrects the cached tokens: fetched blocks count as cached only if the prefill worker had
+    /// them cached.
     pub(super) fn correct(&self, output: &mut Output) {
         let Some(cached) = self.cached_tokens else { return };
         output.cached_tokens = output.cached_tokens.map(|_| cached);
@@ -101,7 +102,7 @@ impl Told {
         }
     }
 
-    /// Says it with an output, once.
+    /// Adds the outcome to one output.
     pub(super) fn tell(&mut self, output: worker::Output) -> worker::Output {
         let us = |since: Instant| u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX);
         let transfer_us = self.since.take().map_or(0, |since| us(since).max(1));

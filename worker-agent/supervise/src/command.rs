@@ -124,7 +124,7 @@ pub enum CommandError {
     Repeated {
         /// The flag.
         flag: String,
-        /// How often.
+        /// Number of times.
         count: usize,
     },
     /// A flag contradicts a setting that the agent relies on.
@@ -132,7 +132,7 @@ pub enum CommandError {
     Reserved {
         /// The flag as the user wrote it.
         flag: String,
-        /// What to do instead.
+        /// The recommended alternative.
         instead: &'static str,
     },
     /// The first word is no flag.

@@ -209,7 +209,7 @@ fn rope(
     parameters: Option<RawRope>,
     scaling: Option<RawRope>,
 ) -> Result<(f32, RopeScaling), ModelError> {
-    /// What files that leave it out mean.
+    /// Default of configurations that omit it.
     const THETA: f32 = 10_000.0;
     let field = if parameters.is_some() { "rope_parameters" } else { "rope_scaling" };
     let Some(rope) = parameters.or(scaling) else {

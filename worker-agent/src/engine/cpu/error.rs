@@ -1,6 +1,6 @@
 //! Why a model cannot be served.
 
-/// What is wrong with a model's files. Each variant names the file and what in it.
+/// Fault in a model's files. Each variant names the file and the fault in it.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file that must be there is not.
@@ -14,7 +14,7 @@ pub enum ModelError {
     Malformed {
         /// Its name.
         file: String,
-        /// What the parser says.
+        /// Message of the parser.
         message: String,
     },
     /// A field has a value that this engine cannot serve.
@@ -26,7 +26,7 @@ pub enum ModelError {
         field: &'static str,
         /// Its value.
         value: String,
-        /// What is.
+        /// The supported alternative.
         supported: &'static str,
     },
     /// A field is missing or makes no sense.

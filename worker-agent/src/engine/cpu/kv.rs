@@ -56,7 +56,7 @@ impl Layout {
         self.head_dim.next_multiple_of(LANES)
     }
 
-    /// Where a score stands in a row of scores: slots of the blocks before it are filled up.
+    /// Index of a score in a row of scores: slots of the blocks before it are filled up.
     pub(super) fn score(&self, position: usize) -> usize {
         position / self.block_size * self.slots() + position % self.block_size
     }
@@ -181,7 +181,7 @@ impl Kv {
     }
 }
 
-/// Where a head's key and value of one token belong.
+/// Place of one token's key and value of a head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) block: BlockId,

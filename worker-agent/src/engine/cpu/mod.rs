@@ -69,7 +69,7 @@ pub fn engine(model: Arc<Model>, options: EngineOptions) -> Result<CpuEngine, Cp
     Ok(Scheduler::new(compute, info, options)?)
 }
 
-/// What the rest of the system must know of a model, without loading its weights.
+/// Reads the facts of a model that the rest of the system needs, without loading its weights.
 ///
 /// # Errors
 ///
@@ -140,7 +140,7 @@ impl Compute for CpuCompute {
     }
 }
 
-/// What one item asked for, from its rows of logits, the first of which is `start`.
+/// The result of one item, from its rows of logits, the first of which is `start`.
 fn result(item: &Item<'_>, start: usize, logits: Logits<'_>, scratch: &mut Scratch) -> Computed {
     let mut computed = Computed::default();
     if let Some(alternatives) = item.prompt_logprobs {

@@ -87,7 +87,7 @@ impl Model {
         })
     }
 
-    /// What the rest of the system must know of it.
+    /// Facts of the model that the rest of the system needs.
     pub fn info(&self) -> &ModelInfo {
         &self.config.info
     }
@@ -267,7 +267,7 @@ pub(super) struct Logits<'a> {
 }
 
 impl<'a> Logits<'a> {
-    /// Those of one row, a value per token of the vocabulary.
+    /// The logits of one row, a value per token of the vocabulary.
     pub(super) fn row(&self, row: usize) -> &'a [f32] {
         &self.values[row * self.stride..][..self.vocab]
     }
@@ -284,7 +284,7 @@ fn start(values: &mut Vec<f32>, rows: usize, width: usize, bias: Option<&[f32]>)
     }
 }
 
-/// Of all that decides what the KV of a token is.
+/// Fingerprint of everything that decides the KV of a token.
 fn fingerprint(files: &ModelFiles, isa: Isa) -> u64 {
     let mut hash = Xxh3::new();
     let decides = |name: &&str| *name == "config.json" || name.ends_with(".safetensors");

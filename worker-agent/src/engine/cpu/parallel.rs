@@ -1,4 +1,4 @@
-//! When work is divided among threads.
+//! Division of work among threads.
 
 use rayon::prelude::*;
 

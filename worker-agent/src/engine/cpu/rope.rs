@@ -1,9 +1,9 @@
 //! Rotary position embedding.
 
-/// How the frequencies of a model are stretched beyond the context it was trained on.
+/// Method that stretches a model's frequencies beyond the context it was trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RopeScaling {
-    /// Not at all.
+    /// No stretching.
     None,
     /// All by the same factor.
     Linear {

@@ -26,7 +26,7 @@ impl Default for Lru {
 }
 
 impl Lru {
-    /// How many are listed.
+    /// Number of listed blocks.
     pub(super) fn len(&self) -> usize {
         self.len
     }

@@ -28,9 +28,9 @@ pub struct BlockId(pub u32);
 /// The leading blocks of a sequence that the pool holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
-    /// How many.
+    /// Number of blocks.
     pub blocks: usize,
-    /// How many of them are idle; acquiring them takes them from what can be allocated.
+    /// Number of idle ones among them; acquiring these reduces the allocatable blocks.
     pub idle: usize,
 }
 
@@ -87,7 +87,7 @@ impl Pool {
         self.idle.len()
     }
 
-    /// How much of a sequence is here, from its start to the first gap.
+    /// The leading part of a sequence that is cached, up to the first gap.
     pub fn lookup(&self, sequence: &[BlockKey]) -> Prefix {
         let mut prefix = Prefix::default();
         for block in sequence.iter().map_while(|key| self.index.get(&key.name)) {

@@ -21,16 +21,16 @@ pub(super) struct Sequence {
     pub(super) siblings: u32,
     /// Tokens to compute in the step that is being planned or run; 0 for none.
     pub(super) chunk: usize,
-    /// It has a token of its own since it was last admitted.
+    /// Whether it has produced a token since it was last admitted.
     pub(super) decoding: bool,
-    /// It has given its last output.
+    /// Whether it has given its last output.
     pub(super) ended: bool,
     origin: Origin,
     tokens: Vec<u32>,
     /// Leading tokens whose KV is in `blocks`.
     computed: usize,
     blocks: Vec<BlockId>,
-    /// Of the leading full blocks of `tokens`, as far as they were needed yet.
+    /// Names of the leading full blocks of `tokens`, as far as they were needed yet.
     named: NamedBlocks,
     /// Prompt tokens found in the cache when it was first admitted.
     cached: Option<usize>,
@@ -38,7 +38,7 @@ pub(super) struct Sequence {
     wants_prompt_logprobs: bool,
 }
 
-/// What all choices of a request have in common.
+/// The parts that all choices of a request share.
 #[derive(Clone, Debug)]
 struct Origin {
     key: RequestKey,

@@ -12,7 +12,7 @@ use crate::engine::pool::{BlockId, Pool};
 use crate::engine::transfer::{BlockKv, KvForm};
 use crate::engine::{Request, RequestKey, Rest, Reusable, SharedKv};
 
-/// Of all blocks, one in so many may be kept: the others are for what runs.
+/// One in this many blocks may be kept for decode workers: the others are for running requests.
 const KEPT_SHARE: usize = 2;
 
 /// Blocks of a prompt that are kept; none until it is computed.

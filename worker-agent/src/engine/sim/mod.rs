@@ -22,15 +22,15 @@ use stator_timing::Timing;
 /// Tokens at the end of the prompt that decide the answer.
 const DECIDING_TOKENS: usize = 32;
 
-/// What is simulated.
+/// Settings of the simulation.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     /// The model it stands for. Its end-of-sequence tokens are never generated.
     pub model: ModelInfo,
-    /// Tokens that answers are made of, below the vocabulary size; empty for all. Those that read
-    /// well make readable answers.
+    /// Tokens that answers are made of, below the vocabulary size; empty for all. Readable tokens
+    /// make readable answers.
     pub answer_tokens: Arc<[u32]>,
-    /// How long steps take.
+    /// Timing of steps.
     pub timing: Timing,
     /// Divides every duration; above 0, and 1 is real time.
     pub speedup: f64,

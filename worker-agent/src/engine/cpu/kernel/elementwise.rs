@@ -1,4 +1,4 @@
-//! What is done element by element, and the sums within a row.
+//! Element-wise operations, and sums within a row.
 
 use super::{Isa, LANES};
 use crate::engine::math;
@@ -92,7 +92,7 @@ pub(in super::super) fn rms_norm(row: &[f32], weight: &[f32], eps: f32, out: &mu
     }
 }
 
-/// The same, in place.
+/// Normalises a row like [`rms_norm`], in place.
 pub(in super::super) fn rms_norm_in_place(row: &mut [f32], weight: &[f32], eps: f32) {
     let scale = rms_scale(row, eps);
     for (value, weight) in row.iter_mut().zip(weight) {

@@ -1,10 +1,10 @@
 //! The inner loops: products of rows with panels of weights, and what is done element by element.
 //!
 //! **The order of every sum is fixed.** An element of a product is one chain of multiply-adds over
-//! the depth, from first to last, in one lane of a vector. How many rows are computed together,
-//! how rows and panels are divided among threads, and how wide the machine's vectors are decides
-//! only which chains run side by side. So the result for a row is the same, to the bit, alone or
-//! in any batch. (Machines without fused multiply-add round differently from those with it.)
+//! the depth, from first to last, in one lane of a vector. The number of rows computed together,
+//! the division of rows and panels among threads, and the width of the machine's vectors decide
+//! only which chains run side by side. So the result for a row is the same, to the bit, alone or in
+//! any batch. (Machines without fused multiply-add round differently from those with it.)
 //!
 //! The only unsafe code of the engine is here: vector instructions, and threads that write
 //! different columns of the same rows.

@@ -32,7 +32,7 @@ pub(in super::super) struct Panels<'a, E> {
     pub(in super::super) depth_stride: usize,
 }
 
-/// Where products go: rows of `LANES` values per panel, `stride` apart.
+/// Destination of products: rows of `LANES` values per panel, `stride` apart.
 pub(in super::super) struct Out<'a> {
     pub(in super::super) values: &'a mut [f32],
     pub(in super::super) stride: usize,

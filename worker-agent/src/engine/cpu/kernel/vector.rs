@@ -25,7 +25,7 @@ pub(in super::super) trait Vector: Copy {
     unsafe fn add_product(self, value: f32, weights: Self) -> Self;
 }
 
-/// How a weight is stored.
+/// A stored weight's format.
 pub(in super::super) trait Element: Copy + Send + Sync {
     /// Reads sixteen weights; the contract is that of [`Vector::load`].
     unsafe fn load<V: Vector>(from: *const Self) -> V;
@@ -140,7 +140,7 @@ impl Vector for Avx2 {
     }
 }
 
-/// Whatever the compiler makes of an array.
+/// An array that the compiler vectorises as it can.
 #[derive(Clone, Copy)]
 pub(super) struct Portable([f32; 16]);
 
