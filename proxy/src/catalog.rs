@@ -161,7 +161,7 @@ impl Catalog {
     /// the fleet was looked at and there is a model. `address` is where clients find models.
     pub(crate) async fn follow(
         &self,
-        mut events: mpsc::Receiver<FleetEvent>,
+        mut events: mpsc::Receiver<FleetEvent<Pool>>,
         readiness: Readiness,
         address: SocketAddr,
     ) {

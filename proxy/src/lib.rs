@@ -53,7 +53,7 @@ use door::{Door, DoorMetrics, DoorSettings};
 use metrics::{FleetGauges, Metrics};
 use server::Serving;
 use service::Service;
-use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
+use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings, ModelPools, PoolSettings};
 use stator_peers::Seat;
 use stator_runtime::Shutdown;
 use stator_runtime::admin::{self, Readiness, Shown};
@@ -122,11 +122,14 @@ async fn serve_fleet(
         Some(peers) => Some(Seat::take(peers, "stator_proxy", &registry).await?),
         None => None,
     };
-    let fleet = FleetSettings {
+    let pools = PoolSettings {
         placement: settings.placement.clone(),
         queue: settings.queue.clone(),
-        seed: rand::random(),
         worker_wait: settings.absence.worker_wait,
+        adapter_linger: settings.absence.model_linger,
+        seed: rand::random(),
+    };
+    let fleet = FleetSettings {
         model_linger: settings.absence.model_linger,
         client: ClientSettings {
             dial: settings.dial.clone(),
@@ -135,7 +138,7 @@ async fn serve_fleet(
         },
         ..FleetSettings::new(settings.discovery.clone())
     };
-    let (_fleet, events) = Fleet::start(fleet, fleet_metrics, seat);
+    let (_fleet, events) = Fleet::start(fleet, fleet_metrics, ModelPools::new(pools, seat));
     let following = tokio::spawn({
         let (catalog, readiness) = (catalog.clone(), readiness.clone());
         async move { catalog.follow(events, readiness, address).await }

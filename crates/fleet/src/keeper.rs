@@ -4,12 +4,10 @@ use crate::agent::AgentTask;
 use crate::client::AgentClient;
 use crate::doubts::{Doubts, Verdict};
 use crate::metrics::FleetMetrics;
-use crate::pool::Pool;
-use crate::replicas::Replicas;
+use crate::pools::Pools;
 use crate::{FleetEvent, FleetSettings, LINK_WAIT};
 use stator_discovery::{Agents, Change, Update};
-use stator_peers::Seat;
-use stator_protos::discovery::AgentRecord;
+use stator_protos::discovery::{AgentRecord, ModelRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,17 +25,17 @@ const SETTLE_MAX: Duration = Duration::from_secs(10);
 const UPKEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Owner of the tasks that follow agents.
-pub(super) struct Keeper {
+pub(super) struct Keeper<P: Pools> {
     settings: FleetSettings,
     agents: BTreeMap<String, Agent>,
     /// Agents that contradict others; they are met when one of those leaves.
     refused: BTreeMap<String, AgentRecord>,
     /// Agents for which discovery does not vouch any more.
     doubts: Doubts,
-    models: BTreeMap<String, Model>,
+    models: BTreeMap<String, Model<P::Pool>>,
     start: Start,
-    replicas: Option<Arc<Replicas>>,
-    events: mpsc::Sender<FleetEvent>,
+    pools: Arc<P>,
+    events: mpsc::Sender<FleetEvent<P::Pool>>,
     metrics: FleetMetrics,
 }
 
@@ -60,7 +58,8 @@ impl Agent {
 
 /// A model, kept for a while when its last agent leaves: its requests wait for a worker, and are not
 /// told that it never was.
-struct Model {
+struct Model<Pool> {
+    record: ModelRecord,
     pool: Arc<Pool>,
     announced: Arc<Announced>,
     /// Since when it has no agent.
@@ -88,13 +87,13 @@ struct Start {
     settling: JoinSet<()>,
 }
 
-impl Keeper {
-    /// A keeper that follows nobody yet; with a seat it shares what it sends with other replicas.
+impl<P: Pools> Keeper<P> {
+    /// A keeper that follows nobody yet.
     pub(super) fn new(
         settings: FleetSettings,
         metrics: FleetMetrics,
-        seat: Option<Seat>,
-        events: mpsc::Sender<FleetEvent>,
+        pools: P,
+        events: mpsc::Sender<FleetEvent<P::Pool>>,
     ) -> Self {
         Self {
             agents: BTreeMap::new(),
@@ -102,7 +101,7 @@ impl Keeper {
             models: BTreeMap::new(),
             start: Start::default(),
             doubts: Doubts::new(settings.client.clone()),
-            replicas: seat.map(|seat| Arc::new(Replicas::join(seat))),
+            pools: Arc::new(pools),
             events,
             metrics,
             settings,
@@ -188,8 +187,8 @@ impl Keeper {
             }
         }
         for model in forgotten.iter().filter_map(|name| self.models.remove(name)) {
-            tracing::info!(model = model.pool.record().name, "a model is gone with its workers");
-            model.pool.close();
+            tracing::info!(model = model.record.name, "a model is gone with its workers");
+            self.pools.close(&model.pool);
             // Whoever does not listen any more needs no models.
             let _ = self.events.send(FleetEvent::ModelDown { pool: model.pool }).await;
         }
@@ -317,30 +316,34 @@ impl Keeper {
         let task = AgentTask::new(pool.clone(), client.clone(), receiver, self.metrics.clone());
         tasks.spawn(task.run());
         if !*announced.done.borrow() {
-            let (replicas, events) = (self.replicas.clone(), self.events.clone());
-            tasks.spawn(announce(pool, client.clone(), announced, replicas, events));
+            let announcement = Announcement {
+                model: record.model.name.clone(),
+                pool,
+                announced,
+                pools: self.pools.clone(),
+                events: self.events.clone(),
+            };
+            tasks.spawn(announcement.make(client.clone()));
         }
         self.agents.insert(record.agent_id, Agent { record: sender, client, _tasks: tasks });
     }
 
     /// The pool for an agent's model. `None` when others serve a different model by its name.
-    fn model(&mut self, record: &AgentRecord) -> Option<(Arc<Pool>, Arc<Announced>)> {
+    fn model(&mut self, record: &AgentRecord) -> Option<(Arc<P::Pool>, Arc<Announced>)> {
         let name = &record.model.name;
-        let fits = |model: &&Model| *model.pool.record() == record.model;
+        let fits = |model: &&Model<P::Pool>| model.record == record.model;
         if let Some(model) = self.models.get(name).filter(fits) {
             return Some((model.pool.clone(), model.announced.clone()));
         }
         if self.agents.values().any(|agent| agent.record.borrow().model.name == *name) {
             return None;
         }
-        let pool = Pool::new(record.model.clone(), &self.settings)?;
-        if let Some(replicas) = &self.replicas {
-            replicas.share(&pool);
-        }
+        let pool = self.pools.open(&record.model)?;
         let announced = Arc::new(Announced::default());
         let mut upkeep = JoinSet::new();
-        upkeep.spawn(pool.clone().maintain());
+        upkeep.spawn(self.pools.maintain(pool.clone()));
         let model = Model {
+            record: record.model.clone(),
             pool: pool.clone(),
             announced: announced.clone(),
             vacant_since: None,
@@ -348,7 +351,7 @@ impl Keeper {
         };
         if let Some(former) = self.models.insert(name.clone(), model) {
             // No worker will come for whoever waits there.
-            former.pool.close();
+            self.pools.close(&former.pool);
         }
         Some((pool, announced))
     }
@@ -363,36 +366,43 @@ fn same_place(a: &AgentRecord, b: &AgentRecord) -> bool {
     place(a) == place(b)
 }
 
-/// Gets a model's files from one of its agents, whichever is first, and tells who listens.
-async fn announce(
-    pool: Arc<Pool>,
-    client: Arc<AgentClient>,
+/// Announces a model to whoever serves it, once.
+struct Announcement<P: Pools> {
+    model: String,
+    pool: Arc<P::Pool>,
     announced: Arc<Announced>,
-    replicas: Option<Arc<Replicas>>,
-    events: mpsc::Sender<FleetEvent>,
-) {
-    let name = &pool.record().name;
-    loop {
-        let attempt = announced.once.get_or_try_init(|| async {
-            let files = client.model_files(name).await?;
-            // Who hears of a model sends it requests. The agent answers, so its link is about to
-            // be up; if it is not, others' may be.
-            let mut links = client.links_up();
-            let _ = tokio::time::timeout(LINK_WAIT, links.wait_for(|up| *up > 0)).await;
-            if let Some(replicas) = &replicas {
-                replicas.warm().await;
+    pools: Arc<P>,
+    events: mpsc::Sender<FleetEvent<P::Pool>>,
+}
+
+impl<P: Pools> Announcement<P> {
+    /// Gets the model's files from an agent, whichever of them is first, and sends the event.
+    async fn make(self, client: Arc<AgentClient>) {
+        let name = &self.model;
+        loop {
+            let attempt = self.announced.once.get_or_try_init(|| self.attempt(&client));
+            match attempt.await {
+                Ok(()) => {
+                    self.announced.done.send_replace(true);
+                    return;
+                }
+                Err(status) => {
+                    tracing::warn!(model = name, %status, "cannot get the model's files");
+                }
             }
-            // Whoever does not listen any more needs no models.
-            let _ = events.send(FleetEvent::ModelUp { pool: pool.clone(), files }).await;
-            Ok::<_, tonic::Status>(())
-        });
-        match attempt.await {
-            Ok(()) => {
-                announced.done.send_replace(true);
-                return;
-            }
-            Err(status) => tracing::warn!(model = name, %status, "cannot get the model's files"),
+            tokio::time::sleep(FILES_BACKOFF).await;
         }
-        tokio::time::sleep(FILES_BACKOFF).await;
+    }
+
+    async fn attempt(&self, client: &AgentClient) -> Result<(), tonic::Status> {
+        let files = client.model_files(&self.model).await?;
+        // Who hears of a model sends it requests. The agent answers, so its link is about to
+        // be up; if it is not, others' may be.
+        let mut links = client.links_up();
+        let _ = tokio::time::timeout(LINK_WAIT, links.wait_for(|up| *up > 0)).await;
+        self.pools.ready().await;
+        // Whoever does not listen any more needs no models.
+        let _ = self.events.send(FleetEvent::ModelUp { pool: self.pool.clone(), files }).await;
+        Ok(())
     }
 }

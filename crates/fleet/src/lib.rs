@@ -17,8 +17,10 @@ mod link;
 mod mailbox;
 mod members;
 mod metrics;
+mod model_pools;
 mod place;
 mod pool;
+mod pools;
 mod profile;
 mod replicas;
 mod silence;
@@ -30,12 +32,13 @@ pub use client::{AgentClient, ClientSettings, Records, Snapshot, StreamError, To
 pub use entrance::Prompt;
 pub use members::Members;
 pub use metrics::FleetMetrics;
+pub use model_pools::{ModelPools, PoolSettings};
 pub use place::{Kept, Place};
 pub use pool::Pool;
+pub use pools::Pools;
 
 use keeper::Keeper;
 use stator_discovery::Source;
-use stator_peers::Seat;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -55,18 +58,8 @@ pub struct FleetSettings {
     pub poll: Duration,
     /// Connections to agents.
     pub client: ClientSettings,
-    /// Placement of every model's requests; the block size is each model's own.
-    pub placement: stator_placement::Settings,
-    /// How requests wait that no worker of their model can take yet.
-    pub queue: stator_queue::Settings,
-    /// Longest wait of requests that come while no worker of their model is there; 30 s by default,
-    /// and never longer than the queue's.
-    pub worker_wait: Duration,
-    /// How long a model, and its workers' adapters, stay known after the last worker has left; 10
-    /// minutes by default.
+    /// How long a model stays known after its last agent has left; 10 minutes by default.
     pub model_linger: Duration,
-    /// Where the sequence of random choices starts.
-    pub seed: u64,
 }
 
 impl FleetSettings {
@@ -76,18 +69,14 @@ impl FleetSettings {
             discovery,
             poll: Duration::from_millis(200),
             client: ClientSettings::default(),
-            placement: stator_placement::Settings::default(),
-            queue: stator_queue::Settings::default(),
-            worker_wait: Duration::from_secs(30),
             model_linger: Duration::from_secs(600),
-            seed: 0,
         }
     }
 }
 
 /// What happens in the fleet that concerns who speaks for models.
 #[derive(Debug)]
-pub enum FleetEvent {
+pub enum FleetEvent<Pool> {
     /// A model is there for the first time, or again with another description.
     ModelUp {
         /// Its workers, now and later.
@@ -112,17 +101,16 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts to follow the fleet; the events must be read. With a seat it shares what it sends
-    /// with other replicas, and models are announced once it has taken over what those know.
+    /// Starts to follow the fleet, with a pool for each model; the events must be read.
     ///
     /// Must be called within a Tokio runtime, which all connections then live on.
-    pub fn start(
+    pub fn start<P: Pools>(
         settings: FleetSettings,
         metrics: FleetMetrics,
-        seat: Option<Seat>,
-    ) -> (Self, mpsc::Receiver<FleetEvent>) {
+        pools: P,
+    ) -> (Self, mpsc::Receiver<FleetEvent<P::Pool>>) {
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
-        let keeper = Keeper::new(settings, metrics, seat, sender);
+        let keeper = Keeper::new(settings, metrics, pools, sender);
         let mut task = JoinSet::new();
         task.spawn(keeper.run());
         (Self { _task: task }, receiver)

@@ -1,10 +1,10 @@
 //! The workers that serve one model, and the placement that chooses among them.
 
-use super::FleetSettings;
 use super::client::AgentClient;
 use super::early::Early;
 use super::entrance::{Entrance, Prompt};
 use super::members::Members;
+use super::model_pools::PoolSettings;
 use super::place::Place;
 use super::state::State;
 use parking_lot::Mutex;
@@ -76,14 +76,14 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// A pool without workers. `None` if the record's block size is 0.
-    pub(super) fn new(record: ModelRecord, settings: &FleetSettings) -> Option<Arc<Self>> {
-        let FleetSettings { placement, queue, seed, worker_wait, model_linger, .. } = settings;
+    pub(super) fn new(record: ModelRecord, settings: &PoolSettings) -> Option<Arc<Self>> {
+        let PoolSettings { placement, queue, seed, worker_wait, adapter_linger } = settings;
         let block_size = NonZeroU32::new(record.block_size)?;
         let placement = Placement::new(Settings { block_size, ..placement.clone() });
         let blocks = placement.blocks().clone();
         let state = State::new(placement);
         let (start, seed) = (Instant::now(), AtomicU64::new(*seed));
-        let (worker_wait, linger) = (*worker_wait, *model_linger);
+        let (worker_wait, linger) = (*worker_wait, *adapter_linger);
         let policies = queue.bands.iter().map(|band| band.policy);
         let charges_answers = policies
             .chain([queue.default_band, queue.default_negative_band])
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_model_whose_blocks_have_no_tokens_has_no_pool() {
-        let settings = FleetSettings::new(std::path::Path::new("nowhere").into());
+        let settings = PoolSettings::default();
         let pool = |block_size| {
             let (name, context_length, vocab_size) = ("m".into(), 4096, 1000);
             let record = ModelRecord { name, context_length, block_size, vocab_size };

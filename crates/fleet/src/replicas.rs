@@ -153,13 +153,13 @@ impl Replica for Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model_pools::PoolSettings;
     use stator_protos::discovery::ModelRecord;
 
     fn pool() -> Arc<Pool> {
         let (context_length, block_size, vocab_size) = (4096, 16, 1000);
         let record = ModelRecord { name: "m".into(), context_length, block_size, vocab_size };
-        Pool::new(record, &crate::FleetSettings::new(std::path::Path::new("nowhere").into()))
-            .expect("blocks have tokens")
+        Pool::new(record, &PoolSettings::default()).expect("blocks have tokens")
     }
 
     #[test]

@@ -8,9 +8,12 @@ use stator_queue::{Entry, Eviction};
 type Outcome = Result<Admitted<Place>, AdmitError<PickError>>;
 
 /// A fleet and its events, with these settings.
-fn follow(settings: FleetSettings) -> (Fleet, mpsc::Receiver<FleetEvent>) {
+fn follow(
+    settings: FleetSettings,
+    of_pools: PoolSettings,
+) -> (Fleet, mpsc::Receiver<FleetEvent<Pool>>) {
     let settings = FleetSettings { poll: Duration::from_millis(5), ..settings };
-    Fleet::start(settings, FleetMetrics::default(), None)
+    Fleet::start(settings, FleetMetrics::default(), pools(of_pools))
 }
 
 /// A request that waits at the pool's gate.
@@ -58,8 +61,8 @@ async fn no_request_waits_longer_for_workers_than_it_may() {
     let dir = tempfile::tempdir().unwrap();
     let agent = Agent::start(dir.path(), Duration::ZERO, &[]).await;
     let worker_wait = Duration::from_millis(10);
-    let settings = FleetSettings { worker_wait, ..FleetSettings::new(dir.path().into()) };
-    let (_fleet, mut events) = follow(settings);
+    let of_pools = PoolSettings { worker_wait, ..PoolSettings::default() };
+    let (_fleet, mut events) = follow(FleetSettings::new(dir.path().into()), of_pools);
     let pool = model_up(&mut events).await;
     agent.stop().await;
     until("the workers are gone", || pool.accepting() == 0).await;
@@ -75,7 +78,7 @@ async fn a_model_whose_workers_stay_away_is_forgotten() {
     let agent = Agent::start(dir.path(), Duration::ZERO, &[]).await;
     let model_linger = Duration::from_millis(10);
     let settings = FleetSettings { model_linger, ..FleetSettings::new(dir.path().into()) };
-    let (_fleet, mut events) = follow(settings);
+    let (_fleet, mut events) = follow(settings, PoolSettings::default());
     let pool = model_up(&mut events).await;
     agent.stop().await;
     until("the workers are gone", || pool.accepting() == 0).await;
@@ -102,14 +105,16 @@ async fn the_fleet_is_known_once_the_models_found_at_first_are_announced() {
     let agent = Agent::start(dir.path(), Duration::ZERO, &[]).await;
     let (first, _pool) = fleet(dir.path()).await;
     drop(first);
-    let (_fleet, mut events) = follow(FleetSettings::new(dir.path().into()));
+    let (_fleet, mut events) =
+        follow(FleetSettings::new(dir.path().into()), PoolSettings::default());
     let mut next = async || tokio::time::timeout(DEADLINE, events.recv()).await.unwrap();
     assert!(matches!(next().await, Some(FleetEvent::ModelUp { .. })));
     assert!(matches!(next().await, Some(FleetEvent::Settled)));
     agent.stop().await;
 
     let nobody = tempfile::tempdir().unwrap();
-    let (_fleet, mut events) = follow(FleetSettings::new(nobody.path().into()));
+    let (_fleet, mut events) =
+        follow(FleetSettings::new(nobody.path().into()), PoolSettings::default());
     let settled = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap();
     assert!(matches!(settled, Some(FleetEvent::Settled)), "a fleet may be empty");
 }

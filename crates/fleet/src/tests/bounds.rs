@@ -6,7 +6,8 @@ use super::*;
 async fn fleet_with(dir: &Path, client: ClientSettings) -> (Fleet, Arc<Pool>) {
     let settings =
         FleetSettings { poll: Duration::from_millis(5), client, ..FleetSettings::new(dir.into()) };
-    let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), None);
+    let (fleet, mut events) =
+        Fleet::start(settings, FleetMetrics::default(), pools(PoolSettings::default()));
     let pool = model_up(&mut events).await;
     until("all workers", || pool.accepting() == 2).await;
     (fleet, pool)

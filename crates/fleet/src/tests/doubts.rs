@@ -12,11 +12,11 @@ fn put_once(dir: &Path, record: &AgentRecord) {
     std::fs::write(path, serde_json::to_vec(&record).unwrap()).unwrap();
 }
 
-fn follow(dir: &Path) -> (Fleet, mpsc::Receiver<FleetEvent>, FleetMetrics) {
+fn follow(dir: &Path) -> (Fleet, mpsc::Receiver<FleetEvent<Pool>>, FleetMetrics) {
     let settings =
         FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.into()) };
     let metrics = FleetMetrics::default();
-    let (fleet, events) = Fleet::start(settings, metrics.clone(), None);
+    let (fleet, events) = Fleet::start(settings, metrics.clone(), pools(PoolSettings::default()));
     (fleet, events, metrics)
 }
 

@@ -57,7 +57,8 @@ impl Bed {
         };
         put(&dir, &record);
         let settings = FleetSettings::new(dir.path().into());
-        let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), None);
+        let (fleet, mut events) =
+            Fleet::start(settings, FleetMetrics::default(), pools(PoolSettings::default()));
         let pool = model_up(&mut events).await;
         until("the worker accepts", || pool.accepting() == 1).await;
         let mut bed = Self { script, publisher, pool, record, _fleet: fleet, dir };

@@ -86,7 +86,8 @@ async fn an_agent_with_another_model_of_the_same_name_is_refused() {
     let settings =
         FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.path().into()) };
     let metrics = FleetMetrics::default();
-    let (_fleet, mut events) = Fleet::start(settings, metrics.clone(), None);
+    let (_fleet, mut events) =
+        Fleet::start(settings, metrics.clone(), pools(PoolSettings::default()));
     let pool = model_up(&mut events).await;
     let mut other = loaded(Duration::ZERO);
     other.model.block_size = 32;

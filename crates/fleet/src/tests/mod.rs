@@ -117,6 +117,11 @@ fn loaded(step: Duration) -> Loaded {
     }
 }
 
+/// Pools that no other replica shares.
+fn pools(settings: PoolSettings) -> ModelPools {
+    ModelPools::new(settings, None)
+}
+
 /// A fleet that has found the model and its two workers.
 async fn fleet(dir: &Path) -> (Fleet, Arc<Pool>) {
     fleet_of(dir, 2).await
@@ -125,14 +130,15 @@ async fn fleet(dir: &Path) -> (Fleet, Arc<Pool>) {
 async fn fleet_of(dir: &Path, workers: usize) -> (Fleet, Arc<Pool>) {
     let settings =
         FleetSettings { poll: Duration::from_millis(5), ..FleetSettings::new(dir.into()) };
-    let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), None);
+    let (fleet, mut events) =
+        Fleet::start(settings, FleetMetrics::default(), pools(PoolSettings::default()));
     let pool = model_up(&mut events).await;
     until("all workers", || pool.accepting() == workers).await;
     (fleet, pool)
 }
 
 /// The next model that is announced.
-async fn model_up(events: &mut mpsc::Receiver<FleetEvent>) -> Arc<Pool> {
+async fn model_up(events: &mut mpsc::Receiver<FleetEvent<Pool>>) -> Arc<Pool> {
     loop {
         let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap().unwrap();
         if let FleetEvent::ModelUp { pool, files } = event {

@@ -50,8 +50,9 @@ impl Bed {
         let (split, min_samples) = (Split::Always, 1);
         let placement = stator_placement::Settings { split, min_samples, ..Default::default() };
         let poll = Duration::from_millis(5);
-        let settings = FleetSettings { placement, poll, ..FleetSettings::new(dir.path().into()) };
-        let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), None);
+        let settings = FleetSettings { poll, ..FleetSettings::new(dir.path().into()) };
+        let pools = pools(PoolSettings { placement, ..PoolSettings::default() });
+        let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), pools);
         let pool = model_up(&mut events).await;
         let bed = Self { pool, decode, record: prefill, _fleet: fleet, dir };
         bed.until_accepting(2).await;

@@ -2,7 +2,7 @@
 
 use super::scripted::{LIFE, Scripted, serve};
 use super::*;
-use stator_peers::PeersSettings;
+use stator_peers::{PeersSettings, Seat};
 use stator_placement::{Affinity, InFlight, SessionSettings, Settings};
 use stator_protos::discovery::{ApiRecord, ProfileRecord, WorkerRecord};
 use stator_protos::{WorkerId, WorkerRank};
@@ -30,8 +30,10 @@ impl Joined {
         let poll = Duration::from_millis(5);
         let sessions = SessionSettings::new(Affinity::Hard, Duration::from_secs(600), 100);
         let placement = Settings { sessions: Some(sessions), ..Settings::default() };
-        let settings = FleetSettings { poll, placement, ..FleetSettings::new(dir.into()) };
-        let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), Some(seat));
+        let settings = FleetSettings { poll, ..FleetSettings::new(dir.into()) };
+        let pools = PoolSettings { placement, ..PoolSettings::default() };
+        let pools = ModelPools::new(pools, Some(seat));
+        let (fleet, mut events) = Fleet::start(settings, FleetMetrics::default(), pools);
         let pool = model_up(&mut events).await;
         until("the workers", || pool.accepting() == workers).await;
         Self { pool, address, _fleet: fleet }

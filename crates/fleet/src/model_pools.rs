@@ -1,0 +1,78 @@
+//! The pools of this process: one per model of the fleet, shared with other replicas.
+
+use crate::Pools;
+use crate::pool::Pool;
+use crate::replicas::Replicas;
+use stator_peers::Seat;
+use stator_protos::discovery::ModelRecord;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Settings of every pool.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// Placement of every model's requests; the block size is each model's own.
+    pub placement: stator_placement::Settings,
+    /// How requests wait that no worker of their model can take yet.
+    pub queue: stator_queue::Settings,
+    /// Longest wait of requests that come while no worker of their model is there; 30 s by default,
+    /// and never longer than the queue's.
+    pub worker_wait: Duration,
+    /// How long adapters stay known after the last worker that had them has left; 10 minutes by
+    /// default.
+    pub adapter_linger: Duration,
+    /// Where the sequence of random choices starts.
+    pub seed: u64,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            placement: stator_placement::Settings::default(),
+            queue: stator_queue::Settings::default(),
+            worker_wait: Duration::from_secs(30),
+            adapter_linger: Duration::from_secs(600),
+            seed: 0,
+        }
+    }
+}
+
+/// Opens a [`Pool`] for each model.
+pub struct ModelPools {
+    settings: PoolSettings,
+    replicas: Option<Replicas>,
+}
+
+impl ModelPools {
+    /// Pools with these settings. With a seat they share what they send with other replicas, and
+    /// models are announced once the pools have taken over what those know.
+    pub fn new(settings: PoolSettings, seat: Option<Seat>) -> Self {
+        Self { settings, replicas: seat.map(Replicas::join) }
+    }
+}
+
+impl Pools for ModelPools {
+    type Pool = Pool;
+
+    fn open(&self, model: &ModelRecord) -> Option<Arc<Pool>> {
+        let pool = Pool::new(model.clone(), &self.settings)?;
+        if let Some(replicas) = &self.replicas {
+            replicas.share(&pool);
+        }
+        Some(pool)
+    }
+
+    fn maintain(&self, pool: Arc<Pool>) -> impl Future<Output = ()> + Send + 'static {
+        pool.maintain()
+    }
+
+    async fn ready(&self) {
+        if let Some(replicas) = &self.replicas {
+            replicas.warm().await;
+        }
+    }
+
+    fn close(&self, pool: &Pool) {
+        pool.close();
+    }
+}
