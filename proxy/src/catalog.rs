@@ -2,9 +2,10 @@
 
 use crate::listing;
 use crate::metrics::FleetGauges;
+use crate::standalone::Pool;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use stator_fleet::{FleetEvent, Pool};
+use stator_fleet::FleetEvent;
 use stator_model::Model;
 use stator_model::openai::ApiError;
 use stator_model::openai::models::ModelEntry;

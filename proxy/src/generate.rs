@@ -3,9 +3,10 @@
 use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::placing::{self, RETRY_AFTER};
+use crate::standalone::{Place, Pool};
 use crate::steering::Steering;
 use http::StatusCode;
-use stator_fleet::{Place, Pool, StreamError, TokenStream};
+use stator_fleet::{StreamError, TokenStream};
 use stator_model::openai::ApiError;
 use stator_protos::WorkerRank;
 use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Sampling, Submit};

@@ -2,9 +2,9 @@
 
 use crate::generate::Plan;
 use crate::metrics::{Metrics, Whole};
+use crate::standalone::{Place, Prompt};
 use crate::steering::Steering;
 use http::StatusCode;
-use stator_fleet::{Place, Prompt};
 use stator_gate::AdmitError;
 use stator_model::openai::ApiError;
 use stator_placement::{Adapter, Constraint, PickError, Split};

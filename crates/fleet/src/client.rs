@@ -206,7 +206,7 @@ impl AgentClient {
     }
 
     /// The agent's record says this of its workers now. Who is told of them next, sees it.
-    pub(super) fn set_profile(&self, profile: &ProfileRecord) {
+    pub fn set_profile(&self, profile: &ProfileRecord) {
         let mut known = self.profile.lock();
         // The same profile stays the same allocation, so that a change is seen by its address.
         if **known != *profile {

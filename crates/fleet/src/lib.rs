@@ -1,40 +1,27 @@
-//! The fleet as a process that places requests knows it: agents, their workers, and the streams
-//! to them.
+//! The agents of a fleet, as a process that sends requests to their workers follows them.
 //!
 //! [`Fleet`] watches where agents register and runs one task per agent, which keeps the agent's
-//! workers, blocks and load in the [`Pool`] of their model. A request asks its pool for a
-//! [`Place`], waits at the pool's gate if it has to, and submits through the place's
-//! [`AgentClient`]. Nothing here knows text.
+//! workers, blocks and load in the pool of their model: whatever [`Pools`] opens for it. An
+//! [`AgentClient`] carries requests to one agent. Nothing here knows text, queues or where a
+//! request should run.
 
 mod agent;
 mod client;
 mod doubts;
-mod early;
-mod entrance;
 pub mod events;
 mod keeper;
 mod link;
 mod mailbox;
 mod members;
 mod metrics;
-mod model_pools;
-mod place;
-mod pool;
 mod pools;
-mod profile;
-mod replicas;
 mod silence;
 mod source;
-mod state;
 
 pub use agent::follow as follow_agent;
 pub use client::{AgentClient, ClientSettings, Records, Snapshot, StreamError, TokenStream};
-pub use entrance::Prompt;
 pub use members::Members;
 pub use metrics::FleetMetrics;
-pub use model_pools::{ModelPools, PoolSettings};
-pub use place::{Kept, Place};
-pub use pool::Pool;
 pub use pools::Pools;
 
 use keeper::Keeper;
@@ -116,6 +103,3 @@ impl Fleet {
         (Self { _task: task }, receiver)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -11,11 +11,11 @@ pub struct FleetMetrics {
     /// Whether discovery answers.
     pub(super) discovery: DiscoveryMetrics,
     /// Agents that are followed.
-    pub(super) agents: Gauge,
+    pub agents: Gauge,
     /// Followed agents whose leases have ended.
-    pub(super) agents_suspect: Gauge,
+    pub agents_suspect: Gauge,
     /// Records that could not be understood or contradicted others.
-    pub(super) records_refused: Counter,
+    pub records_refused: Counter,
     /// Messages of the event plane that could not be read.
     pub(super) messages_malformed: Counter,
     /// Events of an unknown kind.

@@ -1,14 +1,14 @@
 //! The workers that serve one model, and the placement that chooses among them.
 
-use super::client::AgentClient;
 use super::early::Early;
 use super::entrance::{Entrance, Prompt};
-use super::members::Members;
-use super::model_pools::PoolSettings;
 use super::place::Place;
+use super::pools::PoolSettings;
 use super::state::State;
 use parking_lot::Mutex;
 use stator_events::KvSink;
+use stator_fleet::AgentClient;
+use stator_fleet::Members;
 use stator_gate::{AdmitError, Admitted, Gate};
 use stator_peers::{Outbox, PoolId};
 use stator_placement::{
@@ -35,7 +35,7 @@ pub(crate) const SUSPICION: Duration = Duration::from_secs(1);
 const DECISIONS: &str = "stator_decisions";
 
 /// The workers of one model.
-pub struct Pool {
+pub(crate) struct Pool {
     record: ModelRecord,
     pub(crate) block_size: NonZeroU32,
     pub(crate) state: Mutex<State>,
@@ -111,12 +111,12 @@ impl Pool {
     }
 
     /// The model, as all of its agents describe it.
-    pub fn record(&self) -> &ModelRecord {
+    pub(crate) fn record(&self) -> &ModelRecord {
         &self.record
     }
 
     /// Tokens per KV block.
-    pub fn block_size(&self) -> NonZeroU32 {
+    pub(crate) fn block_size(&self) -> NonZeroU32 {
         self.block_size
     }
 
@@ -130,7 +130,7 @@ impl Pool {
     /// # Cancel safety
     ///
     /// Dropping the future gives up the wait, or the place if that was granted meanwhile.
-    pub async fn admit(
+    pub(crate) async fn admit(
         self: &Arc<Self>,
         entry: Entry<Prompt>,
     ) -> Result<Admitted<Place>, AdmitError<PickError>> {
@@ -141,12 +141,12 @@ impl Pool {
     }
 
     /// The deadline of an entry that may wait so long from now on.
-    pub fn deadline(&self, ttl: Duration) -> Duration {
+    pub(crate) fn deadline(&self, ttl: Duration) -> Duration {
         self.gate.now().saturating_add(ttl)
     }
 
     /// Requests that wait.
-    pub fn waiting(&self) -> u64 {
+    pub(crate) fn waiting(&self) -> u64 {
         self.gate.waiting()
     }
 
@@ -155,7 +155,7 @@ impl Pool {
     /// # Errors
     ///
     /// [`PickError`] says why no worker could be chosen.
-    pub fn place(self: &Arc<Self>, request: &Request<'_>) -> Result<Place, PickError> {
+    pub(crate) fn place(self: &Arc<Self>, request: &Request<'_>) -> Result<Place, PickError> {
         // Any number that differs from request to request will do.
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let found = self.blocks.look_up(request.sequence);
@@ -277,19 +277,19 @@ impl Pool {
     }
 
     /// A request was lost at this worker: it gets no new ones for a moment.
-    pub fn suspect(&self, worker: WorkerRank) {
+    pub(crate) fn suspect(&self, worker: WorkerRank) {
         let now = Instant::now();
         self.state.lock().suspect(worker, now, now + SUSPICION);
     }
 
     /// Whether a worker that answers requests has this LoRA adapter loaded, or had until it left a
     /// moment ago.
-    pub fn has_adapter(&self, name: &str) -> bool {
+    pub(crate) fn has_adapter(&self, name: &str) -> bool {
         self.state.lock().has_adapter(name, Instant::now())
     }
 
     /// Names of all such adapters, in order.
-    pub fn adapters(&self) -> Vec<Arc<str>> {
+    pub(crate) fn adapters(&self) -> Vec<Arc<str>> {
         self.state.lock().adapters(Instant::now())
     }
 
@@ -299,13 +299,13 @@ impl Pool {
     }
 
     /// Workers that take requests now.
-    pub fn accepting(&self) -> usize {
+    pub(crate) fn accepting(&self) -> usize {
         let state = self.state.lock();
         state.placement.fleet().workers().filter(|state| state.worker.accepting).count()
     }
 
     /// Counts for metrics.
-    pub fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> Stats {
         self.state.lock().placement.stats()
     }
 

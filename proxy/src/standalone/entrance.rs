@@ -1,7 +1,7 @@
 //! How a request gets its place in a pool: at once, or after it has waited its turn.
 
-use crate::place::Place;
-use crate::pool::Pool;
+use super::place::Place;
+use super::pool::Pool;
 use stator_gate::{Attempt, Grant};
 use stator_placement::{Adapter, Constraint, Needs, PickError, Request, Split};
 use stator_protos::WorkerRank;
@@ -12,32 +12,32 @@ use std::time::Duration;
 
 /// What the placement of a request depends on; it waits with it.
 #[derive(Clone, Debug, Default)]
-pub struct Prompt {
+pub(crate) struct Prompt {
     /// Hashes of the prompt's complete blocks, in order.
-    pub sequence: Vec<SequenceHash>,
+    pub(crate) sequence: Vec<SequenceHash>,
     /// Tokens of the prompt.
-    pub tokens: u32,
+    pub(crate) tokens: u32,
     /// Most tokens of the answer, if limited.
-    pub max_output_tokens: Option<u32>,
+    pub(crate) max_output_tokens: Option<u32>,
     /// Workers that failed it before: it goes there only where there is no other.
-    pub excluded: Vec<WorkerRank>,
+    pub(crate) excluded: Vec<WorkerRank>,
     /// The session that it belongs to.
-    pub session: Option<u64>,
+    pub(crate) session: Option<u64>,
     /// What it asks of the workers' labels.
-    pub needs: Option<Arc<Needs>>,
+    pub(crate) needs: Option<Arc<Needs>>,
     /// The worker that is to answer, if that must be this one.
-    pub pinned: Option<WorkerRank>,
+    pub(crate) pinned: Option<WorkerRank>,
     /// The same of the one that computes the prompt, where that is another.
-    pub prefill_pinned: Option<WorkerRank>,
+    pub(crate) prefill_pinned: Option<WorkerRank>,
     /// The LoRA adapter that it is for.
-    pub adapter: Option<Adapter>,
+    pub(crate) adapter: Option<Adapter>,
     /// When its prompt is computed by another worker, if not as the pool's settings say.
-    pub split: Option<Split>,
+    pub(crate) split: Option<Split>,
     /// Whether the worker that answers must compute the prompt too.
-    pub indivisible: bool,
+    pub(crate) indivisible: bool,
     /// Whether the last attempt to place it found no worker that could ever take it; set by the
     /// pool.
-    pub lacks_workers: bool,
+    pub(crate) lacks_workers: bool,
 }
 
 impl Prompt {

@@ -1,7 +1,7 @@
 //! A request's place at its workers, and why it has them.
 
-use crate::client::AgentClient;
-use crate::pool::{Pool, SUSPICION};
+use super::pool::{Pool, SUSPICION};
+use stator_fleet::AgentClient;
 use stator_placement::{Decision, SplitReason, Time};
 use stator_protos::WorkerRank;
 use stator_protos::worker::PrefillPeer;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// A request's place at a worker, and at another that computes its prompt first, if any. Dropping
 /// it gives all of it back.
 #[derive(Debug)]
-pub struct Place {
+pub(crate) struct Place {
     pub(crate) pool: Arc<Pool>,
     pub(crate) decision: Decision,
     pub(crate) client: Arc<AgentClient>,
@@ -25,7 +25,7 @@ pub struct Place {
 
 /// Why the worker that answers computes the prompt too, in a pool where others could do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kept {
+pub(crate) enum Kept {
     /// No worker for prompts takes requests, or none that may take this one.
     NoPrefillWorker,
     /// None of the workers for prompts says how others get the KV.
@@ -55,7 +55,7 @@ impl Kept {
     }
 
     /// Its name in metrics.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::NoPrefillWorker => "no_prefill_worker",
             Self::NoHandover => "no_handover",
@@ -69,22 +69,22 @@ impl Kept {
 
 impl Place {
     /// The worker.
-    pub fn worker(&self) -> WorkerRank {
+    pub(crate) fn worker(&self) -> WorkerRank {
         self.decision.worker
     }
 
     /// What was decided.
-    pub fn decision(&self) -> &Decision {
+    pub(crate) fn decision(&self) -> &Decision {
         &self.decision
     }
 
     /// What reaches the worker.
-    pub fn client(&self) -> &AgentClient {
+    pub(crate) fn client(&self) -> &AgentClient {
         &self.client
     }
 
     /// Who is to compute the prompt, where it is not the worker itself: what its agent is told.
-    pub fn prefill_peer(&self) -> Option<PrefillPeer> {
+    pub(crate) fn prefill_peer(&self) -> Option<PrefillPeer> {
         let (leg, client) = self.decision.prefill.as_ref().zip(self.prefill.as_ref())?;
         Some(PrefillPeer {
             endpoint: client.endpoint().to_owned(),
@@ -95,7 +95,7 @@ impl Place {
     }
 
     /// Why the worker computes the prompt itself, in a pool where others could do so.
-    pub fn kept(&self) -> Option<Kept> {
+    pub(crate) fn kept(&self) -> Option<Kept> {
         self.kept
     }
 
@@ -104,7 +104,7 @@ impl Place {
     ///
     /// `way` is how long the KV travelled: prefill ended that long ago. Without `way`, prefill is
     /// assumed to have ended only now.
-    pub fn prefill_done(&self, way: Option<Duration>) {
+    pub(crate) fn prefill_done(&self, way: Option<Duration>) {
         self.prefilled(Some(way.unwrap_or_default()));
     }
 
@@ -113,14 +113,14 @@ impl Place {
     /// prompt, or one of the two workers has gone.
     ///
     /// Must be called after [`Place::prefill_done`].
-    pub fn handed_over(&self, took: Duration) -> Option<Duration> {
+    pub(crate) fn handed_over(&self, took: Duration) -> Option<Duration> {
         let now = self.pool.now();
         self.pool.state.lock().placement.handed_over(&self.decision, took, now)
     }
 
     /// Records that the first token came although the prefill worker did not compute the prompt.
     /// The worker gets no new requests for a moment, and its speed is not learnt from this prompt.
-    pub fn prefill_failed(&self) {
+    pub(crate) fn prefill_failed(&self) {
         self.prefilled(None);
     }
 
@@ -145,7 +145,7 @@ impl Place {
     }
 
     /// The answer filled one more block.
-    pub fn output_block(&self) {
+    pub(crate) fn output_block(&self) {
         self.pool.state.lock().placement.output_block(self.decision.booking, self.pool.now());
         self.pool.changed();
         if let (Some((band, flow)), true) = (self.payer, self.pool.charges_answers) {

@@ -11,6 +11,10 @@ mod scripted;
 
 use super::*;
 use clap::{Args, Command, FromArgMatches};
+use stator_fleet::{
+    AgentClient, ClientSettings, Fleet, FleetEvent, FleetMetrics, FleetSettings, StreamError,
+    TokenStream,
+};
 use stator_placement::Request;
 use stator_protos::discovery::{AgentRecord, ModelRecord};
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
@@ -24,6 +28,9 @@ use stator_worker_agent::config::{AgentArgs, AgentSettings};
 use stator_worker_agent::engine::sim::{self, SimOptions};
 use stator_worker_agent::engine::{self, Engine, EngineOptions, ModelInfo};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
 
 /// Longest wait for anything that must happen.
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
 //! The pools of this process: one per model of the fleet, shared with other replicas.
 
-use crate::Pools;
-use crate::pool::Pool;
-use crate::replicas::Replicas;
+use super::pool::Pool;
+use super::replicas::Replicas;
+use stator_fleet::Pools;
 use stator_peers::Seat;
 use stator_protos::discovery::ModelRecord;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use std::time::Duration;
 
 /// Settings of every pool.
 #[derive(Clone, Debug)]
-pub struct PoolSettings {
+pub(crate) struct PoolSettings {
     /// Placement of every model's requests; the block size is each model's own.
-    pub placement: stator_placement::Settings,
+    pub(crate) placement: stator_placement::Settings,
     /// How requests wait that no worker of their model can take yet.
-    pub queue: stator_queue::Settings,
+    pub(crate) queue: stator_queue::Settings,
     /// Longest wait of requests that come while no worker of their model is there; 30 s by default,
     /// and never longer than the queue's.
-    pub worker_wait: Duration,
+    pub(crate) worker_wait: Duration,
     /// How long adapters stay known after the last worker that had them has left; 10 minutes by
     /// default.
-    pub adapter_linger: Duration,
+    pub(crate) adapter_linger: Duration,
     /// Where the sequence of random choices starts.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 impl Default for PoolSettings {
@@ -38,7 +38,7 @@ impl Default for PoolSettings {
 }
 
 /// Opens a [`Pool`] for each model.
-pub struct ModelPools {
+pub(crate) struct ModelPools {
     settings: PoolSettings,
     replicas: Option<Replicas>,
 }
@@ -46,7 +46,7 @@ pub struct ModelPools {
 impl ModelPools {
     /// Pools with these settings. With a seat they share what they send with other replicas, and
     /// models are announced once the pools have taken over what those know.
-    pub fn new(settings: PoolSettings, seat: Option<Seat>) -> Self {
+    pub(crate) fn new(settings: PoolSettings, seat: Option<Seat>) -> Self {
         Self { settings, replicas: seat.map(Replicas::join) }
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
-use crate::client::ClientSettings;
 use proptest::{collection::vec, prelude::*};
+use stator_fleet::ClientSettings;
 use stator_placement::{Request, Settings, Split, Time};
 use stator_protos::discovery::WorkerRecord;
 use stator_protos::{Generation, WorkerId};

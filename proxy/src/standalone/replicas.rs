@@ -1,6 +1,6 @@
 //! The pools of this process, as other replicas of it are told of them.
 
-use crate::pool::{self, Pool};
+use super::pool::{self, Pool};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use stator_peers::{Blocks, Peers, PoolId, Replica, Seat, WarmStart};
@@ -152,8 +152,8 @@ impl Replica for Shared {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pools::PoolSettings;
     use super::*;
-    use crate::model_pools::PoolSettings;
     use stator_protos::discovery::ModelRecord;
 
     fn pool() -> Arc<Pool> {
