@@ -9,6 +9,13 @@ use super::operators::{ADD, BUILT, CONCAT, DECLARED, KEPT, MULTIPLY, SLICE, SPRE
 use minijinja::machinery::{Span, ast::*};
 use minijinja::value::Value;
 
+/// Builds a node in the place of `$node`, from new fields.
+macro_rules! rebuilt {
+    ($tree:ident::$kind:ident, $node:expr, { $($field:ident: $value:expr),* $(,)? }) => {
+        $tree::$kind(Spanned::new($kind { $($field: $value),* }, $node.span()))
+    };
+}
+
 /// The rewritten tree of a whole template.
 pub(super) fn template<'a>(tree: &Stmt<'a>) -> Stmt<'a> {
     statement(tree)
@@ -33,20 +40,14 @@ fn statements<'a>(body: &[Stmt<'a>]) -> Vec<Stmt<'a>> {
 }
 
 fn statement<'a>(node: &Stmt<'a>) -> Stmt<'a> {
-    macro_rules! rebuilt {
-        ($kind:ident, $node:expr, { $($field:ident: $value:expr),* $(,)? }) => {
-            Stmt::$kind(Spanned::new($kind { $($field: $value),* }, $node.span()))
-        };
-    }
     match node {
-        Stmt::Template(n) => rebuilt!(Template, n, { children: statements(&n.children) }),
-        Stmt::EmitExpr(n) => rebuilt!(EmitExpr, n, { expr: expression(&n.expr) }),
+        Stmt::Template(n) => rebuilt!(Stmt::Template, n, { children: statements(&n.children) }),
+        Stmt::EmitExpr(n) => rebuilt!(Stmt::EmitExpr, n, { expr: expression(&n.expr) }),
         // Text leaves through the formatter, which counts it, as values do.
-        Stmt::EmitRaw(n) => {
-            let expr = constant(Value::from(n.raw), n.span());
-            Stmt::EmitExpr(Spanned::new(EmitExpr { expr }, n.span()))
-        }
-        Stmt::ForLoop(n) => rebuilt!(ForLoop, n, {
+        Stmt::EmitRaw(n) => rebuilt!(Stmt::EmitExpr, n, {
+            expr: constant(Value::from(n.raw), n.span()),
+        }),
+        Stmt::ForLoop(n) => rebuilt!(Stmt::ForLoop, n, {
             target: target(&n.target),
             iter: expression(&n.iter),
             filter_expr: n.filter_expr.as_ref().map(expression),
@@ -54,63 +55,65 @@ fn statement<'a>(node: &Stmt<'a>) -> Stmt<'a> {
             body: statements(&n.body),
             else_body: statements(&n.else_body),
         }),
-        Stmt::IfCond(n) => rebuilt!(IfCond, n, {
+        Stmt::IfCond(n) => rebuilt!(Stmt::IfCond, n, {
             expr: expression(&n.expr),
             true_body: statements(&n.true_body),
             false_body: statements(&n.false_body),
         }),
-        Stmt::WithBlock(n) => rebuilt!(WithBlock, n, {
+        Stmt::WithBlock(n) => rebuilt!(Stmt::WithBlock, n, {
             assignments: n.assignments.iter().map(|(to, from)| (target(to), expression(from))).collect(),
             body: statements(&n.body),
         }),
-        Stmt::Set(n) => {
-            let value = expression(&n.expr);
-            let expr = match &n.target {
-                Expr::Var(_) => value,
-                _ => filter(KEPT, value, Vec::new(), n.span()),
-            };
-            rebuilt!(Set, n, { target: target(&n.target), expr: expr })
-        }
-        Stmt::SetBlock(n) => rebuilt!(SetBlock, n, {
+        Stmt::Set(n) => assignment(n),
+        Stmt::SetBlock(n) => rebuilt!(Stmt::SetBlock, n, {
             target: target(&n.target),
             filter: n.filter.as_ref().map(expression),
             body: statements(&n.body),
         }),
-        Stmt::AutoEscape(n) => rebuilt!(AutoEscape, n, {
+        Stmt::AutoEscape(n) => rebuilt!(Stmt::AutoEscape, n, {
             enabled: expression(&n.enabled),
             body: statements(&n.body),
         }),
-        Stmt::FilterBlock(n) => rebuilt!(FilterBlock, n, {
+        Stmt::FilterBlock(n) => rebuilt!(Stmt::FilterBlock, n, {
             filter: expression(&n.filter),
             body: statements(&n.body),
         }),
-        Stmt::Block(n) => rebuilt!(Block, n, {
+        Stmt::Block(n) => rebuilt!(Stmt::Block, n, {
             name: n.name,
             required: n.required,
             body: statements(&n.body),
         }),
-        Stmt::Import(n) => rebuilt!(Import, n, {
+        Stmt::Import(n) => rebuilt!(Stmt::Import, n, {
             expr: expression(&n.expr),
             name: target(&n.name),
         }),
-        Stmt::FromImport(n) => rebuilt!(FromImport, n, {
+        Stmt::FromImport(n) => rebuilt!(Stmt::FromImport, n, {
             expr: expression(&n.expr),
             names: n.names.iter().map(|(name, alias)| (target(name), alias.as_ref().map(target))).collect(),
         }),
-        Stmt::Extends(n) => rebuilt!(Extends, n, { name: expression(&n.name) }),
-        Stmt::Include(n) => rebuilt!(Include, n, {
+        Stmt::Extends(n) => rebuilt!(Stmt::Extends, n, { name: expression(&n.name) }),
+        Stmt::Include(n) => rebuilt!(Stmt::Include, n, {
             name: expression(&n.name),
             ignore_missing: n.ignore_missing,
         }),
         Stmt::Macro(n) => Stmt::Macro(declaration(n)),
-        Stmt::CallBlock(n) => rebuilt!(CallBlock, n, {
+        Stmt::CallBlock(n) => rebuilt!(Stmt::CallBlock, n, {
             call: call(&n.call),
             macro_decl: declaration(&n.macro_decl),
         }),
-        Stmt::Continue(n) => rebuilt!(Continue, n, {}),
-        Stmt::Break(n) => rebuilt!(Break, n, {}),
-        Stmt::Do(n) => rebuilt!(Do, n, { call: call(&n.call) }),
+        Stmt::Continue(n) => rebuilt!(Stmt::Continue, n, {}),
+        Stmt::Break(n) => rebuilt!(Stmt::Break, n, {}),
+        Stmt::Do(n) => rebuilt!(Stmt::Do, n, { call: call(&n.call) }),
     }
+}
+
+fn assignment<'a>(node: &Spanned<Set<'a>>) -> Stmt<'a> {
+    let value = expression(&node.expr);
+    let expr = match &node.target {
+        Expr::Var(_) => value,
+        _ => filter(KEPT, value, Vec::new(), node.span()),
+    };
+    rebuilt!(Stmt::Set, node, { target: target(&node.target), expr: expr })
 }
 
 fn declaration<'a>(node: &Spanned<Macro<'a>>) -> Spanned<Macro<'a>> {
@@ -147,13 +150,8 @@ fn expressions<'a>(nodes: &[Expr<'a>]) -> Vec<Expr<'a>> {
 }
 
 fn expression<'a>(node: &Expr<'a>) -> Expr<'a> {
-    macro_rules! rebuilt {
-        ($kind:ident, $node:expr, { $($field:ident: $value:expr),* $(,)? }) => {
-            Expr::$kind(Spanned::new($kind { $($field: $value),* }, $node.span()))
-        };
-    }
     match node {
-        Expr::Var(n) => rebuilt!(Var, n, { id: n.id }),
+        Expr::Var(n) => rebuilt!(Expr::Var, n, { id: n.id }),
         Expr::Const(n) => constant(n.value.clone(), n.span()),
         Expr::Slice(n) => {
             let bound = |bound: &Option<Expr<'a>>| {
@@ -167,38 +165,40 @@ fn expression<'a>(node: &Expr<'a>) -> Expr<'a> {
             // The kind of operator cannot be copied.
             let not = matches!(n.op, UnaryOpKind::Not);
             let op = if not { UnaryOpKind::Not } else { UnaryOpKind::Neg };
-            rebuilt!(UnaryOp, n, { op: op, expr: expression(&n.expr) })
+            rebuilt!(Expr::UnaryOp, n, { op: op, expr: expression(&n.expr) })
         }
         Expr::BinOp(n) => binary(n),
         Expr::Compare(n) => {
             let ops = n.ops.iter().map(|op| CompareOp { op: op.op, expr: expression(&op.expr) });
-            rebuilt!(Compare, n, { expr: expression(&n.expr), ops: ops.collect() })
+            rebuilt!(Expr::Compare, n, { expr: expression(&n.expr), ops: ops.collect() })
         }
-        Expr::IfExpr(n) => rebuilt!(IfExpr, n, {
+        Expr::IfExpr(n) => rebuilt!(Expr::IfExpr, n, {
             test_expr: expression(&n.test_expr),
             true_expr: expression(&n.true_expr),
             false_expr: n.false_expr.as_ref().map(expression),
         }),
-        Expr::Filter(n) => rebuilt!(Filter, n, {
+        Expr::Filter(n) => rebuilt!(Expr::Filter, n, {
             name: n.name,
             expr: n.expr.as_ref().map(expression),
             args: arguments(&n.args),
         }),
-        Expr::Test(n) => rebuilt!(Test, n, {
+        Expr::Test(n) => rebuilt!(Expr::Test, n, {
             name: n.name,
             expr: expression(&n.expr),
             args: arguments(&n.args),
         }),
-        Expr::GetAttr(n) => rebuilt!(GetAttr, n, { expr: expression(&n.expr), name: n.name }),
-        Expr::GetItem(n) => rebuilt!(GetItem, n, {
+        Expr::GetAttr(n) => rebuilt!(Expr::GetAttr, n, { expr: expression(&n.expr), name: n.name }),
+        Expr::GetItem(n) => rebuilt!(Expr::GetItem, n, {
             expr: expression(&n.expr),
             subscript_expr: expression(&n.subscript_expr),
         }),
         Expr::Call(n) => Expr::Call(call(n)),
-        Expr::List(n) => built(rebuilt!(List, n, { items: expressions(&n.items) }), n.span()),
-        Expr::Tuple(n) => built(rebuilt!(Tuple, n, { items: expressions(&n.items) }), n.span()),
+        Expr::List(n) => built(rebuilt!(Expr::List, n, { items: expressions(&n.items) }), n.span()),
+        Expr::Tuple(n) => {
+            built(rebuilt!(Expr::Tuple, n, { items: expressions(&n.items) }), n.span())
+        }
         Expr::Map(n) => built(
-            rebuilt!(Map, n, { keys: expressions(&n.keys), values: expressions(&n.values) }),
+            rebuilt!(Expr::Map, n, { keys: expressions(&n.keys), values: expressions(&n.values) }),
             n.span(),
         ),
     }
