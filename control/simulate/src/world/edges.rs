@@ -36,7 +36,8 @@ pub(super) struct Gauges {
 impl Edge {
     pub(super) fn new(
         policy: Box<dyn Policy>,
-        (queue, fairness): (Queues<u32>, Fairness),
+        queue: Queues<u32>,
+        fairness: Fairness,
         workers: u32,
     ) -> Self {
         let turns = TurnCheck::new(fairness);

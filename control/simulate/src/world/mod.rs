@@ -126,7 +126,7 @@ impl<'a> World<'a> {
             let queue = Queues::new(settings.queue.clone());
             // All bands have one policy.
             let fairness = settings.queue.default_band.fairness;
-            Edge::new(kind.build(&settings.common()), (queue, fairness), settings.workers())
+            Edge::new(kind.build(&settings.common()), queue, fairness, settings.workers())
         };
         world.edges = (0..settings.edges.count).map(new).collect();
         world.build_workers();
