@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// Abilities of a template, found out when it is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Dialect {
+pub(crate) struct TemplateDialect {
     /// It renders a list of text parts; otherwise the parts are joined by new lines.
     pub(crate) parts: bool,
     /// It knows the role `developer`; otherwise such messages are `system`'s.
@@ -16,7 +16,11 @@ pub(crate) struct Dialect {
 }
 
 /// The messages. `open` is added to the end of the last text of the last message.
-pub(crate) fn messages(messages: &[Message<'_>], dialect: Dialect, open: Option<&str>) -> Value {
+pub(crate) fn messages(
+    messages: &[Message<'_>],
+    dialect: TemplateDialect,
+    open: Option<&str>,
+) -> Value {
     let last = messages.len().wrapping_sub(1);
     let values = messages.iter().enumerate().map(|(at, message)| {
         let open = open.filter(|_| at == last);
@@ -75,7 +79,7 @@ fn pairs_bytes(pairs: &[(Cow<'_, str>, Json<'_>)]) -> usize {
     pairs.iter().map(|(key, value)| key.len() + json_bytes(value)).sum()
 }
 
-fn message_value(message: &Message<'_>, dialect: Dialect, open: Option<&str>) -> Value {
+fn message_value(message: &Message<'_>, dialect: TemplateDialect, open: Option<&str>) -> Value {
     let role = match message.role {
         Role::Developer if !dialect.developer => Role::System,
         role => role,
@@ -89,7 +93,7 @@ fn message_value(message: &Message<'_>, dialect: Dialect, open: Option<&str>) ->
     Value::from_pairs(fixed.into_iter().chain(extra))
 }
 
-fn content(content: &Content<'_>, dialect: Dialect, open: Option<&str>) -> Value {
+fn content(content: &Content<'_>, dialect: TemplateDialect, open: Option<&str>) -> Value {
     let opened = |text: &str, open: Option<&str>| match open {
         Some(open) => Value::from(format!("{text}{open}")),
         None => Value::from(text),

@@ -11,7 +11,7 @@ const REPLACEMENT: char = '\u{fffd}';
 
 /// Way from a model's tokens to text.
 #[derive(Clone, Debug)]
-pub(crate) enum Decoder {
+pub(crate) enum TokenDecoder {
     /// A token is its bytes, whatever stands before it: one look into a table.
     Bytes(Arc<ByteTable>),
     /// Anything else, by way of the tokenizer's own decoder.
@@ -50,10 +50,12 @@ struct Window {
 }
 
 impl Detokenizer {
-    pub(crate) fn new(decoder: &Decoder, skip_special: bool) -> Self {
+    pub(crate) fn new(decoder: &TokenDecoder, skip_special: bool) -> Self {
         let state = match decoder {
-            Decoder::Bytes(table) => State::Bytes { table: table.clone(), pending: Vec::new() },
-            Decoder::Generic(tokenizer) => {
+            TokenDecoder::Bytes(table) => {
+                State::Bytes { table: table.clone(), pending: Vec::new() }
+            }
+            TokenDecoder::Generic(tokenizer) => {
                 State::Generic(Window { tokenizer: tokenizer.clone(), ids: Vec::new(), done: 0 })
             }
         };

@@ -6,9 +6,9 @@
 //! is the same, token for token: what is not exactly known is left to the general path.
 
 use super::segments::{Splitter, is_plain};
-use super::tokenizer::Shape;
+use super::tokenizer::TokenizerShape;
 use super::vocabulary::bytes_to_chars;
-use super::word_cache::{Key, WordCache};
+use super::word_cache::{WordCache, WordKey};
 use super::words::Pattern;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -29,7 +29,7 @@ pub(crate) struct FastBpe {
 
 impl FastBpe {
     /// The fast path for a tokenizer of this shape, where every part of it is known.
-    pub(crate) fn new(shape: &Shape, tokenizer: &Tokenizer) -> Option<Self> {
+    pub(crate) fn new(shape: &TokenizerShape, tokenizer: &Tokenizer) -> Option<Self> {
         let chars = bytes_to_chars();
         let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
         let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
@@ -100,7 +100,7 @@ impl FastBpe {
     ) -> tokenizers::Result<()> {
         while !text.is_empty() {
             let (word, rest) = text.split_at(self.pattern.first_word(text));
-            let key = Key::new(word);
+            let key = WordKey::new(word);
             match key.and_then(|key| cache.get(key)) {
                 Some(tokens) => ids.extend_from_slice(tokens),
                 None => {

@@ -8,7 +8,7 @@
 
 pub use super::jinja::budget::{BUDGET_BYTES, BUDGET_PER_INPUT_BYTE};
 
-use super::context::{self, Dialect};
+use super::context::{self, TemplateDialect};
 use super::jinja::{Compiled, Raised, budget, environment};
 use super::strftime::strftime;
 use crate::openai::ChatRequest;
@@ -30,7 +30,7 @@ pub struct ChatTemplate {
     default: Compiled,
     /// The template for requests with tools, where there is a second one.
     tool_use: Option<Compiled>,
-    dialect: Dialect,
+    dialect: TemplateDialect,
     /// Only then is a clock needed.
     clock: bool,
     /// `bos_token` and its like.
@@ -72,7 +72,7 @@ impl ChatTemplate {
             default.ok_or("there are several chat templates and none is named \"default\"")?;
         let special_tokens =
             special_tokens.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
-        let dialect = Dialect { parts: false, developer };
+        let dialect = TemplateDialect { parts: false, developer };
         let environment = environment();
         let mut this = Self { environment, default, tool_use, dialect, clock, special_tokens };
         this.dialect.parts = this.renders_parts();
@@ -146,7 +146,7 @@ impl ChatTemplate {
         const PROBE: &str = "probe-7f3a";
         let content = Content::Parts(vec![PROBE.into()]);
         let message = Message { role: Role::User, content, extra: Vec::new() };
-        let dialect = Dialect { parts: true, ..self.dialect };
+        let dialect = TemplateDialect { parts: true, ..self.dialect };
         let messages = context::messages(&[message], dialect, None);
         let fixed = [
             ("messages", messages),

@@ -4,7 +4,7 @@
 //! know of each other. So the tokens of a part can be kept and found again in any prompt that has
 //! the part, as the turns of a conversation and shared instructions do.
 
-use super::detokenizer::Decoder;
+use super::detokenizer::TokenDecoder;
 use super::fast_bpe::FastBpe;
 use super::segments::{Segment, Splitter, raw_splitter};
 use super::vocabulary::ByteTable;
@@ -34,13 +34,13 @@ pub struct Tokenizer {
     cached_min_bytes: usize,
     /// So that nobody can make up texts that share a place in the cache.
     seed: u64,
-    decoder: Decoder,
+    decoder: TokenDecoder,
 }
 
 /// The steps around the model in a `tokenizer.json`. The vocabulary, nearly all of the file, is left
 /// out.
 #[derive(serde::Deserialize)]
-pub(crate) struct Shape {
+pub(crate) struct TokenizerShape {
     /// First step: changes of the text.
     #[serde(default)]
     pub(crate) normalizer: Value,
@@ -76,7 +76,8 @@ impl Tokenizer {
         general.with_truncation(None).map_err(|error| error.to_string())?;
         general.with_padding(None);
         let general = Arc::new(general);
-        let shape: Shape = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+        let shape: TokenizerShape =
+            serde_json::from_slice(json).map_err(|error| error.to_string())?;
         let splitter = raw_splitter(&general);
         // Without a splitter there may be raw tokens that the fast path does not look for.
         let raw_tokens = general
@@ -87,8 +88,8 @@ impl Tokenizer {
         let fast =
             if splitter.is_none() && raw_tokens { None } else { FastBpe::new(&shape, &general) };
         let decoder = match shape.decoder["type"] == "ByteLevel" {
-            true => Decoder::Bytes(Arc::new(ByteTable::new(&general))),
-            false => Decoder::Generic(general.clone()),
+            true => TokenDecoder::Bytes(Arc::new(ByteTable::new(&general))),
+            false => TokenDecoder::Generic(general.clone()),
         };
         let weight =
             |_: &u64, part: &Arc<Part>| (part.text.len() + 4 * part.ids.len() + 128) as u32;
@@ -137,15 +138,15 @@ impl Tokenizer {
     }
 
     /// Way from tokens back to text.
-    pub(crate) fn decoder(&self) -> &Decoder {
+    pub(crate) fn decoder(&self) -> &TokenDecoder {
         &self.decoder
     }
 
     /// The bytes of one token by itself.
     pub fn token_bytes(&self, id: u32) -> Cow<'_, [u8]> {
         match &self.decoder {
-            Decoder::Bytes(table) => Cow::Borrowed(table.bytes(id)),
-            Decoder::Generic(general) => {
+            TokenDecoder::Bytes(table) => Cow::Borrowed(table.bytes(id)),
+            TokenDecoder::Generic(general) => {
                 let token = general.id_to_token(id).unwrap_or_default();
                 match byte_token(&token) {
                     Some(byte) => Cow::Owned(vec![byte]),
@@ -172,7 +173,7 @@ impl Tokenizer {
     /// times shorter. Source: Unicode Standard Annex 15, table 14.
     pub fn fewest_tokens(&self, text_bytes: usize) -> usize {
         match (&self.fast, &self.decoder) {
-            (Some(_), Decoder::Bytes(table)) => text_bytes / (3 * table.longest().max(1)),
+            (Some(_), TokenDecoder::Bytes(table)) => text_bytes / (3 * table.longest().max(1)),
             _ => 0,
         }
     }

@@ -20,12 +20,12 @@ struct Entry {
 
 /// A word in the form in which entries hold it.
 #[derive(Clone, Copy)]
-pub(crate) struct Key {
+pub(crate) struct WordKey {
     word: [u64; WORD_MAX_BYTES / 8],
     length: u8,
 }
 
-impl Key {
+impl WordKey {
     /// The key of a word; none for one that is not kept.
     #[inline]
     pub(crate) fn new(word: &str) -> Option<Self> {
@@ -66,7 +66,7 @@ impl WordCache {
 
     /// The tokens of a word, if they are here.
     #[inline]
-    pub(crate) fn get(&self, key: Key) -> Option<&[u32]> {
+    pub(crate) fn get(&self, key: WordKey) -> Option<&[u32]> {
         let set = &self.entries[key.set()];
         let found =
             set.iter().find(|entry| entry.length == key.length && entry.word == key.word)?;
@@ -74,7 +74,7 @@ impl WordCache {
     }
 
     /// Keeps the tokens of a word, if they are few.
-    pub(crate) fn insert(&mut self, key: Key, tokens: &[u32]) {
+    pub(crate) fn insert(&mut self, key: WordKey, tokens: &[u32]) {
         if tokens.len() > TOKENS_MAX || key.length == 0 {
             return;
         }
@@ -105,14 +105,14 @@ mod tests {
         ) {
             let (mut cache, mut model) = (WordCache::new(), HashMap::new());
             for (word, tokens) in words {
-                let Some(key) = Key::new(&word) else { continue };
+                let Some(key) = WordKey::new(&word) else { continue };
                 cache.insert(key, &tokens);
                 if tokens.len() <= TOKENS_MAX {
                     model.insert(word, tokens);
                 }
             }
             for (word, tokens) in &model {
-                let found = Key::new(word).and_then(|key| cache.get(key));
+                let found = WordKey::new(word).and_then(|key| cache.get(key));
                 prop_assert!(found.is_none_or(|found| found == tokens));
             }
         }
@@ -121,9 +121,9 @@ mod tests {
     #[test]
     fn words_that_differ_in_length_only_are_different() {
         let mut cache = WordCache::new();
-        cache.insert(Key::new("a").unwrap(), &[1]);
-        assert_eq!(cache.get(Key::new("a\0").unwrap()), None);
-        assert_eq!(cache.get(Key::new("a").unwrap()), Some(&[1][..]));
-        assert!(Key::new(&"x".repeat(25)).is_none());
+        cache.insert(WordKey::new("a").unwrap(), &[1]);
+        assert_eq!(cache.get(WordKey::new("a\0").unwrap()), None);
+        assert_eq!(cache.get(WordKey::new("a").unwrap()), Some(&[1][..]));
+        assert!(WordKey::new(&"x".repeat(25)).is_none());
     }
 }
