@@ -9,7 +9,7 @@
 //! The lowest free addresses are used first. Shards grow one after the other, so that what they
 //! leave lies together and is room for the larger tables of others: about an eighth is unused.
 
-use crate::mapping::{HUGE_PAGE, Mapping};
+use crate::mapping::{HUGE_PAGE, MemoryMapping};
 use crate::table::{BUCKET_BYTES, Bucket};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub(crate) struct Arena {
 }
 
 struct Ground {
-    mapping: Mapping,
+    mapping: MemoryMapping,
     space: Mutex<Space>,
 }
 
@@ -81,7 +81,7 @@ impl Arena {
 
 impl Ground {
     fn new(buckets: usize) -> Option<Arc<Self>> {
-        let mapping = Mapping::reserve(buckets)?;
+        let mapping = MemoryMapping::reserve(buckets)?;
         Some(Arc::new(Self { mapping, space: Mutex::new(Space::new(buckets)) }))
     }
 }

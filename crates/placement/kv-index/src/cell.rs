@@ -21,9 +21,9 @@ impl SetRef {
 /// counts of blocks that passed the cell's bucket. The counts have nothing to do with the cell's
 /// own block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Value(u64);
+pub(crate) struct CellValue(u64);
 
-impl Value {
+impl CellValue {
     pub(crate) fn set(self) -> SetRef {
         SetRef((self.0 >> 32) as u32)
     }
@@ -76,12 +76,12 @@ impl Cell {
     /// Holders of the block `key`, if the cell is that block's.
     #[inline]
     pub(crate) fn read(&self, key: u64) -> Option<SetRef> {
-        let value = Value(self.value.load(Acquire));
+        let value = CellValue(self.value.load(Acquire));
         // Acquire, so that whoever sees a new key here sees below that the old one was freed.
         if value.is_free() || self.key.load(Acquire) != key {
             return None;
         }
-        let after = Value(self.value.load(Relaxed));
+        let after = CellValue(self.value.load(Relaxed));
         (value.version() == after.version()).then_some(value.set())
     }
 
@@ -99,8 +99,8 @@ impl Cell {
 
     /// The value; of meaning to the writer only.
     #[inline]
-    pub(crate) fn value(&self) -> Value {
-        Value(self.value.load(Relaxed))
+    pub(crate) fn value(&self) -> CellValue {
+        CellValue(self.value.load(Relaxed))
     }
 
     /// Gives a free cell to a block.
@@ -113,14 +113,14 @@ impl Cell {
     /// Gives a cell that no reader can see yet, and whose bucket nothing passed, to the block of
     /// another cell.
     #[inline]
-    pub(crate) fn copy(&self, key: u64, value: Value) {
+    pub(crate) fn copy(&self, key: u64, value: CellValue) {
         self.key.store(key, Relaxed);
         self.value.store(value.0 & !0xff, Relaxed);
     }
 
     /// Changes who holds the cell's block.
     #[inline]
-    pub(crate) fn put(&self, value: Value) {
+    pub(crate) fn put(&self, value: CellValue) {
         self.value.store(value.0, Release);
     }
 
@@ -133,14 +133,14 @@ impl Cell {
     /// One of the two counts, 0 to 15.
     #[inline]
     pub(crate) fn passed(&self, is_second: bool) -> u8 {
-        let both = Value(self.value.load(Acquire)).passed();
+        let both = CellValue(self.value.load(Acquire)).passed();
         if is_second { both >> 4 } else { both & 15 }
     }
 
     #[inline]
     pub(crate) fn set_passed(&self, is_second: bool, passed: u8) {
         let (shift, mask) = if is_second { (4, 0xf0) } else { (0, 0x0f) };
-        self.put(Value(self.value().0 & !mask | u64::from(passed) << shift));
+        self.put(CellValue(self.value().0 & !mask | u64::from(passed) << shift));
     }
 }
 

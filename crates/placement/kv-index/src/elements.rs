@@ -10,7 +10,7 @@ pub(crate) const MAX_SLOTS: u32 = 1 << 28;
 
 /// State of a block at a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum HolderState {
     Reported(Medium),
     Predicted,
 }
@@ -75,10 +75,10 @@ impl Code {
     }
 }
 
-pub(crate) fn element(slot: u32, state: State) -> u32 {
+pub(crate) fn element(slot: u32, state: HolderState) -> u32 {
     let state = match state {
-        State::Reported(medium) => medium as u32,
-        State::Predicted => PREDICTED,
+        HolderState::Reported(medium) => medium as u32,
+        HolderState::Predicted => PREDICTED,
     };
     slot << STATE_BITS | state
 }
@@ -87,9 +87,11 @@ pub(crate) fn slot(element: u32) -> u32 {
     element >> STATE_BITS
 }
 
-pub(crate) fn state(element: u32) -> State {
+pub(crate) fn state(element: u32) -> HolderState {
     let state = element & ((1 << STATE_BITS) - 1);
-    Medium::ALL.get(state as usize).map_or(State::Predicted, |&medium| State::Reported(medium))
+    Medium::ALL
+        .get(state as usize)
+        .map_or(HolderState::Predicted, |&medium| HolderState::Reported(medium))
 }
 
 /// Medium of the worker's block: a predicted block is on the device.
@@ -100,7 +102,7 @@ pub(crate) fn medium(element: u32) -> Medium {
 }
 
 pub(crate) fn is_reported(element: u32) -> bool {
-    matches!(state(element), State::Reported(_))
+    matches!(state(element), HolderState::Reported(_))
 }
 
 /// Changes a sorted set; returns by how much the number of reported elements grew.
@@ -110,16 +112,16 @@ pub(crate) fn change(set: &mut Vec<u32>, slot: u32, op: Op) -> i32 {
             let before = reported(set, slot).inspect(|&at| {
                 set.remove(at);
             });
-            insert(set, element(slot, State::Reported(medium)));
+            insert(set, element(slot, HolderState::Reported(medium)));
             i32::from(before.is_none())
         }
-        Op::Remove(medium) => -i32::from(remove(set, element(slot, State::Reported(medium)))),
+        Op::Remove(medium) => -i32::from(remove(set, element(slot, HolderState::Reported(medium)))),
         Op::Predict => {
-            insert(set, element(slot, State::Predicted));
+            insert(set, element(slot, HolderState::Predicted));
             0
         }
         Op::Unpredict => {
-            remove(set, element(slot, State::Predicted));
+            remove(set, element(slot, HolderState::Predicted));
             0
         }
     }
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(ops: &[(u32, Op)], expected: &[(u32, State)]) {
+    fn check(ops: &[(u32, Op)], expected: &[(u32, HolderState)]) {
         let (mut set, mut grown) = (Vec::new(), 0);
         for &(slot, op) in ops {
             grown += change(&mut set, slot, op);
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_worker_holds_a_block_on_one_medium() {
-        use {Medium::*, Op::*, State::*};
+        use {HolderState::*, Medium::*, Op::*};
         let device = (1, Reported(Device));
         check(&[(1, Store(Host)), (1, Store(Device)), (1, Remove(Host))], &[device]);
         check(&[(2, Store(Disk)), (1, Store(Device)), (2, Remove(Disk))], &[device]);

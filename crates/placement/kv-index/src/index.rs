@@ -11,7 +11,7 @@ use crate::scatter;
 use crate::sets::Sets;
 use crate::settings::Settings;
 use crate::table::BUCKET_BYTES;
-use crate::tenancy::{Applied, Entrance, Life, Stands, Tenancy};
+use crate::tenancy::{Applied, Entrance, Stands, Tenancy, WorkerLife};
 use crate::time::Time;
 use crate::upkeep::Sweep;
 use crate::view::Published;
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 /// its events do; calls about several workers may come at once.
 ///
 /// Memory is bounded ([`Settings::max_bytes`]). Beyond the bound the blocks that were stored
-/// longest ago go first, and are counted ([`Stats::dropped`](crate::Stats::dropped)): overlaps come
+/// longest ago go first, and are counted ([`IndexStats::dropped`](crate::IndexStats::dropped)): overlaps come
 /// out shorter than they are, never longer.
 pub struct Index {
     pub(crate) shared: Shared,
@@ -87,7 +87,7 @@ impl Index {
             Stands::Stale => false,
             Stands::Same(_) => true,
             Stands::Later | Stands::UnknownWorker => {
-                let life = Life { slot: self.take_slot(), generation, known: true };
+                let life = WorkerLife { slot: self.take_slot(), generation, known: true };
                 self.enter(worker, life, Entrance::Registers) == Applied::Yes
             }
         }
@@ -241,12 +241,17 @@ impl Index {
     /// Starts an empty state of a worker.
     fn renew(&self, worker: WorkerRank, generation: Generation, known: bool) {
         let slot = self.take_slot();
-        self.enter(worker, Life { slot, generation, known }, Entrance::Replaces);
+        self.enter(worker, WorkerLife { slot, generation, known }, Entrance::Replaces);
     }
 
     /// Makes `life` the worker's, unless a later one came meanwhile, the worker went, or this is
     /// not to take the place of what became known.
-    pub(crate) fn enter(&self, worker: WorkerRank, life: Life, entrance: Entrance) -> Applied {
+    pub(crate) fn enter(
+        &self,
+        worker: WorkerRank,
+        life: WorkerLife,
+        entrance: Entrance,
+    ) -> Applied {
         let (applied, retired) = {
             let mut tenancy = self.tenancy.write();
             match tenancy.stands(worker, life.generation) {
@@ -254,7 +259,7 @@ impl Index {
                 Stands::UnknownWorker if entrance != Entrance::Registers => {
                     (Applied::UnknownWorker, Some(life.slot))
                 }
-                Stands::Same(Life { known: true, .. }) if entrance == Entrance::Restores => {
+                Stands::Same(WorkerLife { known: true, .. }) if entrance == Entrance::Restores => {
                     (Applied::KnownState, Some(life.slot))
                 }
                 Stands::UnknownWorker => (Applied::Yes, self.publish(&mut tenancy, worker, life)),
@@ -268,7 +273,7 @@ impl Index {
     }
 
     /// Shows readers a worker's new state in the place of the old one, whose slot it returns.
-    fn publish(&self, tenancy: &mut Tenancy, worker: WorkerRank, life: Life) -> Option<u32> {
+    fn publish(&self, tenancy: &mut Tenancy, worker: WorkerRank, life: WorkerLife) -> Option<u32> {
         let old = tenancy.life(worker).map(|life| life.slot);
         tenancy.enter(worker, life);
         self.shared.published.update(|view| {

@@ -1,11 +1,11 @@
 //! A lane: the shards that one writer at a time changes.
 
 use crate::arena::Arena;
-use crate::cell::{SetRef, Value};
+use crate::cell::{CellValue, SetRef};
 use crate::elements::Code;
 use crate::layout::Layout;
 use crate::sets::{Collection, Sets};
-use crate::table::{self, At, Located, Path, Seek, Table};
+use crate::table::{self, At, Located, NewBlock, Path, Seek, Table};
 use crate::transitions::Transitions;
 use crate::view::Published;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
 
 /// Change of one worker's share in one block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Change {
+pub(crate) struct BlockChange {
     pub(crate) hash: u64,
     pub(crate) op: Code,
 }
@@ -45,6 +45,21 @@ struct Plan {
     located: Located,
 }
 
+/// A block's cell: its shard, its place there, and its value.
+#[derive(Clone, Copy)]
+struct FoundBlock {
+    shard: usize,
+    at: At,
+    value: CellValue,
+}
+
+/// Room for a new block: its shard, and a free cell there if one was found.
+#[derive(Clone, Copy)]
+struct Vacancy {
+    shard: usize,
+    at: Option<At>,
+}
+
 /// Memory that [`Lane::write`] reuses.
 #[derive(Default)]
 struct Scratch {
@@ -54,7 +69,7 @@ struct Scratch {
 }
 
 /// A cell with a block, its place on the block's path, and its value.
-type Used = (Path, At, Value);
+type Used = (Path, At, CellValue);
 
 struct Shard {
     table: Table,
@@ -116,7 +131,7 @@ impl Lane {
     }
 
     /// Makes changes to blocks of this lane's shards, all by the worker in `slot`.
-    pub(crate) fn write(&mut self, shared: &Shared, slot: u32, changes: &[Change]) {
+    pub(crate) fn write(&mut self, shared: &Shared, slot: u32, changes: &[BlockChange]) {
         if self.held.len() <= slot as usize {
             self.held.resize(slot as usize + 1, 0);
         }
@@ -135,7 +150,7 @@ impl Lane {
         &mut self,
         shared: &Shared,
         slot: u32,
-        (run, rest): (&[Change], &[Change]),
+        (run, rest): (&[BlockChange], &[BlockChange]),
         scratch: &mut Scratch,
     ) {
         self.plan(shared, (run, rest), scratch);
@@ -146,7 +161,7 @@ impl Lane {
             match located {
                 Located::Here(at) if self.moves == moves => {
                     if let Some(value) = table::value_of(table, at, change.hash) {
-                        self.change_at(shared, slot, change, (shard, at, value));
+                        self.change_at(shared, slot, change, FoundBlock { shard, at, value });
                         continue;
                     }
                 }
@@ -154,7 +169,7 @@ impl Lane {
                 // can have come only by a change that found this cell free too, and took it or
                 // found it taken.
                 Located::Free(at) if self.moves == moves && table::is_free(table, at) => {
-                    self.create(shared, slot, change, (shard, Some(at)));
+                    self.create(shared, slot, change, Vacancy { shard, at: Some(at) });
                     continue;
                 }
                 Located::Nowhere if !change.op.adds() => continue,
@@ -165,7 +180,12 @@ impl Lane {
     }
 
     /// Finds where changes find their blocks.
-    fn plan(&self, shared: &Shared, (run, rest): (&[Change], &[Change]), scratch: &mut Scratch) {
+    fn plan(
+        &self,
+        shared: &Shared,
+        (run, rest): (&[BlockChange], &[BlockChange]),
+        scratch: &mut Scratch,
+    ) {
         let Scratch { plans, seeks } = scratch;
         plans.clear();
         for (number, change) in run.iter().enumerate() {
@@ -248,18 +268,18 @@ impl Lane {
 
     /// Finds a block and changes it.
     #[cold]
-    fn change(&mut self, shared: &Shared, slot: u32, change: Change) {
+    fn change(&mut self, shared: &Shared, slot: u32, change: BlockChange) {
         let (shard, path) = self.path(&shared.layout, change.hash);
         let table = &self.shards[shard].table;
         match table::locate(table, path, change.hash, change.op.adds()) {
             Located::Here(at) => {
                 if let Some(value) = table::value_of(table, at, change.hash) {
-                    self.change_at(shared, slot, change, (shard, at, value));
+                    self.change_at(shared, slot, change, FoundBlock { shard, at, value });
                 }
             }
-            Located::Free(at) => self.create(shared, slot, change, (shard, Some(at))),
+            Located::Free(at) => self.create(shared, slot, change, Vacancy { shard, at: Some(at) }),
             Located::Nowhere if change.op.adds() => {
-                self.create(shared, slot, change, (shard, None));
+                self.create(shared, slot, change, Vacancy { shard, at: None });
             }
             Located::Nowhere => {}
         }
@@ -271,9 +291,10 @@ impl Lane {
         &mut self,
         shared: &Shared,
         slot: u32,
-        Change { hash, op }: Change,
-        (shard, at, value): (usize, At, Value),
+        BlockChange { hash, op }: BlockChange,
+        block: FoundBlock,
     ) {
+        let FoundBlock { shard, at, value } = block;
         match self.transitions.step(&shared.sets, value.set(), slot, op) {
             // The same holders as before: nothing to count either.
             Some(step) if step.set == value.set() => {}
@@ -304,16 +325,11 @@ impl Lane {
         }
     }
 
-    /// Gives a block that nobody held a cell: `at` unless the shard has to change first.
+    /// Gives a block that nobody held a cell: the vacant one unless the shard has to change first.
     #[inline(always)]
-    fn create(
-        &mut self,
-        shared: &Shared,
-        slot: u32,
-        change: Change,
-        (shard, at): (usize, Option<At>),
-    ) {
-        let at = match at {
+    fn create(&mut self, shared: &Shared, slot: u32, change: BlockChange, vacancy: Vacancy) {
+        let shard = vacancy.shard;
+        let at = match vacancy.at {
             Some(at) if !self.shards[shard].is_full() => Some(at),
             _ => self.make_room(shared, shard, change.hash),
         };
@@ -326,7 +342,8 @@ impl Lane {
         self.retain(step.set);
         let path = self.path(&shared.layout, change.hash).1;
         let shard = &mut self.shards[shard];
-        table::fill(&shard.table, path, at, (change.hash, step.set, self.age));
+        let block = NewBlock { key: change.hash, set: step.set, age: self.age };
+        table::fill(&shard.table, path, at, block);
         shard.used += 1;
         self.young += 1;
         if self.young > self.youth {

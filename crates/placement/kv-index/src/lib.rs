@@ -68,7 +68,7 @@ pub use index::Index;
 pub use listing::Held;
 pub use overlap::{Overlap, Overlaps};
 pub use settings::{Predicting, Settings};
-pub use stats::Stats;
+pub use stats::IndexStats;
 pub use tenancy::Applied;
 pub use time::Time;
 #[cfg(all(test, not(stator_loom)))]

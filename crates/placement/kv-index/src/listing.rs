@@ -1,10 +1,10 @@
 //! Lists what workers hold.
 
 use crate::cell::SetRef;
-use crate::elements::{self, State};
+use crate::elements::{self, HolderState};
 use crate::index::Index;
 use crate::table;
-use crate::tenancy::Life;
+use crate::tenancy::WorkerLife;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
@@ -46,7 +46,7 @@ impl Index {
             }
         }
         let after = self.known_lives(workers);
-        let same = |(before, after): (Option<Life>, Option<Life>)| {
+        let same = |(before, after): (Option<WorkerLife>, Option<WorkerLife>)| {
             before.zip(after).filter(|(before, after)| before.slot == after.slot)
         };
         let lives = before.into_iter().zip(after).map(same);
@@ -56,7 +56,7 @@ impl Index {
         held.collect()
     }
 
-    fn known_lives(&self, workers: &[WorkerRank]) -> Vec<Option<Life>> {
+    fn known_lives(&self, workers: &[WorkerRank]) -> Vec<Option<WorkerLife>> {
         let tenancy = self.tenancy.read();
         workers.iter().map(|worker| tenancy.life(*worker).filter(|life| life.known)).collect()
     }
@@ -84,8 +84,10 @@ impl Members {
         }
         let first = self.all.len();
         let reported = self.elements.iter().filter_map(|&element| match elements::state(element) {
-            State::Reported(medium) => Some((*self.numbers.get(&elements::slot(element))?, medium)),
-            State::Predicted => None,
+            HolderState::Reported(medium) => {
+                Some((*self.numbers.get(&elements::slot(element))?, medium))
+            }
+            HolderState::Predicted => None,
         });
         self.all.extend(reported);
         let members = first..self.all.len();

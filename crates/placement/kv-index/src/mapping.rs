@@ -13,7 +13,7 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 const COLLAPSE: libc::c_int = 25;
 
 /// Buckets in a row, free at first, from a multiple of [`HUGE_PAGE`] on.
-pub(crate) struct Mapping {
+pub(crate) struct MemoryMapping {
     first: NonNull<Bucket>,
     buckets: usize,
     /// All that was mapped: more than is used, since the system aligns to small pages only.
@@ -22,11 +22,11 @@ pub(crate) struct Mapping {
 }
 
 // SAFETY: a mapping belongs to no thread, and gives out shared buckets only.
-unsafe impl Send for Mapping {}
+unsafe impl Send for MemoryMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for MemoryMapping {}
 
-impl Mapping {
+impl MemoryMapping {
     /// Addresses for so many buckets; `None` if the system does not give as many.
     pub(crate) fn reserve(buckets: usize) -> Option<Self> {
         let bytes = buckets.checked_mul(size_of::<Bucket>())?.checked_add(HUGE_PAGE)?;
@@ -69,7 +69,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MemoryMapping {
     fn drop(&mut self) {
         // SAFETY: mapped by us, and nobody has any of it who does not have `self`.
         unsafe { libc::munmap(self.address, self.bytes) };
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_mapping_is_free_buckets_from_a_huge_page_on() {
         let huge = HUGE_PAGE / size_of::<Bucket>();
-        let mapping = Mapping::reserve(huge + 100).expect("the system has 4 MiB");
+        let mapping = MemoryMapping::reserve(huge + 100).expect("the system has 4 MiB");
         let all = mapping.buckets(0..huge + 100);
         assert!(all.as_ptr().addr().is_multiple_of(HUGE_PAGE));
         assert_eq!(all.len(), huge + 100);
@@ -95,14 +95,17 @@ mod tests {
     #[cfg_attr(miri, ignore = "it tries and ends")]
     #[test]
     fn more_addresses_than_there_are_are_not_given() {
-        assert!(Mapping::reserve(usize::MAX).is_none() && Mapping::reserve(1 << 50).is_none());
+        assert!(
+            MemoryMapping::reserve(usize::MAX).is_none()
+                && MemoryMapping::reserve(1 << 50).is_none()
+        );
     }
 
     #[cfg_attr(miri, ignore = "pages are never joined there")]
     #[test]
     fn joined_pages_keep_what_is_in_them() {
         let huge = HUGE_PAGE / size_of::<Bucket>();
-        let mapping = Mapping::reserve(huge).expect("the system has 4 MiB");
+        let mapping = MemoryMapping::reserve(huge).expect("the system has 4 MiB");
         let all = mapping.buckets(0..huge);
         all.iter().for_each(|bucket| bucket.fill_first(7));
         mapping.join(0..huge);
@@ -112,7 +115,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "5..11")]
     fn what_is_beyond_a_mapping_is_refused() {
-        let mapping = Mapping::reserve(10).expect("the system has 2 MiB");
+        let mapping = MemoryMapping::reserve(10).expect("the system has 2 MiB");
         mapping.buckets(5..11);
     }
 }

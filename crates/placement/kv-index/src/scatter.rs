@@ -1,7 +1,7 @@
 //! Hands changes to the lanes they belong to, each lane locked once.
 
 use crate::elements::Code;
-use crate::lane::{AHEAD, Change, Lane, Shared};
+use crate::lane::{AHEAD, BlockChange, Lane, Shared};
 use crate::table;
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ const PART: usize = 256;
 
 thread_local! {
     /// The changes of each lane. Reused, so that an event costs no allocation.
-    static SORTED: RefCell<Vec<Vec<Change>>> = RefCell::default();
+    static SORTED: RefCell<Vec<Vec<BlockChange>>> = RefCell::default();
 }
 
 /// Makes changes to blocks, all by the worker in `slot`: each operation to all blocks of its run.
@@ -37,7 +37,7 @@ pub(crate) fn write<R: IntoIterator<Item = u64>>(
                 if changes.len() < AHEAD {
                     table::fetch(view.table(shard), place);
                 }
-                changes.push(Change { hash, op });
+                changes.push(BlockChange { hash, op });
                 count += 1;
                 if count == PART {
                     count = 0;
@@ -51,7 +51,7 @@ pub(crate) fn write<R: IntoIterator<Item = u64>>(
     });
 }
 
-fn flush(shared: &Shared, lanes: &[Mutex<Lane>], slot: u32, sorted: &mut [Vec<Change>]) {
+fn flush(shared: &Shared, lanes: &[Mutex<Lane>], slot: u32, sorted: &mut [Vec<BlockChange>]) {
     for (lane, changes) in lanes.iter().zip(sorted).filter(|(_, changes)| !changes.is_empty()) {
         lane.lock().write(shared, slot, changes);
         changes.clear();

@@ -6,7 +6,7 @@
 use crate::elements::{Code, Op};
 use crate::index::Index;
 use crate::scatter;
-use crate::tenancy::{Applied, Entrance, Life, Stands};
+use crate::tenancy::{Applied, Entrance, Stands, WorkerLife};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::Medium;
 use stator_protos::{Generation, WorkerRank};
@@ -81,7 +81,7 @@ impl Index {
         while changes.peek().is_some() {
             self.write_part(slot, &mut changes);
         }
-        self.enter(worker, Life { slot, generation, known: true }, entrance)
+        self.enter(worker, WorkerLife { slot, generation, known: true }, entrance)
     }
 
     fn write_part(&self, slot: u32, changes: &mut impl Iterator<Item = (Code, [u64; 1])>) {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Sizes of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct IndexStats {
     /// Distinct blocks, reported or predicted.
     pub blocks: usize,
     /// Reported entries: a block counts once for each worker that holds it.
@@ -24,7 +24,7 @@ pub struct Stats {
 
 impl Index {
     /// Sizes, for metrics: takes each lane's lock in turn.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> IndexStats {
         let predicted = self.predictions.lock().blocks();
         let (slots, sweeping): (Vec<u32>, usize) = {
             let tenancy = self.tenancy.read();
@@ -32,8 +32,13 @@ impl Index {
         };
         let (sets, set_bytes) = self.shared.sets.size();
         let table_bytes = self.shared.table_bytes.load(Relaxed);
-        let mut stats =
-            Stats { predicted, sets, bytes: set_bytes + table_bytes, sweeping, ..Stats::default() };
+        let mut stats = IndexStats {
+            predicted,
+            sets,
+            bytes: set_bytes + table_bytes,
+            sweeping,
+            ..IndexStats::default()
+        };
         for lane in &self.lanes {
             let lane = lane.lock();
             stats.blocks += lane.blocks();

@@ -8,7 +8,7 @@
 //! counts down and leaves no trace. Homes keep the order of hashes: copying into a
 //! larger table reads and writes both from front to back.
 
-use crate::cell::{Cell, SetRef, Value};
+use crate::cell::{Cell, CellValue, SetRef};
 use crate::layout::Layout;
 use crate::prefetch::prefetch;
 
@@ -149,7 +149,7 @@ impl Bucket {
 
     /// The cell of a block and its value, for the writer.
     #[inline]
-    fn find(&self, key: u64) -> Option<(usize, Value)> {
+    fn find(&self, key: u64) -> Option<(usize, CellValue)> {
         let alike = ones(self.mask(|cell| cell.key() == key));
         alike.map(|cell| (cell, self.cells[cell].value())).find(|(_, value)| !value.is_free())
     }
@@ -182,7 +182,7 @@ impl Bucket {
 
 /// The value of a cell if it is the block's still.
 #[inline(always)]
-pub(crate) fn value_of(table: &[Bucket], at: At, key: u64) -> Option<Value> {
+pub(crate) fn value_of(table: &[Bucket], at: At, key: u64) -> Option<CellValue> {
     let cell = cell(table, at);
     Some(cell.value()).filter(|value| cell.key() == key && !value.is_free())
 }
@@ -193,19 +193,27 @@ pub(crate) fn is_free(table: &[Bucket], at: At) -> bool {
     cell(table, at).value().is_free()
 }
 
+/// A block that gets a cell, its holders, and the age in which they took it.
+#[derive(Clone, Copy)]
+pub(crate) struct NewBlock {
+    pub(crate) key: u64,
+    pub(crate) set: SetRef,
+    pub(crate) age: u8,
+}
+
 /// Gives a free cell to a block.
 #[inline(always)]
-pub(crate) fn fill(table: &[Bucket], path: Path, at: At, (key, set, age): (u64, SetRef, u8)) {
+pub(crate) fn fill(table: &[Bucket], path: Path, at: At, block: NewBlock) {
     if at.distance > 0 {
         // Before the cell, so that whoever looks for the block passes on to it.
         count_passed(table, path, at.distance.into(), true);
     }
-    cell(table, at).fill(key, set, age);
+    cell(table, at).fill(block.key, block.set, block.age);
 }
 
 /// Changes who holds the block in a cell.
 #[inline(always)]
-pub(crate) fn put(table: &[Bucket], at: At, value: Value) {
+pub(crate) fn put(table: &[Bucket], at: At, value: CellValue) {
     cell(table, at).put(value);
 }
 
@@ -235,7 +243,7 @@ fn count_passed_further(table: &[Bucket], path: Path, distance: usize, is_more: 
 
 /// The value of a cell, if it is used.
 #[inline]
-pub(crate) fn used(table: &[Bucket], bucket: usize, cell: usize) -> Option<Value> {
+pub(crate) fn used(table: &[Bucket], bucket: usize, cell: usize) -> Option<CellValue> {
     Some(table[bucket].cells[cell].value()).filter(|value| !value.is_free())
 }
 
@@ -262,7 +270,7 @@ pub(crate) fn copy(
     table: &[Bucket],
     layout: &Layout,
     other: &[Bucket],
-    mut lost: impl FnMut(Value),
+    mut lost: impl FnMut(CellValue),
 ) {
     // Used cells of each bucket: a bucket is filled from the first cell on.
     let mut used = vec![0u8; other.len()];
@@ -290,7 +298,8 @@ pub(crate) fn copy(
             Some(place) => {
                 let at = At::new(place, used[place.1].into());
                 used[place.1] += 1;
-                fill(other, path, at, (key, value.set(), value.age()));
+                let block = NewBlock { key, set: value.set(), age: value.age() };
+                fill(other, path, at, block);
             }
             None => lost(value),
         }

@@ -28,7 +28,7 @@ pub enum Applied {
 
 /// The present state of a worker.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Life {
+pub(crate) struct WorkerLife {
     pub(crate) slot: u32,
     pub(crate) generation: Generation,
     /// False from a gap in the worker's events until its state is replaced.
@@ -38,7 +38,7 @@ pub(crate) struct Life {
 /// All registered workers.
 #[derive(Default)]
 pub(crate) struct Tenancy {
-    lives: FxHashMap<WorkerRank, Life>,
+    lives: FxHashMap<WorkerRank, WorkerLife>,
     /// Slots that cells may still refer to.
     retired: Vec<u32>,
     free: Vec<u32>,
@@ -59,7 +59,7 @@ pub(crate) enum Entrance {
 /// Relation of an event's or snapshot's life to the registered one.
 pub(crate) enum Stands {
     /// Of this life.
-    Same(Life),
+    Same(WorkerLife),
     /// Of a later life.
     Later,
     Stale,
@@ -76,25 +76,25 @@ impl Tenancy {
         }
     }
 
-    pub(crate) fn life(&self, worker: WorkerRank) -> Option<Life> {
+    pub(crate) fn life(&self, worker: WorkerRank) -> Option<WorkerLife> {
         self.lives.get(&worker).copied()
     }
 
-    pub(crate) fn lives(&self) -> impl Iterator<Item = Life> {
+    pub(crate) fn lives(&self) -> impl Iterator<Item = WorkerLife> {
         self.lives.values().copied()
     }
 
     /// Lives of all workers but one.
-    pub(crate) fn others(&self, than: WorkerRank) -> impl Iterator<Item = Life> {
+    pub(crate) fn others(&self, than: WorkerRank) -> impl Iterator<Item = WorkerLife> {
         self.lives.iter().filter(move |(worker, _)| **worker != than).map(|(_, life)| *life)
     }
 
     /// Makes `life` the worker's present one.
-    pub(crate) fn enter(&mut self, worker: WorkerRank, life: Life) {
+    pub(crate) fn enter(&mut self, worker: WorkerRank, life: WorkerLife) {
         self.lives.insert(worker, life);
     }
 
-    pub(crate) fn leave(&mut self, worker: WorkerRank) -> Option<Life> {
+    pub(crate) fn leave(&mut self, worker: WorkerRank) -> Option<WorkerLife> {
         self.lives.remove(&worker)
     }
 

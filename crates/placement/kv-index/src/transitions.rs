@@ -13,17 +13,24 @@ const STRIP: u32 = u32::MAX - 1;
 
 /// Step of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct SetStep {
     /// The set afterwards.
     pub(crate) set: SetRef,
     /// By how many the reported holders grew.
     pub(crate) held: i32,
 }
 
+/// A change of the share that the worker in a slot has.
+#[derive(Clone, Copy)]
+struct SlotChange {
+    slot: u32,
+    code: Code,
+}
+
 #[derive(Clone, Copy)]
 struct Entry {
     key: u64,
-    step: Step,
+    step: SetStep,
 }
 
 /// One lane's memory of steps, and its scratch. Names of sets in it keep no set alive: it is
@@ -36,19 +43,25 @@ pub(crate) struct Transitions {
 
 impl Transitions {
     pub(crate) fn new() -> Self {
-        let none = Entry { key: NO_KEY, step: Step { set: SetRef::EMPTY, held: 0 } };
+        let none = Entry { key: NO_KEY, step: SetStep { set: SetRef::EMPTY, held: 0 } };
         let entries = vec![none; 1 << ENTRIES_BITS].into_boxed_slice();
         Self { last: none, entries, scratch: Vec::new() }
     }
 
     /// The set after `op` of the worker in `slot`; `None` if there is no room for it.
     #[inline]
-    pub(crate) fn step(&mut self, sets: &Sets, set: SetRef, slot: u32, code: Code) -> Option<Step> {
+    pub(crate) fn step(
+        &mut self,
+        sets: &Sets,
+        set: SetRef,
+        slot: u32,
+        code: Code,
+    ) -> Option<SetStep> {
         let key = u64::from(set.0) << 32 | u64::from(slot << Code::BITS | code.number());
         if self.last.key == key {
             return Some(self.last.step);
         }
-        self.step_anew(key, sets, set, (slot, code))
+        self.step_anew(key, sets, set, SlotChange { slot, code })
     }
 
     /// Takes a step other than the last one.
@@ -58,10 +71,11 @@ impl Transitions {
         key: u64,
         sets: &Sets,
         set: SetRef,
-        (slot, code): (u32, Code),
-    ) -> Option<Step> {
+        change: SlotChange,
+    ) -> Option<SetStep> {
         self.known(key).or_else(|| {
-            let held = |content: &mut Vec<u32>| elements::change(content, slot, code.op());
+            let held =
+                |content: &mut Vec<u32>| elements::change(content, change.slot, change.code.op());
             self.learn(key, sets, set, held)
         })
     }
@@ -73,7 +87,7 @@ impl Transitions {
         sets: &Sets,
         set: SetRef,
         is_retired: impl Fn(u32) -> bool,
-    ) -> Option<Step> {
+    ) -> Option<SetStep> {
         let key = u64::from(set.0) << 32 | u64::from(STRIP);
         self.known(key).or_else(|| {
             let strip = |content: &mut Vec<u32>| {
@@ -99,7 +113,7 @@ impl Transitions {
     }
 
     #[inline]
-    fn known(&mut self, key: u64) -> Option<Step> {
+    fn known(&mut self, key: u64) -> Option<SetStep> {
         if self.last.key == key {
             return Some(self.last.step);
         }
@@ -118,12 +132,12 @@ impl Transitions {
         sets: &Sets,
         set: SetRef,
         change: impl FnOnce(&mut Vec<u32>) -> i32,
-    ) -> Option<Step> {
+    ) -> Option<SetStep> {
         if !sets.copy(set, &mut self.scratch) {
             self.scratch.clear();
         }
         let held = change(&mut self.scratch);
-        let step = Step { set: sets.intern(&self.scratch)?, held };
+        let step = SetStep { set: sets.intern(&self.scratch)?, held };
         self.last = Entry { key, step };
         self.entries[place(key)] = self.last;
         Some(step)

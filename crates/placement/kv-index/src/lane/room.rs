@@ -1,7 +1,7 @@
 //! Room for new blocks: by growth where memory allows it, else by dropping old blocks.
 
 use super::{Lane, Shard, Shared, Used, youth};
-use crate::cell::Value;
+use crate::cell::CellValue;
 use crate::elements;
 use crate::table::{self, At, BUCKET_BYTES, Located, Table};
 use std::sync::atomic::Ordering::Relaxed;
@@ -51,7 +51,7 @@ impl Lane {
     fn grow_or_drop(&mut self, shared: &Shared, shard: usize) {
         let Shard { table, fitted, .. } = &self.shards[shard];
         let buckets = table.len();
-        let larger = larger(shared, (buckets, *fitted), self.first + shard);
+        let larger = larger(shared, buckets, *fitted, self.first + shard);
         let half_full = self.shards[shard].used * 2 >= table::capacity(buckets);
         // A shard that is not half full and yet has no room has hostile hashes in it; growth
         // would not help.
@@ -87,7 +87,7 @@ impl Lane {
         let (number, least) = (self.first + shard, fitting(used + more + others));
         // Spread over the sizes up to 5/4 of the least, as those are that grew by themselves.
         let spread = least + least * (number % 32) / 128;
-        let larger = larger(shared, (table.len(), false), number);
+        let larger = larger(shared, table.len(), false, number);
         let buckets = spread.max(fitting(needed + most(others))).max(larger).next_multiple_of(2);
         self.resize(shared, shard, buckets);
     }
@@ -141,7 +141,7 @@ impl Lane {
     /// Drops the oldest of the next few blocks: in time all are looked at, and the old ones go.
     fn drop_oldest(&mut self, shared: &Shared, shard: usize) {
         let Shard { table, hand, .. } = &mut self.shards[shard];
-        let mut oldest: Option<(u8, usize, usize, Value)> = None;
+        let mut oldest: Option<(u8, usize, usize, CellValue)> = None;
         for _ in 0..WINDOW.min(table.len()) {
             for cell in 0..table::capacity(1) {
                 let Some(value) = table::used(table, *hand, cell) else { continue };
@@ -169,7 +169,7 @@ impl Lane {
     }
 
     /// Counts a block as dropped that is in no cell any more.
-    fn forget_block(&mut self, shared: &Shared, value: Value) {
+    fn forget_block(&mut self, shared: &Shared, value: CellValue) {
         for &element in self.transitions.elements(&shared.sets, value.set()) {
             let slot = elements::slot(element) as usize;
             if let (true, Some(held)) = (elements::is_reported(element), self.held.get_mut(slot)) {
@@ -183,7 +183,7 @@ impl Lane {
 }
 
 /// Buckets that a shard of `buckets`, which was `fitted` or not, grows to.
-fn larger(shared: &Shared, (buckets, fitted): (usize, bool), shard: usize) -> usize {
+fn larger(shared: &Shared, buckets: usize, fitted: bool, shard: usize) -> usize {
     // Where memory is short, larger steps would leave more of it unused.
     let is_short = shared.table_bytes.load(Relaxed) > shared.max_table_bytes / 4;
     let by_quarter = is_short || buckets >= SPREAD;
@@ -200,7 +200,7 @@ fn larger(shared: &Shared, (buckets, fitted): (usize, bool), shard: usize) -> us
 #[cfg(all(test, not(stator_loom)))]
 mod tests {
     use crate::testkit::{stored, worker};
-    use crate::{Applied, Index, Settings, Stats};
+    use crate::{Applied, Index, IndexStats, Settings};
     use stator_protos::Generation;
     use stator_protos::hash::SequenceHash;
     use stator_protos::kv_event::{KvEvent, Medium};
@@ -274,7 +274,7 @@ mod tests {
         maintain(&index, 2);
         let fitted = index.stats();
         assert!(fitted.bytes < fitted.blocks * 20, "{fitted:?}");
-        assert_eq!(fitted, Stats { bytes: fitted.bytes, ..before });
+        assert_eq!(fitted, IndexStats { bytes: fitted.bytes, ..before });
         // No table more than once.
         let spare = growths(&index).iter().zip(&grown).filter(|(now, then)| now > then).count();
         let sum = |all: &[u32]| all.iter().sum::<u32>() as usize;

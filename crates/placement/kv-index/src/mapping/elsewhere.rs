@@ -5,9 +5,9 @@ use std::ops::Range;
 
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-pub(crate) enum Mapping {}
+pub(crate) enum MemoryMapping {}
 
-impl Mapping {
+impl MemoryMapping {
     pub(crate) fn reserve(_buckets: usize) -> Option<Self> {
         None
     }

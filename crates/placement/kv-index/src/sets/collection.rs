@@ -101,21 +101,27 @@ mod tests {
         }
     }
 
-    /// Takes the next step of a collection: begins it, gives a lane its turn, or finishes it.
-    fn go_on(
-        (mut collection, turn): (Option<Collection>, usize),
-        sets: &Sets,
-        lanes: &mut [Lane],
-    ) -> (Option<Collection>, usize) {
-        match (&mut collection, lanes.get_mut(turn)) {
-            (None, _) => return (Some(Collection::begin(sets)), 0),
-            (Some(collection), Some(lane)) => lane.take_turn(collection),
-            (Some(_), None) => {
-                collection.into_iter().for_each(|collection| collection.finish(sets));
-                return (None, 0);
+    /// A collection, if one has begun, and the lane whose turn it is.
+    #[derive(Default)]
+    struct Round {
+        collection: Option<Collection>,
+        turn: usize,
+    }
+
+    impl Round {
+        /// Begins the collection, gives a lane its turn, or finishes the collection.
+        fn go_on(&mut self, sets: &Sets, lanes: &mut [Lane]) {
+            match (self.collection.take(), lanes.get_mut(self.turn)) {
+                (None, _) => {
+                    *self = Self { collection: Some(Collection::begin(sets)), turn: 0 };
+                }
+                (Some(mut collection), Some(lane)) => {
+                    lane.take_turn(&mut collection);
+                    *self = Self { collection: Some(collection), turn: self.turn + 1 };
+                }
+                (Some(collection), None) => collection.finish(sets),
             }
         }
-        (collection, turn + 1)
     }
 
     proptest! {
@@ -128,22 +134,22 @@ mod tests {
                 1 => Just(None),
             ], 0..300),
         ) {
-            let (sets, mut at) = (Sets::new(1 << 20), (None, 0));
+            let (sets, mut round) = (Sets::new(1 << 20), Round::default());
             let mut lanes: [Lane; LANES] = std::array::from_fn(|_| Lane::new());
             for step in steps {
                 match step {
                     Some((lane, cell, slot, is_held)) => {
                         lanes[lane].change(&sets, cell, slot, is_held);
                     }
-                    None => at = go_on(at, &sets, &mut lanes),
+                    None => round.go_on(&sets, &mut lanes),
                 }
                 lanes.iter().for_each(|lane| lane.check(&sets));
             }
             // The rest of one collection, and two whole ones.
             let mut finished = 0;
             while finished < 3 {
-                at = go_on(at, &sets, &mut lanes);
-                finished += usize::from(at.0.is_none());
+                round.go_on(&sets, &mut lanes);
+                finished += usize::from(round.collection.is_none());
             }
             lanes.iter().for_each(|lane| lane.check(&sets));
             let named = lanes.iter().flat_map(|lane| &lane.cells).map(|(set, _)| set.0);

@@ -15,7 +15,7 @@ fn prompt(conversation: u64, blocks: usize) -> Vec<u64> {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum SetStep {
     /// A worker answers a conversation that has come to so many blocks.
     Answer(u64, usize),
     /// It evicts what a conversation has beyond so many blocks.
@@ -23,11 +23,11 @@ enum Step {
     Restart,
 }
 
-fn any_step() -> impl Strategy<Value = (u64, Step)> {
+fn any_step() -> impl Strategy<Value = (u64, SetStep)> {
     let step = prop_oneof![
-        6 => (0u64..6, 1usize..1600).prop_map(|(of, blocks)| Step::Answer(of, blocks)),
-        3 => (0u64..6, SHARED..1600).prop_map(|(of, blocks)| Step::Evict(of, blocks)),
-        1 => Just(Step::Restart),
+        6 => (0u64..6, 1usize..1600).prop_map(|(of, blocks)| SetStep::Answer(of, blocks)),
+        3 => (0u64..6, SHARED..1600).prop_map(|(of, blocks)| SetStep::Evict(of, blocks)),
+        1 => Just(SetStep::Restart),
     ];
     (0..WORKERS, step)
 }
@@ -46,17 +46,17 @@ proptest! {
             let (rank, held_here) = (worker(number), &mut held[number as usize]);
             let generation = index.generation(rank).expect("it is registered");
             match step {
-                Step::Answer(conversation, blocks) => {
+                SetStep::Answer(conversation, blocks) => {
                     let blocks = prompt(conversation, blocks);
                     index.apply(rank, generation, &on_device(&blocks));
                     held_here.extend(blocks);
                 }
-                Step::Evict(conversation, blocks) => {
+                SetStep::Evict(conversation, blocks) => {
                     let mut gone = prompt(conversation, 1600).split_off(blocks);
                     gone.retain(|hash| held_here.remove(hash));
                     index.apply(rank, generation, &removed(&gone, Medium::Device));
                 }
-                Step::Restart => {
+                SetStep::Restart => {
                     index.insert(rank, Generation(life));
                     held_here.clear();
                 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 const WORKERS: u64 = 4;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum SetStep {
     Insert(u64),
     Remove,
     Lose,
@@ -90,12 +90,12 @@ impl Pair {
         Self { index, closures, workers, now: 0, out }
     }
 
-    fn step(&mut self, number: u64, step: &Step) {
+    fn step(&mut self, number: u64, step: &SetStep) {
         let closure = self.closures.entry(number).or_insert_with(|| Closure::new(1000));
         let (index, rank) = (&self.index, worker(number));
         let model = self.workers.entry(number).or_default();
         match step {
-            Step::Insert(generation) => {
+            SetStep::Insert(generation) => {
                 let generation = Generation(*generation);
                 let known = model.life.map(|(life, _)| life);
                 assert_eq!(index.insert(rank, generation), known.is_none_or(|k| k <= generation));
@@ -104,26 +104,26 @@ impl Pair {
                     closure.clear();
                 }
             }
-            Step::Remove => {
+            SetStep::Remove => {
                 index.remove(rank);
                 *model = Worker::default();
                 closure.clear();
             }
-            Step::Lose => {
+            SetStep::Lose => {
                 index.unknown(rank);
                 if let Some(life) = model.life.as_mut().filter(|life| life.1) {
                     life.1 = false;
                     model.predicted.clear();
                 }
             }
-            Step::Resync => {
+            SetStep::Resync => {
                 let Some(life) = &mut model.life else { return };
                 assert_eq!(index.replace(rank, life.0, closure.blocks()), Applied::Yes);
                 life.1 = true;
                 model.predicted.clear();
             }
-            Step::Event(event) => self.event(number, event),
-            Step::Predict(hashes, ms) => {
+            SetStep::Event(event) => self.event(number, event),
+            SetStep::Predict(hashes, ms) => {
                 let until = self.now + ms;
                 index.predict(rank, &sequence(hashes), Time::from_millis(until));
                 let hashes = if model.is_known() { &hashes[..] } else { &[] };
@@ -132,14 +132,14 @@ impl Pair {
                     *known = until.max(*known);
                 }
             }
-            Step::Expire => {
+            SetStep::Expire => {
                 self.now += 1;
                 index.expire(Time::from_millis(self.now));
                 for worker in self.workers.values_mut() {
                     worker.predicted.retain(|_, until| *until > self.now);
                 }
             }
-            Step::Maintain(cells) => {
+            SetStep::Maintain(cells) => {
                 index.shared.sets.want_collection();
                 index.maintain(*cells);
             }
@@ -211,7 +211,7 @@ impl Pair {
     }
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = SetStep> {
     let medium = || select(&Medium::ALL[..3]);
     let turns = || vec(any::<bool>(), 0..6);
     // Mostly from the start: what hangs in the air is never found.
@@ -221,20 +221,20 @@ fn any_step() -> impl Strategy<Value = Step> {
     let remove = (vec(1u64..60, 0..4), medium());
     let predict = (turns(), 0u64..4);
     prop_oneof![
-        4 => (0u64..3).prop_map(Step::Insert),
-        1 => Just(Step::Remove),
-        1 => Just(Step::Lose),
-        2 => Just(Step::Resync),
-        16 => store.prop_map(Step::Event),
-        8 => remove.prop_map(|(hashes, medium)| Step::Event(removed(&hashes, medium))),
-        1 => Just(Step::Event(KvEvent::Cleared)),
-        6 => predict.prop_map(|(turns, ms)| Step::Predict(path(1, &turns), ms)),
-        2 => Just(Step::Expire),
-        3 => (0usize..40).prop_map(Step::Maintain),
+        4 => (0u64..3).prop_map(SetStep::Insert),
+        1 => Just(SetStep::Remove),
+        1 => Just(SetStep::Lose),
+        2 => Just(SetStep::Resync),
+        16 => store.prop_map(SetStep::Event),
+        8 => remove.prop_map(|(hashes, medium)| SetStep::Event(removed(&hashes, medium))),
+        1 => Just(SetStep::Event(KvEvent::Cleared)),
+        6 => predict.prop_map(|(turns, ms)| SetStep::Predict(path(1, &turns), ms)),
+        2 => Just(SetStep::Expire),
+        3 => (0usize..40).prop_map(SetStep::Maintain),
     ]
 }
 
-fn any_steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+fn any_steps() -> impl Strategy<Value = Vec<(u64, SetStep)>> {
     vec((0..WORKERS, any_step()), 0..150)
 }
 
