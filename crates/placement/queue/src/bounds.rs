@@ -1,6 +1,6 @@
 //! Usage of a queue, and its bounds.
 
-use crate::invalid::Findings;
+use crate::invalid::SettingFindings;
 use crate::outcome::Refusal;
 
 /// Most requests that any band, or all together, may be set to hold: about 150 MB beside the
@@ -65,7 +65,7 @@ impl Bounds {
         }
     }
 
-    pub(crate) fn check(&self, name: &str, findings: &mut Findings) {
+    pub(crate) fn check(&self, name: &str, findings: &mut SettingFindings) {
         let requests = u64::from(self.requests);
         findings.range(&format!("{name}.requests"), requests, 1..=u64::from(REQUESTS_MAX));
         for (unit, bound) in [("bytes", self.bytes), ("tokens", self.tokens)] {

@@ -5,7 +5,7 @@
 //! right and every step costs the logarithm of the number of flows. The exceptions are least
 //! attained service and turn priority, which compare each flow with all others at every turn.
 
-use crate::invalid::Findings;
+use crate::invalid::SettingFindings;
 use crate::nanos;
 use crate::settings::{LONGEST, MS, SECOND};
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub enum Fairness {
 pub const LAS_OUTPUT_WEIGHT: f64 = 2.0;
 
 impl Fairness {
-    pub(crate) fn check(self, name: &str, findings: &mut Findings) {
+    pub(crate) fn check(self, name: &str, findings: &mut SettingFindings) {
         match self {
             Self::GlobalStrict | Self::RoundRobin => {}
             Self::Drr { quantum_tokens } => {
@@ -124,11 +124,11 @@ impl Fairness {
 }
 
 /// Rank of a flow; the least is next.
-pub(crate) type Rank = (u64, u64);
+pub(crate) type FlowRank = (u64, u64);
 
 /// The account of one flow.
 #[derive(Debug, Default)]
-pub(crate) struct Share {
+pub(crate) struct FlowShare {
     /// Place in the round, by the time of joining or, in turns, of the last service.
     place: u64,
     /// Deficit round robin: the last round whose credit is in `balance`.
@@ -143,7 +143,7 @@ pub(crate) struct Share {
     turns: u64,
 }
 
-impl Share {
+impl FlowShare {
     /// Weighted tokens that it has got and that are not forgotten.
     pub(crate) fn attained(&self, half_life: Duration, now: u64) -> f64 {
         let half_lives = now.saturating_sub(self.as_of) as f64 / half_life.as_nanos() as f64;
@@ -164,24 +164,24 @@ impl Share {
 
 /// The state that all flows of a band share.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct FlowTurns {
     fairness: Fairness,
     /// Deficit round robin: round and place of the latest visit.
-    cursor: Rank,
+    cursor: FlowRank,
     /// The last place given.
     places: u64,
     /// Virtual token counters: the counter of the flow that left last.
     left: u64,
 }
 
-impl Turns {
+impl FlowTurns {
     pub(crate) fn new(fairness: Fairness) -> Self {
         Self { fairness, cursor: (1, 0), places: 0, left: 0 }
     }
 
     /// A flow has something waiting, for the first time or again. `least` is the first rank of
     /// the others.
-    pub(crate) fn joins(&mut self, share: &mut Share, least: Option<Rank>) {
+    pub(crate) fn joins(&mut self, share: &mut FlowShare, least: Option<FlowRank>) {
         share.place = self.next_place();
         match self.fairness {
             Fairness::GlobalStrict
@@ -198,7 +198,7 @@ impl Turns {
     }
 
     /// A flow has nothing waiting any more.
-    pub(crate) fn leaves(&mut self, share: &Share) {
+    pub(crate) fn leaves(&mut self, share: &FlowShare) {
         if let Fairness::Vtc { .. } = self.fairness {
             self.left = share.balance;
         }
@@ -206,7 +206,7 @@ impl Turns {
 
     /// Books the credit of rounds that went by. To be called before a flow's head changes, with
     /// the head as it was: credit was given for that.
-    pub(crate) fn settle(&self, share: &mut Share, head_tokens: u32) {
+    pub(crate) fn settle(&self, share: &mut FlowShare, head_tokens: u32) {
         let Fairness::Drr { quantum_tokens } = self.fairness else { return };
         // Credit that suffices is not added to, or a flow that cannot be placed would save up.
         let went_by = self.last_visit(share).saturating_sub(share.round);
@@ -216,7 +216,12 @@ impl Turns {
     }
 
     /// Rank of a settled flow with a head of this key and these tokens.
-    pub(crate) fn rank(&self, share: &mut Share, head: (u64, u64), head_tokens: u32) -> Rank {
+    pub(crate) fn rank(
+        &self,
+        share: &mut FlowShare,
+        head: (u64, u64),
+        head_tokens: u32,
+    ) -> FlowRank {
         match self.fairness {
             Fairness::GlobalStrict => head,
             Fairness::RoundRobin | Fairness::Las { .. } | Fairness::TurnPriority { .. } => {
@@ -235,14 +240,14 @@ impl Turns {
     }
 
     /// The flow of this rank has its turn.
-    pub(crate) fn visits(&mut self, rank: Rank) {
+    pub(crate) fn visits(&mut self, rank: FlowRank) {
         if let Fairness::Drr { .. } = self.fairness {
             self.cursor = self.cursor.max(rank);
         }
     }
 
     /// The head of a settled flow is served.
-    pub(crate) fn served(&mut self, share: &mut Share, tokens: u32, now: u64) {
+    pub(crate) fn served(&mut self, share: &mut FlowShare, tokens: u32, now: u64) {
         match self.fairness {
             Fairness::GlobalStrict => {}
             Fairness::RoundRobin => share.place = self.next_place(),
@@ -263,7 +268,7 @@ impl Turns {
     }
 
     /// A flow's running requests have produced tokens; returns whether that counts here.
-    pub(crate) fn charge(&self, share: &mut Share, tokens: u64, now: u64) -> bool {
+    pub(crate) fn charge(&self, share: &mut FlowShare, tokens: u64, now: u64) -> bool {
         match self.fairness {
             Fairness::Vtc { output_weight, .. } => add(&mut share.balance, output_weight, tokens),
             Fairness::Las { half_life, .. } => {
@@ -296,7 +301,7 @@ impl Turns {
     }
 
     /// The last round in which a flow had its turn. In a round the places are visited in order.
-    fn last_visit(&self, share: &Share) -> u64 {
+    fn last_visit(&self, share: &FlowShare) -> u64 {
         let (round, place) = self.cursor;
         if share.place <= place { round } else { round - 1 }
     }
@@ -316,14 +321,14 @@ impl Comparison {
     /// that joined first.
     pub(crate) fn best<'s>(
         self,
-        flows: impl Iterator<Item = (u32, &'s Share, u64)> + Clone,
+        flows: impl Iterator<Item = (u32, &'s FlowShare, u64)> + Clone,
         now: u64,
     ) -> Option<u32> {
         let wait = |arrival: u64| now.saturating_sub(arrival) as f64;
         match self {
             Self::Service { service_weight, wait_weight, half_life } => {
                 // Rounded, so that what differs by errors of arithmetic alone is equal.
-                let service = |share: &Share| (share.attained(half_life, now) * 1e3).round();
+                let service = |share: &FlowShare| (share.attained(half_life, now) * 1e3).round();
                 let services = Span::of(flows.clone().map(|(_, share, _)| service(share)));
                 let waits = Span::of(flows.clone().map(|(.., arrival)| wait(arrival)));
                 highest(flows, |share, arrival| {
@@ -340,8 +345,8 @@ impl Comparison {
 
 /// The flow of the highest score, rounded to millionths; of equal ones the one that joined first.
 fn highest<'s>(
-    flows: impl Iterator<Item = (u32, &'s Share, u64)>,
-    score: impl Fn(&Share, u64) -> f64,
+    flows: impl Iterator<Item = (u32, &'s FlowShare, u64)>,
+    score: impl Fn(&FlowShare, u64) -> f64,
 ) -> Option<u32> {
     let scored = flows
         .map(|(flow, share, arrival)| ((score(share, arrival) * 1e6).round(), share.place, flow));

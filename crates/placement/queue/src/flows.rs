@@ -2,7 +2,7 @@
 
 use crate::bounds::Usage;
 use crate::entry::FlowId;
-use crate::fairness::{Fairness, Rank, Share, Turns};
+use crate::fairness::{Fairness, FlowRank, FlowShare, FlowTurns};
 use crate::heap::Heap;
 use crate::slots::{NONE, Slots};
 use rustc_hash::FxHashMap;
@@ -14,7 +14,7 @@ struct Flow {
     /// Its requests by key and number.
     waiting: Heap,
     tokens: u64,
-    share: Share,
+    share: FlowShare,
     /// Of its requests, those that are held.
     held: u32,
     /// Something is held and it has no turns before [`Flows::resume`].
@@ -24,7 +24,7 @@ struct Flow {
 /// The flows of a band.
 #[derive(Debug)]
 pub(crate) struct Flows {
-    turns: Turns,
+    turns: FlowTurns,
     flows: Vec<Flow>,
     /// Positions of flows among the ranks while something waits, else among the idle.
     at: Vec<u32>,
@@ -46,7 +46,7 @@ pub(crate) const HEADS_PER_FLOW: u32 = 8;
 impl Flows {
     pub(crate) fn new(fairness: Fairness) -> Self {
         Self {
-            turns: Turns::new(fairness),
+            turns: FlowTurns::new(fairness),
             flows: Vec::new(),
             at: Vec::new(),
             free: Vec::new(),
@@ -264,14 +264,14 @@ impl Flows {
 }
 
 /// Books what a flow was credited for its present head, if it has one.
-fn settle(turns: &Turns, flow: &mut Flow, slots: &Slots) {
+fn settle(turns: &FlowTurns, flow: &mut Flow, slots: &Slots) {
     if let Some((_, head)) = flow.waiting.first() {
         turns.settle(&mut flow.share, slots[head].tokens);
     }
 }
 
 /// Rank of a settled flow; an idle flow has the highest.
-fn rank(turns: &Turns, flow: &mut Flow, slots: &Slots) -> Rank {
+fn rank(turns: &FlowTurns, flow: &mut Flow, slots: &Slots) -> FlowRank {
     let Some((key, head)) = flow.waiting.first() else { return (u64::MAX, u64::MAX) };
     turns.rank(&mut flow.share, key, slots[head].tokens)
 }

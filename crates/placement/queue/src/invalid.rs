@@ -33,9 +33,9 @@ impl std::error::Error for InvalidSettings {}
 
 /// Invalid settings found so far.
 #[derive(Default)]
-pub(crate) struct Findings(Vec<InvalidSetting>);
+pub(crate) struct SettingFindings(Vec<InvalidSetting>);
 
-impl Findings {
+impl SettingFindings {
     pub(crate) fn add(&mut self, name: &str, value: impl fmt::Display, limit: impl fmt::Display) {
         let (name, value, limit) = (name.to_owned(), value.to_string(), limit.to_string());
         self.0.push(InvalidSetting { name, value, limit });

@@ -1,7 +1,7 @@
 //! Order of the requests of a flow.
 
 use crate::entry::Entry;
-use crate::invalid::Findings;
+use crate::invalid::SettingFindings;
 use crate::nanos;
 
 /// Largest head start, in seconds: eleven days.
@@ -40,7 +40,7 @@ pub enum Ordering {
 }
 
 impl Ordering {
-    pub(crate) fn check(self, name: &str, findings: &mut Findings) {
+    pub(crate) fn check(self, name: &str, findings: &mut SettingFindings) {
         if let Self::ShortestPrompt { ageing_tokens_per_s: ageing } = self {
             let name = format!("{name}.ageing_tokens_per_s");
             findings.range(&name, u64::from(ageing), 1..=NANOS_PER_S);

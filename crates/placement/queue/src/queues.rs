@@ -7,14 +7,14 @@ use crate::nanos;
 use crate::outcome::{Dispatched, Evicted, Eviction, Rejected};
 use crate::rate::DrainMeter;
 use crate::settings::Settings;
-use crate::slots::{NONE, Slot, Slots};
+use crate::slots::{NONE, QueueSlot, Slots};
 use crate::stats::{BandStats, Counts, Stats};
 use std::cmp::Reverse;
 use std::time::Duration;
 
 mod admission;
 
-use admission::Arrival;
+use admission::QueueArrival;
 
 /// The requests that wait for one pool; `T` is the caller's data, to place and answer one.
 ///
@@ -295,10 +295,10 @@ impl<T> Queues<T> {
         self.meter.drain().map_or(min, drained).clamp(min, max)
     }
 
-    fn insert(&mut self, entry: Entry<T>, arrival: &Arrival) -> Ticket {
+    fn insert(&mut self, entry: Entry<T>, arrival: &QueueArrival) -> Ticket {
         let band = &mut self.bands[arrival.rank];
         let key = band.policy.ordering.key(&entry, arrival.now, arrival.deadline);
-        let ticket = self.slots.add(Slot {
+        let ticket = self.slots.add(QueueSlot {
             number: 0,
             arrival: arrival.now,
             deadline: arrival.deadline,

@@ -2,7 +2,7 @@
 
 use crate::bounds::Bounds;
 use crate::fairness::Fairness;
-use crate::invalid::{Findings, InvalidSettings};
+use crate::invalid::{InvalidSettings, SettingFindings};
 use crate::ordering::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -136,7 +136,7 @@ impl Default for QueueSettings {
 }
 
 impl QueueSettings {
-    fn check(&self, findings: &mut Findings) {
+    fn check(&self, findings: &mut SettingFindings) {
         if self.bands.is_empty() {
             findings.add("bands", 0, "at least 1");
         }
@@ -167,7 +167,7 @@ impl QueueSettings {
 }
 
 impl BandPolicy {
-    fn check(&self, name: &str, findings: &mut Findings) {
+    fn check(&self, name: &str, findings: &mut SettingFindings) {
         self.bounds.check(&format!("{name}.bounds"), findings);
         findings.duration(&format!("{name}.ttl"), self.ttl, MS..=LONGEST);
         self.fairness.check(&format!("{name}.fairness"), findings);
@@ -186,7 +186,7 @@ impl Settings {
     ///
     /// [`InvalidSettings`] names each setting that cannot be used, with its value and limit.
     pub fn new(settings: QueueSettings) -> Result<Self, InvalidSettings> {
-        let mut findings = Findings::default();
+        let mut findings = SettingFindings::default();
         settings.check(&mut findings);
         findings.into_result()?;
         Ok(Self(settings))

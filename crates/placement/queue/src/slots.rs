@@ -8,7 +8,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// A waiting request without its payload. Times are in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct QueueSlot {
     /// The request's own number, from 1; 0 while the slot is free.
     pub(crate) number: u64,
     pub(crate) arrival: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Slot {
 /// All waiting requests.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
+    slots: Vec<QueueSlot>,
     free: Vec<u32>,
     /// Positions among their flows', by slot; apart because heaps write many of them.
     pub(crate) at_flow: Vec<u32>,
@@ -39,9 +39,9 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Takes a request in; its number is given here.
-    pub(crate) fn add(&mut self, slot: Slot) -> Ticket {
+    pub(crate) fn add(&mut self, slot: QueueSlot) -> Ticket {
         self.numbers += 1;
-        let slot = Slot { number: self.numbers, ..slot };
+        let slot = QueueSlot { number: self.numbers, ..slot };
         let at = match self.free.pop() {
             Some(at) => {
                 self[at] = slot;
@@ -70,7 +70,7 @@ impl Slots {
     pub(crate) fn memory_bytes(&self) -> usize {
         let numbers = [&self.free, &self.at_flow, &self.at_deadline];
         let numbers = numbers.map(Vec::capacity).iter().sum::<usize>();
-        self.slots.capacity() * size_of::<Slot>() + numbers * size_of::<u32>()
+        self.slots.capacity() * size_of::<QueueSlot>() + numbers * size_of::<u32>()
     }
 
     pub(crate) fn release(&mut self, at: u32) {
@@ -80,15 +80,15 @@ impl Slots {
 }
 
 impl Index<u32> for Slots {
-    type Output = Slot;
+    type Output = QueueSlot;
 
-    fn index(&self, at: u32) -> &Slot {
+    fn index(&self, at: u32) -> &QueueSlot {
         &self.slots[at as usize]
     }
 }
 
 impl IndexMut<u32> for Slots {
-    fn index_mut(&mut self, at: u32) -> &mut Slot {
+    fn index_mut(&mut self, at: u32) -> &mut QueueSlot {
         &mut self.slots[at as usize]
     }
 }

@@ -1,7 +1,7 @@
 //! Saturation up to which a band is served.
 
 use crate::entry::BandPlace;
-use crate::invalid::{Findings, InvalidSettings};
+use crate::invalid::{InvalidSettings, SettingFindings};
 
 /// Saturation of the pool up to which a band is served.
 ///
@@ -48,7 +48,7 @@ impl Ceilings {
     ///
     /// [`InvalidSettings`] names each value that is no number in its range.
     pub fn new(limit: UsageLimit) -> Result<Self, InvalidSettings> {
-        let mut findings = Findings::default();
+        let mut findings = SettingFindings::default();
         let mut check = |name: &str, value: f64, range: std::ops::RangeInclusive<f64>| {
             if !range.contains(&value) {
                 let (least, most) = (range.start(), range.end());

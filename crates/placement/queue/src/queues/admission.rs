@@ -10,7 +10,7 @@ use crate::outcome::{Evicted, Eviction, Refusal};
 use std::time::Duration;
 
 /// A request that has come, before it is let in.
-pub(super) struct Arrival {
+pub(super) struct QueueArrival {
     pub(super) now: u64,
     /// Position of its band.
     pub(super) rank: usize,
@@ -21,18 +21,18 @@ pub(super) struct Arrival {
 
 impl<T> Queues<T> {
     /// Describes a request that arrives at the band at a position.
-    pub(super) fn arrival(&self, entry: &Entry<T>, rank: usize, now: u64) -> Arrival {
+    pub(super) fn arrival(&self, entry: &Entry<T>, rank: usize, now: u64) -> QueueArrival {
         let after = |time: Duration| now.saturating_add(nanos(time));
         let own = entry.deadline.map_or_else(|| after(self.bands[rank].policy.ttl), nanos);
         let deadline = own.min(after(self.settings.ttl_max));
         let one = Usage::one(entry.bytes, entry.tokens);
-        Arrival { now, rank, flow: entry.flow, deadline, one }
+        QueueArrival { now, rank, flow: entry.flow, deadline, one }
     }
 
     /// Makes sure that a request may wait, by sending others away if that is set.
     pub(super) fn admit(
         &mut self,
-        arrival: &Arrival,
+        arrival: &QueueArrival,
         displaced: &mut Vec<Evicted<T>>,
     ) -> Result<(), Broken> {
         if self.closed {
@@ -61,7 +61,7 @@ impl<T> Queues<T> {
     }
 
     /// Whether there is room once all lower bands are empty.
-    fn can_displace(&self, arrival: &Arrival) -> bool {
+    fn can_displace(&self, arrival: &QueueArrival) -> bool {
         let lower = self.bands[arrival.rank + 1..].iter();
         let lower = lower.fold(Usage::default(), |sum, band| sum.plus(band.usage));
         let others = self.usage.minus(lower);
@@ -69,7 +69,7 @@ impl<T> Queues<T> {
     }
 
     /// Refuses what would wait beyond its deadline, if that is set.
-    fn in_time(&self, arrival: &Arrival) -> Result<(), Broken> {
+    fn in_time(&self, arrival: &QueueArrival) -> Result<(), Broken> {
         let Some(drain) = self.meter.drain().filter(|_| self.settings.evict_hopeless) else {
             return Ok(());
         };
@@ -84,7 +84,7 @@ impl<T> Queues<T> {
 
     /// Usage that is served before an arriving request: the bands above it and, if its own band
     /// serves in order of arrival, that band, or its flow's part times the number of flows.
-    fn ahead(&self, arrival: &Arrival) -> Usage {
+    fn ahead(&self, arrival: &QueueArrival) -> Usage {
         let above = self.above(arrival.rank);
         let band = &self.bands[arrival.rank];
         if band.policy.ordering != Ordering::Fcfs {

@@ -20,7 +20,7 @@ pub(super) struct Item {
 }
 
 #[derive(Default)]
-struct Share {
+struct FlowShare {
     counter: u64,
     deficit: u64,
     /// In this round.
@@ -40,7 +40,7 @@ struct Share {
 struct Band {
     fairness: Fairness,
     ordering: Ordering,
-    shares: HashMap<FlowId, Share>,
+    shares: HashMap<FlowId, FlowShare>,
     /// Flows with something waiting, in the order of their turns.
     ring: Vec<FlowId>,
     visits: u64,
@@ -348,7 +348,7 @@ impl Model {
         let got = std::mem::take(&mut share.got);
         let (turns, active) = (share.turns, share.active);
         let joined = self.arrivals;
-        *share = Share { counter, got, turns, active, joined, ..Share::default() };
+        *share = FlowShare { counter, got, turns, active, joined, ..FlowShare::default() };
         band.ring.push(flow);
     }
 
