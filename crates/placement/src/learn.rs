@@ -7,7 +7,7 @@
 mod fit;
 
 use crate::work::Work;
-use fit::{Fit, Pace};
+use fit::{Fit, WorkerPace};
 use rustc_hash::FxHashMap;
 
 /// Tokens, pairs of them, requests and blocks that count as 1 in the models.
@@ -79,8 +79,8 @@ pub(crate) struct Gap {
 
 #[derive(Clone, Copy, Default)]
 struct Paces {
-    prefill: Pace,
-    decode: Pace,
+    prefill: WorkerPace,
+    decode: WorkerPace,
 }
 
 /// All that is learnt.
@@ -91,7 +91,7 @@ pub(crate) struct Learner {
     decode: Fit<3>,
     transfer: Fit<2>,
     workers: Vec<Paces>,
-    links: FxHashMap<(u32, u32), Pace>,
+    links: FxHashMap<(u32, u32), WorkerPace>,
     output_tokens: Option<f64>,
     /// The last arrival, in seconds since the start, and the mean time between two.
     last_arrival: Option<f64>,
@@ -163,7 +163,7 @@ impl Learner {
     /// enough was seen.
     pub(crate) fn transfer(&self, from: u32, to: u32, blocks: f64) -> Option<f64> {
         let seconds = self.transfer.predict([1.0, blocks / BLOCKS]);
-        let pace = self.links.get(&(from, to)).map_or(1.0, Pace::factor);
+        let pace = self.links.get(&(from, to)).map_or(1.0, WorkerPace::factor);
         (self.transfer.samples() >= self.min_samples).then_some(seconds * pace)
     }
 

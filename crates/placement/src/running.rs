@@ -17,7 +17,7 @@ const ROOT: u32 = u32::MAX;
 /// A request leaves the way that it came, by the parents of its last node. So nothing stays behind
 /// even where sequences are no chains (their hashes collide), although their overlaps are wrong.
 #[derive(Default)]
-pub(crate) struct Running {
+pub(crate) struct RunningPrefixes {
     nodes: Vec<Node>,
     free: Vec<u32>,
     children: FxHashMap<(u32, SequenceHash), u32>,
@@ -80,9 +80,9 @@ impl Node {
     }
 }
 
-impl Running {
+impl RunningPrefixes {
     /// Adds a sequence of the worker in `slot`: the node that it ends at, which
-    /// [`Running::remove`] wants, and how many of its blocks nothing else on the worker has.
+    /// [`RunningPrefixes::remove`] wants, and how many of its blocks nothing else on the worker has.
     /// An empty one leaves no trace.
     pub(crate) fn insert(&mut self, slot: u32, hashes: &Arc<[SequenceHash]>) -> Option<(u32, u64)> {
         let (mut parent, mut at, mut new) = (ROOT, 0, 0);

@@ -12,7 +12,7 @@ pub(crate) use load::{Loads, Sums};
 use crate::Time;
 use crate::deadlines::Deadlines;
 use crate::learn::{FirstToken, Gap, Learner, Speed};
-use crate::running::Running;
+use crate::running::RunningPrefixes;
 use crate::work::Work;
 use rustc_hash::FxHashMap;
 use stator_protos::hash::SequenceHash;
@@ -104,7 +104,7 @@ pub(crate) struct Tracker {
     bookings: FxHashMap<BookingId, Booking>,
     deadlines: Deadlines<BookingId>,
     loads: Loads,
-    running: Running,
+    running: RunningPrefixes,
     expired: u64,
 }
 
@@ -118,7 +118,7 @@ impl Tracker {
             bookings: FxHashMap::default(),
             deadlines: Deadlines::default(),
             loads: Loads::default(),
-            running: Running::default(),
+            running: RunningPrefixes::default(),
             expired: 0,
         }
     }
@@ -273,7 +273,7 @@ impl Tracker {
     }
 
     /// The prompts that run.
-    pub(crate) fn running(&self) -> &Running {
+    pub(crate) fn running(&self) -> &RunningPrefixes {
         &self.running
     }
 

@@ -109,7 +109,7 @@ impl<const N: usize> Fit<N> {
 
 /// Slowness of one worker against the whole fleet: 1 until it is known, 2 for twice the time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct WorkerPace {
     log: f64,
     samples: u32,
     factor: f64,
@@ -122,13 +122,13 @@ const PACE_SHARE_MIN: f64 = 1.0 / 32.0;
 /// One sample counts for at most this factor, up or down.
 const PACE_SURPRISE_MAX: f64 = 8.0;
 
-impl Default for Pace {
+impl Default for WorkerPace {
     fn default() -> Self {
         Self { log: 0.0, samples: 0, factor: 1.0 }
     }
 }
 
-impl Pace {
+impl WorkerPace {
     pub(crate) fn factor(&self) -> f64 {
         self.factor
     }
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_slow_worker_is_found_out_and_absurd_ratios_are_contained() {
-        let mut pace = Pace::default();
+        let mut pace = WorkerPace::default();
         (0..100).for_each(|_| pace.learn(3.0, 1.0));
         assert!((pace.factor() - 3.0).abs() < 0.2);
         for (actual, expected) in [(f64::NAN, 1.0), (1.0, 0.0), (0.0, 1.0), (f64::MAX, 1e-300)] {

@@ -3,7 +3,7 @@
 use super::Placement;
 use super::scoring::length;
 use super::select::{Chosen, Stage};
-use super::shares::Share;
+use super::shares::PromptShare;
 use crate::constraint::Role;
 use crate::cost::{Prediction, joint_wait};
 use crate::decision::{Decision, Leg, PickError, Reason, Request};
@@ -18,14 +18,14 @@ const PREFILL_TRIED: usize = 4;
 
 /// A worker that computes a prompt and one that answers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pair {
+pub(super) struct WorkerPair {
     prefill: Chosen,
     decode: Chosen,
     /// Cost, beyond the sum of both, of waiting for one after the other.
     joint: f64,
 }
 
-impl Pair {
+impl WorkerPair {
     fn cost(&self) -> f64 {
         self.prefill.cost + self.decode.cost + self.joint
     }
@@ -39,7 +39,7 @@ impl Placement {
         request: &Request<'_>,
         whole: Chosen,
         random: &mut Random,
-    ) -> Result<(SplitReason, Option<Pair>), PickError> {
+    ) -> Result<(SplitReason, Option<WorkerPair>), PickError> {
         if request.prefill_pinned.is_some() {
             self.find_eligible(request, Stage::Prefill)?;
             let pair = self.pair(request, random)?;
@@ -129,9 +129,13 @@ impl Placement {
     }
 
     /// The cheapest of the pairs that the cheapest eligible workers for prompts can form.
-    fn pair(&mut self, request: &Request<'_>, random: &mut Random) -> Result<Pair, PickError> {
+    fn pair(
+        &mut self,
+        request: &Request<'_>,
+        random: &mut Random,
+    ) -> Result<WorkerPair, PickError> {
         let mut prefills = self.scratch.eligible.clone();
-        let mut best: Result<Pair, PickError> = Err(PickError::NoWorkers);
+        let mut best: Result<WorkerPair, PickError> = Err(PickError::NoWorkers);
         for _ in 0..PREFILL_TRIED.min(prefills.len()) {
             self.scratch.eligible.clone_from(&prefills);
             let prefill = self.choose(request, Stage::Prefill, random);
@@ -140,7 +144,7 @@ impl Placement {
             let pair = self.find_eligible(request, stage).map(|()| {
                 let decode = self.choose(request, stage, random);
                 let joint = self.joint(request, prefill, decode);
-                Pair { prefill, decode, joint }
+                WorkerPair { prefill, decode, joint }
             });
             best = match (best, pair) {
                 (Ok(best), Ok(pair)) if pair.cost() >= best.cost() => Ok(best),
@@ -178,7 +182,7 @@ impl Placement {
         &mut self,
         request: &Request<'_>,
         whole: Chosen,
-        pair: Option<Pair>,
+        pair: Option<WorkerPair>,
         encode: Option<Chosen>,
     ) -> Decision {
         let predicted = self.foresee(request, whole, pair);
@@ -223,9 +227,9 @@ impl Placement {
         &self,
         request: &Request<'_>,
         whole: Chosen,
-        pair: Option<Pair>,
+        pair: Option<WorkerPair>,
     ) -> Option<Prediction> {
-        let Some(Pair { prefill, decode, .. }) = pair else {
+        let Some(WorkerPair { prefill, decode, .. }) = pair else {
             return self.predicted(request, Stage::Whole, whole.slot);
         };
         let prompt = self.predicted(request, Stage::Prefill, prefill.slot)?;
@@ -236,7 +240,7 @@ impl Placement {
 
     /// Books one part of a request's work.
     fn leg(&mut self, request: &Request<'_>, slot: u32, stage: Stage) -> Leg {
-        let Share { overlap, .. } = self.scratch.shares.of(slot);
+        let PromptShare { overlap, .. } = self.scratch.shares.of(slot);
         let worker = self.fleet.row(slot).worker;
         if stage == Stage::Encode {
             let booking = self.book_at(slot, Footprint::default());

@@ -2,7 +2,7 @@
 
 use super::Placement;
 use super::select::Stage;
-use super::shares::Share;
+use super::shares::PromptShare;
 use crate::constraint::{Level, preference};
 use crate::cost::{
     CostModel, Inputs, Prediction, Score, TimeInputs, WeightSettings, Weights, score, time_score,
@@ -67,11 +67,9 @@ impl Placement {
         costs.clear();
         let loads = self.tracker.loads();
         let slots = 0..self.fleet.slots_end() as u32;
-        costs.extend(
-            slots.map(|slot| {
-                self.bare_cost(&terms, slot, loads.sums_of(slot), Share::default()).total
-            }),
-        );
+        costs.extend(slots.map(|slot| {
+            self.bare_cost(&terms, slot, loads.sums_of(slot), PromptShare::default()).total
+        }));
         for slot in self.scratch.shares.slots() {
             let (sums, share) = (loads.sums_of(slot), self.scratch.shares.of(slot));
             costs[slot as usize] = self.bare_cost(&terms, slot, sums, share).total;
@@ -105,7 +103,7 @@ impl Placement {
         candidates.clear();
         let ready = self.learner.is_ready();
         candidates.extend(self.scratch.eligible.iter().map(|&slot| {
-            let Share { overlap, active_blocks, .. } = self.scratch.shares.of(slot);
+            let PromptShare { overlap, active_blocks, .. } = self.scratch.shares.of(slot);
             Candidate {
                 worker: self.fleet.row(slot).worker,
                 overlap,
@@ -208,7 +206,7 @@ impl Placement {
 
     /// The cost of a worker, before anything makes it preferable.
     #[inline]
-    fn bare_cost(&self, terms: &Terms, slot: u32, sums: &Sums, share: Share) -> Score {
+    fn bare_cost(&self, terms: &Terms, slot: u32, sums: &Sums, share: PromptShare) -> Score {
         match terms.timed {
             true => self.timed(terms, slot, sums, share).0,
             false => self.in_blocks(terms, sums, share),
@@ -222,7 +220,7 @@ impl Placement {
     }
 
     #[inline]
-    fn in_blocks(&self, terms: &Terms, sums: &Sums, share: Share) -> Score {
+    fn in_blocks(&self, terms: &Terms, sums: &Sums, share: PromptShare) -> Score {
         let answers = terms.stage.answers();
         let new_blocks = f64::from(self.new_blocks(terms, share));
         let inputs = Inputs {
@@ -239,7 +237,13 @@ impl Placement {
     }
 
     #[inline]
-    fn timed(&self, terms: &Terms, slot: u32, sums: &Sums, share: Share) -> (Score, Prediction) {
+    fn timed(
+        &self,
+        terms: &Terms,
+        slot: u32,
+        sums: &Sums,
+        share: PromptShare,
+    ) -> (Score, Prediction) {
         let speed = self.learner.speed_of(slot, &terms.fleet_speed);
         let (own_s, transfer_s) = match terms.stage {
             Stage::Decode { prefill } => {
@@ -268,7 +272,7 @@ impl Placement {
     }
 
     /// Blocks that the request adds to those in use.
-    fn new_blocks(&self, terms: &Terms, share: Share) -> u32 {
+    fn new_blocks(&self, terms: &Terms, share: PromptShare) -> u32 {
         let reuse = terms.weights.settings().assume_kv_reuse;
         terms.prompt_blocks.saturating_sub(if reuse { share.active_blocks } else { 0 })
     }

@@ -4,7 +4,7 @@ use stator_kv_index::Overlap;
 
 /// A worker's share of a prompt.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Share {
+pub(super) struct PromptShare {
     slot: u32,
     /// Blocks that it holds, reported or predicted.
     pub(super) overlap: Overlap,
@@ -16,7 +16,7 @@ pub(super) struct Share {
 /// one by one: a prompt that no worker holds costs nothing, however many workers there are.
 #[derive(Default)]
 pub(super) struct Shares {
-    found: Vec<Share>,
+    found: Vec<PromptShare>,
     /// By slot, one more than the place in `found`; 0 is none.
     places: Vec<u32>,
 }
@@ -32,10 +32,10 @@ impl Shares {
         }
     }
 
-    pub(super) fn entry(&mut self, slot: u32) -> &mut Share {
+    pub(super) fn entry(&mut self, slot: u32) -> &mut PromptShare {
         let place = &mut self.places[slot as usize];
         if *place == 0 {
-            self.found.push(Share { slot, ..Share::default() });
+            self.found.push(PromptShare { slot, ..PromptShare::default() });
             *place = self.found.len() as u32;
         }
         &mut self.found[*place as usize - 1]
@@ -46,9 +46,9 @@ impl Shares {
         self.found.iter().map(|share| share.slot)
     }
 
-    pub(super) fn of(&self, slot: u32) -> Share {
+    pub(super) fn of(&self, slot: u32) -> PromptShare {
         match self.places.get(slot as usize) {
-            None | Some(0) => Share { slot, ..Share::default() },
+            None | Some(0) => PromptShare { slot, ..PromptShare::default() },
             Some(&place) => self.found[place as usize - 1],
         }
     }

@@ -29,14 +29,14 @@ impl Model {
     }
 }
 
-fn check_empty(running: &Running) {
+fn check_empty(running: &RunningPrefixes) {
     assert!(running.children.is_empty());
     assert_eq!(running.free.len(), running.nodes.len(), "a node is left");
 }
 
 #[test]
 fn an_edge_is_whole_again_once_nothing_branches_off() {
-    let mut running = Running::default();
+    let mut running = RunningPrefixes::default();
     let (long, short) = (chain(&[1, 2, 3, 4]), chain(&[1, 2]));
     let (first, new) = running.insert(1, &long).expect("it has blocks");
     assert_eq!(new, 4);
@@ -56,7 +56,7 @@ proptest! {
         removals in vec(any::<prop::sample::Index>(), 0..40),
         query in vec(0u8..2, 0..7),
     ) {
-        let (mut running, mut model) = (Running::default(), Model::default());
+        let (mut running, mut model) = (RunningPrefixes::default(), Model::default());
         let query = chain(&query);
         for (slot, path) in &paths {
             let chain = chain(path);
@@ -91,7 +91,7 @@ proptest! {
         sequences in vec((0u32..2, vec(0u64..3, 0..8)), 0..30),
         removals in vec(any::<prop::sample::Index>(), 0..30),
     ) {
-        let (mut running, mut inside, mut counted) = (Running::default(), Vec::new(), [0u64; 2]);
+        let (mut running, mut inside, mut counted) = (RunningPrefixes::default(), Vec::new(), [0u64; 2]);
         let mut removals = removals.into_iter();
         for (slot, sequence) in sequences {
             let sequence: Arc<[_]> = sequence.into_iter().map(SequenceHash).collect();

@@ -133,7 +133,7 @@ fn a_worker_takes_its_bookings_with_it() {
 }
 
 /// The obvious tracker: a list of what runs, summed up anew for each question.
-struct Running {
+struct RunningPrefixes {
     id: BookingId,
     worker: u32,
     shared: Vec<SequenceHash>,
@@ -142,7 +142,7 @@ struct Running {
     until: Time,
 }
 
-fn sums(running: &[Running], worker: u32) -> InFlight {
+fn sums(running: &[RunningPrefixes], worker: u32) -> InFlight {
     let here = || running.iter().filter(|running| running.worker == worker);
     let shared: HashSet<_> = here().flat_map(|running| &running.shared).collect();
     InFlight {
@@ -153,7 +153,7 @@ fn sums(running: &[Running], worker: u32) -> InFlight {
 }
 
 /// One random step of one random life of a request.
-fn step(tracker: &mut Tracked, running: &mut Vec<Running>, random: &mut Random, now: Time) {
+fn step(tracker: &mut Tracked, running: &mut Vec<RunningPrefixes>, random: &mut Random, now: Time) {
     let chosen = random.below(running.len());
     match random.below(if running.len() > 40 { 16 } else { 20 }) {
         0..6 if !running.is_empty() => {
@@ -192,7 +192,7 @@ fn step(tracker: &mut Tracked, running: &mut Vec<Running>, random: &mut Random, 
             };
             let id = tracker.book(worker, footprint, now);
             let (own_blocks, until) = (own_blocks.into(), now.after(LEASE));
-            running.push(Running { id, worker, shared, own_blocks, prefill_tokens, until });
+            running.push(RunningPrefixes { id, worker, shared, own_blocks, prefill_tokens, until });
         }
     }
 }
