@@ -1,21 +1,21 @@
 //! Sockets that one caller reads.
 
 use crate::Error;
-use crate::connection::Connection;
+use crate::connection::PeerConnection;
 use crate::endpoint::connect;
-use crate::frame::{Incoming, Limits, Message};
-use crate::handshake::Kind;
-use crate::server::Server;
+use crate::frame::{FrameLimits, Incoming, Message};
+use crate::handshake::SocketKind;
+use crate::server::SocketServer;
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::sync::mpsc;
 
 /// Limits of a publisher's or router's message: a step's KV events, or a replay's batch.
-const LIMITS: Limits = Limits { frames: 16, bytes: 64 << 20 };
+const LIMITS: FrameLimits = FrameLimits { frames: 16, bytes: 64 << 20 };
 /// Messages of all publishers that may wait in a collector.
 const COLLECTED_MAX: usize = 1024;
 
 /// A live feed of one publisher: a SUB socket with one connection.
-pub struct Subscriber(Connection);
+pub struct Subscriber(PeerConnection);
 
 impl Subscriber {
     /// Connects, and hears nothing yet.
@@ -24,7 +24,7 @@ impl Subscriber {
     ///
     /// [`Error`], whichever is the cause.
     pub async fn connect(endpoint: &str) -> Result<Self, Error> {
-        Ok(Self(Connection::open(connect(endpoint).await?, Kind::Sub, LIMITS).await?))
+        Ok(Self(PeerConnection::open(connect(endpoint).await?, SocketKind::Sub, LIMITS).await?))
     }
 
     /// From about now on the publisher sends messages whose first frame begins with `prefix`.
@@ -51,7 +51,7 @@ impl Subscriber {
     }
 }
 
-fn put_subscription(connection: &mut Connection, prefix: &[u8]) {
+fn put_subscription(connection: &mut PeerConnection, prefix: &[u8]) {
     if connection.knows_subscriptions() {
         return connection.put_command("SUBSCRIBE", prefix);
     }
@@ -61,7 +61,7 @@ fn put_subscription(connection: &mut Connection, prefix: &[u8]) {
     connection.put(&[frame.freeze()]);
 }
 
-async fn next_message(connection: &mut Connection) -> Result<Message, Error> {
+async fn next_message(connection: &mut PeerConnection) -> Result<Message, Error> {
     loop {
         // What other commands there may be, needs no answer.
         if let Incoming::Message(frames) = connection.next().await? {
@@ -71,7 +71,7 @@ async fn next_message(connection: &mut Connection) -> Result<Message, Error> {
 }
 
 /// One who asks: a DEALER socket with one connection.
-pub struct Dealer(Connection);
+pub struct Dealer(PeerConnection);
 
 impl Dealer {
     /// Connects.
@@ -80,7 +80,7 @@ impl Dealer {
     ///
     /// [`Error`], whichever is the cause.
     pub async fn connect(endpoint: &str) -> Result<Self, Error> {
-        Ok(Self(Connection::open(connect(endpoint).await?, Kind::Dealer, LIMITS).await?))
+        Ok(Self(PeerConnection::open(connect(endpoint).await?, SocketKind::Dealer, LIMITS).await?))
     }
 
     /// Sends a message of at least one frame.
@@ -105,7 +105,7 @@ impl Dealer {
 
 /// The live feeds of publishers that connect: a SUB socket that is bound. Dropping it closes it.
 pub struct Collector {
-    server: Server,
+    server: SocketServer,
     messages: mpsc::Receiver<Message>,
 }
 
@@ -118,10 +118,10 @@ impl Collector {
     pub async fn bind(endpoint: &str, prefix: &[u8]) -> Result<Self, Error> {
         let (sender, messages) = mpsc::channel(COLLECTED_MAX);
         let prefix = Bytes::copy_from_slice(prefix);
-        let server = Server::bind(endpoint, move |halves, usage| {
+        let server = SocketServer::bind(endpoint, move |halves, usage| {
             let (sender, prefix) = (sender.clone(), prefix.clone());
             async move {
-                let mut connection = Connection::open(halves, Kind::Sub, LIMITS).await?;
+                let mut connection = PeerConnection::open(halves, SocketKind::Sub, LIMITS).await?;
                 put_subscription(&mut connection, &prefix);
                 connection.flush().await?;
                 loop {

@@ -2,12 +2,12 @@
 
 use crate::Error;
 use crate::endpoint::Halves;
-use crate::frame::{Decoder, Incoming, Limits, encode, encode_command};
+use crate::frame::{FrameDecoder, FrameLimits, Incoming, encode, encode_command};
 use crate::handshake::{
-    GREETING_BYTES, Kind, VERSION_BYTES, check_greeting, check_ready, check_version, encode_ready,
-    greeting,
+    GREETING_BYTES, SocketKind, VERSION_BYTES, check_greeting, check_ready, check_version,
+    encode_ready, greeting,
 };
-use crate::seats::Usage;
+use crate::seats::SeatUsage;
 use bytes::{Buf, Bytes, BytesMut};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,40 +19,44 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for which a peer may take nothing of what waits for it.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limits of a peer's messages before it is known.
-const HANDSHAKE_LIMITS: Limits = Limits { frames: 1, bytes: 4096 };
+const HANDSHAKE_LIMITS: FrameLimits = FrameLimits { frames: 1, bytes: 4096 };
 /// Room for one read: at first, and of a peer that fills it.
 const READ_BYTES: (usize, usize) = (4 << 10, 64 << 10);
 /// The longest ping; its answer repeats what it brings.
 const PING_BYTES_MAX: usize = 64;
 
 /// A connection whose peer is known.
-pub(crate) struct Connection {
+pub(crate) struct PeerConnection {
     reader: Box<dyn AsyncRead + Send + Sync + Unpin>,
     writer: Box<dyn AsyncWrite + Send + Sync + Unpin>,
     input: BytesMut,
     output: BytesMut,
-    decoder: Decoder,
+    decoder: FrameDecoder,
     room: usize,
     minor_version: u8,
     /// Time at which the peer last took bytes, while more wait for it.
     owed_since: Option<Instant>,
-    usage: Arc<Usage>,
+    usage: Arc<SeatUsage>,
 }
 
-impl Connection {
+impl PeerConnection {
     /// Shakes hands; afterwards the peer may send as much as `limits` say.
     ///
     /// # Errors
     ///
     /// [`Error`] of any kind but [`Error::Endpoint`].
-    pub(crate) async fn open(halves: Halves, kind: Kind, limits: Limits) -> Result<Self, Error> {
+    pub(crate) async fn open(
+        halves: Halves,
+        kind: SocketKind,
+        limits: FrameLimits,
+    ) -> Result<Self, Error> {
         let Halves { reader, writer, .. } = halves;
         let mut connection = Self {
             reader,
             writer,
             input: BytesMut::new(),
             output: BytesMut::new(),
-            decoder: Decoder::new(HANDSHAKE_LIMITS),
+            decoder: FrameDecoder::new(HANDSHAKE_LIMITS),
             room: READ_BYTES.0,
             minor_version: 0,
             owed_since: None,
@@ -65,16 +69,16 @@ impl Connection {
                 return Err(Error::Unfit(silent));
             }
         }
-        connection.decoder = Decoder::new(limits);
+        connection.decoder = FrameDecoder::new(limits);
         Ok(connection)
     }
 
     /// Tells what the connection is good for there from now on.
-    pub(crate) fn counted(self, usage: Arc<Usage>) -> Self {
+    pub(crate) fn counted(self, usage: Arc<SeatUsage>) -> Self {
         Self { usage, ..self }
     }
 
-    async fn shake_hands(&mut self, kind: Kind) -> Result<(), Error> {
+    async fn shake_hands(&mut self, kind: SocketKind) -> Result<(), Error> {
         self.writer.write_all(&greeting()).await?;
         let mut theirs = [0; GREETING_BYTES];
         let (begin, rest) = theirs.split_at_mut(VERSION_BYTES);
@@ -112,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::next`], but `None` as soon as there is nothing left to write.
+    /// As [`PeerConnection::next`], but `None` as soon as there is nothing left to write.
     pub(crate) async fn next_or_written(&mut self) -> Result<Option<Incoming>, Error> {
         loop {
             match self.come()? {

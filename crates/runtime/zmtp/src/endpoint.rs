@@ -60,12 +60,12 @@ fn unix(stream: UnixStream) -> Halves {
 }
 
 /// A socket that is listened on. Dropping it closes it.
-pub(crate) enum Listener {
+pub(crate) enum EndpointListener {
     Tcp(TcpListener),
     Ipc(UnixListener, PathBuf),
 }
 
-impl Listener {
+impl EndpointListener {
     /// Binds an endpoint, whose port may be 0 and whose host may be `*`; returns the endpoint that
     /// it has then.
     pub(crate) async fn bind(endpoint: &str) -> Result<(Self, String), Error> {
@@ -98,7 +98,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for EndpointListener {
     fn drop(&mut self) {
         if let Self::Ipc(_, path) = self {
             // Somebody else may have removed it.

@@ -13,7 +13,7 @@ const COMMAND: u8 = 4;
 
 /// Limits of a peer's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct FrameLimits {
     /// Frames of a message.
     pub frames: usize,
     /// Bytes of a message's frames together, or of a command.
@@ -48,15 +48,15 @@ pub enum Incoming {
 
 /// Puts messages together from bytes as they come.
 #[derive(Debug)]
-pub struct Decoder {
-    limits: Limits,
+pub struct FrameDecoder {
+    limits: FrameLimits,
     frames: Message,
     bytes: usize,
 }
 
-impl Decoder {
+impl FrameDecoder {
     /// For a peer that may send this much.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: FrameLimits) -> Self {
         Self { limits, frames: Vec::new(), bytes: 0 }
     }
 
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LIMITS: Limits = Limits { frames: 4, bytes: 1000 };
+    const LIMITS: FrameLimits = FrameLimits { frames: 4, bytes: 1000 };
 
     fn bytes(text: &'static str) -> Bytes {
         Bytes::from_static(text.as_bytes())
@@ -161,7 +161,7 @@ mod tests {
     /// Everything that comes of bytes that arrive in pieces.
     fn decode_all(pieces: &[&[u8]]) -> Result<Vec<Incoming>, Malformed> {
         let (mut decoder, mut input, mut found) =
-            (Decoder::new(LIMITS), BytesMut::new(), Vec::new());
+            (FrameDecoder::new(LIMITS), BytesMut::new(), Vec::new());
         for piece in pieces {
             input.extend_from_slice(piece);
             while let Some(incoming) = decoder.decode(&mut input)? {

@@ -12,14 +12,14 @@ pub(crate) const VERSION_BYTES: usize = 11;
 
 /// Type of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SocketKind {
     Pub,
     Sub,
     Router,
     Dealer,
 }
 
-impl Kind {
+impl SocketKind {
     fn name(self) -> &'static str {
         match self {
             Self::Pub => "PUB",
@@ -85,7 +85,7 @@ pub(crate) fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<u8, Erro
 }
 
 /// Appends the command that says who we are.
-pub(crate) fn encode_ready(kind: Kind, out: &mut BytesMut) {
+pub(crate) fn encode_ready(kind: SocketKind, out: &mut BytesMut) {
     let mut properties = BytesMut::new();
     let mut put = |name: &str, value: &str| {
         properties.put_u8(name.len() as u8);
@@ -94,7 +94,7 @@ pub(crate) fn encode_ready(kind: Kind, out: &mut BytesMut) {
         properties.put_slice(value.as_bytes());
     };
     put("Socket-Type", kind.name());
-    if kind == Kind::Dealer {
+    if kind == SocketKind::Dealer {
         put("Identity", "");
     }
     encode_command("READY", &properties, out);
@@ -106,7 +106,7 @@ pub(crate) fn encode_ready(kind: Kind, out: &mut BytesMut) {
 ///
 /// [`Error::Unfit`] when it refuses us, says nothing that can be read, or is not what `ours` may
 /// be connected to.
-pub(crate) fn check_ready(ours: Kind, name: &[u8], data: Bytes) -> Result<(), Error> {
+pub(crate) fn check_ready(ours: SocketKind, name: &[u8], data: Bytes) -> Result<(), Error> {
     match name {
         b"READY" => {}
         b"ERROR" => {
@@ -145,7 +145,7 @@ fn take(data: &mut Bytes, length: usize) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Decoder, Incoming, Limits};
+    use crate::frame::{FrameDecoder, FrameLimits, Incoming};
 
     fn begin(version: u8) -> [u8; VERSION_BYTES] {
         [0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, version]
@@ -172,17 +172,19 @@ mod tests {
     }
 
     /// The check by `ours` of a peer's name and data.
-    fn check(ours: Kind, name: &str, data: &'static [u8]) -> Result<(), String> {
+    fn check(ours: SocketKind, name: &str, data: &'static [u8]) -> Result<(), String> {
         check_ready(ours, name.as_bytes(), Bytes::from_static(data)).map_err(|e| e.to_string())
     }
 
     #[test]
     fn a_peer_says_what_socket_it_has() {
-        for (ours, theirs) in [(Kind::Pub, Kind::Sub), (Kind::Router, Kind::Dealer)] {
+        for (ours, theirs) in
+            [(SocketKind::Pub, SocketKind::Sub), (SocketKind::Router, SocketKind::Dealer)]
+        {
             for (ours, theirs) in [(ours, theirs), (theirs, ours)] {
                 let mut wire = BytesMut::new();
                 encode_ready(theirs, &mut wire);
-                let mut decoder = Decoder::new(Limits { frames: 1, bytes: 100 });
+                let mut decoder = FrameDecoder::new(FrameLimits { frames: 1, bytes: 100 });
                 let Ok(Some(Incoming::Command(name, data))) = decoder.decode(&mut wire) else {
                     panic!("a command");
                 };
@@ -190,18 +192,21 @@ mod tests {
             }
         }
         assert_eq!(
-            check(Kind::Sub, "READY", b"\x01a\0\0\0\x01b\x0bsocket-TYPE\0\0\0\x04XPUB"),
+            check(SocketKind::Sub, "READY", b"\x01a\0\0\0\x01b\x0bsocket-TYPE\0\0\0\x04XPUB"),
             Ok(())
         );
-        let unfit = check(Kind::Sub, "READY", b"\x0bSocket-Type\0\0\0\x04PULL");
+        let unfit = check(SocketKind::Sub, "READY", b"\x0bSocket-Type\0\0\0\x04PULL");
         assert_eq!(
             unfit,
             Err("the peer has a socket of the type \"PULL\", not PUB or XPUB".into())
         );
-        let torn = check(Kind::Sub, "READY", b"\x0bSocket-Type\0\0\0\x05PULL");
+        let torn = check(SocketKind::Sub, "READY", b"\x0bSocket-Type\0\0\0\x05PULL");
         assert_eq!(torn, Err("the peer does not say what socket it has".into()));
-        let refused = check(Kind::Sub, "ERROR", b"\x04Busy");
+        let refused = check(SocketKind::Sub, "ERROR", b"\x04Busy");
         assert_eq!(refused, Err("the peer refuses us: \"Busy\"".into()));
-        assert_eq!(check(Kind::Sub, "PING", b""), Err("the peer does not say who it is".into()));
+        assert_eq!(
+            check(SocketKind::Sub, "PING", b""),
+            Err("the peer does not say who it is".into())
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Messages that wait to be written to one peer.
 
 use crate::Error;
-use crate::connection::Connection;
+use crate::connection::PeerConnection;
 use crate::frame::Incoming;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ pub struct Gone;
 
 /// Encoded messages for one peer, within bounds.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct PeerOutbox {
     messages_max: usize,
     bytes_max: usize,
     waiting: Mutex<Waiting>,
@@ -34,7 +34,7 @@ struct Waiting {
     closed: bool,
 }
 
-impl Outbox {
+impl PeerOutbox {
     /// An empty one. A message above `bytes_max` is taken where it is alone.
     pub(crate) fn new(messages_max: usize, bytes_max: usize) -> Self {
         let (filled, drained) = (Notify::new(), Notify::new());
@@ -80,8 +80,8 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// As [`Connection::next`].
-    pub(crate) async fn serve(&self, to: &mut Connection) -> Result<Option<Incoming>, Error> {
+    /// As [`PeerConnection::next`].
+    pub(crate) async fn serve(&self, to: &mut PeerConnection) -> Result<Option<Incoming>, Error> {
         // First what it has already: only the rest waits within bounds.
         if !to.output().is_empty() {
             return to.next_or_written().await;
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_in_messages_and_bytes() {
-        let outbox = Outbox::new(3, 100);
+        let outbox = PeerOutbox::new(3, 100);
         assert_eq!(outbox.offer(&message(50)), Ok(true));
         assert_eq!(outbox.offer(&message(51)), Ok(false));
         assert_eq!(outbox.offer(&message(50)), Ok(true));
@@ -154,7 +154,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_for_room_has_it_when_something_is_taken() {
-        let outbox = Outbox::new(1, 100);
+        let outbox = PeerOutbox::new(1, 100);
         assert_eq!(outbox.offer(&message(1)), Ok(true));
         let mut second = pin!(outbox.push(message(2)));
         let waits = poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_write_has_whole_messages_of_some_size() {
-        let outbox = Outbox::new(10, 1 << 20);
+        let outbox = PeerOutbox::new(10, 1 << 20);
         for _ in 0..4 {
             assert_eq!(outbox.offer(&message(WRITE_BYTES / 2)), Ok(true));
         }

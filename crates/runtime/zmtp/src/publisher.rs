@@ -1,19 +1,19 @@
 //! A live feed for whoever subscribes.
 
 use crate::Error;
-use crate::connection::Connection;
+use crate::connection::PeerConnection;
 use crate::endpoint::{Halves, connect};
-use crate::frame::{Incoming, Limits, encode};
-use crate::handshake::Kind;
-use crate::outbox::Outbox;
-use crate::seats::Usage;
-use crate::server::Server;
+use crate::frame::{FrameLimits, Incoming, encode};
+use crate::handshake::SocketKind;
+use crate::outbox::PeerOutbox;
+use crate::seats::SeatUsage;
+use crate::server::SocketServer;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Limits of a subscriber's messages.
-const LIMITS: Limits = Limits { frames: 1, bytes: 1024 };
+const LIMITS: FrameLimits = FrameLimits { frames: 1, bytes: 1024 };
 /// Subscriptions of one subscriber.
 const SUBSCRIPTIONS_MAX: usize = 1024;
 /// Messages that may wait for one subscriber.
@@ -23,7 +23,7 @@ const BYTES_MAX: usize = 64 << 20;
 
 /// A PUB socket. Dropping it closes it.
 pub struct Publisher {
-    server: Server,
+    server: SocketServer,
     peers: Arc<Peers>,
 }
 
@@ -31,7 +31,7 @@ type Peers = Mutex<Vec<Arc<Peer>>>;
 
 /// A subscriber as the publisher sees it.
 struct Peer {
-    outbox: Outbox,
+    outbox: PeerOutbox,
     /// Prefixes of the first frames of the messages that it subscribed to.
     subscriptions: Mutex<Vec<Bytes>>,
 }
@@ -46,7 +46,7 @@ impl Publisher {
         let peers = Arc::new(Peers::default());
         let known = peers.clone();
         let serve = move |halves, usage| serve(known.clone(), halves, usage);
-        let server = Server::bind(endpoint, serve).await?;
+        let server = SocketServer::bind(endpoint, serve).await?;
         Ok(Self { server, peers })
     }
 
@@ -58,7 +58,8 @@ impl Publisher {
     pub async fn connect(endpoint: &str) -> Result<Self, Error> {
         let halves = connect(endpoint).await?;
         let peers = Arc::new(Peers::default());
-        let server = Server::connected(endpoint, serve(peers.clone(), halves, Arc::default()));
+        let server =
+            SocketServer::connected(endpoint, serve(peers.clone(), halves, Arc::default()));
         Ok(Self { server, peers })
     }
 
@@ -141,10 +142,10 @@ impl Drop for Place {
     }
 }
 
-async fn serve(peers: Arc<Peers>, halves: Halves, usage: Arc<Usage>) -> Result<(), Error> {
-    let connection = Connection::open(halves, Kind::Pub, LIMITS).await?;
+async fn serve(peers: Arc<Peers>, halves: Halves, usage: Arc<SeatUsage>) -> Result<(), Error> {
+    let connection = PeerConnection::open(halves, SocketKind::Pub, LIMITS).await?;
     let mut connection = connection.counted(usage.clone());
-    let outbox = Outbox::new(MESSAGES_MAX, BYTES_MAX);
+    let outbox = PeerOutbox::new(MESSAGES_MAX, BYTES_MAX);
     let peer = Arc::new(Peer { outbox, subscriptions: Mutex::default() });
     peers.lock().push(peer.clone());
     let place = Place { peers, peer };

@@ -1,20 +1,20 @@
 //! Questions of many, each answered to who asked.
 
 use crate::Error;
-use crate::connection::Connection;
+use crate::connection::PeerConnection;
 use crate::endpoint::Halves;
-use crate::frame::{Incoming, Limits, Message, encode};
-use crate::handshake::Kind;
-use crate::outbox::{Gone, Outbox};
-use crate::seats::Usage;
-use crate::server::Server;
+use crate::frame::{FrameLimits, Incoming, Message, encode};
+use crate::handshake::SocketKind;
+use crate::outbox::{Gone, PeerOutbox};
+use crate::seats::SeatUsage;
+use crate::server::SocketServer;
 use bytes::{Bytes, BytesMut};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Limits of a request.
-const LIMITS: Limits = Limits { frames: 16, bytes: 64 << 10 };
+const LIMITS: FrameLimits = FrameLimits { frames: 16, bytes: 64 << 10 };
 /// Requests of all that may wait to be received; who asks beyond that is read no further.
 const REQUESTS_MAX: usize = 64;
 /// Answers that may wait for one peer, and their bytes.
@@ -22,7 +22,7 @@ const ANSWERS_MAX: (usize, usize) = (4096, 1 << 20);
 
 /// A ROUTER socket. Dropping it closes it.
 pub struct Router {
-    server: Server,
+    server: SocketServer,
     requests: mpsc::Receiver<Request>,
 }
 
@@ -38,7 +38,7 @@ pub struct Request {
 
 /// The way to one peer. Two are equal if they are ways of the same connection.
 #[derive(Clone)]
-pub struct Reply(Arc<Outbox>);
+pub struct Reply(Arc<PeerOutbox>);
 
 impl PartialEq for Reply {
     fn eq(&self, other: &Self) -> bool {
@@ -55,7 +55,7 @@ impl Router {
     pub async fn bind(endpoint: &str) -> Result<Self, Error> {
         let (sender, requests) = mpsc::channel(REQUESTS_MAX);
         let serve = move |halves, usage| serve(sender.clone(), halves, usage);
-        let server = Server::bind(endpoint, serve).await?;
+        let server = SocketServer::bind(endpoint, serve).await?;
         Ok(Self { server, requests })
     }
 
@@ -93,7 +93,7 @@ impl Reply {
 }
 
 /// Closes the way to a peer when its connection is over.
-struct Open(Arc<Outbox>);
+struct Open(Arc<PeerOutbox>);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -104,12 +104,12 @@ impl Drop for Open {
 async fn serve(
     requests: mpsc::Sender<Request>,
     halves: Halves,
-    usage: Arc<Usage>,
+    usage: Arc<SeatUsage>,
 ) -> Result<(), Error> {
     let address = halves.address;
-    let connection = Connection::open(halves, Kind::Router, LIMITS).await?;
+    let connection = PeerConnection::open(halves, SocketKind::Router, LIMITS).await?;
     let mut connection = connection.counted(usage.clone());
-    let open = Open(Arc::new(Outbox::new(ANSWERS_MAX.0, ANSWERS_MAX.1)));
+    let open = Open(Arc::new(PeerOutbox::new(ANSWERS_MAX.0, ANSWERS_MAX.1)));
     loop {
         if let Some(Incoming::Message(frames)) = open.0.serve(&mut connection).await? {
             usage.asked();

@@ -21,7 +21,7 @@ const SLOW: Duration = Duration::from_secs(1);
 
 /// Use of a connection so far. Its task writes it, the table reads it.
 #[derive(Debug)]
-pub(crate) struct Usage {
+pub(crate) struct SeatUsage {
     start: Instant,
     asked: AtomicBool,
     served: AtomicBool,
@@ -30,14 +30,14 @@ pub(crate) struct Usage {
     owed_since: AtomicU64,
 }
 
-impl Default for Usage {
+impl Default for SeatUsage {
     fn default() -> Self {
         let (asked, served) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { start: Instant::now(), asked, served, owed_since: AtomicU64::new(0) }
     }
 }
 
-impl Usage {
+impl SeatUsage {
     /// The peer subscribed to something, asked for something, or sent a message.
     pub(crate) fn asked(&self) {
         self.asked.store(true, Ordering::Relaxed);
@@ -83,7 +83,7 @@ pub(crate) enum Room {
 pub(crate) struct Seat<T> {
     /// Address of the peer; `None` at a Unix socket.
     pub(crate) address: Option<IpAddr>,
-    pub(crate) usage: Arc<Usage>,
+    pub(crate) usage: Arc<SeatUsage>,
     /// Handle that ends the connection.
     pub(crate) connection: T,
 }
@@ -129,7 +129,7 @@ mod tests {
 
     fn seats(address: Option<IpAddr>, count: usize, used: bool) -> Vec<Seat<()>> {
         let seat = |_| {
-            let usage = Arc::new(Usage::default());
+            let usage = Arc::new(SeatUsage::default());
             if used {
                 usage.asked();
                 usage.served();
@@ -177,7 +177,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_is_idle_that_asks_for_nothing_gets_nothing_or_takes_nothing() {
-        let usage = Usage::default();
+        let usage = SeatUsage::default();
         usage.served();
         assert!(usage.is_idle(), "it was greeted, no more");
         usage.asked();

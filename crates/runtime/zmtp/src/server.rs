@@ -1,8 +1,8 @@
 //! The tasks of a socket: one that accepts connections, and one for each of them.
 
 use crate::Error;
-use crate::endpoint::{Halves, Listener};
-use crate::seats::{Room, Seat, Usage, room};
+use crate::endpoint::{EndpointListener, Halves};
+use crate::seats::{Room, Seat, SeatUsage, room};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{AbortHandle, Id, JoinSet};
@@ -11,12 +11,12 @@ use tokio::task::{AbortHandle, Id, JoinSet};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves connections until it is dropped.
-pub(crate) struct Server {
+pub(crate) struct SocketServer {
     endpoint: String,
     task: JoinSet<()>,
 }
 
-impl Server {
+impl SocketServer {
     /// Listens at `endpoint`; each connection is served by a task of its own, which says what the
     /// connection is good for.
     ///
@@ -25,12 +25,12 @@ impl Server {
     /// [`Error::Endpoint`] and [`Error::Io`].
     pub(crate) async fn bind<F>(
         endpoint: &str,
-        serve: impl Fn(Halves, Arc<Usage>) -> F + Send + 'static,
+        serve: impl Fn(Halves, Arc<SeatUsage>) -> F + Send + 'static,
     ) -> Result<Self, Error>
     where
         F: Future<Output = Result<(), Error>> + Send + 'static,
     {
-        let (listener, endpoint) = Listener::bind(endpoint).await?;
+        let (listener, endpoint) = EndpointListener::bind(endpoint).await?;
         let mut task = JoinSet::new();
         let mut door = Door { endpoint: endpoint.clone(), seats: Vec::new(), is_full: false };
         task.spawn(async move {
@@ -91,7 +91,7 @@ impl Door {
     fn admit<F>(
         &mut self,
         halves: Halves,
-        serve: &impl Fn(Halves, Arc<Usage>) -> F,
+        serve: &impl Fn(Halves, Arc<SeatUsage>) -> F,
         connections: &mut JoinSet<Result<(), Error>>,
     ) where
         F: Future<Output = Result<(), Error>> + Send + 'static,
@@ -108,7 +108,7 @@ impl Door {
             Room::InPlaceOf(place) => self.seats.remove(place).connection.abort(),
             Room::None => return,
         }
-        let usage = Arc::new(Usage::default());
+        let usage = Arc::new(SeatUsage::default());
         let connection = connections.spawn(serve(halves, usage.clone()));
         self.seats.push(Seat { address, usage, connection });
     }

@@ -256,10 +256,10 @@ async fn who_takes_nothing_is_cut_off() {
     let (reader, writer) = tokio::io::split(ours);
     let halves =
         endpoint::Halves { reader: Box::new(reader), writer: Box::new(writer), address: None };
-    let opening = connection::Connection::open(
+    let opening = connection::PeerConnection::open(
         halves,
-        handshake::Kind::Pub,
-        frame::Limits { frames: 1, bytes: 1024 },
+        handshake::SocketKind::Pub,
+        frame::FrameLimits { frames: 1, bytes: 1024 },
     );
     let greeting = async {
         theirs.write_all(&handshake::greeting()).await.expect("sent");
