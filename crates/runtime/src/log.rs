@@ -42,7 +42,7 @@ pub struct LogArgs {
 ///
 /// When the filter does not parse, traces cannot be sent, or logging was started before.
 pub fn init(args: &LogArgs, service: &str) -> anyhow::Result<Traces> {
-    let settings = trace::Settings::from_env(service, |name| std::env::var(name).ok())?;
+    let settings = trace::TraceSettings::from_env(service, |name| std::env::var(name).ok())?;
     let (spans, traces) = trace::start(settings)?;
     subscriber(args, spans)?
         .try_init()

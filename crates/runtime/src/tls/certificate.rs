@@ -1,6 +1,6 @@
 //! Certificates: made in memory, or parsed from the text of PEM files.
 
-use super::reload::{CHAIN, KEY, Material, Pair};
+use super::reload::{CHAIN, KEY, Material, PemPair};
 use super::{TlsError, provider};
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::RootCertStore;
@@ -65,14 +65,14 @@ fn make(names: &[String]) -> Result<(rcgen::Certificate, KeyPair), rcgen::Error>
     Ok((params.self_signed(&key)?, key))
 }
 
-fn parse_pair(pair: &Pair) -> Result<Arc<CertifiedKey>, TlsError> {
+fn parse_pair(pair: &PemPair) -> Result<Arc<CertifiedKey>, TlsError> {
     let (chain, key) = parse_parts(pair)?;
     Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
 }
 
 /// Certificate with its chain, and key; whether they belong together is not checked.
 pub(super) fn parse_parts(
-    pair: &Pair,
+    pair: &PemPair,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = parse_chain(&pair.folder.join(CHAIN), &pair.chain)?;
     let key = PrivateKeyDer::from_pem_slice(&pair.key).map_err(|error| TlsError::Pem {

@@ -1,6 +1,6 @@
 //! TLS for clients: whom to trust, and who we are.
 
-use super::reload::{CHAIN, KEY, Pair, read};
+use super::reload::{CHAIN, KEY, PemPair, read};
 use super::{TlsError, certificate, provider};
 use rustls::client::WebPkiServerVerifier;
 use rustls::{ClientConfig, RootCertStore};
@@ -42,7 +42,7 @@ impl ClientFiles {
             Some(folder) => {
                 let (chain, key) = (read(folder.join(CHAIN))?, read(folder.join(KEY))?);
                 let (chain, key) =
-                    certificate::parse_parts(&Pair { folder: folder.clone(), chain, key })?;
+                    certificate::parse_parts(&PemPair { folder: folder.clone(), chain, key })?;
                 builder.with_client_auth_cert(chain, key)?
             }
         };

@@ -39,13 +39,13 @@ pub struct Reload {
 #[derive(PartialEq)]
 pub(super) struct Material {
     /// None where the certificate is of our own making.
-    pub pair: Option<Pair>,
+    pub pair: Option<PemPair>,
     client_ca: Option<Vec<u8>>,
 }
 
 /// Certificate and key as a folder holds them.
 #[derive(PartialEq)]
-pub(super) struct Pair {
+pub(super) struct PemPair {
     pub folder: PathBuf,
     pub chain: Vec<u8>,
     pub key: Vec<u8>,
@@ -135,7 +135,7 @@ impl Reload {
 impl Material {
     pub(super) fn read(settings: &Settings) -> Result<Self, TlsError> {
         let pair = match &settings.certificate {
-            Source::Folder(folder) => Some(Pair {
+            Source::Folder(folder) => Some(PemPair {
                 folder: folder.clone(),
                 chain: read(folder.join(CHAIN))?,
                 key: read(folder.join(KEY))?,

@@ -13,7 +13,7 @@ mod settings;
 mod tests;
 
 pub use context::{Parent, parent_from, traceparent_of, tracestate_of};
-pub(crate) use settings::Settings;
+pub(crate) use settings::TraceSettings;
 
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::Resource;
@@ -65,7 +65,9 @@ pub(crate) type Spans = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// A layer that takes spans, and what sends them; neither where traces are off. Finished spans
 /// wait in a queue of 2048, or what `OTEL_BSP_MAX_QUEUE_SIZE` says; what does not fit is lost.
-pub(crate) fn start(settings: Option<Settings>) -> Result<(Option<Spans>, Traces), TraceError> {
+pub(crate) fn start(
+    settings: Option<TraceSettings>,
+) -> Result<(Option<Spans>, Traces), TraceError> {
     let Some(settings) = settings else { return Ok((None, Traces::default())) };
     let mut resource = Resource::builder();
     if let Some(name) = settings.service {

@@ -13,14 +13,14 @@ const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORT
 
 /// Destination of traces, and the service's name in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct TraceSettings {
     /// The collector, as a URL.
     pub endpoint: String,
     /// `service.name`; None where the environment names it, which the SDK reads.
     pub service: Option<String>,
 }
 
-impl Settings {
+impl TraceSettings {
     /// From the variables that `get` finds; None where traces are off. `service` is the name of
     /// the service where the environment has none.
     ///
@@ -55,11 +55,11 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn check(env: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+    fn check(env: &[(&str, &str)]) -> Result<Option<TraceSettings>, String> {
         let get = |name: &str| {
             env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         };
-        Settings::from_env("stator-proxy", get).map_err(|error| error.to_string())
+        TraceSettings::from_env("stator-proxy", get).map_err(|error| error.to_string())
     }
 
     const COLLECTOR: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317");

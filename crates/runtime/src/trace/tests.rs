@@ -1,6 +1,6 @@
 //! Spans on their way to a real OTLP receiver.
 
-use super::{Settings, TARGET, Traces, parent_from, start, traceparent_of, tracestate_of};
+use super::{TARGET, TraceSettings, Traces, parent_from, start, traceparent_of, tracestate_of};
 use crate::log::{Format, LogArgs, subscriber};
 use crate::tls::Listener;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server as server;
@@ -50,8 +50,8 @@ impl Collector {
         Self { endpoint, received, _runtime: runtime }
     }
 
-    fn settings(&self) -> Settings {
-        Settings { endpoint: self.endpoint.clone(), service: Some("stator-test".into()) }
+    fn settings(&self) -> TraceSettings {
+        TraceSettings { endpoint: self.endpoint.clone(), service: Some("stator-test".into()) }
     }
 
     /// Everything that has arrived.
@@ -61,7 +61,7 @@ impl Collector {
 }
 
 /// Runs `work` with traces as `settings` say, log level and all; returns what sends them.
-fn run(settings: Option<Settings>, work: impl FnOnce()) -> Traces {
+fn run(settings: Option<TraceSettings>, work: impl FnOnce()) -> Traces {
     let args =
         LogArgs { log_level: "trace,h2=off,hyper=off,tower=off".into(), log_format: Format::Text };
     let (spans, traces) = start(settings).unwrap();
@@ -189,7 +189,7 @@ fn a_dead_collector_holds_up_the_end_no_longer_than_its_limit() {
     // Takes connections into the kernel's queue and never says a word.
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", dead.local_addr().unwrap());
-    let mut traces = run(Some(Settings { endpoint, service: None }), || {
+    let mut traces = run(Some(TraceSettings { endpoint, service: None }), || {
         drop(tracing::info_span!(target: TARGET, "request"));
     });
     // Were there no limit, this would wait for the exporter's, and then succeed.
@@ -199,7 +199,7 @@ fn a_dead_collector_holds_up_the_end_no_longer_than_its_limit() {
 
 #[test]
 fn an_endpoint_that_is_none_is_refused() {
-    let settings = Settings { endpoint: "http://not an endpoint".into(), service: None };
+    let settings = TraceSettings { endpoint: "http://not an endpoint".into(), service: None };
     let started = start(Some(settings));
     let error = started.err().unwrap().to_string();
     assert!(error.starts_with("cannot send traces to \"http://not an endpoint\": "), "{error}");
