@@ -44,10 +44,16 @@ impl Agents {
         metrics: DiscoveryMetrics,
     ) -> Result<Self, DiscoveryError> {
         let watch: Box<dyn Watch> = match source {
-            Source::Directory(path) => Box::new(directory::Watcher::new(path.clone(), poll)),
-            Source::Static(path) => Box::new(list::Watcher::new(path.clone(), poll, dial.clone())),
-            Source::Kubernetes(source) => Box::new(kubernetes::Watcher::open(source).await?),
-            Source::Etcd(source) => Box::new(etcd::Watcher::open(source).await?),
+            Source::Directory(path) => {
+                Box::new(directory::DirectoryWatcher::new(path.clone(), poll))
+            }
+            Source::Static(path) => {
+                Box::new(list::ListWatcher::new(path.clone(), poll, dial.clone()))
+            }
+            Source::Kubernetes(source) => {
+                Box::new(kubernetes::KubernetesWatcher::open(source).await?)
+            }
+            Source::Etcd(source) => Box::new(etcd::EtcdWatcher::open(source).await?),
         };
         Ok(Self { watch, roster: Roster::default(), start: Instant::now(), metrics })
     }

@@ -24,13 +24,13 @@ const SPARE: usize = 256;
 
 /// One agent's file.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct DirectoryEntry {
     dir: PathBuf,
     lease: Duration,
     record: Option<AgentRecord>,
 }
 
-impl Entry {
+impl DirectoryEntry {
     /// An entry in `dir`, which is made where it is missing, for this user alone.
     pub(crate) fn new(dir: PathBuf, lease: Duration) -> Result<Self, DiscoveryError> {
         make(&dir).map_err(|error| {
@@ -42,7 +42,7 @@ impl Entry {
 }
 
 #[async_trait::async_trait]
-impl Registry for Entry {
+impl Registry for DirectoryEntry {
     async fn previous(&mut self, agent_id: &str) -> Result<Option<AgentRecord>, DiscoveryError> {
         Ok(previous(&self.dir, agent_id))
     }
@@ -120,7 +120,7 @@ fn path(dir: &Path, agent_id: &str) -> PathBuf {
 }
 
 /// Looks into the directory at intervals.
-pub(crate) struct Watcher {
+pub(crate) struct DirectoryWatcher {
     poll: Interval,
     /// The directory, while nobody looks into it.
     idle: Directory,
@@ -128,7 +128,7 @@ pub(crate) struct Watcher {
     look: Option<JoinHandle<(Directory, Sighting)>>,
 }
 
-impl Watcher {
+impl DirectoryWatcher {
     pub(crate) fn new(path: PathBuf, poll: Duration) -> Self {
         Self { poll: interval(poll), idle: Directory::new(path), look: None }
     }
@@ -152,7 +152,7 @@ pub(crate) fn interval(period: Duration) -> Interval {
 }
 
 #[async_trait::async_trait]
-impl Watch for Watcher {
+impl Watch for DirectoryWatcher {
     async fn next(&mut self) -> Sighting {
         if self.look.is_none() {
             self.poll.tick().await;
@@ -388,7 +388,7 @@ mod tests {
     async fn a_directory_that_was_removed_is_made_again() {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join("a/b");
-        let mut entry = Entry::new(dir.clone(), Duration::from_secs(6)).unwrap();
+        let mut entry = DirectoryEntry::new(dir.clone(), Duration::from_secs(6)).unwrap();
         entry.publish(&record("node-1", 0)).await.unwrap();
         std::fs::remove_dir_all(parent.path().join("a")).unwrap();
         entry.renew().await.unwrap();
@@ -401,7 +401,7 @@ mod tests {
     async fn a_look_that_nobody_waits_for_any_more_is_not_lost() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &record("a", 0), Duration::from_secs(6), UNIX_EPOCH).unwrap();
-        let mut watcher = Watcher::new(dir.path().into(), Duration::from_millis(1));
+        let mut watcher = DirectoryWatcher::new(dir.path().into(), Duration::from_millis(1));
         let first = watcher.next().await;
         loop {
             tokio::select! {

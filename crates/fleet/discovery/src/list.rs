@@ -61,7 +61,7 @@ impl Registry for Nowhere {
 }
 
 /// Follows the file and asks who is in it.
-pub(crate) struct Watcher {
+pub(crate) struct ListWatcher {
     path: PathBuf,
     poll: Interval,
     dial: Dial,
@@ -83,7 +83,7 @@ struct Listed {
 /// Answer of an endpoint: the endpoint, the agent's name, and its record.
 type Answer = (String, String, Read);
 
-impl Watcher {
+impl ListWatcher {
     pub(crate) fn new(path: PathBuf, poll: Duration, dial: Dial) -> Self {
         Self {
             path,
@@ -158,7 +158,7 @@ impl Watcher {
 }
 
 #[async_trait::async_trait]
-impl Watch for Watcher {
+impl Watch for ListWatcher {
     async fn next(&mut self) -> Sighting {
         tokio::select! {
             _ = self.poll.tick() => self.look().await,

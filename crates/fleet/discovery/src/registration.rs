@@ -36,8 +36,10 @@ impl Registration {
         let registry: Box<dyn Registry> = match source {
             Source::Directory(path) => return Self::in_directory(path.clone(), lease),
             Source::Static(_) => Box::new(list::Nowhere),
-            Source::Kubernetes(source) => Box::new(kubernetes::Entry::open(source).await?),
-            Source::Etcd(source) => Box::new(etcd::Entry::open(source, lease).await?),
+            Source::Kubernetes(source) => {
+                Box::new(kubernetes::KubernetesEntry::open(source).await?)
+            }
+            Source::Etcd(source) => Box::new(etcd::EtcdEntry::open(source, lease).await?),
         };
         Ok(Self { registry, lease })
     }
@@ -48,7 +50,7 @@ impl Registration {
     ///
     /// When the directory cannot be made.
     fn in_directory(dir: PathBuf, lease: Duration) -> Result<Self, DiscoveryError> {
-        Ok(Self { registry: Box::new(directory::Entry::new(dir, lease)?), lease })
+        Ok(Self { registry: Box::new(directory::DirectoryEntry::new(dir, lease)?), lease })
     }
 
     /// The last record of this agent that is there. `None` as well when nobody answers in time.

@@ -44,7 +44,7 @@ pub(super) struct Lease(pub(super) i64);
 pub(super) type Listing = (BTreeMap<String, Vec<u8>>, i64);
 
 /// The client.
-pub(super) struct Client {
+pub(super) struct EtcdClient {
     members: Vec<Channel>,
     /// The member that answered last.
     at: usize,
@@ -59,7 +59,7 @@ struct Member {
     token: Option<MetadataValue<Ascii>>,
 }
 
-impl Client {
+impl EtcdClient {
     /// A client that connects when it is first asked for something.
     pub(super) async fn open(source: &EtcdSource) -> Result<Self, DiscoveryError> {
         let credentials = match &source.user {

@@ -1,6 +1,6 @@
 //! An agent's key, which lasts as long as the agent renews its lease.
 
-use super::client::{Client, Lease};
+use super::client::{EtcdClient, Lease};
 use super::directory;
 use crate::record::decode_unleased;
 use crate::source::EtcdSource;
@@ -12,20 +12,20 @@ use std::time::Duration;
 const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// One agent's key.
-pub(crate) struct Entry {
-    client: Client,
+pub(crate) struct EtcdEntry {
+    client: EtcdClient,
     directory: String,
     length: Duration,
     lease: Option<Lease>,
     published: Option<(String, Vec<u8>)>,
 }
 
-impl Entry {
+impl EtcdEntry {
     pub(crate) async fn open(
         source: &EtcdSource,
         length: Duration,
     ) -> Result<Self, DiscoveryError> {
-        let client = Client::open(source).await?;
+        let client = EtcdClient::open(source).await?;
         Ok(Self { client, directory: directory(source), length, lease: None, published: None })
     }
 
@@ -48,7 +48,7 @@ impl Entry {
 }
 
 #[async_trait::async_trait]
-impl Registry for Entry {
+impl Registry for EtcdEntry {
     async fn previous(&mut self, agent_id: &str) -> Result<Option<AgentRecord>, DiscoveryError> {
         let value = self.client.value(&format!("{}{agent_id}", self.directory)).await?;
         Ok(value.and_then(|value| decode_unleased(&value, agent_id).ok()))

@@ -6,8 +6,8 @@ mod entry;
 mod tests;
 mod watcher;
 
-pub(crate) use entry::Entry;
-pub(crate) use watcher::Watcher;
+pub(crate) use entry::EtcdEntry;
+pub(crate) use watcher::EtcdWatcher;
 
 use crate::record::decode_unleased;
 use crate::source::EtcdSource;

@@ -1,7 +1,7 @@
 //! The agents below a prefix: lists them, watches for changes, and lists again after a gap. On any
 //! failure its earlier reports stand.
 
-use super::client::{Client, below};
+use super::client::{EtcdClient, below};
 use super::directory;
 use super::wire::event::EventType;
 use crate::known::Known;
@@ -23,17 +23,17 @@ const REPORTS_MAX: usize = 256;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Follows a prefix.
-pub(crate) struct Watcher {
+pub(crate) struct EtcdWatcher {
     reports: mpsc::Receiver<Report<Read>>,
     known: Known<Read>,
     sight: Sight,
     _task: JoinSet<()>,
 }
 
-impl Watcher {
+impl EtcdWatcher {
     pub(crate) async fn open(source: &EtcdSource) -> Result<Self, DiscoveryError> {
         let (sender, reports) = mpsc::channel(REPORTS_MAX);
-        let client = Client::open(source).await?;
+        let client = EtcdClient::open(source).await?;
         let follower = Follower { client, prefix: directory(source), reports: sender };
         let mut task = JoinSet::new();
         task.spawn(follower.run());
@@ -42,7 +42,7 @@ impl Watcher {
 }
 
 #[async_trait::async_trait]
-impl Watch for Watcher {
+impl Watch for EtcdWatcher {
     async fn next(&mut self) -> Sighting {
         match self.reports.recv().await {
             Some(report) => self.known.apply(report),
@@ -63,7 +63,7 @@ impl Watch for Watcher {
 
 /// Tells of a prefix until nobody listens.
 struct Follower {
-    client: Client,
+    client: EtcdClient,
     prefix: String,
     reports: mpsc::Sender<Report<Read>>,
 }

@@ -23,7 +23,7 @@ const _: () = assert!(TEXT_BYTES_MAX <= RECORD_BYTES_MAX);
 const MANAGER_BYTES_MAX: usize = 128;
 
 /// One agent's part of its pod's resource.
-pub(crate) struct Entry {
+pub(crate) struct KubernetesEntry {
     api: Api,
     namespace: String,
     pod: Pod,
@@ -37,7 +37,7 @@ struct Published {
     at: Instant,
 }
 
-impl Entry {
+impl KubernetesEntry {
     pub(crate) async fn open(source: &KubernetesSource) -> Result<Self, DiscoveryError> {
         let told = |name: &str| {
             let value = std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -76,7 +76,7 @@ fn manager(agent: &str) -> String {
 }
 
 #[async_trait::async_trait]
-impl Registry for Entry {
+impl Registry for KubernetesEntry {
     async fn previous(&mut self, agent_id: &str) -> Result<Option<AgentRecord>, DiscoveryError> {
         let path = METADATA.path_of(&self.namespace, &self.pod.name);
         let answer = match self.api.call(Method::GET, &path, Vec::new()).await {

@@ -12,8 +12,8 @@ mod objects;
 mod tests;
 mod watcher;
 
-pub(crate) use entry::Entry;
-pub(crate) use watcher::Watcher;
+pub(crate) use entry::KubernetesEntry;
+pub(crate) use watcher::KubernetesWatcher;
 
 use crate::DiscoveryError;
 use crate::source::KubernetesSource;

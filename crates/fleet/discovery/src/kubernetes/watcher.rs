@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 const REPORTS_MAX: usize = 256;
 
 /// News from the watches.
-pub(super) enum News {
+pub(super) enum WatchNews {
     /// Of what agents published.
     Published(Report<Published>),
     /// Changes of the pods that stay.
@@ -23,13 +23,13 @@ pub(super) enum News {
 }
 
 /// Follows a namespace.
-pub(crate) struct Watcher {
-    news: mpsc::Receiver<News>,
-    state: State,
+pub(crate) struct KubernetesWatcher {
+    news: mpsc::Receiver<WatchNews>,
+    state: NamespaceState,
     _tasks: JoinSet<()>,
 }
 
-impl Watcher {
+impl KubernetesWatcher {
     pub(crate) async fn open(source: &KubernetesSource) -> Result<Self, DiscoveryError> {
         let (cluster, namespace) = connect(source).await?;
         Ok(Self::of(&cluster, namespace, source))
@@ -47,7 +47,7 @@ impl Watcher {
             query(METADATA, None),
             Box::new(published),
             sender.clone(),
-            Box::new(News::Published),
+            Box::new(WatchNews::Published),
         );
         let (resource, decode): (_, fn(&str) -> _) = match source.readiness {
             Readiness::Pods => (PODS, listed_pod),
@@ -57,17 +57,17 @@ impl Watcher {
             query(resource, source.selector.clone()),
             Box::new(decode),
             sender,
-            Box::new(News::Pods),
+            Box::new(WatchNews::Pods),
         );
         let mut tasks = JoinSet::new();
         tasks.spawn(metadata.run());
         tasks.spawn(pods.run());
-        Self { news, state: State::default(), _tasks: tasks }
+        Self { news, state: NamespaceState::default(), _tasks: tasks }
     }
 }
 
 #[async_trait::async_trait]
-impl Watch for Watcher {
+impl Watch for KubernetesWatcher {
     async fn next(&mut self) -> Sighting {
         match self.news.recv().await {
             Some(news) => self.state.apply(news),
@@ -86,17 +86,17 @@ impl Watch for Watcher {
 
 /// Known objects of a namespace.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct NamespaceState {
     published: Known<Published>,
     pods: Known<Vec<ListedPod>>,
     sight: Sight,
 }
 
-impl State {
-    pub(super) fn apply(&mut self, news: News) {
+impl NamespaceState {
+    pub(super) fn apply(&mut self, news: WatchNews) {
         match news {
-            News::Published(report) => self.published.apply(report),
-            News::Pods(report) => self.pods.apply(report),
+            WatchNews::Published(report) => self.published.apply(report),
+            WatchNews::Pods(report) => self.pods.apply(report),
         }
     }
 

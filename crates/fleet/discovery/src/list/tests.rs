@@ -80,7 +80,7 @@ impl Agent {
     }
 }
 
-async fn until(watcher: &mut Watcher, done: impl Fn(&Sighting) -> bool) -> Sighting {
+async fn until(watcher: &mut ListWatcher, done: impl Fn(&Sighting) -> bool) -> Sighting {
     let looking = async {
         loop {
             let seen = watcher.next().await;
@@ -109,7 +109,7 @@ async fn agents_of_the_list_are_asked_and_leave_with_their_lines() {
     let path = dir.path().join("agents.yaml");
     let (a, at_a) = Agent::start("a").await;
     let (_b, at_b) = Agent::start("b").await;
-    let mut watcher = Watcher::new(path.clone(), Duration::from_millis(5), Dial::default());
+    let mut watcher = ListWatcher::new(path.clone(), Duration::from_millis(5), Dial::default());
     assert!(watcher.next().await.stale);
     write(&path, &[&at_a, &at_b]);
     let seen = until(&mut watcher, |seen| names(seen) == ["a", "b"]).await;
@@ -137,7 +137,7 @@ async fn an_agent_that_tells_nonsense_is_malformed() {
     let (agent, endpoint) = Agent::start("a").await;
     agent.0.send_modify(|record| record.model.block_size = 0);
     write(&path, &[&endpoint]);
-    let mut watcher = Watcher::new(path, Duration::from_millis(5), Dial::default());
+    let mut watcher = ListWatcher::new(path, Duration::from_millis(5), Dial::default());
     let seen = until(&mut watcher, |seen| !seen.malformed.is_empty()).await;
     let fault = "model.block_size: 0 is not in 1..=65536".to_owned();
     assert_eq!(seen.newly_malformed, [("a".to_owned(), fault)]);

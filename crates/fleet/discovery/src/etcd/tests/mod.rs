@@ -2,9 +2,9 @@
 
 mod server;
 
-use super::client::Client;
-use super::entry::Entry;
-use super::watcher::Watcher;
+use super::client::EtcdClient;
+use super::entry::EtcdEntry;
+use super::watcher::EtcdWatcher;
 use crate::record::sample;
 use crate::roster::{Change, Roster, Sighting};
 use crate::source::EtcdSource;
@@ -30,22 +30,22 @@ fn source(servers: &[&Server]) -> EtcdSource {
     }
 }
 
-async fn publish(server: &Server, agent: &str) -> Entry {
-    let mut entry = Entry::open(&source(&[server]), LEASE).await.expect("a client");
+async fn publish(server: &Server, agent: &str) -> EtcdEntry {
+    let mut entry = EtcdEntry::open(&source(&[server]), LEASE).await.expect("a client");
     entry.publish(&sample(agent, 0)).await.expect("the server takes it");
     entry
 }
 
 /// A prefix, followed.
 struct Followed {
-    watcher: Watcher,
+    watcher: EtcdWatcher,
     roster: Roster,
     there: Vec<String>,
 }
 
 impl Followed {
     async fn new(source: &EtcdSource) -> Self {
-        let watcher = Watcher::open(source).await.expect("a client");
+        let watcher = EtcdWatcher::open(source).await.expect("a client");
         Self { watcher, roster: Roster::default(), there: Vec::new() }
     }
 
@@ -157,7 +157,7 @@ async fn another_member_is_asked_where_one_is_down() {
     let (gone, server) = (Server::start().await, Server::start().await);
     let both = source(&[&gone, &server]);
     gone.down(true);
-    let mut entry = Entry::open(&both, LEASE).await.expect("a client");
+    let mut entry = EtcdEntry::open(&both, LEASE).await.expect("a client");
     entry.publish(&sample("a", 0)).await.expect("the other takes it");
     assert_eq!((gone.keys(), server.keys()), (0, 1));
     Followed::new(&both).await.until_there(&["a"]).await;
@@ -170,7 +170,7 @@ async fn another_member_is_asked_where_one_is_down() {
 async fn what_was_compacted_is_listed_anew() {
     let server = Server::start().await;
     let _a = publish(&server, "a").await;
-    let mut client = Client::open(&source(&[&server])).await.expect("a client");
+    let mut client = EtcdClient::open(&source(&[&server])).await.expect("a client");
     let (entries, revision) = client.list("/x/agents/").await.expect("the server answers");
     assert_eq!(entries.keys().collect::<Vec<_>>(), ["a"]);
     let mut followed = Followed::new(&source(&[&server])).await;
@@ -213,7 +213,7 @@ async fn what_is_no_record_is_malformed_and_hides_no_others() {
 #[tokio::test]
 async fn a_token_that_has_run_out_is_replaced() {
     let server = Server::start().await;
-    let mut client = Client::open(&source(&[&server])).await.expect("a client");
+    let mut client = EtcdClient::open(&source(&[&server])).await.expect("a client");
     client.authenticate_as("me", "secret");
     server.guard("secret", "first");
     client.list("/x/").await.expect("the first token is taken");
@@ -228,10 +228,10 @@ async fn a_token_that_has_run_out_is_replaced() {
 async fn a_user_needs_a_password_and_certificates_must_be_there() {
     let server = Server::start().await;
     let nobody = EtcdSource { user: Some("me".into()), ..source(&[&server]) };
-    let error = Client::open(&nobody).await.err().expect("there is no password").to_string();
+    let error = EtcdClient::open(&nobody).await.err().expect("there is no password").to_string();
     assert_eq!(error, "STATOR_ETCD_PASSWORD: not set; user \"me\" of etcd needs it");
     let tls = Some(crate::source::EtcdTls { ca: "/missing".into(), identity: None });
-    let error = Client::open(&EtcdSource { tls, ..source(&[&server]) }).await.err();
+    let error = EtcdClient::open(&EtcdSource { tls, ..source(&[&server]) }).await.err();
     let error = error.expect("there is no file").to_string();
     assert!(error.starts_with("etcd: cannot read /missing: "), "{error}");
 }

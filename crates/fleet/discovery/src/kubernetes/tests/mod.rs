@@ -1,8 +1,8 @@
 //! The edge against an API server that misbehaves. What is right is tested on a real one.
 
-use super::entry::Entry;
+use super::entry::KubernetesEntry;
 use super::objects::Pod;
-use super::watcher::Watcher;
+use super::watcher::KubernetesWatcher;
 use super::{METADATA, SLICES};
 use crate::record::sample;
 use crate::roster::{Change, Roster, Sighting};
@@ -31,9 +31,9 @@ fn pod(name: &str, ready: bool) -> Value {
 }
 
 /// An agent of a name in the pod of the same name.
-async fn publish(server: &Server, name: &str) -> Entry {
+async fn publish(server: &Server, name: &str) -> KubernetesEntry {
     let pod = Pod { name: name.into(), uid: format!("uid-{name}") };
-    let mut entry = Entry::of(server.cluster().api, "n".into(), pod);
+    let mut entry = KubernetesEntry::of(server.cluster().api, "n".into(), pod);
     entry.publish(&sample(name, 0)).await.expect("the server takes it");
     entry
 }
@@ -41,14 +41,14 @@ async fn publish(server: &Server, name: &str) -> Entry {
 /// A namespace of the server, followed.
 struct Followed {
     server: Arc<Server>,
-    watcher: Watcher,
+    watcher: KubernetesWatcher,
     roster: Roster,
     there: Vec<String>,
 }
 
 impl Followed {
     fn new(server: Server, source: &KubernetesSource) -> Self {
-        let watcher = Watcher::of(&server.cluster(), "n".into(), source);
+        let watcher = KubernetesWatcher::of(&server.cluster(), "n".into(), source);
         Self { server: Arc::new(server), watcher, roster: Roster::default(), there: Vec::new() }
     }
 
@@ -145,7 +145,7 @@ async fn an_agent_leaves_by_its_own_word() {
 async fn a_record_that_was_published_without_an_answer_is_taken_away_all_the_same() {
     let server = Server::start().await;
     let pod = Pod { name: "a".into(), uid: "uid-a".into() };
-    let mut entry = Entry::of(server.cluster().api, "n".into(), pod);
+    let mut entry = KubernetesEntry::of(server.cluster().api, "n".into(), pod);
     server.mood(&metadata(), Mood::Stalled);
     assert!(entry.publish(&sample("a", 0)).await.is_err());
     server.mood(&metadata(), Mood::Good);
