@@ -38,9 +38,9 @@ fn equal(one: &[u8], other: &[u8]) -> bool {
 
 /// Refuses who does not know the secret, where there is one.
 #[derive(Clone)]
-pub(crate) struct Gate(pub(crate) Option<Token>);
+pub(crate) struct TokenGate(pub(crate) Option<Token>);
 
-impl Interceptor for Gate {
+impl Interceptor for TokenGate {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         match &self.0 {
             Some(token) if !token.is_shown(request.metadata()) => {
@@ -61,7 +61,7 @@ mod tests {
         if let Some(secret) = shown {
             Token::new(secret).show(request.metadata_mut());
         }
-        assert_eq!(Gate(asked.map(Token::new)).call(request).is_ok(), let_in);
+        assert_eq!(TokenGate(asked.map(Token::new)).call(request).is_ok(), let_in);
     }
 
     #[test]

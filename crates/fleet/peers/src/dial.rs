@@ -2,7 +2,7 @@
 
 use crate::PeersSettings;
 use crate::auth::Token;
-use crate::hub::{Hub, Origin};
+use crate::hub::{Hub, PeerOrigin};
 use crate::wire::MESSAGE_BYTES_MAX;
 use stator_protos::peers as proto;
 use stator_protos::peers::peers_client::PeersClient;
@@ -85,7 +85,7 @@ pub(crate) async fn listen(
     let mut frames = frames?.into_inner();
     let first = tokio::time::timeout(settings.silence, frames.message()).await.map_err(silent)?;
     let hello = first?.and_then(|frame| frame.hello).ok_or(DialError::NoHello)?;
-    let Some(mut origin) = Origin::new(hub, &hello) else { return Ok(Ended::Known) };
+    let Some(mut origin) = PeerOrigin::new(hub, &hello) else { return Ok(Ended::Known) };
     tracing::info!(%address, "a peer is heard");
     loop {
         match tokio::time::timeout(settings.silence, frames.message()).await {

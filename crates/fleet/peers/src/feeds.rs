@@ -4,7 +4,7 @@
 //! prompts wait in a queue that drops its oldest if a peer is too slow.
 
 use crate::PoolId;
-use crate::gauges::{Key, OwnGauges};
+use crate::gauges::{GaugeKey, OwnGauges};
 use crate::outbox::Letters;
 use crate::recent::Recent;
 use stator_placement::PeerLoad;
@@ -22,14 +22,14 @@ pub(crate) const FRAME_HASHES_MAX: usize = 1 << 16;
 /// A prompt that waits for those who listen.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
-    pub(crate) key: Key,
+    pub(crate) key: GaugeKey,
     pub(crate) hashes: Vec<SequenceHash>,
 }
 
 /// Next news for one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
-    pub(crate) gauges: Vec<(Key, PeerLoad)>,
+    pub(crate) gauges: Vec<(GaugeKey, PeerLoad)>,
     pub(crate) sent: Vec<Arc<Sent>>,
     /// Names of pools that it was not told of, which the others may speak of.
     pub(crate) pools: Vec<String>,
@@ -54,7 +54,7 @@ struct Listener {
 }
 
 /// All who listen, and what they are to be told.
-pub(crate) struct Feeds {
+pub(crate) struct PeerFeeds {
     own: OwnGauges,
     recent: Recent,
     listeners: BTreeMap<ListenerId, Listener>,
@@ -62,7 +62,7 @@ pub(crate) struct Feeds {
     queue_hashes_max: usize,
 }
 
-impl Feeds {
+impl PeerFeeds {
     /// Nobody listens. Each of those who will may have `queue_hashes_max` blocks waiting.
     pub(crate) fn new(queue_hashes_max: usize) -> Self {
         let (own, recent, listeners) = Default::default();
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn everybody_is_told_everything_once() {
-        let mut feeds = Feeds::new(100);
+        let mut feeds = PeerFeeds::new(100);
         let (one, two) = (feeds.subscribe(), feeds.subscribe());
         feeds.set_pool(POOL, &[(worker(1), requests(3))]);
         assert_eq!(feeds.publish(&letters(2, 4)), (4, 0));
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_stalled_peer_loses_the_oldest_prompts_and_no_gauge() {
-        let mut feeds = Feeds::new(100);
+        let mut feeds = PeerFeeds::new(100);
         let stalled = feeds.subscribe();
         feeds.set_pool(POOL, &[(worker(1), requests(1))]);
         assert_eq!(feeds.publish(&letters(30, 10)), (30, 20));
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn who_comes_later_is_told_all_gauges_and_whole_prompts() {
-        let mut feeds = Feeds::new(100);
+        let mut feeds = PeerFeeds::new(100);
         let first = feeds.subscribe();
         feeds.set_pool(POOL, &[(worker(1), requests(3))]);
         feeds.publish(&letters(1, 4));
@@ -245,7 +245,7 @@ mod tests {
     fn much_to_tell_takes_several_frames() {
         let blocks = 8000;
         let prompts = 2 * FRAME_HASHES_MAX / blocks;
-        let mut feeds = Feeds::new(usize::MAX);
+        let mut feeds = PeerFeeds::new(usize::MAX);
         let listener = feeds.subscribe();
         feeds.publish(&letters(prompts as u64, blocks as u64));
         let first = told(&feeds.take(listener)).len();

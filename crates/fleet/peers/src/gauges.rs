@@ -10,7 +10,7 @@ use stator_protos::WorkerRank;
 use std::collections::BTreeMap;
 
 /// A worker of a pool.
-pub(crate) type Key = (PoolId, WorkerRank);
+pub(crate) type GaugeKey = (PoolId, WorkerRank);
 
 struct Own {
     value: PeerLoad,
@@ -23,9 +23,9 @@ struct Own {
 /// Load that this replica has in flight, and the order of its changes.
 #[derive(Default)]
 pub(crate) struct OwnGauges {
-    gauges: FxHashMap<Key, Own>,
+    gauges: FxHashMap<GaugeKey, Own>,
     /// The present version of each gauge.
-    changes: BTreeMap<u64, Key>,
+    changes: BTreeMap<u64, GaugeKey>,
     version: u64,
     looks: u64,
 }
@@ -46,7 +46,7 @@ impl OwnGauges {
         let looks = self.looks;
         let absent = |own: &Own| own.look != looks && own.value != PeerLoad::default();
         let gone = self.gauges.iter().filter(|(key, own)| key.0 == pool && absent(own));
-        let gone: Vec<Key> = gone.map(|(key, _)| *key).collect();
+        let gone: Vec<GaugeKey> = gone.map(|(key, _)| *key).collect();
         if gone.is_empty() {
             return;
         }
@@ -57,7 +57,7 @@ impl OwnGauges {
     }
 
     /// At most `most` changes after version `seen`, and the version of the last of them.
-    pub(crate) fn changes_since(&self, seen: u64, most: usize) -> (Vec<(Key, PeerLoad)>, u64) {
+    pub(crate) fn changes_since(&self, seen: u64, most: usize) -> (Vec<(GaugeKey, PeerLoad)>, u64) {
         let mut last = seen;
         let changes = self.changes.range(seen + 1..).take(most).filter_map(|(version, key)| {
             last = *version;
@@ -66,7 +66,7 @@ impl OwnGauges {
         (changes.collect(), last)
     }
 
-    fn set(&mut self, key: Key, value: PeerLoad) {
+    fn set(&mut self, key: GaugeKey, value: PeerLoad) {
         let look = self.looks;
         if let Some(own) = self.gauges.get_mut(&key) {
             own.look = look;
@@ -98,9 +98,9 @@ impl OwnGauges {
 /// Load that other replicas have in flight.
 #[derive(Default)]
 pub(crate) struct Others {
-    origins: FxHashMap<u64, FxHashMap<Key, PeerLoad>>,
+    origins: FxHashMap<u64, FxHashMap<GaugeKey, PeerLoad>>,
     /// Over all origins; what is zero is left out.
-    sums: FxHashMap<Key, PeerLoad>,
+    sums: FxHashMap<GaugeKey, PeerLoad>,
 }
 
 /// Gauges that one origin may have; more are passed over.
@@ -119,7 +119,7 @@ impl Others {
 
     /// An origin has so much at a worker. The new sum, or `None` if the origin is not heard or
     /// has too many gauges.
-    pub(crate) fn set(&mut self, origin: u64, key: Key, value: PeerLoad) -> Option<PeerLoad> {
+    pub(crate) fn set(&mut self, origin: u64, key: GaugeKey, value: PeerLoad) -> Option<PeerLoad> {
         let gauges = self.origins.get_mut(&origin)?;
         let value = value.zip(PeerLoad::default(), |claimed, _| claimed.min(CLAIM_MAX));
         let before = if value == PeerLoad::default() {
@@ -133,18 +133,18 @@ impl Others {
     }
 
     /// An origin is gone; the sums that this changes.
-    pub(crate) fn leave(&mut self, origin: u64) -> Vec<(Key, PeerLoad)> {
+    pub(crate) fn leave(&mut self, origin: u64) -> Vec<(GaugeKey, PeerLoad)> {
         let gauges = self.origins.remove(&origin).unwrap_or_default();
         let without = |(key, value)| (key, self.replace(key, value, PeerLoad::default()));
         gauges.into_iter().map(without).collect()
     }
 
     /// All sums that are not zero.
-    pub(crate) fn sums(&self) -> impl Iterator<Item = (Key, PeerLoad)> {
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (GaugeKey, PeerLoad)> {
         self.sums.iter().map(|(key, sum)| (*key, *sum))
     }
 
-    fn replace(&mut self, key: Key, before: PeerLoad, after: PeerLoad) -> PeerLoad {
+    fn replace(&mut self, key: GaugeKey, before: PeerLoad, after: PeerLoad) -> PeerLoad {
         let sum = self.sums.entry(key).or_default();
         // What is taken away was added before.
         *sum = sum.zip(before, |sum, before| sum - before).zip(after, |sum, after| sum + after);

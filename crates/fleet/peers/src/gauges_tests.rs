@@ -2,7 +2,7 @@ use super::*;
 use proptest::{collection::vec, prelude::*};
 use stator_protos::WorkerId;
 
-fn key(number: u64) -> Key {
+fn key(number: u64) -> GaugeKey {
     (PoolId((number % 2) as u32), WorkerRank { worker: WorkerId(number / 2), rank: 0 })
 }
 
@@ -36,11 +36,11 @@ fn any_step() -> impl Strategy<Value = Step> {
 struct World {
     own: [OwnGauges; 3],
     /// What each replica has, plainly.
-    plain: [BTreeMap<Key, PeerLoad>; 3],
+    plain: [BTreeMap<GaugeKey, PeerLoad>; 3],
     seen: [u64; 3],
     others: Others,
     /// The sums that the hearing replica was last told.
-    told: BTreeMap<Key, PeerLoad>,
+    told: BTreeMap<GaugeKey, PeerLoad>,
 }
 
 impl World {
@@ -77,8 +77,8 @@ impl World {
     }
 
     /// Everything that is not zero, summed plainly over `replicas`.
-    fn model(&self) -> BTreeMap<Key, PeerLoad> {
-        let mut sums: BTreeMap<Key, PeerLoad> = BTreeMap::new();
+    fn model(&self) -> BTreeMap<GaugeKey, PeerLoad> {
+        let mut sums: BTreeMap<GaugeKey, PeerLoad> = BTreeMap::new();
         for (key, value) in self.plain.iter().flatten() {
             let sum = sums.entry(*key).or_default();
             *sum = sum.plus(*value);

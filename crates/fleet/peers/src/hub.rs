@@ -1,7 +1,7 @@
 //! Hub of a replica, where news for peers and news from peers come together.
 
-use crate::feeds::{Feeds, Frame, ListenerId};
-use crate::gauges::{Key, Others};
+use crate::feeds::{Frame, ListenerId, PeerFeeds};
+use crate::gauges::{GaugeKey, Others};
 use crate::names::{PoolMap, PoolNames};
 use crate::outbox::Letters;
 use crate::{Outbox, PEERS_MAX, PeersMetrics, PeersSettings, PoolId, Replica};
@@ -41,7 +41,7 @@ pub(crate) struct Hub {
     pub(crate) metrics: PeersMetrics,
     /// Whether this replica has been through its own start.
     pub(crate) warm: AtomicBool,
-    feeds: Mutex<Feeds>,
+    feeds: Mutex<PeerFeeds>,
     others: Mutex<Others>,
     /// Changes when somebody has something to be told.
     news: watch::Sender<()>,
@@ -64,7 +64,7 @@ impl Hub {
             outbox: Outbox::new(metrics.outbox_dropped.clone()),
             metrics,
             warm: AtomicBool::new(false),
-            feeds: Mutex::new(Feeds::new(settings.queue_hashes_max)),
+            feeds: Mutex::new(PeerFeeds::new(settings.queue_hashes_max)),
             others: Mutex::default(),
             news: watch::Sender::new(()),
         }
@@ -124,9 +124,9 @@ impl Hub {
 
     /// Tells the pools these sums; which pools they are of. Called under the lock of
     /// [`Hub::others`], so that they are told in the order in which they came about.
-    fn tell(&self, mut sums: Vec<(Key, PeerLoad)>) -> Vec<PoolId> {
+    fn tell(&self, mut sums: Vec<(GaugeKey, PeerLoad)>) -> Vec<PoolId> {
         sums.sort_unstable_by_key(|(key, _)| *key);
-        let tell_one = |of_pool: &[(Key, PeerLoad)]| {
+        let tell_one = |of_pool: &[(GaugeKey, PeerLoad)]| {
             let told: Vec<_> = of_pool.iter().map(|((_, worker), sum)| (*worker, *sum)).collect();
             self.replica.set_others(of_pool[0].0.0, &told);
             of_pool[0].0.0
@@ -175,7 +175,7 @@ pub(crate) async fn speak(hub: Arc<Hub>, interval: Duration) {
 }
 
 /// A peer that listens to us, until dropped.
-pub(crate) struct Subscription {
+pub(crate) struct FeedSubscription {
     hub: Arc<Hub>,
     id: ListenerId,
     news: watch::Receiver<()>,
@@ -183,7 +183,7 @@ pub(crate) struct Subscription {
     named: usize,
 }
 
-impl Subscription {
+impl FeedSubscription {
     /// One more that listens, and what it is greeted with; `None` where as many listen as may.
     pub(crate) fn new(hub: &Arc<Hub>) -> Option<(Self, proto::Hello)> {
         let mut feeds = hub.feeds.lock();
@@ -231,7 +231,7 @@ impl Subscription {
     }
 }
 
-impl Drop for Subscription {
+impl Drop for FeedSubscription {
     fn drop(&mut self) {
         let mut feeds = self.hub.feeds.lock();
         feeds.unsubscribe(self.id);
@@ -241,13 +241,13 @@ impl Drop for Subscription {
 }
 
 /// A peer that is heard, until dropped: then it counts no more.
-pub(crate) struct Origin {
+pub(crate) struct PeerOrigin {
     hub: Arc<Hub>,
     id: u64,
     pools: PoolMap,
 }
 
-impl Origin {
+impl PeerOrigin {
     /// `None` for this replica itself, and for one that is heard already.
     pub(crate) fn new(hub: &Arc<Hub>, hello: &proto::Hello) -> Option<Self> {
         if hello.replica_id == hub.id || !hub.others.lock().join(hello.replica_id) {
@@ -283,7 +283,7 @@ impl Origin {
     }
 }
 
-impl Drop for Origin {
+impl Drop for PeerOrigin {
     fn drop(&mut self) {
         let mut others = self.hub.others.lock();
         let told = self.hub.tell(others.leave(self.id));

@@ -1,6 +1,6 @@
 //! Leaves out what peers were told a moment ago: many requests share the beginning of a prompt.
 
-use crate::gauges::Key;
+use crate::gauges::GaugeKey;
 use rustc_hash::FxHashSet;
 use stator_protos::hash::SequenceHash;
 
@@ -13,8 +13,8 @@ const REMEMBERED_MAX: usize = 1 << 19;
 /// two tellings.
 #[derive(Default)]
 pub(crate) struct Recent {
-    present: FxHashSet<(Key, SequenceHash)>,
-    before: FxHashSet<(Key, SequenceHash)>,
+    present: FxHashSet<(GaugeKey, SequenceHash)>,
+    before: FxHashSet<(GaugeKey, SequenceHash)>,
 }
 
 impl Recent {
@@ -25,7 +25,7 @@ impl Recent {
     /// less.
     pub(crate) fn untold<'a>(
         &mut self,
-        key: Key,
+        key: GaugeKey,
         sequence: &'a [SequenceHash],
     ) -> &'a [SequenceHash] {
         let told = sequence.partition_point(|&hash| {
@@ -60,7 +60,7 @@ mod tests {
     use stator_protos::{WorkerId, WorkerRank};
     use std::collections::HashSet;
 
-    fn key(worker: u64) -> Key {
+    fn key(worker: u64) -> GaugeKey {
         (PoolId(0), WorkerRank { worker: WorkerId(worker), rank: 0 })
     }
 

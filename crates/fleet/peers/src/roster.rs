@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 /// Listens to all peers, as far as they are known, until dropped.
 pub(crate) async fn run(hub: Arc<Hub>, settings: Arc<PeersSettings>) {
-    let mut names = Names::default();
+    let mut names = PeerNames::default();
     // Whether an address is still a peer's, for the task that listens to it.
     let mut listed: BTreeMap<SocketAddr, watch::Sender<bool>> = BTreeMap::new();
     let mut tasks = JoinSet::new();
@@ -48,9 +48,9 @@ pub(crate) async fn run(hub: Arc<Hub>, settings: Arc<PeersSettings>) {
 /// Addresses of each name at its last successful look-up: a name server that is away for a while
 /// takes no peer away.
 #[derive(Default)]
-pub(crate) struct Names(BTreeMap<String, BTreeSet<SocketAddr>>);
+pub(crate) struct PeerNames(BTreeMap<String, BTreeSet<SocketAddr>>);
 
-impl Names {
+impl PeerNames {
     /// All addresses of the peers.
     pub(crate) async fn look_up(&mut self, peers: &[String]) -> BTreeSet<SocketAddr> {
         for peer in peers {

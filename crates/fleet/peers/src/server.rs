@@ -1,7 +1,7 @@
 //! Answers peers.
 
-use crate::auth::{Gate, Token};
-use crate::hub::{Hub, Subscription};
+use crate::auth::{Token, TokenGate};
+use crate::hub::{FeedSubscription, Hub};
 use crate::{PoolId, wire};
 use futures::stream::{self, BoxStream, StreamExt, unfold};
 use stator_protos::WorkerRank;
@@ -50,7 +50,7 @@ pub(crate) async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let snapshots = Arc::new(Semaphore::new(SNAPSHOTS_MAX));
     let service = Service { hub, heartbeat, shutdown: shutdown.clone(), snapshots };
-    let service = PeersServer::with_interceptor(service, Gate(token));
+    let service = PeersServer::with_interceptor(service, TokenGate(token));
     let serving = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
@@ -76,7 +76,7 @@ impl Peers for Service {
         &self,
         _: Request<proto::SyncRequest>,
     ) -> Result<Response<Self::SyncStream>, Status> {
-        let (subscription, hello) = Subscription::new(&self.hub)
+        let (subscription, hello) = FeedSubscription::new(&self.hub)
             .ok_or_else(|| Status::resource_exhausted("as many peers listen as may"))?;
         let hello = proto::SyncFrame { hello: Some(hello), ..proto::SyncFrame::default() };
         let (heartbeat, shutdown) = (self.heartbeat, self.shutdown.clone());

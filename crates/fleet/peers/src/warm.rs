@@ -4,7 +4,7 @@ use crate::PeersSettings;
 use crate::dial::{self, DialError};
 use crate::hub::Hub;
 use crate::names::PoolMap;
-use crate::roster::Names;
+use crate::roster::PeerNames;
 use crate::wire;
 use stator_placement::Held;
 use stator_protos::peers as proto;
@@ -71,7 +71,7 @@ async fn take_over(hub: &Arc<Hub>, settings: &Arc<PeersSettings>, start: &mut Wa
 async fn first_answer(hub: &Arc<Hub>, settings: &Arc<PeersSettings>) -> Option<Answer> {
     let mut asked = JoinSet::new();
     for address in
-        Names::default().look_up(&settings.peers).await.into_iter().take(crate::PEERS_MAX)
+        PeerNames::default().look_up(&settings.peers).await.into_iter().take(crate::PEERS_MAX)
     {
         let (hub, settings) = (hub.clone(), settings.clone());
         asked.spawn(async move { ask(&hub, address, &settings).await });

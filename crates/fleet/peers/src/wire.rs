@@ -2,7 +2,7 @@
 //! peer did not name and impossible ranks are skipped.
 
 use crate::feeds::{Frame, Sent};
-use crate::gauges::Key;
+use crate::gauges::GaugeKey;
 use crate::names::PoolMap;
 use crate::{PoolId, SEQUENCE_MAX};
 use stator_placement::{Held, PeerLoad};
@@ -18,13 +18,13 @@ pub(crate) const CHUNK_HASHES_MAX: usize = 1 << 16;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 impl PoolMap {
-    fn key(&self, pool: u32, worker_id: u64, rank: u32) -> Option<Key> {
+    fn key(&self, pool: u32, worker_id: u64, rank: u32) -> Option<GaugeKey> {
         let pool = self.get(pool)?;
         let rank = u16::try_from(rank).ok()?;
         Some((pool, WorkerRank { worker: WorkerId(worker_id), rank }))
     }
 
-    pub(crate) fn gauge(&self, gauge: &proto::Gauge) -> Option<(Key, PeerLoad)> {
+    pub(crate) fn gauge(&self, gauge: &proto::Gauge) -> Option<(GaugeKey, PeerLoad)> {
         let key = self.key(gauge.pool, gauge.worker_id, gauge.rank)?;
         let proto::Gauge { requests, tokens, prefill_tokens, prefill_pairs, blocks, .. } = *gauge;
         Some((key, PeerLoad { requests, tokens, prefill_tokens, prefill_pairs, blocks }))
@@ -37,14 +37,14 @@ impl PoolMap {
     }
 
     /// The worker and generation whose blocks a chunk holds.
-    pub(crate) fn holding(&self, holding: &proto::Holding) -> Option<(Key, Generation)> {
+    pub(crate) fn holding(&self, holding: &proto::Holding) -> Option<(GaugeKey, Generation)> {
         let key = self.key(holding.pool, holding.worker_id, holding.rank)?;
         Some((key, Generation(holding.generation)))
     }
 }
 
 pub(crate) fn frame(frame: &Frame) -> proto::SyncFrame {
-    let gauge = |&((pool, worker), value): &(Key, PeerLoad)| proto::Gauge {
+    let gauge = |&((pool, worker), value): &(GaugeKey, PeerLoad)| proto::Gauge {
         pool: pool.0,
         worker_id: worker.worker.0,
         rank: worker.rank.into(),
@@ -62,7 +62,7 @@ pub(crate) fn frame(frame: &Frame) -> proto::SyncFrame {
     }
 }
 
-fn message_of((pool, worker): Key, hashes: &[SequenceHash]) -> proto::Sent {
+fn message_of((pool, worker): GaugeKey, hashes: &[SequenceHash]) -> proto::Sent {
     proto::Sent {
         pool: pool.0,
         worker_id: worker.worker.0,
@@ -88,7 +88,7 @@ pub(crate) fn predicted(
 
 /// A worker's blocks, in chunks of one medium each; the last one says so. At least one.
 pub(crate) fn holdings(
-    (pool, worker): Key,
+    (pool, worker): GaugeKey,
     mut held: Held,
 ) -> impl Iterator<Item = proto::SnapshotChunk> {
     held.blocks.sort_unstable_by_key(|&(_, medium)| medium);

@@ -5,7 +5,7 @@ mod secure;
 mod start;
 
 use super::*;
-use crate::hub::Subscription;
+use crate::hub::FeedSubscription;
 use parking_lot::Mutex;
 use stator_placement::{Held, PeerLoad};
 use stator_protos::hash::SequenceHash;
@@ -224,7 +224,7 @@ async fn what_changes_is_told_at_once_where_nothing_was_told_just_before() {
     let hub = Arc::new(Hub::new(&settings, fake.clone(), PeersMetrics::default()));
     fake.outbox.set(hub.outbox.clone()).expect("it is new");
     tokio::spawn(hub::speak(hub.clone(), settings.interval));
-    let (mut subscription, _) = Subscription::new(&hub).expect("there is room");
+    let (mut subscription, _) = FeedSubscription::new(&hub).expect("there is room");
     let mut told = async |count| {
         let changed = Instant::now();
         fake.has(7, count);
