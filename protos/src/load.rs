@@ -1,6 +1,6 @@
 //! Load reports: how busy a worker is, sent on the event plane beside its KV events.
 
-use crate::msgpack::{Reader, Value};
+use crate::msgpack::{MsgpackReader, MsgpackValue};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 
@@ -40,9 +40,9 @@ impl Load {
     ///
     /// [`DecodeError`] where the frame is malformed.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(frame);
+        let mut reader = MsgpackReader::new(frame);
         let fields = match reader.value()? {
-            Value::Array(fields) if fields >= FIELDS => fields,
+            MsgpackValue::Array(fields) if fields >= FIELDS => fields,
             _ => return Err(unexpected("load", "an array of at least 6")),
         };
         let load = Self {
@@ -75,14 +75,14 @@ impl Load {
     }
 }
 
-fn number(reader: &mut Reader<'_>, field: &'static str) -> Result<u64, DecodeError> {
+fn number(reader: &mut MsgpackReader<'_>, field: &'static str) -> Result<u64, DecodeError> {
     match reader.value()? {
-        Value::Unsigned(value) => Ok(value),
+        MsgpackValue::Unsigned(value) => Ok(value),
         _ => Err(unexpected(field, "an integer that is not negative")),
     }
 }
 
-fn small(reader: &mut Reader<'_>, field: &'static str) -> Result<u32, DecodeError> {
+fn small(reader: &mut MsgpackReader<'_>, field: &'static str) -> Result<u32, DecodeError> {
     u32::try_from(number(reader, field)?)
         .map_err(|_| unexpected(field, "an integer below 4294967296"))
 }

@@ -59,7 +59,7 @@ pub enum DecodeError {
 
 /// One scalar, or the head of a container whose items follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value<'a> {
+pub(crate) enum MsgpackValue<'a> {
     Nil,
     Unsigned(u64),
     /// Below zero.
@@ -77,11 +77,11 @@ pub(crate) enum Value<'a> {
 
 /// Reads values from the front of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct MsgpackReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> MsgpackReader<'a> {
     pub(crate) fn new(frame: &'a [u8]) -> Self {
         Self { rest: frame }
     }
@@ -100,28 +100,28 @@ impl<'a> Reader<'a> {
     }
 
     /// The next scalar or container head.
-    pub(crate) fn value(&mut self) -> Result<Value<'a>, DecodeError> {
+    pub(crate) fn value(&mut self) -> Result<MsgpackValue<'a>, DecodeError> {
         let [byte] = self.take()?;
         Ok(match Marker::from_u8(byte) {
-            Marker::FixPos(value) => Value::Unsigned(value.into()),
-            Marker::FixNeg(value) => Value::Negative(value.into()),
-            Marker::U8 => Value::Unsigned(self.take().map(u8::from_be_bytes)?.into()),
-            Marker::U16 => Value::Unsigned(self.take().map(u16::from_be_bytes)?.into()),
-            Marker::U32 => Value::Unsigned(self.take().map(u32::from_be_bytes)?.into()),
-            Marker::U64 => Value::Unsigned(self.take().map(u64::from_be_bytes)?),
+            Marker::FixPos(value) => MsgpackValue::Unsigned(value.into()),
+            Marker::FixNeg(value) => MsgpackValue::Negative(value.into()),
+            Marker::U8 => MsgpackValue::Unsigned(self.take().map(u8::from_be_bytes)?.into()),
+            Marker::U16 => MsgpackValue::Unsigned(self.take().map(u16::from_be_bytes)?.into()),
+            Marker::U32 => MsgpackValue::Unsigned(self.take().map(u32::from_be_bytes)?.into()),
+            Marker::U64 => MsgpackValue::Unsigned(self.take().map(u64::from_be_bytes)?),
             Marker::I8 => signed(self.take().map(i8::from_be_bytes)?.into()),
             Marker::I16 => signed(self.take().map(i16::from_be_bytes)?.into()),
             Marker::I32 => signed(self.take().map(i32::from_be_bytes)?.into()),
             Marker::I64 => signed(self.take().map(i64::from_be_bytes)?),
-            Marker::F32 => Value::Float(self.take().map(f32::from_be_bytes)?.into()),
-            Marker::F64 => Value::Float(self.take().map(f64::from_be_bytes)?),
-            Marker::Null => Value::Nil,
-            Marker::FixArray(items) => Value::Array(items.into()),
-            Marker::Array16 => Value::Array(self.take().map(u16::from_be_bytes)?.into()),
-            Marker::Array32 => Value::Array(self.take().map(u32::from_be_bytes)?),
-            Marker::FixMap(pairs) => Value::Map(pairs.into()),
-            Marker::Map16 => Value::Map(self.take().map(u16::from_be_bytes)?.into()),
-            Marker::Map32 => Value::Map(self.take().map(u32::from_be_bytes)?),
+            Marker::F32 => MsgpackValue::Float(self.take().map(f32::from_be_bytes)?.into()),
+            Marker::F64 => MsgpackValue::Float(self.take().map(f64::from_be_bytes)?),
+            Marker::Null => MsgpackValue::Nil,
+            Marker::FixArray(items) => MsgpackValue::Array(items.into()),
+            Marker::Array16 => MsgpackValue::Array(self.take().map(u16::from_be_bytes)?.into()),
+            Marker::Array32 => MsgpackValue::Array(self.take().map(u32::from_be_bytes)?),
+            Marker::FixMap(pairs) => MsgpackValue::Map(pairs.into()),
+            Marker::Map16 => MsgpackValue::Map(self.take().map(u16::from_be_bytes)?.into()),
+            Marker::Map32 => MsgpackValue::Map(self.take().map(u32::from_be_bytes)?),
             marker => self.bytes(marker)?,
         })
     }
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
             [0xce, a, b, c, d, rest @ ..] => (u32::from_be_bytes([*a, *b, *c, *d]), rest),
             _ => {
                 return Ok(match self.value()? {
-                    Value::Unsigned(value) => u32::try_from(value).ok(),
+                    MsgpackValue::Unsigned(value) => u32::try_from(value).ok(),
                     _ => None,
                 });
             }
@@ -161,8 +161,8 @@ impl<'a> Reader<'a> {
             }
             left[depth] -= 1;
             let items = match self.value()? {
-                Value::Array(items) => u64::from(items),
-                Value::Map(pairs) => 2 * u64::from(pairs),
+                MsgpackValue::Array(items) => u64::from(items),
+                MsgpackValue::Map(pairs) => 2 * u64::from(pairs),
                 _ => continue,
             };
             depth += 1;
@@ -171,16 +171,16 @@ impl<'a> Reader<'a> {
     }
 
     /// A string, a byte string, or something that is only skipped.
-    fn bytes(&mut self, marker: Marker) -> Result<Value<'a>, DecodeError> {
+    fn bytes(&mut self, marker: Marker) -> Result<MsgpackValue<'a>, DecodeError> {
         Ok(match marker {
-            Marker::FixStr(bytes) => Value::Str(self.slice(bytes.into())?),
+            Marker::FixStr(bytes) => MsgpackValue::Str(self.slice(bytes.into())?),
             Marker::Str8 | Marker::Str16 | Marker::Str32 => {
                 let bytes = self.length(marker)?;
-                Value::Str(self.slice(bytes)?)
+                MsgpackValue::Str(self.slice(bytes)?)
             }
             Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => {
                 let bytes = self.length(marker)?;
-                Value::Bin(self.slice(bytes)?)
+                MsgpackValue::Bin(self.slice(bytes)?)
             }
             Marker::Ext8 | Marker::Ext16 | Marker::Ext32 => {
                 let bytes = self.length(marker)?;
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
             Marker::FixExt4 => self.extension(4)?,
             Marker::FixExt8 => self.extension(8)?,
             Marker::FixExt16 => self.extension(16)?,
-            _ => Value::Other,
+            _ => MsgpackValue::Other,
         })
     }
 
@@ -208,10 +208,10 @@ impl<'a> Reader<'a> {
     }
 
     /// An extension is its type, one byte, and then its data.
-    fn extension(&mut self, bytes: usize) -> Result<Value<'a>, DecodeError> {
+    fn extension(&mut self, bytes: usize) -> Result<MsgpackValue<'a>, DecodeError> {
         let [_kind] = self.take()?;
         self.slice(bytes)?;
-        Ok(Value::Other)
+        Ok(MsgpackValue::Other)
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
@@ -228,8 +228,8 @@ impl<'a> Reader<'a> {
 }
 
 /// Writers may use a signed form for what is not negative.
-fn signed<'a>(value: i64) -> Value<'a> {
-    u64::try_from(value).map_or(Value::Negative(value), Value::Unsigned)
+fn signed<'a>(value: i64) -> MsgpackValue<'a> {
+    u64::try_from(value).map_or(MsgpackValue::Negative(value), MsgpackValue::Unsigned)
 }
 
 #[cfg(test)]
@@ -238,19 +238,22 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     #[track_caller]
-    fn check(frame: &[u8], expected: Result<Value<'_>, DecodeError>) {
-        assert_eq!(Reader::new(frame).value(), expected);
+    fn check(frame: &[u8], expected: Result<MsgpackValue<'_>, DecodeError>) {
+        assert_eq!(MsgpackReader::new(frame).value(), expected);
     }
 
     #[test]
     fn every_width_of_a_number_reads_alike() {
-        check(&[0x07], Ok(Value::Unsigned(7)));
-        check(&[0xcc, 7], Ok(Value::Unsigned(7)));
-        check(&[0xd0, 7], Ok(Value::Unsigned(7)));
-        check(&[0xd3, 0, 0, 0, 0, 0, 0, 0, 7], Ok(Value::Unsigned(7)));
-        check(&[0xcf, 0xff, 0, 0, 0, 0, 0, 0, 7], Ok(Value::Unsigned(0xff00_0000_0000_0007)));
-        check(&[0xff], Ok(Value::Negative(-1)));
-        check(&[0xd1, 0xff, 0xfe], Ok(Value::Negative(-2)));
+        check(&[0x07], Ok(MsgpackValue::Unsigned(7)));
+        check(&[0xcc, 7], Ok(MsgpackValue::Unsigned(7)));
+        check(&[0xd0, 7], Ok(MsgpackValue::Unsigned(7)));
+        check(&[0xd3, 0, 0, 0, 0, 0, 0, 0, 7], Ok(MsgpackValue::Unsigned(7)));
+        check(
+            &[0xcf, 0xff, 0, 0, 0, 0, 0, 0, 7],
+            Ok(MsgpackValue::Unsigned(0xff00_0000_0000_0007)),
+        );
+        check(&[0xff], Ok(MsgpackValue::Negative(-1)));
+        check(&[0xd1, 0xff, 0xfe], Ok(MsgpackValue::Negative(-2)));
     }
 
     #[test]
@@ -264,23 +267,23 @@ mod tests {
     fn skipping_passes_over_exactly_one_value() {
         // {"a": [1, {2: nil}], true: ext}, and then 9.
         let frame = [0x82, 0xa1, b'a', 0x92, 1, 0x81, 2, 0xc0, 0xc3, 0xd4, 5, 6, 9];
-        let mut reader = Reader::new(&frame);
+        let mut reader = MsgpackReader::new(&frame);
         assert_eq!(reader.skip(), Ok(()));
-        assert_eq!(reader.value(), Ok(Value::Unsigned(9)));
+        assert_eq!(reader.value(), Ok(MsgpackValue::Unsigned(9)));
         assert_eq!(reader.finish(), Ok(()));
     }
 
     #[test]
     fn nesting_has_a_limit() {
         let nested = |levels: usize| [vec![0x91; levels], vec![0xc0]].concat();
-        assert_eq!(Reader::new(&nested(MAX_DEPTH - 1)).skip(), Ok(()));
-        assert_eq!(Reader::new(&nested(MAX_DEPTH)).skip(), Err(DecodeError::TooDeep));
+        assert_eq!(MsgpackReader::new(&nested(MAX_DEPTH - 1)).skip(), Ok(()));
+        assert_eq!(MsgpackReader::new(&nested(MAX_DEPTH)).skip(), Err(DecodeError::TooDeep));
     }
 
     #[test]
     fn a_lying_length_is_truncated_not_believed() {
         assert_eq!(
-            Reader::new(&[0xdf, 0xff, 0xff, 0xff, 0xff]).skip(),
+            MsgpackReader::new(&[0xdf, 0xff, 0xff, 0xff, 0xff]).skip(),
             Err(DecodeError::Truncated)
         );
         check(&[0xc6, 0xff, 0xff, 0xff, 0xff, 0], Err(DecodeError::Truncated));
@@ -289,9 +292,9 @@ mod tests {
     proptest! {
         #[test]
         fn the_short_way_to_a_number_reads_the_same(frame in vec(any::<u8>(), 0..12)) {
-            let (mut short, mut long) = (Reader::new(&frame), Reader::new(&frame));
+            let (mut short, mut long) = (MsgpackReader::new(&frame), MsgpackReader::new(&frame));
             let expected = long.value().map(|value| match value {
-                Value::Unsigned(value) => u32::try_from(value).ok(),
+                MsgpackValue::Unsigned(value) => u32::try_from(value).ok(),
                 _ => None,
             });
             prop_assert_eq!(short.u32(), expected.clone());
@@ -302,7 +305,7 @@ mod tests {
 
         #[test]
         fn skipping_anything_ends(frame in vec(any::<u8>(), 0..200)) {
-            let mut reader = Reader::new(&frame);
+            let mut reader = MsgpackReader::new(&frame);
             let before = reader.remaining();
             if reader.skip().is_ok() {
                 prop_assert!(reader.remaining() < before);

@@ -2,7 +2,7 @@
 
 use super::engine::{Detail, EngineBatch, EngineEvent, ExtraKeys};
 use super::{EventBatch, KvEvent, Medium, Removed, Stored};
-use crate::msgpack::{DecodeError, Reader, Value};
+use crate::msgpack::{DecodeError, MsgpackReader, MsgpackValue};
 
 /// Largest payload, in bytes.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
@@ -70,7 +70,7 @@ pub fn decode(payload: &[u8]) -> Result<Decoded, DecodeError> {
 /// Those of [`decode`].
 pub fn decode_engine(payload: &[u8]) -> Result<EngineBatch, DecodeError> {
     within("payload bytes", payload.len() as u64, MAX_PAYLOAD_BYTES as u64)?;
-    let mut reader = Reader::new(payload);
+    let mut reader = MsgpackReader::new(payload);
     let fields = array(&mut reader, "batch")?;
     if fields < 2 {
         return Err(DecodeError::Missing { field: "events" });
@@ -143,13 +143,13 @@ impl Kind {
 /// One event; `None` if it is of no known kind or medium. Counts the fields of a known kind that
 /// are new.
 fn event(
-    reader: &mut Reader<'_>,
+    reader: &mut MsgpackReader<'_>,
     fields_skipped: &mut u32,
 ) -> Result<Option<EngineEvent>, DecodeError> {
     let unexpected = unexpected("event", "an array or a map");
     match reader.value()? {
-        Value::Array(items) if items > 0 => {
-            let Value::Str(name) = reader.value()? else { return Err(unexpected) };
+        MsgpackValue::Array(items) if items > 0 => {
+            let MsgpackValue::Str(name) = reader.value()? else { return Err(unexpected) };
             let kind = Kind::parse(name);
             let mut fields = Fields::default();
             for position in 1..items {
@@ -158,11 +158,11 @@ fn event(
             *fields_skipped += fields.skipped;
             fields.event(kind)
         }
-        Value::Map(pairs) => {
+        MsgpackValue::Map(pairs) => {
             let kind = kind_of_map(*reader, pairs)?;
             let mut fields = Fields::default();
             for _ in 0..pairs {
-                let Value::Str(name) = reader.value()? else { return Err(unexpected) };
+                let MsgpackValue::Str(name) = reader.value()? else { return Err(unexpected) };
                 fields.read(kind, name, reader)?;
             }
             *fields_skipped += fields.skipped;
@@ -173,10 +173,10 @@ fn event(
 }
 
 /// Looks ahead for the kind, which is the first key of every writer known and may be any.
-fn kind_of_map(mut reader: Reader<'_>, pairs: u32) -> Result<Kind, DecodeError> {
+fn kind_of_map(mut reader: MsgpackReader<'_>, pairs: u32) -> Result<Kind, DecodeError> {
     for _ in 0..pairs {
-        if reader.value()? == Value::Str(b"type") {
-            let Value::Str(name) = reader.value()? else {
+        if reader.value()? == MsgpackValue::Str(b"type") {
+            let MsgpackValue::Str(name) = reader.value()? else {
                 return Err(unexpected("type", "a string"));
             };
             return Ok(Kind::parse(name));
@@ -208,7 +208,7 @@ impl Fields {
         &mut self,
         kind: Kind,
         name: &[u8],
-        reader: &mut Reader<'_>,
+        reader: &mut MsgpackReader<'_>,
     ) -> Result<(), DecodeError> {
         match (kind, name) {
             (Kind::Stored | Kind::Removed, b"block_hashes") => self.hashes = Some(hashes(reader)?),
@@ -243,14 +243,14 @@ impl Fields {
     }
 
     /// Later SGLang keeps the salt in a map.
-    fn read_metadata(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    fn read_metadata(&mut self, reader: &mut MsgpackReader<'_>) -> Result<(), DecodeError> {
         let pairs = match reader.value()? {
-            Value::Nil => 0,
-            Value::Map(pairs) => pairs,
+            MsgpackValue::Nil => 0,
+            MsgpackValue::Map(pairs) => pairs,
             _ => return Err(unexpected("metadata", "a map or nil")),
         };
         for _ in 0..pairs {
-            let Value::Str(key) = reader.value()? else {
+            let MsgpackValue::Str(key) = reader.value()? else {
                 return Err(unexpected("metadata", "a map whose keys are strings"));
             };
             match key {
@@ -263,7 +263,7 @@ impl Fields {
         Ok(())
     }
 
-    fn read_medium(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    fn read_medium(&mut self, reader: &mut MsgpackReader<'_>) -> Result<(), DecodeError> {
         let name = optional_str(reader, "medium")?;
         self.medium = name.and_then(Medium::parse);
         self.unknown_medium = name.is_some() && self.medium.is_none();
@@ -325,7 +325,7 @@ fn fills(tokens: usize, blocks: usize, block_size: u32) -> Result<(), DecodeErro
     Err(DecodeError::TokenCount { tokens, blocks, block_size })
 }
 
-fn hashes(reader: &mut Reader<'_>) -> Result<Vec<u64>, DecodeError> {
+fn hashes(reader: &mut MsgpackReader<'_>) -> Result<Vec<u64>, DecodeError> {
     let count = array(reader, "block_hashes")?;
     within("block_hashes", count.into(), MAX_BLOCKS.into())?;
     let mut hashes = Vec::with_capacity((count as usize).min(reader.remaining()));
@@ -336,19 +336,19 @@ fn hashes(reader: &mut Reader<'_>) -> Result<Vec<u64>, DecodeError> {
     Ok(hashes)
 }
 
-fn optional_hash(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
+fn optional_hash(reader: &mut MsgpackReader<'_>) -> Result<Option<u64>, DecodeError> {
     match reader.value()? {
-        Value::Nil => Ok(None),
-        Value::Unsigned(hash) => Ok(Some(hash)),
-        Value::Negative(hash) => Ok(Some(hash as u64)),
-        Value::Bin(bytes) if HASH_BYTES.contains(&bytes.len()) => {
+        MsgpackValue::Nil => Ok(None),
+        MsgpackValue::Unsigned(hash) => Ok(Some(hash)),
+        MsgpackValue::Negative(hash) => Ok(Some(hash as u64)),
+        MsgpackValue::Bin(bytes) if HASH_BYTES.contains(&bytes.len()) => {
             Ok(bytes.last_chunk().map(|last| u64::from_be_bytes(*last)))
         }
         _ => Err(unexpected("hash", "an integer, or 8 to 64 bytes")),
     }
 }
 
-fn tokens(reader: &mut Reader<'_>) -> Result<Vec<u32>, DecodeError> {
+fn tokens(reader: &mut MsgpackReader<'_>) -> Result<Vec<u32>, DecodeError> {
     let count = array(reader, "token_ids")?;
     let mut tokens = Vec::with_capacity((count as usize).min(reader.remaining()));
     for _ in 0..count {
@@ -357,36 +357,39 @@ fn tokens(reader: &mut Reader<'_>) -> Result<Vec<u32>, DecodeError> {
     Ok(tokens)
 }
 
-fn timestamp(reader: &mut Reader<'_>) -> Result<f64, DecodeError> {
+fn timestamp(reader: &mut MsgpackReader<'_>) -> Result<f64, DecodeError> {
     match reader.value()? {
-        Value::Float(seconds) => Ok(seconds),
-        Value::Unsigned(seconds) => Ok(seconds as f64),
+        MsgpackValue::Float(seconds) => Ok(seconds),
+        MsgpackValue::Unsigned(seconds) => Ok(seconds as f64),
         _ => Err(unexpected("timestamp", "a number of seconds")),
     }
 }
 
-fn array(reader: &mut Reader<'_>, field: &'static str) -> Result<u32, DecodeError> {
+fn array(reader: &mut MsgpackReader<'_>, field: &'static str) -> Result<u32, DecodeError> {
     match reader.value()? {
-        Value::Array(items) => Ok(items),
+        MsgpackValue::Array(items) => Ok(items),
         _ => Err(unexpected(field, "an array")),
     }
 }
 
-fn optional_u32(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u32>, DecodeError> {
+fn optional_u32(
+    reader: &mut MsgpackReader<'_>,
+    field: &'static str,
+) -> Result<Option<u32>, DecodeError> {
     match reader.value()? {
-        Value::Nil => Ok(None),
-        Value::Unsigned(value) if value <= u32::MAX.into() => Ok(Some(value as u32)),
+        MsgpackValue::Nil => Ok(None),
+        MsgpackValue::Unsigned(value) if value <= u32::MAX.into() => Ok(Some(value as u32)),
         _ => Err(unexpected(field, SMALL_INTEGER)),
     }
 }
 
 fn optional_str<'a>(
-    reader: &mut Reader<'a>,
+    reader: &mut MsgpackReader<'a>,
     field: &'static str,
 ) -> Result<Option<&'a [u8]>, DecodeError> {
     match reader.value()? {
-        Value::Nil => Ok(None),
-        Value::Str(text) => Ok(Some(text)),
+        MsgpackValue::Nil => Ok(None),
+        MsgpackValue::Str(text) => Ok(Some(text)),
         _ => Err(unexpected(field, "a string or nil")),
     }
 }

@@ -1,7 +1,7 @@
 //! Events of engines, with the details that stator's own agents do not send.
 
 use super::KvEvent;
-use crate::msgpack::{DecodeError, Reader, Value};
+use crate::msgpack::{DecodeError, MsgpackReader, MsgpackValue};
 use std::sync::Arc;
 
 /// Most extra keys in one event.
@@ -60,17 +60,17 @@ impl ExtraKeys {
     }
 
     /// Reads a list with an entry for each block: nil, or a list of keys.
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn read(reader: &mut MsgpackReader<'_>) -> Result<Self, DecodeError> {
         let mut keys = Self::default();
         let blocks = match reader.value()? {
-            Value::Nil => return Ok(keys),
-            Value::Array(blocks) => blocks,
+            MsgpackValue::Nil => return Ok(keys),
+            MsgpackValue::Array(blocks) => blocks,
             _ => return Err(unexpected("extra_keys", "an array or nil")),
         };
         for block in 0..blocks {
             let items = match reader.value()? {
-                Value::Nil => continue,
-                Value::Array(items) => items,
+                MsgpackValue::Nil => continue,
+                MsgpackValue::Array(items) => items,
                 _ => return Err(unexpected("extra_keys", "arrays or nil")),
             };
             for _ in 0..items {
@@ -80,14 +80,14 @@ impl ExtraKeys {
         Ok(keys)
     }
 
-    fn read_key(&mut self, block: u32, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+    fn read_key(&mut self, block: u32, reader: &mut MsgpackReader<'_>) -> Result<(), DecodeError> {
         if self.0.len() >= MAX_EXTRA_KEYS as usize {
             let (size, limit) = (self.0.len() as u64 + 1, MAX_EXTRA_KEYS.into());
             return Err(DecodeError::TooLarge { field: "extra_keys", size, limit });
         }
         let mut ahead = *reader;
         let key = match ahead.value()? {
-            Value::Str(text) => {
+            MsgpackValue::Str(text) => {
                 let text = String::from_utf8_lossy(text);
                 // An adapter's name is the same in every block.
                 let last = self.0.last().and_then(|(_, key)| key.clone());
