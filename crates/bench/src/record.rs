@@ -106,6 +106,7 @@ impl Record {
                 }
             }
         }
+        // An answer that came as a whole counts at its end.
         let Some(first) = reply.ttft else {
             self.series.at(outcome.ended).output_tokens += output as f64;
             return;

@@ -61,6 +61,7 @@ pub async fn measure(args: &LoadArgs, shutdown: &Shutdown) -> Result<Report> {
     let bodies = BodyWriter::new(&args.target, &model);
     let runner = Arc::new(Runner::new(client, bodies, args));
 
+    // Before the clock and the meter start, so that connections and caches are warm.
     let warmup = Arc::new(workload.warmup.clone());
     runner.warm_up(warmup, args.pace.warmup_requests, workload.in_flight_max, shutdown).await;
 

@@ -157,6 +157,7 @@ impl Runner {
         let mut workers = JoinSet::new();
         let in_flight = u64::from(in_flight).min(sessions);
         for number in 0..in_flight {
+            // Starts are spread over the ramp, so that the first prompts do not all queue at once.
             let begin = window.start - window.ramp.mul_f64(1.0 - number as f64 / in_flight as f64);
             let (runner, source) = (Arc::clone(&self), Arc::clone(&source));
             workers.spawn(async move {
@@ -190,6 +191,7 @@ impl Runner {
                 break;
             }
             sleep_until(planned).await;
+            // Waiting here makes this session and later ones late; the report has that lag.
             let permit =
                 Arc::clone(&permits).acquire_owned().await.expect("the semaphore is never closed");
             if window.is_over() {

@@ -89,6 +89,7 @@ impl Detokenizer {
 /// Appends `bytes` as far as they are whole characters; the rest waits. Like
 /// `String::from_utf8_lossy` of everything, in pieces.
 fn push_bytes(pending: &mut Vec<u8>, bytes: &[u8], out: &mut String) {
+    // Nearly every token is whole characters: they are not copied twice.
     if pending.is_empty()
         && let Ok(text) = std::str::from_utf8(bytes)
     {

@@ -103,6 +103,7 @@ impl FastBpe {
             let key = WordKey::new(word);
             match key.and_then(|key| cache.get(key)) {
                 Some(tokens) => ids.extend_from_slice(tokens),
+                // Long words have no key: they are rare enough to be tokenized anew.
                 None => {
                     let start = ids.len();
                     let mapped: String =

@@ -39,6 +39,7 @@ impl std::error::Error for Raised {}
 /// that includes or extends another fails.
 pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::empty();
+    // Debug information would carry values of a request into errors.
     environment.set_debug(false);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(FUEL));
@@ -83,6 +84,7 @@ fn call_method(
         });
     }
     let all: Vec<Value> = std::iter::once(value).chain(args).cloned().collect();
+    // Methods whose result can be far larger than their input are sized before they run.
     let bytes = match method {
         "format" => filters::format_bytes(&all)?,
         "join" => filters::join_bytes(&[args.first().cloned().unwrap_or_default(), value.clone()])?,

@@ -96,6 +96,7 @@ impl Model {
         let special_tokens = files::special_tokens(&tokenizer_config, &tokens_map);
         let eos_token =
             special_tokens.iter().find(|(name, _)| name == "eos_token").map(|(_, token)| token);
+        // End tokens are named in three files, rarely all in each: any of them ends an answer.
         let mut eos_ids = files::eos_ids(&generation_config);
         eos_ids.extend(files::eos_ids(&config));
         eos_ids.extend(eos_token.and_then(|token| tokenizer.token_to_id(token)));

@@ -59,6 +59,7 @@ impl StopMatcher {
                 return true;
             }
         }
+        // The longest beginning of a stop string at the end may still become one.
         let hold = self.needles.iter().map(|needle| needle.length).max().unwrap_or(0);
         if hold <= text.len() {
             let safe = text.len() - hold;

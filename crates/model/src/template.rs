@@ -75,6 +75,7 @@ impl ChatTemplate {
         let dialect = TemplateDialect { parts: false, developer };
         let environment = environment();
         let mut this = Self { environment, default, tool_use, dialect, clock, special_tokens };
+        // Found by rendering a message, so the template must be compiled by now.
         this.dialect.parts = this.renders_parts();
         Ok(this)
     }

@@ -259,6 +259,7 @@ impl Fleet {
             batch_tokens: 0,
             labels: 0,
         };
+        // Slots are reused, so that tables by slot are no longer than the largest fleet.
         let slot = match self.free.pop() {
             Some(slot) => {
                 (self.rows[slot as usize], self.states[slot as usize]) = (row, Some(state));

@@ -150,6 +150,7 @@ impl Tracker {
             mark: None,
         };
         booking.ahead = backlog.plus(booking.work());
+        // Bookings here follow one another; prompts of others are known only as a time.
         let turn = match self.loads.is_alone(slot) {
             true => Duration::ZERO,
             false => Duration::try_from_secs_f64(speed.work(backlog)).unwrap_or_default(),
@@ -157,6 +158,7 @@ impl Tracker {
         self.enter(id, &mut booking, now.after(turn));
         self.deadlines.push(booking.until, id);
         self.bookings.insert(id, booking);
+        // Released bookings leave their deadlines behind.
         let bookings = &self.bookings;
         self.deadlines.compact(bookings.len(), |id| bookings.contains_key(id));
         id

@@ -136,6 +136,7 @@ fn with_defaults(
             },
         }
     }
+    // All faults at once, so that an operator mends the file in one go.
     if !faults.is_empty() {
         return Err(ConfigError(faults));
     }

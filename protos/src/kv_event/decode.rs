@@ -78,6 +78,7 @@ pub fn decode_engine(payload: &[u8]) -> Result<EngineBatch, DecodeError> {
     let timestamp_s = timestamp(&mut reader)?;
     let count = array(&mut reader, "events")?;
     within("events", count.into(), MAX_EVENTS.into())?;
+    // The count is only a claim: memory goes by the bytes that are there.
     let mut events = Vec::with_capacity((count as usize).min(reader.remaining() / MIN_EVENT_BYTES));
     let (mut skipped, mut fields_skipped) = (0, fields.saturating_sub(3));
     for _ in 0..count {
@@ -158,6 +159,7 @@ fn event(
             *fields_skipped += fields.skipped;
             fields.event(kind)
         }
+        // The kind may be the last member of the map, so it is looked for first.
         MsgpackValue::Map(pairs) => {
             let kind = kind_of_map(*reader, pairs)?;
             let mut fields = Fields::default();

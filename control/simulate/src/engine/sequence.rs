@@ -173,6 +173,7 @@ impl Sequences {
             });
             (self.slab.len() - 1) as SequenceId
         });
+        // Set in place: a freed entry keeps the memory of its vectors, and the count of its lives.
         let sequence = self.at_mut(id);
         sequence.request = submission.request;
         sequence.tokens = submission.tokens;

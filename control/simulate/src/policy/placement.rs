@@ -62,6 +62,7 @@ fn number(rank: WorkerRank) -> WorkerNumber {
 impl Policy for PlacementPolicy {
     fn hear(&mut self, worker: WorkerNumber, news: WorkerNews<'_>, now: Ps) {
         let worker = rank(worker);
+        // No background task expires bookings here, as the proxy and the picker have one.
         self.placement.expire(Time(duration(now)));
         match news {
             WorkerNews::Up { generation, member } => self.up(worker, generation, member),

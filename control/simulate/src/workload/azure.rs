@@ -25,6 +25,7 @@ pub(super) fn read(text: &str, block_size: u32, play: Replay) -> Result<Workload
     rows.sort_by(|one: &(f64, u32, u32), other| one.0.total_cmp(&other.0));
     let mut workload = Workload::new(block_size);
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(workload) };
+    // A second more than the trace, so that one round does not end in the next.
     let (start, period) = (first.0, last.0 - first.0 + 1.0);
     let mut next_block = 0;
     for round in 0..play.repeat {

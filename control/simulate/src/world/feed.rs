@@ -84,6 +84,7 @@ impl World<'_> {
     /// The workers of a group look at themselves.
     pub(super) fn report(&mut self, group: u32) -> Result<(), Violation> {
         let groups = self.groups();
+        // A place whose reports have arrived is used again, so that memory stays bounded.
         let place = (0..).find(|place| self.reports.get(*place).is_none_or(Vec::is_empty));
         let place = place.unwrap_or_default();
         let mut reports = self.reports.get_mut(place).map(std::mem::take).unwrap_or_default();

@@ -113,6 +113,7 @@ impl Observations {
         sample.cached = blocks.1 as f64 / blocks.2 as f64;
         self.samples.push(sample);
         self.taken += 1;
+        // Every other sample goes and the interval doubles: an even sample in bounded memory.
         if self.samples.len() > SAMPLES_MAX {
             let mut keep = false;
             self.samples.retain(|_| {

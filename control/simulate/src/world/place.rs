@@ -30,6 +30,7 @@ impl World<'_> {
     pub(super) fn try_place(&mut self, request: u32) -> Result<(), NoPick> {
         let flight = &self.flights[request as usize];
         let asked = &self.workload.requests[request as usize];
+        // A request that lost its worker continues from the tokens that it has.
         let tokens = asked.prompt_tokens + flight.generated;
         self.workload.blocks(request, &mut self.scratch.blocks);
         let complete = (tokens / self.settings.limits.block_size) as usize;

@@ -61,6 +61,7 @@ pub(crate) fn chunk(json: &[u8]) -> Chunk<'_> {
                 let end = string_end(json, at);
                 let value =
                     json[end..].iter().position(|b| !b.is_ascii_whitespace()).map(|n| end + n);
+                // A string before a colon is a name; any other string is passed over whole.
                 if let Some(colon) = value.filter(|at| json[*at] == b':') {
                     at = skip_whitespace(json, colon + 1);
                     member(&mut chunk, depth, &json[..end], at, json);

@@ -147,6 +147,7 @@ impl Roster {
         let mut changes = Vec::new();
         let look =
             |agent: &String| Look { now, stale: seen.stale, doubted: seen.doubted.contains(agent) };
+        // Only a complete look proves that a record is gone; an unreadable one is still there.
         let gone = |agent: &String, _: &mut Entry| {
             let known = seen.records.contains_key(agent)
                 || seen.malformed.contains(agent)

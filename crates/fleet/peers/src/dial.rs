@@ -85,6 +85,7 @@ pub(crate) async fn listen(
     let mut frames = frames?.into_inner();
     let first = tokio::time::timeout(settings.silence, frames.message()).await.map_err(silent)?;
     let hello = first?.and_then(|frame| frame.hello).ok_or(DialError::NoHello)?;
+    // A name may stand for this replica too, and one peer may answer at several addresses.
     let Some(mut origin) = PeerOrigin::new(hub, &hello) else { return Ok(Ended::Known) };
     tracing::info!(%address, "a peer is heard");
     loop {

@@ -60,6 +60,7 @@ impl Seat {
                     certificate: tls::Source::Folder(files.certificate.clone()),
                     client_ca: Some(files.ca_file.clone()),
                     reload: true,
+                    // Both ends are replicas of one version or nearly so: nothing older is needed.
                     min_version: tls::Version::Tls13,
                     alpn: vec!["h2".into()],
                 })?;

@@ -123,6 +123,7 @@ async fn restore(
         if let Some(holding) = chunk.holding {
             start.blocks += holding.sequence_hashes.len();
             blocks.extend(wire::blocks(&holding));
+            // Only a whole worker is taken over: a part would count as all that it holds.
             if holding.last {
                 let blocks = std::mem::take(&mut blocks);
                 if let Some(((pool, worker), generation)) = answer.pools.holding(&holding) {

@@ -97,6 +97,7 @@ pub(crate) fn holdings(
         let hashes: Vec<u64> = blocks.iter().map(|(hash, _)| hash.0).collect();
         parts.extend(hashes.chunks(CHUNK_HASHES_MAX).map(|part| (blocks[0].1, part.to_vec())));
     }
+    // An empty chunk tells that the worker is known to hold nothing.
     if parts.is_empty() {
         parts.push((Medium::Device, Vec::new()));
     }

@@ -148,6 +148,7 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
     }
     if let Some(text) = value.as_str() {
         spend(OBJECT_BYTES + text.len())?;
+        // The usual slice needs no vector of characters.
         if step == 1 && start.is_none_or(|start| start >= 0) && stop.is_none_or(|stop| stop >= 0) {
             let (start, stop) = (start.unwrap_or(0), stop.unwrap_or(i64::MAX));
             return Ok(Value::from(part(text, start as usize, stop as usize)));

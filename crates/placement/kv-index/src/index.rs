@@ -203,6 +203,7 @@ impl Index {
 
     /// Follows events without a clear among them.
     fn follow(&self, worker: WorkerRank, generation: Generation, events: &[KvEvent]) -> Applied {
+        // The read lock stays until the blocks are written, so that nobody retires the slot before.
         let (life, tenancy) = loop {
             let tenancy = self.tenancy.read();
             match tenancy.stands(worker, generation) {
@@ -268,6 +269,7 @@ impl Index {
                 }
             }
         };
+        // After the lock, which retiring takes again.
         retired.into_iter().for_each(|slot| self.retire(slot));
         applied
     }

@@ -203,6 +203,7 @@ impl Lane {
             });
             plans.push(Plan { shard: shard as u32, located });
         }
+        // One step of each search in turn: while one waits for memory, the others go on.
         while !seeks.is_empty() {
             seeks.retain_mut(|(number, seek)| {
                 let number = *number as usize;

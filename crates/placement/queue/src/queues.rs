@@ -105,6 +105,7 @@ impl<T> Queues<T> {
                 }
             };
             self.bands[rank].flows.resume(&mut self.slots);
+            // No lower band is served past a head that may not be passed over.
             if stopped {
                 return;
             }

@@ -81,6 +81,7 @@ impl<const N: usize> Fit<N> {
         for row in 0..N {
             matrix[row][row] += ridge;
             for column in 0..N {
+                // An unused feature gets a row of the identity, so that its coefficient is 0.
                 if !(used[row] && used[column]) {
                     matrix[row][column] = f64::from(u8::from(row == column));
                 }

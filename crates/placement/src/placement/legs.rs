@@ -102,6 +102,7 @@ impl Placement {
     ) -> Result<Decision, PickError> {
         let never = request.split.unwrap_or(self.settings.split) == Split::Never;
         let waits = never && matches!(alone, PickError::AllBusy { .. });
+        // With `Never`, a request waits for a busy worker rather than being shared.
         if waits || !self.fleet.all_open().contains(&Some(Role::DecodeOnly)) {
             return Err(alone);
         }
@@ -185,6 +186,7 @@ impl Placement {
         pair: Option<WorkerPair>,
         encode: Option<Chosen>,
     ) -> Decision {
+        // Before the bookings below, which would count as the load of others.
         let predicted = self.foresee(request, whole, pair);
         let answers = pair.map_or(whole, |pair| pair.decode);
         let prefill = pair.map(|pair| self.leg(request, pair.prefill.slot, Stage::Prefill));

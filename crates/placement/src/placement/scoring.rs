@@ -247,6 +247,7 @@ impl Placement {
         let speed = self.learner.speed_of(slot, &terms.fleet_speed);
         let (own_s, transfer_s) = match terms.stage {
             Stage::Decode { prefill } => {
+                // The other worker computes the prompt: only its KV takes time here.
                 let blocks = terms.prompt_blocks.saturating_sub(share.overlap.blocks());
                 (0.0, self.transfer_s(prefill, slot, f64::from(blocks)))
             }

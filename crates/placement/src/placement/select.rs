@@ -345,6 +345,7 @@ impl Placement {
         stage: Stage,
         random: &mut Random,
     ) -> Chosen {
+        // An explanation has the costs of all candidates, even where the mode ignores costs.
         if request.explain && stage == Stage::Whole {
             self.explain(request, stage);
         } else if self.settings.mode == Mode::Kv {

@@ -181,6 +181,7 @@ impl<T: Send + 'static, U: Send + 'static> Follower<T, U> {
             r#continue: String,
         }
         let mut objects = BTreeMap::new();
+        // In pages, since an answer to one call is bounded.
         let mut token = String::new();
         loop {
             let parameters = [("limit", PAGE), ("continue", token.as_str())];
@@ -293,6 +294,7 @@ impl<T: Send + 'static, U: Send + 'static> Follower<T, U> {
         }
         let event: Event<'_> = serde_json::from_slice(line).map_err(malformed)?;
         let json = event.object.get();
+        // A watch reports its failure inside the stream, with a status of its own.
         if event.r#type == "ERROR" {
             let status: Status = serde_json::from_str(json).map_err(malformed)?;
             let status = StatusCode::from_u16(status.code).unwrap_or(StatusCode::BAD_GATEWAY);

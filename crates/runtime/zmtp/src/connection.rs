@@ -69,6 +69,7 @@ impl PeerConnection {
                 return Err(Error::Unfit(silent));
             }
         }
+        // Only now: a stranger gets no more memory than a handshake needs.
         connection.decoder = FrameDecoder::new(limits);
         Ok(connection)
     }
@@ -151,6 +152,7 @@ impl PeerConnection {
         } else {
             self.usage.owes(owed_since);
         }
+        // Reading goes on while writing stalls, so that two peers cannot block each other.
         tokio::select! {
             read = self.reader.read_buf(&mut self.input) => match read? {
                 0 => return Err(Error::Closed),

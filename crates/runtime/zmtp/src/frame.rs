@@ -70,6 +70,7 @@ impl FrameDecoder {
         loop {
             let Some((flags, header, length)) = head(input)? else { return Ok(None) };
             let is_command = flags & COMMAND != 0;
+            // Limits first: a length that a peer claims must not make the buffer grow.
             let limit = self.limits.bytes - if is_command { 0 } else { self.bytes };
             let length = usize::try_from(length).ok().filter(|length| *length <= limit);
             let length = length.ok_or(Malformed::Bytes(self.limits.bytes))?;

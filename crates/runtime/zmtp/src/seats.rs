@@ -103,6 +103,7 @@ pub(crate) fn room<T>(seats: &[Seat<T>], address: Option<IpAddr>) -> Room {
     if let Some(idle) = seats.iter().position(|seat| candidate(seat) && seat.usage.is_idle()) {
         return Room::InPlaceOf(idle);
     }
+    // An address that is over its share takes no place from others.
     if over_share {
         return Room::None;
     }

@@ -121,6 +121,7 @@ impl Follower {
     /// Lists and watches until something fails; `Ok` never comes.
     async fn follow(&mut self, health: &mut Health) -> Result<(), End> {
         let (entries, revision) = self.client.list(&self.prefix).await?;
+        // From the revision after the list, so that no change between the two is lost.
         let mut changes = self.client.watch(&self.prefix, revision + 1).await?;
         if std::mem::take(&mut health.lost) {
             tracing::info!("etcd is back");
