@@ -6,14 +6,14 @@ use crate::exchange::{AnswerBody, Director, Interest, Refusal, RequestBody, Requ
 use crate::flow::{Account, Flow};
 use crate::late::{LateEdit, edited, may_rewrite};
 use crate::observe::{Observe, RequestRecord};
-use crate::parsed_request::ParsedRequest;
+use crate::parsed_request::{ParsedRequest, RewriteSource};
 use crate::place::{Denied, Placer, Ready};
 use crate::pool::Pool;
 use crate::prompt::{self, MeasuredPrompt};
 use crate::refuse;
 use crate::text;
 use crate::unasked::UnaskedWatch;
-use crate::watch::AnswerWatch;
+use crate::watch::{AnswerWatch, PlacedRecord};
 use bytes::Bytes;
 use futures::future::Either;
 use stator_body::{Api, Body, FieldRules, ParserSet};
@@ -96,7 +96,7 @@ impl PoolDirector {
         Self { pool, settings: Arc::new(settings), observe, placer, flow: None }
     }
 
-    /// Lets requests wait for room as `control` says; within its second part the saturation shows a
+    /// Lets requests wait for room as `control` says; within `grace` the saturation shows a
     /// revocation. The caller closes the returned flow control.
     ///
     /// # Errors
@@ -104,10 +104,11 @@ impl PoolDirector {
     /// [`InvalidSettings`] for what the queues cannot be set to.
     pub(crate) fn with_flow_control(
         mut self,
-        control: (&FlowControl, Duration),
+        control: &FlowControl,
+        grace: Duration,
         metrics: Arc<EppMetrics>,
     ) -> Result<(Self, Arc<Flow>), InvalidSettings> {
-        let flow = Flow::new(self.placer.clone(), control, metrics)?;
+        let flow = Flow::new(self.placer.clone(), control, grace, metrics)?;
         self.flow = Some(flow.clone());
         Ok((self, flow))
     }
@@ -118,8 +119,8 @@ impl PoolDirector {
         self.check_screening(&head, late.as_ref())
             .inspect_err(|refusal| self.observe.refused(None, refusal))?;
         let request = {
-            let sources = (&*self.pool.view(), self.pool.chance());
-            ParsedRequest::read(&head, body.contiguous(), &self.settings, sources)
+            let source = RewriteSource { view: &self.pool.view(), chance: self.pool.chance() };
+            ParsedRequest::read(&head, body.contiguous(), &self.settings, source)
                 .inspect_err(|refusal| self.observe.refused(None, refusal))?
         };
         if self.pool.is_adapter(request.target()) {
@@ -145,7 +146,7 @@ impl PoolDirector {
         let Ready { head, request, measured, .. } = &*ready;
         let body = self.edit(body, request, measured, &decision);
         self.observe.routed(&record, &decision);
-        let mut routed = self.routed((head, request), decision, (record, interest));
+        let mut routed = self.routed(head, request, PlacedRecord { decision, record, interest });
         routed.body = body;
         routed.watch.late = late;
         routed.watch.account = account;
@@ -266,15 +267,16 @@ impl PoolDirector {
     /// Answer to the data plane, without the body.
     fn routed(
         &self,
-        (head, request): (&RequestHead, &ParsedRequest),
-        decision: Decision,
-        (record, interest): (RequestRecord, Interest),
+        head: &RequestHead,
+        request: &ParsedRequest,
+        placed: PlacedRecord,
     ) -> Routed<AnswerWatch> {
+        let decision = &placed.decision;
         let mut set_headers = decision.headers.clone();
         if head.header(header::REQUEST_ID).is_none() {
             set_headers.push((header::REQUEST_ID, request.id.clone()));
         }
-        if let Some(traceparent) = record.traceparent() {
+        if let Some(traceparent) = placed.record.traceparent() {
             set_headers.push((header::TRACEPARENT, traceparent));
         }
         let wanted = if self.settings.fallbacks { decision.targets.len() } else { 1 };
@@ -285,7 +287,7 @@ impl PoolDirector {
         }
         let scores = decision.scores.clone();
         let (pool, observe) = (self.pool.clone(), self.observe.clone());
-        let mut watch = AnswerWatch::new(pool, observe, decision, (record, interest));
+        let mut watch = AnswerWatch::new(pool, observe, placed);
         watch.verify = self.settings.verify_served;
         watch.sent.clone_from(&endpoints);
         Routed { endpoints, set_headers, body: Vec::new(), scores, watch }

@@ -133,7 +133,7 @@ pub(crate) fn bench(config: &str, engines: &[Engine]) -> Bench {
     let (director, flow) = match waits {
         false => (director, None),
         true => {
-            let waits = director.with_flow_control((&plan.flow_control, GRACE), metrics);
+            let waits = director.with_flow_control(&plan.flow_control, GRACE, metrics);
             let (director, flow) = waits.expect("the settings are sound");
             (director, Some(flow))
         }
@@ -383,8 +383,8 @@ async fn a_request_without_an_identity_gets_one() {
     assert_eq!(set(own.expect("it is routed")), []);
     // Plug-ins that choose by it see the same one.
     let id = |head: &RequestHead| {
-        let sources = (&*bench.pool.view(), bench.pool.chance());
-        let request = ParsedRequest::read(head, Bytes::new(), &bench.director.settings, sources);
+        let source = RewriteSource { view: &bench.pool.view(), chance: bench.pool.chance() };
+        let request = ParsedRequest::read(head, Bytes::new(), &bench.director.settings, source);
         let request = request.expect("there is nothing to read");
         request.for_scheduler(head, &MeasuredPrompt::nothing(), &[], &[]).id.to_owned()
     };

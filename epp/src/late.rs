@@ -2,7 +2,7 @@
 
 use crate::director::DirectorSettings;
 use crate::exchange::{Refusal, RequestBody, RequestHead};
-use crate::parsed_request::{ParsedRequest, described};
+use crate::parsed_request::{ParsedRequest, RewriteSource, described};
 use crate::text;
 use bytes::Bytes;
 use stator_body::{Body, Field, Screening, write_token_ids};
@@ -54,13 +54,13 @@ impl LateEdit {
     pub(crate) fn apply(
         &self,
         pieces: &[Bytes],
-        sources: (&PoolView, u64),
+        source: RewriteSource<'_>,
     ) -> Result<LateBody, Refusal> {
         let mut body = Body::new(usize::MAX);
         for piece in pieces {
             body.push(piece.clone()).expect("nothing is longer than all memory");
         }
-        let request = ParsedRequest::read(&self.head, body.contiguous(), &self.settings, sources)?;
+        let request = ParsedRequest::read(&self.head, body.contiguous(), &self.settings, source)?;
         let body = edited(&body, &request, None);
         let ParsedRequest { model, rewritten, screening, unread, .. } = request;
         Ok(LateBody { body, screening, unread, asked_model: model, rewritten })

@@ -20,6 +20,15 @@ const DEFAULT_FAIRNESS_ID: &str = "default-flow";
 /// Source: the multimodal producer of the llm-d router.
 const MEDIA_BYTES: u64 = 2 << 20;
 
+/// Source of the models that replace requested ones.
+#[derive(Clone, Copy)]
+pub(crate) struct RewriteSource<'a> {
+    /// The pool's rewrites and objectives.
+    pub view: &'a PoolView,
+    /// A random number, which decides between the targets of a rewrite.
+    pub chance: u64,
+}
+
 /// A request that was read.
 pub(crate) struct ParsedRequest {
     /// The request's id: its client's, or one that it gets here.
@@ -47,8 +56,7 @@ pub(crate) struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    /// Parses the body, rewrites the model, looks the objective up. `chance` decides between the
-    /// targets of a rewrite.
+    /// Parses the body, rewrites the model, looks the objective up.
     ///
     /// # Errors
     ///
@@ -58,8 +66,9 @@ impl ParsedRequest {
         head: &RequestHead,
         body: Bytes,
         settings: &DirectorSettings,
-        (view, chance): (&PoolView, u64),
+        source: RewriteSource<'_>,
     ) -> Result<Self, Refusal> {
+        let RewriteSource { view, chance } = source;
         // A body that the data plane keeps to itself is as good as none.
         let parsed = match body.is_empty() {
             true => None,

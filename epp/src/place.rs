@@ -76,8 +76,8 @@ impl Placer {
             target: trace::TARGET, parent: span, "gateway.request_orchestration",
         );
         let started = Instant::now();
-        let answers = (*watched, self.scores);
-        let scheduled = orchestration.in_scope(|| self.pool.schedule(&request, answers, most))?;
+        let schedule = || self.pool.schedule(&request, *watched, self.scores, most);
+        let scheduled = orchestration.in_scope(schedule)?;
         let took = started.elapsed();
         let pool = self.pool.clone();
         let placed = scheduled.map(|decision| PlaceGuard { pool, decision: Some(decision), took });

@@ -171,8 +171,9 @@ impl Pool {
         self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
     }
 
-    /// Chooses an endpoint and books the request there, for one that is watched or not, with all
-    /// candidates' scores or not; `None` if the saturation is more than `most` by then.
+    /// Chooses an endpoint and books the request there, with all candidates' scores if `scores`;
+    /// `None` if the saturation is more than `most` by then. The caller reports the end of a
+    /// `watched` request.
     ///
     /// # Errors
     ///
@@ -180,7 +181,8 @@ impl Pool {
     pub(crate) fn schedule(
         &self,
         request: &Request<'_>,
-        (watched, scores): (bool, bool),
+        watched: bool,
+        scores: bool,
         most: f64,
     ) -> Option<Result<Decision, ScheduleError>> {
         let seed = self.chance();

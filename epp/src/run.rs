@@ -11,7 +11,7 @@ use crate::observe::Observe;
 use crate::pool::{self, Pool};
 use crate::ready::Conditions;
 use crate::replicas;
-use crate::signals::Signals;
+use crate::signals::{SignalHost, Signals};
 use anyhow::Context;
 use http::StatusCode;
 use rustls::ServerConfig;
@@ -49,9 +49,8 @@ struct RunningPool {
 /// Parts that all pools share.
 #[derive(Clone, Copy)]
 struct Common<'a> {
-    registry: &'a Metrics,
     metrics: &'a EppMetrics,
-    scraping: &'a Lane,
+    signals: SignalHost<'a>,
 }
 
 /// Serves until `shutdown`, then drains.
@@ -72,7 +71,8 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     registry.register(|registry| settings.ext_proc.body_budget.register(registry));
     let cluster = cluster(&settings).await?;
     let scraping = Lane::start("scrape").context("cannot start a thread")?;
-    let common = Common { registry: &registry, metrics: &metrics, scraping: &scraping };
+    let signals = SignalHost { registry: &registry, scraping: &scraping };
+    let common = Common { metrics: &metrics, signals };
     let mut pools = Vec::new();
     for target in &settings.pools {
         let running = start(target, &settings, cluster.as_ref(), common)?;
@@ -125,7 +125,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
             let control = &settings.plan.plan.flow_control;
             let age_max = settings.scrape_interval + settings.staleness;
             let grace = flow::grace(&settings.plan.plan.detector, age_max);
-            let (waits, flow) = director.with_flow_control((control, grace), metrics.clone())?;
+            let (waits, flow) = director.with_flow_control(control, grace, metrics.clone())?;
             director = waits;
             flows.push(flow);
         }
@@ -184,7 +184,7 @@ fn start(
     target: &PoolTarget,
     settings: &EppSettings,
     cluster: Option<&Cluster>,
-    Common { registry, metrics, scraping }: Common<'_>,
+    common: Common<'_>,
 ) -> anyhow::Result<RunningPool> {
     let watched = watch_pool(target, cluster)?;
     let plan = &settings.plan.plan;
@@ -203,11 +203,11 @@ fn start(
     }
     // Until an engine's own event comes, it is taken to hold what it was just sent.
     scheduling.placement.early_prediction_ttl = Some(early_prediction(target, settings));
-    let scheduler = Scheduler::new(metered(&plan.program, &metrics.plugins), scheduling);
+    let scheduler = Scheduler::new(metered(&plan.program, &common.metrics.plugins), scheduling);
     let pool = Pool::new(target.full_name(), watched.view(), scheduler, rand::random());
     let alike = settings.pools.iter().filter(|other| other.name == target.name).count();
     let pool = Arc::new(if alike > 1 { pool.by_whole_name() } else { pool });
-    let signals = Signals::start(&pool, target, settings, (registry, scraping))?;
+    let signals = Signals::start(&pool, target, settings, common.signals)?;
     let mut tasks = JoinSet::new();
     let following = pool.clone();
     tasks.spawn(async move { pool::follow(following, |view| signals.follow(view)).await });

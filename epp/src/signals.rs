@@ -42,6 +42,15 @@ struct Followers {
     addresses: watch::Sender<Vec<SocketAddr>>,
 }
 
+/// Parts of the process that the signals of all pools share.
+#[derive(Clone, Copy)]
+pub(crate) struct SignalHost<'a> {
+    /// Registry of the process's metrics.
+    pub registry: &'a Metrics,
+    /// Thread that reads metrics pages.
+    pub scraping: &'a Lane,
+}
+
 impl Signals {
     /// Starts to listen for a pool; nobody is listened to before [`Signals::follow`].
     ///
@@ -52,10 +61,10 @@ impl Signals {
         pool: &Arc<Pool>,
         target: &PoolTarget,
         settings: &EppSettings,
-        (registry, scraping): (&Metrics, &Lane),
+        host: SignalHost<'_>,
     ) -> anyhow::Result<Self> {
         let (metrics, fleet) = (SignalMetrics::default(), FleetMetrics::default());
-        registry.register(|registry| {
+        host.registry.register(|registry| {
             let labels = [("pool".into(), pool.name().to_owned().into())];
             let registry = registry.sub_registry_with_labels(labels.into_iter());
             metrics.register(registry);
@@ -84,7 +93,7 @@ impl Signals {
             ..AgentSettings::new(settings.block_size)
         };
         let scraper = Scraper::new(scrape, mappings, loads.clone(), metrics.clone());
-        let scraper = scraper.on(scraping.handle());
+        let scraper = scraper.on(host.scraping.handle());
         let agents = AgentFeeds::new(agents_of.clone(), loads, workers, (metrics.clone(), fleet));
         let addresses = watch::Sender::new(Vec::new());
         let mut tasks = JoinSet::new();

@@ -57,8 +57,8 @@ async fn an_engine_whose_agent_cannot_be_followed_is_asked_itself() {
     bench.pool.follow_view();
     let lane = Lane::start("scrape").expect("a thread");
     let settings = good("--pool-name=vllm");
-    let signals =
-        Signals::start(&bench.pool, &settings.pools[0], &settings, (&Metrics::default(), &lane));
+    let host = SignalHost { registry: &Metrics::default(), scraping: &lane };
+    let signals = Signals::start(&bench.pool, &settings.pools[0], &settings, host);
     let signals = signals.expect("the settings are sound");
     signals.follow(&view);
     let waiting =

@@ -6,6 +6,7 @@ use crate::flow::Account;
 use crate::headers::Headers;
 use crate::late::{LateBody, LateEdit};
 use crate::observe::{Observe, RequestRecord};
+use crate::parsed_request::RewriteSource;
 use crate::pool::Pool;
 use crate::usage::TokenCounts;
 use bytes::Bytes;
@@ -52,14 +53,20 @@ pub struct AnswerWatch {
     over: bool,
 }
 
+/// A placed request whose answer is to be followed.
+pub(crate) struct PlacedRecord {
+    /// The request's destination.
+    pub decision: Decision,
+    /// The request, as metrics and traces know it.
+    pub record: RequestRecord,
+    /// Part of the answer that must be seen.
+    pub interest: Interest,
+}
+
 impl AnswerWatch {
-    /// Follows the answer of a decision, as much of it as `interest` says.
-    pub(crate) fn new(
-        pool: Arc<Pool>,
-        observe: Observe,
-        decision: Decision,
-        (record, interest): (RequestRecord, Interest),
-    ) -> Self {
+    /// Follows the answer of a placed request, as much of it as `placed.interest` says.
+    pub(crate) fn new(pool: Arc<Pool>, observe: Observe, placed: PlacedRecord) -> Self {
+        let PlacedRecord { decision, record, interest } = placed;
         Self {
             pool,
             observe,
@@ -125,8 +132,8 @@ impl Watch for AnswerWatch {
 
     fn amend(&mut self, body: Vec<Bytes>) -> Result<Vec<Bytes>, Refusal> {
         let Some(late) = self.late.take() else { return Ok(body) };
-        let sources = (&*self.pool.view(), self.pool.chance());
-        let amended = late.apply(&body, sources);
+        let source = RewriteSource { view: &self.pool.view(), chance: self.pool.chance() };
+        let amended = late.apply(&body, source);
         let LateBody { body, screening, unread, asked_model, rewritten } =
             amended.inspect_err(|refusal| self.observe.refused(Some(&self.record), refusal))?;
         self.observe.screened(&screening);

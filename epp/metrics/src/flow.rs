@@ -127,12 +127,7 @@ impl FlowMetrics {
     }
 
     /// A request of a pool left flow control after a wait.
-    pub fn left(
-        &self,
-        of: &RequestMetrics,
-        pool: &str,
-        (outcome, waited): (FlowOutcome, Duration),
-    ) {
+    pub fn left(&self, of: &RequestMetrics, pool: &str, outcome: FlowOutcome, waited: Duration) {
         let [model, target, fairness_id, priority] = labels(of);
         let outcome = outcome.name();
         let make = || Histogram::new(buckets::QUEUE_SECONDS);

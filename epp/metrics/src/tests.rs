@@ -349,7 +349,7 @@ fn a_request_that_waited_reads_like_this() {
     let _stays = flow.waits(&request, "pool", 100);
     flow.cycled(Duration::from_micros(250));
     drop(gone);
-    flow.left(&request, "pool", (FlowOutcome::Dispatched, Duration::from_millis(250)));
+    flow.left(&request, "pool", FlowOutcome::Dispatched, Duration::from_millis(250));
     let text = without_buckets(&page.text());
     let ours = text.lines().filter(|line| line.contains("flow_control"));
     let ours: String = ours.map(|line| format!("{line}\n")).collect();

@@ -151,8 +151,8 @@ impl TryFrom<EppArgs> for EppSettings {
         match (plan, dial, fields) {
             (Some(plan), Ok(dial), Ok(fields)) if faults.is_empty() => {
                 let fields = fields.with_extensions();
-                let settings = settings(args, pools, plan, (tls, dial));
-                Ok(EppSettings { fields, ..settings })
+                let settings = settings(args, pools, plan, tls);
+                Ok(EppSettings { fields, dial, ..settings })
             }
             _ => Err(ConfigError(faults)),
         }
@@ -163,7 +163,7 @@ fn settings(
     args: EppArgs,
     pools: Vec<PoolTarget>,
     plan: LoadedConfig,
-    (tls, dial): (TlsSettings, Dial),
+    tls: TlsSettings,
 ) -> EppSettings {
     let without_effect = args.compat.given();
     let precise = plan.plan.precise.as_ref();
@@ -198,7 +198,7 @@ fn settings(
         hub_endpoint: scheduling.hub_endpoint,
         forward_ids: scheduling.forward_token_ids,
         agent_port: signals.agent_port,
-        dial,
+        dial: Dial::default(),
         kv_events,
         scrape_interval: signals.refresh_metrics_interval,
         staleness: signals.metrics_staleness_threshold,

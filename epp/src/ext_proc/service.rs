@@ -1,5 +1,7 @@
 //! The gRPC service `envoy.service.ext_proc.v3.ExternalProcessor`.
 
+use super::frames::Frames;
+use super::machine::Machine;
 use super::session::Session;
 use super::settings::ExtProcSettings;
 use crate::exchange::Director;
@@ -47,12 +49,10 @@ impl<D: Director> ExtProc<D> {
             let method = request.uri().path();
             return Status::unimplemented(format!("no method {method:?}")).into_http();
         }
-        let session = Session::new(
-            self.director.clone(),
-            (self.settings.clone(), self.late_bodies_known.clone()),
-            self.streams.as_ref().map(Streams::opened),
-            request.into_body(),
-        );
+        let machine = Machine::new(self.settings.clone(), self.late_bodies_known.clone());
+        let frames = Frames::new(request.into_body(), self.settings.max_message_bytes);
+        let count = self.streams.as_ref().map(Streams::opened);
+        let session = Session::new(self.director.clone(), machine, frames, count);
         let mut response = Response::new(Body::new(session));
         let grpc = HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(header::CONTENT_TYPE, grpc);

@@ -6,7 +6,6 @@ use super::budget::BodyShare;
 use super::frames::{Frames, Writer};
 use super::machine::{Machine, MachineStep, Violation};
 use super::message::Incoming;
-use super::settings::ExtProcSettings;
 use super::wire;
 use crate::exchange::{Director, Refusal, Routed};
 use bytes::Bytes;
@@ -17,7 +16,6 @@ use stator_epp_metrics::OpenStream;
 use stator_runtime::quota::Exhausted;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
@@ -58,17 +56,17 @@ pub(crate) struct Session<D: Director> {
 }
 
 impl<D: Director> Session<D> {
-    /// A stream whose messages come on `body`.
+    /// A stream whose messages come on `frames`, answered as `machine` says.
     pub(crate) fn new(
         director: Arc<D>,
-        (settings, late_bodies_known): (Arc<ExtProcSettings>, Arc<AtomicBool>),
+        machine: Machine<D::Watch>,
+        frames: Frames,
         count: Option<OpenStream>,
-        body: tonic::body::Body,
     ) -> Self {
         Self {
             director,
-            frames: Frames::new(body, settings.max_message_bytes),
-            machine: Machine::new(settings, late_bodies_known),
+            frames,
+            machine,
             decision: None,
             parting: None,
             stalled: None,

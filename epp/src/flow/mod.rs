@@ -75,7 +75,8 @@ impl Flow {
     /// [`InvalidSettings`] for what the queues cannot be set to.
     pub(crate) fn new(
         placer: Placer,
-        (control, grace): (&FlowControl, Duration),
+        control: &FlowControl,
+        grace: Duration,
         metrics: Arc<EppMetrics>,
     ) -> Result<Arc<Self>, InvalidSettings> {
         let queues = settings::queues(control)?;

@@ -41,7 +41,7 @@ impl<'a> Visit<'a> {
         if self.waiting.take().is_none() {
             flow.enqueued(self.of, Some(outcome), age);
         }
-        flow.left(self.of, self.flow.pool.label(), (outcome, age));
+        flow.left(self.of, self.flow.pool.label(), outcome, age);
         self.over = true;
     }
 }

@@ -120,7 +120,7 @@ fn record_everything(page: &Page) {
         tpot: Some(timing),
     });
     page.metrics.flow.enqueued(&request, None, tick);
-    page.metrics.flow.left(&request, "pool", (FlowOutcome::EvictedTtl, tick));
+    page.metrics.flow.left(&request, "pool", FlowOutcome::EvictedTtl, tick);
     page.metrics.flow.cycled(tick);
     page.metrics.process.request_processed(tick);
     page.metrics.process.response_processed(tick);

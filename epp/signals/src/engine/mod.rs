@@ -156,8 +156,14 @@ impl EngineFeeds {
     /// Follows all ranks of an engine that may tell of them; `None` for any other.
     fn ranks(&self, worker: WorkerRank, plan: &Plan) -> Option<Ranks> {
         let (page, (scrape, _)) = (plan.page?, self.settings.pages.as_ref()?);
-        let told = (self.sink.clone(), self.metrics.clone());
-        Some(Ranks::new(worker, (page, scrape), self.settings.clone(), told))
+        Some(Ranks {
+            worker,
+            ip: page.address.ip(),
+            settings: self.settings.clone(),
+            sink: self.sink.clone(),
+            metrics: self.metrics.clone(),
+            page: page.poller(scrape),
+        })
     }
 
     /// Follows an engine of one rank, or one rank of an engine.

@@ -25,19 +25,19 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 ///
 /// Source: vLLM's label `engine` and SGLang's `dp_rank`, and how both number their ports.
 pub(super) struct Ranks {
-    worker: WorkerRank,
-    ip: IpAddr,
-    settings: EngineSettings,
-    sink: Arc<dyn WorkerSink>,
-    metrics: SignalMetrics,
-    page: Poller,
+    pub worker: WorkerRank,
+    pub ip: IpAddr,
+    pub settings: EngineSettings,
+    pub sink: Arc<dyn WorkerSink>,
+    pub metrics: SignalMetrics,
+    pub page: Poller,
 }
 
 /// Page on which an engine reports its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RankPage {
     engine: Engine,
-    address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl RankPage {
@@ -55,7 +55,8 @@ impl RankPage {
         Some(Self { engine, address: SocketAddr::new(endpoint.address.ip(), port) })
     }
 
-    fn poller(self, scrape: &ScrapeSettings) -> Poller {
+    /// Reads the page, as `scrape` says.
+    pub(super) fn poller(self, scrape: &ScrapeSettings) -> Poller {
         let ScrapeSettings { path, tls, timeout, page_bytes_max, .. } = scrape;
         let (host, port) = (self.address.ip().to_string(), self.address.port());
         let settings =
@@ -65,17 +66,6 @@ impl RankPage {
 }
 
 impl Ranks {
-    /// Of the engine whose page is there, asked for as `scrape` says.
-    pub(super) fn new(
-        worker: WorkerRank,
-        (page, scrape): (RankPage, &ScrapeSettings),
-        settings: EngineSettings,
-        (sink, metrics): (Arc<dyn WorkerSink>, SignalMetrics),
-    ) -> Self {
-        let (ip, page) = (page.address.ip(), page.poller(scrape));
-        Self { worker, ip, settings, sink, metrics, page }
-    }
-
     /// Follows the engine until dropped.
     pub(super) async fn run(mut self) {
         let mut ranks = BTreeSet::from([self.worker.rank]);
@@ -120,13 +110,13 @@ impl Ranks {
             count => Union::sinks(count, self.worker, self.sink.clone()),
         };
         let ranks = ranks.iter().zip(sinks).enumerate();
-        let followers = ranks.filter_map(|(at, (rank, sink))| self.follower((at, *rank), sink));
+        let followers = ranks.filter_map(|(at, (rank, sink))| self.follower(at, *rank, sink));
         followers.map(Follower::run).collect()
     }
 
     /// A follower of the rank at this place among the ranks; `None` where engines are not
     /// connected to.
-    fn follower(&self, (at, rank): (usize, u16), sink: Arc<dyn WorkerSink>) -> Option<Follower> {
+    fn follower(&self, at: usize, rank: u16, sink: Arc<dyn WorkerSink>) -> Option<Follower> {
         let EngineSettings { block_size, blocks_max, .. } = self.settings;
         let subscription = self.settings.subscription(self.ip, rank)?;
         let replay_endpoint = self.settings.replay_endpoint(self.ip, rank);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::exchange::{Interest, RequestHead, Watch};
+use crate::ext_proc::ExtProcSettings;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_request::Request;
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     HttpBody, HttpHeaders, HttpTrailers, ProcessingRequest, ProtocolConfiguration,
@@ -65,7 +66,9 @@ fn run(chunks: Vec<Bytes>) -> String {
     let chunks = chunks.into_iter().map(|chunk| Ok::<_, Status>(Frame::data(chunk)));
     let body = tonic::body::Body::new(StreamBody::new(stream::iter(chunks)));
     let settings = Arc::new(ExtProcSettings::default());
-    let mut session = Session::new(Arc::new(Anywhere), (settings, Arc::default()), None, body);
+    let frames = Frames::new(body, settings.max_message_bytes);
+    let machine = Machine::new(settings, Arc::default());
+    let mut session = Session::new(Arc::new(Anywhere), machine, frames, None);
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..100_000 {
         match Pin::new(&mut session).poll_frame(&mut cx) {
