@@ -4,7 +4,7 @@ use crate::config::{EppSettings, PoolSource, PoolTarget, TokenizerSettings};
 use crate::director::{DirectorSettings, PoolDirector};
 use crate::exchange::Interest;
 use crate::ext_proc::{self, Drain, ExtProc};
-use crate::flow;
+use crate::flow::{self, Flow};
 use crate::health::Health;
 use crate::metered::metered;
 use crate::observe::Observe;
@@ -73,13 +73,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let scraping = Lane::start("scrape").context("cannot start a thread")?;
     let signals = SignalHost { registry: &registry, scraping: &scraping };
     let common = Common { metrics: &metrics, signals };
-    let mut pools = Vec::new();
-    for target in &settings.pools {
-        let running = start(target, &settings, cluster.as_ref(), common)?;
-        let shown: Arc<dyn PoolView> = running.pool.clone();
-        metrics.pools.add(&shown);
-        pools.push(running);
-    }
+    let pools = start_pools(&settings, cluster.as_ref(), common)?;
     let election = elect(&settings, cluster.as_ref());
     let readiness = Readiness::default();
     let (stop, stopped) = Shutdown::new();
@@ -90,6 +84,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     let known: Vec<_> = pools.iter().map(|running| running.pool.clone()).collect();
     if let Some(peers) = settings.peers.clone() {
         let apart = settings.plan.plan.in_flight.apart;
+        // Taken here, so that a port that is in use ends the start, not a task.
         let seat = Seat::take(peers, "stator_epp", &registry).await?;
         rest.spawn(replicas::join(seat, known.clone(), apart, warm, ended.clone()));
     }
@@ -112,29 +107,10 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     }
     // Each pool's own task does so too, though perhaps after the first request has come.
     known.iter().for_each(|pool| pool.follow_view());
-    let (mut streams, mut flows) = (JoinSet::new(), Vec::new());
     let (tls, suites) = (settings.tls.ext_proc.as_ref(), &settings.tls.cipher_suites);
     let tls = certificate(tls, suites, &ended, &mut rest)?;
-    let renderer = crate::plan::renderer(&settings.plan.plan)?.map(Arc::new);
-    for running in &pools {
-        let listener = listen(running.target.listen, tls.as_ref()).await?;
-        let (address, pool) = (listener.address()?, running.pool.name());
-        tracing::info!(%address, pool, tls = tls.is_some(), "ext-proc listening");
-        let mut director = director(running, &settings, &metrics, renderer.clone());
-        if settings.plan.plan.features.flow_control {
-            let control = &settings.plan.plan.flow_control;
-            let age_max = settings.scrape_interval + settings.staleness;
-            let grace = flow::grace(&settings.plan.plan.detector, age_max);
-            let (waits, flow) = director.with_flow_control(control, grace, metrics.clone())?;
-            director = waits;
-            flows.push(flow);
-        }
-        let counted = settings.stream_metrics.then(|| metrics.streams.clone());
-        let service = ExtProc::new(Arc::new(director), settings.ext_proc.clone(), counted);
-        let drain = Drain { shutdown: stopped.clone(), limit: settings.drain_timeout };
-        let health = health.of_pool(pool);
-        streams.spawn(ext_proc::serve(service, health, listener.incoming(), drain));
-    }
+    let edge = Edge { settings: &settings, metrics: &metrics, health: &health, stopped };
+    let serving = edge.serve(&pools, tls).await?;
     listens.send_replace(true);
     shutdown.wait().await;
     // Data planes see that this replica is not ready before it takes no more streams, and another
@@ -146,11 +122,85 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     };
     tokio::join!(tokio::time::sleep(settings.shutdown_delay), resigned);
     stop.set();
-    flows.iter().for_each(|flow| flow.close());
-    while streams.join_next().await.is_some() {}
+    serving.drain().await;
+    // Last: while streams drain, replicas, health checks and metrics are still of use.
     end.set();
     while rest.join_next().await.is_some() {}
     Ok(())
+}
+
+/// Starts every pool, and shows it in the metrics.
+fn start_pools(
+    settings: &EppSettings,
+    cluster: Option<&Cluster>,
+    common: Common<'_>,
+) -> anyhow::Result<Vec<RunningPool>> {
+    let mut pools = Vec::new();
+    for target in &settings.pools {
+        let running = start(target, settings, cluster, common)?;
+        let shown: Arc<dyn PoolView> = running.pool.clone();
+        common.metrics.pools.add(&shown);
+        pools.push(running);
+    }
+    Ok(pools)
+}
+
+/// The ext-proc ports, before they listen.
+struct Edge<'a> {
+    settings: &'a EppSettings,
+    metrics: &'a Arc<EppMetrics>,
+    health: &'a Health,
+    /// Set when no stream is taken any more.
+    stopped: Shutdown,
+}
+
+impl Edge<'_> {
+    /// Listens on the port of each pool.
+    async fn serve(
+        self,
+        pools: &[RunningPool],
+        tls: Option<Arc<ServerConfig>>,
+    ) -> anyhow::Result<Serving> {
+        let Self { settings, metrics, health, stopped } = self;
+        let plan = &settings.plan.plan;
+        let mut serving = Serving { streams: JoinSet::new(), flows: Vec::new() };
+        let renderer = crate::plan::renderer(plan)?.map(Arc::new);
+        for running in pools {
+            let listener = listen(running.target.listen, tls.as_ref()).await?;
+            let (address, pool) = (listener.address()?, running.pool.name());
+            tracing::info!(%address, pool, tls = tls.is_some(), "ext-proc listening");
+            let mut director = director(running, settings, metrics, renderer.clone());
+            if plan.features.flow_control {
+                let age_max = settings.scrape_interval + settings.staleness;
+                let grace = flow::grace(&plan.detector, age_max);
+                let (waits, flow) =
+                    director.with_flow_control(&plan.flow_control, grace, metrics.clone())?;
+                director = waits;
+                serving.flows.push(flow);
+            }
+            let counted = settings.stream_metrics.then(|| metrics.streams.clone());
+            let service = ExtProc::new(Arc::new(director), settings.ext_proc.clone(), counted);
+            let drain = Drain { shutdown: stopped.clone(), limit: settings.drain_timeout };
+            let health = health.of_pool(pool);
+            serving.streams.spawn(ext_proc::serve(service, health, listener.incoming(), drain));
+        }
+        Ok(serving)
+    }
+}
+
+/// The servers of all pools, with the queues behind them.
+struct Serving {
+    streams: JoinSet<()>,
+    flows: Vec<Arc<Flow>>,
+}
+
+impl Serving {
+    /// Refuses the requests that wait, and waits for the streams to end.
+    async fn drain(mut self) {
+        // Queues first: a waiting request holds its stream open.
+        self.flows.iter().for_each(|flow| flow.close());
+        while self.streams.join_next().await.is_some() {}
+    }
 }
 
 async fn serve_health(
