@@ -289,6 +289,7 @@ impl PoolDirector {
         let (pool, observe) = (self.pool.clone(), self.observe.clone());
         let mut watch = AnswerWatch::new(pool, observe, placed);
         watch.verify = self.settings.verify_served;
+        // With the port that was sent: the answer's address is compared with these.
         watch.sent.clone_from(&endpoints);
         Routed { endpoints, set_headers, body: Vec::new(), scores, watch }
     }

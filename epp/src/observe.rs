@@ -152,6 +152,7 @@ impl Observe {
         }
         let metrics = self.0.metrics.requests.of(&labels);
         if let Some((_, Some(rewrite))) = &request.rewritten {
+            // The operator wrote this name, so that metrics keep it beside their bound.
             self.keep_model(request.target());
             self.0.metrics.decisions.rewritten(&metrics, rewrite);
         }

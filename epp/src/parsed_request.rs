@@ -171,6 +171,7 @@ impl ParsedRequest {
             },
             only_cached: text::if_available(head),
             max_output_tokens: parsed.and_then(|parsed| parsed.max_output_tokens),
+            // Set by the placer, which knows what an answer counts for.
             expected_output_tokens: 0,
             stream: self.streams(),
             size_bytes: self.body.len(),

@@ -170,6 +170,7 @@ impl Edge<'_> {
             let (address, pool) = (listener.address()?, running.pool.name());
             tracing::info!(%address, pool, tls = tls.is_some(), "ext-proc listening");
             let mut director = director(running, settings, metrics, renderer.clone());
+            // Queues are per pool: a full pool makes no other's requests wait.
             if plan.features.flow_control {
                 let age_max = settings.scrape_interval + settings.staleness;
                 let grace = flow::grace(&plan.detector, age_max);
@@ -307,6 +308,7 @@ fn director(
 ) -> PoolDirector {
     let plan = &settings.plan.plan;
     let handler = &plan.program.handler;
+    // Only handlers that split requests have decisions to count.
     let splits = handler.type_name.ends_with("disagg-profile-handler")
         || &*handler.type_name == "pd-profile-handler";
     let names = splits.then(|| (handler.name.to_string(), handler.type_name.to_string()));

@@ -93,6 +93,7 @@ impl Signals {
             ..AgentSettings::new(settings.block_size)
         };
         let scraper = Scraper::new(scrape, mappings, loads.clone(), metrics.clone());
+        // On a thread of its own: no pick waits while a page is read.
         let scraper = scraper.on(host.scraping.handle());
         let agents = AgentFeeds::new(agents_of.clone(), loads, workers, (metrics.clone(), fleet));
         let addresses = watch::Sender::new(Vec::new());

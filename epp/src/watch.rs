@@ -174,6 +174,7 @@ impl Watch for AnswerWatch {
         self.failed = status >= 400;
         if let Some(served) = served {
             self.observe.served(&self.sent, served);
+            // Only another endpoint than the chosen one is news to the scheduler.
             let chosen = self.sent.first().is_some_and(|chosen| chosen.to_string() == served);
             self.served = (!chosen).then(|| served.to_owned());
         }

@@ -214,6 +214,7 @@ fn data_layer(document: &mut Document, findings: &Findings) {
         return;
     }
     let path = format!("dataLayer.sources[{}]", layer.sources.len());
+    // A plug-in of the type that is written already is used, whatever its name.
     let mut named = |type_name: &str| {
         let why = "default of dataLayer.injectDefaults";
         match document.of_type(type_name).map(|plugin| plugin.name.clone()) {

@@ -78,6 +78,7 @@ fn gates(fields: &MappingFields<'_>, findings: &Findings) -> Vec<GateEntry> {
             }
         };
         match gates.iter_mut().find(|gate| gate.name == name) {
+            // A gate without a reason was written before.
             Some(gate) if gate.why.is_none() => {
                 findings.fault(path, format!("the gate {name} is there twice"));
             }
@@ -108,6 +109,7 @@ fn plugins(fields: &MappingFields<'_>, findings: &Findings) -> Vec<PluginEntry> 
         let name = entry.text("name");
         let parameters = entry.tree("parameters");
         entry.close();
+        // Wrong parameters count as none, so that reading goes on and finds further faults.
         let parameters = match parameters.map(|at| (at.value, at.path)) {
             None => no_parameters(),
             Some((map @ Tree::Map(_), _)) => map.to_json(),

@@ -76,6 +76,7 @@ fn program(
         let entry = &document.plugins[*position];
         Some((entry, context.built.get(&entry.name)?))
     };
+    // In the order of building: each producer runs after those that it depends on.
     let parts: Parts<'_> = order.iter().filter_map(part).collect();
     let profiles = document.profiles.iter().map(|entry| profile(entry, &parts));
     let precise = |plugin: &PluginEntry| PRECISE.contains(&plugin.type_name.as_str());

@@ -103,6 +103,7 @@ impl Prefixes {
         );
         let _entered = span.enter();
         let mut found = Found::default();
+        // The spans within each other are those of the llm-d router.
         let mut lookup = || {
             let _scoring = info_span!(target: SPANS, "score_tokens", blocks).entered();
             found = info_span!(target: SPANS, "index_lookup", blocks)

@@ -235,6 +235,7 @@ impl Scheduler {
         request: &Request<'_>,
         call: Call,
     ) -> Result<Decision, ScheduleError> {
+        // First, so that room of ended leases counts for this request.
         self.expire(call.now);
         self.tickets.check_room()?;
         let block_size = self.block_size();
@@ -385,6 +386,7 @@ impl Scheduler {
         let (output, flow) = (request.expected_output_tokens, FlowKey::of(request));
         let (mut reservations, mut holders) =
             (Vec::with_capacity(1 + decision.others.len()), Vec::new());
+        // Fallbacks get no place: the data plane tries them only where the first one fails.
         let helpers = decision.others.iter().map(|(_, endpoint)| endpoint);
         for endpoint in decision.targets.first().into_iter().chain(helpers) {
             let rank = endpoint.worker;

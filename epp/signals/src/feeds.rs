@@ -62,6 +62,7 @@ impl FeedCounters {
         let mut engines: Vec<_> =
             state.engines.values().map(|(name, ranks)| snapshot(ranks, name)).collect();
         let feeds: usize = state.engines.values().map(|(_, ranks)| ranks.len()).sum();
+        // The map has no order, and a page should not change by chance.
         engines.sort_unstable_by(|one, other| one.pod.cmp(&other.pod));
         let skipped = |counts: &Counts| {
             let counts = counts.iter();

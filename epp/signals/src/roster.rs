@@ -55,6 +55,7 @@ impl<P: PartialEq + Clone> Roster<P> {
         for (worker, plan) in wanted {
             self.tasks.entry(worker).or_insert_with(|| {
                 let (mut task, work) = (JoinSet::new(), start(worker, plan.clone()));
+                // Two tasks of one worker at a time would mix what they report.
                 let before = self.leaving.remove(&worker);
                 let work = async move {
                     if let Some(mut before) = before {

@@ -120,6 +120,7 @@ impl TryFrom<EppArgs> for EppSettings {
     type Error = ConfigError;
 
     fn try_from(args: EppArgs) -> Result<Self, ConfigError> {
+        // Faults of the plan come last, although the pools need the plan first.
         let (mut faults, mut plan_faults) = (Vec::new(), Vec::new());
         let plan = plan(&args, &mut plan_faults);
         let discovery = plan.as_ref().and_then(|loaded| loaded.plan.discovery.as_ref());
@@ -189,6 +190,7 @@ fn settings(
         scores: requests.emit_endpoint_scores,
         fallbacks: requests.fallback_endpoints,
         stream_metrics: requests.enable_grpc_stream_metrics,
+        // The caller sets the rules and the dial, which may be at fault.
         fields: FieldRules::default(),
         refuse_unscreened: requests.refuse_unscreened,
         max_index_blocks: max_blocks.clamp(INDEX_BLOCKS.0, INDEX_BLOCKS.1) as usize,

@@ -82,6 +82,7 @@ pub(super) fn targets(
     }
     for (at, target) in targets.iter().enumerate() {
         let port = target.listen.port();
+        // Port 0 lets the system choose, so that it is never taken twice.
         let same_port = |other: &&PoolTarget| port != 0 && other.listen.port() == port;
         if let Some(other) = targets[..at].iter().find(same_port) {
             let (one, two) = (&other.name, &target.name);

@@ -85,6 +85,7 @@ async fn accept<D, I, C>(
     loop {
         tokio::select! {
             () = shutdown.wait() => return,
+            // Ended connections leave at once, or the set would grow without end.
             Some(_) = connections.join_next() => {}
             next = incoming.next() => match next {
                 Some(Ok(io)) => {

@@ -58,6 +58,7 @@ pub(super) fn ceilings(flow: &FlowControl) -> Result<Ceilings, InvalidSettings> 
 fn policy(band: &Band) -> BandPolicy {
     BandPolicy {
         bounds: bounds(Some(band.max_requests), Some(band.max_bytes), band.max_tokens),
+        // A request without a limit waits as long as its client; the queue wants a number.
         ttl: band.ttl.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST),
         fairness: match band.fairness {
             Fairness::GlobalStrict => stator_queue::Fairness::GlobalStrict,

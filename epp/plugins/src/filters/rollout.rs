@@ -121,6 +121,7 @@ fn revision(params: &mut Params<'_>, marks: &[Mark]) -> (Mark, Option<Gating>) {
     if marks.iter().any(taken) {
         params.wrong("revisionHeaderName", "is the header of another label in headerSelectors");
     }
+    // `requireRoles.values` is the spelling of earlier versions.
     let earlier = params.within("requireRoles", |params| params.texts("values"));
     let mut roles = params.texts("requiredRoles");
     if roles.is_empty() {

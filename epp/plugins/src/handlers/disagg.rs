@@ -117,6 +117,7 @@ impl ProfileHandler for Disagg {
         request: &Request<'_>,
         run: &mut dyn FnMut(&str) -> Option<Pick<'a>>,
     ) -> Result<Routing<'a>, NotRouted> {
+        // The peer of the request before would pull this one there.
         self.peer.forget();
         let early = if self.prefill_first { run(&self.prefill) } else { None };
         self.peer.meet(early.as_ref());
@@ -137,6 +138,7 @@ impl ProfileHandler for Disagg {
         picking.record("llm_d.epp.pd.disaggregation_used", prefills || early.is_some());
         picking.record("llm_d.epp.pd.reason", self.reason(early.is_some(), prefills));
         drop(picking);
+        // The profile that runs second keeps near the choice of the first.
         if !self.prefill_first {
             self.peer.meet(Some(&primary));
         }

@@ -147,6 +147,7 @@ impl Window {
     }
 
     fn refresh(&mut self, settings: &Settings, now: Time) {
+        // Once per interval at most: requests come more often than anchors change.
         let fresh = |computed: Time| now.0.saturating_sub(computed.0) < settings.interval;
         if self.computed.is_some_and(fresh) {
             return;

@@ -68,6 +68,7 @@ impl Scorer for Observation {
         let anyone = known.iter().any(Anchors::trusted);
         for ((score, predicted), anchors) in scores.iter_mut().zip(&predicted).zip(&known) {
             *score = match predicted {
+                // Some requests try unknown endpoints, or nothing would ever be learnt of them.
                 _ if anyone && !anchors.trusted() => {
                     f64::from(u8::from(now.random.unit() < self.exploration))
                 }

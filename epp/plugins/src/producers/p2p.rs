@@ -62,6 +62,7 @@ impl RouteHeaders for P2pSource {
         let weight = |c: &Candidate<'_>| 1.0 / (1.0 + f64::from(c.load.waiting));
         let sources = || candidates.iter().filter(|c| self.cached(c) == most);
         let sum: f64 = sources().map(weight).sum();
+        // Seeded by the request's id: the same request draws the same source.
         let mut rest = Random::new(xxh3_64(request.id.as_bytes())).unit() * sum;
         let chosen = sources().find(|source| {
             rest -= weight(source);

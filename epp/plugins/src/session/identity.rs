@@ -80,6 +80,7 @@ pub(super) fn id_sources(params: &mut Params<'_>, context: &BuildContext) -> Vec
             (Some(header), None) => vec![IdSource::Header(header.to_ascii_lowercase())],
             (None, Some(attribute)) => {
                 let name = producer.unwrap_or_default();
+                // By the name of the plug-in, or else by that of the attribute's own producer.
                 let known = context.id_source(&name);
                 let known = known.or_else(|| context.id_source(&format!("{attribute}-producer")));
                 if known.is_none() {

@@ -22,6 +22,7 @@ const ENTRIES_MAX: usize = 65_536;
 pub(crate) fn view(content: &[u8]) -> Result<PoolView, Vec<String>> {
     let value: serde_json::Value =
         stator_runtime::yaml::from_slice(content).map_err(|error| vec![error])?;
+    // Reading goes on after a fault, so that one look finds all of them.
     let faults = FileFaults::default();
     let root = Node::root(&value, &faults);
     root.only(&["endpoints", "objectives", "rewrites", "appProtocol"]);

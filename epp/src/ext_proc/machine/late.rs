@@ -51,6 +51,7 @@ impl<W: Watch> Machine<W> {
             return self.refuse(&refusal);
         }
         let RequestPhase::Amend(late) = &mut self.request else { return };
+        // A piece that is held back is answered with nothing; the last one brings the whole.
         let body = match late.is_whole(end) {
             false => BodyChange::Clear,
             true => {

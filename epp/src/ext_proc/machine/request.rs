@@ -114,6 +114,7 @@ impl<W: Watch> Machine<W> {
     pub(super) fn request_trailers(&mut self) -> Result<(), Violation> {
         match &mut self.request {
             RequestPhase::Collect(_) => {
+                // Trailers end the body: all that was collected is all there is.
                 let carrier = match self.modes.request {
                     BodyMode::FullDuplex => Carrier::Duplex,
                     BodyMode::Streamed => Carrier::Headers,

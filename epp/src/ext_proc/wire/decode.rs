@@ -101,6 +101,7 @@ fn header(bytes: &[u8], fields: &mut HeadFields) -> Result<(), WireError> {
             let status = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
             fields.status = status.unwrap_or(0);
         }
+        // Other pseudo-headers decide nothing here.
         [b':', ..] => {}
         _ => {
             let name = std::str::from_utf8(name).map_err(|_| WireError::HeaderName)?;

@@ -81,6 +81,7 @@ pub(in crate::producers) fn chain(
 ) -> Vec<SequenceHash> {
     let prompt = &request.prompt;
     let salt = prompt.cache_salt.unwrap_or_default();
+    // Another model or salt makes other blocks of the same text.
     let mut parent = xxh3_64_with_seed(salt.as_bytes(), xxh3_64(request.model.as_bytes()));
     let mut next = |block: &[u8]| {
         parent = xxh3_64_with_seed(block, parent);
@@ -109,6 +110,7 @@ fn for_each_block(pieces: &[&[u8]], size: usize, mut visit: impl FnMut(&[u8]) ->
     for piece in pieces {
         let mut rest = *piece;
         while !rest.is_empty() {
+            // A block within one piece is visited where it lies, without a copy.
             if begun.is_empty() && rest.len() >= size {
                 if !visit(&rest[..size]) {
                     return;
