@@ -7,7 +7,7 @@ use crate::flow::{Account, Flow};
 use crate::late::{LateEdit, edited, may_rewrite};
 use crate::observe::{Observe, RequestRecord};
 use crate::parsed_request::{ParsedRequest, RewriteSource};
-use crate::place::{Denied, Placer, Ready};
+use crate::place::{PlacementError, Placer, Ready};
 use crate::pool::Pool;
 use crate::prompt::{self, MeasuredPrompt};
 use crate::refuse;
@@ -221,7 +221,7 @@ impl PoolDirector {
             }
         };
         let (placed, account) = placed.map_err(|denied| {
-            if let Denied::Unplaced { took, .. } = denied {
+            if let PlacementError::Unplaced { took, .. } = denied {
                 self.observe.scheduled(record, None, took);
             }
             refuse::denied(&denied)

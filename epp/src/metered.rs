@@ -69,7 +69,7 @@ pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Progra
     let admitter = |known: &Named<dyn Admitter>| {
         named(known, Arc::new(Metered::of(metrics, "Admission", known)) as Arc<dyn Admitter>)
     };
-    let measured = program.prefixes.iter().map(|index| Found::at(metrics, index));
+    let measured = program.prefixes.iter().map(|index| PrefixFindings::at(metrics, index));
     let handler = Metered::of(metrics, "ProfilePicker", &program.handler);
     Program {
         profiles: program.profiles.iter().map(profile).collect(),
@@ -84,12 +84,12 @@ pub(crate) fn metered(program: &Program, metrics: &Arc<PluginMetrics>) -> Progra
 }
 
 /// Measures what an index of prefixes found at the endpoint that was chosen.
-struct Found {
+struct PrefixFindings {
     index: Arc<dyn PrefixIndex>,
     metrics: PrefixIndexer,
 }
 
-impl Found {
+impl PrefixFindings {
     fn at(metrics: &PluginMetrics, named: &Named<dyn PrefixIndex>) -> Named<dyn Observer> {
         let Named { type_name, name, plugin } = named.clone();
         let names = PluginName { type_name: &type_name, name: &name };
@@ -98,7 +98,7 @@ impl Found {
     }
 }
 
-impl Observer for Found {
+impl Observer for PrefixFindings {
     fn placed(&self, _: &Request<'_>, placed: &PlacedRequest<'_>, _: Time) {
         /// Bytes of text that count as one token.
         ///

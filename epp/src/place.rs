@@ -46,7 +46,7 @@ pub(crate) struct PlaceGuard {
 
 /// Reason for which a request has no place.
 #[derive(Debug)]
-pub(crate) enum Denied {
+pub(crate) enum PlacementError {
     /// The scheduler found none, after `took`.
     Unplaced { refused: ScheduleError, took: Duration },
     /// The request was not let through to the scheduler.
@@ -59,12 +59,12 @@ impl Placer {
     ///
     /// # Errors
     ///
-    /// [`Denied::Unplaced`].
+    /// [`PlacementError::Unplaced`].
     pub(crate) fn place_below(
         &self,
         ready: &Ready,
         most: f64,
-    ) -> Option<Result<PlaceGuard, Denied>> {
+    ) -> Option<Result<PlaceGuard, PlacementError>> {
         let Ready { head, request, measured, watched, span } = ready;
         let headers = text::readable(head);
         let parsed = request.parsed.as_ref().filter(|_| self.reads_text);
@@ -81,11 +81,11 @@ impl Placer {
         let took = started.elapsed();
         let pool = self.pool.clone();
         let placed = scheduled.map(|decision| PlaceGuard { pool, decision: Some(decision), took });
-        Some(placed.map_err(|refused| Denied::Unplaced { refused, took }))
+        Some(placed.map_err(|refused| PlacementError::Unplaced { refused, took }))
     }
 
     /// Places a request however full the pool is.
-    pub(crate) fn place(&self, ready: &Ready) -> Result<PlaceGuard, Denied> {
+    pub(crate) fn place(&self, ready: &Ready) -> Result<PlaceGuard, PlacementError> {
         self.place_below(ready, f64::INFINITY).expect("nothing is fuller than that")
     }
 }

@@ -5,7 +5,7 @@
 //! 500; an admission plug-in's refusal is 429, not 500.
 
 use crate::exchange::Refusal;
-use crate::place::Denied;
+use crate::place::PlacementError;
 use stator_body::{ParseError, ScreenError};
 use stator_epp_metrics::FlowOutcome;
 use stator_epp_scheduler::ScheduleError;
@@ -43,10 +43,10 @@ pub(crate) fn unseen_body() -> Refusal {
 }
 
 /// A request has no place.
-pub(crate) fn denied(denied: &Denied) -> Refusal {
+pub(crate) fn denied(denied: &PlacementError) -> Refusal {
     match denied {
-        Denied::Unplaced { refused, .. } => unplaced(refused),
-        Denied::Dropped { outcome, retry_after } => dropped(*outcome, *retry_after),
+        PlacementError::Unplaced { refused, .. } => unplaced(refused),
+        PlacementError::Dropped { outcome, retry_after } => dropped(*outcome, *retry_after),
     }
 }
 

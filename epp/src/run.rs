@@ -20,7 +20,7 @@ use stator_epp_metrics::{Build, EppMetrics, PoolView};
 use stator_epp_plugins::KvCost;
 use stator_epp_plugins::settings::Tokens;
 use stator_epp_pool::kubernetes::{Cluster, Election, Elector, PoolRef, ReadAccess, Reviewer};
-use stator_epp_pool::{PoolSpec, Watched, file};
+use stator_epp_pool::{PoolSpec, PoolWatch, file};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
 use stator_epp_signals::tokenizer::Renderer;
 use stator_peers::Seat;
@@ -42,7 +42,7 @@ const FIRST_VIEW: Duration = Duration::from_secs(5);
 struct RunningPool {
     pool: Arc<Pool>,
     target: PoolTarget,
-    _watched: Watched,
+    _watched: PoolWatch,
     _tasks: JoinSet<()>,
 }
 
@@ -265,7 +265,7 @@ fn start(
     Ok(RunningPool { pool, target: target.clone(), _watched: watched, _tasks: tasks })
 }
 
-fn watch_pool(target: &PoolTarget, cluster: Option<&Cluster>) -> anyhow::Result<Watched> {
+fn watch_pool(target: &PoolTarget, cluster: Option<&Cluster>) -> anyhow::Result<PoolWatch> {
     let cluster = || cluster.context("the pool comes from Kubernetes, and there is no cluster");
     Ok(match &target.source {
         PoolSource::File { path, followed } => {

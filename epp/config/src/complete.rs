@@ -3,7 +3,7 @@
 use crate::decode::no_parameters;
 use crate::decode_flow::{DEFAULT_FAIRNESS, DEFAULT_ORDERING, like};
 use crate::document::{
-    Document, Given, PluginEntry, ProfileEntry, ProfilePlugin, Reference, SourceEntry,
+    Document, PluginEntry, ProfileEntry, ProfilePlugin, Reference, Setting, SourceEntry,
 };
 use crate::findings::Findings;
 use stator_epp_plugins::{PluginPlace, find, needs};
@@ -144,7 +144,7 @@ fn pickers_and_weights(document: &mut Document, position: usize, findings: &Find
             findings.warn(&reference.path, message);
         }
         if can_be(&plugin.type_name, PluginPlace::Scorer) {
-            weight.get_or_insert_with(|| Given::or_default(None, 1.0));
+            weight.get_or_insert_with(|| Setting::or_default(None, 1.0));
         } else if weight.take().is_some() {
             let message = format!("a weight has no effect: {:?} is no scorer", reference.name);
             findings.warn(&reference.path, message);

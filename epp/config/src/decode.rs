@@ -4,8 +4,8 @@
 
 use crate::decode_flow;
 use crate::document::{
-    DataLayerEntry, Document, GateEntry, Given, PluginEntry, ProfileEntry, ProfilePlugin,
-    Reference, SourceEntry,
+    DataLayerEntry, Document, GateEntry, PluginEntry, ProfileEntry, ProfilePlugin, Reference,
+    Setting, SourceEntry,
 };
 use crate::fields::{At, MappingFields};
 use crate::findings::Findings;
@@ -168,7 +168,7 @@ fn profile_plugin(at: At<&Tree>, findings: &Findings) -> Option<ProfilePlugin> {
         if value < 0.0 {
             findings.fault(path, format!("{value} is less than 0"));
         }
-        Given { value, why: None }
+        Setting { value, why: None }
     });
     Some(ProfilePlugin { reference: reference?, weight })
 }
@@ -196,7 +196,7 @@ fn data_layer(fields: &MappingFields<'_>, findings: &Findings) -> DataLayerEntry
     }
     let sources = entry.list("sources").into_iter();
     let data_layer = DataLayerEntry {
-        inject_defaults: Given::or_default(entry.boolean("injectDefaults"), true),
+        inject_defaults: Setting::or_default(entry.boolean("injectDefaults"), true),
         sources: sources.filter_map(|at| source(at, findings)).collect(),
         discovery,
         peer_discovery,

@@ -1,7 +1,7 @@
 //! The `flowControl` part of a configuration, with the defaults of its values.
 
 use crate::decode::refer;
-use crate::document::{BandEntry, FlowControlEntry, Given, Reference};
+use crate::document::{BandEntry, FlowControlEntry, Reference, Setting};
 use crate::fields::{At, MappingFields};
 use crate::findings::Findings;
 use crate::tree::Tree;
@@ -23,17 +23,17 @@ impl Default for FlowControlEntry {
     fn default() -> Self {
         let default_band = BandEntry { why: Some("default".to_owned()), ..band(0, None) };
         Self {
-            max_bytes: Given::or(None, 0, "default: unlimited"),
-            max_requests: Given::or(None, 0, "default: unlimited"),
+            max_bytes: Setting::or(None, 0, "default: unlimited"),
+            max_requests: Setting::or(None, 0, "default: unlimited"),
             max_tokens: 0,
-            default_request_ttl: Given::or_default(None, DEFAULT_TTL),
-            no_endpoint_request_ttl: Given::or(None, DEFAULT_TTL, "as defaultRequestTTL"),
+            default_request_ttl: Setting::or_default(None, DEFAULT_TTL),
+            no_endpoint_request_ttl: Setting::or(None, DEFAULT_TTL, "as defaultRequestTTL"),
             default_negative_band: like(&default_band, 0),
             default_band,
             bands: Vec::new(),
             usage_limit: unnamed("flowControl.usageLimitPolicyPluginRef", DEFAULT_USAGE_LIMIT),
             saturation_detector: unnamed("flowControl.saturationDetector", DEFAULT_DETECTOR),
-            enable_eviction: Given::or_default(None, false),
+            enable_eviction: Setting::or_default(None, false),
         }
     }
 }
@@ -63,16 +63,17 @@ pub(crate) fn flow_control(root: &MappingFields<'_>, findings: &Findings) -> Flo
 
 fn limits(flow: &mut FlowControlEntry, fields: &MappingFields<'_>) {
     let unlimited = "default: unlimited";
-    flow.max_bytes = Given::or(fields.quantity("maxBytes"), 0, unlimited);
-    flow.max_requests = Given::or(fields.quantity("maxRequests"), 0, unlimited);
+    flow.max_bytes = Setting::or(fields.quantity("maxBytes"), 0, unlimited);
+    flow.max_requests = Setting::or(fields.quantity("maxRequests"), 0, unlimited);
     flow.max_tokens = fields.quantity("maxTokens").unwrap_or(0);
-    flow.default_request_ttl = Given::or_default(fields.duration("defaultRequestTTL"), DEFAULT_TTL);
-    flow.no_endpoint_request_ttl = Given::or(
+    flow.default_request_ttl =
+        Setting::or_default(fields.duration("defaultRequestTTL"), DEFAULT_TTL);
+    flow.no_endpoint_request_ttl = Setting::or(
         fields.duration("noEndpointRequestTTL"),
         flow.default_request_ttl.value,
         "as defaultRequestTTL",
     );
-    flow.enable_eviction = Given::or_default(fields.boolean("enableEviction"), false);
+    flow.enable_eviction = Setting::or_default(fields.boolean("enableEviction"), false);
 }
 
 /// The bands that are named, and what others are made like.
@@ -129,8 +130,8 @@ fn band(priority: i32, fields: Option<&MappingFields<'_>>) -> BandEntry {
     };
     BandEntry {
         priority,
-        max_bytes: Given::or_default(limit("maxBytes"), BAND_MAX_BYTES),
-        max_requests: Given::or_default(limit("maxRequests"), BAND_MAX_REQUESTS),
+        max_bytes: Setting::or_default(limit("maxBytes"), BAND_MAX_BYTES),
+        max_requests: Setting::or_default(limit("maxRequests"), BAND_MAX_REQUESTS),
         max_tokens: limit("maxTokens").unwrap_or(0),
         default_request_ttl: fields.and_then(|f| f.duration("defaultRequestTTL")),
         fairness: policy("fairnessPolicyRef", DEFAULT_FAIRNESS),

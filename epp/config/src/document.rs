@@ -19,12 +19,12 @@ pub(crate) struct Document {
 
 /// A setting, and why it has its value.
 #[derive(Clone, Debug)]
-pub(crate) struct Given<T> {
+pub(crate) struct Setting<T> {
     pub(crate) value: T,
     pub(crate) why: Why,
 }
 
-impl<T> Given<T> {
+impl<T> Setting<T> {
     /// The written value, or else the default.
     pub(crate) fn or_default(written: Option<T>, default: T) -> Self {
         Self::or(written, default, "default")
@@ -86,13 +86,13 @@ pub(crate) struct ProfileEntry {
 #[derive(Clone, Debug)]
 pub(crate) struct ProfilePlugin {
     pub(crate) reference: Reference,
-    pub(crate) weight: Option<Given<f64>>,
+    pub(crate) weight: Option<Setting<f64>>,
 }
 
 /// `dataLayer`.
 #[derive(Clone, Debug)]
 pub(crate) struct DataLayerEntry {
-    pub(crate) inject_defaults: Given<bool>,
+    pub(crate) inject_defaults: Setting<bool>,
     pub(crate) sources: Vec<SourceEntry>,
     pub(crate) discovery: Option<Reference>,
     pub(crate) peer_discovery: Option<Reference>,
@@ -103,7 +103,7 @@ pub(crate) struct DataLayerEntry {
 impl Default for DataLayerEntry {
     fn default() -> Self {
         Self {
-            inject_defaults: Given::or_default(None, true),
+            inject_defaults: Setting::or_default(None, true),
             sources: Vec::new(),
             discovery: None,
             peer_discovery: None,
@@ -124,29 +124,29 @@ pub(crate) struct SourceEntry {
 #[derive(Clone, Debug)]
 pub(crate) struct FlowControlEntry {
     /// 0 is unlimited.
-    pub(crate) max_bytes: Given<u64>,
+    pub(crate) max_bytes: Setting<u64>,
     /// 0 is unlimited.
-    pub(crate) max_requests: Given<u64>,
+    pub(crate) max_requests: Setting<u64>,
     /// 0 is unlimited.
     pub(crate) max_tokens: u64,
     /// Zero is without end.
-    pub(crate) default_request_ttl: Given<Duration>,
+    pub(crate) default_request_ttl: Setting<Duration>,
     /// Zero is without end.
-    pub(crate) no_endpoint_request_ttl: Given<Duration>,
+    pub(crate) no_endpoint_request_ttl: Setting<Duration>,
     pub(crate) default_band: BandEntry,
     pub(crate) default_negative_band: BandEntry,
     pub(crate) bands: Vec<BandEntry>,
     pub(crate) usage_limit: Reference,
     pub(crate) saturation_detector: Reference,
-    pub(crate) enable_eviction: Given<bool>,
+    pub(crate) enable_eviction: Setting<bool>,
 }
 
 /// A priority band, or the template of further ones.
 #[derive(Clone, Debug)]
 pub(crate) struct BandEntry {
     pub(crate) priority: i32,
-    pub(crate) max_bytes: Given<u64>,
-    pub(crate) max_requests: Given<u64>,
+    pub(crate) max_bytes: Setting<u64>,
+    pub(crate) max_requests: Setting<u64>,
     /// 0 is unlimited.
     pub(crate) max_tokens: u64,
     /// `None` takes the one of all bands; zero is without end.

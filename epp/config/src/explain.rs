@@ -1,8 +1,8 @@
 //! The effective configuration as YAML: what was written, and what was filled in with the reason.
 
 use crate::document::{
-    BandEntry, DataLayerEntry, Document, FlowControlEntry, Given, PluginEntry, ProfileEntry,
-    Reference,
+    BandEntry, DataLayerEntry, Document, FlowControlEntry, PluginEntry, ProfileEntry, Reference,
+    Setting,
 };
 use crate::units::format_duration;
 use serde_json::Value;
@@ -57,7 +57,7 @@ impl Page {
         &mut self,
         depth: usize,
         name: &str,
-        given: &Given<T>,
+        given: &Setting<T>,
         show: impl Fn(&T) -> String,
     ) {
         self.line(depth, format!("{name}: {}", show(&given.value)), given.why.as_deref());

@@ -1,6 +1,6 @@
 //! Settings around the decision: each part comes from the plug-in that asks for it.
 
-use crate::document::{BandEntry, Document, Given, PluginEntry, Reference};
+use crate::document::{BandEntry, Document, PluginEntry, Reference, Setting};
 use crate::findings::Findings;
 use crate::plan::{Band, FlowControl, MetricsSettings};
 use stator_epp_plugins::settings::{
@@ -131,7 +131,7 @@ impl Surroundings<'_> {
     /// Settings of the waiting queues; `None` if a policy was not built.
     pub(crate) fn flow_control(&self) -> Option<FlowControl> {
         let flow = &self.document.flow_control;
-        let limit = |limit: &Given<u64>| (limit.value > 0).then_some(limit.value);
+        let limit = |limit: &Setting<u64>| (limit.value > 0).then_some(limit.value);
         let PluginSettings::UsageLimit(usage_limit) = self.settings(&flow.usage_limit)? else {
             return None;
         };

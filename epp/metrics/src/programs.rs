@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 /// All programs. Their ids are the fairness ids of [`RequestMetrics`], and so as few.
 #[derive(Debug)]
-pub struct Programs(Family<1, Mutex<Attained>>);
+pub struct Programs(Family<1, Mutex<AttainedService>>);
 
 /// One program. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Program(Arc<Child<1, Mutex<Attained>>>);
+pub struct Program(Arc<Child<1, Mutex<AttainedService>>>);
 
 /// Service that a program got.
 #[derive(Debug)]
-struct Attained {
+struct AttainedService {
     requests: u32,
     waited: Duration,
     /// In tokens, each by its weight, as of a time.
@@ -38,14 +38,14 @@ impl Programs {
     /// The program that a request belongs to. After `half_life` half of what it got is forgotten;
     /// where priorities differ in that, what came first counts.
     pub fn of(&self, request: &RequestMetrics, half_life: Duration) -> Program {
-        let make = || Mutex::new(Attained::new(half_life));
+        let make = || Mutex::new(AttainedService::new(half_life));
         Program(self.0.always(&[request.fairness_id()], make))
     }
 
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let children = self.0.children();
-        let of = |value: fn(&Attained) -> f64| {
-            let read = |child: &Child<1, Mutex<Attained>>| {
+        let of = |value: fn(&AttainedService) -> f64| {
+            let read = |child: &Child<1, Mutex<AttainedService>>| {
                 Some(SeriesValue::Gauge(value(&child.metric.lock())))
             };
             rows(&children, &["program_id"], read)
@@ -54,7 +54,7 @@ impl Programs {
             children.iter().map(|child| child.metric.lock().mean_wait_ms()).collect();
         let index = (!waits.is_empty()).then(|| SeriesValue::Gauge(fairness(&waits)));
         write(encoder, &names::PROGRAM_FAIRNESS, &single(index))?;
-        write(encoder, &names::PROGRAM_WAIT, &of(Attained::mean_wait_ms))?;
+        write(encoder, &names::PROGRAM_WAIT, &of(AttainedService::mean_wait_ms))?;
         write(
             encoder,
             &names::PROGRAM_SERVICE,
@@ -77,7 +77,7 @@ impl Program {
     }
 }
 
-impl Attained {
+impl AttainedService {
     fn new(half_life: Duration) -> Self {
         Self { requests: 0, waited: Duration::ZERO, service: (0.0, Instant::now()), half_life }
     }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn half_of_what_was_got_is_forgotten_after_a_half_life() {
-        let mut attained = Attained::new(Duration::from_secs(60));
+        let mut attained = AttainedService::new(Duration::from_secs(60));
         let start = attained.service.1;
         let at = |seconds| start + Duration::from_secs(seconds);
         attained.gets(100.0, at(0));

@@ -30,19 +30,19 @@ use tokio::task::JoinHandle;
 /// A pool that is being watched. Dropping it ends the watching; the last view stays readable.
 #[derive(Debug)]
 #[must_use = "dropping it ends the watching"]
-pub struct Watched {
+pub struct PoolWatch {
     view: watch::Receiver<Arc<PoolView>>,
     task: JoinHandle<()>,
 }
 
-impl Watched {
+impl PoolWatch {
     /// The pool's present view and its changes.
     pub fn view(&self) -> watch::Receiver<Arc<PoolView>> {
         self.view.clone()
     }
 }
 
-impl Drop for Watched {
+impl Drop for PoolWatch {
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -22,7 +22,7 @@ pub(crate) struct Cycle<'a> {
     candidates: Vec<Candidate<'a>>,
     random: Random,
     /// Scores of each profile's candidates, if wanted.
-    told: Vec<Vec<(SocketAddr, f64)>>,
+    profile_scores: Vec<Vec<(SocketAddr, f64)>>,
 }
 
 impl<'a> Cycle<'a> {
@@ -33,7 +33,7 @@ impl<'a> Cycle<'a> {
         candidates: Vec<Candidate<'a>>,
     ) -> Self {
         let random = Random::new(call.seed);
-        Self { program, request, call, candidates, random, told: Vec::new() }
+        Self { program, request, call, candidates, random, profile_scores: Vec::new() }
     }
 
     /// Decides. `sheds` refuses requests of negative priority while the pool is full.
@@ -78,8 +78,8 @@ impl<'a> Cycle<'a> {
         let has = |scores: &Vec<(SocketAddr, f64)>| {
             scores.iter().any(|(address, _)| *address == chosen.endpoint.address)
         };
-        let at = self.told.iter().position(has);
-        at.map(|at| self.told.swap_remove(at)).unwrap_or_default()
+        let at = self.profile_scores.iter().position(has);
+        at.map(|at| self.profile_scores.swap_remove(at)).unwrap_or_default()
     }
 
     fn admit(&mut self, sheds: bool) -> Result<(), ScheduleError> {
@@ -116,7 +116,7 @@ impl<'a> Cycle<'a> {
         let totals = score(profile, self.request, &candidates, &mut now);
         if self.call.scores {
             let addresses = candidates.iter().map(|candidate| candidate.endpoint.address);
-            self.told.push(addresses.zip(totals.iter().copied()).collect());
+            self.profile_scores.push(addresses.zip(totals.iter().copied()).collect());
         }
         let picking = info_span!(target: SPANS, "pick_endpoints", candidates = candidates.len());
         let picked = picking.in_scope(|| profile.picker.plugin.pick(&totals, now.random));

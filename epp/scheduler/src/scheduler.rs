@@ -8,7 +8,7 @@ use crate::prefixes::Prefixes;
 use crate::program::Program;
 use crate::settings::SchedulerSettings;
 use crate::slot::{EndpointSlot, Slots};
-use crate::tickets::{FlowKey, Reservation, Ticket, Tickets};
+use crate::tickets::{FlowKey, RequestTicket, Reservation, Tickets};
 use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Time};
 use stator_placement::{PeerLoad, Placement, Settings, Stats, Worker};
 use stator_protos::load::Load;
@@ -402,8 +402,13 @@ impl Scheduler {
             }
         }
         let streams = request.stream;
-        let ticket =
-            Ticket { flow, reservations, streams, prompt_tokens: uncached, output_tokens: output };
+        let ticket = RequestTicket {
+            flow,
+            reservations,
+            streams,
+            prompt_tokens: uncached,
+            output_tokens: output,
+        };
         self.tickets.insert(decision.ticket, ticket, (!call.watched).then_some(call.now));
         holders
     }
@@ -423,7 +428,7 @@ impl Scheduler {
         }
     }
 
-    fn release(&mut self, ticket: Ticket) {
+    fn release(&mut self, ticket: RequestTicket) {
         let tokens = ticket.prompt_tokens + ticket.output_tokens;
         for reservation in ticket.reservations {
             self.placement.release(reservation.booking);

@@ -20,7 +20,7 @@ impl FlowKey {
 }
 
 /// State of a request in flight.
-pub(crate) struct Ticket {
+pub(crate) struct RequestTicket {
     /// The request's flow.
     pub flow: FlowKey,
     /// Its reservations, the one at the endpoint that answers first.
@@ -78,7 +78,7 @@ impl Due {
 
 /// All requests in flight.
 pub(crate) struct Tickets {
-    held: FxHashMap<u64, Ticket>,
+    held: FxHashMap<u64, RequestTicket>,
     /// Ends of the leases of unwatched requests.
     unwatched: Due,
     lease: Duration,
@@ -114,14 +114,14 @@ impl Tickets {
     }
 
     /// Keeps a ticket; `sent` is when, if nobody watches it.
-    pub(crate) fn insert(&mut self, number: u64, ticket: Ticket, sent: Option<Time>) {
+    pub(crate) fn insert(&mut self, number: u64, ticket: RequestTicket, sent: Option<Time>) {
         self.held.insert(number, ticket);
         if let Some(sent) = sent {
             self.unwatched.push(sent.after(self.lease), number);
         }
     }
 
-    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Ticket> {
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut RequestTicket> {
         self.held.get_mut(&number)
     }
 
@@ -129,7 +129,7 @@ impl Tickets {
         self.held.contains_key(&number)
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Ticket> {
+    pub(crate) fn remove(&mut self, number: u64) -> Option<RequestTicket> {
         let ticket = self.held.remove(&number)?;
         let held = &self.held;
         self.unwatched.forget_ended(held.len(), |number| held.contains_key(&number));
@@ -137,7 +137,7 @@ impl Tickets {
     }
 
     /// Removes an unwatched request whose lease is over by `now`.
-    pub(crate) fn pop_expired(&mut self, now: Time) -> Option<Ticket> {
+    pub(crate) fn pop_expired(&mut self, now: Time) -> Option<RequestTicket> {
         let number = self.unwatched.pop(now)?;
         // At the front of the queue is none that has ended.
         self.remove(number)

@@ -81,16 +81,16 @@ fn unused(all: &EppArgs) -> Vec<String> {
             given(&args.cert_path, "--cert-path"),
             given(&args.client_ca_file, "--client-ca-file"),
         ];
-        let told = |flag| format!("{flag}: has no use with --secure-serving=false");
-        faults.extend(flags.into_iter().flatten().map(told));
+        let fault = |flag| format!("{flag}: has no use with --secure-serving=false");
+        faults.extend(flags.into_iter().flatten().map(fault));
     }
     if all.serving.no_metrics {
         let flags = [
             given(&args.metrics_cert_dir, "--metrics-cert-dir"),
             given(&args.metrics_client_ca_file, "--metrics-client-ca-file"),
         ];
-        let told = |flag| format!("{flag}: has no use with --no-metrics");
-        faults.extend(flags.into_iter().flatten().map(told));
+        let fault = |flag| format!("{flag}: has no use with --no-metrics");
+        faults.extend(flags.into_iter().flatten().map(fault));
     } else if args.metrics_client_ca_file.is_some() && args.metrics_cert_dir.is_none() {
         faults.push("--metrics-client-ca-file: needs --metrics-cert-dir".into());
     }

@@ -26,9 +26,9 @@ type Stream = CatchUnwind<AssertUnwindSafe<Work>>;
 
 /// Takes the streams that a connection opens.
 #[derive(Clone, Default)]
-pub(super) struct Opened(Arc<Mutex<Vec<Stream>>>);
+pub(super) struct OpenedStreams(Arc<Mutex<Vec<Stream>>>);
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Opened {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OpenedStreams {
     fn execute(&self, stream: F) {
         let work: Work = Box::pin(stream);
         // What is wrong with one stream is no reason to end the others.
@@ -39,7 +39,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Opened {
 /// A connection together with its streams; ends when the connection does.
 pub(super) struct ConnectionTask<C> {
     connection: Pin<Box<C>>,
-    opened: Opened,
+    opened: OpenedStreams,
     streams: FuturesUnordered<Stream>,
     bell: Arc<Bell>,
     waker: Waker,
@@ -47,7 +47,7 @@ pub(super) struct ConnectionTask<C> {
 
 impl<C: Future> ConnectionTask<C> {
     /// A connection that hands its streams to `opened`.
-    pub(super) fn new(connection: C, opened: Opened) -> Self {
+    pub(super) fn new(connection: C, opened: OpenedStreams) -> Self {
         let bell = Arc::<Bell>::default();
         let (waker, streams) = (bell.clone().into(), FuturesUnordered::new());
         Self { connection: Box::pin(connection), opened, streams, bell, waker }
@@ -150,7 +150,7 @@ mod tests {
         streams: Vec<Work>,
         done: usize,
     ) -> (ConnectionTask<impl Future<Output = usize>>, Arc<AtomicUsize>) {
-        let (opened, over) = (Opened::default(), Arc::new(AtomicUsize::new(0)));
+        let (opened, over) = (OpenedStreams::default(), Arc::new(AtomicUsize::new(0)));
         let (to, count) = (opened.clone(), over.clone());
         let mut streams = Some(streams);
         let connection = poll_fn(move |cx| {
@@ -220,7 +220,7 @@ mod tests {
                 cx.waker().wake_by_ref();
                 Poll::<()>::Pending
             }),
-            Opened::default(),
+            OpenedStreams::default(),
         );
         let task = tokio::spawn(busy);
         tokio::task::yield_now().await;

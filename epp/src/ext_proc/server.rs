@@ -1,6 +1,6 @@
 //! Connections of data planes, from their acceptance to the end of the last stream.
 
-use super::connection::{ConnectionTask, Opened};
+use super::connection::{ConnectionTask, OpenedStreams};
 use super::service::ExtProc;
 use crate::exchange::Director;
 use crate::health::{Health, HealthService};
@@ -104,7 +104,7 @@ where
     D: Director,
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let opened = Opened::default();
+    let opened = OpenedStreams::default();
     let connection = Builder::new(opened.clone())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)

@@ -10,7 +10,7 @@ mod settings;
 mod tests;
 mod visit;
 
-use crate::place::{Denied, PlaceGuard, Placer, Ready};
+use crate::place::{PlaceGuard, PlacementError, Placer, Ready};
 use crate::pool::Pool;
 use crate::text;
 use lease::Leases;
@@ -95,7 +95,7 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// [`Denied`]: it may not wait, it waited in vain, or it can never be placed.
+    /// [`PlacementError`]: it may not wait, it waited in vain, or it can never be placed.
     ///
     /// # Cancel safety
     ///
@@ -104,7 +104,7 @@ impl Flow {
         self: &Arc<Self>,
         ready: &Arc<Ready>,
         of: &RequestMetrics,
-    ) -> Result<(PlaceGuard, Account), Denied> {
+    ) -> Result<(PlaceGuard, Account), PlacementError> {
         let mut visit = Visit::new(self, of, ready.request.body.len() as u64);
         let mut views = self.pool.views();
         loop {
@@ -141,7 +141,7 @@ impl Flow {
                 Err(AdmitError::Failed(denied)) => Err(denied),
                 Err(AdmitError::Rejected { retry_after, .. })
                 | Err(AdmitError::Evicted { retry_after, .. }) => {
-                    Err(Denied::Dropped { outcome, retry_after })
+                    Err(PlacementError::Dropped { outcome, retry_after })
                 }
             };
         }
@@ -220,9 +220,13 @@ const ATTEMPTS: usize = 8;
 impl Grant for Valve {
     type Request = Arc<Ready>;
     type Place = PlaceGuard;
-    type Error = Denied;
+    type Error = PlacementError;
 
-    fn try_grant(&self, ready: &mut Arc<Ready>, band: &BandPlace) -> Attempt<PlaceGuard, Denied> {
+    fn try_grant(
+        &self,
+        ready: &mut Arc<Ready>,
+        band: &BandPlace,
+    ) -> Attempt<PlaceGuard, PlacementError> {
         for _ in 0..ATTEMPTS {
             // Without endpoints everybody waits for the first.
             let Some(saturation) = self.placer.pool.saturation() else { return Attempt::Stop };
@@ -281,7 +285,7 @@ async fn turned(views: &mut watch::Receiver<Arc<PoolView>>, empty: bool) {
 /// Outcome of a request's wait.
 ///
 /// Source: the outcomes of flow control in the llm-d router.
-fn outcome<P>(admitted: &Result<P, AdmitError<Denied>>, empty: bool) -> FlowOutcome {
+fn outcome<P>(admitted: &Result<P, AdmitError<PlacementError>>, empty: bool) -> FlowOutcome {
     let Err(error) = admitted else { return FlowOutcome::Dispatched };
     match (error, empty) {
         (AdmitError::Failed(_), _) => FlowOutcome::Dispatched,

@@ -34,12 +34,12 @@ pub(super) struct Reclaim<H> {
     grace: Duration,
     /// The lowest priority first, of equal ones the newest.
     running: BTreeMap<(i32, Reverse<u64>), H>,
-    revoked: Vec<Revoked>,
+    revoked: Vec<RevokedRequest>,
     last: u64,
 }
 
 /// A request that was revoked.
-struct Revoked {
+struct RevokedRequest {
     id: u64,
     /// Saturation that its end is assumed to free.
     credit: f64,
@@ -106,7 +106,7 @@ impl<H> Reclaim<H> {
                 break;
             }
             decision.victims.push((priority, first.remove()));
-            self.revoked.push(Revoked { id, credit, since: now, ended: None });
+            self.revoked.push(RevokedRequest { id, credit, since: now, ended: None });
             decision.pending += credit;
         }
         decision

@@ -82,11 +82,11 @@ struct Settings {
 
 struct State {
     endpoints: FxHashMap<WorkerRank, Window>,
-    followed: Expiring<u64, Followed>,
+    followed: Expiring<u64, PendingRequest>,
 }
 
 /// A request that waits for the first piece of its answer.
-struct Followed {
+struct PendingRequest {
     worker: WorkerRank,
     in_flight: f64,
     placed: Time,
@@ -192,7 +192,8 @@ impl Observer for LatencyObserver {
         // An answer in one piece tells of its last token, not of its first.
         if request.stream {
             let in_flight = target.in_flight.requests as f64;
-            let followed = Followed { worker: target.endpoint.worker, in_flight, placed: now };
+            let followed =
+                PendingRequest { worker: target.endpoint.worker, in_flight, placed: now };
             self.state.lock().followed.insert(placed.ticket, followed, now);
         }
     }

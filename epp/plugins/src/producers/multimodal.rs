@@ -39,13 +39,13 @@ pub(crate) fn multimodal(params: &mut Params<'_>, _: &mut BuildContext) -> Built
 
 struct Multimodal {
     capacity: usize,
-    held: Mutex<FxHashMap<WorkerRank, Held>>,
+    held: Mutex<FxHashMap<WorkerRank, HeldItems>>,
     /// Meter that counts lookups.
     meter: OnceLock<Arc<dyn Meter>>,
 }
 
 /// Items that an endpoint holds in one of its lives.
-struct Held {
+struct HeldItems {
     uid: Arc<str>,
     items: LruKeys<u64>,
 }
@@ -63,7 +63,7 @@ impl Producer for Multimodal {
         }
         for candidate in candidates {
             let held = of(&held, candidate.endpoint);
-            let bytes = |held: &Held| {
+            let bytes = |held: &HeldItems| {
                 let known = items.iter().filter(|item| held.items.contains(&item.hash));
                 known.map(|item| item.size_bytes).sum::<u64>()
             };
@@ -73,7 +73,10 @@ impl Producer for Multimodal {
 }
 
 /// Items that an endpoint holds in its present life.
-fn of<'h>(held: &'h FxHashMap<WorkerRank, Held>, endpoint: &Endpoint) -> Option<&'h Held> {
+fn of<'h>(
+    held: &'h FxHashMap<WorkerRank, HeldItems>,
+    endpoint: &Endpoint,
+) -> Option<&'h HeldItems> {
     held.get(&endpoint.worker).filter(|held| held.uid == endpoint.uid)
 }
 
@@ -82,7 +85,7 @@ fn count(
     meter: &dyn Meter,
     items: &[MultimodalItem],
     candidates: &[Candidate<'_>],
-    held: &FxHashMap<WorkerRank, Held>,
+    held: &FxHashMap<WorkerRank, HeldItems>,
 ) {
     let mut items = items.to_vec();
     items.sort_unstable_by_key(|item| item.hash);
@@ -115,7 +118,7 @@ impl Observer for Multimodal {
         for target in targets.iter().filter(|_| !request.prompt.multimodal.is_empty()) {
             let endpoint = target.endpoint;
             let fresh =
-                || Held { uid: Arc::clone(&endpoint.uid), items: LruKeys::new(self.capacity) };
+                || HeldItems { uid: Arc::clone(&endpoint.uid), items: LruKeys::new(self.capacity) };
             let held = held.entry(endpoint.worker).or_insert_with(fresh);
             if held.uid != endpoint.uid {
                 *held = fresh();

@@ -23,7 +23,7 @@ mod tests;
 
 pub(crate) use decode::view;
 
-use crate::{PoolView, Watched};
+use crate::{PoolView, PoolWatch};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -70,9 +70,9 @@ pub async fn load(path: &Path) -> Result<PoolView, FileError> {
 /// be read, and no more. A file that is missing or wrong leaves what was there.
 ///
 /// Must be called within a Tokio runtime.
-pub fn follow(path: &Path, poll: Option<Duration>) -> Watched {
+pub fn follow(path: &Path, poll: Option<Duration>) -> PoolWatch {
     let (sender, view) = watch::channel(Arc::new(PoolView::default()));
-    Watched { view, task: tokio::spawn(run(path.to_owned(), poll, sender)) }
+    PoolWatch { view, task: tokio::spawn(run(path.to_owned(), poll, sender)) }
 }
 
 async fn run(path: PathBuf, poll: Option<Duration>, view: watch::Sender<Arc<PoolView>>) {

@@ -22,7 +22,7 @@ pub use resource::{ELECTION, POOL_GROUP, REVIEWS, TOPOLOGY, WATCHED};
 pub use review::{ReadAccess, Reviewer};
 pub use stator_kube::{ApiError, ConnectError, Resource};
 
-use crate::{PoolSpec, PoolView, Watched};
+use crate::{PoolSpec, PoolView, PoolWatch};
 use pool::PoolTask;
 use state::PoolState;
 use std::path::Path;
@@ -66,7 +66,7 @@ impl Cluster {
     /// Follows a pool from now on. It is described by an `InferencePool`, or by `standalone`.
     ///
     /// Must be called within a Tokio runtime.
-    pub fn watch(&self, pool: PoolRef, standalone: Option<PoolSpec>) -> Watched {
+    pub fn watch(&self, pool: PoolRef, standalone: Option<PoolSpec>) -> PoolWatch {
         let with_object = standalone.is_none();
         let node_labels = self.node_labels.clone();
         let state = standalone.map_or_else(PoolState::new, PoolState::standalone);
@@ -74,6 +74,6 @@ impl Cluster {
         let (sender, view) = watch::channel(Arc::new(PoolView::default()));
         let kube = self.kube.clone();
         let task = PoolTask { kube, pool, node_labels, state, view: sender };
-        Watched { view, task: tokio::spawn(task.run(with_object)) }
+        PoolWatch { view, task: tokio::spawn(task.run(with_object)) }
     }
 }

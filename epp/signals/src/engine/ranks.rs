@@ -71,11 +71,11 @@ impl Ranks {
         let mut ranks = BTreeSet::from([self.worker.rank]);
         let mut followers = self.follow(&ranks);
         loop {
-            if let Some(told) = self.look().await.filter(|told| *told != ranks) {
-                tracing::info!(worker = %self.worker, ranks = ?told, "an engine's ranks");
+            if let Some(reported) = self.look().await.filter(|reported| *reported != ranks) {
+                tracing::info!(worker = %self.worker, ranks = ?reported, "an engine's ranks");
                 // None of them says anything any more before the next ones do.
                 followers.shutdown().await;
-                ranks = told;
+                ranks = reported;
                 followers = self.follow(&ranks);
             }
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -91,15 +91,15 @@ impl Ranks {
                 return None;
             }
         };
-        let told: BTreeSet<_> = page.reports.iter().map(|report| report.rank).collect();
-        match told.len() {
+        let reported: BTreeSet<_> = page.reports.iter().map(|report| report.rank).collect();
+        match reported.len() {
             0 => None,
             1 => Some([self.worker.rank].into()),
             ranks => {
                 if ranks > RANKS_MAX {
                     tracing::warn!(worker = %self.worker, ranks, RANKS_MAX, "too many ranks");
                 }
-                Some(told.into_iter().take(RANKS_MAX).collect())
+                Some(reported.into_iter().take(RANKS_MAX).collect())
             }
         }
     }

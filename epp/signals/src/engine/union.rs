@@ -9,11 +9,11 @@ use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 
-/// Most ranks of one engine: each is a bit of [`Held`].
+/// Most ranks of one engine: each is a bit of [`RankSets`].
 pub(super) const RANKS_MAX: usize = u64::BITS as usize;
 
 /// Ranks that hold a block, on each medium: bit r is rank r.
-type Held = [u64; Medium::ALL.len()];
+type RankSets = [u64; Medium::ALL.len()];
 
 /// Joins the blocks of the ranks, which each rank's follower reports, and passes on those that any
 /// rank has, on the nearest medium: under its lock, so that the sink hears them in order.
@@ -33,7 +33,7 @@ struct State {
     generation: Option<Generation>,
     /// The ranks whose blocks are known.
     known: u64,
-    held: FxHashMap<u64, Held>,
+    held: FxHashMap<u64, RankSets>,
 }
 
 /// One rank's place in a union.
@@ -108,7 +108,7 @@ impl State {
     }
 }
 
-fn nearest(held: &Held) -> Option<Medium> {
+fn nearest(held: &RankSets) -> Option<Medium> {
     let mut media = Medium::ALL.into_iter().zip(held);
     media.find(|(_, ranks)| **ranks != 0).map(|(medium, _)| medium)
 }

@@ -16,7 +16,7 @@ pub(super) enum RequestPhase {
     /// Nothing came.
     First,
     /// The head is here, the body comes.
-    Collect(Collected),
+    Collect(CollectedRequest),
     /// The decision is being made.
     Route(PendingAnswers),
     /// The decision is made, and the body that still comes may be changed.
@@ -28,7 +28,7 @@ pub(super) enum RequestPhase {
 }
 
 /// The parts of a request that are here.
-pub(super) struct Collected {
+pub(super) struct CollectedRequest {
     head: RequestHead,
     pieces: Vec<Bytes>,
     size_bytes: usize,
@@ -165,7 +165,8 @@ impl<W: Watch> Machine<W> {
     }
 
     fn collect(&mut self, head: RequestHead) {
-        self.request = RequestPhase::Collect(Collected { head, pieces: Vec::new(), size_bytes: 0 });
+        self.request =
+            RequestPhase::Collect(CollectedRequest { head, pieces: Vec::new(), size_bytes: 0 });
     }
 
     fn collect_body(&mut self, bytes: Bytes, end: bool) {

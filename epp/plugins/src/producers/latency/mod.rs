@@ -92,7 +92,7 @@ struct Predictor {
 
 struct State {
     models: FxHashMap<u64, Models>,
-    followed: Expiring<u64, Followed>,
+    followed: Expiring<u64, FollowedRequest>,
 }
 
 /// The models of one role.
@@ -102,7 +102,7 @@ struct Models {
 }
 
 /// A request that was placed and has not ended.
-struct Followed {
+struct FollowedRequest {
     placed: Time,
     first_token: Option<Time>,
     streamed: bool,
@@ -235,7 +235,7 @@ impl Observer for Predictor {
         let streamed = request.stream;
         let facts = self.meter.get().map(|_| MeterFacts::of(request, placed.routing));
         let followed =
-            Followed { placed: now, first_token: None, streamed, computes, answers, facts };
+            FollowedRequest { placed: now, first_token: None, streamed, computes, answers, facts };
         self.state.lock().followed.insert(placed.ticket, followed, now);
     }
 

@@ -4,7 +4,7 @@ mod elections;
 mod faults;
 
 use super::{Cluster, PoolRef};
-use crate::{PoolView, Watched};
+use crate::{PoolView, PoolWatch};
 use serde_json::{Value, json};
 use stator_kube_testkit::{Server, soon};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn objective(name: &str, priority: i32) -> Value {
 struct Followed {
     server: Server,
     view: watch::Receiver<Arc<PoolView>>,
-    _watched: Watched,
+    _watched: PoolWatch,
 }
 
 impl Followed {
