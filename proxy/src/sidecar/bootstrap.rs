@@ -4,7 +4,6 @@
 use super::connector::{Connector, Pair, Rank};
 use super::handover::{Handover, Unusable};
 use super::moriio::{Hosts, Meeting};
-use super::object::Object;
 use crate::upstream::headers;
 use crate::upstream::target::Target;
 use bytes::Bytes;
@@ -12,6 +11,7 @@ use http::StatusCode;
 use http::header::{self, HeaderValue};
 use pingora::http::RequestHeader;
 use serde_json::value::RawValue;
+use stator_body::Object;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! An engine's answer for one chunk of a chat: what the next chunk and the client's answer are made
 //! of. Pure.
 
-use super::object::Object;
 use serde_json::value::RawValue;
+use stator_body::Object;
 use std::collections::BTreeMap;
 
 /// Why a chunk cannot be joined to the others.

@@ -12,10 +12,10 @@
 //! Source: llm-d's sidecar, `--decode-chunk-size`.
 
 use super::chunk::{Chunk, Unjoinable, is_nothing, members, number};
-use super::object::{Edit, Object};
 use super::route::Api;
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use stator_body::{Object, ObjectEdit};
 use stator_model::openai::escape::push_json_str;
 use stator_model::openai::response::DONE;
 use std::num::NonZeroU32;
@@ -304,7 +304,7 @@ fn event_choice(choice: &Object<'_>, text: &str, is_first: bool, goes_on: bool) 
 }
 
 /// What all events of an answer share.
-fn event_head<'o, 'a>(first: &'o Object<'a>) -> Edit<'o, 'a> {
+fn event_head<'o, 'a>(first: &'o Object<'a>) -> ObjectEdit<'o, 'a> {
     const SHARED: [&str; 5] = ["id", "created", "model", "system_fingerprint", "service_tier"];
     let edit = first.edit().remove(|name| !SHARED.contains(&name));
     edit.set("object", "\"chat.completion.chunk\"")

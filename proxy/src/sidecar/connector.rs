@@ -4,10 +4,10 @@
 //! Source: llm-d's sidecar, and vLLM's and SGLang's connectors.
 
 use super::moriio::Meeting;
-use super::object::{Edit, Object};
 use super::route::Api;
 use super::supplies::{KV_PARAMETERS, Supplies};
 use serde_json::{Value, json};
+use stator_body::{Object, ObjectEdit};
 
 /// How two engines hand KV over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -270,7 +270,7 @@ fn parameters_of(answer: &[u8]) -> Result<&[u8], Unsaid> {
 /// refuse what is not for the first.
 ///
 /// Source: SGLang 0.5.23, `CommonKVSender` and `_resolve_prefill_dp_rank`.
-fn rendezvous<'o, 'a>(request: &'o Object<'a>, pair: &Pair) -> Edit<'o, 'a> {
+fn rendezvous<'o, 'a>(request: &'o Object<'a>, pair: &Pair) -> ObjectEdit<'o, 'a> {
     let edit = request
         .edit()
         .set("bootstrap_host", json!(pair.host).to_string())

@@ -3,11 +3,11 @@
 
 use super::connector::Told;
 use super::handover::{Handover, Request, Unusable};
-use super::object::Object;
 use super::trace;
 use crate::upstream::engines::{Leg, LegError};
 use crate::upstream::headers;
 use bytes::Bytes;
+use stator_body::Object;
 use std::future::Future;
 use std::time::Duration;
 use tokio::sync::oneshot;

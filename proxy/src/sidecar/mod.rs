@@ -29,7 +29,6 @@ mod moriio_args;
 #[cfg(test)]
 mod moriio_pair_tests;
 mod names;
-pub(crate) mod object;
 #[cfg(test)]
 mod pair_tests;
 pub(crate) mod route;

@@ -19,8 +19,8 @@
 //! router, and `kv_connector/v1/moriio` of vLLM 0.32.0.
 
 use super::connector::{Rank, Told, Unsaid};
-use super::object::Object;
 use serde_json::{Value, json};
+use stator_body::Object;
 
 /// Where an engine's ranks listen, the first one's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Which requests are worth a prefill elsewhere, and how their APIs limit an answer.
 
-use super::object::{Edit, Object};
 use http::Method;
 use serde_json::value::RawValue;
+use stator_body::{Object, ObjectEdit};
 
 /// An API whose requests can be prefilled elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Api {
 
     /// Makes the answer whole and one token long: what prefill is asked for. One token is also the
     /// least, because an answer that ends by itself leaves no KV behind.
-    pub(crate) fn one_token<'o, 'a>(self, request: &'o Object<'a>) -> Edit<'o, 'a> {
+    pub(crate) fn one_token<'o, 'a>(self, request: &'o Object<'a>) -> ObjectEdit<'o, 'a> {
         let edit = request.edit().remove(|name| name == "stream_options").set("stream", "false");
         match self {
             Self::Chat | Self::Completion => {

@@ -2,8 +2,8 @@
 //!
 //! Source: vLLM's offloading and encoder-cache connectors, and llm-d's sidecar.
 
-use super::object::{Edit, Object};
 use serde_json::{Value, json};
+use stator_body::{Object, ObjectEdit};
 
 /// The member of requests and answers that carries a hand-over of KV.
 pub(crate) const KV_PARAMETERS: &str = "kv_transfer_params";
@@ -38,7 +38,11 @@ impl Supplies {
 
     /// Adds them to a request that tells of its hand-over by `parameters`, which are null where
     /// there is none.
-    pub(crate) fn add<'o, 'a>(&self, edit: Edit<'o, 'a>, mut parameters: Value) -> Edit<'o, 'a> {
+    pub(crate) fn add<'o, 'a>(
+        &self,
+        edit: ObjectEdit<'o, 'a>,
+        mut parameters: Value,
+    ) -> ObjectEdit<'o, 'a> {
         if let Some(source) = &self.source {
             parameters["remote_kv_source"] = json!({
                 "kv_request_id": format!("{:032x}", source.id),

@@ -3,9 +3,9 @@
 //!
 //! Source: llm-d's sidecar, which tells clients the same.
 
-use crate::sidecar::object::Object;
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
+use stator_body::Object;
 
 /// The count's name. Within a string its quotes would be escaped, so that an answer that speaks of
 /// it is not mistaken for one.

@@ -280,7 +280,7 @@ fn object_of(name: &str, json: &[u8]) -> Vec<u8> {
 }
 
 /// Appends a member, after a comma where `out` has another one already.
-fn write_member(name: &str, json: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_member(name: &str, json: &[u8], out: &mut Vec<u8>) {
     if out.last().is_some_and(|last| !matches!(last, b'{' | b',')) {
         out.push(b',');
     }

@@ -4,7 +4,7 @@
 //! Pure: bytes in, values out. This crate never opens a socket, never builds a tree and never
 //! serialises a body again. Every entry point takes arbitrary bytes and returns an error or a
 //! value; none panics. Start reading at [`Parser`], which turns a request body into a
-//! [`ParsedBody`] by way of [`scan`]; [`Editor`] changes a body, [`UsageTail`] and
+//! [`ParsedBody`] by way of [`scan`]; [`Editor`] changes a body, [`Object`] any object, [`UsageTail`] and
 //! [`ModelNameRewriter`] watch a response go by. [`FieldRules`] and [`AnswerCleaner`]
 //! keep what concerns engines alone between proxies and engines.
 
@@ -19,6 +19,7 @@ mod grpc;
 mod image;
 mod media;
 mod messages;
+mod object;
 mod parse;
 mod rename;
 mod scan;
@@ -37,6 +38,7 @@ pub use fields::{Field, Fields, Member, Span};
 pub use form::{FormError, FormScreen};
 pub use grpc::{FrameError, GrpcUsage};
 pub use media::{IMAGE, MediaItem, VIDEO};
+pub use object::{Object, ObjectEdit};
 pub use parse::{
     Api, Input, ParseError, Parsed, ParsedBody, Parser, ParserSet, UnknownParser, extension_salt,
     parser,
