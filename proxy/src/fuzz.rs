@@ -3,10 +3,7 @@
 
 use crate::sidecar::allow::{AllowList, Rule};
 use crate::sidecar::chunks::Chunks;
-use crate::sidecar::connector::{Connector, Pair};
 use crate::sidecar::media::Media;
-use crate::sidecar::moriio::Meeting;
-use crate::sidecar::route::Api;
 use crate::steering::{Said, Steering};
 use crate::upstream::cached::CachedTokens;
 use crate::upstream::passage::{Passage, RemovedFields};
@@ -14,6 +11,8 @@ use crate::upstream::target::Target;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use stator_body::Object;
+use stator_handover::moriio::Meeting;
+use stator_handover::{Api, Connector, Pair};
 use std::num::NonZeroU32;
 
 const APIS: [Api; 4] = [Api::Chat, Api::Completion, Api::Response, Api::Generate];

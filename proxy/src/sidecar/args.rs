@@ -1,13 +1,13 @@
 //! Flags of the proxy beside an engine.
 
 use super::allow::PRIVATE;
-use super::connector::Connector;
 use super::encode::EcConnector;
 use super::llmd::{self, LlmdArgs};
 use super::moriio_args::MoriioArgs;
 use crate::config::{HttpArgs, MetricsArgs};
 use crate::upstream::passage::PassageArgs;
 use clap::{ArgAction, Args, ValueEnum};
+use stator_handover::Connector;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,30 +1,24 @@
 //! What is found out before a hand-over. The server beside an engine that computes prompts says
 //! which engine it is and which ranks it has; MoRI-IO's engines are where the configuration says.
 
-use super::connector::{Connector, Pair, Rank};
 use super::handover::{Handover, Unusable};
-use super::moriio::{Hosts, Meeting};
 use crate::upstream::headers;
 use crate::upstream::target::Target;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{self, HeaderValue};
 use pingora::http::RequestHeader;
-use serde_json::value::RawValue;
-use stator_body::Object;
-use std::collections::{BTreeMap, HashMap};
+use stator_handover::bootstrap::{QUERY, ROUTE, data_parallel_size, engines};
+use stator_handover::moriio::{Hosts, Meeting};
+use stator_handover::{Connector, DpRank, Pair};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 /// Longest answer of a bootstrap server.
 const ANSWER_MAX_BYTES: usize = 1 << 20;
-/// Where SGLang's says what ranks there are.
-///
-/// Source: SGLang 0.5.23, `CommonKVBootstrapServer`.
-const ROUTE: &str =
-    "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1";
-/// Longest wait for that: a hand-over can do without.
+/// Longest wait for the ranks of an engine of SGLang: a hand-over can do without.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long it is believed: after a restart there may be other ranks.
 const ROUTE_KEPT_FOR: Duration = Duration::from_secs(10);
@@ -64,7 +58,7 @@ impl Handover {
             Connector::Sglang => {
                 let count = self.ranks_behind(prefiller).await;
                 let index = rand::random_range(0..count);
-                Ok(Pair { rank: (count > 1).then_some(Rank { index, count }), ..pair })
+                Ok(Pair { rank: (count > 1).then_some(DpRank { index, count }), ..pair })
             }
             Connector::Moriio => Ok(Pair { rank: self.meeting(&pair).1, ..pair }),
             Connector::MoriioWrite | Connector::MoriioParallel => {
@@ -77,7 +71,7 @@ impl Handover {
     }
 
     /// What a hand-over over MoRI-IO is told by, but for the hosts, and the rank behind its port.
-    fn meeting(&self, pair: &Pair) -> (Meeting, Option<Rank>) {
+    fn meeting(&self, pair: &Pair) -> (Meeting, Option<DpRank>) {
         let setup = self.settings.moriio.setup;
         let rank = (pair.id % u128::from(setup.ranks.max(1))) as u16;
         // Other versions look for how it begins.
@@ -107,12 +101,12 @@ impl Handover {
     }
 
     /// Asks each time: an engine has another name after a restart.
-    async fn engine_behind(&self, prefiller: &Target) -> Result<(Rank, String), Unusable> {
-        let ranks = engines(&self.bootstrap(prefiller, "/query").await?.1);
+    async fn engine_behind(&self, prefiller: &Target) -> Result<(DpRank, String), Unusable> {
+        let ranks = engines(&self.bootstrap(prefiller, QUERY).await?.1);
         let at = rand::random_range(0..ranks.len().max(1));
         let count = ranks.last().map_or(0, |(last, _)| last.saturating_add(1));
         let engine = ranks.into_iter().nth(at);
-        let engine = engine.map(|(index, id)| (Rank { index, count }, id));
+        let engine = engine.map(|(index, id)| (DpRank { index, count }, id));
         engine.ok_or_else(|| Unusable::NoEngine { prefiller: prefiller.to_string() })
     }
 
@@ -152,55 +146,9 @@ impl Handover {
     }
 }
 
-/// The engines that a bootstrap server names, by rank.
-///
-/// Source: vLLM's MooncakeConnector, `{"0":{"engine_id":"…"}}` by data-parallel rank.
-fn engines(answer: &[u8]) -> Vec<(u16, String)> {
-    let ranks: BTreeMap<u16, &RawValue> = serde_json::from_slice(answer).unwrap_or_default();
-    let engine = |raw: &RawValue| {
-        let id = Object::parse(raw.get().as_bytes()).ok()?.get("engine_id")?;
-        serde_json::from_slice(id).ok()
-    };
-    ranks.into_iter().filter_map(|(rank, raw)| Some((rank, engine(raw)?))).collect()
-}
-
-/// The ranks among which a prompt's room decides. Where SGLang balances them in another way, its
-/// decode asks for itself.
-fn data_parallel_size(answer: &[u8]) -> Option<u16> {
-    let route = Object::parse(answer).ok()?;
-    let follows = route.get("follow_bootstrap_room") == Some(b"true");
-    let size = serde_json::from_slice(route.get("dp_size")?).ok();
-    size.filter(|size| follows && *size > 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bootstrap_server_names_engines_by_rank() {
-        let answer = br#"{"1":{"engine_id":"b","worker_addr":{}},"0":{"engine_id":"a"},"2":{}}"#;
-        assert_eq!(engines(answer), [(0, "a".to_owned()), (1, "b".to_owned())]);
-        for answer in [&b""[..], b"[]", b"{}", b"{\"x\":1}"] {
-            assert!(engines(answer).is_empty());
-        }
-    }
-
-    #[test]
-    fn ranks_are_those_among_which_the_room_decides() {
-        let size = |answer: &str| data_parallel_size(answer.as_bytes());
-        assert_eq!(size(r#"{"dp_size":2,"page_size":1,"follow_bootstrap_room":true}"#), Some(2));
-        for answer in [
-            "",
-            "{}",
-            r#"{"dp_size":2}"#,
-            r#"{"dp_size":2,"follow_bootstrap_room":false}"#,
-            r#"{"dp_size":0,"follow_bootstrap_room":true}"#,
-            r#"{"dp_size":65536,"follow_bootstrap_room":true}"#,
-        ] {
-            assert_eq!(size(answer), None, "{answer}");
-        }
-    }
 
     #[test]
     fn what_is_known_is_forgotten_in_time_and_bounded() {

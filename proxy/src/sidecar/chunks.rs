@@ -12,10 +12,10 @@
 //! Source: llm-d's sidecar, `--decode-chunk-size`.
 
 use super::chunk::{Chunk, Unjoinable, is_nothing, members, number};
-use super::route::Api;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use stator_body::{Object, ObjectEdit};
+use stator_handover::Api;
 use stator_model::openai::escape::push_json_str;
 use stator_model::openai::response::DONE;
 use std::num::NonZeroU32;

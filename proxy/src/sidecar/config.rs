@@ -2,7 +2,6 @@
 
 use super::allow::{AllowList, PRIVATE, Rule};
 use super::args::{DirectArgs, ENCODE_TIMEOUT_MS, SidecarArgs, Stage};
-use super::connector::Connector;
 use super::encode::EncodeSettings;
 use super::moriio_args::MoriioSettings;
 use crate::door::DoorSettings;
@@ -13,6 +12,7 @@ use crate::upstream::target::Target;
 use clap::ValueEnum;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use stator_handover::Connector;
 use stator_runtime::config::ConfigError;
 use stator_runtime::tls;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,13 +1,13 @@
 //! Requests to the engine beside this proxy when another engine computes the prompt, and how long
 //! the proxy waits for their answers.
 
-use super::connector::Told;
 use super::handover::{Handover, Request, Unusable};
 use super::trace;
 use crate::upstream::engines::{Leg, LegError};
 use crate::upstream::headers;
 use bytes::Bytes;
 use stator_body::Object;
+use stator_handover::{EngineRequest, gave_up};
 use std::future::Future;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -52,7 +52,7 @@ impl Handover {
     pub(super) fn decoding(
         &self,
         request: &Request<'_>,
-        told: Told,
+        told: EngineRequest,
     ) -> impl Future<Output = Result<Leg, Unusable>> + Send + use<> {
         let body = Bytes::from(told.body);
         let mut head = headers::for_body(request.head, &body);
@@ -78,7 +78,7 @@ impl Handover {
     pub(super) async fn decoding_for_certain(
         &self,
         request: &Request<'_>,
-        told: Told,
+        told: EngineRequest,
         deadline: Deadline,
     ) -> Result<Leg, Unusable> {
         let decoding = self.decoding(request, told);
@@ -122,17 +122,10 @@ impl Handover {
     }
 }
 
-/// Whether an answer ended because the engine had too little of the prompt cached.
-fn gave_up(answer: &[u8]) -> bool {
-    let reason = b"\"cache_threshold\"";
-    answer.windows(reason.len()).any(|window| window == reason)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::metrics::Outcome;
     use super::super::testkit::Proxy;
-    use super::*;
     use crate::upstream::testkit::{BODY, Engine, Peer, soon};
 
     /// A decode request of a client that has gone, which nothing has come of yet.
@@ -172,11 +165,5 @@ mod tests {
             let (_proxy, mut decode) = left_behind(stream, &["--prefill-timeout-ms=1500"]).await;
             decode.closed().await;
         }
-    }
-
-    #[test]
-    fn giving_up_is_told_from_speaking_of_it() {
-        assert!(gave_up(br#"{"choices":[{"finish_reason":"cache_threshold"}]}"#));
-        assert!(!gave_up(br#"{"choices":[{"text":"a \"cache_threshold\""}]}"#));
     }
 }

@@ -4,7 +4,6 @@
 use super::handover::Request;
 use super::media::Media;
 use super::metrics::{Encoding, Metrics};
-use super::supplies::EC_PARAMETERS;
 use super::trace;
 use crate::upstream::engines::{Engines, LegError};
 use crate::upstream::headers;
@@ -15,6 +14,7 @@ use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use serde_json::value::RawValue;
 use stator_body::Object;
+use stator_handover::EC_PARAMETERS;
 use stator_protos::header::REQUEST_ID;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -6,14 +6,10 @@
 
 use super::bootstrap::KnownRanks;
 use super::config::PrefillSettings;
-use super::connector::{Order, Pair, Told, Unsaid};
 use super::decoding::Deadline;
 use super::encode::Encoders;
 use super::metrics::{Cause, Metrics};
-use super::moriio::Meeting;
 use super::names::Names;
-use super::route::Api;
-use super::supplies::{Source, Supplies};
 use super::trace;
 use crate::upstream::answer::{Answer, Beside};
 use crate::upstream::cached::CachedTokens;
@@ -25,6 +21,8 @@ use http::StatusCode;
 use pingora::http::RequestHeader;
 use pingora::upstreams::peer::HttpPeer;
 use stator_body::Object;
+use stator_handover::moriio::Meeting;
+use stator_handover::{Api, EngineRequest, KvSource, MissingParameters, Order, Pair, Supplies};
 use stator_model::openai::ApiError;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -75,7 +73,7 @@ pub(crate) enum Unusable {
     #[error("prefill answered with status {status}")]
     Status { status: StatusCode, answer: Box<Leg> },
     #[error(transparent)]
-    Unsaid(#[from] Unsaid),
+    Missing(#[from] MissingParameters),
     #[error("the bootstrap server of {prefiller} names no engine")]
     NoEngine { prefiller: String },
     #[error("{host} has no address")]
@@ -99,7 +97,7 @@ impl Unusable {
             Self::TimedOut { .. } => "prefill_timeout",
             Self::NotArrived { .. } => "transfer_timeout",
             Self::Status { .. } => "prefill_status",
-            Self::Unsaid(_) => "no_parameters",
+            Self::Missing(_) => "no_parameters",
             Self::NoEngine { .. } => "no_engine",
             Self::NoAddress { .. } => "no_address",
             Self::Several => "several_sequences",
@@ -208,7 +206,7 @@ impl Handover {
     async fn supplies(&self, request: &Request<'_>) -> Supplies {
         // What it has already it need not pull.
         let source = request.source.filter(|source| Some(*source) != request.prefiller);
-        let source = source.map(|source| Source {
+        let source = source.map(|source| KvSource {
             id: rand::random(),
             host: source.host.clone(),
             port: self.settings.p2p_port(source),
@@ -325,7 +323,7 @@ impl Handover {
         &self,
         head: &RequestHeader,
         prefiller: &Target,
-        told: Told,
+        told: EngineRequest,
     ) -> Result<Bytes, Unusable> {
         let body = told.body.into();
         let mut head = headers::for_body(head, &body);

@@ -168,9 +168,9 @@ fn duration(text: &str, max: Duration) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::super::config::tests::{configured, settings};
-    use super::super::connector::Connector;
     use super::*;
     use crate::upstream::settings::EngineTls;
+    use stator_handover::Connector;
 
     /// What becomes of a flag.
     enum Flag {

@@ -3,9 +3,9 @@
 //!
 //! Source: parts of messages in OpenAI's chats and responses and in Anthropic's messages.
 
-use super::route::Api;
 use serde_json::value::RawValue;
 use stator_body::Object;
+use stator_handover::Api;
 
 /// Members of a part that hold an image, a sound or a video, whatever the part's type is.
 const HOLDERS: [&str; 4] = ["image_url", "video_url", "audio_url", "input_audio"];

@@ -3,7 +3,7 @@
 //!
 //! Without a header a request goes to the engine and its answer back as they came. With
 //! `x-prefiller-host-port` another engine computes the prompt and the KV is handed over in the way
-//! of the [`connector`]; third ones may encode media, and have KV of the prompt's beginning. What
+//! of a [`stator_handover::Connector`]; third ones may encode media, and have KV of the prompt's beginning. What
 //! steers engines never comes from a client: headers are dropped, and members of bodies are cut
 //! out. Only paths that serve requests are passed on. It knows no model. Start reading at
 //! [`service::Sidecar::answer`].
@@ -17,25 +17,21 @@ mod chunked;
 mod chunked_tests;
 pub(crate) mod chunks;
 pub(crate) mod config;
-pub(crate) mod connector;
 mod decoding;
 mod encode;
 pub(crate) mod handover;
 mod llmd;
 pub(crate) mod media;
 mod metrics;
-pub(crate) mod moriio;
 mod moriio_args;
 #[cfg(test)]
 mod moriio_pair_tests;
 mod names;
 #[cfg(test)]
 mod pair_tests;
-pub(crate) mod route;
 mod routing;
 mod service;
 pub(crate) mod serving;
-mod supplies;
 #[cfg(test)]
 mod supply_tests;
 #[cfg(test)]

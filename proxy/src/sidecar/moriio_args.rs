@@ -3,11 +3,11 @@
 //! Source: `pkg/sidecar/proxy/options.go` and `MORIIO_README.md` of llm-d's router.
 
 use super::args::DirectArgs;
-use super::connector::Connector;
 use super::llmd;
-use super::moriio::{Hosts, Ports, Setup};
 use super::names::NameSettings;
 use clap::{ArgAction, Args};
+use stator_handover::Connector;
+use stator_handover::moriio::{Hosts, Ports, Setup};
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -2,12 +2,12 @@
 //!
 //! Source: names of spans and attributes of llm-d's routing sidecar.
 
-use super::connector::Connector;
 use crate::exchange::Exchange;
 use crate::upstream::headers;
 use crate::upstream::target::Target;
 use http::HeaderName;
 use pingora::http::RequestHeader;
+use stator_handover::Connector;
 use stator_runtime::trace::{self, TARGET};
 use std::time::Duration;
 use tracing::Span;

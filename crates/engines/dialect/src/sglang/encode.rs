@@ -1,11 +1,11 @@
 //! From an [`Ask`] to the body of `/generate`.
 
-use super::pairing::Bootstrap;
 use super::{Learnt, SaltField};
 use crate::guide::{self, ANY_OBJECT};
 use crate::json::Object;
 use crate::request::UNSALTED;
 use crate::{Ask, Fault, Guide, Sampling};
+use stator_handover::sglang::Bootstrap;
 
 /// Whether the answer is streamed. The prompt's logprobs come once, so those answers are not. A
 /// prefill's one token is: without a stream the engine looks for a client that has gone only every

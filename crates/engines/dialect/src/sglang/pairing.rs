@@ -4,9 +4,8 @@
 //! KV is on its way while the prompt is computed: prefill sends each chunk when it has computed it
 //! (`--chunked-prefill-size`), which both being asked at once allows.
 //!
-//! Of a prefill engine of several data-parallel ranks decode looks for the KV at the rank that is left
-//! when the room is divided by their number, or at the one that it is told. Rooms are such that both
-//! are the rank that computes the prompt, and prefill is told too: otherwise it compares the room with
+//! Rooms are such that they lead to the rank that computes the prompt ([`sglang::room`]), and prefill
+//! is told its rank too: otherwise it compares the room with
 //! its rank of attention, which is 0 on all ranks that are plain copies, and refuses what is not for
 //! the first. Source: SGLang 0.5.23, `CommonKVSender` and `_resolve_prefill_dp_rank`.
 //!
@@ -18,6 +17,8 @@
 use crate::{Connector, Fault, First, Hand, Manner, json};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use stator_handover::DpRank;
+use stator_handover::sglang::{self, Bootstrap};
 
 /// What an engine that prefills says of itself to those that decode.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -44,18 +45,6 @@ pub(super) enum Engine {
     Sglang,
 }
 
-/// What both halves are told.
-#[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(super) struct Bootstrap {
-    pub(super) bootstrap_host: String,
-    pub(super) bootstrap_port: u16,
-    /// 1 to 2^63 - 1.
-    pub(super) bootstrap_room: u64,
-    /// The rank that computes the prompt, where prefill has several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) disagg_prefill_dp_rank: Option<u16>,
-}
-
 /// How an engine with `own` does a request with this rank of the one that says `prefill`.
 pub(super) fn pair(
     request: u64,
@@ -72,7 +61,7 @@ pub(super) fn pair(
     let both = json::raw(&Bootstrap {
         bootstrap_host: theirs.bootstrap_host,
         bootstrap_port: theirs.bootstrap_port,
-        bootstrap_room: room(request, rank.into(), theirs.dp_size.into()),
+        bootstrap_room: room(request, DpRank { index: rank, count: theirs.dp_size }),
         disagg_prefill_dp_rank: (theirs.dp_size > 1).then_some(rank),
     });
     // What prefill chooses travels with the KV.
@@ -85,11 +74,11 @@ pub(super) fn pair(
     })
 }
 
-/// A room for this rank of so many, in 1..2^63: those of different requests differ as long as fewer
-/// than 2^63 / `ranks` others were named between them.
-fn room(request: u64, rank: u64, ranks: u64) -> u64 {
-    let places = i64::MAX.unsigned_abs() / ranks;
-    (request % places).max(1) * ranks + rank
+/// A room for this rank, in 1..2^63: the rooms of different requests differ as long as fewer than
+/// 2^63 / `rank.count` others were named between them.
+fn room(request: u64, rank: DpRank) -> u64 {
+    let places = i64::MAX.unsigned_abs() / u64::from(rank.count);
+    sglang::room((request % places).max(1), rank)
 }
 
 /// What an engine with `own` is told with a request.
@@ -196,7 +185,8 @@ mod tests {
             }
         }
         // Requests that follow each other, whichever ranks compute their prompts.
-        let rooms = (1..1000).flat_map(|request| (0..3).map(move |rank| room(request, rank, 3)));
+        let rooms = (1..1000)
+            .flat_map(|request| (0..3).map(move |index| room(request, DpRank { index, count: 3 })));
         assert_eq!(rooms.collect::<std::collections::HashSet<_>>().len(), 2997);
     }
 

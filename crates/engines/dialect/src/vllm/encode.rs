@@ -3,10 +3,7 @@
 use super::{Endpoint, Target};
 use crate::json::Object;
 use crate::{Ask, Fault, Guide, Hand};
-
-/// Parameters of every prefill in turn; `do_remote_decode` alone is enough, and nothing else is
-/// safe.
-const PREFILL_IN_TURN: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
+use stator_handover::nixl;
 
 /// Whether the answer can be streamed: a stream has neither the prompt's logprobs nor a prefill's
 /// hand-over.
@@ -51,7 +48,7 @@ pub(super) fn body(ask: &Ask, target: Target, stream: bool) -> Result<Vec<u8>, F
     body.unless("priority", -i64::from(ask.priority), 0);
     match &ask.hand {
         Hand::Whole | Hand::Canary => {}
-        Hand::Prefill(None) => body.raw("kv_transfer_params", PREFILL_IN_TURN),
+        Hand::Prefill(None) => body.raw("kv_transfer_params", nixl::PREFILL),
         Hand::Prefill(Some(told)) | Hand::Decode(told) => {
             body.raw("kv_transfer_params", told.get());
         }

@@ -25,6 +25,7 @@ use crate::json;
 use crate::{Ask, Connector, Fault, First, Hand, Manner};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use stator_handover::mooncake;
 
 /// The connectors that are known, by how a request is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,16 +128,6 @@ fn in_turn(first: First) -> Manner {
 
 /// Ranks have their own engines at one bootstrap server, and decode asks for that of the rank.
 fn together(request: u64, theirs: &Advert, rank: u16) -> Result<Manner, Fault> {
-    #[derive(Serialize)]
-    struct Params<'a> {
-        do_remote_decode: bool,
-        do_remote_prefill: bool,
-        transfer_id: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        remote_engine_id: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        remote_bootstrap_addr: Option<&'a str>,
-    }
     let Some(bootstrap) = &theirs.bootstrap else {
         return Err(Fault::Unsupported("the prefill engine has no bootstrap server".into()));
     };
@@ -146,23 +137,9 @@ fn together(request: u64, theirs: &Advert, rank: u16) -> Result<Manner, Fault> {
         return Err(Fault::Unsupported(why));
     };
     let transfer_id = format!("stator-{request:016x}");
-    let prefill = Params {
-        do_remote_decode: true,
-        do_remote_prefill: false,
-        transfer_id: &transfer_id,
-        remote_engine_id: None,
-        remote_bootstrap_addr: None,
-    };
-    let decode = Params {
-        do_remote_decode: false,
-        do_remote_prefill: true,
-        remote_engine_id: Some(engine),
-        remote_bootstrap_addr: Some(bootstrap),
-        ..prefill
-    };
     Ok(Manner::Together {
-        prefill: json::raw(&prefill),
-        decode: json::raw(&decode),
+        prefill: json::raw(&mooncake::prefill(&transfer_id)),
+        decode: json::raw(&mooncake::decode(&transfer_id, engine, bootstrap)),
         first: First::Dropped,
         // Blocks are written where the prefill's request has finished.
         prompt_first: true,

@@ -10,8 +10,8 @@
 use super::handover::{Family, family, present, text};
 use crate::json;
 use crate::{Ask, Connector, Fault, Hand, Sampling};
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use stator_handover::offloading::{self, Peer};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -54,40 +54,18 @@ pub(super) fn in_words_of(
         }
         (Some(Family::Storage), Hand::Decode(_)) => (Ask { hand: Hand::Whole, ..ask }, None),
         (Some(Family::Offloading), Hand::Prefill(_)) => {
-            let name = Named { kv_request_id: format!("{:032x}", random()) };
+            let name = format!("{:032x}", random());
             let place = own.and_then(|own| own.bootstrap.as_deref()).and_then(host_of);
-            let remote_host = place.unwrap_or(host).trim_matches(['[', ']']).to_owned();
-            let remote_port = P2P_PORT.saturating_add(ask.rank.unwrap_or(0));
-            let from = Prefiller { name: name.clone(), remote_host, remote_port };
-            let told =
-                json::raw(&Parameters { remote_decoder: Some(name), remote_prefiller: None });
-            let handed = Parameters { remote_decoder: None, remote_prefiller: Some(from) };
+            let told = json::raw(&offloading::prefill(&name));
+            let handed = offloading::decode(Peer {
+                kv_request_id: name,
+                remote_host: place.unwrap_or(host).trim_matches(['[', ']']).to_owned(),
+                remote_port: P2P_PORT.saturating_add(ask.rank.unwrap_or(0)),
+            });
             (Ask { hand: Hand::Prefill(Some(told)), ..ask }, Some(json::raw(&handed)))
         }
         _ => (ask, None),
     }
-}
-
-/// Parameters of the offloading connector's tier between peers.
-#[derive(Deserialize, Serialize)]
-struct Parameters {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    remote_decoder: Option<Named>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    remote_prefiller: Option<Prefiller>,
-}
-
-#[derive(Clone, Deserialize, Serialize)]
-struct Named {
-    kv_request_id: String,
-}
-
-#[derive(Deserialize, Serialize)]
-struct Prefiller {
-    #[serde(flatten)]
-    name: Named,
-    remote_host: String,
-    remote_port: u16,
 }
 
 /// The host of `http://host:port`.
@@ -104,13 +82,12 @@ fn random() -> u128 {
 
 /// Refuses a hand-over that a decode engine's offloading connector could not read KV by.
 pub(super) fn check(told: &RawValue) -> Result<(), Fault> {
-    let told: Parameters = serde_json::from_str(told.get())
+    let peer = offloading::read_decode(told.get())
         .map_err(|error| Fault::Invalid(format!("handover: {error}")))?;
-    let from = told.remote_prefiller.filter(|_| told.remote_decoder.is_none());
-    let from = from.ok_or_else(|| Fault::Invalid("handover: it names no prefill".into()))?;
-    text("kv_request_id", Some(&from.name.kv_request_id))?;
-    text("remote_host", Some(&from.remote_host))?;
-    present("remote_port", Some(usize::from(from.remote_port)))
+    let peer = peer.ok_or_else(|| Fault::Invalid("handover: it names no prefill".into()))?;
+    text("kv_request_id", Some(&peer.kv_request_id))?;
+    text("remote_host", Some(&peer.remote_host))?;
+    present("remote_port", Some(usize::from(peer.remote_port)))
 }
 
 #[cfg(test)]

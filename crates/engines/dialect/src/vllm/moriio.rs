@@ -23,16 +23,13 @@ use crate::{Ask, Fault, First, Hand, Manner, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use stator_handover::moriio::{DecodePlace, LEADS, Prefill};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Where an engine listens unless it is told otherwise.
 const HANDSHAKE_PORT: u16 = 6301;
 const NOTIFY_PORT: u16 = 61005;
-
-/// Has the decode engine that is asked tell prefill of its blocks, whichever rank it is; by itself
-/// only the rank does whose number is prefill's.
-const LEADS: &str = "is_request_leader";
 
 /// Who moves the KV.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -154,20 +151,14 @@ impl Own {
                 );
             }
         };
-        let prefill = Told {
-            do_remote_decode: true,
-            do_remote_prefill: false,
-            // Other versions look for its beginning.
-            transfer_id: format!("tx-stator-{request:016x}"),
-            remote_engine_id: None,
-            remote_block_ids: None,
-            place,
-        };
+        // Other versions look for its beginning.
+        let transfer_id = format!("tx-stator-{request:016x}");
+        let prefill = Prefill::new(&transfer_id, place);
         Ok(Manner::InTurn { prefill: Some(json::raw(&prefill)), first: First::Dropped })
     }
 
-    fn place<'a>(&self, host: &'a str) -> Place<'a> {
-        Place {
+    fn place<'a>(&self, host: &'a str) -> DecodePlace<'a> {
+        DecodePlace {
             remote_host: host,
             remote_handshake_port: self.handshake_port,
             remote_notify_port: self.notify_port,
@@ -216,28 +207,6 @@ impl Own {
         present("remote_block_ids", blocks)?;
         check_place(told)
     }
-}
-
-/// What prefill is told.
-#[derive(Serialize)]
-struct Told<'a> {
-    do_remote_decode: bool,
-    do_remote_prefill: bool,
-    transfer_id: String,
-    remote_engine_id: Option<()>,
-    remote_block_ids: Option<()>,
-    #[serde(flatten)]
-    place: Option<Place<'a>>,
-}
-
-/// Where decode is, for a prefill that writes.
-#[derive(Serialize)]
-struct Place<'a> {
-    remote_host: &'a str,
-    remote_handshake_port: u16,
-    remote_notify_port: u16,
-    remote_dp_size: u16,
-    tp_size: u16,
 }
 
 /// `kv_transfer_params`, by name.

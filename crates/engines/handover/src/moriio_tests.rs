@@ -38,7 +38,7 @@ fn answer() -> Value {
     })
 }
 
-fn in_turn(meeting: &Meeting, answer: &Value) -> Result<(Value, Option<u16>), Unsaid> {
+fn in_turn(meeting: &Meeting, answer: &Value) -> Result<(Value, Option<u16>), MissingParameters> {
     let told = meeting.decode_in_turn("10.0.0.2", answer.to_string().as_bytes())?;
     Ok((serde_json::from_slice(&told.body).expect("it stays sound"), told.rank))
 }
@@ -119,10 +119,10 @@ fn what_prefill_does_not_answer_is_known_otherwise() {
     }
     let mut elsewhere = spread_out();
     elsewhere.hosts.prefill[1] = "10.0.0.3".into();
-    assert_eq!(in_turn(&elsewhere, &bare), Err(Unsaid::Rank));
+    assert_eq!(in_turn(&elsewhere, &bare), Err(MissingParameters::Rank));
     assert!(in_turn(&elsewhere, &answer()).is_ok());
     for nothing in [json!([]), json!("x")] {
-        assert_eq!(in_turn(&alone(), &nothing), Err(Unsaid::Parameters));
+        assert_eq!(in_turn(&alone(), &nothing), Err(MissingParameters::All));
     }
 }
 

@@ -18,31 +18,84 @@
 //! Source: `pkg/sidecar/proxy/connector_nixlv2.go`, `dp_rank.go` and `MORIIO_README.md` of llm-d's
 //! router, and `kv_connector/v1/moriio` of vLLM 0.32.0.
 
-use super::connector::{Rank, Told, Unsaid};
+use crate::connector::{DpRank, EngineRequest, MissingParameters};
+use serde::Serialize;
 use serde_json::{Value, json};
 use stator_body::Object;
 
-/// Where an engine's ranks listen, the first one's.
+/// Has the decode engine that is asked tell prefill of its blocks, whichever rank it is; by itself
+/// only the rank does whose number is prefill's.
+pub const LEADS: &str = "is_request_leader";
+
+/// The parameters of a prefill request: in READ mode without a place.
+#[derive(Debug, Serialize)]
+pub struct Prefill<'a> {
+    do_remote_decode: bool,
+    do_remote_prefill: bool,
+    transfer_id: &'a str,
+    remote_engine_id: Option<()>,
+    remote_block_ids: Option<()>,
+    #[serde(flatten)]
+    place: Option<DecodePlace<'a>>,
+}
+
+/// The place of the decode engine, for a prefill that writes.
+#[derive(Debug, Serialize)]
+pub struct DecodePlace<'a> {
+    /// Name or address.
+    pub remote_host: &'a str,
+    /// Port for handshakes of the first rank.
+    pub remote_handshake_port: u16,
+    /// Port for notes of the first rank.
+    pub remote_notify_port: u16,
+    /// Data-parallel ranks.
+    pub remote_dp_size: u16,
+    /// Tensor-parallel ranks of each.
+    pub tp_size: u16,
+}
+
+impl<'a> Prefill<'a> {
+    /// Parameters for a prefill under this name. Other versions look for how the name begins: `tx`.
+    pub fn new(transfer_id: &'a str, place: Option<DecodePlace<'a>>) -> Self {
+        let (remote_engine_id, remote_block_ids) = (None, None);
+        Self {
+            do_remote_decode: true,
+            do_remote_prefill: false,
+            transfer_id,
+            remote_engine_id,
+            remote_block_ids,
+            place,
+        }
+    }
+}
+
+/// Ports of an engine's first rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ports {
+pub struct Ports {
+    /// For handshakes.
     pub handshake: u16,
+    /// For notes that blocks were written or read.
     pub notify: u16,
 }
 
-/// How the engines are set up.
+/// The setup of both engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Setup {
+pub struct Setup {
+    /// Ports of the prefill engine.
     pub prefill: Ports,
+    /// Ports of the decode engine.
     pub decode: Ports,
+    /// Tensor-parallel ranks of each data-parallel rank.
     pub tensor_parallel: u16,
-    /// Data-parallel ranks of all pods together; of each pod, where that was said.
+    /// Data-parallel ranks of all pods together.
     pub ranks: u16,
+    /// Data-parallel ranks of each pod, if that was said.
     pub ranks_of_pod: Option<u16>,
 }
 
-/// Who has a part in it, by name or address.
+/// The engines of a hand-over, by name or address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hosts {
+pub struct Hosts {
     /// The engine beside this proxy.
     pub own: String,
     /// The pods of the prefill engine in the order of their ranks, where it has several.
@@ -51,9 +104,10 @@ pub(crate) struct Hosts {
     pub decode: Vec<String>,
 }
 
-/// What one hand-over is told by.
+/// The setup, hosts and name of one hand-over.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Meeting {
+pub struct Meeting {
+    /// The setup of both engines.
     pub setup: Setup,
     /// Their addresses.
     pub hosts: Hosts,
@@ -65,43 +119,40 @@ pub(crate) struct Meeting {
 
 impl Setup {
     /// Ranks behind one port, at least 1.
-    pub(crate) fn ranks_behind(self) -> u16 {
+    pub fn ranks_behind(self) -> u16 {
         self.ranks_of_pod.unwrap_or(self.ranks).max(1)
     }
 
     /// The rank behind its pod's port, where there are several.
-    pub(crate) fn behind(self, rank: u16) -> Option<Rank> {
+    pub fn behind(self, rank: u16) -> Option<DpRank> {
         let count = self.ranks_behind();
-        (self.ranks > 1).then_some(Rank { index: rank % count, count })
+        (self.ranks > 1).then_some(DpRank { index: rank % count, count })
     }
 }
 
 impl Meeting {
     /// What prefill is told. Where decode is asked at once ranks are those of one pod.
-    pub(crate) fn prefill(&self, at_once: bool) -> Value {
+    pub fn prefill(&self, at_once: bool) -> Value {
         let Setup { decode, tensor_parallel, ranks, ranks_of_pod, .. } = self.setup;
         let rank = if at_once { self.rank % self.setup.ranks_behind() } else { self.rank };
-        let mut told = json!({
-            "do_remote_decode": true,
-            "do_remote_prefill": false,
-            "remote_engine_id": null,
-            "remote_block_ids": null,
-            "remote_host": self.hosts.own,
-            "remote_port": null,
-            "remote_handshake_port": decode.handshake,
-            "remote_notify_port": decode.notify,
-            "remote_dp_rank": rank,
-            "remote_dp_rank_override": true,
-            "remote_dp_size": ranks,
-            "tp_size": tensor_parallel,
-            "transfer_id": self.transfer_id,
-        });
+        let place = DecodePlace {
+            remote_host: &self.hosts.own,
+            remote_handshake_port: decode.handshake,
+            remote_notify_port: decode.notify,
+            remote_dp_size: ranks,
+            tp_size: tensor_parallel,
+        };
+        let mut told = json!(Prefill::new(&self.transfer_id, Some(place)));
+        told["remote_port"] = Value::Null;
+        // An agent asks a rank by its own address, and its prefill needs neither.
+        told["remote_dp_rank"] = rank.into();
+        told["remote_dp_rank_override"] = true.into();
         spread(&mut told, self.hosts.decode.clone(), ranks_of_pod);
         told
     }
 
     /// What decode is told beside a prefill at this host.
-    pub(crate) fn decode_at_once(&self, host: &str, url_host: &str) -> Value {
+    pub fn decode_at_once(&self, host: &str, url_host: &str) -> Value {
         let Setup { prefill, tensor_parallel, ranks_of_pod, .. } = self.setup;
         let ranks = self.setup.ranks_behind();
         let mut told = json!({
@@ -117,7 +168,7 @@ impl Meeting {
             "remote_dp_rank": self.rank % ranks,
             "remote_dp_rank_override": true,
             "remote_dp_size": ranks,
-            "is_request_leader": true,
+            (LEADS): true,
             "tp_size": tensor_parallel,
             "transfer_id": self.transfer_id,
         });
@@ -133,15 +184,19 @@ impl Meeting {
     /// # Errors
     ///
     /// When it says neither on which of several pods' ranks it ran, nor can that be known.
-    pub(crate) fn decode_in_turn(&self, host: &str, answer: &[u8]) -> Result<Told, Unsaid> {
-        let said = Object::parse(answer).map_err(|_| Unsaid::Parameters)?;
+    pub fn decode_in_turn(
+        &self,
+        host: &str,
+        answer: &[u8],
+    ) -> Result<EngineRequest, MissingParameters> {
+        let said = Object::parse(answer).map_err(|_| MissingParameters::All)?;
         let Setup { prefill, ranks, ranks_of_pod, .. } = self.setup;
         let rank = self.prefilled_at(host, &said)?;
         let mut edit = said
             .edit()
             .set("remote_dp_rank", rank.to_string())
             .set("remote_dp_rank_override", "true")
-            .set("is_request_leader", "true");
+            .set(LEADS, "true");
         let mut further = json!({
             "transfer_id": self.transfer_id,
             "remote_handshake_port": prefill.handshake,
@@ -155,11 +210,11 @@ impl Meeting {
             }
         }
         let rank = self.setup.behind(rank).map(|rank| rank.index);
-        Ok(Told { body: edit.finish(), rank })
+        Ok(EngineRequest { body: edit.finish(), rank })
     }
 
     /// The rank that computed the prompt, as it says itself.
-    fn prefilled_at(&self, host: &str, said: &Object<'_>) -> Result<u16, Unsaid> {
+    fn prefilled_at(&self, host: &str, said: &Object<'_>) -> Result<u16, MissingParameters> {
         let Setup { ranks, .. } = self.setup;
         if ranks <= 1 {
             return Ok(0);
@@ -173,7 +228,7 @@ impl Meeting {
         let pod = match self.hosts.prefill.iter().position(|it| it == host) {
             Some(pod) => u16::try_from(pod).unwrap_or(u16::MAX),
             None if count == ranks => 0,
-            None => return Err(Unsaid::Rank),
+            None => return Err(MissingParameters::Rank),
         };
         Ok(pod.saturating_mul(count).saturating_add(self.rank % count))
     }

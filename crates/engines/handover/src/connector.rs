@@ -1,17 +1,18 @@
-//! How KV goes from the engine that computes a prompt to the one that answers: what each of them
-//! is told. Pure: bodies in, bodies out.
+//! The connectors by which KV goes from the engine that computes a prompt to the one that answers, and
+//! the requests to both. Bodies in, bodies out.
 //!
 //! Source: llm-d's sidecar, and vLLM's and SGLang's connectors.
 
-use super::moriio::Meeting;
-use super::route::Api;
-use super::supplies::{KV_PARAMETERS, Supplies};
+use crate::api::Api;
+use crate::moriio::Meeting;
+use crate::supplies::{KV_PARAMETERS, Supplies};
+use crate::{mooncake, nixl, offloading, sglang};
 use serde_json::{Value, json};
 use stator_body::{Object, ObjectEdit};
 
 /// How two engines hand KV over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Connector {
+pub enum Connector {
     /// vLLM's NixlConnector: prefill answers with parameters, and decode reads by them.
     Nixlv2,
     /// vLLM's connectors to a storage that both engines see: decode finds what prefill stored. A
@@ -36,9 +37,9 @@ pub(crate) enum Connector {
     MoriioParallel,
 }
 
-/// In which order two engines are asked.
+/// The order in which two engines are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub enum Order {
     /// Decode after prefill has answered.
     InTurn,
     /// Both, and decode waits for prefill by itself.
@@ -47,9 +48,9 @@ pub(crate) enum Order {
     Held,
 }
 
-/// What one request's hand-over is told by.
+/// The names and addresses of one request's hand-over.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair {
+pub struct Pair {
     /// Nobody else's.
     pub id: u128,
     /// The prefill engine's host, without brackets.
@@ -63,20 +64,21 @@ pub(crate) struct Pair {
     /// The prefill engine's own name for itself; empty where the connector needs none.
     pub engine_id: String,
     /// Which of the prefill engine's ranks computes the prompt, where that is chosen here.
-    pub rank: Option<Rank>,
+    pub rank: Option<DpRank>,
     /// Where MoRI-IO's engines are; nowhere for others.
     pub meeting: Meeting,
 }
 
-/// What an engine is asked.
+/// A request to an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub struct EngineRequest {
+    /// The body, JSON.
     pub body: Vec<u8>,
     /// Which of the ranks behind the engine's port is to do it, where that is chosen here.
     pub rank: Option<u16>,
 }
 
-impl From<Vec<u8>> for Told {
+impl From<Vec<u8>> for EngineRequest {
     fn from(body: Vec<u8>) -> Self {
         Self { body, rank: None }
     }
@@ -84,18 +86,20 @@ impl From<Vec<u8>> for Told {
 
 /// A data-parallel rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rank {
+pub struct DpRank {
     /// Below `count`.
     pub index: u16,
     /// All ranks of the engine, at least 1.
     pub count: u16,
 }
 
-/// Prefill's answer does not say where the KV is.
+/// A gap in prefill's answer, which has to say where the KV is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unsaid {
+pub enum MissingParameters {
+    /// The answer has no parameters.
     #[error("prefill answered without kv_transfer_params")]
-    Parameters,
+    All,
+    /// The parameters name no rank.
     #[error("prefill does not say on which of its pods' ranks it ran")]
     Rank,
 }
@@ -105,7 +109,7 @@ const THRESHOLD: &str = "cache_hit_threshold";
 
 impl Connector {
     /// Its name in configuration, metrics and traces.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Nixlv2 => "nixlv2",
             Self::SharedStorage => "shared-storage",
@@ -120,7 +124,7 @@ impl Connector {
     }
 
     /// The order of its two requests.
-    pub(crate) fn order(self) -> Order {
+    pub fn order(self) -> Order {
         match self {
             Self::Sglang | Self::Mooncake => Order::AtOnce,
             Self::MoriioParallel => Order::Held,
@@ -132,93 +136,82 @@ impl Connector {
     /// refuses it, and one that reads over MoRI-IO answers it from KV that is not there.
     ///
     /// Source: vLLM 0.32.0, `MoRIIOConnectorScheduler.get_num_new_matched_tokens`.
-    pub(crate) fn decodes_alone(self) -> bool {
+    pub fn decodes_alone(self) -> bool {
         !matches!(self, Self::Sglang | Self::Moriio)
     }
 
     /// Whether such an engine does not refuse it.
-    pub(crate) fn answers_wrongly_alone(self) -> bool {
+    pub fn answers_wrongly_alone(self) -> bool {
         self == Self::Moriio
     }
 
     /// Whether prefill's answer says how much of the prompt was cached, and decode does not know.
-    pub(crate) fn counts_cached(self) -> bool {
+    pub fn counts_cached(self) -> bool {
         matches!(self, Self::Nixlv2 | Self::Moriio | Self::MoriioWrite)
     }
 
     /// Whether an engine that computes a prompt can pull KV from one that computed its beginning
     /// before; one of NIXL's or MoRI-IO's only where an offloading connector stands beside it.
-    pub(crate) fn pulls(self, beside: bool) -> bool {
+    pub fn pulls(self, beside: bool) -> bool {
         let has_one = matches!(self, Self::Nixlv2 | Self::MoriioWrite | Self::MoriioParallel);
         self == Self::Offloading || has_one && beside
     }
 
     /// Whether a hand-over is good for one sequence only: reading it again reads blocks that may
     /// hold something else by then.
-    pub(crate) fn is_used_once(self) -> bool {
+    pub fn is_used_once(self) -> bool {
         !matches!(self, Self::SharedStorage | Self::Lmcache | Self::Sglang)
     }
 
     /// Whether decode is to be asked first, and prefill only where it says that too little is
     /// there.
-    pub(crate) fn asks_decode_first(self, request: &Object<'_>) -> bool {
+    pub fn asks_decode_first(self, request: &Object<'_>) -> bool {
         let threshold = request.get(THRESHOLD).filter(|raw| **raw != *b"null");
         self == Self::SharedStorage && threshold.is_some()
     }
 
     /// What decode is asked where there is no hand-over, if that is not the request as it came: with
     /// a threshold it would give up.
-    pub(crate) fn alone(self, request: &Object<'_>) -> Option<Vec<u8>> {
+    pub fn alone(self, request: &Object<'_>) -> Option<Vec<u8>> {
         self.asks_decode_first(request).then(|| request.edit().set(THRESHOLD, "0").finish())
     }
 
     /// What prefill is asked, and what it is supplied with.
-    pub(crate) fn prefill(
+    pub fn prefill(
         self,
         api: Api,
         request: &Object<'_>,
         pair: &Pair,
         supplies: &Supplies,
-    ) -> Told {
+    ) -> EngineRequest {
         let edit = match self {
             Self::Sglang => rendezvous(request, pair),
             Self::SharedStorage => api.one_token(request).replace(THRESHOLD, "0"),
             _ => api.one_token(request),
         };
         let parameters = match self {
-            Self::Nixlv2 | Self::Moriio => json!({
-                "do_remote_decode": true,
-                "do_remote_prefill": false,
-                "remote_engine_id": null,
-                "remote_block_ids": null,
-                "remote_host": null,
-                "remote_port": null,
-            }),
-            Self::Mooncake => json!({
-                "do_remote_decode": true,
-                "do_remote_prefill": false,
-                "transfer_id": transfer_id(pair),
-            }),
-            Self::Offloading => json!({ "remote_decoder": { "kv_request_id": request_id(pair) } }),
+            Self::Nixlv2 | Self::Moriio => nixl::prefill(),
+            Self::Mooncake => json!(mooncake::prefill(&transfer_id(pair))),
+            Self::Offloading => offloading::prefill(&request_id(pair)),
             Self::MoriioWrite => pair.meeting.prefill(false),
             Self::MoriioParallel => pair.meeting.prefill(true),
             Self::SharedStorage | Self::Lmcache | Self::Sglang => Value::Null,
         };
         let body = supplies.add(edit, parameters).finish();
-        Told { body, rank: pair.rank.map(|rank| rank.index) }
+        EngineRequest { body, rank: pair.rank.map(|rank| rank.index) }
     }
 
     /// What decode is asked, where `answer` is prefill's, if it has been waited for.
     ///
     /// # Errors
     ///
-    /// [`Unsaid`] where the answer lacks what decode needs.
-    pub(crate) fn decode(
+    /// [`MissingParameters`] where the answer lacks what decode needs.
+    pub fn decode(
         self,
         request: &Object<'_>,
         pair: &Pair,
         answer: &[u8],
-    ) -> Result<Told, Unsaid> {
+    ) -> Result<EngineRequest, MissingParameters> {
         let edit = request.edit();
         let parameters = match self {
             Self::Sglang => return Ok(rendezvous(request, pair).finish().into()),
@@ -229,61 +222,57 @@ impl Connector {
             Self::MoriioWrite => {
                 let told = pair.meeting.decode_in_turn(&pair.host, parameters_of(answer)?)?;
                 let body = edit.set(KV_PARAMETERS, told.body).finish();
-                return Ok(Told { body, ..told });
+                return Ok(EngineRequest { body, ..told });
             }
             Self::MoriioParallel => {
                 let told = pair.meeting.decode_at_once(&pair.host, &pair.url_host).to_string();
                 let body = edit.set(KV_PARAMETERS, told).finish();
-                return Ok(Told { body, rank: pair.rank.map(|rank| rank.index) });
+                return Ok(EngineRequest { body, rank: pair.rank.map(|rank| rank.index) });
             }
-            Self::Mooncake => json!({
-                "do_remote_prefill": true,
-                "do_remote_decode": false,
-                "transfer_id": transfer_id(pair),
-                "remote_engine_id": pair.engine_id,
-                "remote_bootstrap_addr":
-                    format!("http://{}:{}", pair.url_host, pair.bootstrap_port),
-            })
-            .to_string()
-            .into(),
-            Self::Offloading => json!({ "remote_prefiller": {
-                "kv_request_id": request_id(pair),
-                "remote_host": pair.host,
-                "remote_port": pair.p2p_port,
-            }})
-            .to_string()
-            .into(),
+            Self::Mooncake => {
+                let server = format!("http://{}:{}", pair.url_host, pair.bootstrap_port);
+                let name = transfer_id(pair);
+                json!(mooncake::decode(&name, &pair.engine_id, &server)).to_string().into()
+            }
+            Self::Offloading => {
+                let peer = offloading::Peer {
+                    kv_request_id: request_id(pair),
+                    remote_host: pair.host.clone(),
+                    remote_port: pair.p2p_port,
+                };
+                offloading::decode(peer).to_string().into()
+            }
         };
         Ok(edit.set(KV_PARAMETERS, parameters).finish().into())
     }
 }
 
 /// The parameters in prefill's answer.
-fn parameters_of(answer: &[u8]) -> Result<&[u8], Unsaid> {
+fn parameters_of(answer: &[u8]) -> Result<&[u8], MissingParameters> {
     let parameters = Object::parse(answer).ok().and_then(|answer| answer.get(KV_PARAMETERS));
-    parameters.filter(|parameters| parameters.starts_with(b"{")).ok_or(Unsaid::Parameters)
+    parameters.filter(|parameters| parameters.starts_with(b"{")).ok_or(MissingParameters::All)
 }
 
-/// The request for either side of a pair of SGLang engines. Of several ranks of the prefill engine
-/// decode looks for the KV at the one that is left when the room is divided by their number, or at
-/// the one that it is told; prefill is told too, because otherwise ranks that are plain copies
-/// refuse what is not for the first.
-///
-/// Source: SGLang 0.5.23, `CommonKVSender` and `_resolve_prefill_dp_rank`.
+/// The request for either side of a pair of SGLang engines. Prefill is told its rank too, because
+/// otherwise ranks that are plain copies refuse what is not for the first.
 fn rendezvous<'o, 'a>(request: &'o Object<'a>, pair: &Pair) -> ObjectEdit<'o, 'a> {
-    let edit = request
-        .edit()
-        .set("bootstrap_host", json!(pair.host).to_string())
-        .set("bootstrap_port", pair.bootstrap_port.to_string());
-    let Rank { index, count } = pair.rank.unwrap_or(Rank { index: 0, count: 1 });
-    // 63 bits, less a margin: the rooms of a batch are this one and the next ones.
-    let place = ((pair.id as u64 >> 1) / u64::from(count)) & !0xFFFF;
-    let room = place * u64::from(count) + u64::from(index);
-    let edit = edit.set("bootstrap_room", room.to_string());
-    match pair.rank {
-        Some(_) => edit.set("disagg_prefill_dp_rank", index.to_string()),
-        None => edit,
-    }
+    let rank = pair.rank.unwrap_or(DpRank { index: 0, count: 1 });
+    // 63 bits, less a margin: a client's request may be a batch, whose rooms are this one and the
+    // next ones. An agent's requests are single, and its rooms have no margin.
+    let place = ((pair.id as u64 >> 1) / u64::from(rank.count)) & !0xFFFF;
+    let bootstrap = sglang::Bootstrap {
+        bootstrap_host: pair.host.clone(),
+        bootstrap_port: pair.bootstrap_port,
+        bootstrap_room: sglang::room(place, rank),
+        disagg_prefill_dp_rank: pair.rank.map(|rank| rank.index),
+    };
+    bootstrap.add(request.edit())
+}
+
+/// Whether decode's answer ended because the engine had too little of the prompt cached.
+pub fn gave_up(answer: &[u8]) -> bool {
+    let reason = b"\"cache_threshold\"";
+    answer.windows(reason.len()).any(|window| window == reason)
 }
 
 fn transfer_id(pair: &Pair) -> String {

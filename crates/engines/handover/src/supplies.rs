@@ -2,17 +2,18 @@
 //!
 //! Source: vLLM's offloading and encoder-cache connectors, and llm-d's sidecar.
 
+use crate::offloading::Peer;
 use serde_json::{Value, json};
 use stator_body::{Object, ObjectEdit};
 
 /// The member of requests and answers that carries a hand-over of KV.
-pub(crate) const KV_PARAMETERS: &str = "kv_transfer_params";
+pub const KV_PARAMETERS: &str = "kv_transfer_params";
 /// The member of requests and answers that carries a hand-over of encoded media.
-pub(crate) const EC_PARAMETERS: &str = "ec_transfer_params";
+pub const EC_PARAMETERS: &str = "ec_transfer_params";
 
 /// An engine that KV is pulled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
+pub struct KvSource {
     /// Nobody else's. Only the engine that pulls knows it.
     pub id: u128,
     /// Its host, without brackets.
@@ -23,31 +24,31 @@ pub(crate) struct Source {
 
 /// What third engines have for the one that computes a prompt.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Supplies {
+pub struct Supplies {
     /// Who has KV of the prompt's beginning.
-    pub source: Option<Source>,
+    pub source: Option<KvSource>,
     /// Where its encoded media are, as JSON.
     pub media: Option<Vec<u8>>,
 }
 
 impl Supplies {
     /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.source.is_none() && self.media.is_none()
     }
 
     /// Adds them to a request that tells of its hand-over by `parameters`, which are null where
     /// there is none.
-    pub(crate) fn add<'o, 'a>(
+    pub fn add<'o, 'a>(
         &self,
         edit: ObjectEdit<'o, 'a>,
         mut parameters: Value,
     ) -> ObjectEdit<'o, 'a> {
         if let Some(source) = &self.source {
-            parameters["remote_kv_source"] = json!({
-                "kv_request_id": format!("{:032x}", source.id),
-                "remote_host": source.host,
-                "remote_port": source.port,
+            parameters["remote_kv_source"] = json!(Peer {
+                kv_request_id: format!("{:032x}", source.id),
+                remote_host: source.host.clone(),
+                remote_port: source.port,
             });
         }
         let edit = match parameters {
@@ -61,7 +62,7 @@ impl Supplies {
     }
 
     /// The request for an engine that computes the prompt and answers it too.
-    pub(crate) fn alone(&self, request: &Object<'_>) -> Vec<u8> {
+    pub fn alone(&self, request: &Object<'_>) -> Vec<u8> {
         self.add(request.edit(), Value::Null).finish()
     }
 }
@@ -78,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_source_stands_beside_what_else_is_handed_over() {
-        let source = Source { id: 7, host: "fd00::1".into(), port: 7777 };
+        let source = KvSource { id: 7, host: "fd00::1".into(), port: 7777 };
         let told = json!({"kv_request_id": format!("{:032x}", 7), "remote_host": "fd00::1",
                           "remote_port": 7777});
         let supplies = Supplies { source: Some(source), media: None };

@@ -1,5 +1,5 @@
-use super::super::supplies::KV_PARAMETERS as PARAMETERS;
 use super::*;
+use crate::supplies::KV_PARAMETERS as PARAMETERS;
 
 fn pair() -> Pair {
     Pair {
@@ -21,7 +21,7 @@ fn check(connector: Connector, request: &str, answer: &str) -> (Value, Value) {
     let object = Object::parse(request.as_bytes()).expect("a sound object");
     let prefill = connector.prefill(Api::Completion, &object, &pair(), &Supplies::default());
     let decode = connector.decode(&object, &pair(), answer.as_bytes()).expect("parameters");
-    let tree = |told: &Told| serde_json::from_slice(&told.body).expect("it stays sound");
+    let tree = |told: &EngineRequest| serde_json::from_slice(&told.body).expect("it stays sound");
     (tree(&prefill), tree(&decode))
 }
 
@@ -62,7 +62,7 @@ fn an_answer_without_parameters_is_no_hand_over() {
         ["", "{}", "[]", r#"{"kv_transfer_params":null}"#, r#"{"kv_transfer_params":"x"}"#]
     {
         let decode = Connector::Nixlv2.decode(&object, &pair(), answer.as_bytes());
-        assert_eq!(decode, Err(Unsaid::Parameters), "{answer}");
+        assert_eq!(decode, Err(MissingParameters::All), "{answer}");
     }
 }
 
@@ -82,7 +82,7 @@ fn a_room_of_sglang_leaves_the_rank_that_computes_the_prompt() {
     let object = Object::parse(REQUEST.as_bytes()).expect("a sound object");
     for count in [2, 3, 8, u16::MAX] {
         for index in [0, 1, count - 1] {
-            let pair = Pair { id: u128::MAX, rank: Some(Rank { index, count }), ..pair() };
+            let pair = Pair { id: u128::MAX, rank: Some(DpRank { index, count }), ..pair() };
             let told = Connector::Sglang.decode(&object, &pair, b"").expect("it needs nothing");
             let told: Value = serde_json::from_slice(&told.body).expect("it stays sound");
             let room = told["bootstrap_room"].as_u64().expect("a number");
@@ -127,8 +127,9 @@ fn an_engine_that_reads_over_moriio_is_told_as_one_of_nixl() {
 fn engines_that_write_over_moriio_are_told_one_transfer_and_the_rank() {
     let object = Object::parse(REQUEST.as_bytes()).expect("a sound object");
     let meeting = Meeting { transfer_id: "tx1".into(), ..Meeting::default() };
-    let pair = Pair { rank: Some(Rank { index: 3, count: 8 }), meeting, ..pair() };
-    let tree = |told: &Told| -> Value { serde_json::from_slice(&told.body).expect("sound") };
+    let pair = Pair { rank: Some(DpRank { index: 3, count: 8 }), meeting, ..pair() };
+    let tree =
+        |told: &EngineRequest| -> Value { serde_json::from_slice(&told.body).expect("sound") };
     for connector in [Connector::MoriioWrite, Connector::MoriioParallel] {
         let asked = connector.prefill(Api::Completion, &object, &pair, &Supplies::default());
         let answer = br#"{"kv_transfer_params":{"remote_block_ids":[[1]]}}"#;
@@ -157,4 +158,10 @@ fn storage_needs_no_parameters() {
     let object = Object::parse(request.as_bytes()).expect("a sound object");
     assert!(Connector::SharedStorage.asks_decode_first(&object));
     assert!(!Connector::Lmcache.asks_decode_first(&object));
+}
+
+#[test]
+fn giving_up_is_told_from_speaking_of_it() {
+    assert!(gave_up(br#"{"choices":[{"finish_reason":"cache_threshold"}]}"#));
+    assert!(!gave_up(br#"{"choices":[{"text":"a \"cache_threshold\""}]}"#));
 }

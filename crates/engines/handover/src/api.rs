@@ -6,7 +6,7 @@ use stator_body::{Object, ObjectEdit};
 
 /// An API whose requests can be prefilled elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Api {
+pub enum Api {
     /// Chat completions of OpenAI, and messages of Anthropic: the same fields limit both.
     Chat,
     /// Completions of OpenAI.
@@ -21,7 +21,7 @@ impl Api {
     /// The API of a request, if it has one of these.
     ///
     /// Source: the routes that llm-d's sidecar registers.
-    pub(crate) fn find(method: &Method, path: &str) -> Option<Self> {
+    pub fn find(method: &Method, path: &str) -> Option<Self> {
         if method != Method::POST {
             return None;
         }
@@ -36,7 +36,7 @@ impl Api {
 
     /// Makes the answer whole and one token long: what prefill is asked for. One token is also the
     /// least, because an answer that ends by itself leaves no KV behind.
-    pub(crate) fn one_token<'o, 'a>(self, request: &'o Object<'a>) -> ObjectEdit<'o, 'a> {
+    pub fn one_token<'o, 'a>(self, request: &'o Object<'a>) -> ObjectEdit<'o, 'a> {
         let edit = request.edit().remove(|name| name == "stream_options").set("stream", "false");
         match self {
             Self::Chat | Self::Completion => {
@@ -49,7 +49,7 @@ impl Api {
 
     /// Whether the request asks for one sequence, which is all that one hand-over of KV is good
     /// for.
-    pub(crate) fn is_single(self, request: &Object<'_>) -> bool {
+    pub fn is_single(self, request: &Object<'_>) -> bool {
         let parameters = match self {
             Self::Generate => request.get("sampling_params").unwrap_or(b"{}"),
             _ => b"{}",

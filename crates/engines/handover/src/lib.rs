@@ -1,0 +1,22 @@
+//! How a prefill and a decode engine do one request together: the engines' own field names, the
+//! fields that each of the two requests gets, and what prefill's answer hands over.
+//!
+//! Pure: bodies in, bodies out. This crate asks no engine and knows no address but those that it is
+//! given. The sidecar edits clients' bodies by a [`Connector`]; the agent's dialects write their own
+//! bodies with the parts in [`nixl`], [`mooncake`], [`sglang`], [`offloading`] and [`moriio`].
+//! TensorRT-LLM is spoken to by the agent alone, so that its fields stand in its dialect. Start
+//! reading at [`Connector::prefill`].
+
+mod api;
+pub mod bootstrap;
+mod connector;
+pub mod mooncake;
+pub mod moriio;
+pub mod nixl;
+pub mod offloading;
+pub mod sglang;
+mod supplies;
+
+pub use api::Api;
+pub use connector::{Connector, DpRank, EngineRequest, MissingParameters, Order, Pair, gave_up};
+pub use supplies::{EC_PARAMETERS, KV_PARAMETERS, KvSource, Supplies};
