@@ -53,7 +53,7 @@ pub fn parse_quantity(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 ///
-/// As [`parse_quantity`].
+/// The text is not a duration.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     stator_protos::duration::parse(text)
         .ok_or_else(|| format!("{text:?} is not a duration such as 200ms, 60s or 1m30s"))

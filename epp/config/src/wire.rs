@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// covers it.
 const SEE_ANSWERS: [&str; 3] =
     ["inflight-load-producer", "predicted-latency-producer", "request-attribute-reporter"];
-/// As [`SEE_ANSWERS`], where requests wait.
+/// Further types that look at answers as a whole, where requests wait.
 const FAIR_BY_ANSWERS: [&str; 2] = ["program-aware-fairness", "virtual-token-fairness-policy"];
 /// The type whose plug-ins look at the head of answers.
 const VERIFIER: &str = "destination-endpoint-served-verifier";

@@ -25,7 +25,7 @@ const SETS_MAX: usize = 16_384;
 /// Source: the outcomes of flow control in the llm-d router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowOutcome {
-    /// It went on to be scheduled.
+    /// The request went on to be scheduled.
     Dispatched,
     /// The queue was full.
     RejectedCapacity,
@@ -33,7 +33,7 @@ pub enum FlowOutcome {
     RejectedNoEndpoints,
     /// The picker was ending.
     RejectedOther,
-    /// Its longest wait was over.
+    /// The request's longest wait was over.
     EvictedTtl,
     /// The pool had no endpoint for as long as a request may wait for one.
     EvictedNoEndpoints,
@@ -141,7 +141,7 @@ impl FlowMetrics {
         child.metric.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It took `took` to find the waiting requests that go on.
+    /// Finding the waiting requests that go on took `took`.
     pub fn cycled(&self, took: Duration) {
         self.cycles.observe_duration(took);
     }

@@ -34,7 +34,7 @@ pub enum Tokenization {
 pub enum Unscreened {
     /// The data plane kept it to itself.
     Unseen,
-    /// Nobody can read a body of this kind.
+    /// No parser reads a body of this kind.
     Unread,
 }
 

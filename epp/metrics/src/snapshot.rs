@@ -134,7 +134,7 @@ pub struct EndpointSnapshot {
 /// Load in flight of one flow.
 #[derive(Clone, Debug)]
 pub struct FlowInFlight {
-    /// Whose requests they are.
+    /// Fairness id of the requests.
     pub fairness_id: Arc<str>,
     /// Their priority, in digits.
     pub priority: String,

@@ -23,7 +23,7 @@ pub(crate) struct Params<'p> {
 pub(crate) enum Bound {
     /// From the first to the second, both included.
     Within(f64, f64),
-    /// This one or more.
+    /// This number or more.
     AtLeast(f64),
     /// More than this one.
     Above(f64),

@@ -150,7 +150,7 @@ pub trait SharedIndex: Send + Sync {
     fn predictions(&self, from: usize, most: usize) -> Option<Vec<(WorkerRank, SequenceHash)>>;
 }
 
-/// Hears of the blocks of prompts that endpoints are sent. Called under the pool's lock.
+/// A listener for the blocks of prompts that endpoints are sent. Called under the pool's lock.
 pub trait IndexListener: Send + Sync {
     /// A prompt of these blocks goes to a worker.
     fn sent(&self, worker: WorkerRank, chain: &[SequenceHash]);

@@ -123,7 +123,8 @@ impl Prefixes {
         found
     }
 
-    /// Takes it that a worker holds a prompt that it was sent, until it says so itself or `until`.
+    /// Predicts that a worker holds a prompt that it was sent, until it reports the blocks or
+    /// `until`.
     /// No effect where no plug-in asks for that.
     pub fn predict(&self, rank: WorkerRank, sequence: &[SequenceHash], until: Time) {
         if self.wanted {

@@ -10,7 +10,7 @@ pub(crate) fn endpoint(number: u8) -> Arc<Endpoint> {
     life(number, "1")
 }
 
-/// The same, of a certain life of the pod.
+/// An endpoint in a certain life of its pod.
 pub(crate) fn life(number: u8, uid: &str) -> Arc<Endpoint> {
     Arc::new(Endpoint {
         worker: rank(number),

@@ -52,7 +52,7 @@ impl Agent {
         Self::start_with(&[]).await
     }
 
-    /// The same with further flags.
+    /// Starts an agent with further flags.
     pub(crate) async fn start_with(flags: &[String]) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let discovery = format!("--discovery-dir={}", dir.path().display());

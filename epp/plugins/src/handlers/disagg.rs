@@ -149,7 +149,7 @@ impl ProfileHandler for Disagg {
 }
 
 impl Disagg {
-    /// Why a prompt is computed apart, or why it is not, in a word for traces.
+    /// Reason for computing a prompt apart, or not, in a word for traces.
     fn reason(&self, early: bool, prefills: bool) -> &'static str {
         match (&self.decide_prefill, prefills) {
             (Some(_), true) => "decider_split",

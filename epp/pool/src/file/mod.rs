@@ -39,7 +39,7 @@ pub const POLL_DEFAULT: Duration = Duration::from_millis(500);
 /// Reason for which a file gives no view.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {reason}")]
     Unreadable {
         /// The file.
@@ -47,7 +47,7 @@ pub enum FileError {
         /// The system's message.
         reason: String,
     },
-    /// It is wrong, in all of these places.
+    /// The file is wrong, in all of these places.
     #[error("{path}: {}", .faults.join("; "))]
     Invalid {
         /// The file.

@@ -1,4 +1,4 @@
-//! Hears the engines that connect to the picker, and tells them apart by their topics.
+//! Receives events of engines that connect to the picker, and tells them apart by their topics.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

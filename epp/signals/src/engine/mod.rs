@@ -89,7 +89,7 @@ pub struct EngineFeeds {
     settings: EngineSettings,
     sink: Arc<dyn WorkerSink>,
     metrics: SignalMetrics,
-    /// Hears those that connect.
+    /// Receiver of the engines that connect to the picker.
     collector: Option<Collector>,
     roster: Mutex<Roster<Plan>>,
 }

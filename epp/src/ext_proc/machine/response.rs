@@ -15,7 +15,7 @@ use bytes::Bytes;
 pub(super) enum AnswerPhase {
     /// Nothing came.
     First,
-    /// Its head came, or a piece of its body where the data plane skips the head.
+    /// The head came, or a piece of the body where the data plane skips the head.
     Body,
     /// Nothing more may come.
     Done,

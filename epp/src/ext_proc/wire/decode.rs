@@ -9,7 +9,7 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use prost::Message;
 use stator_protos::header::{LB_NAMESPACE, SERVED, SUBSET, SUBSET_NAMESPACE};
 
-/// Why bytes are no message.
+/// Reason for which bytes are no message.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub(crate) enum WireError {
     #[error("the message ends within a field")]
