@@ -152,6 +152,48 @@ impl StockArgs {
         let given = given.map(|(flag, _, engines)| format!("{flag}: needs --engine {engines}"));
         given.chain(self.trtllm.faults_of_others()).collect()
     }
+
+    /// Checks the flags with a range, and those that bound one another.
+    fn check_limits(&self, faults: &mut Faults) {
+        faults.range("engine-start-timeout-s", self.engine_start_timeout_s, 1, 86_400);
+        faults.range("engine-hang-timeout-s", self.engine_hang_timeout_s, 1, 86_400);
+        let hang_ms = self.engine_hang_timeout_s.saturating_mul(1000);
+        if self.role == RoleArg::Decode && self.prefill_timeout_ms >= hang_ms {
+            let (prefill, hang) = (self.prefill_timeout_ms, self.engine_hang_timeout_s);
+            faults.0.push(format!(
+                "prefill-timeout-ms: {prefill} is not below engine-hang-timeout-s, {hang} s: an \
+                 engine that waits for KV would be taken for one that hangs"
+            ));
+        }
+        faults.range("engine-stop-grace-s", self.engine_stop_grace_s, 0, 3600);
+        faults.range("canary-idle-s", self.canary_idle_s, 0, 86_400);
+        faults.range("prefill-timeout-ms", self.prefill_timeout_ms, 1, 3_600_000);
+        faults.range("engine-metrics-max-bytes", self.engine_metrics_max_bytes, 0, 8 << 20);
+    }
+
+    /// Checks the flags that depend on the kind of the engine, and on its start by the agent.
+    fn check_use(&self, kind: Kind, engine: &EngineArgs, faults: &mut Faults) {
+        faults.range("block-size", engine.block_size.unwrap_or(1), 1, 1024);
+        faults.range("total-blocks", engine.total_blocks.unwrap_or(1), 1, 1 << 24);
+        // One engine is one process; more of them are more agents.
+        faults.range("workers", engine.workers, 1, 1);
+        if kind != Kind::Openai && engine.model.is_none() {
+            let folder = "the model's folder is needed: proxies take its tokenizer from here";
+            faults.0.push(format!("model: {folder}"));
+        }
+        if self.attach.is_some() && !self.engine_args.is_empty() {
+            faults.0.push("attach: a running engine takes no flags after `--`".into());
+        }
+        if let Some(url) = &self.attach
+            && !(url.starts_with("http://") || url.starts_with("https://"))
+        {
+            faults.0.push(format!("attach: {url:?} is not `http://host:port`"));
+        }
+        if self.attach.is_some() && self.engine_port != 0 {
+            let port = self.engine_port;
+            faults.0.push(format!("engine-port: {port} is for an engine that is started here"));
+        }
+    }
 }
 
 /// Settings of a stock engine. A value of this type is valid.
@@ -232,46 +274,14 @@ impl StockSettings {
             Kind::Openai => Faults(openai::faults(&engine, &stock)),
             Kind::Vllm | Kind::Sglang | Kind::Trtllm => Faults::default(),
         };
-        faults.range("engine-start-timeout-s", stock.engine_start_timeout_s, 1, 86_400);
-        faults.range("engine-hang-timeout-s", stock.engine_hang_timeout_s, 1, 86_400);
-        let hang_ms = stock.engine_hang_timeout_s.saturating_mul(1000);
-        if stock.role == RoleArg::Decode && stock.prefill_timeout_ms >= hang_ms {
-            let (prefill, hang) = (stock.prefill_timeout_ms, stock.engine_hang_timeout_s);
-            faults.0.push(format!(
-                "prefill-timeout-ms: {prefill} is not below engine-hang-timeout-s, {hang} s: an \
-                 engine that waits for KV would be taken for one that hangs"
-            ));
-        }
-        faults.range("engine-stop-grace-s", stock.engine_stop_grace_s, 0, 3600);
-        faults.range("canary-idle-s", stock.canary_idle_s, 0, 86_400);
-        faults.range("prefill-timeout-ms", stock.prefill_timeout_ms, 1, 3_600_000);
-        faults.range("engine-metrics-max-bytes", stock.engine_metrics_max_bytes, 0, 8 << 20);
-        let key = key::api_key(stock.engine_api_key, stock.engine_api_key_file.as_deref());
+        stock.check_limits(&mut faults);
+        let key = key::api_key(stock.engine_api_key.clone(), stock.engine_api_key_file.as_deref());
         let api_key = faults.keep_one(key).flatten();
         if kind != Kind::Trtllm {
             faults.0.extend(stock.trtllm.faults_of_others());
         }
         let handover_key = faults.keep_one(stock.trtllm.handover_key()).flatten();
-        faults.range("block-size", engine.block_size.unwrap_or(1), 1, 1024);
-        faults.range("total-blocks", engine.total_blocks.unwrap_or(1), 1, 1 << 24);
-        // One engine is one process; more of them are more agents.
-        faults.range("workers", engine.workers, 1, 1);
-        if kind != Kind::Openai && engine.model.is_none() {
-            let folder = "the model's folder is needed: proxies take its tokenizer from here";
-            faults.0.push(format!("model: {folder}"));
-        }
-        if stock.attach.is_some() && !stock.engine_args.is_empty() {
-            faults.0.push("attach: a running engine takes no flags after `--`".into());
-        }
-        if let Some(url) = &stock.attach
-            && !(url.starts_with("http://") || url.starts_with("https://"))
-        {
-            faults.0.push(format!("attach: {url:?} is not `http://host:port`"));
-        }
-        if stock.attach.is_some() && stock.engine_port != 0 {
-            let port = stock.engine_port;
-            faults.0.push(format!("engine-port: {port} is for an engine that is started here"));
-        }
+        stock.check_use(kind, &engine, &mut faults);
         faults.none()?;
         let seconds = Duration::from_secs;
         Ok(Self {
