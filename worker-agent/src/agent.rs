@@ -132,7 +132,7 @@ async fn launch(
     if settings.profile.role == Role::Prefill {
         crew.offer_kv(&settings.access.kv, &planes.endpoint);
     }
-    let record = planes.record(&settings, &crew, (agent_id, generation));
+    let record = planes.record(&settings, &crew, agent_id, generation);
     let (record_sender, record_receiver) = watch::channel(record.clone());
     let record_sender = Arc::new(record_sender);
     let door = Door::new(record_sender.clone(), side.readiness.clone());
@@ -150,10 +150,13 @@ async fn launch(
     let files = crew.files.into_iter().map(|(name, content)| ModelFile { name, content });
     let agent = Arc::new(service::Agent::new(
         engines.take_handles(),
-        files.collect(),
-        record_receiver.clone(),
-        settings.max_requests_per_stream,
-        (metrics, side.ended.clone()),
+        service::AgentSetup {
+            model_files: files.collect(),
+            record: record_receiver.clone(),
+            max_requests_per_stream: settings.max_requests_per_stream,
+            metrics,
+            ended: side.ended.clone(),
+        },
     ));
     // The agent turns ready here and not before: its workers run.
     door.tell();

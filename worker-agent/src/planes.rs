@@ -67,7 +67,8 @@ impl Planes {
         &self,
         settings: &AgentSettings,
         crew: &Crew,
-        (agent_id, generation): (String, Generation),
+        agent_id: String,
+        generation: Generation,
     ) -> AgentRecord {
         let workers = crew.places.iter().map(|place| WorkerRecord {
             worker: WorkerRank {

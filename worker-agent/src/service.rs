@@ -67,37 +67,35 @@ impl WorkerHandle {
 pub(crate) struct Agent {
     workers: Vec<WorkerHandle>,
     places: FxHashMap<WorkerRank, usize>,
-    model_files: Vec<ModelFile>,
-    record: watch::Receiver<AgentRecord>,
-    max_requests_per_stream: usize,
+    setup: AgentSetup,
     next_key: AtomicU64,
     draining: AtomicBool,
     in_flight: InFlight,
-    metrics: AgentMetrics,
-    ended: Shutdown,
+}
+
+/// Setup of an agent's service.
+#[derive(Debug)]
+pub(crate) struct AgentSetup {
+    /// Files that proxies ask for.
+    pub(crate) model_files: Vec<ModelFile>,
+    pub(crate) record: watch::Receiver<AgentRecord>,
+    pub(crate) max_requests_per_stream: usize,
+    pub(crate) metrics: AgentMetrics,
+    /// Ends all streams; until then they live as long as their clients want.
+    pub(crate) ended: Shutdown,
 }
 
 impl Agent {
-    /// `ended` ends all streams; until then they live as long as their clients want.
-    pub(crate) fn new(
-        workers: Vec<WorkerHandle>,
-        model_files: Vec<ModelFile>,
-        record: watch::Receiver<AgentRecord>,
-        max_requests_per_stream: usize,
-        (metrics, ended): (AgentMetrics, Shutdown),
-    ) -> Self {
+    /// An agent with these workers, which takes requests at once.
+    pub(crate) fn new(workers: Vec<WorkerHandle>, setup: AgentSetup) -> Self {
         let places = workers.iter().enumerate().map(|(n, handle)| (handle.worker, n)).collect();
         Self {
             workers,
             places,
-            model_files,
-            record,
-            max_requests_per_stream,
+            setup,
             next_key: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             in_flight: InFlight::new(),
-            metrics,
-            ended,
         }
     }
 
@@ -115,7 +113,7 @@ impl Agent {
     fn submit(&self, submit: worker::Submit, outbox: &Arc<Outbox>) {
         let (request_id, choice) = (submit.request_id, submit.first_choice);
         if let Err((kind, message)) = self.try_submit(submit, outbox) {
-            self.metrics.ended(kind.into());
+            self.setup.metrics.ended(kind.into());
             let refusal = translate::failure(request_id, choice, kind, message);
             outbox.push(&mut vec![refusal], &mut vec![]);
         }
@@ -131,7 +129,7 @@ impl Agent {
         let ticket = self.in_flight.enter();
         let (place, request, extras) = self.receive(submit)?;
         let (handle, key) = (&self.workers[place], request.key);
-        let limit = self.max_requests_per_stream;
+        let limit = self.setup.max_requests_per_stream;
         outbox.admit(request_id, Route { worker: place, key }, limit).map_err(|refused| {
             match refused {
                 Refused::Duplicate => {
@@ -229,7 +227,7 @@ impl Agent {
             let input = tokio::select! {
                 input = inputs.message() => input,
                 _ = &mut gone => break,
-                () = self.ended.wait() => break,
+                () = self.setup.ended.wait() => break,
             };
             match input {
                 Ok(Some(GenerateInput { input: Some(Input::Submit(submit)) })) => {
@@ -317,8 +315,9 @@ impl Worker for Service {
         &self,
         _: Request<DescribeRequest>,
     ) -> Result<Response<Descriptions>, Status> {
-        let ended = self.0.ended.clone();
-        let records = WatchStream::new(self.0.record.clone()).map(|record| description(&record));
+        let ended = self.0.setup.ended.clone();
+        let records =
+            WatchStream::new(self.0.setup.record.clone()).map(|record| description(&record));
         Ok(Response::new(Box::pin(records.take_until(async move { ended.wait().await }))))
     }
 
@@ -327,11 +326,11 @@ impl Worker for Service {
         request: Request<ModelFilesRequest>,
     ) -> Result<Response<ModelFilesResponse>, Status> {
         let asked = request.into_inner().model;
-        let name = self.0.record.borrow().model.name.clone();
+        let name = self.0.setup.record.borrow().model.name.clone();
         if asked != name {
             return Err(Status::not_found(format!("model {asked:?} is not here, {name:?} is")));
         }
-        Ok(Response::new(ModelFilesResponse { files: self.0.model_files.clone() }))
+        Ok(Response::new(ModelFilesResponse { files: self.0.setup.model_files.clone() }))
     }
 
     async fn prefill(

@@ -67,14 +67,15 @@ impl Workers {
     ) -> anyhow::Result<Self> {
         let mut workers = Self::default();
         for (engine, record) in engines.into_iter().zip(records) {
-            workers.start_one((engine, *record), reports, pairing)?;
+            workers.start_one(engine, *record, reports, pairing)?;
         }
         Ok(workers)
     }
 
     fn start_one(
         &mut self,
-        (engine, record): (LoadedEngine, WorkerRecord),
+        engine: LoadedEngine,
+        record: WorkerRecord,
         reports: &Reports,
         pairing: &Pairing,
     ) -> anyhow::Result<()> {

@@ -11,10 +11,12 @@ pub(super) fn api_key(
     given: Option<ApiKey>,
     file: Option<&Path>,
 ) -> Result<Option<ApiKey>, String> {
-    // What else a header may have is quoted where engines log what they were told.
-    let quoted = |char: char| !char.is_ascii_graphic() || matches!(char, '"' | '\'' | '\\');
-    let what = "white space, a quote or what is no ASCII";
-    read("engine-api-key", (given, file), (quoted, what))
+    // Engines log headers with quotes around them: a key must not end them.
+    let forbidden = Characters {
+        are_these: |char| !char.is_ascii_graphic() || matches!(char, '"' | '\'' | '\\'),
+        name: "white space, a quote or what is no ASCII",
+    };
+    read("engine-api-key", given, file, &forbidden)
 }
 
 /// The key that signs hand-overs, from the flag or the file.
@@ -22,15 +24,22 @@ pub(super) fn handover_key(
     given: Option<ApiKey>,
     file: Option<&Path>,
 ) -> Result<Option<ApiKey>, String> {
-    read("engine-handover-key", (given, file), (char::is_control, "a control character"))
+    let forbidden = Characters { are_these: char::is_control, name: "a control character" };
+    read("engine-handover-key", given, file, &forbidden)
 }
 
-/// A key given as `flag` says, or in a file that `flag` with `-file` names, without characters that
-/// it must not have.
+/// A set of characters, with its name in messages.
+struct Characters {
+    are_these: fn(char) -> bool,
+    name: &'static str,
+}
+
+/// The key of `flag`, or of the file that `flag` with `-file` names, without `forbidden` ones.
 fn read(
     flag: &str,
-    (given, file): (Option<ApiKey>, Option<&Path>),
-    (is_refused, what): (impl Fn(char) -> bool, &str),
+    given: Option<ApiKey>,
+    file: Option<&Path>,
+    forbidden: &Characters,
 ) -> Result<Option<ApiKey>, String> {
     let (place, key) = match (given, file) {
         (Some(_), Some(_)) => return Err(format!("{flag}-file: {flag} gives a key already")),
@@ -45,8 +54,8 @@ fn read(
     if key.is_empty() || key.len() > BYTES_MAX {
         return Err(format!("{place}: the key has {} bytes, 1 to {BYTES_MAX}", key.len()));
     }
-    if key.contains(is_refused) {
-        return Err(format!("{place}: the key has {what}"));
+    if key.contains(forbidden.are_these) {
+        return Err(format!("{place}: the key has {}", forbidden.name));
     }
     Ok(Some(ApiKey(key)))
 }

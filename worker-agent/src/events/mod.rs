@@ -66,7 +66,8 @@ impl Feeds {
     /// Opens the feed of a life, and closes that of the worker's life before.
     pub(crate) fn open(&self, worker: WorkerRank, generation: Generation) -> WorkerFeed {
         let (queue, metrics) = (self.queue.clone(), self.metrics.clone());
-        let feed = WorkerFeed::new((worker, generation), self.log_bytes, queue, metrics);
+        let feed =
+            WorkerFeed::new(WorkerLife { worker, generation }, self.log_bytes, queue, metrics);
         let open = Open { generation, log: feed.log(), loads: feed.loads() };
         self.open.lock().insert(worker, open);
         feed
@@ -97,6 +98,13 @@ impl Feeds {
             life.loads.repeat();
         }
     }
+}
+
+/// One life of a worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkerLife {
+    pub(crate) worker: WorkerRank,
+    pub(crate) generation: Generation,
 }
 
 /// A worker's outlet for events and load, filled by its driver.
@@ -144,7 +152,7 @@ impl LoadFeed {
 impl WorkerFeed {
     /// A feed of one life of `worker` whose log keeps `log_bytes`.
     pub(crate) fn new(
-        (worker, generation): (WorkerRank, Generation),
+        WorkerLife { worker, generation }: WorkerLife,
         log_bytes: usize,
         queue: Arc<Queue>,
         metrics: AgentMetrics,

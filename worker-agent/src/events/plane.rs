@@ -62,7 +62,7 @@ impl EventPlane {
         EventTasks {
             publishing: tokio::spawn(publish::run(
                 queue,
-                (subscribers, publisher),
+                publish::Outlets { subscribers, publisher },
                 metrics.clone(),
                 ended.clone(),
             )),

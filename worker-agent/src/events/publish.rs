@@ -138,10 +138,28 @@ impl Queue {
     }
 }
 
-/// Publishes what the queue gets until `ended`, and closes the socket.
+/// Receivers of published messages: subscribers of the request plane, and a ZMQ socket if one is
+/// open.
+pub(crate) struct Outlets {
+    pub(crate) subscribers: Arc<Subscribers>,
+    pub(crate) publisher: Option<Publisher>,
+}
+
+impl Outlets {
+    /// Sends a message to all; returns the number of copies dropped.
+    fn publish(&self, message: Message) -> u64 {
+        let mut dropped = self.subscribers.publish(&message);
+        if let Some(publisher) = &self.publisher {
+            dropped += publisher.publish(&message.frames()) as u64;
+        }
+        dropped
+    }
+}
+
+/// Publishes the queue's messages until `ended`, and closes the socket.
 pub(crate) async fn run(
     queue: Arc<Queue>,
-    (subscribers, publisher): (Arc<Subscribers>, Option<Publisher>),
+    outlets: Outlets,
     metrics: AgentMetrics,
     ended: Shutdown,
 ) {
@@ -152,16 +170,12 @@ pub(crate) async fn run(
         };
         for message in messages {
             metrics.messages_published.inc();
-            let mut dropped = subscribers.publish(&message);
-            if let Some(publisher) = &publisher {
-                dropped += publisher.publish(&message.frames()) as u64;
-            }
-            metrics.messages_dropped.inc_by(dropped);
+            metrics.messages_dropped.inc_by(outlets.publish(message));
             // Those who write need a turn too.
             tokio::task::coop::consume_budget().await;
         }
     }
-    if let Some(publisher) = publisher {
+    if let Some(publisher) = outlets.publisher {
         // Whoever comes back at this place may bind it at once.
         publisher.close().await;
     }

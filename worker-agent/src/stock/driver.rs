@@ -52,13 +52,19 @@ impl Cache {
     }
 }
 
+/// The parts of a rank's load reports.
+pub(crate) struct RankReporting {
+    pub(crate) cache: Arc<Mutex<Cache>>,
+    pub(crate) gauges: WorkerGauges,
+    /// Shortest time between two reports.
+    pub(crate) load_interval: Duration,
+}
+
 /// The task of one rank.
 pub(crate) struct Driver {
     pub(crate) rank: Arc<Rank>,
     pub(crate) life: watch::Receiver<Life>,
-    pub(crate) cache: Arc<Mutex<Cache>>,
-    pub(crate) gauges: WorkerGauges,
-    pub(crate) load_interval: Duration,
+    pub(crate) reporting: RankReporting,
     live: FxHashMap<RequestKey, Live>,
     tasks: JoinSet<RequestKey>,
     prefills: JoinSet<()>,
@@ -81,11 +87,10 @@ impl Driver {
     pub(crate) fn new(
         rank: Arc<Rank>,
         life: watch::Receiver<Life>,
-        (cache, gauges): (Arc<Mutex<Cache>>, WorkerGauges),
-        load_interval: Duration,
+        reporting: RankReporting,
     ) -> Self {
         let (live, tasks, prefills) = (FxHashMap::default(), JoinSet::new(), JoinSet::new());
-        Self { rank, life, cache, gauges, load_interval, live, tasks, prefills }
+        Self { rank, life, reporting, live, tasks, prefills }
     }
 
     /// Runs until nobody can send commands any more.
@@ -123,7 +128,7 @@ impl Driver {
                 _ = beat.tick() => load_due = true,
                 () = tokio::time::sleep_until(next_load), if load_due => {
                     self.report_load();
-                    next_load = Instant::now() + self.load_interval;
+                    next_load = Instant::now() + self.reporting.load_interval;
                     load_due = false;
                 }
             }
@@ -234,7 +239,7 @@ impl Driver {
 
     fn report_load(&self) {
         let Life::Up(sink) = &*self.life.borrow() else { return };
-        let (counts, cache) = (self.rank.tally.counts(), *self.cache.lock());
+        let (counts, cache) = (self.rank.tally.counts(), *self.reporting.cache.lock());
         let used = (cache.used * f64::from(cache.total_blocks)).round() as u32;
         let load = Load {
             running: counts.running.max(cache.running),
@@ -244,7 +249,7 @@ impl Driver {
             total_blocks: cache.total_blocks,
             pending_prefill_tokens: counts.pending_prefill_tokens,
         };
-        self.gauges.set(&load);
+        self.reporting.gauges.set(&load);
         sink.load(load);
     }
 }

@@ -175,8 +175,8 @@ impl Keeping {
         }
         for rank in &mut self.ranks {
             rank.record.generation = generation;
-            let life = (rank.record.worker, generation);
-            let sink = Arc::new(LifeSink::new(&reports.feeds, life, engine.block_size));
+            let (worker, block_size) = (rank.record.worker, engine.block_size);
+            let sink = Arc::new(LifeSink::new(&reports.feeds, worker, generation, block_size));
             if let Some(source) = sources.pop_front() {
                 let (worker, blocks) = (rank.record.worker, rank.record.total_blocks);
                 let settings = events::settings(engine.block_size, blocks);

@@ -83,7 +83,7 @@ fn next(
     home: &Path,
     reachable: IpAddr,
 ) -> anyhow::Result<(EngineCommand, String, Arc<dyn Dialect>)> {
-    let at = (Ports::choose(settings)?, reachable);
+    let at = StartPlace { ports: Ports::choose(settings)?, reachable };
     let url = format!("http://{}", http(settings, at));
     let command = command(settings, home, at)?;
     let dialect = connect(settings, &url, Some(at))?;
@@ -94,7 +94,7 @@ fn next(
 fn connect(
     settings: &StockSettings,
     url: &str,
-    started: Option<(Ports, IpAddr)>,
+    started: Option<StartPlace>,
 ) -> anyhow::Result<Arc<dyn Dialect>> {
     let (url, api_key) = (url.to_owned(), settings.api_key.clone());
     let side = started.and_then(|place| side_channel(settings, place));
@@ -134,6 +134,13 @@ struct Ports {
     side: u16,
 }
 
+/// Ports of one start of an engine, and the address under which other engines reach it.
+#[derive(Clone, Copy, Debug)]
+struct StartPlace {
+    ports: Ports,
+    reachable: IpAddr,
+}
+
 impl Ports {
     /// Ports that are free now; one that the user chose is taken as it is.
     fn choose(settings: &StockSettings) -> anyhow::Result<Self> {
@@ -152,25 +159,22 @@ impl Ports {
 
 /// Address of an engine's HTTP, for its agent alone. The bootstrap server of a prefill SGLang
 /// listens at the same address, and other engines must reach it.
-fn http(settings: &StockSettings, (ports, reachable): (Ports, IpAddr)) -> SocketAddr {
+fn http(settings: &StockSettings, place: StartPlace) -> SocketAddr {
     let met = settings.kind == Kind::Sglang && settings.role == Role::Prefill;
-    (if met { reachable } else { Ipv4Addr::LOCALHOST.into() }, ports.http).into()
+    (if met { place.reachable } else { Ipv4Addr::LOCALHOST.into() }, place.ports.http).into()
 }
 
 /// Address where an engine and those that exchange KV with it meet.
-fn side_channel(
-    settings: &StockSettings,
-    (ports, reachable): (Ports, IpAddr),
-) -> Option<SocketAddr> {
+fn side_channel(settings: &StockSettings, place: StartPlace) -> Option<SocketAddr> {
     let shared = settings.role != Role::Aggregated;
-    shared.then(|| (reachable, ports.side).into())
+    shared.then(|| (place.reachable, place.ports.side).into())
 }
 
 /// The command that starts the engine on these ports, with `home` for its sockets.
 fn command(
     settings: &StockSettings,
     home: &Path,
-    place: (Ports, IpAddr),
+    place: StartPlace,
 ) -> anyhow::Result<EngineCommand> {
     let model = settings.model.display().to_string();
     let served = settings.model_name.clone().unwrap_or_else(|| folder(&settings.model));
@@ -178,7 +182,7 @@ fn command(
     if let Origin::Started { program, args, .. } = &settings.origin {
         (options.program, options.extra) = (program.clone(), args.clone());
     }
-    options.events = Some(events(home, place.0.events, ranks(settings)));
+    options.events = Some(events(home, place.ports.events, ranks(settings)));
     options.role = settings.role;
     options.connector = settings.connector.clone();
     options.side_channel = side_channel(settings, place);

@@ -59,7 +59,8 @@ fn several_ranks_publish_on_ports_in_a_row_and_engines_meet_where_others_reach_t
     let flags = ["--engine=vllm", "--model=/m", "--role=prefill", "--", "-dp", "2"];
     let ports = Ports { http: 1, events: 10, side: 20 };
     let reachable = "10.0.0.1".parse().unwrap();
-    let command = command(&settings(&flags), Path::new("/home"), (ports, reachable)).unwrap();
+    let command =
+        command(&settings(&flags), Path::new("/home"), StartPlace { ports, reachable }).unwrap();
     let events = value(&command, "--kv-events-config");
     assert!(events.contains("tcp://*:10") && events.contains("tcp://*:12"), "{events}");
     let env = |name: &str| command.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
@@ -73,7 +74,7 @@ fn an_sglang_that_prefills_is_where_decode_workers_reach_it_and_any_other_on_loo
     let check = |flags: &[&str], host: &str| {
         let settings = settings(&[&["--engine=sglang", "--model=/m"], flags].concat());
         let reachable = reachable(settings.reachable_at.as_deref()).unwrap();
-        let place = (ports, reachable);
+        let place = StartPlace { ports, reachable };
         let command = command(&settings, Path::new("/home"), place).unwrap();
         assert_eq!(value(&command, "--host"), host, "{flags:?}");
         let env = command.env.iter().find(|(name, _)| name == "SGLANG_HOST_IP");

@@ -38,7 +38,7 @@ use crate::service::WorkerHandle;
 use crate::worker::{COMMANDS_MAX, Status};
 use crate::workers::{Reports, Workers};
 use anyhow::Context;
-use driver::{Cache, Driver, Life};
+use driver::{Cache, Driver, Life, RankReporting};
 use host::{Host, Limits, News};
 use keeper::RankState;
 use metrics::StockMetrics;
@@ -207,6 +207,15 @@ fn profile(settings: &StockSettings, description: &Description) -> ProfileRecord
     }
 }
 
+/// Setup that all ranks of an engine share.
+struct RankSetup<'a> {
+    peers: &'a Arc<Peers>,
+    reports: &'a Reports,
+    lane: &'a Lane,
+    /// Number of ranks.
+    ranks: usize,
+}
+
 impl Engine {
     /// Runs a driver per rank, and what keeps the engine serving.
     ///
@@ -221,9 +230,9 @@ impl Engine {
     ) -> anyhow::Result<(Workers, Keeper)> {
         let lane = Lane::paced("tokens", PACE).context("cannot start a thread for tokens")?;
         let mut workers = Workers::default();
+        let setup = RankSetup { peers: &peers, reports, lane: &lane, ranks: records.len() };
         let ranks = records.iter().map(|record| {
-            let (state, handle, ended) =
-                self.rank(*record, &peers, reports, (records.len(), &lane));
+            let (state, handle, ended) = self.rank(*record, &setup);
             workers.handles.push(handle);
             workers.drivers.push(ended);
             state
@@ -239,9 +248,7 @@ impl Engine {
     fn rank(
         &self,
         record: WorkerRecord,
-        peers: &Arc<Peers>,
-        reports: &Reports,
-        (ranks, lane): (usize, &Lane),
+        &RankSetup { peers, reports, lane, ranks }: &RankSetup<'_>,
     ) -> (RankState, WorkerHandle, oneshot::Receiver<()>) {
         let worker = record.worker;
         let rank = Rank {
@@ -259,8 +266,9 @@ impl Engine {
             Arc::new(Mutex::new(Cache { total_blocks: record.total_blocks, ..Cache::default() }));
         let (life, lives) = watch::channel(Life::Down("it starts".into()));
         let gauges = reports.metrics.worker(worker);
-        let driver =
-            Driver::new(Arc::new(rank), lives, (cache.clone(), gauges), reports.load_interval);
+        let load_interval = reports.load_interval;
+        let reporting = RankReporting { cache: cache.clone(), gauges, load_interval };
+        let driver = Driver::new(Arc::new(rank), lives, reporting);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (ending, ended) = oneshot::channel();
         lane.handle().spawn(async move {

@@ -85,9 +85,9 @@ impl Job<'_> {
         let admitted = self.rank.peers.admit(peer).await?;
         match self.rank.dialect.pair(&shared, &peer.handover).map_err(engine)? {
             Manner::InTurn { prefill, first } => {
-                let told = (first, prefill.as_deref());
-                let prefilled = self.prefilled(progress, &admitted, told).await?;
-                self.in_turn(progress, (first, prefilled), deadline).await
+                let told = prefill.as_deref();
+                let prefilled = self.prefilled(progress, &admitted, first, told).await?;
+                self.in_turn(progress, first, prefilled, deadline).await
             }
             Manner::Together { prefill, decode, first, prompt_first } => {
                 let begun = async {
@@ -96,7 +96,7 @@ impl Job<'_> {
                 };
                 let prefilled = async {
                     let prefilled =
-                        self.prefilled(progress, &admitted, (first, Some(&prefill))).await;
+                        self.prefilled(progress, &admitted, first, Some(&prefill)).await;
                     let prefilled = prefilled.map_err(Over::Failed)?;
                     let done = Instant::now();
                     all_of_it(first, prefilled).map_or(Ok(done), |all| Err(Over::Complete(all)))
@@ -121,7 +121,8 @@ impl Job<'_> {
     async fn in_turn(
         &self,
         progress: &mut Progress,
-        (first, prefilled): (First, Prefilled),
+        first: First,
+        prefilled: Prefilled,
         deadline: Instant,
     ) -> Result<Option<Begun>, Why> {
         let done = Instant::now();
@@ -211,7 +212,8 @@ impl Job<'_> {
         &self,
         progress: &Progress,
         peer: &AdmittedPeer,
-        (first, told): (First, Option<&RawValue>),
+        first: First,
+        told: Option<&RawValue>,
     ) -> Result<Prefilled, Why> {
         let prompt = self.prompt(progress, peer.peer(), self.is_wanted(progress, first));
         let asked = self.rank.peers.prefill(peer, prompt, told, self.rank.prefill_timeout).await;

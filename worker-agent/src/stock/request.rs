@@ -111,7 +111,8 @@ impl Rank {
     ) -> Result<Prefilled, Failure> {
         let mut entry = self.tally.enter(request.tokens.len());
         let traced = Traced::begin("worker.prefill", request, extras);
-        let ask = ask(self, (request, extras, &traced), request.first_choice, &[]);
+        let ask =
+            ask(self, RequestParts { request, extras, traced: &traced }, request.first_choice, &[]);
         let asked = self.dialect.generate(Ask { hand: Hand::Prefill(handover), ..ask });
         let mut answer = asked.await.map_err(failure)?;
         let mut prefilled = Prefilled { handover: None, cached_tokens: 0, first: None };
@@ -187,8 +188,9 @@ impl Job<'_> {
 
     /// The request to the engine for the rest of a choice.
     pub(super) fn ask(&self, progress: &Progress, hand: Hand) -> Ask {
-        let job = (&self.request, &self.extras, &self.traced);
-        Ask { hand, ..ask(self.rank, job, progress.choice, progress.taken.as_slice()) }
+        let Self { request, extras, traced, .. } = self;
+        let parts = RequestParts { request, extras, traced };
+        Ask { hand, ..ask(self.rank, parts, progress.choice, progress.taken.as_slice()) }
     }
 
     /// Sends on what came of a choice.
@@ -287,11 +289,18 @@ pub(super) async fn first_of(
     }
 }
 
+/// The parts of a client's request that make up an engine's.
+struct RequestParts<'a> {
+    request: &'a Request,
+    extras: &'a Extras,
+    traced: &'a Traced,
+}
+
 /// The request to the engine for one choice. Tokens of an earlier attempt are part of its prompt,
 /// and so are those `taken` from a prefill.
 fn ask(
     rank: &Rank,
-    (request, extras, traced): (&Request, &Extras, &Traced),
+    RequestParts { request, extras, traced }: RequestParts<'_>,
     choice: u32,
     taken: &[u32],
 ) -> Ask {

@@ -63,8 +63,14 @@ impl Pair {
             status: Arc::new(Status::default()),
         };
         let shown = watch::channel(record).1;
-        let counted = (AgentMetrics::default(), ended);
-        let agent = Arc::new(service::Agent::new(vec![handle], vec![], shown, 100, counted));
+        let setup = service::AgentSetup {
+            model_files: vec![],
+            record: shown,
+            max_requests_per_stream: 100,
+            metrics: AgentMetrics::default(),
+            ended,
+        };
+        let agent = Arc::new(service::Agent::new(vec![handle], setup));
         let any = Listen::Tcp("127.0.0.1:0".parse().unwrap());
         let bound = listen::request_plane(&any, None, None).unwrap();
         let (Listener::Tcp(listener), endpoint) = bound else {

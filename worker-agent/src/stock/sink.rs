@@ -33,7 +33,8 @@ impl LifeSink {
     /// Opens the feed of a life.
     pub(crate) fn new(
         feeds: &Arc<Feeds>,
-        (worker, generation): (WorkerRank, Generation),
+        worker: WorkerRank,
+        generation: Generation,
         block_size: u32,
     ) -> Self {
         Self {
@@ -184,7 +185,7 @@ mod tests {
     fn bed() -> Bed {
         let queue = Arc::new(Queue::default());
         let feeds = Arc::new(Feeds::new(1 << 20, queue.clone(), AgentMetrics::default()));
-        let sink = LifeSink::new(&feeds, (WORKER, LIFE), 16);
+        let sink = LifeSink::new(&feeds, WORKER, LIFE, 16);
         Bed { queue, feeds, sink }
     }
 
@@ -242,7 +243,7 @@ mod tests {
     #[test]
     fn an_ended_life_leaves_the_feeds_but_not_a_later_ones() {
         let Bed { feeds, sink, .. } = bed();
-        let later = LifeSink::new(&feeds, (WORKER, Generation(8)), 16);
+        let later = LifeSink::new(&feeds, WORKER, Generation(8), 16);
         drop(sink);
         assert_eq!(feeds.count(), 1);
         drop(later);

@@ -1,7 +1,7 @@
 //! What the tests of stock engines have in common: an engine that does as it is told, and a rank
 //! of it with a client.
 
-use super::driver::{Cache, Driver, Life};
+use super::driver::{Cache, Driver, Life, RankReporting};
 use super::metrics::StockMetrics;
 use super::probe::Probe;
 use super::request::Rank;
@@ -278,8 +278,9 @@ impl Bed {
         let feeds = Arc::new(Feeds::new(1 << 20, queue.clone(), metrics.clone()));
         let (life, lives) = watch::channel(Life::Down("it starts".into()));
         let cache = Arc::new(Mutex::new(Cache { total_blocks: 100, ..Cache::default() }));
-        let shown = (cache, metrics.worker(WORKER));
-        let driver = Driver::new(Arc::new(rank), lives, shown, Duration::from_millis(50));
+        let (gauges, load_interval) = (metrics.worker(WORKER), Duration::from_millis(50));
+        let reporting = RankReporting { cache, gauges, load_interval };
+        let driver = Driver::new(Arc::new(rank), lives, reporting);
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         tokio::spawn(driver.run(inbox));
         let (outbox, in_flight) = (Arc::new(Outbox::new()), InFlight::new());
@@ -301,7 +302,7 @@ impl Bed {
 
     /// Begins a life.
     pub(super) fn begin(&self, generation: u64) {
-        let sink = LifeSink::new(&self.feeds, (WORKER, Generation(generation)), 16);
+        let sink = LifeSink::new(&self.feeds, WORKER, Generation(generation), 16);
         self.life.send_replace(Life::Up(Arc::new(sink)));
     }
 

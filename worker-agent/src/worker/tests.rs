@@ -168,7 +168,7 @@ impl Harness {
         let metrics = AgentMetrics::default();
         let worker = WorkerRank { worker: WorkerId(1), rank: 0 };
         let (status, deaths) = (Arc::new(Status::default()), Arc::new(AtomicBool::new(false)));
-        let life = (worker, Generation(1));
+        let life = crate::events::WorkerLife { worker, generation: Generation(1) };
         let reporting = Reporting {
             feed: WorkerFeed::new(life, 1 << 20, queue.clone(), metrics.clone()),
             load_interval: Duration::from_millis(50),

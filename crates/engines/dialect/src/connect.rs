@@ -148,7 +148,7 @@ pub fn connect(kind: Kind, options: Options) -> Result<Arc<dyn Dialect>, Options
         Kind::Sglang => Arc::new(sglang::Sglang::new(client, options.connector)),
         Kind::Trtllm => {
             let key = options.handover_key.as_ref();
-            Arc::new(trtllm::Trtllm::new(client, options.connector, (key, options.together)))
+            Arc::new(trtllm::Trtllm::new(client, options.connector, key, options.together))
         }
         Kind::Openai => Arc::new(openai::Openai::new(client, options.model)),
     })

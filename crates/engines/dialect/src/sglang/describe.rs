@@ -79,7 +79,7 @@ pub(super) async fn describe(
     let base = models.data.iter().find(|model| model.parent.is_none());
     let needs_prefill = connector.as_ref().is_some_and(|own| !own.role.prefills());
     let handover = connector.as_ref().filter(|own| own.role.prefills());
-    let handover = handover.map(|own| advert(&info, (own, ranks), client.host())).transpose()?;
+    let handover = handover.map(|own| advert(&info, own, ranks, client.host())).transpose()?;
     let mut adapters = adapters(&info.lora_paths);
     adapters.extend(models.data.iter().filter(|m| m.parent.is_some()).map(|m| m.id.clone()));
     adapters.sort_unstable();
@@ -146,11 +146,7 @@ fn connector(info: &ServerInfo, given: Option<&Connector>) -> Option<Connector> 
     Some(Connector { name, role, bootstrap: given.and_then(|given| given.bootstrap.clone()) })
 }
 
-fn advert(
-    info: &ServerInfo,
-    (own, dp_size): (&Connector, u16),
-    host: &str,
-) -> Result<Advert, Fault> {
+fn advert(info: &ServerInfo, own: &Connector, dp_size: u16, host: &str) -> Result<Advert, Fault> {
     let port = info.disaggregation_bootstrap_port;
     let at_host = || port.map(|port| (host.to_owned(), port));
     let configured = own.bootstrap.as_deref().and_then(|place| {

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 ///
 /// [`Fault::Invalid`] for anything that a completion cannot express: an omission would change the
 /// answer, or share prefixes that should be separate.
-pub(super) fn body(ask: &Ask, (model, api): (&str, Api), stream: bool) -> Result<Vec<u8>, Fault> {
+pub(super) fn body(ask: &Ask, model: &str, api: Api, stream: bool) -> Result<Vec<u8>, Fault> {
     refuse_the_unsayable(ask, api)?;
     let mut body = Object::with_room_for(ask.tokens.len());
     body.field("model", model);
@@ -149,7 +149,7 @@ mod tests {
     use std::sync::Arc;
 
     fn check(ask: &Ask) -> Value {
-        serde_json::from_slice(&body(ask, ("tiny", Api::default()), true).unwrap()).unwrap()
+        serde_json::from_slice(&body(ask, "tiny", Api::default(), true).unwrap()).unwrap()
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         let said = |priority, takes| -> Option<f64> {
             let asked = Ask { priority, ..ask(&[1]) };
             let api = Api { priority: takes, ..Api::default() };
-            let body = body(&asked, ("tiny", api), true).unwrap();
+            let body = body(&asked, "tiny", api, true).unwrap();
             serde_json::from_slice::<Value>(&body).unwrap()["priority"].as_f64()
         };
         assert_eq!([said(0, true), said(5, false)], [None, None]);
@@ -240,7 +240,7 @@ mod tests {
     fn a_salt_is_said_where_there_is_a_word_for_it() {
         let asked = Ask { cache_salt: Some("s".into()), ..ask(&[1]) };
         let api = Api { cache_salt: true, ..Api::default() };
-        let body = body(&asked, ("tiny", api), true).unwrap();
+        let body = body(&asked, "tiny", api, true).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&body).unwrap()["cache_salt"], json!("s"));
     }
 
@@ -256,7 +256,7 @@ mod tests {
         ];
         for asked in unsayable {
             assert!(
-                matches!(body(&asked, ("m", Api::default()), true), Err(Fault::Invalid(_))),
+                matches!(body(&asked, "m", Api::default(), true), Err(Fault::Invalid(_))),
                 "{asked:?}"
             );
         }
@@ -266,13 +266,13 @@ mod tests {
     fn the_context_servers_words_are_passed_on_but_for_the_type() {
         let told = r#"{"ctx_request_id":9007199254740993,"request_type":"context_only","encoded_opaque_state":"AA==","first_gen_tokens":[5]}"#;
         let decode = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
-        let bytes = body(&decode, ("m", Api::default()), true).unwrap();
+        let bytes = body(&decode, "m", Api::default(), true).unwrap();
         let expected = r#""disaggregated_params":{"request_type":"generation_only","ctx_request_id":9007199254740993,"encoded_opaque_state":"AA==","first_gen_tokens":[5]}"#;
         assert!(String::from_utf8(bytes).unwrap().contains(expected));
         for told in ["[]", "{}", r#"{"ctx_request_id":null}"#] {
             let decode = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
             assert!(
-                matches!(body(&decode, ("m", Api::default()), true), Err(Fault::Invalid(_))),
+                matches!(body(&decode, "m", Api::default(), true), Err(Fault::Invalid(_))),
                 "{told}"
             );
         }
@@ -293,15 +293,15 @@ mod tests {
     fn halves_that_are_asked_at_once_are_told_so() {
         let told = r#"{"disagg_request_id":4611686018427387911,"schedule_style":1}"#;
         let asked = Ask { hand: Hand::Prefill(Some(raw(told))), ..ask(&[1]) };
-        let bytes = body(&asked, ("m", Api::default()), false).unwrap();
+        let bytes = body(&asked, "m", Api::default(), false).unwrap();
         let expected = r#""disaggregated_params":{"request_type":"context_only","disagg_request_id":4611686018427387911,"schedule_style":1},"stream":false}"#;
         assert!(String::from_utf8(bytes).unwrap().ends_with(expected));
         let told = r#"{"disagg_request_id":4611686018427387911,"ctx_request_id":4611686018427387911,"schedule_style":1,"ctx_info_endpoint":"tcp://10.0.0.1:5000","ctx_dp_rank":0}"#;
         let asked = Ask { hand: Hand::Decode(raw(told)), ..ask(&[1]) };
-        let bytes = body(&asked, ("m", Api::default()), true).unwrap();
+        let bytes = body(&asked, "m", Api::default(), true).unwrap();
         let expected = r#""disaggregated_params":{"request_type":"generation_only","disagg_request_id":4611686018427387911,"ctx_request_id":4611686018427387911,"schedule_style":1,"ctx_info_endpoint":"tcp://10.0.0.1:5000","ctx_dp_rank":0},"stream":true,"#;
         assert!(String::from_utf8(bytes).unwrap().contains(expected));
         let asked = Ask { hand: Hand::Prefill(Some(raw("{}"))), ..ask(&[1]) };
-        assert!(matches!(body(&asked, ("m", Api::default()), false), Err(Fault::Invalid(_))));
+        assert!(matches!(body(&asked, "m", Api::default(), false), Err(Fault::Invalid(_))));
     }
 }

@@ -84,7 +84,8 @@ impl Trtllm {
     pub(crate) fn new(
         client: Client,
         connector: Option<Connector>,
-        (handover_key, together): (Option<&ApiKey>, bool),
+        handover_key: Option<&ApiKey>,
+        together: bool,
     ) -> Self {
         let (signer, model) = (handover_key.map(Signer::new), RwLock::new(None));
         let (api, names) = (RwLock::default(), Names::new());
@@ -158,7 +159,7 @@ impl Dialect for Trtllm {
         self.check_hand(&ask.hand)?;
         let stream = !matches!(ask.hand, Hand::Prefill(_));
         let api = *self.api.read();
-        let body = encode::body(&ask, (&self.model().await?, api), stream)?;
+        let body = encode::body(&ask, &self.model().await?, api, stream)?;
         let mut headers = trace::headers(&ask)?;
         if let (Some(signer), Hand::Decode(told)) = (&self.signer, &ask.hand) {
             signer.sign(told, &mut headers)?;

@@ -109,9 +109,15 @@ pub(super) async fn describe(
     let moriio = moriio(client, connector.as_ref(), &version, config)?;
     let handover = match &connector {
         Some(own) if own.role.prefills() => {
-            let block_size = cache.as_ref().map(|cache| cache.block_size);
-            let advert = advert(client, own, (&version, block_size), &info).await?;
-            Some(Advert { moriio: moriio.as_ref().map(moriio::Own::advert), ..advert })
+            let (bootstrap, engines) = mooncake(client, own, &info).await?;
+            Some(Advert {
+                connector: own.name.clone(),
+                version: version.clone(),
+                block_size: cache.as_ref().map(|cache| cache.block_size),
+                bootstrap,
+                engines,
+                moriio: moriio.as_ref().map(moriio::Own::advert),
+            })
         }
         _ => None,
     };
@@ -197,39 +203,31 @@ fn moriio(
     moriio::Own::read(version, own.role, said, client.host()).map(Some).map_err(Fault::Failed)
 }
 
-async fn advert(
+/// Bootstrap server of the engine's Mooncake connector, and the engine ids of its ranks, if that
+/// is its connector.
+async fn mooncake(
     client: &Client,
     own: &Connector,
-    (version, block_size): (&str, Option<u32>),
     info: &ServerInfo,
-) -> Result<Advert, Fault> {
+) -> Result<(Option<String>, Vec<String>), Fault> {
     #[derive(Deserialize)]
     struct Registered {
         engine_id: String,
     }
-    let mut advert = Advert {
-        connector: own.name.clone(),
-        version: version.to_owned(),
-        block_size,
-        bootstrap: None,
-        engines: Vec::new(),
-        moriio: None,
-    };
-    if handover::has_bootstrap(&own.name) {
-        let bootstrap = own.bootstrap.clone().unwrap_or_else(|| {
-            let port = &info.vllm_env["VLLM_MOONCAKE_BOOTSTRAP_PORT"];
-            let port = port.as_u64().unwrap_or(u64::from(BOOTSTRAP_PORT));
-            format!("http://{}:{port}", client.host())
-        });
-        let server = Client::new(&bootstrap, None)
-            .map_err(|error| Fault::Failed(format!("bootstrap server: {error}")))?;
-        let mut engines: BTreeMap<u16, Registered> = server.query_json("/query").await?;
-        // Up to the first rank that has not registered yet: each has the place of its number.
-        let registered = (0..).map_while(|rank| engines.remove(&rank));
-        advert.engines = registered.map(|engine| engine.engine_id).collect();
-        advert.bootstrap = Some(bootstrap);
+    if !handover::has_bootstrap(&own.name) {
+        return Ok((None, Vec::new()));
     }
-    Ok(advert)
+    let bootstrap = own.bootstrap.clone().unwrap_or_else(|| {
+        let port = &info.vllm_env["VLLM_MOONCAKE_BOOTSTRAP_PORT"];
+        let port = port.as_u64().unwrap_or(u64::from(BOOTSTRAP_PORT));
+        format!("http://{}:{port}", client.host())
+    });
+    let server = Client::new(&bootstrap, None)
+        .map_err(|error| Fault::Failed(format!("bootstrap server: {error}")))?;
+    let mut engines: BTreeMap<u16, Registered> = server.query_json("/query").await?;
+    // Up to the first rank that has not registered yet: each has the place of its number.
+    let registered = (0..).map_while(|rank| engines.remove(&rank));
+    Ok((Some(bootstrap), registered.map(|engine| engine.engine_id).collect()))
 }
 
 /// Publisher of each rank, for versions that report the first alone.

@@ -89,7 +89,8 @@ impl Merger {
     pub(super) fn store(
         &mut self,
         stored: &Stored,
-        (seed, count): (HashSeed, usize),
+        seed: HashSeed,
+        count: usize,
         out: &mut Vec<KvEvent>,
     ) -> usize {
         let mut parent = stored.parent;
@@ -199,7 +200,7 @@ impl Merger {
             let whole = self.is_whole(theirs, medium);
             let Some(part) = self.parts.get_mut(&theirs) else { continue };
             if std::mem::replace(&mut part.told[medium as usize], whole) != whole {
-                out.push(event(ours, (medium, whole), self.block_size));
+                out.push(event(ours, medium, whole, self.block_size));
             }
         }
     }
@@ -228,14 +229,14 @@ impl Merger {
             left.extend(&part.children);
             let Some(ours) = part.ours else { continue };
             for (_, medium) in part.told.into_iter().zip(Medium::ALL).filter(|(told, _)| *told) {
-                out.push(event(ours, (medium, false), self.block_size));
+                out.push(event(ours, medium, false, self.block_size));
             }
         }
     }
 }
 
 /// The event for one of our blocks that appeared or disappeared.
-fn event(ours: Ours, (medium, there): (Medium, bool), block_size: u32) -> KvEvent {
+fn event(ours: Ours, medium: Medium, there: bool, block_size: u32) -> KvEvent {
     let hashes = vec![ours.hash.0];
     match there {
         false => KvEvent::Removed(Removed { hashes, medium }),

@@ -126,7 +126,7 @@ proptest! {
                     sequence.truncate(sequence.len() / size * size);
                     let event = stored(&sequence, 0, size, medium);
                     let count = event.hashes.len();
-                    prop_assert_eq!(merger.store(&event, (seed(), count), &mut out), count);
+                    prop_assert_eq!(merger.store(&event, seed(), count, &mut out), count);
                     model.store(&sequence, medium);
                 }
                 Step::Remove(mut sequence, parts, medium) => {
@@ -152,9 +152,9 @@ fn a_run_may_continue_in_the_middle_of_our_block() {
     let (mut merger, mut out) = (Merger::new(OURS, 100), Vec::new());
     let sequence = [1, 2, 3, 4, 5, 6, 7, 8];
     let first = stored(&sequence[..6], 0, 1, Medium::Device);
-    assert_eq!(merger.store(&first, (seed(), 6), &mut out), 6);
+    assert_eq!(merger.store(&first, seed(), 6, &mut out), 6);
     let second = stored(&sequence, 6, 1, Medium::Device);
-    assert_eq!(merger.store(&second, (seed(), 2), &mut out), 2);
+    assert_eq!(merger.store(&second, seed(), 2, &mut out), 2);
     let mut index = BTreeSet::new();
     follow(&mut index, &out);
     let [one, two] = [&sequence[..4], &sequence[..]].map(ours);
@@ -170,7 +170,7 @@ fn a_run_may_continue_in_the_middle_of_our_block() {
 fn what_continues_nothing_known_is_not_stored() {
     let (mut merger, mut out) = (Merger::new(OURS, 100), Vec::new());
     let event = stored(&[1, 2, 3, 4], 2, 1, Medium::Device);
-    assert_eq!(merger.store(&event, (seed(), 2), &mut out), 0);
+    assert_eq!(merger.store(&event, seed(), 2, &mut out), 0);
     assert!(out.is_empty() && merger.parts.is_empty());
 }
 
@@ -179,7 +179,7 @@ fn a_block_that_names_itself_as_its_parent_is_not_believed() {
     let (mut merger, mut out) = (Merger::new(OURS, 100), Vec::new());
     let mut event = stored(&[1, 2, 3, 4], 0, 1, Medium::Device);
     event.hashes = vec![5; 4];
-    assert_eq!(merger.store(&event, (seed(), 4), &mut out), 1);
+    assert_eq!(merger.store(&event, seed(), 4, &mut out), 1);
     assert!(out.is_empty() && merger.parts.is_empty());
 }
 
@@ -187,6 +187,6 @@ fn a_block_that_names_itself_as_its_parent_is_not_believed() {
 fn there_is_room_for_so_many_parts_and_no_more() {
     let (mut merger, mut out) = (Merger::new(OURS, 3), Vec::new());
     let event = stored(&[1, 2, 3, 4], 0, 1, Medium::Device);
-    assert_eq!(merger.store(&event, (seed(), 4), &mut out), 3);
+    assert_eq!(merger.store(&event, seed(), 4, &mut out), 3);
     assert!(out.is_empty());
 }

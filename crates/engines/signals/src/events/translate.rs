@@ -155,7 +155,7 @@ impl Translator {
                         }
                         None => {
                             self.group = indexed;
-                            self.stored((stored, detail), &mut skipped, out)
+                            self.stored(stored, detail, &mut skipped, out)
                         }
                     };
                     if let Some(reason) = reason {
@@ -171,7 +171,8 @@ impl Translator {
     /// Translates a stored event of the indexed group; returns the reason if all of it is skipped.
     fn stored(
         &mut self,
-        (stored, detail): (&Stored, &Detail),
+        stored: &Stored,
+        detail: &Detail,
         skipped: &mut Skipped,
         out: &mut Vec<KvEvent>,
     ) -> Option<Reason> {
@@ -185,20 +186,21 @@ impl Translator {
             return Some(Reason::InvalidBlockSize);
         }
         if is_part {
-            return self.merge((stored, detail), skipped, out);
+            return self.merge(stored, detail, skipped, out);
         }
         let Some(chain) = self.chain(stored, detail) else {
             skipped.blocks += stored.hashes.len() as u64;
             return Some(Reason::UnknownParent);
         };
-        skipped.blocks += self.store(stored, (chain, detail), out);
+        skipped.blocks += self.store(stored, detail, chain, out);
         None
     }
 
     /// Translates a stored event of blocks smaller than ours.
     fn merge(
         &mut self,
-        (stored, detail): (&Stored, &Detail),
+        stored: &Stored,
+        detail: &Detail,
         skipped: &mut Skipped,
         out: &mut Vec<KvEvent>,
     ) -> Option<Reason> {
@@ -212,7 +214,7 @@ impl Translator {
             return Some(Reason::UnknownParent);
         };
         let plain = blocks.min(first_with_more_than_text(stored, detail));
-        skipped.blocks += (blocks - self.merger.store(stored, (seed, plain), out)) as u64;
+        skipped.blocks += (blocks - self.merger.store(stored, seed, plain, out)) as u64;
         None
     }
 
@@ -232,7 +234,8 @@ impl Translator {
     fn store(
         &mut self,
         stored: &Stored,
-        (chain, detail): (Chain, &Detail),
+        detail: &Detail,
+        chain: Chain,
         out: &mut Vec<KvEvent>,
     ) -> u64 {
         let blocks = stored.hashes.len();
