@@ -13,7 +13,7 @@ pub(crate) struct Crew {
     /// Files that proxies ask for, by base name.
     pub(crate) files: Vec<(String, Vec<u8>)>,
     /// The workers, in order.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<WorkerSlot>,
     /// The engines' profile for the fleet.
     pub(crate) profile: ProfileRecord,
     /// The engines.
@@ -21,7 +21,7 @@ pub(crate) struct Crew {
 }
 
 /// One worker.
-pub(crate) struct Place {
+pub(crate) struct WorkerSlot {
     /// Number of its engine in the agent.
     pub(crate) engine: u32,
     /// Its data-parallel rank.
@@ -59,7 +59,7 @@ impl Crew {
 impl From<Loaded> for Crew {
     fn from(loaded: Loaded) -> Self {
         let Loaded { model, files, engines } = loaded;
-        let place = |(number, engine): (u32, &LoadedEngine)| Place {
+        let place = |(number, engine): (u32, &LoadedEngine)| WorkerSlot {
             engine: number,
             rank: 0,
             total_blocks: engine.total_blocks,

@@ -24,13 +24,13 @@ pub(crate) struct Service {
 }
 
 /// A prompt that was taken. Dropping it frees its blocks.
-struct Taken {
+struct PromptExport {
     commands: mpsc::Sender<Command>,
     key: RequestKey,
     seal: Seal,
 }
 
-impl Taken {
+impl PromptExport {
     /// The first of some blocks.
     async fn export(&self, blocks: Range<usize>) -> Result<Vec<BlockKv>, Status> {
         let (answer, answered) = oneshot::channel();
@@ -43,7 +43,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for PromptExport {
     fn drop(&mut self) {
         // Where a flood of commands is before it, its lease ends it.
         let _ = self.commands.try_send(Command::Cancel(vec![self.key]));
@@ -84,7 +84,7 @@ impl Transfers for Service {
         commands.send(Command::Take(Take { handle, answer })).await.map_err(|_| ended())?;
         let none = || Status::not_found("nothing is kept under this handle");
         let TakenPrompt { key, form } = answered.await.map_err(|_| ended())?.ok_or_else(none)?;
-        let taken = Taken { commands, key, seal: Seal::new(&self.key, form, handle) };
+        let taken = PromptExport { commands, key, seal: Seal::new(&self.key, form, handle) };
         let all = first_block as usize..first_block as usize + blocks as usize;
         let batches = stream::try_unfold((taken, all), |(taken, left)| async move {
             if left.is_empty() {

@@ -175,7 +175,8 @@ impl Agent {
         let handover = told.map(|json| extras::handover("handover_json", json)).transpose();
         let handover = handover.map_err(invalid)?;
         let (answer, answered) = oneshot::channel();
-        let mut asked = Asked { commands: &self.workers[place].commands, key: Some(request.key) };
+        let mut asked =
+            PendingPrefill { commands: &self.workers[place].commands, key: Some(request.key) };
         let order = Prefill { request, extras, handover, answer, ticket };
         self.workers[place].command(Command::Prefill(order))?;
         let done = answered.await;
@@ -252,12 +253,12 @@ impl Agent {
 }
 
 /// A prompt that was asked for. Dropping it before its answer cancels it.
-struct Asked<'a> {
+struct PendingPrefill<'a> {
     commands: &'a mpsc::Sender<Command>,
     key: Option<RequestKey>,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingPrefill<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             // Where there is no room for it, whoever has computed the prompt finds nobody to tell.

@@ -99,7 +99,7 @@ struct Live {
     first_choice: u32,
     choices_left: u32,
     /// Outcome of its prompt at a prefill worker, reported with its next output.
-    prefilled: transfer::Told,
+    prefilled: transfer::PromptOutcome,
     _ticket: Ticket,
 }
 
@@ -213,7 +213,7 @@ impl Driver {
             stream: outbox.id(),
             first_choice: request.first_choice,
             choices_left: request.choices,
-            prefilled: transfer::Told::default(),
+            prefilled: transfer::PromptOutcome::default(),
             _ticket: ticket,
         };
         let stream = self.streams.entry(live.stream).or_insert_with(|| Stream::new(outbox));

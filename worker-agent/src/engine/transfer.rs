@@ -120,7 +120,7 @@ pub struct Assembly {
 
 /// Error of a transfer that does not match its request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Torn {
+pub enum TransferError {
     /// A block out of order, or one too many.
     #[error("a piece of block {block}, not of block {expected}")]
     Order {
@@ -157,22 +157,28 @@ impl Assembly {
     ///
     /// # Errors
     ///
-    /// [`Torn`] when it is not the next one, makes its block too long or leaves it too short, or
+    /// [`TransferError`] when it is not the next one, makes its block too long or leaves it too short, or
     /// when the block is not genuine.
-    pub fn push(&mut self, block: u32, piece: &[u8], mac: Option<&[u8]>) -> Result<(), Torn> {
+    pub fn push(
+        &mut self,
+        block: u32,
+        piece: &[u8],
+        mac: Option<&[u8]>,
+    ) -> Result<(), TransferError> {
         let expected = self.first.saturating_add(self.blocks.len() as u32);
         let name = self.names.get(self.blocks.len()).copied();
-        let name = name.filter(|_| block == expected).ok_or(Torn::Order { block, expected })?;
+        let name =
+            name.filter(|_| block == expected).ok_or(TransferError::Order { block, expected })?;
         let block_bytes = self.seal.form.block_bytes;
         let bytes = self.part.len() + piece.len();
         if bytes > block_bytes || (mac.is_some() && bytes < block_bytes) {
-            return Err(Torn::Size { block, bytes, expected: block_bytes });
+            return Err(TransferError::Size { block, bytes, expected: block_bytes });
         }
         self.part.extend_from_slice(piece);
         let Some(mac) = mac else { return Ok(()) };
         let whole = BlockKv { name, kv: mem::take(&mut self.part) };
         if !self.seal.is_of(block, &whole, mac) {
-            return Err(Torn::Forged { block });
+            return Err(TransferError::Forged { block });
         }
         self.blocks.push(whole);
         Ok(())
@@ -200,7 +206,7 @@ mod tests {
     }
 
     /// Blocks that are put together of pieces of so many bytes, the last of a block with its seal.
-    fn check(pieces: &[(u32, usize, bool)]) -> Result<usize, Torn> {
+    fn check(pieces: &[(u32, usize, bool)]) -> Result<usize, TransferError> {
         let mut assembly = assembly(seal());
         for &(block, bytes, is_last) in pieces {
             let mac = seal().of(block, BlockName(u128::from(block) * 10), &[7; 8]);
@@ -213,10 +219,10 @@ mod tests {
     fn pieces_out_of_order_or_of_another_size_are_refused() {
         assert_eq!(check(&[(3, 5, false), (3, 3, true), (4, 8, true)]), Ok(2));
         assert_eq!(check(&[(3, 5, false)]), Ok(0));
-        let order = |block, expected| Err(Torn::Order { block, expected });
+        let order = |block, expected| Err(TransferError::Order { block, expected });
         assert_eq!(check(&[(4, 8, true)]), order(4, 3));
         assert_eq!(check(&[(3, 8, true), (4, 8, true), (5, 8, true)]), order(5, 5));
-        let size = |bytes| Err(Torn::Size { block: 3, bytes, expected: 8 });
+        let size = |bytes| Err(TransferError::Size { block: 3, bytes, expected: 8 });
         assert_eq!(check(&[(3, 5, true)]), size(5));
         assert_eq!(check(&[(3, 5, false), (3, 4, false)]), size(9));
     }
@@ -237,10 +243,10 @@ mod tests {
         let push = |mac: &[u8]| assembly(seal()).push(3, kv, Some(mac));
         assert_eq!(push(&seal().of(3, name, kv)), Ok(()));
         for mac in forged {
-            assert_eq!(push(&mac), Err(Torn::Forged { block: 3 }));
+            assert_eq!(push(&mac), Err(TransferError::Forged { block: 3 }));
         }
-        assert_eq!(push(&seal().of(3, name, kv)[..31]), Err(Torn::Forged { block: 3 }));
-        assert_eq!(push(b""), Err(Torn::Forged { block: 3 }));
+        assert_eq!(push(&seal().of(3, name, kv)[..31]), Err(TransferError::Forged { block: 3 }));
+        assert_eq!(push(b""), Err(TransferError::Forged { block: 3 }));
     }
 
     #[test]
@@ -249,7 +255,7 @@ mod tests {
         let mac = seal().of(3, BlockName(30), &[7; 8]);
         assembly.push(3, &[7; 8], Some(&mac)).unwrap();
         // A seal that was genuine for the block before.
-        assert_eq!(assembly.push(4, &[7; 8], Some(&mac)), Err(Torn::Forged { block: 4 }));
+        assert_eq!(assembly.push(4, &[7; 8], Some(&mac)), Err(TransferError::Forged { block: 4 }));
         assert_eq!(assembly.blocks(), [BlockKv { name: BlockName(30), kv: vec![7; 8] }]);
     }
 

@@ -16,7 +16,7 @@ const BATCHES: usize = 256;
 
 /// The batches that a subscriber asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct ReplayRange {
     /// Number of the first batch.
     pub(super) start: u64,
     /// The worker's topic; absent for the batches of all workers.
@@ -48,7 +48,7 @@ struct Position {
 
 impl Reader {
     /// Reads what is wanted of these logs.
-    pub(super) fn new(mut logs: Vec<LogEntry>, wanted: &Wanted) -> Self {
+    pub(super) fn new(mut logs: Vec<LogEntry>, wanted: &ReplayRange) -> Self {
         logs.retain(|entry| wanted.topic.as_ref().is_none_or(|topic| *topic == entry.topic));
         Self { logs: logs.into_iter(), start: wanted.start, open: None }
     }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_replay_ends_where_the_log_was_when_it_began() {
         let entry = entry("a", 10, 1 << 20);
-        let wanted = Wanted { start: 8, topic: None };
+        let wanted = ReplayRange { start: 8, topic: None };
         let mut reader = Reader::new(vec![entry.clone()], &wanted);
         assert_eq!(reader.next(1).unwrap().unwrap()[0].number, 8);
         entry.log.lock().append(Bytes::new());
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_part_is_never_told_for_the_whole() {
         let entry = entry("a", 3, 3 * (64 + 8));
-        let mut reader = Reader::new(vec![entry.clone()], &Wanted { start: 0, topic: None });
+        let mut reader = Reader::new(vec![entry.clone()], &ReplayRange { start: 0, topic: None });
         assert_eq!(reader.next(1).unwrap().unwrap()[0].number, 0);
         for _ in 0..3 {
             entry.log.lock().append(Bytes::from_static(&[0; 8]));
@@ -151,7 +151,7 @@ mod tests {
         ) {
             let logs = vec![entry("a", batches, kept * (64 + 8)), entry("b", 3, 1 << 20)];
             let topic = one.then_some(Bytes::from_static(b"a"));
-            let found = read(&mut Reader::new(logs, &Wanted { start, topic }), bytes_max);
+            let found = read(&mut Reader::new(logs, &ReplayRange { start, topic }), bytes_max);
             let held = batches.saturating_sub(kept as u64).max(start)..batches;
             let rest = if one { 3..3 } else { start.min(3)..3 };
             let of = |name: &'static str| move |number| (Bytes::from_static(name.as_bytes()), number);

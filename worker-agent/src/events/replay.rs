@@ -8,7 +8,7 @@
 //! socket for several workers.
 
 use super::Feeds;
-use super::reader::{PART_BYTES, Reader, SEND_TIMEOUT, Wanted};
+use super::reader::{PART_BYTES, Reader, ReplayRange, SEND_TIMEOUT};
 use super::turns::Turns;
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
@@ -82,14 +82,14 @@ impl Replays {
     }
 }
 
-fn parse(frames: &[Bytes]) -> Option<Wanted> {
+fn parse(frames: &[Bytes]) -> Option<ReplayRange> {
     let (empty, start, topic) = match frames {
         [empty, start] => (empty, start, None),
         [empty, start, topic] => (empty, start, Some(topic)),
         _ => return None,
     };
     let start = u64::from_be_bytes(start.as_ref().try_into().ok()?);
-    let wanted = Wanted { start, topic: topic.cloned() };
+    let wanted = ReplayRange { start, topic: topic.cloned() };
     empty.is_empty().then_some(wanted)
 }
 
@@ -176,7 +176,7 @@ mod tests {
         for _ in 0..300 {
             feed.events(&[KvEvent::Cleared]);
         }
-        let mut reader = Reader::new(feeds.logs(), &Wanted { start: 3, topic: None });
+        let mut reader = Reader::new(feeds.logs(), &ReplayRange { start: 3, topic: None });
         answer(&mut reader, &reply).await.unwrap();
         let expected = (3..300).chain([u64::MAX]);
         for expected in expected {

@@ -2,7 +2,7 @@
 
 use super::Feeds;
 use super::publish::Message;
-use super::reader::{PART_BYTES, Reader, SEND_TIMEOUT, Wanted};
+use super::reader::{PART_BYTES, Reader, ReplayRange, SEND_TIMEOUT};
 use super::subscribers::{Subscribers, Subscription};
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
@@ -82,7 +82,7 @@ impl Events for Service {
         self.metrics.replay_requests.inc();
         let ReplayRequest { topic, start } = request.into_inner();
         let topic = Some(Bytes::from(topic)).filter(|topic| !topic.is_empty());
-        let reader = Reader::new(self.feeds.logs(), &Wanted { start, topic });
+        let reader = Reader::new(self.feeds.logs(), &ReplayRange { start, topic });
         Ok(Response::new(replayed(reader, place)))
     }
 }

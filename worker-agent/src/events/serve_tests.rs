@@ -146,7 +146,7 @@ async fn a_replay_whose_rest_is_forgotten_ends_with_an_error() {
         }
     };
     append(1000);
-    let reader = Reader::new(feeds.logs(), &Wanted { start: 0, topic: None });
+    let reader = Reader::new(feeds.logs(), &ReplayRange { start: 0, topic: None });
     let place = bed.service.replays.hold(None);
     let mut frames = replayed(reader, place);
     assert!(frames.next().await.unwrap().is_ok());

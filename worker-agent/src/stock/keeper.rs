@@ -3,7 +3,7 @@
 use super::driver::{Cache, Life};
 use super::events;
 use super::host::{End, News};
-use super::pages::{self, Shown};
+use super::pages::{self, RankOutlets};
 use super::sink::LifeSink;
 use super::tally::Tally;
 use super::{Engine, profile};
@@ -105,11 +105,11 @@ struct Keeping {
     /// Tasks that read the metrics page of the present life.
     pages: JoinSet<()>,
     /// The operation that is on its way: one at most.
-    operations: JoinSet<Operated>,
+    operations: JoinSet<OperationResult>,
 }
 
 /// An operation that is over.
-struct Operated {
+struct OperationResult {
     order: Order,
     /// The life that it was meant for.
     generation: Generation,
@@ -187,7 +187,7 @@ impl Keeping {
             }
             rank.life.send_replace(Life::Up(sink));
         }
-        let shown = |rank: &RankState| Shown {
+        let shown = |rank: &RankState| RankOutlets {
             worker: rank.record.worker,
             cache: rank.cache.clone(),
             tally: rank.tally.clone(),
@@ -270,14 +270,14 @@ impl Keeping {
                 }
                 _ => None,
             };
-            Operated { order, generation, rested, result, description }
+            OperationResult { order, generation, rested, result, description }
         });
     }
 
     /// Tells the fleet what follows from an operation, and then whoever asked for it.
-    async fn operated(&mut self, done: Operated) {
-        let Operated { order: Order { operation, answer }, generation, rested, .. } = done;
-        let Operated { result, description, .. } = done;
+    async fn operated(&mut self, done: OperationResult) {
+        let OperationResult { order: Order { operation, answer }, generation, rested, .. } = done;
+        let OperationResult { result, description, .. } = done;
         // A life that began since knows nothing of it.
         if generation == self.generation() {
             match &result {

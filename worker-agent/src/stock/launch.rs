@@ -1,6 +1,6 @@
 //! Start of the engine's process, if the agent starts it.
 
-use super::place::Place;
+use super::place::EnginePlace;
 use crate::config::{Origin, StockSettings};
 use anyhow::Context;
 use stator_dialect::{Connector, Dialect, Kind};
@@ -31,16 +31,16 @@ pub(super) struct Launch {
 pub(super) fn launch(
     settings: &StockSettings,
     name: &str,
-) -> anyhow::Result<(Option<Launch>, Arc<Place>)> {
+) -> anyhow::Result<(Option<Launch>, Arc<EnginePlace>)> {
     if let Origin::Attached { url } = &settings.origin {
-        let place = Place::new(url, connect(settings, url, None).context("attach")?);
+        let place = EnginePlace::new(url, connect(settings, url, None).context("attach")?);
         return Ok((None, Arc::new(place)));
     }
     let home = tempfile::Builder::new().prefix("stator-").tempdir().context("no directory")?;
     let reachable = reachable(settings.reachable_at.as_deref())?;
     // Whether there is a command at all is to be found out now.
     let (_, url, dialect) = next(settings, home.path(), reachable)?;
-    let place = Arc::new(Place::new(&url, dialect));
+    let place = Arc::new(EnginePlace::new(&url, dialect));
     let starts = Starts {
         settings: settings.clone(),
         home: home.path().into(),
@@ -64,7 +64,7 @@ struct Starts {
     /// Address under which other engines reach it.
     reachable: IpAddr,
     /// Place to update with each start.
-    place: Arc<Place>,
+    place: Arc<EnginePlace>,
 }
 
 impl Recipe for Starts {

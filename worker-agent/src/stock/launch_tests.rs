@@ -6,9 +6,11 @@ fn settings(flags: &[&str]) -> StockSettings {
 }
 
 /// The words of a command, and the ports among them.
-fn starts(settings: &StockSettings) -> (Starts, Arc<Place>) {
-    let place =
-        Arc::new(Place::new("nowhere", connect(settings, "http://127.0.0.1:1", None).unwrap()));
+fn starts(settings: &StockSettings) -> (Starts, Arc<EnginePlace>) {
+    let place = Arc::new(EnginePlace::new(
+        "nowhere",
+        connect(settings, "http://127.0.0.1:1", None).unwrap(),
+    ));
     let reachable = Ipv4Addr::LOCALHOST.into();
     let home = Path::new("/home").into();
     (Starts { settings: settings.clone(), home, reachable, place: place.clone() }, place)

@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicU64;
 
 /// Gauges of an engine's own report: name, help, and its place in the report. Counters of an engine
 /// are gauges here: they restart with the engine, not with the agent.
-const TOLD: [(&str, &str, Read); 12] = [
+const REPORT_GAUGES: [(&str, &str, Read); 12] = [
     ("engine_requests_running", "Requests in the engine's batch", |r, _| r.running.map(f64::from)),
     ("engine_requests_waiting", "Requests that wait in it", |r, _| r.waiting.map(f64::from)),
     ("engine_kv_usage_ratio", "Share of its KV blocks in use", |r, _| r.kv_usage),
@@ -57,14 +57,14 @@ const TOLD: [(&str, &str, Read); 12] = [
 /// Takes a value from the present report of an engine, and the one before.
 type Read = fn(&EngineReport, &EngineReport) -> Option<f64>;
 
-type Told = Family<RankLabels, Gauge<f64, AtomicU64>>;
+type ReportGauge = Family<RankLabels, Gauge<f64, AtomicU64>>;
 
 /// Metrics of one stock engine. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StockMetrics {
     prefills: Prefills,
     ends: Family<EndLabels, Counter>,
-    told: [Told; TOLD.len()],
+    told: [ReportGauge; REPORT_GAUGES.len()],
     /// 1 while the engine serves.
     pub(crate) up: Gauge,
     /// Lives of the engine that began.
@@ -82,7 +82,7 @@ pub(crate) struct StockMetrics {
 /// Gauges of one rank, looked up once.
 #[derive(Debug)]
 pub(crate) struct RankGauges {
-    gauges: [Gauge<f64, AtomicU64>; TOLD.len()],
+    gauges: [Gauge<f64, AtomicU64>; REPORT_GAUGES.len()],
     /// The last report.
     last: EngineReport,
 }
@@ -90,7 +90,7 @@ pub(crate) struct RankGauges {
 impl RankGauges {
     /// Shows what a page says; what it does not say stays as it was.
     pub(crate) fn set(&mut self, report: &EngineReport) {
-        for (gauge, (_, _, told)) in self.gauges.iter().zip(TOLD) {
+        for (gauge, (_, _, told)) in self.gauges.iter().zip(REPORT_GAUGES) {
             if let Some(value) = told(report, &self.last) {
                 gauge.set(value);
             }
@@ -133,7 +133,7 @@ impl StockMetrics {
         registry.register("engine_pages_failed", help, self.pages_failed.clone());
         let help = "Metric families of the engine's own for which there was no room";
         registry.register("engine_families_left_out", help, self.families_left_out.clone());
-        for ((name, help, _), family) in TOLD.iter().zip(&self.told) {
+        for ((name, help, _), family) in REPORT_GAUGES.iter().zip(&self.told) {
             registry.register(*name, *help, family.clone());
         }
         self.follow.register(registry.sub_registry_with_prefix("kv_feed"));

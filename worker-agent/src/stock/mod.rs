@@ -31,7 +31,7 @@ mod trace;
 pub(crate) use keeper::{Keeper, gave_up};
 
 use crate::config::{BLOCK_SIZE, StockSettings};
-use crate::crew::{Crew, Engines, Place};
+use crate::crew::{Crew, Engines, WorkerSlot};
 use crate::load::proxy_files;
 use crate::peers::Peers;
 use crate::service::WorkerHandle;
@@ -63,7 +63,7 @@ pub(crate) struct Engine {
     settings: StockSettings,
     probe: Arc<Probe>,
     host: Host,
-    place: Arc<place::Place>,
+    place: Arc<place::EnginePlace>,
     description: Description,
     block_size: u32,
     total_blocks: u32,
@@ -114,7 +114,7 @@ pub(crate) async fn start(
         }
     };
     let context_length = size.context_length(description.context_length.or(limits.context_length));
-    let worker = |rank| Place { engine: 0, rank, total_blocks: size.total_blocks };
+    let worker = |rank| WorkerSlot { engine: 0, rank, total_blocks: size.total_blocks };
     let (engine, url) = (&description.version, place.url());
     tracing::info!(engine, url = &*url, ranks = description.ranks, "engine is ready");
     Ok(Some(Crew {

@@ -31,7 +31,7 @@ pub(super) struct Source {
 }
 
 /// Destination of the values of one rank.
-pub(super) struct Shown {
+pub(super) struct RankOutlets {
     pub(super) worker: WorkerRank,
     pub(super) cache: Arc<Mutex<Cache>>,
     pub(super) tally: Arc<Tally>,
@@ -75,7 +75,7 @@ impl Source {
 
 /// Reads the engine's page again and again, until dropped. An engine without one is watched by
 /// what is sent to it alone.
-pub(super) async fn follow(source: Source, ranks: Vec<Shown>, metrics: StockMetrics) {
+pub(super) async fn follow(source: Source, ranks: Vec<RankOutlets>, metrics: StockMetrics) {
     let Some(mut poller) = source.poller() else {
         return tracing::warn!(url = &*source.url, "the engine's metrics cannot be read there");
     };
@@ -123,7 +123,7 @@ impl Drop for Own {
     }
 }
 
-fn show(report: &EngineReport, shown: &Shown, gauges: &mut RankGauges) {
+fn show(report: &EngineReport, shown: &RankOutlets, gauges: &mut RankGauges) {
     {
         let mut cache = shown.cache.lock();
         cache.used = report.kv_usage.unwrap_or(cache.used);

@@ -34,8 +34,8 @@ fn source(url: Arc<str>, own_bytes_max: usize) -> Source {
     Source { kind: report::Engine::Vllm, url, bearer: Bearer::new("hush"), own_bytes_max }
 }
 
-fn shown() -> Shown {
-    Shown { worker: WORKER, cache: Arc::default(), tally: Arc::default() }
+fn shown() -> RankOutlets {
+    RankOutlets { worker: WORKER, cache: Arc::default(), tally: Arc::default() }
 }
 
 const PAGE: &str = "# HELP vllm:num_requests_running Now.\n# TYPE vllm:num_requests_running gauge\n\

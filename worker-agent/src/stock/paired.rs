@@ -4,7 +4,7 @@
 //! Where the engines allow it, that token goes to the client as soon as prefill has it, and decode
 //! goes on from it; otherwise decode computes the prompt's last position once more.
 
-use super::request::{Begun, Failure, Job, Progress, failure, first_of, sampling};
+use super::request::{AnswerStart, ChoiceProgress, Failure, Job, failure, first_of, sampling};
 use crate::engine::Sampling;
 use crate::extras::Peer;
 use crate::metrics::PrefilledBy;
@@ -30,9 +30,9 @@ impl Job<'_> {
     /// the engine computes prompts; `None` where all of the answer came with it.
     pub(super) async fn with_prefill(
         &self,
-        progress: &mut Progress,
+        progress: &mut ChoiceProgress,
         peer: &Peer,
-    ) -> Result<Option<Begun>, Failure> {
+    ) -> Result<Option<AnswerStart>, Failure> {
         let stock = &self.rank.stock;
         if self.request.choices > 1 {
             // What was handed over is used once; the other choices would compute the prompt anyway.
@@ -73,10 +73,10 @@ impl Job<'_> {
 
     async fn paired(
         &self,
-        progress: &mut Progress,
+        progress: &mut ChoiceProgress,
         peer: &Peer,
         deadline: Instant,
-    ) -> Result<Option<Begun>, Why> {
+    ) -> Result<Option<AnswerStart>, Why> {
         let shared = Shared {
             request: self.request.key.0,
             rank: peer.worker.rank,
@@ -120,11 +120,11 @@ impl Job<'_> {
     /// Continues after a finished prefill.
     async fn in_turn(
         &self,
-        progress: &mut Progress,
+        progress: &mut ChoiceProgress,
         first: First,
         prefilled: Prefilled,
         deadline: Instant,
-    ) -> Result<Option<Begun>, Why> {
+    ) -> Result<Option<AnswerStart>, Why> {
         let done = Instant::now();
         let Prefilled { handover, cached_tokens, first: token } = prefilled;
         let token = token.filter(|_| self.is_wanted(progress, first));
@@ -158,11 +158,11 @@ impl Job<'_> {
         let ask = self.ask(progress, Hand::Decode(told));
         let (answer, first) = self.begun_for_certain(ask, deadline).await.map_err(engine)?;
         progress.handed_over = Some(done);
-        Ok(Some(Begun { answer, first, entry }))
+        Ok(Some(AnswerStart { answer, first, entry }))
     }
 
     /// Counts the prefill worker as who computed the prompt, once and before the client knows.
-    fn count_prefill(&self, progress: &mut Progress) {
+    fn count_prefill(&self, progress: &mut ChoiceProgress) {
         if !std::mem::replace(&mut progress.prefilled, true) {
             self.rank.stock.prefilled(PrefilledBy::prefill_worker);
         }
@@ -189,7 +189,7 @@ impl Job<'_> {
     }
 
     /// Whether the token that comes of the prompt must be chosen as the client asked.
-    fn is_wanted(&self, progress: &Progress, first: First) -> bool {
+    fn is_wanted(&self, progress: &ChoiceProgress, first: First) -> bool {
         match first {
             First::Dropped => false,
             First::Passed | First::PassedUnlessLast => true,
@@ -201,7 +201,7 @@ impl Job<'_> {
     }
 
     /// Whether the token may go to the client before decode has begun.
-    fn is_early(&self, progress: &Progress, token: &Delta) -> bool {
+    fn is_early(&self, progress: &ChoiceProgress, token: &Delta) -> bool {
         let sampling = sampling(&self.request, progress.choice, 0);
         let one = token.tokens.len() == 1 && token.finish == Some(Finish::Length);
         // Where decode fails the answer goes on as if the token were of the prompt.
@@ -210,7 +210,7 @@ impl Job<'_> {
 
     async fn prefilled(
         &self,
-        progress: &Progress,
+        progress: &ChoiceProgress,
         peer: &AdmittedPeer,
         first: First,
         told: Option<&RawValue>,
@@ -221,7 +221,7 @@ impl Job<'_> {
     }
 
     /// The request for a prefill worker.
-    fn prompt(&self, progress: &Progress, peer: &Peer, wanted: bool) -> worker::Submit {
+    fn prompt(&self, progress: &ChoiceProgress, peer: &Peer, wanted: bool) -> worker::Submit {
         let sampling = sampling(&self.request, progress.choice, 0);
         let sampling = match wanted {
             true => worker::Sampling {

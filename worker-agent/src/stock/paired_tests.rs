@@ -1,6 +1,6 @@
 //! What becomes of the token that a prefill computes.
 
-use super::request::Progress;
+use super::request::ChoiceProgress;
 use super::request_tests::{Pair, in_turn, together};
 use super::testkit::*;
 use crate::engine::{RequestKey, TokenLogprobs};
@@ -281,7 +281,7 @@ async fn the_first_token_has_its_logprob() {
 
 #[tokio::test(start_paused = true)]
 async fn the_way_of_the_kv_ends_with_the_first_token_that_came_of_it() {
-    let mut progress = Progress::default();
+    let mut progress = ChoiceProgress::default();
     progress.handed_over = Some(Instant::now());
     advance(Duration::from_millis(250)).await;
     progress.look_for_transfer(&Delta { cached_tokens: Some(3), ..Delta::default() });

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 /// The engine where it is now. Whoever speaks to it speaks to this, and is not told of its moves.
 #[derive(Debug)]
-pub(super) struct Place(RwLock<(Arc<str>, Arc<dyn Dialect>)>);
+pub(super) struct EnginePlace(RwLock<(Arc<str>, Arc<dyn Dialect>)>);
 
-impl Place {
+impl EnginePlace {
     /// An engine at `url`, spoken to in `dialect`.
     pub(super) fn new(url: &str, dialect: Arc<dyn Dialect>) -> Self {
         Self(RwLock::new((url.into(), dialect)))
@@ -31,7 +31,7 @@ impl Place {
 }
 
 #[tonic::async_trait]
-impl Dialect for Place {
+impl Dialect for EnginePlace {
     async fn healthy(&self) -> Result<(), Fault> {
         self.dialect().healthy().await
     }
@@ -66,7 +66,7 @@ mod tests {
     #[tokio::test]
     async fn an_engine_that_moved_is_asked_where_it_is_now() {
         let (first, second) = (Scripted::new([vec![Step::Never]]), Scripted::new([]));
-        let place = Place::new("http://127.0.0.1:1", first.clone());
+        let place = EnginePlace::new("http://127.0.0.1:1", first.clone());
         let mut before = place.generate(canary(None)).await.unwrap();
         place.moves("http://127.0.0.1:2", second.clone());
         assert_eq!(&*place.url(), "http://127.0.0.1:2");

@@ -141,7 +141,7 @@ pub(super) struct Job<'a> {
 }
 
 /// An answer that has begun.
-pub(super) struct Begun {
+pub(super) struct AnswerStart {
     pub(super) answer: Box<dyn Answer>,
     pub(super) first: Delta,
     /// Counts it among what runs.
@@ -151,7 +151,7 @@ pub(super) struct Begun {
 impl Job<'_> {
     /// Runs one choice to its end.
     async fn choice(&self, choice: u32) -> Result<(), Failure> {
-        let mut progress = Progress { choice, ..Progress::default() };
+        let mut progress = ChoiceProgress { choice, ..ChoiceProgress::default() };
         let begun = match &self.extras.prefill {
             None => self.begin(&progress, Hand::Whole).await.map_err(failure)?,
             Some(peer) => match self.with_prefill(&mut progress, peer).await? {
@@ -159,7 +159,7 @@ impl Job<'_> {
                 None => return Ok(()),
             },
         };
-        let Begun { mut answer, first, mut entry } = begun;
+        let AnswerStart { mut answer, first, mut entry } = begun;
         let mut delta = Some(first);
         while let Some(mut some) = delta {
             entry.tokens(some.tokens.len());
@@ -175,7 +175,11 @@ impl Job<'_> {
     }
 
     /// Asks the engine, and waits for what comes first.
-    pub(super) async fn begin(&self, progress: &Progress, hand: Hand) -> Result<Begun, Fault> {
+    pub(super) async fn begin(
+        &self,
+        progress: &ChoiceProgress,
+        hand: Hand,
+    ) -> Result<AnswerStart, Fault> {
         // Not before: an engine that waits for another's is not busy.
         let to_compute = match &hand {
             Hand::Whole | Hand::Prefill(_) | Hand::Canary => self.request.tokens.len(),
@@ -183,18 +187,18 @@ impl Job<'_> {
         };
         let entry = self.rank.tally.enter(to_compute);
         let (answer, first) = first_of(&self.rank.dialect, self.ask(progress, hand)).await?;
-        Ok(Begun { answer, first, entry })
+        Ok(AnswerStart { answer, first, entry })
     }
 
     /// The request to the engine for the rest of a choice.
-    pub(super) fn ask(&self, progress: &Progress, hand: Hand) -> Ask {
+    pub(super) fn ask(&self, progress: &ChoiceProgress, hand: Hand) -> Ask {
         let Self { request, extras, traced, .. } = self;
         let parts = RequestParts { request, extras, traced };
         Ask { hand, ..ask(self.rank, parts, progress.choice, progress.taken.as_slice()) }
     }
 
     /// Sends on what came of a choice.
-    pub(super) fn deliver(&self, progress: &mut Progress, delta: Delta) {
+    pub(super) fn deliver(&self, progress: &mut ChoiceProgress, delta: Delta) {
         let metrics = &self.rank.metrics;
         let generated = delta.tokens.len() as u64;
         metrics.generated_tokens.inc_by(generated);
@@ -231,7 +235,7 @@ impl Job<'_> {
 
 /// Progress of a choice.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(super) struct ChoiceProgress {
     pub(super) choice: u32,
     tokens: u32,
     cached_tokens: Option<u32>,
@@ -250,7 +254,7 @@ pub(super) struct Progress {
     finished: bool,
 }
 
-impl Progress {
+impl ChoiceProgress {
     /// The first token that came of what was handed over says how long that took.
     pub(super) fn look_for_transfer(&mut self, delta: &Delta) {
         if let Some(since) = self.handed_over.take_if(|_| !delta.tokens.is_empty()) {

@@ -39,7 +39,7 @@ struct Offer {
 pub(super) struct Handing {
     hands_over: bool,
     computed: FxHashMap<RequestKey, Computed>,
-    kept: FxHashMap<u64, Kept>,
+    kept: FxHashMap<u64, HeldPrompt>,
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ struct Computed {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct HeldPrompt {
     key: RequestKey,
     taken: bool,
     until: Instant,
@@ -150,7 +150,9 @@ impl Driver {
         self.metrics.ended(if answered.is_ok() { Outcome::completed } else { Outcome::cancelled });
         if room && answered.is_ok() {
             let until = Instant::now() + LEASE;
-            self.handing.kept.insert(handle, Kept { key, taken: false, until, _ticket: ticket });
+            self.handing
+                .kept
+                .insert(handle, HeldPrompt { key, taken: false, until, _ticket: ticket });
         } else {
             self.guarded(|engine| engine.cancel(key));
         }

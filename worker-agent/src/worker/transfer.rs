@@ -83,7 +83,7 @@ pub(super) struct Arrived {
 
 /// Outcome of a prompt, for the next output of its request.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct PromptOutcome {
     failed: bool,
     /// Start of the KV transfer.
     since: Option<Instant>,
@@ -91,7 +91,7 @@ pub(super) struct Told {
     cached_tokens: Option<u32>,
 }
 
-impl Told {
+impl PromptOutcome {
     /// Corrects the cached tokens: fetched blocks count as cached only if the prefill worker had
     /// them cached.
     pub(super) fn correct(&self, output: &mut Output) {
@@ -241,7 +241,7 @@ impl Driver {
         let Some(Waiting { request, blocks, .. }) = self.transfers.waiting.remove(&key) else {
             return;
         };
-        let mut told = Told::default();
+        let mut told = PromptOutcome::default();
         let (taken, missing) = match arrival {
             Ok(Arrived { blocks: came, cached_tokens, computed, _room }) => {
                 let import =
@@ -261,7 +261,7 @@ impl Driver {
         if let Some((by, why)) = missing {
             tracing::warn!(why, "the prompt did not come");
             metrics.prefills.count(by);
-            told = Told { failed: true, ..Told::default() };
+            told = PromptOutcome { failed: true, ..PromptOutcome::default() };
         } else {
             metrics.prefills.count(PrefilledBy::prefill_worker);
         }
@@ -300,7 +300,7 @@ impl Job {
     async fn bring(self, limit: Duration) -> Arrival {
         let failed = |why: String| (PrefilledBy::itself_prefill_failed, why);
         let peer = self.peers.admit(&self.peer).await?;
-        let mut kept = Kept { peers: self.peers.clone(), at: None };
+        let mut kept = PeerPrompt { peers: self.peers.clone(), at: None };
         let handle = rand::random();
         let told = to_raw_value(&Order { handle }).map_err(|error| failed(error.to_string()))?;
         kept.at = Some((peer.clone(), handle));
@@ -345,12 +345,12 @@ impl Job {
 
 /// A prompt that a peer may keep. Dropping it has the peer give it up: what it computed for a
 /// client that has gone would else be kept until its lease ends.
-struct Kept {
+struct PeerPrompt {
     peers: Arc<Peers>,
     at: Option<(AdmittedPeer, u64)>,
 }
 
-impl Drop for Kept {
+impl Drop for PeerPrompt {
     fn drop(&mut self) {
         let (Some((peer, handle)), Ok(runtime)) =
             (self.at.take(), tokio::runtime::Handle::try_current())

@@ -29,7 +29,7 @@ pub struct Supervisor {
 }
 
 /// Outcome of a wait.
-enum Happened {
+enum WaitOutcome {
     Due,
     Phase(Phase),
     Ended(Ending),
@@ -71,9 +71,9 @@ impl Supervisor {
                 continue;
             }
             match self.happened().await {
-                Happened::Due => self.step(Input::Due),
-                Happened::Phase(phase) => self.step(Input::Progressed(phase)),
-                Happened::Ended(ending) => {
+                WaitOutcome::Due => self.step(Input::Due),
+                WaitOutcome::Phase(phase) => self.step(Input::Progressed(phase)),
+                WaitOutcome::Ended(ending) => {
                     self.engine = None;
                     self.step(Input::Ended(Cause::of(ending)));
                 }
@@ -102,7 +102,7 @@ impl Supervisor {
         in_time
     }
 
-    async fn happened(&mut self) -> Happened {
+    async fn happened(&mut self) -> WaitOutcome {
         let due = self.life.due();
         let due = async {
             match due {
@@ -117,10 +117,10 @@ impl Supervisor {
             }
         };
         tokio::select! {
-            () = due => Happened::Due,
+            () = due => WaitOutcome::Due,
             seen = engine => match seen {
-                Ok(phase) => Happened::Phase(phase),
-                Err(ending) => Happened::Ended(ending),
+                Ok(phase) => WaitOutcome::Phase(phase),
+                Err(ending) => WaitOutcome::Ended(ending),
             },
         }
     }

@@ -138,9 +138,9 @@ impl Kv {
     }
 
     /// Writes the key and value of one head at one slot.
-    pub(super) fn write(&mut self, place: Place, key: &[f32], value: &[f32]) {
+    pub(super) fn write(&mut self, place: KvSlot, key: &[f32], value: &[f32]) {
         let layout = self.layout;
-        let Place { block, slot, layer, head } = place;
+        let KvSlot { block, slot, layer, head } = place;
         let keys = &mut self.values[layout.keys_at(block, layer, head)..][..layout.keys_len()];
         for (keys, element) in keys.chunks_exact_mut(layout.slots()).zip(key) {
             keys[slot] = *element;
@@ -183,7 +183,7 @@ impl Kv {
 
 /// Place of one token's key and value of a head.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct KvSlot {
     pub(super) block: BlockId,
     pub(super) slot: usize,
     pub(super) layer: usize,

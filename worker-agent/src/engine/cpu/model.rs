@@ -4,7 +4,7 @@ use super::attention::Attention;
 use super::config::Config;
 use super::error::ModelError;
 use super::kernel::{self, Isa, Out, Rows};
-use super::kv::{Kv, Place};
+use super::kv::{Kv, KvSlot};
 use super::matrix::Matrix;
 use super::parallel::for_rows;
 use super::rope::{Rope, rotate};
@@ -191,7 +191,7 @@ impl Model {
             let (keys, values) =
                 row[config.heads * head_dim..].split_at(config.kv_heads * head_dim);
             for head in 0..config.kv_heads {
-                let place = Place {
+                let place = KvSlot {
                     block: item.blocks[position / block_size],
                     slot: position % block_size,
                     layer,

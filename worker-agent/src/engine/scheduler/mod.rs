@@ -25,7 +25,7 @@ use stator_protos::load::Load;
 
 use self::queue::Queue;
 use self::sequence::Sequence;
-use self::shared::Kept;
+use self::shared::KeptPrompt;
 use super::compute::{Compute, Computed, Item};
 use super::options::{EngineOptions, InvalidOption, ModelInfo};
 use super::pool::Pool;
@@ -42,7 +42,7 @@ pub struct Scheduler<C> {
     waiting: Queue,
     rest: Rest,
     /// Requests whose blocks stay held when they end, and those that are.
-    kept: FxHashMap<RequestKey, Kept>,
+    kept: FxHashMap<RequestKey, KeptPrompt>,
     /// Reused from step to step.
     results: Vec<Computed>,
 }

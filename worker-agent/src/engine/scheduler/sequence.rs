@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::shared::Kept;
+use super::shared::KeptPrompt;
 use crate::engine::compute::{Computed, Draw, Item};
 use crate::engine::named::NamedBlocks;
 use crate::engine::pool::{BlockId, Pool};
@@ -142,15 +142,15 @@ impl Sequence {
     }
 
     /// Hands its full blocks over, if they are at most `room`; the rest is given back.
-    pub(super) fn keep(&mut self, pool: &mut Pool, block_size: usize, room: usize) -> Kept {
+    pub(super) fn keep(&mut self, pool: &mut Pool, block_size: usize, room: usize) -> KeptPrompt {
         let full = self.computed / block_size;
         if full > room {
-            return Kept::default();
+            return KeptPrompt::default();
         }
         let rest = self.blocks.split_off(full);
         rest.into_iter().rev().for_each(|block| pool.release(block));
         let blocks = std::mem::take(&mut self.blocks);
-        Kept { blocks, names: self.named.keys()[..full].iter().map(|key| key.name).collect() }
+        KeptPrompt { blocks, names: self.named.keys()[..full].iter().map(|key| key.name).collect() }
     }
 
     /// Gives all blocks back; what is cached of them stays reusable for a while.

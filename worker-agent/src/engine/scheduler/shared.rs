@@ -17,12 +17,12 @@ const KEPT_SHARE: usize = 2;
 
 /// Blocks of a prompt that are kept; none until it is computed.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct KeptPrompt {
     pub(super) blocks: Vec<BlockId>,
     pub(super) names: Vec<BlockName>,
 }
 
-impl Kept {
+impl KeptPrompt {
     pub(super) fn release(self, pool: &mut Pool) {
         for block in self.blocks.into_iter().rev() {
             pool.release(block);
@@ -82,7 +82,7 @@ impl<C: Compute> SharedKv for Scheduler<C> {
     }
 
     fn keep(&mut self, key: RequestKey) {
-        self.kept.insert(key, Kept::default());
+        self.kept.insert(key, KeptPrompt::default());
     }
 
     fn kept(&self, key: RequestKey) -> usize {
@@ -122,7 +122,7 @@ impl<C: Compute> SharedKv for Scheduler<C> {
             held.push(id);
         }
         let taken = held.len().saturating_sub(first);
-        Kept { blocks: held, names: Vec::new() }.release(&mut self.pool);
+        KeptPrompt { blocks: held, names: Vec::new() }.release(&mut self.pool);
         taken
     }
 }

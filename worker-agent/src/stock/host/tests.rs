@@ -10,19 +10,19 @@ const LIMITS: Limits = Limits {
 
 /// News as tests compare it.
 #[derive(Debug, PartialEq)]
-enum Told {
+enum Change {
     Up,
     Down(&'static str, String),
     Ended(&'static str),
     Over(String),
 }
 
-async fn next(host: &mut Host) -> Option<Told> {
+async fn next(host: &mut Host) -> Option<Change> {
     Some(match host.next().await? {
-        News::Up(_) => Told::Up,
-        News::Down(End { cause, why }) => Told::Down(cause, why),
-        News::Ended(cause) => Told::Ended(cause),
-        News::Over(error) => Told::Over(error.to_string()),
+        News::Up(_) => Change::Up,
+        News::Down(End { cause, why }) => Change::Down(cause, why),
+        News::Ended(cause) => Change::Ended(cause),
+        News::Over(error) => Change::Over(error.to_string()),
     })
 }
 
@@ -43,13 +43,13 @@ fn attach_with(
 async fn an_attached_engine_that_is_ill_is_down_until_it_serves_again() {
     let engine = Scripted::new([]);
     let (mut host, _) = attach(&engine);
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     *engine.health.lock() = Checkup::Ill;
-    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
-    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
+    assert_eq!(next(&mut host).await, Some(Change::Down("unhealthy", "ill".into())));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("unhealthy")));
     let asked = engine.asks.borrow().len();
     *engine.health.lock() = Checkup::Well;
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     // A token is the proof of it.
     assert_eq!(engine.asks.borrow().len(), asked + 1);
 }
@@ -58,14 +58,14 @@ async fn an_attached_engine_that_is_ill_is_down_until_it_serves_again() {
 async fn one_bad_answer_ends_no_life_and_a_death_is_told_within_a_second() {
     let engine = Scripted::new([]);
     let (mut host, _) = attach(&engine);
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     for _ in 0..3 {
         *engine.health.lock() = Checkup::IllFor(1);
         assert!(tokio::time::timeout(INTERVAL * 4, host.next()).await.is_err());
     }
     let died = Instant::now();
     *engine.health.lock() = Checkup::Ill;
-    assert!(matches!(next(&mut host).await, Some(Told::Down(..))));
+    assert!(matches!(next(&mut host).await, Some(Change::Down(..))));
     assert!(died.elapsed() <= Duration::from_secs(1), "{:?}", died.elapsed());
 }
 
@@ -74,29 +74,29 @@ async fn looks_go_on_while_a_canary_is_awaited() {
     let engine = Scripted::new([vec![last(1)], vec![Step::Never]]);
     let idle = Duration::from_secs(30);
     let (mut host, _) = attach_with(&engine, Some(idle));
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     assert!(tokio::time::timeout(idle + INTERVAL * 2, host.next()).await.is_err());
     engine.runs(1).await;
     let died = Instant::now();
     *engine.health.lock() = Checkup::Ill;
-    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
+    assert_eq!(next(&mut host).await, Some(Change::Down("unhealthy", "ill".into())));
     assert!(died.elapsed() <= Duration::from_secs(1), "{:?}", died.elapsed());
-    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("unhealthy")));
     // Nobody waits for that token any more.
     engine.runs(0).await;
     *engine.health.lock() = Checkup::Well;
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_canary_without_a_token_ends_a_life() {
     let engine = Scripted::new([vec![last(1)], vec![Step::Never]]);
     let (mut host, _) = attach_with(&engine, Some(Duration::from_secs(30)));
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     let why = "a canary failed: no token within 60 s";
-    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", why.into())));
-    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Down("unhealthy", why.into())));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("unhealthy")));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +105,7 @@ async fn an_attached_engine_that_never_serves_is_given_up() {
     *engine.health.lock() = Checkup::Ill;
     let (mut host, _) = attach(&engine);
     let why = "the engine does not serve after 60 s: ill";
-    assert_eq!(next(&mut host).await, Some(Told::Over(why.into())));
+    assert_eq!(next(&mut host).await, Some(Change::Over(why.into())));
     assert_eq!(next(&mut host).await, None);
 }
 
@@ -113,10 +113,10 @@ async fn an_attached_engine_that_never_serves_is_given_up() {
 async fn an_attached_engine_that_served_is_waited_for() {
     let engine = Scripted::new([]);
     let (mut host, _) = attach(&engine);
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     *engine.health.lock() = Checkup::Ill;
-    assert!(matches!(next(&mut host).await, Some(Told::Down(..))));
-    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
+    assert!(matches!(next(&mut host).await, Some(Change::Down(..))));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("unhealthy")));
     assert!(tokio::time::timeout(LIMITS.start * 3, host.next()).await.is_err());
 }
 
@@ -124,17 +124,17 @@ async fn an_attached_engine_that_served_is_waited_for() {
 async fn requests_without_a_step_are_a_hang_and_steps_put_it_off() {
     let engine = Scripted::new([]);
     let (mut host, tally) = attach(&engine);
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     let mut entry = tally.enter(1);
     for _ in 0..4 {
         assert!(tokio::time::timeout(LIMITS.hang / 2, host.next()).await.is_err());
         entry.tokens(1);
     }
     let why = "1 requests and no step for 20 s";
-    assert_eq!(next(&mut host).await, Some(Told::Down("hung", why.into())));
-    assert_eq!(next(&mut host).await, Some(Told::Ended("hung")));
+    assert_eq!(next(&mut host).await, Some(Change::Down("hung", why.into())));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("hung")));
     // It answers, so that it has another life.
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,9 +195,9 @@ async fn a_process_that_ends_before_it_serves_is_counted_each_time_and_then_give
     let engine = Scripted::new([]);
     *engine.health.lock() = Checkup::Ill;
     let mut host = launch(&engine, "exit 3", 1);
-    assert_eq!(next(&mut host).await, Some(Told::Ended("exit")));
-    assert_eq!(next(&mut host).await, Some(Told::Ended("exit")));
-    assert!(matches!(next(&mut host).await, Some(Told::Over(_))));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("exit")));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("exit")));
+    assert!(matches!(next(&mut host).await, Some(Change::Over(_))));
     assert_eq!(next(&mut host).await, None);
 }
 
@@ -205,26 +205,26 @@ async fn a_process_that_ends_before_it_serves_is_counted_each_time_and_then_give
 async fn the_end_of_a_process_is_told_by_itself_and_no_look_is_awaited() {
     let engine = Scripted::new([]);
     let (mut host, pipe) = launch_mortal(&engine);
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     // A look that nothing ends would say that it is ill, and nothing of a process.
     *engine.health.lock() = Checkup::Late;
     end(pipe).await;
-    assert!(matches!(next(&mut host).await, Some(Told::Down("exit", _))));
-    assert_eq!(next(&mut host).await, Some(Told::Ended("exit")));
-    assert!(matches!(next(&mut host).await, Some(Told::Over(_))));
+    assert!(matches!(next(&mut host).await, Some(Change::Down("exit", _))));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("exit")));
+    assert!(matches!(next(&mut host).await, Some(Change::Over(_))));
 }
 
 #[tokio::test]
 async fn a_process_that_serves_is_up_and_down_as_it_answers() {
     let engine = Scripted::new([]);
     let mut host = launch(&engine, "exec sleep 1000", 0);
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     *engine.health.lock() = Checkup::Ill;
-    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
+    assert_eq!(next(&mut host).await, Some(Change::Down("unhealthy", "ill".into())));
     *engine.health.lock() = Checkup::Well;
     // What ended the life is known now: not its process.
-    assert_eq!(next(&mut host).await, Some(Told::Ended("unhealthy")));
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("unhealthy")));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     host.stop().await;
 }
 
@@ -232,11 +232,11 @@ async fn a_process_that_serves_is_up_and_down_as_it_answers() {
 async fn a_life_whose_process_ends_later_is_counted_once_under_what_ended_that() {
     let engine = Scripted::new([]);
     let (mut host, pipe) = launch_mortal(&engine);
-    assert_eq!(next(&mut host).await, Some(Told::Up));
+    assert_eq!(next(&mut host).await, Some(Change::Up));
     *engine.health.lock() = Checkup::Ill;
-    assert_eq!(next(&mut host).await, Some(Told::Down("unhealthy", "ill".into())));
+    assert_eq!(next(&mut host).await, Some(Change::Down("unhealthy", "ill".into())));
     end(pipe).await;
-    assert_eq!(next(&mut host).await, Some(Told::Ended("exit")));
-    assert!(matches!(next(&mut host).await, Some(Told::Over(_))));
+    assert_eq!(next(&mut host).await, Some(Change::Ended("exit")));
+    assert!(matches!(next(&mut host).await, Some(Change::Over(_))));
     assert_eq!(next(&mut host).await, None);
 }

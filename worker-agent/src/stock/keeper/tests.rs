@@ -1,6 +1,6 @@
 use super::super::host::Host;
 use super::super::metrics::StockMetrics;
-use super::super::place::Place;
+use super::super::place::EnginePlace;
 use super::super::testkit::*;
 use super::*;
 use crate::door::Door;
@@ -79,7 +79,7 @@ impl Bed {
             probe: Arc::new(scripted.probe(None)),
             host,
             // Nobody reads its metrics there.
-            place: Arc::new(Place::new("", scripted.clone())),
+            place: Arc::new(EnginePlace::new("", scripted.clone())),
             description,
             block_size: 16,
             total_blocks: 100,

@@ -18,10 +18,10 @@ pub(super) struct Dialect {
 
 /// Flags of the user.
 pub(super) struct Flags {
-    given: Vec<Given>,
+    given: Vec<UserFlag>,
 }
 
-struct Given {
+struct UserFlag {
     /// The word as the user wrote it, without a value.
     word: String,
     /// The rest of the word, or the next one where that is no flag.
@@ -49,7 +49,7 @@ impl Flags {
     pub(super) fn read(dialect: &Dialect, words: &[String]) -> Self {
         let next = words.iter().skip(1).map(Some).chain([None]);
         let pairs = words.iter().zip(next).filter(|(word, _)| is_flag(word));
-        Self { given: pairs.map(|(word, next)| Given::new(dialect, word, next)).collect() }
+        Self { given: pairs.map(|(word, next)| UserFlag::new(dialect, word, next)).collect() }
     }
 
     /// The value of this flag, if there is one.
@@ -107,7 +107,7 @@ impl Flags {
     }
 }
 
-impl Given {
+impl UserFlag {
     fn new(dialect: &Dialect, word: &str, next: Option<&String>) -> Self {
         let (word, value) = match word.split_once('=') {
             Some((flag, value)) => (flag, Some(value.to_owned())),
