@@ -1,6 +1,6 @@
 //! Answers as the agent reads them, whichever engine they come from.
 
-use crate::http::{self, Answered, MAX_ANSWER_BYTES};
+use crate::http::{self, AnswerBody, MAX_ANSWER_BYTES};
 use crate::sse::Reader;
 use crate::{Answer, Delta, Fault};
 use std::pin::Pin;
@@ -119,14 +119,14 @@ impl Delta {
 /// An answer that comes as server-sent events.
 pub(crate) struct Streamed<D> {
     /// Dropped as soon as the answer is over, so that an engine need not wait for its reader.
-    body: Option<Answered>,
+    body: Option<AnswerBody>,
     assembly: Assembly<D>,
     /// Deadline for the end of a body whose last event was read.
     end: Option<Pin<Box<Sleep>>>,
 }
 
 impl<D: Decoder> Streamed<D> {
-    pub(crate) fn new(body: Answered, decoder: D) -> Self {
+    pub(crate) fn new(body: AnswerBody, decoder: D) -> Self {
         Self { body: Some(body), assembly: Assembly::new(decoder), end: None }
     }
 

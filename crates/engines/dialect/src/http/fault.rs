@@ -53,7 +53,7 @@ pub(crate) fn with_causes(error: &(dyn Error + 'static)) -> String {
 #[derive(Deserialize)]
 struct Body<'a> {
     #[serde(borrow)]
-    error: Option<Said<'a>>,
+    error: Option<ErrorField<'a>>,
     #[serde(borrow)]
     message: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -64,7 +64,7 @@ struct Body<'a> {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Said<'a> {
+enum ErrorField<'a> {
     Object {
         #[serde(borrow)]
         message: Cow<'a, str>,
@@ -102,7 +102,7 @@ fn message(status: StatusCode, body: &[u8]) -> String {
 
 fn said(body: Body<'_>) -> Option<String> {
     let error = body.error.map(|said| match said {
-        Said::Object { message } | Said::Text(message) => message.into_owned(),
+        ErrorField::Object { message } | ErrorField::Text(message) => message.into_owned(),
     });
     let detail = || {
         body.detail.map(|detail| match detail {

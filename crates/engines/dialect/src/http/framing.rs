@@ -14,7 +14,7 @@ const MAX_CHUNK_BYTES: u64 = 1 << 40;
 
 /// The parts of an answer's head that the client needs.
 #[derive(Debug, PartialEq)]
-pub(super) struct Head {
+pub(super) struct AnswerHead {
     pub(super) status: StatusCode,
     pub(super) framing: Framing,
     /// Whether the connection can be used again.
@@ -27,14 +27,14 @@ pub(super) enum Framing {
     /// A number of bytes; 0 is the end.
     Length(u64),
     /// Chunks, at this position within one.
-    Chunks(Place),
+    Chunks(ChunkPosition),
     /// Everything until the connection closes.
     UntilClosed,
 }
 
 /// A position in a chunk.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Place {
+pub(super) enum ChunkPosition {
     /// In its size, with the value so far; `None` before the first digit.
     Size(Option<u64>),
     /// In the extension after its size; the second number counts the ignored bytes so far.
@@ -56,7 +56,7 @@ pub(super) enum Place {
 /// # Errors
 ///
 /// [`ErrorKind::InvalidData`] where the bytes are no HTTP/1 head.
-pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Error> {
+pub(super) fn head(bytes: &[u8]) -> Result<Option<(AnswerHead, usize)>, Error> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     let parsed = response.parse(bytes).map_err(|error| malformed(error.to_string()))?;
@@ -81,12 +81,12 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Error> {
     }
     let framing = match (status.as_u16(), chunked) {
         (100..200 | 204 | 304, _) => Framing::Length(0),
-        (_, Some(true)) => Framing::Chunks(Place::Size(None)),
+        (_, Some(true)) => Framing::Chunks(ChunkPosition::Size(None)),
         (_, Some(false)) => Framing::UntilClosed,
         (_, None) => framing.unwrap_or(Framing::UntilClosed),
     };
     keeps &= framing != Framing::UntilClosed;
-    Ok(Some((Head { status, framing, keeps }, length)))
+    Ok(Some((AnswerHead { status, framing, keeps }, length)))
 }
 
 fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -119,13 +119,13 @@ impl Framing {
                     hand_on(rest);
                     rest.len()
                 }
-                Self::Length(left) | Self::Chunks(Place::Data(left)) => {
+                Self::Length(left) | Self::Chunks(ChunkPosition::Data(left)) => {
                     let part =
                         &rest[..rest.len().min(usize::try_from(*left).unwrap_or(usize::MAX))];
                     hand_on(part);
                     *left -= part.len() as u64;
-                    if let Self::Chunks(place @ Place::Data(0)) = self {
-                        *place = Place::DataReturn;
+                    if let Self::Chunks(place @ ChunkPosition::Data(0)) = self {
+                        *place = ChunkPosition::DataReturn;
                     }
                     part.len()
                 }
@@ -160,7 +160,7 @@ impl Framing {
 pub(crate) fn put_together<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<(StatusCode, Vec<u8>), Error> {
-    let (mut bytes, mut answer, mut body) = (Vec::new(), None::<Head>, Vec::new());
+    let (mut bytes, mut answer, mut body) = (Vec::new(), None::<AnswerHead>, Vec::new());
     for piece in pieces {
         bytes.extend_from_slice(piece);
         while answer.is_none()
@@ -178,7 +178,7 @@ pub(crate) fn put_together<'a>(
     whole.map(|head| (head.status, body)).ok_or_else(|| ErrorKind::UnexpectedEof.into())
 }
 
-impl Place {
+impl ChunkPosition {
     /// The position behind a byte that belongs to no chunk's data; `None` behind the last.
     fn step(&self, byte: u8) -> Result<Option<Self>, Error> {
         Ok(Some(match (self, byte) {

@@ -4,8 +4,8 @@
 //! between. Nobody watches idle connections; a closed one is discovered when it is taken for the
 //! next request.
 
-use super::framing::{Framing, Head};
-use super::wire::{Unsent, Wire};
+use super::framing::{AnswerHead, Framing};
+use super::wire::{SendError, Wire};
 use super::{CONNECT_TIMEOUT, IDLE_TIMEOUT, MAX_IDLE, fault};
 use http::{Response, Uri};
 use hyper::service::Service;
@@ -56,11 +56,11 @@ impl Links {
         &self,
         head: &[u8],
         body: &[u8],
-    ) -> Result<Response<Answered>, String> {
+    ) -> Result<Response<AnswerBody>, String> {
         while let Some(mut link) = self.idle.take().await {
             match link.wire.write(head, body).await {
                 // It was closed before anything was sent: the next one may take it.
-                Err(Unsent { entirely: true, .. }) => {}
+                Err(SendError { entirely: true, .. }) => {}
                 written => return self.answer(link, written).await,
             }
         }
@@ -81,17 +81,17 @@ impl Links {
     async fn answer(
         &self,
         mut link: Link,
-        written: Result<(), Unsent>,
-    ) -> Result<Response<Answered>, String> {
+        written: Result<(), SendError>,
+    ) -> Result<Response<AnswerBody>, String> {
         // Also where not all was taken: an engine may refuse a request that it has not read.
-        let Head { status, framing, keeps } = match (link.wire.read_head().await, written) {
+        let AnswerHead { status, framing, keeps } = match (link.wire.read_head().await, written) {
             (Ok(head), Ok(())) => head,
-            (Ok(head), Err(_)) => Head { keeps: false, ..head },
-            (Err(_), Err(Unsent { error, .. })) | (Err(error), Ok(())) => {
+            (Ok(head), Err(_)) => AnswerHead { keeps: false, ..head },
+            (Err(_), Err(SendError { error, .. })) | (Err(error), Ok(())) => {
                 return Err(fault::with_causes(&error));
             }
         };
-        let mut body = Answered { framing, link: Some(link), keeps, idle: self.idle.clone() };
+        let mut body = AnswerBody { framing, link: Some(link), keeps, idle: self.idle.clone() };
         body.give_back();
         let mut response = Response::new(body);
         *response.status_mut() = status;
@@ -136,7 +136,7 @@ impl Idle {
 
 /// The body of an answer. Dropping it early closes the connection; reading it to its end returns
 /// the connection for reuse.
-pub(crate) struct Answered {
+pub(crate) struct AnswerBody {
     framing: Framing,
     /// `None` once the connection was given back or has ended.
     link: Option<Link>,
@@ -144,7 +144,7 @@ pub(crate) struct Answered {
     idle: Arc<Idle>,
 }
 
-impl Answered {
+impl AnswerBody {
     /// Waits for more of the body and hands on all that has come; false at the end of the body.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ mod wire;
 
 pub(crate) use fault::{of_request as fault_of_request, of_status as fault_of_status};
 pub(crate) use framing::put_together;
-pub(crate) use links::Answered;
+pub(crate) use links::AnswerBody;
 
 use crate::{ApiKey, Fault, OptionsError};
 use bytes::Bytes;
@@ -104,7 +104,7 @@ impl Client {
         path: &str,
         body: Option<Vec<u8>>,
         headers: Headers,
-    ) -> Result<Response<Answered>, Fault> {
+    ) -> Result<Response<AnswerBody>, Fault> {
         let path = PathAndQuery::try_from(format!("{}{path}", self.prefix))
             .map_err(|error| Fault::Invalid(format!("no request can be made: {error}")))?;
         let mut head = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
@@ -136,7 +136,7 @@ impl Client {
         path: &str,
         body: Vec<u8>,
         headers: Headers,
-    ) -> Result<Answered, Fault> {
+    ) -> Result<AnswerBody, Fault> {
         let answer = self.send(Method::POST, path, Some(body), headers).await?;
         if answer.status() == StatusCode::OK {
             return Ok(answer.into_body());
@@ -240,7 +240,7 @@ impl Client {
 }
 
 /// A whole body, up to [`MAX_ANSWER_BYTES`].
-pub(crate) async fn collect(mut body: Answered) -> Result<Bytes, Fault> {
+pub(crate) async fn collect(mut body: AnswerBody) -> Result<Bytes, Fault> {
     let mut bytes = Vec::new();
     while body.read(|part| bytes.extend_from_slice(part)).await.map_err(|error| broken(&error))? {
         if bytes.len() > MAX_ANSWER_BYTES {
@@ -257,7 +257,7 @@ pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> Fault {
 }
 
 /// Status and first [`MAX_ERROR_BYTES`] of an error's body; a broken body counts as far as it came.
-async fn error_body(answer: Response<Answered>) -> (StatusCode, Vec<u8>) {
+async fn error_body(answer: Response<AnswerBody>) -> (StatusCode, Vec<u8>) {
     let (head, mut body) = answer.into_parts();
     let mut bytes = Vec::new();
     while let Ok(true) = body.read(|part| bytes.extend_from_slice(part)).await {

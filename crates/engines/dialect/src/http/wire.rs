@@ -1,6 +1,6 @@
 //! One connection to an engine: a request out, its answer in, and then perhaps the next.
 
-use super::framing::{self, Framing, Head};
+use super::framing::{self, AnswerHead, Framing};
 use bytes::Buf;
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
@@ -26,7 +26,7 @@ pub(super) struct Wire {
 }
 
 /// Error of a request that was not sent as a whole.
-pub(super) struct Unsent {
+pub(super) struct SendError {
     pub(super) error: Error,
     /// Nothing was sent, so that another connection may take the request.
     pub(super) entirely: bool,
@@ -39,7 +39,7 @@ impl Wire {
     }
 
     /// Writes a request.
-    pub(super) async fn write(&mut self, head: &[u8], body: &[u8]) -> Result<(), Unsent> {
+    pub(super) async fn write(&mut self, head: &[u8], body: &[u8]) -> Result<(), SendError> {
         let mut request = head.chain(body);
         let written = async {
             self.stream.write_all_buf(&mut request).await?;
@@ -47,11 +47,11 @@ impl Wire {
         };
         let written = written.await;
         let entirely = request.remaining() == head.len() + body.len();
-        written.map_err(|error| Unsent { error, entirely })
+        written.map_err(|error| SendError { error, entirely })
     }
 
     /// Reads the head of an answer and keeps the bytes behind it.
-    pub(super) async fn read_head(&mut self) -> Result<Head, Error> {
+    pub(super) async fn read_head(&mut self) -> Result<AnswerHead, Error> {
         let mut bytes = Vec::new();
         while bytes.len() <= MAX_HEAD_BYTES {
             if self.unused.is_empty() && poll_fn(|context| self.poll_fill(context)).await? == 0 {

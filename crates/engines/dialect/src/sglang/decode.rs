@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 #[derive(Deserialize)]
-struct Said<'a> {
+struct AnswerEvent<'a> {
     output_ids: Option<Vec<u32>>,
     #[serde(borrow)]
     meta_info: Option<Meta<'a>>,
@@ -135,7 +135,7 @@ impl Decode {
 
 impl Decoder for Decode {
     fn event(&mut self, event: &[u8], delta: &mut Delta) -> Result<(), Fault> {
-        let said: Said<'_> = serde_json::from_slice(event)
+        let said: AnswerEvent<'_> = serde_json::from_slice(event)
             .map_err(|error| Fault::Failed(format!("the answer is not as known: {error}")))?;
         let Some(meta) = said.meta_info else {
             return Err(error(event));

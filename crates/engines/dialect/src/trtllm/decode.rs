@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 #[derive(Deserialize)]
-struct Said<'a> {
+struct AnswerEvent<'a> {
     #[serde(borrow)]
     choices: Option<First<Choice<'a>>>,
     usage: Option<Usage>,
@@ -133,7 +133,7 @@ impl Decode {
 
 impl Decoder for Decode {
     fn event(&mut self, event: &[u8], delta: &mut Delta) -> Result<(), Fault> {
-        let said: Said<'_> = serde_json::from_slice(event)
+        let said: AnswerEvent<'_> = serde_json::from_slice(event)
             .map_err(|error| Fault::Failed(format!("the answer is not as known: {error}")))?;
         let Some(choices) = said.choices else {
             return Err(error(event));
@@ -160,11 +160,11 @@ impl Decoder for Decode {
 fn error(event: &[u8]) -> Fault {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Said {
+    struct ErrorBody {
         code: Option<u16>,
     }
-    let said: Said = serde_json::from_slice(event).unwrap_or_default();
-    let status = said.code.and_then(|code| StatusCode::from_u16(code).ok());
+    let body: ErrorBody = serde_json::from_slice(event).unwrap_or_default();
+    let status = body.code.and_then(|code| StatusCode::from_u16(code).ok());
     fault_of_request(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), event)
 }
 
@@ -240,10 +240,10 @@ mod tests {
         let delta = Decode::new(&asked).whole(&body).unwrap();
         assert_eq!((delta.tokens, delta.logprobs), (vec![], vec![]));
         assert!(delta.handover.is_some());
-        let said = String::from_utf8(body).unwrap();
-        let said =
-            said.replacen("\"logprobs\":null", "\"logprobs\":{\"token_logprobs\":[-0.5]}", 1);
-        let delta = whole(&asked, &said).unwrap();
+        let body = String::from_utf8(body).unwrap();
+        let body =
+            body.replacen("\"logprobs\":null", "\"logprobs\":{\"token_logprobs\":[-0.5]}", 1);
+        let delta = whole(&asked, &body).unwrap();
         assert_eq!((delta.tokens, delta.logprobs.len()), (vec![1072], 1));
     }
 

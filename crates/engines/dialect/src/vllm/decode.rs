@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// A chunk of a stream, or a whole answer.
 #[derive(Deserialize)]
-struct Said<'a> {
+struct AnswerEvent<'a> {
     #[serde(borrow, default)]
     choices: First<Choice<'a>>,
     usage: Option<Usage>,
@@ -39,7 +39,7 @@ struct Choice<'a> {
     prompt_logprobs: Option<&'a RawValue>,
 }
 
-impl Said<'_> {
+impl AnswerEvent<'_> {
     /// The array of token ids, if the event carries nothing else that matters without logprobs.
     fn only_ids(&self) -> Option<&str> {
         let choice =
@@ -152,7 +152,7 @@ impl Decoder for Decode {
             self.last = delta.tokens.last().copied();
             return Ok(());
         }
-        let said: Said<'_> = serde_json::from_slice(event).map_err(unknown)?;
+        let said: AnswerEvent<'_> = serde_json::from_slice(event).map_err(unknown)?;
         if said.error.is_some() {
             return Err(error(event));
         }

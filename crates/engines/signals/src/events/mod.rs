@@ -25,7 +25,7 @@ pub use follower::{FollowSettings, Follower, NEWS_MAX, Source};
 pub use metrics::{FeedCounts, FollowMetrics};
 pub use sink::WorkerSink;
 pub use tally::{Counts, Reason, Tally};
-pub use translate::{Skipped, Translator};
+pub use translate::{SkipCounts, Translator};
 pub use trtllm::{TrtLlmDrain, TrtLlmSettings};
 
 #[cfg(test)]

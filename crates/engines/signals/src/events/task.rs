@@ -6,7 +6,7 @@ use super::follower::FollowSettings;
 use super::metrics::{FeedCounts, FollowMetrics};
 use super::recover::{Pace, unbroken_end};
 use super::sink::WorkerSink;
-use super::translate::{Skipped, Translator};
+use super::translate::{SkipCounts, Translator};
 use bytes::Bytes;
 use stator_events::feed::{Action, Feed, Input};
 use stator_events::subscribe::{self, News};
@@ -320,7 +320,7 @@ impl Task {
         self.count(skipped);
     }
 
-    fn count(&mut self, skipped: Skipped) {
+    fn count(&mut self, skipped: SkipCounts) {
         self.metrics.add(&self.translator.take_tally());
         self.metrics.events_skipped.inc_by(skipped.events);
         self.metrics.block_size_mismatches.inc_by(skipped.block_sizes);

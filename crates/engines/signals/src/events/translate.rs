@@ -15,7 +15,7 @@ const FULL_ATTENTION: [&str; 3] = ["full_attention", "mla_attention", "sink_full
 
 /// Counts of events and blocks that could not be translated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkipCounts {
     /// Events of cache groups that are not indexed.
     pub events: u64,
     /// Events whose block size is neither a multiple nor a part of ours.
@@ -36,7 +36,7 @@ pub struct Skipped {
 pub struct Translator {
     block_size: u32,
     blocks_max: usize,
-    known: FxHashMap<u64, Known>,
+    known: FxHashMap<u64, KnownBlock>,
     /// Tracks blocks smaller than ours.
     merger: Merger,
     /// The indexed cache group, once one has stored blocks.
@@ -46,7 +46,7 @@ pub struct Translator {
 
 /// A block of the engine.
 #[derive(Debug)]
-struct Known {
+struct KnownBlock {
     /// Our blocks that it consists of.
     ours: Ours,
     seed: HashSeed,
@@ -127,8 +127,8 @@ impl Translator {
     }
 
     /// Translates events in order and appends the result.
-    pub fn translate(&mut self, events: &[EngineEvent], out: &mut Vec<KvEvent>) -> Skipped {
-        let mut skipped = Skipped::default();
+    pub fn translate(&mut self, events: &[EngineEvent], out: &mut Vec<KvEvent>) -> SkipCounts {
+        let mut skipped = SkipCounts::default();
         for EngineEvent { event, detail } in events {
             match event {
                 KvEvent::Cleared => {
@@ -173,7 +173,7 @@ impl Translator {
         &mut self,
         stored: &Stored,
         detail: &Detail,
-        skipped: &mut Skipped,
+        skipped: &mut SkipCounts,
         out: &mut Vec<KvEvent>,
     ) -> Option<Reason> {
         if stored.tokens.is_empty() {
@@ -201,7 +201,7 @@ impl Translator {
         &mut self,
         stored: &Stored,
         detail: &Detail,
-        skipped: &mut Skipped,
+        skipped: &mut SkipCounts,
         out: &mut Vec<KvEvent>,
     ) -> Option<Reason> {
         let blocks = stored.hashes.len();
@@ -263,7 +263,7 @@ impl Translator {
                 before = last;
             }
             hashes.extend(ours.iter().map(|ours| ours.0));
-            self.add(theirs, Known { ours, seed, copies: [0; 4] }, stored.medium, out);
+            self.add(theirs, KnownBlock { ours, seed, copies: [0; 4] }, stored.medium, out);
             done += 1;
         }
         self.tell(hashes, before, stored, out);
@@ -317,7 +317,7 @@ impl Translator {
         Some(Chain { parent: None, seed: first_seed(stored, detail) })
     }
 
-    fn add(&mut self, theirs: u64, block: Known, medium: Medium, out: &mut Vec<KvEvent>) {
+    fn add(&mut self, theirs: u64, block: KnownBlock, medium: Medium, out: &mut Vec<KvEvent>) {
         let known = match self.known.entry(theirs) {
             Entry::Vacant(entry) => entry.insert(block),
             Entry::Occupied(entry) => {
@@ -374,7 +374,7 @@ fn first_seed(stored: &Stored, detail: &Detail) -> HashSeed {
 }
 
 /// Removes every copy of a block.
-fn forget(known: &Known, out: &mut Vec<KvEvent>) {
+fn forget(known: &KnownBlock, out: &mut Vec<KvEvent>) {
     for (copies, medium) in known.copies.iter().zip(Medium::ALL) {
         let hashes: Vec<_> = known.ours.iter().map(|ours| ours.0).collect();
         for _ in 0..*copies {

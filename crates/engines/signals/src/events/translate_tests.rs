@@ -86,7 +86,7 @@ fn device(blocks: &[SequenceHash]) -> Held {
 
 /// Translates events and checks what is then held, and what was skipped.
 #[track_caller]
-fn check(events: &[EngineEvent], expected: Held, skipped: Skipped) -> Vec<KvEvent> {
+fn check(events: &[EngineEvent], expected: Held, skipped: SkipCounts) -> Vec<KvEvent> {
     let (mut translator, mut out) = (translator(), Vec::new());
     let found = translator.translate(events, &mut out);
     assert_eq!(found, skipped);
@@ -97,8 +97,8 @@ fn check(events: &[EngineEvent], expected: Held, skipped: Skipped) -> Vec<KvEven
     out
 }
 
-fn blocks_skipped(blocks: u64) -> Skipped {
-    Skipped { blocks, ..Skipped::default() }
+fn blocks_skipped(blocks: u64) -> SkipCounts {
+    SkipCounts { blocks, ..SkipCounts::default() }
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_run_continues_where_its_parent_ends() {
     let ours = sequence(&tokens(12), None, None);
     let events =
         [stored(&[91, 92], None, &tokens(8), 4), stored(&[93], Some(92), &tokens(12)[8..], 4)];
-    let out = check(&events, device(&ours), Skipped::default());
+    let out = check(&events, device(&ours), SkipCounts::default());
     let KvEvent::Stored(second) = &out[1] else { panic!("a stored event") };
     assert_eq!((second.parent, &second.hashes[..]), (Some(ours[1].0), &[ours[2].0][..]));
 }
@@ -120,13 +120,13 @@ fn a_larger_block_of_the_engine_is_several_of_ours() {
         removed(&[92], Medium::Device),
     ];
     let left = [&ours[..2], &ours[4..]].concat();
-    check(&events, device(&left), Skipped::default());
+    check(&events, device(&left), SkipCounts::default());
 }
 
 #[test]
 fn a_block_size_that_does_not_fit_is_counted() {
     let events = [stored(&[91], None, &tokens(3), 3), stored(&[92], None, &tokens(6), 6)];
-    check(&events, Held::new(), Skipped { block_sizes: 2, ..Skipped::default() });
+    check(&events, Held::new(), SkipCounts { block_sizes: 2, ..SkipCounts::default() });
 }
 
 #[test]
@@ -134,11 +134,11 @@ fn smaller_blocks_of_the_engine_make_up_ours() {
     let ours = sequence(&tokens(8), None, None);
     let each = |from: u64| -> Vec<u64> { (from..from + 8).collect() };
     let whole = || stored(&each(90), None, &tokens(8), 1);
-    check(&[whole()], device(&ours), Skipped::default());
-    check(&[whole(), removed(&[97], Medium::Device)], device(&ours[..1]), Skipped::default());
+    check(&[whole()], device(&ours), SkipCounts::default());
+    check(&[whole(), removed(&[97], Medium::Device)], device(&ours[..1]), SkipCounts::default());
     let twos = stored(&[80, 81, 82], None, &tokens(6), 2);
     let rest = stored(&[83], Some(82), &tokens(8)[6..], 2);
-    check(&[twos, rest], device(&ours), Skipped::default());
+    check(&[twos, rest], device(&ours), SkipCounts::default());
     let lost = stored(&[97], Some(96), &tokens(8)[7..], 1);
     check(&[lost], Held::new(), blocks_skipped(1));
 }
@@ -181,11 +181,11 @@ fn a_block_is_there_until_each_of_its_copies_is_gone() {
     let ours = sequence(&tokens(4), None, None);
     let twice = || stored(&[91], None, &tokens(4), 4);
     let gone = || removed(&[91], Medium::Device);
-    check(&[twice(), twice(), gone()], device(&ours), Skipped::default());
+    check(&[twice(), twice(), gone()], device(&ours), SkipCounts::default());
     check(
         &[twice(), twice(), removed(&[91, 91, 91], Medium::Device)],
         Held::new(),
-        Skipped::default(),
+        SkipCounts::default(),
     );
 }
 
@@ -212,11 +212,11 @@ fn a_salt_named_by_the_engine_is_a_seed_and_one_name_means_one_block() {
     salted.detail.cache_salt = Some("tenant".into());
     let child = stored(&[92], Some(91), &tokens(8)[4..], 4);
     let ours = sequence(&tokens(8), None, Some("tenant"));
-    check(&[salted.clone(), child], device(&ours), Skipped::default());
+    check(&[salted.clone(), child], device(&ours), SkipCounts::default());
     // The same name without the salt.
     let plain = stored(&[91], None, &tokens(4), 4);
     let ours = sequence(&tokens(4), None, None);
-    check(&[salted.clone(), salted, plain], device(&ours), Skipped::default());
+    check(&[salted.clone(), salted, plain], device(&ours), SkipCounts::default());
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn only_full_attention_of_one_group_is_indexed() {
         of(removed(&[91], Medium::Device), 0, None),
         of(removed(&[91], Medium::Device), 2, None),
     ];
-    check(&events, device(&ours), Skipped { events: 4, ..Skipped::default() });
+    check(&events, device(&ours), SkipCounts { events: 4, ..SkipCounts::default() });
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn removals_that_come_first_do_not_choose_the_group() {
         of(removed(&[92], Medium::Device), 1, None),
         of(removed(&[92], Medium::Device), 0, None),
     ];
-    check(&events, device(&ours[..1]), Skipped { events: 2, ..Skipped::default() });
+    check(&events, device(&ours[..1]), SkipCounts { events: 2, ..SkipCounts::default() });
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn check_recording(folder: &str, block_size: u32) -> Translator {
     let (mut theirs, mut index) = (BTreeMap::<u64, u32>::new(), 0i64);
     for events in recordings(folder) {
         let mut out = Vec::new();
-        assert_eq!(translator.translate(&events, &mut out), Skipped::default(), "{folder}");
+        assert_eq!(translator.translate(&events, &mut out), SkipCounts::default(), "{folder}");
         for EngineEvent { event, .. } in &events {
             match event {
                 KvEvent::Stored(stored) => {
@@ -459,5 +459,5 @@ proptest! {
 fn one_name_for_two_blocks_of_one_event_leaves_the_later_one() {
     let events = [stored(&[7, 7], None, &tokens(8), 4)];
     let ours = sequence(&tokens(8), None, None);
-    check(&events, device(&ours[1..]), Skipped::default());
+    check(&events, device(&ours[1..]), SkipCounts::default());
 }

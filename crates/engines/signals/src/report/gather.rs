@@ -10,7 +10,7 @@ const PARTS_MAX: usize = 1024;
 
 /// Values of a page, process by process.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct PageValues {
     parts: Vec<Part>,
     /// Values of the engine as a whole.
     whole: Part,
@@ -35,8 +35,8 @@ struct Place {
 }
 
 /// Reads a page.
-pub(super) fn gather(engine: Engine, page: &[u8]) -> Gathered {
-    let mut gathered = Gathered::default();
+pub(super) fn gather(engine: Engine, page: &[u8]) -> PageValues {
+    let mut gathered = PageValues::default();
     for (name, rest) in all_lines(page) {
         let rules = rules_of(engine, name);
         if rules.is_empty() {
@@ -50,7 +50,7 @@ pub(super) fn gather(engine: Engine, page: &[u8]) -> Gathered {
     gathered
 }
 
-impl Gathered {
+impl PageValues {
     fn take(&mut self, engine: Engine, rule: &Rule, series: Series<'_>) {
         if rule.fields == [Field::Adapters] {
             let newest = self.adapters.as_ref().is_none_or(|(time, _)| series.value > *time);

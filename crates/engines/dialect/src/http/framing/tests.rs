@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 const OK: &str = "HTTP/1.1 200 OK\r\n";
 
-fn check(text: &str) -> Result<Option<(Head, usize)>, ErrorKind> {
+fn check(text: &str) -> Result<Option<(AnswerHead, usize)>, ErrorKind> {
     head(text.as_bytes()).map_err(|error| error.kind())
 }
 
@@ -25,12 +25,12 @@ fn read(framing: &Framing, pieces: &[&[u8]]) -> Result<(Vec<u8>, usize, bool), E
 }
 
 fn chunks(text: &str) -> Result<(Vec<u8>, usize, bool), ErrorKind> {
-    read(&Framing::Chunks(Place::Size(None)), &[text.as_bytes()])
+    read(&Framing::Chunks(ChunkPosition::Size(None)), &[text.as_bytes()])
 }
 
 #[test]
 fn a_head_says_how_its_body_ends_and_whether_another_may_follow() {
-    let chunks = || Framing::Chunks(Place::Size(None));
+    let chunks = || Framing::Chunks(ChunkPosition::Size(None));
     assert_eq!(framing("Content-Length: 12\r\n"), (Framing::Length(12), true));
     assert_eq!(framing("content-length: 3\r\ncontent-length: 3\r\n"), (Framing::Length(3), true));
     assert_eq!(framing("Transfer-Encoding: gzip, Chunked\r\n"), (chunks(), true));
@@ -114,7 +114,7 @@ proptest! {
         }
         bytes.extend_from_slice(b"0\r\n\r\n");
         let pieces: Vec<&[u8]> = bytes.chunks(piece).collect();
-        let got = read(&Framing::Chunks(Place::Size(None)), &pieces);
+        let got = read(&Framing::Chunks(ChunkPosition::Size(None)), &pieces);
         prop_assert_eq!(got, Ok((parts.concat(), 0, true)));
     }
 
@@ -141,7 +141,7 @@ proptest! {
         let whole = pieces.concat();
         let _ = head(&[OK.as_bytes(), &whole].concat());
         let framing =
-            if chunked { Framing::Chunks(Place::Size(None)) } else { Framing::Length(20) };
+            if chunked { Framing::Chunks(ChunkPosition::Size(None)) } else { Framing::Length(20) };
         if let Ok((body, left, _)) = read(&framing, &pieces) {
             prop_assert!(body.len() + left <= whole.len());
         }

@@ -11,7 +11,7 @@ const HASH_DIGITS: usize = 16;
 
 /// Reason why an event was refused.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::events) enum Refused {
+pub(in crate::events) enum DecodeError {
     /// The JSON does not have the expected shape.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -126,7 +126,7 @@ fn medium(level: u32) -> Option<Medium> {
 pub(in crate::events) fn decode(
     payload: &[u8],
     block_size: NonZeroU32,
-) -> Result<EngineBatch, Refused> {
+) -> Result<EngineBatch, DecodeError> {
     let Event { data, window_size } = serde_json::from_slice(payload)?;
     let removed = |hashes: Vec<u64>| KvEvent::Removed(Removed { hashes, medium: Medium::Device });
     let mut skipped = 0;
@@ -178,14 +178,14 @@ fn runs(
     blocks: Vec<Block>,
     block_size: NonZeroU32,
     skipped: &mut u32,
-) -> Result<Vec<(KvEvent, Detail)>, Refused> {
+) -> Result<Vec<(KvEvent, Detail)>, DecodeError> {
     let block_size = block_size.get().min(MAX_BLOCK_SIZE);
     let mut parent = parent.map(|hash| hash.0);
     let mut runs: Vec<(Stored, Detail)> = Vec::new();
     for block in blocks {
         let size = block.tokens.len();
         if size > block_size as usize {
-            return Err(Refused::BlockSize { size, block_size });
+            return Err(DecodeError::BlockSize { size, block_size });
         }
         let is_text = block.tokens.iter().all(|token| token.token_extra_id == 0)
             && block.mm_keys.is_none_or(|keys| keys.is_empty());
@@ -214,6 +214,6 @@ fn runs(
     Ok(runs.into_iter().map(|(run, detail)| (KvEvent::Stored(run), detail)).collect())
 }
 
-fn within(size: usize) -> Result<(), Refused> {
-    if size <= MAX_BLOCKS as usize { Ok(()) } else { Err(Refused::TooManyBlocks { size }) }
+fn within(size: usize) -> Result<(), DecodeError> {
+    if size <= MAX_BLOCKS as usize { Ok(()) } else { Err(DecodeError::TooManyBlocks { size }) }
 }
