@@ -24,7 +24,7 @@ use stator_epp_pool::{PoolSpec, PoolWatch, file};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
 use stator_epp_signals::tokenizer::Renderer;
 use stator_peers::Seat;
-use stator_runtime::admin::{self, Gate, Readiness, Shown};
+use stator_runtime::admin::{self, AdminContent, MetricsGate, Readiness};
 use stator_runtime::metrics::Metrics;
 use stator_runtime::tls::{self, CipherSuites, Listener};
 use stator_runtime::{Lane, Shutdown};
@@ -96,7 +96,7 @@ pub async fn run(settings: EppSettings, shutdown: Shutdown) -> anyhow::Result<()
     rest.spawn(conditions.watch(senders, shutdown.clone()));
     serve_health(&settings, &health, &ended, &mut rest).await?;
     let gate = cluster.as_ref().filter(|_| settings.metrics_auth).map(gate);
-    let shown = Shown { metrics: registry.clone(), readiness, gate };
+    let shown = AdminContent { metrics: registry.clone(), readiness, gate };
     serve_metrics(&settings, shown, &ended, &mut rest).await?;
 
     // A gateway that fails open goes round a picker that is not there, not round one that knows no
@@ -219,7 +219,7 @@ async fn serve_health(
 
 async fn serve_metrics(
     settings: &EppSettings,
-    shown: Shown,
+    shown: AdminContent,
     ended: &Shutdown,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
@@ -296,7 +296,7 @@ fn early_prediction(target: &PoolTarget, settings: &EppSettings) -> Duration {
         || matches!(plan.tokens, Some(Tokens::Model { .. }));
     match exact {
         true => Duration::from_secs(2),
-        false => stator_placement::Settings::default().prediction_ttl,
+        false => stator_placement::PlacementSettings::default().prediction_ttl,
     }
 }
 
@@ -362,7 +362,7 @@ fn elect(settings: &EppSettings, cluster: Option<&Cluster>) -> Option<Election> 
 }
 
 /// Asks the cluster who may read metrics. While it does not answer, nobody may.
-fn gate(cluster: &Cluster) -> Gate {
+fn gate(cluster: &Cluster) -> MetricsGate {
     let reviewer = Arc::new(Reviewer::new(cluster));
     Arc::new(move |token: Option<String>| {
         let reviewer = reviewer.clone();
@@ -384,7 +384,7 @@ fn gate(cluster: &Cluster) -> Gate {
 /// TLS settings of a port, or `None` for plain text. Files to be followed are followed until
 /// `ended`.
 fn certificate(
-    tls: Option<&tls::Settings>,
+    tls: Option<&tls::ServerSettings>,
     suites: &CipherSuites,
     ended: &Shutdown,
     tasks: &mut JoinSet<()>,

@@ -15,7 +15,7 @@ pub const LOAD: &str = "load";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Topic {
     /// Content of the message.
-    pub kind: Kind,
+    pub kind: TopicKind,
     /// Sender of the message.
     pub worker: WorkerRank,
     /// In which life.
@@ -24,7 +24,7 @@ pub struct Topic {
 
 /// Content of a message on the event plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum TopicKind {
     /// A numbered batch of KV events.
     KvEvents,
     /// A load report. It has no number of its own: its number frame is that of the worker's next
@@ -38,8 +38,8 @@ impl Topic {
         let text = std::str::from_utf8(frame).ok()?;
         let mut parts = text.split('/');
         let kind = match parts.next()? {
-            KV_EVENTS => Kind::KvEvents,
-            LOAD => Kind::Load,
+            KV_EVENTS => TopicKind::KvEvents,
+            LOAD => TopicKind::Load,
             _ => return None,
         };
         let worker = WorkerId(hex(parts.next()?)?);
@@ -53,8 +53,8 @@ impl Topic {
 impl std::fmt::Display for Topic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match self.kind {
-            Kind::KvEvents => KV_EVENTS,
-            Kind::Load => LOAD,
+            TopicKind::KvEvents => KV_EVENTS,
+            TopicKind::Load => LOAD,
         };
         write!(f, "{kind}/{}/{}", self.worker, self.generation)
     }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_topic_survives_the_wire() {
         let worker = WorkerRank { worker: WorkerId(u64::MAX), rank: 3 };
-        for kind in [Kind::KvEvents, Kind::Load] {
+        for kind in [TopicKind::KvEvents, TopicKind::Load] {
             let topic = Topic { kind, worker, generation: Generation(7) };
             assert_eq!(Topic::parse(topic.to_string().as_bytes()), Some(topic));
         }

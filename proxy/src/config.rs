@@ -8,7 +8,7 @@ use crate::routing::RouterArgs;
 use crate::server::Ending;
 use crate::upstream::passage::{Passage, PassageArgs};
 use clap::{ArgAction, Args};
-use stator_discovery::{DiscoveryArgs, Source, SourceError};
+use stator_discovery::{DiscoveryArgs, DiscoverySource, SourceError};
 use stator_peers::{PeersArgs, PeersSettings};
 use stator_runtime::config::ConfigError;
 use stator_runtime::dial::{Dial, DialArgs};
@@ -146,7 +146,7 @@ pub struct ProxyArgs {
 pub struct ProxySettings {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: Option<SocketAddr>,
-    pub(crate) tls: Option<tls::Settings>,
+    pub(crate) tls: Option<tls::ServerSettings>,
     pub(crate) keys: Arc<ApiKeys>,
     /// Limits of the requests that pass through to engines as they came.
     pub(crate) passage: Passage,
@@ -159,9 +159,9 @@ pub struct ProxySettings {
     pub(crate) priority_max: i32,
     /// Whether requests may name their workers.
     pub(crate) pins: bool,
-    pub(crate) placement: stator_placement::Settings,
-    pub(crate) queue: stator_queue::Settings,
-    pub(crate) discovery: Source,
+    pub(crate) placement: stator_placement::PlacementSettings,
+    pub(crate) queue: stator_queue::CheckedSettings,
+    pub(crate) discovery: DiscoverySource,
     pub(crate) dial: Dial,
     /// Other replicas.
     pub(crate) peers: Option<PeersSettings>,
@@ -177,7 +177,7 @@ impl ProxySettings {
     pub fn new(
         http: HttpArgs,
         RouterArgs { router, split, queue, absence }: RouterArgs,
-        discovery: Result<Source, SourceError>,
+        discovery: Result<DiscoverySource, SourceError>,
         metrics_listen: Option<SocketAddr>,
     ) -> Result<Self, ConfigError> {
         let mut faults = Vec::new();
@@ -208,7 +208,7 @@ impl ProxySettings {
             absence: absence.into(),
             priority_max,
             pins: router.router_pins,
-            placement: stator_placement::Settings { split, nearness, ..placement },
+            placement: stator_placement::PlacementSettings { split, nearness, ..placement },
             queue,
             discovery,
             dial: Dial::default(),
@@ -231,13 +231,13 @@ impl HttpArgs {
     }
 
     /// Settings of TLS on the client port; `None` for plain HTTP.
-    pub(crate) fn tls(&self, faults: &mut Vec<String>) -> Option<tls::Settings> {
+    pub(crate) fn tls(&self, faults: &mut Vec<String>) -> Option<tls::ServerSettings> {
         if self.cert_path.is_some() && !self.secure_serving {
             faults.push("cert-path: needs secure-serving".to_owned());
         }
-        let own = tls::Source::SelfSigned { names: Vec::new() };
-        self.secure_serving.then(|| tls::Settings {
-            certificate: self.cert_path.clone().map_or(own, tls::Source::Folder),
+        let own = tls::CertificateSource::SelfSigned { names: Vec::new() };
+        self.secure_serving.then(|| tls::ServerSettings {
+            certificate: self.cert_path.clone().map_or(own, tls::CertificateSource::Folder),
             client_ca: None,
             reload: true,
             min_version: tls::Version::default(),

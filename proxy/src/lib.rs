@@ -58,7 +58,7 @@ use standalone::{ModelPools, PoolSettings};
 use stator_fleet::{ClientSettings, Fleet, FleetMetrics, FleetSettings};
 use stator_peers::Seat;
 use stator_runtime::Shutdown;
-use stator_runtime::admin::{self, Readiness, Shown};
+use stator_runtime::admin::{self, AdminContent, Readiness};
 use stator_runtime::tls::{self, Listener};
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -87,7 +87,7 @@ pub async fn run_sidecar(settings: DirectSettings, shutdown: Shutdown) -> anyhow
 /// A listener for clients that speaks TLS where `tls` says so, and what reads the certificate again.
 fn secured(
     listener: TcpListener,
-    tls: Option<&tls::Settings>,
+    tls: Option<&tls::ServerSettings>,
 ) -> anyhow::Result<(Listener, Option<tls::Reload>)> {
     let Some(tls) = tls else { return Ok((Listener::plain(listener), None)) };
     let (config, reload) = tls::server_config(tls)?;
@@ -116,7 +116,7 @@ async fn serve_fleet(
     }
     if let Some(listen) = settings.metrics_listen {
         let (metrics, readiness) = (registry.clone(), readiness.clone());
-        admin::serve(listen, Shown { metrics, readiness, gate: None }, ended)
+        admin::serve(listen, AdminContent { metrics, readiness, gate: None }, ended)
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
     }

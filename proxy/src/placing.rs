@@ -11,7 +11,7 @@ use stator_placement::{Adapter, Constraint, PickError, Split};
 use stator_protos::WorkerRank;
 use stator_protos::hash::{HashSeed, sequence_hashes};
 use stator_protos::worker::Submit;
-use stator_queue::Entry;
+use stator_queue::QueueEntry;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ pub(crate) fn entry(
     tokens: &[u32],
     block_size: NonZeroU32,
     choices: usize,
-) -> Entry<Prompt> {
+) -> QueueEntry<Prompt> {
     let seed = HashSeed::new(plan.adapter.as_deref(), plan.cache_salt.as_deref());
     let mut sequence = Vec::new();
     sequence_hashes(tokens, block_size, seed, &mut sequence);
     let prompt_tokens = tokens.len() as u32;
-    Entry {
+    QueueEntry {
         priority: plan.steering.priority,
         flow: plan.flow,
         tokens: prompt_tokens,
@@ -49,7 +49,7 @@ pub(crate) fn entry(
             indivisible: indivisible(plan, choices).is_some(),
             ..Prompt::default()
         },
-        ..Entry::default()
+        ..QueueEntry::default()
     }
 }
 

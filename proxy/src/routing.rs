@@ -5,7 +5,7 @@ use crate::splitting::SplitArgs;
 use clap::{Args, ValueEnum};
 use stator_placement::{
     Affinity, BusyThresholds, CostModel, IndexSettings, InvalidWeight, InvalidWeights, Mode,
-    Predicting, SessionSettings, Settings, WeightSettings, Weights,
+    PlacementSettings, Predicting, SessionSettings, WeightSettings, Weights,
 };
 use stator_queue::{
     BandPolicy, BandSettings, Bounds, Fairness, InvalidSettings, Ordering, QueueSettings,
@@ -298,7 +298,7 @@ const AGEING_TOKENS_PER_S: u32 = 1000;
 
 impl PlacementArgs {
     /// The settings; adds to `faults` what cannot be used.
-    pub(crate) fn placement(&self, faults: &mut Vec<String>) -> Option<Settings> {
+    pub(crate) fn placement(&self, faults: &mut Vec<String>) -> Option<PlacementSettings> {
         let weights = Weights::new(WeightSettings {
             overlap_score_credit: self.router_kv_overlap_score_credit,
             overlap_score_credit_decay: self.router_kv_overlap_score_credit_decay,
@@ -332,8 +332,8 @@ impl PlacementArgs {
             return None;
         }
         let busy = busy?.with_prefill_steps(self.active_prefill_tokens_threshold_frac).ok()?;
-        let defaults = Settings::default();
-        Some(Settings {
+        let defaults = PlacementSettings::default();
+        Some(PlacementSettings {
             mode: self.router_mode,
             cost: self.router_cost,
             weights: weights?,
@@ -369,7 +369,10 @@ impl PlacementArgs {
 
 impl QueueArgs {
     /// The settings; adds to `faults` what cannot be used.
-    pub(crate) fn settings(&self, faults: &mut Vec<String>) -> Option<stator_queue::Settings> {
+    pub(crate) fn settings(
+        &self,
+        faults: &mut Vec<String>,
+    ) -> Option<stator_queue::CheckedSettings> {
         let policy = BandPolicy {
             bounds: Bounds {
                 requests: self.queue_max_requests,
@@ -398,7 +401,7 @@ impl QueueArgs {
                 QueueOrdering::Slo => Ordering::SloDeadline,
             },
         };
-        let settings = stator_queue::Settings::new(QueueSettings {
+        let settings = stator_queue::CheckedSettings::new(QueueSettings {
             bands: vec![BandSettings { priority: 0, policy }],
             default_band: policy,
             default_negative_band: policy,
@@ -440,11 +443,11 @@ mod tests {
     fn flags_left_out_are_the_defaults_of_the_core() {
         let RouterArgs { router, queue, .. } = parse(&[]);
         let mut faults = Vec::new();
-        assert_eq!(router.placement(&mut faults), Some(Settings::default()));
+        assert_eq!(router.placement(&mut faults), Some(PlacementSettings::default()));
         let BandPolicy { bounds: total, ttl: ttl_max, .. } = BandPolicy::default();
         let expected = QueueSettings { total, ttl_max, ..QueueSettings::default() };
         let settings = queue.settings(&mut faults);
-        assert_eq!(settings, stator_queue::Settings::new(expected).ok());
+        assert_eq!(settings, stator_queue::CheckedSettings::new(expected).ok());
         assert!(faults.is_empty());
     }
 

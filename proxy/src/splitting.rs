@@ -120,7 +120,7 @@ impl SplitArgs {
 mod tests {
     use super::*;
     use clap::{Command, FromArgMatches};
-    use stator_placement::Settings;
+    use stator_placement::PlacementSettings;
 
     fn parse(flags: &[&str]) -> SplitArgs {
         let command = SplitArgs::augment_args(Command::new("proxy").no_binary_name(true));
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn flags_left_out_are_the_defaults_of_the_core() {
-        let Settings { split, nearness, .. } = Settings::default();
+        let PlacementSettings { split, nearness, .. } = PlacementSettings::default();
         check(&[], split, nearness);
         let threshold = UncachedThreshold::default();
         check(&["--router-split=uncached"], Split::Uncached(threshold), nearness);

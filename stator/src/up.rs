@@ -3,7 +3,7 @@
 use crate::cli::UpArgs;
 use anyhow::Context;
 use clap::{ArgMatches, Args};
-use stator_discovery::Source;
+use stator_discovery::DiscoverySource;
 use stator_proxy::ProxySettings;
 use stator_runtime::Shutdown;
 use stator_worker_agent::{EngineArgs, EngineSettings};
@@ -47,7 +47,7 @@ pub(crate) async fn run(
     let proxy = ProxySettings::new(
         args.http,
         args.router,
-        Ok(Source::Directory(discovery_dir.clone())),
+        Ok(DiscoverySource::Directory(discovery_dir.clone())),
         None,
     )?;
 

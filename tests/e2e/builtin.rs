@@ -15,7 +15,7 @@ use stator_protos::Generation;
 use stator_protos::discovery::AgentRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, decode};
-use stator_protos::topic::{Kind, Topic};
+use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_tests::http::Client;
 use stator_tests::process::Process;
@@ -111,7 +111,7 @@ impl Tested for Builtin {
         let (worker, generation) =
             (life.record.workers[0].worker, life.record.workers[0].generation);
         let (held, next) = snapshot(&mut life.client, worker).await;
-        let topic = Topic { kind: Kind::KvEvents, worker, generation }.to_string();
+        let topic = Topic { kind: TopicKind::KvEvents, worker, generation }.to_string();
         let batches = replay(&life.record.replay_endpoint, Some(&topic), life.heard).await.unwrap();
         for (number, payload) in batches.into_iter().filter(|(number, _)| *number < next) {
             assert_eq!(number, life.heard);

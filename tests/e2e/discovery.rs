@@ -7,7 +7,7 @@ mod directory;
 mod etcd;
 mod kubernetes;
 
-use stator_discovery::{Agents, Change, DiscoveryMetrics, Registration, Source};
+use stator_discovery::{AgentChange, Agents, DiscoveryMetrics, DiscoverySource, Registration};
 use stator_protos::discovery::{AgentRecord, ModelRecord, ProfileRecord, WorkerRecord};
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use stator_runtime::Shutdown;
@@ -74,7 +74,7 @@ struct Followed {
 }
 
 impl Followed {
-    async fn new(source: &Source) -> Self {
+    async fn new(source: &DiscoverySource) -> Self {
         let (metrics, discovery) = (Metrics::default(), DiscoveryMetrics::default());
         metrics.register(|registry| discovery.register(registry));
         let (poll, dial) = (Duration::from_millis(20), Dial::default());
@@ -85,9 +85,9 @@ impl Followed {
     async fn next(&mut self) {
         for change in self.agents.next().await.changes {
             match change {
-                Change::Up(record) => drop(self.there.insert(record.agent_id.clone(), record)),
-                Change::Lapsed(record) => drop(self.there.remove(&record.agent_id)),
-                Change::Down(agent) => drop(self.there.remove(&agent)),
+                AgentChange::Up(record) => drop(self.there.insert(record.agent_id.clone(), record)),
+                AgentChange::Lapsed(record) => drop(self.there.remove(&record.agent_id)),
+                AgentChange::Down(agent) => drop(self.there.remove(&agent)),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::config::{Operators, TokenSource};
 use stator_runtime::secret::Secret;
-use stator_runtime::tls::Peer;
+use stator_runtime::tls::TlsPeer;
 use std::sync::Arc;
 use tonic::{Extensions, Status, metadata::MetadataMap};
 
@@ -46,7 +46,7 @@ impl Access {
         metadata: &MetadataMap,
         extensions: &Extensions,
     ) -> Result<(), Status> {
-        let peer = extensions.get::<Peer>();
+        let peer = extensions.get::<TlsPeer>();
         let shown = metadata.get(HEADER).map(|value| value.as_bytes());
         self.allow(peer, shown).await.map_err(|denied| {
             tracing::warn!(%denied, client = ?peer.and_then(|peer| peer.address), "an operation is refused");
@@ -59,7 +59,7 @@ impl Access {
         })
     }
 
-    async fn allow(&self, peer: Option<&Peer>, shown: Option<&[u8]>) -> Result<(), Denied> {
+    async fn allow(&self, peer: Option<&TlsPeer>, shown: Option<&[u8]>) -> Result<(), Denied> {
         let (token, clients) = match &*self.0 {
             Operators::Everyone => return Ok(()),
             Operators::Nobody(why) => return Err(Denied::Off(why.clone())),

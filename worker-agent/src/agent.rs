@@ -218,7 +218,7 @@ impl Side {
             None => None,
             Some(listen) => {
                 let (metrics, readiness) = (metrics.clone(), readiness.clone());
-                let shown = admin::Shown { metrics, readiness, gate: None };
+                let shown = admin::AdminContent { metrics, readiness, gate: None };
                 let served = admin::serve(listen, shown, ended.clone()).await;
                 Some(served.with_context(|| format!("metrics-port: cannot bind {listen}"))?.0)
             }

@@ -28,7 +28,7 @@ pub use zmq::{ZmqArgs, ZmqListen};
 
 use clap::Args;
 use stator_dialect::Kind;
-use stator_discovery::Source;
+use stator_discovery::DiscoverySource;
 use stator_protos::discovery::{ProfileRecord, Role};
 use stator_runtime::config::ConfigError;
 use std::net::SocketAddr;
@@ -87,7 +87,7 @@ pub struct AgentSettings {
     /// Identity of the agent; `None` derives one.
     pub agent_id: Option<String>,
     /// Discovery back-end for the record.
-    pub discovery: Source,
+    pub discovery: DiscoverySource,
     /// Lease of the record.
     pub lease: Duration,
     /// Bytes of event log, all workers together.

@@ -103,8 +103,8 @@ impl Planes {
 
 /// The TLS configuration of the request plane.
 fn server_tls(files: &ServerTls) -> anyhow::Result<(tls::ServerTls, Option<Reload>)> {
-    let settings = tls::Settings {
-        certificate: tls::Source::Folder(files.certificate.clone()),
+    let settings = tls::ServerSettings {
+        certificate: tls::CertificateSource::Folder(files.certificate.clone()),
         client_ca: files.client_ca.clone(),
         reload: true,
         min_version: tls::Version::Tls13,

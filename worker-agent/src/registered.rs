@@ -6,7 +6,7 @@
 //! A lease that ends takes no agent off the list, because the directory may be read-only or the
 //! store full. Such an agent is marked as lapsed, and vouches for itself each time it is needed.
 
-use stator_discovery::{AGENTS_MAX, Agents, Change, DiscoveryMetrics, Source};
+use stator_discovery::{AGENTS_MAX, AgentChange, Agents, DiscoveryMetrics, DiscoverySource};
 use stator_protos::discovery::AgentRecord;
 use stator_runtime::dial::Dial;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ impl Default for RegisteredAgents {
 impl RegisteredAgents {
     /// The agents of a back-end, followed by a task that has no end of its own.
     pub(crate) fn follow(
-        source: &Source,
+        source: &DiscoverySource,
         dial: &Dial,
         metrics: DiscoveryMetrics,
     ) -> (Self, JoinHandle<()>) {
@@ -100,15 +100,15 @@ impl RegisteredAgents {
     }
 }
 
-fn apply(listing: &mut Listing, change: Change) {
+fn apply(listing: &mut Listing, change: AgentChange) {
     let (id, lapsed_at) = match &change {
-        Change::Up(record) => (&record.agent_id, None),
-        Change::Lapsed(record) => (&record.agent_id, Some(Instant::now())),
-        Change::Down(id) => (id, None),
+        AgentChange::Up(record) => (&record.agent_id, None),
+        AgentChange::Lapsed(record) => (&record.agent_id, Some(Instant::now())),
+        AgentChange::Down(id) => (id, None),
     };
     // An agent may have moved, and another may have taken its place.
     listing.retain(|_, agent| agent.record.agent_id != *id);
-    let (Change::Up(record) | Change::Lapsed(record)) = change else { return };
+    let (AgentChange::Up(record) | AgentChange::Lapsed(record)) = change else { return };
     if lapsed_at.is_some() && listing.get(&record.endpoint).is_some_and(|it| it.lapsed_at.is_none())
     {
         return;
@@ -164,12 +164,12 @@ pub(crate) mod tests {
         [(agent.record.endpoint.clone(), agent)].into()
     }
 
-    fn up(agent_id: &str, endpoint: &str) -> Change {
-        Change::Up(Arc::new(record(agent_id, endpoint, "{}")))
+    fn up(agent_id: &str, endpoint: &str) -> AgentChange {
+        AgentChange::Up(Arc::new(record(agent_id, endpoint, "{}")))
     }
 
-    fn lapsed(agent_id: &str, endpoint: &str) -> Change {
-        Change::Lapsed(Arc::new(record(agent_id, endpoint, "{}")))
+    fn lapsed(agent_id: &str, endpoint: &str) -> AgentChange {
+        AgentChange::Lapsed(Arc::new(record(agent_id, endpoint, "{}")))
     }
 
     #[tokio::test(start_paused = true)]
@@ -198,8 +198,8 @@ pub(crate) mod tests {
         assert_eq!(after(up("a", "2")), ["2 a"]);
         // Its successor under another name comes before it is known to be gone.
         assert_eq!(after(up("b", "2")), ["2 b"]);
-        assert_eq!(after(Change::Down("a".into())), ["2 b"]);
-        assert_eq!(after(Change::Down("b".into())), [""; 0]);
+        assert_eq!(after(AgentChange::Down("a".into())), ["2 b"]);
+        assert_eq!(after(AgentChange::Down("b".into())), [""; 0]);
     }
     #[test]
     fn an_agent_whose_lease_has_ended_is_listed_until_it_is_taken_away() {
@@ -217,7 +217,7 @@ pub(crate) mod tests {
         // A lapsed agent never takes the place of one for which discovery vouches.
         assert_eq!(after(lapsed("b", "1")), ["a false"]);
         assert_eq!(after(lapsed("a", "1")), ["a true"]);
-        assert_eq!(after(Change::Down("a".into())), [""; 0]);
+        assert_eq!(after(AgentChange::Down("a".into())), [""; 0]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -29,7 +29,7 @@ pub(crate) struct SimulationSettings {
     pub(crate) report_interval: Ps,
     pub(crate) event_delay: Ps,
     /// Queue of requests without a worker, and the longest wait in it.
-    pub(crate) queue: stator_queue::Settings,
+    pub(crate) queue: stator_queue::CheckedSettings,
     pub(crate) queue_timeout: Ps,
     /// Load from which on a worker counts as busy.
     pub(crate) busy: BusyThresholds,

@@ -16,7 +16,7 @@ use stator_placement::Worker;
 use stator_protos::discovery::{AgentRecord, WorkerRecord};
 use stator_protos::kv_event::{self, KvEvent};
 use stator_protos::load::Load;
-use stator_protos::topic::{Kind, Topic};
+use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 use std::time::Duration;
@@ -227,12 +227,12 @@ impl<S: Members + KvSink> AgentTask<S> {
             return;
         }
         let input = match topic.kind {
-            Kind::KvEvents => match self.decode(payload) {
+            TopicKind::KvEvents => match self.decode(payload) {
                 Some(batch) => Input::Batch { number, batch },
                 // It exists but cannot be followed: as good as lost.
                 None => Input::Next(number.saturating_add(1)),
             },
-            Kind::Load => {
+            TopicKind::Load => {
                 match Load::decode(payload) {
                     Ok(load) => self.sink.load(topic.worker, topic.generation, load),
                     Err(_) => drop(self.metrics.messages_malformed.inc()),
@@ -325,7 +325,7 @@ impl<S: Members + KvSink> AgentTask<S> {
 
     fn ask_replay(&mut self, worker: WorkerRank, generation: Generation, start: u64) {
         self.metrics.replays.inc();
-        let topic = Topic { kind: Kind::KvEvents, worker, generation }.to_string();
+        let topic = Topic { kind: TopicKind::KvEvents, worker, generation }.to_string();
         let (source, turns) = (self.source.clone(), self.turns.clone());
         self.questions.spawn(async move {
             // The semaphore is never closed.

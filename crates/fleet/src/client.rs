@@ -13,7 +13,7 @@ use stator_protos::worker::{
     SnapshotRequest, Submit, SubscribeRequest,
 };
 use stator_protos::{Generation, WorkerRank};
-use stator_runtime::dial::{Dial, DialError, Target};
+use stator_runtime::dial::{Dial, DialError, DialTarget};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -132,7 +132,7 @@ pub struct AgentClient {
     replays: EventsClient<Channel>,
     /// Each subscription has a connection of its own, so that a reader that is behind holds up
     /// neither tokens nor questions.
-    events: Target,
+    events: DialTarget,
     frame_bytes_max: usize,
     /// Held by every stream too, so that streams outlive the client.
     tasks: Arc<JoinSet<()>>,

@@ -6,7 +6,7 @@ use crate::doubts::{Doubts, Verdict};
 use crate::metrics::FleetMetrics;
 use crate::pools::Pools;
 use crate::{FleetEvent, FleetSettings, LINK_WAIT};
-use stator_discovery::{Agents, Change, Update};
+use stator_discovery::{AgentChange, Agents, Update};
 use stator_protos::discovery::{AgentRecord, ModelRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -215,11 +215,11 @@ impl<P: Pools> Keeper<P> {
         }
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: AgentChange) {
         match change {
-            Change::Down(agent) => self.leave(&agent),
-            Change::Lapsed(record) => self.doubt(Arc::unwrap_or_clone(record)),
-            Change::Up(record) => {
+            AgentChange::Down(agent) => self.leave(&agent),
+            AgentChange::Lapsed(record) => self.doubt(Arc::unwrap_or_clone(record)),
+            AgentChange::Up(record) => {
                 self.doubts.settle(&record.agent_id);
                 self.up(Arc::unwrap_or_clone(record), false);
             }

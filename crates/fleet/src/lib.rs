@@ -25,7 +25,7 @@ pub use metrics::FleetMetrics;
 pub use pools::Pools;
 
 use keeper::Keeper;
-use stator_discovery::Source;
+use stator_discovery::DiscoverySource;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -40,7 +40,7 @@ const LINK_WAIT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
     /// Where agents register.
-    pub discovery: Source,
+    pub discovery: DiscoverySource,
     /// How often files are looked at; 200 ms by default.
     pub poll: Duration,
     /// Connections to agents.
@@ -51,7 +51,7 @@ pub struct FleetSettings {
 
 impl FleetSettings {
     /// The default settings for agents that are found there.
-    pub fn new(discovery: Source) -> Self {
+    pub fn new(discovery: DiscoverySource) -> Self {
         Self {
             discovery,
             poll: Duration::from_millis(200),

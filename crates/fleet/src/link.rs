@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_client::WorkerClient;
 use stator_protos::worker::{Cancel, GenerateFrame, GenerateInput, Submit};
-use stator_runtime::dial::Target;
+use stator_runtime::dial::DialTarget;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -184,7 +184,7 @@ impl Stream for Outgoing {
 /// Keeps the link connected until dropped; `up` counts the agent's links that are.
 pub(super) async fn run(
     link: Arc<Link>,
-    target: Target,
+    target: DialTarget,
     settings: ClientSettings,
     up: Arc<watch::Sender<usize>>,
 ) {
@@ -209,7 +209,7 @@ pub(super) async fn run(
 /// Connects and serves until the connection ends.
 async fn connect_once(
     link: &Arc<Link>,
-    target: &Target,
+    target: &DialTarget,
     settings: &ClientSettings,
     guard: &mut Guard,
 ) -> Result<(), tonic::Status> {

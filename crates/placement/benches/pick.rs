@@ -5,7 +5,7 @@
 //! to one worker, to half their length. Requests in flight are four times the workers. Fleets are
 //! chosen by their size: `-- 64 1000`.
 
-use stator_placement::{CostModel, Placement, Request, Settings, Time, Worker};
+use stator_placement::{CostModel, Placement, PlacementRequest, PlacementSettings, Time, Worker};
 use stator_protos::discovery::WorkerRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Stored};
@@ -50,7 +50,11 @@ fn run(case: Case) {
     for count in 0..(warm as u64 + 2000) {
         let prompt = prompt(count * 7919 % (PREFIXES * 2), count, case.blocks);
         let tokens = prompt.len() as u32 * BLOCK_SIZE + 7;
-        let request = Request { sequence: &prompt, prompt_tokens: tokens, ..Request::default() };
+        let request = PlacementRequest {
+            sequence: &prompt,
+            prompt_tokens: tokens,
+            ..PlacementRequest::default()
+        };
         let now = Time::from_millis(count);
         let started = Instant::now();
         let decision = placement.pick(&request, now, count).expect("workers take requests");
@@ -86,8 +90,12 @@ fn quantiles(mut times: Vec<Duration>) -> (String, String) {
 
 fn fleet(case: Case) -> Placement {
     let early_prediction_ttl = case.predicting.then_some(Duration::from_secs(5));
-    let settings =
-        Settings { cost: case.cost, min_samples: 1, early_prediction_ttl, ..Settings::default() };
+    let settings = PlacementSettings {
+        cost: case.cost,
+        min_samples: 1,
+        early_prediction_ttl,
+        ..PlacementSettings::default()
+    };
     let mut placement = Placement::new(settings);
     for number in 0..case.workers {
         let record = WorkerRecord { worker: rank(number), generation: LIFE, total_blocks: 50_000 };

@@ -1,6 +1,6 @@
 //! Blocks that workers hold, written and read without the placement's lock.
 
-use crate::settings::Settings;
+use crate::settings::PlacementSettings;
 use crate::{Decision, Time};
 use stator_kv_index::{Applied, Index, Overlaps};
 use stator_protos::hash::SequenceHash;
@@ -46,7 +46,7 @@ impl Drop for Found {
 }
 
 impl Blocks {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &PlacementSettings) -> Self {
         let index = Index::new(settings.index.clone());
         Self { index, block_size: settings.block_size, ignored_events: AtomicU64::new(0) }
     }
@@ -144,7 +144,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Placement, Request};
+    use crate::{Placement, PlacementRequest};
     use stator_protos::WorkerId;
     use stator_protos::kv_event::Stored;
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn blocks() -> Blocks {
-        let blocks = Blocks::new(&Settings::default());
+        let blocks = Blocks::new(&PlacementSettings::default());
         assert!(blocks.index().insert(RANK, LIFE));
         blocks
     }
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_was_looked_up_before_is_what_a_pick_goes_by() {
-        let mut placement = Placement::new(Settings::default());
+        let mut placement = Placement::new(PlacementSettings::default());
         let record = stator_protos::discovery::WorkerRecord {
             worker: RANK,
             generation: LIFE,
@@ -204,8 +204,12 @@ mod tests {
         let sequence = [1, 2].map(SequenceHash);
         let found = blocks.look_up(&sequence);
         blocks.unknown(RANK);
-        let request = Request { sequence: &sequence, prompt_tokens: 32, ..Request::default() };
-        let asked = Request { overlaps: Some(&found), ..request };
+        let request = PlacementRequest {
+            sequence: &sequence,
+            prompt_tokens: 32,
+            ..PlacementRequest::default()
+        };
+        let asked = PlacementRequest { overlaps: Some(&found), ..request };
         let told = placement.pick(&asked, Time::default(), 0).expect("it takes requests");
         let looked = placement.pick(&request, Time::default(), 0).expect("it takes requests");
         assert_eq!((told.overlap_blocks, looked.overlap_blocks), (2, 0));
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_is_predicted_once_the_blocks_are_told() {
-        let mut placement = Placement::new(Settings::default());
+        let mut placement = Placement::new(PlacementSettings::default());
         let record = stator_protos::discovery::WorkerRecord {
             worker: RANK,
             generation: LIFE,
@@ -225,7 +229,11 @@ mod tests {
         let sequence = [1, 2].map(SequenceHash);
         let held = || blocks.look_up(&sequence).of(RANK).blocks();
         let found = blocks.look_up(&sequence);
-        let asked = Request { sequence: &sequence, overlaps: Some(&found), ..Request::default() };
+        let asked = PlacementRequest {
+            sequence: &sequence,
+            overlaps: Some(&found),
+            ..PlacementRequest::default()
+        };
         let decision = placement.pick(&asked, Time::default(), 0).expect("it takes requests");
         assert_eq!(held(), 0, "the placement's lock is not held for that");
         blocks.sent(&decision, &sequence);

@@ -10,7 +10,7 @@ use stator_protos::hash::SequenceHash;
 
 /// A request, as far as its placement depends on it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Request<'a> {
+pub struct PlacementRequest<'a> {
     /// Hashes of the prompt's complete blocks, in order. Empty if unknown: no reuse then.
     pub sequence: &'a [SequenceHash],
     /// Overlaps with the workers, if the caller looked them up with [`crate::Blocks::look_up`]; the

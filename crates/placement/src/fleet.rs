@@ -87,7 +87,7 @@ pub struct Fleet {
 
 /// Effect of adding a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Joined {
+pub(crate) enum JoinResult {
     /// It was not known, or in an earlier life: it has nothing.
     New(u32),
     /// The same life of it is known already.
@@ -189,13 +189,13 @@ impl Fleet {
     }
 
     /// Adds a worker or updates it; a new life forgets its report and keeps its profile.
-    pub(crate) fn insert(&mut self, worker: Worker) -> Joined {
+    pub(crate) fn insert(&mut self, worker: Worker) -> JoinResult {
         let Some(slot) = self.slot(worker.worker) else {
-            return Joined::New(self.add(worker));
+            return JoinResult::New(self.add(worker));
         };
         let known = self.states[slot as usize].as_mut().expect("the slot is taken");
         if worker.generation < known.worker.generation {
-            return Joined::Stale;
+            return JoinResult::Stale;
         }
         let same = worker.generation == known.worker.generation;
         let before = std::mem::replace(&mut known.worker, worker);
@@ -205,7 +205,7 @@ impl Fleet {
         self.takers.leave(&before);
         self.takers.enter(&worker);
         self.refresh(slot);
-        if same { Joined::Same } else { Joined::New(slot) }
+        if same { JoinResult::Same } else { JoinResult::New(slot) }
     }
 
     /// Forgets a worker; the slot that it had.
@@ -368,7 +368,7 @@ mod tests {
                     }
                     _ => {
                         let stale = known.is_some_and(|life| generation < life);
-                        prop_assert_eq!(fleet.insert(worker) == Joined::Stale, stale);
+                        prop_assert_eq!(fleet.insert(worker) == JoinResult::Stale, stale);
                         if !stale {
                             model.entry(rank).or_default().0 = generation;
                         }

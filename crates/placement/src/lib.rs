@@ -29,16 +29,16 @@ pub use cost::{
     CostModel, InvalidWeight, InvalidWeights, Overrides, Prediction, Score, TimeWeights,
     UnknownCostModel, WeightSettings, Weights,
 };
-pub use decision::{Candidate, Decision, Leg, PickError, Reason, Request};
+pub use decision::{Candidate, Decision, Leg, PickError, PlacementRequest, Reason};
 pub use fleet::{Fleet, Worker, WorkerState};
 pub use learn::Speed;
 pub use mode::{Mode, UnknownMode};
-pub use placement::{Placement, Stats, Survey};
+pub use placement::{Placement, PlacementStats, Survey};
 pub use random::Random;
 pub use sessions::{Affinity, SessionSettings};
-pub use settings::{BusyThresholds, Settings};
+pub use settings::{BusyThresholds, PlacementSettings};
 pub use split::{Nearness, Split, SplitReason, UncachedThreshold};
 pub use stator_kv_index::{
-    Applied, Closure, Held, Index, Overlap, Overlaps, Predicting, Settings as IndexSettings, Time,
+    Applied, Closure, Held, Index, IndexSettings, Overlap, Overlaps, Predicting, Time,
 };
 pub use tracker::{BookingId, InFlight, PeerLoad};

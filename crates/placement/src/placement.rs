@@ -9,12 +9,12 @@ mod survey;
 use crate::Time;
 use crate::blocks::Blocks;
 use crate::constraint::Profile;
-use crate::decision::{Candidate, Decision, PickError, Request};
-use crate::fleet::{Fleet, Joined, Worker};
+use crate::decision::{Candidate, Decision, PickError, PlacementRequest};
+use crate::fleet::{Fleet, JoinResult, Worker};
 use crate::learn::{Learner, Speed};
 use crate::random::Random;
 use crate::sessions::Sessions;
-use crate::settings::{BusyThresholds, Settings};
+use crate::settings::{BusyThresholds, PlacementSettings};
 use crate::tracker::{BookingId, InFlight, PeerLoad, Tracker};
 use select::Stage;
 use shares::Shares;
@@ -31,7 +31,7 @@ pub use survey::Survey;
 
 /// Places the requests of one model.
 pub struct Placement {
-    settings: Settings,
+    settings: PlacementSettings,
     fleet: Fleet,
     blocks: Arc<Blocks>,
     tracker: Tracker,
@@ -63,7 +63,7 @@ struct Scratch {
 
 /// Counts for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct PlacementStats {
     /// Workers known.
     pub workers: usize,
     /// Reported entries of the KV index.
@@ -86,7 +86,7 @@ pub struct Stats {
 
 impl Placement {
     /// A placement without workers.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: PlacementSettings) -> Self {
         Self {
             fleet: Fleet::default(),
             blocks: Arc::new(Blocks::new(&settings)),
@@ -105,9 +105,9 @@ impl Placement {
     /// the old one's bookings. False, and without effect, if a later life of it is known.
     pub fn worker_up(&mut self, worker: Worker) -> bool {
         match self.fleet.insert(worker) {
-            Joined::Stale => return false,
-            Joined::Same => {}
-            Joined::New(slot) => self.empty(slot),
+            JoinResult::Stale => return false,
+            JoinResult::Same => {}
+            JoinResult::New(slot) => self.empty(slot),
         }
         // Its events may have told of this life, or of a later one, before discovery did.
         self.blocks.index().insert(worker.worker, worker.generation);
@@ -212,7 +212,7 @@ impl Placement {
     /// [`PickError`] says why no worker could be chosen; nothing is booked then.
     pub fn pick(
         &mut self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         now: Time,
         seed: u64,
     ) -> Result<Decision, PickError> {
@@ -232,7 +232,7 @@ impl Placement {
 
     /// Books a request at a worker of the caller's choice; the last [`Placement::survey`] must
     /// have been of the same request. `None` if the worker is not known.
-    pub fn book(&mut self, request: &Request<'_>, worker: WorkerRank) -> Option<Decision> {
+    pub fn book(&mut self, request: &PlacementRequest<'_>, worker: WorkerRank) -> Option<Decision> {
         let slot = self.fleet.slot(worker)?;
         Some(self.place_surveyed(request, slot))
     }
@@ -333,7 +333,7 @@ impl Placement {
     }
 
     /// The settings.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &PlacementSettings {
         &self.settings
     }
 
@@ -382,9 +382,9 @@ impl Placement {
     }
 
     /// Counts for metrics.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> PlacementStats {
         let index = self.blocks.index().stats();
-        Stats {
+        PlacementStats {
             workers: self.fleet.len(),
             index_blocks: index.held,
             predicted_blocks: index.predicted,
@@ -404,7 +404,7 @@ impl Placement {
     }
 
     /// Prepares a decision: expires old state, counts the arrival, and looks up the prompt.
-    fn begin(&mut self, request: &Request<'_>, now: Time) {
+    fn begin(&mut self, request: &PlacementRequest<'_>, now: Time) {
         self.expire(now);
         self.learner.arrived(self.now.0.as_secs_f64());
         self.look_up(request);

@@ -4,13 +4,13 @@ use crate::cost::{CostModel, InvalidWeight, InvalidWeights, TimeWeights, Weights
 use crate::mode::Mode;
 use crate::sessions::SessionSettings;
 use crate::split::{Nearness, Split};
-use stator_kv_index::Settings as IndexSettings;
+use stator_kv_index::IndexSettings;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Settings of one model's placement. A value of this type is valid.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct PlacementSettings {
     /// Way to choose a worker. Default [`Mode::Kv`].
     pub mode: Mode,
     /// Tokens per KV block. Default 16; the model's workers say what it is.
@@ -44,7 +44,7 @@ pub struct Settings {
     pub report_ttl: Duration,
 }
 
-impl Default for Settings {
+impl Default for PlacementSettings {
     fn default() -> Self {
         Self {
             mode: Mode::default(),

@@ -61,18 +61,18 @@ impl fmt::Debug for Readiness {
 
 /// Says who may read metrics: it gets the bearer token of a reader, if there is one, and answers
 /// with the status of a refusal, if it refuses.
-pub type Gate =
+pub type MetricsGate =
     Arc<dyn Fn(Option<String>) -> BoxFuture<'static, Result<(), StatusCode>> + Send + Sync>;
 
 /// Content that the side server shows.
 #[derive(Clone)]
-pub struct Shown {
+pub struct AdminContent {
     /// All metrics.
     pub metrics: metrics::Metrics,
     /// Whether requests are welcome.
     pub readiness: Readiness,
     /// Check of readers of metrics; `None` lets everybody read.
-    pub gate: Option<Gate>,
+    pub gate: Option<MetricsGate>,
 }
 
 /// Serves plain text on `listen` until `shutdown`; returns the address it listens on and the task
@@ -83,7 +83,7 @@ pub struct Shown {
 /// When the address cannot be bound.
 pub async fn serve(
     listen: SocketAddr,
-    shown: Shown,
+    shown: AdminContent,
     shutdown: Shutdown,
 ) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
     serve_on(Listener::plain(TcpListener::bind(listen).await?), shown, shutdown)
@@ -97,7 +97,7 @@ pub async fn serve(
 /// When the system does not tell the address.
 pub fn serve_on(
     listener: Listener,
-    shown: Shown,
+    shown: AdminContent,
     shutdown: Shutdown,
 ) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
     let address = listener.address()?;
@@ -118,7 +118,7 @@ pub fn serve_on(
     Ok((address, task))
 }
 
-async fn render(State(shown): State<Shown>, headers: HeaderMap) -> Response {
+async fn render(State(shown): State<AdminContent>, headers: HeaderMap) -> Response {
     if let Some(gate) = &shown.gate {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = bearer.and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned);
@@ -129,7 +129,7 @@ async fn render(State(shown): State<Shown>, headers: HeaderMap) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], shown.metrics.render()).into_response()
 }
 
-async fn health(State(shown): State<Shown>) -> Response {
+async fn health(State(shown): State<AdminContent>) -> Response {
     if shown.readiness.get() {
         (StatusCode::OK, "ready\n").into_response()
     } else {
@@ -141,7 +141,7 @@ async fn health(State(shown): State<Shown>) -> Response {
 mod tests {
     use super::*;
     use crate::tls::testkit::{Authority, Leaf, client, settings};
-    use crate::tls::{Source, server_config};
+    use crate::tls::{CertificateSource, server_config};
     use std::io;
     use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -159,8 +159,8 @@ mod tests {
         Ok(text)
     }
 
-    fn shown() -> Shown {
-        let shown = Shown {
+    fn shown() -> AdminContent {
+        let shown = AdminContent {
             metrics: metrics::Metrics::default(),
             readiness: Readiness::default(),
             gate: None,
@@ -209,7 +209,7 @@ mod tests {
         let readers = Authority::new();
         let ca = dir.path().join("ca.crt");
         std::fs::write(&ca, &readers.pem).expect("the folder is ours");
-        let mut settings = settings(Source::Folder(dir.path().to_owned()));
+        let mut settings = settings(CertificateSource::Folder(dir.path().to_owned()));
         settings.client_ca = Some(ca);
         settings.alpn = vec!["http/1.1".into()];
         let (config, _) = server_config(&settings).expect("the files are good");

@@ -1,6 +1,6 @@
 //! Reaching the request planes of other processes over gRPC: plainly, or over TLS.
 //!
-//! [`DialArgs`] are the flags, [`Dial`] what they mean, [`Target`] one process that is reached. The
+//! [`DialArgs`] are the flags, [`Dial`] what they mean, [`DialTarget`] one process that is reached. The
 //! files are read at each connection, so that renewed certificates count.
 
 use crate::tls::ClientFiles;
@@ -42,7 +42,7 @@ pub struct Dial(Option<ClientFiles>);
 
 /// A process that is reached.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct DialTarget {
     endpoint: Endpoint,
     tls: Option<Connector>,
 }
@@ -109,7 +109,7 @@ impl Dial {
     /// # Errors
     ///
     /// [`DialError`] says what is wrong with it.
-    pub fn target(&self, endpoint: &str) -> Result<Target, DialError> {
+    pub fn target(&self, endpoint: &str) -> Result<DialTarget, DialError> {
         let at = || endpoint.to_owned();
         let parse = |uri: String| {
             Endpoint::from_shared(uri)
@@ -119,17 +119,17 @@ impl Dial {
             if self.0.is_some() && !endpoint.starts_with("unix:") {
                 return Err(DialError::Plain { endpoint: at() });
             }
-            return Ok(Target { endpoint: parse(at())?, tls: None });
+            return Ok(DialTarget { endpoint: parse(at())?, tls: None });
         };
         let files = self.0.clone().ok_or_else(|| DialError::Untrusted { endpoint: at() })?;
         // The connector below encrypts: the library would do so once more.
         let endpoint = parse(format!("http://{authority}"))?
             .origin(at().parse().expect("what is an endpoint without its scheme is one with it"));
-        Ok(Target { endpoint, tls: Some(Connector(files)) })
+        Ok(DialTarget { endpoint, tls: Some(Connector(files)) })
     }
 }
 
-impl Target {
+impl DialTarget {
     /// The same with other settings of its connections.
     pub fn with(self, settings: impl FnOnce(Endpoint) -> Endpoint) -> Self {
         Self { endpoint: settings(self.endpoint), ..self }

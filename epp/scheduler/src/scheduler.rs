@@ -10,7 +10,7 @@ use crate::settings::SchedulerSettings;
 use crate::slot::{EndpointSlot, Slots};
 use crate::tickets::{FlowKey, RequestTicket, Reservation, Tickets};
 use crate::{Endpoint, EngineLoad, Equipment, FlowLoad, InFlight, Request, Time};
-use stator_placement::{PeerLoad, Placement, Settings, Stats, Worker};
+use stator_placement::{PeerLoad, Placement, PlacementSettings, PlacementStats, Worker};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
@@ -48,14 +48,14 @@ pub struct PoolStats {
     /// Blocks that events and snapshots of workers told of, since the start.
     pub admitted_blocks: u64,
     /// The placement core's counts.
-    pub placement: Stats,
+    pub placement: PlacementStats,
 }
 
 impl Scheduler {
     /// A pool without endpoints.
     pub fn new(program: Program, settings: SchedulerSettings) -> Self {
         // Tickets know when a request has ended; a watched one may run for hours.
-        let placement = Settings { booking_lease: Duration::MAX, ..settings.placement };
+        let placement = PlacementSettings { booking_lease: Duration::MAX, ..settings.placement };
         let placement = Placement::new(placement);
         let prefixes = Arc::new(Prefixes::new(placement.blocks(), &program));
         Self {
@@ -453,13 +453,13 @@ const PROMPT_SHARE: f64 = 1.0 / 64.0;
 pub const STALE: Duration = Duration::from_secs(2);
 
 /// A request as the placement core sees it.
-fn asked<'a>(request: &Request<'a>) -> stator_placement::Request<'a> {
-    stator_placement::Request {
+fn asked<'a>(request: &Request<'a>) -> stator_placement::PlacementRequest<'a> {
+    stator_placement::PlacementRequest {
         sequence: request.prompt.sequence,
         overlaps: request.prompt.overlaps,
         prompt_tokens: request.prompt.tokens,
         max_output_tokens: request.max_output_tokens,
-        ..stator_placement::Request::default()
+        ..stator_placement::PlacementRequest::default()
     }
 }
 

@@ -1,14 +1,14 @@
 //! Settings of a [`Scheduler`](crate::Scheduler).
 
 use crate::TierWeights;
-use stator_placement::Settings;
+use stator_placement::PlacementSettings;
 use std::time::Duration;
 
 /// Settings for the state of a pool.
 #[derive(Clone, Debug)]
 pub struct SchedulerSettings {
     /// The placement core's settings.
-    pub placement: Settings,
+    pub placement: PlacementSettings,
     /// Time after a request was sent from which its engine's report is sure to cover it. Default
     /// 100 ms.
     pub settle: Duration,
@@ -30,7 +30,7 @@ pub struct SchedulerSettings {
 impl Default for SchedulerSettings {
     fn default() -> Self {
         Self {
-            placement: Settings::default(),
+            placement: PlacementSettings::default(),
             settle: Duration::from_millis(100),
             unwatched_lease: Duration::from_secs(60),
             in_flight_max: 1 << 20,

@@ -3,7 +3,7 @@ use super::*;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use stator_runtime::config;
 use stator_runtime::log::{Format, LogArgs};
-use stator_runtime::tls::{CipherSuites, Source, Version};
+use stator_runtime::tls::{CertificateSource, CipherSuites, Version};
 
 #[derive(Parser)]
 struct Line {
@@ -197,7 +197,7 @@ fn tls_is_chosen_for_both_ports() {
     let (streams, metrics) = tls.ext_proc.zip(tls.metrics).expect("both are over TLS");
     assert_eq!((streams.min_version, metrics.min_version), (Version::Tls13, Version::Tls13));
     assert_eq!((streams.client_ca, metrics.client_ca), (None, Some("/ca.crt".into())));
-    assert_eq!(metrics.certificate, Source::Folder("/certs".into()));
+    assert_eq!(metrics.certificate, CertificateSource::Folder("/certs".into()));
     assert!(metrics.reload && !streams.reload);
 }
 

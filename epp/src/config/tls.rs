@@ -3,16 +3,16 @@
 use super::EppArgs;
 use super::args::TlsArgs;
 use stator_runtime::config::ConfigError;
-use stator_runtime::tls::{CipherSuites, Settings, Source, server_config_with};
+use stator_runtime::tls::{CertificateSource, CipherSuites, ServerSettings, server_config_with};
 use std::path::PathBuf;
 
 /// TLS of the picker's ports.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
     /// TLS of the ext-proc ports; `None` is plain text.
-    pub ext_proc: Option<Settings>,
+    pub ext_proc: Option<ServerSettings>,
     /// TLS of the metrics port; `None` is plain text.
-    pub metrics: Option<Settings>,
+    pub metrics: Option<ServerSettings>,
     /// Cipher suites of both.
     pub cipher_suites: CipherSuites,
 }
@@ -24,7 +24,7 @@ impl TlsSettings {
     ///
     /// [`ConfigError`] with each port whose files are not there, or not what they should be.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let refused = |(port, settings): (&str, &Option<Settings>)| {
+        let refused = |(port, settings): (&str, &Option<ServerSettings>)| {
             let error = server_config_with(settings.as_ref()?, &self.cipher_suites).err()?;
             Some(format!("TLS of {port}: {error}"))
         };
@@ -46,11 +46,11 @@ pub(super) fn ports(all: &EppArgs, faults: &mut Vec<String>) -> TlsSettings {
     TlsSettings { ext_proc: args.secure_serving.then(|| ext_proc(args)), metrics, cipher_suites }
 }
 
-fn ext_proc(args: &TlsArgs) -> Settings {
-    Settings {
+fn ext_proc(args: &TlsArgs) -> ServerSettings {
+    ServerSettings {
         certificate: match &args.cert_path {
-            Some(folder) => Source::Folder(folder.clone()),
-            None => Source::SelfSigned { names: Vec::new() },
+            Some(folder) => CertificateSource::Folder(folder.clone()),
+            None => CertificateSource::SelfSigned { names: Vec::new() },
         },
         client_ca: args.client_ca_file.clone(),
         reload: args.enable_cert_reload,
@@ -59,10 +59,10 @@ fn ext_proc(args: &TlsArgs) -> Settings {
     }
 }
 
-fn metrics(args: &TlsArgs) -> Option<Settings> {
+fn metrics(args: &TlsArgs) -> Option<ServerSettings> {
     let folder = args.metrics_cert_dir.clone()?;
-    Some(Settings {
-        certificate: Source::Folder(folder),
+    Some(ServerSettings {
+        certificate: CertificateSource::Folder(folder),
         client_ca: args.metrics_client_ca_file.clone(),
         reload: true,
         min_version: args.tls_min_version,

@@ -25,8 +25,8 @@ use stator_epp_plugins::settings::Fairness;
 use stator_epp_pool::PoolView;
 use stator_gate::{AdmitError, Admitted, Attempt, Gate, Grant};
 use stator_queue::{
-    BandPlace, Ceilings, Entry, Eviction, FlowId, InvalidSettings, LAS_OUTPUT_WEIGHT, Refusal,
-    Settings, Usage,
+    BandPlace, Ceilings, CheckedSettings, Eviction, FlowId, InvalidSettings, LAS_OUTPUT_WEIGHT,
+    QueueEntry, QueueRefusal, QueueUsage,
 };
 use std::future::pending;
 use std::pin::pin;
@@ -41,7 +41,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) struct Flow {
     gate: Gate<Valve>,
     control: FlowControl,
-    queues: Settings,
+    queues: CheckedSettings,
     pool: Arc<Pool>,
     metrics: Arc<EppMetrics>,
     /// Running requests that may be revoked, where they may.
@@ -190,7 +190,7 @@ impl Flow {
         }
     }
 
-    fn entry(&self, ready: &Arc<Ready>, empty: bool, age: Duration) -> Entry<Arc<Ready>> {
+    fn entry(&self, ready: &Arc<Ready>, empty: bool, age: Duration) -> QueueEntry<Arc<Ready>> {
         let Ready { head, request, measured, .. } = &**ready;
         let band_ttl = settings::band(&self.control, request.priority).ttl;
         let own_ttl = text::header_of(head, text::TTL).and_then(|ttl| parse_duration(ttl).ok());
@@ -200,7 +200,7 @@ impl Flow {
             false => own_ttl.into_iter().chain(band_ttl).min(),
         };
         let ttl = ttl.unwrap_or(self.queues.ttl_max).max(Duration::from_millis(1));
-        Entry {
+        QueueEntry {
             priority: request.priority,
             flow: FlowId(xxh3_64(request.fairness_id.as_bytes())),
             tokens: measured.tokens,
@@ -289,7 +289,9 @@ fn outcome<P>(admitted: &Result<P, AdmitError<PlacementError>>, empty: bool) -> 
     let Err(error) = admitted else { return FlowOutcome::Dispatched };
     match (error, empty) {
         (AdmitError::Failed(_), _) => FlowOutcome::Dispatched,
-        (AdmitError::Rejected { reason: Refusal::Closed, .. }, _) => FlowOutcome::RejectedOther,
+        (AdmitError::Rejected { reason: QueueRefusal::Closed, .. }, _) => {
+            FlowOutcome::RejectedOther
+        }
         (AdmitError::Rejected { reason, .. }, _) if !reason.is_capacity() => {
             FlowOutcome::EvictedTtl
         }
@@ -303,7 +305,7 @@ fn outcome<P>(admitted: &Result<P, AdmitError<PlacementError>>, empty: bool) -> 
     }
 }
 
-fn used(waiting: Usage, (requests, bytes): (Option<u64>, Option<u64>)) -> Use {
+fn used(waiting: QueueUsage, (requests, bytes): (Option<u64>, Option<u64>)) -> Use {
     let share = |used: u64, limit: Option<u64>| Some(used as f64 / limit?.max(1) as f64);
     Use { requests: share(waiting.requests, requests), bytes: share(waiting.bytes, bytes) }
 }

@@ -3,7 +3,7 @@
 use stator_epp_config::{Band, FlowControl};
 use stator_epp_plugins::settings::{Fairness, Ordering, ProgramAware, TurnPriority, UsageLimit};
 use stator_queue::{
-    BandPolicy, BandSettings, Bounds, Ceilings, InvalidSettings, QueueSettings, Settings,
+    BandPolicy, BandSettings, Bounds, Ceilings, CheckedSettings, InvalidSettings, QueueSettings,
 };
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 /// # Errors
 ///
 /// [`InvalidSettings`] for more bands than there can be.
-pub(super) fn queues(flow: &FlowControl) -> Result<Settings, InvalidSettings> {
+pub(super) fn queues(flow: &FlowControl) -> Result<CheckedSettings, InvalidSettings> {
     let bands: Vec<_> = flow
         .bands
         .iter()
         .map(|band| BandSettings { priority: band.priority, policy: policy(band) })
         .collect();
-    Settings::new(QueueSettings {
+    CheckedSettings::new(QueueSettings {
         bands_max: 32.max(bands.len() as u32 + 8).min(64),
         bands,
         default_band: policy(&flow.default_band),

@@ -99,14 +99,14 @@ pub fn decode_engine(payload: &[u8]) -> Result<EngineBatch, DecodeError> {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum TopicKind {
     Stored,
     Removed,
     Cleared,
     Unknown,
 }
 
-impl Kind {
+impl TopicKind {
     fn parse(name: &[u8]) -> Self {
         match name {
             b"BlockStored" => Self::Stored,
@@ -151,7 +151,7 @@ fn event(
     match reader.value()? {
         MsgpackValue::Array(items) if items > 0 => {
             let MsgpackValue::Str(name) = reader.value()? else { return Err(unexpected) };
-            let kind = Kind::parse(name);
+            let kind = TopicKind::parse(name);
             let mut fields = Fields::default();
             for position in 1..items {
                 fields.read(kind, kind.field(position), reader)?;
@@ -175,13 +175,13 @@ fn event(
 }
 
 /// Looks ahead for the kind, which is the first key of every writer known and may be any.
-fn kind_of_map(mut reader: MsgpackReader<'_>, pairs: u32) -> Result<Kind, DecodeError> {
+fn kind_of_map(mut reader: MsgpackReader<'_>, pairs: u32) -> Result<TopicKind, DecodeError> {
     for _ in 0..pairs {
         if reader.value()? == MsgpackValue::Str(b"type") {
             let MsgpackValue::Str(name) = reader.value()? else {
                 return Err(unexpected("type", "a string"));
             };
-            return Ok(Kind::parse(name));
+            return Ok(TopicKind::parse(name));
         }
         reader.skip()?;
     }
@@ -208,34 +208,36 @@ impl Fields {
     /// Reads the value of one field, or skips it if an event of this kind has no such field.
     fn read(
         &mut self,
-        kind: Kind,
+        kind: TopicKind,
         name: &[u8],
         reader: &mut MsgpackReader<'_>,
     ) -> Result<(), DecodeError> {
         match (kind, name) {
-            (Kind::Stored | Kind::Removed, b"block_hashes") => self.hashes = Some(hashes(reader)?),
-            (Kind::Stored | Kind::Removed, b"medium") => self.read_medium(reader)?,
-            (Kind::Stored, b"parent_block_hash") => self.parent = optional_hash(reader)?,
-            (Kind::Stored, b"token_ids") => self.tokens = tokens(reader)?,
-            (Kind::Stored, b"block_size") => {
+            (TopicKind::Stored | TopicKind::Removed, b"block_hashes") => {
+                self.hashes = Some(hashes(reader)?)
+            }
+            (TopicKind::Stored | TopicKind::Removed, b"medium") => self.read_medium(reader)?,
+            (TopicKind::Stored, b"parent_block_hash") => self.parent = optional_hash(reader)?,
+            (TopicKind::Stored, b"token_ids") => self.tokens = tokens(reader)?,
+            (TopicKind::Stored, b"block_size") => {
                 self.block_size = optional_u32(reader, "block_size")?;
             }
-            (Kind::Stored, b"lora_id") => self.lora_id = optional_hash(reader)?,
-            (Kind::Stored, b"lora_name") => {
+            (TopicKind::Stored, b"lora_id") => self.lora_id = optional_hash(reader)?,
+            (TopicKind::Stored, b"lora_name") => {
                 self.lora_name = optional_str(reader, "lora_name")?.map(lossy);
             }
-            (Kind::Stored | Kind::Removed, b"group_idx") => {
+            (TopicKind::Stored | TopicKind::Removed, b"group_idx") => {
                 self.detail.group = optional_u32(reader, "group_idx")?;
             }
-            (Kind::Stored, b"extra_keys") => self.detail.extra_keys = ExtraKeys::read(reader)?,
-            (Kind::Stored, b"kv_cache_spec_kind") => {
+            (TopicKind::Stored, b"extra_keys") => self.detail.extra_keys = ExtraKeys::read(reader)?,
+            (TopicKind::Stored, b"kv_cache_spec_kind") => {
                 self.detail.spec_kind = optional_str(reader, "kv_cache_spec_kind")?.map(lossy);
             }
-            (Kind::Stored, b"cache_salt") => {
+            (TopicKind::Stored, b"cache_salt") => {
                 self.detail.cache_salt = optional_str(reader, "cache_salt")?.map(lossy);
             }
-            (Kind::Stored, b"metadata") => self.read_metadata(reader)?,
-            (Kind::Unknown, _) => reader.skip()?,
+            (TopicKind::Stored, b"metadata") => self.read_metadata(reader)?,
+            (TopicKind::Unknown, _) => reader.skip()?,
             _ => {
                 self.skipped += u32::from(!UNUSED.contains(&name));
                 reader.skip()?;
@@ -273,22 +275,22 @@ impl Fields {
     }
 
     /// Puts the fields together.
-    fn event(mut self, kind: Kind) -> Result<Option<EngineEvent>, DecodeError> {
+    fn event(mut self, kind: TopicKind) -> Result<Option<EngineEvent>, DecodeError> {
         let detail = std::mem::take(&mut self.detail);
         Ok(self.plain_event(kind)?.map(|event| EngineEvent { event, detail }))
     }
 
-    fn plain_event(self, kind: Kind) -> Result<Option<KvEvent>, DecodeError> {
+    fn plain_event(self, kind: TopicKind) -> Result<Option<KvEvent>, DecodeError> {
         if self.unknown_medium {
             return Ok(None);
         }
         let medium = self.medium.unwrap_or_default();
         let hashes = self.hashes.ok_or(DecodeError::Missing { field: "block_hashes" });
         Ok(match kind {
-            Kind::Unknown => None,
-            Kind::Cleared => Some(KvEvent::Cleared),
-            Kind::Removed => Some(KvEvent::Removed(Removed { hashes: hashes?, medium })),
-            Kind::Stored => {
+            TopicKind::Unknown => None,
+            TopicKind::Cleared => Some(KvEvent::Cleared),
+            TopicKind::Removed => Some(KvEvent::Removed(Removed { hashes: hashes?, medium })),
+            TopicKind::Stored => {
                 let hashes = hashes?;
                 let block_size = block_size(self.block_size)?;
                 fills(self.tokens.len(), hashes.len(), block_size)?;

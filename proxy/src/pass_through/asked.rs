@@ -23,7 +23,7 @@ use stator_protos::discovery::ApiRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::header::SESSION_ID;
 use stator_protos::text::{estimated_tokens, text_hashes, text_seed};
-use stator_queue::{Entry, FlowId};
+use stator_queue::{FlowId, QueueEntry};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -134,9 +134,9 @@ impl Asked {
     }
 
     /// What the pool is asked: which of its workers should have it, and how soon.
-    pub(crate) fn entry(&self, excluded: &[WorkerRank]) -> Entry<Prompt> {
+    pub(crate) fn entry(&self, excluded: &[WorkerRank]) -> QueueEntry<Prompt> {
         let Text { sequence, tokens, max_output_tokens } = &self.prompt;
-        Entry {
+        QueueEntry {
             priority: self.steering.priority,
             flow: self.flow,
             tokens: *tokens,
@@ -154,7 +154,7 @@ impl Asked {
                 adapter: self.adapter.as_deref().map(Adapter::new),
                 ..Prompt::default()
             },
-            ..Entry::default()
+            ..QueueEntry::default()
         }
     }
 

@@ -25,7 +25,7 @@ pub struct DirectSettings {
     /// The first rank's address; the others' ports follow.
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: SocketAddr,
-    pub(crate) tls: Option<tls::Settings>,
+    pub(crate) tls: Option<tls::ServerSettings>,
     /// Limits of a client's request on its way to engines.
     pub(crate) passage: Passage,
     /// Whether clients may operate the engine.

@@ -47,7 +47,7 @@ use metrics::Metrics;
 use service::Shown as Own;
 pub(crate) use service::Sidecar;
 use stator_runtime::Shutdown;
-use stator_runtime::admin::{self, Readiness, Shown};
+use stator_runtime::admin::{self, AdminContent, Readiness};
 use stator_runtime::tls::{self, Listener};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -72,7 +72,8 @@ pub(crate) async fn run(settings: DirectSettings, shutdown: Shutdown) -> anyhow:
     let connector = settings.prefill.connector.name();
     let metrics = registry.register(|registry| Metrics::register(registry, connector.to_owned()));
     let readiness = Readiness::default();
-    let shown = Shown { metrics: registry.clone(), readiness: readiness.clone(), gate: None };
+    let shown =
+        AdminContent { metrics: registry.clone(), readiness: readiness.clone(), gate: None };
     let metrics_listen = settings.metrics_listen;
     // Operators see the drain too: the side server ends with this function.
     let (_end, ended) = Shutdown::new();

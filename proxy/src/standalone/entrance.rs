@@ -3,7 +3,7 @@
 use super::place::Place;
 use super::pool::Pool;
 use stator_gate::{Attempt, Grant};
-use stator_placement::{Adapter, Constraint, Needs, PickError, Request, Split};
+use stator_placement::{Adapter, Constraint, Needs, PickError, PlacementRequest, Split};
 use stator_protos::WorkerRank;
 use stator_protos::hash::SequenceHash;
 use stator_queue::BandPlace;
@@ -41,8 +41,8 @@ pub(crate) struct Prompt {
 }
 
 impl Prompt {
-    fn request(&self) -> Request<'_> {
-        Request {
+    fn request(&self) -> PlacementRequest<'_> {
+        PlacementRequest {
             sequence: &self.sequence,
             prompt_tokens: self.tokens,
             max_output_tokens: self.max_output_tokens,
@@ -54,7 +54,7 @@ impl Prompt {
             adapter: self.adapter,
             split: self.split,
             indivisible: self.indivisible,
-            ..Request::default()
+            ..PlacementRequest::default()
         }
     }
 
@@ -91,7 +91,7 @@ impl Grant for Entrance {
             Err(error) if !prompt.lacks_workers => Attempt::Failed(error),
             // A worker that failed it is better than none: it may have begun another life, and gets
             // nothing for a moment if it has not.
-            Err(_) => match pool.place(&Request { excluded: &[], ..prompt.request() }) {
+            Err(_) => match pool.place(&PlacementRequest { excluded: &[], ..prompt.request() }) {
                 Ok(place) => Attempt::Granted(place),
                 Err(_) if prompt.is_particular() => Attempt::Wait,
                 Err(_) => Attempt::Stop,

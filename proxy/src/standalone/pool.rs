@@ -12,15 +12,15 @@ use stator_fleet::Members;
 use stator_gate::{AdmitError, Admitted, Gate};
 use stator_peers::{Outbox, PoolId};
 use stator_placement::{
-    Blocks, Candidate, Decision, PeerLoad, PickError, Placement, Request, Settings, Stats, Time,
-    Worker,
+    Blocks, Candidate, Decision, PeerLoad, PickError, Placement, PlacementRequest,
+    PlacementSettings, PlacementStats, Time, Worker,
 };
 use stator_protos::discovery::ModelRecord;
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
 use stator_protos::load::Load;
 use stator_protos::{Generation, WorkerRank};
-use stator_queue::Entry;
+use stator_queue::QueueEntry;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -79,7 +79,7 @@ impl Pool {
     pub(super) fn new(record: ModelRecord, settings: &PoolSettings) -> Option<Arc<Self>> {
         let PoolSettings { placement, queue, seed, worker_wait, adapter_linger } = settings;
         let block_size = NonZeroU32::new(record.block_size)?;
-        let placement = Placement::new(Settings { block_size, ..placement.clone() });
+        let placement = Placement::new(PlacementSettings { block_size, ..placement.clone() });
         let blocks = placement.blocks().clone();
         let state = State::new(placement);
         let (start, seed) = (Instant::now(), AtomicU64::new(*seed));
@@ -132,7 +132,7 @@ impl Pool {
     /// Dropping the future gives up the wait, or the place if that was granted meanwhile.
     pub(crate) async fn admit(
         self: &Arc<Self>,
-        entry: Entry<Prompt>,
+        entry: QueueEntry<Prompt>,
     ) -> Result<Admitted<Place>, AdmitError<PickError>> {
         let flow = entry.flow;
         let mut admitted = self.gate.admit(entry).await?;
@@ -155,13 +155,16 @@ impl Pool {
     /// # Errors
     ///
     /// [`PickError`] says why no worker could be chosen.
-    pub(crate) fn place(self: &Arc<Self>, request: &Request<'_>) -> Result<Place, PickError> {
+    pub(crate) fn place(
+        self: &Arc<Self>,
+        request: &PlacementRequest<'_>,
+    ) -> Result<Place, PickError> {
         // Any number that differs from request to request will do.
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let found = self.blocks.look_up(request.sequence);
         let sequence = request.sequence;
         let explain = tracing::enabled!(target: DECISIONS, tracing::Level::DEBUG);
-        let request = Request { overlaps: Some(&found), explain, ..*request };
+        let request = PlacementRequest { overlaps: Some(&found), explain, ..*request };
         let mut state = self.state.lock();
         let decision = state.placement.pick(&request, self.now(), seed)?;
         let Some(client) = state.client(decision.worker).cloned() else {
@@ -305,14 +308,15 @@ impl Pool {
     }
 
     /// Counts for metrics.
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> PlacementStats {
         self.state.lock().placement.stats()
     }
 
     /// Blocks of the prompt's start that a worker is known to hold.
     #[cfg(test)]
     pub(super) fn overlap(self: &Arc<Self>, worker: WorkerRank, sequence: &[SequenceHash]) -> u32 {
-        let request = Request { sequence, pinned: Some(worker), ..Request::default() };
+        let request =
+            PlacementRequest { sequence, pinned: Some(worker), ..PlacementRequest::default() };
         self.place(&request).map_or(0, |place| place.decision().overlap_blocks)
     }
 

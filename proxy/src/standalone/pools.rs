@@ -12,9 +12,9 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct PoolSettings {
     /// Placement of every model's requests; the block size is each model's own.
-    pub(crate) placement: stator_placement::Settings,
+    pub(crate) placement: stator_placement::PlacementSettings,
     /// How requests wait that no worker of their model can take yet.
-    pub(crate) queue: stator_queue::Settings,
+    pub(crate) queue: stator_queue::CheckedSettings,
     /// Longest wait of requests that come while no worker of their model is there; 30 s by default,
     /// and never longer than the queue's.
     pub(crate) worker_wait: Duration,
@@ -28,8 +28,8 @@ pub(crate) struct PoolSettings {
 impl Default for PoolSettings {
     fn default() -> Self {
         Self {
-            placement: stator_placement::Settings::default(),
-            queue: stator_queue::Settings::default(),
+            placement: stator_placement::PlacementSettings::default(),
+            queue: stator_queue::CheckedSettings::default(),
             worker_wait: Duration::from_secs(30),
             adapter_linger: Duration::from_secs(600),
             seed: 0,

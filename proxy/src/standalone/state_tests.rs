@@ -1,7 +1,7 @@
 use super::*;
 use proptest::{collection::vec, prelude::*};
 use stator_fleet::ClientSettings;
-use stator_placement::{Request, Settings, Split, Time};
+use stator_placement::{PlacementRequest, PlacementSettings, Split, Time};
 use stator_protos::discovery::WorkerRecord;
 use stator_protos::{Generation, WorkerId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,7 +140,7 @@ fn check(state: &mut State, model: &Model) {
     let kept = if mute { Kept::NoHandover } else { Kept::NoPrefillWorker };
     assert_eq!(state.kept(SplitReason::NoPrefillWorkers), (partial > 0).then_some(kept));
 
-    let placed = state.placement.pick(&Request::default(), Time::default(), 0);
+    let placed = state.placement.pick(&PlacementRequest::default(), Time::default(), 0);
     let able = |role: Role| model.values().any(|known| known.3.role == role && takes(known));
     let alone = |known: &(usize, u64, bool, ProfileRecord)| match known.3.role {
         Role::Aggregated => takes(known),
@@ -168,7 +168,7 @@ fn what_agents_say_of_their_workers_is_what_placement_knows() {
     let connect = |_| AgentClient::connect("http://127.0.0.1:9", &ClientSettings::default());
     let clients: Vec<_> = (0..CLIENTS).map(|n| Arc::new(connect(n).unwrap())).collect();
     proptest!(|(steps in vec(any_step(), 0..60))| {
-        let settings = Settings { split: Split::Always, ..Settings::default() };
+        let settings = PlacementSettings { split: Split::Always, ..PlacementSettings::default() };
         let mut state = State::new(Placement::new(settings));
         let mut model = Model::new();
         for client in &clients {
@@ -189,7 +189,7 @@ fn what_agents_say_of_their_workers_is_what_placement_knows() {
 }
 
 fn placed(state: &mut State) -> bool {
-    state.placement.pick(&Request::default(), Time::default(), 0).is_ok()
+    state.placement.pick(&PlacementRequest::default(), Time::default(), 0).is_ok()
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_suspected_worker_gets_nothing_until_the_moment_has_passed() {
     let _entered = runtime.enter();
     let client = AgentClient::connect("http://127.0.0.1:9", &ClientSettings::default());
     let client = Arc::new(client.unwrap());
-    let mut state = State::new(Placement::new(Settings::default()));
+    let mut state = State::new(Placement::new(PlacementSettings::default()));
     let now = Instant::now();
     let until = now + Duration::from_secs(1);
     assert!(state.enter(worker(1, 0, true), &client, now));

@@ -1,7 +1,7 @@
 //! etcd: leases, restarts, users and certificates.
 
 use super::{Agent, Followed, record};
-use stator_discovery::{EtcdTls, Registration, Source};
+use stator_discovery::{DiscoverySource, EtcdTls, Registration};
 use stator_tests::kube_etcd::Etcd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use std::time::Duration;
 /// Shorter than any outage of a test, and long enough to be renewed on a busy machine.
 const LEASE: Duration = Duration::from_secs(3);
 
-fn source(etcd: &Etcd) -> Source {
+fn source(etcd: &Etcd) -> DiscoverySource {
     format!("etcd://{}/our/fleet", etcd.address()).parse().unwrap()
 }
 
-async fn agent(source: &Source, name: &str) -> Agent {
+async fn agent(source: &DiscoverySource, name: &str) -> Agent {
     Agent::start(Registration::open(source, LEASE).await.unwrap(), name)
 }
 
@@ -88,7 +88,7 @@ async fn a_user_is_let_in_with_a_password() {
         let file = home.path().join(password);
         std::fs::write(&file, format!("{password}\n")).unwrap();
         let url = format!("etcd://root@{}?password-file={}", etcd.address(), file.display());
-        let source: Source = url.parse().unwrap();
+        let source: DiscoverySource = url.parse().unwrap();
         (agent(&source, password).await, Followed::new(&source).await)
     };
     let (_agent, mut followed) = of("secret").await;
@@ -96,7 +96,7 @@ async fn a_user_is_let_in_with_a_password() {
     let (_agent, mut wrong) = of("guess").await;
     wrong.until_stale(true).await;
     assert!(wrong.there.is_empty());
-    let plain: Source = format!("etcd://{}", etcd.address()).parse().unwrap();
+    let plain: DiscoverySource = format!("etcd://{}", etcd.address()).parse().unwrap();
     let _stranger = agent(&plain, "stranger").await;
     let mut followed = Followed::new(&plain).await;
     followed.until_stale(true).await;
@@ -116,15 +116,15 @@ async fn members_and_clients_show_certificates() {
     let (ca, cert, key) =
         (files.path("ca.crt"), files.path("client.crt"), files.path("client.key"));
     let url = format!("etcd://{}?ca={ca}&cert={cert}&key={key}", etcd.address());
-    let source: Source = url.parse().unwrap();
-    let Source::Etcd(named) = &source else { panic!("{source:?}") };
+    let source: DiscoverySource = url.parse().unwrap();
+    let DiscoverySource::Etcd(named) = &source else { panic!("{source:?}") };
     let identity = Some((cert.into(), key.into()));
     assert_eq!(named.tls, Some(EtcdTls { ca: ca.clone().into(), identity }));
     let _a = agent(&source, "a").await;
     let mut followed = Followed::new(&source).await;
     followed.until_there(&["a"]).await;
 
-    let nobody: Source = format!("etcd://{}?ca={ca}", etcd.address()).parse().unwrap();
+    let nobody: DiscoverySource = format!("etcd://{}?ca={ca}", etcd.address()).parse().unwrap();
     let mut stranger = Followed::new(&nobody).await;
     stranger.until_stale(true).await;
     assert!(stranger.there.is_empty());

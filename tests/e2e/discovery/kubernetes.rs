@@ -3,7 +3,7 @@
 use super::{Agent, Followed, record};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-use stator_discovery::{Registration, Source};
+use stator_discovery::{DiscoverySource, Registration};
 use stator_tests::kube::{Cluster, Namespace};
 use stator_tests::kube_objects::reference;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Bed {
         Self { namespace, agent, proxy }
     }
 
-    fn source(&self, kubeconfig: &Path, more: &str) -> Source {
+    fn source(&self, kubeconfig: &Path, more: &str) -> DiscoverySource {
         self.url(kubeconfig, more).parse().unwrap()
     }
 

@@ -2,9 +2,9 @@
 //! read is within its bounds and survives the wire.
 
 use bytes::{Bytes, BytesMut};
-use stator_zmtp::frame::{Decoder, Incoming, Limits, Malformed, encode, encode_command};
+use stator_zmtp::frame::{FrameDecoder, FrameLimits, Incoming, Malformed, encode, encode_command};
 
-const LIMITS: Limits = Limits { frames: 4, bytes: 64 };
+const LIMITS: FrameLimits = FrameLimits { frames: 4, bytes: 64 };
 
 /// Runs the target.
 pub(crate) fn run(wire: &[u8]) {
@@ -28,7 +28,8 @@ pub(crate) fn run(wire: &[u8]) {
 }
 
 fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Incoming>, Option<Malformed>) {
-    let (mut decoder, mut input, mut found) = (Decoder::new(LIMITS), BytesMut::new(), Vec::new());
+    let (mut decoder, mut input, mut found) =
+        (FrameDecoder::new(LIMITS), BytesMut::new(), Vec::new());
     for piece in pieces {
         input.extend_from_slice(piece);
         loop {

@@ -7,7 +7,7 @@ use crate::engine::{EngineOptions, ModelInfo};
 use bytes::Bytes;
 use clap::{Args, Command, FromArgMatches};
 use stator_protos::kv_event;
-use stator_protos::topic::{Kind, Topic};
+use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::events_client::EventsClient;
 use stator_protos::worker::generate_input::Input;
 use stator_protos::worker::worker_client::WorkerClient;
@@ -198,7 +198,7 @@ async fn replay_gives_what_was_published_of_one_worker_or_of_all() {
     bed.ends(inputs, 1).await;
     let record = bed.agent.record.workers[0];
     let topic =
-        Topic { kind: Kind::KvEvents, worker: record.worker, generation: record.generation };
+        Topic { kind: TopicKind::KvEvents, worker: record.worker, generation: record.generation };
     let topic = topic.to_string();
     let from = |start: u64| start.to_be_bytes();
 

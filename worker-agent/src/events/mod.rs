@@ -24,7 +24,7 @@ use publish::{Message, Queue};
 use rustc_hash::FxHashMap;
 use stator_protos::kv_event::{self, KvEvent};
 use stator_protos::load::Load;
-use stator_protos::topic::{Kind, Topic};
+use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::{Generation, WorkerRank};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -159,7 +159,7 @@ impl WorkerFeed {
     ) -> Self {
         let topic = |kind| Bytes::from(Topic { kind, worker, generation }.to_string());
         let loads = LoadFeed {
-            topic: topic(Kind::Load),
+            topic: topic(TopicKind::Load),
             last: Mutex::default(),
             next: AtomicU64::new(0),
             queue: queue.clone(),
@@ -168,7 +168,7 @@ impl WorkerFeed {
         Self {
             rank: worker.rank,
             generation,
-            events_topic: topic(Kind::KvEvents),
+            events_topic: topic(TopicKind::KvEvents),
             log: Arc::new(Mutex::new(EventLog::new(log_bytes))),
             queue,
             loads: Arc::new(loads),

@@ -13,7 +13,7 @@ use super::turns::Turns;
 use crate::metrics::AgentMetrics;
 use bytes::Bytes;
 use stator_runtime::shutdown::Shutdown;
-use stator_zmtp::{Reply, Request, Router};
+use stator_zmtp::{ReplyPath, Router, RouterRequest};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::task::{Id, JoinSet};
@@ -37,7 +37,7 @@ pub(crate) async fn run(
             replays.start(Reader::new(feeds.logs(), &wanted), reply);
         }
         tokio::select! {
-            Request { frames, address, reply } = router.recv() => match parse(&frames) {
+            RouterRequest { frames, address, reply } = router.recv() => match parse(&frames) {
                 None => drop(metrics.replay_requests_malformed.inc()),
                 Some(wanted) => {
                     if !turns.push(reply, address, wanted) {
@@ -57,11 +57,11 @@ pub(crate) async fn run(
 #[derive(Default)]
 struct Replays {
     tasks: JoinSet<()>,
-    replies: HashMap<Id, Reply>,
+    replies: HashMap<Id, ReplyPath>,
 }
 
 impl Replays {
-    fn start(&mut self, mut reader: Reader, reply: Reply) {
+    fn start(&mut self, mut reader: Reader, reply: ReplyPath) {
         let way = reply.clone();
         let task = self.tasks.spawn(async move {
             if let Err(error) = answer(&mut reader, &way).await {
@@ -72,7 +72,7 @@ impl Replays {
     }
 
     /// Waits for the next replay to end and returns its destination; `None` if none runs.
-    async fn ended(&mut self) -> Option<Reply> {
+    async fn ended(&mut self) -> Option<ReplyPath> {
         // A panic of a task has told of itself, and is an end too.
         let id = match self.tasks.join_next_with_id().await? {
             Ok((id, ())) => id,
@@ -93,7 +93,7 @@ fn parse(frames: &[Bytes]) -> Option<ReplayRange> {
     empty.is_empty().then_some(wanted)
 }
 
-async fn answer(reader: &mut Reader, reply: &Reply) -> anyhow::Result<()> {
+async fn answer(reader: &mut Reader, reply: &ReplyPath) -> anyhow::Result<()> {
     while let Some(part) = reader.next(PART_BYTES)? {
         for message in part {
             send(reply, message.frames()).await?;
@@ -102,7 +102,7 @@ async fn answer(reader: &mut Reader, reply: &Reply) -> anyhow::Result<()> {
     send(reply, [Bytes::new(), Bytes::from_static(&END), Bytes::new()]).await
 }
 
-async fn send(reply: &Reply, [topic, number, payload]: [Bytes; 3]) -> anyhow::Result<()> {
+async fn send(reply: &ReplyPath, [topic, number, payload]: [Bytes; 3]) -> anyhow::Result<()> {
     let answer = [Bytes::new(), topic, number, payload];
     Ok(tokio::time::timeout(SEND_TIMEOUT, reply.send(&answer)).await??)
 }
@@ -172,7 +172,7 @@ mod tests {
         let mut router = Router::bind("tcp://127.0.0.1:0").await.unwrap();
         let mut dealer = Dealer::connect(router.endpoint()).await.unwrap();
         dealer.send(&[Bytes::new()]).await.unwrap();
-        let Request { reply, .. } = router.recv().await;
+        let RouterRequest { reply, .. } = router.recv().await;
         for _ in 0..300 {
             feed.events(&[KvEvent::Cleared]);
         }

@@ -11,7 +11,7 @@ use stator_protos::worker::events_server::Events;
 use stator_protos::worker::{EventMessage, EventsFrame, ReplayRequest, SubscribeRequest};
 use stator_runtime::Shutdown;
 use stator_runtime::quota::{Exhausted, Hold, Quota};
-use stator_runtime::tls::Peer;
+use stator_runtime::tls::TlsPeer;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Events for Service {
 
 /// The caller's IP address; `None` for a Unix socket.
 fn address<T>(request: &Request<T>) -> Option<IpAddr> {
-    let peer = request.extensions().get::<Peer>()?;
+    let peer = request.extensions().get::<TlsPeer>()?;
     Some(peer.address?.ip().to_canonical())
 }
 

@@ -46,7 +46,7 @@ impl Bed {
     async fn replay(&self, topic: &str, start: u64) -> Result<Frames, Status> {
         let mut request = Request::new(ReplayRequest { topic: topic.into(), start });
         let address = Some("10.0.0.1:1".parse().unwrap());
-        request.extensions_mut().insert(Peer { address, certificate: None });
+        request.extensions_mut().insert(TlsPeer { address, certificate: None });
         Ok(self.service.replay(request).await?.into_inner())
     }
 }

@@ -13,7 +13,7 @@ use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
 use stator_protos::name::BlockName;
-use stator_protos::topic::{Kind, Topic};
+use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::FinishReason as Reason;
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use tokio::sync::oneshot;
@@ -245,7 +245,7 @@ impl Harness {
         answered.await.unwrap()
     }
 
-    async fn messages(&self, kind: Kind) -> Vec<Message> {
+    async fn messages(&self, kind: TopicKind) -> Vec<Message> {
         let of_kind =
             |message: &Message| Topic::parse(&message.topic).is_some_and(|t| t.kind == kind);
         self.queue.take().await.into_iter().filter(of_kind).collect()
@@ -341,7 +341,7 @@ async fn a_snapshot_is_what_the_events_before_it_add_up_to() {
     let snapshot = harness.snapshot().await;
     assert!(snapshot.next_sequence >= 2);
     let mut blocks = Vec::new();
-    for message in harness.messages(Kind::KvEvents).await {
+    for message in harness.messages(TopicKind::KvEvents).await {
         if message.number >= snapshot.next_sequence {
             break;
         }
@@ -363,7 +363,7 @@ async fn load_is_reported_at_most_once_an_interval_and_at_once_when_idle() {
     harness.in_flight.none().await;
     // The driver reports idleness before it waits for the next command.
     let snapshot = harness.snapshot().await;
-    let loads = harness.messages(Kind::Load).await;
+    let loads = harness.messages(TopicKind::Load).await;
     // 20 steps of 10 ms at one report in 50 ms, the one at the start, and the one for idleness.
     assert!((4..=7).contains(&loads.len()), "{}", loads.len());
     let last = loads.last().unwrap();

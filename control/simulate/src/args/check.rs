@@ -165,7 +165,7 @@ impl FleetArgs {
         })
     }
 
-    fn queue(&self, faulty: &mut Faulty) -> stator_queue::Settings {
+    fn queue(&self, faulty: &mut Faulty) -> stator_queue::CheckedSettings {
         let requests = faulty.count("queue_max", self.queue_max, 1, 1_000_000);
         let bounds = Bounds { requests, ..Bounds::MAX };
         let (fairness, ordering) = (self.fairness.policy(), self.ordering.policy());
@@ -179,7 +179,7 @@ impl FleetArgs {
             ..QueueSettings::default()
         };
         // Wrong bounds are named already.
-        stator_queue::Settings::new(settings).unwrap_or_default()
+        stator_queue::CheckedSettings::new(settings).unwrap_or_default()
     }
 
     fn transfer(&self, faulty: &mut Faulty) -> Transfer {

@@ -12,7 +12,7 @@ mod tests;
 use crate::engine::pool::BlockId;
 use crate::time::Ps;
 use stator_placement::{
-    BusyThresholds, CostModel, Mode, PeerLoad, Role, SessionSettings, Settings, Split,
+    BusyThresholds, CostModel, Mode, PeerLoad, PlacementSettings, Role, SessionSettings, Split,
 };
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium};
@@ -176,15 +176,16 @@ impl PolicyKind {
     /// A policy without workers.
     pub(crate) fn build(self, common: &Common) -> Box<dyn Policy> {
         let Common { block_size, busy, split, sessions, .. } = *common;
-        let defaults = Settings { block_size, busy, sessions, ..Settings::default() };
+        let defaults =
+            PlacementSettings { block_size, busy, sessions, ..PlacementSettings::default() };
         // What has no opinion of its own splits whenever it can.
-        let mode = |mode| Settings { mode, split: Split::Always, ..defaults.clone() };
+        let mode = |mode| PlacementSettings { mode, split: Split::Always, ..defaults.clone() };
         let settings = match self {
             Self::RoundRobin => mode(Mode::RoundRobin),
             Self::Random => mode(Mode::Random),
             Self::LeastLoaded => mode(Mode::LeastLoaded),
             Self::PowerOfTwo => mode(Mode::PowerOfTwo),
-            Self::Dynamo => Settings { cost: CostModel::Blocks, ..mode(Mode::Kv) },
+            Self::Dynamo => PlacementSettings { cost: CostModel::Blocks, ..mode(Mode::Kv) },
             Self::Stator => defaults,
             Self::PrefixHash => {
                 return paired(common, || Box::new(prefix_hash::PrefixHash::new(block_size)));
@@ -192,7 +193,7 @@ impl PolicyKind {
             Self::LlmD => return paired(common, || Box::new(llm_d::LlmD::new(block_size))),
         };
         let split = split.unwrap_or(settings.split);
-        Box::new(placement::PlacementPolicy::new(Settings { split, ..settings }))
+        Box::new(placement::PlacementPolicy::new(PlacementSettings { split, ..settings }))
     }
 
     /// Whether it is this project's placement, with these settings or others.

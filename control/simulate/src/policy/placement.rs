@@ -7,8 +7,8 @@ use super::{
 use crate::engine::news::hash;
 use crate::time::{Ps, duration};
 use stator_placement::{
-    Adapter, BookingId, Label, PeerLoad, PickError, Placement, Profile, Request, Settings, Time,
-    Topology, Worker,
+    Adapter, BookingId, Label, PeerLoad, PickError, Placement, PlacementRequest, PlacementSettings,
+    Profile, Time, Topology, Worker,
 };
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use std::ops::RangeInclusive;
@@ -19,7 +19,7 @@ pub(super) struct PlacementPolicy {
 }
 
 impl PlacementPolicy {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: PlacementSettings) -> Self {
         Self { placement: Placement::new(settings) }
     }
 
@@ -92,12 +92,12 @@ impl Policy for PlacementPolicy {
     }
 
     fn pick(&mut self, query: &PickQuery<'_>, now: Ps) -> Result<Choice, NoPick> {
-        let request = Request {
+        let request = PlacementRequest {
             sequence: query.sequence,
             prompt_tokens: query.prompt_tokens,
             adapter: query.adapter.map(adapter),
             session: Some(query.session.into()),
-            ..Request::default()
+            ..PlacementRequest::default()
         };
         match self.placement.pick(&request, Time(duration(now)), query.seed) {
             Ok(decision) => Ok(Choice {

@@ -6,7 +6,7 @@ use super::flight::RequestEnd;
 use super::turns::TenantFlow;
 use crate::time::duration;
 use crate::workload::Class;
-use stator_queue::{Entry, FlowId, Head, Verdict};
+use stator_queue::{FlowId, QueueEntry, QueueHead, Verdict};
 
 impl World<'_> {
     /// A request waits until a worker takes it, within bounds.
@@ -14,7 +14,7 @@ impl World<'_> {
         let asked = &self.workload.requests[request as usize];
         let deadline = self.now + self.settings.queue_timeout;
         let (flow, tokens) = (self.flow(request), self.tokens(request));
-        let entry = Entry {
+        let entry = QueueEntry {
             priority: flow.0,
             flow: FlowId(flow.1.into()),
             tokens,
@@ -69,7 +69,7 @@ impl World<'_> {
     fn offer_at(&mut self, edge: usize) {
         let Some(mut queue) = self.edges[edge].queue.take() else { return };
         let now = duration(self.now);
-        let mut verdict = |head: &Head, request: &mut u32| match self.try_place(*request) {
+        let mut verdict = |head: &QueueHead, request: &mut u32| match self.try_place(*request) {
             Ok(()) => {
                 self.check_turn(*request, head.tokens);
                 self.left_queue(*request);

@@ -1,8 +1,8 @@
 //! Follows the agents of a back-end.
 
 use crate::metrics::DiscoveryMetrics;
-use crate::roster::{Change, Roster};
-use crate::source::Source;
+use crate::roster::{AgentChange, Roster};
+use crate::source::DiscoverySource;
 use crate::{DiscoveryError, Watch, directory, etcd, kubernetes, list};
 use stator_runtime::dial::Dial;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ pub struct Agents {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
     /// Agents that came, changed or left.
-    pub changes: Vec<Change>,
+    pub changes: Vec<AgentChange>,
     /// Agents whose records have become unreadable, and why; each fault is told once.
     pub malformed: Vec<(String, String)>,
     /// Whether everything was seen: the back-end is in reach, and whoever it names has said who it
@@ -38,22 +38,22 @@ impl Agents {
     /// When the back-end is not configured as it should be. One that is out of reach is waited
     /// for.
     pub async fn follow(
-        source: &Source,
+        source: &DiscoverySource,
         poll: Duration,
         dial: &Dial,
         metrics: DiscoveryMetrics,
     ) -> Result<Self, DiscoveryError> {
         let watch: Box<dyn Watch> = match source {
-            Source::Directory(path) => {
+            DiscoverySource::Directory(path) => {
                 Box::new(directory::DirectoryWatcher::new(path.clone(), poll))
             }
-            Source::Static(path) => {
+            DiscoverySource::Static(path) => {
                 Box::new(list::ListWatcher::new(path.clone(), poll, dial.clone()))
             }
-            Source::Kubernetes(source) => {
+            DiscoverySource::Kubernetes(source) => {
                 Box::new(kubernetes::KubernetesWatcher::open(source).await?)
             }
-            Source::Etcd(source) => Box::new(etcd::EtcdWatcher::open(source).await?),
+            DiscoverySource::Etcd(source) => Box::new(etcd::EtcdWatcher::open(source).await?),
         };
         Ok(Self { watch, roster: Roster::default(), start: Instant::now(), metrics })
     }

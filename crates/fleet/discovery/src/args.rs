@@ -1,6 +1,6 @@
 //! The flags that name a back-end, alike for agents and for who follows them.
 
-use crate::source::{Source, SourceError};
+use crate::source::{DiscoverySource, SourceError};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -34,10 +34,10 @@ impl DiscoveryArgs {
     /// # Errors
     ///
     /// [`SourceError`] for `--discovery`, with the part that is wrong.
-    pub fn source(&self) -> Result<Source, SourceError> {
+    pub fn source(&self) -> Result<DiscoverySource, SourceError> {
         match &self.discovery {
             Some(url) => url.parse(),
-            None => Ok(Source::Directory(self.discovery_dir.clone())),
+            None => Ok(DiscoverySource::Directory(self.discovery_dir.clone())),
         }
     }
 }

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use crate::Registration;
     use crate::record::sample as record;
-    use crate::source::Source;
+    use crate::source::DiscoverySource;
     use stator_runtime::Shutdown;
     use std::os::unix::fs::PermissionsExt as _;
     use std::time::UNIX_EPOCH;
@@ -317,7 +317,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join("a/b");
         let (sender, receiver) = watch::channel(record("node-1", 0));
-        let source = Source::Directory(dir.clone());
+        let source = DiscoverySource::Directory(dir.clone());
         let registration = Registration::open(&source, Duration::from_secs(6)).await.unwrap();
         let mode = std::fs::metadata(&dir).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);

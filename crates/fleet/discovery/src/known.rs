@@ -8,7 +8,7 @@ pub(crate) const OBJECTS_MAX: usize = 100_000;
 
 /// Things by name, as they were last told.
 #[derive(Debug)]
-pub(crate) struct Known<T> {
+pub(crate) struct KnownObjects<T> {
     pub(crate) objects: BTreeMap<String, T>,
     /// Whether all of them were told once.
     pub(crate) listed: bool,
@@ -16,13 +16,13 @@ pub(crate) struct Known<T> {
     pub(crate) lost: bool,
 }
 
-impl<T> Default for Known<T> {
+impl<T> Default for KnownObjects<T> {
     fn default() -> Self {
         Self { objects: BTreeMap::new(), listed: false, lost: false }
     }
 }
 
-impl<T> Known<T> {
+impl<T> KnownObjects<T> {
     pub(crate) fn apply(&mut self, report: Report<T>) {
         match report {
             Report::Listed(objects) => {

@@ -4,9 +4,9 @@
 //! A back-end has two directions: a [`Registry`] for the agent, a [`Watch`] for a follower of
 //! agents. It translates and decides little: [`Roster`] decides which agents there are. A back-end
 //! that is out of reach takes no agent away, and neither does one that can be read but not written:
-//! a lease that ends or a record that disappears makes an agent [`Change::Lapsed`], and the
+//! a lease that ends or a record that disappears makes an agent [`AgentChange::Lapsed`], and the
 //! follower asks the agent itself whether it lives. Leases are measured on the reader's clock
-//! alone. Start reading at [`Source`], which names a back-end, and at [`Agents`], which follows
+//! alone. Start reading at [`DiscoverySource`], which names a back-end, and at [`Agents`], which follows
 //! one.
 
 mod agents;
@@ -28,8 +28,8 @@ pub use args::DiscoveryArgs;
 pub use metrics::DiscoveryMetrics;
 pub use record::{AGENTS_MAX, RECORD_BYTES_MAX};
 pub use registration::Registration;
-pub use roster::{Absence, Change, Roster, Sighting};
-pub use source::{EtcdSource, EtcdTls, KubernetesSource, Readiness, Source, SourceError};
+pub use roster::{Absence, AgentChange, Roster, Sighting};
+pub use source::{DiscoverySource, EtcdSource, EtcdTls, KubernetesSource, Readiness, SourceError};
 
 use stator_protos::discovery::AgentRecord;
 

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use stator_protos::discovery::AgentRecord;
 use stator_protos::worker::DescribeRequest;
 use stator_protos::worker::worker_client::WorkerClient;
-use stator_runtime::dial::{Dial, Target};
+use stator_runtime::dial::{Dial, DialTarget};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,14 +67,14 @@ pub(crate) struct ListWatcher {
     dial: Dial,
     /// The file that was read last, and whether it could be.
     read: Option<(Stamp, bool)>,
-    agents: BTreeMap<String, Listed>,
+    agents: BTreeMap<String, ListedAgent>,
     answers: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
     askers: JoinSet<()>,
     sight: Sight,
 }
 
 /// An agent of the list.
-struct Listed {
+struct ListedAgent {
     asker: AbortHandle,
     /// Its name and what it last said, once it has.
     read: Option<(String, Read)>,
@@ -144,7 +144,7 @@ impl ListWatcher {
                 |endpoint: &String| askers.spawn(ask(endpoint.clone(), target, answers.0.clone()));
             self.agents
                 .entry(endpoint)
-                .or_insert_with_key(|endpoint| Listed { asker: asker(endpoint), read: None });
+                .or_insert_with_key(|endpoint| ListedAgent { asker: asker(endpoint), read: None });
         }
         // Those that were aborted need no owner any more.
         while self.askers.try_join_next().is_some() {}
@@ -208,7 +208,7 @@ fn decode(text: &str) -> Result<BTreeSet<String>, String> {
 }
 
 /// Follows an agent's record until nobody listens, and passes changes on.
-async fn ask(endpoint: String, target: Target, answers: mpsc::Sender<Answer>) {
+async fn ask(endpoint: String, target: DialTarget, answers: mpsc::Sender<Answer>) {
     let target = target.with(|target| {
         let probing = target.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(KEEPALIVE);
         probing.keep_alive_while_idle(true).connect_timeout(ASK_TIMEOUT)

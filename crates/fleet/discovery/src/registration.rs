@@ -1,6 +1,6 @@
 //! Registration: keeps an agent's record known while the agent lives.
 
-use crate::source::Source;
+use crate::source::DiscoverySource;
 use crate::{DiscoveryError, Registry, directory, etcd, kubernetes, list};
 use stator_protos::discovery::AgentRecord;
 use stator_runtime::Shutdown;
@@ -32,14 +32,14 @@ impl Registration {
     ///
     /// When the back-end is not configured as it should be, or a directory cannot be made. One
     /// that is out of reach is waited for while the agent serves.
-    pub async fn open(source: &Source, lease: Duration) -> Result<Self, DiscoveryError> {
+    pub async fn open(source: &DiscoverySource, lease: Duration) -> Result<Self, DiscoveryError> {
         let registry: Box<dyn Registry> = match source {
-            Source::Directory(path) => return Self::in_directory(path.clone(), lease),
-            Source::Static(_) => Box::new(list::Nowhere),
-            Source::Kubernetes(source) => {
+            DiscoverySource::Directory(path) => return Self::in_directory(path.clone(), lease),
+            DiscoverySource::Static(_) => Box::new(list::Nowhere),
+            DiscoverySource::Kubernetes(source) => {
                 Box::new(kubernetes::KubernetesEntry::open(source).await?)
             }
-            Source::Etcd(source) => Box::new(etcd::EtcdEntry::open(source, lease).await?),
+            DiscoverySource::Etcd(source) => Box::new(etcd::EtcdEntry::open(source, lease).await?),
         };
         Ok(Self { registry, lease })
     }

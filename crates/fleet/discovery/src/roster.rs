@@ -70,7 +70,7 @@ impl Sight {
 
 /// A change of who is there.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum AgentChange {
     /// An agent came, its record says something new beside its lease, or its lease holds again.
     Up(Arc<AgentRecord>),
     /// Nobody vouches for an agent any more: its lease ended, or its record disappeared. Whether
@@ -97,7 +97,7 @@ struct Entry {
 
 impl Entry {
     /// Takes in what a look found of the agent; returns what that changes.
-    fn see(&mut self, found: Option<&Arc<AgentRecord>>, look: &Look) -> Option<Change> {
+    fn see(&mut self, found: Option<&Arc<AgentRecord>>, look: &Look) -> Option<AgentChange> {
         let renewed = found.is_some_and(|found| !Arc::ptr_eq(found, &self.record));
         let mut says_new = false;
         if let Some(found) = found.filter(|_| renewed) {
@@ -112,19 +112,19 @@ impl Entry {
         let lapsed = look.doubted || age >= lease(&self.record);
         let was_lapsed = std::mem::replace(&mut self.lapsed, lapsed);
         match (was_lapsed, lapsed) {
-            (false, true) => Some(Change::Lapsed(self.record.clone())),
-            (true, false) => Some(Change::Up(self.record.clone())),
-            (false, false) if says_new => Some(Change::Up(self.record.clone())),
+            (false, true) => Some(AgentChange::Lapsed(self.record.clone())),
+            (true, false) => Some(AgentChange::Up(self.record.clone())),
+            (false, false) if says_new => Some(AgentChange::Up(self.record.clone())),
             _ => None,
         }
     }
 
     /// The change that follows from a record that disappeared.
-    fn vanish(self, agent: String, absence: Absence) -> Option<Change> {
+    fn vanish(self, agent: String, absence: Absence) -> Option<AgentChange> {
         match absence {
-            Absence::Departure => Some(Change::Down(agent)),
+            Absence::Departure => Some(AgentChange::Down(agent)),
             Absence::Doubt if self.lapsed => None,
-            Absence::Doubt => Some(Change::Lapsed(self.record)),
+            Absence::Doubt => Some(AgentChange::Lapsed(self.record)),
         }
     }
 }
@@ -143,7 +143,7 @@ impl Roster {
     /// from a back-end that can be read. A record that makes no sense proves nothing before that,
     /// and a back-end that is out of reach nothing at all: its agents could not renew their leases
     /// either.
-    pub fn update(&mut self, seen: &Sighting, now: Duration) -> Vec<Change> {
+    pub fn update(&mut self, seen: &Sighting, now: Duration) -> Vec<AgentChange> {
         let mut changes = Vec::new();
         let look =
             |agent: &String| Look { now, stale: seen.stale, doubted: seen.doubted.contains(agent) };
@@ -167,9 +167,9 @@ impl Roster {
             let (record, lapsed) = (found.clone(), look(agent).doubted);
             self.agents.insert(agent.clone(), Entry { record, changed_at: now, lapsed });
             changes.push(if lapsed {
-                Change::Lapsed(found.clone())
+                AgentChange::Lapsed(found.clone())
             } else {
-                Change::Up(found.clone())
+                AgentChange::Up(found.clone())
             });
         }
         changes
@@ -218,12 +218,12 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    fn up(record: AgentRecord) -> Change {
-        Change::Up(Arc::new(record))
+    fn up(record: AgentRecord) -> AgentChange {
+        AgentChange::Up(Arc::new(record))
     }
 
-    fn lapsed(record: AgentRecord) -> Change {
-        Change::Lapsed(Arc::new(record))
+    fn lapsed(record: AgentRecord) -> AgentChange {
+        AgentChange::Lapsed(Arc::new(record))
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
             let seen = Sighting { absence, ..found(&[record("a", 2)]) };
             let expected = match absence {
                 Absence::Doubt => lapsed(record("b", 1)),
-                Absence::Departure => Change::Down("b".into()),
+                Absence::Departure => AgentChange::Down("b".into()),
             };
             assert_eq!(roster.update(&seen, ms(1)), [expected]);
             assert_eq!(roster.update(&seen, ms(2)), []);
@@ -395,12 +395,12 @@ mod tests {
                 let seen = Sighting { complete, stale: !complete, records, ..Sighting::default() };
                 for change in roster.update(&seen, ms(now)) {
                     match change {
-                        Change::Up(r) => drop(told.insert(r.agent_id.clone(), (true, r.accepting))),
-                        Change::Lapsed(r) => {
+                        AgentChange::Up(r) => drop(told.insert(r.agent_id.clone(), (true, r.accepting))),
+                        AgentChange::Lapsed(r) => {
                             let was = told.insert(r.agent_id.clone(), (false, r.accepting));
                             prop_assert!(was.is_some_and(|(held, _)| held));
                         }
-                        Change::Down(_) => prop_assert!(false, "absence is only doubted"),
+                        AgentChange::Down(_) => prop_assert!(false, "absence is only doubted"),
                     }
                 }
                 let holding = told.iter().filter(|(_, (held, _))| *held);

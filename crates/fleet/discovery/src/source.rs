@@ -14,7 +14,7 @@ const LENGTH_MAX: usize = 4096;
 /// A back-end, as it is configured. A value of this type is well-formed; whether it is there shows
 /// when it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum DiscoverySource {
     /// `file:///dir`: a directory with one file per agent, that all processes can see.
     Directory(PathBuf),
     /// `static:///file`: a file that lists the request planes of agents.
@@ -25,7 +25,7 @@ pub enum Source {
     Etcd(EtcdSource),
 }
 
-impl From<&Path> for Source {
+impl From<&Path> for DiscoverySource {
     fn from(dir: &Path) -> Self {
         Self::Directory(dir.to_owned())
     }
@@ -94,7 +94,7 @@ pub struct SourceError {
 
 type Parsed<T> = Result<T, SourceError>;
 
-impl FromStr for Source {
+impl FromStr for DiscoverySource {
     type Err = SourceError;
 
     fn from_str(text: &str) -> Parsed<Self> {

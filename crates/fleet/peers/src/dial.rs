@@ -33,7 +33,7 @@ pub(crate) enum DialError {
 
 /// End of listening to an address.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum ListenEnd {
     /// The address is this replica's own, or that of a replica which is heard at another address.
     Known,
     /// It was heard until it broke off.
@@ -76,7 +76,7 @@ pub(crate) async fn listen(
     hub: &Arc<Hub>,
     address: SocketAddr,
     settings: &PeersSettings,
-) -> Result<Ended, DialError> {
+) -> Result<ListenEnd, DialError> {
     let mut client = connect(address, settings).await?;
     let message = proto::SyncRequest { hello: Some(hub.hello()) };
     let asking = client.sync(request(message, settings));
@@ -86,16 +86,16 @@ pub(crate) async fn listen(
     let first = tokio::time::timeout(settings.silence, frames.message()).await.map_err(silent)?;
     let hello = first?.and_then(|frame| frame.hello).ok_or(DialError::NoHello)?;
     // A name may stand for this replica too, and one peer may answer at several addresses.
-    let Some(mut origin) = PeerOrigin::new(hub, &hello) else { return Ok(Ended::Known) };
+    let Some(mut origin) = PeerOrigin::new(hub, &hello) else { return Ok(ListenEnd::Known) };
     tracing::info!(%address, "a peer is heard");
     loop {
         match tokio::time::timeout(settings.silence, frames.message()).await {
             Ok(Ok(Some(frame))) => origin.hear(frame),
-            Ok(Ok(None)) => return Ok(Ended::Lost(Status::unavailable("it ends").into())),
-            Ok(Err(status)) => return Ok(Ended::Lost(status.into())),
+            Ok(Ok(None)) => return Ok(ListenEnd::Lost(Status::unavailable("it ends").into())),
+            Ok(Err(status)) => return Ok(ListenEnd::Lost(status.into())),
             Err(_) => {
                 hub.metrics.silent.inc();
-                return Ok(Ended::Lost(DialError::Silent));
+                return Ok(ListenEnd::Lost(DialError::Silent));
             }
         }
     }

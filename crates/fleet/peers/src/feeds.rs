@@ -21,7 +21,7 @@ pub(crate) const FRAME_HASHES_MAX: usize = 1 << 16;
 
 /// A prompt that waits for those who listen.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct SentPrompt {
     pub(crate) key: GaugeKey,
     pub(crate) hashes: Vec<SequenceHash>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Sent {
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
     pub(crate) gauges: Vec<(GaugeKey, PeerLoad)>,
-    pub(crate) sent: Vec<Arc<Sent>>,
+    pub(crate) sent: Vec<Arc<SentPrompt>>,
     /// Names of pools that it was not told of, which the others may speak of.
     pub(crate) pools: Vec<String>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct ListenerId(u64);
 struct Listener {
     /// The last change of a gauge that it knows.
     seen: u64,
-    queue: VecDeque<Arc<Sent>>,
+    queue: VecDeque<Arc<SentPrompt>>,
     queued_hashes: usize,
 }
 
@@ -102,7 +102,7 @@ impl PeerFeeds {
             if untold.is_empty() {
                 continue;
             }
-            let sent = Arc::new(Sent { key, hashes: untold.to_vec() });
+            let sent = Arc::new(SentPrompt { key, hashes: untold.to_vec() });
             for listener in self.listeners.values_mut() {
                 queued += 1;
                 lost += listener.push(sent.clone(), self.queue_hashes_max);
@@ -134,7 +134,7 @@ impl PeerFeeds {
 
 impl Listener {
     /// Returns how many it lost for that.
-    fn push(&mut self, sent: Arc<Sent>, hashes_max: usize) -> u64 {
+    fn push(&mut self, sent: Arc<SentPrompt>, hashes_max: usize) -> u64 {
         self.queued_hashes += sent.hashes.len();
         self.queue.push_back(sent);
         let mut lost = 0;
@@ -147,7 +147,7 @@ impl Listener {
         lost
     }
 
-    fn pop(&mut self) -> Vec<Arc<Sent>> {
+    fn pop(&mut self) -> Vec<Arc<SentPrompt>> {
         let (mut frame, mut hashes) = (Vec::new(), 0);
         while hashes < FRAME_HASHES_MAX
             && let Some(sent) = self.queue.pop_front()

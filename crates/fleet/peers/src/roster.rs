@@ -1,6 +1,6 @@
 //! Roster of peers' addresses, and a task that listens to each.
 
-use crate::dial::{self, Ended};
+use crate::dial::{self, ListenEnd};
 use crate::hub::Hub;
 use crate::{PEERS_MAX, PeersSettings};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,8 +74,8 @@ async fn follow(
     let mut backoff = settings.backoff_min;
     while *listed.borrow() {
         let wait = match dial::listen(&hub, address, &settings).await {
-            Ok(Ended::Known) => settings.resolve,
-            Ok(Ended::Lost(reason)) => {
+            Ok(ListenEnd::Known) => settings.resolve,
+            Ok(ListenEnd::Lost(reason)) => {
                 tracing::info!(%address, %reason, "a peer is heard no more");
                 backoff = settings.backoff_min;
                 backoff

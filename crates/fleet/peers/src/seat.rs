@@ -56,8 +56,8 @@ impl Seat {
             None => (Listener::plain(listener), None),
             Some(files) => {
                 tls::install_provider();
-                let (config, reload) = tls::server_config(&tls::Settings {
-                    certificate: tls::Source::Folder(files.certificate.clone()),
+                let (config, reload) = tls::server_config(&tls::ServerSettings {
+                    certificate: tls::CertificateSource::Folder(files.certificate.clone()),
                     client_ca: Some(files.ca_file.clone()),
                     reload: true,
                     // Both ends are replicas of one version or nearly so: nothing older is needed.

@@ -1,7 +1,7 @@
 //! Translation between the wire's messages and ours. Peers' claims are checked here: pools that a
 //! peer did not name and impossible ranks are skipped.
 
-use crate::feeds::{Frame, Sent};
+use crate::feeds::{Frame, SentPrompt};
 use crate::gauges::GaugeKey;
 use crate::names::PoolMap;
 use crate::{PoolId, SEQUENCE_MAX};
@@ -30,10 +30,10 @@ impl PoolMap {
         Some((key, PeerLoad { requests, tokens, prefill_tokens, prefill_pairs, blocks }))
     }
 
-    pub(crate) fn sent(&self, sent: proto::Sent) -> Option<Sent> {
+    pub(crate) fn sent(&self, sent: proto::Sent) -> Option<SentPrompt> {
         let key = self.key(sent.pool, sent.worker_id, sent.rank)?;
         let hashes = sent.sequence_hashes.into_iter().take(SEQUENCE_MAX).map(SequenceHash);
-        Some(Sent { key, hashes: hashes.collect() })
+        Some(SentPrompt { key, hashes: hashes.collect() })
     }
 
     /// The worker and generation whose blocks a chunk holds.

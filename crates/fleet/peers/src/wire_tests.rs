@@ -23,12 +23,16 @@ fn what_is_sent_comes_out_as_it_was() {
     let key = (PoolId(0), WorkerRank { worker: WorkerId(u64::MAX), rank: 3 });
     let (requests, tokens) = (4, 1 << 40);
     let value = PeerLoad { requests, tokens, prefill_tokens: 5, prefill_pairs: 6, blocks: 7 };
-    let sent = std::sync::Arc::new(Sent { key, hashes: vec![SequenceHash(5), SequenceHash(1)] });
+    let sent =
+        std::sync::Arc::new(SentPrompt { key, hashes: vec![SequenceHash(5), SequenceHash(1)] });
     let pools = vec!["n/b".to_owned()];
     let mut message = frame(&Frame { gauges: vec![(key, value)], sent: vec![sent.clone()], pools });
     assert_eq!(message.pools, ["n/b"]);
     assert_eq!(map.gauge(&message.gauges[0]), Some((key, value)));
-    assert_eq!(map.sent(message.sent.remove(0)), Some(Sent { key, hashes: sent.hashes.clone() }));
+    assert_eq!(
+        map.sent(message.sent.remove(0)),
+        Some(SentPrompt { key, hashes: sent.hashes.clone() })
+    );
 }
 
 #[test]

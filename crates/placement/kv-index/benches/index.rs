@@ -5,7 +5,7 @@
 //! small enough to count instructions: `valgrind --tool=callgrind --dump-after=index::apply` or
 //! `--toggle-collect=index::look_up`, and so on, with the program and `--bench --small ingest`.
 
-use stator_kv_index::{Index, Overlaps, Settings, Time};
+use stator_kv_index::{Index, IndexSettings, Overlaps, Time};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 use stator_protos::{Generation, WorkerId, WorkerRank};
@@ -70,7 +70,7 @@ fn worker(number: u64) -> WorkerRank {
 
 fn index(lanes: usize) -> Index {
     let lanes = NonZeroUsize::new(lanes).expect("there is a lane");
-    let index = Index::new(Settings { lanes, max_bytes: 4 << 30, ..Settings::default() });
+    let index = Index::new(IndexSettings { lanes, max_bytes: 4 << 30, ..IndexSettings::default() });
     (0..WORKERS).for_each(|number| _ = index.insert(worker(number), LIFE));
     index
 }

@@ -9,7 +9,7 @@ use crate::overlap::Overlaps;
 use crate::predictions::{Predictions, Tails};
 use crate::scatter;
 use crate::sets::Sets;
-use crate::settings::Settings;
+use crate::settings::IndexSettings;
 use crate::table::BUCKET_BYTES;
 use crate::tenancy::{Applied, Entrance, Stands, Tenancy, WorkerLife};
 use crate::time::Time;
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 /// is visible when its call returns. Calls about one worker have to come one after the other, as
 /// its events do; calls about several workers may come at once.
 ///
-/// Memory is bounded ([`Settings::max_bytes`]). Beyond the bound the blocks that were stored
+/// Memory is bounded ([`IndexSettings::max_bytes`]). Beyond the bound the blocks that were stored
 /// longest ago go first, and are counted ([`IndexStats::dropped`](crate::IndexStats::dropped)): overlaps come
 /// out shorter than they are, never longer.
 pub struct Index {
@@ -45,18 +45,18 @@ pub struct Index {
 
 impl Default for Index {
     fn default() -> Self {
-        Self::new(Settings::default())
+        Self::new(IndexSettings::default())
     }
 }
 
 impl Index {
     /// An empty index.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: IndexSettings) -> Self {
         let layout = Layout::new(&settings);
         Self::with_layout(&settings, layout)
     }
 
-    pub(crate) fn with_layout(settings: &Settings, layout: Layout) -> Self {
+    pub(crate) fn with_layout(settings: &IndexSettings, layout: Layout) -> Self {
         let max_table_bytes = settings.max_bytes - settings.max_bytes / 8;
         let arena = Arena::new(max_table_bytes);
         let published = Published::new(&layout, &arena);
@@ -164,7 +164,7 @@ impl Index {
     }
 
     /// Takes it that the worker holds `sequence`, without a report, for as long as
-    /// [`Settings::predicting`] says; `until` is the end where that is a matter of time. No effect
+    /// [`IndexSettings::predicting`] says; `until` is the end where that is a matter of time. No effect
     /// if the worker is not registered or its state is unknown.
     pub fn predict(&self, worker: WorkerRank, sequence: &[SequenceHash], until: Time) {
         self.collect_if_wanted();

@@ -1,6 +1,6 @@
 //! Position of a block's cell: shard, lane and home bucket, by its hash alone.
 
-use crate::settings::Settings;
+use crate::settings::IndexSettings;
 use crate::table::BUCKET_BYTES;
 
 /// Most lanes there can be.
@@ -23,7 +23,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &IndexSettings) -> Self {
         let lanes = settings.lanes.get().min(MAX_LANES).next_power_of_two();
         let fitting = settings.max_bytes / 4 / (BUCKET_BYTES << SHARD_BITS);
         Self {

@@ -67,7 +67,7 @@ pub use closure::Closure;
 pub use index::Index;
 pub use listing::Held;
 pub use overlap::{Overlap, Overlaps};
-pub use settings::{Predicting, Settings};
+pub use settings::{IndexSettings, Predicting};
 pub use stats::IndexStats;
 pub use tenancy::Applied;
 pub use time::Time;

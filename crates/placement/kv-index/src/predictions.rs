@@ -6,7 +6,7 @@
 
 use crate::chains::{BySlot, Chains};
 use crate::elements::Op;
-use crate::settings::{Predicting, Settings};
+use crate::settings::{IndexSettings, Predicting};
 use crate::time::Time;
 use stator_protos::hash::SequenceHash;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ struct Due {
 }
 
 impl Predictions {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &IndexSettings) -> Self {
         let (max_length, predicting) = (settings.max_predicted, settings.predicting);
         let (by_slot, queue) = Default::default();
         Self { by_slot, queue, length: 0, max_length, predicting, number: 0 }

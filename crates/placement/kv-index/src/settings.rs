@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 /// Limits of an [`Index`](crate::Index).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct IndexSettings {
     /// Bytes of memory for blocks and for sets of holders; beyond them the oldest blocks go. The
     /// least that works, some hundred KiB, is used whatever is said here. Default 1 GiB.
     pub max_bytes: usize,
@@ -31,7 +31,7 @@ pub enum Predicting {
     },
 }
 
-impl Default for Settings {
+impl Default for IndexSettings {
     fn default() -> Self {
         Self {
             max_bytes: 1 << 30,

@@ -4,7 +4,7 @@
 //! none of these. Those that `STATOR_TEST_TRACES` names are replayed too: paths of unpacked `.jsonl`
 //! files, with colons between.
 
-use stator_kv_index::{Index, Overlaps, Settings};
+use stator_kv_index::{Index, IndexSettings, Overlaps};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 use stator_protos::{Generation, WorkerId, WorkerRank};
@@ -108,7 +108,7 @@ impl Worker {
 /// those of literal sets. How many blocks were found.
 fn replay(prompts: &[Vec<u64>], workers: u64, every: usize) -> u64 {
     let rank = |number: u64| WorkerRank { worker: WorkerId(number), rank: 0 };
-    let index = Index::new(Settings::default());
+    let index = Index::new(IndexSettings::default());
     let mut fleet: Vec<Worker> = (0..workers).map(|_| Worker::default()).collect();
     (0..workers).for_each(|number| _ = index.insert(rank(number), Generation(0)));
     let (mut random, mut out, mut found) = (Random(1), Overlaps::default(), 0);

@@ -2,8 +2,8 @@
 //! policy, beside a plain binary heap that knows neither flows nor bounds nor deadlines.
 
 use stator_queue::{
-    BandPolicy, BandSettings, Bounds, Dispatched, Entry, Fairness, FlowId, Head, QueueSettings,
-    Queues, Settings, Verdict,
+    BandPolicy, BandSettings, Bounds, CheckedSettings, Dispatched, Fairness, FlowId, QueueEntry,
+    QueueHead, QueueSettings, Queues, Verdict,
 };
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -63,13 +63,13 @@ fn heap() -> Duration {
 fn queue(fairness: Fairness) -> Duration {
     let policy = BandPolicy { fairness, bounds: Bounds::MAX, ..BandPolicy::default() };
     let bands = vec![BandSettings { priority: 0, policy }];
-    let settings = Settings::new(QueueSettings { bands, ..QueueSettings::default() });
+    let settings = CheckedSettings::new(QueueSettings { bands, ..QueueSettings::default() });
     let mut queues = Queues::new(settings.expect("the settings are valid"));
     let (mut numbers, mut displaced) = (Numbers(1), Vec::new());
     let mut push = |queues: &mut Queues<u64>, time: u64| {
         let flow = FlowId(numbers.below(FLOWS));
         let tokens = numbers.below(4096) as u32;
-        let entry = Entry { flow, tokens, payload: time, ..Entry::default() };
+        let entry = QueueEntry { flow, tokens, payload: time, ..QueueEntry::default() };
         let pushed = queues.push(entry, Duration::from_micros(time), &mut displaced);
         pushed.expect("there is room");
     };
@@ -80,7 +80,7 @@ fn queue(fairness: Fairness) -> Duration {
         let time = WAITING + step;
         push(&mut queues, time);
         let mut left = 1;
-        let mut verdict = |_: &Head, _: &mut u64| match left {
+        let mut verdict = |_: &QueueHead, _: &mut u64| match left {
             0 => Verdict::Stop,
             _ => {
                 left -= 1;

@@ -1,12 +1,12 @@
 //! The requests of one priority.
 
-use crate::bounds::Usage;
+use crate::bounds::QueueUsage;
 use crate::entry::FlowId;
 use crate::flows::Flows;
 use crate::heap::Heap;
 use crate::settings::BandPolicy;
 use crate::slots::{NONE, Slots};
-use crate::stats::Counts;
+use crate::stats::OutcomeCounts;
 
 /// The requests of one priority, or of those nearest to it.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ pub(crate) struct Band {
     pub(crate) configured: bool,
     pub(crate) policy: BandPolicy,
     pub(crate) flows: Flows,
-    pub(crate) usage: Usage,
-    pub(crate) counts: Counts,
+    pub(crate) usage: QueueUsage,
+    pub(crate) counts: OutcomeCounts,
     /// Time when a request last came or went, in nanoseconds.
     pub(crate) last_used: u64,
     deadlines: Heap,
@@ -32,8 +32,8 @@ impl Band {
             configured,
             policy,
             flows: Flows::new(policy.fairness),
-            usage: Usage::default(),
-            counts: Counts::default(),
+            usage: QueueUsage::default(),
+            counts: OutcomeCounts::default(),
             last_used: 0,
             deadlines: Heap::default(),
             oldest: NONE,
@@ -44,7 +44,7 @@ impl Band {
     /// Lets a request wait.
     pub(crate) fn insert(&mut self, slots: &mut Slots, slot: u32, flow: FlowId, key: u64) {
         let (bytes, tokens) = (slots[slot].bytes, slots[slot].tokens);
-        self.usage = self.usage.plus(Usage::one(bytes, tokens));
+        self.usage = self.usage.plus(QueueUsage::one(bytes, tokens));
         self.last_used = slots[slot].arrival;
         self.flows.insert(slots, slot, flow, key);
         let deadline = (slots[slot].deadline, slots[slot].number);
@@ -60,7 +60,7 @@ impl Band {
     /// Takes a request out, because it is served or for another reason.
     pub(crate) fn remove(&mut self, slots: &mut Slots, slot: u32, served: bool, now: u64) {
         let (bytes, tokens) = (slots[slot].bytes, slots[slot].tokens);
-        self.usage = self.usage.minus(Usage::one(bytes, tokens));
+        self.usage = self.usage.minus(QueueUsage::one(bytes, tokens));
         self.last_used = now;
         self.flows.remove(slots, slot, served, now);
         self.deadlines.remove(slot, &mut slots.at_deadline);

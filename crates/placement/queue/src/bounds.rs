@@ -1,7 +1,7 @@
 //! Usage of a queue, and its bounds.
 
 use crate::invalid::SettingFindings;
-use crate::outcome::Refusal;
+use crate::outcome::QueueRefusal;
 
 /// Most requests that any band, or all together, may be set to hold: about 150 MB beside the
 /// payloads.
@@ -9,7 +9,7 @@ const REQUESTS_MAX: u32 = 1_000_000;
 
 /// Sizes of waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct QueueUsage {
     /// Requests.
     pub requests: u64,
     /// Bytes of their bodies.
@@ -18,7 +18,7 @@ pub struct Usage {
     pub tokens: u64,
 }
 
-impl Usage {
+impl QueueUsage {
     pub(crate) fn one(bytes: u64, tokens: u32) -> Self {
         Self { requests: 1, bytes, tokens: u64::from(tokens) }
     }
@@ -56,9 +56,9 @@ impl Bounds {
     pub const MAX: Self = Self { requests: REQUESTS_MAX, bytes: None, tokens: None };
 
     /// The bounds as usage, unlimited where no bound is set.
-    pub(crate) fn limits(&self) -> Usage {
+    pub(crate) fn limits(&self) -> QueueUsage {
         let limit = |bound: Option<u64>| bound.unwrap_or(u64::MAX);
-        Usage {
+        QueueUsage {
             requests: u64::from(self.requests),
             bytes: limit(self.bytes),
             tokens: limit(self.tokens),
@@ -77,15 +77,15 @@ impl Bounds {
 }
 
 /// The first bound that one more request would break: why, the limit and what waits now.
-pub(crate) type Broken = (Refusal, u64, u64);
+pub(crate) type BrokenBound = (QueueRefusal, u64, u64);
 
 /// Whether one more request fits.
 pub(crate) fn fits(
     bounds: &Bounds,
-    waiting: Usage,
-    one: Usage,
-    reasons: [Refusal; 3],
-) -> Result<(), Broken> {
+    waiting: QueueUsage,
+    one: QueueUsage,
+    reasons: [QueueRefusal; 3],
+) -> Result<(), BrokenBound> {
     let (limits, [requests, bytes, tokens]) = (bounds.limits(), reasons);
     // Subtracted, not added, so that nothing overflows.
     let check = |reason, limit: u64, now: u64, more: u64| {

@@ -9,14 +9,14 @@ pub struct FlowId(pub u64);
 
 /// Names a waiting request; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket {
+pub struct QueueTicket {
     pub(crate) slot: u32,
     pub(crate) number: u64,
 }
 
 /// A request that is to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry<T> {
+pub struct QueueEntry<T> {
     /// Its priority: higher ones are served first, whatever else there is.
     pub priority: i32,
     /// Its flow.
@@ -37,12 +37,12 @@ pub struct Entry<T> {
     pub payload: T,
 }
 
-impl<T> Entry<T> {
+impl<T> QueueEntry<T> {
     /// Maps the payload of the request.
-    pub fn map<U>(self, payload: impl FnOnce(T) -> U) -> Entry<U> {
+    pub fn map<U>(self, payload: impl FnOnce(T) -> U) -> QueueEntry<U> {
         let Self { priority, flow, tokens, bytes, deadline, objective, jump, payload: own } = self;
         let payload = payload(own);
-        Entry { priority, flow, tokens, bytes, deadline, objective, jump, payload }
+        QueueEntry { priority, flow, tokens, bytes, deadline, objective, jump, payload }
     }
 }
 
@@ -63,9 +63,9 @@ pub struct BandPlace {
 
 /// A request whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct QueueHead {
     /// Its name here.
-    pub ticket: Ticket,
+    pub ticket: QueueTicket,
     /// Its band.
     pub band: BandPlace,
     /// Its flow.

@@ -1,6 +1,6 @@
 //! The flows of a band: who is next among them.
 
-use crate::bounds::Usage;
+use crate::bounds::QueueUsage;
 use crate::entry::FlowId;
 use crate::fairness::{Fairness, FlowRank, FlowShare, FlowTurns};
 use crate::heap::Heap;
@@ -68,10 +68,10 @@ impl Flows {
     }
 
     /// Requests and tokens that wait in a flow.
-    pub(crate) fn usage(&self, id: FlowId) -> Usage {
-        let Some(&flow) = self.by_id.get(&id) else { return Usage::default() };
+    pub(crate) fn usage(&self, id: FlowId) -> QueueUsage {
+        let Some(&flow) = self.by_id.get(&id) else { return QueueUsage::default() };
         let Flow { waiting, tokens, .. } = &self.flows[flow as usize];
-        Usage { requests: waiting.len() as u64, bytes: 0, tokens: *tokens }
+        QueueUsage { requests: waiting.len() as u64, bytes: 0, tokens: *tokens }
     }
 
     pub(crate) fn id(&self, flow: u32) -> FlowId {

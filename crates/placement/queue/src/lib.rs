@@ -26,16 +26,16 @@ mod slots;
 mod stats;
 mod usage_limit;
 
-pub use bounds::{Bounds, Usage};
-pub use entry::{BandPlace, Entry, FlowId, Head, Ticket, Verdict};
+pub use bounds::{Bounds, QueueUsage};
+pub use entry::{BandPlace, FlowId, QueueEntry, QueueHead, QueueTicket, Verdict};
 pub use fairness::{Fairness, LAS_OUTPUT_WEIGHT};
 pub use invalid::{InvalidSetting, InvalidSettings};
 pub use ordering::Ordering;
-pub use outcome::{Dispatched, Evicted, Eviction, Refusal, Rejected};
+pub use outcome::{Dispatched, Evicted, Eviction, QueueRefusal, Rejected};
 pub use queues::Queues;
 pub use rate::Drain;
-pub use settings::{BandPolicy, BandSettings, HeadOfLine, QueueSettings, Settings};
-pub use stats::{BandStats, Counts, Stats};
+pub use settings::{BandPolicy, BandSettings, CheckedSettings, HeadOfLine, QueueSettings};
+pub use stats::{BandStats, OutcomeCounts, QueueStats};
 pub use usage_limit::{Ceilings, UsageLimit};
 
 use std::time::Duration;

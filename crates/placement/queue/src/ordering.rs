@@ -1,6 +1,6 @@
 //! Order of the requests of a flow.
 
-use crate::entry::Entry;
+use crate::entry::QueueEntry;
 use crate::invalid::SettingFindings;
 use crate::nanos;
 
@@ -48,7 +48,7 @@ impl Ordering {
     }
 
     /// The key of a request that arrives; the least is first.
-    pub(crate) fn key<T>(self, entry: &Entry<T>, arrival: u64, deadline: u64) -> u64 {
+    pub(crate) fn key<T>(self, entry: &QueueEntry<T>, arrival: u64, deadline: u64) -> u64 {
         let jump_s = u64::from(entry.jump).min(JUMP_MAX_S);
         let tokens = u64::from(entry.tokens);
         match self {

@@ -1,13 +1,13 @@
 //! Outcomes of waiting requests.
 
-use crate::entry::{FlowId, Ticket};
+use crate::entry::{FlowId, QueueTicket};
 use std::time::Duration;
 
 /// A request that waits no longer because it has its place, or can never have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dispatched<T> {
     /// Its name here, of no further use.
-    pub ticket: Ticket,
+    pub ticket: QueueTicket,
     /// Priority of the band that it waited in.
     pub band: i32,
     /// Its flow.
@@ -50,7 +50,7 @@ impl Eviction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted<T> {
     /// Its name here, of no further use.
-    pub ticket: Ticket,
+    pub ticket: QueueTicket,
     /// Why.
     pub reason: Eviction,
     /// Priority of the band that it waited in.
@@ -65,7 +65,7 @@ pub struct Evicted<T> {
 
 /// Why a request may not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum QueueRefusal {
     /// Its band holds as many requests as it may.
     BandRequests,
     /// Its band holds as many bytes as it may.
@@ -86,7 +86,7 @@ pub enum Refusal {
     Closed,
 }
 
-impl Refusal {
+impl QueueRefusal {
     /// Every reason, in the order in which they are counted.
     pub const ALL: [Self; 9] = [
         Self::BandRequests,
@@ -128,7 +128,7 @@ impl Refusal {
 #[error("refused by the queue of priority {band}, {}: {current}, limit {limit}", reason.name())]
 pub struct Rejected<T> {
     /// Why.
-    pub reason: Refusal,
+    pub reason: QueueRefusal,
     /// The limit in the reason's unit: requests, bytes, tokens; milliseconds until its deadline;
     /// 0 if the pool closes.
     pub limit: u64,

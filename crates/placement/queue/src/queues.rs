@@ -1,14 +1,14 @@
 //! All that waits for one pool.
 
 use crate::band::Band;
-use crate::bounds::Usage;
-use crate::entry::{BandPlace, Entry, FlowId, Head, Ticket, Verdict};
+use crate::bounds::QueueUsage;
+use crate::entry::{BandPlace, FlowId, QueueEntry, QueueHead, QueueTicket, Verdict};
 use crate::nanos;
 use crate::outcome::{Dispatched, Evicted, Eviction, Rejected};
 use crate::rate::DrainMeter;
-use crate::settings::Settings;
+use crate::settings::CheckedSettings;
 use crate::slots::{NONE, QueueSlot, Slots};
-use crate::stats::{BandStats, Counts, Stats};
+use crate::stats::{BandStats, OutcomeCounts, QueueStats};
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -22,22 +22,22 @@ use admission::QueueArrival;
 /// grown. Every operation on a request costs the logarithm of the number of waiting requests.
 #[derive(Debug)]
 pub struct Queues<T> {
-    settings: Settings,
+    settings: CheckedSettings,
     /// By priority, the highest first.
     bands: Vec<Band>,
     slots: Slots,
     /// By slot.
     payloads: Vec<Option<T>>,
-    usage: Usage,
+    usage: QueueUsage,
     meter: DrainMeter,
     /// Counts of bands that were forgotten.
-    forgotten: Counts,
+    forgotten: OutcomeCounts,
     closed: bool,
 }
 
 impl<T> Queues<T> {
     /// Queues in which nothing waits.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: CheckedSettings) -> Self {
         let band = |band: &crate::BandSettings| Band::new(band.priority, band.policy, true);
         let mut bands: Vec<Band> = settings.bands.iter().map(band).collect();
         bands.sort_by_key(|band| Reverse(band.priority));
@@ -45,9 +45,9 @@ impl<T> Queues<T> {
             bands,
             slots: Slots::default(),
             payloads: Vec::new(),
-            usage: Usage::default(),
+            usage: QueueUsage::default(),
             meter: DrainMeter::new(settings.drain_window),
-            forgotten: Counts::default(),
+            forgotten: OutcomeCounts::default(),
             closed: false,
             settings,
         }
@@ -60,10 +60,10 @@ impl<T> Queues<T> {
     /// [`Rejected`] says why it may not wait, and gives the payload back.
     pub fn push(
         &mut self,
-        entry: Entry<T>,
+        entry: QueueEntry<T>,
         now: Duration,
         displaced: &mut Vec<Evicted<T>>,
-    ) -> Result<Ticket, Rejected<T>> {
+    ) -> Result<QueueTicket, Rejected<T>> {
         let now = self.advance(now);
         let rank = self.band(entry.priority, now);
         let arrival = self.arrival(&entry, rank, now);
@@ -84,7 +84,7 @@ impl<T> Queues<T> {
     pub fn pop(
         &mut self,
         now: Duration,
-        verdict: &mut impl FnMut(&Head, &mut T) -> Verdict,
+        verdict: &mut impl FnMut(&QueueHead, &mut T) -> Verdict,
         dispatched: &mut Vec<Dispatched<T>>,
     ) {
         let now = self.advance(now);
@@ -113,7 +113,7 @@ impl<T> Queues<T> {
     }
 
     /// Gives up a request; `None` if it does not wait any more.
-    pub fn cancel(&mut self, ticket: Ticket, now: Duration) -> Option<T> {
+    pub fn cancel(&mut self, ticket: QueueTicket, now: Duration) -> Option<T> {
         if !self.slots.holds(ticket) {
             return None;
         }
@@ -194,7 +194,7 @@ impl<T> Queues<T> {
     }
 
     /// Usage of all bands.
-    pub fn waiting(&self) -> Usage {
+    pub fn waiting(&self) -> QueueUsage {
         self.usage
     }
 
@@ -204,7 +204,7 @@ impl<T> Queues<T> {
     }
 
     /// Deadline of a waiting request; `None` if it does not wait any more.
-    pub fn deadline(&self, ticket: Ticket) -> Option<Duration> {
+    pub fn deadline(&self, ticket: QueueTicket) -> Option<Duration> {
         let slot = self.slots.holds(ticket).then(|| &self.slots[ticket.slot])?;
         Some(Duration::from_nanos(slot.deadline))
     }
@@ -215,7 +215,7 @@ impl<T> Queues<T> {
     }
 
     /// Counts for metrics.
-    pub fn stats(&self, now: Duration) -> Stats {
+    pub fn stats(&self, now: Duration) -> QueueStats {
         let now = nanos(now);
         let waited = |slot: u32| now.saturating_sub(self.slots[slot].arrival);
         let stats = |band: &Band| BandStats {
@@ -226,7 +226,7 @@ impl<T> Queues<T> {
             flows: band.flows.len(),
             counts: band.counts,
         };
-        Stats {
+        QueueStats {
             bands: self.bands.iter().map(stats).collect(),
             forgotten: self.forgotten,
             waiting: self.usage,
@@ -279,8 +279,8 @@ impl<T> Queues<T> {
         rank
     }
 
-    fn above(&self, rank: usize) -> Usage {
-        self.bands[..rank].iter().fold(Usage::default(), |sum, band| sum.plus(band.usage))
+    fn above(&self, rank: usize) -> QueueUsage {
+        self.bands[..rank].iter().fold(QueueUsage::default(), |sum, band| sum.plus(band.usage))
     }
 
     /// Nanoseconds that the bands above one take to drain; 0 unless what they hold up is evicted.
@@ -296,7 +296,7 @@ impl<T> Queues<T> {
         self.meter.drain().map_or(min, drained).clamp(min, max)
     }
 
-    fn insert(&mut self, entry: Entry<T>, arrival: &QueueArrival) -> Ticket {
+    fn insert(&mut self, entry: QueueEntry<T>, arrival: &QueueArrival) -> QueueTicket {
         let band = &mut self.bands[arrival.rank];
         let key = band.policy.ordering.key(&entry, arrival.now, arrival.deadline);
         let ticket = self.slots.add(QueueSlot {
@@ -331,10 +331,10 @@ impl<T> Queues<T> {
         }
     }
 
-    fn head(&self, rank: usize, at: u32, now: u64) -> Head {
+    fn head(&self, rank: usize, at: u32, now: u64) -> QueueHead {
         let slot = &self.slots[at];
         let band = &self.bands[rank];
-        Head {
+        QueueHead {
             ticket: self.slots.ticket(at),
             band: self.band_place(rank),
             flow: band.flows.id(slot.flow),
@@ -343,8 +343,8 @@ impl<T> Queues<T> {
         }
     }
 
-    fn dispatch(&mut self, head: &Head, served: bool, now: u64) -> Dispatched<T> {
-        let Head { ticket, band, flow, tokens, waited } = *head;
+    fn dispatch(&mut self, head: &QueueHead, served: bool, now: u64) -> Dispatched<T> {
+        let QueueHead { ticket, band, flow, tokens, waited } = *head;
         let rank = band.rank as usize;
         if served {
             self.meter.dispatched(tokens);
@@ -369,7 +369,7 @@ impl<T> Queues<T> {
 
     /// Takes a request out of everything.
     fn take(&mut self, rank: usize, at: u32, served: bool, now: u64) -> T {
-        let one = Usage::one(self.slots[at].bytes, self.slots[at].tokens);
+        let one = QueueUsage::one(self.slots[at].bytes, self.slots[at].tokens);
         self.usage = self.usage.minus(one);
         self.bands[rank].remove(&mut self.slots, at, served, now);
         let most = self.settings.idle_flows_max as usize;

@@ -1,6 +1,6 @@
 //! Drain rate of the queue.
 
-use crate::bounds::Usage;
+use crate::bounds::QueueUsage;
 use std::time::Duration;
 
 /// Waiting time that must have been seen before a rate is taken from it.
@@ -19,7 +19,7 @@ pub struct Drain {
 
 impl Drain {
     /// Time until `waiting` has drained, by requests or by tokens, the longer of both.
-    pub(crate) fn time(&self, waiting: Usage) -> Duration {
+    pub(crate) fn time(&self, waiting: QueueUsage) -> Duration {
         let seconds = |count: u64, per_s: f64| if count == 0 { 0.0 } else { count as f64 / per_s };
         let by_requests = seconds(waiting.requests, self.requests_per_s);
         let by_tokens = seconds(waiting.tokens, self.tokens_per_s);
@@ -125,15 +125,15 @@ mod tests {
         assert_eq!(meter.drain(), None);
         meter.advance(1_000_000 * MS, true);
         let drain = meter.drain().expect("a thousand seconds were seen");
-        let one = Usage { requests: 1, bytes: 0, tokens: 0 };
+        let one = QueueUsage { requests: 1, bytes: 0, tokens: 0 };
         assert_eq!(drain.time(one), WAIT_MAX);
-        assert_eq!(drain.time(Usage::default()), Duration::ZERO);
+        assert_eq!(drain.time(QueueUsage::default()), Duration::ZERO);
     }
 
     #[test]
     fn the_longer_of_requests_and_tokens_counts() {
         let drain = Drain { requests_per_s: 10.0, tokens_per_s: 100.0 };
-        let time = |requests, tokens| drain.time(Usage { requests, bytes: 0, tokens });
+        let time = |requests, tokens| drain.time(QueueUsage { requests, bytes: 0, tokens });
         assert_eq!(time(20, 100), Duration::from_secs(2));
         assert_eq!(time(20, 300), Duration::from_secs(3));
     }

@@ -177,9 +177,9 @@ impl BandPolicy {
 
 /// Settings of one pool's queue. A value of this type is valid.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings(QueueSettings);
+pub struct CheckedSettings(QueueSettings);
 
-impl Settings {
+impl CheckedSettings {
     /// Checks everything.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl Settings {
     }
 }
 
-impl Deref for Settings {
+impl Deref for CheckedSettings {
     type Target = QueueSettings;
 
     fn deref(&self) -> &QueueSettings {
@@ -219,8 +219,8 @@ mod tests {
 
     #[test]
     fn the_defaults_are_valid() {
-        let settings = Settings::new(QueueSettings::default());
-        assert_eq!(settings, Ok(Settings::default()));
+        let settings = CheckedSettings::new(QueueSettings::default());
+        assert_eq!(settings, Ok(CheckedSettings::default()));
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
             retry_after_max: Duration::from_secs(1),
             ..QueueSettings::default()
         };
-        let error = Settings::new(settings).expect_err("nearly all is wrong").to_string();
+        let error = CheckedSettings::new(settings).expect_err("nearly all is wrong").to_string();
         let expected = "bands[7].bounds.requests: 0 is not in 1..=1000000; \
             bands[7].bounds.bytes: 0 is not in 1..=18446744073709551615; \
             bands[7].bounds.tokens: 0 is not in 1..=18446744073709551615; \

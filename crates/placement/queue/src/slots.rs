@@ -1,6 +1,6 @@
 //! Slots of waiting requests, under small numbers that are reused.
 
-use crate::entry::Ticket;
+use crate::entry::QueueTicket;
 use std::ops::{Index, IndexMut};
 
 /// No slot.
@@ -39,7 +39,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Takes a request in; its number is given here.
-    pub(crate) fn add(&mut self, slot: QueueSlot) -> Ticket {
+    pub(crate) fn add(&mut self, slot: QueueSlot) -> QueueTicket {
         self.numbers += 1;
         let slot = QueueSlot { number: self.numbers, ..slot };
         let at = match self.free.pop() {
@@ -54,16 +54,16 @@ impl Slots {
                 u32::try_from(self.slots.len() - 1).expect("bounds are far below 2^32 requests")
             }
         };
-        Ticket { slot: at, number: self.numbers }
+        QueueTicket { slot: at, number: self.numbers }
     }
 
     /// Whether the request of a ticket still waits.
-    pub(crate) fn holds(&self, ticket: Ticket) -> bool {
+    pub(crate) fn holds(&self, ticket: QueueTicket) -> bool {
         self.slots.get(ticket.slot as usize).is_some_and(|slot| slot.number == ticket.number)
     }
 
-    pub(crate) fn ticket(&self, at: u32) -> Ticket {
-        Ticket { slot: at, number: self[at].number }
+    pub(crate) fn ticket(&self, at: u32) -> QueueTicket {
+        QueueTicket { slot: at, number: self[at].number }
     }
 
     /// Bytes that all this takes.

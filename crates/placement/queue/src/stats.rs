@@ -1,26 +1,26 @@
 //! Counts for metrics.
 
-use crate::bounds::Usage;
-use crate::outcome::{Eviction, Refusal};
+use crate::bounds::QueueUsage;
+use crate::outcome::{Eviction, QueueRefusal};
 use crate::rate::Drain;
 use std::time::Duration;
 
 /// Outcomes of requests since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct OutcomeCounts {
     /// Taken in to wait.
     pub queued: u64,
     /// Placed after waiting.
     pub dispatched: u64,
     /// Given up by the caller while they waited, or because they can never be placed.
     pub cancelled: u64,
-    refused: [u64; Refusal::ALL.len()],
+    refused: [u64; QueueRefusal::ALL.len()],
     evicted: [u64; Eviction::ALL.len()],
 }
 
-impl Counts {
+impl OutcomeCounts {
     /// Refused for this reason.
-    pub fn refused(&self, reason: Refusal) -> u64 {
+    pub fn refused(&self, reason: QueueRefusal) -> u64 {
         self.refused[reason as usize]
     }
 
@@ -29,7 +29,7 @@ impl Counts {
         self.evicted[reason as usize]
     }
 
-    pub(crate) fn refuse(&mut self, reason: Refusal) {
+    pub(crate) fn refuse(&mut self, reason: QueueRefusal) {
         self.refused[reason as usize] += 1;
     }
 
@@ -53,7 +53,7 @@ pub struct BandStats {
     /// Its priority.
     pub priority: i32,
     /// Usage of the band.
-    pub waiting: Usage,
+    pub waiting: QueueUsage,
     /// Wait of the oldest request.
     pub oldest_wait: Duration,
     /// Flows that have something waiting.
@@ -61,18 +61,18 @@ pub struct BandStats {
     /// Flows that are known, with those.
     pub flows: usize,
     /// Outcomes of its requests.
-    pub counts: Counts,
+    pub counts: OutcomeCounts,
 }
 
 /// The whole queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stats {
+pub struct QueueStats {
     /// Bands, the highest first.
     pub bands: Vec<BandStats>,
     /// Counts of bands that were forgotten.
-    pub forgotten: Counts,
+    pub forgotten: OutcomeCounts,
     /// Usage of all bands.
-    pub waiting: Usage,
+    pub waiting: QueueUsage,
     /// Drain rate; `None` until enough has drained.
     pub drain: Option<Drain>,
 }

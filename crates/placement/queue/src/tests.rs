@@ -6,7 +6,7 @@ mod endurance;
 mod fair;
 mod model;
 
-use crate::{BandPolicy, BandSettings, Entry, FlowId, QueueSettings, Queues, Settings};
+use crate::{BandPolicy, BandSettings, CheckedSettings, FlowId, QueueEntry, QueueSettings, Queues};
 use std::time::Duration;
 
 /// A queue with one band of priority 0, of this policy.
@@ -18,11 +18,11 @@ fn queues(policy: BandPolicy) -> Queues<u32> {
 }
 
 fn queues_of(settings: QueueSettings) -> Queues<u32> {
-    Queues::new(Settings::new(settings).expect("the settings are valid"))
+    Queues::new(CheckedSettings::new(settings).expect("the settings are valid"))
 }
 
-fn entry(flow: u64, tokens: u32, payload: u32) -> Entry<u32> {
-    Entry { flow: FlowId(flow), tokens, payload, ..Entry::default() }
+fn entry(flow: u64, tokens: u32, payload: u32) -> QueueEntry<u32> {
+    QueueEntry { flow: FlowId(flow), tokens, payload, ..QueueEntry::default() }
 }
 
 fn ms(ms: u64) -> Duration {

@@ -2,11 +2,11 @@
 
 use super::Placement;
 use super::scoring::length;
-use super::select::{Chosen, Stage};
+use super::select::{Stage, WorkerChoice};
 use super::shares::PromptShare;
 use crate::constraint::Role;
 use crate::cost::{Prediction, joint_wait};
-use crate::decision::{Decision, Leg, PickError, Reason, Request};
+use crate::decision::{Decision, Leg, PickError, PlacementRequest, Reason};
 use crate::mode::Mode;
 use crate::random::Random;
 use crate::sessions::Affinity;
@@ -19,8 +19,8 @@ const PREFILL_TRIED: usize = 4;
 /// A worker that computes a prompt and one that answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkerPair {
-    prefill: Chosen,
-    decode: Chosen,
+    prefill: WorkerChoice,
+    decode: WorkerChoice,
     /// Cost, beyond the sum of both, of waiting for one after the other.
     joint: f64,
 }
@@ -36,8 +36,8 @@ impl Placement {
     /// who answers then.
     pub(super) fn split(
         &mut self,
-        request: &Request<'_>,
-        whole: Chosen,
+        request: &PlacementRequest<'_>,
+        whole: WorkerChoice,
         random: &mut Random,
     ) -> Result<(SplitReason, Option<WorkerPair>), PickError> {
         if request.prefill_pinned.is_some() {
@@ -96,7 +96,7 @@ impl Placement {
     /// `alone`, or why no two can share it; nothing is booked then.
     pub(super) fn place_shared(
         &mut self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         alone: PickError,
         random: &mut Random,
     ) -> Result<Decision, PickError> {
@@ -123,7 +123,12 @@ impl Placement {
     }
 
     /// Whether so much of the prompt is missing at a worker.
-    fn lacks(&self, request: &Request<'_>, at: Chosen, threshold: UncachedThreshold) -> bool {
+    fn lacks(
+        &self,
+        request: &PlacementRequest<'_>,
+        at: WorkerChoice,
+        threshold: UncachedThreshold,
+    ) -> bool {
         let overlap = self.scratch.shares.of(at.slot).overlap;
         let uncached = request.prompt_tokens - self.cached_tokens(request, overlap);
         threshold.reached(uncached, request.prompt_tokens)
@@ -132,7 +137,7 @@ impl Placement {
     /// The cheapest of the pairs that the cheapest eligible workers for prompts can form.
     fn pair(
         &mut self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         random: &mut Random,
     ) -> Result<WorkerPair, PickError> {
         let mut prefills = self.scratch.eligible.clone();
@@ -160,8 +165,13 @@ impl Placement {
         best
     }
 
-    fn joint(&self, request: &Request<'_>, prefill: Chosen, decode: Chosen) -> f64 {
-        let wait_ms = |stage, chosen: Chosen| {
+    fn joint(
+        &self,
+        request: &PlacementRequest<'_>,
+        prefill: WorkerChoice,
+        decode: WorkerChoice,
+    ) -> f64 {
+        let wait_ms = |stage, chosen: WorkerChoice| {
             self.predicted(request, stage, chosen.slot).map_or(0.0, |seen| seen.ttft_ms)
         };
         let one = wait_ms(Stage::Prefill, prefill);
@@ -170,7 +180,11 @@ impl Placement {
     }
 
     /// The least busy worker that encodes media, if the request wants one and there is any.
-    pub(super) fn encode(&mut self, request: &Request<'_>, random: &mut Random) -> Option<Chosen> {
+    pub(super) fn encode(
+        &mut self,
+        request: &PlacementRequest<'_>,
+        random: &mut Random,
+    ) -> Option<WorkerChoice> {
         if !request.encode || !self.fleet.has_role(Role::Encode) {
             return None;
         }
@@ -181,10 +195,10 @@ impl Placement {
     /// Books a request at all who take part in it.
     pub(super) fn place(
         &mut self,
-        request: &Request<'_>,
-        whole: Chosen,
+        request: &PlacementRequest<'_>,
+        whole: WorkerChoice,
         pair: Option<WorkerPair>,
-        encode: Option<Chosen>,
+        encode: Option<WorkerChoice>,
     ) -> Decision {
         // Before the bookings below, which would count as the load of others.
         let predicted = self.foresee(request, whole, pair);
@@ -218,8 +232,8 @@ impl Placement {
     }
 
     /// Books a request at the worker of a caller's choice.
-    pub(super) fn place_surveyed(&mut self, request: &Request<'_>, slot: u32) -> Decision {
-        let chosen = Chosen { slot, cost: 0.0, reason: Reason::Pinned };
+    pub(super) fn place_surveyed(&mut self, request: &PlacementRequest<'_>, slot: u32) -> Decision {
+        let chosen = WorkerChoice { slot, cost: 0.0, reason: Reason::Pinned };
         let decision = self.place(request, chosen, None, None);
         Decision { split: SplitReason::Policy, ..decision }
     }
@@ -227,8 +241,8 @@ impl Placement {
     /// Predicted latency of the request, before any of it is booked.
     fn foresee(
         &self,
-        request: &Request<'_>,
-        whole: Chosen,
+        request: &PlacementRequest<'_>,
+        whole: WorkerChoice,
         pair: Option<WorkerPair>,
     ) -> Option<Prediction> {
         let Some(WorkerPair { prefill, decode, .. }) = pair else {
@@ -241,7 +255,7 @@ impl Placement {
     }
 
     /// Books one part of a request's work.
-    fn leg(&mut self, request: &Request<'_>, slot: u32, stage: Stage) -> Leg {
+    fn leg(&mut self, request: &PlacementRequest<'_>, slot: u32, stage: Stage) -> Leg {
         let PromptShare { overlap, .. } = self.scratch.shares.of(slot);
         let worker = self.fleet.row(slot).worker;
         if stage == Stage::Encode {

@@ -7,7 +7,7 @@ use crate::constraint::{Level, preference};
 use crate::cost::{
     CostModel, Inputs, Prediction, Score, TimeInputs, WeightSettings, Weights, score, time_score,
 };
-use crate::decision::{Candidate, Request};
+use crate::decision::{Candidate, PlacementRequest};
 use crate::learn::Speed;
 use crate::sessions::Affinity;
 use crate::split::transfer_guess;
@@ -43,7 +43,7 @@ struct Terms {
 
 impl Placement {
     /// Leaves in `scratch.costs` what each eligible worker costs.
-    pub(super) fn score(&mut self, request: &Request<'_>, stage: Stage) {
+    pub(super) fn score(&mut self, request: &PlacementRequest<'_>, stage: Stage) {
         let terms = self.terms(request, stage);
         let mut costs = std::mem::take(&mut self.scratch.costs);
         costs.clear();
@@ -57,7 +57,11 @@ impl Placement {
     /// [`Placement::score`], since most workers hold nothing of a prompt, and agrees with it if
     /// every worker may take the request and none is preferred. `None` otherwise, with nothing of
     /// use in `scratch.costs`.
-    pub(super) fn score_all(&mut self, request: &Request<'_>, stage: Stage) -> Option<usize> {
+    pub(super) fn score_all(
+        &mut self,
+        request: &PlacementRequest<'_>,
+        stage: Stage,
+    ) -> Option<usize> {
         let terms = self.terms(request, stage);
         let decays = terms.weights.settings().overlap_score_credit_decay > 0.0;
         if terms.preferring || decays {
@@ -85,7 +89,7 @@ impl Placement {
     }
 
     /// As [`Placement::score`], by slot as in [`Placement::score_all`].
-    pub(super) fn score_by_slot(&mut self, request: &Request<'_>, stage: Stage) {
+    pub(super) fn score_by_slot(&mut self, request: &PlacementRequest<'_>, stage: Stage) {
         let terms = self.terms(request, stage);
         let mut costs = std::mem::take(&mut self.scratch.costs);
         costs.clear();
@@ -97,7 +101,7 @@ impl Placement {
     }
 
     /// As [`Placement::score`], with all that the costs are made of in `scratch.candidates`.
-    pub(super) fn explain(&mut self, request: &Request<'_>, stage: Stage) {
+    pub(super) fn explain(&mut self, request: &PlacementRequest<'_>, stage: Stage) {
         let terms = self.terms(request, stage);
         let mut candidates = std::mem::take(&mut self.scratch.candidates);
         candidates.clear();
@@ -121,7 +125,7 @@ impl Placement {
     /// Predicted latency of the request at a worker; `None` until enough is learnt.
     pub(super) fn predicted(
         &self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         stage: Stage,
         slot: u32,
     ) -> Option<Prediction> {
@@ -139,18 +143,18 @@ impl Placement {
     }
 
     /// Tokens of the prompt that the worker holds.
-    pub(super) fn cached_tokens(&self, request: &Request<'_>, overlap: Overlap) -> u32 {
+    pub(super) fn cached_tokens(&self, request: &PlacementRequest<'_>, overlap: Overlap) -> u32 {
         let block_size = self.settings.block_size.get();
         overlap.blocks().saturating_mul(block_size).min(request.prompt_tokens)
     }
 
     /// Blocks of the prompt, complete or not.
-    pub(super) fn prompt_blocks(&self, request: &Request<'_>) -> u32 {
+    pub(super) fn prompt_blocks(&self, request: &PlacementRequest<'_>) -> u32 {
         let by_tokens = request.prompt_tokens.div_ceil(self.settings.block_size.get());
         by_tokens.max(length(request.sequence))
     }
 
-    fn terms(&self, request: &Request<'_>, stage: Stage) -> Terms {
+    fn terms(&self, request: &PlacementRequest<'_>, stage: Stage) -> Terms {
         let weights = *request.weights.unwrap_or(&self.settings.weights);
         let weights = match stage {
             // The prompt is computed elsewhere: nothing of it is to be saved here.
@@ -195,7 +199,7 @@ impl Placement {
         }
     }
 
-    fn cost(&self, request: &Request<'_>, terms: &Terms, slot: u32) -> Score {
+    fn cost(&self, request: &PlacementRequest<'_>, terms: &Terms, slot: u32) -> Score {
         let (sums, share) = (self.tracker.loads().sums_of(slot), self.scratch.shares.of(slot));
         let mut score = self.bare_cost(terms, slot, sums, share);
         if terms.preferring {
@@ -299,7 +303,7 @@ impl Placement {
     }
 
     /// Preference for a worker beyond its cost, as a sum of weights.
-    fn preferred(&self, request: &Request<'_>, terms: &Terms, slot: u32) -> f64 {
+    fn preferred(&self, request: &PlacementRequest<'_>, terms: &Terms, slot: u32) -> f64 {
         let row = self.fleet.row(slot);
         let labels = match request.needs {
             Some(_) => self.scratch.verdicts[row.labels as usize].unwrap_or_default(),

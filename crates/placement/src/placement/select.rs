@@ -3,7 +3,7 @@
 use super::Placement;
 use crate::constraint::{Constraint, Role};
 use crate::cost;
-use crate::decision::{PickError, Reason, Request};
+use crate::decision::{PickError, PlacementRequest, Reason};
 use crate::mode::Mode;
 use crate::random::Random;
 use crate::sessions::Affinity;
@@ -45,7 +45,7 @@ impl Stage {
     }
 
     /// The only worker that the request allows.
-    fn pinned(self, request: &Request<'_>) -> Option<WorkerRank> {
+    fn pinned(self, request: &PlacementRequest<'_>) -> Option<WorkerRank> {
         match self {
             Self::Whole | Self::Decode { .. } => request.pinned,
             Self::Prefill => request.prefill_pinned,
@@ -56,7 +56,7 @@ impl Stage {
 
 /// A worker that was chosen.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chosen {
+pub(super) struct WorkerChoice {
     pub(super) slot: u32,
     /// Its cost; 0 in modes that weigh no costs.
     pub(super) cost: f64,
@@ -75,7 +75,7 @@ enum Refusal {
 
 impl Placement {
     /// Finds what workers have of the prompt, and what the request's needs say of their labels.
-    pub(super) fn look_up(&mut self, request: &Request<'_>) {
+    pub(super) fn look_up(&mut self, request: &PlacementRequest<'_>) {
         let super::Scratch { overlaps, shares, verdicts, .. } = &mut self.scratch;
         shares.reset(self.fleet.slots_end());
         let overlaps = match request.overlaps {
@@ -102,7 +102,7 @@ impl Placement {
     /// Leaves in `scratch.eligible` the workers that may take the request, at least one.
     pub(super) fn find_eligible(
         &mut self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         stage: Stage,
     ) -> Result<(), PickError> {
         let mut eligible = std::mem::take(&mut self.scratch.eligible);
@@ -118,7 +118,7 @@ impl Placement {
 
     fn collect(
         &self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         stage: Stage,
         eligible: &mut Vec<u32>,
     ) -> Result<(), PickError> {
@@ -167,10 +167,10 @@ impl Placement {
     /// [`PickError`] says why there is nobody.
     pub(super) fn select(
         &mut self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         stage: Stage,
         random: &mut Random,
-    ) -> Result<Chosen, PickError> {
+    ) -> Result<WorkerChoice, PickError> {
         if let Some(chosen) = self.select_plain(request, stage, random) {
             return Ok(chosen);
         }
@@ -182,10 +182,10 @@ impl Placement {
     /// so, or if no worker takes requests.
     fn select_plain(
         &mut self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         stage: Stage,
         random: &mut Random,
-    ) -> Option<Chosen> {
+    ) -> Option<WorkerChoice> {
         let plain = self.settings.mode == Mode::Kv
             && stage == Stage::Whole
             && !request.explain
@@ -198,11 +198,11 @@ impl Placement {
         let slot = cost::choose(&self.scratch.costs, 0.0, random)?;
         let cost = self.scratch.costs[slot];
         let reason = if takers == 1 { Reason::OnlyOne } else { Reason::Cost };
-        Some(Chosen { slot: slot as u32, cost, reason })
+        Some(WorkerChoice { slot: slot as u32, cost, reason })
     }
 
     /// Whether every worker that takes requests may take this one.
-    fn is_plain(&self, request: &Request<'_>, stage: Stage) -> bool {
+    fn is_plain(&self, request: &PlacementRequest<'_>, stage: Stage) -> bool {
         request.excluded.is_empty()
             && request.needs.is_none()
             && request.adapter.is_none()
@@ -212,7 +212,7 @@ impl Placement {
     }
 
     /// Whether every worker that takes requests may take this one, and nothing ties it to one.
-    pub(super) fn is_open_to_all(&self, request: &Request<'_>, stage: Stage) -> bool {
+    pub(super) fn is_open_to_all(&self, request: &PlacementRequest<'_>, stage: Stage) -> bool {
         stage.pinned(request).is_none()
             && self.is_plain(request, stage)
             && self.bound(request, stage).is_none()
@@ -221,7 +221,7 @@ impl Placement {
     /// The slot of a worker that the request names.
     fn pinned(
         &self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         stage: Stage,
         worker: WorkerRank,
     ) -> Result<u32, PickError> {
@@ -239,7 +239,7 @@ impl Placement {
     }
 
     /// Why the worker in `slot` may not take a request, if it may not.
-    fn refusal(&self, request: &Request<'_>, stage: Stage, slot: u32) -> Option<Refusal> {
+    fn refusal(&self, request: &PlacementRequest<'_>, stage: Stage, slot: u32) -> Option<Refusal> {
         let row = self.fleet.row(slot);
         if !self.fleet.open(slot).is_some_and(|role| stage.is_for(role))
             || (!request.excluded.is_empty() && request.excluded.contains(&row.worker))
@@ -267,7 +267,7 @@ impl Placement {
     /// All that rules workers out for a request, one by one.
     fn constraints<'a>(
         &self,
-        request: &Request<'a>,
+        request: &PlacementRequest<'a>,
         stage: Stage,
     ) -> impl Iterator<Item = Constraint> + use<'a> {
         let labels = request.needs.map_or(&[][..], |needs| needs.required());
@@ -301,7 +301,7 @@ impl Placement {
     }
 
     /// Names what no worker has, or the first two things that none has together.
-    fn why_nobody(&self, request: &Request<'_>, stage: Stage) -> PickError {
+    fn why_nobody(&self, request: &PlacementRequest<'_>, stage: Stage) -> PickError {
         let present: Vec<u32> = self
             .fleet
             .order()
@@ -329,7 +329,7 @@ impl Placement {
     }
 
     /// The slot of the worker that the request's session is bound to.
-    pub(super) fn bound(&self, request: &Request<'_>, stage: Stage) -> Option<u32> {
+    pub(super) fn bound(&self, request: &PlacementRequest<'_>, stage: Stage) -> Option<u32> {
         let key = request.session.filter(|_| stage.answers())?;
         self.fleet.slot(self.sessions.worker(key, self.now)?)
     }
@@ -341,10 +341,10 @@ impl Placement {
     /// Chooses among the workers that may take the request.
     pub(super) fn choose(
         &mut self,
-        request: &Request<'_>,
+        request: &PlacementRequest<'_>,
         stage: Stage,
         random: &mut Random,
-    ) -> Chosen {
+    ) -> WorkerChoice {
         // An explanation has the costs of all candidates, even where the mode ignores costs.
         if request.explain && stage == Stage::Whole {
             self.explain(request, stage);
@@ -372,10 +372,10 @@ impl Placement {
             1 => Reason::OnlyOne,
             _ => reason,
         };
-        Chosen { slot, cost, reason }
+        WorkerChoice { slot, cost, reason }
     }
 
-    fn next_in_turn(&mut self, request: &Request<'_>, stage: Stage) -> usize {
+    fn next_in_turn(&mut self, request: &PlacementRequest<'_>, stage: Stage) -> usize {
         let eligible = &self.scratch.eligible;
         let worker = |slot: u32| Some(self.fleet.row(slot).worker);
         if let Stage::Decode { .. } = stage {

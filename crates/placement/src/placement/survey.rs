@@ -4,7 +4,7 @@ use super::select::Stage;
 use super::shares::Shares;
 use super::{Placement, Scratch};
 use crate::Time;
-use crate::decision::Request;
+use crate::decision::PlacementRequest;
 use crate::fleet::Fleet;
 use stator_kv_index::Overlap;
 use stator_protos::WorkerRank;
@@ -34,7 +34,7 @@ impl Survey<'_> {
 impl Placement {
     /// Finds what a request would cost at every worker that may compute and answer it, and books
     /// nothing. For callers that weigh more than the cost: they choose, then [`Placement::book`].
-    pub fn survey(&mut self, request: &Request<'_>, now: Time) -> Survey<'_> {
+    pub fn survey(&mut self, request: &PlacementRequest<'_>, now: Time) -> Survey<'_> {
         self.begin(request, now);
         let stage = Stage::Whole;
         if !self.is_open_to_all(request, stage) || self.score_all(request, stage).is_none() {

@@ -31,7 +31,7 @@ fn worker(number: u64) -> Worker {
 }
 
 /// `workers` idle workers, numbered from 0.
-fn placement(settings: Settings, workers: u64) -> Placement {
+fn placement(settings: PlacementSettings, workers: u64) -> Placement {
     let mut placement = Placement::new(settings);
     for number in 0..workers {
         assert!(placement.worker_up(worker(number)));
@@ -40,7 +40,7 @@ fn placement(settings: Settings, workers: u64) -> Placement {
 }
 
 fn in_mode(mode: Mode, workers: u64) -> Placement {
-    placement(Settings { mode, ..Settings::default() }, workers)
+    placement(PlacementSettings { mode, ..PlacementSettings::default() }, workers)
 }
 
 fn sequence(from: u64, blocks: u64) -> Vec<SequenceHash> {
@@ -59,18 +59,18 @@ fn stored(hashes: &[SequenceHash]) -> KvEvent {
 }
 
 /// A request whose prompt is exactly these blocks.
-fn request(sequence: &[SequenceHash]) -> Request<'_> {
+fn request(sequence: &[SequenceHash]) -> PlacementRequest<'_> {
     let prompt_tokens = sequence.len() as u32 * BLOCK_SIZE;
-    Request { sequence, prompt_tokens, ..Request::default() }
+    PlacementRequest { sequence, prompt_tokens, ..PlacementRequest::default() }
 }
 
 #[track_caller]
-fn pick(placement: &mut Placement, request: &Request<'_>) -> Decision {
+fn pick(placement: &mut Placement, request: &PlacementRequest<'_>) -> Decision {
     placement.pick(request, Time::default(), 0).unwrap()
 }
 
 /// The numbers of the workers that so many equal requests go to.
-fn picks<const N: usize>(placement: &mut Placement, request: &Request<'_>) -> [u64; N] {
+fn picks<const N: usize>(placement: &mut Placement, request: &PlacementRequest<'_>) -> [u64; N] {
     let mut seed = 0;
     [(); N].map(|()| {
         seed += 1;
@@ -83,7 +83,8 @@ fn a_request_goes_where_its_prefix_is() {
     let mut placement = in_mode(Mode::Kv, 4);
     let prompt = sequence(0, 10);
     assert_eq!(placement.apply(rank(2), LIFE, &stored(&prompt[..6])), Applied::Yes);
-    let decision = pick(&mut placement, &Request { prompt_tokens: 165, ..request(&prompt) });
+    let decision =
+        pick(&mut placement, &PlacementRequest { prompt_tokens: 165, ..request(&prompt) });
     assert_eq!((decision.worker, decision.prefill), (rank(2), None));
     assert_eq!((decision.overlap_blocks, decision.cached_tokens), (6, 96));
     let expected = InFlight { requests: 1, prefill_tokens: 69, blocks: 11 };
@@ -96,7 +97,7 @@ fn a_decision_explains_itself_when_asked() {
     let mut placement = in_mode(Mode::Kv, 2);
     let prompt = sequence(0, 10);
     placement.apply(rank(1), LIFE, &stored(&prompt[..6]));
-    let asked = Request { explain: true, ..request(&prompt) };
+    let asked = PlacementRequest { explain: true, ..request(&prompt) };
     let decision = pick(&mut placement, &asked);
     let totals: Vec<_> = decision.candidates.iter().map(|c| (c.worker, c.score.total)).collect();
     assert_eq!(totals, [(rank(0), 20.0), (rank(1), 14.0)]);
@@ -127,7 +128,7 @@ fn what_is_booked_counts_for_the_next_request() {
 fn a_running_request_draws_those_that_share_its_prefix() {
     let mut placement = in_mode(Mode::Kv, 2);
     let prompt = sequence(0, 40);
-    let whole = Request { prompt_tokens: 41 * BLOCK_SIZE, ..request(&prompt) };
+    let whole = PlacementRequest { prompt_tokens: 41 * BLOCK_SIZE, ..request(&prompt) };
     let first = pick(&mut placement, &whole);
     placement.prefill_done(first.booking, Time::default());
     placement.apply(first.worker, LIFE, &stored(&prompt));
@@ -136,7 +137,7 @@ fn a_running_request_draws_those_that_share_its_prefix() {
 
     let settings = WeightSettings { assume_kv_reuse: false, ..WeightSettings::default() };
     let weights = Weights::new(settings).unwrap();
-    let alone = Request { weights: Some(&weights), ..whole };
+    let alone = PlacementRequest { weights: Some(&weights), ..whole };
     // Counted anew, 1 block to compute, 42 in use and 41 more cost more than 41 and 41.
     assert_ne!(pick(&mut placement, &alone).worker, first.worker);
 }
@@ -150,9 +151,9 @@ fn round_robin_takes_each_in_turn_and_skips_who_may_not() {
     assert_eq!(picks(&mut placement, &request(&prompt)), [3, 0, 1, 3]);
     placement.worker_down(rank(0));
     let excluded = [rank(1)];
-    let request = Request { excluded: &excluded, ..request(&prompt) };
+    let request = PlacementRequest { excluded: &excluded, ..request(&prompt) };
     assert_eq!(picks(&mut placement, &request), [3, 3]);
-    let pinned = Request { pinned: Some(rank(1)), excluded: &[], ..request };
+    let pinned = PlacementRequest { pinned: Some(rank(1)), excluded: &[], ..request };
     assert_eq!(picks(&mut placement, &pinned), [1]);
 }
 
@@ -171,10 +172,10 @@ fn suspects_are_passed_over_where_others_can_take_a_request() {
         assert!(!round.contains(&1) && !round.contains(&2), "{mode:?}: {round:?}");
         // A request that no other may take, and one that names it.
         let excluded = [rank(0), rank(3)];
-        let only = Request { excluded: &excluded, ..request(&prompt) };
+        let only = PlacementRequest { excluded: &excluded, ..request(&prompt) };
         let [one, other] = picks(&mut placement, &only);
         assert!([1, 2].contains(&one) && [1, 2].contains(&other), "{mode:?}");
-        let pinned = Request { pinned: Some(rank(1)), ..request(&prompt) };
+        let pinned = PlacementRequest { pinned: Some(rank(1)), ..request(&prompt) };
         assert_eq!(picks(&mut placement, &pinned), [1], "{mode:?}");
         // Where most are suspect, discovery is: the one that is left does not get everything.
         placement.worker_up(suspect(0, true));
@@ -230,10 +231,10 @@ fn random_takes_them_all_alike() {
 
 #[test]
 fn the_reason_why_nobody_is_chosen_is_told() {
-    let mut placement = placement(Settings::default(), 0);
+    let mut placement = placement(PlacementSettings::default(), 0);
     let prompt = sequence(0, 2);
     #[track_caller]
-    fn check(placement: &mut Placement, request: &Request<'_>, expected: PickError) {
+    fn check(placement: &mut Placement, request: &PlacementRequest<'_>, expected: PickError) {
         assert_eq!(placement.pick(request, Time::default(), 0), Err(expected));
         assert_eq!(placement.stats().bookings, 0, "nothing is booked");
     }
@@ -241,9 +242,9 @@ fn the_reason_why_nobody_is_chosen_is_told() {
     placement.worker_up(worker(1));
     placement.worker_up(worker(2));
     let excluded = [rank(1), rank(2)];
-    let failed = Request { excluded: &excluded, ..request(&prompt) };
+    let failed = PlacementRequest { excluded: &excluded, ..request(&prompt) };
     check(&mut placement, &failed, PickError::NoWorkers);
-    let pinned = |number| Request { pinned: Some(rank(number)), ..request(&prompt) };
+    let pinned = |number| PlacementRequest { pinned: Some(rank(number)), ..request(&prompt) };
     check(&mut placement, &pinned(3), PickError::PinnedUnavailable { worker: rank(3) });
 
     placement.set_busy(BusyThresholds::new(Some(0.5), None).unwrap());
@@ -337,7 +338,8 @@ fn a_gap_forgets_blocks_until_a_snapshot_comes() {
 #[test]
 fn blocks_of_another_size_mean_nothing() {
     let block_size = NonZeroU32::new(32).unwrap();
-    let mut placement = placement(Settings { block_size, ..Settings::default() }, 1);
+    let mut placement =
+        placement(PlacementSettings { block_size, ..PlacementSettings::default() }, 1);
     let prompt = sequence(0, 4);
     assert_eq!(placement.apply(rank(0), LIFE, &stored(&prompt)), Applied::BlockSize);
     assert_eq!(pick(&mut placement, &request(&prompt)).overlap_blocks, 0);
@@ -345,7 +347,7 @@ fn blocks_of_another_size_mean_nothing() {
 
 #[test]
 fn a_silent_worker_is_taken_to_hold_what_it_was_sent() {
-    let mut placement = Placement::new(Settings::default());
+    let mut placement = Placement::new(PlacementSettings::default());
     placement.worker_up(Worker { publishes_events: false, ..worker(0) });
     let prompt = sequence(0, 4);
     pick(&mut placement, &request(&prompt));
@@ -355,8 +357,10 @@ fn a_silent_worker_is_taken_to_hold_what_it_was_sent() {
     assert_eq!(placement.pick(&request(&prompt), at(300), 0).unwrap().overlap_blocks, 0);
 
     let early_prediction_ttl = Some(Duration::from_secs(5));
-    let mut placement =
-        super::tests::placement(Settings { early_prediction_ttl, ..Settings::default() }, 1);
+    let mut placement = super::tests::placement(
+        PlacementSettings { early_prediction_ttl, ..PlacementSettings::default() },
+        1,
+    );
     pick(&mut placement, &request(&prompt));
     assert_eq!(placement.pick(&request(&prompt), at(4), 0).unwrap().overlap_blocks, 4);
     assert_eq!(placement.pick(&request(&prompt), at(10), 0).unwrap().overlap_blocks, 0);
@@ -431,7 +435,8 @@ fn call(placement: &mut Placement, call: &Call) -> Option<Result<Decision, PickE
             let excluded: Vec<_> = excluded.iter().copied().map(rank).collect();
             let base = request(&sequence);
             let prompt_tokens = base.prompt_tokens + tokens;
-            let request = Request { prompt_tokens, excluded: &excluded, explain: true, ..base };
+            let request =
+                PlacementRequest { prompt_tokens, excluded: &excluded, explain: true, ..base };
             return Some(placement.pick(&request, Time::default(), *seed));
         }
         Call::PrefillDone { booking } => {
@@ -481,7 +486,7 @@ proptest! {
                 .map(|number| (rank(number), cost_of(&placement, number, &sequence, tokens)))
                 .collect();
             // Without a word about it, the same costs decide.
-            let plain = Request { prompt_tokens: tokens, ..request(&sequence) };
+            let plain = PlacementRequest { prompt_tokens: tokens, ..request(&sequence) };
             let surveyed = surveyed(&mut placement, &plain, Time::default());
             if let Ok(decision) = placement.pick(&plain, Time::default(), 7) {
                 let least = surveyed.iter().map(|found| found.1.0).min_by(f64::total_cmp);
@@ -526,7 +531,7 @@ proptest! {
             prop_assert_eq!(booked, InFlight::default());
             one.worker_down(rank(number));
         }
-        let Stats { workers, index_blocks, predicted_blocks, dropped_blocks, .. } = one.stats();
+        let PlacementStats { workers, index_blocks, predicted_blocks, dropped_blocks, .. } = one.stats();
         prop_assert_eq!((workers, index_blocks, predicted_blocks, dropped_blocks), (0, 0, 0, 0));
     }
 }

@@ -34,7 +34,7 @@ pub enum Report<T> {
 
 /// Time limits and pauses of a follower.
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
+pub struct FollowTiming {
     /// First wait after a failure; doubles with each further one.
     pub backoff_min: Duration,
     /// Longest wait after a failure.
@@ -57,7 +57,7 @@ pub struct Timing {
     pub absent_retry: Duration,
 }
 
-impl Default for Timing {
+impl Default for FollowTiming {
     fn default() -> Self {
         Self {
             backoff_min: Duration::from_millis(250),
@@ -82,7 +82,7 @@ pub struct Follower<T, U> {
     decode: Decode<T>,
     updates: mpsc::Sender<U>,
     wrap: Wrap<T, U>,
-    timing: Timing,
+    timing: FollowTiming,
     random: SmallRng,
 }
 

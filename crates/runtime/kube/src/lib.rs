@@ -10,7 +10,7 @@ pub mod fuzz;
 mod resource;
 
 pub use api::{Api, ApiError, Lines};
-pub use follow::{Decode, Follower, Report, Timing, Wrap};
+pub use follow::{Decode, FollowTiming, Follower, Report, Wrap};
 pub use resource::{PODS, Query, Resource};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -42,7 +42,7 @@ pub struct Cluster {
     /// Its API.
     pub api: Api,
     /// Time limits and pauses of its followers.
-    pub timing: Timing,
+    pub timing: FollowTiming,
     /// The namespace of the configuration: the service account's own in a pod.
     pub namespace: String,
 }
@@ -65,7 +65,7 @@ impl Cluster {
                 reason: error.to_string(),
             })?,
         };
-        Self::of(config, Timing::default())
+        Self::of(config, FollowTiming::default())
     }
 
     /// Connects to the server at a URL without showing who asks, for example to `kubectl proxy`.
@@ -73,11 +73,11 @@ impl Cluster {
     /// # Errors
     ///
     /// [`ConnectError`] if it makes no client.
-    pub fn at(url: http::Uri, timing: Timing) -> Result<Self, ConnectError> {
+    pub fn at(url: http::Uri, timing: FollowTiming) -> Result<Self, ConnectError> {
         Self::of(kube::Config::new(url), timing)
     }
 
-    fn of(mut config: kube::Config, timing: Timing) -> Result<Self, ConnectError> {
+    fn of(mut config: kube::Config, timing: FollowTiming) -> Result<Self, ConnectError> {
         // Waits are ours, so that they have one bound.
         config.default_retry = false;
         let namespace = config.default_namespace.clone();

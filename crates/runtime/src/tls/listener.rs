@@ -53,14 +53,14 @@ pub enum Connection {
 
 /// Identity of a client, which gRPC servers attach to each request.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct TlsPeer {
     /// Address that it connects from; None if it is gone.
     pub address: Option<SocketAddr>,
     /// The certificate that it showed, from an authority of clients.
     pub certificate: Option<CertificateDer<'static>>,
 }
 
-impl Peer {
+impl TlsPeer {
     /// Whether its certificate is for this name.
     pub fn is(&self, name: &str) -> bool {
         let (Some(certificate), Ok(name)) = (&self.certificate, ServerName::try_from(name)) else {
@@ -220,15 +220,15 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Peer;
+    type ConnectInfo = TlsPeer;
 
-    fn connect_info(&self) -> Peer {
+    fn connect_info(&self) -> TlsPeer {
         let certificate = match self {
             Self::Plain(_) => None,
             Self::Tls(stream) => stream.get_ref().1.peer_certificates().and_then(<[_]>::first),
         };
         let certificate = certificate.map(|shown| shown.clone().into_owned());
-        Peer { address: self.tcp().peer_addr().ok(), certificate }
+        TlsPeer { address: self.tcp().peer_addr().ok(), certificate }
     }
 }
 

@@ -1,7 +1,7 @@
 //! TLS: where a server's certificate comes from, who may connect, and how both change while the
 //! process runs; and whom a client trusts.
 //!
-//! [`server_config`] turns checked [`Settings`] into a rustls configuration that any server can
+//! [`server_config`] turns checked [`ServerSettings`] into a rustls configuration that any server can
 //! use. [`Listener`] accepts connections with it, or plain ones, so that a server has one path.
 
 mod certificate;
@@ -15,7 +15,7 @@ pub(crate) mod testkit;
 mod tests;
 
 pub(crate) use client::ClientFiles;
-pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Handshake, Listener, Peer};
+pub use listener::{Connection, HANDSHAKE_LIMIT, HANDSHAKES_MAX, Handshake, Listener, TlsPeer};
 pub use reload::{RELOAD_INTERVAL, Reload};
 pub use suites::{CipherSuites, UnsupportedSuites};
 
@@ -29,9 +29,9 @@ use std::sync::Arc;
 
 /// TLS settings of a server.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ServerSettings {
     /// The server's own certificate.
-    pub certificate: Source,
+    pub certificate: CertificateSource,
     /// A PEM file with the authorities of clients. If given, a client without a certificate from
     /// one of them is refused (mTLS).
     pub client_ca: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub struct Settings {
 
 /// Source of a server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum CertificateSource {
     /// Made at start and kept in memory, for `localhost` and these host names or addresses.
     SelfSigned {
         /// Names besides `localhost`.
@@ -127,12 +127,14 @@ pub fn install_provider() {
 }
 
 /// The rustls configuration for `settings`, and the task that keeps its files fresh where
-/// [`Settings::reload`] asks for one and there are files.
+/// [`ServerSettings::reload`] asks for one and there are files.
 ///
 /// # Errors
 ///
 /// When a file cannot be read, or does not hold what it should.
-pub fn server_config(settings: &Settings) -> Result<(Arc<ServerConfig>, Option<Reload>), TlsError> {
+pub fn server_config(
+    settings: &ServerSettings,
+) -> Result<(Arc<ServerConfig>, Option<Reload>), TlsError> {
     server_config_with(settings, &CipherSuites::default())
 }
 
@@ -142,7 +144,7 @@ pub fn server_config(settings: &Settings) -> Result<(Arc<ServerConfig>, Option<R
 ///
 /// When a file cannot be read, or does not hold what it should.
 pub fn server_config_with(
-    settings: &Settings,
+    settings: &ServerSettings,
     suites: &CipherSuites,
 ) -> Result<(Arc<ServerConfig>, Option<Reload>), TlsError> {
     let material = Material::read(settings)?;
@@ -170,12 +172,12 @@ pub fn server_config_with(
     Ok((Arc::new(config), reload))
 }
 
-impl Settings {
+impl ServerSettings {
     /// The names for a certificate of our own making.
     fn names(&self) -> &[String] {
         match &self.certificate {
-            Source::SelfSigned { names } => names,
-            Source::Folder(_) => &[],
+            CertificateSource::SelfSigned { names } => names,
+            CertificateSource::Folder(_) => &[],
         }
     }
 }

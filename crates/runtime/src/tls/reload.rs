@@ -4,7 +4,7 @@
 //! symbolic link. New connections use what was read last; open ones go on with what they began
 //! with.
 
-use super::{Settings, Source, TlsError, certificate};
+use super::{CertificateSource, ServerSettings, TlsError, certificate};
 use crate::Shutdown;
 use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -27,7 +27,7 @@ pub(super) const KEY: &str = "tls.key";
 
 /// Keeps the certificate and the authorities of clients as fresh as their files.
 pub struct Reload {
-    settings: Settings,
+    settings: ServerSettings,
     /// Content of the files at the last look, or the fault: a fault is logged when it appears, not
     /// on every look.
     seen: Result<Material, String>,
@@ -62,7 +62,7 @@ pub(super) struct Clients(ArcSwap<Arc<dyn ClientCertVerifier>>);
 impl Reload {
     /// None where there is nothing to look at.
     pub(super) fn new(
-        settings: Settings,
+        settings: ServerSettings,
         seen: Material,
         certificate: Arc<Certificate>,
         clients: Option<Arc<Clients>>,
@@ -133,21 +133,24 @@ impl Reload {
 }
 
 impl Material {
-    pub(super) fn read(settings: &Settings) -> Result<Self, TlsError> {
+    pub(super) fn read(settings: &ServerSettings) -> Result<Self, TlsError> {
         let pair = match &settings.certificate {
-            Source::Folder(folder) => Some(PemPair {
+            CertificateSource::Folder(folder) => Some(PemPair {
                 folder: folder.clone(),
                 chain: read(folder.join(CHAIN))?,
                 key: read(folder.join(KEY))?,
             }),
-            Source::SelfSigned { .. } => None,
+            CertificateSource::SelfSigned { .. } => None,
         };
         let client_ca = settings.client_ca.clone().map(read).transpose()?;
         Ok(Self { pair, client_ca })
     }
 
     /// Path and text of the authorities of clients.
-    pub(super) fn client_ca<'a>(&'a self, settings: &'a Settings) -> Option<(&'a Path, &'a [u8])> {
+    pub(super) fn client_ca<'a>(
+        &'a self,
+        settings: &'a ServerSettings,
+    ) -> Option<(&'a Path, &'a [u8])> {
         Some((settings.client_ca.as_deref()?, self.client_ca.as_deref()?))
     }
 }

@@ -1,6 +1,6 @@
 //! Cipher suites that an operator can choose.
 
-use super::Source;
+use super::CertificateSource;
 use rustls::SupportedCipherSuite;
 use rustls::crypto::{CryptoProvider, ring};
 use std::sync::Arc;
@@ -42,9 +42,9 @@ impl CipherSuites {
     }
 
     /// The cryptography of a server with this certificate and no other suites.
-    pub(super) fn provider(&self, certificate: &Source) -> Arc<CryptoProvider> {
+    pub(super) fn provider(&self, certificate: &CertificateSource) -> Arc<CryptoProvider> {
         let mut provider = ring::default_provider();
-        let own = matches!(certificate, Source::SelfSigned { .. });
+        let own = matches!(certificate, CertificateSource::SelfSigned { .. });
         provider.cipher_suites.retain(|suite| suite.tls13().is_some() || self.allow(*suite, own));
         Arc::new(provider)
     }
@@ -102,7 +102,7 @@ mod tests {
     async fn only_clients_with_a_suite_of_the_list_get_in() {
         let (authority, dir) = (Authority::new(), tempfile::tempdir().expect("a folder"));
         authority.sign("localhost").write(dir.path());
-        let settings = settings(Source::Folder(dir.path().to_owned()));
+        let settings = settings(CertificateSource::Folder(dir.path().to_owned()));
         let check = async |list: &[&str], offered: &str| {
             let suites = suites(list).expect("they are supported");
             let echo = Echo::start_with(&settings, &suites).await;
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_list_for_rsa_means_the_same_ciphers_for_a_certificate_of_our_own() {
         let list = suites(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]).expect("it is supported");
-        let provider = list.provider(&Source::SelfSigned { names: Vec::new() });
+        let provider = list.provider(&CertificateSource::SelfSigned { names: Vec::new() });
         let spoken: Vec<_> = provider.cipher_suites.iter().map(|suite| name(*suite)).collect();
         assert!(spoken.iter().any(|name| name == AES_128), "{spoken:?}");
         assert!(!spoken.iter().any(|name| name == AES_256), "{spoken:?}");

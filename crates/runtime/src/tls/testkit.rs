@@ -1,8 +1,8 @@
 //! Fixtures of the TLS tests: authorities, files, an echo server and its clients.
 
 use super::{
-    CipherSuites, Connection, Listener, Reload, Settings, Source, Version, provider,
-    server_config_with,
+    CertificateSource, CipherSuites, Connection, Listener, Reload, ServerSettings, Version,
+    provider, server_config_with,
 };
 use prometheus_client::metrics::counter::Counter;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -57,8 +57,8 @@ impl Leaf {
     }
 }
 
-pub(crate) fn settings(certificate: Source) -> Settings {
-    Settings {
+pub(crate) fn settings(certificate: CertificateSource) -> ServerSettings {
+    ServerSettings {
         certificate,
         client_ca: None,
         reload: true,
@@ -75,11 +75,11 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    pub(crate) async fn start(settings: &Settings) -> Self {
+    pub(crate) async fn start(settings: &ServerSettings) -> Self {
         Self::start_with(settings, &CipherSuites::default()).await
     }
 
-    pub(crate) async fn start_with(settings: &Settings, suites: &CipherSuites) -> Self {
+    pub(crate) async fn start_with(settings: &ServerSettings, suites: &CipherSuites) -> Self {
         let (config, reload) = server_config_with(settings, suites).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, failures) = Self::serve(Listener::tls(tcp, config));

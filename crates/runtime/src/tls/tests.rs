@@ -3,8 +3,8 @@
 use super::reload::Material;
 use super::testkit::{Authority, Echo, client, settings};
 use super::{
-    Listener, Peer, RELOAD_INTERVAL, Settings, Source, TlsError, Version, certificate,
-    install_provider, provider, server_config,
+    CertificateSource, Listener, RELOAD_INTERVAL, ServerSettings, TlsError, TlsPeer, Version,
+    certificate, install_provider, provider, server_config,
 };
 use crate::Shutdown;
 use crate::dial::{Dial, DialArgs};
@@ -19,12 +19,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
-fn self_signed(names: &[&str]) -> Settings {
-    settings(Source::SelfSigned { names: names.iter().map(|name| (*name).to_owned()).collect() })
+fn self_signed(names: &[&str]) -> ServerSettings {
+    settings(CertificateSource::SelfSigned {
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+    })
 }
 
-fn folder(path: &Path) -> Settings {
-    settings(Source::Folder(path.to_owned()))
+fn folder(path: &Path) -> ServerSettings {
+    settings(CertificateSource::Folder(path.to_owned()))
 }
 
 /// Whether a client that trusts exactly the certificate made for `names` accepts it for `name`.
@@ -113,7 +115,7 @@ fn nothing_is_looked_at_where_nothing_can_change() {
     Authority::new().sign("localhost").write(dir.path());
     let reloads = |settings| server_config(&settings).unwrap().1.is_some();
     assert!(reloads(folder(dir.path())));
-    assert!(!reloads(Settings { reload: false, ..folder(dir.path()) }));
+    assert!(!reloads(ServerSettings { reload: false, ..folder(dir.path()) }));
     assert!(!reloads(self_signed(&[])));
 }
 
@@ -152,7 +154,7 @@ async fn only_clients_of_the_authority_get_in() {
     let ca = dir.path().join("ca.crt");
     std::fs::write(&ca, &old.pem).unwrap();
     let mut echo =
-        Echo::start(&Settings { client_ca: Some(ca.clone()), ..folder(dir.path()) }).await;
+        Echo::start(&ServerSettings { client_ca: Some(ca.clone()), ..folder(dir.path()) }).await;
     let (theirs, ours) = (new.sign("client"), old.sign("client"));
 
     assert!(!echo.answers(client(&authority.der, None)).await);
@@ -173,7 +175,7 @@ async fn a_session_is_not_resumed_past_its_authority() {
     let ca = dir.path().join("ca.crt");
     std::fs::write(&ca, &old.pem).unwrap();
     let mut echo =
-        Echo::start(&Settings { client_ca: Some(ca.clone()), ..folder(dir.path()) }).await;
+        Echo::start(&ServerSettings { client_ca: Some(ca.clone()), ..folder(dir.path()) }).await;
 
     // The same client configuration keeps its tickets from one connection to the next.
     let config = client(&old.der, Some(&old.sign("client")));
@@ -235,7 +237,7 @@ async fn an_old_version_is_refused_where_a_new_one_is_asked_for() {
         roots
     };
     for (min_version, accepted) in [(Version::Tls12, true), (Version::Tls13, false)] {
-        let echo = Echo::start(&Settings { min_version, ..folder(dir.path()) }).await;
+        let echo = Echo::start(&ServerSettings { min_version, ..folder(dir.path()) }).await;
         let old = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS12])
             .unwrap()
@@ -275,7 +277,7 @@ impl otlp::trace_service_server::TraceService for Silent {
         &self,
         request: Request<otlp::ExportTraceServiceRequest>,
     ) -> Result<Response<otlp::ExportTraceServiceResponse>, Status> {
-        let peer = request.extensions().get::<Peer>().unwrap();
+        let peer = request.extensions().get::<TlsPeer>().unwrap();
         assert!(peer.address.is_some());
         if peer.certificate.is_some() && !peer.is("proxy") {
             assert!(peer.is("other"));
@@ -326,7 +328,7 @@ async fn both_sides_are_known_by_their_certificates_whichever_is_there_now() {
     }
     authority.sign("agent").write(&path("server"));
     std::fs::write(path("ca.crt"), &authority.pem).unwrap();
-    let settings = Settings { client_ca: Some(path("ca.crt")), ..folder(&path("server")) };
+    let settings = ServerSettings { client_ca: Some(path("ca.crt")), ..folder(&path("server")) };
     let (config, _) = server_config(&settings).unwrap();
     let listener = Listener::tls(TcpListener::bind("127.0.0.1:0").await.unwrap(), config);
     let address = listener.address().unwrap();

@@ -30,7 +30,7 @@ pub use client::{Collector, Dealer, Subscriber};
 pub use frame::{Malformed, Message};
 pub use outbox::Gone;
 pub use publisher::Publisher;
-pub use router::{Reply, Request, Router};
+pub use router::{ReplyPath, Router, RouterRequest};
 
 /// Why a socket cannot be opened, or a connection is over.
 #[derive(Debug, thiserror::Error)]

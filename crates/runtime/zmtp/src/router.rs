@@ -23,24 +23,24 @@ const ANSWERS_MAX: (usize, usize) = (4096, 1 << 20);
 /// A ROUTER socket. Dropping it closes it.
 pub struct Router {
     server: SocketServer,
-    requests: mpsc::Receiver<Request>,
+    requests: mpsc::Receiver<RouterRequest>,
 }
 
 /// A message, and the way back to who sent it.
-pub struct Request {
+pub struct RouterRequest {
     /// Its frames, without the identity that other ROUTER sockets put before them.
     pub frames: Message,
     /// The peer's address; `None` at a Unix socket.
     pub address: Option<IpAddr>,
     /// The way for answers.
-    pub reply: Reply,
+    pub reply: ReplyPath,
 }
 
 /// The way to one peer. Two are equal if they are ways of the same connection.
 #[derive(Clone)]
-pub struct Reply(Arc<PeerOutbox>);
+pub struct ReplyPath(Arc<PeerOutbox>);
 
-impl PartialEq for Reply {
+impl PartialEq for ReplyPath {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -69,7 +69,7 @@ impl Router {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub async fn recv(&mut self) -> Request {
+    pub async fn recv(&mut self) -> RouterRequest {
         self.requests.recv().await.expect("the server, which has a sender, is ours")
     }
 
@@ -79,7 +79,7 @@ impl Router {
     }
 }
 
-impl Reply {
+impl ReplyPath {
     /// Sends a message of at least one frame; waits while the peer takes none.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Drop for Open {
 }
 
 async fn serve(
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<RouterRequest>,
     halves: Halves,
     usage: Arc<SeatUsage>,
 ) -> Result<(), Error> {
@@ -113,7 +113,7 @@ async fn serve(
     loop {
         if let Some(Incoming::Message(frames)) = open.0.serve(&mut connection).await? {
             usage.asked();
-            let request = Request { frames, address, reply: Reply(open.0.clone()) };
+            let request = RouterRequest { frames, address, reply: ReplyPath(open.0.clone()) };
             if requests.send(request).await.is_err() {
                 return Ok(());
             }

@@ -3,7 +3,7 @@
 use super::*;
 use stator_gate::{AdmitError, Admitted};
 use stator_placement::PickError;
-use stator_queue::{Entry, Eviction};
+use stator_queue::{Eviction, QueueEntry};
 
 type Outcome = Result<Admitted<Place>, AdmitError<PickError>>;
 
@@ -19,7 +19,7 @@ fn follow(
 /// A request that waits at the pool's gate.
 async fn waiting(pool: &Arc<Pool>) -> tokio::task::JoinHandle<Outcome> {
     let (asked, before) = (pool.clone(), pool.waiting());
-    let task = tokio::spawn(async move { asked.admit(Entry::default()).await });
+    let task = tokio::spawn(async move { asked.admit(QueueEntry::default()).await });
     until("it waits", || pool.waiting() > before).await;
     task
 }
@@ -49,10 +49,11 @@ async fn a_worker_that_failed_a_request_is_better_than_none() {
     let (_fleet, pool) = fleet(dir.path()).await;
     let excluded: Vec<_> = agent.running.record.workers.iter().map(|found| found.worker).collect();
     let payload = Prompt { excluded: excluded[..1].to_vec(), ..Prompt::default() };
-    let admitted = pool.admit(Entry { payload, ..Entry::default() }).await.expect("a place");
+    let admitted =
+        pool.admit(QueueEntry { payload, ..QueueEntry::default() }).await.expect("a place");
     assert_eq!(admitted.place.worker(), excluded[1]);
     let payload = Prompt { excluded, ..Prompt::default() };
-    pool.admit(Entry { payload, ..Entry::default() }).await.expect("a place");
+    pool.admit(QueueEntry { payload, ..QueueEntry::default() }).await.expect("a place");
     agent.stop().await;
 }
 
@@ -66,7 +67,7 @@ async fn no_request_waits_longer_for_workers_than_it_may() {
     let pool = model_up(&mut events).await;
     agent.stop().await;
     until("the workers are gone", || pool.accepting() == 0).await;
-    let waited = tokio::time::timeout(DEADLINE, pool.admit(Entry::default())).await;
+    let waited = tokio::time::timeout(DEADLINE, pool.admit(QueueEntry::default())).await;
     let error = waited.expect("in time").expect_err("nobody comes");
     let expired = matches!(error, AdmitError::Evicted { reason: Eviction::Deadline, .. });
     assert!(expired, "{error}");
@@ -83,7 +84,7 @@ async fn a_model_whose_workers_stay_away_is_forgotten() {
     agent.stop().await;
     until("the workers are gone", || pool.accepting() == 0).await;
     let asked = pool.clone();
-    let task = tokio::spawn(async move { asked.admit(Entry::default()).await });
+    let task = tokio::spawn(async move { asked.admit(QueueEntry::default()).await });
     assert!(outcome(task).await.is_err(), "it is sent away with the model");
     let gone = loop {
         let event = tokio::time::timeout(DEADLINE, events.recv()).await.unwrap().unwrap();

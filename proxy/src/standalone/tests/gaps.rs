@@ -6,7 +6,7 @@ use bytes::Bytes;
 use stator_protos::discovery::{ProfileRecord, WorkerRecord};
 use stator_protos::kv_event::{self, KvEvent, Medium, Stored};
 use stator_protos::load::Load;
-use stator_protos::topic::{Kind, Topic};
+use stator_protos::topic::{Topic, TopicKind};
 use stator_protos::worker::EventMessage;
 use stator_protos::{Generation, WorkerId, WorkerRank};
 use stator_zmtp::{Publisher, Router};
@@ -83,10 +83,10 @@ impl Bed {
     }
 
     fn publish(&self, number: u64) {
-        self.send(Kind::KvEvents, LIFE, number, payload(number));
+        self.send(TopicKind::KvEvents, LIFE, number, payload(number));
     }
 
-    fn send(&self, kind: Kind, generation: Generation, number: u64, payload: Bytes) {
+    fn send(&self, kind: TopicKind, generation: Generation, number: u64, payload: Bytes) {
         let topic = Bytes::from(Topic { kind, worker: WORKER, generation }.to_string());
         let message = EventMessage { topic: topic.clone(), number, payload: payload.clone() };
         self.script(|script| script.publish(&message));
@@ -184,7 +184,7 @@ async fn what_the_log_has_forgotten_is_taken_from_a_snapshot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_messages_are_skipped_and_the_rest_goes_on() {
     let bed = Bed::start(Over::Zmq).await;
-    let topic = Topic { kind: Kind::KvEvents, worker: WORKER, generation: LIFE }.to_string();
+    let topic = Topic { kind: TopicKind::KvEvents, worker: WORKER, generation: LIFE }.to_string();
     let ours = Bytes::from(topic);
     let number = Bytes::copy_from_slice(&2u64.to_be_bytes());
     let foreign = Bytes::from_static(b"kv-events");
@@ -212,7 +212,7 @@ async fn a_loss_before_a_silence_is_noticed_by_the_next_load_report() {
         bed.script(|script| script.log = vec![(2, payload(2)), (3, payload(3))]);
         let mut load = Vec::new();
         Load { running: 1, ..Load::default() }.encode(&mut load);
-        bed.send(Kind::Load, LIFE, 4, load.into());
+        bed.send(TopicKind::Load, LIFE, 4, load.into());
         until("the replay is in", || bed.overlap() == 3).await;
     }
 }
@@ -235,10 +235,10 @@ async fn a_new_life_has_no_block_of_the_old_one_and_its_numbers_count_anew() {
         let snapshots = bed.script(|script| script.snapshots);
         bed.publish(2);
         bed.script(|script| script.log = vec![(1, payload(1))]);
-        bed.send(Kind::KvEvents, second, 1, payload(1));
+        bed.send(TopicKind::KvEvents, second, 1, payload(1));
         until("the new life is followed", || bed.overlap() == 1).await;
         bed.publish(2);
-        bed.send(Kind::KvEvents, second, 2, payload(2));
+        bed.send(TopicKind::KvEvents, second, 2, payload(2));
         until("and goes on", || bed.overlap() == 2).await;
         assert!(bed.script(|script| script.snapshots) <= snapshots + 1);
     }
@@ -273,7 +273,7 @@ async fn a_replay_that_breaks_off_is_no_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_messages_of_the_request_plane_are_skipped() {
     let bed = Bed::start(Over::RequestPlane).await;
-    let ours = Topic { kind: Kind::KvEvents, worker: WORKER, generation: LIFE }.to_string();
+    let ours = Topic { kind: TopicKind::KvEvents, worker: WORKER, generation: LIFE }.to_string();
     bed.script(|script| {
         script.log = vec![(2, payload(2))];
         for (topic, payload) in [("kv-events", Bytes::new()), (&ours, payload(2).slice(..20))] {

@@ -15,7 +15,7 @@ use stator_fleet::{
     AgentClient, ClientSettings, Fleet, FleetEvent, FleetMetrics, FleetSettings, StreamError,
     TokenStream,
 };
-use stator_placement::Request;
+use stator_placement::PlacementRequest;
 use stator_protos::discovery::{AgentRecord, ModelRecord};
 use stator_protos::hash::{HashSeed, SequenceHash, sequence_hashes};
 use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Sampling, Submit};
@@ -180,8 +180,11 @@ fn submit(
     change: impl FnOnce(&mut Submit),
 ) -> (Place, TokenStream) {
     let sequence = sequence(tokens);
-    let request =
-        Request { sequence: &sequence, prompt_tokens: tokens.len() as u32, ..Request::default() };
+    let request = PlacementRequest {
+        sequence: &sequence,
+        prompt_tokens: tokens.len() as u32,
+        ..PlacementRequest::default()
+    };
     let place = pool.place(&request).unwrap();
     let sampling = Sampling { max_tokens: 10, ..Sampling::default() };
     let mut submit = Submit {

@@ -48,7 +48,8 @@ impl Bed {
         put(&dir, &prefill);
         put(&dir, &record(&dir, DECODE, Role::Decode, serve(&decode)));
         let (split, min_samples) = (Split::Always, 1);
-        let placement = stator_placement::Settings { split, min_samples, ..Default::default() };
+        let placement =
+            stator_placement::PlacementSettings { split, min_samples, ..Default::default() };
         let poll = Duration::from_millis(5);
         let settings = FleetSettings { poll, ..FleetSettings::new(dir.path().into()) };
         let pools = pools(PoolSettings { placement, ..PoolSettings::default() });

@@ -3,7 +3,7 @@
 use super::scripted::{LIFE, Scripted, serve};
 use super::*;
 use stator_peers::{PeersSettings, Seat};
-use stator_placement::{Affinity, InFlight, SessionSettings, Settings};
+use stator_placement::{Affinity, InFlight, PlacementSettings, SessionSettings};
 use stator_protos::discovery::{ApiRecord, ProfileRecord, WorkerRecord};
 use stator_protos::{WorkerId, WorkerRank};
 use std::net::SocketAddr;
@@ -29,7 +29,8 @@ impl Joined {
         let address = seat.address().unwrap();
         let poll = Duration::from_millis(5);
         let sessions = SessionSettings::new(Affinity::Hard, Duration::from_secs(600), 100);
-        let placement = Settings { sessions: Some(sessions), ..Settings::default() };
+        let placement =
+            PlacementSettings { sessions: Some(sessions), ..PlacementSettings::default() };
         let settings = FleetSettings { poll, ..FleetSettings::new(dir.into()) };
         let pools = PoolSettings { placement, ..PoolSettings::default() };
         let pools = ModelPools::new(pools, Some(seat));
@@ -41,13 +42,17 @@ impl Joined {
 
     fn place(&self, sequence: &[SequenceHash]) -> Place {
         let prompt_tokens = sequence.len() as u32 * 16;
-        let request = Request { sequence, prompt_tokens, ..Request::default() };
+        let request = PlacementRequest { sequence, prompt_tokens, ..PlacementRequest::default() };
         self.pool.place(&request).unwrap()
     }
 
     /// Where a request of a session goes, whose prompt nobody has.
     fn place_of(&self, session: u64) -> Place {
-        let request = Request { session: Some(session), prompt_tokens: 16, ..Request::default() };
+        let request = PlacementRequest {
+            session: Some(session),
+            prompt_tokens: 16,
+            ..PlacementRequest::default()
+        };
         self.pool.place(&request).unwrap()
     }
 

@@ -5,7 +5,7 @@
 
 use crate::corpus::{Chain, Change, Corpus};
 use crate::subject::{Depth, Lane, Restore, Subject};
-use stator_kv_index::{Applied, Index, Overlaps, Settings};
+use stator_kv_index::{Applied, Index, Overlaps, IndexSettings};
 use stator_protos::hash::SequenceHash;
 use stator_protos::kv_event::{KvEvent, Medium, Removed, Stored};
 use stator_protos::{Generation, WorkerId, WorkerRank};
@@ -34,7 +34,7 @@ impl Subject for Ours {
     type Lane<'a> = OurLane;
 
     fn new(corpus: &Corpus) -> Self {
-        let index = Index::new(Settings::default());
+        let index = Index::new(IndexSettings::default());
         for worker in 0..corpus.workers {
             assert!(index.insert(worker_rank(worker), GENERATION), "worker {worker} is new");
         }

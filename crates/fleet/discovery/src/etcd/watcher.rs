@@ -4,7 +4,7 @@
 use super::client::{EtcdClient, below};
 use super::directory;
 use super::wire::event::EventType;
-use crate::known::Known;
+use crate::known::KnownObjects;
 use crate::record::decode_unleased;
 use crate::roster::{Read, Sight, Sighting};
 use crate::source::EtcdSource;
@@ -25,7 +25,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 /// Follows a prefix.
 pub(crate) struct EtcdWatcher {
     reports: mpsc::Receiver<Report<Read>>,
-    known: Known<Read>,
+    known: KnownObjects<Read>,
     sight: Sight,
     _task: JoinSet<()>,
 }
@@ -37,7 +37,7 @@ impl EtcdWatcher {
         let follower = Follower { client, prefix: directory(source), reports: sender };
         let mut task = JoinSet::new();
         task.spawn(follower.run());
-        Ok(Self { reports, known: Known::default(), sight: Sight::default(), _task: task })
+        Ok(Self { reports, known: KnownObjects::default(), sight: Sight::default(), _task: task })
     }
 }
 
@@ -55,7 +55,7 @@ impl Watch for EtcdWatcher {
         while let Ok(report) = self.reports.try_recv() {
             self.known.apply(report);
         }
-        let Known { objects, listed, lost } = &self.known;
+        let KnownObjects { objects, listed, lost } = &self.known;
         let seen = self.sight.of(objects.iter().map(|(agent, read)| (agent.as_str(), read)));
         Sighting { complete: *listed, stale: *lost, ..seen }
     }

@@ -2,7 +2,7 @@
 
 use super::objects::{ListedPod, Published, listed_in_slice, listed_pod, published};
 use super::{METADATA, SLICES, connect};
-use crate::known::Known;
+use crate::known::KnownObjects;
 use crate::roster::{Absence, Sight, Sighting};
 use crate::source::{KubernetesSource, Readiness};
 use crate::{DiscoveryError, Watch};
@@ -87,8 +87,8 @@ impl Watch for KubernetesWatcher {
 /// Known objects of a namespace.
 #[derive(Default)]
 pub(super) struct NamespaceState {
-    published: Known<Published>,
-    pods: Known<Vec<ListedPod>>,
+    published: KnownObjects<Published>,
+    pods: KnownObjects<Vec<ListedPod>>,
     sight: Sight,
 }
 

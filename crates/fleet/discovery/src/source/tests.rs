@@ -4,20 +4,20 @@ use super::*;
 use proptest::prelude::*;
 
 fn refused(text: &str, expected: &str) {
-    assert_eq!(text.parse::<Source>().unwrap_err().to_string(), expected);
+    assert_eq!(text.parse::<DiscoverySource>().unwrap_err().to_string(), expected);
 }
 
 #[test]
 fn files_are_named_by_absolute_paths() {
-    assert_eq!("file:///run/a%20b".parse(), Ok(Source::Directory("/run/a b".into())));
-    assert_eq!("static:///etc/agents".parse(), Ok(Source::Static("/etc/agents".into())));
+    assert_eq!("file:///run/a%20b".parse(), Ok(DiscoverySource::Directory("/run/a b".into())));
+    assert_eq!("static:///etc/agents".parse(), Ok(DiscoverySource::Static("/etc/agents".into())));
     refused("file://run", "path: \"run\" is not absolute; it begins with a third slash");
     refused("file:///a%2", "path: \"/a%2\" has a % without two hexadecimal digits");
 }
 
 #[test]
 fn a_cluster_has_a_namespace_a_selector_and_what_tells_readiness() {
-    let own = Source::Kubernetes(KubernetesSource::default());
+    let own = DiscoverySource::Kubernetes(KubernetesSource::default());
     assert_eq!("kubernetes://".parse(), Ok(own));
     let all = "kubernetes://n?selector=app%3Dengine,tier=gpu&readiness=endpointslices\
                &kubeconfig=/etc/kube&pod=a-1&uid=0-1";
@@ -28,7 +28,7 @@ fn a_cluster_has_a_namespace_a_selector_and_what_tells_readiness() {
         kubeconfig: Some("/etc/kube".into()),
         pod: Some(("a-1".into(), "0-1".into())),
     };
-    assert_eq!(all.parse(), Ok(Source::Kubernetes(expected)));
+    assert_eq!(all.parse(), Ok(DiscoverySource::Kubernetes(expected)));
     refused("kubernetes://N", "namespace: \"N\" is not up to 63 of a-z 0-9 -");
     refused(
         "kubernetes://n?readiness=never",
@@ -47,8 +47,8 @@ fn etcd_has_members_a_prefix_a_user_and_certificates() {
         password_file: None,
         tls: None,
     };
-    assert_eq!("etcd://a:1".parse(), Ok(Source::Etcd(plain.clone())));
-    assert_eq!("etcd://a:1/".parse(), Ok(Source::Etcd(plain)));
+    assert_eq!("etcd://a:1".parse(), Ok(DiscoverySource::Etcd(plain.clone())));
+    assert_eq!("etcd://a:1/".parse(), Ok(DiscoverySource::Etcd(plain)));
     let all = "etcd://me@a:1,[::1]:2/our/fleet/?password-file=/pw&ca=/ca&cert=/cert&key=/key";
     let expected = EtcdSource {
         endpoints: vec!["a:1".into(), "[::1]:2".into()],
@@ -57,7 +57,7 @@ fn etcd_has_members_a_prefix_a_user_and_certificates() {
         password_file: Some("/pw".into()),
         tls: Some(EtcdTls { ca: "/ca".into(), identity: Some(("/cert".into(), "/key".into())) }),
     };
-    assert_eq!(all.parse(), Ok(Source::Etcd(expected)));
+    assert_eq!(all.parse(), Ok(DiscoverySource::Etcd(expected)));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn the_manifests_name_back_ends() {
         let flag = manifest.lines().find_map(|line| line.split_once("--discovery="));
         let (_, url) = flag.expect("it says where agents are");
         let source = url.replace("$(NAMESPACE)", "n").parse();
-        assert!(matches!(source, Ok(Source::Kubernetes(_))), "{url}: {source:?}");
+        assert!(matches!(source, Ok(DiscoverySource::Kubernetes(_))), "{url}: {source:?}");
     }
 }
 
@@ -106,13 +106,13 @@ proptest! {
     /// Nothing that somebody types makes the parser panic, and what is percent-encoded comes back.
     #[test]
     fn any_text_is_taken_or_refused(text in "(file|etcd|static|kubernetes)://[ -~é]{0,40}") {
-        let _ = text.parse::<Source>();
+        let _ = text.parse::<DiscoverySource>();
     }
 
     #[test]
     fn any_path_can_be_named(path in "/[a-zé %?&]{0,20}") {
         let encoded: String = path.bytes().map(|byte| format!("%{byte:02x}")).collect();
         // The first slash must be there for the path to be one.
-        prop_assert_eq!(format!("file://{encoded}").parse(), Ok(Source::Directory(path.into())));
+        prop_assert_eq!(format!("file://{encoded}").parse(), Ok(DiscoverySource::Directory(path.into())));
     }
 }

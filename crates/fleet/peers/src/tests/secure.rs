@@ -1,14 +1,14 @@
 //! Who is let in.
 
 use super::*;
-use crate::dial::{self, DialError, Ended};
+use crate::dial::{self, DialError, ListenEnd};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use stator_runtime::tls::{self, Source, Version};
+use stator_runtime::tls::{self, CertificateSource, Version};
 use std::path::Path;
 use tonic::Code;
 
 /// How a stranger with these settings fares that dials `member`.
-async fn dial(member: &Member, settings: PeersSettings) -> Result<Ended, DialError> {
+async fn dial(member: &Member, settings: PeersSettings) -> Result<ListenEnd, DialError> {
     let stranger = Peers::new(settings, Arc::new(Fake::default()), PeersMetrics::default());
     dial::listen(&stranger.hub, member.address, &stranger.settings).await
 }
@@ -51,8 +51,8 @@ fn write_certificates(folder: &Path) {
 
 /// A member that asks for certificates of the authority in `folder`.
 async fn over_tls(folder: &Path, peers: Vec<String>) -> Member {
-    let server = tls::Settings {
-        certificate: Source::Folder(folder.to_owned()),
+    let server = tls::ServerSettings {
+        certificate: CertificateSource::Folder(folder.to_owned()),
         client_ca: Some(folder.join("ca.crt")),
         reload: false,
         min_version: Version::Tls13,

@@ -17,14 +17,14 @@ fn sequence(hashes: &[u64]) -> Vec<SequenceHash> {
 
 /// An index of three workers in which tables grow from one bucket on.
 fn index() -> Index {
-    let index = tiny(Settings::default(), 2);
+    let index = tiny(IndexSettings::default(), 2);
     for number in 0..3 {
         index.insert(worker(number), LIFE);
     }
     index
 }
 
-fn tiny(settings: Settings, lanes: usize) -> Index {
+fn tiny(settings: IndexSettings, lanes: usize) -> Index {
     Index::with_layout(&settings, Layout::tiny(lanes))
 }
 
@@ -142,7 +142,7 @@ fn clearing_nothing_costs_nothing() {
 
 #[test]
 fn beyond_the_bound_the_oldest_blocks_are_dropped() {
-    let index = tiny(Settings { max_bytes: 64 << 10, ..Settings::default() }, 1);
+    let index = tiny(IndexSettings { max_bytes: 64 << 10, ..IndexSettings::default() }, 1);
     (0..2).for_each(|number| _ = index.insert(worker(number), LIFE));
     for hash in 1..=20_000 {
         index.apply(worker(hash % 2), LIFE, &on_device(&[hash]));
@@ -159,7 +159,7 @@ fn beyond_the_bound_the_oldest_blocks_are_dropped() {
 
 #[test]
 fn a_conversation_whose_beginning_was_dropped_is_found() {
-    let index = tiny(Settings { max_bytes: 64 << 10, ..Settings::default() }, 1);
+    let index = tiny(IndexSettings { max_bytes: 64 << 10, ..IndexSettings::default() }, 1);
     index.insert(worker(0), LIFE);
     let chain: Vec<u64> = (1..=20_000).collect();
     for block in &chain {
@@ -172,7 +172,7 @@ fn a_conversation_whose_beginning_was_dropped_is_found() {
 
 #[test]
 fn hashes_made_to_collide_are_dropped() {
-    let index = Index::new(Settings { max_bytes: 8 << 20, ..Settings::default() });
+    let index = Index::new(IndexSettings { max_bytes: 8 << 20, ..IndexSettings::default() });
     index.insert(worker(0), LIFE);
     // The inverse of the factor by which hashes are scattered: all of these have one home.
     let inverse = (0..6).fold(1u64, |inverse, _| {
@@ -227,7 +227,7 @@ fn predictions_end_and_can_be_renewed() {
 
 #[test]
 fn predictions_have_a_bound() {
-    let index = tiny(Settings { max_predicted: 3, ..Settings::default() }, 1);
+    let index = tiny(IndexSettings { max_predicted: 3, ..IndexSettings::default() }, 1);
     index.insert(worker(0), LIFE);
     index.predict(worker(0), &sequence(&[1, 2]), Time::from_millis(10));
     index.predict(worker(0), &sequence(&[3, 4, 5, 6]), Time::from_millis(20));
@@ -239,7 +239,7 @@ fn predictions_have_a_bound() {
 #[test]
 fn least_recently_sent_prompts_are_forgotten_first() {
     let predicting = Predicting::Lru { blocks_per_worker: 5 };
-    let index = tiny(Settings { predicting, ..Settings::default() }, 1);
+    let index = tiny(IndexSettings { predicting, ..IndexSettings::default() }, 1);
     (0..2).for_each(|number| _ = index.insert(worker(number), LIFE));
     let now = Time::default();
     for prompt in [&[1, 2, 3][..], &[1, 7], &[1, 2], &[1, 8]] {
@@ -257,7 +257,7 @@ fn least_recently_sent_prompts_are_forgotten_first() {
 #[test]
 fn who_has_the_most_gives_way_where_each_worker_has_its_own_order() {
     let predicting = Predicting::Lru { blocks_per_worker: 100 };
-    let index = tiny(Settings { predicting, max_predicted: 6, ..Settings::default() }, 1);
+    let index = tiny(IndexSettings { predicting, max_predicted: 6, ..IndexSettings::default() }, 1);
     (0..3).for_each(|number| _ = index.insert(worker(number), LIFE));
     let predict = |number, prompt: &[u64]| {
         index.predict(worker(number), &sequence(prompt), Time::default());

@@ -200,7 +200,7 @@ fn larger(shared: &Shared, buckets: usize, fitted: bool, shard: usize) -> usize 
 #[cfg(all(test, not(stator_loom)))]
 mod tests {
     use crate::testkit::{stored, worker};
-    use crate::{Applied, Index, IndexStats, Settings};
+    use crate::{Applied, Index, IndexSettings, IndexStats};
     use stator_protos::Generation;
     use stator_protos::hash::SequenceHash;
     use stator_protos::kv_event::{KvEvent, Medium};
@@ -209,7 +209,7 @@ mod tests {
     const LIFE: Generation = Generation(1);
 
     fn index(max_bytes: usize, workers: u64) -> Index {
-        let index = Index::new(Settings { max_bytes, ..Settings::default() });
+        let index = Index::new(IndexSettings { max_bytes, ..IndexSettings::default() });
         (0..workers).for_each(|number| _ = index.insert(worker(number), LIFE));
         index
     }

@@ -8,8 +8,8 @@
 
 use parking_lot::Mutex;
 use stator_queue::{
-    BandPlace, Dispatched, Entry, Evicted, Eviction, FlowId, Queues, Refusal, Rejected, Settings,
-    Stats, Ticket, Verdict,
+    BandPlace, CheckedSettings, Dispatched, Evicted, Eviction, FlowId, QueueEntry, QueueRefusal,
+    QueueStats, QueueTicket, Queues, Rejected, Verdict,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -77,7 +77,7 @@ pub enum AdmitError<E> {
     #[error("refused by the queue of priority {band}, {}: {current}, limit {limit}", reason.name())]
     Rejected {
         /// Why.
-        reason: Refusal,
+        reason: QueueRefusal,
         /// As in [`Rejected`].
         limit: u64,
         /// As in [`Rejected`].
@@ -110,7 +110,7 @@ pub struct GateStats {
     /// Requests that were placed without waiting.
     pub direct: u64,
     /// The queue.
-    pub queue: Stats,
+    pub queue: QueueStats,
 }
 
 /// What a request learns in the end.
@@ -146,7 +146,7 @@ impl<G: Grant + std::fmt::Debug> std::fmt::Debug for Gate<G> {
 
 impl<G: Grant> Gate<G> {
     /// A gate at which nothing waits.
-    pub fn new(grant: G, settings: Settings) -> Self {
+    pub fn new(grant: G, settings: CheckedSettings) -> Self {
         Self {
             grant,
             counts_turns: settings.counts_turns(),
@@ -179,7 +179,7 @@ impl<G: Grant> Gate<G> {
     /// # Cancel safety
     ///
     /// Dropping the future gives up the wait, or the place if that was granted meanwhile.
-    pub async fn admit(&self, mut entry: Entry<G::Request>) -> Outcome<G> {
+    pub async fn admit(&self, mut entry: QueueEntry<G::Request>) -> Outcome<G> {
         if let Some(outcome) = self.admit_directly(&mut entry) {
             return outcome;
         }
@@ -244,7 +244,7 @@ impl<G: Grant> Gate<G> {
     }
 
     /// Places a request if nothing waits before it. `None`: it is to wait.
-    fn admit_directly(&self, entry: &mut Entry<G::Request>) -> Option<Outcome<G>> {
+    fn admit_directly(&self, entry: &mut QueueEntry<G::Request>) -> Option<Outcome<G>> {
         let band = {
             let queues = self.queues.lock();
             if queues.waiting().requests > 0 || queues.is_closed() {
@@ -267,7 +267,10 @@ impl<G: Grant> Gate<G> {
         }
     }
 
-    fn enqueue(&self, mut entry: Entry<G::Request>) -> Result<Wait<'_, G>, AdmitError<G::Error>> {
+    fn enqueue(
+        &self,
+        mut entry: QueueEntry<G::Request>,
+    ) -> Result<Wait<'_, G>, AdmitError<G::Error>> {
         if let Some(patience) = self.grant.patience(&entry.payload) {
             let end = self.now() + patience;
             entry.deadline = Some(entry.deadline.map_or(end, |deadline| deadline.min(end)));
@@ -292,7 +295,7 @@ impl<G: Grant> Gate<G> {
         let mut queues = self.queues.lock();
         let (now, mut gone) = (self.now(), 0);
         queues.expire(now, &mut evicted);
-        let mut verdict = |head: &stator_queue::Head, waiter: &mut Waiter<G>| {
+        let mut verdict = |head: &stator_queue::QueueHead, waiter: &mut Waiter<G>| {
             if gone == BATCH {
                 full = true;
                 return Verdict::Stop;
@@ -336,7 +339,7 @@ impl<G: Grant> Gate<G> {
 /// A request's part in the queue. Dropping it gives that up.
 struct Wait<'a, G: Grant> {
     gate: &'a Gate<G>,
-    ticket: Ticket,
+    ticket: QueueTicket,
     deadline: Instant,
     reply: oneshot::Receiver<Outcome<G>>,
 }

@@ -71,12 +71,12 @@ fn gate(free: usize) -> Gated {
 fn gate_with(free: usize, settings: QueueSettings) -> Gated {
     let room =
         Room { free: Mutex::new(free), busy_kind: Mutex::new(None), attempts: AtomicU64::new(0) };
-    let settings = Settings::new(settings).expect("the settings are valid");
+    let settings = CheckedSettings::new(settings).expect("the settings are valid");
     Arc::new(Gate::new(Arc::new(room), settings))
 }
 
-fn entry(gate: &Gated, kind: u32) -> Entry<Request> {
-    Entry {
+fn entry(gate: &Gated, kind: u32) -> QueueEntry<Request> {
+    QueueEntry {
         tokens: 10,
         flow: FlowId(u64::from(kind)),
         payload: Request { gate: gate.clone(), kind },
@@ -89,7 +89,7 @@ fn entry(gate: &Gated, kind: u32) -> Entry<Request> {
 }
 
 /// Sends a request and lets it come as far as it can: to its answer or into the queue.
-async fn send(gate: &Gated, entry: Entry<Request>) -> JoinHandle<Answer> {
+async fn send(gate: &Gated, entry: QueueEntry<Request>) -> JoinHandle<Answer> {
     let queued = || gate.stats().queue.bands.iter().map(|band| band.counts.queued).sum::<u64>();
     let before = queued();
     let own = gate.clone();
@@ -124,9 +124,9 @@ async fn with_room_nothing_is_queued() {
 async fn room_goes_to_the_highest_priority_first() {
     let gate = gate(1);
     let running = gate.admit(entry(&gate, 0)).await.expect("there is room");
-    let low = send(&gate, Entry { priority: -1, ..entry(&gate, 1) }).await;
+    let low = send(&gate, QueueEntry { priority: -1, ..entry(&gate, 1) }).await;
     let middle = send(&gate, entry(&gate, 2)).await;
-    let high = send(&gate, Entry { priority: 5, ..entry(&gate, 3) }).await;
+    let high = send(&gate, QueueEntry { priority: 5, ..entry(&gate, 3) }).await;
     assert_eq!(gate.waiting(), 3);
     advance(Duration::from_millis(30)).await;
     drop(running);
@@ -163,7 +163,8 @@ async fn a_wait_ends_at_its_deadline() {
     let gate = gate(0);
     let deadline = Some(gate.now() + Duration::from_millis(37));
     let started = Instant::now();
-    let error = gate.admit(Entry { deadline, ..entry(&gate, 1) }).await.expect_err("it is full");
+    let error =
+        gate.admit(QueueEntry { deadline, ..entry(&gate, 1) }).await.expect_err("it is full");
     assert_eq!(started.elapsed(), Duration::from_millis(37));
     let expected = "sent away by the queue of priority 0, deadline, after 37ms";
     assert_eq!(error.to_string(), expected);
@@ -176,8 +177,8 @@ async fn a_head_that_gives_up_lets_those_behind_it_go() {
     let gate = gate_with(1, settings);
     *gate.grant().busy_kind.lock() = Some(7);
     let deadline = Some(gate.now() + Duration::from_millis(5));
-    let head = send(&gate, Entry { priority: 1, deadline, ..entry(&gate, 7) }).await;
-    let second = send(&gate, Entry { priority: 1, ..entry(&gate, 7) }).await;
+    let head = send(&gate, QueueEntry { priority: 1, deadline, ..entry(&gate, 7) }).await;
+    let second = send(&gate, QueueEntry { priority: 1, ..entry(&gate, 7) }).await;
     let behind = send(&gate, entry(&gate, 1)).await;
     answer(head).await.expect_err("its kind is busy until its deadline");
     assert!(!behind.is_finished());
@@ -190,9 +191,9 @@ async fn a_head_that_gives_up_lets_those_behind_it_go() {
 async fn one_that_cannot_be_placed_now_does_not_hold_up_others() {
     let gate = gate(1);
     *gate.grant().busy_kind.lock() = Some(7);
-    let held = send(&gate, Entry { priority: 9, ..entry(&gate, 7) }).await;
+    let held = send(&gate, QueueEntry { priority: 9, ..entry(&gate, 7) }).await;
     for flow in [1, 7].map(FlowId) {
-        let other = send(&gate, Entry { flow, priority: 9, ..entry(&gate, 1) }).await;
+        let other = send(&gate, QueueEntry { flow, priority: 9, ..entry(&gate, 1) }).await;
         answer(other).await.expect("there is room for its kind");
     }
     assert!(!held.is_finished());
@@ -207,7 +208,7 @@ async fn a_kick_ends_where_more_wait_than_are_tried() {
     *gate.grant().busy_kind.lock() = Some(7);
     let mut handles = Vec::new();
     for flow in 0..2 * BATCH as u64 {
-        handles.push(send(&gate, Entry { flow: FlowId(flow), ..entry(&gate, 7) }).await);
+        handles.push(send(&gate, QueueEntry { flow: FlowId(flow), ..entry(&gate, 7) }).await);
     }
     gate.kick();
     assert_eq!(gate.waiting(), handles.len() as u64);
@@ -267,7 +268,7 @@ async fn a_closed_gate_sends_all_away() {
     assert!(matches!(error, AdmitError::Evicted { reason: Eviction::Closed, .. }), "{error}");
     *gate.grant().free.lock() = 1;
     let error = gate.admit(entry(&gate, 2)).await.expect_err("the gate is closed");
-    assert!(matches!(error, AdmitError::Rejected { reason: Refusal::Closed, .. }), "{error}");
+    assert!(matches!(error, AdmitError::Rejected { reason: QueueRefusal::Closed, .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,12 @@
 //! Whether a request may wait.
 
 use super::Queues;
-use crate::bounds::{Broken, Usage, fits};
-use crate::entry::{Entry, FlowId};
+use crate::bounds::{BrokenBound, QueueUsage, fits};
+use crate::entry::{FlowId, QueueEntry};
 use crate::fairness::Fairness;
 use crate::nanos;
 use crate::ordering::Ordering;
-use crate::outcome::{Evicted, Eviction, Refusal};
+use crate::outcome::{Evicted, Eviction, QueueRefusal};
 use std::time::Duration;
 
 /// A request that has come, before it is let in.
@@ -16,16 +16,16 @@ pub(super) struct QueueArrival {
     pub(super) rank: usize,
     flow: FlowId,
     pub(super) deadline: u64,
-    pub(super) one: Usage,
+    pub(super) one: QueueUsage,
 }
 
 impl<T> Queues<T> {
     /// Describes a request that arrives at the band at a position.
-    pub(super) fn arrival(&self, entry: &Entry<T>, rank: usize, now: u64) -> QueueArrival {
+    pub(super) fn arrival(&self, entry: &QueueEntry<T>, rank: usize, now: u64) -> QueueArrival {
         let after = |time: Duration| now.saturating_add(nanos(time));
         let own = entry.deadline.map_or_else(|| after(self.bands[rank].policy.ttl), nanos);
         let deadline = own.min(after(self.settings.ttl_max));
-        let one = Usage::one(entry.bytes, entry.tokens);
+        let one = QueueUsage::one(entry.bytes, entry.tokens);
         QueueArrival { now, rank, flow: entry.flow, deadline, one }
     }
 
@@ -34,23 +34,24 @@ impl<T> Queues<T> {
         &mut self,
         arrival: &QueueArrival,
         displaced: &mut Vec<Evicted<T>>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), BrokenBound> {
         if self.closed {
-            return Err((Refusal::Closed, 0, self.usage.requests));
+            return Err((QueueRefusal::Closed, 0, self.usage.requests));
         }
         if arrival.deadline <= arrival.now {
-            return Err((Refusal::Deadline, 0, 0));
+            return Err((QueueRefusal::Deadline, 0, 0));
         }
         let band = &self.bands[arrival.rank];
-        fits(&band.policy.bounds, band.usage, arrival.one, Refusal::BAND)?;
+        fits(&band.policy.bounds, band.usage, arrival.one, QueueRefusal::BAND)?;
         self.in_time(arrival)?;
-        let broken = fits(&self.settings.total, self.usage, arrival.one, Refusal::TOTAL);
+        let broken = fits(&self.settings.total, self.usage, arrival.one, QueueRefusal::TOTAL);
         if broken.is_ok() || !(self.settings.displace && self.can_displace(arrival)) {
             return broken;
         }
         for rank in (arrival.rank + 1..self.bands.len()).rev() {
             while let Some(slot) = self.bands[rank].newest() {
-                if fits(&self.settings.total, self.usage, arrival.one, Refusal::TOTAL).is_ok() {
+                if fits(&self.settings.total, self.usage, arrival.one, QueueRefusal::TOTAL).is_ok()
+                {
                     return Ok(());
                 }
                 let gone = self.evict(rank, slot, Eviction::Displaced, arrival.now);
@@ -63,13 +64,13 @@ impl<T> Queues<T> {
     /// Whether there is room once all lower bands are empty.
     fn can_displace(&self, arrival: &QueueArrival) -> bool {
         let lower = self.bands[arrival.rank + 1..].iter();
-        let lower = lower.fold(Usage::default(), |sum, band| sum.plus(band.usage));
+        let lower = lower.fold(QueueUsage::default(), |sum, band| sum.plus(band.usage));
         let others = self.usage.minus(lower);
-        fits(&self.settings.total, others, arrival.one, Refusal::TOTAL).is_ok()
+        fits(&self.settings.total, others, arrival.one, QueueRefusal::TOTAL).is_ok()
     }
 
     /// Refuses what would wait beyond its deadline, if that is set.
-    fn in_time(&self, arrival: &QueueArrival) -> Result<(), Broken> {
+    fn in_time(&self, arrival: &QueueArrival) -> Result<(), BrokenBound> {
         let Some(drain) = self.meter.drain().filter(|_| self.settings.evict_hopeless) else {
             return Ok(());
         };
@@ -79,12 +80,12 @@ impl<T> Queues<T> {
             return Ok(());
         }
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Err((Refusal::Hopeless, ms(left), ms(wait)))
+        Err((QueueRefusal::Hopeless, ms(left), ms(wait)))
     }
 
     /// Usage that is served before an arriving request: the bands above it and, if its own band
     /// serves in order of arrival, that band, or its flow's part times the number of flows.
-    fn ahead(&self, arrival: &QueueArrival) -> Usage {
+    fn ahead(&self, arrival: &QueueArrival) -> QueueUsage {
         let above = self.above(arrival.rank);
         let band = &self.bands[arrival.rank];
         if band.policy.ordering != Ordering::Fcfs {

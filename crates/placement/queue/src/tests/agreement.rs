@@ -3,15 +3,15 @@
 use super::model::Model;
 use super::ms;
 use crate::{
-    BandPolicy, BandSettings, Bounds, Entry, Fairness, FlowId, HeadOfLine, Ordering, QueueSettings,
-    Queues, Settings, Ticket, Verdict,
+    BandPolicy, BandSettings, Bounds, CheckedSettings, Fairness, FlowId, HeadOfLine, Ordering,
+    QueueEntry, QueueSettings, QueueTicket, Queues, Verdict,
 };
 use proptest::{collection::vec, option, prelude::*};
 use std::collections::HashMap;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Push(Entry<u32>),
+    Push(QueueEntry<u32>),
     /// The salt decides what becomes of heads.
     Pop(u32),
     Cancel(prop::sample::Index),
@@ -20,12 +20,12 @@ enum Step {
     Pass(u64),
 }
 
-fn any_entry() -> impl Strategy<Value = Entry<u32>> {
+fn any_entry() -> impl Strategy<Value = QueueEntry<u32>> {
     let tokens = prop_oneof![4 => 0..40u32, 1 => 40..200u32];
     let times = (option::of(0..400u64), option::of(0..300u64));
     let priority = prop_oneof![3 => Just(0), 1 => -12..12i32];
     (priority, 0..4u64, tokens, 0..20u64, times, 0..4u32).prop_map(
-        |(priority, flow, tokens, bytes, (deadline, objective), jump)| Entry {
+        |(priority, flow, tokens, bytes, (deadline, objective), jump)| QueueEntry {
             priority,
             flow: FlowId(flow),
             tokens,
@@ -124,14 +124,14 @@ fn verdict(salt: u32, payload: u32) -> Verdict {
 struct Pair {
     queues: Queues<u32>,
     model: Model,
-    tickets: HashMap<u32, Ticket>,
+    tickets: HashMap<u32, QueueTicket>,
     /// Payloads so far.
     count: u32,
 }
 
 impl Pair {
     fn new(settings: QueueSettings) -> Self {
-        let checked = Settings::new(settings.clone()).expect("the settings are valid");
+        let checked = CheckedSettings::new(settings.clone()).expect("the settings are valid");
         let (queues, model) = (Queues::new(checked), Model::new(settings));
         Self { queues, model, tickets: HashMap::new(), count: 0 }
     }
@@ -153,8 +153,8 @@ impl Pair {
         }
     }
 
-    fn push(&mut self, entry: Entry<u32>) -> Result<(), TestCaseError> {
-        let entry = Entry { payload: self.count, ..entry };
+    fn push(&mut self, entry: QueueEntry<u32>) -> Result<(), TestCaseError> {
+        let entry = QueueEntry { payload: self.count, ..entry };
         self.count += 1;
         let mut displaced = Vec::new();
         let result = self.queues.push(entry, self.model.now, &mut displaced);
@@ -170,7 +170,7 @@ impl Pair {
 
     fn pop(&mut self, salt: u32) -> Result<(), TestCaseError> {
         let (mut offered, mut dispatched) = (Vec::new(), Vec::new());
-        let mut asked = |_: &crate::Head, payload: &mut u32| {
+        let mut asked = |_: &crate::QueueHead, payload: &mut u32| {
             offered.push(*payload);
             verdict(salt, *payload)
         };
@@ -234,6 +234,6 @@ proptest! {
         }
         // In the end all of them go, in the same order.
         pair.pop(0)?;
-        prop_assert_eq!(pair.queues.waiting(), crate::Usage::default());
+        prop_assert_eq!(pair.queues.waiting(), crate::QueueUsage::default());
     }
 }

@@ -2,12 +2,16 @@
 
 use super::{entry, ms, queues, queues_of};
 use crate::{
-    BandPolicy, BandSettings, Bounds, Dispatched, Entry, Eviction, Fairness, FlowId, Head,
-    QueueSettings, Queues, Refusal, Verdict,
+    BandPolicy, BandSettings, Bounds, Dispatched, Eviction, Fairness, FlowId, QueueEntry,
+    QueueHead, QueueRefusal, QueueSettings, Queues, Verdict,
 };
 use std::time::Duration;
 
-fn push(queues: &mut Queues<u32>, entry: Entry<u32>, now: Duration) -> Result<(), Refusal> {
+fn push(
+    queues: &mut Queues<u32>,
+    entry: QueueEntry<u32>,
+    now: Duration,
+) -> Result<(), QueueRefusal> {
     let mut displaced = Vec::new();
     let result = queues.push(entry, now, &mut displaced);
     assert_eq!(displaced, []);
@@ -17,7 +21,7 @@ fn push(queues: &mut Queues<u32>, entry: Entry<u32>, now: Duration) -> Result<()
 /// Lets at most so many go.
 fn pop(queues: &mut Queues<u32>, most: usize, now: Duration) -> Vec<Dispatched<u32>> {
     let (mut left, mut dispatched) = (most, Vec::new());
-    let mut verdict = |_: &Head, _: &mut u32| match left.checked_sub(1) {
+    let mut verdict = |_: &QueueHead, _: &mut u32| match left.checked_sub(1) {
         Some(fewer) => {
             left = fewer;
             Verdict::Go
@@ -61,7 +65,7 @@ fn bands_come_on_first_use_and_go_when_idle() {
         default_band: BandPolicy { ttl: ms(700), ..BandPolicy::default() },
         ..QueueSettings::default()
     });
-    let at = |priority| Entry { priority, ..entry(1, 1, 0) };
+    let at = |priority| QueueEntry { priority, ..entry(1, 1, 0) };
     assert_eq!(priorities(&queues), [0, -5]);
     push(&mut queues, at(7), ms(0)).expect("there is room");
     assert_eq!(priorities(&queues), [7, 0, -5]);
@@ -87,7 +91,7 @@ fn between_two_bands_the_lower_is_nearest() {
         bands_max: 2,
         ..QueueSettings::default()
     });
-    push(&mut queues, Entry { priority: 5, ..entry(1, 1, 0) }, ms(0)).expect("there is room");
+    push(&mut queues, QueueEntry { priority: 5, ..entry(1, 1, 0) }, ms(0)).expect("there is room");
     assert_eq!(pop(&mut queues, 1, ms(0))[0].band, 0);
 }
 
@@ -145,7 +149,7 @@ fn who_is_refused_learns_when_the_queue_will_have_drained() {
     let rejected = queues.push(entry(0, 10, 50), ms(1000), &mut Vec::new());
     let rejected = rejected.expect_err("the band is full");
     let (limit, current) = (rejected.limit, rejected.current);
-    assert_eq!((rejected.reason, limit, current), (Refusal::BandRequests, 50, 50));
+    assert_eq!((rejected.reason, limit, current), (QueueRefusal::BandRequests, 50, 50));
     let seconds = rejected.retry_after.as_secs_f64();
     assert!((4.9..5.1).contains(&seconds), "{seconds}");
     assert_eq!(queues.retry_after(1), Duration::from_secs(1), "nothing of its priority waits");
@@ -162,8 +166,8 @@ fn what_cannot_make_its_deadline_is_refused_if_that_is_set() {
     for payload in 0..20 {
         push(&mut queues, entry(0, 10, payload), ms(1000)).expect("there is room");
     }
-    let due = |ms: u64| Entry { deadline: Some(super::ms(ms)), ..entry(0, 10, 20) };
-    assert_eq!(push(&mut queues, due(2900), ms(1000)), Err(Refusal::Hopeless));
+    let due = |ms: u64| QueueEntry { deadline: Some(super::ms(ms)), ..entry(0, 10, 20) };
+    assert_eq!(push(&mut queues, due(2900), ms(1000)), Err(QueueRefusal::Hopeless));
     assert_eq!(push(&mut queues, due(3100), ms(1000)), Ok(()));
     let mut indifferent = draining(QueueSettings { evict_hopeless: false, ..settings });
     for payload in 0..20 {
@@ -177,7 +181,7 @@ fn what_those_above_will_keep_from_its_deadline_is_sent_away_if_that_is_set() {
     let settings = QueueSettings { evict_hopeless: true, ..QueueSettings::default() };
     let mut queues = draining(settings);
     for (payload, due) in [(1, 2500), (2, 9000)] {
-        let low = Entry { priority: -1, deadline: Some(ms(due)), ..entry(0, 10, payload) };
+        let low = QueueEntry { priority: -1, deadline: Some(ms(due)), ..entry(0, 10, payload) };
         push(&mut queues, low, ms(1000)).expect("there is room");
     }
     for payload in 10..30 {
@@ -194,7 +198,7 @@ fn a_closed_queue_sends_all_away_and_takes_nothing_in() {
     let mut queues = queues_of(QueueSettings::default());
     for payload in 0..3 {
         let priority = payload as i32;
-        push(&mut queues, Entry { priority, ..entry(1, 1, payload) }, ms(0))
+        push(&mut queues, QueueEntry { priority, ..entry(1, 1, payload) }, ms(0))
             .expect("there is room");
     }
     let mut evicted = Vec::new();
@@ -202,11 +206,11 @@ fn a_closed_queue_sends_all_away_and_takes_nothing_in() {
     let gone: Vec<_> = evicted.iter().map(|g| (g.payload, g.reason, g.waited)).collect();
     let closed = |payload| (payload, Eviction::Closed, ms(5));
     assert_eq!(gone, [closed(2), closed(1), closed(0)]);
-    assert_eq!(push(&mut queues, entry(1, 1, 9), ms(6)), Err(Refusal::Closed));
+    assert_eq!(push(&mut queues, entry(1, 1, 9), ms(6)), Err(QueueRefusal::Closed));
     let stats = queues.stats(ms(6));
     assert_eq!(stats.waiting.requests, 0);
     assert_eq!(stats.bands[0].counts.evicted(Eviction::Closed), 1);
-    let refused: u64 = stats.bands.iter().map(|b| b.counts.refused(Refusal::Closed)).sum();
+    let refused: u64 = stats.bands.iter().map(|b| b.counts.refused(QueueRefusal::Closed)).sum();
     assert_eq!(refused, 1);
 }
 
@@ -225,10 +229,10 @@ fn a_ticket_is_good_for_one_request_only() {
 #[test]
 fn a_head_knows_where_its_band_stands() {
     let mut queues = queues_of(QueueSettings::default());
-    push(&mut queues, Entry { priority: -3, ..entry(4, 6, 1) }, ms(2)).expect("there is room");
-    push(&mut queues, Entry { priority: 8, ..entry(5, 7, 2) }, ms(2)).expect("there is room");
+    push(&mut queues, QueueEntry { priority: -3, ..entry(4, 6, 1) }, ms(2)).expect("there is room");
+    push(&mut queues, QueueEntry { priority: 8, ..entry(5, 7, 2) }, ms(2)).expect("there is room");
     let mut seen = Vec::new();
-    let mut verdict = |head: &Head, _: &mut u32| {
+    let mut verdict = |head: &QueueHead, _: &mut u32| {
         let band = head.band;
         let place = (band.priority, band.rank, band.bands, band.highest, band.lowest);
         seen.push((place, head.flow.0, head.tokens, head.waited));
@@ -242,7 +246,7 @@ fn a_head_knows_where_its_band_stands() {
 #[test]
 fn counts_at_the_end_of_their_range_do_no_harm() {
     let mut queues = queues_of(QueueSettings::default());
-    let huge = Entry {
+    let huge = QueueEntry {
         tokens: u32::MAX,
         bytes: u64::MAX,
         deadline: Some(Duration::MAX),
@@ -252,9 +256,9 @@ fn counts_at_the_end_of_their_range_do_no_harm() {
         flow: FlowId(u64::MAX),
         payload: 1,
     };
-    assert_eq!(push(&mut queues, huge, Duration::ZERO), Err(Refusal::BandBytes));
+    assert_eq!(push(&mut queues, huge, Duration::ZERO), Err(QueueRefusal::BandBytes));
     for payload in 0..3 {
-        let most = Entry { bytes: 1, payload, ..huge };
+        let most = QueueEntry { bytes: 1, payload, ..huge };
         push(&mut queues, most, Duration::from_secs(u64::MAX / 2)).expect_err("its time is over");
         push(&mut queues, most, Duration::from_secs(1)).expect("there is room");
     }

@@ -2,8 +2,8 @@
 
 use super::{ms, queues_of};
 use crate::{
-    BandPolicy, BandSettings, Bounds, Entry, Fairness, FlowId, Head, Ordering, QueueSettings,
-    Queues, Ticket, Verdict,
+    BandPolicy, BandSettings, Bounds, Fairness, FlowId, Ordering, QueueEntry, QueueHead,
+    QueueSettings, QueueTicket, Queues, Verdict,
 };
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ struct Lives {
     queues: Queues<u32>,
     numbers: Numbers,
     now_ms: u64,
-    waiting: BTreeMap<u32, Ticket>,
+    waiting: BTreeMap<u32, QueueTicket>,
     born: u32,
 }
 
@@ -54,7 +54,7 @@ impl Lives {
     }
 
     fn push(&mut self) {
-        let entry = Entry {
+        let entry = QueueEntry {
             priority: self.numbers.below(7) as i32 - 3,
             flow: FlowId(self.numbers.below(50) * self.numbers.below(50)),
             tokens: self.numbers.below(800) as u32,
@@ -76,7 +76,7 @@ impl Lives {
 
     fn pop(&mut self) {
         let (mut dispatched, numbers) = (Vec::new(), &mut self.numbers);
-        let mut verdict = |_: &Head, _: &mut u32| match numbers.below(20) {
+        let mut verdict = |_: &QueueHead, _: &mut u32| match numbers.below(20) {
             0..14 => Verdict::Go,
             14..18 => Verdict::Wait,
             _ => Verdict::Stop,
@@ -107,7 +107,7 @@ impl Lives {
     fn check(&self) {
         let stats = self.queues.stats(ms(self.now_ms));
         assert_eq!(stats.waiting.requests, self.waiting.len() as u64);
-        let within = |usage: crate::Usage, requests, bytes, tokens| {
+        let within = |usage: crate::QueueUsage, requests, bytes, tokens| {
             usage.requests <= requests && usage.bytes <= bytes && usage.tokens <= tokens
         };
         assert!(within(stats.waiting, 700, 60_000, 250_000), "{:?}", stats.waiting);
@@ -167,11 +167,11 @@ fn a_million_requests_leave_no_memory_behind() {
     for number in 0..1_000_000u64 {
         let now = ms(number / 100);
         let (flow, tokens) = (FlowId(numbers.below(1_000_000)), numbers.below(3000) as u32);
-        let entry = Entry { flow, tokens, ..Entry::default() };
+        let entry = QueueEntry { flow, tokens, ..QueueEntry::default() };
         queues.push(entry, now, &mut Vec::new()).expect("there is room");
         waiting += 1;
         let mut left = if waiting == 1000 { 1 + numbers.below(1000) } else { 0 };
-        let mut verdict = |_: &Head, _: &mut u32| {
+        let mut verdict = |_: &QueueHead, _: &mut u32| {
             let go = left > 0;
             left = left.saturating_sub(1);
             if go { Verdict::Go } else { Verdict::Stop }
@@ -195,7 +195,7 @@ fn a_waiting_request_takes_as_little_as_it_says() {
         ..QueueSettings::default()
     });
     for _ in 0..100_000 {
-        queues.push(Entry::default(), ms(0), &mut Vec::new()).expect("there is room");
+        queues.push(QueueEntry::default(), ms(0), &mut Vec::new()).expect("there is room");
     }
     let bytes = queues.memory_bytes();
     assert!(bytes <= 100_000 * REQUEST_BYTES + BAND_BYTES, "{}", bytes / 100_000);

@@ -1,7 +1,7 @@
 //! How far two flows that both have something waiting can come apart.
 
 use super::{entry, ms, queues};
-use crate::{BandPolicy, Bounds, Fairness, FlowId, Head, Queues, Verdict};
+use crate::{BandPolicy, Bounds, Fairness, FlowId, QueueHead, Queues, Verdict};
 use proptest::{collection::vec, prelude::*};
 
 /// Serves three flows that have requests of these tokens waiting, and reports after each service
@@ -24,7 +24,7 @@ fn serve(
     let mut history = Vec::new();
     while left.iter().all(|left| *left > 0) {
         let mut gone = None;
-        let mut verdict = |head: &Head, _: &mut u32| match gone {
+        let mut verdict = |head: &QueueHead, _: &mut u32| match gone {
             None => {
                 gone = Some((head.flow, head.tokens));
                 Verdict::Go
@@ -108,7 +108,7 @@ fn what_a_flow_attained_is_forgotten_by_half_lives_and_waiting_counts_beside_it(
         let charged = ms(100 * half_lives);
         for (flow, at) in [(1, ms(0)), (2, charged)] {
             queues.push(entry(flow, 1, 0), at, &mut Vec::new()).expect("there is room");
-            queues.pop(at, &mut |_: &Head, _: &mut u32| Verdict::Go, &mut Vec::new());
+            queues.pop(at, &mut |_: &QueueHead, _: &mut u32| Verdict::Go, &mut Vec::new());
         }
         queues.charge(0, FlowId(1), 400, ms(0));
         queues.charge(0, FlowId(2), 150, charged);
@@ -117,7 +117,7 @@ fn what_a_flow_attained_is_forgotten_by_half_lives_and_waiting_counts_beside_it(
             queues.push(entry(flow, 1, 0), came, &mut Vec::new()).expect("there is room");
         }
         let mut first = None;
-        let mut verdict = |head: &Head, _: &mut u32| {
+        let mut verdict = |head: &QueueHead, _: &mut u32| {
             first.get_or_insert(head.flow);
             Verdict::Stop
         };
@@ -143,14 +143,14 @@ fn deep_sessions_go_first_until_others_have_waited_long_or_they_paused() {
         let mut queues = queues(BandPolicy { fairness, ..BandPolicy::default() });
         for flow in [1, 1, 1, 1, 2] {
             queues.push(entry(flow, 1, 0), ms(0), &mut Vec::new()).expect("there is room");
-            queues.pop(ms(0), &mut |_: &Head, _: &mut u32| Verdict::Go, &mut Vec::new());
+            queues.pop(ms(0), &mut |_: &QueueHead, _: &mut u32| Verdict::Go, &mut Vec::new());
         }
         let end = ms(10_000);
         for (flow, came) in [(2, end - ms(wait)), (1, end)] {
             queues.push(entry(flow, 1, 0), came, &mut Vec::new()).expect("there is room");
         }
         let mut first = None;
-        let mut verdict = |head: &Head, _: &mut u32| {
+        let mut verdict = |head: &QueueHead, _: &mut u32| {
             first.get_or_insert(head.flow);
             Verdict::Stop
         };
@@ -166,7 +166,7 @@ fn deep_sessions_go_first_until_others_have_waited_long_or_they_paused() {
 /// How many of the next so many are of flow 1 and of flow 2.
 fn flows_of_next(queues: &mut Queues<u32>, count: usize) -> [usize; 2] {
     let (mut left, mut dispatched) = (count, Vec::new());
-    let mut verdict = |_: &Head, _: &mut u32| {
+    let mut verdict = |_: &QueueHead, _: &mut u32| {
         if left == 0 {
             return Verdict::Stop;
         }

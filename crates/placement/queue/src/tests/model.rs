@@ -2,7 +2,8 @@
 
 use crate::flows::HEADS_PER_FLOW;
 use crate::{
-    Entry, Eviction, Fairness, FlowId, HeadOfLine, Ordering, QueueSettings, Refusal, Usage, Verdict,
+    Eviction, Fairness, FlowId, HeadOfLine, Ordering, QueueEntry, QueueRefusal, QueueSettings,
+    QueueUsage, Verdict,
 };
 use std::cmp;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,7 +12,7 @@ use std::time::Duration;
 /// A waiting request; its entry's payload names it.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    pub(super) entry: Entry<u32>,
+    pub(super) entry: QueueEntry<u32>,
     pub(super) band: i32,
     arrival: Duration,
     deadline: Duration,
@@ -69,7 +70,7 @@ impl Model {
         Self { settings, bands, items, held, now: Duration::ZERO, arrivals: 0 }
     }
 
-    pub(super) fn push(&mut self, entry: Entry<u32>) -> (Vec<u32>, Result<(), Refusal>) {
+    pub(super) fn push(&mut self, entry: QueueEntry<u32>) -> (Vec<u32>, Result<(), QueueRefusal>) {
         let distance = |band: &i32| (band.abs_diff(entry.priority), *band);
         let band = *self.bands.keys().min_by_key(|band| distance(band)).expect("there are bands");
         let mut policies = self.settings.bands.iter().filter(|b| b.priority == band);
@@ -77,10 +78,10 @@ impl Model {
         let deadline = entry.deadline.unwrap_or(self.now + policy.ttl);
         let deadline = deadline.min(self.now + self.settings.ttl_max);
         if deadline <= self.now {
-            return (vec![], Err(Refusal::Deadline));
+            return (vec![], Err(QueueRefusal::Deadline));
         }
-        let one = Usage::one(entry.bytes, entry.tokens);
-        let within = |usage: Usage, bounds: crate::Bounds, reasons: [Refusal; 3]| {
+        let one = QueueUsage::one(entry.bytes, entry.tokens);
+        let within = |usage: QueueUsage, bounds: crate::Bounds, reasons: [QueueRefusal; 3]| {
             let sum = usage.plus(one);
             let over = [
                 sum.requests > u64::from(bounds.requests),
@@ -89,13 +90,13 @@ impl Model {
             ];
             over.iter().zip(reasons).find(|(over, _)| **over).map_or(Ok(()), |(_, why)| Err(why))
         };
-        if let Err(why) = within(self.usage(Some(band)), policy.bounds, Refusal::BAND) {
+        if let Err(why) = within(self.usage(Some(band)), policy.bounds, QueueRefusal::BAND) {
             return (vec![], Err(why));
         }
         let mut gone = Vec::new();
         let before = self.items.clone();
-        let first = within(self.usage(None), self.settings.total, Refusal::TOTAL);
-        while within(self.usage(None), self.settings.total, Refusal::TOTAL).is_err() {
+        let first = within(self.usage(None), self.settings.total, QueueRefusal::TOTAL);
+        while within(self.usage(None), self.settings.total, QueueRefusal::TOTAL).is_err() {
             let lower = self.items.iter().filter(|item| item.band < band);
             let last = lower.max_by_key(|item| (cmp::Reverse(item.band), item.number));
             let Some(last) = last.filter(|_| self.settings.displace) else {
@@ -196,11 +197,11 @@ impl Model {
         self.settle();
     }
 
-    pub(super) fn usage(&self, band: Option<i32>) -> Usage {
+    pub(super) fn usage(&self, band: Option<i32>) -> QueueUsage {
         let of_band = |item: &&Item| band.is_none_or(|band| item.band == band);
         let items = self.items.iter().filter(of_band);
-        items.fold(Usage::default(), |sum, item| {
-            sum.plus(Usage::one(item.entry.bytes, item.entry.tokens))
+        items.fold(QueueUsage::default(), |sum, item| {
+            sum.plus(QueueUsage::one(item.entry.bytes, item.entry.tokens))
         })
     }
 

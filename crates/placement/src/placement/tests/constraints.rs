@@ -6,10 +6,10 @@ use crate::decision::Reason;
 use crate::sessions::{Affinity, SessionSettings};
 
 fn profiled(profiles: Vec<Profile>) -> Placement {
-    with_profiles(Settings::default(), profiles)
+    with_profiles(PlacementSettings::default(), profiles)
 }
 
-pub(super) fn with_profiles(settings: Settings, profiles: Vec<Profile>) -> Placement {
+pub(super) fn with_profiles(settings: PlacementSettings, profiles: Vec<Profile>) -> Placement {
     let mut placement = placement(settings, profiles.len() as u64);
     for (number, profile) in profiles.into_iter().enumerate() {
         assert!(placement.set_profile(rank(number as u64), profile));
@@ -28,7 +28,7 @@ fn required(labels: &[&str]) -> Needs {
 }
 
 #[track_caller]
-fn check_error(placement: &mut Placement, request: &Request<'_>, wanted: PickError) {
+fn check_error(placement: &mut Placement, request: &PlacementRequest<'_>, wanted: PickError) {
     assert_eq!(placement.pick(request, Time::default(), 0), Err(wanted));
     assert_eq!(placement.stats().bookings, 0, "nothing is booked");
 }
@@ -38,7 +38,7 @@ fn a_required_label_rules_all_others_out() {
     let mut placement = profiled(vec![labelled(&["a"]), labelled(&["a", "b"]), labelled(&["b"])]);
     for (labels, wanted) in [(&["a", "b"][..], vec![1]), (&["b"], vec![1, 2])] {
         let needs = required(labels);
-        let asked = Request { needs: Some(&needs), explain: true, ..request(&[]) };
+        let asked = PlacementRequest { needs: Some(&needs), explain: true, ..request(&[]) };
         let decision = pick(&mut placement, &asked);
         let told: Vec<_> = decision.candidates.iter().map(|c| c.worker.worker.0).collect();
         assert_eq!(told, wanted);
@@ -50,19 +50,19 @@ fn what_cannot_be_had_is_named() {
     let mut placement = profiled(vec![labelled(&["a"]), labelled(&["b"])]);
     let label = |text| Constraint::Label(Label::new(text));
     let needs = required(&["a", "c"]);
-    let asked = Request { needs: Some(&needs), ..request(&[]) };
+    let asked = PlacementRequest { needs: Some(&needs), ..request(&[]) };
     check_error(&mut placement, &asked, PickError::Unsatisfied { constraint: label("c") });
     let needs = required(&["b", "a"]);
-    let asked = Request { needs: Some(&needs), ..request(&[]) };
+    let asked = PlacementRequest { needs: Some(&needs), ..request(&[]) };
     let wanted = PickError::Contradictory { one: label("b"), other: label("a") };
     check_error(&mut placement, &asked, wanted);
     let needs = required(&["b"]);
-    let pinned = Request { needs: Some(&needs), pinned: Some(rank(0)), ..request(&[]) };
+    let pinned = PlacementRequest { needs: Some(&needs), pinned: Some(rank(0)), ..request(&[]) };
     let one = Constraint::Pinned(rank(0));
     check_error(&mut placement, &pinned, PickError::Contradictory { one, other: label("b") });
     // Without anybody it is not the labels' fault.
     let excluded = [rank(0), rank(1)];
-    let asked = Request { needs: Some(&needs), excluded: &excluded, ..request(&[]) };
+    let asked = PlacementRequest { needs: Some(&needs), excluded: &excluded, ..request(&[]) };
     check_error(&mut placement, &asked, PickError::NoWorkers);
 }
 
@@ -71,7 +71,7 @@ fn each_two_can_be_had_and_all_three_cannot() {
     let sets = [["a", "b"], ["b", "c"], ["a", "c"]];
     let mut placement = profiled(sets.iter().map(|labels| labelled(labels)).collect());
     let needs = required(&["a", "b", "c"]);
-    let asked = Request { needs: Some(&needs), ..request(&[]) };
+    let asked = PlacementRequest { needs: Some(&needs), ..request(&[]) };
     let [one, other] = ["a", "c"].map(|text| Constraint::Label(Label::new(text)));
     check_error(&mut placement, &asked, PickError::Contradictory { one, other });
 }
@@ -81,7 +81,7 @@ fn a_preferred_label_makes_cheaper_as_its_source_says() {
     let mut placement = profiled(vec![labelled(&["a"]), labelled(&[])]);
     let needs = Needs::new(Vec::new(), vec![(Label::new("a"), 0.5)]).unwrap();
     let prompt = sequence(0, 10);
-    let asked = Request { needs: Some(&needs), explain: true, ..request(&prompt) };
+    let asked = PlacementRequest { needs: Some(&needs), explain: true, ..request(&prompt) };
     let decision = pick(&mut placement, &asked);
     assert_eq!(decision.worker, rank(0));
     let [preferred, other] = [0, 1].map(|number: usize| decision.candidates[number].score.total);
@@ -96,7 +96,7 @@ fn adapters_draw_their_requests_and_full_workers_refuse_others() {
     };
     let mut placement = profiled(vec![with(&[1], 1), with(&[2], 1), with(&[3], 2)]);
     let prompt = sequence(0, 4);
-    let asked = |adapter| Request { adapter: Some(Adapter(adapter)), ..request(&prompt) };
+    let asked = |adapter| PlacementRequest { adapter: Some(Adapter(adapter)), ..request(&prompt) };
     let full: [u64; 3] = [1, 2, 9].map(|adapter| {
         let decision = pick(&mut placement, &asked(adapter));
         placement.release(decision.booking);
@@ -104,7 +104,7 @@ fn adapters_draw_their_requests_and_full_workers_refuse_others() {
     });
     assert_eq!(full, [0, 1, 2]);
     let excluded = [rank(2)];
-    let asked = Request { excluded: &excluded, ..asked(9) };
+    let asked = PlacementRequest { excluded: &excluded, ..asked(9) };
     let wanted = PickError::Unsatisfied { constraint: Constraint::Adapter(Adapter(9)) };
     check_error(&mut placement, &asked, wanted);
     // Loaded now, and by name.
@@ -120,7 +120,7 @@ fn room_is_of_no_use_where_nothing_is_loaded_for_a_request() {
         Profile { adapters, fixed_adapters: true, ..Profile::default() }
     };
     let mut placement = profiled(vec![with(&[]), with(&[2])]);
-    let asked = |adapter| Request { adapter: Some(Adapter(adapter)), ..request(&[]) };
+    let asked = |adapter| PlacementRequest { adapter: Some(Adapter(adapter)), ..request(&[]) };
     let constraint = Constraint::Adapter(Adapter(9));
     check_error(&mut placement, &asked(9), PickError::Unsatisfied { constraint });
     assert_eq!(picks(&mut placement, &asked(2)), [1, 1]);
@@ -130,9 +130,9 @@ fn room_is_of_no_use_where_nothing_is_loaded_for_a_request() {
 fn workers_for_prompts_and_media_answer_nobody() {
     let role = |role| Profile { role, ..Profile::default() };
     let mut placement = profiled(vec![role(Role::Prefill), role(Role::Encode), role(Role::Decode)]);
-    let never = Request { split: Some(crate::Split::Never), ..request(&[]) };
+    let never = PlacementRequest { split: Some(crate::Split::Never), ..request(&[]) };
     assert_eq!(picks(&mut placement, &never), [2, 2]);
-    let pinned = Request { pinned: Some(rank(0)), ..never };
+    let pinned = PlacementRequest { pinned: Some(rank(0)), ..never };
     let error = placement.pick(&pinned, Time::default(), 0);
     assert_eq!(error, Err(PickError::PinnedUnavailable { worker: rank(0) }));
 }
@@ -143,7 +143,7 @@ fn media_are_encoded_where_least_is_done() {
     let mut placement =
         profiled(vec![role(Role::Aggregated), role(Role::Encode), role(Role::Encode)]);
     let prompt = sequence(0, 4);
-    let asked = Request { encode: true, ..request(&prompt) };
+    let asked = PlacementRequest { encode: true, ..request(&prompt) };
     let decisions = [0, 1].map(|_| pick(&mut placement, &asked));
     let mut encoders = decisions.each_ref().map(|d| d.encode.unwrap().worker.worker.0);
     encoders.sort_unstable();
@@ -159,14 +159,14 @@ fn media_are_encoded_where_least_is_done() {
 
 fn in_sessions(affinity: Affinity) -> Placement {
     let sessions = Some(SessionSettings::new(affinity, Duration::from_secs(10), 100));
-    placement(Settings { sessions, ..Settings::default() }, 3)
+    placement(PlacementSettings { sessions, ..PlacementSettings::default() }, 3)
 }
 
 #[test]
 fn a_hard_session_stays_unless_its_worker_is_gone() {
     let mut placement = in_sessions(Affinity::Hard);
     let prompt = sequence(0, 50);
-    let asked = Request { session: Some(7), ..request(&prompt) };
+    let asked = PlacementRequest { session: Some(7), ..request(&prompt) };
     let first = pick(&mut placement, &asked);
     for _ in 0..5 {
         let next = pick(&mut placement, &asked);
@@ -193,7 +193,7 @@ fn a_hard_session_stays_unless_its_worker_is_gone() {
 fn a_soft_session_goes_where_it_is_much_cheaper() {
     let mut placement = in_sessions(Affinity::Soft(0.5));
     let prompt = sequence(0, 10);
-    let asked = Request { session: Some(7), ..request(&prompt) };
+    let asked = PlacementRequest { session: Some(7), ..request(&prompt) };
     let first = pick(&mut placement, &asked).worker;
     placement.worker_down(first);
     placement.worker_up(worker(first.worker.0));

@@ -6,13 +6,13 @@ use crate::constraint::{Constraint, Label, Needs, Profile, Role};
 use crate::sessions::{Affinity, SessionSettings};
 use crate::split::{Split, SplitReason};
 
-fn fleet(settings: Settings, roles: &[Role]) -> Placement {
+fn fleet(settings: PlacementSettings, roles: &[Role]) -> Placement {
     let profiles = roles.iter().map(|&role| Profile { role, ..Profile::default() });
     with_profiles(settings, profiles.collect())
 }
 
 fn with_halves(split: Split, roles: &[Role]) -> Placement {
-    fleet(Settings { split, ..Settings::default() }, roles)
+    fleet(PlacementSettings { split, ..PlacementSettings::default() }, roles)
 }
 
 const PREFILL: Role = Role::Prefill;
@@ -22,7 +22,7 @@ const WHOLE: Role = Role::Aggregated;
 #[track_caller]
 fn check_shared(
     placement: &mut Placement,
-    asked: &Request<'_>,
+    asked: &PlacementRequest<'_>,
     wanted: Result<(u64, Option<u64>, SplitReason), PickError>,
 ) {
     let got = placement.pick(asked, Time::default(), 0);
@@ -52,24 +52,24 @@ fn a_worker_that_computes_no_prompts_has_none_to_itself() {
     let mut placement = with_halves(Split::Always, &[PREFILL, HALF, WHOLE]);
     check_shared(&mut placement, &asked, Ok((1, Some(0), SplitReason::Policy)));
     let excluded = [rank(0)];
-    let again = Request { excluded: &excluded, ..asked };
+    let again = PlacementRequest { excluded: &excluded, ..asked };
     check_shared(&mut placement, &again, Ok((2, None, SplitReason::NoPrefillWorkers)));
     // Named as the only one that may answer, it has help all the same.
-    let pinned = Request { pinned: Some(rank(1)), ..asked };
+    let pinned = PlacementRequest { pinned: Some(rank(1)), ..asked };
     check_shared(&mut placement, &pinned, Ok((1, Some(0), SplitReason::NobodyAlone)));
 }
 
 #[test]
 fn what_two_cannot_share_goes_to_one_that_does_all_of_it() {
     let prompt = sequence(0, 10);
-    let asked = Request { indivisible: true, ..request(&prompt) };
+    let asked = PlacementRequest { indivisible: true, ..request(&prompt) };
     let mut placement = with_halves(Split::Always, &[PREFILL, HALF, WHOLE]);
     check_shared(&mut placement, &asked, Ok((2, None, SplitReason::Policy)));
     let mut placement = with_halves(Split::Always, &[PREFILL, HALF]);
     check_shared(&mut placement, &asked, Err(PickError::Indivisible));
     let label = Constraint::Label(Label(9));
     let needs = Needs::new(vec![Label(9)], Vec::new()).unwrap();
-    let particular = Request { needs: Some(&needs), ..asked };
+    let particular = PlacementRequest { needs: Some(&needs), ..asked };
     let mut placement = with_halves(Split::Always, &[PREFILL, HALF, WHOLE]);
     check_shared(&mut placement, &particular, Err(PickError::Unsatisfied { constraint: label }));
 }
@@ -82,17 +82,17 @@ fn a_busy_worker_for_all_is_waited_for_only_where_nothing_may_be_shared() {
         (Split::Always, Ok((1, Some(0), SplitReason::NobodyAlone))),
     ] {
         let busy = BusyThresholds::default().with_requests(Some(1));
-        let settings = Settings { split, busy, ..Settings::default() };
+        let settings = PlacementSettings { split, busy, ..PlacementSettings::default() };
         let mut placement = fleet(settings, &[PREFILL, HALF, WHOLE]);
-        let alone = Request { pinned: Some(rank(2)), ..request(&prompt) };
-        let held = pick(&mut placement, &Request { split: Some(Split::Never), ..alone });
+        let alone = PlacementRequest { pinned: Some(rank(2)), ..request(&prompt) };
+        let held = pick(&mut placement, &PlacementRequest { split: Some(Split::Never), ..alone });
         let got = placement.pick(&request(&prompt), Time::default(), 0);
         let got = got.map(|got| {
             placement.release_all(&got);
             (got.worker.worker.0, got.prefill.map(|leg| leg.worker.worker.0), got.split)
         });
         assert_eq!(got, wanted);
-        let asked = Request { indivisible: true, ..request(&prompt) };
+        let asked = PlacementRequest { indivisible: true, ..request(&prompt) };
         let waits = placement.pick(&asked, Time::default(), 0);
         assert_eq!(waits, Err(PickError::AllBusy { workers: 1 }));
         placement.release_all(&held);
@@ -103,12 +103,15 @@ fn a_busy_worker_for_all_is_waited_for_only_where_nothing_may_be_shared() {
 fn a_session_stays_with_a_worker_that_computes_no_prompts() {
     let profiles = [PREFILL, HALF, HALF, WHOLE].map(|role| Profile { role, ..Profile::default() });
     let sessions = SessionSettings::new(Affinity::Hard, Duration::from_secs(60), 9);
-    let settings =
-        Settings { split: Split::Always, sessions: Some(sessions), ..Settings::default() };
+    let settings = PlacementSettings {
+        split: Split::Always,
+        sessions: Some(sessions),
+        ..PlacementSettings::default()
+    };
     let mut placement = with_profiles(settings, profiles.to_vec());
     let prompt = sequence(0, 10);
-    let asked = Request { session: Some(1), ..request(&prompt) };
-    let first = pick(&mut placement, &Request { pinned: Some(rank(2)), ..asked });
+    let asked = PlacementRequest { session: Some(1), ..request(&prompt) };
+    let first = pick(&mut placement, &PlacementRequest { pinned: Some(rank(2)), ..asked });
     for _ in 0..4 {
         let next = pick(&mut placement, &asked);
         assert_eq!((next.worker, next.prefill.is_some()), (first.worker, true));

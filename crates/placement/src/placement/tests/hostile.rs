@@ -12,8 +12,8 @@ fn an_empty_fleet_refuses_everything_and_books_nothing() {
         let asked = [
             request(&prompt),
             request(&[]),
-            Request { pinned: Some(rank(1)), ..request(&prompt) },
-            Request { session: Some(1), encode: true, explain: true, ..request(&prompt) },
+            PlacementRequest { pinned: Some(rank(1)), ..request(&prompt) },
+            PlacementRequest { session: Some(1), encode: true, explain: true, ..request(&prompt) },
         ];
         for asked in &asked {
             let refused = placement.pick(asked, Time::default(), 1);
@@ -24,7 +24,7 @@ fn an_empty_fleet_refuses_everything_and_books_nothing() {
         assert!(!placement.report_load(rank(1), LIFE, Load::default()));
         assert!(!placement.set_peers(rank(1), PeerLoad::default()));
         assert!(!placement.worker_down(rank(1)));
-        let Stats { workers, bookings, index_blocks, .. } = placement.stats();
+        let PlacementStats { workers, bookings, index_blocks, .. } = placement.stats();
         assert_eq!((workers, bookings, index_blocks), (0, 0, 0));
     }
 }
@@ -101,7 +101,7 @@ proptest! {
         prop_assert_eq!(u64::from(found.of(rank(1)).blocks()), honest);
         prop_assert!(found.of(rank(0)).blocks() as usize <= prompt.len());
         prop_assert_eq!(found.of(rank(7)).blocks(), 0);
-        let asked = Request { explain: true, ..request(&prompt) };
+        let asked = PlacementRequest { explain: true, ..request(&prompt) };
         let decision = pick(&mut placement, &asked);
         for candidate in &decision.candidates {
             let total = candidate.score.total;
@@ -110,7 +110,7 @@ proptest! {
         placement.release_all(&decision);
         placement.worker_down(rank(0));
         while placement.blocks().maintain() {}
-        let Stats { index_blocks, bookings, .. } = placement.stats();
+        let PlacementStats { index_blocks, bookings, .. } = placement.stats();
         prop_assert_eq!((index_blocks as u64, bookings), (honest, 0));
     }
 }

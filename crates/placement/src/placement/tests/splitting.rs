@@ -8,7 +8,7 @@ use crate::sessions::{Affinity, SessionSettings};
 use crate::split::{Nearness, Split, SplitReason, UncachedThreshold};
 
 /// Workers with these roles, each in a rack of its own number of two.
-fn fleet(settings: Settings, roles: &[Role]) -> Placement {
+fn fleet(settings: PlacementSettings, roles: &[Role]) -> Placement {
     let profile = |(number, &role): (usize, &Role)| {
         let topology = Topology {
             host: Some(Label(number as u64)),
@@ -23,7 +23,7 @@ fn fleet(settings: Settings, roles: &[Role]) -> Placement {
 const TWO_AND_TWO: [Role; 4] = [Role::Prefill, Role::Prefill, Role::Decode, Role::Decode];
 
 fn with_policy(split: Split) -> Placement {
-    fleet(Settings { split, ..Settings::default() }, &TWO_AND_TWO)
+    fleet(PlacementSettings { split, ..PlacementSettings::default() }, &TWO_AND_TWO)
 }
 
 #[test]
@@ -95,11 +95,11 @@ fn a_loaded_prefill_fleet_is_passed_by() {
 fn a_request_may_override_the_policy_and_name_the_worker() {
     let mut placement = with_policy(Split::Always);
     let prompt = sequence(0, 10);
-    let never = Request { split: Some(Split::Never), ..request(&prompt) };
+    let never = PlacementRequest { split: Some(Split::Never), ..request(&prompt) };
     assert_eq!(pick(&mut placement, &never).prefill, None);
-    let named = Request { prefill_pinned: Some(rank(1)), ..never };
+    let named = PlacementRequest { prefill_pinned: Some(rank(1)), ..never };
     assert_eq!(pick(&mut placement, &named).prefill.map(|leg| leg.worker), Some(rank(1)));
-    let wrong = Request { prefill_pinned: Some(rank(2)), ..never };
+    let wrong = PlacementRequest { prefill_pinned: Some(rank(2)), ..never };
     let error = placement.pick(&wrong, Time::default(), 0);
     assert_eq!(error, Err(PickError::PinnedUnavailable { worker: rank(2) }));
 }
@@ -107,13 +107,14 @@ fn a_request_may_override_the_policy_and_name_the_worker() {
 #[test]
 fn without_workers_for_prompts_all_is_done_in_one_place() {
     let roles = [Role::Decode, Role::Aggregated];
-    let mut placement = fleet(Settings { split: Split::Always, ..Settings::default() }, &roles);
+    let mut placement =
+        fleet(PlacementSettings { split: Split::Always, ..PlacementSettings::default() }, &roles);
     let decision = pick(&mut placement, &request(&sequence(0, 10)));
     assert_eq!((decision.prefill, decision.split), (None, SplitReason::NoPrefillWorkers));
     let mut placement = with_policy(Split::Always);
     let excluded = [rank(0), rank(1)];
     let prompt = sequence(0, 10);
-    let asked = Request { excluded: &excluded, ..request(&prompt) };
+    let asked = PlacementRequest { excluded: &excluded, ..request(&prompt) };
     let decision = pick(&mut placement, &asked);
     assert_eq!((decision.prefill, decision.split), (None, SplitReason::NoPrefillWorkers));
 }
@@ -121,11 +122,12 @@ fn without_workers_for_prompts_all_is_done_in_one_place() {
 #[test]
 fn only_workers_that_take_the_kv_of_others_are_helped() {
     let roles = [Role::Prefill, Role::Aggregated];
-    let mut placement = fleet(Settings { split: Split::Always, ..Settings::default() }, &roles);
+    let mut placement =
+        fleet(PlacementSettings { split: Split::Always, ..PlacementSettings::default() }, &roles);
     let decision = pick(&mut placement, &request(&sequence(0, 10)));
     assert_eq!((decision.worker, decision.prefill), (rank(1), None));
     let mut placement = fleet(
-        Settings { split: Split::Always, ..Settings::default() },
+        PlacementSettings { split: Split::Always, ..PlacementSettings::default() },
         &[roles[0], roles[1], Role::Decode],
     );
     for from in 0..8 {
@@ -136,7 +138,11 @@ fn only_workers_that_take_the_kv_of_others_are_helped() {
 
 #[test]
 fn the_two_are_as_near_as_they_must_be() {
-    let settings = |nearness| Settings { split: Split::Always, nearness, ..Settings::default() };
+    let settings = |nearness| PlacementSettings {
+        split: Split::Always,
+        nearness,
+        ..PlacementSettings::default()
+    };
     for nearness in [Nearness::Within(Level::Rack), Nearness::ByCost] {
         let mut placement = fleet(settings(nearness), &TWO_AND_TWO);
         for from in 0..20 {
@@ -153,7 +159,7 @@ fn the_two_are_as_near_as_they_must_be() {
     let prompt = sequence(0, 10);
     let decision = pick(&mut placement, &request(&prompt));
     assert_eq!((decision.prefill, decision.split), (None, SplitReason::NoPrefillWorkers));
-    let pinned = Request { prefill_pinned: Some(rank(0)), ..request(&prompt) };
+    let pinned = PlacementRequest { prefill_pinned: Some(rank(0)), ..request(&prompt) };
     let constraint = Constraint::Near(Level::Host);
     let error = placement.pick(&pinned, Time::default(), 0);
     assert_eq!(error, Err(PickError::Unsatisfied { constraint }));
@@ -166,8 +172,12 @@ fn teach(placement: &mut Placement) {
         let tokens = 16 * (10 + count % 50);
         let pinned = Some(rank(2 + count % 2));
         let prompt_tokens = tokens as u32;
-        let asked =
-            Request { pinned, prompt_tokens, split: Some(Split::Never), ..Request::default() };
+        let asked = PlacementRequest {
+            pinned,
+            prompt_tokens,
+            split: Some(Split::Never),
+            ..PlacementRequest::default()
+        };
         let decision = placement.pick(&asked, Time::from_millis(start), 0).unwrap();
         let first = start + tokens / 10;
         assert!(placement.prefill_done(decision.booking, Time::from_millis(first)));
@@ -178,7 +188,7 @@ fn teach(placement: &mut Placement) {
 
 #[test]
 fn measured_times_decide_once_there_are_enough() {
-    let settings = Settings { cost: CostModel::Auto, ..Settings::default() };
+    let settings = PlacementSettings { cost: CostModel::Auto, ..PlacementSettings::default() };
     let mut placement = fleet(settings, &TWO_AND_TWO);
     teach(&mut placement);
     let now = Time::from_millis(200_000);
@@ -191,7 +201,7 @@ fn measured_times_decide_once_there_are_enough() {
     // Where many run, each would stand still for the time of the prompt.
     for from in 0..40u64 {
         let short = sequence(5000 + from * 10, 2);
-        let asked = Request { split: Some(Split::Never), ..request(&short) };
+        let asked = PlacementRequest { split: Some(Split::Never), ..request(&short) };
         let decision = placement.pick(&asked, now, from).unwrap();
         placement.prefill_done(decision.booking, now);
     }
@@ -211,7 +221,8 @@ fn measured_times_decide_once_there_are_enough() {
 
 #[test]
 fn a_handover_tells_the_way_of_the_kv_and_nothing_of_steps() {
-    let settings = Settings { split: Split::Always, min_samples: 10, ..Settings::default() };
+    let settings =
+        PlacementSettings { split: Split::Always, min_samples: 10, ..PlacementSettings::default() };
     let mut placement = fleet(settings, &TWO_AND_TWO);
     teach(&mut placement);
     let known = placement.speed(rank(2)).expect("it is known").step(1.0, 0.0);
@@ -239,7 +250,7 @@ fn a_handover_tells_the_way_of_the_kv_and_nothing_of_steps() {
     let step = placement.speed(decision.worker).expect("it is known").step(1.0, 0.0);
     assert!((step / known - 1.0).abs() < 0.2, "{step} s, before {known} s");
     // Without another worker there is no way.
-    let asked = Request { split: Some(Split::Never), ..request(&prompt) };
+    let asked = PlacementRequest { split: Some(Split::Never), ..request(&prompt) };
     let alone = placement.pick(&asked, Time::from_millis(now), 0).unwrap();
     let learnt = placement.handed_over(&alone, two_seconds, Time::from_millis(now + 1));
     assert_eq!((alone.moved_blocks, learnt), (0, None));
@@ -248,7 +259,11 @@ fn a_handover_tells_the_way_of_the_kv_and_nothing_of_steps() {
 #[test]
 fn prompts_and_answers_each_go_round() {
     let profiles = TWO_AND_TWO.map(|role| Profile { role, ..Profile::default() });
-    let settings = Settings { mode: Mode::RoundRobin, split: Split::Always, ..Settings::default() };
+    let settings = PlacementSettings {
+        mode: Mode::RoundRobin,
+        split: Split::Always,
+        ..PlacementSettings::default()
+    };
     let mut placement = with_profiles(settings, profiles.to_vec());
     let mut pairs = || {
         let decision = pick(&mut placement, &request(&[]));
@@ -263,14 +278,18 @@ fn a_bound_session_stays_with_a_worker_that_takes_no_kv_of_others() {
     let roles = [Role::Prefill, Role::Decode, Role::Aggregated];
     let profiles = roles.map(|role| Profile { role, ..Profile::default() });
     let sessions = SessionSettings::new(Affinity::Hard, Duration::from_secs(60), 9);
-    let settings =
-        Settings { split: Split::Always, sessions: Some(sessions), ..Settings::default() };
+    let settings = PlacementSettings {
+        split: Split::Always,
+        sessions: Some(sessions),
+        ..PlacementSettings::default()
+    };
     let mut placement = with_profiles(settings, profiles.to_vec());
     let prompt = sequence(0, 10);
-    let first = Request { session: Some(1), split: Some(Split::Never), ..request(&prompt) };
-    let began = pick(&mut placement, &Request { pinned: Some(rank(2)), ..first });
-    let next = pick(&mut placement, &Request { split: None, ..first });
+    let first =
+        PlacementRequest { session: Some(1), split: Some(Split::Never), ..request(&prompt) };
+    let began = pick(&mut placement, &PlacementRequest { pinned: Some(rank(2)), ..first });
+    let next = pick(&mut placement, &PlacementRequest { split: None, ..first });
     assert_eq!((began.worker, next.worker, next.prefill), (rank(2), rank(2), None));
-    let other = pick(&mut placement, &Request { session: Some(2), split: None, ..first });
+    let other = pick(&mut placement, &PlacementRequest { session: Some(2), split: None, ..first });
     assert_eq!((other.worker, other.prefill.map(|leg| leg.worker)), (rank(1), Some(rank(0))));
 }

@@ -13,7 +13,11 @@ use std::collections::BTreeMap;
 type Told = Vec<(WorkerRank, (f64, Overlap))>;
 
 /// What a survey finds, of each worker that may take the request.
-pub(super) fn surveyed(placement: &mut Placement, request: &Request<'_>, now: Time) -> Told {
+pub(super) fn surveyed(
+    placement: &mut Placement,
+    request: &PlacementRequest<'_>,
+    now: Time,
+) -> Told {
     let workers: Vec<_> = placement.fleet().workers().map(|state| state.worker.worker).collect();
     let survey = placement.survey(request, now);
     let held: BTreeMap<_, _> = survey.held().collect();
@@ -42,7 +46,7 @@ fn a_survey_books_nothing_and_a_booking_follows_the_callers_choice() {
 }
 
 /// What a survey says, and what an explanation of the same moment does.
-fn both(placement: &mut Placement, asked: &Request<'_>) -> [Told; 2] {
+fn both(placement: &mut Placement, asked: &PlacementRequest<'_>) -> [Told; 2] {
     let surveyed = surveyed(placement, asked, TAUGHT);
     let mut explained = Vec::new();
     if placement.find_eligible(asked, Stage::Whole).is_ok() {
@@ -72,7 +76,7 @@ proptest! {
             max_adapters: 1,
             ..Profile::default()
         };
-        let settings = Settings { cost, sessions, ..Settings::default() };
+        let settings = PlacementSettings { cost, sessions, ..PlacementSettings::default() };
         let mut placement = with_profiles(settings, (0..6).map(profile).collect());
         teach(&mut placement, 6);
         if busy {
@@ -87,15 +91,15 @@ proptest! {
             let (prompt, excluded) = (sequence(*from, *blocks), excluded.iter().copied().map(rank));
             let excluded: Vec<_> = excluded.collect();
             let prompt_tokens = *blocks as u32 * BLOCK_SIZE + tokens;
-            let plain = Request { prompt_tokens, ..request(&prompt) };
+            let plain = PlacementRequest { prompt_tokens, ..request(&prompt) };
             for asked in [
                 plain,
-                Request { excluded: &excluded, ..plain },
-                Request { pinned: Some(rank(seed % 8)), ..plain },
-                Request { session: Some(seed % 3), ..plain },
-                Request { needs: Some(&needs), ..plain },
-                Request { adapter: Some(Adapter(seed % 3)), ..plain },
-                Request { weights: Some(&decaying), ..plain },
+                PlacementRequest { excluded: &excluded, ..plain },
+                PlacementRequest { pinned: Some(rank(seed % 8)), ..plain },
+                PlacementRequest { session: Some(seed % 3), ..plain },
+                PlacementRequest { needs: Some(&needs), ..plain },
+                PlacementRequest { adapter: Some(Adapter(seed % 3)), ..plain },
+                PlacementRequest { weights: Some(&decaying), ..plain },
             ] {
                 let [surveyed, explained] = both(&mut placement, &asked);
                 prop_assert_eq!(surveyed, explained);

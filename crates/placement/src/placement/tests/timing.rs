@@ -5,7 +5,7 @@ use crate::cost::{CostModel, Prediction};
 use crate::split::Split;
 
 fn timed(cost: CostModel, workers: u64) -> Placement {
-    placement(Settings { cost, ..Settings::default() }, workers)
+    placement(PlacementSettings { cost, ..PlacementSettings::default() }, workers)
 }
 
 /// Runs requests that take 1 ms a prompt token at worker 0, 5 ms at others, and 10 ms a token.
@@ -14,7 +14,11 @@ pub(super) fn teach(placement: &mut Placement, workers: u64) {
         let start = count * 10_000;
         let (number, tokens) = (count % workers, 100 + count % 9 * 100);
         let pinned = Some(rank(number));
-        let asked = Request { pinned, prompt_tokens: tokens as u32, ..Request::default() };
+        let asked = PlacementRequest {
+            pinned,
+            prompt_tokens: tokens as u32,
+            ..PlacementRequest::default()
+        };
         let decision = placement.pick(&asked, Time::from_millis(start), 0).unwrap();
         let first = start + tokens * if number == 0 { 1 } else { 5 };
         assert!(placement.prefill_done(decision.booking, Time::from_millis(first)));
@@ -47,7 +51,7 @@ fn a_slow_worker_gets_less_once_it_is_known() {
 fn times_are_told_as_soon_as_they_are_known() {
     let mut placement = timed(CostModel::Blocks, 1);
     let prompt = sequence(0, 40);
-    let asked = Request { explain: true, ..request(&prompt) };
+    let asked = PlacementRequest { explain: true, ..request(&prompt) };
     assert_eq!(pick(&mut placement, &asked).predicted, None);
     let mut placement = timed(CostModel::Blocks, 1);
     teach(&mut placement, 1);
@@ -69,7 +73,7 @@ fn times_are_told_as_soon_as_they_are_known() {
 fn a_moved_request_counts_where_it_is() {
     let mut placement = in_mode(Mode::Kv, 2);
     let prompt = sequence(0, 10);
-    let asked = Request { pinned: Some(rank(0)), ..request(&prompt) };
+    let asked = PlacementRequest { pinned: Some(rank(0)), ..request(&prompt) };
     let booking = pick(&mut placement, &asked).booking;
     placement.output_tokens(booking, 15, Time::default());
     placement.output_tokens(booking, 2, Time::default());
@@ -103,7 +107,11 @@ fn a_clock_that_goes_back_changes_nothing() {
 #[test]
 fn nothing_leaks_over_many_random_requests() {
     let mut random = Random::new(11);
-    let settings = Settings { cost: CostModel::Auto, split: Split::Always, ..Settings::default() };
+    let settings = PlacementSettings {
+        cost: CostModel::Auto,
+        split: Split::Always,
+        ..PlacementSettings::default()
+    };
     let mut placement = placement(settings, 8);
     let roles =
         [crate::Role::Aggregated, crate::Role::Prefill, crate::Role::Decode, crate::Role::Encode];
@@ -130,7 +138,7 @@ fn nothing_leaks_over_many_random_requests() {
             }
             4..20 => {
                 let prompt = sequence(random.below(3) as u64 * 100, random.below(30) as u64);
-                let asked = Request { encode: random.below(2) == 0, ..request(&prompt) };
+                let asked = PlacementRequest { encode: random.below(2) == 0, ..request(&prompt) };
                 if let Ok(decision) = placement.pick(&asked, now, count) {
                     running.extend(decision.bookings());
                 }

@@ -7,7 +7,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use stator_kube::{Cluster, Timing};
+use stator_kube::{Cluster, FollowTiming};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl Server {
     /// Never: its address is a URL.
     #[must_use]
     pub fn cluster(&self) -> Cluster {
-        let timing = Timing {
+        let timing = FollowTiming {
             backoff_min: Duration::from_millis(1),
             backoff_max: Duration::from_millis(20),
             request_timeout: Duration::from_millis(200),

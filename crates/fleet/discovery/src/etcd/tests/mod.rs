@@ -6,7 +6,7 @@ use super::client::EtcdClient;
 use super::entry::EtcdEntry;
 use super::watcher::EtcdWatcher;
 use crate::record::sample;
-use crate::roster::{Change, Roster, Sighting};
+use crate::roster::{AgentChange, Roster, Sighting};
 use crate::source::EtcdSource;
 use crate::{DiscoveryError, Registry, Watch};
 use server::Server;
@@ -54,9 +54,9 @@ impl Followed {
             let seen = soon(self.watcher.next()).await;
             for change in self.roster.update(&seen, Duration::ZERO) {
                 match change {
-                    Change::Up(record) => self.there.push(record.agent_id.clone()),
-                    Change::Lapsed(record) => self.leave(&record.agent_id),
-                    Change::Down(agent) => self.leave(&agent),
+                    AgentChange::Up(record) => self.there.push(record.agent_id.clone()),
+                    AgentChange::Lapsed(record) => self.leave(&record.agent_id),
+                    AgentChange::Down(agent) => self.leave(&agent),
                 }
             }
             self.there.sort_unstable();

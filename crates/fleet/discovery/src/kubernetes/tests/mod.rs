@@ -5,7 +5,7 @@ use super::objects::Pod;
 use super::watcher::KubernetesWatcher;
 use super::{METADATA, SLICES};
 use crate::record::sample;
-use crate::roster::{Change, Roster, Sighting};
+use crate::roster::{AgentChange, Roster, Sighting};
 use crate::source::{KubernetesSource, Readiness};
 use crate::{Registry, Watch};
 use serde_json::{Value, json};
@@ -70,9 +70,9 @@ impl Followed {
             let seen = soon(self.watcher.next()).await;
             for change in self.roster.update(&seen, Duration::ZERO) {
                 match change {
-                    Change::Up(record) => self.there.push(record.agent_id.clone()),
-                    Change::Lapsed(record) => self.leave(&record.agent_id),
-                    Change::Down(agent) => self.leave(&agent),
+                    AgentChange::Up(record) => self.there.push(record.agent_id.clone()),
+                    AgentChange::Lapsed(record) => self.leave(&record.agent_id),
+                    AgentChange::Down(agent) => self.leave(&agent),
                 }
             }
             self.there.sort_unstable();

@@ -21,7 +21,7 @@ proptest! {
         batches in vec(any_batch(), 1..5),
         lanes in 0u32..3,
     ) {
-        let (index, mut held) = (tiny(Settings::default(), 1 << lanes), HashSet::new());
+        let (index, mut held) = (tiny(IndexSettings::default(), 1 << lanes), HashSet::new());
         index.insert(worker(0), LIFE);
         for batch in batches {
             let events: Vec<KvEvent> = batch.iter().map(|(stores, blocks)| {

@@ -38,7 +38,7 @@ proptest! {
     /// Wherever in deep prompts workers stop, the index finds it as a look at every block does.
     #[test]
     fn deep_prompts_are_found_as_far_as_they_are_held(steps in vec(any_step(), 1..60)) {
-        let index = Index::new(Settings::default());
+        let index = Index::new(IndexSettings::default());
         (0..WORKERS).for_each(|number| _ = index.insert(worker(number), LIFE));
         let mut held = vec![HashSet::new(); WORKERS as usize];
         let mut out = Overlaps::default();
@@ -77,7 +77,7 @@ proptest! {
 #[test]
 fn ten_thousand_workers_share_a_prompt() {
     const FLEET: u64 = 10_000;
-    let index = Index::new(Settings { max_bytes: 64 << 20, ..Settings::default() });
+    let index = Index::new(IndexSettings { max_bytes: 64 << 20, ..IndexSettings::default() });
     let shared = prompt(0, 3);
     for number in 0..FLEET {
         index.insert(worker(number), LIFE);

@@ -251,7 +251,7 @@ proptest! {
         queries in any_queries(),
         lanes in select(&[1usize, 2, 4][..]),
     ) {
-        let mut pair = Pair::new(tiny(Settings::default(), lanes));
+        let mut pair = Pair::new(tiny(IndexSettings::default(), lanes));
         for (number, step) in &steps {
             pair.step(*number, step);
             pair.compare(&queries[0], |found, expected, _| assert_eq!(found, expected));
@@ -270,7 +270,7 @@ proptest! {
         queries in any_queries(),
         max_bytes in 0usize..4096,
     ) {
-        let settings = Settings { max_bytes, ..Settings::default() };
+        let settings = IndexSettings { max_bytes, ..IndexSettings::default() };
         let mut pair = Pair::new(tiny(settings, 2));
         for (number, step) in &steps {
             pair.step(*number, step);
