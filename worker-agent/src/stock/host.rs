@@ -196,6 +196,7 @@ impl Watch {
             if let Health::Unavailable(why) = self.health(look, &mut description) {
                 self.down(UNHEALTHY, why.clone()).await;
                 self.ended(UNHEALTHY).await;
+                // An engine that served once may come back: only one that never did is given up.
                 if !self.served && begun.elapsed() >= self.limits.start {
                     let waited = begun.elapsed().as_secs();
                     let error =
@@ -208,6 +209,7 @@ impl Watch {
             }
             match stalls.longest(Instant::now().into_std(), &self.probe.progress()) {
                 Some(Stall { running, lasted }) if lasted >= self.limits.hang => {
+                    // A hang counts from the start again: the agent cannot restart an attached engine.
                     stalls = Stalls::default();
                     let waited = self.limits.hang.as_secs();
                     let why = format!("{running} requests and no step for {waited} s");

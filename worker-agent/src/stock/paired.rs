@@ -101,6 +101,7 @@ impl Job<'_> {
                     let done = Instant::now();
                     all_of_it(first, prefilled).map_or(Ok(done), |all| Err(Over::Complete(all)))
                 };
+                // The first failure, or a prefill that is the whole answer, drops the other half.
                 match future::try_join(prefilled, begun).await {
                     Ok((done, begun)) => {
                         progress.handed_over = Some(done).filter(|_| prompt_first);

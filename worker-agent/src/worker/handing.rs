@@ -122,6 +122,7 @@ impl Driver {
             return Err(invalid("handover_json: the handle is in use"));
         }
         let key = request.key;
+        // Kept before its first step: a prompt that ended meanwhile would free its blocks.
         let submitted = self.guarded(|engine| {
             engine.submit(request)?;
             engine.kv().keep(key);

@@ -200,6 +200,7 @@ impl Driver {
         let unlike = offer != Some(Handover { kv: form.fingerprint });
         let full = self.transfers.waiting.len() >= TRANSFERS_MAX;
         let stranger = !self.transfers.pairing.trust.covers(&peer.endpoint);
+        // Cheapest reason first: nothing is asked of a peer whose KV could not be used here.
         let why = match reusable.held == reusable.names.len() {
             true => Some((PrefilledBy::itself_nothing_to_move, "there is nothing to move")),
             false if unlike => {
@@ -255,6 +256,7 @@ impl Driver {
             }
             Err(why) => (0, Some(why)),
         };
+        // Whatever came, the request runs: the engine computes the blocks that are missing.
         let metrics = &self.transfers.pairing.metrics;
         metrics.blocks_fetched.inc_by(taken as u64);
         metrics.blocks_missed.inc_by((blocks.len() - taken) as u64);

@@ -82,6 +82,7 @@ impl Engine {
         for (path, contents) in &command.files {
             write_private(path, contents)?;
         }
+        // Before the start, so that the difference at the end holds every kill of this engine.
         let kills_before = OomKills::read();
         let mut leader = Command::new(&command.program);
         for (variable, _) in std::env::vars_os() {

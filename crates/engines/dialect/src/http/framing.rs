@@ -79,6 +79,7 @@ pub(super) fn head(bytes: &[u8]) -> Result<Option<(AnswerHead, usize)>, Error> {
             }
         }
     }
+    // Chunks win over a length; without either the body ends with its connection.
     let framing = match (status.as_u16(), chunked) {
         (100..200 | 204 | 304, _) => Framing::Length(0),
         (_, Some(true)) => Framing::Chunks(ChunkPosition::Size(None)),

@@ -92,6 +92,7 @@ pub(super) async fn describe(
     client: &Client,
     given: Option<&Connector>,
 ) -> Result<(Description, Learnt), Fault> {
+    // Asked at once: the configuration alone may take seconds.
     let (version, models, sources, metrics, info, endpoint) = tokio::try_join!(
         client.query_json::<Version>("/version"),
         client.query_json::<Models>("/v1/models"),

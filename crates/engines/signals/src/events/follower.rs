@@ -112,6 +112,7 @@ impl Follower {
         let Self { mut task, source, control: _control, mut commands } = self;
         let mut inlet = Inlet::open(source);
         loop {
+            // Commands run between two messages, so that they see whole batches only.
             tokio::select! {
                 item = inlet.news.recv() => match item {
                     Some(item) => {

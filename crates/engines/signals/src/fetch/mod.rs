@@ -229,6 +229,7 @@ async fn read_body(
         Length::Chunked => {
             let mut chunks = Chunks::new(head.size);
             while !chunks.advance(&mut buffer.bytes)? {
+                // The framing counts too: chunks of one byte must not pass the limit unseen.
                 let came = buffer.bytes.len() - head.size;
                 if came > limit.saturating_mul(2).saturating_add(READ_BYTES)
                     || chunks.end() - head.size > limit
