@@ -1,7 +1,10 @@
 //! The command line: one subcommand per role.
 
-use crate::old_spelling;
+use crate::help::{self, Size};
+use crate::roles::ROLES;
+use crate::{old_spelling, suggestions, version};
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
 use stator_bench::BenchArgs;
 use stator_epp::config::EppArgs;
 use stator_proxy::{HttpArgs, ProxyArgs, RouterArgs, SidecarArgs};
@@ -9,6 +12,7 @@ use stator_runtime::config::{self, ConfigError};
 use stator_runtime::log::LogArgs;
 use stator_simulate::SimulateArgs;
 use stator_worker_agent::{AgentArgs, EngineArgs, OperateArgs};
+use std::io::Write;
 
 /// Serves large language models across fleets of engines: places every request on the worker
 /// that already holds its prefix and has room.
@@ -17,10 +21,24 @@ use stator_worker_agent::{AgentArgs, EngineArgs, OperateArgs};
 /// `STATOR_SIMULATE_` for those two, but `STATOR_API_KEY`) and a key of the same name in the file that `--config` names.
 /// The command line wins over the environment, the environment over the file.
 #[derive(Debug, Parser)]
-#[command(name = "stator", version, arg_required_else_help = true)]
+#[command(name = "stator", version = version::text(), arg_required_else_help = true)]
 struct Line {
     #[command(subcommand)]
-    role: Role,
+    action: Action,
+}
+
+/// What the command line asks for.
+#[derive(Debug, Subcommand)]
+enum Action {
+    #[command(flatten)]
+    Start(Role),
+    /// Completions of this command line for a shell, on standard output.
+    Completions {
+        /// Shell to complete in.
+        shell: Shell,
+    },
+    /// Version, commit and platform of this binary.
+    Version,
 }
 
 /// Flags of the proxy that the sidecar refuses with a reason: the engine beside it checks keys.
@@ -126,23 +144,44 @@ impl Cli {
     ///
     /// # Errors
     ///
-    /// For faults of the file. Faults of the command line end the process with their message.
+    /// For faults of the file. Faults of the command line end the process with their message, as
+    /// help, version and completions do.
     pub(crate) fn parse() -> Result<Self, ConfigError> {
-        let command = command();
-        let (args, is_old_spelling) = old_spelling::renew(&command, std::env::args_os().collect());
+        let args: Vec<_> = std::env::args_os().collect();
+        let command = help::sized(command(), Size::of(&args));
+        if let Some(error) = suggestions::refusal(&command, &args) {
+            error.exit();
+        }
+        let (args, is_old_spelling) = old_spelling::renew(&command, args);
         let matches = config::parse(command, args)?;
         let line = Line::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        let (_, role) = matches.subcommand().expect("a subcommand is required");
-        Ok(Self { role: line.role, matches: role.clone(), is_old_spelling })
+        let (_, own) = matches.subcommand().expect("a subcommand is required");
+        match line.action {
+            Action::Start(role) => Ok(Self { role, matches: own.clone(), is_old_spelling }),
+            Action::Completions { shell } => answer(&completions(shell)),
+            Action::Version => answer(format!("stator {}\n", version::text()).as_bytes()),
+        }
     }
 }
 
-/// The whole command line, as users meet it.
+/// Prints what was asked for, and ends the process. A reader that has gone has enough.
+fn answer(text: &[u8]) -> ! {
+    let _ = std::io::stdout().write_all(text);
+    std::process::exit(0);
+}
+
+/// The script that completes this command line in `shell`.
+fn completions(shell: Shell) -> Vec<u8> {
+    let (mut command, mut script) = (help::sized(command(), Size::Experts), Vec::new());
+    clap_complete::generate(shell, &mut command, "stator", &mut script);
+    script
+}
+
+/// The whole command line, with all settings.
 pub(crate) fn command() -> clap::Command {
     let mut command = Line::command();
-    let roles: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
-    for role in roles {
-        command = command.mut_subcommand(role, |role| role.arg(config::config_arg()));
+    for role in &ROLES {
+        command = command.mut_subcommand(role.name, |role| role.arg(config::config_arg()));
     }
     for role in old_spelling::ROLES {
         command = command.mut_subcommand(role, |role| role.arg(old_spelling::mode_arg()));
@@ -197,7 +236,10 @@ mod tests {
             let role = name.split('-').next().unwrap().into();
             let args = ["stator".into(), role, "--config".into(), path.into_os_string()];
             let matches = config::parse(command(), args.into()).unwrap();
-            let checked = match Line::from_arg_matches(&matches).unwrap().role {
+            let Action::Start(role) = Line::from_arg_matches(&matches).unwrap().action else {
+                panic!("an example starts a role");
+            };
+            let checked = match role {
                 Role::Up(role) => EngineSettings::try_from(role.args.engine).map(drop),
                 Role::Agent(role) => AgentSettings::try_from(role.args.agent).map(drop),
                 Role::Proxy(role) => ProxySettings::try_from(role.args).map(drop),

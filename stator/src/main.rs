@@ -3,10 +3,14 @@
 //! It decides nothing about requests. Start reading at [`cli`]; a role's own crate says the rest.
 
 mod cli;
+mod help;
 mod old_spelling;
+mod roles;
 #[cfg(test)]
 mod settings_pages;
+mod suggestions;
 mod up;
+mod version;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};

@@ -3,6 +3,7 @@
 //! The test compares the pages with the definitions. With [`WRITE`] set it writes them instead.
 
 use crate::cli;
+use crate::roles::{ROLES, RoleHelp};
 use clap::{Arg, Command};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -12,156 +13,13 @@ const WRITE: &str = "STATOR_WRITE_SETTINGS";
 /// The command that renews the pages.
 const RENEW: &str = "STATOR_WRITE_SETTINGS=1 cargo test -p stator settings_pages";
 
-/// The page of one role.
-struct Page {
-    /// Name of the file, without its ending.
-    file: &'static str,
-    /// Subcommand whose flags it lists.
-    role: &'static str,
-    /// The command line that the page is for.
-    line: &'static str,
-    /// A sentence about the role.
-    about: &'static str,
-    /// Settings that a first day needs.
-    first: [&'static str; 10],
-}
-
-const PAGES: [Page; 7] = [
-    Page {
-        file: "up",
-        role: "up",
-        line: "stator up",
-        about: "A proxy, agents and their workers on this machine",
-        first: [
-            "http-port",
-            "http-host",
-            "workers",
-            "engine",
-            "model",
-            "model-name",
-            "total-blocks",
-            "sim-preset",
-            "router-mode",
-            "api-keys-file",
-        ],
-    },
-    Page {
-        file: "proxy",
-        role: "proxy",
-        line: "stator proxy",
-        about: "The OpenAI endpoint over the workers of all agents",
-        first: [
-            "http-host",
-            "http-port",
-            "discovery",
-            "api-keys-file",
-            "secure-serving",
-            "trusted-gateways",
-            "active-requests-threshold",
-            "router-split",
-            "max-concurrent-requests",
-            "peers",
-        ],
-    },
-    Page {
-        file: "sidecar",
-        role: "sidecar",
-        line: "stator sidecar",
-        about: "The proxy beside one engine, in place of llm-d's routing sidecar",
-        first: [
-            "http-port",
-            "engine-port",
-            "connector",
-            "prefill-allow",
-            "prefill-fallback",
-            "prefill-timeout-ms",
-            "data-parallel-size",
-            "pass-fields",
-            "decode-chunk-size",
-            "secure-serving",
-        ],
-    },
-    Page {
-        file: "agent",
-        role: "agent",
-        line: "stator agent",
-        about: "Starts or follows an engine, and publishes its KV events and load",
-        first: [
-            "engine",
-            "model",
-            "attach",
-            "role",
-            "listen",
-            "metrics-port",
-            "request-tls-cert-dir",
-            "advertise-host",
-            "discovery",
-            "fleet-secret-file",
-        ],
-    },
-    Page {
-        file: "epp",
-        role: "epp",
-        line: "stator epp",
-        about: "The endpoint picker of a gateway",
-        first: [
-            "pool-name",
-            "pool-namespace",
-            "endpoints-file",
-            "config-file",
-            "tokenizer-path",
-            "kv-events-port",
-            "agent-port",
-            "peers",
-            "response-path",
-            "explain",
-        ],
-    },
-    Page {
-        file: "bench",
-        role: "bench",
-        line: "stator bench",
-        about: "Load on any endpoint of the OpenAI API, and trace replay",
-        first: [
-            "url",
-            "model",
-            "concurrency",
-            "requests",
-            "duration",
-            "rate",
-            "prompt-tokens",
-            "output-tokens",
-            "trace",
-            "html",
-        ],
-    },
-    Page {
-        file: "simulate",
-        role: "simulate",
-        line: "stator simulate",
-        about: "Placement policies on a simulated fleet, in virtual time",
-        first: [
-            "policy",
-            "mix",
-            "trace",
-            "rate",
-            "workers",
-            "prefill",
-            "decode",
-            "seeds",
-            "deaths-per-hour",
-            "html",
-        ],
-    },
-];
-
 #[test]
 fn the_manual_has_every_setting_as_help_does() {
     let mut command = cli::command();
     // Gives switches their values.
     command.build();
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/settings"));
-    let mut pages: Vec<_> = PAGES.iter().map(|page| (page.file, page.text(&command))).collect();
+    let mut pages: Vec<_> = ROLES.iter().map(|role| (role.name, page(role, &command))).collect();
     pages.push(("README", index(&command)));
     if std::env::var_os(WRITE).is_some() {
         std::fs::create_dir_all(&folder).unwrap();
@@ -189,55 +47,53 @@ fn index(command: &Command) -> String {
          [manifests/examples](../../manifests/examples) has a commented file for each role that serves.\n\n\
          | command | settings | |\n| --- | ---: | --- |\n",
     );
-    for page in &PAGES {
-        let settings: usize = page.groups(command).iter().map(|(_, args)| args.len()).sum();
-        let Page { file, line, about, .. } = page;
-        line_of(&mut text, format_args!("| [`{line}`]({file}.md) | {settings} | {about} |"));
+    for RoleHelp { name, about, .. } in &ROLES {
+        let settings: usize = groups(name, command).iter().map(|(_, args)| args.len()).sum();
+        line_of(&mut text, format_args!("| [`stator {name}`]({name}.md) | {settings} | {about} |"));
     }
     line_of(
         &mut text,
-        format_args!("\nA test keeps these pages as `--help` is; `{RENEW}` renews them."),
+        format_args!("\nA test keeps these pages as `--help-all` is; `{RENEW}` renews them."),
     );
     text
 }
 
-impl Page {
-    fn text(&self, command: &Command) -> String {
-        let Self { line, about, .. } = self;
-        let groups = self.groups(command);
-        let mut text = format!(
-            "# Settings of `{line}`\n\n{about}. [Settings](README.md) says how to set them by environment and file.\n\n\
-             ## The ten of a first day\n\n| setting | default | |\n| --- | --- | --- |\n"
-        );
-        for name in self.first {
-            let mut all = groups.iter().flat_map(|(_, args)| args);
-            let arg = all.find(|arg| arg.get_long() == Some(name));
-            let arg = arg.unwrap_or_else(|| panic!("{line} has no --{name}"));
-            row(&mut text, arg, first_sentence(&help(arg)));
-        }
-        text.push_str("\n## All\n");
-        for (group, args) in &groups {
-            let _ = write!(text, "\n### {group}\n\n| setting | default | |\n| --- | --- | --- |\n");
-            for arg in args {
-                row(&mut text, arg, &format!("{}{}", help(arg), values(arg)));
-            }
-        }
-        text
+/// The page of one role.
+fn page(role: &RoleHelp, command: &Command) -> String {
+    let RoleHelp { name, about, first, .. } = role;
+    let groups = groups(name, command);
+    let mut text = format!(
+        "# Settings of `stator {name}`\n\n{about}. [Settings](README.md) says how to set them by environment and file.\n\n\
+         ## A first day\n\n| setting | default | |\n| --- | --- | --- |\n"
+    );
+    for setting in *first {
+        let mut all = groups.iter().flat_map(|(_, args)| args);
+        let arg = all.find(|arg| arg.get_long() == Some(setting));
+        let arg = arg.unwrap_or_else(|| panic!("stator {name} has no --{setting}"));
+        row(&mut text, arg, first_sentence(&help(arg)));
     }
+    text.push_str("\n## All\n");
+    for (group, args) in &groups {
+        let _ = write!(text, "\n### {group}\n\n| setting | default | |\n| --- | --- | --- |\n");
+        for arg in args {
+            row(&mut text, arg, &format!("{}{}", help(arg), values(arg)));
+        }
+    }
+    text
+}
 
-    /// The page's settings, in the groups and the order of `--help`.
-    fn groups<'a>(&self, command: &'a Command) -> Vec<(&'a str, Vec<&'a Arg>)> {
-        let role = command.find_subcommand(self.role).expect("it is a role");
-        let mut groups: Vec<(&str, Vec<&Arg>)> = Vec::new();
-        for arg in role.get_arguments().filter(|arg| is_setting(arg)) {
-            let group = arg.get_help_heading().unwrap_or("General");
-            match groups.iter_mut().find(|(name, _)| *name == group) {
-                Some((_, args)) => args.push(arg),
-                None => groups.push((group, vec![arg])),
-            }
+/// The settings of a role, in the groups and the order of `--help`.
+fn groups<'a>(role: &str, command: &'a Command) -> Vec<(&'a str, Vec<&'a Arg>)> {
+    let role = command.find_subcommand(role).expect("it is a role");
+    let mut groups: Vec<(&str, Vec<&Arg>)> = Vec::new();
+    for arg in role.get_arguments().filter(|arg| is_setting(arg)) {
+        let group = arg.get_help_heading().unwrap_or("General");
+        match groups.iter_mut().find(|(name, _)| *name == group) {
+            Some((_, args)) => args.push(arg),
+            None => groups.push((group, vec![arg])),
         }
-        groups
     }
+    groups
 }
 
 /// Whether the argument is for people: neither hidden nor help itself.

@@ -1,0 +1,317 @@
+//! The roles as a newcomer meets them: the settings of a first day, examples, and the settings that
+//! only experts change.
+
+/// A role's page of help.
+pub(crate) struct RoleHelp {
+    /// Name of the command.
+    pub name: &'static str,
+    /// A sentence about the role, for the manual.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the manual's pages show it"))]
+    pub about: &'static str,
+    /// Settings of a first day, in the order of `-h`.
+    pub first: &'static [&'static str],
+    /// Command lines, and what each does.
+    pub examples: [(&'static str, &'static str); 2],
+    /// Settings that only `--help-all` shows.
+    pub experts: &'static [&'static [&'static str]],
+}
+
+/// Limits of what one client may hold and how long it may take.
+const CLIENT_LIMITS: &[&str] = &[
+    "max-bodies-bytes",
+    "max-header-bytes",
+    "address-share-percent",
+    "header-timeout-ms",
+    "keep-alive-timeout-ms",
+    "body-timeout-ms",
+    "body-deadline-ms",
+    "write-timeout-ms",
+];
+
+/// Limits of what one API key may hold.
+const KEY_LIMITS: &[&str] = &["key-share-percent"];
+
+/// Weights of placement.
+const ROUTER_WEIGHTS: &[&str] = &[
+    "router-cost",
+    "router-kv-overlap-score-credit",
+    "router-kv-overlap-score-credit-decay",
+    "router-host-cache-hit-weight",
+    "router-disk-cache-hit-weight",
+    "router-shared-cache-multiplier",
+    "router-prefill-load-scale",
+    "router-decode-active-request-weight",
+    "router-temperature",
+    "router-output-block-decay",
+    "router-active-request-expiry-s",
+    "router-predicted-ttl-s",
+    "router-lru-blocks",
+    "router-index-max-bytes",
+    "router-split-uncached-tokens",
+    "router-split-uncached-share",
+    "router-split-prefill-tokens",
+    "active-prefill-tokens-threshold-frac",
+];
+
+/// Places of MoRI-IO's engines, and retries of prefill.
+const HANDOVER_DETAILS: &[&str] = &[
+    "moriio-parallel-dispatch",
+    "moriio-parallel-decode-wait-timeout",
+    "moriio-decode-handshake-port",
+    "moriio-decode-notify-port",
+    "moriio-prefill-handshake-port",
+    "moriio-prefill-notify-port",
+    "moriio-tp-size",
+    "moriio-dp-size",
+    "moriio-dp-size-local",
+    "moriio-remote-hosts",
+    "moriio-decode-hosts",
+    "prefill-max-retries",
+    "prefill-retry-backoff",
+    "encode-timeout-ms",
+];
+
+/// Watch over a started engine, and buffers of the agent.
+const AGENT_DETAILS: &[&str] = &[
+    "engine-hang-timeout-s",
+    "engine-restarts",
+    "engine-stop-grace-s",
+    "engine-metrics-max-bytes",
+    "canary-idle-s",
+    "prefill-silence-ms",
+    "trtllm-schedule",
+    "lease-ms",
+    "event-log-bytes",
+    "load-interval-ms",
+    "max-requests-per-stream",
+];
+
+/// Limits of the picker's streams, and flags that are accepted for compatibility.
+const PICKER_DETAILS: &[&str] = &[
+    "grpc-max-recv-msg-size",
+    "max-concurrent-streams",
+    "max-index-blocks",
+    "refresh-metrics-interval",
+    "metrics-staleness-threshold",
+    "max-bodies-bytes",
+    "max-header-bytes",
+    "max-headers",
+    "max-streamed-bytes",
+    "enable-grpc-stream-metrics",
+    "grpc-max-send-msg-size",
+    "refresh-prometheus-metrics-interval",
+    "enable-pprof",
+    "health-checking",
+    "zap-devel",
+    "zap-stacktrace-level",
+    "zap-time-encoding",
+];
+
+/// The material of made-up prompts.
+const BENCH_DETAILS: &[&str] =
+    &["quickack", "pid-children", "words", "vocab-size", "length-spread", "limit"];
+
+/// Details of the simulated fleet, its edges and its faults.
+const SIMULATE_DETAILS: &[&str] = &[
+    "host-gb-s",
+    "local-gb-s",
+    "remote-gb-s",
+    "host-workers",
+    "report-interval-ms",
+    "event-delay-ms",
+    "peer-interval-ms",
+    "peer-delay-ms",
+    "adapter-copies",
+    "straggler-slowdown",
+    "event-loss",
+    "report-loss",
+    "resync-ms",
+];
+
+/// All roles, in the order of `stator --help`.
+pub(crate) const ROLES: [RoleHelp; 8] = [
+    RoleHelp {
+        name: "up",
+        about: "A proxy, agents and their workers on this machine",
+        first: &[
+            "http-port",
+            "http-host",
+            "workers",
+            "engine",
+            "model",
+            "model-name",
+            "total-blocks",
+            "sim-preset",
+            "router-mode",
+            "api-keys-file",
+        ],
+        examples: [
+            ("stator up", "two workers with the bundled model, on port 8000"),
+            ("stator up --model /models/Qwen3-0.6B --workers 1", "a model of yours, on the CPU"),
+        ],
+        experts: &[CLIENT_LIMITS, KEY_LIMITS, ROUTER_WEIGHTS],
+    },
+    RoleHelp {
+        name: "proxy",
+        about: "The OpenAI endpoint over the workers of all agents",
+        first: &[
+            "http-host",
+            "http-port",
+            "discovery",
+            "api-keys-file",
+            "secure-serving",
+            "trusted-gateways",
+            "active-requests-threshold",
+            "router-split",
+            "max-concurrent-requests",
+            "peers",
+        ],
+        examples: [
+            ("stator proxy", "before the agents of this machine, on port 8000"),
+            (
+                "stator proxy --http-host 0.0.0.0 --discovery etcd://10.0.0.1:2379 --api-keys-file keys",
+                "before a fleet, for clients with a key",
+            ),
+        ],
+        experts: &[CLIENT_LIMITS, KEY_LIMITS, ROUTER_WEIGHTS],
+    },
+    RoleHelp {
+        name: "sidecar",
+        about: "The proxy beside one engine, in place of llm-d's routing sidecar",
+        first: &[
+            "http-port",
+            "engine-port",
+            "connector",
+            "prefill-allow",
+            "prefill-fallback",
+            "prefill-timeout-ms",
+            "data-parallel-size",
+            "pass-fields",
+            "decode-chunk-size",
+            "secure-serving",
+        ],
+        examples: [
+            ("stator sidecar --engine-port 8200 --connector nixlv2", "beside a vLLM that decodes"),
+            (
+                "stator sidecar --connector sglang --prefill-allow 10.1.0.0/16",
+                "beside SGLang, with prompts computed in one network alone",
+            ),
+        ],
+        experts: &[CLIENT_LIMITS, HANDOVER_DETAILS],
+    },
+    RoleHelp {
+        name: "epp",
+        about: "The endpoint picker of a gateway",
+        first: &[
+            "pool-name",
+            "pool-namespace",
+            "endpoints-file",
+            "config-file",
+            "tokenizer-path",
+            "kv-events-port",
+            "agent-port",
+            "peers",
+            "response-path",
+            "explain",
+        ],
+        examples: [
+            ("stator epp --pool-name vllm", "for the InferencePool `vllm` of this namespace"),
+            (
+                "stator epp --endpoints-file endpoints.yaml --secure-serving=false",
+                "for the endpoints of a file, without Kubernetes",
+            ),
+        ],
+        experts: &[PICKER_DETAILS],
+    },
+    RoleHelp {
+        name: "agent",
+        about: "Starts or follows an engine, and publishes its KV events and load",
+        first: &[
+            "engine",
+            "model",
+            "attach",
+            "role",
+            "listen",
+            "metrics-port",
+            "request-tls-cert-dir",
+            "advertise-host",
+            "discovery",
+            "fleet-secret-file",
+        ],
+        examples: [
+            ("stator agent --engine vllm --model /models/Qwen3-8B", "starts vLLM"),
+            (
+                "stator agent --engine sglang --attach http://127.0.0.1:30000",
+                "follows a running SGLang",
+            ),
+        ],
+        experts: &[AGENT_DETAILS],
+    },
+    RoleHelp {
+        name: "operate",
+        about: "Asks an agent to do something to its engine",
+        first: &[
+            "agent",
+            "operations-token-file",
+            "request-tls-ca-file",
+            "request-tls-cert-dir",
+            "request-tls-server-name",
+        ],
+        examples: [
+            ("stator operate reset-cache", "makes this machine's engine forget cached prefixes"),
+            (
+                "stator operate --agent http://10.0.0.7:7000 load-adapter law /adapters/law",
+                "loads a LoRA adapter elsewhere",
+            ),
+        ],
+        experts: &[],
+    },
+    RoleHelp {
+        name: "bench",
+        about: "Load on any endpoint of the OpenAI API, and trace replay",
+        first: &[
+            "url",
+            "model",
+            "concurrency",
+            "requests",
+            "duration",
+            "rate",
+            "prompt-tokens",
+            "output-tokens",
+            "trace",
+            "html",
+        ],
+        examples: [
+            ("stator bench --concurrency 32 --duration 30s", "32 requests at a time, on port 8000"),
+            (
+                "stator bench --url http://10.0.0.1:8000 --trace trace.jsonl --html report.html",
+                "replays a trace, and writes a page with plots",
+            ),
+        ],
+        experts: &[BENCH_DETAILS],
+    },
+    RoleHelp {
+        name: "simulate",
+        about: "Placement policies on a simulated fleet, in virtual time",
+        first: &[
+            "policy",
+            "mix",
+            "trace",
+            "rate",
+            "workers",
+            "prefill",
+            "decode",
+            "seeds",
+            "deaths-per-hour",
+            "html",
+        ],
+        examples: [
+            ("stator simulate --mix chat --rate 12", "all policies on a made-up workload"),
+            (
+                "stator simulate --policy stator,round-robin --prefill 2 --decode 6",
+                "two policies, with prefill and decode on workers of their own",
+            ),
+        ],
+        experts: &[SIMULATE_DETAILS],
+    },
+];
