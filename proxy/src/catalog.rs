@@ -11,7 +11,6 @@ use stator_model::openai::ApiError;
 use stator_model::openai::models::ModelEntry;
 use stator_runtime::admin::Readiness;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -159,12 +158,12 @@ impl Catalog {
     }
 
     /// Loads models as the fleet announces them, and forgets them with it. The proxy is ready once
-    /// the fleet was looked at and there is a model. `address` is where clients find models.
+    /// the fleet was looked at and there is a model. `announce` gets the name of each that is served.
     pub(crate) async fn follow(
         &self,
         mut events: mpsc::Receiver<FleetEvent<Pool>>,
         readiness: Readiness,
-        address: SocketAddr,
+        announce: impl Fn(&str),
     ) {
         // Models that came before the look was over: who sees one announced expects the others.
         let (mut settled, mut loaded) = (false, Vec::new());
@@ -183,10 +182,7 @@ impl Catalog {
             if settled && !loaded.is_empty() {
                 self.complete.store(true, Ordering::Release);
                 readiness.set(true);
-                for model in loaded.drain(..) {
-                    let url = format_args!("http://{address}/v1");
-                    tracing::info!(model, %url, "serving a model");
-                }
+                loaded.drain(..).for_each(|model| announce(&model));
             }
         }
     }

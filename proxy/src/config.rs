@@ -17,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 
 /// Time for which a proxy takes requests after it has become unready, if no flag says another: two
 /// failed probes of the readiness in `manifests`, and the way of the news to whoever balances.
@@ -165,6 +166,17 @@ pub struct ProxySettings {
     pub(crate) dial: Dial,
     /// Other replicas.
     pub(crate) peers: Option<PeersSettings>,
+    /// Gets the first model that is served.
+    pub(crate) first_model: Option<mpsc::Sender<FirstModel>>,
+}
+
+/// The first model that a proxy serves.
+#[derive(Clone, Debug)]
+pub struct FirstModel {
+    /// Name that clients ask for.
+    pub name: String,
+    /// Where the proxy serves.
+    pub address: SocketAddr,
 }
 
 impl ProxySettings {
@@ -213,7 +225,14 @@ impl ProxySettings {
             discovery,
             dial: Dial::default(),
             peers: None,
+            first_model: None,
         })
+    }
+
+    /// These settings, with a channel that gets the first model once it is served.
+    #[must_use]
+    pub fn with_first_model(self, first_model: mpsc::Sender<FirstModel>) -> Self {
+        Self { first_model: Some(first_model), ..self }
     }
 }
 

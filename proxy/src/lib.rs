@@ -40,7 +40,7 @@ mod upstream;
 mod wire;
 
 pub use absence::AbsenceArgs;
-pub use config::{HttpArgs, MetricsArgs, ProxyArgs, ProxySettings};
+pub use config::{FirstModel, HttpArgs, MetricsArgs, ProxyArgs, ProxySettings};
 pub use door::DoorArgs;
 pub use keys::KeyArgs;
 pub use routing::RouterArgs;
@@ -143,7 +143,15 @@ async fn serve_fleet(
     let (_fleet, events) = Fleet::start(fleet, fleet_metrics, ModelPools::new(pools, seat));
     let following = tokio::spawn({
         let (catalog, readiness) = (catalog.clone(), readiness.clone());
-        async move { catalog.follow(events, readiness, address).await }
+        let first = settings.first_model.clone();
+        let announce = move |name: &str| {
+            let url = format_args!("http://{address}/v1");
+            tracing::info!(model = name, %url, "serving a model");
+            let model = FirstModel { name: name.to_owned(), address };
+            // Full or closed after the first.
+            first.iter().for_each(|first| drop(first.try_send(model.clone())));
+        };
+        async move { catalog.follow(events, readiness, announce).await }
     });
     let keys = tokio::spawn(settings.keys.clone().follow(shutdown.clone()));
     let tls = settings.tls.is_some();

@@ -27,6 +27,10 @@ struct Line {
     action: Action,
 }
 
+/// Default log of `stator up`, whose greeting says what a person needs: pids and sockets of its
+/// agents are for `--log-level info`.
+const UP_LOG: &str = "warn,stator=info,stator_runtime::shutdown=info";
+
 /// What the command line asks for.
 #[derive(Debug, Subcommand)]
 enum Action {
@@ -191,7 +195,10 @@ pub(crate) fn command() -> clap::Command {
             command.mut_subcommand("sidecar", |role| role.mut_arg(refused, |arg| arg.hide(true)));
     }
     // A fleet of one has nothing to choose from.
-    command.mut_subcommand("up", |up| up.mut_arg("workers", |arg| arg.default_value("2")))
+    command.mut_subcommand("up", |up| {
+        let up = up.mut_arg("workers", |arg| arg.default_value("2"));
+        up.mut_arg("log_level", |arg| arg.default_value(UP_LOG))
+    })
 }
 
 #[cfg(test)]

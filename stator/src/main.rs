@@ -3,6 +3,7 @@
 //! It decides nothing about requests. Start reading at [`cli`]; a role's own crate says the rest.
 
 mod cli;
+mod greeting;
 mod help;
 mod old_spelling;
 mod roles;

@@ -1,6 +1,7 @@
 //! `stator up`: a proxy in this process, agents in child processes, in a directory of their own.
 
 use crate::cli::UpArgs;
+use crate::greeting::Greeting;
 use anyhow::Context;
 use clap::{ArgMatches, Args};
 use stator_discovery::DiscoverySource;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// Agents that share the workers; one agent where there is one worker.
@@ -40,6 +42,12 @@ pub(crate) async fn run(
     args.http.lame_duck_ms.get_or_insert(0);
     // Checked here, so that a fault is reported once and not by each child.
     let engine = EngineSettings::try_from(args.engine)?;
+    let keys = &args.http.keys;
+    let greeting = Greeting {
+        workers: engine.workers,
+        has_keys: !keys.api_key.is_empty() || keys.api_keys_file.is_some(),
+        is_tls: args.http.secure_serving,
+    };
     let home =
         tempfile::Builder::new().prefix("stator-").tempdir().context("no directory for sockets")?;
     let discovery_dir = home.path().join("agents");
@@ -50,6 +58,14 @@ pub(crate) async fn run(
         Ok(DiscoverySource::Directory(discovery_dir.clone())),
         None,
     )?;
+    let (first, mut served) = mpsc::channel(1);
+    let proxy = proxy.with_first_model(first);
+    tokio::spawn(async move {
+        if let Some(model) = served.recv().await {
+            // A reader that has gone needs no greeting.
+            let _ = std::io::stdout().write_all(greeting.text(&model).as_bytes());
+        }
+    });
 
     // Agents outlive the proxy's drain, which needs them; dropping this set ends them.
     let (stop, stopped) = Shutdown::new();

@@ -141,6 +141,24 @@ async fn a_wrong_setting_is_refused_with_its_name() {
 }
 
 #[tokio::test]
+async fn a_model_that_is_not_there_is_one_line_before_anything_listens() {
+    let mut process = Process::start(&["up", "--model=/nonexistent/model"]);
+    assert!(!process.ended().await.success());
+    let log = process.log();
+    assert_eq!(log.trim().lines().count(), 1, "{log}");
+    assert!(log.starts_with("error: model: cannot read"), "{log}");
+}
+
+#[tokio::test]
+async fn up_greets_with_what_a_person_needs() {
+    let mut up = up(&["--engine=sim", "--sim-preset=none"]).await;
+    for part in ["stator serves stator-tiny with 2 workers.", "/metrics", "Ctrl-C", "curl http://"]
+    {
+        up.process.nth_line(part, 0).await;
+    }
+}
+
+#[tokio::test]
 async fn settings_come_from_the_environment_and_from_a_file_too() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "workers: 1\nmodel-name: from-file\nhttp-port: 0\n").unwrap();

@@ -163,6 +163,12 @@ impl TryFrom<EngineArgs> for EngineSettings {
         faults.range("context-length", options.context_length.unwrap_or(2), 2, u32::MAX);
         faults.range("sim-speedup", args.sim_speedup, 0.001, 1e6);
         faults.range("sim-step-ms", args.sim_step_ms.unwrap_or(0.0), 0.0, 60_000.0);
+        if let Some(folder) = &args.model {
+            let config = folder.join("config.json");
+            if let Err(error) = std::fs::metadata(&config) {
+                faults.0.push(format!("model: cannot read {config:?}: {error}"));
+            }
+        }
         if args.model_name.as_ref().is_some_and(|name| name.trim().is_empty()) {
             faults.0.push("model-name: must not be empty".into());
         }
