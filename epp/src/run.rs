@@ -19,7 +19,7 @@ use stator_epp_config::ResponsePath;
 use stator_epp_metrics::{Build, EppMetrics, PoolView};
 use stator_epp_plugins::KvCost;
 use stator_epp_plugins::settings::Tokens;
-use stator_epp_pool::kubernetes::{Cluster, Election, Elector, PoolRef, ReadAccess, Reviewer};
+use stator_epp_pool::kubernetes::{Cluster, Election, PoolRef, ReadAccess, Reviewer};
 use stator_epp_pool::{PoolSpec, PoolWatch, file};
 use stator_epp_scheduler::{Scheduler, SchedulerSettings};
 use stator_epp_signals::tokenizer::Renderer;
@@ -358,7 +358,7 @@ fn elect(settings: &EppSettings, cluster: Option<&Cluster>) -> Option<Election> 
     let PoolTarget { namespace, name, .. } = &settings.pools[0];
     let identity =
         std::env::var("POD_NAME").unwrap_or_else(|_| format!("{:016x}", rand::random::<u64>()));
-    Some(Elector::new(cluster, namespace, name, &identity).start())
+    Some(cluster.elector(namespace, name, &identity).start())
 }
 
 /// Asks the cluster who may read metrics. While it does not answer, nobody may.

@@ -7,11 +7,13 @@
 mod api;
 mod follow;
 pub mod fuzz;
+mod lease;
 mod resource;
 
 pub use api::{Api, ApiError, Lines};
 pub use follow::{Decode, FollowTiming, Follower, Report, Wrap};
-pub use resource::{PODS, Query, Resource};
+pub use lease::{Election, ElectionPace, Elector};
+pub use resource::{LEASES, PODS, Query, Resource};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::Path;

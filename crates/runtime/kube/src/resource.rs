@@ -13,6 +13,9 @@ pub struct Resource {
     pub plural: &'static str,
 }
 
+/// Leases, of which the holder of one leads.
+pub const LEASES: Resource =
+    Resource { group: "coordination.k8s.io", version: "v1", plural: "leases" };
 /// Pods.
 pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 
@@ -88,11 +91,10 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_the_api() {
-        let leases = Resource { group: "coordination.k8s.io", version: "v1", plural: "leases" };
         assert_eq!(PODS.path(Some("a")), "/api/v1/namespaces/a/pods");
-        assert_eq!(leases.path(None), "/apis/coordination.k8s.io/v1/leases");
+        assert_eq!(LEASES.path(None), "/apis/coordination.k8s.io/v1/leases");
         let lease = "/apis/coordination.k8s.io/v1/namespaces/a/leases/b%2F..";
-        assert_eq!(leases.path_of("a", "b/.."), lease);
+        assert_eq!(LEASES.path_of("a", "b/.."), lease);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Pools of a Kubernetes cluster. The only place that knows Kubernetes.
 //!
-//! A [`Cluster`] is a connection; [`Cluster::watch`] follows one pool, [`Elector`] is one of
-//! several pickers that lead in turn, [`Reviewer`] asks who may read metrics.
+//! A [`Cluster`] is a connection; [`Cluster::watch`] follows one pool, [`Cluster::elector`]
+//! is one of several pickers that lead in turn, [`Reviewer`] asks who may read metrics.
 
-mod lease;
 #[cfg(test)]
 mod manifests_tests;
 pub(crate) mod objects;
@@ -16,11 +15,10 @@ mod state_tests;
 #[cfg(test)]
 mod tests;
 
-pub use lease::{Election, Elector};
 pub use objects::PoolRef;
 pub use resource::{ELECTION, POOL_GROUP, REVIEWS, TOPOLOGY, WATCHED};
 pub use review::{ReadAccess, Reviewer};
-pub use stator_kube::{ApiError, ConnectError, Resource};
+pub use stator_kube::{ApiError, ConnectError, Election, Elector, Resource};
 
 use crate::{PoolSpec, PoolView, PoolWatch};
 use pool::PoolTask;
@@ -61,6 +59,12 @@ impl Cluster {
     /// The namespace of the configuration: the service account's own in a pod.
     pub fn namespace(&self) -> &str {
         &self.kube.namespace
+    }
+
+    /// A picker called `identity` among those of a pool, which lead in turn.
+    pub fn elector(&self, namespace: &str, pool: &str, identity: &str) -> Elector {
+        let lease = format!("epp-{namespace}-{pool}.llm-d.ai");
+        Elector::new(&self.kube, namespace, &lease, identity)
     }
 
     /// Follows a pool from now on. It is described by an `InferencePool`, or by `standalone`.

@@ -1,6 +1,6 @@
 //! Resources that the picker reads and writes in a cluster, and their place in the API.
 
-use stator_kube::{PODS, Resource};
+use stator_kube::{LEASES, PODS, Resource};
 
 /// Group of `InferencePool`, and the default of references to one.
 pub const POOL_GROUP: &str = "inference.networking.k8s.io";
@@ -8,8 +8,6 @@ pub const POOL_GROUP: &str = "inference.networking.k8s.io";
 pub(crate) const POOLS: Resource =
     Resource { group: POOL_GROUP, version: "v1", plural: "inferencepools" };
 pub(crate) const NODES: Resource = Resource { group: "", version: "v1", plural: "nodes" };
-pub(crate) const LEASES: Resource =
-    Resource { group: "coordination.k8s.io", version: "v1", plural: "leases" };
 pub(crate) const TOKEN_REVIEWS: Resource =
     Resource { group: "authentication.k8s.io", version: "v1", plural: "tokenreviews" };
 pub(crate) const ACCESS_REVIEWS: Resource =

@@ -1,7 +1,7 @@
 //! The edge against an API server that misbehaves.
 
-mod elections;
 mod faults;
+mod reviews;
 
 use super::{Cluster, PoolRef};
 use crate::{PoolView, PoolWatch};

@@ -1,43 +1,41 @@
-//! Leader election: of several pickers of a pool, the one that holds a lease leads.
+//! Leader election: of several processes, the one that holds a lease leads.
 //!
 //! Source: the protocol of Kubernetes' own leader election. A holder renews the lease well before
 //! it runs out; others take it when it has not changed for its whole duration by their own
 //! clocks, so that clocks that disagree do no harm.
 
-use super::Cluster;
-use super::resource::LEASES;
+use crate::{Api, ApiError, Cluster, LEASES};
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
-use stator_kube::{Api, ApiError};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// A candidate for leading the pickers of one pool.
+/// A candidate for one lease.
 pub struct Elector {
     api: Api,
     namespace: String,
     name: String,
     identity: String,
-    pub(super) pace: Pace,
+    pace: ElectionPace,
 }
 
 /// How long things take in an election.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub struct ElectionPace {
     /// How long a lease is believed without being renewed.
-    pub(super) duration: Duration,
+    pub duration: Duration,
     /// When a leader that could not renew stops leading; below `duration`.
-    pub(super) renew_deadline: Duration,
+    pub renew_deadline: Duration,
     /// Time between two looks.
-    pub(super) retry: Duration,
+    pub retry: Duration,
     /// Longest time for one look, and for giving the lease back.
-    pub(super) look_timeout: Duration,
+    pub look_timeout: Duration,
 }
 
-impl Default for Pace {
+impl Default for ElectionPace {
     fn default() -> Self {
         Self {
             duration: Duration::from_secs(15),
@@ -104,14 +102,20 @@ enum Step {
 
 impl Elector {
     /// A candidate called `identity`, which no other candidate is called.
-    pub fn new(cluster: &Cluster, namespace: &str, pool: &str, identity: &str) -> Self {
+    pub fn new(cluster: &Cluster, namespace: &str, name: &str, identity: &str) -> Self {
         Self {
-            api: cluster.kube.api.clone(),
+            api: cluster.api.clone(),
             namespace: namespace.to_owned(),
-            name: format!("epp-{namespace}-{pool}.llm-d.ai"),
+            name: name.to_owned(),
             identity: identity.to_owned(),
-            pace: Pace::default(),
+            pace: ElectionPace::default(),
         }
+    }
+
+    /// Takes part at another pace than the usual one.
+    #[must_use]
+    pub fn with_pace(self, pace: ElectionPace) -> Self {
+        Self { pace, ..self }
     }
 
     /// Takes part from now on. Must be called within a Tokio runtime.

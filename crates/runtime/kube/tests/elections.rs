@@ -1,33 +1,28 @@
-//! Leaders that come and go, and readers of metrics.
+//! Leaders that come and go.
 
-use super::cluster;
-use crate::kubernetes::lease::Pace;
-use crate::kubernetes::{Election, Elector, ReadAccess, Reviewer};
+use stator_kube::{Election, ElectionPace, Elector};
 use stator_kube_testkit::{Mood, Server, soon};
 use std::time::Duration;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
-const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 
 /// Looks often; a lease lasts long.
-const PATIENT: Pace = Pace {
+const PATIENT: ElectionPace = ElectionPace {
     duration: Duration::from_secs(60),
     renew_deadline: Duration::from_secs(50),
     retry: Duration::from_millis(10),
     look_timeout: Duration::from_secs(5),
 };
 /// A lease runs out soon.
-const HASTY: Pace = Pace {
+const HASTY: ElectionPace = ElectionPace {
     duration: Duration::from_secs(1),
     renew_deadline: Duration::from_millis(500),
     retry: Duration::from_millis(10),
     look_timeout: Duration::from_millis(200),
 };
 
-fn candidate(server: &Server, identity: &str, pace: Pace) -> Election {
-    let mut elector = Elector::new(&cluster(server), "n", "p", identity);
-    elector.pace = pace;
-    elector.start()
+fn candidate(server: &Server, identity: &str, pace: ElectionPace) -> Election {
+    Elector::new(&server.cluster(), "n", "p", identity).with_pace(pace).start()
 }
 
 async fn until(election: &Election, leading: bool) {
@@ -67,33 +62,4 @@ async fn a_leader_that_cannot_renew_stops_leading_until_it_can() {
     until(&only, false).await;
     server.mood(LEASES, Mood::Good);
     until(&only, true).await;
-}
-
-#[tokio::test]
-async fn rights_are_asked_for_once() {
-    let server = Server::start().await;
-    let reviewer = Reviewer::new(&cluster(&server));
-    let check = async |token: &str, path: &str, expected: ReadAccess| {
-        let access = reviewer.authorize(token, path).await.expect("the server answers");
-        assert_eq!(access, expected, "{token} {path}");
-    };
-    for _ in 0..3 {
-        check("root", "/metrics", ReadAccess::Granted).await;
-        check("root", "/secrets", ReadAccess::Denied).await;
-        check("guest", "/metrics", ReadAccess::Denied).await;
-        check("nobody", "/metrics", ReadAccess::Unknown).await;
-        check("", "/metrics", ReadAccess::Unknown).await;
-    }
-    assert_eq!(server.requests(TOKENS), 4);
-}
-
-#[tokio::test]
-async fn nobody_is_granted_anything_by_a_server_that_fails() {
-    let server = Server::start().await;
-    let reviewer = Reviewer::new(&cluster(&server));
-    server.mood(TOKENS, Mood::Failing);
-    reviewer.authorize("root", "/metrics").await.expect_err("the server does not answer");
-    server.mood(TOKENS, Mood::Good);
-    let access = reviewer.authorize("root", "/metrics").await.expect("the server answers");
-    assert_eq!(access, ReadAccess::Granted);
 }
