@@ -1,13 +1,15 @@
 //! The part of the Kubernetes API that several rooms share: a client whose requests have limits,
 //! and a [`Follower`] that lists and watches the objects of one query through every way in which a
-//! server can fail.
+//! server can fail. An [`Elector`] is one of several processes that lead in turn.
 //!
-//! It knows kinds of objects only by name; the callers read them. Start reading at [`Follower`].
+//! It knows kinds of objects only by name, and of their content the [`meta`]data that all have;
+//! the callers read the rest. Start reading at [`Follower`].
 
 mod api;
 mod follow;
 pub mod fuzz;
 mod lease;
+pub mod meta;
 mod resource;
 
 pub use api::{Api, ApiError, Lines};

@@ -5,6 +5,7 @@ use super::resource::POOL_GROUP;
 use crate::{AppProtocol, PORTS_MAX, Pod, PoolSpec, Rewrite, RewriteRule, RewriteTarget};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use stator_kube::meta::{Condition, Ignored, Metadata, Object};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,34 +35,8 @@ impl PoolRef {
 /// Labels of an object.
 pub(crate) type Labels = Arc<BTreeMap<String, String>>;
 
-/// What every object says about itself.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Meta {
-    name: String,
-    namespace: String,
-    uid: String,
-    creation_timestamp: Option<String>,
-    deletion_timestamp: Option<String>,
-    labels: BTreeMap<String, String>,
-    annotations: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(default, bound = "S: Default + DeserializeOwned, T: Default + DeserializeOwned")]
-#[derive(Default)]
-struct Object<S, T> {
-    metadata: Meta,
-    spec: S,
-    status: T,
-}
-
-/// Stands for a part that is not read.
-#[derive(Default, Deserialize)]
-struct Ignored {}
-
-fn object<S: Default + DeserializeOwned>(json: &str) -> serde_json::Result<(Meta, S)> {
-    let object: Object<S, Ignored> = serde_json::from_str(json)?;
+fn object<S: Default + DeserializeOwned>(json: &str) -> serde_json::Result<(Metadata, S)> {
+    let object: Object<S> = serde_json::from_str(json)?;
     Ok((object.metadata, object.spec))
 }
 
@@ -83,13 +58,8 @@ pub(crate) fn pod(json: &str) -> serde_json::Result<Option<Pod>> {
     struct Spec {
         node_name: String,
     }
-    #[derive(Deserialize)]
-    struct Condition {
-        r#type: String,
-        status: String,
-    }
     let Object { metadata, spec, status }: Object<Spec, Status> = serde_json::from_str(json)?;
-    let ready = |c: &Condition| c.r#type == "Ready" && c.status == "True";
+    let deleting = metadata.is_deleting();
     let active_ports = ACTIVE_PORTS.iter().find_map(|name| metadata.annotations.get(*name));
     Ok(Some(Pod {
         namespace: metadata.namespace.into(),
@@ -99,8 +69,8 @@ pub(crate) fn pod(json: &str) -> serde_json::Result<Option<Pod>> {
         labels: Arc::new(metadata.labels),
         node: Some(spec.node_name).filter(|node| !node.is_empty()).map(Arc::from),
         ip: status.pod_ip.parse::<IpAddr>().ok(),
-        ready: status.conditions.iter().any(ready),
-        deleting: metadata.deletion_timestamp.is_some(),
+        ready: Condition::is_ready(&status.conditions),
+        deleting,
     }))
 }
 
@@ -143,7 +113,7 @@ pub(crate) fn pool(json: &str) -> serde_json::Result<Option<PoolSpec>> {
         _ => AppProtocol::Http,
     };
     let ports = spec.target_ports.iter().take(PORTS_MAX).map(|port| port.number);
-    Ok(metadata.deletion_timestamp.is_none().then(|| PoolSpec {
+    Ok((!metadata.is_deleting()).then(|| PoolSpec {
         selector: spec.selector.match_labels.into_iter().collect(),
         target_ports: ports.collect(),
         app_protocol,
@@ -181,7 +151,7 @@ pub(crate) fn objective(json: &str, of: &PoolRef) -> serde_json::Result<Option<i
         pool_ref: Reference,
     }
     let (metadata, spec) = object::<Spec>(json)?;
-    let is_ours = spec.pool_ref.is(of) && metadata.deletion_timestamp.is_none();
+    let is_ours = spec.pool_ref.is(of) && !metadata.is_deleting();
     Ok(is_ours.then(|| spec.priority.unwrap_or(0)))
 }
 
@@ -192,7 +162,7 @@ pub(crate) fn objective(json: &str, of: &PoolRef) -> serde_json::Result<Option<i
 /// If it is not one.
 pub(crate) fn rewrite(json: &str, of: &PoolRef) -> serde_json::Result<Option<Rewrite>> {
     let (metadata, spec) = object::<RewriteSpec>(json)?;
-    if !spec.pool_ref.is(of) || metadata.deletion_timestamp.is_some() {
+    if !spec.pool_ref.is(of) || metadata.is_deleting() {
         return Ok(None);
     }
     let rules = spec.rules.into_iter().map(|rule| RewriteRule {

@@ -5,6 +5,7 @@ use crate::record::decode_unleased;
 use crate::roster::Read;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use stator_kube::meta::{Condition, Ignored, Object, ObjectReference};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,35 +28,12 @@ pub(super) struct Published {
     pub(super) agents: BTreeMap<String, Read>,
 }
 
-/// Metadata of every object.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Meta {
-    uid: String,
-    deletion_timestamp: Option<String>,
-    owner_references: Vec<Reference>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Reference {
-    kind: String,
-    uid: String,
-}
-
 /// Reads a custom resource; `None` if it is being deleted, or no agent's.
 ///
 /// # Errors
 ///
 /// If it is not one.
 pub(super) fn published(json: &str) -> serde_json::Result<Option<Published>> {
-    #[derive(Deserialize)]
-    struct Object {
-        #[serde(default)]
-        metadata: Meta,
-        #[serde(default)]
-        spec: Spec,
-    }
     #[derive(Default, Deserialize)]
     struct Spec {
         #[serde(default)]
@@ -67,9 +45,9 @@ pub(super) fn published(json: &str) -> serde_json::Result<Option<Published>> {
         #[serde(default)]
         stator_agents: Option<BTreeMap<String, String>>,
     }
-    let Object { metadata, spec } = serde_json::from_str(json)?;
+    let Object { metadata, spec, .. }: Object<Spec> = serde_json::from_str(json)?;
     let texts = spec.data.and_then(|data| data.stator_agents).unwrap_or_default();
-    if texts.is_empty() || metadata.deletion_timestamp.is_some() {
+    if texts.is_empty() || metadata.is_deleting() {
         return Ok(None);
     }
     let agents = texts.into_iter().map(|(agent, text)| {
@@ -96,27 +74,14 @@ pub(super) struct ListedPod {
 ///
 /// If it is not a pod.
 pub(super) fn listed_pod(json: &str) -> serde_json::Result<Option<Vec<ListedPod>>> {
-    #[derive(Deserialize)]
-    struct Object {
-        #[serde(default)]
-        metadata: Meta,
-        #[serde(default)]
-        status: Status,
-    }
     #[derive(Default, Deserialize)]
     struct Status {
         #[serde(default)]
         conditions: Vec<Condition>,
     }
-    #[derive(Deserialize)]
-    struct Condition {
-        r#type: String,
-        status: String,
-    }
-    let Object { metadata, status } = serde_json::from_str(json)?;
-    let is_ready = status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");
-    let stays = metadata.deletion_timestamp.is_none();
-    Ok(stays.then(|| vec![ListedPod { uid: metadata.uid, is_ready }]))
+    let Object { metadata, status, .. }: Object<Ignored, Status> = serde_json::from_str(json)?;
+    let is_ready = Condition::is_ready(&status.conditions);
+    Ok((!metadata.is_deleting()).then(|| vec![ListedPod { uid: metadata.uid, is_ready }]))
 }
 
 /// Reads the pods of an EndpointSlice, but for those that are being deleted.
@@ -126,7 +91,7 @@ pub(super) fn listed_pod(json: &str) -> serde_json::Result<Option<Vec<ListedPod>
 /// If it is not one.
 pub(super) fn listed_in_slice(json: &str) -> serde_json::Result<Option<Vec<ListedPod>>> {
     #[derive(Deserialize)]
-    struct Object {
+    struct Slice {
         #[serde(default)]
         endpoints: Option<Vec<Endpoint>>,
     }
@@ -136,14 +101,14 @@ pub(super) fn listed_in_slice(json: &str) -> serde_json::Result<Option<Vec<Liste
         #[serde(default)]
         conditions: Conditions,
         #[serde(default)]
-        target_ref: Reference,
+        target_ref: ObjectReference,
     }
     #[derive(Default, Deserialize)]
     struct Conditions {
         ready: Option<bool>,
         terminating: Option<bool>,
     }
-    let Object { endpoints } = serde_json::from_str(json)?;
+    let Slice { endpoints } = serde_json::from_str(json)?;
     let pods = endpoints.unwrap_or_default().into_iter().filter(|endpoint| {
         endpoint.target_ref.kind == "Pod" && endpoint.conditions.terminating != Some(true)
     });
