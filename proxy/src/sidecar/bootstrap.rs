@@ -1,7 +1,8 @@
 //! What is found out before a hand-over. The server beside an engine that computes prompts says
 //! which engine it is and which ranks it has; MoRI-IO's engines are where the configuration says.
 
-use super::handover::{Handover, Unusable};
+use super::handover::Handover;
+use super::unusable::Unusable;
 use crate::upstream::headers;
 use crate::upstream::target::Target;
 use bytes::Bytes;
@@ -11,8 +12,6 @@ use pingora::http::RequestHeader;
 use stator_handover::bootstrap::{QUERY, ROUTE, data_parallel_size, engines};
 use stator_handover::moriio::{Hosts, Meeting};
 use stator_handover::{Connector, DpRank, Pair};
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -20,30 +19,6 @@ use tokio::time::{Instant, timeout};
 const ANSWER_MAX_BYTES: usize = 1 << 20;
 /// Longest wait for the ranks of an engine of SGLang: a hand-over can do without.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long it is believed: after a restart there may be other ranks.
-const ROUTE_KEPT_FOR: Duration = Duration::from_secs(10);
-/// Engines whose ranks are known at once.
-const KNOWN_MAX: usize = 4096;
-
-/// How many ranks engines have, and when they said so; 1 for those that do not say.
-#[derive(Debug, Default)]
-pub(crate) struct KnownRanks(Mutex<HashMap<Target, (Instant, u16)>>);
-
-impl KnownRanks {
-    fn get(&self, engine: &Target, now: Instant) -> Option<u16> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, ranks) = known.get(engine)?;
-        (now.duration_since(*at) < ROUTE_KEPT_FOR).then_some(*ranks)
-    }
-
-    fn insert(&self, engine: &Target, now: Instant, ranks: u16) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.insert(engine.clone(), (now, ranks));
-    }
-}
 
 impl Handover {
     /// Which engine and which of its ranks is behind a prefill address, and a name for this
@@ -143,24 +118,5 @@ impl Handover {
         let sent = self.engines.send(&peer, &head, &Bytes::new()).await;
         let leg = sent.map_err(Unusable::Prefill)?;
         Ok((leg.head().status, self.whole(leg, ANSWER_MAX_BYTES).await?))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_known_is_forgotten_in_time_and_bounded() {
-        let (known, now) = (KnownRanks::default(), Instant::now());
-        let engine = |port| Target { host: "h".into(), port };
-        known.insert(&engine(1), now, 8);
-        assert_eq!(known.get(&engine(1), now), Some(8));
-        assert_eq!(known.get(&engine(2), now), None);
-        assert_eq!(known.get(&engine(1), now + ROUTE_KEPT_FOR), None);
-        for port in 1..=KNOWN_MAX as u16 + 1 {
-            known.insert(&engine(port), now, 1);
-        }
-        assert!(known.0.lock().expect("nobody panicked").len() <= KNOWN_MAX);
     }
 }

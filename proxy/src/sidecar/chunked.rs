@@ -5,8 +5,9 @@
 
 use super::chunk::Unjoinable;
 use super::chunks::{Chunks, Part, Whole};
-use super::handover::{ANSWER_MAX_BYTES, Request};
+use super::handover::ANSWER_MAX_BYTES;
 use super::metrics::Cause;
+use super::request::Request;
 use super::service::Sidecar;
 use crate::exchange::{Exchange, Gone};
 use crate::failure::Failure;

@@ -90,7 +90,7 @@ impl TryFrom<SidecarArgs> for DirectSettings {
         check_tls(&direct, &mut faults);
         check_effects(&direct, &mut faults);
         faults.extend(direct.llmd.faults());
-        direct.moriio.check(&direct, &mut faults);
+        direct.moriio.check(direct.connector, direct.data_parallel_size, &mut faults);
         let allow = allow_list(&direct, &mut faults);
         if !faults.is_empty() {
             return Err(ConfigError(faults));

@@ -1,17 +1,19 @@
 //! Requests to the engine beside this proxy when another engine computes the prompt, and how long
 //! the proxy waits for their answers.
 
-use super::handover::{Handover, Request, Unusable};
+use super::deadline::Deadline;
+use super::handover::Handover;
+use super::request::Request;
 use super::trace;
+use super::unusable::Unusable;
 use crate::upstream::engines::{Leg, LegError};
 use crate::upstream::headers;
 use bytes::Bytes;
-use stator_body::Object;
 use stator_handover::{EngineRequest, gave_up};
 use std::future::Future;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::{sleep_until, timeout_at};
+use tokio::time::sleep_until;
 use tracing::Instrument;
 
 /// Longest part of an answer that is searched for the reason of its end, in bytes. An engine that
@@ -20,31 +22,6 @@ const PEEK_MAX_BYTES: usize = 64 << 10;
 /// Longest time that an engine takes to admit a request; after that, closing the connection aborts
 /// the request. If the client has gone, a non-streaming answer is abandoned after this time.
 const ADMITTED_WITHIN: Duration = Duration::from_secs(5);
-
-/// The time by which the KV must have come. Only a streamed answer shows by its first part that
-/// the KV is there. A non-streaming answer has no deadline: it takes as long as its tokens do.
-#[derive(Clone, Copy)]
-pub(super) struct Deadline {
-    at: Option<tokio::time::Instant>,
-    limit: Duration,
-}
-
-impl Deadline {
-    /// The deadline of this request, `limit` from now.
-    pub(super) fn of(request: &Object<'_>, limit: Duration) -> Self {
-        let streams = request.get("stream").is_some_and(|raw| *raw == *b"true");
-        Self { at: streams.then(|| tokio::time::Instant::now() + limit), limit }
-    }
-
-    pub(super) async fn keep(
-        self,
-        decode: impl Future<Output = Result<Leg, Unusable>>,
-    ) -> Result<Leg, Unusable> {
-        let Some(at) = self.at else { return decode.await };
-        let late = |_| Unusable::NotArrived { limit_ms: self.limit.as_millis() };
-        timeout_at(at, decode).await.map_err(late)?
-    }
-}
 
 impl Handover {
     /// Asks the engine beside this proxy to continue from the KV that was handed over, and waits for

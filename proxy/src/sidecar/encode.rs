@@ -1,9 +1,9 @@
 //! Media that are encoded by other engines, before the prompt is computed. Whatever fails here, the
 //! engine that computes the prompt encodes by itself.
 
-use super::handover::Request;
 use super::media::Media;
 use super::metrics::{Encoding, Metrics};
+use super::request::Request;
 use super::trace;
 use crate::upstream::engines::{Engines, LegError};
 use crate::upstream::headers;

@@ -4,13 +4,15 @@
 //! Dropping a future of this module closes its connections, which is how engines are told that
 //! nobody waits any more.
 
-use super::bootstrap::KnownRanks;
 use super::config::PrefillSettings;
-use super::decoding::Deadline;
+use super::deadline::Deadline;
 use super::encode::Encoders;
+use super::known_ranks::KnownRanks;
 use super::metrics::{Cause, Metrics};
 use super::names::Names;
+use super::request::Request;
 use super::trace;
+use super::unusable::Unusable;
 use crate::upstream::answer::{Answer, Beside};
 use crate::upstream::cached::CachedTokens;
 use crate::upstream::engines::{Engines, Leg, LegError};
@@ -19,10 +21,9 @@ use crate::upstream::target::Target;
 use bytes::Bytes;
 use http::StatusCode;
 use pingora::http::RequestHeader;
-use pingora::upstreams::peer::HttpPeer;
 use stator_body::Object;
 use stator_handover::moriio::Meeting;
-use stator_handover::{Api, EngineRequest, KvSource, MissingParameters, Order, Pair, Supplies};
+use stator_handover::{EngineRequest, KvSource, Order, Pair, Supplies};
 use stator_model::openai::ApiError;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -35,93 +36,8 @@ use tracing::Instrument;
 /// prompt.
 pub(crate) const ANSWER_MAX_BYTES: usize = 16 << 20;
 
-/// A request that other engines are to help with.
-pub(crate) struct Request<'a> {
-    pub api: Api,
-    /// The head for the engine that answers, without what steers.
-    pub head: &'a RequestHeader,
-    pub body: &'a Bytes,
-    pub engine: &'a HttpPeer,
-    /// Where its prompt is to be computed, if elsewhere.
-    pub prefiller: Option<&'a Target>,
-    /// Engines that may encode its media, the best first.
-    pub encoders: &'a [Target],
-    /// The engine that KV is to be pulled from.
-    pub source: Option<&'a Target>,
-}
-
-impl Request<'_> {
-    /// How it is counted where there is no answer: `engine` or `handed_over`.
-    pub(crate) fn way(&self) -> &'static str {
-        let alone = self.prefiller.is_none() && self.encoders.is_empty() && self.source.is_none();
-        if alone { "engine" } else { "handed_over" }
-    }
-}
-
 /// Prefill on its way.
 type Prefilling<'a> = Pin<Box<dyn Future<Output = Result<Bytes, Unusable>> + Send + 'a>>;
-
-/// Why a hand-over did not come about.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Unusable {
-    #[error("prefill failed: {0}")]
-    Prefill(#[source] LegError),
-    #[error("prefill did not end within {limit_ms} ms")]
-    TimedOut { limit_ms: u128 },
-    #[error("no token from what prefill handed over within {limit_ms} ms")]
-    NotArrived { limit_ms: u128 },
-    #[error("prefill answered with status {status}")]
-    Status { status: StatusCode, answer: Box<Leg> },
-    #[error(transparent)]
-    Missing(#[from] MissingParameters),
-    #[error("the bootstrap server of {prefiller} names no engine")]
-    NoEngine { prefiller: String },
-    #[error("{host} has no address")]
-    NoAddress { host: String },
-    #[error("one hand-over serves one sequence, and the request asks for several")]
-    Several,
-    #[error("the request is no JSON object")]
-    NotAnObject,
-    #[error("decode failed with what was handed over: {0}")]
-    Decode(#[source] LegError),
-    #[error("decode answered what was handed over with status {status}")]
-    DecodeStatus { status: StatusCode, answer: Box<Leg> },
-}
-
-impl Unusable {
-    /// The reason's name in metrics.
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Prefill(LegError::Connect { .. }) => "prefill_unreachable",
-            Self::Prefill(_) => "prefill_broken",
-            Self::TimedOut { .. } => "prefill_timeout",
-            Self::NotArrived { .. } => "transfer_timeout",
-            Self::Status { .. } => "prefill_status",
-            Self::Missing(_) => "no_parameters",
-            Self::NoEngine { .. } => "no_engine",
-            Self::NoAddress { .. } => "no_address",
-            Self::Several => "several_sequences",
-            Self::NotAnObject => "no_object",
-            Self::Decode(_) | Self::DecodeStatus { .. } => "decode_failed",
-        }
-    }
-
-    /// Whether another attempt may find prefill well.
-    fn is_passing(&self) -> bool {
-        const PASSING: [StatusCode; 3] =
-            [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
-        match self {
-            Self::Prefill(LegError::Connect { .. }) => true,
-            Self::Status { status, .. } => PASSING.contains(status),
-            _ => false,
-        }
-    }
-
-    /// Whether nothing has failed: the request is one that is better not handed over.
-    fn is_choice(&self) -> bool {
-        matches!(self, Self::Several | Self::NotAnObject)
-    }
-}
 
 /// Drives hand-overs.
 pub(crate) struct Handover {

@@ -17,9 +17,11 @@ mod chunked;
 mod chunked_tests;
 pub(crate) mod chunks;
 pub(crate) mod config;
+mod deadline;
 mod decoding;
 mod encode;
 pub(crate) mod handover;
+mod known_ranks;
 mod llmd;
 pub(crate) mod media;
 mod metrics;
@@ -29,6 +31,7 @@ mod moriio_pair_tests;
 mod names;
 #[cfg(test)]
 mod pair_tests;
+mod request;
 mod routing;
 mod service;
 pub(crate) mod serving;
@@ -39,6 +42,7 @@ mod testkit;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod unusable;
 
 use crate::server::{self, Serving};
 use anyhow::Context;

@@ -2,7 +2,6 @@
 //!
 //! Source: `pkg/sidecar/proxy/options.go` and `MORIIO_README.md` of llm-d's router.
 
-use super::args::DirectArgs;
 use super::llmd;
 use super::names::NameSettings;
 use clap::{ArgAction, Args};
@@ -173,9 +172,15 @@ impl MoriioArgs {
         host.map(|host| host.trim().to_owned()).filter(|host| !host.is_empty())
     }
 
-    /// Everything that is wrong with it.
-    pub(crate) fn check(&self, direct: &DirectArgs, faults: &mut Vec<String>) {
-        let is_its = matches!(direct.connector, Connector::Nixlv2 | Connector::Moriio);
+    /// Finds all faults of the flags beside this connector and this number of ranks that the proxy
+    /// serves.
+    pub(crate) fn check(
+        &self,
+        connector: Connector,
+        data_parallel_size: u16,
+        faults: &mut Vec<String>,
+    ) {
+        let is_its = matches!(connector, Connector::Nixlv2 | Connector::Moriio);
         if self.moriio_write_mode && !is_its {
             faults.push("moriio-write-mode: needs connector=nixlv2 or moriio".to_owned());
         }
@@ -185,7 +190,7 @@ impl MoriioArgs {
         if self.moriio_write_mode {
             self.check_own(faults);
         }
-        if self.ranks() > 1 && direct.data_parallel_size > 1 {
+        if self.ranks() > 1 && data_parallel_size > 1 {
             let why = "are behind one port, those of data-parallel-size behind one each";
             faults.push(format!("moriio-dp-size: its {} ranks {why}", self.ranks()));
         }

@@ -2,12 +2,13 @@
 //!
 //! Read [`Sidecar::handle`] for all requests and [`Sidecar::answer`] for what becomes of one.
 
-use super::bootstrap::KnownRanks;
 use super::config::DirectSettings;
 use super::encode::Encoders;
-use super::handover::{Handover, Request};
+use super::handover::Handover;
+use super::known_ranks::KnownRanks;
 use super::metrics::{Header, Metrics, Outcome};
 use super::names::{Names, System};
+use super::request::Request;
 use super::routing::{ENCODERS, Routing, SOURCE};
 use super::serving::{is_plain, is_serving};
 use super::trace;
