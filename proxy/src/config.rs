@@ -2,10 +2,10 @@
 
 use crate::absence::Absence;
 use crate::door::{DoorArgs, DoorSettings, KEY_SHARE_PERCENT};
+use crate::ending::Ending;
 use crate::given::GivenFlags;
 use crate::keys::{ApiKeys, KeyArgs};
 use crate::routing::RouterArgs;
-use crate::server::Ending;
 use crate::upstream::passage::{Passage, PassageArgs};
 use clap::{ArgAction, Args};
 use stator_discovery::{DiscoveryArgs, DiscoverySource, SourceError};

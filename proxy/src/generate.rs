@@ -3,44 +3,18 @@
 use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::placing::{self, RETRY_AFTER};
+use crate::plan::Plan;
 use crate::standalone::{Place, Pool};
-use crate::steering::Steering;
 use http::StatusCode;
 use stator_fleet::{StreamError, TokenStream};
 use stator_model::openai::ApiError;
 use stator_protos::WorkerRank;
-use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Sampling, Submit};
-use stator_queue::FlowId;
+use stator_protos::worker::{ErrorKind, Finish, FinishReason, Output, Submit};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::task::JoinSet;
-
-/// What all prompts of a request have in common.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    /// Completions of each prompt.
-    pub choices: u32,
-    pub sampling: Sampling,
-    /// The salt of its prefix space.
-    pub cache_salt: Option<String>,
-    /// The LoRA adapter that it is for.
-    pub adapter: Option<String>,
-    pub request_id: String,
-    pub traceparent: Option<String>,
-    pub tracestate: Option<String>,
-    /// The field that gives the answer a form, if one does.
-    pub guided: Option<&'static str>,
-    /// How often a prompt may go on elsewhere.
-    pub migration_limit: u32,
-    /// Whose turn it takes where requests wait.
-    pub flow: FlowId,
-    /// The session that it belongs to.
-    pub session: Option<u64>,
-    /// Where and how soon it should run.
-    pub steering: Steering,
-}
 
 /// The running prompts of one request. Dropping it cancels what still runs.
 pub(crate) struct Generation {

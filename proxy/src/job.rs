@@ -3,9 +3,9 @@
 use crate::catalog::{Catalog, Served};
 use crate::config::ProxySettings;
 use crate::exchange::Exchange;
-use crate::generate::Plan;
 use crate::pins::Pins;
-use crate::space::Client;
+use crate::plan::Plan;
+use crate::space::{Client, name};
 use crate::steering::{Said, Steering};
 use stator_model::Model;
 use stator_model::openai::body::TOKEN_DATA;
@@ -20,7 +20,6 @@ use stator_protos::worker::{self, LogitBias, Sampling};
 use stator_queue::FlowId;
 use std::sync::Arc;
 use std::time::SystemTime;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// A checked and tokenized request.
 pub(crate) struct Job {
@@ -92,11 +91,6 @@ pub(crate) fn prepare(
 /// Whose turn a request takes: its client's, by API key or else by the name it gives itself.
 pub(crate) fn payer(exchange: &Exchange) -> Option<&str> {
     exchange.header("authorization").or_else(|| exchange.header(FAIRNESS_ID))
-}
-
-/// A number for a name that a client gave: the same for the same name, and hardly ever for another.
-pub(crate) fn name(text: &str) -> u64 {
-    xxh3_64(text.as_bytes())
 }
 
 fn chat(body: &[u8], catalog: &Catalog) -> Result<Asked, ApiError> {

@@ -1,7 +1,7 @@
 //! From the tokens of a prompt to a place among the workers, and what the worker is told.
 
-use crate::generate::Plan;
 use crate::metrics::{Metrics, Whole};
+use crate::plan::Plan;
 use crate::standalone::{Place, Prompt};
 use crate::steering::Steering;
 use http::StatusCode;

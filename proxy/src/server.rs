@@ -3,6 +3,7 @@
 use crate::corked::Corked;
 use crate::deadlines::Expired;
 use crate::door::{Door, Visitor};
+use crate::ending::Ending;
 use crate::exchange::Exchange;
 use crate::head;
 use crate::service::Service;
@@ -28,15 +29,6 @@ const LAST_REQUEST: Duration = Duration::from_millis(500);
 /// Wait that a client is asked for by a proxy without a free place, or on its way out: another
 /// proxy is there at once.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// Phases and deadlines of a proxy's end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ending {
-    /// Time for which the proxy takes requests after it has said that it is not ready.
-    pub lame_duck: Duration,
-    /// Longest time for which requests may then run on.
-    pub drain_timeout: Duration,
-}
 
 /// What answers the requests of a listener.
 pub(crate) enum Serving {

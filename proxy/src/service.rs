@@ -5,6 +5,7 @@
 use crate::catalog::Catalog;
 use crate::config::ProxySettings;
 use crate::door::Door;
+use crate::ending::Ending;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::generate::Generation;
@@ -13,7 +14,6 @@ use crate::metrics::{Metrics, Outcome};
 use crate::pass_through::{Asked, PassThrough};
 use crate::route::Route;
 use crate::run::Run;
-use crate::server::Ending;
 use crate::space::{Account, Client};
 use bytes::Bytes;
 use http::{StatusCode, header};

@@ -9,13 +9,13 @@
 //! each other.
 
 use crate::exchange::Exchange;
-use crate::job::name;
 use ring::{hmac, pbkdf2};
 use stator_model::openai::ApiError;
 use stator_model::openai::request::check_cache_salt;
 use stator_protos::header::TENANT_ID;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Rounds of PBKDF2 between what an operator configured and the key of all spaces. Engines and
 /// subscribers of KV events see spaces; whoever guesses at API keys from one pays this for each
@@ -180,6 +180,11 @@ fn push(material: &mut Vec<u8>, part: Option<&str>) {
 fn tag(key: &hmac::Key, message: &[u8]) -> Digest {
     let tag = hmac::sign(key, message);
     tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+/// A number for a name that a client gave: the same for the same name, and hardly ever for another.
+pub(crate) fn name(text: &str) -> u64 {
+    xxh3_64(text.as_bytes())
 }
 
 #[cfg(test)]

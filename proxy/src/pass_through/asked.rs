@@ -2,9 +2,9 @@
 
 use crate::catalog::Catalog;
 use crate::config::ProxySettings;
-use crate::job::{name, payer};
+use crate::job::payer;
 use crate::pins::Pins;
-use crate::space::Client;
+use crate::space::{Client, name};
 use crate::standalone::{Pool, Prompt};
 use crate::steering::{Said, Steering};
 use crate::upstream::headers;

@@ -5,7 +5,7 @@ use super::args::{DirectArgs, ENCODE_TIMEOUT_MS, SidecarArgs, Stage};
 use super::encode::EncodeSettings;
 use super::moriio_args::MoriioSettings;
 use crate::door::DoorSettings;
-use crate::server::Ending;
+use crate::ending::Ending;
 use crate::upstream::passage::Passage;
 use crate::upstream::settings::{EngineTls, UpstreamSettings};
 use crate::upstream::target::Target;

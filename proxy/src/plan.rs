@@ -1,0 +1,30 @@
+//! The plan of a request: how its prompts run on the fleet.
+
+use crate::steering::Steering;
+use stator_protos::worker::Sampling;
+use stator_queue::FlowId;
+
+/// The parameters that all prompts of a request have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Completions of each prompt.
+    pub choices: u32,
+    pub sampling: Sampling,
+    /// The salt of its prefix space.
+    pub cache_salt: Option<String>,
+    /// The LoRA adapter that it is for.
+    pub adapter: Option<String>,
+    pub request_id: String,
+    pub traceparent: Option<String>,
+    pub tracestate: Option<String>,
+    /// The field that gives the answer a form, if one does.
+    pub guided: Option<&'static str>,
+    /// How often a prompt may go on elsewhere.
+    pub migration_limit: u32,
+    /// Whose turn it takes where requests wait.
+    pub flow: FlowId,
+    /// The session that it belongs to.
+    pub session: Option<u64>,
+    /// Where and how soon it should run.
+    pub steering: Steering,
+}
