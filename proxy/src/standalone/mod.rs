@@ -14,7 +14,7 @@ mod replicas;
 mod state;
 
 pub(crate) use entrance::Prompt;
-pub(crate) use place::{Kept, Place};
+pub(crate) use place::Place;
 pub(crate) use pool::Pool;
 pub(crate) use pools::{ModelPools, PoolSettings};
 

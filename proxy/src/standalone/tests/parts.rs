@@ -2,6 +2,7 @@
 
 use super::scripted::{LIFE, Scripted, serve};
 use super::*;
+use crate::standalone::place::Kept;
 use stator_placement::Split;
 use stator_protos::discovery::{ProfileRecord, Role, WorkerRecord};
 use stator_protos::worker::PrefillPeer;
